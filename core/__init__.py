@@ -1,0 +1,1 @@
+"""The few central types: specification, weights, ragged batches, graphs and errors."""

@@ -1,0 +1,23 @@
+"""Array aliases, and the one way in which arrays are frozen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.floating[Any]]
+Int64 = npt.NDArray[np.int64]
+
+
+def frozen(array: Array) -> Array:
+    """A contiguous read-only array with the same values; a writable argument is copied first."""
+    out = np.ascontiguousarray(array)
+    if out.shape != np.shape(array):  # ascontiguousarray makes a scalar one-dimensional
+        out = out.reshape(np.shape(array))
+    if out.flags.writeable and np.shares_memory(out, array):
+        out = out.copy()
+    out.flags.writeable = False
+    return out

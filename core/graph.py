@@ -1,0 +1,151 @@
+"""The one form that every framework's model is lowered to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from onernn.core.arrays import Array, frozen
+from onernn.core.errors import ModelFormatError
+
+UNSUPPORTED = "Unsupported"
+"""The op of a node that was read but cannot be lowered; its attribute ``reason`` says why."""
+
+
+class NativeOp(NamedTuple):
+    """One operator of the framework's own graph: its position there and its type."""
+
+    position: int
+    type: str
+
+
+@dataclass(frozen=True)
+class Value:
+    """A graph's input or output: dtype by NumPy's name, sizes (None: dynamic), LoD depth."""
+
+    name: str
+    dtype: str | None = None
+    shape: tuple[int | None, ...] | None = None
+    lod_depth: int = 0
+
+    def __str__(self) -> str:
+        sizes = ["?" if size is None else str(size) for size in self.shape or ()]
+        ragged = f", LoD depth {self.lod_depth}" if self.lod_depth else ""
+        return f"{self.name}: {self.dtype or 'any'}({', '.join(sizes)}){ragged}"
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operator: an ONNX operator by name and meaning, or one of our own few.
+
+    Absent optional inputs and outputs are "". ``origin``: the native operators it stands for.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    origin: tuple[NativeOp, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        native = "+".join(op.type for op in self.origin)
+        return f"node {next(filter(None, self.outputs), '')!r} ({native or self.op})"
+
+    def input(self, position: int) -> str:
+        """The name of an input, "" where it is absent."""
+        return self.inputs[position] if position < len(self.inputs) else ""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """An immutable model: nodes in an order in which they can run, constants read-only.
+
+    ``notes`` are what a reader wants a user to know. Raises `ModelFormatError` where a value is
+    used before it is made (a cycle, too) or made twice.
+    """
+
+    name: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    constants: Mapping[str, Array]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        constants = {name: frozen(array) for name, array in self.constants.items()}
+        object.__setattr__(self, "constants", MappingProxyType(constants))
+        known = {value.name for value in self.inputs} | set(constants)
+        for node in self.nodes:
+            for name in filter(None, node.inputs):
+                if name not in known:
+                    raise ModelFormatError(
+                        f"{node.label} uses {name!r} before anything makes it", self.name
+                    )
+            for name in filter(None, node.outputs):
+                if name in known:
+                    raise ModelFormatError(f"{node.label} makes {name!r} again", self.name)
+                known.add(name)
+        for value in self.outputs:
+            if value.name not in known:
+                raise ModelFormatError(f"output {value.name!r} is made by no operator", self.name)
+
+    @cached_property
+    def _producers(self) -> dict[str, Node]:
+        return {name: node for node in self.nodes for name in node.outputs if name}
+
+    @cached_property
+    def _users(self) -> dict[str, list[Node]]:
+        users: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                users.setdefault(name, []).append(node)
+        return users
+
+    def producer(self, name: str) -> Node | None:
+        """The node that makes a value; None for inputs, constants and ""."""
+        return self._producers.get(name)
+
+    def users(self, name: str) -> list[Node]:
+        return self._users.get(name, [])
+
+    def is_output(self, name: str) -> bool:
+        return any(value.name == name for value in self.outputs)
+
+    def used_only_by(self, name: str, node: Node) -> bool:
+        """Whether nobody else, the caller of the graph included, sees the value."""
+        return self.users(name) == [node] and not self.is_output(name)
+
+    def splice(
+        self,
+        old: Iterable[Node],
+        new: Iterable[Node],
+        constants: Mapping[str, Array] = MappingProxyType({}),
+    ) -> Graph:
+        """The graph with ``new`` in the place of the last of ``old``, and constants added."""
+        gone = set(map(id, old))
+        place = max(i for i, node in enumerate(self.nodes) if id(node) in gone)
+        kept = [node for node in self.nodes[: place + 1] if id(node) not in gone]
+        return replace(
+            self,
+            nodes=(*kept, *new, *self.nodes[place + 1 :]),
+            constants={**self.constants, **constants},
+        ).pruned()
+
+    def pruned(self) -> Graph:
+        """Without the nodes and constants that no output needs; inputs stay, they are the face."""
+        needed = {value.name for value in self.outputs}
+        nodes = []
+        for node in reversed(self.nodes):
+            if needed.intersection(filter(None, node.outputs)):
+                nodes.append(node)
+                needed.update(filter(None, node.inputs))
+        constants = {k: v for k, v in self.constants.items() if k in needed}
+        return replace(self, nodes=tuple(reversed(nodes)), constants=constants)

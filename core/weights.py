@@ -1,0 +1,84 @@
+"""The numbers of a recurrent layer, in oneDNN's canonical layouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from onernn.core.arrays import Array, frozen
+from onernn.core.errors import ShapeError
+from onernn.core.spec import RnnSpec
+
+_RANKS = {"layer": 5, "iter": 5, "bias": 4, "peephole": 4, "projection": 4}
+
+
+@dataclass(frozen=True, eq=False)
+class RnnWeights:
+    """Read-only float32 (or float64) arrays of L layers and D directions.
+
+    ============  ==============  =====================================================
+    layer         (L, D, I, G, O)  ldigo; None: the input is projected already
+    iter          (L, D, R, G, O)  ldigo; R is the recurrent width
+    bias          (L, D, G', O)    ldgo; LBR cells have one row more; None: zeros
+    peephole      (L, D, 3, O)     ldgo, gates i, f, o
+    projection    (L, D, O, R)     ldio
+    ============  ==============  =====================================================
+
+    Writable arguments are copied. Raises `ShapeError` naming the array.
+    """
+
+    layer: Array | None
+    iter: Array
+    bias: Array | None = None
+    peephole: Array | None = None
+    projection: Array | None = None
+
+    def __post_init__(self) -> None:
+        dtype = np.asarray(self.iter).dtype
+        for field in fields(self):
+            array = getattr(self, field.name)
+            if array is None and field.name != "iter":
+                continue
+            array = np.asarray(array)
+            if array.dtype not in (np.float32, np.float64) or array.dtype != dtype:
+                raise ShapeError(
+                    f"weights {field.name}: expected float32 (or float64, as weights iter),"
+                    f" got {array.dtype}"
+                )
+            if array.ndim != _RANKS[field.name]:
+                raise ShapeError(
+                    f"weights {field.name}: expected {_RANKS[field.name]} axes, got {array.shape}"
+                )
+            object.__setattr__(self, field.name, frozen(array))
+
+    def check(self, spec: RnnSpec) -> None:
+        """Nothing, or `ShapeError` naming the first array that does not fit ``spec``."""
+        stack = (spec.layers, spec.directions)
+        units, width, gates = spec.hidden_size, spec.recurrent_size, spec.gates
+        expected = {
+            "layer": (*stack, spec.input_size, gates, units),
+            "iter": (*stack, width, gates, units),
+            "bias": (*stack, spec.cell.bias_rows, units),
+            "peephole": (*stack, 3, units) if spec.peephole else None,
+            "projection": (*stack, units, width) if spec.projection_size else None,
+        }
+        for name, shape in expected.items():
+            array = getattr(self, name)
+            if array is None and (name in ("layer", "bias") or shape is None):
+                continue
+            if array is None or shape is None or array.shape != shape:
+                got = "none" if array is None else array.shape
+                raise ShapeError(f"weights {name}: expected {shape or 'none'}, got {got}")
+        if self.layer is None and spec.input_size != gates * units:
+            raise ShapeError(
+                f"input_size: an input that is projected already has G*O = {gates * units}"
+                f" channels, got {spec.input_size}"
+            )
+
+    def part(self, layer: int, direction: int) -> RnnWeights:
+        """The weights of one layer and direction: (1, 1, ...) views."""
+        at = slice(layer, layer + 1), slice(direction, direction + 1)
+        arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{k: a if a is None else a[at] for k, a in arrays.items()})

@@ -1,0 +1,1 @@
+"""onernn: one RNN primitive under every framework."""
