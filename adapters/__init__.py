@@ -1,0 +1,1 @@
+"""Framework adapters: read a model, lower it to canonical operators."""

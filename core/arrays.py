@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.floating[Any]]
 Int64 = npt.NDArray[np.int64]
 
 

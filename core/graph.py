@@ -139,6 +139,27 @@ class Graph:
             constants={**self.constants, **constants},
         ).pruned()
 
+    def bypass(self, identities: Iterable[Node]) -> Graph:
+        """The graph in which the users of each node read its first input instead.
+
+        An output of the graph keeps its name, through an Identity.
+        """
+        behind = {node.outputs[0]: node.inputs[0] for node in identities}
+
+        def source(name: str) -> str:
+            while name in behind:
+                name = behind[name]
+            return name
+
+        nodes = []
+        for node in self.nodes:
+            inputs = tuple(map(source, node.inputs))
+            if node.outputs[0] not in behind:
+                nodes.append(replace(node, inputs=inputs))
+            elif self.is_output(node.outputs[0]):
+                nodes.append(Node("Identity", inputs[:1], node.outputs[:1], {}, node.origin))
+        return replace(self, nodes=tuple(nodes)).pruned()
+
     def pruned(self) -> Graph:
         """Without the nodes and constants that no output needs; inputs stay, they are the face."""
         needed = {value.name for value in self.outputs}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -77,8 +78,41 @@ class RnnWeights:
                 f" channels, got {spec.input_size}"
             )
 
+    def of_layer(self, layer: int) -> RnnWeights:
+        """The weights of one layer: (1, D, ...) views."""
+        return self._at(slice(layer, layer + 1))
+
     def part(self, layer: int, direction: int) -> RnnWeights:
         """The weights of one layer and direction: (1, 1, ...) views."""
-        at = slice(layer, layer + 1), slice(direction, direction + 1)
+        return self._at(slice(layer, layer + 1), slice(direction, direction + 1))
+
+    def _at(self, *at: slice) -> RnnWeights:
         arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{k: a if a is None else a[at] for k, a in arrays.items()})
+        parts: Any = {name: a if a is None else a[at] for name, a in arrays.items()}
+        return RnnWeights(**parts)
+
+
+Weights = RnnWeights | Sequence[RnnWeights]
+
+
+def layers_of(spec: RnnSpec, weights: Weights) -> tuple[RnnWeights, ...]:
+    """One-layer weights (1, D, ...) for each layer of a stack, checked.
+
+    A list holds the layers one by one, and may differ in their input sizes; one `RnnWeights` of
+    L > 1 layers cannot, so its input size must be what a layer hands to the next. Raises
+    `ShapeError`.
+    """
+    handed_on = spec.output_size if spec.stacking == "framework" else spec.recurrent_size
+    if isinstance(weights, RnnWeights):
+        weights.check(spec)
+        if spec.layers > 1 and spec.input_size != handed_on:
+            raise ShapeError(
+                f"input_size: layers of one array need src_layer = dst_layer, {handed_on} channels,"
+                f" got {spec.input_size}; give the layers as a list of one-layer weights"
+            )
+        return tuple(weights.of_layer(layer) for layer in range(spec.layers))
+    if len(weights) != spec.layers:
+        raise ShapeError(f"weights: expected {spec.layers} layers, got {len(weights)}")
+    for layer, one in enumerate(weights):
+        one.check(spec.one_layer(handed_on if layer else spec.input_size, spec.direction))
+    return tuple(weights)

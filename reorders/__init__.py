@@ -1,0 +1,1 @@
+"""Pure NumPy functions from a framework's arrays to the pivot, and back."""

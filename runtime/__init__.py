@@ -1,0 +1,1 @@
+"""Walks a graph: recurrent nodes on a backend, everything else on NumPy."""

@@ -1,0 +1,1 @@
+"""Comparing a model with recorded outputs, and telling the result."""

@@ -1,0 +1,67 @@
+# Needs python3 (3.11 or newer, with venv), make and libgomp1; everything else comes by pip.
+PYTHON ?= python3
+
+BIN := .venv/bin
+ROOMS := $(patsubst %/__init__.py,%,$(wildcard */__init__.py))
+HERE := -e .[test,dev]
+# One installation at a time: every editable build writes onernn.egg-info in this folder.
+LOCK := $(if $(shell command -v flock),flock pyproject.toml)
+
+.PHONY: demo test frameworks check ruff mypy imports clean
+.DEFAULT_GOAL := test
+
+demo: .venv/.ready
+	$(BIN)/python examples/segmenter/segment.py "thequickbrownfoxjumpsoverthelazydog"
+
+test: .venv/.ready
+	$(BIN)/pytest --ignore=tests/frameworks
+
+check: ruff mypy imports
+
+ruff: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# mypy sees the rooms through the links in src/onernn: without them it checks next to nothing and
+# says Success, so the number of files it tells is compared with the number there is.
+mypy: .venv/.ready
+	@echo $(BIN)/mypy
+	@there=$$(find $(ROOMS) src/onernn -name '*.py' | wc -l); \
+	said=$$($(BIN)/mypy) && sound=yes || sound=no; \
+	echo "$$said"; \
+	case "$$sound $$said" in \
+	  yes*"in $$there source files"*) ;; \
+	  no*) exit 1 ;; \
+	  *) echo "mypy: expected $$there files checked; has each room its link in src/onernn?" >&2; exit 1 ;; \
+	esac
+
+imports: .venv/.ready
+	$(BIN)/lint-imports
+
+# $(call environment,folder,what pip installs)
+define environment
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v < (3, 11) and sys.exit(f"onernn needs Python 3.11 or newer, $(PYTHON) is {v[0]}.{v[1]}; run: make PYTHON=python3.11")'
+	@echo "$(1): installing $(2)"
+	@$(LOCK) sh -ec '$(PYTHON) -m venv $(1); $(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2)'
+	@touch $(1)/.ready
+endef
+
+.venv/.ready: pyproject.toml
+	$(call environment,.venv,$(HERE))
+
+# The tests in the frameworks' presence. $(call framework,name-version,what pip installs): an
+# environment .venvs/name-version that runs tests/frameworks/test_name_*.py, where a missing `name`
+# is an error. Wheels of all of them exist for Python 3.11: run make PYTHON=python3.11.
+define framework
+frameworks: frameworks-$(1)
+.PHONY: frameworks-$(1)
+frameworks-$(1): .venvs/$(1)/.ready
+	ONERNN_REQUIRE=$(firstword $(subst -, ,$(1))) .venvs/$(1)/bin/pytest tests/frameworks/test_$(firstword $(subst -, ,$(1)))_*.py
+.venvs/$(1)/.ready: pyproject.toml
+	$$(call environment,.venvs/$(1),-e . pytest hypothesis $(2))
+endef
+$(eval $(call framework,paddle-2.6.2,paddlepaddle==2.6.2))
+
+clean:
+	rm -rf .venv .venvs build dist out *.egg-info .hypothesis .*_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,153 @@
+"""What every adapter's table of operators is written with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onernn.core.arrays import Array
+from onernn.core.errors import UnsupportedError
+from onernn.core.graph import UNSUPPORTED, Graph, NativeOp, Node, Value
+
+
+class NativeOperator:
+    """A framework's operator as a rule reads it: what the rule does not read is an error.
+
+    ``inputs`` and ``outputs`` map slots to variable names; ``inert`` names the attributes that
+    cannot change a result on CPU.
+    """
+
+    def __init__(
+        self,
+        at: NativeOp,
+        inputs: Mapping[str, Sequence[str]],
+        outputs: Mapping[str, Sequence[str]],
+        attributes: Mapping[str, Any],
+        inert: frozenset[str],
+    ) -> None:
+        self.at, self.inputs, self.outputs, self.attributes = at, inputs, outputs, attributes
+        self._unread = {("attribute", name) for name in attributes if name not in inert}
+        self._unread |= {("input", slot) for slot, names in inputs.items() if any(names)}
+
+    def variables(self, slot: str) -> list[str]:
+        """The variables of an input slot, none where it is absent."""
+        self._unread.discard(("input", slot))
+        return [name for name in self.inputs.get(slot, ()) if name]
+
+    def variable(self, slot: str) -> str:
+        """The one variable of an input slot, "" where it is absent."""
+        names = self.variables(slot)
+        if len(names) > 1:
+            raise UnsupportedError(f"input {slot}: expected one variable, got {len(names)}")
+        return names[0] if names else ""
+
+    def attribute(self, name: str, default: Any) -> Any:
+        """An attribute's value, or the operator's documented default."""
+        self._unread.discard(("attribute", name))
+        return self.attributes.get(name, default)
+
+    def only(self, name: str, value: Any) -> None:
+        """Refuses every value of an attribute but one."""
+        found = self.attribute(name, value)
+        if found != value:
+            raise UnsupportedError(f"attribute {name}={found!r}: only {value!r} is supported")
+
+    def check_read(self) -> None:
+        if self._unread:
+            listed = ", ".join(f"{kind} {name}" for kind, name in sorted(self._unread))
+            raise UnsupportedError(f"not understood: {listed}")
+
+
+class GraphBuilder:
+    """Collects nodes; names values after the framework's variables, each value once.
+
+    A variable may be assigned again: `value` tells which value it holds now. ``depth`` is a value's number of LoD levels.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.inputs: list[Value] = []
+        self.nodes: list[Node] = []
+        self.constants: dict[str, Array] = {}
+        self.depth: dict[str, int] = {}
+        self.notes: dict[str, None] = {}
+        self.origin: tuple[NativeOp, ...] = ()
+        self._values: dict[str, str] = {}
+        self._names: set[str] = set()
+
+    def fresh(self, name: str) -> str:
+        """The name, or one made from it that no value bears yet."""
+        chosen, n = name, 1
+        while chosen in self._names:
+            chosen, n = f"{name}#{n}", n + 1
+        self._names.add(chosen)
+        return chosen
+
+    def value(self, variable: str) -> str:
+        """The value that a variable holds; its own name where nothing has made it yet."""
+        return self._values.get(variable, variable)
+
+    def input(self, value: Value) -> None:
+        self.inputs.append(value)
+        self._names.add(value.name)
+        self.depth[value.name] = value.lod_depth
+
+    def constant(self, array: npt.ArrayLike, name: str) -> str:
+        """A constant value; the name is made unique."""
+        chosen = self.fresh(name)
+        self.constants[chosen] = np.asarray(array)
+        return chosen
+
+    def array(self, value: str, role: str) -> Array:
+        """The array of a constant. Raises `UnsupportedError` where it is computed at run time."""
+        if value not in self.constants:
+            raise UnsupportedError(f"{role} {value!r} is computed at run time")
+        return self.constants[value]
+
+    def emit(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        depth: int | None = None,
+    ) -> str:
+        """Adds a node and gives a provisional name for its output; `give` makes it a variable's.
+
+        The output has as many LoD levels as the first ragged input, unless ``depth`` is given.
+        """
+        out = self.fresh(f"{inputs[0] if inputs else ''}/{op}")
+        levels = [self.depth.get(i, 0) for i in inputs]
+        self.depth[out] = next(filter(None, levels), 0) if depth is None else depth
+        self.nodes.append(Node(op, tuple(inputs), (out,), attributes or {}, self.origin))
+        return out
+
+    def give(self, variable: str, value: str) -> None:
+        """Binds a variable to a value; the node that was emitted last takes its name over."""
+        last = self.nodes[-1] if self.nodes else None
+        if last is not None and last.outputs == (value,):
+            name = self.fresh(variable)
+            self.nodes[-1] = replace(last, outputs=(name,))
+            self.depth[name] = self.depth.pop(value)
+            value = name
+        self._values[variable] = value
+
+    def refuse(self, variable: str, reason: str) -> None:
+        """Gives a variable a value that nobody can compute, and why."""
+        self.give(variable, self.emit(UNSUPPORTED, (), {"reason": reason}))
+
+    def graph(self, outputs: Sequence[Value]) -> Graph:
+        """What was built, without what no output needs."""
+        whole = Graph(
+            self.name,
+            tuple(self.inputs),
+            tuple(outputs),
+            tuple(self.nodes),
+            self.constants,
+            tuple(self.notes),
+        )
+        return whole.pruned()

@@ -1,0 +1,114 @@
+"""Paddle's program as protobuf messages, in a descriptor pool of our own.
+
+No generated module: the default pool, which it would use, refuses a second framework.proto beside
+an imported paddle ("duplicate symbol"). protobuf is imported inside, `import onernn` stays light.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from onernn.core.errors import ModelFormatError
+
+# What a ProgramDesc is made of, numbers from paddle/fluid/framework/framework.proto of 2.6.2.
+# Names of messages and enums are not on the wire: nested messages stand flat, and enums are int32,
+# so that a type which a later Paddle added arrives as its number rather than as a missing field.
+SCHEMA = """
+ProgramDesc:   repeated BlockDesc blocks = 1; optional Version version = 4;
+               optional OpVersionMap op_version_map = 5
+Version:       optional int64 version = 1
+OpVersionMap:  repeated OpVersionPair pair = 1
+OpVersionPair: required string op_name = 1; required OpVersion op_version = 2
+OpVersion:     required int32 version = 1
+BlockDesc:     required int32 idx = 1; required int32 parent_idx = 2; repeated VarDesc vars = 3;
+               repeated OpDesc ops = 4; optional int32 forward_block_idx = 5
+OpDesc:        repeated OpVar inputs = 1; repeated OpVar outputs = 2; required string type = 3;
+               repeated OpAttr attrs = 4; optional bool is_target = 5
+OpVar:         required string parameter = 1; repeated string arguments = 2
+OpAttr:        required string name = 1; required int32 type = 2; optional int32 i = 3;
+               optional float f = 4; optional string s = 5; repeated int32 ints = 6;
+               repeated float floats = 7; repeated string strings = 8; optional bool b = 10;
+               repeated bool bools = 11; optional int32 block_idx = 12; optional int64 l = 13;
+               repeated int32 blocks_idx = 14; repeated int64 longs = 15;
+               repeated double float64s = 16; optional string var_name = 17;
+               repeated string vars_name = 18; optional double float64 = 19;
+               optional Scalar scalar = 20; repeated Scalar scalars = 21
+Scalar:        required int32 type = 1; optional bool b = 2; optional int64 i = 3;
+               optional double r = 4; optional Complex c = 5
+Complex:       required double r = 1; required double i = 2
+VarDesc:       required string name = 1; required VarType type = 2; optional bool persistable = 3;
+               optional bool need_check_feed = 4; optional bool is_parameter = 5;
+               optional bool stop_gradient = 6; repeated VarAttr attrs = 7
+VarAttr:       required string name = 1; required int32 type = 2; optional int32 i = 3;
+               optional string s = 4; repeated int32 ints = 5
+VarType:       required int32 type = 1; optional TensorDesc selected_rows = 2;
+               optional LoDTensorDesc lod_tensor = 3; optional LoDTensorDesc tensor_array = 4;
+               optional ReaderDesc reader = 5; optional Tuple tuple = 7;
+               optional TensorDesc string = 8; optional TensorDesc strings = 9;
+               optional TensorDesc vocab = 10; optional TensorDesc sparse_coo = 11;
+               optional TensorDesc sparse_csr = 12
+TensorDesc:    required int32 data_type = 1; repeated int64 dims = 2
+LoDTensorDesc: required TensorDesc tensor = 1; optional int32 lod_level = 2
+ReaderDesc:    repeated LoDTensorDesc lod_tensor = 1
+Tuple:         repeated int32 element_type = 1
+"""
+
+# AttrType -> the field of OpAttr that holds the value.
+ATTRIBUTE_FIELDS = (
+    *("i", "f", "s", "ints", "floats", "strings", "b", "bools", "block_idx", "l"),
+    *("blocks_idx", "longs", "float64s", "var_name", "vars_name", "float64", "scalar", "scalars"),
+)
+SCALAR_FIELDS = {1: "b", 2: "i", 3: "r", 4: "c"}
+
+# VarType.Type: kinds of variables ...
+LOD_TENSOR, FEED, FETCH, READER, RAW = 7, 9, 10, 15, 17
+# ... and of elements. NumPy has no bfloat16: a parameter of that type is read as float32.
+DTYPES = {
+    **{0: "bool", 1: "int16", 2: "int32", 3: "int64", 4: "float16", 5: "float32", 6: "float64"},
+    **{20: "uint8", 21: "int8", 22: "bfloat16", 23: "complex64", 24: "complex128"},
+}
+
+
+@cache
+def message(name: str) -> Any:
+    """The protobuf class of a message of `SCHEMA`."""
+    from google.protobuf.message_factory import GetMessageClass
+
+    return GetMessageClass(_pool().FindMessageTypeByName(f"onernn.paddle.{name}"))
+
+
+@cache
+def _pool() -> Any:
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+    file = FileDescriptorProto(name="onernn/paddle.proto", package="onernn.paddle", syntax="proto2")
+    for name, body in re.findall(r"(\w+):([^:]+)(?:\n|$)", SCHEMA):
+        described = file.message_type.add(name=name)
+        for label, kind, field, number in re.findall(r"(\w+) (\w+) (\w+) = (\d+)", body):
+            added = described.field.add(name=field, number=int(number))
+            added.label = FieldDescriptorProto.Label.Value(f"LABEL_{label.upper()}")
+            if kind[0].isupper():
+                added.type_name = f".onernn.paddle.{kind}"
+            else:
+                added.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
+    pool = DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+def parse(name: str, data: bytes, file: Path, offset: int | None = None) -> Any:
+    """The message ``name`` read from ``data``, complete; else `ModelFormatError` with the place."""
+    from google.protobuf.message import DecodeError
+
+    out = message(name)()
+    try:
+        out.ParseFromString(data)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise ModelFormatError(f"not a Paddle {name}: no such protobuf", file, offset) from error
+    if missing := out.FindInitializationErrors():
+        raise ModelFormatError(f"not a Paddle {name}: {missing[0]} is missing", file, offset)
+    return out

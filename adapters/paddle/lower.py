@@ -1,0 +1,82 @@
+"""A Paddle program as a graph of canonical operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from onernn.adapters.lowering import GraphBuilder
+from onernn.adapters.paddle.ops import RULES, PaddleOperator
+from onernn.adapters.paddle.read import Operator, Program, read_program
+from onernn.core.errors import ModelFormatError, OnernnError, UnsupportedError
+from onernn.core.graph import Graph, NativeOp, Value
+
+
+def load_paddle(path: str | Path, params: str | Path | None = None) -> Graph:
+    """The graph of a saved model; operators that cannot be lowered are in it, with the reason.
+
+    Raises `ModelFormatError` for files that are no model.
+    """
+    return lower(read_program(path, params))
+
+
+def lower(program: Program) -> Graph:
+    """The graph of a program. Raises `ModelFormatError` where it contradicts itself."""
+    builder = GraphBuilder(str(program.file))
+    for name, array in program.parameters.items():
+        builder.constant(array, name)
+    feeds = [op for op in program.operators if op.type == "feed"]
+    fetches = [op for op in program.operators if op.type == "fetch"]
+    for op in sorted(feeds, key=_column):
+        builder.input(_declared(program, _only(program, op.outputs, "Out")))
+    for op in program.operators:
+        if op.type not in ("feed", "fetch"):
+            _lower_operator(builder, program, op)
+    return builder.graph([_fetched(builder, program, op) for op in sorted(fetches, key=_column)])
+
+
+def _lower_operator(builder: GraphBuilder, program: Program, op: Operator) -> None:
+    builder.origin = (NativeOp(op.position, op.type),)
+    given: set[str] = set()
+    try:
+        if op.type not in RULES:
+            raise UnsupportedError("this operator is not known")
+        view = PaddleOperator(builder, program.variables, op)
+        RULES[op.type](view)
+        view.check_read()
+        given, reason = view.given, "this output is not computed"
+    except OnernnError as error:
+        reason = str(error)
+    for slot, variables in op.outputs.items():
+        for variable in variables:
+            if variable not in given:
+                builder.refuse(variable, f"output {slot}: {reason}")
+
+
+def _fetched(builder: GraphBuilder, program: Program, op: Operator) -> Value:
+    variable = _only(program, op.inputs, "X")
+    value = builder.value(variable)
+    if value != variable:  # a variable that was assigned twice
+        value = builder.emit("Identity", (value,))
+        builder.give(f"{variable}#fetched", value)
+        value = builder.value(f"{variable}#fetched")
+    return replace(_declared(program, variable), name=value, lod_depth=builder.depth.get(value, 0))
+
+
+def _only(program: Program, slots: Mapping[str, tuple[str, ...]], slot: str) -> str:
+    names = slots.get(slot, ())
+    if len(names) != 1:
+        raise ModelFormatError(f"feed and fetch hold one variable, got {names}", program.file)
+    return names[0]
+
+
+def _declared(program: Program, name: str) -> Value:
+    found = program.variables.get(name)
+    if found is None:
+        raise ModelFormatError(f"variable {name!r} is not declared", program.file)
+    return Value(name, found.dtype, found.shape, found.lod_depth)
+
+
+def _column(op: Operator) -> int:
+    return int(op.attributes.get("col", 0))

@@ -1,0 +1,258 @@
+"""libdnnl: found, checked and loaded at its first use, once a process, under a name of our own.
+
+Beside another copy of libdnnl (Paddle brings one, with the same SONAME) the loader would give one
+of the two to both users, or bind the symbols of one to the other: Paddle fails to import, or the
+heap is corrupted. A private SONAME and RTLD_LOCAL | RTLD_DEEPBIND keep them apart in every order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onernn.backend.onednn._bindings import ffi
+from onernn.backend.onednn.soname import ElfLibrary, read_elf
+from onernn.core.errors import LibraryError
+
+VARIABLE = "ONERNN_DNNL_LIBRARY"
+DISTRIBUTION = "onednn-cpu-gomp"
+_ADVICE = f"set {VARIABLE} to a libdnnl.so of oneDNN 3.2 or newer, or use backend='reference'"
+
+
+@dataclass(frozen=True, eq=False)
+class Library:
+    """A loaded libdnnl with the one CPU engine of this process.
+
+    ``path`` is the file that was chosen, ``mapped`` the one that the loader got: a private copy,
+    except where the library needs its neighbours. Every execution belongs under `threads` (or
+    after `set_threads`): kernels are made for a number of threads and must be run with that one.
+    """
+
+    ffi: Any
+    lib: Any
+    path: Path
+    mapped: Path
+    version: str
+    engine: Any
+
+    def check(self, status: int, what: str) -> None:
+        """Nothing for success, else `LibraryError` with ``what`` failed and the status's name."""
+        if status:
+            name = self.ffi.string(self.lib.dnnl_status2str(status)).decode()
+            raise LibraryError(f"{what}: oneDNN {self.version} returned '{name}'")
+
+    @property
+    def effective_isa(self) -> str:
+        """The instruction set of the kernels, such as avx512_core_amx."""
+        name = self.lib.dnnl_cpu_isa2str(self.lib.dnnl_get_effective_cpu_isa())
+        return str(self.ffi.string(name).decode()).removeprefix("cpu_isa_")
+
+    @property
+    def max_threads(self) -> int:
+        """How many threads a kernel made and run by this OS thread uses; 0: only oneDNN knows."""
+        runtime = self.lib.dnnl_version().cpu_runtime
+        if runtime == self.lib.DNNL_RUNTIME_OMP:
+            return int(self.lib.omp_get_max_threads())
+        return int(runtime == self.lib.DNNL_RUNTIME_SEQ)
+
+    def set_threads(self, count: int) -> int:
+        """The number before; calls by this OS thread, and by no other one, now use ``count``."""
+        before = self.max_threads
+        if count == before:
+            return before
+        if not 1 <= count:
+            raise ValueError(f"threads: expected at least 1, got {count}")
+        if self.lib.dnnl_version().cpu_runtime != self.lib.DNNL_RUNTIME_OMP:
+            raise LibraryError(f"{self.path}: not an OpenMP build, its threads cannot be set")
+        if threading.get_ident() == _forked:
+            raise LibraryError(
+                f"threads={count}: oneDNN was loaded before this process was forked, and OpenMP"
+                " threads do not survive a fork; use threads=1 here, load and run the model only"
+                " after the fork, or start the process with 'spawn'"
+            )
+        self.lib.omp_set_num_threads(count)
+        return before
+
+    @contextmanager
+    def threads(self, count: int) -> Iterator[None]:
+        """Calls of this OS thread use ``count`` threads inside, and as many as before after it."""
+        before = self.set_threads(count)
+        try:
+            yield
+        finally:
+            self.set_threads(before)
+
+
+_lock = threading.Lock()
+_library: Library | None = None
+_forked: int | None = None
+
+
+def load_library() -> Library:
+    """The library of this process; `LibraryError` says what is missing and what to do."""
+    global _library
+    with _lock:
+        if _library is None:
+            _library = _load(_find())
+        return _library
+
+
+def other_copies() -> list[Path]:
+    """Files of other libdnnl or libmkldnn copies that this process has mapped."""
+    try:
+        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    except OSError:  # not Linux
+        return []
+    files = {Path(line.split(maxsplit=5)[-1]) for line in lines}
+    own = None if _library is None else _library.mapped
+    return sorted(f for f in files if f.name.startswith(("libdnnl.", "libmkldnn")) and f != own)
+
+
+def _after_fork() -> None:
+    """In the child: one thread from here on, where the parent may have had more.
+
+    The workers of an OpenMP team are gone, and the thread that forked would wait for them forever
+    (measured: every kernel with two threads hangs, every one with one thread is right). Threads
+    that the child starts have teams of their own.
+    """
+    global _lock, _forked
+    _lock = threading.Lock()
+    if _library is not None and _library.max_threads:
+        _library.set_threads(1)
+        _forked = threading.get_ident()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _find() -> Path:
+    override = os.environ.get(VARIABLE)
+    if override:
+        path = Path(override).absolute()
+        if not path.is_file():
+            raise LibraryError(f"{VARIABLE}={override}: no such file")
+        return path
+    from importlib import metadata
+
+    with suppress(metadata.PackageNotFoundError):
+        for file in metadata.files(DISTRIBUTION) or ():
+            path = Path(str(file.locate())).resolve()
+            if file.name == "libdnnl.so.3" and path.is_file():
+                return path
+    raise LibraryError(
+        f"libdnnl not found: the distribution {DISTRIBUTION}, which exists for Linux x86-64 only"
+        f" (this is {platform.system()} {platform.machine()}), is not installed or incomplete;"
+        f" run: pip install {DISTRIBUTION}==2023.2.0; or {_ADVICE}"
+    )
+
+
+def _load(path: Path) -> Library:
+    elf = read_elf(path)
+    lib, mapped = _open_in_place(elf) if elf.neighbours else _open_private(elf)
+    try:
+        number = lib.dnnl_version()
+    except AttributeError:
+        raise LibraryError(f"{path}: not a libdnnl, it has no dnnl_version; {_ADVICE}") from None
+    version = f"{number.major}.{number.minor}.{number.patch}"
+    if number.major != 3 or number.minor < 2:
+        raise LibraryError(
+            f"{path}: oneDNN {version}, but onernn needs 3.2 or newer 3.x; {_ADVICE}"
+        )
+    engine = ffi.new("dnnl_engine_t *")
+    library = Library(ffi, lib, path, mapped, version, None)
+    library.check(lib.dnnl_engine_create(engine, lib.dnnl_cpu, 0), f"{path}: CPU engine")
+    return Library(ffi, lib, path, mapped, version, engine[0])
+
+
+def _dlopen(file: str) -> Any:
+    # NODELETE: without it the interpreter's exit unmaps libgomp under its waiting workers, and
+    # one process in twenty dies of a segmentation fault when it is done.
+    return ffi.dlopen(file, os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_DEEPBIND | os.RTLD_NODELETE)
+
+
+def _open_in_place(elf: ElfLibrary) -> tuple[Any, Path]:
+    names = ", ".join(path.name for path in elf.neighbours)
+    if others := other_copies():
+        raise LibraryError(
+            f"{elf.path}: needs {names} beside it and cannot be loaded from a copy of its own while"
+            f" {others[0]} is loaded in this process; load onernn's library first, or {_ADVICE}"
+        )
+    try:
+        return _dlopen(str(elf.path)), elf.path.resolve()
+    except OSError as error:
+        raise _unloadable(elf.path, error) from None
+
+
+def _open_private(elf: ElfLibrary) -> tuple[Any, Path]:
+    for copy in (_cached_copy, _memory_copy):
+        try:
+            file = copy(elf)
+            return _dlopen(file), Path(file)
+        except OSError as error:  # a read-only, full or noexec home: a memory file may do
+            failure = error
+    raise _unloadable(elf.path, failure)
+
+
+def _unloadable(path: Path, error: OSError) -> LibraryError:
+    if "libgomp.so.1: cannot open" in str(error):
+        return LibraryError(
+            f"{path}: needs libgomp.so.1, GNU's OpenMP runtime, which this system lacks; run:"
+            " apt-get install libgomp1 (Debian, Ubuntu) or dnf install libgomp (Fedora, RHEL)"
+        )
+    return LibraryError(f"{path}: cannot be loaded: {error}")
+
+
+def _cached_copy(elf: ElfLibrary) -> str:
+    """A private copy in the user's cache directory, made now or equal to the original.
+
+    The whole copy is compared with the original at every load, which costs 10 ms for 54 MB (SHA-256
+    of the copy alone: 35 ms) and trusts nothing: no name, date, size or hash kept elsewhere. So the
+    name only has to differ for different builds: the first megabyte holds all symbols' addresses.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    folder = Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "onernn")
+    if not folder.is_absolute():
+        raise OSError("no home directory")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owner = folder.stat()
+    if owner.st_uid != os.geteuid() or owner.st_mode & 0o022:
+        raise OSError(f"{folder} can be written by others")
+    name = hashlib.sha256(next(elf.renamed())).hexdigest()[:16]
+    target = folder / f"libdnnP-{name}.so"
+    if not _is_copy(target, elf):
+        handle, fresh = tempfile.mkstemp(dir=folder)
+        try:
+            with open(handle, "wb") as file:
+                file.writelines(elf.renamed())
+            os.replace(fresh, target)
+        except BaseException:
+            os.unlink(fresh)
+            raise
+    return str(target)
+
+
+def _is_copy(target: Path, elf: ElfLibrary) -> bool:
+    try:
+        with open(target, "rb", buffering=0) as file:
+            same = all(file.read(len(chunk)) == chunk for chunk in elf.renamed())
+            return same and not file.read(1)
+    except FileNotFoundError:
+        return False
+
+
+def _memory_copy(elf: ElfLibrary) -> str:
+    # Stays open for good: the loader knows a library by its path, and the next file to get this
+    # number would be taken for libdnnl.
+    handle = os.memfd_create("libdnnP")
+    with open(handle, "wb", closefd=False) as file:
+        file.writelines(elf.renamed())
+    return f"/proc/self/fd/{handle}"

@@ -1,0 +1,141 @@
+"""oneDNN's memory descriptors and memories, freed with their Python objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from onernn.backend.onednn.library import Library
+from onernn.core.arrays import Array
+
+ALIGNMENT = 64  # a cache line, and the widest vector
+
+DTYPES = {
+    "f32": "dnnl_f32",
+    "bf16": "dnnl_bf16",
+    "f16": "dnnl_f16",
+    "s8": "dnnl_s8",
+    "u8": "dnnl_u8",
+}
+
+
+def aligned(nbytes: int) -> Array:
+    """Uninitialised bytes that start on a cache line."""
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes]
+
+
+class Descriptor:
+    """A memory descriptor: dims, data type, and strides, a tag's layout, or any."""
+
+    def __init__(self, library: Library, handle: Any) -> None:
+        self.library = library
+        self.handle = library.ffi.gc(handle, library.lib.dnnl_memory_desc_destroy)
+
+    @classmethod
+    def tagged(cls, library: Library, dims: Sequence[int], dtype: str, tag: str) -> Descriptor:
+        """``tag`` by oneDNN's name: ldnc, ldigo, any, ..."""
+        lib = library.lib
+        layout = lib.dnnl_format_tag_any if tag == "any" else getattr(lib, f"dnnl_{tag}")
+        create = lib.dnnl_memory_desc_create_with_tag
+        return cls._create(library, create, dims, dtype, layout)
+
+    @classmethod
+    def strided(
+        cls, library: Library, dims: Sequence[int], dtype: str, strides: Sequence[int]
+    ) -> Descriptor:
+        layout = library.ffi.new("dnnl_dims_t", list(strides))
+        create = library.lib.dnnl_memory_desc_create_with_strides
+        return cls._create(library, create, dims, dtype, layout)
+
+    @classmethod
+    def _create(
+        cls, library: Library, create: Any, dims: Sequence[int], dtype: str, layout: Any
+    ) -> Descriptor:
+        handle = library.ffi.new("dnnl_memory_desc_t *")
+        sizes = library.ffi.new("dnnl_dims_t", list(dims))
+        kind = getattr(library.lib, DTYPES[dtype])
+        status = create(handle, len(dims), sizes, kind, layout)
+        library.check(status, f"memory descriptor {tuple(dims)} {dtype}")
+        return cls(library, handle[0])
+
+    @classmethod
+    def copied(cls, library: Library, borrowed: Any) -> Descriptor:
+        """A descriptor of our own from one that belongs to a primitive descriptor."""
+        handle = library.ffi.new("dnnl_memory_desc_t *")
+        library.check(library.lib.dnnl_memory_desc_clone(handle, borrowed), "memory descriptor")
+        return cls(library, handle[0])
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.library.lib.dnnl_memory_desc_get_size(self.handle))
+
+    def __eq__(self, other: object) -> bool:
+        equal = self.library.lib.dnnl_memory_desc_equal
+        return isinstance(other, Descriptor) and bool(equal(self.handle, other.handle))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Memory:
+    """A memory over an array's bytes, which it keeps alive; or over nothing yet."""
+
+    def __init__(self, descriptor: Descriptor, data: Array | None = None) -> None:
+        library = descriptor.library
+        self.descriptor, self.data = descriptor, data
+        address = 0 if data is None else data.ctypes.data
+        handle = library.ffi.new("dnnl_memory_t *")
+        pointer = library.ffi.cast("void *", address)
+        status = library.lib.dnnl_memory_create(handle, descriptor.handle, library.engine, pointer)
+        library.check(status, "memory")
+        self.handle = library.ffi.gc(handle[0], library.lib.dnnl_memory_destroy)
+
+    @classmethod
+    def empty(cls, descriptor: Descriptor) -> Memory:
+        return cls(descriptor, aligned(descriptor.nbytes))
+
+
+def reordered(source: Memory, target: Descriptor) -> Memory:
+    """The same numbers in another layout or data type."""
+    library = target.library
+    lib, ffi, engine = library.lib, library.ffi, library.engine
+    out = Memory.empty(target)
+    pd = ffi.new("dnnl_primitive_desc_t *")
+    status = lib.dnnl_reorder_primitive_desc_create(
+        pd, source.descriptor.handle, engine, target.handle, engine, ffi.NULL
+    )
+    library.check(status, "reorder")
+    described = ffi.gc(pd[0], lib.dnnl_primitive_desc_destroy)
+    run_once(library, described, {lib.DNNL_ARG_SRC: source, lib.DNNL_ARG_DST: out})
+    return out
+
+
+def run_once(library: Library, described: Any, memories: dict[int, Memory]) -> None:
+    """Creates the primitive of a descriptor and executes it."""
+    lib, ffi = library.lib, library.ffi
+    primitive = ffi.new("dnnl_primitive_t *")
+    library.check(lib.dnnl_primitive_create(primitive, described), "primitive")
+    owned = ffi.gc(primitive[0], lib.dnnl_primitive_destroy)
+    arguments = bind(library, memories)
+    stream = new_stream(library)
+    library.check(lib.dnnl_primitive_execute(owned, stream, len(memories), arguments), "execute")
+    library.check(lib.dnnl_stream_wait(stream), "wait")
+
+
+def bind(library: Library, memories: dict[int, Memory]) -> Any:
+    """The argument array of an execution; keep the memories alive beside it."""
+    arguments = library.ffi.new("dnnl_exec_arg_t[]", len(memories))
+    for argument, (number, memory) in zip(arguments, memories.items(), strict=True):
+        argument.arg, argument.memory = number, memory.handle
+    return arguments
+
+
+def new_stream(library: Library) -> Any:
+    handle = library.ffi.new("dnnl_stream_t *")
+    lib = library.lib
+    status = lib.dnnl_stream_create(handle, library.engine, lib.dnnl_stream_default_flags)
+    library.check(status, "stream")
+    return library.ffi.gc(handle[0], lib.dnnl_stream_destroy)

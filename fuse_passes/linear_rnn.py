@@ -1,0 +1,115 @@
+"""A projection in front of an rnn becomes its input weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from onernn.core.arrays import Array
+from onernn.core.errors import Refusal
+from onernn.core.graph import Graph, Node
+from onernn.reorders.gates import input_layer, summed_bias
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """``x @ weight + bias`` and the nodes that compute it, the last one first."""
+
+    nodes: tuple[Node, ...]
+    x: str
+    weight: Array
+    bias: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class LinearRnn:
+    linear: Linear
+    layout: Node
+    rnn: Node
+
+
+class FuseLinearRnn:
+    """``Rnn(GateLayout(x @ W + b))`` -> ``Rnn(x)``: Paddle's fc_gru and mul_gru fusion.
+
+    Input weights and bias are new arrays: the old ones may be shared with other nodes.
+    """
+
+    name = "linear_rnn"
+
+    def match(self, graph: Graph, node: Node) -> LinearRnn | Refusal | None:
+        if node.op != "Rnn" or node.attributes["weights"].layer is not None:
+            return None
+        layout = graph.producer(node.inputs[0])
+        if layout is None or layout.op != "GateLayout":
+            return None
+        if not graph.used_only_by(node.inputs[0], node):
+            return Refusal(f"{node.inputs[0]!r} has another user", node.outputs[0])
+        linear = find_linear(graph, layout)
+        if isinstance(linear, Refusal):
+            return replace(linear, where=node.outputs[0])
+        spec = node.attributes["spec"]
+        if linear.weight.dtype != node.attributes["weights"].iter.dtype:
+            return Refusal(f"the projection is {linear.weight.dtype}", node.outputs[0])
+        if linear.weight.shape[1] != spec.gates * spec.hidden_size:
+            return Refusal(
+                f"the projection gives {linear.weight.shape[1]} columns", node.outputs[0]
+            )
+        return LinearRnn(linear, layout, node)
+
+    def rewrite(self, graph: Graph, match: LinearRnn) -> Graph:
+        linear, rnn = match.linear, match.rnn
+        layout = match.layout.attributes["layout"]
+        old, spec = rnn.attributes["weights"], rnn.attributes["spec"]
+        folded = summed_bias(layout, linear.bias)
+        if folded is None or old.bias is None:
+            bias = old.bias if folded is None else folded
+        else:
+            bias = old.bias.copy()  # the row u' of LBR cells stands inside r*(...): it stays
+            bias[:, :, : spec.gates] += folded
+        weights = replace(old, layer=input_layer(linear.weight, layout), bias=bias)
+        gone = (rnn, match.layout, *linear.nodes)
+        new = Node(
+            "Rnn",
+            (linear.x, *rnn.inputs[1:]),  # initial states travel along
+            rnn.outputs,
+            {"spec": replace(spec, input_size=linear.weight.shape[0]), "weights": weights},
+            tuple(dict.fromkeys(op for node in reversed(gone) for op in node.origin)),
+        )
+        return graph.splice(gone, [new])
+
+
+def find_linear(graph: Graph, user: Node) -> Linear | Refusal:
+    """The projection that makes ``user``'s first input and nobody else sees."""
+    name = user.inputs[0]
+    node, nodes, bias = graph.producer(name), [], None
+    if node is not None and node.op == "Add":
+        added = next((i for i in node.inputs if i in graph.constants), None)
+        if added is None:
+            return Refusal("the projection's bias is computed at run time")
+        if not graph.used_only_by(name, user):
+            return Refusal(f"{name!r} has another user")
+        bias = graph.constants[added]
+        nodes.append(node)
+        user, name = node, next(i for i in node.inputs if i != added)
+        node = graph.producer(name)
+    if node is None or node.op not in ("MatMul", "Gemm"):
+        return Refusal("the input is not a linear projection")
+    if not graph.used_only_by(name, user):
+        return Refusal(f"{name!r} has another user")
+    if node.inputs[1] not in graph.constants:
+        return Refusal(f"weight {node.inputs[1]!r} is computed at run time")
+    weight = graph.constants[node.inputs[1]]
+    if node.op == "Gemm":
+        if node.attributes.get("transA") or bias is not None and node.input(2):
+            return Refusal("a Gemm of this form is not folded")
+        if node.attributes.get("alpha", 1.0) != 1 or node.attributes.get("beta", 1.0) != 1:
+            return Refusal("a Gemm with alpha or beta is not folded")
+        if node.input(2):
+            if node.inputs[2] not in graph.constants:
+                return Refusal("the projection's bias is computed at run time")
+            bias = graph.constants[node.inputs[2]]
+        weight = weight.T if node.attributes.get("transB") else weight
+    if weight.ndim != 2:
+        return Refusal(f"the projection's weight has {weight.ndim} axes")
+    if bias is not None and (bias.size != weight.shape[1] or bias.shape[-1] != bias.size):
+        return Refusal(f"the projection's bias {bias.shape} is not one a column")
+    return Linear((*nodes, node), node.inputs[0], weight, bias)

@@ -1,0 +1,199 @@
+"""Runs a graph as often as asked, from prepared layers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onernn.backend import PreparedLayer, open_backend
+from onernn.core.arrays import Array
+from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
+from onernn.core.graph import UNSUPPORTED, Graph, Node, Value
+from onernn.core.ragged import Ragged
+from onernn.fuse_passes import PASSES, Pass, fuse
+from onernn.runtime.kernels import KERNELS
+
+Feed = Mapping[str, Ragged | Array]
+Observer = Callable[[Node, tuple[Any, ...], float], None]
+
+
+def unsupported(graph: Graph) -> tuple[Refusal, ...]:
+    """Every node that no kernel runs, with the reason."""
+    return tuple(
+        Refusal(node.attributes.get("reason", f"operator {node.op} has no kernel"), node.label)
+        for node in graph.nodes
+        if node.op == UNSUPPORTED or node.op not in {*KERNELS, "Rnn"}
+    )
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What runs a recurrent node, and why that."""
+
+    node: str
+    cell: str
+    direction: str
+    dtype: str
+    kernel: str
+    why: str
+
+    def __str__(self) -> str:
+        why = f" ({self.why})" if self.why else ""
+        return f"{self.node}: {self.cell} {self.direction}, {self.dtype}, {self.kernel}{why}"
+
+
+class Session:
+    """A model made ready to run: fused, checked, weights packed. Safe to share between threads.
+
+    ``dtype`` tells how recurrent nodes compute: f32, bf16, f16 or u8. A node that the backend
+    cannot run falls back to the NumPy reference, which `explain` tells; with ``strict`` it raises.
+    ``passes``: () runs the model unfused.
+
+    Raises `UnsupportedError` for operators nobody can run, all of them at once, and
+    `LibraryError` where the backend's library is missing.
+    """
+
+    def __init__(
+        self,
+        model: Graph,
+        dtype: str = "f32",
+        threads: int | None = None,
+        backend: str = "onednn",
+        strict: bool = False,
+        *,
+        passes: tuple[Pass, ...] = PASSES,
+    ) -> None:
+        self.graph = fuse(model, passes).model
+        refusals = unsupported(self.graph)
+        if refusals:
+            listed = "".join(f"\n  {refusal}" for refusal in refusals)
+            raise UnsupportedError(f"{model.name} cannot be run:{listed}", refusals)
+        engine = open_backend(backend, threads=threads)
+        self._layers: dict[str, PreparedLayer] = {}
+        for node in self.graph.nodes:
+            if node.op == "Rnn":
+                spec, weights = node.attributes["spec"], node.attributes["weights"]
+                with naming(node):
+                    self._layers[node.outputs[0]] = engine.prepare(
+                        spec, weights, dtype=dtype, strict=strict
+                    )
+
+    def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
+        """The outputs by name, for inputs by name.
+
+        ``observe(node, outputs, seconds)`` is called after each node. Raises `ShapeError` where
+        an input is missing, unknown, or not of the model's dtype and shape.
+        """
+        values: dict[str, Any] = dict(self.graph.constants)
+        values.update(checked_feed(self.graph.inputs, inputs))
+        for node in self.graph.nodes:
+            arguments = [values[name] if name else None for name in node.inputs]
+            started = time.perf_counter()
+            with naming(node):
+                results = self._run_node(node, arguments)
+            if observe is not None:
+                observe(node, results, time.perf_counter() - started)
+            values.update(zip(node.outputs, results, strict=False))
+        return {output.name: values[output.name] for output in self.graph.outputs}
+
+    def _run_node(self, node: Node, arguments: list[Any]) -> tuple[Any, ...]:
+        if node.op != "Rnn":
+            results = KERNELS[node.op](node, *arguments)
+            return results if isinstance(results, tuple) else (results,)
+        x, h, c, attention = (*arguments, None, None, None)[:4]
+        state = None if h is None and c is None else _state(node, x, h, c)
+        y, final = self._layers[node.outputs[0]].run(x, state, attention)
+        return (y, *final)
+
+    @property
+    def explained(self) -> tuple[Explained, ...]:
+        """One entry for each recurrent node."""
+        return tuple(
+            Explained(
+                node.label,
+                (layer := self._layers[node.outputs[0]]).spec.cell.name,
+                layer.spec.direction,
+                layer.dtype,
+                layer.kernel,
+                layer.why,
+            )
+            for node in self.graph.nodes
+            if node.op == "Rnn"
+        )
+
+    def explain(self) -> str:
+        """A line for each recurrent node: cell, direction, dtype, kernel chosen, why."""
+        return "\n".join(map(str, self.explained)) or "no recurrent nodes"
+
+
+def _state(node: Node, x: Any, h: Any, c: Any) -> tuple[Array, ...]:
+    """Both states, zeros for the one of an LSTM's that is absent."""
+    spec = node.attributes["spec"]
+    shape = (spec.layers, spec.directions, len(x) if isinstance(x, Ragged) else x.shape[1])
+    given = {"h": (h, spec.recurrent_size), "c": (c, spec.hidden_size)}
+    return tuple(
+        np.zeros((*shape, given[name][1]), np.float32) if given[name][0] is None else given[name][0]
+        for name in spec.cell.states
+    )
+
+
+@contextmanager
+def naming(node: Node) -> Iterator[None]:
+    """Errors raised inside name the node."""
+    try:
+        yield
+    except OnernnError as error:
+        error.args = (f"{node.label}: {error}", *error.args[1:])
+        raise
+    except (ValueError, IndexError, TypeError) as error:
+        raise ShapeError(f"{node.label}: {error}") from error
+
+
+def checked_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | Array]:
+    """The inputs in the dtypes the model asks for. Raises `ShapeError` naming the input."""
+    names = [value.name for value in expected]
+    missing = [name for name in names if name not in inputs]
+    unknown = [name for name in inputs if name not in names]
+    if missing or unknown:
+        what = f"missing {missing}" if missing else f"unknown {unknown}"
+        raise ShapeError(f"inputs: {what}; the model takes {'; '.join(map(str, expected))}")
+    return {value.name: _checked_value(value, inputs[value.name]) for value in expected}
+
+
+def _checked_value(expected: Value, given: Ragged | Array) -> Ragged | Array:
+    if expected.lod_depth and not isinstance(given, Ragged):
+        raise ShapeError(
+            f"input {expected.name!r} is ragged: expected onernn.Ragged(data, offsets)"
+            f" (in an .npz: lod__{expected.name}), got a plain array"
+        )
+    if isinstance(given, Ragged):
+        if not expected.lod_depth:
+            raise ShapeError(f"input {expected.name!r} is dense: expected an array, got Ragged")
+        if len(given.outer) + 1 != expected.lod_depth:
+            raise ShapeError(
+                f"input {expected.name!r}: expected {expected.lod_depth} LoD levels,"
+                f" got {len(given.outer) + 1}"
+            )
+        return given.with_data(_checked_array(expected, given.data))
+    return _checked_array(expected, np.asarray(given))
+
+
+def _checked_array(expected: Value, array: Array) -> Array:
+    shape = expected.shape
+    if shape is not None and (
+        len(shape) != array.ndim
+        or any(size not in (None, got) for size, got in zip(shape, array.shape, strict=True))
+    ):
+        raise ShapeError(f"input {expected}: got {array.dtype} {array.shape}")
+    if expected.dtype is None or array.dtype == expected.dtype:
+        return array
+    wanted = np.dtype(expected.dtype)
+    cast = array.astype(wanted) if np.can_cast(array.dtype, wanted, "same_kind") else None
+    if cast is None or (wanted.kind in "iu" and not np.array_equal(cast, array)):
+        raise ShapeError(f"input {expected}: got {array.dtype}, which {wanted} cannot hold")
+    return cast

@@ -1,0 +1,54 @@
+"""What several tests share: where the repository's and the shared folders are, how hard to search."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# No deadline: the machines are shared, and no test may fail on a time. In CI the examples are the
+# same in every run, so that a red run is red again.
+settings.register_profile("here", deadline=None, max_examples=60)
+settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+REPO = Path(__file__).resolve().parents[1]
+
+
+def _present(folder: Path, what: str) -> Path:
+    if not folder.is_dir():
+        pytest.skip(f"{what} {folder} not present")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def repo() -> Path:
+    """The checkout."""
+    return REPO
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """Committed recordings: one folder a framework."""
+    return REPO / "tests" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder that the project's repositories share; the test is skipped where it is not."""
+    return _present(Path(os.environ.get("ONERNN_SHARED", REPO.parent / "shared")), "shared folder")
+
+
+@pytest.fixture(scope="session")
+def shared_models(shared: Path) -> Path:
+    """Recorded models: one folder a framework."""
+    return _present(shared / "models", "folder of recorded models")
+
+
+@pytest.fixture(scope="session")
+def peer_suites() -> Path:
+    """Test cases of other projects."""
+    default = REPO.parent / "shared" / "peer_suites"
+    return _present(Path(os.environ.get("ONERNN_PEER_SUITES", default)), "folder of peers' suites")

@@ -1,0 +1,163 @@
+"""Legacy static graphs of Paddle: built operator by operator, saved, run by Paddle and by us."""
+
+from __future__ import annotations
+
+# Paddle 2.6.2 brings its own zlib; whoever loads Python's after it crashes.
+import zlib  # noqa: F401
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.random  # noqa: F401
+import paddle
+
+from onernn import Graph, Ragged, Session, load
+from onernn.core.arrays import Array
+from onernn.verification.comparing import TOLERANCES, Tolerance, compare
+
+paddle.enable_static()
+core = paddle.base.core
+Tensor = getattr(core, "LoDTensor", None) or core.DenseTensor
+Batch = Ragged | Array
+Variable = Any
+
+
+class PaddleGraph:
+    """A graph under construction; `save` writes it, after which `SavedModel` runs it."""
+
+    def __init__(self) -> None:
+        self._main, self._startup = paddle.static.Program(), paddle.static.Program()
+        self._scope = paddle.static.Scope()
+        self._feeds: list[Variable] = []
+        self._names = 0
+
+    def feed(
+        self, name: str, shape: Sequence[int], dtype: str = "float32", lod_level: int = 0
+    ) -> Variable:
+        """An input; -1 is a dynamic size."""
+        with paddle.static.program_guard(self._main, self._startup):
+            made = paddle.static.data(name, list(shape), dtype, lod_level=lod_level)
+        self._feeds.append(made)
+        return made
+
+    def parameter(self, array: Array, name: str = "") -> Variable:
+        """A persistable variable of these numbers, as saved with a model."""
+        with paddle.static.program_guard(self._main, self._startup):
+            made = self._main.global_block().create_var(
+                name=self._name(name or "w"),
+                shape=list(array.shape),
+                dtype=str(array.dtype),
+                persistable=True,
+            )
+        tensor = self._scope.var(made.name).get_tensor()
+        tensor.set(np.ascontiguousarray(array), paddle.CPUPlace())
+        return made
+
+    def op(
+        self,
+        type: str,  # noqa: A002
+        inputs: Mapping[str, Variable | Sequence[Variable]],
+        outputs: Sequence[str] = ("Out",),
+        *,
+        gives: str = "float32",
+        **attributes: Any,
+    ) -> Any:
+        """Appends an operator; its output variable, or the tuple of them."""
+        block = self._main.global_block()
+        slots = {
+            slot: list(given) if isinstance(given, list | tuple) else [given]
+            for slot, given in inputs.items()
+        }
+        made = {slot: [block.create_var(name=self._name(type), dtype=gives)] for slot in outputs}
+        with paddle.static.program_guard(self._main, self._startup):
+            block.append_op(type=type, inputs=slots, outputs=made, attrs=attributes)
+        found = tuple(made[slot][0] for slot in outputs)
+        return found if len(found) > 1 else found[0]
+
+    def save(self, folder: Path, fetches: Sequence[Variable]) -> SavedModel:
+        """Writes ``model.pdmodel`` and ``model.pdiparams``, and opens them again in Paddle."""
+        prefix = folder / "model"
+        executor = paddle.static.Executor(paddle.CPUPlace())
+        with paddle.static.scope_guard(self._scope):
+            paddle.static.save_inference_model(
+                str(prefix),
+                self._feeds,
+                list(fetches),
+                executor,
+                program=self._main,
+                clip_extra=False,  # the default drops attributes that gru needs
+            )
+        return SavedModel(prefix)
+
+    def _name(self, stem: str) -> str:
+        self._names += 1
+        return f"{stem}_{self._names}"
+
+
+class SavedModel:
+    """Paddle's own reading of saved files, on CPU and with nothing fused."""
+
+    def __init__(self, prefix: Path) -> None:
+        self.folder = prefix.parent
+        self._executor = paddle.static.Executor(paddle.CPUPlace())
+        self._scope = paddle.static.Scope()
+        with paddle.static.scope_guard(self._scope):
+            self._program, self._inputs, self._fetches = paddle.static.load_inference_model(
+                str(prefix), self._executor
+            )
+
+    def run(self, feeds: Mapping[str, Batch]) -> list[Batch]:
+        """Every fetched value: ragged where Paddle's tensor carries a LoD."""
+        with paddle.static.scope_guard(self._scope):
+            results = self._executor.run(
+                self._program,
+                feed={name: tensor(value) for name, value in feeds.items()},
+                fetch_list=self._fetches,
+                return_numpy=False,
+            )
+        return [batch(result) for result in results]
+
+
+def tensor(value: Batch) -> Any:
+    """A tensor of Paddle with the same numbers and LoD."""
+    made = Tensor()
+    data = value.data if isinstance(value, Ragged) else value
+    made.set(np.ascontiguousarray(data), paddle.CPUPlace())
+    if isinstance(value, Ragged):
+        made.set_lod(value.lod)
+    return made
+
+
+def batch(result: Any) -> Batch:
+    """A tensor of Paddle as an array, or as `Ragged` where it carries a LoD."""
+    data = np.array(result)
+    return Ragged.from_lod(data, result.lod()) if result.lod() else data
+
+
+def differences(
+    actual: Mapping[str, Batch], expected: Sequence[Batch], tolerance: Tolerance = TOLERANCES["f32"]
+) -> list[str]:
+    """What is not the same in values, dtype, shape or LoD, an output a line; none if all is."""
+    found = []
+    for (name, ours), theirs in zip(actual.items(), expected, strict=True):
+        data = [value.data if isinstance(value, Ragged) else value for value in (ours, theirs)]
+        if isinstance(ours, Ragged) and not isinstance(theirs, Ragged):
+            found.append(f"{name}: LoD {ours.lod} where Paddle has none")
+        elif data[0].dtype != data[1].dtype:
+            found.append(f"{name}: dtype {data[0].dtype}, Paddle's is {data[1].dtype}")
+        elif not (verdict := compare(name, ours, theirs, tolerance)).passed:
+            found.append(f"{name}: {verdict.reason}")
+    return found
+
+
+def check(
+    saved: SavedModel,
+    feeds: Sequence[Mapping[str, Batch]],
+    backend: str,
+    model: Graph | None = None,
+) -> None:
+    """Ours and Paddle's give the same for several batches in a row through one session."""
+    session = Session(model or load(saved.folder), backend=backend)
+    for each in feeds:
+        assert not (found := differences(session.run(each), saved.run(each))), found

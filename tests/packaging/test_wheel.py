@@ -1,0 +1,143 @@
+"""The wheel as a user has it: built, installed away from the checkout, run there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+RECORDING = "fc_gru_h0_rev0"
+# What would let the checkout or another environment shine through.
+LEAKS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+ENVIRON = {name: value for name, value in os.environ.items() if name not in LEAKS}
+
+UNTRACKED = (".*", "__pycache__", "*.egg-info", "build", "dist", "out")
+
+IMPORT_ALL = """
+import importlib, sys
+for name in sys.argv[1:]:
+    print(importlib.import_module(name).__file__)
+"""
+
+
+def run(*command: str | Path, cwd: Path, status: int = 0) -> str:
+    """What the command prints; the test fails where its exit status is another."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=ENVIRON,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = f"{done.stdout}\n{done.stderr}"
+    assert done.returncode == status, f"{' '.join(map(str, command))}: {done.returncode}\n{said}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The package index: the tests are skipped where a small package cannot be had from it."""
+    folder = tmp_path_factory.mktemp("index")
+    options = ("--no-deps", "--no-cache-dir", "--retries=1", "--timeout=20", "--dest", folder)
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", *map(str, options), "iniconfig"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"package index not reached: {done.stderr.strip().splitlines()[-1]}")
+
+
+@pytest.fixture(scope="module")
+def wheel(index: None, repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, without tests and whatever git ignores: a build leaves folders behind."""
+    copy = tmp_path_factory.mktemp("parent") / "copy"
+    if (repo / ".git").exists():
+        git = ("git", "-c", "safe.directory=*", "ls-files", "-z")  # the checkout may be another's
+        for name in filter(None, run(*git, cwd=repo).split("\0")):
+            if not name.startswith("tests/"):
+                target = copy / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(repo / name, target, follow_symlinks=False)
+    else:
+        ignored = shutil.ignore_patterns(*UNTRACKED, "tests")
+        shutil.copytree(repo, copy, symlinks=True, ignore=ignored)
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", out, copy, cwd=out)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of a new environment in which the wheel is, with what it depends on."""
+    folder = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=folder)
+    commands = folder / "venv" / "bin"
+    pip = (sys.executable, "-m", "pip", "--python", commands / "python", "install", "--quiet")
+    run(*pip, "--disable-pip-version-check", wheel, cwd=folder)
+    return commands
+
+
+def modules_of(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        files = [name for name in archive.namelist() if name.endswith(".py")]
+    return [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files]
+
+
+def test_the_wheel_holds_every_shipped_file(wheel: Path, repo: Path) -> None:
+    shipped = {f"src/onernn/{f.name}" for f in (repo / "src" / "onernn").glob("*.py")}
+    for room in repo.glob("*/__init__.py"):
+        shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.py")}
+        shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.h")}
+    expected = {f"onernn/{name}".replace("onernn/src/onernn/", "onernn/") for name in shipped}
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names == {*expected, "onernn/py.typed"}
+
+
+def test_every_module_of_the_wheel_imports(wheel: Path, installed: Path, tmp_path: Path) -> None:
+    names = modules_of(wheel)
+    assert {"onernn", "onernn.core.ragged", "onernn.cli"} <= set(names)
+    files = run(installed / "python", "-c", IMPORT_ALL, *names, cwd=tmp_path).split()
+    assert len(files) == len(names)
+    assert [file for file in files if not Path(file).is_relative_to(installed.parent)] == []
+
+
+def test_the_installed_command_runs_and_verifies_a_recording(
+    installed: Path, data: Path, tmp_path: Path
+) -> None:
+    model = shutil.copytree(data / "paddle" / RECORDING, tmp_path / "model")
+    recording = (model / "io.npz").rename(tmp_path / "io.npz")
+    with np.load(recording) as file:
+        recorded = dict(file)
+    given = {k: a for k, a in recorded.items() if k.startswith(("in__", "lod__"))}
+    np.savez(tmp_path / "in.npz", **given)  # type: ignore[arg-type]
+
+    onernn = installed / "onernn"
+    run(onernn, "run", model, "--input", "in.npz", "--output", "out.npz", cwd=tmp_path)
+    with np.load(tmp_path / "out.npz") as file:
+        made = dict(file)
+    assert sorted(made) == sorted(recorded.keys() - given.keys())
+    for key, expected in recorded.items():
+        if key.startswith("outlod__"):
+            assert made[key].tolist() == expected.tolist()
+        elif key.startswith("out__"):
+            assert made[key].shape == expected.shape
+            assert np.abs(made[key] - expected).max() <= 1e-6 + 1e-5 * np.abs(expected).max()
+
+    run(onernn, "verify", model, "--data", recording, cwd=tmp_path)
+    np.savez(tmp_path / "both.npz", **given, **made)  # type: ignore[arg-type]
+    run(onernn, "verify", model, "--data", "both.npz", cwd=tmp_path)
+    (key,) = (key for key in made if key.startswith("out__"))
+    made[key][0, 0] += 0.01
+    np.savez(tmp_path / "wrong.npz", **given, **made)  # type: ignore[arg-type]
+    run(onernn, "verify", model, "--data", "wrong.npz", cwd=tmp_path, status=1)

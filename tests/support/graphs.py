@@ -1,0 +1,65 @@
+"""Small graphs of projected GRUs, as an adapter lowers them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onernn import Cell, Graph, RnnSpec
+from onernn.core.graph import NativeOp, Node, Value
+from onernn.reorders.gates import GateLayout
+from support.layers import random_weights
+
+INPUT, HIDDEN = 4, 3
+PLAIN = GateLayout((0, 1, 2), (1, 1, 1))
+TURNED = GateLayout((2, 0, 1), (-1, 1, 1))
+
+
+def projected_gru(
+    name: str,
+    projection: str,
+    *,
+    seed: int = 0,
+    layout: GateLayout = TURNED,
+    state: str = "",
+    outputs: tuple[str, ...] | None = None,
+    **spec: Any,
+) -> list[Node]:
+    """``name = Rnn(GateLayout(projection))``."""
+    gru = RnnSpec(Cell.GRU, 3 * HIDDEN, HIDDEN, **spec)
+    (weights,) = random_weights(gru, seed, projected=True)
+    return [
+        Node("GateLayout", (projection,), (f"{name}/gates",), {"layout": layout}),
+        Node(
+            "Rnn",
+            (f"{name}/gates", state),
+            outputs or (name,),
+            {"spec": gru, "weights": weights},
+            (NativeOp(9, "gru"),),
+        ),
+    ]
+
+
+def graph(nodes: list[Node], outputs: list[str], **constants: np.ndarray) -> Graph:
+    """A graph over one ragged input x (W, INPUT) and one dense input h0 (1, 1, N, HIDDEN)."""
+    return Graph(
+        "test",
+        (Value("x", "float32", (None, INPUT), 1), Value("h0", "float32", (1, 1, None, HIDDEN))),
+        tuple(Value(name) for name in outputs),
+        tuple(nodes),
+        constants,
+    )
+
+
+def constants(seed: int = 0) -> dict[str, np.ndarray]:
+    """A projection w (INPUT, 3*HIDDEN) and its bias b."""
+    rng = np.random.default_rng(seed)
+    return {
+        "w": rng.uniform(-1, 1, (INPUT, 3 * HIDDEN)).astype(np.float32),
+        "b": rng.uniform(-1, 1, 3 * HIDDEN).astype(np.float32),
+    }
+
+
+MATMUL = Node("MatMul", ("x", "w"), ("xw",), {}, (NativeOp(0, "mul"),))
+ADD = Node("Add", ("xw", "b"), ("xwb",), {}, (NativeOp(1, "elementwise_add"),))

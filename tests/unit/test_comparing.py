@@ -1,0 +1,66 @@
+"""The comparison passes what is equal and can fail in every way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onernn import Ragged
+from onernn.verification.comparing import TOLERANCES, Tolerance, compare
+
+REFERENCE = np.array([[1.0, -4.0], [0.5, 2.0]], np.float32)
+TOLERANCE = Tolerance(0.1, 0.1)  # 0.1 + 0.1 * 4 = 0.5 allowed
+
+
+def moved(by: float) -> np.ndarray:
+    out = REFERENCE.copy()
+    out[1, 0] += by
+    return out
+
+
+def test_differences_up_to_the_tolerance_pass_and_beyond_fail() -> None:
+    close = compare("y", moved(0.49), REFERENCE, TOLERANCE)
+    assert close.passed and close.max_abs == pytest.approx(0.49, rel=1e-5)
+    assert close.max_rel == pytest.approx(0.49 / 4, rel=1e-5)
+    far = compare("y", moved(0.51), REFERENCE, TOLERANCE)
+    assert not far.passed and "0.51 apart, 0.5 allowed" in far.reason
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_every_default_tolerance_can_fail(dtype: str) -> None:
+    assert compare("y", REFERENCE, REFERENCE, TOLERANCES[dtype]).passed
+    assert not compare("y", moved(0.2), REFERENCE, TOLERANCES[dtype]).passed
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_special_values_stand_where_the_reference_has_them(special: float) -> None:
+    with_special = moved(special)
+    assert compare("y", with_special, with_special, TOLERANCE).passed
+    assert (
+        "where the reference is finite" in compare("y", with_special, REFERENCE, TOLERANCE).reason
+    )
+    assert "lost" in compare("y", REFERENCE, with_special, TOLERANCE).reason
+
+
+def test_shapes_kinds_and_integers_are_exact() -> None:
+    assert "shape" in compare("y", REFERENCE[:1], REFERENCE, TOLERANCE).reason
+    ints = np.array([1, 2])
+    assert "dtype" in compare("y", ints.astype(np.float32), ints, TOLERANCE).reason
+    assert compare("y", ints, ints, TOLERANCE).passed
+    off = compare("y", np.array([1, 3]), ints, Tolerance(10, 10))
+    assert not off.passed and off.reason == "1 of 2 values differ"
+
+
+def test_offsets_are_exact() -> None:
+    ragged = Ragged(REFERENCE, [0, 1, 2])
+    assert compare("y", ragged, ragged, TOLERANCE).passed
+    assert compare("y", Ragged(REFERENCE, [0, 0, 2]), ragged, TOLERANCE).reason == "LoD differs"
+    assert compare("y", REFERENCE, ragged, TOLERANCE).reason == "LoD is missing"
+    assert compare("y", ragged, REFERENCE, TOLERANCE).passed  # no offsets were recorded
+
+
+def test_empty_and_zero_references() -> None:
+    empty = np.zeros((0, 2), np.float32)
+    assert compare("y", empty, empty, TOLERANCE).passed
+    zero = compare("y", np.float32([1e-3]), np.float32([0]), Tolerance(0, 1))
+    assert not zero.passed and zero.max_rel == np.inf

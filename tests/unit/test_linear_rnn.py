@@ -1,0 +1,102 @@
+"""Folding a projection into an rnn: fires, refuses with a reason, changes no number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.fusing import fuse_and_check
+from support.graphs import ADD, HIDDEN, INPUT, MATMUL, constants, graph, projected_gru
+
+from onernn.core.graph import Node
+
+STATE = {"state": "h0"}
+
+
+@pytest.mark.parametrize("more", [{}, STATE], ids=["zero state", "initial state"])
+@pytest.mark.parametrize("direction", ["left2right", "right2left"])
+@pytest.mark.parametrize(
+    "linear, made",
+    [([MATMUL], "xw"), ([MATMUL, ADD], "xwb")],
+    ids=["without bias", "with bias"],
+)
+def test_a_projection_becomes_input_weights(linear, made, direction, more) -> None:
+    built = graph(
+        [*linear, *projected_gru("y", made, direction=direction, **more)], ["y"], **constants()
+    )
+    result = fuse_and_check(built)
+    assert [each.name for each in result.applied] == ["linear_rnn"]
+    (rnn,) = result.model.nodes
+    assert rnn.op == "Rnn" and rnn.inputs == ("x", more.get("state", ""))
+    assert rnn.attributes["spec"].input_size == INPUT
+    types = [op.type for op in rnn.origin]
+    assert types == [*(["mul", "elementwise_add"][: len(linear)]), "gru"]
+    assert result.model.constants == {}
+
+
+def test_a_gemm_with_transposed_weight_is_folded() -> None:
+    arrays = constants()
+    gemm = Node("Gemm", ("x", "wt", "b"), ("xwb",), {"transB": 1})
+    built = graph([gemm, *projected_gru("y", "xwb")], ["y"], wt=arrays["w"].T, b=arrays["b"])
+    assert len(fuse_and_check(built).applied) == 1
+
+
+def test_two_rnns_that_share_a_bias_and_a_weight_are_both_folded_on_copies() -> None:
+    second = [
+        Node("MatMul", ("x", "w"), ("xw2",)),
+        Node("Add", ("xw2", "b"), ("xwb2",)),
+        *projected_gru("z", "xwb2", seed=5),
+    ]
+    built = graph([MATMUL, ADD, *projected_gru("y", "xwb"), *second], ["y", "z"], **constants())
+    assert [a.where for a in fuse_and_check(built).applied] == ["y", "z"]
+
+
+REFUSED = {
+    "'xwb' has another user": (
+        [MATMUL, ADD, *projected_gru("y", "xwb"), *projected_gru("z", "xwb", seed=1)],
+        ["y", "z"],
+    ),
+    "'xw' has another user": ([MATMUL, ADD, *projected_gru("y", "xwb")], ["y", "xw"]),
+    "weight 'w2' is computed at run time": (
+        [
+            Node("Identity", ("w",), ("w2",)),
+            Node("MatMul", ("x", "w2"), ("xw",)),
+            *projected_gru("y", "xw"),
+        ],
+        ["y"],
+    ),
+    "the projection's bias is computed at run time": (
+        [MATMUL, Node("Identity", ("b",), ("b2",)), Node("Add", ("xw", "b2"), ("xwb",)),
+         *projected_gru("y", "xwb")],
+        ["y"],
+    ),
+    "the input is not a linear projection": (
+        [MATMUL, Node("Relu", ("xw",), ("xwr",)), *projected_gru("y", "xwr")],
+        ["y"],
+    ),
+    "a Gemm with alpha or beta is not folded": (
+        [Node("Gemm", ("x", "w", "b"), ("xw",), {"alpha": 2.0}), *projected_gru("y", "xw")],
+        ["y"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_cannot_be_folded_is_refused_with_a_reason(reason: str) -> None:
+    nodes, outputs = REFUSED[reason]
+    result = fuse_and_check(graph(nodes, outputs, **constants()))
+    assert result.applied == ()
+    assert {refusal.reason for refusal in result.refusals} == {f"linear_rnn: {reason}"}
+
+
+def test_a_bias_that_is_not_one_a_column_is_refused() -> None:
+    arrays = constants() | {"b": np.float32([[2.0]])}
+    result = fuse_and_check(graph([MATMUL, ADD, *projected_gru("y", "xwb")], ["y"], **arrays))
+    assert "(1, 1) is not one a column" in result.refusals[0].reason
+
+
+def test_a_projection_of_the_wrong_width_is_refused() -> None:
+    wide = {"w": np.zeros((INPUT, 6 * HIDDEN), np.float32)}
+    built = graph([MATMUL, *projected_gru("y", "xw")], ["y"], **wide)
+    from onernn import fuse
+
+    assert "gives 18 columns" in fuse(built).refusals[0].reason

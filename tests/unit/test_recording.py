@@ -1,0 +1,88 @@
+"""Recordings: keys by name and position, LoD of any depth, wrong files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onernn import ModelFormatError, Ragged
+from onernn.core.graph import Value
+from onernn.verification.recording import read_arrays, read_inputs, read_outputs, write_outputs
+
+WORDS = np.ones((3, 2), np.float32)
+VALUES = (Value("x", "float32", (None, 2), 1), Value("a/b", "float32"))
+
+
+def test_inputs_come_by_name_with_their_levels() -> None:
+    arrays = {
+        "in__x": WORDS,
+        "lod__x": np.array([0, 1, 3]),
+        "lod__x__0": np.array([0, 2]),
+        "in__a/b": WORDS,
+        "out__ignored": WORDS,
+    }
+    got = read_inputs(arrays, VALUES)
+    assert isinstance(got["x"], Ragged) and got["x"].lod == [[0, 2], [0, 1, 3]]
+    assert got["a/b"] is WORDS
+
+
+def test_missing_and_unknown_inputs_are_listed_with_what_the_model_takes() -> None:
+    with pytest.raises(ModelFormatError) as caught:
+        read_inputs({"in__y": WORDS, "in__a/b": WORDS}, VALUES, "f.npz")
+    for part in ("f.npz", "in__x is missing", "in__y is unknown", "x: float32(?, 2), LoD depth 1"):
+        assert part in str(caught.value)
+
+
+def test_digits_are_a_position_unless_an_output_bears_that_name() -> None:
+    outputs = [Value("first"), Value("0")]
+    got = read_outputs({"out__0": WORDS, "out__first": WORDS + 1}, outputs)
+    assert got["0"] is WORDS and got["first"][0, 0] == 2
+    by_position = read_outputs(
+        {"out__1": WORDS, "outlod__1": np.array([0, 3])}, [Value("a"), Value("b")]
+    )
+    assert by_position["b"].lod == [[0, 3]]
+
+
+@pytest.mark.parametrize(
+    "arrays, message",
+    [({"in__x": WORDS}, "no recorded outputs"), ({"out__7": WORDS}, "out__7 is unknown")],
+)
+def test_outputs_that_do_not_fit_are_refused(arrays: dict, message: str) -> None:
+    with pytest.raises(ModelFormatError, match=message):
+        read_outputs(arrays, [Value("a")])
+
+
+def test_what_is_written_reads_back(tmp_path: Path) -> None:
+    outputs = {"a/b": Ragged(WORDS, [0, 0, 3], ([0, 2],)), "c": np.arange(4)}
+    file = tmp_path / "out"
+    write_outputs(file, outputs)
+    got = read_outputs(read_arrays(file), [Value("a/b"), Value("c")])
+    assert got["a/b"].lod == [[0, 2], [0, 0, 3]]
+    np.testing.assert_array_equal(got["a/b"].data, WORDS)
+    np.testing.assert_array_equal(got["c"], np.arange(4))
+
+
+def test_files_that_are_no_recording_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match=r"none\.npz: no such file"):
+        read_arrays(tmp_path / "none.npz")
+    text = tmp_path / "text.npz"
+    text.write_text("hello")
+    with pytest.raises(ModelFormatError, match=r"text\.npz: cannot be read"):
+        read_arrays(text)
+    whole = tmp_path / "whole.npz"
+    np.savez(whole, in__x=WORDS)
+    cut = tmp_path / "cut.npz"
+    cut.write_bytes(whole.read_bytes()[:-30])
+    with pytest.raises(ModelFormatError, match=r"cut\.npz"):
+        read_arrays(cut)
+    objects = tmp_path / "objects.npz"
+    np.savez(objects, in__x=np.array([{}], object), allow_pickle=True)
+    with pytest.raises(ModelFormatError, match="objects"):
+        read_arrays(objects)
+    single = tmp_path / "single.npz"
+    with single.open("wb") as stream:
+        np.save(stream, WORDS)
+    with pytest.raises(ModelFormatError, match="single array"):
+        read_arrays(single)

@@ -1,0 +1,124 @@
+"""Paddle's layouts <-> the pivot: every scalar by its address, every way back exact."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onernn.core.errors import ShapeError
+from onernn.reorders import gates, paddle
+from onernn.reorders.gates import GateLayout
+
+SIZES = st.integers(1, 7)
+MODES = st.sampled_from(
+    [(mode, gate) for mode in (True, False) for gate in ("sigmoid", "tanh", "relu", "identity")]
+)
+
+
+def counted(*shape: int) -> np.ndarray:
+    """1, 2, 3, ...: every scalar is told apart from every other, its own negative included."""
+    return np.arange(1, np.prod(shape) + 1, dtype=np.float32).reshape(shape)
+
+
+@pytest.mark.parametrize("hidden", [1, 2, 5])  # 1: block and row layouts coincide
+@pytest.mark.parametrize("origin_mode", [True, False], ids=["origin", "not-origin"])
+def test_weight_h_places_each_scalar_by_its_address(hidden: int, origin_mode: bool) -> None:
+    flat = counted(hidden, 3 * hidden)
+    layout, _ = paddle.gru_layout(origin_mode=origin_mode, gate_activation="sigmoid")
+    got = paddle.weight_h(flat, layout)
+    memory, sign = flat.reshape(-1), 1 if origin_mode else -1
+    for i, o in itertools.product(range(hidden), repeat=2):
+        u, r = memory[i * 2 * hidden + o], memory[i * 2 * hidden + hidden + o]
+        c = memory[2 * hidden**2 + i * hidden + o]
+        assert got[0, 0, i, :, o].tolist() == [sign * u, r, c]
+
+
+@pytest.mark.parametrize("inputs, hidden", [(1, 1), (3, 2), (2, 5)])
+@pytest.mark.parametrize("origin_mode", [True, False], ids=["origin", "not-origin"])
+def test_weight_x_and_bias_keep_columns_and_turn_the_update_gate(
+    inputs: int, hidden: int, origin_mode: bool
+) -> None:
+    weight, bias = counted(inputs, 3 * hidden), counted(1, 3 * hidden)
+    layout, _ = paddle.gru_layout(origin_mode=origin_mode, gate_activation="sigmoid")
+    layer, summed = gates.input_layer(weight, layout), gates.summed_bias(layout, bias)
+    sign = 1 if origin_mode else -1
+    for i, g, o in itertools.product(range(inputs), range(3), range(hidden)):
+        factor = sign if g == 0 else 1
+        assert layer[0, 0, i, g, o] == factor * weight[i, g * hidden + o]
+        assert summed is not None and summed[0, 0, g, o] == factor * bias[0, g * hidden + o]
+
+
+@pytest.mark.parametrize("gate", ["tanh", "relu", "identity"])
+def test_the_sign_turns_only_under_a_sigmoid_gate(gate: str) -> None:
+    layout, update = paddle.gru_layout(origin_mode=False, gate_activation=gate)
+    assert (layout.signs, update) == ((1, 1, 1), "replace")
+    layout, update = paddle.gru_layout(origin_mode=True, gate_activation=gate)
+    assert (layout.signs, update) == ((1, 1, 1), "keep")
+
+
+@given(SIZES, SIZES, SIZES, MODES)
+def test_every_way_back_is_exact(inputs: int, hidden: int, batch: int, mode: tuple) -> None:
+    layout, _ = paddle.gru_layout(origin_mode=mode[0], gate_activation=mode[1])
+    flat, weight = counted(hidden, 3 * hidden), counted(inputs, 3 * hidden)
+    bias, h0 = counted(1, 3 * hidden), counted(batch, hidden)
+    before = [a.copy() for a in (flat, weight, bias, h0)]
+    summed = gates.summed_bias(layout, bias)
+    assert summed is not None
+    back = [
+        paddle.weight_h_back(paddle.weight_h(flat, layout), layout),
+        gates.input_layer_back(gates.input_layer(weight, layout), layout),
+        gates.bias_back(summed, layout),
+        paddle.initial_state_back(paddle.initial_state(h0)),
+    ]
+    for original, returned, kept in zip((flat, weight, bias, h0), back, before, strict=True):
+        np.testing.assert_array_equal(returned, original)
+        np.testing.assert_array_equal(original, kept)  # nothing was changed in place
+
+
+@given(st.permutations(range(4)), st.lists(st.sampled_from([1, -1]), min_size=4, max_size=4))
+def test_a_layout_and_its_inverse_cancel(order: list[int], signs: list[int]) -> None:
+    layout = GateLayout(tuple(order), tuple(signs))
+    array = counted(2, 12)
+    np.testing.assert_array_equal(layout.inverse(layout(array)), array)
+    np.testing.assert_array_equal(layout(layout.inverse(array)), array)
+
+
+def test_biases_are_summed_into_a_new_array() -> None:
+    layout, _ = paddle.gru_layout(origin_mode=True, gate_activation="sigmoid")
+    fc, gru = counted(6), counted(1, 6) * 10
+    got = gates.summed_bias(layout, fc, None, gru)
+    assert got is not None
+    assert got.reshape(-1).tolist() == [11, 22, 33, 44, 55, 66]
+    assert fc.tolist() == [1, 2, 3, 4, 5, 6] and gru[0, 0] == 10
+    assert gates.summed_bias(layout, None, None) is None
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (
+            lambda p: paddle.weight_h(counted(3, 6), p),
+            r"WeightH: expected \(O, 3\*O\), got \(3, 6\)",
+        ),
+        (lambda p: paddle.initial_state(counted(2, 1, 3)), r"H0: expected \(N, O\)"),
+        (
+            lambda p: paddle.initial_state_back(counted(2, 1, 3)),
+            r"src_iter: expected \(1, 1, N, O\)",
+        ),
+        (lambda p: gates.input_layer(counted(2, 4), p), "multiple of 3 columns"),
+        (lambda p: gates.summed_bias(p, counted(3), counted(6)), r"equal sizes, got \[3, 6\]"),
+    ],
+)
+def test_wrong_shapes_are_refused_by_name(call, message: str) -> None:
+    layout, _ = paddle.gru_layout(origin_mode=True, gate_activation="sigmoid")
+    with pytest.raises(ShapeError, match=message):
+        call(layout)
+
+
+def test_a_layout_that_is_no_permutation_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not permute"):
+        GateLayout((0, 0, 1), (1, 1, 1))

@@ -1,0 +1,50 @@
+"""Offsets dropped and given back around row-wise operators."""
+
+from __future__ import annotations
+
+from support.fusing import fuse_and_check
+from support.graphs import ADD, MATMUL, constants, graph, projected_gru
+
+from onernn.core.graph import Node
+
+
+def dropped(*middle: Node, made: str) -> list[Node]:
+    return [*middle, Node("SequenceLike", (made, "x"), ("back",))]
+
+
+DROP = Node("SequenceData", ("x",), ("dense",))
+DENSE_MATMUL = Node("MatMul", ("dense", "w"), ("xw",))
+
+
+def test_an_rnn_behind_a_view_is_fused_with_its_projection() -> None:
+    nodes = [*dropped(DROP, DENSE_MATMUL, ADD, made="xwb"), *projected_gru("y", "back")]
+    result = fuse_and_check(graph(nodes, ["y"], **constants()))
+    assert [a.name for a in result.applied] == ["sequence_views", "linear_rnn"]
+    assert [node.op for node in result.model.nodes] == ["Rnn"]
+
+
+def test_a_view_that_is_an_output_keeps_its_name() -> None:
+    result = fuse_and_check(graph(dropped(DROP, DENSE_MATMUL, made="xw"), ["back"], **constants()))
+    assert [node.op for node in result.model.nodes] == ["MatMul", "Identity"]
+
+
+def test_a_value_seen_elsewhere_without_offsets_is_refused() -> None:
+    nodes = dropped(DROP, DENSE_MATMUL, made="xw")
+    result = fuse_and_check(graph(nodes, ["back", "xw"], **constants()))
+    assert [r.reason for r in result.refusals] == ["sequence_views: 'xw' has another user"]
+
+
+def test_an_operator_that_mixes_rows_is_refused() -> None:
+    mixed = Node("Softmax", ("dense",), ("soft",), {"axis": 0})
+    result = fuse_and_check(graph(dropped(DROP, mixed, made="soft"), ["back"], **constants()))
+    assert "is not row-wise" in result.refusals[0].reason
+
+
+def test_words_of_another_value_are_refused() -> None:
+    nodes = [
+        MATMUL,
+        Node("Tanh", ("x",), ("other",)),
+        Node("SequenceLike", ("xw", "other"), ("back",)),
+    ]
+    result = fuse_and_check(graph(nodes, ["back"], **constants()))
+    assert result.applied == () and "does not come from" in result.refusals[0].reason

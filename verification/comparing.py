@@ -1,0 +1,85 @@
+"""Whether two outputs are the same, under a tolerance that has a reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.ragged import Ragged
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """|a - b| <= atol + rtol * max|reference|."""
+
+    atol: float
+    rtol: float
+
+
+TOLERANCES = {
+    "f32": Tolerance(1e-6, 1e-5),  # a few rounding errors of sums of some hundred terms
+    "bf16": Tolerance(1e-6, 2e-2),  # 8 bits of mantissa, a few roundings a step
+    "f16": Tolerance(1e-6, 4e-3),  # 11 bits
+    "u8": Tolerance(2e-2, 0.0),  # a state in [-1, 1] has steps of 1/127
+}
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """One output's verdict. ``max_rel`` is max|a-b| / max|reference|; ``reason``: why it failed."""
+
+    name: str
+    passed: bool
+    max_abs: float
+    max_rel: float
+    reason: str = ""
+
+
+def compare(
+    name: str, actual: Ragged | Array, reference: Ragged | Array, tolerance: Tolerance
+) -> OutputComparison:
+    """Integers, shapes and LoD must be equal; floats within the tolerance; NaN where NaN is."""
+    if isinstance(reference, Ragged):
+        if not isinstance(actual, Ragged):
+            return OutputComparison(name, False, np.nan, np.nan, "LoD is missing")
+        if actual.lod != reference.lod:
+            return OutputComparison(name, False, np.nan, np.nan, "LoD differs")
+        reference = reference.data
+    actual = actual.data if isinstance(actual, Ragged) else np.asarray(actual)
+    if actual.shape != reference.shape:
+        reason = f"shape: expected {reference.shape}, got {actual.shape}"
+        return OutputComparison(name, False, np.nan, np.nan, reason)
+    if actual.dtype.kind != reference.dtype.kind:
+        reason = f"dtype: expected {reference.dtype}, got {actual.dtype}"
+        return OutputComparison(name, False, np.nan, np.nan, reason)
+    if reference.dtype.kind != "f":
+        unequal = int(np.count_nonzero(actual != reference))
+        reason = f"{unequal} of {reference.size} values differ" if unequal else ""
+        worst = np.abs(actual.astype(np.float64) - reference).max(initial=0)
+        return OutputComparison(
+            name, not unequal, float(worst), _relative(worst, reference), reason
+        )
+    return _compare_floats(name, actual.astype(np.float64), reference.astype(np.float64), tolerance)
+
+
+def _compare_floats(
+    name: str, actual: Array, reference: Array, tolerance: Tolerance
+) -> OutputComparison:
+    special = ~np.isfinite(reference)
+    if not np.array_equal(actual[special], reference[special], equal_nan=True):
+        return OutputComparison(name, False, np.nan, np.nan, "NaN or infinity lost")
+    if not np.isfinite(actual[~special]).all():
+        reason = "NaN or infinity where the reference is finite"
+        return OutputComparison(name, False, np.nan, np.nan, reason)
+    finite = reference[~special]
+    worst = np.abs(actual[~special] - finite).max(initial=0)
+    allowed = tolerance.atol + tolerance.rtol * np.abs(finite).max(initial=0)
+    reason = "" if worst <= allowed else f"{worst:.3g} apart, {allowed:.3g} allowed"
+    return OutputComparison(name, not reason, float(worst), _relative(worst, finite), reason)
+
+
+def _relative(worst: float, reference: Array) -> float:
+    largest = float(np.abs(reference.astype(np.float64)).max(initial=0))
+    return float(worst / largest) if largest else float(worst and np.inf)

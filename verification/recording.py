@@ -1,0 +1,96 @@
+"""Recordings: inputs and outputs of a model in one ``.npz``.
+
+``in__NAME`` and, where the input is ragged, ``lod__NAME`` (offsets of the last level; upper levels
+are ``lod__NAME__0``, ``lod__NAME__1``, outermost first); ``out__NAME`` and ``outlod__NAME``
+likewise. NAME is the model's own name of an input or output; digits are an output's position,
+unless an output bears that name.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.errors import ModelFormatError
+from onernn.core.graph import Value
+from onernn.core.ragged import Ragged
+
+Batch = Ragged | Array
+
+
+def read_arrays(file: str | Path) -> dict[str, Array]:
+    """All arrays of an ``.npz``. Raises `ModelFormatError` where it is none, or holds objects."""
+    try:
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ModelFormatError("expected an .npz of named arrays, got a single array", file)
+        with archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, MemoryError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise ModelFormatError("no such file", file) from error
+        raise ModelFormatError(f"cannot be read as an .npz: {error}", file) from error
+
+
+def read_inputs(
+    arrays: Mapping[str, Array], inputs: Iterable[Value], file: str = ""
+) -> dict[str, Batch]:
+    """The batch for each input. Raises `ModelFormatError` listing the names the model takes."""
+    expected = {value.name: value for value in inputs}
+    given = [key.removeprefix("in__") for key in arrays if key.startswith("in__")]
+    wrong = [f"in__{n} is missing" for n in expected if n not in given]
+    wrong += [f"in__{n} is unknown" for n in given if n not in expected]
+    if wrong:
+        names = "; ".join(map(str, expected.values()))
+        raise ModelFormatError(f"{', '.join(wrong)}; the model takes {names}", file)
+    return {name: _batch(arrays, "in__", "lod__", name) for name in expected}
+
+
+def read_outputs(
+    arrays: Mapping[str, Array], outputs: Iterable[Value], file: str = ""
+) -> dict[str, Batch]:
+    """The recorded outputs by the model's names; those not recorded are left out."""
+    names = [value.name for value in outputs]
+    found: dict[str, Batch] = {}
+    for key in arrays:
+        if not key.startswith("out__"):
+            continue
+        name = key.removeprefix("out__")
+        known = name
+        if name not in names and re.fullmatch("[0-9]+", name) and int(name) < len(names):
+            known = names[int(name)]
+        if known not in names:
+            listed = ", ".join(names)
+            raise ModelFormatError(f"{key} is unknown; the model gives {listed}", file)
+        found[known] = _batch(arrays, "out__", "outlod__", name)
+    if not found:
+        raise ModelFormatError(f"no recorded outputs (out__NAME); the model gives {names}", file)
+    return found
+
+
+def _batch(arrays: Mapping[str, Array], data: str, lod: str, name: str) -> Batch:
+    array = arrays[data + name]
+    if lod + name not in arrays:
+        return array
+    outer: list[Array] = []
+    while (key := f"{lod}{name}__{len(outer)}") in arrays:
+        outer.append(arrays[key])
+    return Ragged(array, arrays[lod + name], tuple(outer))
+
+
+def write_outputs(file: str | Path, outputs: Mapping[str, Batch]) -> None:
+    """Writes out__ and outlod__ keys; with the inputs' file they are a recording."""
+    arrays: dict[str, Array] = {}
+    for name, value in outputs.items():
+        if isinstance(value, Ragged):
+            arrays[f"outlod__{name}"] = value.offsets
+            arrays.update((f"outlod__{name}__{k}", o) for k, o in enumerate(value.outer))
+            value = value.data
+        arrays[f"out__{name}"] = value
+    with Path(file).open("wb") as stream:  # savez would add .npz to a name without it
+        np.savez(stream, **arrays)  # type: ignore[arg-type]
