@@ -48,6 +48,10 @@ def _lower_operator(builder: GraphBuilder, program: Program, op: Operator) -> No
         given, reason = view.given, "this output is not computed"
     except OnernnError as error:
         reason = str(error)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = (
+            f"malformed: {type(error).__name__} {error}"  # slots or attributes of no known form
+        )
     for slot, variables in op.outputs.items():
         for variable in variables:
             if variable not in given:

@@ -148,7 +148,6 @@ typedef enum { dnnl_any_engine = 0, dnnl_cpu = 1 } dnnl_engine_kind_t;
 
 typedef enum { dnnl_stream_in_order = 0x1, dnnl_stream_default_flags = 0x1 } dnnl_stream_flags_t;
 
-#define DNNL_RUNTIME_SEQ 1
 #define DNNL_RUNTIME_OMP 2
 
 #define DNNL_ARG_SRC 1

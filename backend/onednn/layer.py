@@ -53,7 +53,8 @@ class OneDnnBackend:
     """Prepares layers on libdnnl, which is loaded with the first backend."""
 
     def __init__(self, threads: int | None = None) -> None:
-        self.library, self.threads = load_library(), threads
+        self.library = load_library()
+        self.threads = self.library.max_threads if threads is None else threads
 
     def prepare(
         self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
@@ -88,7 +89,7 @@ class OneDnnLayer:
         spec: RnnSpec,
         layers: Iterable[RnnWeights],
         dtype: str,
-        threads: int | None,
+        threads: int,
     ) -> None:
         self.spec, self.dtype = spec, dtype
         self._library, self._threads = library, threads

@@ -7,23 +7,22 @@ heap is corrupted. A private SONAME and RTLD_LOCAL | RTLD_DEEPBIND keep them apa
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from onernn.backend.onednn._bindings import ffi
-from onernn.backend.onednn.soname import ElfLibrary, read_elf
+from onernn.backend.onednn.soname import ElfLibrary, cached_copy, memory_copy, read_elf
 from onernn.core.errors import LibraryError
 
 VARIABLE = "ONERNN_DNNL_LIBRARY"
 DISTRIBUTION = "onednn-cpu-gomp"
+_NAMES = ("libdnnl.", "libdnnl-", "libonednn", "libmkldnn")
 _ADVICE = f"set {VARIABLE} to a libdnnl.so of oneDNN 3.2 or newer, or use backend='reference'"
 
 
@@ -32,8 +31,8 @@ class Library:
     """A loaded libdnnl with the one CPU engine of this process.
 
     ``path`` is the file that was chosen, ``mapped`` the one that the loader got: a private copy,
-    except where the library needs its neighbours. Every execution belongs under `threads` (or
-    after `set_threads`): kernels are made for a number of threads and must be run with that one.
+    except where the library needs its neighbours. ``max_threads`` is what OpenMP gave the
+    thread that loaded it; 0: not an OpenMP build, only the library knows.
     """
 
     ffi: Any
@@ -41,10 +40,11 @@ class Library:
     path: Path
     mapped: Path
     version: str
+    max_threads: int
     engine: Any
 
     def check(self, status: int, what: str) -> None:
-        """Nothing for success, else `LibraryError` with ``what`` failed and the status's name."""
+        """Nothing for success, else `LibraryError`: ``what`` failed, and the status's name."""
         if status:
             name = self.ffi.string(self.lib.dnnl_status2str(status)).decode()
             raise LibraryError(f"{what}: oneDNN {self.version} returned '{name}'")
@@ -55,40 +55,31 @@ class Library:
         name = self.lib.dnnl_cpu_isa2str(self.lib.dnnl_get_effective_cpu_isa())
         return str(self.ffi.string(name).decode()).removeprefix("cpu_isa_")
 
-    @property
-    def max_threads(self) -> int:
-        """How many threads a kernel made and run by this OS thread uses; 0: only oneDNN knows."""
-        runtime = self.lib.dnnl_version().cpu_runtime
-        if runtime == self.lib.DNNL_RUNTIME_OMP:
-            return int(self.lib.omp_get_max_threads())
-        return int(runtime == self.lib.DNNL_RUNTIME_SEQ)
-
-    def set_threads(self, count: int) -> int:
-        """The number before; calls by this OS thread, and by no other one, now use ``count``."""
-        before = self.max_threads
-        if count == before:
-            return before
-        if not 1 <= count:
-            raise ValueError(f"threads: expected at least 1, got {count}")
-        if self.lib.dnnl_version().cpu_runtime != self.lib.DNNL_RUNTIME_OMP:
-            raise LibraryError(f"{self.path}: not an OpenMP build, its threads cannot be set")
-        if threading.get_ident() == _forked:
-            raise LibraryError(
-                f"threads={count}: oneDNN was loaded before this process was forked, and OpenMP"
-                " threads do not survive a fork; use threads=1 here, load and run the model only"
-                " after the fork, or start the process with 'spawn'"
-            )
-        self.lib.omp_set_num_threads(count)
-        return before
-
     @contextmanager
-    def threads(self, count: int) -> Iterator[None]:
-        """Calls of this OS thread use ``count`` threads inside, and as many as before after it."""
-        before = self.set_threads(count)
+    def threads(self, count: int | None = None) -> Iterator[None]:
+        """Calls of this OS thread, and of no other one, use ``count`` threads inside.
+
+        Creation and execution both belong inside, under the same count: a kernel made for two
+        threads and run with one can corrupt the heap (measured: 3.2, bf16 LBR-GRU, packed weights).
+        """
+        count = self.max_threads if count is None else count
+        if count != 1 and threading.get_ident() == _forked:
+            raise LibraryError(
+                "oneDNN was loaded before this process was forked, and its threads do not survive"
+                " that; use threads=1, load the first model after the fork, or start the process"
+                " with 'spawn'"
+            )
+        if not self.max_threads:
+            if count:
+                raise LibraryError(f"{self.path}: not an OpenMP build, takes no thread count")
+            yield
+            return
+        before = self.lib.omp_get_max_threads()
+        self.lib.omp_set_num_threads(count)
         try:
             yield
         finally:
-            self.set_threads(before)
+            self.lib.omp_set_num_threads(before)
 
 
 _lock = threading.Lock()
@@ -113,20 +104,18 @@ def other_copies() -> list[Path]:
         return []
     files = {Path(line.split(maxsplit=5)[-1]) for line in lines}
     own = None if _library is None else _library.mapped
-    return sorted(f for f in files if f.name.startswith(("libdnnl.", "libmkldnn")) and f != own)
+    return sorted(f for f in files if f.name.startswith(_NAMES) and f != own)
 
 
 def _after_fork() -> None:
-    """In the child: one thread from here on, where the parent may have had more.
+    """In the child: remembers the thread that forked, whose OpenMP team is gone.
 
-    The workers of an OpenMP team are gone, and the thread that forked would wait for them forever
-    (measured: every kernel with two threads hangs, every one with one thread is right). Threads
-    that the child starts have teams of their own.
+    It would wait for its workers forever (measured: every kernel with two threads hangs, every
+    one with one thread is right). Threads that the child starts have teams of their own.
     """
     global _lock, _forked
     _lock = threading.Lock()
-    if _library is not None and _library.max_threads:
-        _library.set_threads(1)
+    if _library is not None:
         _forked = threading.get_ident()
 
 
@@ -167,10 +156,12 @@ def _load(path: Path) -> Library:
         raise LibraryError(
             f"{path}: oneDNN {version}, but onernn needs 3.2 or newer 3.x; {_ADVICE}"
         )
+    openmp = number.cpu_runtime == lib.DNNL_RUNTIME_OMP
+    threads = lib.omp_get_max_threads() if openmp else 0
+    library = Library(ffi, lib, path, mapped, version, threads, None)
     engine = ffi.new("dnnl_engine_t *")
-    library = Library(ffi, lib, path, mapped, version, None)
     library.check(lib.dnnl_engine_create(engine, lib.dnnl_cpu, 0), f"{path}: CPU engine")
-    return Library(ffi, lib, path, mapped, version, engine[0])
+    return replace(library, engine=engine[0])
 
 
 def _dlopen(file: str) -> Any:
@@ -193,7 +184,7 @@ def _open_in_place(elf: ElfLibrary) -> tuple[Any, Path]:
 
 
 def _open_private(elf: ElfLibrary) -> tuple[Any, Path]:
-    for copy in (_cached_copy, _memory_copy):
+    for copy in (cached_copy, memory_copy):
         try:
             file = copy(elf)
             return _dlopen(file), Path(file)
@@ -209,50 +200,3 @@ def _unloadable(path: Path, error: OSError) -> LibraryError:
             " apt-get install libgomp1 (Debian, Ubuntu) or dnf install libgomp (Fedora, RHEL)"
         )
     return LibraryError(f"{path}: cannot be loaded: {error}")
-
-
-def _cached_copy(elf: ElfLibrary) -> str:
-    """A private copy in the user's cache directory, made now or equal to the original.
-
-    The whole copy is compared with the original at every load, which costs 10 ms for 54 MB (SHA-256
-    of the copy alone: 35 ms) and trusts nothing: no name, date, size or hash kept elsewhere. So the
-    name only has to differ for different builds: the first megabyte holds all symbols' addresses.
-    """
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    folder = Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "onernn")
-    if not folder.is_absolute():
-        raise OSError("no home directory")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    owner = folder.stat()
-    if owner.st_uid != os.geteuid() or owner.st_mode & 0o022:
-        raise OSError(f"{folder} can be written by others")
-    name = hashlib.sha256(next(elf.renamed())).hexdigest()[:16]
-    target = folder / f"libdnnP-{name}.so"
-    if not _is_copy(target, elf):
-        handle, fresh = tempfile.mkstemp(dir=folder)
-        try:
-            with open(handle, "wb") as file:
-                file.writelines(elf.renamed())
-            os.replace(fresh, target)
-        except BaseException:
-            os.unlink(fresh)
-            raise
-    return str(target)
-
-
-def _is_copy(target: Path, elf: ElfLibrary) -> bool:
-    try:
-        with open(target, "rb", buffering=0) as file:
-            same = all(file.read(len(chunk)) == chunk for chunk in elf.renamed())
-            return same and not file.read(1)
-    except FileNotFoundError:
-        return False
-
-
-def _memory_copy(elf: ElfLibrary) -> str:
-    # Stays open for good: the loader knows a library by its path, and the next file to get this
-    # number would be taken for libdnnl.
-    handle = os.memfd_create("libdnnP")
-    with open(handle, "wb", closefd=False) as file:
-        file.writelines(elf.renamed())
-    return f"/proc/self/fd/{handle}"

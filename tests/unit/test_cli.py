@@ -1,0 +1,103 @@
+"""The command line as a user types it: exit codes, one message on stderr, JSON only."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+def onernn(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from onernn.cli import main; main()"]
+    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True)
+
+
+def failed(run: subprocess.CompletedProcess[str]) -> str:
+    """The one message of a run that cannot be done."""
+    assert run.returncode == 2 and "Traceback" not in run.stderr
+    return run.stderr
+
+
+@pytest.fixture
+def model(data: Path) -> Path:
+    return data / "paddle" / "fc_gru_h0_rev0"
+
+
+def test_run_writes_outputs_that_verify_accepts(model: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.npz"
+    run = onernn("run", model, "--input", model / "io.npz", "--output", output)
+    assert run.returncode == 0, run.stderr
+    with np.load(output) as written, np.load(model / "io.npz") as recorded:
+        assert {k for k in recorded if k.startswith("out")} == set(written)
+        whole = tmp_path / "whole.npz"
+        inputs = {k: recorded[k] for k in recorded if not k.startswith("out")}
+        np.savez(whole, **inputs, **{k: written[k] for k in written})
+    assert onernn("verify", model, "--data", whole).returncode == 0
+
+
+def test_verify_prints_json_only(model: Path) -> None:
+    run = onernn("verify", model, "--data", model / "io.npz", "--json")
+    report = json.loads(run.stdout)
+    assert run.returncode == 0 and report["status"] == "pass" and report["cause"] is None
+    (output,) = report["outputs"]
+    assert set(output) == {"name", "pass", "max_abs", "max_rel"} and output["pass"] is True
+
+
+def test_verify_fails_with_1_where_outputs_differ(model: Path, tmp_path: Path) -> None:
+    with np.load(model / "io.npz") as recorded:
+        arrays = {key: recorded[key].copy() for key in recorded}
+    name = next(key for key in arrays if key.startswith("out__"))
+    arrays[name][0, 0] += 0.01
+    np.savez(tmp_path / "off.npz", **arrays)
+    run = onernn("verify", model, "--data", tmp_path / "off.npz", "--json")
+    assert run.returncode == 1 and json.loads(run.stdout)["status"] == "fail"
+    loose = onernn("verify", model, "--data", tmp_path / "off.npz", "--atol", "0.1")
+    assert loose.returncode == 0 and "pass" in loose.stdout
+
+
+def test_a_wrong_path_is_named(tmp_path: Path) -> None:
+    message = failed(onernn("inspect", tmp_path / "nowhere"))
+    assert "nowhere: no such file or folder" in message and message.count("\n") == 1
+
+
+def test_a_truncated_model_is_named_with_the_offset(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "cut")
+    params = tmp_path / "cut" / "model.pdiparams"
+    params.write_bytes(params.read_bytes()[:1000])
+    message = failed(onernn("run", tmp_path / "cut", "--input", "x", "--output", "y"))
+    assert "model.pdiparams" in message and "at byte" in message
+
+
+def test_an_npz_without_the_lod_is_told_what_to_add(model: Path, tmp_path: Path) -> None:
+    with np.load(model / "io.npz") as recorded:
+        np.savez(tmp_path / "in.npz", **{k: recorded[k] for k in recorded if "lod__" not in k})
+    message = failed(
+        onernn("run", model, "--input", tmp_path / "in.npz", "--output", tmp_path / "out.npz")
+    )
+    assert "'x' is ragged" in message and "lod__x" in message
+
+
+def test_json_tells_an_error_as_json_too(model: Path) -> None:
+    run = onernn("verify", model, "--data", "nothing.npz", "--json")
+    assert json.loads(run.stdout)["status"] == "error"
+    assert "nothing.npz: no such file" in failed(run)
+
+
+def test_wrong_usage_exits_with_2(model: Path) -> None:
+    failed(onernn("verify", model))
+    failed(onernn("no-such-command"))
+    failed(onernn("run", model, "--input", "x", "--output", "y", "--threads", "0"))
+    assert "semantics" in failed(onernn("inspect", model, "--semantics", "guessed"))
+    assert "'onednn' or 'reference'" in failed(onernn("inspect", model, "--backend", "cuda"))
+
+
+def test_inspect_shows_fusion_by_paddles_names_and_the_kernels(data: Path) -> None:
+    run = onernn("inspect", data / "paddle" / "bigru_concat")
+    assert run.returncode == 0, run.stderr
+    for part in ("fc_gru_fuse_pass", "multi_gru_fuse_pass", "GRU bidirectional_concat", "MatMul"):
+        assert part in run.stdout

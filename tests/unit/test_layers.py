@@ -1,0 +1,163 @@
+"""Both backends against the float64 oracle: cells, directions, layers, lengths, states."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.checking import check_layer
+from support.layers import random_ragged, random_state, random_weights, words
+
+from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
+from onernn.backend import open_backend
+
+BACKENDS = ["reference", "onednn"]
+DIRECTIONS = ["left2right", "right2left", "bidirectional_concat", "bidirectional_sum"]
+LSTMS = [{}, {"peephole": True}, {"projection_size": 2}, {"projection_size": 2, "peephole": True}]
+CELLS = [(cell, {}) for cell in Cell if cell is not Cell.LSTM] + [(Cell.LSTM, kw) for kw in LSTMS]
+LENGTHS = st.lists(st.integers(0, 20), min_size=1, max_size=6)
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> tuple[RnnSpec, list[RnnWeights]]:
+    cell, more = draw(st.sampled_from(CELLS))
+    spec = RnnSpec(
+        cell,
+        draw(st.sampled_from([1, 2, 7, 16])),
+        draw(st.sampled_from([2, 3, 5, 16])),
+        layers=draw(st.integers(1, 2)),
+        direction=draw(st.sampled_from(DIRECTIONS)),
+        **more,
+    )
+    return spec, random_weights(spec, draw(st.integers(0, 99)))
+
+
+def attention_for(spec: RnnSpec, x: Ragged, seed: int) -> Ragged | None:
+    if not spec.cell.has_attention:
+        return None
+    scale = np.random.default_rng(seed).uniform(0, 1, (len(x.data), 1))
+    return x.with_data(scale.astype(np.float32))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(layers(), LENGTHS, st.integers(0, 99))
+def test_ragged_batches_are_right(backend: str, made: tuple, lengths: list[int], seed: int) -> None:
+    spec, weights = made
+    x = random_ragged(lengths, spec.input_size, seed)
+    layer = open_backend(backend).prepare(spec, weights, strict=backend == "onednn")
+    state = random_state(spec, len(lengths), seed)
+    check_layer(layer, spec, weights, x, state, attention_for(spec, x, seed))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(layers(), st.integers(0, 9), st.integers(0, 4), st.integers(0, 99))
+def test_dense_batches_are_right(backend: str, made: tuple, t: int, n: int, seed: int) -> None:
+    spec, weights = made
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2, 2, (t, n, spec.input_size)).astype(np.float32)
+    scale = rng.uniform(0, 1, (t, n, 1)).astype(np.float32) if spec.cell.has_attention else None
+    layer = open_backend(backend).prepare(spec, weights, strict=backend == "onednn")
+    check_layer(layer, spec, weights, x, random_state(spec, n, seed), scale)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_GRU, Cell.LSTM])
+def test_an_input_that_is_projected_already_is_taken_as_it_is(backend: str, cell: Cell) -> None:
+    units = 4
+    spec = RnnSpec(cell, len(cell.gates) * units, units)
+    weights = random_weights(spec, 1, projected=True)
+    layer = open_backend(backend).prepare(spec, weights)
+    x = random_ragged([3, 0, 6], spec.input_size, 2)
+    check_layer(layer, spec, weights, x, random_state(spec, 3, 3))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_missing_bias_is_zero_and_a_missing_state_too(backend: str) -> None:
+    spec = RnnSpec(Cell.LSTM, 3, 4)
+    (full,) = random_weights(spec, 0)
+    bare = RnnWeights(full.layer, full.iter)
+    layer = open_backend(backend).prepare(spec, bare)
+    x = random_ragged([2, 5], 3, 1)
+    zeros = tuple(np.zeros((1, 1, 2, 4), np.float32) for _ in range(2))
+    check_layer(layer, spec, [bare], x, zeros)
+    y, final = layer.run(x)
+    again, ends = layer.run(x, zeros)
+    np.testing.assert_array_equal(words(y), words(again))
+    np.testing.assert_array_equal(final[1], ends[1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_batches_of_changing_shapes_do_not_disturb_each_other(backend: str) -> None:
+    spec = RnnSpec(Cell.GRU, 5, 6, direction="bidirectional_concat", layers=2)
+    weights = random_weights(spec, 0)
+    layer = open_backend(backend).prepare(spec, weights)
+    for seed, lengths in enumerate([[3, 1], [9], [0, 0], [2, 2, 2], [], [40, 1, 17], [3, 1]]):
+        x = random_ragged(lengths, 5, seed)
+        check_layer(layer, spec, weights, x, random_state(spec, len(lengths), seed))
+
+
+def test_large_gates_saturate_without_overflow() -> None:
+    spec = RnnSpec(Cell.GRU, 2, 3)
+    weights = random_weights(spec, 0)
+    x = Ragged(np.float32([[1e4, -1e4], [-1e4, 1e4], [1e30, 1e30]]), [0, 3])
+    for backend in BACKENDS:
+        with np.errstate(over="raise", invalid="raise"):
+            y, _ = open_backend(backend).prepare(spec, weights).run(x)
+        assert np.isfinite(words(y)).all()
+
+
+class TestFallback:
+    """What oneDNN cannot do runs on the reference and says why, or raises where strict."""
+
+    @pytest.mark.parametrize(
+        "spec, why",
+        [
+            (RnnSpec(Cell.GRU, 2, 3, activations=("sigmoid", "relu")), "not sigmoid, relu"),
+            (RnnSpec(Cell.GRU, 2, 3, update="replace"), "this one replaces"),
+            (RnnSpec(Cell.GRU, 2, 3, gate_clip=1.0), "does not clip"),
+        ],
+    )
+    def test_it_says_why(self, spec: RnnSpec, why: str) -> None:
+        weights = random_weights(spec, 0)
+        layer = open_backend("onednn").prepare(spec, weights)
+        assert layer.kernel == "NumPy reference" and why in layer.why
+        with pytest.raises(UnsupportedError, match=f"{why}; drop strict=True"):
+            open_backend("onednn").prepare(spec, weights, strict=True)
+
+    def test_float64_weights_compute_in_float64(self) -> None:
+        spec = RnnSpec(Cell.LSTM, 2, 3)
+        (single,) = random_weights(spec, 0)
+        double = RnnWeights(
+            *(a.astype(np.float64) for a in (single.layer, single.iter, single.bias))
+        )
+        layer = open_backend("onednn").prepare(spec, double)
+        assert layer.dtype == "f64"
+        x = Ragged(np.ones((4, 2)), [0, 1, 4])
+        check_layer(layer, spec, [double], x, random_state(spec, 2, 0), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([np.zeros((4, 2), np.float32)], r"x: expected \(T, N, 3\), got \(4, 2\)"),
+        ([np.zeros((4, 1, 2), np.float32)], r"x: expected \(T, N, 3\)"),
+        ([np.zeros((4, 1, 3), np.int64)], "x: expected float32 numbers, got int64"),
+        ([Ragged(np.zeros((4, 2), np.float32), [0, 4])], r"x: expected \(W, 3\)"),
+        ([np.zeros((4, 1, 3), np.float32), ()], "state: expected .h., got 0 arrays"),
+        (
+            [np.zeros((4, 1, 3), np.float32), (np.zeros((1, 4), np.float32),)],
+            r"state h: expected \(L, D, N, O\) = \(1, 1, 1, 4\), got \(1, 4\)",
+        ),
+        (
+            [np.zeros((4, 1, 3), np.float32), None, np.zeros((4, 1, 1), np.float32)],
+            "attention: GRU takes no attention",
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(backend: str, arguments: list, message: str) -> None:
+    spec = RnnSpec(Cell.GRU, 3, 4)
+    layer = open_backend(backend).prepare(spec, random_weights(spec, 0))
+    with pytest.raises(ShapeError, match=message):
+        layer.run(*arguments)
