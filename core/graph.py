@@ -83,6 +83,9 @@ class Graph:
         constants = {name: frozen(array) for name, array in self.constants.items()}
         object.__setattr__(self, "constants", MappingProxyType(constants))
         known = {value.name for value in self.inputs} | set(constants)
+        if len({value.name for value in self.inputs}) != len(self.inputs):
+            names = [value.name for value in self.inputs]
+            raise ModelFormatError(f"inputs {names}: a name stands there twice", self.name)
         for node in self.nodes:
             for name in filter(None, node.inputs):
                 if name not in known:
@@ -114,7 +117,7 @@ class Graph:
         return self._producers.get(name)
 
     def users(self, name: str) -> list[Node]:
-        return self._users.get(name, [])
+        return list(self._users.get(name, ()))
 
     def is_output(self, name: str) -> bool:
         return any(value.name == name for value in self.outputs)

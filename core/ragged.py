@@ -111,7 +111,10 @@ class Ragged:
         side: Side = "right",
     ) -> Ragged:
         """From (N, T, ...), or (T, N, ...) where ``time_major``, padded on ``side``."""
-        batch_major = np.swapaxes(padded, 0, 1) if time_major else np.asarray(padded)
+        padded = np.asarray(padded)
+        if padded.ndim < 2:
+            raise ShapeError(f"padded: expected at least batch and time axes, got {padded.shape}")
+        batch_major = np.swapaxes(padded, 0, 1) if time_major else padded
         n, t = batch_major.shape[:2]
         counts = _checked_lengths(lengths, n, t)
         return cls(batch_major[_valid(counts, t, side)], _offsets(counts))
@@ -174,7 +177,9 @@ def _checked_lengths(lengths: npt.ArrayLike, count: int | None, limit: int | Non
     bad = (found < 0) | (False if limit is None else found > limit)
     if bad.any():
         n = int(np.flatnonzero(bad)[0])
-        raise ShapeError(f"lengths: sentence {n} has {found[n]}, expected 0 to {limit or 'W'}")
+        raise ShapeError(
+            f"lengths: sentence {n} has {found[n]}, expected 0 to {'W' if limit is None else limit}"
+        )
     return found.astype(np.int64)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
+from numbers import Integral
 from typing import Any, Literal, NamedTuple, get_args
 
 from onernn.core.errors import ShapeError
@@ -106,12 +107,15 @@ class RnnSpec:
     cell_clip: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.cell, Cell):
+            raise ValueError(f"RnnSpec.cell: expected a Cell, got {self.cell!r}")
         for name in ("input_size", "hidden_size", "layers", "projection_size"):
             size = getattr(self, name)
             if size is None and name == "projection_size":
                 continue
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
                 raise ShapeError(f"RnnSpec.{name}: expected an int of at least 1, got {size!r}")
+            object.__setattr__(self, name, int(size))
         for name, kinds in (("direction", Direction), ("stacking", Stacking), ("update", Update)):
             if getattr(self, name) not in get_args(kinds):
                 raise ValueError(
@@ -123,6 +127,13 @@ class RnnSpec:
                     raise ValueError(f"RnnSpec.{name} belongs to LSTM, not to {self.cell.name}")
         if self.update == "replace" and not self.cell.is_gru:
             raise ValueError(f"RnnSpec.update belongs to GRU cells, not to {self.cell.name}")
+        if self.gate_clip is not None and not self.gate_clip > 0:
+            raise ValueError(f"RnnSpec.gate_clip: expected a positive bound, got {self.gate_clip}")
+        if self.cell_clip is not None:
+            low, high = map(float, self.cell_clip)
+            if not low <= high:
+                raise ValueError(f"RnnSpec.cell_clip: expected (min, max), got {self.cell_clip}")
+            object.__setattr__(self, "cell_clip", (low, high))
         if self.activations is not None:
             object.__setattr__(self, "activations", self._normal(self.activations))
 

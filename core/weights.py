@@ -38,15 +38,16 @@ class RnnWeights:
 
     def __post_init__(self) -> None:
         dtype = np.asarray(self.iter).dtype
+        if dtype not in (np.float32, np.float64):
+            raise ShapeError(f"weights iter: expected float32 or float64, got {dtype}")
         for field in fields(self):
             array = getattr(self, field.name)
             if array is None and field.name != "iter":
                 continue
             array = np.asarray(array)
-            if array.dtype not in (np.float32, np.float64) or array.dtype != dtype:
+            if array.dtype != dtype:
                 raise ShapeError(
-                    f"weights {field.name}: expected float32 (or float64, as weights iter),"
-                    f" got {array.dtype}"
+                    f"weights {field.name}: expected {dtype} as weights iter, got {array.dtype}"
                 )
             if array.ndim != _RANKS[field.name]:
                 raise ShapeError(
@@ -80,13 +81,17 @@ class RnnWeights:
 
     def of_layer(self, layer: int) -> RnnWeights:
         """The weights of one layer: (1, D, ...) views."""
-        return self._at(slice(layer, layer + 1))
+        return self._at(layer)
 
     def part(self, layer: int, direction: int) -> RnnWeights:
         """The weights of one layer and direction: (1, 1, ...) views."""
-        return self._at(slice(layer, layer + 1), slice(direction, direction + 1))
+        return self._at(layer, direction)
 
-    def _at(self, *at: slice) -> RnnWeights:
+    def _at(self, *place: int) -> RnnWeights:
+        stack = self.iter.shape[:2]
+        if not all(0 <= index < count for index, count in zip(place, stack, strict=False)):
+            raise IndexError(f"weights of {stack} layers and directions have no part {place}")
+        at = tuple(slice(index, index + 1) for index in place)
         arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         parts: Any = {name: a if a is None else a[at] for name, a in arrays.items()}
         return RnnWeights(**parts)

@@ -149,7 +149,7 @@ def _load(path: Path) -> Library:
     lib, mapped = _open_in_place(elf) if elf.neighbours else _open_private(elf)
     try:
         number = lib.dnnl_version()
-    except AttributeError:
+    except ffi.error:
         raise LibraryError(f"{path}: not a libdnnl, it has no dnnl_version; {_ADVICE}") from None
     version = f"{number.major}.{number.minor}.{number.patch}"
     if number.major != 3 or number.minor < 2:
@@ -194,9 +194,10 @@ def _open_private(elf: ElfLibrary) -> tuple[Any, Path]:
 
 
 def _unloadable(path: Path, error: OSError) -> LibraryError:
-    if "libgomp.so.1: cannot open" in str(error):
+    reason = str(error).rpartition("': ")[2]  # without the copy's name
+    if reason.startswith("libgomp.so.1: cannot open"):
         return LibraryError(
             f"{path}: needs libgomp.so.1, GNU's OpenMP runtime, which this system lacks; run:"
             " apt-get install libgomp1 (Debian, Ubuntu) or dnf install libgomp (Fedora, RHEL)"
         )
-    return LibraryError(f"{path}: cannot be loaded: {error}")
+    return LibraryError(f"{path}: cannot be loaded: {reason}")

@@ -123,3 +123,21 @@ def test_crf_decoding_refuses_transitions_of_another_size() -> None:
         KERNELS["CrfDecode"](node, Ragged(MATRIX, [0, 4]), np.zeros((3, 3), np.float32))
     with pytest.raises(ShapeError, match="must be ragged"):
         KERNELS["CrfDecode"](node, MATRIX, np.zeros((5, 3), np.float32))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=4), st.booleans())
+def test_padding_and_lengths_lead_to_ragged_and_back(lengths: list[int], time_major: bool) -> None:
+    attributes = {"time_major": int(time_major)}
+    padded = np.zeros((len(lengths), 5, 2), np.float32)
+    for n, length in enumerate(lengths):
+        padded[n, :length] = n + 1
+    given_array = padded.swapaxes(0, 1) if time_major else padded
+    unpad = Node("SequenceUnpad", ("a", "b"), ("c",), attributes)
+    ragged = KERNELS["SequenceUnpad"](unpad, given_array, np.array(lengths))
+    assert ragged.lengths.tolist() == lengths
+    assert ragged.data[:, 0].tolist() == [n + 1 for n, k in enumerate(lengths) for _ in range(k)]
+    pad = KERNELS["SequencePad"]
+    back = pad(Node("SequencePad", ("a", "b"), ("c",), attributes), ragged, given_array)
+    np.testing.assert_array_equal(back, given_array)
+    shortest = pad(Node("SequencePad", ("a",), ("c",), attributes), ragged)
+    assert shortest.shape[0 if time_major else 1] == max(lengths)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from onernn.core.errors import ShapeError
@@ -180,3 +181,22 @@ def test_one_layer_keeps_all_but_size_and_direction() -> None:
 def test_a_spec_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         RnnSpec(Cell.GRU, 3, 4).layers = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"cell": "lstm"}, "expected a Cell, got 'lstm'"),
+        ({"cell": Cell.GRU, "gate_clip": -1.0}, "expected a positive bound"),
+        ({"cell": Cell.GRU, "gate_clip": float("nan")}, "expected a positive bound"),
+        ({"cell": Cell.LSTM, "cell_clip": (1.0, -1.0)}, r"expected \(min, max\)"),
+    ],
+)
+def test_bounds_and_cells_that_mean_nothing_are_refused(fields: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RnnSpec(input_size=2, hidden_size=3, **fields)
+
+
+def test_numpy_integers_are_sizes_and_a_list_is_a_clip() -> None:
+    spec = RnnSpec(Cell.LSTM, np.int64(2), np.int32(3), cell_clip=[-1, 1])
+    assert spec == RnnSpec(Cell.LSTM, 2, 3, cell_clip=(-1.0, 1.0)) and hash(spec)
