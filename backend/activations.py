@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -19,19 +20,52 @@ def sigmoid(a: Array) -> Array:
     return np.where(a >= 0, 1, small) / (1 + small)
 
 
+def _clipped_affine(a: Array, alpha: Array, beta: Array) -> Array:
+    return np.maximum(0, np.minimum(1, alpha * a + beta))
+
+
+_FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "sigmoid": sigmoid,
+    "tanh": np.tanh,
+    "relu": lambda a: np.maximum(a, 0),
+    "identity": lambda a: a,
+    "softsign": lambda a: a / (1 + np.abs(a)),
+    "softplus": lambda a: np.logaddexp(0, a).astype(a.dtype),
+    "affine": lambda a, alpha, beta: alpha * a + beta,
+    "leakyrelu": lambda a, alpha: np.where(a < 0, alpha * a, a),
+    "thresholdedrelu": lambda a, alpha: np.where(a > alpha, a, 0).astype(a.dtype),
+    "scaledtanh": lambda a, alpha, beta: alpha * np.tanh(beta * a),
+    "hardsigmoid": _clipped_affine,
+    "elu": lambda a, alpha: np.where(a < 0, alpha * np.expm1(np.minimum(a, 0)), a),
+}
+
+DEFAULTS: Mapping[str, tuple[float, ...]] = MappingProxyType(
+    {
+        **dict.fromkeys(("sigmoid", "tanh", "relu", "identity", "softsign", "softplus"), ()),
+        "affine": (1.0, 0.0),
+        "leakyrelu": (0.01,),
+        "thresholdedrelu": (1.0,),
+        "scaledtanh": (1.0, 1.0),
+        "hardsigmoid": (0.2, 0.5),
+        "elu": (1.0,),
+    }
+)
+"""alpha and beta of each function that has them, where they are not given."""
+
+
 def function(activation: Activation) -> Function:
     """The NumPy function of an activation; dtype in is dtype out.
 
-    Formulas: ONNX operator specification, RNN, attribute ``activations``. Raises
-    `UnsupportedError` for a name that it does not list.
+    Formulas: ONNX operator specification, RNN, attribute ``activations``; defaults of alpha and
+    beta: those of the ONNX operators of the same names. Raises `UnsupportedError` for a name that
+    is not listed there, or a number that the function does not take.
     """
-    name, alpha, beta = activation
-    plain: dict[str, Function] = {
-        "sigmoid": sigmoid,
-        "tanh": np.tanh,
-        "relu": lambda a: np.maximum(a, 0),
-        "identity": lambda a: a,
-    }
-    if name not in plain:
-        raise UnsupportedError(f"activation {activation}: expected one of {', '.join(plain)}")
-    return plain[name]
+    name, *given = activation
+    if name not in _FUNCTIONS:
+        raise UnsupportedError(f"activation {activation}: expected one of {', '.join(_FUNCTIONS)}")
+    default, compute = DEFAULTS[name], _FUNCTIONS[name]
+    if any(number is not None for number in given[len(default) :]):
+        raise UnsupportedError(f"activation {activation}: {name} takes {len(default)} numbers")
+    numbers = [d if g is None else g for d, g in zip(default, given, strict=False)]
+    # Numbers in the dtype of a: Python's would make a float64 of a scalar under NumPy 1.
+    return lambda a: compute(a, *map(a.dtype.type, numbers)) if numbers else compute(a)

@@ -35,6 +35,27 @@ class Descriptor:
         self.library = library
         self.handle = library.ffi.gc(handle, library.lib.dnnl_memory_desc_destroy)
 
+    @property
+    def dims(self) -> tuple[int, ...]:
+        return tuple(self._query("dnnl_query_dims", "dnnl_dims_t **")[0 : self._ndims])
+
+    @property
+    def dtype(self) -> str:
+        number = self._query("dnnl_query_data_type", "dnnl_data_type_t *")
+        names = {int(getattr(self.library.lib, c)): name for name, c in DTYPES.items()}
+        return names.get(int(number), "undefined")
+
+    @property
+    def _ndims(self) -> int:
+        return int(self._query("dnnl_query_ndims_s32", "int *"))
+
+    def _query(self, what: str, kind: str) -> Any:
+        out = self.library.ffi.new(kind)
+        number = getattr(self.library.lib, what)
+        status = self.library.lib.dnnl_memory_desc_query(self.handle, number, out)
+        self.library.check(status, what)
+        return out[0] if kind != "dnnl_dims_t **" else out[0][0]
+
     @classmethod
     def tagged(cls, library: Library, dims: Sequence[int], dtype: str, tag: str) -> Descriptor:
         """``tag`` by oneDNN's name: ldnc, ldigo, any, ..."""
@@ -98,31 +119,35 @@ class Memory:
         return cls(descriptor, aligned(descriptor.nbytes))
 
 
-def reordered(source: Memory, target: Descriptor) -> Memory:
-    """The same numbers in another layout or data type."""
+def reordered(source: Memory, target: Descriptor, attributes: Any = None) -> Memory:
+    """The same numbers in another layout or data type; ``attributes`` hold scales."""
     library = target.library
-    lib, ffi, engine = library.lib, library.ffi, library.engine
+    lib = library.lib
     out = Memory.empty(target)
-    pd = ffi.new("dnnl_primitive_desc_t *")
-    status = lib.dnnl_reorder_primitive_desc_create(
-        pd, source.descriptor.handle, engine, target.handle, engine, ffi.NULL
-    )
-    library.check(status, "reorder")
-    described = ffi.gc(pd[0], lib.dnnl_primitive_desc_destroy)
-    run_once(library, described, {lib.DNNL_ARG_SRC: source, lib.DNNL_ARG_DST: out})
+    primitive = reorder_primitive(source.descriptor, target, attributes)
+    arguments = bind(library, {lib.DNNL_ARG_SRC: source, lib.DNNL_ARG_DST: out})
+    stream = new_stream(library)
+    library.check(lib.dnnl_primitive_execute(primitive, stream, 2, arguments), "reorder")
     return out
 
 
-def run_once(library: Library, described: Any, memories: dict[int, Memory]) -> None:
-    """Creates the primitive of a descriptor and executes it."""
-    lib, ffi = library.lib, library.ffi
-    primitive = ffi.new("dnnl_primitive_t *")
-    library.check(lib.dnnl_primitive_create(primitive, described), "primitive")
-    owned = ffi.gc(primitive[0], lib.dnnl_primitive_destroy)
-    arguments = bind(library, memories)
-    stream = new_stream(library)
-    library.check(lib.dnnl_primitive_execute(owned, stream, len(memories), arguments), "execute")
-    library.check(lib.dnnl_stream_wait(stream), "wait")
+def reorder_primitive(source: Descriptor, target: Descriptor, attributes: Any = None) -> Any:
+    """The primitive that copies one layout or data type into another."""
+    library = target.library
+    lib, ffi, engine = library.lib, library.ffi, library.engine
+    pd = ffi.new("dnnl_primitive_desc_t *")
+    status = lib.dnnl_reorder_primitive_desc_create(
+        pd, source.handle, engine, target.handle, engine, attributes or ffi.NULL
+    )
+    library.check(status, "reorder")
+    return new_primitive(library, ffi.gc(pd[0], lib.dnnl_primitive_desc_destroy))
+
+
+def new_primitive(library: Library, described: Any) -> Any:
+    """The primitive of a primitive descriptor."""
+    handle = library.ffi.new("dnnl_primitive_t *")
+    library.check(library.lib.dnnl_primitive_create(handle, described), "primitive")
+    return library.ffi.gc(handle[0], library.lib.dnnl_primitive_destroy)
 
 
 def bind(library: Library, memories: dict[int, Memory]) -> Any:

@@ -1,0 +1,170 @@
+"""One layer in one direction, running sorted packed batches piece by piece."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onernn.backend.onednn.creation import Primitive, argument
+from onernn.backend.onednn.library import Library
+from onernn.backend.onednn.memory import Memory, aligned, bind, new_stream
+from onernn.backend.onednn.numbers import Precision, Scale
+from onernn.backend.onednn.primitives import CAPACITY, WEIGHTS, PrimitiveCache, Shape
+from onernn.backend.schedule import Segment, single_steps
+from onernn.core.arrays import Array
+from onernn.core.spec import RnnSpec
+from onernn.core.weights import RnnWeights
+
+
+class Bound(NamedTuple):
+    """A primitive with memories and the argument array of one execution at a time."""
+
+    primitive: Primitive
+    memories: Mapping[str, Memory]
+    moving: tuple[Any, ...]  # handles whose addresses every execution sets
+    arguments: Any
+
+
+class Workspace:
+    """What one execution at a time needs: a stream, a scratchpad, bound arguments."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.stream = new_stream(library)
+        self.scratchpad = aligned(0)
+        self.bound: dict[Shape, Bound] = {}
+
+    def bind(self, primitive: Primitive, fixed: Mapping[str, Memory], moving: list[str]) -> Bound:
+        """Arguments over ``fixed`` memories, and over nothing yet for those that move."""
+        memories = {
+            name: fixed[name] if name in fixed else Memory(layout)
+            for name, layout in primitive.layouts.items()
+        }
+        needed = primitive.layouts["scratchpad"].nbytes
+        if needed > len(self.scratchpad):
+            self.scratchpad = aligned(needed)
+        numbered = {argument(self.library, name): memory for name, memory in memories.items()}
+        handles = tuple(memories[name].handle for name in (*moving, "scratchpad"))
+        return Bound(primitive, memories, handles, bind(self.library, numbered))
+
+    def execute(self, bound: Bound, addresses: list[int]) -> None:
+        """Runs a primitive with its moving arguments at ``addresses``."""
+        lib, cast = self.library.lib, self.library.ffi.cast
+        addresses.append(self.scratchpad.ctypes.data)
+        for handle, where in zip(bound.moving, addresses, strict=True):
+            lib.dnnl_memory_set_data_handle(handle, cast("void *", where))
+        status = lib.dnnl_primitive_execute(
+            bound.primitive.handle, self.stream, len(bound.memories), bound.arguments
+        )
+        if status:
+            self.library.check(status, "execution of an RNN primitive")
+
+
+class Direction:
+    """Ready to run; shared between threads, each with a workspace of its own."""
+
+    def __init__(
+        self,
+        library: Library,
+        spec: RnnSpec,
+        weights: RnnWeights,
+        precision: Precision,
+        scale: Scale | None = None,
+        per_channel: bool = True,
+    ) -> None:
+        self._library, self._backwards = library, spec.direction == "right2left"
+        # oneDNN's AUGRU cells run left to right only; one step at a time they run either way.
+        self._stepwise = self._backwards and spec.cell.has_attention
+        if self._stepwise:
+            spec = replace(spec, direction="left2right")
+        self.primitives = PrimitiveCache(
+            library, spec, weights, precision, scale=scale, per_channel=per_channel
+        )
+        self._idle: deque[Workspace] = deque()
+        suffixes = ["" if state == "h" else "_c" for state in spec.cell.states]
+        self._moving = [
+            "src_layer",
+            "dst_layer",
+            *(f"src_iter{s}" for s in suffixes),
+            *(f"dst_iter{s}" for s in suffixes),
+            *(["augru_attention"] if spec.cell.has_attention else []),
+        ]
+        probe = self.primitives.get(Shape.packed(1, 1, spec.input_size, spec.recurrent_size))
+        self.kernel = probe.kernel
+
+    def run(
+        self,
+        x: Array,
+        y: Array,
+        pieces: tuple[Segment, ...],
+        initial: list[Array],
+        final: list[Array],
+        scale: Array | None,
+    ) -> None:
+        """Runs sorted packed words x (W, I) into y (W, O), rows of any stride.
+
+        ``initial`` and ``final``: (N, O) each, sorted; ``final`` holds the initial states, and
+        gets those of the sentences that have words. ``scale``: attention (W, 1). All in the
+        data types of the precision.
+        """
+        try:
+            workspace = self._idle.pop()
+        except IndexError:
+            workspace = Workspace(self._library)
+        try:
+            self._run(workspace, x, y, pieces, initial, final, scale)
+        finally:
+            self._idle.append(workspace)
+
+    def _run(
+        self,
+        workspace: Workspace,
+        x: Array,
+        y: Array,
+        pieces: tuple[Segment, ...],
+        initial: list[Array],
+        final: list[Array],
+        scale: Array | None,
+    ) -> None:
+        if self._stepwise:
+            pieces = single_steps(pieces)
+        order = pieces[::-1] if self._backwards else pieces
+        # The state goes back and forth between two buffers: oneDNN may not write what it reads.
+        here = [s.copy() for s in initial]
+        there = [np.empty_like(s) for s in initial]
+        x_row, y_row = x.strides[0], y.strides[0]
+        x_at, y_at = x.ctypes.data, y.ctypes.data
+        for k, (row, time, batch) in enumerate(order):
+            shape = Shape.packed(time, batch, x_row // x.itemsize, y_row // y.itemsize)
+            bound = workspace.bound.get(shape) or self._bind(workspace, shape)
+            addresses = [x_at + row * x_row, y_at + row * y_row]
+            addresses += [s.ctypes.data for s in (*here, *there)]
+            if scale is not None:
+                addresses.append(scale.ctypes.data + row * scale.itemsize)
+            workspace.execute(bound, addresses)
+            here, there = there, here
+            # Forwards the shortest sentences end here; backwards their initial states are still
+            # in place for the longer rest, and all end with the last piece.
+            left = order[k + 1].batch if k + 1 < len(order) else 0
+            for state, end, begin in zip(here, final, initial, strict=True):
+                if left < batch:
+                    end[left:batch] = state[left:batch]
+                elif left > batch:
+                    state[batch:left] = begin[batch:left]
+
+    def _bind(self, workspace: Workspace, shape: Shape) -> Bound:
+        primitive = self.primitives.get(shape)
+        fixed = {
+            name: self.primitives.weights(name, layout)
+            for name, layout in primitive.layouts.items()
+            if name in WEIGHTS
+        }
+        if len(workspace.bound) == CAPACITY:
+            workspace.bound.clear()
+        bound = workspace.bind(primitive, fixed, self._moving)
+        workspace.bound[shape] = bound
+        return bound
