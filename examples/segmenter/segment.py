@@ -19,7 +19,7 @@ from tags import letter_ids, letters_of, words_of
 import onernn
 from onernn.core.graph import Node
 
-MODEL = Path(__file__).resolve().parent / "model"
+MODEL = Path(__file__).resolve().parent
 TOGETHER = 256  # lines of a batch
 
 

@@ -23,6 +23,8 @@ def letters_of(text: str) -> str:
 
 def letter_ids(letters: str) -> Ids:
     """The number of each letter, a = 0: (W,)."""
+    if letters_of(letters) != letters:
+        raise ValueError(f"letters: expected a to z only, got {letters!r}; letters_of drops others")
     return np.frombuffer(letters.encode("ascii"), np.uint8).astype(np.int64) - ord("a")
 
 
