@@ -217,6 +217,11 @@ class Packing:
         rows = offsets[order][sentence] + time
         return cls(*map(frozen, (by_length, order, batch_sizes, rows)))
 
+    @classmethod
+    def rectangle(cls, time: int, batch: int) -> Packing:
+        """For N sentences of T words each: packed rows are those of (T, N, ...)."""
+        return _packing((np.arange(batch + 1, dtype=np.int64) * time).tobytes())
+
     @cached_property
     def step_offsets(self) -> Int64:
         """(T+1,): the packed row at which each step starts."""

@@ -14,8 +14,9 @@ from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Memory, aligned, bind, new_stream
 from onernn.backend.onednn.numbers import Precision, Scale
 from onernn.backend.onednn.primitives import CAPACITY, WEIGHTS, PrimitiveCache, Shape
-from onernn.backend.schedule import Segment, single_steps
+from onernn.backend.schedule import segments, single_steps
 from onernn.core.arrays import Array
+from onernn.core.ragged import Packing
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
 
@@ -100,23 +101,24 @@ class Direction:
         self,
         x: Array,
         y: Array,
-        pieces: tuple[Segment, ...],
+        packing: Packing,
         initial: list[Array],
         final: list[Array],
-        scale: Array | None,
+        attention: Array | None = None,
+        x_factor: float = 1.0,
     ) -> None:
         """Runs sorted packed words x (W, I) into y (W, O), rows of any stride.
 
         ``initial`` and ``final``: (N, O) each, sorted; ``final`` holds the initial states, and
-        gets those of the sentences that have words. ``scale``: attention (W, 1). All in the
-        data types of the precision.
+        gets those of the sentences that have words. ``attention``: (W, 1). All in the data types
+        of the precision. ``x_factor`` is not for primitives: their scale is built in.
         """
         try:
             workspace = self._idle.pop()
         except IndexError:
             workspace = Workspace(self._library)
         try:
-            self._run(workspace, x, y, pieces, initial, final, scale)
+            self._run(workspace, x, y, packing, initial, final, attention)
         finally:
             self._idle.append(workspace)
 
@@ -125,11 +127,12 @@ class Direction:
         workspace: Workspace,
         x: Array,
         y: Array,
-        pieces: tuple[Segment, ...],
+        packing: Packing,
         initial: list[Array],
         final: list[Array],
-        scale: Array | None,
+        attention: Array | None,
     ) -> None:
+        pieces = segments(packing)
         if self._stepwise:
             pieces = single_steps(pieces)
         order = pieces[::-1] if self._backwards else pieces
@@ -143,8 +146,8 @@ class Direction:
             bound = workspace.bound.get(shape) or self._bind(workspace, shape)
             addresses = [x_at + row * x_row, y_at + row * y_row]
             addresses += [s.ctypes.data for s in (*here, *there)]
-            if scale is not None:
-                addresses.append(scale.ctypes.data + row * scale.itemsize)
+            if attention is not None:
+                addresses.append(attention.ctypes.data + row * attention.itemsize)
             workspace.execute(bound, addresses)
             here, there = there, here
             # Forwards the shortest sentences end here; backwards their initial states are still
@@ -168,3 +171,7 @@ class Direction:
         bound = workspace.bind(primitive, fixed, self._moving)
         workspace.bound[shape] = bound
         return bound
+
+    def cache_info(self) -> tuple[int, int]:
+        """Primitives found, and made."""
+        return self.primitives.hits, self.primitives.misses

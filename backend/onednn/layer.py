@@ -11,10 +11,9 @@ from onernn.backend.onednn.families import Family, U8Options
 from onernn.backend.onednn.library import Library, load_library
 from onernn.backend.onednn.numbers import PRECISIONS, narrowed, stored, widened
 from onernn.backend.reference import ReferenceLayer
-from onernn.backend.schedule import Segment, segments
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
-from onernn.core.ragged import Ragged, data_of
+from onernn.core.ragged import Packing, Ragged, data_of
 from onernn.core.spec import Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights, Weights, layers_of
 
@@ -32,9 +31,9 @@ def refusal(spec: RnnSpec, weights: tuple[RnnWeights, ...], dtype: str) -> str:
     if weights[0].iter.dtype != np.float32:
         return f"oneDNN does not compute in {weights[0].iter.dtype}"
     if dtype == "u8":
-        if spec.cell not in (Cell.LSTM, Cell.GRU) or spec.peephole:
+        if spec.cell not in (Cell.LSTM, Cell.GRU, Cell.LBR_GRU) or spec.peephole:
             return f"oneDNN has no u8 {spec.cell.name}{' with peephole' * spec.peephole}"
-        if any(w.layer is None for w in weights):
+        if weights[0].layer is None and spec.cell is not Cell.LBR_GRU:
             return "an input that is projected already does not fit into u8"
     return ""
 
@@ -125,68 +124,71 @@ class OneDnnLayer:
         scale = None if attention is None else data_of(attention)
         if isinstance(x, Ragged):
             packing = x.packing
-            words = packing.pack(x.data)
             scale = None if scale is None else packing.pack(scale)
-            sorted_states = [np.ascontiguousarray(s[:, :, packing.order]) for s in initial]
-            packed, final = self._run_stack(words, segments(packing), sorted_states, scale)
+            sorted_states = [s[:, :, packing.order] for s in initial]
+            packed, final = self._run_stack(packing.pack(x.data), packing, sorted_states, scale)
             back = tuple(s[:, :, packing.unsort] for s in final)
             return x.with_data(packing.unpack(packed)), back
         t, n, channels = x.shape
         words = np.ascontiguousarray(x).reshape(t * n, channels)
-        pieces = (Segment(0, t, n),) if t * n else ()
         scale = None if scale is None else np.ascontiguousarray(scale).reshape(t * n, 1)
-        out, final = self._run_stack(words, pieces, list(initial), scale)
+        out, final = self._run_stack(words, Packing.rectangle(t, n), list(initial), scale)
         return out.reshape(t, n, out.shape[-1]), tuple(final)
 
     def _run_stack(
-        self, words: Array, pieces: tuple[Segment, ...], initial: list[Array], scale: Array | None
+        self, words: Array, packing: Packing, initial: list[Array], attention: Array | None
     ) -> tuple[Array, list[Array]]:
         """float32 in and out, rows and states in packed order."""
         final = [np.array(s, order="C") for s in initial]
-        library, precision = self._library, self._precision
+        library = self._library
         with library.threads(self._threads):
-            if scale is not None:
-                scale = narrowed(library, scale, precision.data)
+            if attention is not None:
+                attention = narrowed(library, attention, PRECISIONS[self.dtype].data)
             sides = [words] * self.spec.directions
             for layer, row in enumerate(self._stack):
-                out = self._run_layer(layer, row, sides, pieces, initial, final, scale)
-                sides = self._handed_on(out, last=row is self._stack[-1])
-            return widened(library, sides[0], precision.out), final
+                out = self._run_layer(layer, row, sides, packing, initial, final, attention)
+                sides = self._handed_on(out, row[0].precision.out, last=row is self._stack[-1])
+            kind = row[0].precision.out if sides[0].dtype != np.float32 else "f32"
+            return widened(library, sides[0], kind), final
 
     def _run_layer(
         self,
         layer: int,
         row: list[Family],
         sides: list[Array],
-        pieces: tuple[Segment, ...],
+        packing: Packing,
         initial: list[Array],
         final: list[Array],
-        scale: Array | None,
+        attention: Array | None,
     ) -> Array:
         """Both directions of a layer, side by side: (W, D*O)."""
-        width = self.spec.recurrent_size
-        out = np.empty((len(sides[0]), width * len(row)), stored(self._precision.out))
+        width, library = self.spec.recurrent_size, self._library
+        out = np.empty((len(sides[0]), width * len(row)), stored(row[0].precision.out))
         for d, family in enumerate(row):
-            direction, x = family.take(sides[d])
+            executor, x, factor = family.take(sides[d])
             begin = family.states([s[layer, d] for s in initial])
             ends = [s.copy() for s in begin]
-            direction.run(x, out[:, d * width : (d + 1) * width], pieces, begin, ends, scale)
-            kinds = (self._precision.data, self._precision.cell)
+            y = out[:, d * width : (d + 1) * width]
+            executor.run(x, y, packing, begin, ends, attention, factor)
+            kinds = (family.precision.data, family.precision.cell)
             for state, end, kind in zip(final, ends, kinds, strict=False):
-                state[layer, d] = widened(self._library, end, kind, family.scale)
+                state[layer, d] = widened(library, end, kind, family.scale)
         return out
 
-    def _handed_on(self, out: Array, last: bool) -> list[Array]:
+    def _handed_on(self, out: Array, dtype: str, last: bool) -> list[Array]:
         """What each direction of the next layer reads, or the caller gets."""
         width, count = self.spec.recurrent_size, self.spec.directions
         if self.spec.stacking == "onednn" and not last:
             return [np.ascontiguousarray(out[:, d * width : (d + 1) * width]) for d in range(count)]
         if self.spec.direction == "bidirectional_sum":
-            wide = widened(self._library, out, self._precision.out)
-            out = narrowed(self._library, wide[:, :width] + wide[:, width:], self._precision.out)
+            wide = widened(self._library, out, dtype)
+            wide = wide[:, :width] + wide[:, width:]
+            # The sum of two u8 states does not fit into u8.
+            out = wide if dtype == "u8" else narrowed(self._library, wide, dtype)
         return [out] * count
 
     def cache_info(self) -> dict[str, int]:
         """Primitives found and made so far, over all layers and directions."""
-        caches = [family.first.primitives for row in self._stack for family in row]
-        return {"hits": sum(c.hits for c in caches), "misses": sum(c.misses for c in caches)}
+        counts = [family.cache_info() for row in self._stack for family in row]
+        hits, misses = np.sum(counts, axis=0)
+        return {"hits": int(hits), "misses": int(misses)}

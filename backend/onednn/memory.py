@@ -17,6 +17,7 @@ DTYPES = {
     "bf16": "dnnl_bf16",
     "f16": "dnnl_f16",
     "s8": "dnnl_s8",
+    "s32": "dnnl_s32",
     "u8": "dnnl_u8",
 }
 

@@ -1,0 +1,402 @@
+"""A recurrent step as a chain of matrix products whose post-ops are the gates.
+
+Each gate is one kernel: product, bias, the input's share, activation, and the products with other
+gates, all before the result leaves the registers. The input's shares of all words are computed
+beforehand, in blocks, without padding. Equations: RNN developer guide of oneDNN, with the update
+gate turned (z = 1-u, by a sign in its weights) so that h' = (o - h) z + h is a chain, too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onernn.backend.onednn.library import Library
+from onernn.backend.onednn.matmul import MatmulPrimitive, PostOp, bound_arguments, create_matmul
+from onernn.backend.onednn.memory import Descriptor, Memory, aligned, new_stream, reordered
+from onernn.backend.onednn.numbers import Precision
+from onernn.core.arrays import Array
+from onernn.core.errors import UnsupportedError
+from onernn.core.ragged import Packing
+from onernn.core.spec import Cell, RnnSpec
+from onernn.core.weights import RnnWeights
+
+BLOCK = 256
+"""Rows of one input product: its gates are still in L2 when the steps read them."""
+
+
+class Stage(NamedTuple):
+    """``out = chain(source @ U[gate])``, buffers by name."""
+
+    out: str
+    source: str
+    gate: int
+    chain: tuple[PostOp, ...]
+    bias: bool = False  # the row u' of LBR cells, inside r * (...)
+
+
+def _add(operand: str) -> PostOp:
+    return PostOp("add", operand)
+
+
+def _mul(operand: str) -> PostOp:
+    return PostOp("mul", operand)
+
+
+_LOGISTIC, _TANH = PostOp("logistic"), PostOp("tanh")
+_MIX = (PostOp("sub", "h"), _mul("z"), _add("h"))
+_TO_U8 = PostOp("linear", "", 127.0, 128.0)
+
+
+def program(cell: Cell, dtype: str) -> tuple[Stage, ...]:
+    """The stages of one step, () where a cell has none."""
+    update = Stage("z", "h", 0, (_add("g0"), _LOGISTIC))
+    to_state = (_TO_U8,) if dtype == "u8" else ()
+    if cell is Cell.LBR_GRU:
+        return (
+            update,
+            Stage("r", "h", 1, (_add("g1"), _LOGISTIC)),
+            Stage("h_next", "h", 2, (_mul("r"), _add("g2"), _TANH, *to_state, *_MIX), bias=True),
+        )
+    if cell is Cell.GRU and dtype != "u8":
+        return (
+            update,
+            Stage("rh", "h", 1, (_add("g1"), _LOGISTIC, _mul("h"))),
+            Stage("h_next", "rh", 2, (_add("g2"), _TANH, *_MIX)),
+        )
+    return ()
+
+
+class _Step(NamedTuple):
+    """One step for a number of rows: executions, and the memories whose addresses move."""
+
+    executions: tuple[tuple[Any, int, Any], ...]
+    moving: tuple[Any, ...]  # h, h_next, g0, g1, ...
+    memories: dict[str, Memory]
+
+
+class _Workspace:
+    """Buffers of one execution at a time, grown on demand, and what is bound to them."""
+
+    def __init__(self, library: Library) -> None:
+        self.stream = new_stream(library)
+        self.buffers: dict[str, Array] = {}
+        self.steps: dict[int, _Step] = {}
+        self.blocks: dict[int, Any] = {}
+
+    def buffer(self, name: str, nbytes: int) -> Array:
+        """At least ``nbytes``; whatever was bound to a smaller one is forgotten."""
+        held = self.buffers.get(name)
+        if held is None or len(held) < nbytes:
+            held = self.buffers[name] = aligned(nbytes)
+            self.steps.clear()
+            self.blocks.clear()
+        return held
+
+
+class ChainDirection:
+    """One layer in one direction, as products with post-ops; shared between threads."""
+
+    def __init__(
+        self, library: Library, spec: RnnSpec, weights: RnnWeights, precision: Precision
+    ) -> None:
+        self._library, self._spec, self._precision = library, spec, precision
+        self._u8 = precision.data == "u8"
+        self._program = program(spec.cell, "u8" if self._u8 else "float")
+        if not self._program:
+            raise UnsupportedError(f"{spec.cell.name} has no chain in {precision.data}")
+        self._backwards = spec.direction == "right2left"
+        self._weights = _ChainWeights(library, weights, precision)
+        self._idle: deque[_Workspace] = deque()
+        self._lock = Lock()
+        self._products: dict[tuple[Any, ...], MatmulPrimitive] = {}
+        self._hits = 0
+        self.kernel = f"{self._product(self._program[0], 1).kernel} chain"
+
+    def run(
+        self,
+        x: Array,
+        y: Array,
+        packing: Packing,
+        initial: list[Array],
+        final: list[Array],
+        attention: Array | None = None,
+        x_factor: float = 1.0,
+    ) -> None:
+        """Runs sorted packed words x (W, I) into y (W, O); see `Direction.run`.
+
+        u8: x holds round(x / x_factor) + 128.
+        """
+        try:
+            workspace = self._idle.pop()
+        except IndexError:
+            workspace = _Workspace(self._library)
+        try:
+            self._run(workspace, x, y, packing, initial, final, x_factor)
+        finally:
+            self._idle.append(workspace)
+
+    def _run(
+        self,
+        workspace: _Workspace,
+        x: Array,
+        y: Array,
+        packing: Packing,
+        initial: list[Array],
+        final: list[Array],
+        x_factor: float,
+    ) -> None:
+        words, (h0,) = len(x), initial
+        width, units = self._spec.recurrent_size, self._spec.hidden_size
+        sentences = int(packing.batch_sizes[0]) if words else 0
+        slack = rounded(sentences)
+        row_bytes = width * h0.itemsize
+        # Row 0 is the state before the first step; surplus rows of a step are overwritten later.
+        h = workspace.buffer("h", (sentences + words + slack) * row_bytes)
+        gates = [
+            workspace.buffer(f"g{k}", (words + slack) * units * 4) for k in range(self._spec.gates)
+        ]
+        for stage in self._program:
+            if stage.out != "h_next":
+                workspace.buffer(stage.out, slack * units * 4)
+        rows = h.view(h0.dtype)[: (sentences + words + slack) * width].reshape(-1, width)
+        rows[:sentences] = h0[:sentences]
+        if self._backwards:
+            x = np.take(x, packing.flip, axis=0)
+        self._project(workspace, x, gates, x_factor)
+        before, h_at = h.ctypes.data, h.ctypes.data + sentences * row_bytes
+        at = [g.ctypes.data for g in gates]
+        for start, batch in zip(
+            packing.step_offsets.tolist(), packing.batch_sizes.tolist(), strict=False
+        ):
+            here = h_at + start * row_bytes
+            step = self._step(workspace, rounded(batch))
+            self._execute(workspace, step, (before, here, *(a + start * units * 4 for a in at)))
+            before = here
+        outputs = rows[sentences : sentences + words]
+        if self._backwards:
+            y[:] = np.take(outputs, packing.flip, axis=0)
+        else:
+            y[:] = outputs
+        final[0][: len(packing.last)] = outputs[packing.last]
+
+    def _execute(self, workspace: _Workspace, step: _Step, addresses: tuple[int, ...]) -> None:
+        lib, cast = self._library.lib, self._library.ffi.cast
+        for handle, where in zip(step.moving, addresses, strict=True):
+            lib.dnnl_memory_set_data_handle(handle, cast("void *", where))
+        for primitive, count, arguments in step.executions:
+            status = lib.dnnl_primitive_execute(primitive, workspace.stream, count, arguments)
+            if status:
+                self._library.check(status, "execution of a gate")
+
+    def _project(
+        self, workspace: _Workspace, x: Array, gates: list[Array], x_factor: float
+    ) -> None:
+        """g_k = x @ W_k + b_k for all words, a block at a time."""
+        library, units = self._library, self._spec.hidden_size
+        if self._weights.layer is None:
+            for k, g in enumerate(gates):
+                self._weights.add_bias(
+                    x, k, g.view(np.float32)[: len(x) * units].reshape(-1, units)
+                )
+            return
+        row = 0
+        lib, cast = library.lib, library.ffi.cast
+        for size in blocks(len(x)):
+            bound = workspace.blocks.get(size) or self._bind_block(workspace, size)
+            x_at = x.ctypes.data + row * x.strides[0]
+            lib.dnnl_memory_set_data_handle(bound["src"].handle, cast("void *", x_at))
+            if self._u8:
+                bound["src_scale"].data[:] = x_factor
+            for k, g in enumerate(gates):
+                place = g.ctypes.data + row * units * 4
+                lib.dnnl_memory_set_data_handle(bound[f"g{k}"].handle, cast("void *", place))
+                primitive, count, arguments = bound[k]
+                status = lib.dnnl_primitive_execute(primitive, workspace.stream, count, arguments)
+                library.check(status, "input product")
+            row += size
+
+    def _bind_block(self, workspace: _Workspace, size: int) -> dict[Any, Any]:
+        bound: dict[Any, Any] = {}
+        for k in range(self._spec.gates):
+            key = ("x", size, k)
+            primitive = self._cached(key, lambda: self._input_product(size))
+            names = {
+                name: self._weights.memory(name, "layer", k, primitive)
+                for name in primitive.numbers
+            }
+            for name in ("src", "src_scale"):
+                if name in names:
+                    names[name] = bound.setdefault(name, _moving(primitive.layouts[name], name))
+            names["dst"] = bound[f"g{k}"] = Memory(primitive.layouts["dst"])
+            names["scratchpad"] = Memory.empty(primitive.layouts["scratchpad"])
+            arguments = bound_arguments(self._library, primitive, names)
+            bound[k] = (primitive.handle, len(arguments), arguments)
+            bound["keep", k] = names
+        workspace.blocks[size] = bound
+        return bound
+
+    def _input_product(self, size: int) -> MatmulPrimitive:
+        p, spec = self._precision, self._spec
+        dims = (size, spec.input_size, spec.hidden_size)
+        return create_matmul(
+            self._library, dims, (p.data, p.weights, "f32"), bias=True, scaled=self._u8
+        )
+
+    def _step(self, workspace: _Workspace, rows: int) -> _Step:
+        step = workspace.steps.get(rows)
+        if step is None:
+            step = workspace.steps[rows] = self._bind_step(workspace, rows)
+        return step
+
+    def _bind_step(self, workspace: _Workspace, rows: int) -> _Step:
+        memories = {
+            name: Memory(layout, workspace.buffers[name] if name in workspace.buffers else None)
+            for name, layout in self._layouts(rows).items()
+        }
+        executions = []
+        for stage in self._program:
+            primitive = self._product(stage, rows)
+            names = {}
+            for name in primitive.numbers:
+                if name == "src":
+                    names[name] = memories[stage.source]
+                elif name == "dst":
+                    names[name] = memories[stage.out]
+                elif name == "scratchpad":
+                    names[name] = Memory.empty(primitive.layouts[name])
+                elif name in memories:
+                    names[name] = memories[name]
+                else:
+                    names[name] = self._weights.memory(name, "iter", stage.gate, primitive)
+            arguments = bound_arguments(self._library, primitive, names)
+            executions.append((primitive.handle, len(arguments), arguments))
+            memories.update({f"{stage.out}/{name}": memory for name, memory in names.items()})
+        moving = ["h", "h_next", *(f"g{k}" for k in range(self._spec.gates))]
+        return _Step(tuple(executions), tuple(memories[n].handle for n in moving), memories)
+
+    def _layouts(self, rows: int) -> dict[str, Descriptor]:
+        """The step's buffers, (rows, O) each."""
+        units = self._spec.hidden_size
+
+        def plain(dtype: str) -> Descriptor:
+            return Descriptor.tagged(self._library, (rows, units), dtype, "ab")
+
+        out = {"h": plain(self._precision.data), "h_next": plain(self._precision.data)}
+        for k in range(self._spec.gates):
+            out[f"g{k}"] = plain("f32")
+        for stage in self._program:
+            if stage.out != "h_next":
+                out[stage.out] = plain(self._precision.data if stage.out == "rh" else "f32")
+        return out
+
+    def _product(self, stage: Stage, rows: int) -> MatmulPrimitive:
+        def make() -> MatmulPrimitive:
+            layouts, p = self._layouts(rows), self._precision
+            operands = {op.operand: layouts[op.operand] for op in stage.chain if op.operand}
+            return create_matmul(
+                self._library,
+                (rows, self._spec.recurrent_size, self._spec.hidden_size),
+                (p.data, p.weights, layouts[stage.out].dtype),
+                bias=stage.bias,
+                chain=stage.chain,
+                operands=operands,
+                scaled=self._u8,
+            )
+
+        return self._cached((stage.out, rows), make)
+
+    def _cached(self, key: tuple[Any, ...], make: Any) -> MatmulPrimitive:
+        with self._lock:
+            found = self._products.get(key)
+            self._hits += found is not None
+            if found is None:
+                found = self._products[key] = make()
+            return found
+
+    def cache_info(self) -> tuple[int, int]:
+        """Products found, and made; the rounding of rows bounds their number."""
+        return self._hits, len(self._products)
+
+
+def _moving(layout: Descriptor, name: str) -> Memory:
+    return Memory(layout, np.empty(1, np.float32) if name == "src_scale" else None)
+
+
+def rounded(rows: int) -> int:
+    """Rows that a product is made for: few distinct numbers, little surplus."""
+    if rows <= 4:
+        return rows
+    grain = 4 if rows <= 64 else 16 if rows <= 256 else 64
+    return -(-rows // grain) * grain
+
+
+def blocks(rows: int) -> Iterator[int]:
+    """Cuts rows into whole blocks and powers of two."""
+    while rows:
+        size = min(BLOCK, 1 << (rows.bit_length() - 1))
+        yield size
+        rows -= size
+
+
+class _ChainWeights:
+    """Weights gate by gate, (K, O) each, with the update gate's sign turned; packed once."""
+
+    def __init__(self, library: Library, weights: RnnWeights, precision: Precision) -> None:
+        self._library, self._precision = library, precision
+        gru = weights.iter.shape[3] == 3
+        sign = np.ones((weights.iter.shape[3], 1), np.float32)
+        sign[0] = -1 if gru else 1
+        self.layer = None if weights.layer is None else weights.layer[0, 0] * sign
+        self._iter = weights.iter[0, 0] * sign
+        rows = weights.iter.shape[3]
+        bias = np.zeros((rows + 1, weights.iter.shape[4]), np.float32)
+        if weights.bias is not None:
+            bias[: weights.bias.shape[2]] = weights.bias[0, 0]
+        bias[:rows] *= sign
+        self._bias = bias
+        self._packed: list[tuple[tuple[str, str, int], Memory]] = []
+        self._lock = Lock()
+
+    def add_bias(self, x: Array, gate: int, out: Array) -> None:
+        """The share of an input that is projected already: its columns, with bias and sign."""
+        units = self._bias.shape[1]
+        np.multiply(x[:, gate * units : (gate + 1) * units], -1 if gate == 0 else 1, out=out)
+        out += self._bias[gate]
+
+    def memory(self, name: str, side: str, gate: int, primitive: MatmulPrimitive) -> Memory:
+        """The constant behind an argument: weights, bias, scales or zero point."""
+        key, layout = (name, side, gate), primitive.layouts[name]
+        with self._lock:
+            for held, memory in self._packed:
+                if held == key and memory.descriptor == layout:
+                    return memory
+            memory = self._make(name, side, gate, layout)
+            self._packed.append((key, memory))
+            return memory
+
+    def _make(self, name: str, side: str, gate: int, layout: Descriptor) -> Memory:
+        if name == "bias":
+            row = len(self._bias) - 1 if side == "iter" else gate
+            return Memory(layout, np.ascontiguousarray(self._bias[row]))
+        if name == "src_zero_point":
+            return Memory(layout, np.array([128], np.int32))
+        if name in ("src", "dst", "scratchpad"):
+            return Memory(layout)
+        if name == "src_scale":
+            return Memory(layout, np.array([1 / 127], np.float32))
+        whole = self._iter if side == "iter" or self.layer is None else self.layer
+        array = np.ascontiguousarray(whole[:, gate])
+        scale = np.abs(array).max(axis=0) / 127
+        scale[scale == 0] = 1
+        if name == "weights_scale":
+            return Memory(layout, scale.astype(np.float32))
+        kind = "f32"
+        if self._precision.weights == "s8":
+            kind, array = "s8", np.rint(array / scale).astype(np.int8)
+        plain = Memory(Descriptor.tagged(self._library, array.shape, kind, "ab"), array)
+        return reordered(plain, layout)
