@@ -162,17 +162,15 @@ class OneDnnLayer:
         attention: Array | None,
     ) -> Array:
         """Both directions of a layer, side by side: (W, D*O)."""
-        width, library = self.spec.recurrent_size, self._library
+        width = self.spec.recurrent_size
         out = np.empty((len(sides[0]), width * len(row)), stored(row[0].precision.out))
         for d, family in enumerate(row):
-            executor, x, factor = family.take(sides[d])
-            begin = family.states([s[layer, d] for s in initial])
-            ends = [s.copy() for s in begin]
             y = out[:, d * width : (d + 1) * width]
-            executor.run(x, y, packing, begin, ends, attention, factor)
-            kinds = (family.precision.data, family.precision.cell)
-            for state, end, kind in zip(final, ends, kinds, strict=False):
-                state[layer, d] = widened(library, end, kind, family.scale)
+            begin = [s[layer, d] for s in initial]
+            backwards = d == 1 or self.spec.direction == "right2left"
+            ends = family.run(sides[d], y, packing, begin, attention, backwards)
+            for state, end in zip(final, ends, strict=True):
+                state[layer, d, : len(end)] = end  # the others keep their initial state
         return out
 
     def _handed_on(self, out: Array, dtype: str, last: bool) -> list[Array]:

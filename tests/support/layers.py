@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from onernn import Cell, Ragged, RnnSpec, RnnWeights
 
@@ -53,4 +54,19 @@ def words(value: Any) -> np.ndarray:
     return value.data if isinstance(value, Ragged) else value
 
 
-CELLS = list(Cell)
+DIRECTIONS: list[Any] = [
+    "left2right",
+    "right2left",
+    "bidirectional_concat",
+    "bidirectional_sum",
+]
+LSTMS = [{}, {"peephole": True}, {"projection_size": 2}, {"projection_size": 2, "peephole": True}]
+CELLS = [(cell, {}) for cell in Cell if cell is not Cell.LSTM] + [(Cell.LSTM, kw) for kw in LSTMS]
+LENGTHS = st.lists(st.integers(0, 20), min_size=1, max_size=6)
+
+
+def attention_for(spec: RnnSpec, x: Ragged, seed: int) -> Ragged | None:
+    if not spec.cell.has_attention:
+        return None
+    scale = np.random.default_rng(seed).uniform(0, 1, (len(x.data), 1))
+    return x.with_data(scale.astype(np.float32))

@@ -7,16 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.checking import check_layer
-from support.layers import random_ragged, random_state, random_weights, words
+from support.layers import (
+    CELLS,
+    DIRECTIONS,
+    LENGTHS,
+    attention_for,
+    random_ragged,
+    random_state,
+    random_weights,
+    words,
+)
 
 from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.backend import open_backend
 
 BACKENDS = ["reference", "onednn"]
-DIRECTIONS = ["left2right", "right2left", "bidirectional_concat", "bidirectional_sum"]
-LSTMS = [{}, {"peephole": True}, {"projection_size": 2}, {"projection_size": 2, "peephole": True}]
-CELLS = [(cell, {}) for cell in Cell if cell is not Cell.LSTM] + [(Cell.LSTM, kw) for kw in LSTMS]
-LENGTHS = st.lists(st.integers(0, 20), min_size=1, max_size=6)
 
 
 @st.composite
@@ -31,13 +36,6 @@ def layers(draw: st.DrawFn) -> tuple[RnnSpec, list[RnnWeights]]:
         **more,
     )
     return spec, random_weights(spec, draw(st.integers(0, 99)))
-
-
-def attention_for(spec: RnnSpec, x: Ragged, seed: int) -> Ragged | None:
-    if not spec.cell.has_attention:
-        return None
-    scale = np.random.default_rng(seed).uniform(0, 1, (len(x.data), 1))
-    return x.with_data(scale.astype(np.float32))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
