@@ -39,18 +39,18 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "elu": lambda a, alpha: np.where(a < 0, alpha * np.expm1(np.minimum(a, 0)), a),
 }
 
-DEFAULTS: Mapping[str, tuple[float, ...]] = MappingProxyType(
+DEFAULTS: Mapping[str, tuple[float | None, ...]] = MappingProxyType(
     {
         **dict.fromkeys(("sigmoid", "tanh", "relu", "identity", "softsign", "softplus"), ()),
-        "affine": (1.0, 0.0),
+        "affine": (None, None),
         "leakyrelu": (0.01,),
         "thresholdedrelu": (1.0,),
-        "scaledtanh": (1.0, 1.0),
+        "scaledtanh": (None, None),
         "hardsigmoid": (0.2, 0.5),
         "elu": (1.0,),
     }
 )
-"""alpha and beta of each function that has them, where they are not given."""
+"""alpha and beta of each function that has them, where they are not given; None: they must be."""
 
 
 def function(activation: Activation) -> Function:
@@ -58,7 +58,7 @@ def function(activation: Activation) -> Function:
 
     Formulas: ONNX operator specification, RNN, attribute ``activations``; defaults of alpha and
     beta: those of the ONNX operators of the same names. Raises `UnsupportedError` for a name that
-    is not listed there, or a number that the function does not take.
+    is not listed there, and for a number that the function does not take, or lacks.
     """
     name, *given = activation
     if name not in _FUNCTIONS:
@@ -67,5 +67,7 @@ def function(activation: Activation) -> Function:
     if any(number is not None for number in given[len(default) :]):
         raise UnsupportedError(f"activation {activation}: {name} takes {len(default)} numbers")
     numbers = [d if g is None else g for d, g in zip(default, given, strict=False)]
+    if None in numbers:
+        raise UnsupportedError(f"activation {activation}: {name} has no default alpha and beta")
     # Numbers in the dtype of a: Python's would make a float64 of a scalar under NumPy 1.
     return lambda a: compute(a, *map(a.dtype.type, numbers)) if numbers else compute(a)

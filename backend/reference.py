@@ -137,7 +137,7 @@ class ReferenceLayer:
             p = weights.peephole[0, 0].astype(self._dtype)
         i, f, g, o = (a + h @ w_iter[:, k] for k, a in enumerate(from_x))
         i = gate(self._clip(i + p[0] * c))
-        f = gate(self._clip(f + p[1] * c))
+        f = 1 - i if self.spec.input_forget else gate(self._clip(f + p[1] * c))
         c = f * c + i * candidate(self._clip(g))
         if self.spec.cell_clip is not None:
             c = np.clip(c, *self.spec.cell_clip)

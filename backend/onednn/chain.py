@@ -16,7 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.matmul import MatmulPrimitive, PostOp, bound_arguments, create_matmul
+from onernn.backend.onednn.matmul import (
+    MatmulPrimitive,
+    PostOp,
+    bound_arguments,
+    create_matmul,
+    create_tanh,
+)
 from onernn.backend.onednn.memory import Descriptor, Memory, aligned, new_stream, reordered
 from onernn.backend.onednn.numbers import Precision
 from onernn.core.arrays import Array
@@ -30,11 +36,11 @@ BLOCK = 256
 
 
 class Stage(NamedTuple):
-    """``out = chain(source @ U[gate])``, buffers by name."""
+    """``out = chain(source @ U[gate])``, or tanh(source) without a gate; buffers by name."""
 
     out: str
     source: str
-    gate: int
+    gate: int | None
     chain: tuple[PostOp, ...]
     bias: bool = False  # the row u' of LBR cells, inside r * (...)
 
@@ -67,6 +73,14 @@ def program(cell: Cell, dtype: str) -> tuple[Stage, ...]:
             update,
             Stage("rh", "h", 1, (_add("g1"), _LOGISTIC, _mul("h"))),
             Stage("h_next", "rh", 2, (_add("g2"), _TANH, *_MIX)),
+        )
+    if cell is Cell.LSTM and dtype != "u8":
+        return (
+            Stage("i", "h", 0, (_add("g0"), _LOGISTIC)),
+            Stage("fc", "h", 1, (_add("g1"), _LOGISTIC, _mul("c"))),
+            Stage("c", "h", 2, (_add("g2"), _TANH, _mul("i"), _add("fc"))),
+            Stage("tanh_c", "c", None, ()),
+            Stage("h_next", "h", 3, (_add("g3"), _LOGISTIC, _mul("tanh_c"))),
         )
     return ()
 
@@ -150,7 +164,7 @@ class ChainDirection:
         final: list[Array],
         x_factor: float,
     ) -> None:
-        words, (h0,) = len(x), initial
+        words, (h0, *c0) = len(x), initial
         width, units = self._spec.recurrent_size, self._spec.hidden_size
         sentences = int(packing.batch_sizes[0]) if words else 0
         slack = rounded(sentences)
@@ -165,18 +179,28 @@ class ChainDirection:
                 workspace.buffer(stage.out, slack * units * 4)
         rows = h.view(h0.dtype)[: (sentences + words + slack) * width].reshape(-1, width)
         rows[:sentences] = h0[:sentences]
+        c = (
+            workspace.buffers["c"].view(np.float32)[: slack * units].reshape(-1, units)
+            if c0
+            else None
+        )
+        if c is not None:
+            c[:sentences] = c0[0][:sentences]
         if self._backwards:
             x = np.take(x, packing.flip, axis=0)
         self._project(workspace, x, gates, x_factor)
         before, h_at = h.ctypes.data, h.ctypes.data + sentences * row_bytes
         at = [g.ctypes.data for g in gates]
-        for start, batch in zip(
-            packing.step_offsets.tolist(), packing.batch_sizes.tolist(), strict=False
+        sizes = packing.batch_sizes.tolist()
+        for start, batch, left in zip(
+            packing.step_offsets.tolist(), sizes, [*sizes[1:], 0], strict=False
         ):
             here = h_at + start * row_bytes
             step = self._step(workspace, rounded(batch))
             self._execute(workspace, step, (before, here, *(a + start * units * 4 for a in at)))
             before = here
+            if c is not None and left < batch:  # surplus rows of the next step would overwrite them
+                final[1][left:batch] = c[left:batch]
         outputs = rows[sentences : sentences + words]
         if self._backwards:
             y[:] = np.take(outputs, packing.flip, axis=0)
@@ -271,7 +295,7 @@ class ChainDirection:
                     names[name] = Memory.empty(primitive.layouts[name])
                 elif name in memories:
                     names[name] = memories[name]
-                else:
+                elif stage.gate is not None:
                     names[name] = self._weights.memory(name, "iter", stage.gate, primitive)
             arguments = bound_arguments(self._library, primitive, names)
             executions.append((primitive.handle, len(arguments), arguments))
@@ -297,6 +321,8 @@ class ChainDirection:
     def _product(self, stage: Stage, rows: int) -> MatmulPrimitive:
         def make() -> MatmulPrimitive:
             layouts, p = self._layouts(rows), self._precision
+            if stage.gate is None:
+                return create_tanh(self._library, (rows, self._spec.hidden_size), "f32")
             operands = {op.operand: layouts[op.operand] for op in stage.chain if op.operand}
             return create_matmul(
                 self._library,
@@ -348,16 +374,16 @@ class _ChainWeights:
 
     def __init__(self, library: Library, weights: RnnWeights, precision: Precision) -> None:
         self._library, self._precision = library, precision
-        gru = weights.iter.shape[3] == 3
-        sign = np.ones((weights.iter.shape[3], 1), np.float32)
-        sign[0] = -1 if gru else 1
+        gates = weights.iter.shape[3]
+        sign = np.ones((gates, 1), np.float32)
+        sign[0] = -1 if gates == 3 else 1  # the update gate of GRUs
+        self._sign = sign
         self.layer = None if weights.layer is None else weights.layer[0, 0] * sign
         self._iter = weights.iter[0, 0] * sign
-        rows = weights.iter.shape[3]
-        bias = np.zeros((rows + 1, weights.iter.shape[4]), np.float32)
+        bias = np.zeros((gates + 1, weights.iter.shape[4]), np.float32)
         if weights.bias is not None:
             bias[: weights.bias.shape[2]] = weights.bias[0, 0]
-        bias[:rows] *= sign
+        bias[:gates] *= sign
         self._bias = bias
         self._packed: list[tuple[tuple[str, str, int], Memory]] = []
         self._lock = Lock()
@@ -365,7 +391,7 @@ class _ChainWeights:
     def add_bias(self, x: Array, gate: int, out: Array) -> None:
         """The share of an input that is projected already: its columns, with bias and sign."""
         units = self._bias.shape[1]
-        np.multiply(x[:, gate * units : (gate + 1) * units], -1 if gate == 0 else 1, out=out)
+        np.multiply(x[:, gate * units : (gate + 1) * units], self._sign[gate], out=out)
         out += self._bias[gate]
 
     def memory(self, name: str, side: str, gate: int, primitive: MatmulPrimitive) -> Memory:

@@ -1,27 +1,102 @@
-"""A layer's direction for whatever input comes: as it is, narrowed, or scaled to fit into u8."""
+"""A layer's direction for whatever batch comes: which executor runs it, in which numbers."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 from threading import Lock
-from typing import NamedTuple
+from typing import Protocol
 
 import numpy as np
 
 from onernn.backend.onednn.chain import ChainDirection, program
+from onernn.backend.onednn.choosing import prefers_chain, rules_for
 from onernn.backend.onednn.direction import Direction
 from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.numbers import PRECISIONS, UNIT, Scale, narrowed, widened
+from onernn.backend.onednn.numbers import PRECISIONS, UNIT, Precision, Scale, narrowed, widened
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.ragged import Packing
-from onernn.core.spec import RnnSpec
+from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights
 
 Executor = Direction | ChainDirection
 
-_LARGEST_EXPONENT = 15
+
+class Family(Protocol):
+    """One layer and direction, ready for any batch; shared between threads."""
+
+    precision: Precision
+    kernel: str
+
+    def run(
+        self,
+        words: Array,
+        y: Array,
+        packing: Packing,
+        initial: list[Array],
+        attention: Array | None,
+    ) -> list[Array]:
+        """Runs words (W, I), float32 or what the layer before gave, into y (W, O).
+
+        ``initial``: float32 (N, O), sorted. Gives the final states of the sentences that have
+        words, float32 (n, O), sorted.
+        """
+
+    def cache_info(self) -> tuple[int, int]:
+        """Primitives found, and made."""
+
+
+class FloatFamily:
+    """f32, bf16 and f16: an RNN primitive, or a chain of products where that is faster."""
+
+    def __init__(self, library: Library, spec: RnnSpec, weights: RnnWeights, dtype: str) -> None:
+        self._library, self._dtype = library, dtype
+        self._arguments = (library, spec, weights, PRECISIONS[dtype])
+        self._spec, self.precision = spec, PRECISIONS[dtype]
+        # The primitive would multiply an input that is projected already by the identity.
+        self._projected = weights.layer is None and bool(program(spec.cell, dtype))
+        self._primitive = None if self._projected else Direction(*self._arguments)
+        self._chain = ChainDirection(*self._arguments) if self._projected else None
+        self._lock = Lock()
+        executor = self._chain or self._primitive
+        self.kernel = executor.kernel if executor else ""
+        if self._primitive and rules_for(spec, dtype, library.effective_isa):
+            self.kernel += " or a chain of matmul"
+
+    def run(
+        self,
+        words: Array,
+        y: Array,
+        packing: Packing,
+        initial: list[Array],
+        attention: Array | None,
+    ) -> list[Array]:
+        library, precision = self._library, self.precision
+        if words.dtype == np.float32 and not self._projected:
+            words = narrowed(library, words, precision.data)
+        h, *c = initial
+        begin = [narrowed(library, h, precision.data)]
+        begin += [narrowed(library, s, precision.cell) for s in c]
+        ends = [s.copy() for s in begin]
+        self._executor(packing).run(words, y, packing, begin, ends, attention)
+        kinds, running = (precision.data, precision.cell), len(packing.last)
+        return [
+            widened(library, end[:running], kind) for end, kind in zip(ends, kinds, strict=False)
+        ]
+
+    def _executor(self, packing: Packing) -> Executor:
+        chained = prefers_chain(self._spec, self._dtype, self._library.effective_isa, packing)
+        if self._primitive is not None and not chained:
+            return self._primitive
+        with self._lock:
+            if self._chain is None:
+                self._chain = ChainDirection(*self._arguments)
+            return self._chain
+
+    def cache_info(self) -> tuple[int, int]:
+        counts = [e.cache_info() for e in (self._primitive, self._chain) if e]
+        return sum(hits for hits, _ in counts), sum(misses for _, misses in counts)
 
 
 class U8Options:
@@ -40,44 +115,29 @@ class U8Options:
         self.fixed = None if data_scale is None else Scale(data_scale, data_shift)
 
 
-class Taken(NamedTuple):
-    """Who runs an input, the input as it wants it, and what a step of u8 data is worth."""
-
-    executor: Executor
-    x: Array
-    x_factor: float
+_LARGEST_EXPONENT = 15
 
 
-class Family:
-    """The executors that serve one layer and direction; just one, but for u8 primitives."""
+def _largest(name: str, array: Array, most: float) -> float:
+    found = float(np.abs(array).max(initial=0))
+    if not found <= most:
+        raise UnsupportedError(f"{name}: u8 holds values in [-{most:g}, {most:g}], got {found}")
+    return found
+
+
+class U8ChainFamily:
+    """u8 data through products: LBR_GRU, which the RNN primitive does not have in u8."""
 
     def __init__(
-        self,
-        library: Library,
-        spec: RnnSpec,
-        weights: RnnWeights,
-        dtype: str,
-        options: U8Options | None,
+        self, library: Library, spec: RnnSpec, weights: RnnWeights, options: U8Options
     ) -> None:
-        self.library, self._spec, self._weights = library, spec, weights
-        self._options, self._projected = options, weights.layer is None
-        self.precision = PRECISIONS[dtype]
-        # The primitive has no u8 LBR_GRU, and multiplies an input that is projected already.
-        chained = bool(program(spec.cell, dtype)) and (self._projected or dtype == "u8")
-        self._kind = ChainDirection if chained else Direction
-        if chained:
-            self.precision = self.precision._replace(out=self.precision.data)
-        # |o * tanh(c)| <= 1; a projection may add up to its columns' magnitudes, but rarely does.
-        self.bounds = [1.0]
-        if options is not None and weights.projection is not None:
-            worst = float(np.abs(weights.projection).sum(axis=2).max())
-            while self.bounds[-1] < worst:
-                self.bounds.append(2 * self.bounds[-1])
-        if options and options.fixed and chained and options.fixed.shift != UNIT.shift:
+        self._library, self._fixed = library, options.fixed
+        self._projected = weights.layer is None
+        if options.fixed and options.fixed.shift != UNIT.shift:
             raise UnsupportedError(f"u8 {spec.cell.name} runs with data_shift {UNIT.shift:g}")
-        self._made: dict[tuple[float, int], Executor] = {}
-        self._lock = Lock()
-        self.first = self._get(1.0, 0)
+        self.precision = PRECISIONS["u8"]._replace(out="u8")
+        self._chain = ChainDirection(library, spec, weights, self.precision)
+        self.kernel = self._chain.kernel
 
     def run(
         self,
@@ -86,87 +146,106 @@ class Family:
         packing: Packing,
         initial: list[Array],
         attention: Array | None,
-        backwards: bool,
     ) -> list[Array]:
-        """Runs words (W, I) into y (W, O); float32 states in, final ones of running sentences out.
-
-        u8 states are exact to a step of bound/127; where an output reaches the bound it may have
-        been cut off, and the run is repeated under twice the bound.
-        """
-        for bound in self.bounds:
-            scale = self._scale(bound)
-            if self._options is None:
-                executor, x, factor = self._taken(words)
-            else:
-                largest = float(np.abs(initial[0]).max(initial=0))
-                if not largest <= bound:
-                    continue
-                executor, x, factor = self._taken_u8(words, bound)
-            h, *c = initial
-            begin = [narrowed(self.library, h, self.precision.data, scale)]
-            begin += [narrowed(self.library, s, self.precision.cell) for s in c]
-            ends = [s.copy() for s in begin]
-            executor.run(x, y, packing, begin, ends, attention, factor)
-            if bound is self.bounds[-1] or np.abs(y).max(initial=0) < bound * 126.5 / 127:
-                break
-        else:
-            raise UnsupportedError(
-                f"state h: u8 holds [-{self.bounds[-1]:g}, {self.bounds[-1]:g}], got {largest}"
-            )
-        running = len(packing.last)
-        kinds = (self.precision.data, self.precision.cell)
-        final = [
-            widened(self.library, end[:running], kind, scale)
-            for end, kind in zip(ends, kinds, strict=False)
-        ]
-        if self._options is not None and self.precision.out == "f32":  # finer than the u8 state
-            final[0] = y[:running] if backwards else y[packing.last]
-        return final
-
-    def _taken(self, words: Array) -> Taken:
+        scale = UNIT  # of the layer before, whose states are u8 already
         if words.dtype == np.float32 and not self._projected:
-            words = narrowed(self.library, words, self.precision.data)
-        return Taken(self.first, words, 1.0)
+            most = _largest("x", words, 2.0**_LARGEST_EXPONENT)
+            scale = self._fixed or Scale(UNIT.factor / (most or 1.0), UNIT.shift)
+            words = narrowed(self._library, words, "u8", scale)
+        _largest("state h", initial[0], 1.0)
+        begin = narrowed(self._library, initial[0], "u8")
+        end = begin.copy()
+        self._chain.run(words, y, packing, [begin], [end], attention, 1 / scale.factor)
+        return [widened(self._library, end[: len(packing.last)], "u8")]
 
-    def _taken_u8(self, words: Array, bound: float) -> Taken:
-        if words.dtype == np.uint8:  # states of the layer before
-            return Taken(self.first, words, 1 / UNIT.factor)
-        if self._projected:
-            return Taken(self.first, words, 1.0)
-        largest = float(np.abs(words).max(initial=0))
-        if not largest < 2**_LARGEST_EXPONENT:
-            raise UnsupportedError(
-                f"x: u8 takes finite values below {2**_LARGEST_EXPONENT}, got {largest}"
-            )
-        fixed = self._options.fixed if self._options else None
-        if self._kind is ChainDirection:
-            scale = fixed or Scale(UNIT.factor / (largest or 1.0), UNIT.shift)
-            x = narrowed(self.library, words, "u8", scale)
-            return Taken(self.first, x, 1 / scale.factor)
-        over = largest / bound
-        exponent = math.ceil(math.log2(over)) if over > 1 and not fixed else 0
-        x = narrowed(self.library, words * np.float32(0.5**exponent), "u8", self._scale(bound))
-        return Taken(self._get(bound, exponent), x, 1.0)
+    def cache_info(self) -> tuple[int, int]:
+        return self._chain.cache_info()
+
+
+class U8Family:
+    """u8 data through RNN primitives, one for each power of two that inputs are scaled by.
+
+    States are exact to a step of bound/127. |o * tanh(c)| <= 1 is the bound; a projection may add
+    up to its columns' magnitudes, but rarely does: where an output reaches the bound it may have
+    been cut off, and the run is repeated under twice the bound.
+    """
+
+    def __init__(
+        self, library: Library, spec: RnnSpec, weights: RnnWeights, options: U8Options
+    ) -> None:
+        self._library, self._spec, self._weights = library, spec, weights
+        self._options, self.precision = options, PRECISIONS["u8"]
+        self._bounds = [1.0]
+        if weights.projection is not None:
+            worst = float(np.abs(weights.projection).sum(axis=2).max())
+            while self._bounds[-1] < worst:
+                self._bounds.append(2 * self._bounds[-1])
+        self._made: dict[tuple[float, int], Direction] = {}
+        self._lock = Lock()
+        self.kernel = self._direction(1.0, 0).kernel
+
+    def run(
+        self,
+        words: Array,
+        y: Array,
+        packing: Packing,
+        initial: list[Array],
+        attention: Array | None,
+    ) -> list[Array]:
+        h, *c = initial
+        largest_h = _largest("state h", h, self._bounds[-1])
+        largest_x = _largest("x", words, 2.0**_LARGEST_EXPONENT)
+        for bound in self._bounds:
+            if largest_h > bound:
+                continue
+            scale, over = self._scale(bound), largest_x / bound
+            scaled = over > 1 and not self._options.fixed
+            exponent = math.ceil(math.log2(over)) if scaled else 0
+            x = narrowed(self._library, words * np.float32(0.5**exponent), "u8", scale)
+            begin = [narrowed(self._library, h, "u8", scale), *(np.ascontiguousarray(s) for s in c)]
+            ends = [s.copy() for s in begin]
+            self._direction(bound, exponent).run(x, y, packing, begin, ends, attention)
+            if bound is self._bounds[-1] or np.abs(y).max(initial=0) < bound * 126.5 / 127:
+                break
+        # The output is float32, finer than the u8 state that went on.
+        backwards = self._spec.direction == "right2left"
+        running = len(packing.last)
+        last = y[:running] if backwards else y[packing.last]
+        return [last, *(end[:running] for end in ends[1:])]
 
     def _scale(self, bound: float) -> Scale:
-        fixed = self._options.fixed if self._options and self._kind is Direction else None
-        return fixed or Scale(UNIT.factor / bound, UNIT.shift)
+        return self._options.fixed or Scale(UNIT.factor / bound, UNIT.shift)
 
-    def _get(self, bound: float, exponent: int) -> Executor:
+    def _direction(self, bound: float, exponent: int) -> Direction:
         with self._lock:
             if (bound, exponent) not in self._made:
-                weights, u8 = self._weights, self._options
+                weights = self._weights
                 if exponent and weights.layer is not None:
                     weights = replace(weights, layer=weights.layer * np.float32(2.0**exponent))
-                arguments = (self.library, self._spec, weights, self.precision)
-                if self._kind is Direction and u8 is not None:
-                    made: Executor = Direction(*arguments, self._scale(bound), u8.per_channel)
-                else:
-                    made = self._kind(*arguments)
-                self._made[bound, exponent] = made
+                self._made[bound, exponent] = Direction(
+                    self._library,
+                    self._spec,
+                    weights,
+                    self.precision,
+                    self._scale(bound),
+                    self._options.per_channel,
+                )
             return self._made[bound, exponent]
 
     def cache_info(self) -> tuple[int, int]:
-        """Primitives found, and made."""
         counts = [made.cache_info() for made in self._made.values()]
         return sum(hits for hits, _ in counts), sum(misses for _, misses in counts)
+
+
+def new_family(
+    library: Library,
+    spec: RnnSpec,
+    weights: RnnWeights,
+    dtype: str,
+    options: U8Options | None,
+) -> Family:
+    """The family for a data type. Raises `UnsupportedError` where the library has no kernel."""
+    if options is None:
+        return FloatFamily(library, spec, weights, dtype)
+    kind = U8ChainFamily if spec.cell is Cell.LBR_GRU else U8Family
+    return kind(library, spec, weights, options)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from onernn.backend.checks import State, checked_input
-from onernn.backend.onednn.families import Family, U8Options
+from onernn.backend.onednn.families import Family, U8Options, new_family
 from onernn.backend.onednn.library import Library, load_library
 from onernn.backend.onednn.numbers import PRECISIONS, narrowed, stored, widened
 from onernn.backend.reference import ReferenceLayer
@@ -28,6 +28,8 @@ def refusal(spec: RnnSpec, weights: tuple[RnnWeights, ...], dtype: str) -> str:
         return "oneDNN's GRU keeps with its update gate, this one replaces"
     if spec.gate_clip is not None or spec.cell_clip is not None:
         return "oneDNN does not clip"
+    if spec.input_forget:
+        return "oneDNN's LSTM has a forget gate of its own"
     if weights[0].iter.dtype != np.float32:
         return f"oneDNN does not compute in {weights[0].iter.dtype}"
     if dtype == "u8":
@@ -104,13 +106,15 @@ class OneDnnLayer:
         with library.threads(threads):
             for weights in layers:
                 row = [
-                    Family(library, spec.one_layer(width, side), weights.part(0, d), dtype, options)
+                    new_family(
+                        library, spec.one_layer(width, side), weights.part(0, d), dtype, options
+                    )
                     for d, side in enumerate(directions)
                 ]
                 self._stack.append(row)
                 framework = spec.stacking == "framework"
                 width = spec.output_size if framework else spec.recurrent_size
-        kernels = dict.fromkeys(family.first.kernel for row in self._stack for family in row)
+        kernels = dict.fromkeys(family.kernel for row in self._stack for family in row)
         self.kernel = f"oneDNN {library.version} {', '.join(kernels)}"
 
     def run(
@@ -167,8 +171,7 @@ class OneDnnLayer:
         for d, family in enumerate(row):
             y = out[:, d * width : (d + 1) * width]
             begin = [s[layer, d] for s in initial]
-            backwards = d == 1 or self.spec.direction == "right2left"
-            ends = family.run(sides[d], y, packing, begin, attention, backwards)
+            ends = family.run(sides[d], y, packing, begin, attention)
             for state, end in zip(final, ends, strict=True):
                 state[layer, d, : len(end)] = end  # the others keep their initial state
         return out

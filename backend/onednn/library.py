@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class Library:
             name = self.ffi.string(self.lib.dnnl_status2str(status)).decode()
             raise LibraryError(f"{what}: oneDNN {self.version} returned '{name}'")
 
-    @property
+    @cached_property
     def effective_isa(self) -> str:
         """The instruction set of the kernels, such as avx512_core_amx."""
         name = self.lib.dnnl_cpu_isa2str(self.lib.dnnl_get_effective_cpu_isa())

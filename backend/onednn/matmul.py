@@ -96,6 +96,37 @@ def create_matmul(
     return MatmulPrimitive(primitive, kernel_name(library, described), layouts, numbers)
 
 
+def create_tanh(library: Library, dims: tuple[int, int], dtype: str) -> MatmulPrimitive:
+    """tanh of (M, N), elementwise; the shape of a product for whoever binds its arguments."""
+    lib, ffi = library.lib, library.ffi
+    layout = Descriptor.tagged(library, dims, dtype, "ab")
+    pd = ffi.new("dnnl_primitive_desc_t *")
+    status = lib.dnnl_eltwise_forward_primitive_desc_create(
+        pd,
+        library.engine,
+        lib.dnnl_forward_inference,
+        lib.dnnl_eltwise_tanh,
+        layout.handle,
+        layout.handle,
+        0.0,
+        0.0,
+        new_attributes(library, own_scratchpad=True),
+    )
+    library.check(status, f"tanh {dims}")
+    described = ffi.gc(pd[0], lib.dnnl_primitive_desc_destroy)
+    scratchpad = lib.dnnl_primitive_desc_query_md(described, lib.dnnl_query_scratchpad_md, 0)
+    return MatmulPrimitive(
+        new_primitive(library, described),
+        kernel_name(library, described),
+        {"src": layout, "dst": layout, "scratchpad": Descriptor.copied(library, scratchpad)},
+        {
+            "src": (lib.DNNL_ARG_SRC,),
+            "dst": (lib.DNNL_ARG_DST,),
+            "scratchpad": (lib.DNNL_ARG_SCRATCHPAD,),
+        },
+    )
+
+
 def _set_scales(
     library: Library,
     attributes: Any,

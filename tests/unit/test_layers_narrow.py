@@ -101,10 +101,10 @@ def test_u8_refuses_what_it_cannot_hold() -> None:
     for bad in (np.nan, np.inf):
         broken = x.with_data(x.data.copy())
         broken.data[1, 1] = bad
-        with pytest.raises(UnsupportedError, match="u8 takes finite values"):
+        with pytest.raises(UnsupportedError, match="x: u8 holds values in .*, got (nan|inf)"):
             layer.run(broken)
     state = tuple(np.full((1, 1, 1, 4), 1.5, np.float32) for _ in range(2))
-    with pytest.raises(UnsupportedError, match=r"state h: u8 holds \[-1, 1\], got 1.5"):
+    with pytest.raises(UnsupportedError, match=r"state h: u8 holds values in \[-1, 1\], got 1.5"):
         layer.run(x, state)
 
 
@@ -179,3 +179,17 @@ def test_equal_rectangles_run_dense_or_ragged_alike() -> None:
     y, _ = layer.run(dense)
     z, _ = layer.run(ragged)
     np.testing.assert_array_equal(y.swapaxes(0, 1).reshape(15, -1), words(z))
+
+
+@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_GRU])
+@pytest.mark.parametrize("direction", ["left2right", "right2left"])
+def test_where_a_chain_of_products_is_faster_it_gives_the_same(cell: Cell, direction: Any) -> None:
+    spec = RnnSpec(cell, 16, 512, direction=direction)
+    weights = random_weights(spec, 0)
+    layer = prepare(spec, weights, "f32")
+    assert "or a chain of matmul" in layer.kernel
+    x = random_ragged([9, 1, 0, 4, 4, 3], 16, 1)  # ragged: the chain
+    check_layer(layer, spec, weights, x, random_state(spec, 6, 0))
+    made = layer.cache_info()["misses"]
+    check_layer(layer, spec, weights, random_ragged([3, 3], 16, 2), random_state(spec, 2, 0))
+    assert layer.cache_info()["misses"] == made + 1  # a rectangle: one primitive
