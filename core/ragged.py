@@ -209,13 +209,33 @@ class Packing:
     def of(cls, offsets: Int64) -> Packing:
         lengths = np.diff(offsets)
         order = np.argsort(-lengths, kind="stable")
-        by_length = lengths[order]
-        steps = np.arange(by_length[0] if len(by_length) else 0)
-        batch_sizes = np.searchsorted(-by_length, -steps, side="left")
+        return cls._sorted(order, lengths[order], offsets[order])
+
+    @classmethod
+    def _sorted(cls, order: Int64, lengths: Int64, starts: Int64) -> Packing:
+        steps = np.arange(lengths[0] if len(lengths) else 0)
+        batch_sizes = np.searchsorted(-lengths, -steps, side="left")
         time = np.repeat(steps, batch_sizes)
         sentence = np.arange(len(time)) - np.repeat(_offsets(batch_sizes)[:-1], batch_sizes)
-        rows = offsets[order][sentence] + time
-        return cls(*map(frozen, (by_length, order, batch_sizes, rows)))
+        return cls(*map(frozen, (lengths, order, batch_sizes, starts[sentence] + time)))
+
+    def parts(self, count: int) -> tuple[Packing, ...]:
+        """The batch dealt out sentence by sentence into batches of nearly equal work.
+
+        ``rows`` and ``order`` of each still speak of the whole batch.
+        """
+        if count not in self._parts:
+            starts = np.zeros_like(self.order)
+            starts[: len(self.last)] = self.rows[: len(self.last)]
+            self._parts[count] = tuple(
+                self._sorted(self.order[p::count], self.lengths[p::count], starts[p::count])
+                for p in range(count)
+            )
+        return self._parts[count]
+
+    @cached_property
+    def _parts(self) -> dict[int, tuple[Packing, ...]]:
+        return {}
 
     @classmethod
     def rectangle(cls, time: int, batch: int) -> Packing:

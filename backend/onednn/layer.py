@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +13,7 @@ from onernn.backend.checks import State, checked_input
 from onernn.backend.onednn.families import Family, U8Options, new_family
 from onernn.backend.onednn.library import Library, load_library
 from onernn.backend.onednn.numbers import PRECISIONS, narrowed, stored, widened
+from onernn.backend.onednn.pool import run_all
 from onernn.backend.reference import ReferenceLayer
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
@@ -78,6 +82,21 @@ class OneDnnBackend:
         return ReferenceLayer(spec, layers, precise, why)
 
 
+LARGE = 512
+"""H from which on OpenMP splits a small batch's kernels."""
+
+LEAST_SHARE = 8
+"""Fewest sentences of a share: below that a product costs as much for half of them."""
+
+
+class _Job(NamedTuple):
+    """Some of a batch's sentences: where their words and they stand, and their packing."""
+
+    rows: Array | slice
+    sentences: Array | slice
+    packing: Packing
+
+
 class OneDnnLayer:
     """A layer or stack; every layer and direction is a primitive of its own.
 
@@ -97,25 +116,48 @@ class OneDnnLayer:
         options: U8Options | None = None,
     ) -> None:
         self.spec, self.dtype = spec, dtype
-        self._library, self._threads = library, threads
-        self._precision = PRECISIONS[dtype]
+        self._library, self._layers, self._options = library, tuple(layers), options
+        # Directions meet only at the end of a layer, shares of a batch only at the very end: a
+        # thread each beats OpenMP's barriers in every step (design/0013).
+        self._together = spec.directions if threads >= spec.directions else 1
+        self._sharing = 1 if spec.directions > 1 else threads
+        # Inside a kernel, OpenMP pays where each core can keep its part of large weights.
+        large = spec.hidden_size >= LARGE
+        self._threads = threads // self._together if large else 1
+        self._stacks: dict[int, list[list[Family]]] = {}
+        self._lock = Lock()
+        stack = self._stack(self._threads)
+        kernels = dict.fromkeys(family.kernel for row in stack for family in row)
+        self.kernel = f"oneDNN {library.version} {', '.join(kernels)}"
+
+    def _stack(self, threads: int) -> list[list[Family]]:
+        """Families for each layer and direction: kernels are made for a number of threads."""
+        with self._lock:
+            if threads not in self._stacks:
+                with self._library.threads(threads):
+                    self._stacks[threads] = self._new_stack()
+            return self._stacks[threads]
+
+    def _new_stack(self) -> list[list[Family]]:
+        spec, width = self.spec, self.spec.input_size
         both: tuple[Direction, ...] = ("left2right", "right2left")
         directions = both if spec.directions == 2 else (spec.direction,)
-        width = spec.input_size
-        self._stack: list[list[Family]] = []
-        with library.threads(threads):
-            for weights in layers:
-                row = [
-                    new_family(
-                        library, spec.one_layer(width, side), weights.part(0, d), dtype, options
-                    )
-                    for d, side in enumerate(directions)
-                ]
-                self._stack.append(row)
-                framework = spec.stacking == "framework"
-                width = spec.output_size if framework else spec.recurrent_size
-        kernels = dict.fromkeys(family.kernel for row in self._stack for family in row)
-        self.kernel = f"oneDNN {library.version} {', '.join(kernels)}"
+        stack: list[list[Family]] = []
+        for weights in self._layers:
+            row = [
+                new_family(
+                    self._library,
+                    spec.one_layer(width, side),
+                    weights.part(0, d),
+                    self.dtype,
+                    self._options,
+                )
+                for d, side in enumerate(directions)
+            ]
+            stack.append(row)
+            framework = spec.stacking == "framework"
+            width = spec.output_size if framework else spec.recurrent_size
+        return stack
 
     def run(
         self,
@@ -125,33 +167,72 @@ class OneDnnLayer:
     ) -> tuple[Ragged | Array, State]:
         """See `PreparedLayer.run`."""
         x, initial, attention = checked_input(self.spec, x, state, attention, np.dtype(np.float32))
-        scale = None if attention is None else data_of(attention)
-        if isinstance(x, Ragged):
-            packing = x.packing
-            scale = None if scale is None else packing.pack(scale)
-            sorted_states = [s[:, :, packing.order] for s in initial]
-            packed, final = self._run_stack(packing.pack(x.data), packing, sorted_states, scale)
-            back = tuple(s[:, :, packing.unsort] for s in final)
-            return x.with_data(packing.unpack(packed)), back
-        t, n, channels = x.shape
-        words = np.ascontiguousarray(x).reshape(t * n, channels)
-        scale = None if scale is None else np.ascontiguousarray(scale).reshape(t * n, 1)
-        out, final = self._run_stack(words, Packing.rectangle(t, n), list(initial), scale)
-        return out.reshape(t, n, out.shape[-1]), tuple(final)
+        words = data_of(x)
+        flat = np.ascontiguousarray(words).reshape(-1, words.shape[-1])
+        scale = None if attention is None else data_of(attention).reshape(-1, 1)
+        jobs = (
+            self._ragged_jobs(x.packing)
+            if isinstance(x, Ragged)
+            else self._dense_jobs(*x.shape[:2])
+        )
+        out = np.empty((len(flat), self.spec.output_size), np.float32)
+        final = tuple(s.copy() for s in initial)
+
+        threads = 1 if len(jobs) > 1 else self._threads
+        stack = self._stack(threads)
+
+        def run_job(job: _Job) -> None:
+            begin = [np.ascontiguousarray(s[:, :, job.sentences]) for s in initial]
+            share = None if scale is None else scale[job.rows]
+            out[job.rows], ends = self._run_stack(
+                stack, flat[job.rows], job.packing, begin, share, threads
+            )
+            for state, end in zip(final, ends, strict=True):
+                state[:, :, job.sentences] = end
+
+        run_all([partial(run_job, job) for job in jobs])
+        y = out.reshape(*words.shape[:-1], self.spec.output_size)
+        return (x.with_data(y) if isinstance(x, Ragged) else y), final
+
+    def _ragged_jobs(self, packing: Packing) -> list[_Job]:
+        shares = self._shares(len(packing.last))
+        parts = packing.parts(shares) if shares > 1 else (packing,)
+        return [_Job(part.rows, part.order, part) for part in parts]
+
+    def _dense_jobs(self, time: int, batch: int) -> list[_Job]:
+        shares = self._shares(batch if time else 0)
+        if shares == 1:
+            return [_Job(slice(None), slice(None), Packing.rectangle(time, batch))]
+        jobs = []
+        for share in range(shares):
+            sentences = np.arange(share, batch, shares)
+            rows = (np.arange(time)[:, None] * batch + sentences).reshape(-1)
+            jobs.append(_Job(rows, sentences, Packing.rectangle(time, len(sentences))))
+        return jobs
+
+    def _shares(self, sentences: int) -> int:
+        """Into how many batches, a thread each, the sentences are dealt out."""
+        return self._sharing if sentences >= LEAST_SHARE * self._sharing else 1
 
     def _run_stack(
-        self, words: Array, packing: Packing, initial: list[Array], attention: Array | None
+        self,
+        stack: list[list[Family]],
+        words: Array,
+        packing: Packing,
+        initial: list[Array],
+        attention: Array | None,
+        threads: int,
     ) -> tuple[Array, list[Array]]:
         """float32 in and out, rows and states in packed order."""
-        final = [np.array(s, order="C") for s in initial]
+        final = [s.copy() for s in initial]
         library = self._library
-        with library.threads(self._threads):
+        with library.threads(threads):
             if attention is not None:
                 attention = narrowed(library, attention, PRECISIONS[self.dtype].data)
             sides = [words] * self.spec.directions
-            for layer, row in enumerate(self._stack):
+            for layer, row in enumerate(stack):
                 out = self._run_layer(layer, row, sides, packing, initial, final, attention)
-                sides = self._handed_on(out, row[0].precision.out, last=row is self._stack[-1])
+                sides = self._handed_on(out, row[0].precision.out, last=row is stack[-1])
             kind = row[0].precision.out if sides[0].dtype != np.float32 else "f32"
             return widened(library, sides[0], kind), final
 
@@ -168,12 +249,23 @@ class OneDnnLayer:
         """Both directions of a layer, side by side: (W, D*O)."""
         width = self.spec.recurrent_size
         out = np.empty((len(sides[0]), width * len(row)), stored(row[0].precision.out))
-        for d, family in enumerate(row):
+
+        def run_direction(d: int) -> None:
             y = out[:, d * width : (d + 1) * width]
             begin = [s[layer, d] for s in initial]
-            ends = family.run(sides[d], y, packing, begin, attention)
+            ends = row[d].run(sides[d], y, packing, begin, attention)
             for state, end in zip(final, ends, strict=True):
                 state[layer, d, : len(end)] = end  # the others keep their initial state
+
+        def run_apart(d: int) -> None:
+            with self._library.threads(self._threads):
+                run_direction(d)
+
+        if self._together > 1:
+            run_all([partial(run_apart, d) for d in range(len(row))])
+        else:
+            for d in range(len(row)):
+                run_direction(d)
         return out
 
     def _handed_on(self, out: Array, dtype: str, last: bool) -> list[Array]:
@@ -190,6 +282,7 @@ class OneDnnLayer:
 
     def cache_info(self) -> dict[str, int]:
         """Primitives found and made so far, over all layers and directions."""
-        counts = [family.cache_info() for row in self._stack for family in row]
+        stacks = list(self._stacks.values())
+        counts = [family.cache_info() for stack in stacks for row in stack for family in row]
         hits, misses = np.sum(counts, axis=0)
         return {"hits": int(hits), "misses": int(misses)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -159,3 +161,37 @@ def test_wrong_arguments_are_refused_by_name(backend: str, arguments: list, mess
     layer = open_backend(backend).prepare(spec, random_weights(spec, 0))
     with pytest.raises(ShapeError, match=message):
         layer.run(*arguments)
+
+
+@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LSTM])
+def test_one_thread_or_two_give_the_same(cell: Cell) -> None:
+    spec = RnnSpec(cell, 12, 16, layers=2, direction="bidirectional_concat")
+    weights = random_weights(spec, 0)
+    x = random_ragged([5, 0, 12, 7], 12, 1)
+    state = random_state(spec, 4, 2)
+    for threads in (1, 2, 3):
+        layer = open_backend("onednn", threads=threads).prepare(spec, weights)
+        check_layer(layer, spec, weights, x, state)
+
+
+def test_an_error_in_one_of_two_directions_reaches_the_caller() -> None:
+    spec = RnnSpec(Cell.GRU, 8, 8, direction="bidirectional_concat")
+    layer = open_backend("onednn", threads=2).prepare(spec, random_weights(spec, 0), dtype="u8")
+    state = np.zeros((1, 2, 1, 8), np.float32)
+    state[0, 1] = 2
+    with pytest.raises(UnsupportedError, match="state h: u8 holds"):
+        layer.run(random_ragged([3], 8, 0), (state,))
+
+
+@pytest.mark.parametrize("direction", ["left2right", "right2left"])
+@pytest.mark.parametrize("dense", [True, False])
+def test_a_batch_dealt_out_to_threads_comes_back_in_order(direction: Any, dense: bool) -> None:
+    spec = RnnSpec(Cell.LSTM, 5, 6, layers=2, direction=direction)
+    weights = random_weights(spec, 0)
+    rng = np.random.default_rng(0)
+    x: Any = random_ragged(rng.integers(0, 9, 40).tolist(), 5, 1)
+    if dense:
+        x = rng.uniform(-2, 2, (7, 40, 5)).astype(np.float32)
+    for threads in (2, 3):
+        layer = open_backend("onednn", threads=threads).prepare(spec, weights)
+        check_layer(layer, spec, weights, x, random_state(spec, 40, 2))

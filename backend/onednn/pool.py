@@ -1,0 +1,45 @@
+"""Worker threads for executions that need no barrier between them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Lock
+
+_lock = Lock()
+_pool: ThreadPoolExecutor | None = None
+
+
+def run_all(tasks: Sequence[Callable[[], None]]) -> None:
+    """Runs tasks side by side, the first in this thread; an error of any reaches the caller.
+
+    Tasks may call `run_all` only with a single task: a worker that waited for workers could wait
+    for itself. cffi releases the GIL while kernels run.
+    """
+    first, *others = tasks
+    started = [_workers().submit(task) for task in others]
+    try:
+        first()
+    finally:
+        wait(started)
+    for future in started:
+        future.result()
+
+
+def _workers() -> ThreadPoolExecutor:
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="onernn")
+        return _pool
+
+
+def _after_fork() -> None:
+    """The workers did not survive: the child starts its own."""
+    global _lock, _pool
+    _lock, _pool = Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
