@@ -49,7 +49,7 @@ class OneDnnBackend:
 
     def __init__(self, threads: int | None = None) -> None:
         self.library = load_library()
-        self.threads = self.library.max_threads if threads is None else threads
+        self.threads = threads or self.library.max_threads or 1
 
     def prepare(
         self,

@@ -71,7 +71,7 @@ class Library:
                 " with 'spawn'"
             )
         if not self.max_threads:
-            if count:
+            if count > 1:
                 raise LibraryError(f"{self.path}: not an OpenMP build, takes no thread count")
             yield
             return
