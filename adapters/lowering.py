@@ -65,7 +65,8 @@ class NativeOperator:
 class GraphBuilder:
     """Collects nodes; names values after the framework's variables, each value once.
 
-    A variable may be assigned again: `value` tells which value it holds now. ``depth`` is a value's number of LoD levels.
+    A variable may be assigned again: `value` tells which value it holds now. ``depth`` is a
+    value's number of LoD levels.
     """
 
     def __init__(self, name: str) -> None:
@@ -77,23 +78,36 @@ class GraphBuilder:
         self.notes: dict[str, None] = {}
         self.origin: tuple[NativeOp, ...] = ()
         self._values: dict[str, str] = {}
-        self._names: set[str] = set()
+        self._names: dict[str, int] = {}  # each name, and how many were made from it
+        self._maker: dict[str, int] = {}  # where the node of a provisional name stands
 
     def fresh(self, name: str) -> str:
         """The name, or one made from it that no value bears yet."""
-        chosen, n = name, 1
+        chosen = name
         while chosen in self._names:
-            chosen, n = f"{name}#{n}", n + 1
-        self._names.add(chosen)
+            self._names[name] += 1
+            chosen = f"{name}#{self._names[name]}"
+        self._names[chosen] = 0
         return chosen
 
     def value(self, variable: str) -> str:
         """The value that a variable holds; its own name where nothing has made it yet."""
         return self._values.get(variable, variable)
 
+    def is_made(self, value: str) -> bool:
+        """Whether a node makes it: it is no input and no constant."""
+        return any(value in node.outputs for node in self.nodes)
+
+    def swap(self, one: str, other: str) -> None:
+        """Exchanges the names of two values that nodes make."""
+        names = {one: other, other: one}
+        self.nodes = [_renamed(node, names) for node in self.nodes]
+        self.depth[one], self.depth[other] = self.depth.get(other, 0), self.depth.get(one, 0)
+        self._values = {k: names.get(v, v) for k, v in self._values.items()}
+
     def input(self, value: Value) -> None:
         self.inputs.append(value)
-        self._names.add(value.name)
+        self._names.setdefault(value.name, 0)
         self.depth[value.name] = value.lod_depth
 
     def constant(self, array: npt.ArrayLike, name: str) -> str:
@@ -120,18 +134,35 @@ class GraphBuilder:
 
         The output has as many LoD levels as the first ragged input, unless ``depth`` is given.
         """
-        out = self.fresh(f"{inputs[0] if inputs else ''}/{op}")
-        levels = [self.depth.get(i, 0) for i in inputs]
-        self.depth[out] = next(filter(None, levels), 0) if depth is None else depth
-        self.nodes.append(Node(op, tuple(inputs), (out,), attributes or {}, self.origin))
+        (out,) = self.emit_many(op, inputs, 1, attributes, depth=depth)
         return out
 
+    def emit_many(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        count: int,
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        depth: int | None = None,
+    ) -> tuple[str, ...]:
+        """A node of ``count`` outputs; see `emit`."""
+        stem = f"{inputs[0] if inputs else ''}/{op}"
+        outs = tuple(self.fresh(stem) for _ in range(count))
+        levels = [self.depth.get(i, 0) for i in inputs]
+        found = next(filter(None, levels), 0) if depth is None else depth
+        self.depth.update(dict.fromkeys(outs, found))
+        self._maker.update(dict.fromkeys(outs, len(self.nodes)))
+        self.nodes.append(Node(op, tuple(inputs), outs, attributes or {}, self.origin))
+        return outs
+
     def give(self, variable: str, value: str) -> None:
-        """Binds a variable to a value; the node that was emitted last takes its name over."""
-        last = self.nodes[-1] if self.nodes else None
-        if last is not None and last.outputs == (value,):
+        """Binds a variable to a value; one with a provisional name takes the variable's over."""
+        place = self._maker.pop(value, None)
+        if place is not None:
             name = self.fresh(variable)
-            self.nodes[-1] = replace(last, outputs=(name,))
+            names = {value: name}
+            self.nodes[place:] = [_renamed(node, names) for node in self.nodes[place:]]
             self.depth[name] = self.depth.pop(value)
             value = name
         self._values[variable] = value
@@ -151,3 +182,10 @@ class GraphBuilder:
             tuple(self.notes),
         )
         return whole.pruned()
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    inputs, outputs = (
+        tuple(names.get(value, value) for value in values) for values in (node.inputs, node.outputs)
+    )
+    return replace(node, inputs=inputs, outputs=outputs)

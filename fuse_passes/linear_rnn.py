@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
+from onernn.core.weights import RnnWeights
 from onernn.reorders.gates import input_layer, summed_bias
 
 
@@ -36,7 +37,10 @@ class FuseLinearRnn:
     name = "linear_rnn"
 
     def match(self, graph: Graph, node: Node) -> LinearRnn | Refusal | None:
-        if node.op != "Rnn" or node.attributes["weights"].layer is not None:
+        if node.op != "Rnn":
+            return None
+        weights = node.attributes["weights"]
+        if not isinstance(weights, RnnWeights) or weights.layer is not None:
             return None
         layout = graph.producer(node.inputs[0])
         if layout is None or layout.op != "GateLayout":

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from onernn.backend import PreparedLayer, open_backend
+from onernn.backend.cells import cell_sequence, check_cells
 from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value
@@ -79,6 +80,8 @@ class Session:
             if node.op == "Rnn":
                 spec, weights = node.attributes["spec"], node.attributes["weights"]
                 with naming(node):
+                    if self._wants_cells(node):
+                        check_cells(spec)
                     self._layers[node.outputs[0]] = engine.prepare(
                         spec, weights, dtype=dtype, strict=strict
                     )
@@ -108,7 +111,15 @@ class Session:
         x, h, c, attention = (*arguments, None, None, None)[:4]
         state = None if h is None and c is None else _state(node, x, h, c)
         y, final = self._layers[node.outputs[0]].run(x, state, attention)
-        return (y, *final)
+        if not self._wants_cells(node):
+            return (y, *final)
+        spec, weights = node.attributes["spec"], node.attributes["weights"]
+        return (y, *final, cell_sequence(spec, weights, x, y, state))
+
+    def _wants_cells(self, node: Node) -> bool:
+        """Whether anybody sees the fourth output, the cell state of every word."""
+        name = node.outputs[3] if len(node.outputs) > 3 else ""
+        return bool(name) and bool(self.graph.users(name) or self.graph.is_output(name))
 
     @property
     def explained(self) -> tuple[Explained, ...]:

@@ -1,21 +1,10 @@
-"""Paddle's program as protobuf messages, in a descriptor pool of our own.
-
-No generated module: the default pool, which it would use, refuses a second framework.proto beside
-an imported paddle ("duplicate symbol"). protobuf is imported inside, `import onernn` stays light.
-"""
+"""Paddle's program as protobuf messages."""
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from pathlib import Path
-from typing import Any
-
-from onernn.core.errors import ModelFormatError
+from onernn.adapters.schema import Schema
 
 # What a ProgramDesc is made of, numbers from paddle/fluid/framework/framework.proto of 2.6.2.
-# Names of messages and enums are not on the wire: nested messages stand flat, and enums are int32,
-# so that a type which a later Paddle added arrives as its number rather than as a missing field.
 SCHEMA = """
 ProgramDesc:   repeated BlockDesc blocks = 1; optional Version version = 4;
                optional OpVersionMap op_version_map = 5
@@ -71,44 +60,5 @@ DTYPES = {
     **{20: "uint8", 21: "int8", 22: "bfloat16", 23: "complex64", 24: "complex128"},
 }
 
-
-@cache
-def message(name: str) -> Any:
-    """The protobuf class of a message of `SCHEMA`."""
-    from google.protobuf.message_factory import GetMessageClass
-
-    return GetMessageClass(_pool().FindMessageTypeByName(f"onernn.paddle.{name}"))
-
-
-@cache
-def _pool() -> Any:
-    from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-    from google.protobuf.descriptor_pool import DescriptorPool
-
-    file = FileDescriptorProto(name="onernn/paddle.proto", package="onernn.paddle", syntax="proto2")
-    for name, body in re.findall(r"(\w+):([^:]+)(?:\n|$)", SCHEMA):
-        described = file.message_type.add(name=name)
-        for label, kind, field, number in re.findall(r"(\w+) (\w+) (\w+) = (\d+)", body):
-            added = described.field.add(name=field, number=int(number))
-            added.label = FieldDescriptorProto.Label.Value(f"LABEL_{label.upper()}")
-            if kind[0].isupper():
-                added.type_name = f".onernn.paddle.{kind}"
-            else:
-                added.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
-    pool = DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return pool
-
-
-def parse(name: str, data: bytes, file: Path, offset: int | None = None) -> Any:
-    """The message ``name`` read from ``data``, complete; else `ModelFormatError` with the place."""
-    from google.protobuf.message import DecodeError
-
-    out = message(name)()
-    try:
-        out.ParseFromString(data)
-    except (DecodeError, UnicodeDecodeError) as error:
-        raise ModelFormatError(f"not a Paddle {name}: no such protobuf", file, offset) from error
-    if missing := out.FindInitializationErrors():
-        raise ModelFormatError(f"not a Paddle {name}: {missing[0]} is missing", file, offset)
-    return out
+_MESSAGES = Schema("Paddle", SCHEMA)
+message, parse = _MESSAGES.message, _MESSAGES.parse

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from onernn.adapters.lowering import GraphBuilder
-from onernn.adapters.paddle.ops import RULES, PaddleOperator
-from onernn.adapters.paddle.read import Operator, Program, read_program
+from onernn.adapters.paddle.native import PaddleOperator
+from onernn.adapters.paddle.ops import RULES
+from onernn.adapters.paddle.read import Operator, Program, Variable, read_program
 from onernn.core.errors import ModelFormatError, OnernnError, UnsupportedError
 from onernn.core.graph import Graph, NativeOp, Value
 
@@ -30,30 +32,40 @@ def lower(program: Program) -> Graph:
     fetches = [op for op in program.operators if op.type == "fetch"]
     for op in sorted(feeds, key=_column):
         builder.input(_declared(program, _only(program, op.outputs, "Out")))
+    declared = _declared_once(program)
     for op in program.operators:
         if op.type not in ("feed", "fetch"):
-            _lower_operator(builder, program, op)
+            _lower_operator(builder, declared, op)
     return builder.graph([_fetched(builder, program, op) for op in sorted(fetches, key=_column)])
 
 
-def _lower_operator(builder: GraphBuilder, program: Program, op: Operator) -> None:
+def _declared_once(program: Program) -> dict[str, Variable]:
+    """The variables without those that are assigned again: which of their values is declared?"""
+    made = Counter(list(program.parameters))
+    for op in program.operators:
+        made.update({name for names in op.outputs.values() for name in names})
+    return {name: v for name, v in program.variables.items() if made[name] < 2}
+
+
+def _lower_operator(builder: GraphBuilder, variables: Mapping[str, Variable], op: Operator) -> None:
     builder.origin = (NativeOp(op.position, op.type),)
-    given: set[str] = set()
+    given: dict[str, str] = {}
     try:
         if op.type not in RULES:
             raise UnsupportedError("this operator is not known")
-        view = PaddleOperator(builder, program.variables, op)
+        view = PaddleOperator(builder, variables, op)
         RULES[op.type](view)
         view.check_read()
         given, reason = view.given, "this output is not computed"
     except OnernnError as error:
         reason = str(error)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        reason = (
-            f"malformed: {type(error).__name__} {error}"  # slots or attributes of no known form
-        )
-    for slot, variables in op.outputs.items():
-        for variable in variables:
+        # Slots or attributes of no known form.
+        reason = f"malformed: {type(error).__name__} {error}"
+    for variable, value in given.items():
+        builder.give(variable, value)
+    for slot, names in op.outputs.items():
+        for variable in names:
             if variable not in given:
                 builder.refuse(variable, f"output {slot}: {reason}")
 
@@ -61,10 +73,9 @@ def _lower_operator(builder: GraphBuilder, program: Program, op: Operator) -> No
 def _fetched(builder: GraphBuilder, program: Program, op: Operator) -> Value:
     variable = _only(program, op.inputs, "X")
     value = builder.value(variable)
-    if value != variable:  # a variable that was assigned twice
-        value = builder.emit("Identity", (value,))
-        builder.give(f"{variable}#fetched", value)
-        value = builder.value(f"{variable}#fetched")
+    if value != variable and builder.is_made(variable):  # assigned twice: the last one counts
+        builder.swap(value, variable)
+        value = variable
     return replace(_declared(program, variable), name=value, lod_depth=builder.depth.get(value, 0))
 
 

@@ -7,29 +7,27 @@ Which LoD an output gets: ShareLoD in their InferShape, measured with 2.6.2.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from onernn.adapters.paddle import recurrent
+from onernn.adapters.paddle import dense, lstm, recurrent, rnn, sequences
 from onernn.adapters.paddle.native import PaddleOperator
+from onernn.adapters.paddle.table import RULES, rule
 from onernn.core.errors import UnsupportedError
 
-Rule = Callable[[PaddleOperator], None]
-RULES: dict[str, Rule] = {}
-
-
-def rule(*types: str) -> Callable[[Rule], Rule]:
-    def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(types, function))
-        return function
-
-    return register
-
+__all__ = ["RULES", "dense", "sequences"]
 
 rule("gru")(recurrent.gru)
 rule("fusion_gru")(recurrent.fusion_gru)
+rule("multi_gru")(recurrent.multi_gru)
+rule("gru_unit")(recurrent.gru_unit)
+rule("attention_lstm")(recurrent.attention_lstm)
 rule("crf_decoding")(recurrent.crf_decoding)
+rule("lstm")(lstm.lstm)
+rule("fusion_lstm")(lstm.fusion_lstm)
+rule("fused_embedding_fc_lstm")(lstm.fused_embedding_fc_lstm)
+rule("rnn")(rnn.rnn)
 
 
 def _project(op: PaddleOperator, slot: str, columns: int, weight: str) -> str:
@@ -93,8 +91,19 @@ def _matmul(op: PaddleOperator) -> None:
     op.give("Out", op.emit("MatMul", *factors))
 
 
-@rule("elementwise_add")
-def _elementwise_add(op: PaddleOperator) -> None:
+ELEMENTWISE = {
+    **{"elementwise_add": "Add", "elementwise_sub": "Sub", "elementwise_mul": "Mul"},
+    **{"elementwise_div": "Div", "elementwise_pow": "Pow"},
+    **{"elementwise_max": "Max", "elementwise_min": "Min"},
+    **{"equal": "Equal", "less_than": "Less", "less_equal": "LessOrEqual"},
+    **{"greater_than": "Greater", "greater_equal": "GreaterOrEqual"},
+    **{"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"},
+}
+
+
+@rule(*ELEMENTWISE)
+def _elementwise(op: PaddleOperator) -> None:
+    op.attribute("force_cpu", False)
     for scale in ("Scale_x", "Scale_y", "Scale_out", "scale_x", "scale_y", "scale_out"):
         op.only(scale, 1.0)
     x, y, axis = op.value("X"), op.dense(op.value("Y")), op.attribute("axis", -1)
@@ -111,7 +120,7 @@ def _elementwise_add(op: PaddleOperator) -> None:
             if inner < rank
             else (op.emit("Unsqueeze", x, behind), y)
         )
-    op.give("Out", op.emit("Add", x, y))
+    op.give("Out", op.emit(ELEMENTWISE[op.at.type], x, y))
 
 
 @rule("lookup_table", "lookup_table_v2")
@@ -173,7 +182,13 @@ def _activation(op: PaddleOperator) -> None:
 @rule("softmax")
 def _softmax(op: PaddleOperator) -> None:
     op.only("data_format", "AnyLayout")
-    op.give("Out", op.emit("Softmax", op.value("X"), axis=op.attribute("axis", -1)))
+    x, axis = op.value("X"), op.attribute("axis", -1)
+    if op.is_ragged(x) and axis in (0, -len(op.shape("X"))):  # over the words of all sentences
+        out = op.emit("Softmax", op.dense(x), axis=axis)
+        out = op.emit("SequenceLike", out, x, depth=op.builder.depth[x])
+    else:
+        out = op.emit("Softmax", x, axis=axis)
+    op.give("Out", out)
 
 
 def _affine(op: PaddleOperator, x: str, kind: str, number: float, neutral: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from onernn.adapters.paddle.native import PaddleOperator
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import Activation, Cell, Direction, RnnSpec
-from onernn.core.weights import RnnWeights
+from onernn.core.weights import RnnWeights, layers_of
 from onernn.reorders import paddle
 from onernn.reorders.gates import input_layer, summed_bias
 
@@ -34,12 +36,72 @@ def fusion_gru(op: PaddleOperator) -> None:
     _rnn(op, op.value("X"), spec.one_layer(projection.shape[0], spec.direction), weights)
 
 
-def _cell(op: PaddleOperator, flat: Array) -> tuple[RnnSpec, Any]:
+def multi_gru(op: PaddleOperator) -> None:
+    """A stack of bidirectional layers: weights of l0 forward, l0 backward, l1 forward, ..."""
+    op.only("Scale_data", 1.0)
+    op.only("Shift_data", 0.0)
+    layers = op.attribute("layers", 1)
+    slots = {
+        slot: [op.builder.array(op.builder.value(v), slot) for v in op.variables(slot)]
+        for slot in ("WeightX", "WeightH", "Bias")
+    }
+    biases = slots["Bias"] or [None] * 2 * layers
+    if layers < 1 or {len(slots["WeightX"]), len(slots["WeightH"]), len(biases)} != {2 * layers}:
+        counts = {slot: len(arrays) for slot, arrays in slots.items()}
+        raise UnsupportedError(f"{layers} layers in two directions of {counts} arrays")
+    spec, layout = _cell(op, slots["WeightH"][0])
+    parts = [
+        RnnWeights(
+            input_layer(x, layout), paddle.weight_h(h, layout), summed_bias(layout, bias)
+        )
+        for x, h, bias in zip(slots["WeightX"], slots["WeightH"], biases, strict=True)
+    ]
+    stack = [paddle.side_by_side(parts[at : at + 2]) for at in range(0, 2 * layers, 2)]
+    spec = replace(
+        spec,
+        input_size=slots["WeightX"][0].shape[0],
+        layers=layers,
+        direction="bidirectional_concat",
+    )
+    layers_of(spec, stack)
+    if not op.is_ragged(op.value("X")):
+        raise UnsupportedError("its input carries no LoD")
+    weights = stack if layers > 1 else stack[0]
+    op.give("Hidden", op.emit("Rnn", op.value("X"), spec=spec, weights=weights))
+
+
+def gru_unit(op: PaddleOperator) -> None:
+    """One step of N sentences: a batch of one word each."""
+    flat, bias = op.constant("Weight"), op.optional_constant("Bias")
+    spec, layout = _cell(op, flat, _UNIT_FUNCTIONS)
+    weights = RnnWeights(None, paddle.weight_h(flat, layout), summed_bias(layout, bias))
+    weights.check(spec)
+    x = op.emit("GateLayout", op.dense(op.value("Input")), layout=layout)
+    x = op.emit("Unsqueeze", x, op.ints([0]))
+    state = op.emit("Unsqueeze", op.dense(op.value("HiddenPrev")), op.ints([0, 1]))
+    y = op.emit("Rnn", x, state, spec=spec, weights=weights)
+    op.give("Hidden", op.emit("Squeeze", y, op.ints([0])))
+
+
+def attention_lstm(op: PaddleOperator) -> None:
+    raise UnsupportedError(
+        "each step attends to the whole sentence anew: no recurrent primitive computes that"
+    )
+
+
+_FUNCTIONS: Mapping[Any, str] = {name: name for name in ("sigmoid", "tanh", "relu", "identity")}
+_UNIT_FUNCTIONS = {0: "identity", 1: "sigmoid", 2: "tanh", 3: "relu"}
+
+
+def _cell(
+    op: PaddleOperator, flat: Array, known: Mapping[Any, str] = _FUNCTIONS
+) -> tuple[RnnSpec, Any]:
     if flat.dtype != np.float32:
         raise UnsupportedError(f"its weights are {flat.dtype}, only float32 layers are supported")
-    functions = (
-        op.attribute("gate_activation", "sigmoid"),
-        op.attribute("activation", "tanh"),
+    keys = {name: key for key, name in known.items()}
+    functions = tuple(
+        known[op.attribute(name, keys[default])]
+        for name, default in (("gate_activation", "sigmoid"), ("activation", "tanh"))
     )
     origin_mode = op.attribute("origin_mode", False)
     layout, update = paddle.gru_layout(origin_mode=origin_mode, gate_activation=functions[0])

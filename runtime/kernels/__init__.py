@@ -1,6 +1,23 @@
 """NumPy kernels of the canonical operators."""
 
-from onernn.runtime.kernels import dense, sequence
+from onernn.runtime.kernels import (
+    control,
+    dense,
+    elementwise,
+    reducing,
+    sentences,
+    sequence,
+    shaping,
+)
 from onernn.runtime.kernels.registry import KERNELS
 
-__all__ = ["KERNELS", "dense", "sequence"]
+__all__ = [
+    "KERNELS",
+    "control",
+    "dense",
+    "elementwise",
+    "reducing",
+    "sentences",
+    "sequence",
+    "shaping",
+]

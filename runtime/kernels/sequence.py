@@ -29,6 +29,23 @@ def _sequence_like(node: Node, x: Any, like: Any) -> Ragged:
     return like.with_data(data_of(x))
 
 
+@kernel("SequenceReset")
+def _sequence_reset(_: Node, x: Any, offsets: Array) -> Ragged:
+    """The words of x under offsets given as numbers, (N+1,)."""
+    return Ragged(data_of(x), data_of(offsets))
+
+
+@kernel("SequenceAppend")
+def _sequence_append(_: Node, *values: Any) -> Ragged:
+    """The sentences of all values in one batch, the first value's first; upper levels likewise."""
+    if not all(isinstance(value, Ragged) for value in values):
+        raise ShapeError("expected ragged inputs only, got a plain array")
+    levels = zip(*((*value.outer, value.offsets) for value in values), strict=True)
+    lengths = [np.concatenate([np.diff(part) for part in level]) for level in levels]
+    *outer, last = (np.concatenate([[0], np.cumsum(each)]) for each in lengths)
+    return Ragged(np.concatenate([value.data for value in values]), last, tuple(outer))
+
+
 @kernel("SequenceUnpad")
 def _sequence_unpad(node: Node, padded: Array, lengths: Array) -> Ragged:
     """Padded (N, T, ...), or (T, N, ...) where ``time_major``, and lengths (N,) -> ragged."""

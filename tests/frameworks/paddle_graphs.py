@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import warnings
+
 # Paddle 2.6.2 brings its own zlib; whoever loads Python's after it crashes.
 import zlib  # noqa: F401
 from collections.abc import Mapping, Sequence
@@ -21,6 +24,14 @@ core = paddle.base.core
 Tensor = getattr(core, "LoDTensor", None) or core.DenseTensor
 Batch = Ragged | Array
 Variable = Any
+BACKENDS = os.environ.get("ONERNN_BACKENDS", "reference,onednn").split(",")
+
+# One-level LoD with a sentence of length zero, two levels, a single word.
+LODS = {
+    "ragged": [[0, 2, 2, 5]],
+    "two-levels": [[0, 1, 3], [0, 2, 2, 5]],
+    "one-word": [[0, 1]],
+}
 
 
 class PaddleGraph:
@@ -41,6 +52,12 @@ class PaddleGraph:
         self._feeds.append(made)
         return made
 
+    def feed_like(self, name: str, value: Batch) -> Variable:
+        """An input that takes this batch, and others of as many sentences and words as they like."""
+        data = value.data if isinstance(value, Ragged) else value
+        levels = len(value.outer) + 1 if isinstance(value, Ragged) else 0
+        return self.feed(name, [-1, *data.shape[1:]], str(data.dtype), levels)
+
     def parameter(self, array: Array, name: str = "") -> Variable:
         """A persistable variable of these numbers, as saved with a model."""
         with paddle.static.program_guard(self._main, self._startup):
@@ -60,26 +77,39 @@ class PaddleGraph:
         inputs: Mapping[str, Variable | Sequence[Variable]],
         outputs: Sequence[str] = ("Out",),
         *,
-        gives: str = "float32",
+        gives: str | Mapping[str, str] = "float32",
+        counts: Mapping[str, int] | None = None,
         **attributes: Any,
     ) -> Any:
-        """Appends an operator; its output variable, or the tuple of them."""
+        """Appends an operator; its output variable, or the tuple of them.
+
+        ``gives``: the dtype of the outputs, or of each by its slot. ``counts``: how many variables
+        a slot holds, where it is a list of them.
+        """
         block = self._main.global_block()
         slots = {
             slot: list(given) if isinstance(given, list | tuple) else [given]
             for slot, given in inputs.items()
         }
-        made = {slot: [block.create_var(name=self._name(type), dtype=gives)] for slot in outputs}
+        dtypes = {slot: gives if isinstance(gives, str) else gives[slot] for slot in outputs}
+        made = {
+            slot: [
+                block.create_var(name=self._name(type), dtype=dtypes[slot])
+                for _ in range((counts or {}).get(slot, 1))
+            ]
+            for slot in outputs
+        }
         with paddle.static.program_guard(self._main, self._startup):
             block.append_op(type=type, inputs=slots, outputs=made, attrs=attributes)
-        found = tuple(made[slot][0] for slot in outputs)
+        found = tuple(made[slot] if slot in (counts or {}) else made[slot][0] for slot in outputs)
         return found if len(found) > 1 else found[0]
 
     def save(self, folder: Path, fetches: Sequence[Variable]) -> SavedModel:
         """Writes ``model.pdmodel`` and ``model.pdiparams``, and opens them again in Paddle."""
         prefix = folder / "model"
         executor = paddle.static.Executor(paddle.CPUPlace())
-        with paddle.static.scope_guard(self._scope):
+        with paddle.static.scope_guard(self._scope), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "no variable in your model")
             paddle.static.save_inference_model(
                 str(prefix),
                 self._feeds,
@@ -103,20 +133,23 @@ class SavedModel:
         self._executor = paddle.static.Executor(paddle.CPUPlace())
         self._scope = paddle.static.Scope()
         with paddle.static.scope_guard(self._scope):
-            self._program, self._inputs, self._fetches = paddle.static.load_inference_model(
+            self._program, self.inputs, self.fetches = paddle.static.load_inference_model(
                 str(prefix), self._executor
+            )
+
+    def execute(self, feeds: Mapping[str, Batch]) -> list[Any]:
+        """Every fetched value, a tensor of Paddle each."""
+        with paddle.static.scope_guard(self._scope):
+            return self._executor.run(
+                self._program,
+                feed={name: tensor(value) for name, value in feeds.items()},
+                fetch_list=self.fetches,
+                return_numpy=False,
             )
 
     def run(self, feeds: Mapping[str, Batch]) -> list[Batch]:
         """Every fetched value: ragged where Paddle's tensor carries a LoD."""
-        with paddle.static.scope_guard(self._scope):
-            results = self._executor.run(
-                self._program,
-                feed={name: tensor(value) for name, value in feeds.items()},
-                fetch_list=self._fetches,
-                return_numpy=False,
-            )
-        return [batch(result) for result in results]
+        return [batch(result) for result in self.execute(feeds)]
 
 
 def tensor(value: Batch) -> Any:

@@ -6,6 +6,7 @@ import pytest
 from support.fusing import fuse_and_check
 from support.graphs import MATMUL, constants, graph, projected_gru
 
+from onernn import fuse
 from onernn.core.graph import Node
 
 SECOND = Node("MatMul", ("x", "w"), ("xw2",))
@@ -46,7 +47,6 @@ REFUSED = {
         pair({**LEFT, "outputs": ("y", "h")}, RIGHT),
         ["yz", "h"],
     ),
-    "the directions are not concatenated along the channels": (pair(LEFT, RIGHT, axis=0), ["yz"]),
 }
 
 
@@ -69,3 +69,8 @@ def test_different_inputs_are_refused() -> None:
     assert [r.reason for r in result.refusals] == [
         "bidirectional: the directions read different inputs"
     ]
+
+
+def test_a_concat_of_sentences_is_refused() -> None:
+    (refusal,) = fuse(graph(pair(LEFT, RIGHT, axis=0), ["yz"], **constants())).refusals
+    assert refusal.reason == "bidirectional: the directions are not concatenated along the channels"

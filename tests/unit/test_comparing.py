@@ -46,6 +46,8 @@ def test_shapes_kinds_and_integers_are_exact() -> None:
     assert "shape" in compare("y", REFERENCE[:1], REFERENCE, TOLERANCE).reason
     ints = np.array([1, 2])
     assert "dtype" in compare("y", ints.astype(np.float32), ints, TOLERANCE).reason
+    assert "dtype" in compare("y", ints.astype(np.int32), ints, TOLERANCE).reason
+    assert compare("y", REFERENCE.astype(np.float64), REFERENCE, TOLERANCE).passed
     assert compare("y", ints, ints, TOLERANCE).passed
     off = compare("y", np.array([1, 3]), ints, Tolerance(10, 10))
     assert not off.passed and off.reason == "1 of 2 values differ"

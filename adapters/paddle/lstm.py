@@ -1,0 +1,80 @@
+"""The rules of Paddle's LSTM operators over LoD.
+
+Formulas and slots: lstm_op.cc, fusion_lstm_op.cc and fused_embedding_fc_lstm_op.cc of 2.6.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onernn.adapters.paddle.native import PaddleOperator
+from onernn.core.arrays import Array
+from onernn.core.errors import UnsupportedError
+from onernn.core.spec import Activation, Cell, RnnSpec
+from onernn.core.weights import RnnWeights
+from onernn.reorders import paddle
+from onernn.reorders.gates import input_layer
+
+
+def lstm(op: PaddleOperator) -> None:
+    """The input is projected already; its bias is that of the gates."""
+    x, weight_h = op.value("Input"), op.constant("Weight")
+    _lstm(op, _gates(op, x), None, weight_h, op.constant("Bias"))
+
+
+def fusion_lstm(op: PaddleOperator) -> None:
+    op.only("Scale_data", 1.0)
+    op.only("Shift_data", 0.0)
+    weight_x, weight_h = op.constant("WeightX"), op.constant("WeightH")
+    _lstm(op, op.value("X"), weight_x, weight_h, op.constant("Bias"))
+
+
+def fused_embedding_fc_lstm(op: PaddleOperator) -> None:
+    """Rows of a table that is projected and has the gates' bias added: Bias is for peepholes."""
+    ids = op.emit("Squeeze", op.value("Ids"), op.ints([-1]))
+    rows = op.emit("Gather", op.value("Embeddings"), ids, axis=0, non_negative=True)
+    weight_h, bias = op.constant("WeightH"), op.constant("Bias").copy()
+    bias[..., : weight_h.shape[1]] = 0
+    _lstm(op, _gates(op, rows), None, weight_h, bias)
+
+
+def _gates(op: PaddleOperator, projected: str) -> str:
+    return op.emit("GateLayout", projected, layout=paddle.LSTM)
+
+
+def _lstm(op: PaddleOperator, x: str, weight_x: Array | None, weight_h: Array, bias: Array) -> None:
+    if weight_h.dtype != np.float32:
+        raise UnsupportedError(f"its weights are {weight_h.dtype}, only float32 is supported")
+    if not op.is_ragged(x):
+        raise UnsupportedError("its input carries no LoD")
+    functions = (
+        op.attribute("gate_activation", "sigmoid"),
+        op.attribute("candidate_activation", "tanh"),
+        op.attribute("cell_activation", "tanh"),
+    )
+    peephole = op.attribute("use_peepholes", True)
+    spec = RnnSpec(
+        Cell.LSTM,
+        weight_h.shape[1] if weight_x is None else weight_x.shape[0],
+        weight_h.shape[0],
+        direction="right2left" if op.attribute("is_reverse", False) else "left2right",
+        peephole=peephole,
+        activations=tuple(map(Activation, functions)),
+    )
+    biases, diagonal = paddle.lstm_bias(bias, peephole=peephole)
+    weights = RnnWeights(
+        None if weight_x is None else input_layer(weight_x, paddle.LSTM),
+        input_layer(weight_h, paddle.LSTM),
+        biases,
+        diagonal,
+    )
+    weights.check(spec)
+    states = [op.optional(slot) for slot in ("H0", "C0")]
+    if states.count("") == 1:
+        raise UnsupportedError("inputs H0 and C0 go together")
+    states = [state and op.emit("Unsqueeze", op.dense(state), op.ints([0, 1])) for state in states]
+    attributes = {"spec": spec, "weights": weights}
+    # The final states are no outputs of Paddle's; the cell of each word is.
+    hidden, cell = op.builder.emit_many("Rnn", (x, *states), 4, attributes)[::3]
+    op.give("Hidden", hidden)
+    op.give("Cell", cell)

@@ -1,0 +1,172 @@
+"""Values of single steps, seen as rows of one value along time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.graph import Graph, NativeOp, Node
+
+ROW_WISE = frozenset(
+    "Relu Tanh Sigmoid Softsign Softplus LeakyRelu Elu Exp Log Sqrt Abs Neg Add Sub Mul Div".split()
+)
+"""Operators that do to all steps at once what they do to each: element by element."""
+
+_END = -(2**62)
+_DEEPEST = 16  # operators behind one another; a recurrence that is not fused has no end
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """The name of a value (T, ...); its rows are the steps, or the steps backwards."""
+
+    name: str
+    backwards: bool = False
+
+
+@dataclass
+class Stacker:
+    """Builds the nodes that put steps together; ``origin`` is what they stand for.
+
+    Row t of `stack` is the t-th of the names. Steps that were cut from one value are that value,
+    and operators that all steps go through are moved behind it; ``strict`` refuses to copy.
+    """
+
+    graph: Graph
+    stem: str
+    origin: tuple[NativeOp, ...] = ()
+    strict: bool = False
+    nodes: list[Node] = field(default_factory=list)
+    constants: dict[str, Array] = field(default_factory=dict)
+    _known: dict[tuple[str, ...], Stacked | None] = field(default_factory=dict)
+
+    def stack(self, names: tuple[str, ...], depth: int = 0) -> Stacked | None:
+        """The steps as one value; None where ``strict`` and there is nothing to move."""
+        if names not in self._known:
+            found = self._pieces(names)
+            if found is None and depth < _DEEPEST:
+                found = self._lifted(names, depth + 1)
+            self._known[names] = found or self._joined(names)
+        return self._known[names]
+
+    def forwards(self, stacked: Stacked) -> str:
+        """The value whose rows are the steps in their order."""
+        return self.reversed(stacked.name, 0) if stacked.backwards else stacked.name
+
+    def reversed(self, name: str, axis: int) -> str:
+        cuts = [self.constant([number]) for number in (-1, _END, axis, -1)]
+        return self.emit("Slice", (name, *cuts))
+
+    def moved(self, name: str, source: int, target: int) -> str:
+        """An axis moved from 0 to ``target``, or from ``source`` to 0, of a value of any rank."""
+        axis = source or target
+        if axis == 0:
+            return name
+        return self.emit("Einsum", (name,), equation=moving(source, target))
+
+    def constant(self, numbers: list[int]) -> str:
+        name = f"{self.stem}/ints{len(self.constants)}"
+        while name in self.graph.constants:
+            name += "'"
+        self.constants[name] = np.array(numbers, np.int64)
+        return name
+
+    def emit(self, op: str, inputs: tuple[str, ...], **attributes: object) -> str:
+        name = f"{self.stem}/{op}{len(self.nodes)}"
+        while self.graph.producer(name) or self.graph.users(name):
+            name += "'"
+        self.nodes.append(Node(op, inputs, (name,), attributes, self.origin))
+        return name
+
+    def _pieces(self, names: tuple[str, ...]) -> Stacked | None:
+        """All the pieces of one value, in order or backwards."""
+        found = [piece_of(self.graph, name) for name in names]
+        first = found[0]
+        if first is None or any(p is None or p[:2] != first[:2] for p in found):
+            return None
+        source, axis, _, count = first
+        order = [p[2] for p in found if p is not None]
+        if count != len(names) or sorted(order) != list(range(count)):
+            return None
+        if order != sorted(order) and order != sorted(order, reverse=True):
+            return None
+        return Stacked(self.moved(source, axis, 0), order[0] > order[-1])
+
+    def _lifted(self, names: tuple[str, ...], depth: int) -> Stacked | None:
+        """The operator that each step comes out of, over all steps at once."""
+        nodes = [node for name in names if (node := self.graph.producer(name))]
+        if len(nodes) < len(names) or len(set(map(id, nodes))) < len(nodes):
+            return None
+        first = nodes[0]
+        if any(not _alike(node, first) for node in nodes):
+            return None
+        op, attributes = first.op, dict(first.attributes)
+        columns = [*zip(*(node.inputs for node in nodes), strict=True)]
+        if op == "Flatten" and attributes.get("axis", 1) == 1:
+            inner = self.stack(columns[0], depth)
+            shape = (self.constant([0, 0, -1]),)
+            return inner and Stacked(self.emit("Reshape", (inner.name, *shape)), inner.backwards)
+        if op == "Concat" and attributes["axis"]:
+            attributes["axis"] += attributes["axis"] > 0
+        elif op not in ROW_WISE:
+            return None
+        inputs = [self._shared(column) or self.stack(column, depth) for column in columns]
+        stacked = [each for each in inputs if isinstance(each, Stacked)]
+        if None in inputs or not stacked:
+            return None
+        mixed = len({each.backwards for each in stacked}) > 1
+        ready = [self.forwards(e) if mixed else e.name for e in stacked]
+        names = tuple(e if isinstance(e, str) else ready.pop(0) for e in inputs)
+        return Stacked(self.emit(op, names, **attributes), stacked[0].backwards and not mixed)
+
+    def _shared(self, column: tuple[str, ...]) -> str | None:
+        """A vector or number that all steps share: it stands beside rows of any number."""
+        constant = self.graph.constants.get(column[0])
+        shared = constant is not None and len(set(column)) == 1 and constant.ndim < 2
+        return column[0] if shared else None
+
+    def _joined(self, names: tuple[str, ...]) -> Stacked | None:
+        if self.strict:
+            return None
+        axis = self.constant([0])
+        rows = tuple(self.emit("Unsqueeze", (name, axis)) for name in names)
+        return Stacked(self.emit("Concat", rows, axis=0))
+
+
+def _alike(node: Node, other: Node) -> bool:
+    return (
+        node.op == other.op
+        and dict(node.attributes) == dict(other.attributes)
+        and len(node.inputs) == len(other.inputs)
+        and len(node.outputs) == 1
+    )
+
+
+def moving(source: int, target: int) -> str:
+    """The einsum that moves an axis from ``source`` to ``target``, one of which is 0."""
+    axis = source or target
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    if axis > 0:
+        first, rest = letters[0], letters[1 : axis + 1]
+        apart, together = f"{rest}{first}...", f"{first}{rest}..."
+    else:
+        rest = letters[1:-axis]
+        apart, together = f"...a{rest}", f"a...{rest}"
+    return f"{apart}->{together}" if source else f"{together}->{apart}"
+
+
+def piece_of(graph: Graph, name: str) -> tuple[str, int, int, int] | None:
+    """(value, axis, which piece, of how many) of a step that was cut from a value, squeezed."""
+    squeeze = graph.producer(name)
+    if squeeze is None or squeeze.op != "Squeeze" or not squeeze.input(1):
+        return None
+    split = graph.producer(squeeze.inputs[0])
+    axes = graph.constants.get(squeeze.inputs[1])
+    if split is None or split.op != "Split" or split.input(1) or axes is None or axes.size != 1:
+        return None
+    axis = split.attributes.get("axis", 0)
+    if int(axes.reshape(())) != axis:
+        return None
+    return split.inputs[0], axis, split.outputs.index(squeeze.inputs[0]), len(split.outputs)

@@ -1,0 +1,119 @@
+"""Kernels of ONNX operators that run graphs of their own.
+
+Attribute ``body`` is a `Graph`; the last inputs are the values of outside that it takes, behind
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.errors import ShapeError, UnsupportedError
+from onernn.core.graph import Graph, Node, Value
+from onernn.runtime.kernels.registry import KERNELS, kernel
+
+_MOST_TURNS = 10**6
+"""Turns of a loop without an end; what decodes a sentence takes some hundred."""
+
+
+def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
+    """The outputs of a graph in whose nodes kernels suffice."""
+    values = dict(body.constants)
+    values.update(zip((value.name for value in body.inputs), arguments, strict=True))
+    for node in body.nodes:
+        if node.op not in KERNELS:
+            raise UnsupportedError(f"{node.label} is not run inside the graph of another operator")
+        made = KERNELS[node.op](node, *(values[name] if name else None for name in node.inputs))
+        values.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False))
+    return [values[output.name] for output in body.outputs]
+
+
+def _truth(value: Any) -> bool:
+    return bool(np.asarray(value).reshape(()))
+
+
+@kernel("If")
+def _if(node: Node, condition: Array, *taken: Any) -> tuple[Any, ...]:
+    """``then_taken`` of the values behind the condition are the first branch's, then the other's."""
+    count = node.attributes["then_taken"]
+    if _truth(condition):
+        return tuple(run_body(node.attributes["then_branch"], taken[:count]))
+    return tuple(run_body(node.attributes["else_branch"], taken[count:]))
+
+
+@kernel("Loop")
+def _loop(node: Node, most: Array | None, condition: Array | None, *values: Any) -> tuple[Any, ...]:
+    """Body: (turn, condition, carried..., taken...) -> (condition, carried..., collected...)."""
+    body = node.attributes["body"]
+    count = node.attributes["carried"]
+    carried, taken = list(values[:count]), values[count:]
+    collected: list[list[Array]] = [[] for _ in body.outputs[1 + count :]]
+    going = True if condition is None else _truth(condition)
+    last = _MOST_TURNS + 1 if most is None else min(int(most.reshape(())), _MOST_TURNS + 1)
+    turn = 0
+    while going and turn < last:
+        if turn == _MOST_TURNS:
+            raise ShapeError(f"more than {_MOST_TURNS} turns of a loop")
+        again, *results = run_body(
+            body, (np.array(turn, np.int64), np.array(going), *carried, *taken)
+        )
+        carried, going = results[:count], _truth(again)
+        for part, result in zip(collected, results[count:], strict=True):
+            part.append(result)
+        turn += 1
+    stacked = (
+        _stacked(part, 0, value)
+        for part, value in zip(collected, body.outputs[1 + count :], strict=True)
+    )
+    return (*carried, *stacked)
+
+
+@kernel("Scan")
+def _scan(node: Node, *values: Any) -> tuple[Any, ...]:
+    """Body: (state..., one element..., taken...) -> (state..., one result...).
+
+    ``states`` inputs are states, ``scanned`` ones are gone through element by element, along
+    ``input_axes`` in ``input_directions`` (1: backwards); results are stacked likewise.
+    """
+    body, states, scanned = (node.attributes[key] for key in ("body", "states", "scanned"))
+    state = list(values[:states])
+    sources = [
+        (np.flip(np.moveaxis(array, axis, 0), 0) if back else np.moveaxis(array, axis, 0))
+        for array, axis, back in zip(
+            values[states : states + scanned],
+            node.attributes["input_axes"],
+            node.attributes["input_directions"],
+            strict=True,
+        )
+    ]
+    lengths = {len(source) for source in sources}
+    if len(lengths) != 1:
+        raise ShapeError(f"scanned inputs of different lengths {sorted(lengths)}")
+    collected: list[list[Array]] = [[] for _ in body.outputs[states:]]
+    for elements in zip(*sources, strict=True):
+        results = run_body(body, (*state, *elements, *values[states + scanned :]))
+        state = results[:states]
+        for part, result in zip(collected, results[states:], strict=True):
+            part.append(result)
+    axes, directions = node.attributes["output_axes"], node.attributes["output_directions"]
+    outputs = [
+        _stacked(part[::-1] if back else part, axis, value)
+        for part, axis, back, value in zip(
+            collected, axes, directions, body.outputs[states:], strict=True
+        )
+    ]
+    return (*state, *outputs)
+
+
+def _stacked(parts: list[Array], axis: int, value: Value) -> Array:
+    if parts:
+        return np.stack(parts, axis)
+    sizes = [size for size in value.shape or () if size is not None]
+    if value.dtype is None or value.shape is None or len(sizes) != len(value.shape):
+        raise ShapeError(f"a loop without a turn: nobody tells the shape of {value}")
+    sizes.insert(axis if axis >= 0 else axis + len(sizes) + 1, 0)
+    return np.zeros(sizes, value.dtype)

@@ -1,0 +1,258 @@
+"""Programs of Paddle to graphs: what is not understood is in the graph, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onernn import Graph, ModelFormatError, Ragged, Session, UnsupportedError
+from onernn.adapters.paddle.lower import lower
+from onernn.adapters.paddle.native import INERT
+from onernn.adapters.paddle.ops import RULES
+from onernn.adapters.paddle.read import Operator, Program, Variable
+from onernn.core.arrays import Array
+
+X = np.arange(-4, 8, dtype=np.float32).reshape(3, 4)
+Slots = Mapping[str, str | tuple[str, ...]]
+
+
+def op(type: str, inputs: Slots, outputs: Slots, **attributes: Any) -> Operator:  # noqa: A002
+    """An operator; `program` gives it its position."""
+
+    def slots(given: Slots) -> dict[str, tuple[str, ...]]:
+        return {slot: (v,) if isinstance(v, str) else v for slot, v in given.items()}
+
+    return Operator(0, type, slots(inputs), slots(outputs), attributes)
+
+
+def program(
+    *operators: Operator,
+    feeds: tuple[str, ...] = ("x",),
+    fetches: tuple[str, ...] = ("y",),
+    parameters: Mapping[str, Array] | None = None,
+    backwards: bool = False,
+    **declared: Variable,
+) -> Program:
+    """Every variable is declared float32 (?, 4), inputs with one LoD level, unless given.
+
+    ``backwards``: the columns of feeds and fetches count down.
+    """
+    sign = -1 if backwards else 1
+    fed = [op("feed", {"X": "feed"}, {"Out": name}, col=sign * k) for k, name in enumerate(feeds)]
+    got = [op("fetch", {"X": name}, {"Out": "f"}, col=sign * k) for k, name in enumerate(fetches)]
+    placed = tuple(
+        Operator(k, each.type, each.inputs, each.outputs, each.attributes)
+        for k, each in enumerate([*fed, *operators, *got])
+    )
+    names = {n for o in placed for s in (o.inputs, o.outputs) for v in s.values() for n in v}
+    variables = {n: Variable(n, 7, "float32", (None, 4), int(n in feeds), False) for n in names}
+    return Program(
+        Path("somewhere/model.pdmodel"),
+        placed,
+        {**variables, **declared},
+        dict(parameters or {}),
+        2006002,
+        1,
+    )
+
+
+def reasons(graph: Graph) -> list[str]:
+    with pytest.raises(UnsupportedError) as error:
+        Session(graph, backend="reference")
+    assert all(str(refusal) in str(error.value) for refusal in error.value.refusals)
+    return [str(refusal) for refusal in error.value.refusals]
+
+
+def run(graph: Graph, **more: Array) -> dict[str, Any]:
+    feeds = {"x": Ragged(X, [0, 1, 3]), **more}
+    return Session(graph, backend="reference").run(feeds)
+
+
+TANH = op("tanh", {"X": "x"}, {"Out": "y"})
+
+
+@pytest.mark.parametrize(
+    "operator, reason",
+    [
+        (op("tanh", {"X": "x"}, {"Out": "y"}, slope=2.0), "not understood: attribute slope"),
+        (op("tanh", {"X": "x", "Mask": "x"}, {"Out": "y"}), "not understood: input Mask"),
+        (
+            op("tanh", {"X": "x", "B": "x"}, {"Out": "y"}, a=1),
+            "not understood: attribute a, input B",
+        ),
+        (op("no_such_operator", {"X": "x"}, {"Out": "y"}), "this operator is not known"),
+        (op("tanh", {}, {"Out": "y"}), "input X is missing"),
+        (op("tanh", {"X": ("x", "x")}, {"Out": "y"}), "input X: expected one variable, got 2"),
+        (op("scale", {"X": "x"}, {"Out": "y"}, scale="big"), "malformed: "),
+        (op("transpose2", {"X": "x"}, {"Out": "y"}, data_format="NHWC"), "data_format='NHWC'"),
+        (op("concat", {"X": ()}, {"Out": "y"}), "malformed: "),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.type,
+)
+def test_what_a_rule_does_not_read_is_refused_by_name(operator: Operator, reason: str) -> None:
+    (refusal,) = reasons(lower(program(operator)))
+    assert refusal.startswith(f"node 'y' ({operator.type}): output Out: ")
+    assert reason in refusal
+
+
+def test_a_session_lists_every_refusal_at_once() -> None:
+    graph = lower(
+        program(
+            op("no_such_operator", {"X": "x"}, {"Out": "a"}),
+            op("tanh", {"X": "a"}, {"Out": "b"}, slope=2.0),
+            op("nor_this_one", {"X": "x"}, {"Out": "c"}),
+            op("nor_that", {"X": "x"}, {"Out": "nobody reads it"}),
+            op("concat", {"X": ("b", "c")}, {"Out": "y"}, axis=1),
+        )
+    )
+    # b is refused, so that what it reads is asked for by nobody.
+    assert [each.split(": ")[0] for each in reasons(graph)] == [
+        "node 'b' (tanh)",
+        "node 'c' (nor_this_one)",
+    ]
+
+
+def test_an_operator_that_no_output_needs_may_be_unknown() -> None:
+    graph = lower(program(op("beam_search", {"X": "x"}, {"Out": "z"}), TANH))
+    np.testing.assert_array_equal(run(graph)["y"].data, np.tanh(X))
+
+
+SIDES = {
+    "gru": ("BatchGate", "BatchResetHiddenPrev", "BatchHidden"),
+    "fusion_gru": ("ReorderedH0", "XX", "BatchedInput", "BatchedOut"),
+    "dropout": ("Mask",),
+    "reshape2": ("XShape",),
+}
+WEIGHTS = {"wx": np.ones((4, 6), np.float32), "wh": np.ones((2, 6), np.float32)}
+
+
+def with_sides(kind: str) -> Operator:
+    outputs = {side: side for side in SIDES[kind]}
+    if kind == "gru":
+        return op(kind, {"Input": "p", "Weight": "wh"}, {**outputs, "Hidden": "y"})
+    if kind == "fusion_gru":
+        inputs = {"X": "x", "WeightX": "wx", "WeightH": "wh"}
+        return op(kind, inputs, {**outputs, "Hidden": "y"})
+    given: dict[str, Any] = {"shape": (0, 4)} if kind == "reshape2" else {}
+    return op(kind, {"X": "x"}, {**outputs, "Out": "y"}, **given)
+
+
+PROJECT = op("mul", {"X": "x", "Y": "wx"}, {"Out": "p"})
+
+
+@pytest.mark.parametrize("kind", SIDES)
+def test_side_outputs_are_refused_where_somebody_reads_them(kind: str) -> None:
+    operators = [PROJECT, with_sides(kind)]
+    assert run(lower(program(*operators, parameters=WEIGHTS)))["y"].lod == [[0, 1, 3]]
+    for side in SIDES[kind]:
+        reader = op("relu", {"X": side}, {"Out": "read"})
+        for fetched in (("y", side), ("y", "read")):
+            graph = lower(program(*operators, reader, parameters=WEIGHTS, fetches=fetched))
+            expected = f"node '{side}' ({kind}): output {side}: this output is not computed"
+            assert reasons(graph) == [expected]
+
+
+def test_inert_attributes_are_ignored() -> None:
+    inert = dict.fromkeys(INERT, "whatever")
+    graph = lower(program(op("tanh", {"X": "x"}, {"Out": "y"}, **inert)))
+    np.testing.assert_array_equal(run(graph)["y"].data, np.tanh(X))
+    assert not INERT & {"scale", "bias", "axis", "activation", "origin_mode", "is_reverse"}
+
+
+def test_a_variable_that_is_assigned_again_holds_the_last_value_under_its_name() -> None:
+    graph = lower(
+        program(
+            op("tanh", {"X": "x"}, {"Out": "y"}),
+            op("sigmoid", {"X": "y"}, {"Out": "before"}),
+            op("relu", {"X": "y"}, {"Out": "y"}),
+            op("sigmoid", {"X": "y"}, {"Out": "after"}),
+            fetches=("after", "y", "before"),
+        )
+    )
+    assert [value.name for value in graph.outputs] == ["after", "y", "before"]
+    got = run(graph)
+    first, last = np.tanh(X), np.maximum(np.tanh(X), 0)
+    np.testing.assert_array_equal(got["y"].data, last)
+    np.testing.assert_allclose(got["before"].data, 1 / (1 + np.exp(-first)), rtol=1e-6)
+    np.testing.assert_allclose(got["after"].data, 1 / (1 + np.exp(-last)), rtol=1e-6)
+
+
+def test_an_input_that_is_assigned_again_does_not_change_what_was_read_before() -> None:
+    graph = lower(
+        program(
+            op("tanh", {"X": "x"}, {"Out": "before"}),
+            op("relu", {"X": "x"}, {"Out": "x"}),
+            op("tanh", {"X": "x"}, {"Out": "y"}),
+            fetches=("y", "before"),
+        )
+    )
+    got = run(graph)
+    np.testing.assert_array_equal(got["before"].data, np.tanh(X))
+    np.testing.assert_array_equal(got["y"].data, np.tanh(np.maximum(X, 0)))
+
+
+def test_the_rank_of_a_variable_that_is_assigned_again_is_not_believed() -> None:
+    """The declaration is that of one of its values, nobody knows of which."""
+    bias = {"b": np.ones(4, np.float32)}
+    graph = lower(
+        program(
+            op("unsqueeze2", {"X": "x"}, {"Out": "z"}, axes=(2,)),
+            op("elementwise_add", {"X": "z", "Y": "b"}, {"Out": "y"}, axis=1),
+            op("squeeze2", {"X": "z"}, {"Out": "z"}, axes=(2,)),
+            parameters=bias,
+        )
+    )
+    (refusal,) = reasons(graph)
+    assert "input X: the model does not declare the rank of 'z'" in refusal
+
+
+@pytest.mark.parametrize(
+    "operators, message",
+    [
+        (
+            [op("tanh", {"X": "a"}, {"Out": "y"}), op("relu", {"X": "y"}, {"Out": "a"})],
+            "node 'y' .tanh. uses 'a' before anything makes it",
+        ),
+        ([op("tanh", {"X": "y"}, {"Out": "y"})], "uses 'y' before anything makes it"),
+        ([op("tanh", {"X": "x"}, {"Out": "z"})], "output 'y' is made by no operator"),
+    ],
+    ids=["cycle", "itself", "nobody"],
+)
+def test_programs_that_contradict_themselves_are_no_models(
+    operators: list[Operator], message: str
+) -> None:
+    with pytest.raises(ModelFormatError, match=message) as error:
+        lower(program(*operators))
+    assert error.value.file.endswith("model.pdmodel")
+
+
+def test_feeds_and_fetches_come_in_the_order_of_their_columns() -> None:
+    add = op("elementwise_add", {"X": "x", "Y": "h"}, {"Out": "y"})
+    graph = lower(program(add, feeds=("x", "h"), fetches=("y", "h"), backwards=True))
+    assert [value.name for value in graph.inputs] == ["h", "x"]
+    assert [value.name for value in graph.outputs] == ["h", "y"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
+def test_numbers_that_numpy_does_not_compute_like_paddle_are_refused(dtype: str) -> None:
+    declared = {"x": Variable("x", 7, dtype, (None, 4), 1, False)}
+    (refusal,) = reasons(lower(program(TANH, **declared)))
+    assert f"input X: {dtype} numbers are not supported" in refusal
+
+
+def test_dropout_in_training_mode_is_told() -> None:
+    dropout = op("dropout", {"X": "x"}, {"Out": "y", "Mask": "m"}, dropout_prob=0.5)
+    graph = lower(program(dropout))
+    assert graph.notes == ("dropout saved in training mode runs as in inference",)
+    np.testing.assert_array_equal(run(graph)["y"].data, X / 2)
+
+
+def test_every_operator_of_the_issue_has_a_rule() -> None:
+    listed = """mul matmul_v2 fc elementwise_add gru fusion_gru lookup_table lookup_table_v2 concat
+    lod_reset softmax scale relu tanh sigmoid dropout arg_max crf_decoding reshape2 transpose2
+    squeeze2 unsqueeze2"""
+    assert set(listed.split()) <= set(RULES)
