@@ -44,7 +44,7 @@ DEFAULTS: Mapping[str, tuple[float | None, ...]] = MappingProxyType(
         **dict.fromkeys(("sigmoid", "tanh", "relu", "identity", "softsign", "softplus"), ()),
         "affine": (None, None),
         "leakyrelu": (0.01,),
-        "thresholdedrelu": (1.0,),
+        "thresholdedrelu": (None,),  # ONNX says 1, ONNX Runtime takes 0
         "scaledtanh": (None, None),
         "hardsigmoid": (0.2, 0.5),
         "elu": (1.0,),
@@ -68,6 +68,8 @@ def function(activation: Activation) -> Function:
         raise UnsupportedError(f"activation {activation}: {name} takes {len(default)} numbers")
     numbers = [d if g is None else g for d, g in zip(default, given, strict=False)]
     if None in numbers:
-        raise UnsupportedError(f"activation {activation}: {name} has no default alpha and beta")
+        raise UnsupportedError(
+            f"activation {activation}: {name} has no default alpha or beta that all agree on"
+        )
     # Numbers in the dtype of a: Python's would make a float64 of a scalar under NumPy 1.
     return lambda a: compute(a, *map(a.dtype.type, numbers)) if numbers else compute(a)

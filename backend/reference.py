@@ -6,12 +6,16 @@ code with the fast path, takes no shortcut, and computes in float64 where asked.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from onernn.backend.activations import function
-from onernn.backend.checks import State, checked_input
+from onernn.backend.checks import Layout, State, checked_input, explained, laid_out
+from onernn.backend.gradients import Gradients, Tape
+from onernn.backend.reference_training import reference_training
+from onernn.backend.training import Once
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.ragged import Ragged
@@ -33,15 +37,19 @@ class ReferenceLayer:
         self._layers = layers_of(spec, weights)
         self._dtype = _DTYPES[dtype]
         self._functions = [function(a) for a in spec.functions]
+        self._training = Once(
+            partial(reference_training, spec, self._layers, self._dtype, self.kernel, why)
+        )
 
     def run(
         self,
         x: Ragged | Array,
         state: State | None = None,
         attention: Ragged | Array | None = None,
+        layout: Layout = "tnc",
     ) -> tuple[Ragged | Array, State]:
-        """(y, state): y like x with O (or D*O) channels; the state at each sentence's own end."""
-        x, initial, attention = checked_input(self.spec, x, state, attention, self._dtype)
+        """See `PreparedLayer.run`."""
+        x, initial, attention = checked_input(self.spec, x, state, attention, self._dtype, layout)
         lengths, words = _sentences(x)
         scale = None if attention is None else _sentences(attention)[1]
         final = tuple(s.copy() for s in initial)
@@ -70,8 +78,27 @@ class ReferenceLayer:
             words = joined(sides)
         if isinstance(x, Ragged):
             return x.with_data(words), final
-        batch_major = words.reshape(x.shape[1], x.shape[0], words.shape[-1])
-        return np.ascontiguousarray(batch_major.swapaxes(0, 1)), final
+        dense = words.reshape(x.shape[1], x.shape[0], words.shape[-1]).swapaxes(0, 1)
+        return np.ascontiguousarray(laid_out(dense, layout)), final
+
+    def explain(self) -> str:
+        """See `PreparedLayer.explain`."""
+        return explained(self.spec, self.dtype, self.kernel, self.why, "copied step by step")
+
+    def run_training(
+        self,
+        x: Ragged | Array,
+        state: State | None = None,
+        attention: Ragged | Array | None = None,
+    ) -> tuple[Ragged | Array, State, Tape]:
+        """See `PreparedLayer.run_training`."""
+        return self._training().run(x, state, attention)
+
+    def backward(
+        self, tape: Tape, dy: Ragged | Array | None, dstate: State | None = None
+    ) -> Gradients:
+        """See `PreparedLayer.backward`."""
+        return self._training().backward(tape, dy, dstate)
 
     def _direction(
         self,
@@ -140,7 +167,8 @@ class ReferenceLayer:
         f = 1 - i if self.spec.input_forget else gate(self._clip(f + p[1] * c))
         c = f * c + i * candidate(self._clip(g))
         if self.spec.cell_clip is not None:
-            c = np.clip(c, *self.spec.cell_clip)
+            low, high = self.spec.cell_clip
+            c = np.clip(np.fmax(c, low) if self.spec.cell_clip_nan else c, low, high)
         h = gate(self._clip(o + p[2] * c)) * cell(c)
         if weights.projection is not None:
             h = h @ weights.projection[0, 0].astype(self._dtype)

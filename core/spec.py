@@ -87,7 +87,8 @@ class RnnSpec:
     order of `Cell.activations`; None and the cell's own mean the same. ``update`` tells what the
     update gate of a GRU does: "keep" the old state with it, or "replace" the state by it.
     ``gate_clip`` bounds every gate before its activation to [-gate_clip, gate_clip] (ONNX);
-    ``cell_clip`` = (min, max) bounds an LSTM's cell state (MXNet).
+    ``cell_clip`` = (min, max) bounds an LSTM's cell state, and with ``cell_clip_nan`` a NaN there
+    becomes the lower bound (MXNet); with ``input_forget`` an LSTM's forget gate is 1 - i (ONNX).
 
     Raises `ShapeError` for sizes below 1 and `ValueError` for fields that contradict the cell.
     """
@@ -105,6 +106,8 @@ class RnnSpec:
     update: Update = "keep"
     gate_clip: float | None = None
     cell_clip: tuple[float, float] | None = None
+    cell_clip_nan: bool = False
+    input_forget: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.cell, Cell):
@@ -122,7 +125,7 @@ class RnnSpec:
                     f"RnnSpec.{name}: expected one of {get_args(kinds)}, got {getattr(self, name)!r}"
                 )
         if self.cell is not Cell.LSTM:
-            for name in ("projection_size", "peephole", "cell_clip"):
+            for name in ("projection_size", "peephole", "cell_clip", "input_forget"):
                 if getattr(self, name):
                     raise ValueError(f"RnnSpec.{name} belongs to LSTM, not to {self.cell.name}")
         if self.update == "replace" and not self.cell.is_gru:
@@ -134,6 +137,8 @@ class RnnSpec:
             if not low <= high:
                 raise ValueError(f"RnnSpec.cell_clip: expected (min, max), got {self.cell_clip}")
             object.__setattr__(self, "cell_clip", (low, high))
+        elif self.cell_clip_nan:
+            raise ValueError("RnnSpec.cell_clip_nan: expected cell_clip beside it, got None")
         if self.activations is not None:
             object.__setattr__(self, "activations", self._normal(self.activations))
 

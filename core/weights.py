@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onernn.core.arrays import Array, frozen
-from onernn.core.errors import ShapeError
+from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.spec import RnnSpec
 
 _RANKS = {"layer": 5, "iter": 5, "bias": 4, "peephole": 4, "projection": 4}
@@ -100,14 +100,35 @@ class RnnWeights:
 Weights = RnnWeights | Sequence[RnnWeights]
 
 
+def _check_finite(weights: RnnWeights) -> None:
+    """Nothing a layer gives would be a number, and some kernels make 0 of NaN."""
+    for field in fields(weights):
+        array = getattr(weights, field.name)
+        if array is None:
+            continue
+        bad = array.size - int(np.count_nonzero(np.isfinite(array)))
+        if bad:
+            raise UnsupportedError(
+                f"weights {field.name}: expected finite numbers, {bad} of {array.size} are not:"
+                " did its training diverge?"
+            )
+
+
 def layers_of(spec: RnnSpec, weights: Weights) -> tuple[RnnWeights, ...]:
     """One-layer weights (1, D, ...) for each layer of a stack, checked.
 
     A list holds the layers one by one, and may differ in their input sizes; one `RnnWeights` of
     L > 1 layers cannot, so its input size must be what a layer hands to the next. Raises
-    `ShapeError`.
+    `ShapeError`, and `UnsupportedError` for weights that are not finite.
     """
+    for one in (weights,) if isinstance(weights, RnnWeights) else weights:
+        _check_finite(one)
     handed_on = spec.output_size if spec.stacking == "framework" else spec.recurrent_size
+    if spec.stacking == "onednn" and spec.layers > 1 and spec.input_size != handed_on:
+        raise ShapeError(
+            "input_size: stacking='onednn' needs src_layer = dst_layer in every direction,"
+            f" {handed_on} channels, got {spec.input_size}; stacking='framework' does not"
+        )
     if isinstance(weights, RnnWeights):
         weights.check(spec)
         if spec.layers > 1 and spec.input_size != handed_on:
@@ -119,5 +140,8 @@ def layers_of(spec: RnnSpec, weights: Weights) -> tuple[RnnWeights, ...]:
     if len(weights) != spec.layers:
         raise ShapeError(f"weights: expected {spec.layers} layers, got {len(weights)}")
     for layer, one in enumerate(weights):
+        if one.iter.dtype != weights[0].iter.dtype:
+            expected, got = weights[0].iter.dtype, one.iter.dtype
+            raise ShapeError(f"weights: layer 0 is {expected}, layer {layer} is {got}")
         one.check(spec.one_layer(handed_on if layer else spec.input_size, spec.direction))
     return tuple(weights)

@@ -1,0 +1,163 @@
+"""onernn as a backend of ONNX's own interface, `onnx.backend.base.Backend`.
+
+Any tool that takes such a backend takes this module, or the class `OnernnBackend` in it. onnx is
+imported with first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onernn.adapters.onnx.lower import lower
+from onernn.adapters.onnx.native import FOLDED
+from onernn.adapters.onnx.read import Model, parse_model
+from onernn.adapters.requirements import require
+from onernn.core.arrays import Array
+from onernn.core.errors import ShapeError, UnsupportedError
+from onernn.runtime.session import Session
+
+_WEIGHTS = {"RNN": (1, 2, 3), "GRU": (1, 2, 3), "LSTM": (1, 2, 3, 7)}
+
+
+class Prepared:
+    """A model made ready to run, again and again.
+
+    Weights that the model takes as inputs are packed at the first run, and again where they
+    have changed.
+    """
+
+    def __init__(self, model: Model, **options: Any) -> None:
+        self._model, self._options = model, options
+        self._bound = _weight_inputs(model)
+        self._ready: tuple[dict[str, Array], Session] | None = None
+        if not self._bound:
+            self._session({})
+
+    def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
+        """The outputs in order, for inputs by name, or in order. Raises `ShapeError`."""
+        names = [variable.name for variable in self._model.graph.inputs]
+        if isinstance(inputs, Mapping):
+            feed = dict(inputs)
+        elif isinstance(inputs, np.ndarray):
+            feed = dict(zip(names, [inputs], strict=False))
+        else:
+            feed = dict(zip(names, inputs, strict=False))
+        if missing := [name for name in names if name not in feed]:
+            raise ShapeError(f"inputs: missing {missing}; the model takes {names}")
+        bound = {name: np.asarray(feed.pop(name)) for name in self._bound}
+        outputs = self._session(bound).run(feed)
+        return tuple(outputs[variable.name] for variable in self._model.graph.outputs)
+
+    def _session(self, bound: dict[str, Array]) -> Session:
+        ready = self._ready
+        if ready is None or any(not _same(ready[0][name], bound[name]) for name in bound):
+            copies = {name: array.copy() for name, array in bound.items()}
+            ready = (copies, Session(lower(self._model, copies), **self._options))
+            self._ready = ready
+        return ready[1]
+
+
+def _same(one: Array, other: Array) -> bool:
+    return (
+        one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    )
+
+
+def _weight_inputs(model: Model) -> list[str]:
+    """The inputs that recurrent operators take as weights, as they are or rearranged."""
+    makers = {name: op for op in model.graph.operators for name in op.outputs}
+    wanted = [
+        op.inputs[at]
+        for op in model.graph.operators
+        for at in _WEIGHTS.get(op.type, ())
+        if at < len(op.inputs)
+    ]
+    seen: set[str] = set()
+    while wanted:
+        name = wanted.pop()
+        if name not in seen:
+            seen.add(name)
+            if name in makers and makers[name].type in FOLDED:
+                wanted += makers[name].inputs
+    return [variable.name for variable in model.graph.inputs if variable.name in seen]
+
+
+def supports_device(device: str) -> bool:
+    return device.split(":")[0] == "CPU"
+
+
+def is_compatible(model: Any, device: str = "CPU", **_: Any) -> bool:
+    """Whether every operator of a ModelProto can be run."""
+    try:
+        prepare(model, device)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def prepare(model: Any, device: str = "CPU", **options: Any) -> Prepared:
+    """A ModelProto, or the bytes of one, made ready to run; ``options`` go to `Session`.
+
+    Raises `UnsupportedError` for operators nobody can run, and `ModelFormatError`.
+    """
+    if not supports_device(device):
+        raise UnsupportedError(f"device {device!r}: only CPU is supported")
+    data = model if isinstance(model, bytes) else model.SerializeToString()
+    return _classes()[1](parse_model(data, Path("model.onnx")), **options)
+
+
+def run_model(model: Any, inputs: Any, device: str = "CPU", **options: Any) -> tuple[Any, ...]:
+    """The outputs of a ModelProto for its inputs, in order or by name."""
+    return prepare(model, device, **options).run(inputs)
+
+
+def run_node(
+    node: Any,
+    inputs: Sequence[Array] | Mapping[str, Array],
+    device: str = "CPU",
+    outputs_info: Any = None,
+    *,
+    opset_version: int | None = None,
+    **options: Any,
+) -> tuple[Any, ...]:
+    """The outputs of one NodeProto, of the newest opset that is read unless one is given."""
+    helper = require("onnx", "onnx").helper
+    names = [name for name in dict.fromkeys(node.input) if name]
+    arrays = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=True))
+    types = {k: helper.np_dtype_to_tensor_dtype(np.asarray(arrays[k]).dtype) for k in names}
+    taken = [helper.make_tensor_value_info(name, types[name], None) for name in names]
+    given = [helper.make_tensor_value_info(name, 0, None) for name in node.output if name]
+    opset = [helper.make_opsetid("", opset_version or 22)]
+    graph = helper.make_graph([node], "node", taken, given)
+    return run_model(
+        helper.make_model(graph, ir_version=10, opset_imports=opset), arrays, device, **options
+    )
+
+
+@cache
+def _classes() -> tuple[type, type]:
+    """`OnernnBackend` and what it prepares, as subclasses of onnx's."""
+    base = require("onnx.backend.base", "onnx")
+
+    class OnernnRep(Prepared, base.BackendRep):  # type: ignore[name-defined, misc]
+        pass
+
+    class OnernnBackend(base.Backend):  # type: ignore[name-defined, misc]
+        prepare = staticmethod(prepare)
+        run_model = staticmethod(run_model)
+        run_node = staticmethod(run_node)
+        supports_device = staticmethod(supports_device)
+        is_compatible = staticmethod(is_compatible)
+
+    return OnernnBackend, OnernnRep
+
+
+def __getattr__(name: str) -> Any:
+    if name == "OnernnBackend":
+        return _classes()[0]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,156 @@
+"""One ONNX operator as a rule of the table reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onernn.adapters.lowering import GraphBuilder, NativeOperator
+from onernn.adapters.onnx.read import Operator, Subgraph, Unread, Variable
+from onernn.core.arrays import Array
+from onernn.core.errors import UnsupportedError
+from onernn.core.graph import Graph, NativeOp, Node
+from onernn.runtime.kernels import KERNELS
+
+INERT = frozenset({"momentum", "seed", "saturate"})
+"""Attributes without effect on what is run: training's, and those of eight-bit floats."""
+
+FOLDED = frozenset(
+    "Cast Concat Flatten Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split()
+)
+"""Operators that only move elements: exporters build weights with them out of constants."""
+
+
+class OnnxBuilder(GraphBuilder):
+    """A graph under construction; what only moves constants' elements is done at once.
+
+    ``budget``: elements that may be made so, lest a small file fill the memory. ``types``: those
+    of values, where they are known.
+    """
+
+    def __init__(self, name: str, budget: list[int]) -> None:
+        super().__init__(name)
+        self._budget = budget
+        self.types: dict[str, Variable] = {}
+
+    def emit_many(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        count: int,
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        depth: int | None = None,
+    ) -> tuple[str, ...]:
+        if op in FOLDED and all(name in self.constants or not name for name in inputs):
+            arrays = [self.constants.get(name) for name in inputs]
+            self._budget[0] -= sum(a.size for a in arrays if a is not None)
+            if self._budget[0] >= 0:
+                node = Node(op, tuple(inputs), ("",) * count, attributes or {})
+                made = KERNELS[op](node, *arrays)
+                results = made if isinstance(made, tuple) else (made,)
+                return tuple(self.constant(a, f"{inputs[0]}/{op}") for a in results)
+        return super().emit_many(op, inputs, count, attributes, depth=depth)
+
+
+class Scope:
+    """Where operators stand: a graph, or a function's call, whose names are others outside."""
+
+    def __init__(
+        self,
+        builder: OnnxBuilder,
+        names: Mapping[str, str] | None,
+        prefix: str,
+        declared: Mapping[str, Variable],
+    ) -> None:
+        self.builder, self.declared = builder, declared
+        self._names, self._prefix = names, prefix
+
+    def variable(self, name: str) -> str:
+        """The builder's variable of a name."""
+        if self._names is None:
+            return name
+        return self._names[name] if name in self._names else f"{self._prefix}{name}"
+
+
+class OnnxOperator(NativeOperator):
+    """One operator with the graph it is lowered into; inputs and outputs by their position."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        op: Operator,
+        attributes: Mapping[str, Any],
+        opset: int,
+        body: Callable[[Subgraph, OnnxOperator], tuple[Graph, list[str]]],
+    ) -> None:
+        slots = {str(at): (name,) for at, name in enumerate(op.inputs)}
+        results = {str(at): (name,) for at, name in enumerate(op.outputs)}
+        super().__init__(NativeOp(op.position, op.type), slots, results, attributes, INERT)
+        for name, value in attributes.items():
+            if isinstance(value, Unread):
+                raise UnsupportedError(f"attribute {name}: {value.reason}")
+        self.builder, self.opset, self.scope = scope.builder, opset, scope
+        self.given: dict[str, str] = {}
+        self.inferred: dict[str, Variable] = {}
+        self._body = body
+
+    def optional(self, at: int) -> str:
+        """The value of an input, "" where it is absent."""
+        name = self.variable(str(at))
+        return name and self.builder.value(self.scope.variable(name))
+
+    def value(self, at: int = 0) -> str:
+        found = self.optional(at)
+        if not found:
+            raise UnsupportedError(f"input {at} is missing")
+        return found
+
+    def values(self, start: int = 0) -> list[str]:
+        """All inputs from a position on, "" where absent."""
+        return [self.optional(at) for at in range(start, len(self.inputs))]
+
+    def type_of(self, at: int) -> Variable:
+        """What is known about the type of an input."""
+        name, value = self.variable(str(at)), self.optional(at)
+        if value in self.builder.constants:
+            array = self.builder.constants[value]
+            return Variable(value, str(array.dtype), array.shape)
+        return self.builder.types.get(value) or self.scope.declared.get(name, Variable(value))
+
+    def constant(self, at: int, role: str) -> Array | None:
+        """A constant input, None where it is absent."""
+        value = self.optional(at)
+        return self.builder.array(value, role) if value else None
+
+    def body(self, name: str) -> tuple[Graph, list[str]]:
+        """The graph in an attribute, and the values of outside that it takes behind its own."""
+        found = self.attribute(name, None)
+        if not isinstance(found, Subgraph):
+            raise UnsupportedError(f"attribute {name}: expected a graph")
+        return self._body(found, self)
+
+    def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
+        return self.builder.emit(op, inputs, attributes)
+
+    def emit_many(self, op: str, count: int, *inputs: str, **attributes: Any) -> tuple[str, ...]:
+        return self.builder.emit_many(op, inputs, count, attributes)
+
+    def ints(self, *values: int) -> str:
+        """A constant list of int64: axes or a shape."""
+        return self.builder.constant(np.asarray(values, np.int64), f"{self.at.type}/ints")
+
+    def wants(self, at: int) -> bool:
+        """Whether the model names an output."""
+        return bool(self.outputs.get(str(at), ("",))[0])
+
+    def give(self, at: int, value: str) -> None:
+        """Binds an output's variable, where the model wants it."""
+        if self.wants(at):
+            self.given[self.outputs[str(at)][0]] = value
+
+    def infer(self, at: int, type_of: Variable) -> None:
+        """Tells an output's type."""
+        self.inferred[self.outputs[str(at)][0]] = type_of

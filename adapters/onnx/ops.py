@@ -1,0 +1,265 @@
+"""The table: ONNX's operators -> canonical ones, which are ONNX's newest.
+
+What differs between opsets: ONNX's operator changelog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from onernn.adapters.onnx import control, recurrent
+from onernn.adapters.onnx.messages import BFLOAT16
+from onernn.adapters.onnx.native import OnnxOperator
+from onernn.adapters.onnx.tensors import dtype_of
+from onernn.core.errors import UnsupportedError
+
+Rule = Callable[[OnnxOperator], None]
+RULES: dict[str, Rule] = {
+    "RNN": recurrent.rnn,
+    "GRU": recurrent.gru,
+    "LSTM": recurrent.lstm,
+    "If": control.conditional,
+    "Loop": control.loop,
+    "Scan": control.scan,
+}
+ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "BatchNormalization": ("epsilon",),
+    "Cast": ("to",),
+    "Clip": (),
+    "ConstantOfShape": ("value",),
+    "Identity": (),
+    "LayerNormalization": ("axis", "epsilon"),
+    "LogSoftmax": ("axis",),
+    "Pad": ("mode",),
+    "Range": (),
+    "Slice": (),
+    "Softmax": ("axis",),
+    "Split": ("axis",),
+    "Squeeze": (),
+    "TopK": ("axis", "largest", "sorted"),
+    "Unsqueeze": (),
+}
+"""Canonical operators and their attributes, as the newest opset has them."""
+
+
+def rule(*types: str) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(types, function))
+        return function
+
+    return register
+
+
+def _plain(inputs: int | None, *attributes: str) -> Rule:
+    """An operator that means the same in every opset: at most so many inputs, None: any number.
+
+    Attributes travel along where they are given; the kernel knows the defaults.
+    """
+
+    def lower(op: OnnxOperator) -> None:
+        count = len(op.inputs) if inputs is None else min(inputs, len(op.inputs))
+        values = [op.optional(at) for at in range(count)]
+        given = {k: op.attribute(k, None) for k in attributes if k in op.attributes}
+        op.give(0, op.emit(op.at.type, *values, **given))
+
+    return lower
+
+
+for _types, _inputs, _attributes in (
+    ("Abs Ceil Cos Erf Exp Floor IsNaN Log Neg NonZero Not Reciprocal Relu Round", 1, ""),
+    ("HardSwish Sigmoid Sign Sin Size Softplus Softsign Sqrt Tanh", 1, ""),
+    ("Add And Div Equal Expand Greater GreaterOrEqual Less LessOrEqual MatMul Mul", 2, ""),
+    ("Or PRelu Pow Sub Tile Xor", 2, ""),
+    ("CastLike", 2, ""),
+    ("Where", 3, ""),
+    ("Max Mean Min Sum", None, ""),
+    ("ArgMax ArgMin", 1, "axis keepdims select_last_index"),
+    ("Celu Elu LeakyRelu ThresholdedRelu", 1, "alpha"),
+    ("Concat", None, "axis"),
+    ("CumSum", 2, "exclusive reverse"),
+    ("Einsum", None, "equation"),
+    ("Flatten", 1, "axis"),
+    ("Gather GatherElements", 2, "axis"),
+    ("GatherND", 2, "batch_dims"),
+    ("Gelu", 1, "approximate"),
+    ("Gemm", 3, "alpha beta transA transB"),
+    ("HardSigmoid", 1, "alpha beta"),
+    ("Mod", 2, "fmod"),
+    ("OneHot", 3, "axis"),
+    ("Reshape", 2, "allowzero"),
+    ("ReverseSequence", 2, "batch_axis time_axis"),
+    ("Selu", 1, "alpha gamma"),
+    ("Shape", 1, "start end"),
+    ("Transpose", 1, "perm"),
+    ("Trilu", 2, "upper"),
+):
+    rule(*_types.split())(_plain(_inputs, *_attributes.split()))
+    ATTRIBUTES.update(dict.fromkeys(_types.split(), tuple(_attributes.split())))
+
+
+@rule("Identity")
+def _identity(op: OnnxOperator) -> None:
+    op.give(0, op.value())
+
+
+@rule("Constant")
+def _constant(op: OnnxOperator) -> None:
+    numbers = {"value_float": "float32", "value_floats": "float32"}
+    numbers |= {"value_int": "int64", "value_ints": "int64"}
+    given = [(k, op.attribute(k, None)) for k in ("value", *numbers) if k in op.attributes]
+    if len(given) != 1:
+        raise UnsupportedError("expected one attribute of numbers")
+    ((kind, value),) = given
+    array = np.asarray(value, numbers.get(kind))
+    op.give(0, op.builder.constant(array, op.scope.variable(op.outputs["0"][0])))
+
+
+@rule("ConstantOfShape")
+def _constant_of_shape(op: OnnxOperator) -> None:
+    value = op.attribute("value", np.zeros(1, np.float32))
+    op.give(0, op.emit("ConstantOfShape", op.value(), value=value))
+
+
+@rule("Range")
+def _range(op: OnnxOperator) -> None:
+    op.give(0, op.emit("Range", *(op.value(at) for at in range(3))))
+
+
+@rule("Cast")
+def _cast(op: OnnxOperator) -> None:
+    number = op.attribute("to", 0)
+    if number == BFLOAT16:
+        op.builder.notes["bfloat16 values are float32 ones, rounded where the model casts"] = None
+    op.give(0, op.emit("Cast", op.value(), to=dtype_of(number)))
+
+
+@rule("Clip")
+def _clip(op: OnnxOperator) -> None:
+    if op.opset >= 11:
+        return _plain(3)(op)
+    x = op.value()
+    bounds = [op.attribute(name, None) for name in ("min", "max")]
+    limits = ["" if b is None else _like(op, b, x) for b in bounds]
+    op.give(0, op.emit("Clip", x, *limits))
+
+
+def _like(op: OnnxOperator, number: float, x: str) -> str:
+    """A constant in the dtype of x, which old opsets do not tell."""
+    wide = op.builder.constant(np.asarray(number, np.float64), f"{op.at.type}/number")
+    return op.emit("CastLike", wide, x)
+
+
+@rule("Softmax", "LogSoftmax")
+def _softmax(op: OnnxOperator) -> None:
+    if op.opset >= 13:
+        return op.give(0, op.emit(op.at.type, op.value(), axis=op.attribute("axis", -1)))
+    # Up to opset 12 all axes from the given one on are one.
+    x = op.value()
+    rows = op.emit(op.at.type, op.emit("Flatten", x, axis=op.attribute("axis", 1)), axis=-1)
+    op.give(0, op.emit("Reshape", rows, op.emit("Shape", x), allowzero=1))
+
+
+def _positions(op: OnnxOperator, since: int, *, required: bool = False) -> str:
+    """Axes: an attribute up to an opset, an input from there on."""
+    if op.opset >= since:
+        return op.value(1) if required else op.optional(1)
+    axes = op.attribute("axes", None)
+    if axes is None and required:
+        raise UnsupportedError("attribute axes is missing")
+    return "" if axes is None else op.ints(*axes)
+
+
+@rule("Squeeze", "Unsqueeze")
+def _squeeze(op: OnnxOperator) -> None:
+    axes = _positions(op, 13, required=op.at.type == "Unsqueeze")
+    op.give(0, op.emit(op.at.type, op.value(), axes))
+
+
+REDUCTIONS = [
+    f"Reduce{kind}" for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()
+]
+ATTRIBUTES.update(dict.fromkeys(REDUCTIONS, ("keepdims", "noop_with_empty_axes")))
+
+
+@rule(*REDUCTIONS)
+def _reduce(op: OnnxOperator) -> None:
+    axes = _positions(op, 13 if op.at.type == "ReduceSum" else 18)
+    flags = {"keepdims": op.attribute("keepdims", 1)}
+    flags["noop_with_empty_axes"] = op.attribute("noop_with_empty_axes", 0)
+    op.give(0, op.emit(op.at.type, op.value(), axes, **flags))
+
+
+@rule("Slice")
+def _slice(op: OnnxOperator) -> None:
+    if op.opset >= 10:
+        return _plain(5)(op)
+    places = [op.attribute(name, None) for name in ("starts", "ends", "axes")]
+    op.give(0, op.emit("Slice", op.value(), *("" if p is None else op.ints(*p) for p in places)))
+
+
+@rule("Split")
+def _split(op: OnnxOperator) -> None:
+    if op.opset >= 13:
+        sizes = op.optional(1)
+    else:
+        given = op.attribute("split", None)
+        sizes = "" if given is None else op.ints(*given)
+    count = len(op.outputs)
+    if op.attribute("num_outputs", count) != count:
+        raise UnsupportedError(f"attribute num_outputs: there are {count} outputs")
+    pieces = op.emit_many("Split", count, op.value(), sizes, axis=op.attribute("axis", 0))
+    for at, piece in enumerate(pieces):
+        op.give(at, piece)
+
+
+@rule("TopK")
+def _top_k(op: OnnxOperator) -> None:
+    count = op.value(1) if op.opset >= 10 else op.ints(op.attribute("k", None))
+    op.attribute("sorted", 1)  # in order is right where any order is
+    flags = {"axis": op.attribute("axis", -1), "largest": op.attribute("largest", 1)}
+    for at, value in enumerate(op.emit_many("TopK", 2, op.value(), count, **flags)):
+        op.give(at, value)
+
+
+@rule("Pad")
+def _pad(op: OnnxOperator) -> None:
+    x, mode = op.value(), op.attribute("mode", "constant")
+    if op.opset >= 11:
+        more = [op.value(1), op.optional(2), op.optional(3)]
+    else:
+        more = [op.ints(*op.attribute("pads", None))]
+        more.append(_like(op, op.attribute("value", 0.0), x))
+    op.give(0, op.emit("Pad", x, *more, mode=mode))
+
+
+@rule("Dropout")
+def _dropout(op: OnnxOperator) -> None:
+    op.attribute("ratio", 0.5)  # in inference nothing is dropped
+    op.optional(1)
+    training = op.constant(2, "input training_mode")
+    if training is not None and training.any():
+        raise UnsupportedError("input training_mode is true: only inference is run")
+    op.give(0, op.value())
+    if op.wants(1):
+        if op.opset < 10:
+            raise UnsupportedError("output 1: its numbers had another dtype before opset 10")
+        op.give(1, op.emit_many("Dropout", 2, op.value())[1])
+
+
+@rule("BatchNormalization")
+def _batch_normalization(op: OnnxOperator) -> None:
+    op.only("spatial", 1)
+    op.only("training_mode", 0)
+    inputs = [op.value(at) for at in range(5)]
+    op.give(0, op.emit("BatchNormalization", *inputs, epsilon=op.attribute("epsilon", 1e-5)))
+
+
+@rule("LayerNormalization")
+def _layer_normalization(op: OnnxOperator) -> None:
+    op.only("stash_type", 1)
+    inputs = [op.value(0), op.value(1), op.optional(2)]
+    flags = {"axis": op.attribute("axis", -1), "epsilon": op.attribute("epsilon", 1e-5)}
+    for at, value in enumerate(op.emit_many("LayerNormalization", 3, *inputs, **flags)):
+        op.give(at, value)

@@ -1,0 +1,160 @@
+"""ONNX's recurrent parameters <-> the pivot.
+
+Layouts: ONNX operator specification, RNN, GRU, LSTM. W (D, G*O, I) is ldgoi, R (D, G*O, O) too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.errors import ShapeError
+from onernn.core.spec import Activation, Cell, Direction
+from onernn.core.weights import RnnWeights
+from onernn.reorders import layers
+from onernn.reorders.gates import GateLayout
+from onernn.reorders.layers import (
+    Arrays,
+    Framework,
+    Layer,
+    cell_of,
+    check_all_read,
+    layer_of,
+    need,
+)
+
+PEEPHOLES = GateLayout((0, 2, 1), (1, 1, 1))  # i, o, f
+GATES = {
+    **dict.fromkeys((Cell.RNN_TANH, Cell.RNN_RELU, Cell.RNN_SIGMOID), "h"),
+    Cell.LSTM: "i o f c",
+    **dict.fromkeys((Cell.GRU, Cell.LBR_GRU), "u r o"),
+}
+"""GRU's z, r, h by oneDNN's letters: h = (1-z) h~ + z h', as oneDNN has it."""
+
+
+def gate_layout(cell: Cell) -> GateLayout:
+    """What leads from ONNX's gates to oneDNN's."""
+    return layers.gate_layout(cell, GATES[cell])
+
+
+def matrix(name: str, array: Array, cell: Cell) -> Array:
+    """W (D, G*O, I) or R (D, G*O, O) -> weights layer or iter, ldigo (L=1, D, I, G, O)."""
+    if array.ndim != 3:
+        raise ShapeError(f"{name}: expected (D, G*O, I), got {array.shape}")
+    return gate_layout(cell).split(array.swapaxes(1, 2))[None]
+
+
+def matrix_back(ldigo: Array, cell: Cell) -> Array:
+    """weights (1, D, I, G, O) -> W or R (D, G*O, I)."""
+    _, d, i, g, o = ldigo.shape
+    back = gate_layout(cell).inverse(ldigo.reshape(d, i, g * o))
+    return np.ascontiguousarray(back.swapaxes(1, 2))
+
+
+def bias(b: Array, cell: Cell) -> Array:
+    """B (D, 2*G*O), W's biases then R's -> ldgo (1, D, G', O).
+
+    Both are summed, but for R's candidate bias of LBR cells, which stands inside r*(...).
+    """
+    if b.ndim != 2 or b.shape[1] % (2 * len(cell.gates)):
+        raise ShapeError(f"B: expected (D, {2 * len(cell.gates)}*O), got {b.shape}")
+    of_w, of_r = (gate_layout(cell).split(half) for half in np.split(b, 2, axis=1))
+    if not cell.linear_before_reset:
+        return (of_w + of_r)[None]
+    inner = of_r[:, 2:].copy()
+    of_r[:, 2] = 0
+    return np.concatenate([of_w + of_r, inner], axis=1)[None]
+
+
+def bias_back(ldgo: Array, cell: Cell) -> Array:
+    """ldgo (1, D, G', O) -> B (D, 2*G*O); R's biases are zero, but for the one of LBR cells."""
+    _, d, rows, o = ldgo.shape
+    gates = len(cell.gates)
+    of_w, of_r = np.zeros((2, d, gates, o), ldgo.dtype)
+    of_w[:] = ldgo[0, :, :gates]
+    if rows > gates:
+        of_r[:, 2] = ldgo[0, :, gates]
+    back = gate_layout(cell).inverse
+    halves = [back(half.reshape(d, gates * o)) for half in (of_w, of_r)]
+    return np.concatenate(halves, axis=1)
+
+
+def peephole(p: Array) -> Array:
+    """P (D, 3*O), gates i, o, f -> ldgo (1, D, 3, O), gates i, f, o."""
+    if p.ndim != 2:
+        raise ShapeError(f"P: expected (D, 3*O), got {p.shape}")
+    return PEEPHOLES.split(p)[None]
+
+
+def peephole_back(ldgo: Array) -> Array:
+    """ldgo (1, D, 3, O) -> P (D, 3*O)."""
+    return PEEPHOLES.inverse(ldgo.reshape(ldgo.shape[1], -1))
+
+
+def read(
+    arrays: Arrays,
+    *,
+    linear_before_reset: bool = False,
+    direction: Direction | None = None,
+    function: str = "tanh",
+    activations: tuple[Activation, ...] | None = None,
+) -> Layer:
+    """A layer from an operator's W, R, B and P; stacks have them under 0/, 1/, ....
+
+    The rest are the operator's attributes; ``function`` is an RNN's. Raises `ShapeError`.
+    """
+    count = len({name.split("/")[0] for name in arrays if "/" in name})
+    prefixes = [f"{k}/" for k in range(count)] or [""]
+    first = need(arrays, f"{prefixes[0]}R")
+    if first.ndim != 3 or not first.shape[2]:
+        raise ShapeError(f"R: expected (D, G*O, O), got {first.shape}")
+    gates = first.shape[1] // first.shape[2]
+    cell = cell_of(gates, linear_before_reset=linear_before_reset, function=function)
+    check_all_read(arrays, {f"{prefix}{name}" for prefix in prefixes for name in "WRBP"})
+    weights = []
+    for prefix in prefixes:
+        b, p = (arrays.get(f"{prefix}{name}") for name in "BP")
+        weights.append(
+            RnnWeights(
+                matrix("W", need(arrays, f"{prefix}W"), cell),
+                matrix("R", need(arrays, f"{prefix}R"), cell),
+                None if b is None else bias(b, cell),
+                None if p is None else peephole(p),
+            )
+        )
+    parts = [[each.part(0, d) for d in range(each.iter.shape[1])] for each in weights]
+    return layer_of(cell, parts, direction, activations)
+
+
+def write(layer: Layer) -> dict[str, Array]:
+    """W, R, B and P of an operator, or of several under 0/, 1/, ....
+
+    Raises `UnsupportedError` for what ONNX cannot say.
+    """
+    FRAMEWORK.check(layer)
+    cell, out = layer.spec.cell, {}
+    for k, weights in enumerate(layer.weights):
+        prefix = f"{k}/" if layer.spec.layers > 1 else ""
+        assert weights.layer is not None  # checked
+        out[f"{prefix}W"] = matrix_back(weights.layer, cell)
+        out[f"{prefix}R"] = matrix_back(weights.iter, cell)
+        if weights.bias is not None:
+            out[f"{prefix}B"] = bias_back(weights.bias, cell)
+        if weights.peephole is not None:
+            out[f"{prefix}P"] = peephole_back(weights.peephole)
+    return out
+
+
+FRAMEWORK = Framework(
+    "onnx",
+    "ONNX",
+    "W (D, G*O, I), R (D, G*O, O), P (D, 3*O): i o f",
+    "B (D, 2*G*O): W's, then R's",
+    GATES,
+    read,
+    write,
+    directions=("left2right", "right2left", "bidirectional_concat"),
+    peephole=True,
+    functions=True,
+    clips=True,
+)

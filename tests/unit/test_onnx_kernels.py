@@ -1,0 +1,334 @@
+"""Every kernel that bears an ONNX name, against ONNX Runtime and onnx's own evaluator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from onernn import Ragged, ShapeError
+from onernn.core.graph import Node
+from onernn.runtime.kernels import KERNELS
+
+RNG = np.random.default_rng(3)
+MATRIX = RNG.uniform(-2, 2, (4, 3)).astype(np.float32)
+CUBE = RNG.uniform(-2, 2, (2, 3, 5)).astype(np.float32)
+SQUARE = RNG.uniform(-2, 2, (4, 4)).astype(np.float32)
+POSITIVE = np.abs(CUBE) + np.float32(0.1)
+HALVES = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5], np.float32)
+ODD = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0], np.float32)
+WHOLE = np.array([[7, -7, 7], [-7, 0, 3]], np.int64)
+BY = np.array([2, 2, -2], np.int64)
+TRUTH = np.array([[True, False, True], [False, True, True]])
+TIED = np.array([[3, 1, 3, 2], [0, 0, -1, -1]], np.float32)
+DOUBLE = RNG.uniform(-2, 2, (3, 4))
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+Case = tuple[str, list[Any], dict[str, Any]]
+UNARY = "Identity Neg Abs Exp Floor Ceil Sign Reciprocal Sin Cos Relu Tanh Sigmoid LeakyRelu Erf"
+UNARY += " ThresholdedRelu HardSigmoid Elu Softplus Softsign Selu Celu HardSwish Gelu IsNaN"
+CASES: list[Case] = [
+    *((op, [3 * CUBE], {}) for op in UNARY.split()),
+    *((op, [2 * DOUBLE], {}) for op in ("Tanh", "Sigmoid", "Exp", "Relu", "Softplus", "Erf")),
+    *((op, [ODD], {}) for op in ("Neg", "Abs", "Exp", "Sign", "Tanh", "Sigmoid", "IsNaN", "Relu")),
+    ("Log", [POSITIVE], {}),
+    ("Log", [ODD], {}),
+    ("Sqrt", [POSITIVE], {}),
+    ("Sqrt", [ODD], {}),
+    ("Round", [HALVES], {}),
+    ("Neg", [WHOLE], {}),
+    ("Abs", [WHOLE], {}),
+    ("LeakyRelu", [CUBE], {"alpha": 0.3}),
+    ("ThresholdedRelu", [CUBE], {"alpha": 0.5}),
+    ("HardSigmoid", [CUBE], {"alpha": 0.4, "beta": 0.6}),
+    ("Elu", [CUBE], {"alpha": 0.7}),
+    ("Celu", [CUBE], {"alpha": 2.0}),
+    ("Selu", [CUBE], {"alpha": 2.0, "gamma": 3.0}),
+    ("Gelu", [CUBE], {"approximate": "tanh"}),
+    ("PRelu", [MATRIX, MATRIX[0]], {}),
+    *((op, [CUBE, POSITIVE[0]], {}) for op in ("Add", "Sub", "Mul", "Div")),
+    *((op, [WHOLE, BY], {}) for op in ("Add", "Sub", "Mul", "Div", "Mod")),
+    *((op, [WHOLE, BY], {}) for op in ("Equal", "Less", "Greater")),
+    *((op, [CUBE, CUBE[::-1].copy()], {}) for op in ("LessOrEqual", "GreaterOrEqual", "Less")),
+    ("Div", [ODD, ODD[::-1].copy()], {}),
+    ("Mod", [WHOLE, BY], {"fmod": 1}),
+    ("Mod", [CUBE, POSITIVE], {"fmod": 1}),
+    ("Pow", [POSITIVE, CUBE], {}),
+    ("Pow", [CUBE, ints(2)], {}),
+    ("Pow", [WHOLE, ints(2)], {}),
+    *((op, [TRUTH, TRUTH[:1]], {}) for op in ("And", "Or", "Xor", "Equal")),
+    ("Not", [TRUTH], {}),
+    *((op, [CUBE, POSITIVE[0], CUBE[:1]], {}) for op in ("Min", "Max", "Sum", "Mean")),
+    *((op, [CUBE], {}) for op in ("Min", "Max", "Sum", "Mean")),
+    ("Max", [ODD, np.zeros(6, np.float32)], {}),
+    ("Clip", [CUBE, np.float32(-0.5), np.float32(0.7)], {}),
+    ("Clip", [CUBE, np.float32(0.5), None], {}),
+    ("Clip", [CUBE, None, np.float32(0.5)], {}),
+    ("Clip", [CUBE, np.float32(1), np.float32(-1)], {}),
+    ("Clip", [CUBE], {}),
+    ("Where", [TRUTH, WHOLE, ints(0)], {}),
+    ("CastLike", [CUBE, WHOLE], {}),
+    ("MatMul", [MATRIX, CUBE[0]], {}),
+    ("MatMul", [np.swapaxes(CUBE, 1, 2).copy(), CUBE], {}),
+    ("MatMul", [MATRIX[0], CUBE], {}),
+    ("Gemm", [MATRIX, CUBE[0], CUBE[0, 0]], {"alpha": 0.5, "beta": 2.0}),
+    ("Gemm", [MATRIX.T.copy(), CUBE[0].T.copy()], {"transA": 1, "transB": 1}),
+    ("Einsum", [MATRIX, CUBE], {"equation": "ni,bic->nbc"}),
+    ("Transpose", [CUBE], {}),
+    ("Transpose", [CUBE], {"perm": (1, 2, 0)}),
+    ("Squeeze", [CUBE[:1, :, :1]], {}),
+    ("Squeeze", [CUBE[:1], ints(0)], {}),
+    ("Unsqueeze", [MATRIX, ints(-1, 0)], {}),
+    ("Concat", [CUBE, CUBE], {"axis": -2}),
+    ("Flatten", [CUBE], {}),
+    ("Flatten", [CUBE], {"axis": -1}),
+    ("Reshape", [CUBE, ints(0, -1)], {}),
+    ("Reshape", [CUBE[:0], ints(0, 7)], {"allowzero": 1}),
+    ("Slice", [CUBE, ints(1, 0), ints(9, -1)], {}),
+    ("Slice", [CUBE, ints(-1), ints(-(2**63)), ints(-1), ints(-2)], {}),
+    ("Slice", [CUBE, ints(3, -9), ints(0, 2), ints(2, 0), ints(-1, 1)], {}),
+    ("Shape", [CUBE], {}),
+    ("Shape", [CUBE], {"start": -2}),
+    ("Shape", [CUBE], {"start": 0, "end": 1}),
+    ("Size", [CUBE], {}),
+    ("Expand", [MATRIX, ints(2, 1, 3)], {}),
+    ("Expand", [MATRIX[:, :1], ints(3)], {}),
+    ("ConstantOfShape", [ints(2, 3)], {}),
+    ("ConstantOfShape", [ints()], {"value": np.array([7], np.int64)}),
+    ("ConstantOfShape", [ints(2, 0)], {"value": np.array([True])}),
+    ("Range", [np.int64(10), np.int64(3), np.int64(-2)], {}),
+    ("Range", [np.float32(0), np.float32(1), np.float32(0.3)], {}),
+    ("Range", [np.int64(3), np.int64(3), np.int64(1)], {}),
+    ("Tile", [MATRIX, ints(2, 3)], {}),
+    ("Gather", [CUBE, np.array([[0, -1], [2, 2]])], {"axis": 1}),
+    ("Gather", [MATRIX, np.array(1)], {}),
+    ("GatherElements", [MATRIX, np.array([[0, -1, 3]])], {}),
+    ("GatherElements", [CUBE, np.array([[[4, 0], [1, 1]]])], {"axis": -1}),
+    ("GatherND", [CUBE, np.array([[0, 1], [1, -1]])], {}),
+    ("GatherND", [CUBE, np.array([[1], [2]])], {"batch_dims": 1}),
+    ("Pad", [MATRIX, ints(1, 0, 2, 3)], {}),
+    ("Pad", [MATRIX, ints(-1, 2, 0, -1), np.float32(9)], {}),
+    ("Pad", [CUBE, ints(1, 1), np.float32(9), ints(-2)], {}),
+    *(("Pad", [MATRIX, ints(1, 1, 2, 2)], {"mode": m}) for m in ("reflect", "edge", "wrap")),
+    ("ReverseSequence", [SQUARE, ints(1, 2, 3, 4)], {"time_axis": 0, "batch_axis": 1}),
+    ("ReverseSequence", [CUBE, ints(3, 1)], {"time_axis": 1, "batch_axis": 0}),
+    ("OneHot", [np.array([1, -1, 7]), ints(4), np.array([2, 5], np.float32)], {}),
+    ("OneHot", [np.array([[1], [0]]), ints(3), np.array([0, 1], np.float32)], {"axis": 0}),
+    ("OneHot", [np.array([[1], [0]]), ints(3), np.array([0, 1], np.float32)], {"axis": 1}),
+    ("Trilu", [SQUARE], {}),
+    ("Trilu", [SQUARE, np.int64(-1)], {"upper": 0}),
+    ("NonZero", [WHOLE], {}),
+    *((f"Reduce{k}", [POSITIVE], {}) for k in ("Sum", "Mean", "Max", "Min", "Prod", "LogSum")),
+    *((f"Reduce{k}", [CUBE, ints(1)], {}) for k in ("Sum", "Mean", "L1", "L2", "SumSquare")),
+    *((f"Reduce{k}", [50 * CUBE, ints(-1, 0)], {"keepdims": 0}) for k in ("Max", "LogSumExp")),
+    *((f"Reduce{k}", [WHOLE, ints(1)], {"keepdims": 0}) for k in ("Sum", "Max", "Min", "Prod")),
+    *((f"Reduce{k}", [CUBE[:, :0], ints(1)], {}) for k in ("Sum", "Prod")),
+    ("ReduceSum", [CUBE], {"noop_with_empty_axes": 1}),
+    ("ReduceMax", [WHOLE], {"noop_with_empty_axes": 1}),
+    ("ArgMax", [TIED], {"axis": 1}),
+    ("ArgMax", [TIED], {"axis": -1, "keepdims": 0, "select_last_index": 1}),
+    ("ArgMin", [TIED], {}),
+    ("ArgMin", [TIED], {"axis": 1, "select_last_index": 1}),
+    ("Softmax", [50 * CUBE], {}),
+    ("Softmax", [CUBE], {"axis": 1}),
+    ("LogSoftmax", [50 * CUBE], {"axis": 0}),
+    ("CumSum", [CUBE, np.int64(1)], {}),
+    ("CumSum", [CUBE, np.int64(-1)], {"exclusive": 1}),
+    ("CumSum", [CUBE, np.int64(0)], {"reverse": 1}),
+    ("CumSum", [CUBE, np.int64(2)], {"reverse": 1, "exclusive": 1}),
+    ("TopK", [TIED, ints(3)], {}),
+    ("TopK", [TIED, ints(2)], {"largest": 0}),
+    ("TopK", [CUBE, ints(2)], {"axis": 1}),
+    ("LayerNormalization", [CUBE, CUBE[0, 0], CUBE[0, 1]], {}),
+    ("LayerNormalization", [CUBE, CUBE[0]], {"axis": 1, "epsilon": 0.1}),
+    ("BatchNormalization", [CUBE, *(POSITIVE[0, :, k].copy() for k in range(4))], {}),
+    ("BatchNormalization", [MATRIX, *(POSITIVE[0, :, k].copy() for k in range(4))], {"epsilon": 1}),
+    ("Dropout", [MATRIX], {}),
+    ("Dropout", [MATRIX, np.float32(0.3)], {}),
+    ("Split", [CUBE], {"axis": 1, "num_outputs": 3}),
+    ("Split", [CUBE], {"axis": -1, "num_outputs": 2}),
+    ("Split", [CUBE, ints(1, 0, 2)], {"axis": 1}),
+]
+OUTPUTS = {"TopK": 2, "LayerNormalization": 3}
+# What onnx's evaluator cuts down instead of towards zero, and what ONNX Runtime has no kernel for.
+NOT_BY_ONNX = {"Div", "Mod", "Clip", "LayerNormalization"}
+CASTS = [
+    (CUBE * 3, "int32"),
+    (CUBE, "float64"),
+    (CUBE, "float16"),
+    (WHOLE, "float32"),
+    (ODD, "bool"),
+    (TRUTH, "int64"),
+]
+
+
+def model_of(
+    op: str, arrays: list[Any], attributes: dict[str, Any], outputs: int
+) -> onnx.ModelProto:
+    names = ["" if a is None else f"i{k}" for k, a in enumerate(arrays)]
+    results = [f"o{k}" for k in range(outputs)]
+    tensors = {
+        k: onnx.numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v
+        for k, v in attributes.items()
+    }
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(np.asarray(a).dtype), None)
+        for n, a in zip(names, arrays, strict=True)
+        if n
+    ]
+    outs = [helper.make_value_info(name, onnx.TypeProto()) for name in results]
+    graph = helper.make_graph([helper.make_node(op, names, results, **tensors)], "g", infos, outs)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
+
+
+def expected(op: str, arrays: list[Any], attributes: dict[str, Any], outputs: int) -> list[Any]:
+    model = model_of(op, arrays, attributes, outputs)
+    feed = {f"i{k}": np.asarray(a) for k, a in enumerate(arrays) if a is not None}
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    except Exception:  # ONNX Runtime lacks a kernel for some operators of some dtypes
+        assert op not in NOT_BY_ONNX
+        return ReferenceEvaluator(model).run(None, feed)
+    return session.run(None, feed)
+
+
+def check(op: str, arrays: list[Any], attributes: dict[str, Any], outputs: int) -> None:
+    given = [None if a is None else np.asarray(a) for a in arrays]
+    kept = [None if a is None else a.copy() for a in given]
+    node = Node(op, ("x",) * len(arrays), tuple(f"o{k}" for k in range(outputs)), attributes)
+    got = KERNELS[op](node, *given)
+    got = got if isinstance(got, tuple) else (got,)
+    want = expected(op, arrays, attributes, outputs)
+    assert len(got) >= len(want) == outputs
+    for mine, theirs in zip(got, want, strict=False):
+        assert np.asarray(mine).shape == theirs.shape and np.asarray(mine).dtype == theirs.dtype
+        # A few roundings of sums of at most 30 terms; what cancels may lose some of their size.
+        np.testing.assert_allclose(mine, theirs, rtol=5e-6, atol=5e-6)
+    for array, before in zip(given, kept, strict=True):
+        np.testing.assert_array_equal(array, before)
+
+
+@pytest.mark.parametrize("op, arrays, attributes", CASES)
+def test_kernels_compute_what_onnx_runtime_does(op: str, arrays: list, attributes: dict) -> None:
+    outputs = attributes.get("num_outputs", OUTPUTS.get(op, 1))
+    if op == "Split" and len(arrays) > 1:
+        outputs = len(arrays[1])
+    check(op, arrays, attributes, outputs)
+
+
+@pytest.mark.parametrize("array, dtype", CASTS)
+def test_casts_are_named_by_numpy(array: np.ndarray, dtype: str) -> None:
+    number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    (want,) = expected("Cast", [array], {"to": number}, 1)
+    got = KERNELS["Cast"](Node("Cast", ("x",), ("y",), {"to": dtype}), array)
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got, want)
+
+
+def test_every_onnx_kernel_is_in_the_table() -> None:
+    onnx_names = {s.name for s in onnx.defs.get_all_schemas() if s.domain == ""}
+    tested = {op for op, _, _ in CASES} | {"Cast", "If", "Loop", "Scan"}  # the last three elsewhere
+    assert set(KERNELS) & onnx_names == tested
+
+
+RAGGED = Ragged(MATRIX, [0, 1, 1, 4], ([0, 3],))
+
+
+def run(op: str, *values: Any, outputs: int = 1, **attributes: Any) -> Any:
+    names = tuple(f"o{k}" for k in range(outputs))
+    return KERNELS[op](Node(op, ("x",) * len(values), names, attributes), *values)
+
+
+@pytest.mark.parametrize(
+    "op, more, attributes",
+    [
+        ("Softmax", [], {}),
+        ("ReduceSum", [ints(-1)], {}),
+        ("TopK", [ints(2)], {}),
+        ("Dropout", [], {}),
+        ("Split", [ints(1, 2)], {"axis": 1}),
+        ("Slice", [ints(0), ints(2), ints(1)], {}),
+        ("Where", [MATRIX, MATRIX], {}),
+        ("LayerNormalization", [MATRIX[0]], {}),
+        ("CumSum", [np.int64(1)], {}),
+        ("Transpose", [], {"perm": (0, 1)}),
+    ],
+)
+def test_what_runs_along_the_channels_keeps_the_offsets(op, more, attributes) -> None:
+    outputs = 2 if op in ("Split", "TopK") else 1
+    got = run(op, RAGGED, *more, outputs=outputs, **attributes)
+    plain = run(op, MATRIX, *more, outputs=outputs, **attributes)
+    both = zip(*(v if isinstance(v, tuple) else (v,) for v in (got, plain)), strict=True)
+    for mine, array in both:
+        assert mine.lod == RAGGED.lod
+        np.testing.assert_array_equal(mine.data, array)
+
+
+@pytest.mark.parametrize(
+    "op, more, attributes",
+    [
+        ("Softmax", [], {"axis": 0}),
+        ("LogSoftmax", [], {"axis": -2}),
+        ("ReduceSum", [], {}),
+        ("ReduceMax", [ints(-2)], {"keepdims": 0}),
+        ("ArgMax", [], {}),
+        ("TopK", [ints(2)], {"axis": 0}),
+        ("Split", [], {}),
+        ("Slice", [ints(0), ints(2)], {}),
+        ("Concat", [RAGGED], {"axis": 0}),
+        ("LayerNormalization", [MATRIX], {"axis": 0}),
+        ("CumSum", [np.int64(0)], {}),
+        ("Transpose", [], {}),
+    ],
+)
+def test_what_would_mix_words_is_refused(op, more, attributes) -> None:
+    with pytest.raises(ShapeError, match="words of a LoD; drop the LoD before"):
+        run(op, RAGGED, *more, **attributes)
+
+
+@pytest.mark.parametrize(
+    "op, values, attributes, reason",
+    [
+        ("ConstantOfShape", [ints(2**40, 2)], {}, "at most"),
+        ("ConstantOfShape", [ints(-1)], {}, "at most"),
+        ("Expand", [MATRIX, ints(2**60, 4, 3)], {}, "at most"),
+        ("Tile", [MATRIX, ints(2**50, 1)], {}, "at most"),
+        ("Tile", [MATRIX, ints(2)], {}, "expected 2 repeats"),
+        ("Range", [np.int64(0), np.int64(5), np.int64(0)], {}, "at most"),
+        ("OneHot", [ints(0), ints(2**40), np.zeros(2)], {}, "at most"),
+        ("Pad", [MATRIX, ints(2**40, 0, 0, 0)], {}, "at most"),
+        ("Pad", [MATRIX, ints(1, 1)], {}, "expected two for each of 2 axes"),
+        ("Div", [WHOLE, ints(0)], {}, "division by zero"),
+        ("Mod", [WHOLE, ints(0)], {}, "division by zero"),
+        ("Mod", [CUBE, CUBE], {}, "integers only"),
+        ("GatherElements", [MATRIX, np.array([[4]])], {}, r"index 4 is outside \[-4, 4\)"),
+        ("GatherND", [CUBE, np.array([[0, 5]])], {}, r"index 5 is outside \[-3, 3\)"),
+        ("GatherND", [CUBE, np.array([[0, 5]])], {"batch_dims": 1}, "batch_dims=1"),
+        ("Split", [CUBE, ints(1, 1)], {"axis": 1}, "sum to 3"),
+        ("ArgMax", [CUBE[:0]], {}, "no element"),
+        ("TopK", [CUBE, ints(6)], {}, "at most 5"),
+        ("Dropout", [CUBE, np.float32(0.5), np.array(True)], {}, "only inference"),
+        ("ReverseSequence", [CUBE, ints(3, 4)], {"time_axis": 1, "batch_axis": 0}, "at most 3"),
+        (
+            "ReverseSequence",
+            [CUBE, ints(3)],
+            {"time_axis": 2, "batch_axis": 0},
+            "as the first axes",
+        ),
+        ("Einsum", [RAGGED], {"equation": "wi->i"}, "drop the LoD"),
+    ],
+)
+def test_what_has_no_right_answer_is_refused(op, values, attributes, reason) -> None:
+    with pytest.raises(ShapeError, match=reason):
+        run(op, *values, outputs=2 if op == "Split" else 1, **attributes)

@@ -1,0 +1,103 @@
+"""Other projects' recurrent tests: ONNX Runtime's, ROOT's SOFIE's, and onnx's own backend suite."""
+
+from __future__ import annotations
+
+import json
+import unittest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.backend.test
+import pytest
+from onnx.backend.test.case.node import collect_testcases
+from support.checking import assert_close
+from support.onnx_rnn import Case
+
+from onernn import OnernnError, Session, ShapeError, load
+from onernn.adapters.onnx import backend
+from onernn.adapters.onnx.lower import lower
+from onernn.adapters.onnx.read import parse_model
+
+# onnx computes the expected numbers of its cases when they are collected, infinities included.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def array_of(tensor: dict[str, Any]) -> np.ndarray:
+    return np.array(tensor["data"], tensor["dtype"]).reshape(tensor["dims"])
+
+
+def ort_case(found: dict[str, Any]) -> Case:
+    attributes = dict(found["attributes"])
+    if "clip" in attributes:
+        attributes["clip"] = float(attributes["clip"])  # 9999 is one, too
+    arrays = {tensor["name"]: array_of(tensor) for tensor in found["inputs"] if tensor}
+    wanted = [tensor["name"] for tensor in found["outputs"] if tensor]
+    return Case(found["op"], attributes, arrays, wanted)
+
+
+def test_every_case_of_onnx_runtime_is_right_or_refused_as_there(peer_suites: Path) -> None:
+    cases = json.loads((peer_suites / "ort_rnn_cases.json").read_text())["cases"]
+    right = refused = 0
+    for found in cases:
+        case = ort_case(found)
+        session = Session(lower(parse_model(case.model().SerializeToString(), Path("m.onnx"))))
+        if found["expect_failure"]:
+            with pytest.raises(ShapeError, match="lengths: (expected 2|sentence 1 has 5)"):
+                session.run(case.feed())
+            refused += 1
+            continue
+        outputs = session.run(case.feed())
+        for tensor in filter(None, found["outputs"]):
+            # The numbers stand there with six digits, and came from other implementations.
+            error = 2e-5 + found["ort_1_31_max_abs_err"]
+            assert_close(outputs[tensor["name"]], array_of(tensor), atol=error)
+        right += 1
+    assert (right, refused) == (133, 2)
+
+
+def test_every_model_of_sofie_is_right_as_its_authors_saved_it(peer_suites: Path) -> None:
+    cases = json.loads((peer_suites / "sofie" / "cases.json").read_text())["cases"]
+    ran = set()
+    for case in cases.values():
+        x = np.array(case["X"], np.float32).reshape(case["X_shape"])
+        for file in filter(None, {case["model"], case["original"]}):
+            graph = load(peer_suites / "sofie" / file)
+            outputs = list(Session(graph).run({graph.inputs[0].name: x}).values())
+            for name, numbers in case["reference"].items():
+                got = outputs[case["outputs"].index(name)]
+                # The references' own distance from a float64 oracle is told beside them.
+                error = 1e-6 + case["oracle_max_abs_err"][name]
+                assert_close(got.reshape(-1), np.array(numbers), atol=error)
+            ran.add(file)
+    assert ran == {file.name for file in (peer_suites / "sofie").glob("*.onnx")} and len(ran) == 22
+
+
+def test_the_recurrent_cases_of_onnx_pass_through_its_own_runner() -> None:
+    suite = onnx.backend.test.BackendTest(backend.OnernnBackend, __name__)
+    suite.include(r"^test_(simple_)?(rnn|lstm|gru)_.*_cpu$")
+    results = unittest.TestResult()
+    suite.test_suite.run(results)
+    assert results.wasSuccessful(), results.errors or results.failures
+    assert results.testsRun - len(results.skipped) == 18
+
+
+def test_every_operator_case_of_onnx_is_right_or_refused() -> None:
+    """All of onnx's cases, not only recurrent ones: what is run at all is run right."""
+    right = 0
+    for case in collect_testcases(None):
+        for inputs, outputs in case.data_sets or ():
+            try:
+                got = backend.prepare(case.model).run(inputs)
+            except OnernnError:
+                continue
+            for mine, theirs in zip(got, map(np.asarray, outputs), strict=True):
+                assert mine.shape == theirs.shape and mine.dtype == theirs.dtype, case.name
+                if theirs.dtype.kind != "f":
+                    np.testing.assert_array_equal(mine, theirs, case.name)
+                    continue
+                # The cases' own tolerances; halves are rounded after every operator.
+                rtol, atol = (1e-2, 1e-3) if theirs.dtype == np.float16 else (1e-3, 1e-7)
+                np.testing.assert_allclose(mine, theirs, rtol, atol, err_msg=case.name)
+            right += 1
+    assert right >= 850
