@@ -1,0 +1,1 @@
+"""MXNet: read its models without MXNet."""

@@ -1,0 +1,193 @@
+"""An MXNet symbol as a graph of canonical operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from onernn.adapters.lowering import GraphBuilder
+from onernn.adapters.mxnet import attributes as parse
+from onernn.adapters.mxnet import ops
+from onernn.adapters.mxnet.keys import Declared, match
+from onernn.adapters.mxnet.native import Context, Facts, find_rule, slots_of
+from onernn.adapters.mxnet.params import read_params
+from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode, find, read_symbol
+from onernn.adapters.mxnet.recurrent import stack_of
+from onernn.adapters.mxnet.walk import lower_nodes
+from onernn.core.arrays import Array
+from onernn.core.errors import ModelFormatError, UnsupportedError
+from onernn.core.graph import Graph, Value
+from onernn.reorders import mxnet
+
+__all__ = ["load_mxnet", "lower", "ops"]
+
+PARAMETERS = frozenset("weight bias gamma beta moving_mean moving_var parameters".split())
+"""Input slots in which a variable without numbers is a parameter that is missing."""
+
+INDICES = frozenset("sequence_length indices index".split())
+"""Input slots that take numbers of any kind, and cut them to integers."""
+
+KEEPS_RANK = frozenset("SwapAxis swapaxes Dropout _copy identity BlockGrad transpose".split())
+
+
+def load_mxnet(
+    path: str | Path, params: str | Path | None = None, semantics: str = "documented"
+) -> Graph:
+    """The graph of a saved symbol; operators that cannot be lowered are in it, with the reason.
+
+    Raises `ModelFormatError` for files that are no model, or that do not belong together.
+    """
+    files = find(path, params)
+    symbol = read_symbol(files.symbol)
+    arrays = read_params(files.params) if files.params else {}
+    found = match(list(_variables(symbol)), arrays, files.params or files.symbol)
+    missing = [
+        n for n, slots in _uses(symbol).items() if slots & PARAMETERS and n not in found.arrays
+    ]
+    if missing:
+        where = "no .params file stands beside it; give one as params"
+        if files.params:
+            where = f"{files.params} has {', '.join(sorted(arrays)[:20]) or 'none'}"
+        raise ModelFormatError(
+            f"parameters without numbers: {', '.join(missing)}; {where}", files.symbol
+        )
+    return lower(symbol, found.arrays, semantics, str(files.symbol), found.notes)
+
+
+def lower(
+    symbol: Symbol,
+    arrays: Mapping[str, Array],
+    semantics: str = "documented",
+    name: str = "symbol",
+    notes: Iterable[str] = (),
+) -> Graph:
+    """The graph of a symbol and its parameters by name; the other variables are its inputs."""
+    builder = GraphBuilder(name)
+    builder.notes.update(dict.fromkeys(notes))
+    context = Context(builder, semantics, symbol)
+    for key, array in arrays.items():
+        if array.dtype == np.float16:
+            builder.notes["float16 parameters are computed in float32"] = None
+            array = array.astype(np.float32)
+        context.constant(array, key)
+    shapes = _shapes(symbol, arrays)
+    uses = _uses(symbol)
+    for node in symbol.nodes:
+        if node.op != VARIABLE or node.name in arrays or node.name in context.facts:
+            continue
+        slots = uses.get(node.name, set())
+        if slots == {"label"}:
+            builder.notes[f"{node.name} is a label for training: it is no input here"] = None
+            continue
+        shape = _declared_shape(symbol, node) or shapes.get(node.name)
+        dtype = _input_dtype(node, slots, arrays)
+        builder.input(Value(node.name, dtype, shape))
+        context.facts[node.name] = Facts(
+            None if dtype is None else np.dtype(dtype), None if shape is None else len(shape)
+        )
+    heads = lower_nodes(context)
+    outputs = []
+    for head in heads:
+        found = context.of(head).dtype
+        outputs.append(Value(head, None if found is None else found.name))
+    return builder.graph(outputs)
+
+
+def _variables(symbol: Symbol) -> Iterator[Declared]:
+    """Those of the symbol, and the auxiliary states that old files leave out."""
+    fused = {node.inputs[1].node: node for node in symbol.nodes if _is_rnn(node)}
+    for at, node in enumerate(symbol.nodes):
+        if node.op == VARIABLE:
+            yield Declared(node.name, _declared_shape(symbol, node), _stack(fused.get(at)))
+        elif (rule := find_rule(node.op)) and symbol.version < 900:
+            for slot in rule.slots[len(node.inputs) :]:
+                if slot in PARAMETERS:
+                    yield Declared(f"{node.name}_{slot}")
+
+
+def _is_rnn(node: SymbolNode) -> bool:
+    return node.op in ("RNN", "_npx_rnn") and len(node.inputs) > 2
+
+
+def _stack(node: SymbolNode | None) -> mxnet.Stack | None:
+    try:
+        return None if node is None else stack_of(node)
+    except UnsupportedError:
+        return None  # the rule will say why
+
+
+def _declared_shape(symbol: Symbol, node: SymbolNode) -> tuple[int | None, ...] | None:
+    text = node.attributes.get("__shape__")
+    try:
+        return None if text is None else parse.declared_shape(text, np_shape=symbol.np_shape)
+    except UnsupportedError as error:
+        raise ModelFormatError(f"variable {node.name!r}: __shape__: {error}") from error
+
+
+def _uses(symbol: Symbol) -> dict[str, set[str]]:
+    """The input slots that each variable goes into, "" where the operator is not known."""
+    uses: dict[str, set[str]] = {}
+    for node in symbol.nodes:
+        rule = find_rule(node.op)
+        try:
+            slots = slots_of(rule, len(node.inputs)) if rule else [""] * len(node.inputs)
+        except UnsupportedError:
+            slots = [""] * len(node.inputs)
+        for entry, slot in zip(node.inputs, slots, strict=True):
+            read = symbol.nodes[entry.node]
+            if read.op == VARIABLE:
+                takes = "indices" if node.op in ("Embedding", "Cast") and slot == "data" else slot
+                uses.setdefault(read.name, set()).add(takes)
+    for head in symbol.heads:
+        if symbol.nodes[head.node].op == VARIABLE:
+            uses.setdefault(symbol.nodes[head.node].name, set()).add("")
+    return uses
+
+
+def _input_dtype(node: SymbolNode, slots: set[str], arrays: Mapping[str, Array]) -> str | None:
+    """As declared; any for indices; else that of the parameters, or MXNet's default."""
+    if "__dtype__" in node.attributes:
+        declared = parse.declared_dtype(node.attributes["__dtype__"])
+        if declared is not None:
+            return declared
+    if slots and slots <= INDICES:
+        return None
+    floats = {array.dtype for array in arrays.values() if array.dtype.kind == "f"}
+    return "float64" if floats == {np.dtype(np.float64)} else "float32"
+
+
+def _shapes(symbol: Symbol, arrays: Mapping[str, Array]) -> dict[str, tuple[int | None, ...]]:
+    """What RNN operators say of the inputs in front of them."""
+    shapes: dict[str, tuple[int | None, ...]] = {}
+    for node in filter(_is_rnn, symbol.nodes):
+        stack = _stack(node)
+        flat = arrays.get(symbol.nodes[node.inputs[1].node].name)
+        if stack is None:
+            continue
+        width = stack.input_size(flat.size) if flat is not None and flat.ndim == 1 else None
+        rows = stack.layers * stack.directions
+        sizes: list[tuple[int | None, ...]] = [(None, None, width), (rows, None, stack.recurrent)]
+        sizes.append((rows, None, stack.hidden) if stack.mode == "lstm" else (None,))
+        sizes.append((None,))
+        data, _, *rest = node.inputs
+        for entry, shape in zip((data, *rest), sizes, strict=False):
+            _propose(symbol, entry, shape, shapes)
+    return shapes
+
+
+def _propose(
+    symbol: Symbol,
+    entry: Entry,
+    shape: tuple[int | None, ...],
+    shapes: dict[str, tuple[int | None, ...]],
+) -> None:
+    """Gives a shape to the variable behind operators that keep the number of axes."""
+    node = symbol.nodes[entry.node]
+    while node.op in KEEPS_RANK and node.inputs:
+        if node.op != "Dropout":
+            shape = (None,) * len(shape)
+        node = symbol.nodes[node.inputs[0].node]
+    if node.op == VARIABLE:
+        shapes.setdefault(node.name, shape)

@@ -1,0 +1,312 @@
+"""One MXNet operator as a rule of the tables reads it, and the tables' registry."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from onernn.adapters.lowering import GraphBuilder, NativeOperator
+from onernn.adapters.mxnet import attributes as parse
+from onernn.adapters.mxnet.aliases import ALIASES
+from onernn.adapters.mxnet.read import Symbol, SymbolNode
+from onernn.core.arrays import Array
+from onernn.core.errors import UnsupportedError
+from onernn.core.graph import NativeOp, Node
+from onernn.runtime.kernels import KERNELS
+
+T = TypeVar("T")
+DType = np.dtype[Any]
+FLOATS = ("float32", "float64")
+COMPUTED = frozenset("bool uint8 int8 int32 int64 float32 float64".split())
+"""What NumPy computes in like MXNet; float16 parameters are read as float32."""
+
+FOLDED = frozenset("Reshape Concat Transpose Squeeze Unsqueeze Flatten Cast Identity".split())
+"""Operators over constants that are computed while lowering: parameters on their way to a layer."""
+
+SAME_SHAPE = frozenset(
+    """
+    Identity Relu Sigmoid Tanh Softsign Softplus LeakyRelu Elu Selu Gelu Exp Log Sqrt Abs Neg Floor
+    Ceil Sign Reciprocal Sin Cos Erf Add Sub Mul Div Max Min Pow Equal Less LessOrEqual Greater
+    GreaterOrEqual And Or Xor Not Where Cast Clip Softmax LogSoftmax LayerNormalization
+    BatchNormalization ReverseSequence Slice HardSigmoid
+    """.split()
+)
+
+
+class Facts(NamedTuple):
+    """What is known of a value: its dtype and how many axes it has, None where unknown."""
+
+    dtype: DType | None = None
+    rank: int | None = None
+
+
+@dataclass
+class Context:
+    """The graph under construction, and what is known of its values.
+
+    ``inferred``: values made from ``_zeros`` of unknown size, which MXNet infers from what they
+    are added to. Here the unknown sizes are 1, and broadcasting gives the same numbers.
+    """
+
+    builder: GraphBuilder
+    semantics: str
+    symbol: Symbol
+    facts: dict[str, Facts] = field(default_factory=dict)
+    inferred: set[str] = field(default_factory=set)
+
+    @property
+    def computes_documented(self) -> bool:
+        return self.semantics == "documented"
+
+    def constant(self, array: npt.ArrayLike, name: str) -> str:
+        array = np.asarray(array)
+        made = self.builder.constant(array, name)
+        self.facts[made] = Facts(array.dtype, array.ndim)
+        return made
+
+    def of(self, value: str) -> Facts:
+        return self.facts.get(value, Facts())
+
+
+class MxnetOperator(NativeOperator):
+    """One operator with the graph it is lowered into."""
+
+    def __init__(
+        self, context: Context, position: int, node: SymbolNode, inputs: Mapping[str, Sequence[str]]
+    ) -> None:
+        read = {k: v for k, v in node.attributes.items() if not parse.TRAINING.fullmatch(k)}
+        at = NativeOp(position, node.op)
+        super().__init__(at, inputs, {}, read, parse.INERT)
+        self.context, self.builder, self.node = context, context.builder, node
+
+    def values(self, slot: str) -> list[str]:
+        found = self.variables(slot)
+        for value in found:
+            dtype = self.context.of(value).dtype
+            if dtype is not None and dtype.name not in COMPUTED:
+                raise UnsupportedError(f"input {slot}: {dtype} numbers are not supported")
+        return found
+
+    def optional(self, slot: str) -> str:
+        return next(iter(self.values(slot)), "")
+
+    def value(self, slot: str) -> str:
+        """The value in a required input slot."""
+        found = self.optional(slot)
+        if not found:
+            raise UnsupportedError(f"input {slot} is missing")
+        return found
+
+    def array(self, slot: str) -> Array:
+        """The numbers in a slot. Raises `UnsupportedError` where they are computed at run time."""
+        return self.builder.array(self.value(slot), slot)
+
+    def _parsed(self, name: str, default: T, parser: Callable[[str], T]) -> T:
+        text = self.attribute(name, None)
+        if text is None:
+            return default
+        try:
+            return parser(text)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"attribute {name}: {error}") from None
+
+    def _optional(self, name: str, default: T | None, parser: Callable[[str], T]) -> T | None:
+        return None if self.attribute(name, None) == "None" else self._parsed(name, default, parser)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return bool(self._optional(name, default, parse.flag))
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        found = self.optional_integer(name, default)
+        if found is None:
+            raise UnsupportedError(f"attribute {name} is missing")
+        return found
+
+    def optional_integer(self, name: str, default: int | None = None) -> int | None:
+        return self._optional(name, default, parse.integer)
+
+    def number(self, name: str, default: float) -> float:
+        return self._parsed(name, default, parse.number)
+
+    def optional_number(self, name: str) -> float | None:
+        return self._optional(name, None, parse.number)
+
+    def sizes(self, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+        return self._parsed(name, default, parse.sizes)
+
+    def optional_sizes(self, name: str) -> tuple[int, ...] | None:
+        return self._optional(name, None, parse.sizes)
+
+    def bounds(self, name: str) -> tuple[int | None, ...]:
+        return self._parsed(name, (), parse.numbers)
+
+    def text(self, name: str, default: str) -> str:
+        return str(self.attribute(name, default))
+
+    def dtype(self, name: str, default: str = "float32") -> DType:
+        """A dtype that is an attribute. Raises `UnsupportedError` for those not computed in."""
+        found = self.text(name, default)
+        if found not in COMPUTED:
+            raise UnsupportedError(f"attribute {name}={found}: only {', '.join(sorted(COMPUTED))}")
+        return np.dtype(found)
+
+    def facts(self, value: str) -> Facts:
+        return self.context.of(value)
+
+    def rank(self, value: str, why: str) -> int:
+        found = self.facts(value).rank
+        if found is None:
+            raise UnsupportedError(f"{why}: the symbol does not tell how many axes {value!r} has")
+        return found
+
+    def is_inferred(self, value: str) -> bool:
+        return value in self.context.inferred
+
+    def note(self, text: str) -> None:
+        """What a user should know of this operator; once, however often it is said."""
+        self.builder.notes[f"{self.node.name} ({self.node.op}): {text}"] = None
+
+    def emit(
+        self,
+        op: str,
+        *inputs: str,
+        dtype: npt.DTypeLike | None = None,
+        rank: int | None = None,
+        depth: int | None = None,
+        **attributes: Any,
+    ) -> str:
+        """A node's output. ``dtype``: that of the first input unless given; ``rank`` likewise."""
+        (out,) = self.emit_many(op, 1, *inputs, dtype=dtype, rank=rank, depth=depth, **attributes)
+        return out
+
+    def emit_many(
+        self,
+        op: str,
+        count: int,
+        *inputs: str,
+        dtype: npt.DTypeLike | None = None,
+        rank: int | None = None,
+        depth: int | None = None,
+        **attributes: Any,
+    ) -> tuple[str, ...]:
+        """A node's outputs; computed at once where the inputs are small constants."""
+        given = [name for name in inputs if name]
+        known = [self.facts(name) for name in given]
+        if rank is None and op in SAME_SHAPE and known:
+            ranks = [facts.rank for facts in known]
+            rank = None if None in ranks else max(r for r in ranks if r is not None)
+        if op in FOLDED and count == 1 and all(name in self.builder.constants for name in given):
+            arrays = [self.builder.constants[name] for name in given]
+            array = KERNELS[op](Node(op, tuple(inputs), ("",), attributes), *arrays)
+            return (self.context.constant(array, f"{inputs[0]}/{op}"),)
+        outs = self.builder.emit_many(op, inputs, count, attributes, depth=depth)
+        found = np.dtype(dtype) if dtype is not None else known[0].dtype if known else None
+        for out in outs:
+            self.context.facts[out] = Facts(found, rank)
+        return outs
+
+    def ints(self, *values: int) -> str:
+        """A constant list of int64: axes or a shape."""
+        return self.context.constant(np.asarray(values, np.int64), f"{self.node.name}/ints")
+
+    def scalar(self, value: float, like: str) -> str:
+        """A constant of the dtype of another value."""
+        dtype = self.facts(like).dtype or np.dtype(np.float32)
+        if dtype.kind in "iub" and not float(value).is_integer():
+            raise UnsupportedError(f"the number {value} for {dtype} values")
+        limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+        if limits and not limits.min <= value <= limits.max:
+            raise UnsupportedError(f"the number {value} for {dtype} values")
+        return self.context.constant(np.asarray(value, dtype), f"{self.node.name}/scalar")
+
+    def sizes_of(self, value: str) -> str:
+        """The shape of a value, computed at run time where it is no constant."""
+        if value in self.builder.constants:
+            return self.ints(*self.builder.constants[value].shape)
+        return self.emit("Shape", value, dtype=np.int64, rank=1)
+
+    def cast(self, value: str, dtype: npt.DTypeLike) -> str:
+        wanted = np.dtype(dtype)
+        if self.facts(value).dtype == wanted:
+            return value
+        return self.emit("Cast", value, dtype=wanted, to=wanted.name)
+
+    def swapped(self, value: str, one: int, other: int) -> str:
+        """The value with two axes exchanged, its rank known or not."""
+        rank = self.facts(value).rank
+        if rank is not None:
+            perm = list(range(rank))
+            if not (-rank <= one < rank and -rank <= other < rank):
+                raise UnsupportedError(f"axes {one} and {other} of a value of {rank} axes")
+            perm[one], perm[other] = perm[other], perm[one]
+            return self.emit("Transpose", value, perm=tuple(perm), rank=rank)
+        equation = swap_equation(one, other)
+        return self.emit("Einsum", value, equation=equation)
+
+
+def swap_equation(one: int, other: int) -> str:
+    """The einsum that exchanges two axes of an array of any rank: (0, 1) is ``ab...->ba...``."""
+    front = max([axis + 1 for axis in (one, other) if axis >= 0], default=0)
+    back = max([-axis for axis in (one, other) if axis < 0], default=0)
+    if front + back > 26:
+        raise UnsupportedError(f"axes {one} and {other}")
+    letters = [chr(ord("a") + n) for n in range(front + back)]
+    before = [*letters[:front], "...", *letters[front:]]
+    after = list(before)
+    at = [axis if axis >= 0 else len(before) + axis for axis in (one, other)]
+    after[at[0]], after[at[1]] = before[at[1]], before[at[0]]
+    return f"{''.join(before)}->{''.join(after)}"
+
+
+Results = str | tuple[str, ...]
+Function = Callable[[MxnetOperator], Results]
+
+
+class Rule(NamedTuple):
+    """How an operator is lowered: its input slots, the last one with a star for all the rest.
+
+    ``inferred``: what becomes of inputs whose sizes MXNet infers (`Context.inferred`). Outputs
+    are of inferred size if the "first" input is, or "all" are, or "none"; "" refuses.
+    """
+
+    slots: tuple[str, ...]
+    lower: Function
+    inferred: str
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(names: str, slots: str, *, inferred: str = "") -> Callable[[Function], Function]:
+    """Registers a function that gives the operator's outputs."""
+
+    def register(function: Function) -> Function:
+        for name in names.split():
+            RULES[name] = Rule(tuple(slots.split()), function, inferred)
+        return function
+
+    return register
+
+
+def find_rule(name: str) -> Rule | None:
+    return RULES.get(name) or RULES.get(ALIASES.get(name, ""))
+
+
+def slots_of(found: Rule, count: int) -> list[str]:
+    """The slot of each of ``count`` inputs. Raises `UnsupportedError` where there are too many."""
+    slots = list(found.slots)
+    if slots and slots[-1].startswith("*"):
+        rest = slots.pop()[1:]
+        return (slots + [rest] * count)[:count]
+    if count > len(slots):
+        raise UnsupportedError(f"{count} inputs, expected {', '.join(slots)}")
+    return slots[:count]
+
+
+def elements(shape: Sequence[int]) -> int:
+    return math.prod(shape)

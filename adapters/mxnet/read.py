@@ -1,0 +1,216 @@
+"""MXNet's symbol files, of every version from 0.8 to 2.0, read without MXNet."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from onernn.core.errors import ModelFormatError
+
+ENDING = "-symbol.json"
+VARIABLE = "null"
+"""The op of a node that is a variable: an input or a parameter."""
+
+_FIRST = 800  # a file without a version: 0.8.0 or older
+_AXIS_OPTIONAL = 905  # before 0.9.5 argmax's axis=-1 meant: over all elements
+_DEEPEST = 16  # subgraphs within subgraphs; nobody nests as deep
+
+
+class Entry(NamedTuple):
+    """One output of a node, by positions; ``version`` counts the writes to a state."""
+
+    node: int
+    output: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True)
+class SymbolNode:
+    """An operator, or a variable; attributes are strings, as the file has them."""
+
+    op: str
+    name: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    inputs: tuple[Entry, ...] = ()
+    subgraphs: tuple[Symbol, ...] = ()
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A graph of nodes, each behind those it reads; ``heads`` are its outputs.
+
+    ``attributes``: those of the graph, JSON as it stands in the file.
+    """
+
+    nodes: tuple[SymbolNode, ...]
+    heads: tuple[Entry, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def version(self) -> int:
+        """Of the MXNet that saved it: 10901 is 1.9.1."""
+        return int(self._attribute("mxnet_version", _FIRST))
+
+    @property
+    def np_shape(self) -> bool:
+        """Whether a size of 0 means empty, as in NumPy, and -1 unknown; else 0 is unknown."""
+        return bool(self._attribute("is_np_shape", 0))
+
+    def _attribute(self, name: str, default: int) -> int:
+        found = self.attributes.get(name)
+        value = found[1] if isinstance(found, list) and len(found) == 2 else None
+        return value if isinstance(value, int) else default
+
+
+class Files(NamedTuple):
+    """A symbol, and its parameters where there are any."""
+
+    symbol: Path
+    params: Path | None
+
+
+def is_symbol(path: str | Path) -> bool:
+    """Whether a path is MXNet's: a symbol's file, a folder with one, or the prefix of its name."""
+    path = Path(path)
+    if os.path.isdir(path):
+        return any(path.glob(f"*{ENDING}"))
+    if os.path.isfile(path) and path.suffix == ".json":
+        with path.open("rb") as raw:
+            return path.name.endswith(ENDING) or b'"nodes"' in raw.read(256)
+    return path.name.endswith(ENDING) or os.path.isfile(f"{path}{ENDING}")
+
+
+def find(path: str | Path, params: str | Path | None = None) -> Files:
+    """The files of a model, by its symbol's file, its folder, or the prefix of its names.
+
+    Parameters, unless ``params`` names their file: ``X-0000.params`` beside ``X-symbol.json``,
+    any epoch, or ``X.params``. Raises `ModelFormatError` where there are several.
+    """
+    symbol = _symbol(Path(path))
+    if params is not None:
+        if not os.path.isfile(params):
+            raise ModelFormatError("no such file of parameters", params)
+        return Files(symbol, Path(params))
+    stem = symbol.name.removesuffix(ENDING).removesuffix(".json")
+    epochs = re.compile(re.escape(stem) + r"(-\d+)?\.params")
+    beside = sorted(file for file in symbol.parent.iterdir() if file.suffix == ".params")
+    named = [file for file in beside if epochs.fullmatch(file.name)]
+    others = [file for file in beside if file.name.startswith(f"{stem}-")]
+    return Files(symbol, _only(named or others, "params"))
+
+
+def _symbol(path: Path) -> Path:
+    if os.path.isfile(path):
+        return path
+    inside = sorted(path.glob(f"*{ENDING}")) if os.path.isdir(path) else []
+    found = _only([*inside, *filter(os.path.isfile, [Path(f"{path}{ENDING}")])], "path")
+    if found is None:
+        raise ModelFormatError(f"no such file, no *{ENDING} in it, and no {path}{ENDING}", path)
+    return found
+
+
+def _only(candidates: list[Path], argument: str) -> Path | None:
+    if len(candidates) > 1:
+        names = ", ".join(map(str, candidates))
+        raise ModelFormatError(f"several candidates, give one as {argument}: {names}")
+    return candidates[0] if candidates else None
+
+
+def read_symbol(file: str | Path) -> Symbol:
+    """The symbol in a file. Raises `ModelFormatError` with the place for one that is none."""
+    try:
+        data = Path(file).read_bytes()
+    except OSError as error:
+        raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
+    return parse_symbol(data, file)
+
+
+def parse_symbol(data: bytes | str, file: str | Path = "") -> Symbol:
+    """The symbol in a JSON text; ``file`` is what errors call it."""
+    offset = None
+    try:
+        text = data if isinstance(data, str) else data.decode("utf-8")
+        return _graph(json.loads(text), "the symbol", 0)
+    except json.JSONDecodeError as error:
+        reason, offset = f"no JSON: {error.msg}", len(text[: error.pos].encode())
+    except UnicodeDecodeError as error:
+        reason, offset = "no UTF-8 text", error.start
+    except RecursionError:
+        reason = "JSON nested too deep"
+    except ValueError as error:  # numbers of thousands of digits
+        reason = f"no JSON: {error}"
+    except _Malformed as error:
+        reason = str(error)
+    raise ModelFormatError(f"not an MXNet symbol: {reason}", file, offset)
+
+
+class _Malformed(Exception):
+    """JSON, but no symbol."""
+
+
+def _graph(found: Any, where: str, depth: int) -> Symbol:
+    if depth > _DEEPEST:
+        raise _Malformed(f"subgraphs more than {_DEEPEST} deep")
+    whole = _typed(found, dict, where)
+    nodes = tuple(
+        _node(each, at, f"{where}, node {at}", depth)
+        for at, each in enumerate(_typed(whole.get("nodes"), list, f"{where}: nodes"))
+    )
+    heads = _entries(whole.get("heads"), len(nodes), f"{where}: heads")
+    symbol = Symbol(nodes, heads, _typed(whole.get("attrs", {}), dict, f"{where}: attrs"))
+    return symbol if symbol.version >= _AXIS_OPTIONAL or depth else _upgraded(symbol)
+
+
+def _node(found: Any, at: int, where: str, depth: int) -> SymbolNode:
+    whole = _typed(found, dict, where)
+    op, name = (_typed(whole.get(key), str, f"{where}: {key}") for key in ("op", "name"))
+    where = f"{where} ({op} {name!r})"
+    attributes: dict[str, str] = {}
+    # 1.0 and later write attrs; 0.11 attr; 0.8 param, and attr for what users attached.
+    for key in ("param", "attr", "attrs"):
+        for attribute, value in _typed(whole.get(key) or {}, dict, f"{where}: {key}").items():
+            attributes[attribute] = _typed(value, str, f"{where}: attribute {attribute}")
+    subgraphs = _typed(whole.get("subgraphs", []), list, f"{where}: subgraphs")
+    return SymbolNode(
+        op,
+        name,
+        attributes,
+        _entries(whole.get("inputs", []), at, f"{where}: inputs"),
+        tuple(_graph(each, f"{where}, subgraph", depth + 1) for each in subgraphs),
+    )
+
+
+def _entries(found: Any, nodes: int, where: str) -> tuple[Entry, ...]:
+    """References to nodes before number ``nodes``: so there is no cycle."""
+    entries = []
+    for each in _typed(found, list, where):
+        numbers = _typed(each, list, where)
+        if not 1 <= len(numbers) <= 3 or any(type(n) is not int or n < 0 for n in numbers):
+            raise _Malformed(f"{where}: expected [node, output, version], got {each}")
+        if numbers[0] >= nodes:
+            raise _Malformed(f"{where}: node {numbers[0]} does not stand before")
+        entries.append(Entry(*numbers))
+    return tuple(entries)
+
+
+def _typed(found: Any, kind: type, where: str) -> Any:
+    if not isinstance(found, kind):
+        raise _Malformed(f"{where}: expected {kind.__name__}, got {str(found)[:40]}")
+    return found
+
+
+def _upgraded(symbol: Symbol) -> Symbol:
+    """As MXNet loads it (UpgradeJSON_000904_000905 in src/nnvm/legacy_json_util.cc)."""
+
+    def upgraded(node: SymbolNode) -> SymbolNode:
+        if node.op not in ("argmax", "argmin") or node.attributes.get("axis") != "-1":
+            return node
+        kept = {k: v for k, v in node.attributes.items() if k != "axis"}
+        return SymbolNode(node.op, node.name, kept, node.inputs, node.subgraphs)
+
+    return Symbol(tuple(map(upgraded, symbol.nodes)), symbol.heads, symbol.attributes)

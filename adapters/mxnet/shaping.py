@@ -1,0 +1,341 @@
+"""The rules of operators that move elements.
+
+Formulas: documentation of MXNet 1.9.1's operators of the same names. The symbol seldom tells how
+many axes a value has, so these are written without knowing it where ONNX can say that.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onernn.adapters.mxnet import attributes as parse
+from onernn.adapters.mxnet.native import MxnetOperator, elements, rule
+from onernn.core.errors import UnsupportedError
+
+_FIRST, _LAST = -(2**62), 2**62  # beyond every axis: slices are cut there
+_MOST = 2**26  # elements of a constant that is made from its attributes alone
+
+
+@rule("Reshape", "data")
+def _reshape(op: MxnetOperator) -> str:
+    target, reverse = op.sizes("shape"), op.flag("reverse")
+    if not target:  # MXNet 0.x: 0 stands for the size that is left over
+        target = tuple(-1 if size == 0 else size for size in op.sizes("target_shape"))
+        if op.flag("keep_highest"):
+            target = (0, *target[1:])
+    if not target:
+        raise UnsupportedError("attribute shape is missing")
+    return reshaped(op, op.value("data"), target, reverse=reverse)
+
+
+@rule("_npx_reshape", "data")
+def _npx_reshape(op: MxnetOperator) -> str:
+    """Codes of NumPy mode: -2 keeps, -3 skips one of size 1, -4 keeps all, -5 joins, -6 splits."""
+    op.only("order", "C")
+    target = op.sizes("newshape")
+    names = {-2: 0, -4: -2, -5: -3, -6: -4}
+    if -3 in target or 0 in target:
+        raise UnsupportedError(f"attribute newshape={target}")
+    codes = tuple(names.get(size, size) for size in target)
+    return reshaped(op, op.value("data"), codes, reverse=op.flag("reverse"))
+
+
+@rule("_np_reshape", "data")
+def _np_reshape(op: MxnetOperator) -> str:
+    op.only("order", "C")
+    target = op.sizes("newshape")
+    if 0 in target or min(target, default=0) < -1:
+        raise UnsupportedError(f"attribute newshape={target}")
+    return reshaped(op, op.value("data"), target)
+
+
+def reshaped(op: MxnetOperator, x: str, target: tuple[int, ...], *, reverse: bool = False) -> str:
+    """A reshape with MXNet's codes: 0 keeps a size, -1 is what is left, -2 keeps all the rest,
+
+    -3 joins two, -4 splits one into the two that follow. ``reverse`` reads from the right.
+    """
+    plain = not reverse and min(target, default=0) >= -1
+    if plain:
+        return op.emit("Reshape", x, op.ints(*target), rank=len(target))
+    if reverse and -2 in target:
+        raise UnsupportedError(f"attribute shape={target} with reverse")
+    whole = op.sizes_of(x)
+    at, codes, pieces = 0, list(target[::-1] if reverse else target), []
+    while codes:
+        code = codes.pop(0)
+        if code == -2:
+            pieces.append(op.emit("Slice", whole, op.ints(at), op.ints(_LAST), op.ints(0)))
+            at = _LAST
+        elif code == -4:
+            pieces += _split(op, _size(op, whole, at, reverse), codes, reverse)
+            at += 1
+        elif code == -3:
+            pair = [_size(op, whole, at + k, reverse) for k in range(2)]
+            pieces.append(op.emit("Mul", *pair))
+            at += 2
+        elif code >= -1:
+            pieces.append(_size(op, whole, at, reverse) if code == 0 else op.ints(code))
+            at += 1
+        else:
+            raise UnsupportedError(f"attribute shape={target}")
+    shape = op.emit("Concat", *(pieces[::-1] if reverse else pieces), axis=0)
+    rank = None if -2 in target else len(pieces)
+    return op.emit("Reshape", x, shape, rank=rank)
+
+
+def _size(op: MxnetOperator, whole: str, at: int, reverse: bool) -> str:
+    return op.emit("Gather", whole, op.ints(-1 - at if reverse else at), axis=0)
+
+
+def _split(op: MxnetOperator, size: str, codes: list[int], reverse: bool) -> list[str]:
+    if len(codes) < 2:
+        raise UnsupportedError("attribute shape: -4 without the two sizes behind it")
+    pair = [codes.pop(0), codes.pop(0)]
+    if max(pair) <= 0 or min(pair) < -1 or 0 in pair or reverse:
+        raise UnsupportedError(f"attribute shape: -4 with {pair}")
+    known = op.ints(max(pair))
+    if -1 not in pair:
+        return [op.ints(size) for size in pair]
+    rest = op.emit("Div", size, known)
+    return [rest, known] if pair[0] == -1 else [known, rest]
+
+
+@rule("Flatten", "data", inferred="first")
+def _flatten(op: MxnetOperator) -> str:
+    x = op.value("data")
+    return x if op.facts(x).rank == 2 else op.emit("Flatten", x, axis=1, rank=2)
+
+
+@rule("reshape_like", "lhs rhs")
+def _reshape_like(op: MxnetOperator) -> str:
+    for name in ("lhs_begin", "lhs_end", "rhs_begin", "rhs_end"):
+        op.only(name, "None")
+    like = op.value("rhs")
+    return op.emit("Reshape", op.value("lhs"), op.sizes_of(like), rank=op.facts(like).rank)
+
+
+@rule("expand_dims", "data", inferred="first")
+def _expand_dims(op: MxnetOperator) -> str:
+    x, axis = op.value("data"), op.integer("axis")
+    if op.is_inferred(x) and axis != -1:
+        raise UnsupportedError(f"attribute axis={axis} of a value whose size is inferred")
+    rank = op.facts(x).rank
+    return op.emit("Unsqueeze", x, op.ints(axis), rank=None if rank is None else rank + 1)
+
+
+@rule("squeeze _np_squeeze", "data")
+def _squeeze(op: MxnetOperator) -> str:
+    x, axes = op.value("data"), op.optional_sizes("axis")
+    if axes is None:
+        return op.emit("Squeeze", x)
+    rank = op.facts(x).rank
+    return op.emit("Squeeze", x, op.ints(*axes), rank=None if rank is None else rank - len(axes))
+
+
+@rule("SwapAxis", "data")
+def _swap_axis(op: MxnetOperator) -> str:
+    return op.swapped(op.value("data"), op.integer("dim1", 0), op.integer("dim2", 0))
+
+
+@rule("transpose _np_transpose", "data")
+def _transpose(op: MxnetOperator) -> str:
+    x, axes = op.value("data"), op.optional_sizes("axes")
+    if not axes:
+        return op.emit("Transpose", x, rank=op.facts(x).rank)
+    perm = tuple(axis % len(axes) for axis in axes)
+    return op.emit("Transpose", x, perm=perm, rank=len(perm))
+
+
+@rule("Concat _npi_concatenate", "*data")
+def _concat(op: MxnetOperator) -> str:
+    values, axis = op.values("data"), op.integer("dim", op.integer("axis", 1))
+    return op.emit("Concat", *values, axis=axis, rank=op.facts(values[0]).rank)
+
+
+@rule("_rnn_param_concat", "*data")
+def _rnn_param_concat(op: MxnetOperator) -> str:
+    op.only("dim", "0")
+    return op.emit("Concat", *op.values("data"), axis=0, rank=1)
+
+
+@rule("stack _npi_stack", "*data")
+def _stack(op: MxnetOperator) -> str:
+    values, axis = op.values("data"), op.integer("axis", 0)
+    rank = op.facts(values[0]).rank
+    whole = None if rank is None else rank + 1
+    rows = [op.emit("Unsqueeze", value, op.ints(axis), rank=whole) for value in values]
+    return op.emit("Concat", *rows, axis=axis, rank=whole)
+
+
+@rule("SliceChannel", "data", inferred="first")
+def _slice_channel(op: MxnetOperator) -> tuple[str, ...]:
+    axis, count = op.integer("axis", 1), op.integer("num_outputs")
+    return _pieces(op, axis, count, None)
+
+
+@rule("_split_v2", "data")
+def _split_v2(op: MxnetOperator) -> tuple[str, ...]:
+    axis, sections, starts = op.integer("axis", 1), op.integer("sections", 0), op.sizes("indices")
+    if sections:
+        return _pieces(op, axis, sections, None)
+    if starts[:1] != (0,) or list(starts) != sorted(starts):
+        raise UnsupportedError(f"attribute indices={starts}")
+    return _pieces(op, axis, len(starts), starts)
+
+
+def _pieces(
+    op: MxnetOperator, axis: int, count: int, starts: tuple[int, ...] | None
+) -> tuple[str, ...]:
+    x, squeezed = op.value("data"), op.flag("squeeze_axis")
+    if not 0 < count <= 2**16:
+        raise UnsupportedError(f"{count} outputs")
+    if op.is_inferred(x) and axis == 0:
+        raise UnsupportedError(f"attribute axis={axis} of a value whose size is inferred")
+    rank = op.facts(x).rank
+    if starts is None:
+        parts = op.emit_many("Split", count, x, axis=axis, rank=rank)
+    else:
+        ends = [*starts[1:], _LAST]
+        parts = tuple(
+            op.emit("Slice", x, op.ints(a), op.ints(b), op.ints(axis), rank=rank)
+            for a, b in zip(starts, ends, strict=True)
+        )
+    if not squeezed:
+        return parts
+    less = None if rank is None else rank - 1
+    return tuple(op.emit("Squeeze", part, op.ints(axis), rank=less) for part in parts)
+
+
+@rule("slice", "data")
+def _slice(op: MxnetOperator) -> str:
+    begin, end, step = op.bounds("begin"), op.bounds("end"), op.bounds("step")
+    steps = [1 if s is None else s for s in step or (1,) * len(begin)]
+    if not len(begin) == len(end) == len(steps) or 0 in steps:
+        raise UnsupportedError(f"attributes begin={begin} end={end} step={step}")
+    starts = [
+        (0 if by > 0 else _LAST) if at is None else at for at, by in zip(begin, steps, strict=True)
+    ]
+    ends = [
+        (_LAST if by > 0 else _FIRST) if at is None else at
+        for at, by in zip(end, steps, strict=True)
+    ]
+    return sliced(op, op.value("data"), starts, ends, list(range(len(begin))), steps)
+
+
+def sliced(
+    op: MxnetOperator, x: str, starts: list[int], ends: list[int], axes: list[int], steps: list[int]
+) -> str:
+    cuts = (op.ints(*each) for each in (starts, ends, axes, steps))
+    return op.emit("Slice", x, *cuts, rank=op.facts(x).rank)
+
+
+@rule("slice_axis", "data")
+def _slice_axis(op: MxnetOperator) -> str:
+    begin, end = op.integer("begin"), op.optional_integer("end")
+    ends = [_LAST if end is None else end]
+    return sliced(op, op.value("data"), [begin], ends, [op.integer("axis")], [1])
+
+
+@rule("slice_like", "data shape_like")
+def _slice_like(op: MxnetOperator) -> str:
+    x, whole, axes = op.value("data"), op.sizes_of(op.value("shape_like")), op.sizes("axes")
+    zeros = axes or range(op.rank(x, "attribute axes=()"))
+    ends = op.emit("Gather", whole, op.ints(*zeros), axis=0)
+    starts = op.ints(*[0] * len(zeros))
+    return op.emit("Slice", x, starts, ends, op.ints(*zeros), rank=op.facts(x).rank)
+
+
+@rule("reverse _npi_flip", "data")
+def _reverse(op: MxnetOperator) -> str:
+    axes = list(op.sizes("axis"))
+    n = len(axes)
+    return sliced(op, op.value("data"), [-1] * n, [_FIRST] * n, axes, [-1] * n)
+
+
+@rule("broadcast_to _npi_broadcast_to", "data")
+def _broadcast_to(op: MxnetOperator) -> str:
+    shape, x = op.sizes("shape"), op.value("data")
+    if elements([abs(size) or 1 for size in shape]) > _MOST:
+        raise UnsupportedError(f"attribute shape={shape}: too large")
+    kept = -2 if op.at.type.startswith("_npi_") else 0  # the size of the input
+    return op.emit(
+        "Expand", x, op.ints(*(1 if size == kept else size for size in shape)), rank=len(shape)
+    )
+
+
+@rule("broadcast_axis", "data")
+def _broadcast_axis(op: MxnetOperator) -> str:
+    x, rank = op.value("data"), op.facts(op.value("data")).rank
+    whole = op.sizes_of(x)
+    for axis, size in zip(op.sizes("axis"), op.sizes("size"), strict=True):
+        before = op.emit("Slice", whole, op.ints(0), op.ints(axis), op.ints(0))
+        after = op.emit("Slice", whole, op.ints(axis + 1), op.ints(_LAST), op.ints(0))
+        whole = op.emit("Concat", before, op.ints(size), after, axis=0)
+    return op.emit("Expand", x, whole, rank=rank)
+
+
+@rule("broadcast_like", "lhs rhs")
+def _broadcast_like(op: MxnetOperator) -> str:
+    for name in ("lhs_axes", "rhs_axes"):
+        op.only(name, "None")
+    like = op.value("rhs")
+    return op.emit("Expand", op.value("lhs"), op.sizes_of(like), rank=op.facts(like).rank)
+
+
+@rule("_zeros _ones _full _npi_zeros _npi_ones", "")
+def _filled(op: MxnetOperator) -> str:
+    shape, dtype = op.sizes("shape"), op.dtype("dtype")
+    unknown = -1 if op.context.symbol.np_shape else 0
+    value = op.number("value", 0.0) if op.at.type == "_full" else float("ones" in op.at.type)
+    sizes = tuple(1 if size == unknown else size for size in shape)
+    if min(sizes, default=0) < 0 or elements(sizes) > _MOST:
+        raise UnsupportedError(f"attribute shape={shape}")
+    made = op.context.constant(np.full(sizes, value, dtype), op.node.name)
+    if unknown in shape:
+        op.context.inferred.add(made)
+    return made
+
+
+@rule("_arange _npi_arange", "")
+def _arange(op: MxnetOperator) -> str:
+    start, step, repeat = op.number("start", 0.0), op.number("step", 1.0), op.integer("repeat", 1)
+    stop, dtype = op.optional_number("stop"), op.dtype("dtype")
+    op.only("infer_range", "False")
+    if stop is None:
+        start, stop = 0.0, start
+    numbers = [parse.finite(number) for number in (start, stop, step)]
+    count = int(np.ceil((numbers[1] - numbers[0]) / step)) if step else _MOST + 1
+    if not 0 <= count * repeat <= _MOST:
+        raise UnsupportedError(f"{count * repeat} elements")
+    values = np.repeat(start + np.arange(count) * step, repeat).astype(dtype)
+    return op.context.constant(values, op.node.name)
+
+
+@rule("tile", "data")
+def _tile(op: MxnetOperator) -> str:
+    x, times = op.value("data"), op.sizes("reps")
+    if op.rank(x, "attribute reps") != len(times):
+        raise UnsupportedError(f"attribute reps={times}: another number of axes than the input")
+    return op.emit("Tile", x, op.ints(*times), rank=len(times))
+
+
+@rule("repeat", "data")
+def _repeat(op: MxnetOperator) -> str:
+    """Each element several times: a new axis of size one, enlarged, and joined with the old one."""
+    x, times, axis = op.value("data"), op.integer("repeats"), op.optional_integer("axis")
+    if axis is None:
+        x, axis = op.emit("Reshape", x, op.ints(-1), rank=1), 0
+    if axis < 0 or times < 0:
+        raise UnsupportedError(f"attributes repeats={times}, axis={axis}")
+    rank = op.facts(x).rank
+    more = None if rank is None else rank + 1
+    whole = op.sizes_of(x)
+    before = op.emit("Slice", whole, op.ints(0), op.ints(axis + 1), op.ints(0))
+    after = op.emit("Slice", whole, op.ints(axis + 1), op.ints(_LAST), op.ints(0))
+    wide = op.emit("Unsqueeze", x, op.ints(axis + 1), rank=more)
+    wide = op.emit(
+        "Expand", wide, op.emit("Concat", before, op.ints(times), after, axis=0), rank=more
+    )
+    head = op.emit("Slice", whole, op.ints(0), op.ints(axis), op.ints(0))
+    joined = op.emit("Concat", head, op.ints(-1), after, axis=0)
+    return op.emit("Reshape", wide, joined, rank=rank)

@@ -1,0 +1,305 @@
+"""Random recurrent models of MXNet, built and saved in every way that MXNet had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from tests.frameworks.mxnet_graphs import run, save
+
+from onernn.core.arrays import Array
+
+Random = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A model in files, what goes in, and what MXNet computed from it.
+
+    ``rnns``: how many rnn nodes are left when it is fused, None where that depends.
+    """
+
+    kind: str
+    symbol: Path
+    inputs: dict[str, Array]
+    expected: list[Array]
+    names: list[str]
+    rnns: int | None
+
+
+def uniform(rng: Random, *shape: int, dtype: str = "float32", bound: float = 1.0) -> Array:
+    return rng.uniform(-bound, bound, shape).astype(dtype)
+
+
+def contractive(rng: Random, symbol: Any, inputs: dict[str, Array], dtype: str) -> dict[str, Array]:
+    """Numbers for all variables that are no inputs, so small that rounding does not grow."""
+    whole = [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
+    shapes, _, more = symbol.infer_shape(**{name: a.shape for name, a in inputs.items()})
+    sizes = dict(zip(whole, [*shapes, *more], strict=True))
+    return {
+        name: uniform(rng, *shape, dtype=dtype, bound=1 / np.sqrt(max(shape[-1], 4)))
+        if "parameters" not in name
+        else uniform(rng, *shape, dtype=dtype, bound=0.3)
+        for name, shape in sizes.items()
+        if name not in inputs
+    }
+
+
+def saved_symbol(
+    rng: Random,
+    kind: str,
+    symbol: Any,
+    inputs: dict[str, Array],
+    folder: Path,
+    rnns: int | None,
+    dtype: str = "float32",
+) -> Saved:
+    params = contractive(rng, symbol, inputs, dtype)
+    file = save(symbol, params, folder / "model")
+    expected = run(symbol, {**inputs, **params})
+    return Saved(kind, file, inputs, expected, symbol.list_outputs(), rnns)
+
+
+def rnn_operator(rng: Random, folder: Path) -> Saved:
+    """The operator by itself: modes, layers, directions, state outputs, projection, float64."""
+    mode = str(rng.choice(["rnn_relu", "rnn_tanh", "lstm", "gru"]))
+    layers, sides = int(rng.integers(1, 4)), int(rng.integers(1, 3))
+    t, n, i, h = (int(rng.integers(1, high)) for high in (8, 5, 9, 9))
+    options: dict[str, Any] = {"p": float(rng.choice([0, 0.5]))}
+    dtype = str(rng.choice(["float32", "float32", "float64"]))
+    width = h
+    if mode == "lstm" and rng.random() < 0.3:
+        width = int(rng.integers(1, h + 1))
+        options["projection_size"] = width
+    # With a projection MXNet crashes unless the states are wanted.
+    states = bool(rng.random() < 0.6 or "projection_size" in options)
+    x = mx.sym.Variable("x", dtype=dtype)
+    made = {"state": mx.sym.Variable("h", dtype=dtype)}
+    inputs = {"x": uniform(rng, t, n, i, dtype=dtype)}
+    inputs["h"] = uniform(rng, layers * sides, n, width, dtype=dtype)
+    if mode == "lstm":
+        made["state_cell"] = mx.sym.Variable("c", dtype=dtype)
+        inputs["c"] = uniform(rng, layers * sides, n, h, dtype=dtype)
+    symbol = mx.sym.RNN(
+        x,
+        mx.sym.Variable("parameters", dtype=dtype),
+        **made,
+        mode=mode,
+        state_size=h,
+        num_layers=layers,
+        bidirectional=sides == 2,
+        state_outputs=states,
+        name="rnn",
+        **options,
+    )
+    symbol = mx.sym.Group(list(symbol)) if states else symbol
+    return saved_symbol(rng, "rnn_operator", symbol, inputs, folder, 1, dtype)
+
+
+def exported(
+    rng: Random, kind: str, block: Any, inputs: list[Array], folder: Path, rnns: int | None
+) -> Saved:
+    """A gluon block as its users save it: hybridized, run, exported."""
+    block.initialize(mx.init.Uniform(0.3))
+    block.hybridize()
+    with mx.autograd.pause():
+        out = block(*map(mx.nd.array, inputs))
+    outputs = [each.asnumpy() for each in _flat(out)]
+    block.export(str(folder / "model"))
+    file = folder / "model-symbol.json"
+    symbol = mx.sym.load(str(file))
+    names = [name for name in symbol.list_arguments() if name.startswith("data")]
+    return Saved(
+        kind, file, dict(zip(names, inputs, strict=True)), outputs, symbol.list_outputs(), rnns
+    )
+
+
+def _flat(value: Any) -> list[Any]:
+    return (
+        [v for each in value for v in _flat(each)] if isinstance(value, list | tuple) else [value]
+    )
+
+
+class Around(mx.gluon.HybridBlock):
+    """Embedding -> recurrent layer -> projection, as in language models and taggers."""
+
+    def __init__(self, layer: Any, with_state: bool) -> None:
+        super().__init__()
+        self._with_state = with_state
+        with self.name_scope():
+            self.embed = mx.gluon.nn.Embedding(11, 5)
+            self.layer = layer()
+            self.norm = mx.gluon.nn.LayerNorm()
+            self.out = mx.gluon.nn.Dense(4, flatten=False, activation="tanh")
+
+    def hybrid_forward(self, F: Any, ids: Any, *states: Any) -> Any:  # noqa: N803
+        embedded = self.embed(ids)
+        if not self._with_state:
+            return self.out(self.norm(self.layer(embedded)))
+        y, after = self.layer(embedded, list(states))
+        return (self.out(self.norm(y)), *after)
+
+
+def gluon_layer(rng: Random, folder: Path) -> Saved:
+    layout = str(rng.choice(["TNC", "NTC"]))
+    layers, sides = (int(rng.integers(1, 3)) for _ in range(2))
+    kind = str(rng.choice(["LSTM", "GRU", "RNN"]))
+    t, n, h = (int(rng.integers(1, high)) for high in (7, 5, 8))
+    with_state = bool(rng.random() < 0.4)
+    options: dict[str, Any] = {"dropout": 0.2, "bidirectional": sides == 2, "layout": layout}
+    if kind == "RNN":
+        options["activation"] = str(rng.choice(["relu", "tanh"]))
+
+    def layer() -> Any:
+        return getattr(mx.gluon.rnn, kind)(h, layers, **options)
+
+    ids = rng.integers(0, 11, (t, n) if layout == "TNC" else (n, t)).astype(np.float32)
+    inputs = [ids]
+    if with_state:
+        inputs += [uniform(rng, layers * sides, n, h) for _ in range(1 + (kind == "LSTM"))]
+    return exported(rng, "gluon_layer", Around(layer, with_state), inputs, folder, 1)
+
+
+class Unrolled(mx.gluon.HybridBlock):
+    """A cell over a fixed number of steps."""
+
+    def __init__(self, cell: Any, steps: int, **options: Any) -> None:
+        super().__init__()
+        self._steps, self._options = steps, options
+        with self.name_scope():
+            self.cell = cell()
+            self.out = mx.gluon.nn.Dense(3, flatten=False)
+
+    def hybrid_forward(self, F: Any, x: Any, *rest: Any) -> Any:  # noqa: N803
+        states = list(rest) if rest else None
+        outputs, after = self.cell.unroll(self._steps, x, states, **self._options)
+        if isinstance(outputs, list):
+            return (self.out(F.concat(*outputs, dim=-1)), outputs[0], *after)
+        return (self.out(outputs), *after)
+
+
+def _gluon_cell(rng: Random, h: int) -> Callable[[], Any]:
+    cells = mx.gluon.rnn
+    act = str(rng.choice(["relu", "tanh"]))
+    kinds: list[Callable[[], Any]] = [
+        lambda: cells.LSTMCell(h),
+        lambda: cells.GRUCell(h),
+        lambda: cells.RNNCell(h, activation=act),
+    ]
+    return kinds[int(rng.integers(0, 3))]
+
+
+def _sequential(*cells: Any) -> Any:
+    made = mx.gluon.rnn.HybridSequentialRNNCell()
+    for cell in cells:
+        made.add(cell)
+    return made
+
+
+# How cells are put together, and how many rnns they become. The final states of both directions
+# are wanted: they stay two. A zoneout's masks, and cell states of other steps, are in the way.
+FORMS: dict[str, tuple[Callable[[Any, Any], Any], int | None]] = {
+    "one": (lambda one, other: one(), 1),
+    "stack": (lambda one, other: _sequential(one(), other()), 2),
+    "dropout": (lambda one, other: _sequential(one(), mx.gluon.rnn.DropoutCell(0.3), other()), 2),
+    "bidirectional": (lambda one, other: mx.gluon.rnn.BidirectionalCell(one(), one()), 2),
+    "deep": (
+        lambda one, other: _sequential(mx.gluon.rnn.BidirectionalCell(one(), one()), other()),
+        3,
+    ),
+    "residual": (lambda one, other: mx.gluon.rnn.ResidualCell(one()), 1),
+    "zoneout": (lambda one, other: mx.gluon.rnn.ZoneoutCell(one(), 0.2, 0.1), None),
+}
+
+
+def gluon_cells(rng: Random, folder: Path) -> Saved:
+    t, n, i, h = (int(rng.integers(low, high)) for low, high in ((2, 7), (1, 5), (1, 8), (1, 7)))
+    layout = str(rng.choice(["NTC", "TNC"]))
+    form = str(rng.choice(list(FORMS)))
+    one, other = _gluon_cell(rng, i if form == "residual" else h), _gluon_cell(rng, h)
+    make, rnns = FORMS[form]
+    x = uniform(rng, *((n, t, i) if layout == "NTC" else (t, n, i)))
+    merge = bool(rng.random() < 0.6)
+    block = Unrolled(lambda: make(one, other), t, layout=layout, merge_outputs=merge)
+    return exported(rng, f"gluon_cells_{form}", block, [x], folder, rnns)
+
+
+class Masked(mx.gluon.HybridBlock):
+    """A cell over padded sentences of given lengths."""
+
+    def __init__(self, cell: Any, steps: int) -> None:
+        super().__init__()
+        self._steps = steps
+        with self.name_scope():
+            self.cell = cell()
+
+    def hybrid_forward(self, F: Any, x: Any, lengths: Any) -> Any:  # noqa: N803
+        outputs, after = self.cell.unroll(
+            self._steps, x, layout="NTC", merge_outputs=True, valid_length=lengths
+        )
+        return (outputs, *after)
+
+
+def gluon_lengths(rng: Random, folder: Path) -> Saved:
+    t, n, i, h = (int(rng.integers(low, high)) for low, high in ((2, 7), (1, 5), (1, 8), (1, 7)))
+    one = _gluon_cell(rng, h)
+    both = bool(rng.integers(0, 2))
+    block = Masked((lambda: mx.gluon.rnn.BidirectionalCell(one(), one())) if both else one, t)
+    lengths = rng.integers(1, t + 1, n).astype(np.float32)
+    return exported(rng, "gluon_lengths", block, [uniform(rng, n, t, i), lengths], folder, None)
+
+
+class Looped(mx.gluon.HybridBlock):
+    def __init__(self, cell: Any) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.cell = cell()
+
+    def hybrid_forward(self, F: Any, x: Any, *states: Any) -> Any:  # noqa: N803
+        outputs, after = F.contrib.foreach(self.cell, x, list(states))
+        return (outputs, *after)
+
+
+def gluon_loop(rng: Random, folder: Path) -> Saved:
+    t, n, i, h = (int(rng.integers(1, high)) for high in (7, 5, 8, 7))
+    kind = str(rng.choice(["LSTMCell", "GRUCell", "RNNCell"]))
+    states = [uniform(rng, n, h) for _ in range(1 + (kind == "LSTMCell"))]
+    block = Looped(lambda: getattr(mx.gluon.rnn, kind)(h, input_size=i))
+    return exported(rng, "gluon_loop", block, [uniform(rng, t, n, i), *states], folder, 1)
+
+
+def legacy_cells(rng: Random, folder: Path) -> Saved:
+    """mx.rnn's cells, fused and unfused, as Module's users unrolled them."""
+    t, n, i, h = (int(rng.integers(low, high)) for low, high in ((2, 7), (1, 5), (1, 8), (1, 7)))
+    mode = str(rng.choice(["rnn_relu", "rnn_tanh", "lstm", "gru"]))
+    layers, both = int(rng.integers(1, 3)), bool(rng.integers(0, 2))
+    wants = bool(rng.integers(0, 2))
+    cell = mx.rnn.FusedRNNCell(
+        h, layers, mode, bidirectional=both, get_next_state=wants, prefix=f"{mode}_", dropout=0.2
+    )
+    fused = bool(rng.random() < 0.4)
+    layout = str(rng.choice(["NTC", "TNC"]))
+    cell = cell if fused else cell.unfuse()
+    x = mx.sym.Variable("data")
+    outputs, states = cell.unroll(t, x, layout=layout, merge_outputs=True)
+    heads = [mx.sym.Reshape(outputs, shape=(-1, h * (1 + both)))]
+    heads += states if wants and fused else []
+    inputs = {"data": uniform(rng, *((n, t, i) if layout == "NTC" else (t, n, i)))}
+    symbol = mx.sym.Group(heads)
+    rnns = 1 if fused else layers
+    return saved_symbol(
+        rng, f"legacy_{'fused' if fused else 'unfused'}", symbol, inputs, folder, rnns
+    )
+
+
+KINDS = [rnn_operator, gluon_layer, gluon_cells, gluon_lengths, gluon_loop, legacy_cells]
+
+
+def random_model(seed: int, folder: Path) -> Saved:
+    rng = np.random.default_rng(seed)
+    mx.random.seed(seed)
+    return KINDS[seed % len(KINDS)](rng, folder)
