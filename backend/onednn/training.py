@@ -1,0 +1,332 @@
+"""Training on oneDNN's primitives: forward into workspaces, backward out of them.
+
+The pieces of a packed batch (design/0004) run as in inference, each with a workspace of its own
+and from states that are kept; backward takes them in reverse, hands the states' gradients on, and
+adds up those of the weights, as the primitives do by themselves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onernn.backend.onednn.creation import Primitive, create, new_attributes
+from onernn.backend.onednn.direction import Bound, Workspace
+from onernn.backend.onednn.library import Library
+from onernn.backend.onednn.memory import ALIGNMENT, Descriptor, Memory, aligned
+from onernn.backend.onednn.numbers import PRECISIONS, narrowed, stored, widened
+from onernn.backend.onednn.pool import run_all
+from onernn.backend.onednn.primitives import (
+    WEIGHTS,
+    PackedWeights,
+    Shape,
+    descriptors,
+    plain_weights,
+)
+from onernn.backend.reference import ReferenceLayer
+from onernn.backend.reference_training import reference_training
+from onernn.backend.schedule import Segment, segments
+from onernn.backend.training import Schedule, StackTraining
+from onernn.core.arrays import Array
+from onernn.core.errors import UnsupportedError
+from onernn.core.ragged import Packing
+from onernn.core.spec import RnnSpec
+from onernn.core.weights import RnnWeights
+
+CAPACITY = 512
+"""Most pairs of primitives, forward and backward, that a process keeps; about 0.3 MB each."""
+
+LARGE = 512
+"""H from which on OpenMP inside the kernels pays (design/0013)."""
+
+TRAINED = ("f32", "bf16")
+"""What oneDNN computes in when it trains; gradients are float32 in both."""
+
+_TAGS = {3: "tnc", 4: "ldnc", 5: "ldigo"}  # by number of axes: all of them row-major
+_FIELDS = dict(zip(WEIGHTS, ("layer", "iter", "bias", "peephole", "projection"), strict=True))
+
+
+def refusal(spec: RnnSpec, dtype: str) -> str:
+    """Why oneDNN does not train this, "" where it does."""
+    if dtype not in TRAINED:
+        return f"oneDNN trains in {' and '.join(TRAINED)}, not in {dtype}"
+    if spec.cell.has_attention:  # in 3.2, 3.6 and 3.13 alike
+        return f"oneDNN's {spec.cell.name} has wrong gradients unless attention is 0"
+    if spec.projection_size and dtype == "bf16":
+        return "oneDNN has no bf16 backward of an LSTM with projection"
+    return ""
+
+
+def onednn_training(
+    library: Library,
+    spec: RnnSpec,
+    layers: Sequence[RnnWeights],
+    dtype: str,
+    threads: int,
+    strict: bool,
+) -> StackTraining:
+    """What trains a layer: oneDNN, or where it cannot the NumPy reference, in float32.
+
+    Raises `UnsupportedError` for u8 and f16, and instead of the reference where ``strict``.
+    """
+    float32 = np.dtype(np.float32)
+    why = refusal(spec, dtype)
+    try:
+        if not why:
+            schedule = _Threads(library, spec, threads)
+            with schedule.whole():
+                rows = [
+                    [
+                        _Direction(library, spec, w.part(0, d), d == 1, dtype)
+                        for d in range(spec.directions)
+                    ]
+                    for w in layers
+                ]
+            kernel = f"oneDNN {library.version} {rows[0][0].kernel}"
+            return StackTraining(spec, layers, rows, float32, kernel, "", schedule)
+    except UnsupportedError as error:
+        why = str(error)
+    if dtype not in TRAINED:
+        raise UnsupportedError(f"{why}; prepare the layer in f32 or bf16 to train it")
+    if strict:
+        raise UnsupportedError(f"{why}; drop strict=True to train it on the reference")
+    return reference_training(spec, layers, float32, ReferenceLayer.kernel, why)
+
+
+class _Threads(Schedule):
+    """As in inference: directions, or shares of a batch, a thread each; OpenMP for large H."""
+
+    def __init__(self, library: Library, spec: RnnSpec, threads: int) -> None:
+        self._library, self._threads = library, threads
+        self._large = spec.hidden_size >= LARGE
+        self.shares = 1 if spec.directions > 1 else threads
+
+    def whole(self) -> AbstractContextManager[None]:
+        return self._library.threads(self._threads if self._large else 1)
+
+    def run_all(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+        if not 1 < len(tasks) <= self._threads:
+            return super().run_all(tasks)
+        inside = self._threads // len(tasks) if self._large else 1
+        results: list[Any] = [None] * len(tasks)
+
+        def run(k: int) -> None:
+            with self._library.threads(inside):
+                results[k] = tasks[k]()
+
+        run_all([partial(run, k) for k in range(len(tasks))])
+        return results
+
+
+class _Kernel:
+    """A training primitive and its arguments, all of which move; for any number of threads."""
+
+    def __init__(self, library: Library, primitive: Primitive) -> None:
+        self._library, self._primitive = library, primitive
+        self.layouts, self.name = primitive.layouts, primitive.kernel
+        self._moving = [name for name in self.layouts if name != "scratchpad"]
+        self._idle: deque[Bound] = deque()
+
+    def execute(self, addresses: Mapping[str, int]) -> None:
+        workspace = _taken(_IDLE, lambda: Workspace(self._library))
+        bound = _taken(self._idle, lambda: workspace.bind(self._primitive, {}, self._moving))
+        workspace.reserve(self._primitive)
+        try:
+            workspace.execute(bound, [addresses[name] for name in self._moving])
+        finally:
+            self._idle.append(bound)
+            _IDLE.append(workspace)
+
+
+_IDLE: deque[Workspace] = deque(maxlen=8)
+"""Streams and scratchpads; they outlive layers, which change with every step of training."""
+
+
+def _taken(idle: deque[Any], make: Callable[[], Any]) -> Any:
+    try:
+        return idle.pop()
+    except IndexError:
+        return make()
+
+
+class _Pair(NamedTuple):
+    """The primitives of one shape; they know no weights."""
+
+    forward: _Kernel
+    backward: _Kernel
+
+
+@lru_cache(maxsize=CAPACITY)
+def _pair(
+    library: Library, spec: RnnSpec, dtype: str, threads: int, time: int, batch: int
+) -> _Pair:
+    """For T steps of N packed sentences; made, and to be run, under ``threads``."""
+    units, width, gates = spec.hidden_size, spec.recurrent_size, spec.gates
+    dims = {
+        "weights_layer": (1, 1, spec.input_size, gates, units),
+        "weights_iter": (1, 1, width, gates, units),
+        "bias": (1, 1, spec.cell.bias_rows, units),
+        **({"weights_peephole": (1, 1, 3, units)} if spec.peephole else {}),
+        **({"weights_projection": (1, 1, units, width)} if spec.projection_size else {}),
+    }
+
+    def plain(dims: Sequence[int]) -> Descriptor:
+        return Descriptor.tagged(library, dims, "f32", _TAGS[len(dims)])
+
+    weights = {name: Memory(plain(sizes)) for name, sizes in dims.items()}
+    shape = Shape.packed(time, batch, spec.input_size, width)
+    wanted = descriptors(library, spec, weights, PRECISIONS[dtype], shape)
+    diffs = {f"diff_{name}": plain(descriptor.dims) for name, descriptor in wanted.items()}
+    attributes = new_attributes(library, own_scratchpad=True)
+    forward = create(library, spec, "forward_training", wanted, attributes)
+    backward = create(library, spec, "backward", wanted | diffs, attributes, forward)
+    return _Pair(_Kernel(library, forward), _Kernel(library, backward))
+
+
+class _Kept(NamedTuple):
+    """What backward reads again: a pair of primitives and the addresses of its data a piece."""
+
+    pairs: Sequence[_Pair]
+    places: Sequence[dict[str, int]]
+    owners: Sequence[Array]  # of the data at those addresses
+
+
+class _Direction:
+    """One layer in one direction; see `TrainingDirection`."""
+
+    def __init__(
+        self,
+        library: Library,
+        spec: RnnSpec,
+        weights: RnnWeights,
+        second: bool,
+        dtype: str,
+    ) -> None:
+        width = spec.gates * spec.hidden_size if weights.layer is None else weights.layer.shape[2]
+        self._backwards = second or spec.direction == "right2left"
+        one = spec.one_layer(width, "right2left" if self._backwards else "left2right")
+        self._spec, self._library, self._precision = one, library, PRECISIONS[dtype]
+        self._weights = plain_weights(library, one, weights, self._precision)
+        self._packed = PackedWeights(self._weights)
+        self._suffixes = ["" if state == "h" else "_c" for state in spec.cell.states]
+        self._dtype = dtype
+        probe = self._pair(1, 1)
+        self.kernel = f"{probe.forward.name}, backward {probe.backward.name}"
+
+    def _pair(self, time: int, batch: int) -> _Pair:
+        threads = self._library.current_threads
+        return _pair(self._library, self._spec, self._dtype, threads, time, batch)
+
+    def _order(self, packing: Packing) -> tuple[Segment, ...]:
+        return segments(packing)[:: -1 if self._backwards else 1]
+
+    def forward(
+        self, words: Array, packing: Packing, begin: Sequence[Array], attention: Array | None
+    ) -> tuple[Array, Sequence[Array], Any]:
+        library, precision = self._library, self._precision
+        kinds = (precision.data, precision.cell)
+        order = self._order(packing)
+        pairs = [self._pair(time, batch) for _, time, batch in order]
+        x = narrowed(library, words, precision.data)
+        y = np.empty((len(words), self._spec.recurrent_size), stored(precision.out))
+        first = [narrowed(library, s, k) for s, k in zip(begin, kinds, strict=False)]
+        states = [np.empty((len(order) + 1, *s.shape), s.dtype) for s in first]
+        sizes = [p.forward.layouts["workspace"].nbytes for p in pairs]
+        starts = np.cumsum([0] + [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes])
+        workspaces = aligned(int(starts[-1]))
+        rows = [piece.row for piece in order]
+        table = {
+            "src_layer": _addresses(x, rows),
+            "dst_layer": _addresses(y, rows),
+            "workspace": _addresses(workspaces, starts[:-1].tolist()),
+        }
+        for suffix, state in zip(self._suffixes, states, strict=True):
+            at = _addresses(state, range(len(order) + 1))
+            table |= {f"src_iter{suffix}": at[:-1], f"dst_iter{suffix}": at[1:]}
+        kept = _Kept(pairs, _by_piece(table), (x, y, workspaces, *states))
+
+        def execute(k: int) -> None:
+            forward = pairs[k].forward
+            forward.execute(kept.places[k] | self._weights_for(forward))
+
+        ends = _carried(order, first, states, execute)
+        final = [widened(library, e, k) for e, k in zip(ends, kinds, strict=False)]
+        return widened(library, y, precision.out), final, kept
+
+    def backward(
+        self,
+        kept: Any,
+        packing: Packing,
+        dy: Array,
+        dend: Sequence[Array],
+        into: Mapping[str, Array],
+    ) -> tuple[Array, Sequence[Array], Array | None]:
+        order = self._order(packing)
+        rows = [piece.row for piece in order]
+        dx = np.empty((len(dy), self._spec.input_size), np.float32)
+        table = {"diff_src_layer": _addresses(dx, rows), "diff_dst_layer": _addresses(dy, rows)}
+        # Two buffers in turn, from the last piece to the first.
+        dstates = [np.empty((2, *s.shape), np.float32) for s in dend]
+        turns = [step % 2 for step in range(len(order) + 1)][::-1]
+        for suffix, state in zip(self._suffixes, dstates, strict=True):
+            at = _addresses(state, turns)
+            table |= {f"diff_src_iter{suffix}": at[:-1], f"diff_dst_iter{suffix}": at[1:]}
+        # oneDNN sums up gradients of weights that nobody has, too, such as a missing bias.
+        sums = {
+            name: into.get(_FIELDS[name], np.zeros(memory.descriptor.dims, np.float32))
+            for name, memory in self._weights.items()
+        }
+        fixed = {f"diff_{name}": _addresses(array, [0])[0] for name, array in sums.items()}
+        places = _by_piece(table)
+
+        def execute(step: int) -> None:
+            k = len(order) - 1 - step
+            backward = kept.pairs[k].backward
+            backward.execute(kept.places[k] | places[k] | fixed | self._weights_for(backward))
+
+        return dx, _carried(order[::-1], dend, dstates, execute), None
+
+    def _weights_for(self, kernel: _Kernel) -> dict[str, int]:
+        """The addresses of the weights in a kernel's layouts."""
+        layouts = kernel.layouts
+        return {name: self._packed.get(name, layouts[name]).address for name in self._weights}
+
+
+def _addresses(array: Array, rows: Iterable[int]) -> list[int]:
+    start, step = int(array.ctypes.data), array.strides[0]
+    return [start + row * step for row in rows]
+
+
+def _by_piece(table: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
+    return [dict(zip(table, column, strict=True)) for column in zip(*table.values(), strict=True)]
+
+
+def _carried(
+    order: Sequence[Segment],
+    begin: Sequence[Array],
+    states: Sequence[Array],
+    execute: Callable[[int], None],
+) -> list[Array]:
+    """Runs pieces one after the other; the state that each sentence has after its last one.
+
+    ``states``: buffers (K, N, O) in a ring; piece k reads k and writes k+1.
+    """
+    ends = [s.copy() for s in begin]
+    for ring, first in zip(states, begin, strict=True):
+        ring[0] = first
+    for k, piece in enumerate(order):
+        execute(k)
+        batch, left = piece.batch, order[k + 1].batch if k + 1 < len(order) else 0
+        for ring, end, first in zip(states, ends, begin, strict=True):
+            after = ring[(k + 1) % len(ring)]
+            # Sentences that are done leave their state behind, others join with their first.
+            if left < batch:
+                end[left:batch] = after[left:batch]
+            elif left > batch:
+                after[batch:left] = first[batch:left]
+    return ends
