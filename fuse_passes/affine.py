@@ -13,6 +13,7 @@ from onernn.core.arrays import Array
 from onernn.core.graph import Graph, Node
 
 _DEEPEST = 32  # sums within sums
+_MATRICES = ("Gemm", "Flatten")
 
 
 class Columns(NamedTuple):
@@ -81,6 +82,8 @@ def _projection(graph: Graph, node: Node) -> Affine | None:
     attributes = node.attributes
     if weight is None or weight.ndim != 2 or attributes.get("transA"):
         return None
+    if node.op == "MatMul" and not _is_matrix(graph, node.inputs[0]):
+        return None
     if attributes.get("alpha", 1.0) != 1 or attributes.get("beta", 1.0) != 1:
         return None
     flipped = bool(attributes.get("transB"))
@@ -90,12 +93,21 @@ def _projection(graph: Graph, node: Node) -> Affine | None:
     return made if not node.input(2) else _with_bias(graph, made, node.inputs[2], None)
 
 
+def _is_matrix(graph: Graph, name: str) -> bool:
+    """Whether a value is known to have two axes: MatMul takes any number."""
+    shape = next((value.shape for value in graph.inputs if value.name == name), None)
+    node = graph.producer(name)
+    return shape is not None and len(shape) == 2 or node is not None and node.op in _MATRICES
+
+
 def _with_bias(graph: Graph, made: Affine, name: str, node: Node | None) -> Affine | None:
     bias = graph.constants.get(name)
     if bias is None or bias.size != made.width or bias.shape[-1:] != (made.width,):
         return None
     biases = (*made.biases, Columns(name, False, 0, made.width))
-    return Affine(made.terms, biases, made.width, made.nodes if node is None else (*made.nodes, node))
+    return Affine(
+        made.terms, biases, made.width, made.nodes if node is None else (*made.nodes, node)
+    )
 
 
 def _sum(graph: Graph, node: Node, depth: int) -> Affine | None:

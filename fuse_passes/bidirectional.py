@@ -10,6 +10,7 @@ import numpy as np
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
 from onernn.core.weights import RnnWeights
+from onernn.fuse_passes.raggedness import is_ragged
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,8 @@ class PairDirections:
             return Refusal("the directions compute different cells", where)
         if any(_lacks(a, b) for a, b in zip(*map(_weights, (forward, backward)), strict=True)):
             return Refusal("only one direction has input weights", where)
-        if node.attributes["axis"] not in (-1, 1):
+        channels = 1 if is_ragged(graph, forward.inputs[0]) else 2
+        if node.attributes["axis"] not in (-1, channels):
             return Refusal("the directions are not concatenated along the channels", where)
         for rnn in (forward, backward):
             if not graph.used_only_by(rnn.outputs[0], node):

@@ -8,8 +8,16 @@ from typing import Any, Protocol
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, NativeOp, Node
 from onernn.fuse_passes.bidirectional import PairDirections
+from onernn.fuse_passes.common_values import ShareValues
+from onernn.fuse_passes.embedding_rnn import FuseEmbeddingRnn
+from onernn.fuse_passes.identities import DropIdentities
 from onernn.fuse_passes.linear_rnn import FuseLinearRnn
+from onernn.fuse_passes.moved_views import MoveViews
+from onernn.fuse_passes.restacked_steps import RestackSteps
+from onernn.fuse_passes.scanned_cells import FuseScannedCells
 from onernn.fuse_passes.sequence_views import DropSequenceViews
+from onernn.fuse_passes.stack_layers import StackLayers
+from onernn.fuse_passes.unrolled_cells import FuseUnrolledCells
 
 
 class Pass(Protocol):
@@ -24,8 +32,28 @@ class Pass(Protocol):
         """A new graph; the old one and its constants stay as they are."""
 
 
-# Views first: they hide projections from the rnn behind them. Pairs last: both halves fused alike.
-PASSES: tuple[Pass, ...] = (DropSequenceViews(), FuseLinearRnn(), PairDirections())
+# Identities first, they hide everything. Then cells: the others see one rnn then. Views before what
+# they hide. Pairs when both halves are fused alike, stacks when the layers are pairs.
+PASSES: tuple[Pass, ...] = (
+    DropIdentities(),
+    FuseUnrolledCells(),
+    FuseScannedCells(),
+    RestackSteps(),
+    ShareValues(),
+    MoveViews(),
+    DropSequenceViews(),
+    FuseLinearRnn(),
+    PairDirections(),
+    StackLayers(),
+)
+
+
+def passes_for(dtype: str) -> tuple[Pass, ...]:
+    """What a session runs: also what only serves running, where it costs no accuracy.
+
+    A projected table would be narrowed, and u8 has no layer without input weights.
+    """
+    return (*PASSES, FuseEmbeddingRnn()) if dtype == "f32" else PASSES
 
 
 @dataclass(frozen=True)

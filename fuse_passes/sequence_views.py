@@ -33,7 +33,9 @@ class DropSequenceViews:
         while name != node.inputs[1]:
             maker = graph.producer(name)
             if maker is None:
-                return Refusal(f"{node.inputs[0]!r} does not come from {node.inputs[1]!r}", node.outputs[0])
+                return Refusal(
+                    f"{node.inputs[0]!r} does not come from {node.inputs[1]!r}", node.outputs[0]
+                )
             if not graph.used_only_by(name, user):
                 return Refusal(f"{name!r} has another user", node.outputs[0])
             if maker.op == "SequenceData":

@@ -1,0 +1,57 @@
+"""Steps that were cut from one value and put together again were never apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from onernn.core.errors import Refusal
+from onernn.core.graph import Graph, Node
+from onernn.fuse_passes.ordering import ordered
+from onernn.fuse_passes.steps import Stacker
+
+
+@dataclass(frozen=True, eq=False)
+class Restacked:
+    concat: Node
+    axis: int
+    backwards: bool
+    name: str
+    stacker: Stacker
+
+
+class RestackSteps:
+    """``Concat(Unsqueeze(y[0]), Unsqueeze(y[1]), ...)`` -> y with its time axis moved.
+
+    Element-wise operators between, the same for all steps, run once over all of them.
+    """
+
+    name = "restacked_steps"
+
+    def match(self, graph: Graph, node: Node) -> Restacked | Refusal | None:
+        if node.op != "Concat":
+            return None
+        axis, steps = node.attributes["axis"], []
+        for name in node.inputs:
+            unsqueeze = graph.producer(name)
+            if unsqueeze is None or unsqueeze.op != "Unsqueeze":
+                return None
+            axes = graph.constants.get(unsqueeze.inputs[1])
+            if axes is None or axes.tolist() != [axis]:
+                return None
+            steps.append(unsqueeze.inputs[0])
+        stacker = Stacker(graph, node.outputs[0], node.origin, strict=True)
+        found = stacker.stack(tuple(steps))
+        if found is None:
+            return None
+        return Restacked(node, axis, found.backwards, found.name, stacker)
+
+    def rewrite(self, graph: Graph, match: Restacked) -> Graph:
+        stacker = match.stacker
+        moved = stacker.moved(match.name, 0, match.axis)
+        if match.backwards:
+            moved = stacker.reversed(moved, match.axis)
+        last = Node("Identity", (moved,), match.concat.outputs, {}, match.concat.origin)
+        kept = (node for node in graph.nodes if node is not match.concat)
+        nodes = ordered([*kept, *stacker.nodes, last])
+        constants = {**graph.constants, **stacker.constants}
+        return replace(graph, nodes=nodes, constants=constants).pruned().bypass((last,))
