@@ -19,7 +19,6 @@ from onernn.core.errors import UnsupportedError
 
 _MOST = 2**16
 """Most elements of a constant that is made while reading; larger ones are made at run time."""
-_END = 2**31 - 1
 
 
 def _dtype(op: PaddleOperator, name: str, default: int) -> str:
@@ -52,7 +51,9 @@ UNARY = {
 
 @rule(*UNARY)
 def _unary(op: PaddleOperator) -> None:
-    op.give("Out", op.emit(UNARY[op.at.type], op.value("X")))
+    x = op.value("X")
+    x = op.dense(x) if op.at.type == "abs" else x  # the one that drops the LoD
+    op.give("Out", op.emit(UNARY[op.at.type], x))
 
 
 @rule("square")
@@ -139,7 +140,7 @@ def _filling(op: PaddleOperator) -> Any:
     dtype, text = _dtype(op, "dtype", 5), op.attribute("str_value", "")
     number = op.attribute("value", 0.0)
     if text:
-        number = int(text) if dtype == "int64" and "." not in text else float(text)
+        number = float(text)  # also of integers
     op.attribute("force_cpu", False)
     op.attribute("place_type", -1)
     return np.asarray(number).astype(dtype)
@@ -176,18 +177,10 @@ def _fill_like(op: PaddleOperator) -> None:
 def _slice(op: PaddleOperator) -> None:
     x, axes, gone = op.value("Input"), op.attribute("axes", ()), op.attribute("decrease_axis", ())
     op.attribute("infer_flags", ())
-    starts, ends = op.attribute("starts", ()), op.attribute("ends", ())
-    if (op.is_ragged(x) and 0 in axes) or len(axes) != len(set(axes)):
+    if 0 in axes:
         x = op.dense(x)
     begin = _integers(op, "starts", "StartsTensor", "StartsTensorList")
     end = _integers(op, "ends", "EndsTensor", "EndsTensorList")
-    if end in op.builder.constants and begin in op.builder.constants:
-        # The last element: (-1, 0) means (-1, end) where the axis goes
-        last = [
-            _END if (at, to) == (-1, 0) and axis in gone else to
-            for axis, at, to in zip(axes, starts, ends, strict=True)
-        ]
-        end = op.ints(last)
     out = op.emit("Slice", x, begin, end, op.ints(axes))
     if gone and op.declared("Out") == (1,) and len(gone) == len(op.shape("Input")):
         out = op.emit("Reshape", out, op.ints([1]))  # before 2.5 there were no scalars
@@ -200,8 +193,10 @@ def _slice(op: PaddleOperator) -> None:
 def _stack(op: PaddleOperator) -> None:
     axis, rank = op.attribute("axis", 0), len(op.shape("X"))
     at = op.ints([axis + rank + 1 if axis < 0 else axis])
-    parts = [op.dense(op.builder.value(name)) for name in op.variables("X")]
-    parts = [op.emit("Unsqueeze", part, at) for part in parts]
+    first, *others = (op.builder.value(name) for name in op.variables("X"))
+    # Under a new first axis Paddle keeps a LoD that does not fit.
+    first = op.dense(first) if axis in (0, -rank - 1) else first
+    parts = [op.emit("Unsqueeze", part, at) for part in (first, *map(op.dense, others))]
     op.give("Y", op.emit("Concat", *parts, axis=axis))
 
 
@@ -210,7 +205,8 @@ def _split(op: PaddleOperator) -> None:
     if op.optional("AxisTensor") or op.variables("SectionsTensorList"):
         raise UnsupportedError("axis or sections that are computed at run time")
     x, shape, axis = op.value("X"), op.shape("X"), op.attribute("axis", 0)
-    axis += len(shape) if axis < 0 else 0
+    if axis < 0:  # Python's paddle.split never saves one
+        raise UnsupportedError(f"attribute axis={axis}: Paddle 2.6.2 cuts the memory elsewhere")
     sections, parts = list(op.attribute("sections", ())), op.attribute("num", 0)
     outputs = op.outputs.get("Out", ())
     if sections and -1 in sections:
@@ -239,9 +235,11 @@ def _reduce(op: PaddleOperator) -> None:
     axes = [axis % max(rank, 1) for axis in ([axes] if isinstance(axes, int) else axes)]
     if op.attribute("reduce_all", False) or not axes or op.at.type == "mean":
         axes = list(range(rank))
-    x = op.dense(op.value("X")) if 0 in axes else op.value("X")
+    x = op.dense(op.value("X"))
     if op.attribute("out_dtype", -1) >= 0:
         x = op.emit("Cast", x, to=_dtype(op, "out_dtype", -1))
+    elif op.at.type == "reduce_sum" and op.dtype("X") in (np.int32, np.bool_):
+        x = op.emit("Cast", x, to="int64")
     out = op.emit(REDUCTIONS[op.at.type], x, op.ints(axes), keepdims=int(keep))
     if not keep and len(axes) == rank and op.declared("Out") == (1,):
         out = op.emit("Reshape", out, op.ints([1]))  # before 2.5 there were no scalars
@@ -276,11 +274,9 @@ def _layer_norm(op: PaddleOperator) -> None:
     numbers = [op.optional(slot) for slot in ("Scale", "Bias")]
     if not 0 < axis < len(shape) or None in sizes:
         raise UnsupportedError(f"attribute begin_norm_axis={axis} of an input {shape}")
-    parts = [
-        part and op.emit("Reshape", op.dense(part), op.ints(sizes)) for part in numbers
-    ]
+    parts = [part and op.emit("Reshape", op.dense(part), op.ints(sizes)) for part in numbers]
     if not parts[0]:
-        parts[0] = op.builder.constant(np.ones(sizes, op.dtype("X")), "ones")  # type: ignore[arg-type]
+        parts[0] = op.builder.constant(np.ones(sizes, op.dtype("X")), "ones")
     attributes = {"axis": axis, "epsilon": op.attribute("epsilon", 1e-5)}
     inputs = (x, *filter(None, parts))
     op.give("Y", op.builder.emit_many("LayerNormalization", inputs, 3, attributes)[0])

@@ -18,8 +18,8 @@ from onernn.reorders.gates import input_layer
 
 def lstm(op: PaddleOperator) -> None:
     """The input is projected already; its bias is that of the gates."""
-    x, weight_h = op.value("Input"), op.constant("Weight")
-    _lstm(op, _gates(op, x), None, weight_h, op.constant("Bias"))
+    x = op.emit("GateLayout", op.value("Input"), layout=paddle.LSTM)
+    _lstm(op, x, None, op.constant("Weight"), op.constant("Bias"))
 
 
 def fusion_lstm(op: PaddleOperator) -> None:
@@ -32,14 +32,11 @@ def fusion_lstm(op: PaddleOperator) -> None:
 def fused_embedding_fc_lstm(op: PaddleOperator) -> None:
     """Rows of a table that is projected and has the gates' bias added: Bias is for peepholes."""
     ids = op.emit("Squeeze", op.value("Ids"), op.ints([-1]))
-    rows = op.emit("Gather", op.value("Embeddings"), ids, axis=0, non_negative=True)
+    gates = op.builder.constant(paddle.LSTM(op.constant("Embeddings")), "Embeddings/gates")
+    rows = op.emit("Gather", gates, ids, axis=0, non_negative=True)
     weight_h, bias = op.constant("WeightH"), op.constant("Bias").copy()
     bias[..., : weight_h.shape[1]] = 0
-    _lstm(op, _gates(op, rows), None, weight_h, bias)
-
-
-def _gates(op: PaddleOperator, projected: str) -> str:
-    return op.emit("GateLayout", projected, layout=paddle.LSTM)
+    _lstm(op, rows, None, weight_h, bias)
 
 
 def _lstm(op: PaddleOperator, x: str, weight_x: Array | None, weight_h: Array, bias: Array) -> None:

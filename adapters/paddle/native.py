@@ -19,7 +19,7 @@ INERT = frozenset(
     use_mkldnn use_cudnn use_quantizer mkldnn_data_type use_seq mkldnn_cache_capacity
     Scale_data Shift_data Scale_weights force_fp32_output
     is_sparse is_distributed remote_prefetch trainer_id slot epmap table_names height_sections
-    table_class     entry_config entry grad_inplace fix_seed seed
+    table_class     entry_config entry x_data_format y_data_format grad_inplace fix_seed seed
     """.split()
 )
 """Attributes that cannot change the result of a float32 model on CPU."""

@@ -51,9 +51,7 @@ def multi_gru(op: PaddleOperator) -> None:
         raise UnsupportedError(f"{layers} layers in two directions of {counts} arrays")
     spec, layout = _cell(op, slots["WeightH"][0])
     parts = [
-        RnnWeights(
-            input_layer(x, layout), paddle.weight_h(h, layout), summed_bias(layout, bias)
-        )
+        RnnWeights(input_layer(x, layout), paddle.weight_h(h, layout), summed_bias(layout, bias))
         for x, h, bias in zip(slots["WeightX"], slots["WeightH"], biases, strict=True)
     ]
     stack = [paddle.side_by_side(parts[at : at + 2]) for at in range(0, 2 * layers, 2)]

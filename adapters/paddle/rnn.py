@@ -22,7 +22,9 @@ def rnn(op: PaddleOperator) -> None:
     both = op.attribute("is_bidirec", False)
     if op.attribute("dropout_prob", 0.0) and not op.attributes.get("is_test", False):
         op.builder.notes["dropout saved in training mode runs as in inference"] = None
-    arrays = [op.builder.array(op.builder.value(v), "WeightList") for v in op.variables("WeightList")]
+    arrays = [
+        op.builder.array(op.builder.value(v), "WeightList") for v in op.variables("WeightList")
+    ]
     if any(array.dtype != np.float32 for array in arrays):
         raise UnsupportedError("its weights are not float32, only float32 layers are supported")
     stack = paddle.rnn_weights(arrays, mode, layers, 2 if both else 1)

@@ -79,12 +79,14 @@ class PaddleGraph:
         *,
         gives: str | Mapping[str, str] = "float32",
         counts: Mapping[str, int] | None = None,
+        into: Mapping[str, Variable] | None = None,
         **attributes: Any,
     ) -> Any:
         """Appends an operator; its output variable, or the tuple of them.
 
         ``gives``: the dtype of the outputs, or of each by its slot. ``counts``: how many variables
-        a slot holds, where it is a list of them.
+        a slot holds, where it is a list of them. ``into``: further output slots, and the variables
+        that they overwrite.
         """
         block = self._main.global_block()
         slots = {
@@ -100,7 +102,8 @@ class PaddleGraph:
             for slot in outputs
         }
         with paddle.static.program_guard(self._main, self._startup):
-            block.append_op(type=type, inputs=slots, outputs=made, attrs=attributes)
+            whole = {**made, **{slot: [variable] for slot, variable in (into or {}).items()}}
+            block.append_op(type=type, inputs=slots, outputs=whole, attrs=attributes)
         found = tuple(made[slot] if slot in (counts or {}) else made[slot][0] for slot in outputs)
         return found if len(found) > 1 else found[0]
 

@@ -31,7 +31,7 @@ class Case(NamedTuple):
 def one(
     operator: str,
     sizes: tuple[int, ...] = (4,),
-    dtype: str = "float32",
+    of: str = "float32",
     *,
     slots: tuple[str, str] = ("X", "Out"),
     gives: str = "",
@@ -44,11 +44,11 @@ def one(
     def build(graph: PaddleGraph, x: Variable) -> Any:
         given, wanted = slots
         outputs = (wanted, *side)
-        made = graph.op(operator, {given: x}, outputs, gives=gives or dtype, **attributes)
+        made = graph.op(operator, {given: x}, outputs, gives=gives or of, **attributes)
         return [made[0]] if side else [made]
 
     shown = ",".join(f"{k}={v}" for k, v in attributes.items())
-    return Case(f"{operator}({shown}){sizes}{dtype}", sizes, build, dtype, positive)
+    return Case(f"{operator}({shown}){sizes}{of}", sizes, build, of, positive)
 
 
 def two(
@@ -83,8 +83,11 @@ def batch_norm(sizes: tuple[int, ...], layout: str = "NCHW", **attributes: Any) 
         columns = sizes[0] if layout == "NCHW" else sizes[-1]
         inputs = {"X": x, "Variance": graph.parameter(np.abs(numbers(columns)))}
         inputs |= {s: graph.parameter(numbers(columns) + k) for k, s in enumerate(BATCH_NORM)}
-        outputs = ("Y", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance")
-        return graph.op("batch_norm", inputs, outputs, data_layout=layout, **attributes)[:1]
+        into = {f"{slot}Out": inputs[slot] for slot in ("Mean", "Variance")}
+        outputs = ("Y", "SavedMean", "SavedVariance")
+        return graph.op("batch_norm", inputs, outputs, into=into, data_layout=layout, **attributes)[
+            :1
+        ]
 
     return Case(f"batch_norm{sizes}{layout}{attributes}", sizes, build)
 
@@ -109,7 +112,9 @@ def several(operator: str, sizes: tuple[int, ...], out: str = "Out", **attribute
     return Case(f"{operator}({attributes}){sizes}x3", sizes, build)
 
 
-def top_k(operator: str, sizes: tuple[int, ...], *, tensor: bool = False, **attributes: Any) -> Case:
+def top_k(
+    operator: str, sizes: tuple[int, ...], *, tensor: bool = False, **attributes: Any
+) -> Case:
     def build(graph: PaddleGraph, x: Variable) -> Any:
         inputs = {"X": x}
         inputs |= {"K": graph.parameter(np.array([2], np.int32))} if tensor else {}
@@ -142,7 +147,9 @@ def filled_from_shape() -> Case:
             for v in (2, 3)
         ]  # fmt: skip
         inputs = {"ShapeTensorList": [number[0], rows, number[1]]}
-        return [graph.op("fill_constant", inputs, shape=[2, -1, 3], dtype=5, value=0.5, str_value="0.5")]
+        return [
+            graph.op("fill_constant", inputs, shape=[2, -1, 3], dtype=5, value=0.5, str_value="0.5")
+        ]
 
     return Case("fill_constant from a shape", (4,), build)
 
@@ -150,7 +157,10 @@ def filled_from_shape() -> Case:
 def filled(**attributes: Any) -> Case:
     def build(graph: PaddleGraph, x: Variable) -> Any:
         gives = {5: "float32", 3: "int64", 2: "int32", 0: "bool"}[attributes["dtype"]]
-        return [graph.op("fill_constant", {}, gives=gives, **attributes)]
+        return [
+            graph.op("fill_constant", {}, gives=gives, **attributes),
+            graph.op("tanh", {"X": x}),
+        ]
 
     return Case(f"fill_constant({attributes})", (4,), build)
 
@@ -200,23 +210,28 @@ CASES = [
     sliced((4,), [1], [1], [3]),
     sliced((4,), [1], [-2], [100]),
     sliced((4,), [1], [1], [2], decrease_axis=[1]),
-    sliced((4,), [1], [-1], [0], decrease_axis=[1]),
+    sliced((4,), [1], [-1], [4], decrease_axis=[1]),
     sliced((4, 3), [1, 2], [1, 0], [3, 2]),
     sliced((4, 3), [2], [0], [1], decrease_axis=[2]),
     sliced((4,), [0], [0], [1]),
     sliced((4,), [0], [0], [1], decrease_axis=[0]),
     sliced((4,), [0, 1], [0, 1], [1, 2], decrease_axis=[0, 1]),
-    *(several("stack", (3,), "Y", axis=axis) for axis in (0, 1, 2, -1)),
+    *(several("stack", (3,), "Y", axis=axis) for axis in (1, 2, -1)),
     several("sum", (3,)),
     split((4,), 2, num=2, axis=1),
-    split((4,), 3, sections=[1, 2, 1], axis=-1),
+    split((4,), 3, sections=[1, 2, 1], axis=1),
     split((4,), 2, sections=[3, -1], axis=1),
     split((4, 6), 3, num=3, axis=2),
     *(one(name, (3, 2), dim=dim, keep_dim=keep)
       for name in REDUCE for dim in ([0], [1], [-1], [1, 2]) for keep in (False, True)),
     *(one(name, (3,), reduce_all=True, dim=[0]) for name in REDUCE),
     *(one(name, (3,), reduce_all=True, dim=[0], keep_dim=True) for name in REDUCE),
-    *(one("reduce_sum", (3,), of, dim=[1]) for of in ("int32", "int64")),
+    *(one(name, (3,), of, dim=[1]) for name in REDUCE[:4] for of in ("int32", "int64")
+      if name != "reduce_mean"),
+    one("reduce_prod", (3,), "int32", dim=[1]),
+    *(one(name, (3,), "bool", dim=[1]) for name in ("reduce_any", "reduce_all")),
+    one("logical_not", (3,), "bool"),
+    *(two(name, (3,), (3,), "bool") for name in ("logical_and", "logical_or", "logical_xor")),
     one("reduce_max", (3,), "int64", dim=[1]),
     one("mean", (3,)),
     top_k("top_k", (4,), k=2),
@@ -224,13 +239,12 @@ CASES = [
     top_k("top_k_v2", (4,), k=3),
     top_k("top_k_v2", (4, 3), k=2, axis=1),
     top_k("top_k_v2", (4,), k=2, axis=1, largest=False),
-    top_k("top_k_v2", (4,), k=1, axis=0),
     *(layer_norm((4,), 1, scale=scale, bias=bias)
       for scale in (False, True) for bias in (False, True)),
     layer_norm((3, 4), 1, scale=True, bias=True),
     layer_norm((3, 4), 2, scale=True, bias=True),
     batch_norm((4,), is_test=True),
-    batch_norm((4,), is_test=True, epsilon=1e-2),
+    batch_norm((4,), is_test=True, epsilon=1e-3),
     batch_norm((4,), use_global_stats=True),
     batch_norm((4,), "NHWC", is_test=True),
     batch_norm((3, 4, 2), is_test=True),
@@ -240,12 +254,26 @@ CASES = [
 def words(case: Case, layout: str, seed: int) -> Batch:
     rng, lod = np.random.default_rng(seed), LODS.get(layout)
     shape = (lod[-1][-1] if lod else 5, *case.sizes)
-    if case.dtype.startswith("int"):
+    if case.dtype == "bool":
+        data = rng.random(shape) < 0.5
+    elif case.dtype.startswith("int"):
         data = rng.integers(-6, 6, shape).astype(case.dtype)
     else:
         data = rng.uniform(-3, 3, shape).astype(case.dtype)
-    data = np.abs(data) + data.dtype.type(0.1) if case.positive else data
+    data = np.abs(data) + np.float32(0.1) if case.positive else data
     return Ragged.from_lod(data, lod) if lod else data
+
+
+# With these Paddle keeps a LoD that does not fit the rows any more.
+DENSE = [
+    several("stack", (3,), "Y", axis=0),
+    top_k("top_k_v2", (4,), k=1, axis=0),
+]
+
+
+@pytest.mark.parametrize("case", DENSE, ids=lambda case: case.name)
+def test_an_operator_over_the_rows_gives_what_paddle_gives(case: Case, tmp_path: Path) -> None:
+    test_an_operator_gives_what_paddle_gives(case, "dense", tmp_path)
 
 
 @pytest.mark.parametrize("layout", ["dense", *LODS])
@@ -254,12 +282,11 @@ def test_an_operator_gives_what_paddle_gives(case: Case, layout: str, tmp_path: 
     graph, batches = PaddleGraph(), [words(case, layout, seed) for seed in (1, 2)]
     made = case.build(graph, graph.feed_like("x", batches[0]))
     saved = graph.save(tmp_path, list(made))
-    reads_x = "x" in saved.inputs
-    check(saved, [{"x": batch} if reads_x else {} for batch in batches], "reference")
+    check(saved, [{"x": batch} for batch in batches], "reference")
 
 
 REFUSED = {
-    "saved in training mode": batch_norm((4,)),
+    "axis=-1: Paddle 2.6.2 cuts the memory elsewhere": split((4,), 2, num=2, axis=-1),
     "data_layout='NHWC' of 3 axes": batch_norm((3, 4), "NHWC", is_test=True),
     "below 20 the function jumps": one("softplus", threshold=2.0),
     "attribute beta=2.0: only 1.0": one("swish", beta=2.0),

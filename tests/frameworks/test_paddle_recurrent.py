@@ -184,7 +184,12 @@ def rnn(mode: str, layers: int, both: bool, lengths: bool, dropout: float = 0.0)
             "rnn",
             slots,
             ("Out", "State", "Reserve", "DropoutState"),
-            gives={"Out": "float32", "State": "float32", "Reserve": "uint8", "DropoutState": "uint8"},
+            gives={
+                "Out": "float32",
+                "State": "float32",
+                "Reserve": "uint8",
+                "DropoutState": "uint8",
+            },
             counts={"State": len(states)},
             mode=mode,
             num_layers=layers,

@@ -93,9 +93,7 @@ def test_sequence_expand(x: str, y: str, level: int, tmp_path: Path) -> None:
     compare(
         tmp_path,
         {"x": value, "y": like},
-        lambda graph, v: graph.op(
-            "sequence_expand", {"X": v["x"], "Y": v["y"]}, ref_level=level
-        ),
+        lambda graph, v: graph.op("sequence_expand", {"X": v["x"], "Y": v["y"]}, ref_level=level),
     )
 
 
@@ -165,5 +163,7 @@ def test_what_is_not_known_is_refused(reason: str, tmp_path: Path) -> None:
     graph = PaddleGraph()
     made = build(graph, {name: graph.feed_like(name, value) for name, value in feeds.items()})
     graph.save(tmp_path, [made])
-    with pytest.raises(UnsupportedError, match=reason if reason != "trained padding" else "padding"):
+    with pytest.raises(
+        UnsupportedError, match=reason if reason != "trained padding" else "padding"
+    ):
         Session(load(tmp_path), backend="reference")
