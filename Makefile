@@ -7,7 +7,7 @@ HERE := -e .[test,dev]
 # One installation at a time: every editable build writes onernn.egg-info in this folder.
 LOCK := $(if $(shell command -v flock),flock pyproject.toml)
 
-.PHONY: demo test frameworks check ruff mypy imports clean
+.PHONY: demo test frameworks check ruff mypy imports bench bench-smoke clean
 .DEFAULT_GOAL := test
 
 demo: .venv/.ready
@@ -61,6 +61,18 @@ frameworks-$(1): .venvs/$(1)/.ready
 	$$(call environment,.venvs/$(1),-e . pytest hypothesis $(2))
 endef
 $(eval $(call framework,paddle-2.6.2,paddlepaddle==2.6.2))
+
+# The peers that pip installs together run in .venvs/bench; others in what environments there are.
+BENCH ?= ragged,dense
+bench: .venvs/bench/.ready
+	.venvs/bench/bin/python -m benchmarks.run --workloads $(BENCH) --threads 1,2 --out out/bench.json
+	.venvs/bench/bin/python -m benchmarks.report out/bench.json
+
+.venvs/bench/.ready: pyproject.toml
+	$(call environment,.venvs/bench,-e .[bench])
+
+bench-smoke: .venv/.ready
+	$(BIN)/python -m benchmarks.run --workloads smoke --turns 3 --turn 0.01 --out out/bench-smoke.json
 
 clean:
 	rm -rf .venv .venvs build dist out *.egg-info .hypothesis .*_cache

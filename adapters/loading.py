@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, get_args
 
+from onernn.adapters.mxnet.lower import load_mxnet
+from onernn.adapters.mxnet.read import is_symbol
+from onernn.adapters.onnx.lower import load_onnx
 from onernn.adapters.paddle.lower import load_paddle
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph
@@ -17,16 +20,20 @@ def load(
 ) -> Graph:
     """The model in a file or folder, lowered to canonical operators; nothing is run.
 
-    ``path``: a Paddle folder, ``.pdmodel`` or ``__model__``. ``params``: the parameters' file or
-    folder, where it is not beside the model under its usual name. ``semantics`` chooses between
-    what an operator documents and what its framework computed, where these differ.
+    ``path``: a Paddle folder, ``.pdmodel`` or ``__model__``; an MXNet ``-symbol.json``, its folder
+    or the prefix of its name; an ``.onnx`` file. ``params``: the parameters' file or folder, where
+    it is not beside the model under its usual name. ``semantics`` chooses between what an operator
+    documents and what its framework computed, where these differ.
 
     Raises `ModelFormatError` for a file that is no model, `UnsupportedError` for a kind that is
     not read. An operator nobody knows raises only when the model is to be run.
     """
     if semantics not in get_args(Semantics):
         raise ValueError(f"semantics: expected one of {get_args(Semantics)}, got {semantics!r}")
-    for ending, kind in ((".onnx", "ONNX models"), ("-symbol.json", "MXNet symbols")):
-        if str(path).endswith(ending):
-            raise UnsupportedError(f"{path}: {kind} are not read yet")
+    if is_symbol(path):
+        return load_mxnet(path, params, semantics)
+    if str(path).endswith(".onnx"):
+        if params is not None:
+            raise UnsupportedError("params: the parameters of an ONNX model are named in the model")
+        return load_onnx(path)
     return load_paddle(path, params)

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from onernn.backend.checks import State
+import numpy as np
+
+from onernn.backend.checks import Layout, State
+from onernn.backend.gradients import Gradients, Tape, TapeError
 from onernn.backend.reference import ReferenceLayer
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.ragged import Ragged
 from onernn.core.spec import RnnSpec
-from onernn.core.weights import Weights
+from onernn.core.weights import RnnWeights, Weights
 
-__all__ = ["Backend", "PreparedLayer", "ReferenceLayer", "State", "open_backend"]
+__all__ = [
+    "Backend",
+    "Gradients",
+    "Layout",
+    "PreparedLayer",
+    "ReferenceLayer",
+    "State",
+    "Tape",
+    "TapeError",
+    "open_backend",
+]
 
 
 class PreparedLayer(Protocol):
@@ -31,12 +44,41 @@ class PreparedLayer(Protocol):
         x: Ragged | Array,
         state: State | None = None,
         attention: Ragged | Array | None = None,
+        layout: Layout = "tnc",
     ) -> tuple[Ragged | Array, State]:
         """(y, state). x: `Ragged` (W, I) or (T, N, I) float32; state (h,) or (h, c), each ldnc.
 
-        y is like x with O (or D*O) channels. The final state is that of each sentence's own end,
+        y is like x with O (or D*O) channels. ``layout``: of dense x, attention and y, "tnc" or
+        "ntc". x may have any strides: `explain` tells what is read in place and what copied. The final state is that of each sentence's own end,
         in the caller's order; a sentence of length zero keeps its initial state. Raises
         `ShapeError` naming the argument; writes nothing into the caller's arrays.
+        """
+
+    def explain(self) -> str:
+        """One line: cell, direction, dtype, kernel, why no faster one, which inputs are copied."""
+
+    def run_training(
+        self,
+        x: Ragged | Array,
+        state: State | None = None,
+        attention: Ragged | Array | None = None,
+    ) -> tuple[Ragged | Array, State, Tape]:
+        """`run`, and a tape for one `backward`; the arguments may be changed afterwards.
+
+        oneDNN trains in f32 and bf16; AUGRU cells (wrong gradients there) and bf16 LSTM with
+        projection (no backward) train on the NumPy reference in float32, which ``tape.why`` tells,
+        or raise `UnsupportedError` where the layer is strict. So do u8 and f16, activations other
+        than sigmoid, tanh, relu and identity, and clips, always.
+        """
+
+    def backward(
+        self, tape: Tape, dy: Ragged | Array | None, dstate: State | None = None
+    ) -> Gradients:
+        """The gradients of a loss from those by what `run_training` returned.
+
+        dy: like y; dstate: like the state; None: zeros. float32 in and out, in bf16 too. Every
+        call gives fresh gradients: for several batches add them up. Raises `ShapeError` naming the
+        argument, `TapeError` for a tape that was used already or that another layer recorded.
         """
 
 
@@ -58,20 +100,37 @@ class _ReferenceBackend:
     def prepare(
         self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
     ) -> PreparedLayer:
+        first = weights if isinstance(weights, RnnWeights) else weights[0]
+        if dtype == "f32" and first.iter.dtype == np.float64:  # a float64 model stays one
+            dtype = "f64"
         return ReferenceLayer(spec, weights, dtype, why="asked for by name")
 
 
-def open_backend(name: str = "onednn", *, threads: int | None = None) -> Backend:
+def open_backend(
+    name: str = "onednn",
+    *,
+    threads: int | None = None,
+    cache_capacity: int | None = None,
+    device: str = "cpu",
+) -> Backend:
     """The backend "onednn" or "reference". ``threads``: None leaves the choice to the backend.
 
-    Raises `LibraryError` where oneDNN's library is missing: nothing falls back silently.
+    ``cache_capacity``: most primitives that each direction of a layer keeps, 512 by default; the
+    reference has none. Raises `LibraryError` where oneDNN's library is missing: nothing falls back
+    silently. Raises `UnsupportedError` for another ``device`` than the CPU.
     """
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads: expected at least 1, got {threads}")
+    if device != "cpu":
+        raise UnsupportedError(
+            f"device {device!r}: onernn runs on 'cpu' only; on GPUs oneDNN's RNN primitive has no"
+            " GRU, no peephole and no projection (RNN developer guide, limitations)"
+        )
+    for what, number in (("threads", threads), ("cache_capacity", cache_capacity)):
+        if number is not None and number < 1:
+            raise ValueError(f"{what}: expected at least 1, got {number}")
     if name == "reference":
         return _ReferenceBackend()
     if name == "onednn":
         from onernn.backend.onednn.layer import OneDnnBackend  # loads libdnnl at first use only
 
-        return OneDnnBackend(threads)
+        return OneDnnBackend(threads, cache_capacity)
     raise UnsupportedError(f"backend {name!r}: expected 'onednn' or 'reference'")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,13 @@ TOLERANCES = {
     "f16": Tolerance(1e-6, 4e-3),  # 11 bits
     "u8": Tolerance(2e-2, 0.0),  # a state in [-1, 1] has steps of 1/127
 }
+
+
+def tolerance_of(dtype: str, atol: float | None, rtol: float | None) -> Tolerance:
+    """The default one of a dtype, with what is given in its place; exact for one without."""
+    given = {"atol": atol, "rtol": rtol}
+    default = TOLERANCES.get(dtype, Tolerance(0, 0))
+    return replace(default, **{key: value for key, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)

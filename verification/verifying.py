@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onernn.core.arrays import Array
 from onernn.core.graph import Graph
 from onernn.runtime.session import Session
-from onernn.verification.comparing import TOLERANCES, OutputComparison, Tolerance, compare
+from onernn.verification.comparing import OutputComparison, compare, tolerance_of
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 
 
@@ -75,9 +75,7 @@ def verify(
     where = str(recording) if from_file else "recording"
     inputs = read_inputs(arrays, model.inputs, where)
     expected = read_outputs(arrays, model.outputs, where)
-    tolerance = TOLERANCES[dtype] if dtype in TOLERANCES else Tolerance(0, 0)
-    given = {"atol": atol, "rtol": rtol}
-    tolerance = replace(tolerance, **{k: v for k, v in given.items() if v is not None})
+    tolerance = tolerance_of(dtype, atol, rtol)
     runner = Session(model, dtype=dtype, **session)
     actual = runner.run(inputs)
     outputs = (compare(name, actual[name], expected[name], tolerance) for name in expected)

@@ -102,6 +102,7 @@ class _Workspace:
         self.buffers: dict[str, Array] = {}
         self.steps: dict[int, _Step] = {}
         self.blocks: dict[int, Any] = {}
+        self.hits = 0
 
     def buffer(self, name: str, nbytes: int) -> Array:
         """At least ``nbytes``; whatever was bound to a smaller one is forgotten."""
@@ -129,7 +130,7 @@ class ChainDirection:
         self._idle: deque[_Workspace] = deque()
         self._lock = Lock()
         self._products: dict[tuple[Any, ...], MatmulPrimitive] = {}
-        self._hits = 0
+        self._hits = self._misses = 0
         self.kernel = f"{self._product(self._program[0], 1).kernel} chain"
 
     def run(
@@ -274,8 +275,12 @@ class ChainDirection:
 
     def _step(self, workspace: _Workspace, rows: int) -> _Step:
         step = workspace.steps.get(rows)
-        if step is None:
-            step = workspace.steps[rows] = self._bind_step(workspace, rows)
+        if step is not None:
+            workspace.hits += len(step.executions)
+            return step
+        if len(workspace.steps) >= self._library.cache_capacity:
+            workspace.steps.clear()
+        step = workspace.steps[rows] = self._bind_step(workspace, rows)
         return step
 
     def _bind_step(self, workspace: _Workspace, rows: int) -> _Step:
@@ -340,14 +345,18 @@ class ChainDirection:
     def _cached(self, key: tuple[Any, ...], make: Any) -> MatmulPrimitive:
         with self._lock:
             found = self._products.get(key)
-            self._hits += found is not None
-            if found is None:
-                found = self._products[key] = make()
+            if found is not None:
+                self._hits += 1
+                return found
+            self._misses += 1
+            if len(self._products) >= self._library.cache_capacity:
+                self._products.clear()
+            found = self._products[key] = make()
             return found
 
     def cache_info(self) -> tuple[int, int]:
-        """Products found, and made; the rounding of rows bounds their number."""
-        return self._hits, len(self._products)
+        """Products found, and made; what runs at this moment is not counted yet."""
+        return self._hits + sum(w.hits for w in self._idle.copy()), self._misses
 
 
 def _moving(layout: Descriptor, name: str) -> Memory:

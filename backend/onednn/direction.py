@@ -13,7 +13,7 @@ from onernn.backend.onednn.creation import Primitive, argument
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Memory, aligned, bind, new_stream
 from onernn.backend.onednn.numbers import Precision, Scale
-from onernn.backend.onednn.primitives import CAPACITY, WEIGHTS, PrimitiveCache, Shape
+from onernn.backend.onednn.primitives import WEIGHTS, PrimitiveCache, Shape
 from onernn.backend.schedule import segments, single_steps
 from onernn.core.arrays import Array
 from onernn.core.ragged import Packing
@@ -38,6 +38,7 @@ class Workspace:
         self.stream = new_stream(library)
         self.scratchpad = aligned(0)
         self.bound: dict[Shape, Bound] = {}
+        self.hits = 0
 
     def bind(self, primitive: Primitive, fixed: Mapping[str, Memory], moving: list[str]) -> Bound:
         """Arguments over ``fixed`` memories, and over nothing yet for those that move."""
@@ -45,12 +46,16 @@ class Workspace:
             name: fixed[name] if name in fixed else Memory(layout)
             for name, layout in primitive.layouts.items()
         }
-        needed = primitive.layouts["scratchpad"].nbytes
-        if needed > len(self.scratchpad):
-            self.scratchpad = aligned(needed)
+        self.reserve(primitive)
         numbered = {argument(self.library, name): memory for name, memory in memories.items()}
         handles = tuple(memories[name].handle for name in (*moving, "scratchpad"))
         return Bound(primitive, memories, handles, bind(self.library, numbered))
+
+    def reserve(self, primitive: Primitive) -> None:
+        """Makes the scratchpad large enough for a primitive."""
+        needed = primitive.layouts["scratchpad"].nbytes
+        if needed > len(self.scratchpad):
+            self.scratchpad = aligned(needed)
 
     def execute(self, bound: Bound, addresses: list[int]) -> None:
         """Runs a primitive with its moving arguments at ``addresses``."""
@@ -143,7 +148,11 @@ class Direction:
         x_at, y_at = x.ctypes.data, y.ctypes.data
         for k, (row, time, batch) in enumerate(order):
             shape = Shape.packed(time, batch, x_row // x.itemsize, y_row // y.itemsize)
-            bound = workspace.bound.get(shape) or self._bind(workspace, shape)
+            bound = workspace.bound.get(shape)
+            if bound is None:
+                bound = self._bind(workspace, shape)
+            else:
+                workspace.hits += 1
             addresses = [x_at + row * x_row, y_at + row * y_row]
             addresses += [s.ctypes.data for s in (*here, *there)]
             if attention is not None:
@@ -166,12 +175,13 @@ class Direction:
             for name, layout in primitive.layouts.items()
             if name in WEIGHTS
         }
-        if len(workspace.bound) == CAPACITY:
+        if len(workspace.bound) >= self._library.cache_capacity:
             workspace.bound.clear()
         bound = workspace.bind(primitive, fixed, self._moving)
         workspace.bound[shape] = bound
         return bound
 
     def cache_info(self) -> tuple[int, int]:
-        """Primitives found, and made."""
-        return self.primitives.hits, self.primitives.misses
+        """Primitives found, and made; what runs at this moment is not counted yet."""
+        bound = sum(workspace.hits for workspace in self._idle.copy())
+        return self.primitives.hits + bound, self.primitives.misses

@@ -55,7 +55,8 @@ class FloatFamily:
         self._arguments = (library, spec, weights, PRECISIONS[dtype])
         self._spec, self.precision = spec, PRECISIONS[dtype]
         # The primitive would multiply an input that is projected already by the identity.
-        self._projected = weights.layer is None and bool(program(spec.cell, dtype))
+        plain = not (spec.peephole or spec.projection_size)  # the chain knows neither
+        self._projected = weights.layer is None and plain and bool(program(spec.cell, dtype))
         self._primitive = None if self._projected else Direction(*self._arguments)
         self._chain = ChainDirection(*self._arguments) if self._projected else None
         self._lock = Lock()

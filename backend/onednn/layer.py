@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 
-from onernn.backend.checks import State, checked_input
+from onernn.backend.checks import Layout, State, checked_input, explained, laid_out
+from onernn.backend.gradients import Gradients, Tape
 from onernn.backend.onednn.families import Family, U8Options, new_family
 from onernn.backend.onednn.library import Library, load_library
 from onernn.backend.onednn.numbers import PRECISIONS, narrowed, stored, widened
 from onernn.backend.onednn.pool import run_all
+from onernn.backend.onednn.training import onednn_training
 from onernn.backend.reference import ReferenceLayer
+from onernn.backend.training import Once
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
 from onernn.core.ragged import Packing, Ragged, data_of
@@ -22,7 +26,7 @@ from onernn.core.spec import Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights, Weights, layers_of
 
 
-def refusal(spec: RnnSpec, weights: tuple[RnnWeights, ...], dtype: str) -> str:
+def refusal(library: Library, spec: RnnSpec, weights: tuple[RnnWeights, ...], dtype: str) -> str:
     """Why oneDNN cannot run this, "" where it can."""
     if spec.activations is not None:
         named = ", ".join(map(str, spec.activations))
@@ -41,14 +45,20 @@ def refusal(spec: RnnSpec, weights: tuple[RnnWeights, ...], dtype: str) -> str:
             return f"oneDNN has no u8 {spec.cell.name}{' with peephole' * spec.peephole}"
         if weights[0].layer is None and spec.cell is not Cell.LBR_GRU:
             return "an input that is projected already does not fit into u8"
+        if not library.sums_u8_exactly:
+            return (
+                f"u8 needs AVX-512 VNNI, this is {library.effective_isa}: without it sums of two"
+                " products saturate at 16 bits"
+            )
     return ""
 
 
 class OneDnnBackend:
     """Prepares layers on libdnnl, which is loaded with the first backend."""
 
-    def __init__(self, threads: int | None = None) -> None:
-        self.library = load_library()
+    def __init__(self, threads: int | None = None, cache_capacity: int | None = None) -> None:
+        library = load_library()
+        self.library = replace(library, cache_capacity=cache_capacity or library.cache_capacity)
         self.threads = threads or self.library.max_threads or 1
 
     def prepare(
@@ -68,10 +78,12 @@ class OneDnnBackend:
             raise UnsupportedError(f"dtype {dtype!r}: expected one of {', '.join(PRECISIONS)}")
         layers = layers_of(spec, weights)
         options = U8Options(data_scale, data_shift, per_channel) if dtype == "u8" else None
-        why = refusal(spec, layers, dtype)
+        why = refusal(self.library, spec, layers, dtype)
         try:
             if not why:
-                return OneDnnLayer(self.library, spec, layers, dtype, self.threads, options)
+                return OneDnnLayer(
+                    self.library, spec, layers, dtype, self.threads, options, strict
+                )
         except UnsupportedError as error:
             why = str(error)
         if strict:
@@ -97,6 +109,11 @@ class _Job(NamedTuple):
     packing: Packing
 
 
+def _taken(array: Array, rows: Array | slice) -> Array:
+    """array[rows]; np.take is more than twice as fast as indexing."""
+    return array[rows] if isinstance(rows, slice) else np.take(array, rows, axis=0)
+
+
 class OneDnnLayer:
     """A layer or stack; every layer and direction is a primitive of its own.
 
@@ -114,9 +131,15 @@ class OneDnnLayer:
         dtype: str,
         threads: int,
         options: U8Options | None = None,
+        strict: bool = False,
     ) -> None:
         self.spec, self.dtype = spec, dtype
         self._library, self._layers, self._options = library, tuple(layers), options
+        self._training = Once(
+            partial(onednn_training, library, spec, self._layers, dtype, threads, strict)
+        )
+        # oneDNN's relu makes 0 of NaN (measured: 3.2, 3.6): such input runs on the reference.
+        self._drops_nan = spec.cell is Cell.RNN_RELU
         # Directions meet only at the end of a layer, shares of a batch only at the very end: a
         # thread each beats OpenMP's barriers in every step (design/0013).
         self._together = spec.directions if threads >= spec.directions else 1
@@ -164,10 +187,14 @@ class OneDnnLayer:
         x: Ragged | Array,
         state: State | None = None,
         attention: Ragged | Array | None = None,
+        layout: Layout = "tnc",
     ) -> tuple[Ragged | Array, State]:
         """See `PreparedLayer.run`."""
-        x, initial, attention = checked_input(self.spec, x, state, attention, np.dtype(np.float32))
+        given, float32 = (x, state, attention, layout), np.dtype(np.float32)
+        x, initial, attention = checked_input(self.spec, x, state, attention, float32, layout)
         words = data_of(x)
+        if self._drops_nan and not all(np.isfinite(a).all() for a in (words, *initial)):
+            return ReferenceLayer(self.spec, self._layers).run(*given)
         flat = np.ascontiguousarray(words).reshape(-1, words.shape[-1])
         scale = None if attention is None else data_of(attention).reshape(-1, 1)
         jobs = (
@@ -185,14 +212,24 @@ class OneDnnLayer:
             begin = [np.ascontiguousarray(s[:, :, job.sentences]) for s in initial]
             share = None if scale is None else scale[job.rows]
             out[job.rows], ends = self._run_stack(
-                stack, flat[job.rows], job.packing, begin, share, threads
+                stack, _taken(flat, job.rows), job.packing, begin, share, threads
             )
             for state, end in zip(final, ends, strict=True):
                 state[:, :, job.sentences] = end
 
         run_all([partial(run_job, job) for job in jobs])
         y = out.reshape(*words.shape[:-1], self.spec.output_size)
-        return (x.with_data(y) if isinstance(x, Ragged) else y), final
+        if isinstance(x, Ragged):
+            return x.with_data(y), final
+        return np.ascontiguousarray(laid_out(y, layout)), final
+
+    def explain(self) -> str:
+        """See `PreparedLayer.explain`."""
+        reads = (
+            "contiguous float32 (T, N, I) is read in place; ntc, strided and padded views, float64"
+            " and shares of a batch are copied, ragged batches are gathered"
+        )
+        return explained(self.spec, self.dtype, self.kernel, self.why, reads)
 
     def _ragged_jobs(self, packing: Packing) -> list[_Job]:
         shares = self._shares(len(packing.last))
@@ -279,6 +316,21 @@ class OneDnnLayer:
             # The sum of two u8 states does not fit into u8.
             out = wide if dtype == "u8" else narrowed(self._library, wide, dtype)
         return [out] * count
+
+    def run_training(
+        self,
+        x: Ragged | Array,
+        state: State | None = None,
+        attention: Ragged | Array | None = None,
+    ) -> tuple[Ragged | Array, State, Tape]:
+        """See `PreparedLayer.run_training`."""
+        return self._training().run(x, state, attention)
+
+    def backward(
+        self, tape: Tape, dy: Ragged | Array | None, dstate: State | None = None
+    ) -> Gradients:
+        """See `PreparedLayer.backward`."""
+        return self._training().backward(tape, dy, dstate)
 
     def cache_info(self) -> dict[str, int]:
         """Primitives found and made so far, over all layers and directions."""

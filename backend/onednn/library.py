@@ -33,7 +33,8 @@ class Library:
 
     ``path`` is the file that was chosen, ``mapped`` the one that the loader got: a private copy,
     except where the library needs its neighbours. ``max_threads`` is what OpenMP gave the
-    thread that loaded it; 0: not an OpenMP build, only the library knows.
+    thread that loaded it; 0: not an OpenMP build, only the library knows. ``cache_capacity``:
+    most primitives that each direction of a layer keeps, about 0.3 MB each.
     """
 
     ffi: Any
@@ -43,6 +44,7 @@ class Library:
     version: str
     max_threads: int
     engine: Any
+    cache_capacity: int = 512
 
     def check(self, status: int, what: str) -> None:
         """Nothing for success, else `LibraryError`: ``what`` failed, and the status's name."""
@@ -55,6 +57,17 @@ class Library:
         """The instruction set of the kernels, such as avx512_core_amx."""
         name = self.lib.dnnl_cpu_isa2str(self.lib.dnnl_get_effective_cpu_isa())
         return str(self.ffi.string(name).decode()).removeprefix("cpu_isa_")
+
+    @cached_property
+    def sums_u8_exactly(self) -> bool:
+        """Whether sums of u8*s8 products have 32 bits: without VNNI pairs saturate at 16."""
+        vnni = int(self.lib.dnnl_cpu_isa_avx512_core_vnni)
+        return int(self.lib.dnnl_get_effective_cpu_isa()) & vnni == vnni
+
+    @property
+    def current_threads(self) -> int:
+        """The threads of a kernel that this OS thread makes now; 0: only the library knows."""
+        return int(self.lib.omp_get_max_threads()) if self.max_threads else 0
 
     @contextmanager
     def threads(self, count: int | None = None) -> Iterator[None]:

@@ -108,9 +108,9 @@ class Memory:
     def __init__(self, descriptor: Descriptor, data: Array | None = None) -> None:
         library = descriptor.library
         self.descriptor, self.data = descriptor, data
-        address = 0 if data is None else data.ctypes.data
+        self.address = 0 if data is None else int(data.ctypes.data)
         handle = library.ffi.new("dnnl_memory_t *")
-        pointer = library.ffi.cast("void *", address)
+        pointer = library.ffi.cast("void *", self.address)
         status = library.lib.dnnl_memory_create(handle, descriptor.handle, library.engine, pointer)
         library.check(status, "memory")
         self.handle = library.ffi.gc(handle[0], library.lib.dnnl_memory_destroy)

@@ -80,17 +80,22 @@ def _converted(library: Library, array: Array, source: str, target: str) -> Arra
             return array.astype(stored(target))
     flat = np.ascontiguousarray(array).reshape(-1)
     out = np.empty(flat.size, stored(target))
-    at = 0
+    at, threads = 0, library.current_threads
     while at < flat.size:
         # Powers of two: a handful of primitives serves every size.
         count = min(1 << ((flat.size - at).bit_length() - 1), 1 << 20)
-        _Conversion.get(library, count, source, target).run(flat[at:], out[at:])
+        conversion = _Conversion.get(library, count, source, target, threads)
+        conversion.run(flat[at:], out[at:])
         at += count
     return out.reshape(array.shape)
 
 
 class _Conversion:
-    """A reorder of a fixed count of numbers from one data type to another."""
+    """A reorder of a fixed count of numbers from one data type to another.
+
+    Like every kernel it starts the threads that it was made for, whatever the caller has set:
+    made for two it would wait forever for the second one after a fork.
+    """
 
     def __init__(self, library: Library, count: int, source: str, target: str) -> None:
         self._library = library
@@ -99,7 +104,7 @@ class _Conversion:
 
     @staticmethod
     @lru_cache(maxsize=128)
-    def get(library: Library, count: int, source: str, target: str) -> _Conversion:
+    def get(library: Library, count: int, source: str, target: str, threads: int) -> _Conversion:
         return _Conversion(library, count, source, target)
 
     def run(self, source: Array, target: Array) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,11 +16,12 @@ from onernn.backend.onednn.memory import Descriptor, Memory, reordered
 from onernn.backend.onednn.numbers import Precision, Scale
 from onernn.backend.onednn.quantization import set_scales
 from onernn.core.arrays import Array
+from onernn.core.errors import UnsupportedError
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
 
-CAPACITY = 512
-"""Most primitives that a direction keeps; about 0.2 MB each."""
+PACKED_BYTES = 64 << 20
+"""Most that a direction keeps of weights packed more than once."""
 
 
 class Shape(NamedTuple):
@@ -66,12 +68,12 @@ class PrimitiveCache:
         self.library, self.spec, self.precision, self.kind = library, spec, precision, kind
         self.plain = plain_weights(library, spec, weights, precision)
         self.attributes = new_attributes(library, own_scratchpad=True)
-        self._reorder_attributes = new_attributes(library, own_scratchpad=False)
-        for attributes in (self.attributes, self._reorder_attributes):
+        reordering = new_attributes(library, own_scratchpad=False)
+        for attributes in (self.attributes, reordering):
             if scale is not None:
                 set_scales(library, attributes, weights, scale, per_channel)
         self.hits = self.misses = 0
-        self._packed: list[tuple[str, Memory]] = []
+        self._packed = PackedWeights(self.plain, reordering)
         self._made: OrderedDict[Shape, Primitive] = OrderedDict()
         self._lock = Lock()
 
@@ -84,24 +86,60 @@ class PrimitiveCache:
                 self._made.move_to_end(shape)
                 return found
             self.misses += 1
-            wanted = descriptors(self.library, self.spec, self.plain, self.precision, shape)
-            found = create(self.library, self.spec, self.kind, wanted, self.attributes)
+            found = self._create(shape)
+            if not self._packed.affords(found.layouts):
+                with suppress(UnsupportedError):  # u8 has packed layouts only, and one of them
+                    found = self._create(shape, plain=True)
             self._made[shape] = found
-            if len(self._made) > CAPACITY:
+            if len(self._made) > self.library.cache_capacity:
                 self._made.popitem(last=False)
             return found
 
+    def _create(self, shape: Shape, *, plain: bool = False) -> Primitive:
+        wanted = descriptors(
+            self.library, self.spec, self.plain, self.precision, shape, plain_layouts=plain
+        )
+        return create(self.library, self.spec, self.kind, wanted, self.attributes)
+
     def weights(self, name: str, layout: Descriptor) -> Memory:
-        """A weight in the layout that a primitive asks for; packed once, then shared."""
+        """A weight in the layout that a primitive asks for."""
+        return self._packed.get(name, layout)
+
+
+class PackedWeights:
+    """Weights in every layout that was asked for; packed once, then shared between threads."""
+
+    def __init__(self, plain: Mapping[str, Memory], attributes: Any = None) -> None:
+        self._plain, self._attributes = plain, attributes
+        self._packed: dict[str, list[Memory]] = {name: [] for name in plain}
+        self._lock = Lock()
+
+    def get(self, name: str, layout: Descriptor) -> Memory:
+        """A weight in a layout; ``attributes`` hold the scales of narrower types."""
         with self._lock:
-            for packed, memory in self._packed:
-                if packed == name and memory.descriptor == layout:
+            for memory in self._packed[name]:
+                if memory.descriptor == layout:
                     return memory
-            plain = self.plain[name]
+            plain = self._plain[name]
             same = plain.descriptor == layout
-            memory = plain if same else reordered(plain, layout, self._reorder_attributes)
-            self._packed.append((name, memory))
+            memory = plain if same else reordered(plain, layout, self._attributes)
+            self._packed[name].append(memory)
             return memory
+
+    def affords(self, layouts: Mapping[str, Descriptor]) -> bool:
+        """Whether these layouts are there, are the first, or leave `PACKED_BYTES` unexceeded.
+
+        The gemm-based kernels of LBR cells, above all, pack anew for every T and N (measured:
+        3.2), which would take the memory of hundreds of layers.
+        """
+        with self._lock:
+            missing = [
+                layouts[name].nbytes
+                for name, packed in self._packed.items()
+                if packed and not any(memory.descriptor == layouts[name] for memory in packed)
+            ]
+            more = (m.descriptor.nbytes for packed in self._packed.values() for m in packed[1:])
+            return not missing or sum(missing) + sum(more) <= PACKED_BYTES
 
 
 def descriptors(
@@ -110,8 +148,13 @@ def descriptors(
     plain: Mapping[str, Memory],
     precision: Precision,
     shape: Shape,
+    *,
+    plain_layouts: bool = False,
 ) -> dict[str, Descriptor]:
-    """The forward arguments' descriptors: data strided, states plain, weights as they like it."""
+    """The forward arguments' descriptors: data strided, states plain, weights as they like it.
+
+    ``plain_layouts``: weights in their canonical layouts instead.
+    """
     time, batch = shape.time, shape.batch
     widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
 
@@ -133,7 +176,7 @@ def descriptors(
     # it chooses for a narrow projection, LSTM gives wrong numbers in bf16 and f16.
     misread = spec.projection_size is not None and precision.weights in ("bf16", "f16")
     for name, memory in plain.items():
-        layout = WEIGHTS[name] if misread else "any"
+        layout = WEIGHTS[name] if misread or plain_layouts else "any"
         if name in ("bias", "weights_peephole"):
             out[name] = memory.descriptor
         else:

@@ -1,5 +1,6 @@
 """onernn: one RNN primitive under every framework."""
 
+from onernn.adapters.layers import convert_weights
 from onernn.adapters.loading import load
 from onernn.core.errors import (
     LibraryError,
@@ -16,6 +17,7 @@ from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.fuse_passes import FuseResult, fuse
 from onernn.runtime.session import Session
+from onernn.verification.converting import convert
 from onernn.verification.verifying import Report, verify
 
 __all__ = [
@@ -35,6 +37,8 @@ __all__ = [
     "Session",
     "ShapeError",
     "UnsupportedError",
+    "convert",
+    "convert_weights",
     "fuse",
     "load",
     "verify",

@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
+from rich.progress import Progress, track
 from rich.table import Table
 
+from onernn.adapters.layers import convert_weights
 from onernn.adapters.loading import load
 from onernn.adapters.naming import native_pass
-from onernn.core.errors import LibraryError, OnernnError
+from onernn.adapters.onnx.write import OPSET
+from onernn.core.arrays import Array
+from onernn.core.errors import LibraryError, OnernnError, UnsupportedError
 from onernn.core.graph import Graph
 from onernn.fuse_passes import fuse
-from onernn.runtime.session import Session, unsupported
+from onernn.reorders.layouts import FRAMEWORKS
+from onernn.runtime.session import Session, naming, unsupported
+from onernn.verification import support
+from onernn.verification.converting import convert
+from onernn.verification.doctor import Examination, examine
 from onernn.verification.recording import read_arrays, read_inputs, write_outputs
-from onernn.verification.verifying import error_json, verify
+from onernn.verification.verifying import Report, error_json, verify
 
 app = typer.Typer(
-    help="Recurrent models of Paddle, without Paddle, on oneDNN.",
+    help="Recurrent models of Paddle, MXNet and ONNX, without these, on oneDNN.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-Model = Annotated[str, typer.Argument(help="A Paddle folder, .pdmodel or __model__.")]
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A Paddle folder, .pdmodel or __model__, an MXNet -symbol.json, or an .onnx."
+    ),
+]
 Params = Annotated[str | None, typer.Option(help="Parameters that are not beside the model.")]
 Semantics = Annotated[str, typer.Option(help="documented, or mxnet-cpu.")]
 Dtype = Annotated[str, typer.Option(help="How recurrent layers compute: f32, bf16, f16 or u8.")]
@@ -74,17 +90,90 @@ def verify_command(
         if json:
             print(error_json(error))
         raise
-    if json:
-        print(report.to_json())
-    else:
-        table = Table("output", "verdict", "max abs", "max rel", "reason")
-        for each in report.outputs:
-            verdict = "pass" if each.passed else "FAIL"
-            table.add_row(
-                each.name, verdict, f"{each.max_abs:.3g}", f"{each.max_rel:.3g}", each.reason
-            )
-        _console().print(table)
+    _tell(report, json)
     raise typer.Exit(0 if report.passed else 1)
+
+
+@app.command("convert")
+def convert_command(
+    model: Model,
+    out: Annotated[Path, typer.Argument(help="The file to write; its suffix says what: .onnx.")],
+    check: Annotated[
+        Path | None, typer.Option(help="A recording that the written file must reproduce.")
+    ] = None,
+    opset: Annotated[int, typer.Option(help="Version of ONNX's operators.")] = OPSET,
+    output_dtype: Annotated[
+        str, typer.Option(help="How weights are stored: float32, float16 or bfloat16.")
+    ] = "float32",
+    names: Annotated[
+        list[str] | None, typer.Option(help="OLD=NEW, an input's or output's name; repeatable.")
+    ] = None,
+    allow_functions: Annotated[
+        bool, typer.Option("--allow-functions", help="What ONNX lacks may become a function.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+    atol: Annotated[float | None, typer.Option(help="Absolute tolerance.")] = None,
+    rtol: Annotated[float | None, typer.Option(help="Tolerance relative to max|ref|.")] = None,
+    params: Params = None,
+    semantics: Semantics = "documented",
+) -> None:
+    """Writes MODEL as another framework's file. Exit 1 where --check finds other outputs."""
+    try:
+        graph = _load(model, params, semantics)
+        pairs = [each.partition("=") for each in names or ()]
+        with _progress() as tell:
+            report = convert(
+                graph,
+                out,
+                check=check,
+                atol=atol,
+                rtol=rtol,
+                names={old: new for old, _, new in pairs},
+                output_dtype=output_dtype,
+                opset=opset,
+                allow_functions=allow_functions,
+                progress=tell,
+            )
+    except (OnernnError, OSError, ValueError) as error:
+        if json:
+            print(error_json(error))
+        raise
+    if report is None:
+        report = Report((), "")
+    _tell(report, json)
+    raise typer.Exit(0 if report.passed else 1)
+
+
+@app.command()
+def weights(
+    model: Model,
+    to: Annotated[str, typer.Option(help=f"A layout: {', '.join(FRAMEWORKS)}.")],
+    output: Annotated[Path, typer.Option(help="The .npz to write.")],
+    node: Annotated[
+        str | None, typer.Option(help="Only the recurrent layer that makes this value.")
+    ] = None,
+    params: Params = None,
+    semantics: Semantics = "documented",
+) -> None:
+    """Writes the recurrent layers of MODEL in another framework's layout.
+
+    One layer by the framework's names, several each under the name of the value it makes.
+    """
+    fused = fuse(_load(model, params, semantics)).model
+    layers = {each.outputs[0]: each for each in fused.nodes if each.op == "Rnn"}
+    if node is not None and node not in layers or not layers:
+        raise UnsupportedError(f"no such recurrent layer; there are: {', '.join(layers) or 'none'}")
+    chosen = layers if node is None else {node: layers[node]}
+    arrays: dict[str, Array] = {}
+    for name, each in chosen.items():
+        prefix = f"{name}/" if len(chosen) > 1 else ""
+        with naming(each):
+            found = convert_weights(each, to)
+        arrays |= {prefix + key: array for key, array in found.items()}
+    with output.open("wb") as stream:  # savez would add .npz to a name without it
+        np.savez(stream, **arrays)  # type: ignore[arg-type]
+    for key, array in arrays.items():
+        print(f"{key} {array.dtype} {array.shape}")
 
 
 @app.command()
@@ -128,8 +217,83 @@ def inspect(
     _section(console, "notes", graph.notes)
 
 
+@app.command()
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table.")] = False,
+    threads: Threads = None,
+) -> None:
+    """Examines this machine: every supported combination against a float64 reference.
+
+    Exit 1 where a number is wrong, 2 where libdnnl is missing.
+    """
+    bar = Console(stderr=True)
+    try:
+        examination = examine(
+            threads,
+            lambda every: track(
+                every, "examining", console=bar, transient=True, disable=not bar.is_terminal
+            ),
+        )
+    except LibraryError as error:
+        if json:
+            print(error_json(error))
+        raise
+    if json:
+        print(examination.to_json())
+    elif markdown:
+        print(support.markdown(examination))
+    else:
+        _show_examination(_console(), examination)
+    raise typer.Exit(0 if examination.passed else 1)
+
+
+def _show_examination(console: Console, examination: Examination) -> None:
+    found = examination
+    _section(
+        console,
+        "machine",
+        [
+            f"instruction set: {found.isa}",
+            f"library: oneDNN {found.version}, {found.path}",
+            f"threads: {found.threads or 'as oneDNN chooses'}",
+            *(f"another libdnnl in this process: {path}" for path in found.other_copies),
+        ],
+    )
+    table = Table("cell", "direction", *support.COLUMNS, title="max error", title_justify="left")
+    for row in support.rows(found):
+        table.add_row(*row)
+    console.print(table)
+    console.print(support.LEGEND)
+    _section(console, "kernels", support.kernels(found))
+    _section(console, "reasons", support.reasons(found))
+    verdicts = Counter(finding.verdict for finding in found.findings)
+    _section(console, "verdicts", [f"{count} {verdict}" for verdict, count in verdicts.items()])
+
+
 def _load(model: str, params: str | None, semantics: str) -> Graph:
     return load(model, params, semantics)  # type: ignore[arg-type]
+
+
+def _tell(report: Report, json: bool) -> None:
+    if json:
+        print(report.to_json())
+    elif report.outputs:
+        table = Table("output", "verdict", "max abs", "max rel", "reason")
+        for each in report.outputs:
+            verdict = "pass" if each.passed else "FAIL"
+            table.add_row(
+                each.name, verdict, f"{each.max_abs:.3g}", f"{each.max_rel:.3g}", each.reason
+            )
+        _console().print(table)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on a terminal's stderr, for what takes long."""
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("")
+        yield lambda stage, done, of: bar.update(task, description=stage, completed=done, total=of)
 
 
 def _console() -> Console:

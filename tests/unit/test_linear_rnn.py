@@ -58,14 +58,14 @@ REFUSED = {
     "'xw' has another user": ([MATMUL, ADD, *projected_gru("y", "xwb")], ["y", "xw"]),
     "weight 'w2' is computed at run time": (
         [
-            Node("Identity", ("w",), ("w2",)),
+            Node("Tanh", ("w",), ("w2",)),
             Node("MatMul", ("x", "w2"), ("xw",)),
             *projected_gru("y", "xw"),
         ],
         ["y"],
     ),
     "the projection's bias is computed at run time": (
-        [MATMUL, Node("Identity", ("b",), ("b2",)), Node("Add", ("xw", "b2"), ("xwb",)),
+        [MATMUL, Node("Tanh", ("b",), ("b2",)), Node("Add", ("xw", "b2"), ("xwb",)),
          *projected_gru("y", "xwb")],
         ["y"],
     ),

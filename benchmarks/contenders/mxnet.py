@@ -1,0 +1,60 @@
+"""MXNet: its RNN operator over padded batches; on a CPU it ignores sequence lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.tasks import LeftOut, Numbers, Prepared, Takes, Task
+
+PACKAGES = ("mxnet",)
+MODES = {"": Takes("ragged dense stream", "f32", "lbr_gru lstm")}
+ORDER = {"lbr_gru": (1, 0, 2), "lstm": (0, 1, 2, 3)}  # r z n; i f g o
+
+
+def versions() -> dict[str, str]:
+    import mxnet
+
+    return {"mxnet": mxnet.__version__}
+
+
+def prepare(task: Task, mode: str) -> Prepared:
+    import mxnet
+
+    if task.kind == "ragged" and task.bidirectional:
+        raise LeftOut("without lengths the backward direction would start in the padding")
+    numbers = Numbers(task)
+    parts = [rows for _, _, rows in numbers.all_rows(ORDER[task.cell])]
+    flat = [a.reshape(-1) for w, u, _, _ in parts for a in (w, u)]
+    flat += [a for _, _, b_x, b_h in parts for a in (b_x, b_h)]
+    parameters = mxnet.nd.array(np.concatenate(flat))
+    shape = (task.layers * task.directions, task.batch, task.hidden_size)
+    zeros = [mxnet.nd.zeros(shape) for _ in range(1 + (task.cell == "lstm"))]
+
+    def rnn(x: Any, states: list[Any]) -> list[Any]:
+        result: list[Any] = mxnet.nd.RNN(
+            x,
+            parameters,
+            *states,
+            state_size=task.hidden_size,
+            num_layers=task.layers,
+            bidirectional=task.bidirectional,
+            mode="lstm" if task.cell == "lstm" else "gru",
+            state_outputs=True,
+        )
+        return result
+
+    x = mxnet.nd.array(numbers.padded)
+    steps = [x[t : t + 1] for t in range(task.time)] if task.kind == "stream" else [x]
+
+    def call() -> Any:
+        states, ys = zeros, []
+        for step in steps:
+            y, *states = rnn(step, states)
+            ys.append(y)
+        for y in ys:
+            y.wait_to_read()
+        return ys
+
+    return Prepared(call, lambda ys: numbers.unpadded(np.concatenate([y.asnumpy() for y in ys])))

@@ -1,0 +1,66 @@
+"""Ours, as a user calls it: float32 arrays in and out, ragged batches as LoD, from and to NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from benchmarks.tasks import Array, LeftOut, Numbers, Prepared, Takes, Task
+
+PACKAGES = ("onernn",)
+MODES = {"": Takes("ragged dense stream training", "f32 bf16 u8")}
+
+
+def versions() -> dict[str, str]:
+    from onernn.backend.onednn.library import load_library
+
+    library = load_library()
+    return {"onernn": version("onernn"), "oneDNN": library.version, "isa": library.effective_isa}
+
+
+def prepare(task: Task, mode: str) -> Prepared:
+    from onernn import Cell, Ragged, RnnSpec, RnnWeights, UnsupportedError
+    from onernn.backend import open_backend
+
+    numbers = Numbers(task)
+    spec = RnnSpec(
+        Cell(task.cell),
+        task.input_size,
+        task.hidden_size,
+        layers=task.layers,
+        direction="bidirectional_concat" if task.bidirectional else "left2right",
+    )
+    weights = [RnnWeights(*numbers.weights(layer)) for layer in range(task.layers)]
+    backend = open_backend("onednn", threads=task.threads)
+    try:
+        layer = backend.prepare(spec, weights, dtype=task.dtype, strict=True)
+    except UnsupportedError as error:
+        raise LeftOut(str(error)) from None
+    call, read = _calls(task, numbers, layer, Ragged)
+    return Prepared(call, read, layer.kernel)
+
+
+def _calls(
+    task: Task, numbers: Numbers, layer: Any, ragged: Any
+) -> tuple[Callable[[], Any], Callable[[Any], Array]]:
+    if task.kind == "training":
+        raise LeftOut("layers have no run_training yet")
+    if task.kind == "ragged":
+        words = ragged.from_lengths(numbers.words, task.lengths)
+        return lambda: layer.run(words)[0], lambda y: y.data
+    x = numbers.padded
+    if task.kind == "dense":
+        return lambda: layer.run(x)[0], numbers.unpadded
+    steps = [x[t : t + 1] for t in range(task.time)]
+
+    def stream() -> list[Array]:
+        state, ys = None, []
+        for step in steps:
+            y, state = layer.run(step, state)
+            ys.append(y)
+        return ys
+
+    import numpy as np
+
+    return stream, lambda ys: numbers.unpadded(np.concatenate(ys))

@@ -1,0 +1,144 @@
+"""PaddlePaddle's inference predictor over LoD batches, which its GRU takes: reset before product.
+
+unfused: mul, elementwise_add and gru or lstm as they were saved. native: fusion_gru or fusion_lstm,
+Paddle's own kernel. onednn: the same operator on Paddle's oneDNN kernel, which pads.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.tasks import Array, Numbers, Prepared, Takes, Task
+
+PACKAGES = ("paddle",)
+MODES = {
+    "unfused": Takes("ragged dense", "f32", "gru lstm"),
+    "native": Takes("ragged dense", "f32", "gru lstm"),
+    "onednn": Takes("ragged dense", "f32 bf16", "gru lstm"),
+}
+ORDER = {"gru": (0, 1, 2), "lstm": (2, 0, 1, 3)}  # u r c; c i f o
+_ASIDE = {  # outputs that an operator must be given, beside Hidden
+    "gru": "BatchGate BatchResetHiddenPrev BatchHidden",
+    "lstm": "Cell BatchGate BatchCellPreAct",
+    "fusion_gru": "ReorderedH0 XX BatchedInput BatchedOut",
+    "fusion_lstm": "Cell XX BatchedInput BatchedHidden BatchedCell ReorderedH0 ReorderedC0"
+    " CheckedCell",
+}
+
+
+def _imported() -> Any:
+    # Paddle 2.6.2 brings its own zlib: whoever loads Python's after it crashes.
+    import zlib  # noqa: F401
+
+    import numpy.random  # noqa: F401
+    import paddle
+
+    return paddle
+
+
+def versions() -> dict[str, str]:
+    return {"paddle": _imported().__version__}
+
+
+def prepare(task: Task, mode: str) -> Prepared:
+    paddle = _imported()
+    from paddle import inference
+
+    numbers = Numbers(task)
+    with tempfile.TemporaryDirectory() as folder:
+        model = str(Path(folder) / "model")
+        _Program(paddle, task, numbers, fused=mode != "unfused").save(model)
+        config = inference.Config(f"{model}.pdmodel", f"{model}.pdiparams")
+        config.disable_glog_info()
+        config.set_cpu_math_library_num_threads(task.threads)
+        config.switch_ir_optim(mode == "onednn")
+        if mode == "onednn":
+            config.enable_mkldnn()
+            if task.dtype == "bf16":
+                config.enable_mkldnn_bfloat16()
+        predictor = inference.create_predictor(config)
+    x = predictor.get_input_handle(predictor.get_input_names()[0])
+    x.copy_from_cpu(numbers.words)
+    x.set_lod([[0, *np.cumsum(task.lengths).tolist()]])
+    y = predictor.get_output_handle(predictor.get_output_names()[0])
+    return Prepared(predictor.run, lambda _: y.copy_to_cpu())
+
+
+class _Program:
+    """The stack as a saved program of Paddle 2: one operator a layer and direction."""
+
+    def __init__(self, paddle: Any, task: Task, numbers: Numbers, *, fused: bool) -> None:
+        paddle.enable_static()
+        self._paddle, self._task, self._fused = paddle, task, fused
+        self._main, self._startup = paddle.static.Program(), paddle.static.Program()
+        self._scope = paddle.static.Scope()
+        with paddle.static.program_guard(self._main, self._startup):
+            self._block = self._main.global_block()
+            self._x = y = paddle.static.data("x", [-1, task.input_size], "float32", lod_level=1)
+            for layer in range(task.layers):
+                sides = [
+                    self._side(y, numbers.rows(ORDER[task.cell], layer, d), backwards=d == 1)
+                    for d in range(task.directions)
+                ]
+                y = sides[0] if len(sides) == 1 else self._op("concat", {"X": sides}, axis=1)
+        self._y = y
+
+    def save(self, prefix: str) -> None:
+        static = self._paddle.static
+        executor = static.Executor(self._paddle.CPUPlace())
+        with static.scope_guard(self._scope):
+            executor.run(self._startup)
+            # The default clip_extra=True drops attributes that gru needs.
+            static.save_inference_model(
+                prefix, [self._x], [self._y], executor, program=self._main, clip_extra=False
+            )
+
+    def _side(self, x: Any, rows: tuple[Array, ...], *, backwards: bool) -> Any:
+        w, u, b, _ = (np.ascontiguousarray(array.T) for array in rows)
+        width, cell = self._task.hidden_size, self._task.cell
+        if cell == "gru":
+            # Paddle replaces by u where oneDNN keeps with it: 1 - sigmoid(a) = sigmoid(-a). Its
+            # native fused kernel does not honour origin_mode, which would say the same.
+            for array in (w, u, b):
+                array[..., :width] *= -1
+            blocks = (u[:, : 2 * width], u[:, 2 * width :])  # back to back in memory
+            u = np.concatenate([block.reshape(-1) for block in blocks]).reshape(u.shape)
+        attributes: dict[str, Any] = {"is_reverse": backwards, "use_peepholes": False}
+        if cell == "gru":
+            attributes = {"is_reverse": backwards, "origin_mode": False}
+        weights = self._parameter(u)
+        if self._fused:
+            inputs = {"X": x, "WeightX": self._parameter(w), "WeightH": weights}
+            inputs["Bias"] = self._parameter(b[None])
+            return self._op(f"fusion_{cell}", inputs, "Hidden", **attributes)
+        factors = {"X": x, "Y": self._parameter(w)}
+        product = self._op("mul", factors, x_num_col_dims=1, y_num_col_dims=1)
+        inputs = {"Input": product, "Weight": weights}
+        if cell == "gru":
+            terms = {"X": product, "Y": self._parameter(b)}
+            inputs["Input"] = self._op("elementwise_add", terms, axis=1)
+        else:
+            inputs["Bias"] = self._parameter(b[None])
+        return self._op(cell, inputs, "Hidden", **attributes)
+
+    def _parameter(self, array: Array) -> Any:
+        assign = self._paddle.nn.initializer.Assign(array)
+        return self._paddle.static.create_parameter(
+            list(array.shape), "float32", default_initializer=assign
+        )
+
+    def _op(
+        self, kind: str, inputs: Mapping[str, Any], gives: str = "Out", **attributes: Any
+    ) -> Any:
+        slots = {
+            slot: value if isinstance(value, list) else [value] for slot, value in inputs.items()
+        }
+        names = [gives, *_ASIDE.get(kind, "").split()]
+        outputs = {name: [self._block.create_var(dtype="float32")] for name in names}
+        self._block.append_op(type=kind, inputs=slots, outputs=outputs, attrs=attributes)
+        return outputs[gives][0]

@@ -1,0 +1,145 @@
+"""A table and a plot of what was measured: ``python -m benchmarks.report RESULT.json ...``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+OURS = "onernn"
+Row = Mapping[str, Any]
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """The machine, a table for each workload, dtype and thread count, and who is not in them."""
+    lines = [*_machine(results), ""]
+    for (workload, dtype, threads), rows in _groups(results):
+        title = f"{workload}, {dtype}, {threads} thread{'s' * (threads > 1)}"
+        lines += [f"## {title}", "", *_table(rows), "", *_aside(rows)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _groups(results: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, int], list[Row]]]:
+    def key(row: Row) -> tuple[str, str, int]:
+        return row["workload"], row["dtype"], row["threads"]
+
+    order = list(dict.fromkeys(map(key, results["rows"])))
+    for group, rows in groupby(sorted(results["rows"], key=lambda r: order.index(key(r))), key):
+        yield group, list(rows)
+
+
+def _machine(results: Mapping[str, Any]) -> list[str]:
+    loads = [f"{results[when][0]:.2f}" for when in ("load before", "load after") if when in results]
+    peaks = "; ".join(f"{name}: {value:.0f}" for name, value in results["peaks"].items())
+    out = [
+        f"# {results['date']}, {results['commit']}",
+        "",
+        f"- {results['cpu']}, {results['cores']} cores, {results['platform']}",
+        f"- {', '.join(f'{name} {number}' for name, number in results['versions'].items())}",
+        f"- oneDNN's matmul, GFLOP/s by dtype and threads: {peaks}",
+        f"- load average of the minute before and after: {', '.join(loads)}",
+    ]
+    out += [f"- left out: {name}, {reason}" for name, reason in results["left out"].items()]
+    return out
+
+
+def _table(rows: Iterable[Row]) -> list[str]:
+    """Medians in ms, the best peer in bold; how many times faster than that peer ours is."""
+    rows = list(rows)
+    names = list(dict.fromkeys(c["name"] for row in rows for c in row["contenders"]))
+    peers = [name for name in names if name != OURS]
+    head = ["ms", "roof", OURS, "of roof", "times faster", "by minima", *peers]
+    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    for row in rows:
+        cells = {c["name"]: _milliseconds(c.get("median")) for c in row["contenders"]}
+        if best := row.get("best peer"):
+            cells[best] = f"**{cells[best]}**"
+        share = f"{row['of roof']:.0%}" if "of roof" in row else "-"
+        faster = [
+            f"{row['faster'][kind]:.2f}" if "faster" in row else "-" for kind in ("median", "min")
+        ]
+        own = cells.get(OURS, "-")
+        told = [_milliseconds(row["roof"]), own, share, *faster]
+        lines.append([row["row"], *told, *(cells.get(name, "-") for name in peers)])
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _aside(rows: Iterable[Row]) -> list[str]:
+    """Who is not measured in which row, and why."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        for c in row["contenders"]:
+            for kind in ("rejected", "failed", "left out"):
+                if kind in c:
+                    reasons.setdefault(f"{c['name']} {kind}: {c[kind]}", []).append(row["row"])
+    told = [f"- {reason} ({', '.join(where)})" for reason, where in reasons.items()]
+    return [*told, ""] if told else []
+
+
+def plot(results: Mapping[str, Any], file: Path) -> None:
+    """Each contender's median as a multiple of the roof, a line a row; ours filled.
+
+    Raises `ModuleNotFoundError` without matplotlib.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "onernn"  # the same results, the same file
+    from matplotlib import pyplot
+    from matplotlib.ticker import FuncFormatter
+
+    rows = [(group, row) for group, rows in _groups(results) for row in rows]
+    names = list(dict.fromkeys(c["name"] for _, row in rows for c in row["contenders"]))
+    figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.24 * len(rows)), layout="constrained")
+    colours = pyplot.get_cmap("tab20").colors
+    for k, name in enumerate([n for n in names if n != OURS] + [n for n in names if n == OURS]):
+        points = [
+            (c["median"] / row["roof"], -y)
+            for y, (_, row) in enumerate(rows)
+            for c in row["contenders"]
+            if c["name"] == name and "median" in c
+        ]
+        ours = name == OURS
+        style = {"color": "black"} if ours else {"color": colours[k % 20], "alpha": 0.8}
+        axes.scatter(*zip(*points, strict=True) if points else ((), ()), label=name,
+                     marker="D" if ours else "o", s=36 if ours else 22, **style)  # fmt: skip
+    labels = [f"{row['row']}  {dtype}, {n}" for (_, dtype, n), row in rows]
+    axes.set_yticks([-y for y in range(len(rows))], labels, fontsize=7)
+    axes.set_xscale("log")
+    axes.axvline(1, color="grey", linewidth=1)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.set_xlabel(f"time / roof ({results['cpu']}; row, dtype, threads)")
+    axes.grid(axis="y", linewidth=0.3)
+    figure.legend(loc="outside upper center", ncols=5, fontsize=7, frameon=False)
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+    pyplot.close(figure)
+
+
+def main(files: list[str]) -> int:
+    if not files:
+        print("usage: python -m benchmarks.report RESULT.json ...", file=sys.stderr)
+        return 2
+    for name in files:
+        try:
+            results = json.loads(Path(name).read_text())
+            text = markdown(results)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            print(f"benchmarks.report: {name}: {error!r}", file=sys.stderr)
+            return 2
+        Path(name).with_suffix(".md").write_text(text)
+        try:
+            plot(results, Path(name).with_suffix(".svg"))
+        except ModuleNotFoundError as error:
+            print(f"benchmarks.report: no plot: {error}; pip install matplotlib", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

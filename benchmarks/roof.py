@@ -1,0 +1,127 @@
+"""The roof: how long the matrix products alone take on this machine, without any padding.
+
+Input products at the machine's peak, plus the sum over time of the best measured recurrent product
+of as many rows as sentences still run. No gate function, no conversion, nothing in between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.tasks import GATES, Task
+from onernn.backend.onednn.library import load_library
+from onernn.backend.onednn.matmul import bound_arguments, create_matmul
+from onernn.backend.onednn.memory import Descriptor, Memory, new_stream, reordered
+
+TYPES = {"f32": ("f32", "f32", "f32"), "bf16": ("bf16", "bf16", "f32"), "u8": ("u8", "s8", "f32")}
+LARGE = ((1024, 1024, 1024), (1024, 512, 1536), (256, 2048, 2048))
+SECONDS = 0.005
+"""Of one measurement of one product; it is measured again in every turn, and the best call counts."""
+
+Seconds = Callable[[str, int, int, int, int], float]
+"""Of a product, by dtype, threads, and (M, K) x (K, N)."""
+
+
+class Products:
+    """oneDNN's matmul on this machine, source and packed weights in cache: the best call so far."""
+
+    def __init__(self) -> None:
+        self._library = load_library()
+        self._stream = new_stream(self._library)
+        self._made: dict[tuple[str, int, int, int, int], Callable[[], None]] = {}
+        self._best: dict[tuple[str, int, int, int, int], float] = {}
+
+    def best(self, dtype: str, threads: int, m: int, k: int, n: int) -> float:
+        """Seconds; measured now where it never was."""
+        found = self._best.get((dtype, threads, m, k, n))
+        return self.measured(dtype, threads, m, k, n) if found is None else found
+
+    def measured(self, dtype: str, threads: int, m: int, k: int, n: int) -> float:
+        """Seconds, after measuring some calls more."""
+        key = (dtype, threads, m, k, n)
+        with self._library.threads(threads):
+            call = self._made.get(key) or self._made.setdefault(key, self._make(dtype, m, k, n))
+            call()
+            best, end = self._best.get(key, np.inf), time.perf_counter() + SECONDS
+            while (start := time.perf_counter()) < end:
+                call()
+                best = min(best, time.perf_counter() - start)
+        self._best[key] = best
+        return best
+
+    def release(self) -> None:
+        """Gives back the memory of all products; their times are kept."""
+        self._made.clear()
+
+    def _make(self, dtype: str, m: int, k: int, n: int) -> Callable[[], None]:
+        library, rng = self._library, np.random.default_rng(0)
+        made = create_matmul(library, (m, k, n), TYPES[dtype], bias=False)
+        memories = {name: Memory.empty(made.layouts[name]) for name in made.numbers}
+        for name, shape in (("src", (m, k)), ("weights", (k, n))):
+            plain = Descriptor.tagged(library, shape, "f32", "ab")
+            numbers = Memory(plain, rng.uniform(0, 1, shape).astype(np.float32))
+            memories[name] = reordered(numbers, made.layouts[name])
+        arguments = bound_arguments(library, made, memories)
+
+        def call(keep: object = memories) -> None:
+            execute = library.lib.dnnl_primitive_execute
+            library.check(execute(made.handle, self._stream, len(arguments), arguments), "matmul")
+
+        return call
+
+
+def peak(dtype: str, threads: int, of: Seconds) -> float:
+    """Floating point operations a second of the best large product."""
+    return max(2 * m * k * n / of(dtype, threads, m, k, n) for m, k, n in LARGE)
+
+
+def roof(task: Task, of: Seconds) -> float:
+    """Seconds; see the module. With two threads the best way counts: both inside each product, one
+    thread a direction, or one for either half of the sentences. Training adds, for each product of
+    forward, the gradients of its input and of its weights; only the state's wait for one another.
+    """
+    counts = Counter(task.running.tolist())
+    gates, width = GATES[task.cell], task.hidden_size
+
+    def recurrent(threads: int, parts: int = 1) -> float:
+        """One direction of one layer, all steps, one of ``parts`` of the sentences."""
+        rows = Counter({-(-batch // parts): 0 for batch in counts})
+        for batch, steps in counts.items():
+            rows[-(-batch // parts)] += steps
+        seconds = _by_rows(task.dtype, threads, width, gates, max(rows), of)
+        return sum(steps * seconds(m) for m, steps in rows.items())
+
+    ways = [task.directions * recurrent(task.threads)]
+    if task.threads == 2:
+        ways.append(task.directions * recurrent(1, parts=2))
+        if task.directions == 2:
+            ways.append(recurrent(1))
+    in_turn = min(ways) * task.layers
+    columns = 2 * sum(task.lengths) * gates * width * task.directions
+    at_peak = columns * sum(task.input_sizes)
+    if task.kind == "training":
+        in_turn *= 2
+        at_peak = 3 * at_peak + columns * width * task.layers
+    return at_peak / peak(task.dtype, task.threads, of) + in_turn
+
+
+def _by_rows(
+    dtype: str, threads: int, width: int, gates: int, most: int, of: Seconds
+) -> Callable[[int], float]:
+    """Seconds of a recurrent product by its rows, from a grid of 1, 2, 3, 4, 6, 8, 12, ... most."""
+    grid = sorted(
+        {most} | {m for e in range(most.bit_length()) for m in (1 << e, 3 << e) if m < most}
+    )
+    measured = [
+        min(
+            of(dtype, threads, m, width, gates * width), gates * of(dtype, threads, m, width, width)
+        )
+        for m in grid
+    ]
+    # More rows cannot be faster: where they were measured so, they serve for fewer.
+    best = np.minimum.accumulate(measured[::-1])[::-1]
+    return lambda rows: float(np.interp(rows, grid, best))

@@ -1,0 +1,183 @@
+"""Measures ours and the peers on the same work, in one run: ``python -m benchmarks.run --help``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import OURS, UNMEASURED, Effort, Entry, measure, ratios
+from benchmarks.processes import ROOT, interpreter
+from benchmarks.report import markdown
+from benchmarks.roof import Products, peak, roof
+from benchmarks.tasks import DTYPES, Task, named
+from benchmarks.worker import contender
+from benchmarks.workloads import reference, tasks, workloads, written
+from onernn import OnernnError
+
+CONTENDERS = Path(__file__).with_name("contenders")
+Rows = list[tuple[str, Task, list[str]]]
+"""(workload, task, dtypes)."""
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.run", description=__doc__, epilog="Exit 1: ours was wrong or failed."
+    )
+    known = ", ".join(sorted(map(named, CONTENDERS.glob("*.py"))))
+    add = parser.add_argument
+    add("--workloads", default="ragged,dense", help=f"of {', '.join(workloads())}; or all")
+    add("--only", default="", help="rows whose name contains this, such as 'LSTM 25x32'")
+    add("--dtypes", default="all", help=f"of {', '.join(DTYPES)}, where the workload has them")
+    add("--threads", default="1", help="such as 1,2: these take turns, too (default: %(default)s)")
+    add("--contenders", default="all", help=f"of {known}; or files like those")
+    add("--python", action="append", default=[], metavar="NAME=FILE", help="a contender's Python")
+    add("--turns", type=int, default=9, help="turns of each contender (default: %(default)s)")
+    add("--turn", type=float, default=0.1, help="seconds of a turn (default: %(default)s)")
+    add("--seconds", type=float, default=4, help="of a contender in a row (default: %(default)s)")
+    add("--patience", type=float, default=120, help="seconds to wait for an answer (%(default)s)")
+    add("--out", type=Path, required=True, help="the JSON to write; the table goes beside it")
+    return parser.parse_args()
+
+
+def some_of(text: str, known: Sequence[str], option: str) -> list[str]:
+    """The parts of a list with commas. Raises `ValueError` for one that is not known."""
+    given = list(known) if text == "all" else [part.strip() for part in text.split(",")]
+    for part in given:
+        if part not in known:
+            raise ValueError(f"{option}: expected some of {', '.join(known)}, got {part!r}")
+    return list(dict.fromkeys(given))
+
+
+def chosen_rows(given: argparse.Namespace) -> Rows:
+    known = workloads()
+    dtypes = some_of(given.dtypes, DTYPES, "--dtypes")
+    rows = [
+        (name, task, [d for d in known[name].get("dtypes", ["f32"]) if d in dtypes])
+        for name in some_of(given.workloads, list(known), "--workloads")
+        for task in tasks(known[name])
+        if given.only.lower() in str(task).lower()
+    ]
+    if not any(of for _, _, of in rows):
+        raise ValueError("--workloads, --only and --dtypes leave no row")
+    return rows
+
+
+def chosen_entries(given: argparse.Namespace) -> tuple[list[Entry], dict[str, str]]:
+    """Every mode of every contender under every thread count; and those absent, with the reason."""
+    files = {named(file): file for file in sorted(CONTENDERS.glob("*.py"))}
+    if given.contenders != "all":
+        listed = given.contenders.split(",")
+        files |= {named(part): Path(part).resolve() for part in listed if part.endswith(".py")}
+        names = some_of(",".join(map(named, listed)), list(files), "--contenders")
+        files = {name: files[name] for name in names}
+    pythons = dict(part.partition("=")[::2] for part in given.python)
+    threads = [int(part) for part in given.threads.split(",")]
+    if min(threads) < 1:
+        raise ValueError(f"--threads: expected numbers of at least 1, got {given.threads}")
+    entries: list[Entry] = []
+    absent: dict[str, str] = {}
+    for name, file in files.items():
+        module = contender(str(file))
+        python = pythons.get(name) or interpreter(name, module.PACKAGES)
+        if python is None:
+            absent[name] = f"not installed: {', '.join(module.PACKAGES)}"
+            continue
+        for mode in module.MODES:
+            label = f"{name} {mode}".strip()
+            entries += [Entry(label, file, mode, module, python, t) for t in sorted(set(threads))]
+    return entries, absent
+
+
+def versions(entries: list[Entry], patience: float) -> tuple[dict[str, str], dict[str, str]]:
+    """What each contender's first process says; and why those do not start that do not."""
+    told: dict[str, str] = {}
+    broken: dict[str, str] = {}
+    for file in dict.fromkeys(entry.file for entry in entries):
+        first = next(entry for entry in entries if entry.file == file)
+        answer = first.ask(patience, do="versions")
+        if "failed" in answer:
+            broken[named(file)] = f"installed, but does not start: {answer['failed']}"
+        else:
+            told |= answer["versions"]
+    return told, broken
+
+
+def machine() -> dict[str, Any]:
+    """What the times depend on. No path and no host name."""
+    with open("/proc/cpuinfo") as lines:
+        models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    command = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit.stdout.strip(),
+        "cpu": models[0] if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "platform": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        "load before": os.getloadavg(),
+    }
+
+
+def run(given: argparse.Namespace) -> dict[str, Any]:
+    """All results; they are written after every row, so that an interrupted run leaves some."""
+    rows, (entries, absent) = chosen_rows(given), chosen_entries(given)
+    effort = Effort(given.turns, given.turn, given.seconds, given.patience)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    products, measured = Products(), []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for entry in entries:
+            stack.callback(entry.close)
+        results = machine()
+        results["versions"], broken = versions(entries, given.patience)
+        results["left out"] = absent | broken
+        entries = [entry for entry in entries if named(entry.file) not in broken]
+        for workload, plain, dtypes in rows:
+            task = written(plain, folder / "task.npz")
+            expected = reference(task)
+            for dtype in dtypes:
+                print(f"{workload}: {task} {dtype}", file=sys.stderr)
+                typed = task.with_(dtype=dtype)
+                measured += [
+                    (each, {"workload": workload, **row})
+                    for each, row in measure(typed, expected, entries, effort, products)
+                ]
+                # A later look at a product may find it faster: roofs of all rows come anew.
+                results["peaks"] = {
+                    f"{d}, {t}": peak(d, t, products.best) / 1e9
+                    for d, t in dict.fromkeys((each.dtype, each.threads) for each, _ in measured)
+                }
+                results["rows"] = [
+                    row | ratios(row, roof(each, products.best) * 1e3) for each, row in measured
+                ]
+                results["load after"] = os.getloadavg()
+                given.out.write_text(json.dumps(results, indent=1) + "\n")
+    return results
+
+
+def main() -> int:
+    given = options()
+    try:
+        results = run(given)
+        table = markdown(results)
+        given.out.with_suffix(".md").write_text(table)
+    except (ValueError, OSError, OnernnError) as error:
+        print(f"benchmarks.run: {error}", file=sys.stderr)
+        return 2
+    print(table)
+    told = [c for row in results["rows"] for c in row["contenders"] if c["name"] == OURS]
+    return int(OURS in results["left out"] or any(set(c) & set(UNMEASURED[1:]) for c in told))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""A contender's own process: ``python -m benchmarks.worker FILE MODE``, driven by JSON lines.
+
+A request a line on stdin, an answer a line on what was stdout; what the framework prints goes to
+stderr. ``versions``; ``prepare`` (a task; the words of a first run are saved for the check);
+``turn`` (one call discarded, then timed ones for some seconds).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib.util
+import json
+import os
+import signal
+import sys
+import time
+from statistics import median
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from benchmarks.tasks import LeftOut, Prepared, Task, named
+
+
+def contender(file: str) -> ModuleType:
+    """The contender's module; it imports its framework inside functions only."""
+    name = f"benchmarks.contenders.{named(file)}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def timed(prepared: Prepared, seconds: float) -> dict[str, Any]:
+    """Median and minimum of a turn's calls, in seconds; its first call, with cold caches, is none."""
+    call, clock = prepared.call, time.perf_counter
+    gc.collect()
+    gc.disable()
+    try:
+        call()
+        times: list[float] = []
+        end = clock() + seconds
+        while not times or clock() < end:
+            start = clock()
+            call()
+            times.append(clock() - start)
+    finally:
+        gc.enable()
+    return {"median": median(times), "min": min(times), "calls": len(times)}
+
+
+def serve(module: ModuleType, mode: str) -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    prepared: Prepared | None = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer: dict[str, Any] = {}
+        try:
+            if request["do"] == "versions":
+                answer["versions"] = module.versions()
+            elif request["do"] == "prepare":
+                prepared = None  # its memory is free before the next one's is taken
+                prepared = module.prepare(Task.from_json(request["task"]), mode)
+                np.save(request["output"], prepared.read(prepared.call()))
+                answer["note"] = prepared.note
+            elif prepared is not None:
+                answer = timed(prepared, request["seconds"])
+        except LeftOut as reason:
+            answer["left out"] = str(reason)
+        except Exception as error:  # whatever a framework raises becomes a line of the report
+            first = (str(error).strip() or "no message").splitlines()[0]
+            answer["failed"] = f"{type(error).__name__}: {first}"
+        print(json.dumps(answer), file=answers)
+
+
+if __name__ == "__main__":
+    if sys.platform == "linux":  # a stopped process would outlive a runner that was killed
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    serve(contender(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,202 @@
+"""Recurrent layers between frameworks: what each can say, by which names, and the rest refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.errors import ShapeError, UnsupportedError
+from onernn.core.spec import Activation, Cell, Direction, RnnSpec
+from onernn.core.weights import RnnWeights, layers_of
+from onernn.reorders.gates import GateLayout
+
+Arrays = Mapping[str, Array]
+
+
+class Layer(NamedTuple):
+    """A recurrent layer or stack in the pivot: one-layer weights for each layer."""
+
+    spec: RnnSpec
+    weights: tuple[RnnWeights, ...]
+
+    @classmethod
+    def of(cls, spec: RnnSpec, weights: RnnWeights | Sequence[RnnWeights]) -> Layer:
+        """Checked. Raises `ShapeError` for weights that do not fit the spec."""
+        return cls(spec, layers_of(spec, weights))
+
+
+@dataclass(frozen=True)
+class Framework:
+    """How a framework lays out its recurrent layers.
+
+    ``gates``: for each cell that it can say, its gates in its own order by oneDNN's letters.
+    ``read(arrays, **options)`` gives a `Layer`, ``write(layer, **options)`` the arrays by the
+    framework's names. The flags tell what else it can say.
+    """
+
+    name: str
+    title: str
+    matrices: str
+    biases: str
+    gates: Mapping[Cell, str]
+    read: Callable[..., Layer]
+    write: Callable[..., dict[str, Array]]
+    signs: str = "+"
+    directions: tuple[Direction, ...] = ("left2right", "bidirectional_concat")
+    stacks: bool = True
+    projection: bool = False
+    peephole: bool = False
+    functions: bool = False
+    clips: bool = False
+
+    def check(self, layer: Layer) -> None:
+        """Raises `UnsupportedError` naming the first thing that the framework cannot say."""
+        spec, has = layer.spec, f"{self.title} has no"
+        if spec.cell not in self.gates:
+            raise UnsupportedError(f"{has} {CELL_NAMES[spec.cell]}")
+        if spec.direction not in self.directions:
+            raise UnsupportedError(f"{has} layers that run {spec.direction}")
+        if spec.layers > 1 and not self.stacks:
+            raise UnsupportedError(f"{has} stacks of layers")
+        wrong = {
+            "projections": spec.projection_size and not self.projection,
+            "peepholes": spec.peephole and not self.peephole,
+            "other gate functions": spec.activations is not None and not self.functions,
+            "clipped gates": spec.gate_clip is not None and not self.clips,
+            "clipped cell states": spec.cell_clip is not None,
+            "stacks whose directions never meet": spec.layers > 1 and spec.stacking == "onednn",
+            "coupled input and forget gates": spec.input_forget,
+            "GRU that replaces with its update gate": spec.update == "replace",
+            "layers whose input is projected already": any(w.layer is None for w in layer.weights),
+        }
+        for obstacle, found in wrong.items():
+            if found:
+                raise UnsupportedError(f"{has} {obstacle}")
+
+
+CELL_NAMES = {
+    Cell.RNN_TANH: "plain RNN with tanh",
+    Cell.RNN_RELU: "plain RNN with relu",
+    Cell.RNN_SIGMOID: "plain RNN with sigmoid",
+    Cell.LSTM: "LSTM",
+    Cell.GRU: "GRU with the reset gate before the product",
+    Cell.LBR_GRU: "GRU with the reset gate behind the product",
+    Cell.AUGRU: "GRU with attention (AUGRU)",
+    Cell.LBR_AUGRU: "GRU with attention (LBR AUGRU)",
+}
+
+
+def gate_layout(cell: Cell, gates: str) -> GateLayout:
+    """From the framework's gates, space by space in its order, by oneDNN's letters."""
+    order = gates.split()
+    return GateLayout(tuple(order.index(g) for g in cell.gates), (1,) * len(order))
+
+
+def cell_of(gates: int, *, linear_before_reset: bool, function: str = "tanh") -> Cell:
+    """The cell of so many gates. Raises `UnsupportedError` where there is none."""
+    plain = {"tanh": Cell.RNN_TANH, "relu": Cell.RNN_RELU, "sigmoid": Cell.RNN_SIGMOID}
+    if gates == 1 and function in plain:
+        return plain[function]
+    known = {3: Cell.LBR_GRU if linear_before_reset else Cell.GRU, 4: Cell.LSTM}
+    if gates not in known:
+        raise UnsupportedError(f"no cell of {gates} gates with {function}")
+    return known[gates]
+
+
+def matrix(array: Array, layout: GateLayout, name: str) -> Array:
+    """(I, G*O) in the framework's gates -> (I, G, O)."""
+    if array.ndim != 2:
+        raise ShapeError(f"{name}: expected a matrix, got {array.shape}")
+    return layout.split(array)
+
+
+def matrix_back(part: Array, layout: GateLayout) -> Array:
+    """(I, G, O) -> (I, G*O) in the framework's gates."""
+    return layout.inverse(part.reshape(len(part), -1))
+
+
+def rows(layout: GateLayout, of_x: Array, of_h: Array | None, cell: Cell) -> Array:
+    """Biases (G*O,) of the input and of the state -> (G', O).
+
+    They are summed, but in an LBR cell's candidate, where the state's stands inside r*(...).
+    """
+    x = layout.split(of_x)
+    h = np.zeros_like(x) if of_h is None else layout.split(of_h)
+    if cell.linear_before_reset:
+        return np.concatenate([x[:2] + h[:2], x[2:], h[2:]])
+    return x if of_h is None else x + h
+
+
+def rows_back(bias: Array, layout: GateLayout, gates: int) -> tuple[Array, Array]:
+    """(G', O) -> biases (G*O,) of the input and of the state; what is summed is the input's."""
+    of_h = np.zeros_like(bias[:gates])
+    if len(bias) > gates:
+        of_h[-1] = bias[-1]
+    return layout.inverse(bias[:gates].reshape(-1)), layout.inverse(of_h.reshape(-1))
+
+
+def stacked(parts: Sequence[RnnWeights]) -> RnnWeights:
+    """Weights (1, 1, ...) of each direction -> (1, D, ...)."""
+    names = ("layer", "iter", "bias", "peephole", "projection")
+    arrays: dict[str, Any] = {}
+    for name in names:
+        found = [getattr(part, name) for part in parts]
+        lacking = [array is None for array in found]
+        if any(lacking) and not all(lacking):
+            raise ShapeError(f"only one direction has {name} weights")
+        arrays[name] = None if all(lacking) else np.concatenate(found, axis=1)
+    return RnnWeights(**arrays)
+
+
+def layer_of(
+    cell: Cell,
+    parts: Sequence[Sequence[RnnWeights]],
+    direction: Direction | None = None,
+    activations: tuple[Activation, ...] | None = None,
+) -> Layer:
+    """A `Layer` from the weights (1, 1, ...) of each layer and direction, its sizes from these."""
+    if not parts or not parts[0]:
+        raise ShapeError("no recurrent weights among the arrays")
+    first = parts[0][0]
+    if direction is None:
+        direction = "bidirectional_concat" if len(parts[0]) == 2 else "left2right"
+    spec = RnnSpec(
+        cell,
+        first.layer.shape[2] if first.layer is not None else first.iter[0, 0, 0].size,
+        first.iter.shape[4],
+        layers=len(parts),
+        direction=direction,
+        projection_size=None if first.projection is None else first.projection.shape[3],
+        peephole=first.peephole is not None,
+        activations=activations,
+    )
+    return Layer.of(spec, [stacked(of_layer) for of_layer in parts])
+
+
+def part_of(
+    layer: Array,
+    iter: Array,
+    bias: Array | None = None,
+    peephole: Array | None = None,
+    projection: Array | None = None,
+) -> RnnWeights:
+    """(I, G, O), (R, G, O), (G', O), (3, O), (O, R) -> weights (1, 1, ...)."""
+    arrays = (layer, iter, bias, peephole, projection)
+    return RnnWeights(*(None if a is None else a[None, None] for a in arrays))  # type: ignore[arg-type]
+
+
+def need(arrays: Arrays, name: str) -> Array:
+    """An array by name. Raises `ShapeError` listing those that there are."""
+    if name not in arrays:
+        raise ShapeError(f"{name} is missing; there are {', '.join(sorted(arrays)) or 'none'}")
+    return np.asarray(arrays[name])
+
+
+def check_all_read(arrays: Arrays, read: Sequence[str] | set[str]) -> None:
+    """Raises `ShapeError` for arrays that nobody read."""
+    if unknown := sorted(set(arrays) - set(read)):
+        raise ShapeError(f"not understood: {', '.join(unknown)}")

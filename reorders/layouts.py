@@ -1,0 +1,257 @@
+"""Every framework's layout of recurrent layers, by name; the table of the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.errors import UnsupportedError
+from onernn.core.spec import Cell
+from onernn.reorders import keras, mxnet, onednn, onnx, openvino, paddle, torch
+from onernn.reorders.gates import input_layer, input_layer_back
+from onernn.reorders.layers import (
+    Arrays,
+    Framework,
+    Layer,
+    check_all_read,
+    layer_of,
+    need,
+    part_of,
+)
+
+
+def _read_paddle_gru(arrays: Arrays, *, origin_mode: bool = False) -> Layer:
+    """``fusion_gru``: WeightX (I, 3*O), WeightH in two blocks, Bias (1, 3*O) or none."""
+    layout, _ = paddle.gru_layout(origin_mode=origin_mode, gate_activation="sigmoid")
+    check_all_read(arrays, {"WeightX", "WeightH", "Bias"})
+    source = input_layer(need(arrays, "WeightX"), layout)
+    state = paddle.weight_h(need(arrays, "WeightH"), layout)
+    bias = arrays.get("Bias")
+    whole = None if bias is None else layout.split(bias.reshape(-1))
+    return layer_of(Cell.GRU, [[part_of(source[0, 0], state[0, 0], whole)]])
+
+
+def _write_paddle_gru(layer: Layer, *, origin_mode: bool = False) -> dict[str, Array]:
+    FRAMEWORKS["paddle-gru"].check(layer)
+    layout, _ = paddle.gru_layout(origin_mode=origin_mode, gate_activation="sigmoid")
+    (weights,) = layer.weights
+    assert weights.layer is not None  # checked
+    out = {"WeightX": input_layer_back(weights.layer, layout)}
+    out["WeightH"] = paddle.weight_h_back(weights.iter, layout)
+    if weights.bias is not None:
+        out["Bias"] = layout.inverse(weights.bias.reshape(1, -1))
+    return out
+
+
+def _read_paddle_lstm(arrays: Arrays) -> Layer:
+    """``fusion_lstm``: WeightX (I, 4*O), WeightH (O, 4*O), Bias (1, 4*O), (1, 7*O) with peepholes."""
+    check_all_read(arrays, {"WeightX", "WeightH", "Bias"})
+    state, bias = need(arrays, "WeightH"), need(arrays, "Bias")
+    peephole = bias.size == 7 * len(state)
+    biases, seen = paddle.lstm_bias(bias, peephole=peephole)
+    part = part_of(
+        input_layer(need(arrays, "WeightX"), paddle.LSTM)[0, 0],
+        input_layer(state, paddle.LSTM)[0, 0],
+        biases[0, 0],
+        None if seen is None else seen[0, 0],
+    )
+    return layer_of(Cell.LSTM, [[part]])
+
+
+def _write_paddle_lstm(layer: Layer) -> dict[str, Array]:
+    FRAMEWORKS["paddle-lstm"].check(layer)
+    (weights,) = layer.weights
+    assert weights.layer is not None  # checked
+    bias = weights.bias
+    if bias is None:
+        bias = np.zeros((1, 1, 4, layer.spec.hidden_size), weights.iter.dtype)
+    return {
+        "WeightX": input_layer_back(weights.layer, paddle.LSTM),
+        "WeightH": input_layer_back(weights.iter, paddle.LSTM),
+        "Bias": paddle.lstm_bias_back(bias, weights.peephole),
+    }
+
+
+def _write_paddle_rnn(layer: Layer) -> dict[str, Array]:
+    FRAMEWORKS["paddle-rnn"].check(layer)
+    return torch.write(layer)  # the names and orders of paddle.nn are PyTorch's
+
+
+def _mxnet_stack(named: Arrays, function: str) -> tuple[mxnet.Stack, int]:
+    """What gluon's names and shapes say, and the input size."""
+    count = len({name.split("_")[0][1:] for name in named})
+    sides = 2 if any(name.startswith("r") for name in named) else 1
+    hidden = need(named, "l0_h2h_weight").shape[1]
+    projection = None
+    if "l0_h2r_weight" in named:
+        projection, hidden = need(named, "l0_h2r_weight").shape
+    gates = len(need(named, "l0_h2h_weight")) // max(hidden, 1)
+    modes = {1: f"rnn_{function}", 3: "gru", 4: "lstm"}
+    if modes.get(gates, "") not in mxnet.CELLS:
+        raise UnsupportedError(f"MXNet has no cell of {gates} gates with {function}")
+    stack = mxnet.Stack(modes[gates], hidden, count, sides, projection)
+    return stack, need(named, "l0_i2h_weight").shape[1]
+
+
+def _read_mxnet_gluon(named: Arrays, *, function: str = "tanh") -> Layer:
+    """gluon's l0_i2h_weight, l0_h2h_weight, l0_i2h_bias, ..., r0_... and l1_...."""
+    stack, width = _mxnet_stack(named, function)
+    check_all_read(named, mxnet.part_names(stack))
+    for name in mxnet.part_names(stack):
+        need(named, name)
+    return Layer.of(stack.spec(width), mxnet.weights(named, stack))
+
+
+def _read_mxnet(
+    arrays: Arrays,
+    *,
+    mode: str,
+    hidden: int,
+    layers: int = 1,
+    directions: int = 1,
+    projection: int | None = None,
+) -> Layer:
+    """The vector ``parameters`` of the operator RNN; the rest are the operator's attributes."""
+    if mode not in mxnet.CELLS:
+        raise UnsupportedError(f"mode {mode!r}: expected one of {', '.join(mxnet.CELLS)}")
+    check_all_read(arrays, {"parameters"})
+    stack = mxnet.Stack(mode, hidden, layers, directions, projection)
+    flat = need(arrays, "parameters")
+    return Layer.of(
+        stack.spec(stack.input_size(flat.size)), mxnet.weights(mxnet.split(flat, stack), stack)
+    )
+
+
+def _write_mxnet_gluon(layer: Layer) -> dict[str, Array]:
+    FRAMEWORKS["mxnet-gluon"].check(layer)
+    return mxnet.weights_back(layer.spec, layer.weights)
+
+
+def _write_mxnet(layer: Layer) -> dict[str, Array]:
+    FRAMEWORKS["mxnet"].check(layer)
+    stack = mxnet.stack_of(layer.spec)
+    return {"parameters": mxnet.join(mxnet.weights_back(layer.spec, layer.weights), stack)}
+
+
+def _read_mxnet_gates(gates: Arrays, *, function: str = "tanh") -> Layer:
+    """The legacy cells' l0_i2h_i_weight, ..., an array a gate."""
+    letters = {name.split("_")[2] for name in gates if name.count("_") == 3}
+    mode = {"f": "lstm", "z": "gru"}.get(min(letters & {"f", "z"}, default=""), f"rnn_{function}")
+    if mode.startswith("rnn"):
+        return _read_mxnet_gluon(gates, function=function)
+    sides = 2 if any(name.startswith("r") for name in gates) else 1
+    count = len({name.split("_")[0][1:] for name in gates})
+    units = len(need(gates, f"l0_h2h_{mxnet.LEGACY_GATES[mode][0]}_weight"))
+    return _read_mxnet_gluon(mxnet.join_gates(gates, mxnet.Stack(mode, units, count, sides)))
+
+
+def _write_mxnet_gates(layer: Layer) -> dict[str, Array]:
+    FRAMEWORKS["mxnet-gates"].check(layer)
+    named = mxnet.weights_back(layer.spec, layer.weights)
+    return mxnet.split_gates(named, mxnet.stack_of(layer.spec))
+
+
+def _by_letters(layout: Any, cell: Cell) -> str:
+    """The gates in a framework's order, by oneDNN's letters."""
+    return " ".join(cell.gates[at] for at in np.argsort(layout.permutation))
+
+
+_MXNET = {cell: _by_letters(mxnet.LAYOUTS[mode], cell) for cell, mode in mxnet.MODES.items()}
+_PADDLE = {cell: _by_letters(layout, cell) for cell, layout in paddle.RNN_CELLS.values()}
+_MXNET_BIASES = "i2h_bias, h2h_bias (G*O,)"
+_ALL: Sequence[Framework] = (
+    *onednn.FRAMEWORKS.values(),
+    onnx.FRAMEWORK,
+    torch.FRAMEWORK,
+    keras.FRAMEWORK,
+    openvino.FRAMEWORK,
+    Framework(
+        "paddle-gru",
+        "Paddle's gru and fusion_gru",
+        "WeightX (I, 3*O), WeightH: (O, 2*O), then (O, O)",
+        "Bias (1, 3*O)",
+        {Cell.GRU: "u r o"},
+        _read_paddle_gru,
+        _write_paddle_gru,
+        signs="u turned, unless origin_mode",
+        directions=("left2right", "right2left"),
+        stacks=False,
+    ),
+    Framework(
+        "paddle-lstm",
+        "Paddle's lstm and fusion_lstm",
+        "WeightX (I, 4*O), WeightH (O, 4*O)",
+        "Bias (1, 4*O), (1, 7*O) with peepholes i f o",
+        {Cell.LSTM: _by_letters(paddle.LSTM, Cell.LSTM)},
+        _read_paddle_lstm,
+        _write_paddle_lstm,
+        directions=("left2right", "right2left"),
+        stacks=False,
+        peephole=True,
+    ),
+    Framework(
+        "paddle-rnn",
+        "Paddle's rnn (paddle.nn)",
+        torch.FRAMEWORK.matrices.replace(", weight_hr (R, O)", ""),
+        torch.FRAMEWORK.biases,
+        _PADDLE,
+        torch.read,
+        _write_paddle_rnn,
+    ),
+    Framework(
+        "mxnet",
+        "MXNet's RNN",
+        "parameters: all i2h (G*O, I), h2h (G*O, R), h2r (R, O) of l0, r0, l1, ...",
+        "behind all matrices, i2h and h2h (G*O,)",
+        _MXNET,
+        _read_mxnet,
+        _write_mxnet,
+        projection=True,
+    ),
+    Framework(
+        "mxnet-gluon",
+        "MXNet's gluon layers",
+        "i2h_weight (G*O, I), h2h_weight (G*O, R), h2r_weight (R, O)",
+        _MXNET_BIASES,
+        _MXNET,
+        _read_mxnet_gluon,
+        _write_mxnet_gluon,
+        projection=True,
+    ),
+    Framework(
+        "mxnet-gates",
+        "MXNet's legacy cells, unpacked",
+        "i2h_i_weight (O, I), h2h_i_weight (O, O), ...: one a gate",
+        "i2h_i_bias, h2h_i_bias (O,), ...",
+        _MXNET,
+        _read_mxnet_gates,
+        _write_mxnet_gates,
+    ),
+)
+FRAMEWORKS: Mapping[str, Framework] = {each.name: each for each in _ALL}
+"""Every layout by the name that `convert_weights` takes."""
+
+
+def framework(name: str) -> Framework:
+    """Raises `UnsupportedError` listing the names where there is none of this."""
+    if name not in FRAMEWORKS:
+        raise UnsupportedError(f"layout {name!r}: expected one of {', '.join(FRAMEWORKS)}")
+    return FRAMEWORKS[name]
+
+
+def table() -> str:
+    """The layouts as a table in Markdown, made from what the functions use."""
+    lines = [
+        "| layout | matrices | biases | LSTM | GRU, reset before | GRU, reset behind | signs |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|")
+    for each in _ALL:
+        orders = [each.gates.get(cell, "no") for cell in (Cell.LSTM, Cell.GRU, Cell.LBR_GRU)]
+        lines.append(
+            " | ".join(("| `" + each.name + "`", each.matrices, each.biases, *orders, each.signs))
+            + " |"
+        )
+    return "\n".join(lines) + "\n"

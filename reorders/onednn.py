@@ -1,0 +1,115 @@
+"""oneDNN's own layouts of weights <-> the pivot, which is the first of them.
+
+``ldigo`` (L, D, I, G, O) is the canonical one, ``ldgoi`` (L, D, G, O, I) its transposition; see
+oneDNN's documentation of memory format tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.errors import ShapeError
+from onernn.core.spec import Activation, Cell, Direction
+from onernn.core.weights import RnnWeights
+from onernn.reorders.layers import (
+    Arrays,
+    Framework,
+    Layer,
+    check_all_read,
+    layer_of,
+    need,
+)
+
+GATES = {cell: " ".join(cell.gates) for cell in Cell}
+_NAMES = ("weights_layer", "weights_iter", "bias", "weights_peephole", "weights_projection")
+
+
+def ldgoi(ldigo: Array) -> Array:
+    """(L, D, I, G, O) -> (L, D, G, O, I)."""
+    return np.ascontiguousarray(ldigo.transpose(0, 1, 3, 4, 2))
+
+
+def ldgoi_back(transposed: Array) -> Array:
+    """(L, D, G, O, I) -> (L, D, I, G, O)."""
+    return np.ascontiguousarray(transposed.transpose(0, 1, 4, 2, 3))
+
+
+def _reader(back: Callable[[Array], Array]) -> Callable[..., Layer]:
+    def read(
+        arrays: Arrays,
+        *,
+        cell: Cell | str,
+        direction: Direction | None = None,
+        activations: tuple[Activation, ...] | None = None,
+    ) -> Layer:
+        """A layer from weights_layer, weights_iter, bias ldgo, weights_peephole ldgo and
+        weights_projection ldio; those of stacks whose layers differ in their inputs stand under
+        0/, 1/, ... with L = 1.
+
+        ``cell`` is a `Cell` or its value, "lbr_gru": shapes do not tell it. Raises `ShapeError`.
+        """
+        count = len({name.split("/")[0] for name in arrays if "/" in name})
+        prefixes = [f"{k}/" for k in range(count)] or [""]
+        check_all_read(arrays, {prefix + name for prefix in prefixes for name in _NAMES})
+        parts = []
+        for prefix in prefixes:
+            matrices = [need(arrays, prefix + name) for name in _NAMES[:2]]
+            if any(each.ndim != 5 for each in matrices):
+                raise ShapeError(f"{prefix}weights: expected 5 axes, got {matrices[0].shape}")
+            rest = [arrays.get(prefix + name) for name in _NAMES[2:]]
+            weights = RnnWeights(*map(back, matrices), *rest)
+            depth, sides = weights.iter.shape[:2]
+            parts += [[weights.part(k, d) for d in range(sides)] for k in range(depth)]
+        return layer_of(Cell(cell), parts, direction, activations)
+
+    return read
+
+
+def _writer(framework: str, form: Callable[[Array], Array]) -> Callable[[Layer], dict[str, Array]]:
+    def write(layer: Layer) -> dict[str, Array]:
+        """The arrays by oneDNN's names of arguments. Raises `UnsupportedError`."""
+        FRAMEWORKS[framework].check(layer)
+        groups = [list(layer.weights)]
+        if len({w.layer.shape for w in layer.weights if w.layer is not None}) > 1:
+            groups = [[weights] for weights in layer.weights]
+        out = {}
+        for k, group in enumerate(groups):
+            prefix = f"{k}/" if len(groups) > 1 else ""
+            fields = ("layer", "iter", "bias", "peephole", "projection")
+            for name, field in zip(_NAMES, fields, strict=True):
+                arrays = [getattr(weights, field) for weights in group]
+                if any(array is None for array in arrays):
+                    if not all(array is None for array in arrays):
+                        raise ShapeError(f"only some layers have {name}")
+                    continue
+                whole = np.concatenate(arrays)
+                out[prefix + name] = form(whole) if whole.ndim == 5 else whole
+        return out
+
+    return write
+
+
+def _framework(
+    name: str, shape: str, form: Callable[..., Array], back: Callable[..., Array]
+) -> Framework:
+    return Framework(
+        name,
+        name.replace("onednn", "oneDNN", 1).replace("-", " "),
+        shape,
+        "bias (L, D, G', O)",
+        GATES,
+        _reader(back),
+        _writer(name, form),
+        directions=("left2right", "right2left", "bidirectional_concat", "bidirectional_sum"),
+        projection=True,
+        peephole=True,
+    )
+
+
+FRAMEWORKS = {
+    "onednn": _framework("onednn", "ldigo (L, D, I, G, O), ldio", np.array, np.array),
+    "onednn-ldgoi": _framework("onednn-ldgoi", "ldgoi (L, D, G, O, I), ldio", ldgoi, ldgoi_back),
+}

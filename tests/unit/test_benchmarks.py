@@ -1,0 +1,231 @@
+"""The harness of benchmarks/ in its short form. Nothing here depends on how long anything takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+HEAD = """
+from benchmarks.tasks import LeftOut, Numbers, Prepared, Takes
+import numpy as np
+
+PACKAGES = ("numpy",)
+MODES = {"": Takes("ragged dense")}
+
+def versions():
+    return {}
+
+def prepare(task, mode):
+    shape = sum(task.lengths), task.hidden_size * task.directions
+"""
+CONTENDERS = {
+    "zeros": "    return Prepared(lambda: np.zeros(shape), lambda y: y)\n",
+    "narrow": "    return Prepared(lambda: np.zeros((shape[0], 1)), lambda y: y)\n",
+    "dying": "    import os; os.abort()\n",
+    "raising": "    raise TypeError('no such operator')\n",
+    "declining": "    raise LeftOut('only on Sundays')\n",
+    "chatty": "    print('{}'); raise LeftOut('after a word on stdout')\n",
+}
+ABSENT = HEAD.replace('"numpy"', '"no_such_package"')
+SILENT = HEAD + "    import time; time.sleep(600)\n"
+BROKEN = HEAD + "    pass\n\ndef versions():\n    raise ImportError('libfoo.so.1 not found')\n"
+
+
+def call(repo: Path, *options: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.run", *map(str, options)]
+    return subprocess.run(command, cwd=repo, capture_output=True, text=True, check=False)
+
+
+def run(
+    repo: Path, out: Path, *contenders: str | Path, more: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    listed = ",".join(map(str, contenders))
+    short = ("--workloads", "smoke", "--turns", "3", "--turn", "0.01")
+    return call(repo, "--out", out, "--contenders", listed, *short, *more)
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    file = folder / f"{name}.py"
+    file.write_text(text)
+    return file
+
+
+@pytest.fixture(scope="module")
+def results(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Ours and onnxruntime, among contenders that go wrong in every way."""
+    folder = tmp_path_factory.mktemp("bench")
+    files = [written(folder, name, HEAD + body) for name, body in CONTENDERS.items()]
+    files += [written(folder, "absent", ABSENT), written(folder, "broken", BROKEN)]
+    out = folder / "made" / "results.json"
+    done = run(repo, out, "onernn", "onnxruntime", *files)
+    assert done.returncode == 0, done.stderr
+    return json.loads(out.read_text()) | {"table": out.with_suffix(".md").read_text()}
+
+
+def contenders(results: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """What each row tells of a contender."""
+    return [c for row in results["rows"] for c in row["contenders"] if c["name"] == name]
+
+
+def test_ours_and_onnxruntime_are_checked_and_measured(results: dict[str, Any]) -> None:
+    assert [row["row"] for row in results["rows"]] == ["LBR_GRU 8->16 bidirectional", "LSTM 8->16"]
+    for name in ("onernn", "onnxruntime"):
+        for told in contenders(results, name):
+            assert 0 < told["max_abs"] < 2e-5
+            assert 0 < told["min"] <= told["median"]
+            assert told["calls"] >= len(told["turns"]) == 3
+            assert told["median"] == pytest.approx(median(told["turns"]), rel=1e-3)
+
+
+def test_ratios_are_those_of_the_times(results: dict[str, Any]) -> None:
+    for row in results["rows"]:
+        ours, peer = (
+            next(c for c in row["contenders"] if c["name"] == name)
+            for name in ("onernn", "onnxruntime")
+        )
+        assert row["best peer"] == "onnxruntime"
+        for kind in ("median", "min"):
+            assert row["faster"][kind] == pytest.approx(peer[kind] / ours[kind])
+        assert row["roof"] > 0
+        assert row["of roof"] == pytest.approx(row["roof"] / ours["median"])
+
+
+def test_what_the_times_depend_on_is_told(results: dict[str, Any]) -> None:
+    assert {"onernn", "oneDNN", "isa", "onnxruntime"} <= set(results["versions"])
+    assert results["cpu"] and len(results["load before"]) == len(results["load after"]) == 3
+    assert all(row["threads"] == 1 and row["dtype"] == "f32" for row in results["rows"])
+
+
+@pytest.mark.parametrize(
+    "name, kind, reason",
+    [
+        ("zeros", "rejected", "apart"),
+        ("narrow", "rejected", "shape: expected"),
+        ("dying", "failed", "process ended: SIGABRT"),
+        ("raising", "failed", "TypeError: no such operator"),
+        ("declining", "left out", "only on Sundays"),
+        ("chatty", "left out", "after a word on stdout"),
+    ],
+)
+def test_whoever_is_wrong_or_fails_is_named_and_not_measured(
+    results: dict[str, Any], name: str, kind: str, reason: str
+) -> None:
+    told = contenders(results, name)
+    assert len(told) == 2
+    for each in told:
+        assert reason in each[kind]
+        assert "median" not in each
+    assert f"- {name} {kind}: " in results["table"]
+
+
+@pytest.mark.parametrize(
+    "name, reason",
+    [("absent", "not installed: no_such_package"), ("broken", "libfoo.so.1 not found")],
+)
+def test_a_peer_that_is_not_there_is_named_and_left_out(
+    results: dict[str, Any], name: str, reason: str
+) -> None:
+    assert reason in results["left out"][name]
+    assert not contenders(results, name)
+    assert f"- left out: {name}, " in results["table"]
+
+
+def test_whoever_does_not_answer_is_given_up(repo: Path, tmp_path: Path) -> None:
+    silent = written(tmp_path, "silent", SILENT)
+    more = ("--only", "lstm", "--patience", "5")
+    done = run(repo, tmp_path / "results.json", silent, more=more)
+    assert done.returncode == 0
+    assert "no answer in 5 seconds" in done.stdout
+
+
+def test_if_ours_is_wrong_the_run_fails(repo: Path, tmp_path: Path) -> None:
+    ours = written(tmp_path, "onernn", HEAD + CONTENDERS["zeros"])
+    done = run(repo, tmp_path / "results.json", ours)
+    assert done.returncode == 1
+    assert "onernn rejected: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (["--workloads", "ragged,racked"], "--workloads: expected some of smoke, ragged"),
+        (["--dtypes", "f64"], "--dtypes: expected some of f32, bf16, u8, got 'f64'"),
+        (["--contenders", "onernn,tensorflow"], "got 'tensorflow'"),
+        (["--threads", "0"], "--threads: expected numbers of at least 1"),
+        (["--only", "no such row"], "leave no row"),
+    ],
+)
+def test_wrong_options_are_one_message(
+    repo: Path, tmp_path: Path, wrong: list[str], message: str
+) -> None:
+    done = call(repo, "--out", tmp_path / "results.json", *wrong)
+    assert done.returncode == 2
+    assert message in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+class TestWithoutProcesses:
+    """The parts that need no contender."""
+
+    @pytest.fixture
+    def module(self, repo: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+        monkeypatch.syspath_prepend(str(repo))
+
+        def imported(name: str) -> ModuleType:
+            return import_module(f"benchmarks.{name}")
+
+        return imported
+
+    def test_every_workload_gives_tasks(self, module: Any) -> None:
+        w, t = module("workloads"), module("tasks")
+        for workload in w.workloads().values():
+            assert set(workload.get("dtypes", [])) <= set(t.DTYPES)
+            for task in w.tasks(workload):
+                assert task.kind in t.KINDS and task.cell in t.GATES
+                assert t.Task.from_json(json.loads(json.dumps(task.to_json()))) == task
+
+    def test_the_ragged_workload_is_the_one_that_peers_were_measured_with(
+        self, module: Any
+    ) -> None:
+        w = module("workloads")
+        for task in w.tasks(w.workloads()["ragged"]):
+            assert (task.batch, sum(task.lengths), task.time) == (64, 1028, 63)
+
+    @pytest.mark.parametrize("kind, forwards", [("ragged", 1), ("training", 3)])
+    def test_the_roof_of_a_steady_machine_is_its_work_without_padding(
+        self, module: Any, kind: str, forwards: int
+    ) -> None:
+        """At one second an operation the roof counts operations, sentence by sentence."""
+        task = module("tasks").Task(kind, "lstm", 3, 5, (4, 1, 7), 2, 2)
+        operations = 0
+        for length in task.lengths:
+            for inputs in (3, 10):  # 2 layers, 2 directions of 4 gates
+                operations += 2 * 2 * 4 * 5 * (inputs + 5) * length
+        of = lambda dtype, threads, m, k, n: 2.0 * m * k * n  # noqa: E731
+        assert module("roof").roof(task, of) == pytest.approx(forwards * operations)
+        assert task.flops == forwards * operations
+
+    def test_two_threads_may_run_two_directions_at_once(self, module: Any) -> None:
+        task = module("tasks").Task("dense", "gru", 1, 64, (9,), 1, 2, threads=2)
+        # Nothing is faster with two threads inside a product; input products take no time.
+        of = lambda dtype, threads, m, k, n: 1.0 if k == 64 else 1e-30  # noqa: E731
+        assert module("roof").roof(task, of) == pytest.approx(9)
+
+    def test_padding_goes_and_comes_back(self, module: Any, tmp_path: Path) -> None:
+        t = module("tasks")
+        words = np.arange(12, dtype=np.float32).reshape(6, 2)
+        np.savez(tmp_path / "task.npz", words=words)
+        task = t.Task("ragged", "gru", 2, 3, (1, 3, 2), file=str(tmp_path / "task.npz"))
+        numbers = t.Numbers(task)
+        assert numbers.padded[:, 0].tolist() == [[0, 1], [0, 0], [0, 0]]
+        assert numbers.padded[:, 2].tolist() == [[8, 9], [10, 11], [0, 0]]
+        assert numbers.unpadded(numbers.padded).tolist() == words.tolist()
+        assert task.running.tolist() == [3, 2, 1]

@@ -1,0 +1,221 @@
+"""The doctor: tells the machine, examines every combination, and sees a wrong number."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onernn import UnsupportedError
+from onernn.backend import open_backend
+from onernn.backend.onednn.library import VARIABLE, load_library
+from onernn.verification import support
+from onernn.verification.doctor import (
+    DTYPES,
+    MODES,
+    REFUSED,
+    SLOWER,
+    WORKS,
+    WRONG,
+    Combination,
+    Examination,
+    examine,
+    examined,
+)
+from onernn.verification.trials import DIRECTIONS, KINDS
+
+
+@pytest.fixture(scope="module")
+def here() -> Examination:
+    return examine(threads=1)
+
+
+def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", dedent(code), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+
+
+# One cell, so that the command line is quick.
+COMMAND = """
+from onernn import cli
+from onernn.verification import doctor, support
+doctor.KINDS = support.KINDS = {"GRU": doctor.KINDS["GRU"]}
+"""
+
+
+def test_every_combination_is_examined_and_none_is_wrong(here: Examination) -> None:
+    assert len(here.findings) == len(KINDS) * len(DIRECTIONS) * len(DTYPES) * len(MODES)
+    assert [f for f in here.findings if f.verdict == WRONG] == [] and here.passed
+    assert all(f.kernel and np.isfinite(f.max_error) for f in here.findings if f.verdict != REFUSED)
+    assert all(f.reason for f in here.findings if f.verdict != WORKS)
+
+
+def test_the_machine_is_told(here: Examination) -> None:
+    library = load_library()
+    assert (here.isa, here.version) == (library.effective_isa, library.version)
+    assert here.path == str(library.path) and here.threads == 1
+
+
+def test_float32_works_on_onednn_for_every_cell_and_direction(here: Examination) -> None:
+    inference = [f for f in here.findings if f.combination[2:] == ("f32", "inference")]
+    assert {f.verdict for f in inference} == {WORKS}
+    assert all("oneDNN" in f.kernel for f in inference)
+
+
+class Distorted:
+    """A backend whose layers are wrong somewhere."""
+
+    def __init__(self, distort: Any) -> None:
+        self._distort = distort
+
+    def prepare(self, spec: Any, weights: Any, *, dtype: str = "f32", strict: bool = False) -> Any:
+        layer = open_backend("onednn", threads=1).prepare(spec, weights, dtype=dtype)
+        run = layer.run
+        layer.run = lambda *arguments: self._distort(*run(*arguments))  # type: ignore[method-assign]
+        return layer
+
+
+def in_y(y: Any, state: Any) -> Any:
+    words = getattr(y, "data", y).copy()
+    words.reshape(-1)[-1] += 1e-3
+    return (y.with_data(words) if hasattr(y, "offsets") else words), state
+
+
+def in_the_state(y: Any, state: Any) -> Any:
+    return y, tuple(s + np.float32(1e-3) for s in state)
+
+
+def not_a_number(y: Any, state: Any) -> Any:
+    words = getattr(y, "data", y).copy()
+    words.reshape(-1)[0] = np.nan
+    return (y.with_data(words) if hasattr(y, "offsets") else words), state
+
+
+@pytest.mark.parametrize("distort", [in_y, in_the_state, not_a_number])
+def test_a_wrong_number_is_seen(distort: Any) -> None:
+    combination = Combination("GRU", "bidirectional_concat", "f32", "inference")
+    assert examined(open_backend("onednn"), combination).verdict == WORKS
+    finding = examined(Distorted(distort), combination)
+    assert finding.verdict == WRONG and finding.reason
+
+
+def test_a_wrong_gradient_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    combination = Combination("GRU", "left2right", "f32", "training")
+    backend = open_backend("onednn")
+    assert examined(backend, combination).verdict == WORKS
+    from onernn.backend.onednn.layer import OneDnnLayer
+
+    true = OneDnnLayer.backward
+
+    def backward(self: Any, *arguments: Any) -> Any:
+        gradients = true(self, *arguments)
+        return replace(gradients, state=tuple(-s for s in gradients.state))
+
+    monkeypatch.setattr(OneDnnLayer, "backward", backward)
+    finding = examined(backend, combination)
+    assert finding.verdict == WRONG and finding.reason.startswith("dstate0")
+
+
+def test_a_refusal_is_told_with_its_reason() -> None:
+    class Refusing:
+        def prepare(self, *_: Any, **__: Any) -> Any:
+            raise UnsupportedError("because")
+
+    finding = examined(Refusing(), Combination("GRU", "left2right", "f32", "inference"))  # type: ignore[arg-type]
+    assert (finding.verdict, finding.reason) == (REFUSED, "because")
+
+
+def test_what_runs_on_numpy_is_told_as_slower(here: Examination) -> None:
+    by = {f.combination: f for f in here.findings}
+    finding = by[Combination("AUGRU", "left2right", "u8", "inference")]
+    assert finding.verdict == SLOWER and "no u8 AUGRU" in finding.reason
+    assert finding.kernel == "NumPy reference" and finding.max_error < 1e-5
+
+
+class TestCommand:
+    def test_json_holds_everything(self) -> None:
+        done = run(f"{COMMAND}cli.main()", "doctor", "--json", "--threads", "1")
+        report = json.loads(done.stdout)
+        assert done.returncode == 0 and report["status"] == "pass" and report["cause"] is None
+        assert report["version"] == load_library().version and report["other_copies"] == []
+        assert len(report["findings"]) == len(DIRECTIONS) * len(DTYPES) * len(MODES)
+        assert set(report["findings"][0]) == {
+            *("cell", "direction", "dtype", "mode"),
+            *("verdict", "kernel", "max_error", "reason"),
+        }
+
+    def test_without_the_library_it_exits_with_2(self) -> None:
+        done = run(f"{COMMAND}cli.main()", "doctor", "--json", **{VARIABLE: "/nowhere.so"})
+        assert done.returncode == 2 and "no such file" in done.stderr
+        assert json.loads(done.stdout)["status"] == "error"
+
+    def test_it_exits_with_1_on_a_wrong_number(self) -> None:
+        intolerant = "doctor.TOLERANCES = dict.fromkeys(doctor.DTYPES, doctor.Tolerance(0, 0))"
+        done = run(f"{COMMAND}{intolerant}\ncli.main()", "doctor", "--threads", "1")
+        assert done.returncode == 1, done.stderr
+        assert "WRONG" in done.stdout and "apart, 0 allowed" in done.stdout
+
+
+@pytest.mark.parametrize("cap", ["AVX2", "AVX512_CORE"])
+def test_u8_is_refused_where_sums_of_its_products_saturate(cap: str) -> None:
+    """Without VNNI u8*s8 products are added in pairs of 16 bits: errors of 0.05 to 0.4."""
+    code = """
+    from onernn.backend import open_backend
+    from onernn.backend.onednn.library import Library, load_library
+    from onernn.verification.doctor import Combination, examined
+
+    def told():
+        asked = Combination("GRU", "left2right", "u8", "inference")
+        found = examined(open_backend(threads=1), asked)
+        return f"{found.verdict}: {found.reason}"
+
+    print(load_library().effective_isa)
+    print(told())
+    Library.sums_u8_exactly = True  # the routing removed
+    print(told())
+    """
+    done = run(code, ONEDNN_MAX_CPU_ISA=cap)
+    assert done.returncode == 0, done.stderr
+    isa, routed, unrouted = done.stdout.splitlines()
+    if isa != cap.lower():
+        pytest.skip(f"this CPU has no {cap}")
+    assert routed.startswith("slower path: u8 needs AVX-512 VNNI, this is")
+    assert unrouted.startswith("WRONG")
+
+
+NUMBER = re.compile(r"\de-\d\d")
+ANYWHERE = [0, 1, 2, 6]  # the columns that no machine changes: cell, direction, f32
+
+
+def verdicts(table: list[str], columns: list[int] | None = None) -> list[list[str]]:
+    """The entries of each row without their numbers."""
+    rows = [NUMBER.sub("#", row).strip("| ").split(" | ") for row in table[2:]]
+    return rows if columns is None else [[row[c] for c in columns] for row in rows]
+
+
+class TestReadme:
+    """The table in the README is what `onernn doctor --markdown` prints."""
+
+    def test_it_says_what_runs_here(self, repo: Path, here: Examination) -> None:
+        start, end = "<!-- onernn doctor --markdown -->", "<!-- end of it -->"
+        text = (repo / "README.md").read_text()
+        assert text.count(start) == text.count(end) == 1
+        table = text.split(start)[1].split(end)[0].strip().splitlines()
+        made = support.markdown(here).splitlines()
+        columns = None if table[0] == made[0] else ANYWHERE
+        assert verdicts(table, columns) == verdicts(made, columns)
+
+    def test_another_verdict_would_be_seen(self, here: Examination) -> None:
+        made = support.markdown(here).splitlines()
+        other = [line.replace("(", "").replace(")", "") for line in made]
+        assert verdicts(other) != verdicts(made)
+        assert [row[0] for row in verdicts(made, ANYWHERE)[2::4]] == list(KINDS)

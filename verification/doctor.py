@@ -1,0 +1,157 @@
+"""The machine, the library, and every supported combination against the float64 reference."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from onernn.backend import Backend, open_backend
+from onernn.backend.onednn.library import load_library, other_copies
+from onernn.core.errors import UnsupportedError
+from onernn.core.spec import Direction
+from onernn.verification.comparing import TOLERANCES, Tolerance, compare
+from onernn.verification.trials import (
+    DIRECTIONS,
+    EVEN,
+    KINDS,
+    LARGE,
+    ODD,
+    Outputs,
+    Shape,
+    Trial,
+    trial,
+)
+
+DTYPES = ("f32", "bf16", "f16", "u8")
+MODES = ("inference", "training")
+WORKS, SLOWER, REFUSED, WRONG = "works", "slower path", "refused", "WRONG"
+
+
+class Combination(NamedTuple):
+    """What a finding is about; the cell by its name in `KINDS`."""
+
+    cell: str
+    direction: Direction
+    dtype: str
+    mode: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A combination's verdict: works, slower path (NumPy), refused or WRONG.
+
+    ``max_error`` is the largest difference from the float64 reference, of gradients in units of
+    the largest of their array, NaN where nothing ran. ``reason``: why slower, refused or wrong.
+    """
+
+    combination: Combination
+    verdict: str
+    kernel: str = ""
+    max_error: float = math.nan
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Examination:
+    """The machine as oneDNN sees it, and a finding for each combination."""
+
+    isa: str
+    version: str
+    path: str
+    threads: int
+    other_copies: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(finding.verdict != WRONG for finding in self.findings)
+
+    def to_json(self) -> str:
+        """``{"status", "isa", ..., "findings": [{"cell", "direction", ..., "verdict", ...}]}``."""
+        machine = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "findings"}
+        findings = [
+            finding.combination._asdict()
+            | {
+                "verdict": finding.verdict,
+                "kernel": finding.kernel,
+                "max_error": finding.max_error if math.isfinite(finding.max_error) else None,
+                "reason": finding.reason,
+            }
+            for finding in self.findings
+        ]
+        status = "pass" if self.passed else "fail"
+        return json.dumps({"status": status, **machine, "findings": findings, "cause": None})
+
+
+def examine(
+    threads: int | None = None,
+    watch: Callable[[Sequence[Combination]], Iterable[Combination]] = iter,
+) -> Examination:
+    """Runs every cell, direction, data type and mode on this machine against the reference.
+
+    ``watch`` may show the progress of what it iterates over. Raises `LibraryError` where libdnnl
+    is missing.
+    """
+    library = load_library()
+    backend = open_backend("onednn", threads=threads)
+    every = itertools.product(KINDS, DIRECTIONS, MODES, DTYPES)
+    wanted = [Combination(cell, way, dtype, mode) for cell, way, mode, dtype in every]
+    findings = tuple(examined(backend, combination) for combination in watch(wanted))
+    return Examination(
+        library.effective_isa,
+        library.version,
+        str(library.path),
+        threads or library.max_threads,
+        tuple(map(str, other_copies())),
+        findings,
+    )
+
+
+def examined(backend: Backend, combination: Combination) -> Finding:
+    """The verdict on one combination, over batches odd and even, ragged and dense."""
+    cell, direction, dtype, mode = combination
+    shapes = [ODD, EVEN]
+    if direction == "left2right" and mode == "inference" and cell in ("LSTM", "GRU", "LBR GRU"):
+        shapes.append(LARGE)
+    kernels, worst, why = [], 0.0, ""
+    for shape in shapes:
+        case, expected = _expected(cell, direction, mode, shape)
+        try:
+            layer = backend.prepare(case.spec, case.weights, dtype=dtype)
+            if mode == "inference":
+                got, kernel, reason = case.outputs(layer), layer.kernel, layer.why
+            else:
+                got, kernel, reason = case.gradients(layer)
+        except UnsupportedError as error:
+            return Finding(combination, REFUSED, reason=str(error))
+        kernels.append(kernel)
+        why, tolerance = why or reason, _tolerance(layer.dtype, direction)
+        for name, want in expected.items():
+            verdict = compare(name, got[name], want, tolerance)
+            apart = verdict.max_rel if name.startswith("d") else verdict.max_abs
+            if not verdict.passed:
+                wrong = f"{name}: {verdict.reason} ({shape})"
+                return Finding(combination, WRONG, kernel, apart, wrong)
+            worst = max(worst, apart)
+    named = ", ".join(dict.fromkeys(kernels))
+    return Finding(combination, SLOWER if why else WORKS, named, worst, why)
+
+
+def _tolerance(dtype: str, direction: Direction) -> Tolerance:
+    """That of the data type; a u8 sum of two directions has the steps of both."""
+    found = TOLERANCES[dtype]
+    both = dtype == "u8" and direction == "bidirectional_sum"
+    return replace(found, atol=2 * found.atol) if both else found
+
+
+@lru_cache(maxsize=8)
+def _expected(cell: str, direction: Direction, mode: str, shape: Shape) -> tuple[Trial, Outputs]:
+    """A trial and what the reference makes of it; the data types share it."""
+    case = trial(cell, direction, shape, training=mode == "training")
+    layer = open_backend("reference").prepare(case.spec, case.weights, dtype="f64")
+    return case, case.outputs(layer) if mode == "inference" else case.gradients(layer)[0]

@@ -1,0 +1,144 @@
+"""Layers and batches on which kernels are examined: small, reproducible, contractive."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, get_args
+
+import numpy as np
+
+from onernn.backend import PreparedLayer, State
+from onernn.core.arrays import Array
+from onernn.core.ragged import Ragged, data_of
+from onernn.core.spec import Cell, Direction, RnnSpec
+from onernn.core.weights import RnnWeights
+
+KINDS: dict[str, tuple[Cell, tuple[str, ...]]] = {
+    "RNN tanh": (Cell.RNN_TANH, ()),
+    "RNN relu": (Cell.RNN_RELU, ()),
+    "RNN sigmoid": (Cell.RNN_SIGMOID, ()),
+    "LSTM": (Cell.LSTM, ()),
+    "LSTM peephole": (Cell.LSTM, ("peephole",)),
+    "LSTM projection": (Cell.LSTM, ("projection",)),
+    "LSTM peephole projection": (Cell.LSTM, ("peephole", "projection")),
+    "GRU": (Cell.GRU, ()),
+    "LBR GRU": (Cell.LBR_GRU, ()),
+    "AUGRU": (Cell.AUGRU, ()),
+    "LBR AUGRU": (Cell.LBR_AUGRU, ()),
+}
+"""The cells by name; an LSTM with and without its extras counts as several."""
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+
+Outputs = dict[str, Array]
+
+
+class Shape(NamedTuple):
+    """Of a layer, and of a batch: dense where all sentences are equally long."""
+
+    input_size: int
+    hidden_size: int
+    layers: int
+    lengths: tuple[int, ...]
+
+
+ODD = Shape(7, 5, 1, (4, 0, 1, 7, 4))
+EVEN = Shape(16, 32, 2, (6, 6, 6, 6))
+LARGE = Shape(32, 512, 1, (5, 3, 3, 1))  # large weights may run another way
+
+
+class Trial(NamedTuple):
+    """A layer and what it is given, all in [-1, 1]."""
+
+    spec: RnnSpec
+    weights: list[RnnWeights]
+    x: Ragged | Array
+    state: State
+    attention: Ragged | Array | None
+
+    def outputs(self, layer: PreparedLayer) -> Outputs:
+        """What a run gives, by name."""
+        y, final = layer.run(self.x, self.state, self.attention)
+        return {"y": data_of(y), **_numbered("state", final)}
+
+    def gradients(self, layer: PreparedLayer) -> tuple[Outputs, str, str]:
+        """What a run and its backward give, by name; the kernel and why none faster."""
+        y, final, tape = layer.run_training(self.x, self.state, self.attention)
+        rng = np.random.default_rng(2)
+        dy = _uniform(rng, data_of(y).shape)
+        grads = layer.backward(
+            tape,
+            y.with_data(dy) if isinstance(y, Ragged) else dy,
+            tuple(_uniform(rng, s.shape) for s in final),
+        )
+        out = {"y": data_of(y), **_numbered("state", final), **_numbered("dstate", grads.state)}
+        out["dx"] = data_of(grads.x)
+        if grads.attention is not None:
+            out["dattention"] = data_of(grads.attention)
+        for name in ("layer", "iter", "bias", "peephole", "projection"):
+            arrays = [getattr(weights, name) for weights in grads.layers]
+            out |= _numbered(f"d{name}", [a for a in arrays if a is not None])
+        return out, tape.kernel, tape.why
+
+
+def _numbered(name: str, arrays: State | list[Array]) -> Outputs:
+    return {f"{name}{k}": array for k, array in enumerate(arrays)}
+
+
+def _uniform(rng: np.random.Generator, shape: tuple[int, ...], bound: float = 1.0) -> Array:
+    return rng.uniform(-bound, bound, shape).astype(np.float32)
+
+
+def trial(cell: str, direction: Direction, shape: Shape, *, training: bool = False) -> Trial:
+    """The trial of a cell by its name in `KINDS`; the same at every call."""
+    kind, extras = KINDS[cell]
+    units = shape.hidden_size
+    spec = RnnSpec(
+        kind,
+        shape.input_size,
+        units,
+        layers=shape.layers,
+        direction=direction,
+        peephole="peephole" in extras,
+        projection_size=units // 2 if "projection" in extras else None,
+    )
+    rng = np.random.default_rng(0)
+    # The derivative of relu jumps at 0, and a rounding error would choose its side: where
+    # gradients are compared every unit is clearly on or clearly off.
+    decided = training and kind is Cell.RNN_RELU
+    bound = (0.25 if decided else 1.0) / math.sqrt(units)
+
+    def uniform(*sizes: int) -> Array:
+        return _uniform(rng, (1, spec.directions, *sizes), bound)
+
+    weights, width = [], shape.input_size
+    for _ in range(shape.layers):
+        layer = uniform(width, spec.gates, units)
+        iteration = uniform(spec.recurrent_size, spec.gates, units)
+        bias = uniform(kind.bias_rows, units)
+        if decided:
+            bias += np.where(np.arange(units) % 2, 2, -2).astype(np.float32)
+        peephole = uniform(3, units) if spec.peephole else None
+        projection = uniform(units, spec.recurrent_size) if spec.projection_size else None
+        weights.append(RnnWeights(layer, iteration, bias, peephole, projection))
+        width = spec.output_size
+
+    lengths = shape.lengths
+    stack = (spec.layers, spec.directions, len(lengths))
+    widths = {"h": spec.recurrent_size, "c": units}
+    state = tuple(_uniform(rng, (*stack, widths[s])) for s in kind.states)
+    attention = None
+    if kind.has_attention:
+        attention = _batch(np.abs(_uniform(rng, (sum(lengths), 1))), lengths)
+    return Trial(
+        spec,
+        weights,
+        _batch(_uniform(rng, (sum(lengths), shape.input_size)), lengths),
+        state,
+        attention,
+    )
+
+
+def _batch(words: Array, lengths: tuple[int, ...]) -> Ragged | Array:
+    if len(set(lengths)) == 1:
+        return words.reshape(lengths[0], len(lengths), -1)
+    return Ragged.from_lengths(words, lengths)
