@@ -1,4 +1,4 @@
-"""Cuts a sorted packed batch into dense pieces that primitives run."""
+"""Cuts batches: into shares, a thread each, and a share's steps into dense pieces."""
 
 from __future__ import annotations
 
@@ -7,10 +7,51 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onernn.core.ragged import Packing
+from onernn.core.arrays import Array
+from onernn.core.ragged import Packing, Ragged
 
 LONGEST = 8
 """Most steps of one segment: lengths are powers of two up to it, which bounds the shapes."""
+
+
+LARGE = 512
+"""H from which on OpenMP splits the kernels of a small batch (design/0013)."""
+
+LEAST_SHARE = 8
+"""Fewest sentences of a share: with fewer, products cost as much for half of them."""
+
+
+class Share(NamedTuple):
+    """Some of a batch's sentences: where their words and they stand, and their packing."""
+
+    rows: Array | slice
+    sentences: Array | slice
+    packing: Packing
+
+
+def shares(x: Ragged | Array, count: int) -> list[Share]:
+    """The batch, dealt out sentence by sentence to ``count`` threads; whole where it is small.
+
+    Words of a dense batch (T, N, I) are counted row by row, as they lie in memory.
+    """
+    if isinstance(x, Ragged):
+        few = len(x.packing.last) < LEAST_SHARE * count
+        parts = (x.packing,) if few or count == 1 else x.packing.parts(count)
+        return [Share(part.rows, part.order, part) for part in parts]
+    time, batch = x.shape[:2]
+    if count == 1 or batch < LEAST_SHARE * count:
+        return [Share(slice(None), slice(None), Packing.rectangle(time, batch))]
+    steps = np.arange(time)[:, None] * batch
+    dealt = [np.arange(first, batch, count) for first in range(count)]
+    return [
+        Share((steps + some).reshape(-1), some, Packing.rectangle(time, len(some)))
+        for some in dealt
+    ]
+
+
+def taken(words: Array, rows: Array | slice) -> Array:
+    """``words[rows]``; np.take is more than twice as fast as indexing."""
+    return words[rows] if isinstance(rows, slice) else np.take(words, rows, axis=0)
 
 
 class Segment(NamedTuple):

@@ -7,19 +7,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from functools import partial
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from onernn.backend.checks import State, checked_input, checked_state
-from onernn.backend.gradients import Gradients, Tape, checked_gradient
+from onernn.backend.gradients import Gradients, Tape, TapeError, checked_gradient
+from onernn.backend.schedule import Share, shares, taken
 from onernn.core.arrays import Array
 from onernn.core.ragged import Packing, Ragged, data_of
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
-
-LEAST_SHARE = 8
-"""Fewest sentences of a share: with fewer, products cost as much for half of them."""
 
 
 class TrainingDirection(Protocol):
@@ -59,14 +57,6 @@ class Schedule:
         return [task() for task in tasks]
 
 
-class _Share(NamedTuple):
-    """Some of a batch's sentences: where their words and they stand, and their packing."""
-
-    rows: Array | slice
-    sentences: Array | slice
-    packing: Packing
-
-
 class StackTraining:
     """Forward and backward of a layer or stack in ``dtype``; may be shared between threads."""
 
@@ -92,22 +82,24 @@ class StackTraining:
         y = np.empty((len(words), self._spec.output_size), self._dtype)
         final = tuple(np.empty_like(s) for s in initial)
 
-        def run_share(share: _Share) -> Any:
+        def run_share(share: Share) -> Any:
             begin = [s[:, :, share.sentences] for s in initial]
-            a = None if scale is None else _taken(scale, share.rows)
-            own = _taken(words, share.rows)
+            a = None if scale is None else _copied(scale, share.rows)
+            own = _copied(words, share.rows)
             y[share.rows], ends, kept = self._forward(own, share.packing, begin, a)
             _put(final, np.s_[:, :, share.sentences], ends)
             return kept
 
         with self._schedule.whole():
-            shares = self._shares(x)
-            kept = self._schedule.run_all([partial(run_share, share) for share in shares])
+            dealt = shares(x, self._schedule.shares)
+            kept = self._schedule.run_all([partial(run_share, share) for share in dealt])
         frame = _like(x, words[:, :0].copy())
         return _like(frame, y), final, Tape(self, self._kernel, self._why, frame, kept)
 
     def backward(self, tape: Tape, dy: Ragged | Array | None, dstate: State | None) -> Gradients:
         """See `PreparedLayer.backward`."""
+        if not isinstance(tape, Tape):
+            raise TapeError(f"tape: expected what run_training gave, got {type(tape).__name__}")
         tape.check_maker(self)
         frame, spec = tape.frame, self._spec
         given = checked_gradient(dy, frame, spec.output_size, self._dtype)
@@ -118,11 +110,11 @@ class StackTraining:
         dscale = np.empty((len(given), 1), self._dtype)
         dbegin = tuple(np.empty_like(s) for s in dend)
 
-        def run_share(share: _Share, needed: Any) -> list[dict[str, Array]]:
+        def run_share(share: Share, needed: Any) -> list[dict[str, Array]]:
             ends = [s[:, :, share.sentences] for s in dend]
             weights = [_zeros_like(w, self._dtype) for w in self._layers]
             dx[share.rows], begins, da = self._backward(
-                needed, _taken(given, share.rows), share.packing, ends, weights
+                needed, _copied(given, share.rows), share.packing, ends, weights
             )
             _put(dbegin, np.s_[:, :, share.sentences], begins)
             if da is not None:
@@ -130,7 +122,7 @@ class StackTraining:
             return weights
 
         with self._schedule.whole():
-            pairs = zip(self._shares(frame), kept, strict=True)
+            pairs = zip(shares(frame, self._schedule.shares), kept, strict=True)
             first, *others = self._schedule.run_all([partial(run_share, *pair) for pair in pairs])
         for weights in others:
             for total, more in zip(first, weights, strict=True):
@@ -199,25 +191,6 @@ class StackTraining:
                 dsides = self._split(dx) if layer else [dx]
         return dsides[0], dbegin, dscale
 
-    def _shares(self, x: Ragged | Array) -> list[_Share]:
-        count = self._schedule.shares
-        if isinstance(x, Ragged):
-            few = len(x.packing.last) < LEAST_SHARE * count
-            parts = (x.packing,) if few else x.packing.parts(count)
-            return [_Share(part.rows, part.order, part) for part in parts]
-        time, batch = x.shape[:2]
-        if batch < LEAST_SHARE * count:
-            return [_Share(slice(None), slice(None), Packing.rectangle(time, batch))]
-        dealt = [np.arange(first, batch, count) for first in range(count)]
-        return [
-            _Share(
-                (np.arange(time)[:, None] * batch + some).reshape(-1),
-                some,
-                Packing.rectangle(time, len(some)),
-            )
-            for some in dealt
-        ]
-
     def _apart(self, layer: int) -> bool:
         """Whether each direction of a layer reads only its own below."""
         return self._spec.stacking == "onednn" and 0 < layer < self._spec.layers
@@ -253,11 +226,9 @@ def _flat(x: Ragged | Array) -> Array:
     return data if data.ndim == 2 else data.reshape(data.shape[0] * data.shape[1], data.shape[2])
 
 
-def _taken(words: Array, rows: Array | slice) -> Array:
-    """A row-major copy."""
-    if isinstance(rows, slice):
-        return np.array(words[rows], order="C")
-    return np.take(words, rows, axis=0)
+def _copied(words: Array, rows: Array | slice) -> Array:
+    """A row-major copy: tapes do not follow what the caller does to x."""
+    return np.array(words[rows], order="C") if isinstance(rows, slice) else taken(words, rows)
 
 
 def _like(frame: Ragged | Array, words: Array) -> Ragged | Array:

@@ -5,7 +5,6 @@ python examples/train_lstm.py [--steps 300] [--dtype bf16]
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
@@ -22,7 +21,7 @@ Like a diamond in the sky.
 When the blazing sun is gone,
 When he nothing shines upon,
 Then you show your little light,
-Twinkle, twinkle, all the night.
+Till the sun is in the sky.
 """.splitlines(keepends=True)
 LETTERS = sorted(set("".join(RHYME)))
 UNITS = 96
@@ -73,26 +72,26 @@ def loss_and_gradients(
     return float(loss), gradients | {"out": y.data.T @ dscores, "out_bias": dscores.sum(axis=0)}
 
 
-def adam(parameters: Parameters, x: Ragged, following: np.ndarray, dtype: str) -> Iterator[tuple]:
-    """(loss, parameters) step after step. Kingma and Ba 2015, algorithm 1."""
-    rate, decay, square_decay, tiny = 0.01, 0.9, 0.999, 1e-8
-    mean = {name: np.zeros_like(p) for name, p in parameters.items()}
-    square = {name: np.zeros_like(p) for name, p in parameters.items()}
-    step = 0
-    while True:
-        loss, gradients = loss_and_gradients(parameters, x, following, dtype)
-        yield loss, parameters
-        step += 1
+class Adam:
+    """Kingma and Ba 2015, algorithm 1."""
+
+    def __init__(self, rate: float = 0.01, decay: float = 0.9, square_decay: float = 0.999) -> None:
+        self._rate, self._decay, self._square_decay = rate, decay, square_decay
+        self._moments: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._steps = 0
+
+    def moved(self, parameters: Parameters, gradients: Parameters) -> Parameters:
+        """The parameters after one more step."""
+        self._steps += 1
+        a, b = self._decay, self._square_decay
+        found = {}
         for name, g in gradients.items():
-            mean[name] = decay * mean[name] + (1 - decay) * g
-            square[name] = square_decay * square[name] + (1 - square_decay) * g * g
-        parameters = {
-            name: p
-            - rate
-            * (mean[name] / (1 - decay**step))
-            / (np.sqrt(square[name] / (1 - square_decay**step)) + tiny)
-            for name, p in parameters.items()
-        }
+            mean, square = self._moments.get(name, (np.zeros_like(g), np.zeros_like(g)))
+            mean, square = a * mean + (1 - a) * g, b * square + (1 - b) * g * g
+            self._moments[name] = mean, square
+            scale = np.sqrt(square / (1 - b**self._steps)) + 1e-8
+            found[name] = parameters[name] - self._rate * mean / (1 - a**self._steps) / scale
+        return found
 
 
 def sung(parameters: Parameters, start: str, dtype: str) -> str:
@@ -112,9 +111,11 @@ def main(
     """Prints the loss going down, then the rhyme from the first letters of its lines."""
     x = Ragged.from_list([one_hot(line[:-1]) for line in RHYME])
     following = one_hot("".join(line[1:] for line in RHYME))
-    training = adam(new_parameters(np.random.default_rng(0)), x, following, dtype)
-    for step, (loss, parameters) in zip(range(steps + 1), training):
-        if step % 20 == 0 or step == steps:
+    parameters, adam = new_parameters(np.random.default_rng(0)), Adam()
+    for step in range(1, steps + 1):
+        loss, gradients = loss_and_gradients(parameters, x, following, dtype)
+        parameters = adam.moved(parameters, gradients)
+        if step % 20 == 1 or step == steps:
             print(f"step {step:4}  loss {loss:.4f}")
     for line in RHYME:
         print(sung(parameters, line[:8], dtype))

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from threading import Lock
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from onernn.backend.onednn.numbers import PRECISIONS, narrowed, stored, widened
 from onernn.backend.onednn.pool import run_all
 from onernn.backend.onednn.training import onednn_training
 from onernn.backend.reference import ReferenceLayer
+from onernn.backend.schedule import LARGE, Share, shares, taken
 from onernn.backend.training import Once
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
@@ -81,9 +81,7 @@ class OneDnnBackend:
         why = refusal(self.library, spec, layers, dtype)
         try:
             if not why:
-                return OneDnnLayer(
-                    self.library, spec, layers, dtype, self.threads, options, strict
-                )
+                return OneDnnLayer(self.library, spec, layers, dtype, self.threads, options, strict)
         except UnsupportedError as error:
             why = str(error)
         if strict:
@@ -92,26 +90,6 @@ class OneDnnBackend:
             )
         precise = "f64" if layers[0].iter.dtype == np.float64 else "f32"
         return ReferenceLayer(spec, layers, precise, why)
-
-
-LARGE = 512
-"""H from which on OpenMP splits a small batch's kernels."""
-
-LEAST_SHARE = 8
-"""Fewest sentences of a share: below that a product costs as much for half of them."""
-
-
-class _Job(NamedTuple):
-    """Some of a batch's sentences: where their words and they stand, and their packing."""
-
-    rows: Array | slice
-    sentences: Array | slice
-    packing: Packing
-
-
-def _taken(array: Array, rows: Array | slice) -> Array:
-    """array[rows]; np.take is more than twice as fast as indexing."""
-    return array[rows] if isinstance(rows, slice) else np.take(array, rows, axis=0)
 
 
 class OneDnnLayer:
@@ -197,22 +175,18 @@ class OneDnnLayer:
             return ReferenceLayer(self.spec, self._layers).run(*given)
         flat = np.ascontiguousarray(words).reshape(-1, words.shape[-1])
         scale = None if attention is None else data_of(attention).reshape(-1, 1)
-        jobs = (
-            self._ragged_jobs(x.packing)
-            if isinstance(x, Ragged)
-            else self._dense_jobs(*x.shape[:2])
-        )
+        jobs = shares(x, self._sharing)
         out = np.empty((len(flat), self.spec.output_size), np.float32)
         final = tuple(s.copy() for s in initial)
 
         threads = 1 if len(jobs) > 1 else self._threads
         stack = self._stack(threads)
 
-        def run_job(job: _Job) -> None:
+        def run_job(job: Share) -> None:
             begin = [np.ascontiguousarray(s[:, :, job.sentences]) for s in initial]
             share = None if scale is None else scale[job.rows]
             out[job.rows], ends = self._run_stack(
-                stack, _taken(flat, job.rows), job.packing, begin, share, threads
+                stack, taken(flat, job.rows), job.packing, begin, share, threads
             )
             for state, end in zip(final, ends, strict=True):
                 state[:, :, job.sentences] = end
@@ -230,26 +204,6 @@ class OneDnnLayer:
             " and shares of a batch are copied, ragged batches are gathered"
         )
         return explained(self.spec, self.dtype, self.kernel, self.why, reads)
-
-    def _ragged_jobs(self, packing: Packing) -> list[_Job]:
-        shares = self._shares(len(packing.last))
-        parts = packing.parts(shares) if shares > 1 else (packing,)
-        return [_Job(part.rows, part.order, part) for part in parts]
-
-    def _dense_jobs(self, time: int, batch: int) -> list[_Job]:
-        shares = self._shares(batch if time else 0)
-        if shares == 1:
-            return [_Job(slice(None), slice(None), Packing.rectangle(time, batch))]
-        jobs = []
-        for share in range(shares):
-            sentences = np.arange(share, batch, shares)
-            rows = (np.arange(time)[:, None] * batch + sentences).reshape(-1)
-            jobs.append(_Job(rows, sentences, Packing.rectangle(time, len(sentences))))
-        return jobs
-
-    def _shares(self, sentences: int) -> int:
-        """Into how many batches, a thread each, the sentences are dealt out."""
-        return self._sharing if sentences >= LEAST_SHARE * self._sharing else 1
 
     def _run_stack(
         self,

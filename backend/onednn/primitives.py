@@ -61,11 +61,10 @@ class PrimitiveCache:
         weights: RnnWeights,
         precision: Precision,
         *,
-        kind: str = "forward_inference",
         scale: Scale | None = None,
         per_channel: bool = True,
     ) -> None:
-        self.library, self.spec, self.precision, self.kind = library, spec, precision, kind
+        self.library, self.spec, self.precision = library, spec, precision
         self.plain = plain_weights(library, spec, weights, precision)
         self.attributes = new_attributes(library, own_scratchpad=True)
         reordering = new_attributes(library, own_scratchpad=False)
@@ -99,7 +98,7 @@ class PrimitiveCache:
         wanted = descriptors(
             self.library, self.spec, self.plain, self.precision, shape, plain_layouts=plain
         )
-        return create(self.library, self.spec, self.kind, wanted, self.attributes)
+        return create(self.library, self.spec, "forward_inference", wanted, self.attributes)
 
     def weights(self, name: str, layout: Descriptor) -> Memory:
         """A weight in the layout that a primitive asks for."""

@@ -30,7 +30,7 @@ from onernn.backend.onednn.primitives import (
 )
 from onernn.backend.reference import ReferenceLayer
 from onernn.backend.reference_training import reference_training
-from onernn.backend.schedule import Segment, segments
+from onernn.backend.schedule import LARGE, Segment, segments
 from onernn.backend.training import Schedule, StackTraining
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
@@ -40,9 +40,6 @@ from onernn.core.weights import RnnWeights
 
 CAPACITY = 512
 """Most pairs of primitives, forward and backward, that a process keeps; about 0.3 MB each."""
-
-LARGE = 512
-"""H from which on OpenMP inside the kernels pays (design/0013)."""
 
 TRAINED = ("f32", "bf16")
 """What oneDNN computes in when it trains; gradients are float32 in both."""

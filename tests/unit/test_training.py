@@ -367,6 +367,8 @@ class TestBothBackends:
         with pytest.raises(TapeError, match="another layer recorded it"):
             other.backward(tape, y)
         layer.backward(tape, y)  # it was not spent
+        with pytest.raises(TapeError, match="expected what run_training gave, got NoneType"):
+            layer.backward(None, y)
 
     @pytest.mark.parametrize(
         "change, message",
