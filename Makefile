@@ -61,6 +61,7 @@ frameworks-$(1): .venvs/$(1)/.ready
 	$$(call environment,.venvs/$(1),-e . pytest hypothesis $(2))
 endef
 $(eval $(call framework,paddle-2.6.2,paddlepaddle==2.6.2))
+$(eval $(call framework,torch-2.13.0,torch==2.13.0))
 
 # The peers that pip installs together run in .venvs/bench; others in what environments there are.
 BENCH ?= ragged,dense
