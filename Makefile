@@ -1,4 +1,5 @@
-# Needs python3 (3.11 or newer, with venv), make and libgomp1; everything else comes by pip.
+# Needs python3 (3.11 or newer, with venv), make and libgomp1, for mxnet libquadmath0, too;
+# everything else comes by pip.
 PYTHON ?= python3
 
 BIN := .venv/bin
@@ -61,6 +62,7 @@ frameworks-$(1): .venvs/$(1)/.ready
 	$$(call environment,.venvs/$(1),-e . pytest hypothesis $(2))
 endef
 $(eval $(call framework,paddle-2.6.2,paddlepaddle==2.6.2))
+$(eval $(call framework,mxnet-1.9.1,mxnet==1.9.1 numpy==1.23.5))
 $(eval $(call framework,torch-2.13.0,torch==2.13.0))
 
 # The peers that pip installs together run in .venvs/bench; others in what environments there are.

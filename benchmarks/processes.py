@@ -77,9 +77,9 @@ class Worker:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with suppress(BrokenPipeError):
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            with suppress(BrokenPipeError):
+                if stream is not None:
                     stream.close()
 
     def _signal(self, number: signal.Signals) -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,7 @@ def options() -> argparse.Namespace:
     known = ", ".join(sorted(map(named, CONTENDERS.glob("*.py"))))
     add = parser.add_argument
     add("--workloads", default="ragged,dense", help=f"of {', '.join(workloads())}; or all")
-    add("--only", default="", help="rows whose name contains this, such as 'LSTM 25x32'")
+    add("--only", default="", help="rows with this regular expression, such as 'LSTM (1|25)x'")
     add("--dtypes", default="all", help=f"of {', '.join(DTYPES)}, where the workload has them")
     add("--threads", default="1", help="such as 1,2: these take turns, too (default: %(default)s)")
     add("--contenders", default="all", help=f"of {known}; or files like those")
@@ -65,7 +66,7 @@ def chosen_rows(given: argparse.Namespace) -> Rows:
         (name, task, [d for d in known[name].get("dtypes", ["f32"]) if d in dtypes])
         for name in some_of(given.workloads, list(known), "--workloads")
         for task in tasks(known[name])
-        if given.only.lower() in str(task).lower()
+        if re.search(given.only, str(task), re.IGNORECASE)
     ]
     if not any(of for _, _, of in rows):
         raise ValueError("--workloads, --only and --dtypes leave no row")
@@ -81,9 +82,12 @@ def chosen_entries(given: argparse.Namespace) -> tuple[list[Entry], dict[str, st
         names = some_of(",".join(map(named, listed)), list(files), "--contenders")
         files = {name: files[name] for name in names}
     pythons = dict(part.partition("=")[::2] for part in given.python)
-    threads = [int(part) for part in given.threads.split(",")]
+    some_of(",".join(pythons) or "all", list(files), "--python")
+    threads = [int(part) if part.isdecimal() else 0 for part in given.threads.split(",")]
     if min(threads) < 1:
-        raise ValueError(f"--threads: expected numbers of at least 1, got {given.threads}")
+        raise ValueError(f"--threads: expected numbers of at least 1, got {given.threads!r}")
+    if given.out.suffix != ".json":
+        raise ValueError(f"--out: expected a name that ends in .json, got {given.out}")
     entries: list[Entry] = []
     absent: dict[str, str] = {}
     for name, file in files.items():
@@ -171,7 +175,7 @@ def main() -> int:
         results = run(given)
         table = markdown(results)
         given.out.with_suffix(".md").write_text(table)
-    except (ValueError, OSError, OnernnError) as error:
+    except (ValueError, OSError, OnernnError, re.error) as error:
         print(f"benchmarks.run: {error}", file=sys.stderr)
         return 2
     print(table)

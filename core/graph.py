@@ -22,6 +22,11 @@ class NativeOp(NamedTuple):
     type: str
 
 
+def native_types(origin: Iterable[NativeOp]) -> str:
+    """The types of native operators, each once: unrolled cells stand for hundreds."""
+    return "+".join(dict.fromkeys(op.type for op in origin))
+
+
 @dataclass(frozen=True)
 class Value:
     """A graph's input or output: dtype by NumPy's name, sizes (None: dynamic), LoD depth."""
@@ -56,7 +61,7 @@ class Node:
     @property
     def label(self) -> str:
         """How messages call it."""
-        native = "+".join(op.type for op in self.origin)
+        native = native_types(self.origin)
         return f"node {next(filter(None, self.outputs), '')!r} ({native or self.op})"
 
     def input(self, position: int) -> str:

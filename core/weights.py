@@ -55,6 +55,29 @@ class RnnWeights:
                 )
             object.__setattr__(self, field.name, frozen(array))
 
+    @classmethod
+    def from_ldgoi(
+        cls,
+        layer: Array | None,
+        iter: Array,
+        bias: Array | None = None,
+        peephole: Array | None = None,
+        projection: Array | None = None,
+    ) -> RnnWeights:
+        """From layer (L, D, G, O, I) and iter (L, D, G, O, R) in ldgoi, projection (L, D, R, O) in ldoi.
+
+        Bias and peephole are the same in both. Raises `ShapeError` naming the array.
+        """
+        given = {"layer": layer, "iter": iter, "projection": projection}
+        axes = {"layer": (0, 1, 4, 2, 3), "iter": (0, 1, 4, 2, 3), "projection": (0, 1, 3, 2)}
+        turned: dict[str, Any] = {}
+        for name, array in given.items():
+            if array is not None and np.ndim(array) != _RANKS[name]:
+                expected, got = _RANKS[name], np.shape(array)
+                raise ShapeError(f"weights {name}: expected {expected} axes, got {got}")
+            turned[name] = None if array is None else np.transpose(array, axes[name])
+        return cls(**turned, bias=bias, peephole=peephole)
+
     def check(self, spec: RnnSpec) -> None:
         """Nothing, or `ShapeError` naming the first array that does not fit ``spec``."""
         stack = (spec.layers, spec.directions)

@@ -9,7 +9,7 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
-from onernn.core.weights import RnnWeights
+from onernn.core.weights import RnnWeights, layers_of
 
 LIMIT = 64 * 2**20
 """Bytes that a projected table may have."""
@@ -26,6 +26,7 @@ class Embedded:
     gather: Node
     rnn: Node
     table: Array
+    projection: Array
 
 
 class FuseEmbeddingRnn:
@@ -47,9 +48,7 @@ class FuseEmbeddingRnn:
         gather = graph.producer(node.inputs[0])
         if gather is None or gather.op != "Gather" or gather.attributes.get("axis", 0):
             return None
-        where, weights = node.outputs[0], node.attributes["weights"]
-        if not isinstance(weights, RnnWeights) or node.attributes["spec"].layers > 1:
-            return Refusal("a stack keeps its input weights", where)
+        where, weights = node.outputs[0], _layers(node)[0]
         if weights.layer is None:
             return None
         if weights.layer.shape[1] > 1:
@@ -66,12 +65,12 @@ class FuseEmbeddingRnn:
         size = len(table) * weights.layer[0, 0, 0].nbytes
         if size > self.limit:
             return Refusal(f"the table would take {size} bytes, the limit is {self.limit}", where)
-        return Embedded(gather, node, table)
+        return Embedded(gather, node, table, weights.layer[0, 0].reshape(table.shape[1], -1))
 
     def rewrite(self, graph: Graph, match: Embedded) -> Graph:
         gather, rnn = match.gather, match.rnn
-        weights, spec = rnn.attributes["weights"], rnn.attributes["spec"]
-        projection = weights.layer[0, 0].reshape(spec.input_size, -1)
+        (first, *others), spec = _layers(rnn), rnn.attributes["spec"]
+        layers = [replace(first, layer=None), *others]
         name = f"{rnn.outputs[0]}/table"
         rows = f"{rnn.outputs[0]}/projected"
         words = Node(
@@ -82,10 +81,14 @@ class FuseEmbeddingRnn:
             (rows, *rnn.inputs[1:]),
             rnn.outputs,
             {
-                "spec": replace(spec, input_size=projection.shape[1]),
-                "weights": replace(weights, layer=None),
+                "spec": replace(spec, input_size=match.projection.shape[1]),
+                "weights": layers if others else layers[0],
             },
             tuple(dict.fromkeys((*gather.origin, *rnn.origin))),
         )
-        table = np.matmul(match.table, projection)
+        table = np.matmul(match.table, match.projection)
         return graph.splice((gather, rnn), (words, new), {name: table})
+
+
+def _layers(rnn: Node) -> tuple[RnnWeights, ...]:
+    return layers_of(rnn.attributes["spec"], rnn.attributes["weights"])

@@ -24,7 +24,7 @@ class DropIdentities:
             if mask and (graph.users(mask) or graph.is_output(mask)):
                 return Refusal(f"the mask {mask!r} is used", node.outputs[0])
             training = node.input(2)
-            if training and graph.constants.get(training, True):
+            if training and (training not in graph.constants or graph.constants[training].any()):
                 return Refusal("it may drop something: training_mode", node.outputs[0])
         return node
 

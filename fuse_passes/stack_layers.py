@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
-from onernn.core.weights import RnnWeights
+from onernn.core.weights import RnnWeights, layers_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +70,5 @@ def _states(rnn: Node) -> tuple[str, str]:
     return rnn.input(1), rnn.input(2)
 
 
-def _layers(rnn: Node) -> Sequence[RnnWeights]:
-    weights: RnnWeights | Sequence[RnnWeights] = rnn.attributes["weights"]
-    if not isinstance(weights, RnnWeights):
-        return weights
-    return [weights.of_layer(layer) for layer in range(weights.iter.shape[0])]
+def _layers(rnn: Node) -> tuple[RnnWeights, ...]:
+    return layers_of(rnn.attributes["spec"], rnn.attributes["weights"])

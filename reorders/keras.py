@@ -60,10 +60,8 @@ def read(
     layers = len({name.split("/")[0] for name in arrays if name.split("/")[0].isdigit()}) or 1
     sides = 2 if any("backward/" in name for name in arrays) else 1
     prefixes = _prefixes(layers, sides)
-    first = need(arrays, f"{prefixes[0][0]}recurrent_kernel")
+    first = need(arrays, f"{prefixes[0][0]}recurrent_kernel", 2)
     bias = arrays.get(f"{prefixes[0][0]}bias")
-    if first.ndim != 2 or not first.shape[0]:
-        raise ShapeError(f"recurrent_kernel: expected (O, G*O), got {first.shape}")
     if reset_after is None:
         reset_after = bias is None or np.ndim(bias) == 2
     gates = first.shape[1] // first.shape[0]
@@ -76,7 +74,7 @@ def read(
 
 def _read_part(arrays: Arrays, cell: Cell, prefix: str, seen: set[str]) -> RnnWeights:
     layout = gate_layout(cell, GATES[cell])
-    kernel, recurrent = (need(arrays, prefix + name) for name in ("kernel", "recurrent_kernel"))
+    kernel, recurrent = (need(arrays, prefix + name, 2) for name in ("kernel", "recurrent_kernel"))
     seen |= {prefix + name for name in ("kernel", "recurrent_kernel", "bias")}
     bias = None
     if prefix + "bias" in arrays:

@@ -189,11 +189,14 @@ def part_of(
     return RnnWeights(*(None if a is None else a[None, None] for a in arrays))  # type: ignore[arg-type]
 
 
-def need(arrays: Arrays, name: str) -> Array:
-    """An array by name. Raises `ShapeError` listing those that there are."""
+def need(arrays: Arrays, name: str, axes: int | None = None) -> Array:
+    """An array by name, of so many axes. Raises `ShapeError` listing the names that there are."""
     if name not in arrays:
         raise ShapeError(f"{name} is missing; there are {', '.join(sorted(arrays)) or 'none'}")
-    return np.asarray(arrays[name])
+    found = np.asarray(arrays[name])
+    if axes is not None and (found.ndim != axes or not found.size):
+        raise ShapeError(f"{name}: expected {axes} axes and numbers in it, got {found.shape}")
+    return found
 
 
 def check_all_read(arrays: Arrays, read: Sequence[str] | set[str]) -> None:

@@ -27,9 +27,9 @@ def _read_paddle_gru(arrays: Arrays, *, origin_mode: bool = False) -> Layer:
     """``fusion_gru``: WeightX (I, 3*O), WeightH in two blocks, Bias (1, 3*O) or none."""
     layout, _ = paddle.gru_layout(origin_mode=origin_mode, gate_activation="sigmoid")
     check_all_read(arrays, {"WeightX", "WeightH", "Bias"})
-    source = input_layer(need(arrays, "WeightX"), layout)
-    state = paddle.weight_h(need(arrays, "WeightH"), layout)
-    bias = arrays.get("Bias")
+    source = input_layer(need(arrays, "WeightX", 2), layout)
+    state = paddle.weight_h(need(arrays, "WeightH", 2), layout)
+    bias = need(arrays, "Bias", 2) if "Bias" in arrays else None
     whole = None if bias is None else layout.split(bias.reshape(-1))
     return layer_of(Cell.GRU, [[part_of(source[0, 0], state[0, 0], whole)]])
 
@@ -49,11 +49,11 @@ def _write_paddle_gru(layer: Layer, *, origin_mode: bool = False) -> dict[str, A
 def _read_paddle_lstm(arrays: Arrays) -> Layer:
     """``fusion_lstm``: WeightX (I, 4*O), WeightH (O, 4*O), Bias (1, 4*O), (1, 7*O) with peepholes."""
     check_all_read(arrays, {"WeightX", "WeightH", "Bias"})
-    state, bias = need(arrays, "WeightH"), need(arrays, "Bias")
+    state, bias = need(arrays, "WeightH", 2), need(arrays, "Bias", 2)
     peephole = bias.size == 7 * len(state)
     biases, seen = paddle.lstm_bias(bias, peephole=peephole)
     part = part_of(
-        input_layer(need(arrays, "WeightX"), paddle.LSTM)[0, 0],
+        input_layer(need(arrays, "WeightX", 2), paddle.LSTM)[0, 0],
         input_layer(state, paddle.LSTM)[0, 0],
         biases[0, 0],
         None if seen is None else seen[0, 0],
@@ -84,16 +84,16 @@ def _mxnet_stack(named: Arrays, function: str) -> tuple[mxnet.Stack, int]:
     """What gluon's names and shapes say, and the input size."""
     count = len({name.split("_")[0][1:] for name in named})
     sides = 2 if any(name.startswith("r") for name in named) else 1
-    hidden = need(named, "l0_h2h_weight").shape[1]
+    hidden = need(named, "l0_h2h_weight", 2).shape[1]
     projection = None
     if "l0_h2r_weight" in named:
-        projection, hidden = need(named, "l0_h2r_weight").shape
-    gates = len(need(named, "l0_h2h_weight")) // max(hidden, 1)
+        projection, hidden = need(named, "l0_h2r_weight", 2).shape
+    gates = len(need(named, "l0_h2h_weight", 2)) // max(hidden, 1)
     modes = {1: f"rnn_{function}", 3: "gru", 4: "lstm"}
     if modes.get(gates, "") not in mxnet.CELLS:
         raise UnsupportedError(f"MXNet has no cell of {gates} gates with {function}")
     stack = mxnet.Stack(modes[gates], hidden, count, sides, projection)
-    return stack, need(named, "l0_i2h_weight").shape[1]
+    return stack, need(named, "l0_i2h_weight", 2).shape[1]
 
 
 def _read_mxnet_gluon(named: Arrays, *, function: str = "tanh") -> Layer:
@@ -101,7 +101,7 @@ def _read_mxnet_gluon(named: Arrays, *, function: str = "tanh") -> Layer:
     stack, width = _mxnet_stack(named, function)
     check_all_read(named, mxnet.part_names(stack))
     for name in mxnet.part_names(stack):
-        need(named, name)
+        need(named, name, 1 if name.endswith("bias") else 2)
     return Layer.of(stack.spec(width), mxnet.weights(named, stack))
 
 
@@ -142,9 +142,11 @@ def _read_mxnet_gates(gates: Arrays, *, function: str = "tanh") -> Layer:
     mode = {"f": "lstm", "z": "gru"}.get(min(letters & {"f", "z"}, default=""), f"rnn_{function}")
     if mode.startswith("rnn"):
         return _read_mxnet_gluon(gates, function=function)
+    for name in gates:
+        need(gates, name, 1 if name.endswith("bias") else 2)
     sides = 2 if any(name.startswith("r") for name in gates) else 1
     count = len({name.split("_")[0][1:] for name in gates})
-    units = len(need(gates, f"l0_h2h_{mxnet.LEGACY_GATES[mode][0]}_weight"))
+    units = len(need(gates, f"l0_h2h_{mxnet.LEGACY_GATES[mode][0]}_weight", 2))
     return _read_mxnet_gluon(mxnet.join_gates(gates, mxnet.Stack(mode, units, count, sides)))
 
 

@@ -185,6 +185,20 @@ def weights_back(spec: RnnSpec, layers: Sequence[RnnWeights]) -> dict[str, Array
     return named
 
 
+def gradients_back(spec: RnnSpec, layers: Sequence[RnnWeights]) -> dict[str, Array]:
+    """Gradients of one-layer weights -> of the parts by gluon's names.
+
+    Both biases of a gate stand in one sum, so each has the gradient of the sum; a GRU's h2h_bias
+    of n has its own.
+    """
+    named = weights_back(spec, layers)
+    summed = 2 * spec.hidden_size if spec.cell is Cell.LBR_GRU else None
+    for name in [name for name in named if name.endswith("_i2h_bias")]:
+        recurrent = name.replace("_i2h_", "_h2h_")
+        named[recurrent][:summed] = named[name][:summed]
+    return named
+
+
 def _rows(one: RnnWeights, spec: RnnSpec, direction: int) -> Array:
     if one.bias is None:
         return np.zeros((spec.cell.bias_rows, spec.hidden_size), one.iter.dtype)
@@ -192,19 +206,19 @@ def _rows(one: RnnWeights, spec: RnnSpec, direction: int) -> Array:
 
 
 def _obstacle(spec: RnnSpec, layers: Sequence[RnnWeights]) -> str:
-    if spec.cell not in MODES:
-        return f"{spec.cell.name} cell"
-    if spec.direction not in ("left2right", "bidirectional_concat"):
-        return f"direction {spec.direction}"
-    if spec.activations is not None or spec.update != "keep":
-        return "other gate functions"
-    if spec.peephole or spec.gate_clip is not None:
-        return "peepholes and no clipped gates"
-    if spec.stacking == "onednn" and spec.layers > 1 and spec.directions == 2:
-        return "stacking='onednn'"
-    if any(one.layer is None for one in layers):
-        return "input that is projected already"
-    return ""
+    clipped_state = "clipped cell state in its parameters: write lstm_state_clip_min and _max"
+    obstacles = {
+        f"{spec.cell.name} cell": spec.cell not in MODES,
+        f"direction {spec.direction}": spec.direction in ("right2left", "bidirectional_sum"),
+        "other gate functions": spec.activations is not None or spec.update != "keep",
+        "peepholes": spec.peephole,
+        "clipped gates": spec.gate_clip is not None,
+        clipped_state: spec.cell_clip is not None,
+        "coupled forget gate": spec.input_forget,
+        "stacking='onednn'": spec.stacking == "onednn" and spec.layers > 1 and spec.directions > 1,
+        "input that is projected already": any(one.layer is None for one in layers),
+    }
+    return next((name for name, there in obstacles.items() if there), "")
 
 
 def stack_of(spec: RnnSpec) -> Stack:
@@ -219,6 +233,8 @@ def split_gates(named: Mapping[str, Array], stack: Stack) -> dict[str, Array]:
     if letters is None:
         return dict(named)
     out = {}
+    if stack.projection:
+        raise UnsupportedError("the legacy cells have no projection")
     for name, array in named.items():
         head, kind = name.rsplit("_", 1)
         for letter, gate in zip(letters, np.split(array, len(letters)), strict=True):

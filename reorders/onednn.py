@@ -56,9 +56,7 @@ def _reader(back: Callable[[Array], Array]) -> Callable[..., Layer]:
         check_all_read(arrays, {prefix + name for prefix in prefixes for name in _NAMES})
         parts = []
         for prefix in prefixes:
-            matrices = [need(arrays, prefix + name) for name in _NAMES[:2]]
-            if any(each.ndim != 5 for each in matrices):
-                raise ShapeError(f"{prefix}weights: expected 5 axes, got {matrices[0].shape}")
+            matrices = [need(arrays, prefix + name, 5) for name in _NAMES[:2]]
             rest = [arrays.get(prefix + name) for name in _NAMES[2:]]
             weights = RnnWeights(*map(back, matrices), *rest)
             depth, sides = weights.iter.shape[:2]

@@ -105,9 +105,7 @@ def read(
     """
     count = len({name.split("/")[0] for name in arrays if "/" in name})
     prefixes = [f"{k}/" for k in range(count)] or [""]
-    first = need(arrays, f"{prefixes[0]}R")
-    if first.ndim != 3 or not first.shape[2]:
-        raise ShapeError(f"R: expected (D, G*O, O), got {first.shape}")
+    first = need(arrays, f"{prefixes[0]}R", 3)
     gates = first.shape[1] // first.shape[2]
     cell = cell_of(gates, linear_before_reset=linear_before_reset, function=function)
     check_all_read(arrays, {f"{prefix}{name}" for prefix in prefixes for name in "WRBP"})
@@ -116,8 +114,8 @@ def read(
         b, p = (arrays.get(f"{prefix}{name}") for name in "BP")
         weights.append(
             RnnWeights(
-                matrix("W", need(arrays, f"{prefix}W"), cell),
-                matrix("R", need(arrays, f"{prefix}R"), cell),
+                matrix("W", need(arrays, f"{prefix}W", 3), cell),
+                matrix("R", need(arrays, f"{prefix}R", 3), cell),
                 None if b is None else bias(b, cell),
                 None if p is None else peephole(p),
             )

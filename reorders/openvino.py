@@ -49,9 +49,7 @@ def read(
     """
     count = len({name.split("/")[0] for name in arrays if "/" in name}) or 1
     prefixes = [f"{k}/" for k in range(count)] if any("/" in name for name in arrays) else [""]
-    first = need(arrays, f"{prefixes[0]}R")
-    if first.ndim != 3 or not first.shape[2]:
-        raise ShapeError(f"R: expected (D, G*O, O), got {first.shape}")
+    first = need(arrays, f"{prefixes[0]}R", 3)
     gates, units = first.shape[1] // first.shape[2], first.shape[2]
     if linear_before_reset is None:
         bias = arrays.get(f"{prefixes[0]}B")
@@ -65,12 +63,12 @@ def read(
 
 def _read_layer(arrays: Arrays, cell: Cell, prefix: str, seen: set[str]) -> list[RnnWeights]:
     layout, gates = gate_layout(cell, GATES[cell]), len(cell.gates)
-    w, r = need(arrays, f"{prefix}W"), need(arrays, f"{prefix}R")
+    w, r = need(arrays, f"{prefix}W", 3), need(arrays, f"{prefix}R", 3)
     b = np.asarray(arrays[f"{prefix}B"]) if f"{prefix}B" in arrays else None
     seen |= {f"{prefix}{name}" for name in "WRB"}
     units = r.shape[-1]
     expected = (len(r), cell.bias_rows * units)
-    if w.ndim != 3 or w.shape[:2] != r.shape[:2] or b is not None and b.shape != expected:
+    if w.shape[:2] != r.shape[:2] or b is not None and b.shape != expected:
         raise ShapeError(
             f"{prefix}W, R, B: {w.shape}, {r.shape}, {None if b is None else b.shape}"
             f" do not belong together; B would be {expected}"

@@ -7,7 +7,6 @@ the reset gate behind the product: LBR_GRU.
 from __future__ import annotations
 
 from onernn.core.arrays import Array
-from onernn.core.errors import ShapeError
 from onernn.core.spec import Cell
 from onernn.core.weights import RnnWeights
 from onernn.reorders.layers import (
@@ -45,10 +44,8 @@ def read(state: Arrays, *, nonlinearity: str = "tanh") -> Layer:
     while f"weight_ih_l{count}" in state:
         count += 1
     sides = 2 if "weight_ih_l0_reverse" in state else 1
-    first = need(state, "weight_hh_l0")
-    if first.ndim != 2:
-        raise ShapeError(f"weight_hh_l0: expected a matrix, got {first.shape}")
-    hidden = need(state, "weight_hr_l0").shape[1] if "weight_hr_l0" in state else first.shape[1]
+    first = need(state, "weight_hh_l0", 2)
+    hidden = need(state, "weight_hr_l0", 2).shape[1] if "weight_hr_l0" in state else first.shape[1]
     gates = len(first) // max(hidden, 1)
     cell = cell_of(gates, linear_before_reset=True, function=nonlinearity)
     seen: set[str] = set()
@@ -64,7 +61,7 @@ def _read_part(state: Arrays, cell: Cell, suffix: str, seen: set[str]) -> RnnWei
     found = {}
     for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr"):
         if name.endswith(("ih", "hh")) and name.startswith("weight") or name + suffix in state:
-            found[name] = need(state, name + suffix)
+            found[name] = need(state, name + suffix, 1 if name.startswith("bias") else 2)
             seen.add(name + suffix)
     bias = None
     if "bias_ih" in found or "bias_hh" in found:

@@ -16,8 +16,10 @@ from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value
 from onernn.core.ragged import Ragged
-from onernn.fuse_passes import PASSES, Pass, fuse
+from onernn.fuse_passes import Pass, fuse, passes_for
 from onernn.runtime.kernels import KERNELS
+
+_CELLS = "the cell of every word on NumPy"
 
 Feed = Mapping[str, Ragged | Array]
 Observer = Callable[[Node, tuple[Any, ...], float], None]
@@ -53,7 +55,7 @@ class Session:
 
     ``dtype`` tells how recurrent nodes compute: f32, bf16, f16 or u8. A node that the backend
     cannot run falls back to the NumPy reference, which `explain` tells; with ``strict`` it raises.
-    ``passes``: () runs the model unfused.
+    ``passes``: () runs the model unfused; None means those of the dtype.
 
     Raises `UnsupportedError` for operators nobody can run, all of them at once, and
     `LibraryError` where the backend's library is missing.
@@ -67,9 +69,9 @@ class Session:
         backend: str = "onednn",
         strict: bool = False,
         *,
-        passes: tuple[Pass, ...] = PASSES,
+        passes: tuple[Pass, ...] | None = None,
     ) -> None:
-        self.graph = fuse(model, passes).model
+        self.graph = fuse(model, passes_for(dtype) if passes is None else passes).model
         refusals = unsupported(self.graph)
         if refusals:
             listed = "".join(f"\n  {refusal}" for refusal in refusals)
@@ -131,15 +133,16 @@ class Session:
                 layer.spec.direction,
                 layer.dtype,
                 layer.kernel,
-                layer.why,
+                "; ".join(filter(None, (layer.why, _CELLS if self._wants_cells(node) else ""))),
             )
             for node in self.graph.nodes
             if node.op == "Rnn"
         )
 
     def explain(self) -> str:
-        """A line for each recurrent node: cell, direction, dtype, kernel chosen, why."""
-        return "\n".join(map(str, self.explained)) or "no recurrent nodes"
+        """A line for each recurrent node: cell, direction, dtype, kernel chosen, why; then the notes."""
+        lines = list(map(str, self.explained)) or ["no recurrent nodes"]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.graph.notes)])
 
 
 def _state(node: Node, x: Any, h: Any, c: Any) -> tuple[Array, ...]:

@@ -1,1 +1,5 @@
-"""MXNet: read its models without MXNet."""
+"""MXNet: reads its models without MXNet, and works inside a live one."""
+
+from onernn.adapters.mxnet.plugin import optimize, rnn
+
+__all__ = ["optimize", "rnn"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onernn.adapters.lowering import GraphBuilder
-from onernn.adapters.mxnet.native import Facts, MxnetOperator, rule
+from onernn.adapters.mxnet.native import Context, Facts, MxnetOperator, rule
 from onernn.adapters.mxnet.read import VARIABLE, Symbol
 from onernn.adapters.mxnet.walk import lower_nodes
 from onernn.core.errors import UnsupportedError
@@ -32,40 +32,41 @@ def _foreach(op: MxnetOperator) -> tuple[str, ...]:
     if len(subgraph.heads) != count or count != outputs + len(states):
         raise UnsupportedError(f"{len(subgraph.heads)} outputs of its subgraph, expected {count}")
 
-    body = GraphBuilder(op.node.name)
-    inner = replace(
-        op.context, builder=body, symbol=_of_same_mode(op, subgraph), facts={}, inferred=set()
-    )
-    sequences = given[: len(data)]
-    initial = given[len(data) : len(data) + len(states)]
-    taken: list[tuple[str, str]] = []  # the name inside, the value outside
-    for place, value in zip(rest, given[len(data) + len(states) :], strict=True):
-        if value in op.builder.constants:
-            inner.constant(op.builder.constants[value], variables[place])
-        else:
-            taken.append((variables[place], value))
+    sequences, initial = given[: len(data)], given[len(data) : len(data) + len(states)]
     pairs = [(variables[place], value) for place, value in zip(states, initial, strict=True)]
     pairs += [(variables[place], value) for place, value in zip(data, sequences, strict=True)]
-    for name, value in pairs + taken:
-        body.input(Value(name))
-        inner.facts[name] = op.facts(value)
-    for place, value in zip(data, sequences, strict=True):
-        inner.facts[variables[place]] = _more(op.facts(value), -1)
+    others = [
+        (variables[place], value)
+        for place, value in zip(rest, given[len(data) + len(states) :], strict=True)
+    ]
     if unsized := [value for value in sequences if op.is_inferred(value)]:
         raise UnsupportedError(f"sequence {unsized[0]!r}: its size is inferred")
 
-    heads = lower_nodes(inner)
+    facts = {name: op.facts(value) for name, value in pairs + others}
+    facts |= {name: _more(facts[name], -1) for name, _ in pairs[len(states) :]}
+    inner, heads = _body(op, subgraph, others, facts)
+    # What its operators said of the states: a second time, it is known from the start.
+    learned = {name: inner.of(name) for name, _ in pairs}
+    for (name, _), head in zip(pairs, heads[outputs:], strict=False):
+        learned[name] = learned[name]._replace(rank=learned[name].rank or inner.of(head).rank)
+    if learned != {name: facts[name] for name in learned}:
+        inner, heads = _body(op, subgraph, others, facts | learned)
+    for name, value in pairs[: len(states)]:
+        op.context.facts[value] = learned[name]
+
     heads = heads[outputs:] + heads[:outputs]
-    graph = body.graph([Value(head) for head in heads])
-    for node in graph.nodes:
+    taken = [value for name, value in others if name not in inner.builder.constants]
+    body = inner.builder.graph([Value(head) for head in heads])
+    for node in body.nodes:
         if node.op == UNSUPPORTED:
             raise UnsupportedError(f"in its subgraph, {node.label}: {node.attributes['reason']}")
-    op.builder.notes.update(body.notes)
+    op.builder.notes.update(inner.builder.notes)
     outs = op.emit_many(
         "Scan",
         count,
-        *(value for _, value in pairs + taken),
-        body=graph,
+        *(value for _, value in pairs),
+        *taken,
+        body=body,
         states=len(states),
         scanned=len(data),
         input_axes=(0,) * len(data),
@@ -78,8 +79,26 @@ def _foreach(op: MxnetOperator) -> tuple[str, ...]:
     return outs[len(states) :] + outs[: len(states)]
 
 
-def _of_same_mode(op: MxnetOperator, subgraph: Symbol) -> Symbol:
-    return replace(subgraph, attributes=op.context.symbol.attributes)
+def _body(
+    op: MxnetOperator,
+    subgraph: Symbol,
+    others: list[tuple[str, str]],
+    facts: dict[str, Facts],
+) -> tuple[Context, list[str]]:
+    """The subgraph lowered, and the values of its heads; constants of outside are its own."""
+    builder = GraphBuilder(op.node.name)
+    mode = replace(subgraph, attributes=op.context.symbol.attributes)
+    inner = Context(builder, op.context.semantics, mode)
+    constants = op.builder.constants
+    outside = dict(others)
+    for name, value in others:
+        if value in constants:
+            inner.constant(constants[value], name)
+    for name, known in facts.items():
+        if outside.get(name) not in constants:
+            builder.input(Value(name))
+            inner.facts[name] = known
+    return inner, lower_nodes(inner)
 
 
 def _more(facts: Facts, axes: int) -> Facts:

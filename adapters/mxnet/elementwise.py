@@ -103,12 +103,14 @@ def _common(op: MxnetOperator) -> tuple[str, str]:
     return one, other
 
 
-def _binary(kind: str) -> Callable[[MxnetOperator], str]:
+def _binary(kind: str, alike: bool) -> Callable[[MxnetOperator], str]:
+    """``alike``: both have the same shape, MXNet sees to that."""
+
     def lower(op: MxnetOperator) -> str:
         pair = _common(op)
         if kind in ("Div", "Pow"):
             _floats(op, *pair)
-        return op.emit(kind, *pair)
+        return op.emit(kind, *pair, rank=op.shared_rank(*pair) if alike else None)
 
     return lower
 
@@ -140,9 +142,9 @@ def _logical(kind: str) -> Callable[[MxnetOperator], str]:
 
 for name, kind in BINARY.items():
     same = f"elemwise_{name}" if name in ("add", "sub", "mul", "div") else f"_{name}"
-    rule(same, "lhs rhs", inferred="all")(_binary(kind))
+    rule(same, "lhs rhs", inferred="all")(_binary(kind, alike=True))
     numpy = "" if name in ("maximum", "minimum") else f" _npi_{NUMPY.get(name, name)}"
-    rule(f"broadcast_{name}{numpy}", "lhs rhs")(_binary(kind))
+    rule(f"broadcast_{name}{numpy}", "lhs rhs")(_binary(kind, alike=False))
 for name, kind in COMPARED.items():
     rule(f"_{name}", "lhs rhs", inferred="all")(_compared(name, kind))
     numpy = name.replace("lesser", "less")

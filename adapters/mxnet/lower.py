@@ -64,15 +64,36 @@ def lower(
     notes: Iterable[str] = (),
 ) -> Graph:
     """The graph of a symbol and its parameters by name; the other variables are its inputs."""
+    shapes = _shapes(symbol, arrays)
+    context = _lowered(symbol, arrays, semantics, name, shapes)
+    # What operators said of the inputs behind them: a second time, it is known from the start.
+    found = {value.name: context[0].of(value.name).rank for value in context[0].builder.inputs}
+    more = {key: (None,) * rank for key, rank in found.items() if rank and key not in shapes}
+    if more:
+        context = _lowered(symbol, arrays, semantics, name, more | shapes)
+    built, heads = context
+    built.builder.notes = {**dict.fromkeys(notes), **built.builder.notes}
+    dtypes = [built.of(head).dtype for head in heads]
+    return built.builder.graph(
+        [Value(head, d and d.name) for head, d in zip(heads, dtypes, strict=True)]
+    )
+
+
+def _lowered(
+    symbol: Symbol,
+    arrays: Mapping[str, Array],
+    semantics: str,
+    name: str,
+    shapes: Mapping[str, tuple[int | None, ...]],
+) -> tuple[Context, list[str]]:
+    """The graph under construction, and the values of the heads."""
     builder = GraphBuilder(name)
-    builder.notes.update(dict.fromkeys(notes))
     context = Context(builder, semantics, symbol)
     for key, array in arrays.items():
         if array.dtype == np.float16:
             builder.notes["float16 parameters are computed in float32"] = None
             array = array.astype(np.float32)
         context.constant(array, key)
-    shapes = _shapes(symbol, arrays)
     uses = _uses(symbol)
     for node in symbol.nodes:
         if node.op != VARIABLE or node.name in arrays or node.name in context.facts:
@@ -84,15 +105,8 @@ def lower(
         shape = _declared_shape(symbol, node) or shapes.get(node.name)
         dtype = _input_dtype(node, slots, arrays)
         builder.input(Value(node.name, dtype, shape))
-        context.facts[node.name] = Facts(
-            None if dtype is None else np.dtype(dtype), None if shape is None else len(shape)
-        )
-    heads = lower_nodes(context)
-    outputs = []
-    for head in heads:
-        found = context.of(head).dtype
-        outputs.append(Value(head, None if found is None else found.name))
-    return builder.graph(outputs)
+        context.facts[node.name] = Facts(dtype and np.dtype(dtype), shape and len(shape))
+    return context, lower_nodes(context)
 
 
 def _variables(symbol: Symbol) -> Iterator[Declared]:

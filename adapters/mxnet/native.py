@@ -164,6 +164,14 @@ class MxnetOperator(NativeOperator):
             raise UnsupportedError(f"{why}: the symbol does not tell how many axes {value!r} has")
         return found
 
+    def shared_rank(self, *values: str) -> int | None:
+        """The rank of values of one shape: what is known of one holds for all."""
+        known = [self.facts(value).rank for value in values]
+        rank = next((each for each in known if each is not None), None)
+        for value in values:
+            self.context.facts[value] = self.facts(value)._replace(rank=rank)
+        return rank
+
     def is_inferred(self, value: str) -> bool:
         return value in self.context.inferred
 

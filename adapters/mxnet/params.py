@@ -28,7 +28,7 @@ DTYPES = {
 # Bounds that keep a hostile length from costing time or memory before it is found out.
 _MOST_AXES = 32
 _MOST_NAME = 4096
-_MOST_DENSE = 2**29  # elements that a sparse array may unfold to
+_MOST_DENSE = 2**28  # elements that the sparse arrays of a file may unfold to
 
 
 def read_params(file: str | Path) -> dict[str, Array]:
@@ -59,6 +59,7 @@ class _Stream:
     file: str | Path
     size: int
     at: int = 0
+    unfolded: int = 0
 
     def arrays(self) -> dict[str, Array]:
         """u64 magic, u64 0 | u64 n, n arrays | u64 m, m * (u64 length, bytes)."""
@@ -109,18 +110,24 @@ class _Stream:
         storage = self._integer("<i", what)
         if storage not in _AUXILIARIES:
             raise self._error(f"{what}: unknown storage type {storage}", start)
-        stored = self._shape(what) if storage != DENSE else None
+        if storage != DENSE:
+            self._shape(what)  # of the stored numbers: wrong where MXNet saved before it was done
         shape = self._shape(what)
         if shape is None or (not shape and not numpy):
             return None
         self._take(8, what)  # the device
         dtype = self._dtype(what)
         kinds = [(self._dtype(what), self._shape(what)) for _ in _AUXILIARIES[storage]]
-        data = self._numbers(shape if stored is None else stored, dtype, what)
+        counts = [sizes[0] if sizes and len(sizes) == 1 else -1 for _, sizes in kinds]
+        if min(counts, default=0) < 0:
+            raise self._error(f"{what}: positions of a sparse array are no list", start)
+        stored = {ROW_SPARSE: (*counts[:1], *shape[1:]), CSR: tuple(counts[1:])}
+        data = self._numbers(stored.get(storage, shape), dtype, what)
         auxiliaries = [self._numbers(sizes or (), kind, what) for kind, sizes in kinds]
         if storage == DENSE:
             return data
-        if math.prod(shape) > _MOST_DENSE:
+        self.unfolded += math.prod(shape)
+        if self.unfolded > _MOST_DENSE:
             raise self._error(f"{what}: a sparse array of {shape}", start)
         try:
             return _dense(storage, shape, data, *auxiliaries)

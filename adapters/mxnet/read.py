@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,12 +44,14 @@ class SymbolNode:
 class Symbol:
     """A graph of nodes, each behind those it reads; ``heads`` are its outputs.
 
-    ``attributes``: those of the graph, JSON as it stands in the file.
+    ``attributes``: those of the graph, JSON as it stands in the file. ``row_ptr``: the number of
+    each node's first output, where the file has it; nothing here reads it.
     """
 
     nodes: tuple[SymbolNode, ...]
     heads: tuple[Entry, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    row_ptr: tuple[int, ...] = ()
 
     @property
     def version(self) -> int:
@@ -162,7 +164,11 @@ def _graph(found: Any, where: str, depth: int) -> Symbol:
         for at, each in enumerate(_typed(whole.get("nodes"), list, f"{where}: nodes"))
     )
     heads = _entries(whole.get("heads"), len(nodes), f"{where}: heads")
-    symbol = Symbol(nodes, heads, _typed(whole.get("attrs", {}), dict, f"{where}: attrs"))
+    row_ptr = _typed(whole.get("node_row_ptr", []), list, f"{where}: node_row_ptr")
+    if any(type(number) is not int for number in row_ptr):
+        raise _Malformed(f"{where}: node_row_ptr: expected integers")
+    attributes = _typed(whole.get("attrs") or {}, dict, f"{where}: attrs")
+    symbol = Symbol(nodes, heads, attributes, tuple(row_ptr))
     return symbol if symbol.version >= _AXIS_OPTIONAL or depth else _upgraded(symbol)
 
 
@@ -211,6 +217,6 @@ def _upgraded(symbol: Symbol) -> Symbol:
         if node.op not in ("argmax", "argmin") or node.attributes.get("axis") != "-1":
             return node
         kept = {k: v for k, v in node.attributes.items() if k != "axis"}
-        return SymbolNode(node.op, node.name, kept, node.inputs, node.subgraphs)
+        return replace(node, attributes=kept)
 
-    return Symbol(tuple(map(upgraded, symbol.nodes)), symbol.heads, symbol.attributes)
+    return replace(symbol, nodes=tuple(map(upgraded, symbol.nodes)))

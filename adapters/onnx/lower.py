@@ -16,7 +16,7 @@ from onernn.core.graph import Graph, NativeOp, Value
 from onernn.runtime.kernels import KERNELS
 
 _FOLDED = 2**20  # elements that constants may be moved about to, beside four times the model's own
-_MOST_CALLS = 10**5  # of functions; each of ten may call ten others
+_MOST_CALLS = 10**4  # of functions; each of ten may call ten others
 _DEEPEST = 32  # calls inside calls
 
 
@@ -61,7 +61,9 @@ def _value(builder: OnnxBuilder, variable: Variable) -> Value:
 def _output(builder: OnnxBuilder, variable: Variable) -> Value:
     value = builder.value(variable.name)
     inferred = builder.types.get(value, Variable(value))
-    if value != variable.name:  # what an input, a constant or another output is called, too
+    if value in builder.constants and value != variable.name:
+        builder.constant(builder.constants[value], variable.name)
+    elif value != variable.name:  # what an input or another output is called, too
         builder.give(variable.name, builder.emit("Identity", (value,)))
     dtype = variable.dtype or inferred.dtype
     shape = variable.shape if variable.shape is not None else inferred.shape

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.onnx.lower import lower
+from onernn.adapters.onnx.native import FOLDED
 from onernn.adapters.onnx.read import parse_model
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
@@ -42,11 +43,19 @@ class OptimizedSession:
     """
 
     def __init__(
-        self, model: Any, steps: Sequence[_Step], replaced: Sequence[str], refusals: Sequence[Refusal]
+        self,
+        model: Any,
+        steps: Sequence[_Step],
+        replaced: Sequence[str],
+        refusals: Sequence[Refusal],
     ) -> None:
-        constants = {each.name for each in model.graph.initializer}
+        to_array = require("onnx", "onnx").numpy_helper.to_array
+        constants = {each.name: each for each in model.graph.initializer}
         self._inputs = [v for v in model.graph.input if v.name not in constants]
         self._outputs = list(model.graph.output)
+        self._known = {
+            v.name: to_array(constants[v.name]) for v in self._outputs if v.name in constants
+        }
         self._steps = tuple(steps)
         self.replaced, self.refusals = tuple(replaced), tuple(refusals)
         last: dict[str, int] = {}
@@ -66,7 +75,8 @@ class OptimizedSession:
             raise ValueError(f"no outputs {unknown}; there are {[v.name for v in self._outputs]}")
         if missing := [v.name for v in self._inputs if v.name not in input_feed]:
             raise ValueError(f"inputs {missing} are missing")
-        values: dict[str, Any] = {name: np.asarray(array) for name, array in input_feed.items()}
+        values: dict[str, Any] = dict(self._known)
+        values.update((name, np.asarray(array)) for name, array in input_feed.items())
         for step, done in zip(self._steps, self._done, strict=True):
             values.update(_run(step, {name: values[name] for name in step.inputs}))
             for name in done:
@@ -83,7 +93,10 @@ class OptimizedSession:
 
     def explain(self) -> str:
         """A line for each recurrent node: who runs it, and why."""
-        lines = [*self.replaced, *(f"{each.where}: ONNX Runtime ({each.reason})" for each in self.refusals)]
+        lines = [
+            *self.replaced,
+            *(f"{each.where}: ONNX Runtime ({each.reason})" for each in self.refusals),
+        ]
         return "\n".join(lines) or "no recurrent nodes"
 
 
@@ -106,7 +119,9 @@ def _shared(value: Any) -> Array:
 def _described(value: Any) -> Any:
     onnx = require("onnx", "onnx")
     tensor = value.type.tensor_type
-    shape = [d.dim_param or d.dim_value if d.WhichOneof("value") else None for d in tensor.shape.dim]
+    shape = [
+        d.dim_param or d.dim_value if d.WhichOneof("value") else None for d in tensor.shape.dim
+    ]
     kind = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
     return SimpleNamespace(name=value.name, shape=shape, type=f"tensor({kind})")
 
@@ -162,18 +177,17 @@ class _Split:
 
     def alone(self, node: Any) -> Any:
         """A model of one recurrent node; weights that other nodes make out of constants come along."""
-        makers = {name: each for each in self._model.graph.node for name in each.output}
-        nodes, wanted = [node], [name for name in (*node.input[1:4], *node.input[7:8]) if name]
-        while wanted:
-            maker = makers.get(wanted.pop())
-            if maker is not None and not any(maker is each for each in nodes):
-                nodes.insert(0, maker)
-                wanted += list(maker.input)
-        ordered = [each for each in self._model.graph.node if any(each is n for n in nodes)]
-        outputs = [name for name in node.output if name]
-        made = {name for each in ordered[:-1] for name in each.output}
-        inputs = [n for n in node.input if n and n not in made and n not in self._constants]
-        return self._part(ordered, [*dict.fromkeys(inputs)], outputs)
+        made: set[str] = set()
+        wanted = {name for name in (*node.input[1:4], *node.input[7:8]) if name}
+        before = []
+        for each in reversed(self._model.graph.node):
+            if wanted & set(each.output) and each.op_type in {*FOLDED, "Constant"}:
+                before.append(each)
+                made.update(each.output)
+                wanted.update(each.input)
+        taken = [name for each in (*before, node) for name in each.input]
+        inputs = [n for n in dict.fromkeys(taken) if n and n not in made | set(self._constants)]
+        return self._part([*reversed(before), node], inputs, [name for name in node.output if name])
 
     def _part(self, nodes: Sequence[Any], inputs: Sequence[str], outputs: Sequence[str]) -> Any:
         helper = self._onnx.helper
@@ -183,7 +197,10 @@ class _Split:
             nodes,
             "part",
             [self._typed(name) for name in inputs],
-            [self._types.get(name) or helper.make_empty_tensor_value_info(name) for name in outputs],
+            [
+                self._types.get(name) or helper.make_empty_tensor_value_info(name)
+                for name in outputs
+            ],
             kept,
         )
         return helper.make_model(
@@ -196,7 +213,9 @@ class _Split:
     def _typed(self, name: str) -> Any:
         found = self._types.get(name)
         if found is None or not found.type.tensor_type.elem_type:
-            raise UnsupportedError(f"the type of {name!r} cannot be inferred, the model is not split")
+            raise UnsupportedError(
+                f"the type of {name!r} cannot be inferred, the model is not split"
+            )
         return found
 
     def steps(self, ours: Mapping[int, Session]) -> list[_Step]:
@@ -227,9 +246,9 @@ class _Split:
                 part = self._part(nodes, inputs, outputs)
                 steps.append(_Step(tuple(inputs), tuple(outputs), None, self._session(part)))
             for at in mine:
-                session = ours[at]
-                names = (tuple(v.name for v in side) for side in (session.graph.inputs, session.graph.outputs))
-                steps.append(_Step(*names, session, None))
+                whole = ours[at].graph
+                takes, gives = (tuple(v.name for v in s) for s in (whole.inputs, whole.outputs))
+                steps.append(_Step(takes, gives, ours[at], None))
         return steps
 
     def _session(self, part: Any) -> Any:
@@ -250,4 +269,3 @@ def _reads(node: Any) -> Iterable[str]:
             reads = {name for each in attribute.g.node for name in _reads(each)}
             reads.update(v.name for v in attribute.g.output)
             yield from sorted(reads - own)
-

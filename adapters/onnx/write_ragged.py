@@ -41,14 +41,16 @@ def _operand(w: Writing, batch: Batch | None, name: str, like: Batch) -> str:
         return ""
     if batch.rank > like.rank or (batch.lengths and batch.rank != like.rank):
         raise UnsupportedError(f"{name!r} of {batch.rank} axes beside words of {like.rank}")
-    if batch.lengths or batch.rank < like.rank or _is_row(w, name):
+    one_row = name in w.constants and w.constants[name].shape[:1] == (1,)
+    return batch.data if batch.rank < like.rank or one_row else _rows(w, batch, like)
+
+
+def _rows(w: Writing, batch: Batch, like: Batch) -> str:
+    """A row a word as a padded tensor: dense ones come in the order of the words."""
+    if batch.lengths:
         return batch.data
     time = w.batches.size(like.data, 1)
     return w.batches.from_words(batch.data, like.lengths, time, batch.dtype, batch.rank).data
-
-
-def _is_row(w: Writing, name: str) -> bool:
-    return name in w.constants and w.constants[name].shape[0] == 1
 
 
 def _copy(w: Writing, node: Node, tensors: list[str], like: Batch, **attributes: Any) -> None:
@@ -110,7 +112,10 @@ def _top_k(w: Writing, node: Node, inputs: Inputs, like: Batch) -> None:
 @rule("Concat")
 def _concat(w: Writing, node: Node, inputs: Inputs, like: Batch) -> None:
     axis = _axis(node.attributes["axis"], like.rank)
-    _copy(w, node, _same_rank(inputs, like), like, axis=axis)
+    if any(b is None or b.rank != like.rank for b in inputs):
+        raise UnsupportedError("expected inputs of equal rank only")
+    tensors = [_rows(w, b, like) for b in inputs if b]
+    _copy(w, node, tensors, like, axis=axis)
 
 
 @rule("Split")

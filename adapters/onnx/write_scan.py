@@ -15,8 +15,8 @@ Inputs = list[Batch | None]
 def crf_decode(w: Writing, node: Node, inputs: Inputs) -> None:
     """Viterbi decoding by two Scans: best scores forwards, tags backwards.
 
-    Beyond its end a sentence keeps its best scores, and points from every tag to itself. Ties go
-    to the lower tag, as ArgMax has it.
+    In the first step and beyond its end a sentence keeps its best scores, and points from every
+    tag to itself. Ties go to the lower tag, as ArgMax has it.
     """
     emission = ragged(inputs[0], "the emission")
     transition = w.constant(node.inputs[1], "the transition")
@@ -25,12 +25,9 @@ def crf_decode(w: Writing, node: Node, inputs: Inputs) -> None:
         raise UnsupportedError(f"expected a transition (K+2, K), got {transition.shape}")
     start, stop, between = transition[0], transition[1], transition[2:]
     scores = w.emit("Transpose", emission.data, perm=(1, 0, 2))
-    inside = w.emit("Unsqueeze", w.batches.mask_of(emission), w.ints(2))
-    running = w.emit("Transpose", inside, perm=(1, 0, 2))
-    first, rest = _first_and_rest(w, scores)
-    _, later = _first_and_rest(w, running)
-    # Step 0 has no transition before it: it is done outside, a sentence without words is cut off.
-    begin = w.emit("Add", w.emit("Squeeze", first, w.ints(0)), w.graph.constant(start))
+    first = w.emit("Gather", scores, w.graph.constant(0, "int64"), axis=0)
+    begin = w.emit("Add", first, w.graph.constant(start))
+    running = _later(w, emission)
     body = w.graph.body()
     best, here, on = (body.fresh(name) for name in ("best", "here", "on"))
     reach = body.emit("Add", body.emit("Unsqueeze", best, body.ints(2)), body.constant(between))
@@ -41,14 +38,15 @@ def crf_decode(w: Writing, node: Node, inputs: Inputs) -> None:
     pointer = body.emit("Where", on, came, body.constant(np.arange(tags)[None]))
     body.faces((best, here, on), (better, pointer))
     final, pointers = (w.graph.fresh(name) for name in ("best", "pointers"))
-    w.graph.add("Scan", begin, rest, later, outputs=(final, pointers), body=body, num_scan_inputs=2)
+    w.graph.add(
+        "Scan", begin, scores, running, outputs=(final, pointers), body=body, num_scan_inputs=2
+    )
     ended = w.emit("Add", final, w.graph.constant(stop))
     last = w.emit("ArgMax", ended, axis=1, keepdims=1)
     back = w.graph.body()
     tag, pointed = back.fresh("tag"), back.fresh("pointed")
     before = back.emit("GatherElements", pointed, tag, axis=1)
-    again = back.emit("Identity", before)
-    back.faces((tag, pointed), (before, again))
+    back.faces((tag, pointed), (before, back.emit("Identity", tag)))
     path = w.graph.fresh("path")
     w.graph.add(
         "Scan",
@@ -60,11 +58,12 @@ def crf_decode(w: Writing, node: Node, inputs: Inputs) -> None:
         scan_input_directions=(1,),
         scan_output_directions=(1,),
     )
-    whole = w.emit("Concat", path, w.emit("Unsqueeze", last, w.ints(0)), axis=0)
-    w.give(node, w.emit("Transpose", whole, perm=(1, 0, 2)), emission.lengths)
+    w.give(node, w.emit("Transpose", path, perm=(1, 0, 2)), emission.lengths)
 
 
-def _first_and_rest(w: Writing, tensor: str) -> tuple[str, str]:
-    """The first step (1, ...) and those behind it (T-1, ...)."""
-    first = w.emit("Slice", tensor, w.ints(0), w.ints(1), w.ints(0))
-    return first, w.emit("Slice", tensor, w.ints(1), w.ints(2**31), w.ints(0))
+def _later(w: Writing, emission: Batch) -> str:
+    """(T, N, 1) bool: inside the sentences, but for the first step, before which there is none."""
+    inside = w.emit("Transpose", w.batches.mask_of(emission), perm=(1, 0))
+    steps = w.batches.steps(w.batches.size(emission.data, 1))
+    second = w.emit("Greater", w.emit("Unsqueeze", steps, w.ints(1)), w.ints(0))
+    return w.emit("Unsqueeze", w.emit("And", inside, second), w.ints(2))

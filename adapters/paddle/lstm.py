@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from onernn.adapters.paddle.native import PaddleOperator
+from onernn.adapters.paddle.recurrent import functions
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
-from onernn.core.spec import Activation, Cell, RnnSpec
+from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.reorders import paddle
 from onernn.reorders.gates import input_layer
@@ -44,10 +45,11 @@ def _lstm(op: PaddleOperator, x: str, weight_x: Array | None, weight_h: Array, b
         raise UnsupportedError(f"its weights are {weight_h.dtype}, only float32 is supported")
     if not op.is_ragged(x):
         raise UnsupportedError("its input carries no LoD")
-    functions = (
-        op.attribute("gate_activation", "sigmoid"),
-        op.attribute("candidate_activation", "tanh"),
-        op.attribute("cell_activation", "tanh"),
+    chosen = functions(
+        op,
+        ("gate_activation", "sigmoid"),
+        ("candidate_activation", "tanh"),
+        ("cell_activation", "tanh"),
     )
     peephole = op.attribute("use_peepholes", True)
     spec = RnnSpec(
@@ -56,7 +58,7 @@ def _lstm(op: PaddleOperator, x: str, weight_x: Array | None, weight_h: Array, b
         weight_h.shape[0],
         direction="right2left" if op.attribute("is_reverse", False) else "left2right",
         peephole=peephole,
-        activations=tuple(map(Activation, functions)),
+        activations=chosen,
     )
     biases, diagonal = paddle.lstm_bias(bias, peephole=peephole)
     weights = RnnWeights(

@@ -40,8 +40,12 @@ class PaddleOperator(NativeOperator):
         self.given: dict[str, str] = {}
         for slot, names in op.inputs.items():
             dtypes = {variables[name].dtype for name in names if name in variables}
-            if others := dtypes - DTYPES - {None}:
+            widened = op.type == "cast" and self._parameters(names)
+            if (others := dtypes - DTYPES - {None}) and not widened:
                 raise UnsupportedError(f"input {slot}: {others.pop()} numbers are not supported")
+
+    def _parameters(self, names: tuple[str, ...]) -> bool:
+        return all(self.builder.value(name) in self.builder.constants for name in names)
 
     def value(self, slot: str) -> str:
         """The value in a required input slot."""

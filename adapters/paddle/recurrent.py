@@ -88,7 +88,19 @@ def attention_lstm(op: PaddleOperator) -> None:
 
 
 _FUNCTIONS: Mapping[Any, str] = {name: name for name in ("sigmoid", "tanh", "relu", "identity")}
-_UNIT_FUNCTIONS = {0: "identity", 1: "sigmoid", 2: "tanh", 3: "relu"}
+_UNIT_FUNCTIONS: Mapping[Any, str] = {0: "identity", 1: "sigmoid", 2: "tanh", 3: "relu"}
+
+
+def functions(
+    op: PaddleOperator, *named: tuple[str, str], known: Mapping[Any, str] = _FUNCTIONS
+) -> tuple[Activation, ...]:
+    """What attributes with these names and defaults choose among the functions Paddle has."""
+    keys = {name: key for key, name in known.items()}
+    found = [(name, op.attribute(name, keys[default])) for name, default in named]
+    for name, key in found:
+        if key not in known:
+            raise UnsupportedError(f"attribute {name}={key!r}: expected one of {[*known]}")
+    return tuple(Activation(known[key]) for _, key in found)
 
 
 def _cell(
@@ -96,20 +108,16 @@ def _cell(
 ) -> tuple[RnnSpec, Any]:
     if flat.dtype != np.float32:
         raise UnsupportedError(f"its weights are {flat.dtype}, only float32 layers are supported")
-    keys = {name: key for key, name in known.items()}
-    functions = tuple(
-        known[op.attribute(name, keys[default])]
-        for name, default in (("gate_activation", "sigmoid"), ("activation", "tanh"))
-    )
+    chosen = functions(op, ("gate_activation", "sigmoid"), ("activation", "tanh"), known=known)
     origin_mode = op.attribute("origin_mode", False)
-    layout, update = paddle.gru_layout(origin_mode=origin_mode, gate_activation=functions[0])
+    layout, update = paddle.gru_layout(origin_mode=origin_mode, gate_activation=chosen[0].name)
     direction: Direction = "right2left" if op.attribute("is_reverse", False) else "left2right"
     spec = RnnSpec(
         Cell.GRU,
         3 * flat.shape[0],
         flat.shape[0],
         direction=direction,
-        activations=(Activation(functions[0]), Activation(functions[1])),
+        activations=chosen,
         update=update,
     )
     return spec, layout

@@ -199,9 +199,10 @@ class OneDnnLayer:
 
     def explain(self) -> str:
         """See `PreparedLayer.explain`."""
+        dense = "read in place" if self.dtype == "f32" else f"converted to {self.dtype}"
         reads = (
-            "contiguous float32 (T, N, I) is read in place; ntc, strided and padded views, float64"
-            " and shares of a batch are copied, ragged batches are gathered"
+            f"contiguous float32 (T, N, I) is {dense}; ntc, strided and padded views, float64 and"
+            " shares of a batch are copied first, ragged batches are gathered"
         )
         return explained(self.spec, self.dtype, self.kernel, self.why, reads)
 

@@ -13,6 +13,9 @@ from onernn.runtime.kernels.registry import Attributes, kernel, row_wise
 
 @row_wise("MatMul")
 def _matmul(_: Attributes, a: Array, b: Array) -> Array:
+    """Halves are multiplied in float32, as everybody's libraries do."""
+    if a.dtype == np.float16:
+        return (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)
     return a @ b
 
 
@@ -20,7 +23,7 @@ def _matmul(_: Attributes, a: Array, b: Array) -> Array:
 def _gemm(attributes: Attributes, a: Array, b: Array, c: Array | None = None) -> Array:
     a = a.T if attributes.get("transA") else a
     b = b.T if attributes.get("transB") else b
-    out = (a @ b) * np.asarray(attributes.get("alpha", 1.0), a.dtype)
+    out = _matmul(attributes, a, b) * np.asarray(attributes.get("alpha", 1.0), a.dtype)
     return out if c is None else out + c * np.asarray(attributes.get("beta", 1.0), a.dtype)
 
 

@@ -104,8 +104,13 @@ def _where(_: Attributes, condition: Array, a: Array, b: Array) -> Array:
 
 @row_wise("Cast")
 def _cast(attributes: Attributes, a: Array) -> Array:
-    """``to`` is NumPy's name of a dtype, not ONNX's number."""
-    return a.astype(attributes["to"])
+    """``to`` is NumPy's name of a dtype, not ONNX's number; bfloat16 is float32 rounded to it."""
+    if attributes["to"] != "bfloat16":
+        return a.astype(attributes["to"])
+    bits = a.astype(np.float32).view(np.uint32)
+    even = bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)
+    rounded = (even & np.uint32(0xFFFF0000)).view(np.float32)
+    return np.where(np.isnan(a), np.float32(np.nan), rounded).astype(np.float32)
 
 
 @row_wise("CastLike")

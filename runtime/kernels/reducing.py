@@ -149,13 +149,14 @@ def _normalized_axes(attributes: Attributes, a: Array, *_: Any) -> range:
 def _layer_normalization(
     attributes: Attributes, a: Array, scale: Array, bias: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """(y, mean, 1 / standard deviation)."""
+    """(y, mean, 1 / standard deviation), the statistics of halves in float32."""
     over = tuple(_normalized_axes(attributes, a))
-    mean = a.mean(axis=over, keepdims=True)
-    centred = a - mean
+    wide = a.astype(np.float32) if a.dtype == np.float16 else a
+    mean = wide.mean(axis=over, keepdims=True)
+    centred = wide - mean
     variance = np.square(centred).mean(axis=over, keepdims=True)
-    inverse = 1 / np.sqrt(variance + a.dtype.type(attributes.get("epsilon", 1e-5)))
-    y = centred * inverse * scale
+    inverse = 1 / np.sqrt(variance + wide.dtype.type(attributes.get("epsilon", 1e-5)))
+    y = (centred * inverse).astype(a.dtype) * scale
     return (y if bias is None else y + bias), mean, inverse
 
 

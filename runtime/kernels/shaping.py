@@ -248,6 +248,12 @@ def _trilu(attributes: Attributes, a: Array, k: Array | None = None) -> Array:
     return np.triu(a, at) if attributes.get("upper", 1) else np.tril(a, at)
 
 
+@kernel("Compress")
+def _compress(node: Node, a: Any, condition: Array) -> Array:
+    """The elements, or slices along an axis, for which the condition holds."""
+    return np.compress(condition, data_of(a), node.attributes.get("axis"))
+
+
 @kernel("NonZero")
 def _non_zero(_: Node, a: Any) -> Array:
     return np.array(np.nonzero(data_of(a)), np.int64)

@@ -21,13 +21,14 @@ from onernn.adapters.naming import native_pass
 from onernn.adapters.onnx.write import OPSET
 from onernn.core.arrays import Array
 from onernn.core.errors import LibraryError, OnernnError, UnsupportedError
-from onernn.core.graph import Graph
-from onernn.fuse_passes import fuse
+from onernn.core.graph import Graph, native_types
+from onernn.fuse_passes import fuse, passes_for
 from onernn.reorders.layouts import FRAMEWORKS
 from onernn.runtime.session import Session, naming, unsupported
 from onernn.verification import support
 from onernn.verification.converting import convert
 from onernn.verification.doctor import Examination, examine
+from onernn.verification.drawing import draw_passes
 from onernn.verification.recording import read_arrays, read_inputs, write_outputs
 from onernn.verification.verifying import Report, error_json, verify
 
@@ -40,11 +41,18 @@ app = typer.Typer(
 Model = Annotated[
     str,
     typer.Argument(
-        help="A Paddle folder, .pdmodel or __model__, an MXNet -symbol.json, or an .onnx."
+        help="A Paddle folder, .pdmodel or __model__; an MXNet -symbol.json, its folder or the"
+        " prefix of its name; or an .onnx."
     ),
 ]
 Params = Annotated[str | None, typer.Option(help="Parameters that are not beside the model.")]
-Semantics = Annotated[str, typer.Option(help="documented, or mxnet-cpu.")]
+Semantics = Annotated[
+    str,
+    typer.Option(
+        help="What MXNet's RNN means by lengths and clips: documented (they work), or mxnet-cpu"
+        " (it ignored them on CPU)."
+    ),
+]
 Dtype = Annotated[str, typer.Option(help="How recurrent layers compute: f32, bf16, f16 or u8.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the backend.")]
 Backend = Annotated[str, typer.Option(help="onednn, or reference (NumPy).")]
@@ -179,6 +187,9 @@ def weights(
 @app.command()
 def inspect(
     model: Model,
+    dot: Annotated[
+        Path | None, typer.Option(help="A folder for the graph after each pass: DOT, SVG.")
+    ] = None,
     dtype: Dtype = "f32",
     threads: Threads = None,
     backend: Backend = "onednn",
@@ -186,8 +197,8 @@ def inspect(
     semantics: Semantics = "documented",
 ) -> None:
     """Shows MODEL's operators before and after fusion, what fused, what did not and why."""
-    graph = _load(model, params, semantics)
-    result = fuse(graph)
+    graph, passes = _load(model, params, semantics), passes_for(dtype)
+    result = fuse(graph, passes)
     console = _console()
     console.print(f"[bold]{graph.name}[/bold]", highlight=False)
     for title, values in (("inputs", graph.inputs), ("outputs", graph.outputs)):
@@ -200,7 +211,7 @@ def inspect(
     console.print(table)
 
     fired = [
-        f"{each.name} -> {each.where}: {'+'.join(op.type for op in each.origin)}"
+        f"{each.name} -> {each.where}: {native_types(each.origin)}"
         + (f" ({name})" if (name := native_pass(each)) else "")
         for each in result.applied
     ]
@@ -215,6 +226,8 @@ def inspect(
         except LibraryError as error:
             _section(console, "kernels", [f"unknown: {error}"])
     _section(console, "notes", graph.notes)
+    if dot is not None:
+        _section(console, "drawn", map(str, draw_passes(graph, passes, dot)))
 
 
 @app.command()
@@ -291,7 +304,8 @@ def _tell(report: Report, json: bool) -> None:
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
     """A bar on a terminal's stderr, for what takes long."""
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("")
         yield lambda stage, done, of: bar.update(task, description=stage, completed=done, total=of)
 

@@ -107,7 +107,9 @@ class PaddleGraph:
         found = tuple(made[slot] if slot in (counts or {}) else made[slot][0] for slot in outputs)
         return found if len(found) > 1 else found[0]
 
-    def save(self, folder: Path, fetches: Sequence[Variable]) -> SavedModel:
+    def save(
+        self, folder: Path, fetches: Sequence[Variable], *, clip_extra: bool = False
+    ) -> SavedModel:
         """Writes ``model.pdmodel`` and ``model.pdiparams``, and opens them again in Paddle."""
         prefix = folder / "model"
         executor = paddle.static.Executor(paddle.CPUPlace())
@@ -119,7 +121,7 @@ class PaddleGraph:
                 list(fetches),
                 executor,
                 program=self._main,
-                clip_extra=False,  # the default drops attributes that gru needs
+                clip_extra=clip_extra,  # Paddle's default drops outputs that its own gru needs
             )
         return SavedModel(prefix)
 

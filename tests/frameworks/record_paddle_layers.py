@@ -262,8 +262,47 @@ def shuffled() -> Any:
     return b.done(hidden, signs, b.op("reduce_max", {"X": hidden}, dim=[1], keep_dim=True))
 
 
+@model
+def half_weights() -> Any:
+    """Parameters stored as float16, computed with as float32."""
+    b = Builder(37)
+    halves = [b.graph.parameter(b.array(*shape).astype(np.float16)) for shape in ((4, 12), (12,))]
+    weight, bias = (b.op("cast", {"X": half}, in_dtype=4, out_dtype=5) for half in halves)
+    x = b.add(b.op("mul", {"X": b.x, "Y": weight}), bias)
+    return b.done(b.gru(x, 4, bias=b.parameter(1, 12)))
+
+
+CLIPPED = ("initial_state", "lstm_states_reverse", "normalized")
+"""Saved once more as Paddle does by default: its own executor cannot run these gru and lstm."""
+
+
+def clip(name: str, folder: Path) -> None:
+    """The recorded model without the outputs and attributes that Paddle calls extra."""
+    graph, fetches, _ = record_paddle.MODELS[name]()
+    clipped = folder / f"{name}_clipped"
+    clipped.mkdir(exist_ok=True)
+    graph.save(clipped, fetches, clip_extra=True)
+    record_paddle.strip_call_stacks(clipped / "model.pdmodel")
+    arrays = np.load(folder / name / "io.npz")
+    # Fetches bear other names in each process: by position.
+    names = [key for key in arrays if key.startswith(("out__", "outlod__"))]
+    stems = dict.fromkeys(key.partition("__")[2] for key in names)
+    places = {stem: str(place) for place, stem in enumerate(stems)}
+    np.savez_compressed(
+        clipped / "io.npz",
+        **{
+            key.partition("__")[0] + "__" + places[key.partition("__")[2]]
+            if key in names
+            else key: arrays[key]
+            for key in arrays
+        },
+    )
+
+
 if __name__ == "__main__":
     for each in record_paddle.MODELS:
         if each not in OTHERS:
             record(each, Path(sys.argv[1]) / each)
             print(each)
+    for each in CLIPPED:
+        clip(each, Path(sys.argv[1]))

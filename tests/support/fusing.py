@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onernn import FuseResult, Graph, Session, fuse
+from onernn.fuse_passes import PASSES, Pass
 from support.layers import random_ragged, words
 
 
@@ -19,12 +20,12 @@ def _run(session: Session, seed: int) -> list[np.ndarray]:
     return [words(v) for v in session.run({"x": x, "h0": h0}).values()]
 
 
-def fuse_and_check(graph: Graph) -> FuseResult:
+def fuse_and_check(graph: Graph, passes: tuple[Pass, ...] = PASSES) -> FuseResult:
     """The result, after checking what every rewrite owes."""
     nodes, constants = graph.nodes, {k: v.copy() for k, v in graph.constants.items()}
     expected = run_unfused(graph)
-    result = fuse(graph)
-    again = fuse(result.model)
+    result = fuse(graph, passes)
+    again = fuse(result.model, passes)
     assert again.applied == () and again.model.nodes == result.model.nodes
     assert again.refusals == result.refusals
     assert graph.nodes is nodes

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from types import ModuleType
@@ -160,8 +161,12 @@ def test_if_ours_is_wrong_the_run_fails(repo: Path, tmp_path: Path) -> None:
         (["--workloads", "ragged,racked"], "--workloads: expected some of smoke, ragged"),
         (["--dtypes", "f64"], "--dtypes: expected some of f32, bf16, u8, got 'f64'"),
         (["--contenders", "onernn,tensorflow"], "got 'tensorflow'"),
-        (["--threads", "0"], "--threads: expected numbers of at least 1"),
+        (["--threads", "0"], "--threads: expected numbers of at least 1, got '0'"),
+        (["--threads", "1,"], "--threads: expected numbers of at least 1, got '1,'"),
+        (["--python", "snake=python"], "--python: expected some of mxnet, onernn"),
         (["--only", "no such row"], "leave no row"),
+        (["--only", "("], "unterminated"),
+        (["--out", "results.md"], "--out: expected a name that ends in .json"),
     ],
 )
 def test_wrong_options_are_one_message(
@@ -170,6 +175,24 @@ def test_wrong_options_are_one_message(
     done = call(repo, "--out", tmp_path / "results.json", *wrong)
     assert done.returncode == 2
     assert message in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_the_report_is_made_from_the_file(
+    repo: Path, tmp_path: Path, results: dict[str, Any]
+) -> None:
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps(results))
+    command = [sys.executable, "-m", "benchmarks.report", str(file)]
+    done = subprocess.run(command, cwd=repo, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert file.with_suffix(".md").read_text() == results["table"]
+    if find_spec("matplotlib"):
+        assert "<svg" in file.with_suffix(".svg").read_text()
+    else:
+        assert "pip install matplotlib" in done.stderr
+    file.write_text("{}")
+    done = subprocess.run(command, cwd=repo, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "results.json" in done.stderr
 
 
 class TestWithoutProcesses:

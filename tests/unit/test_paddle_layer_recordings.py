@@ -19,12 +19,16 @@ MODELS: dict[str, list[str]] = {
     "fused_embedding_fc_lstm": [],
     "fusion_lstm": [],
     "gru_unit": [],
+    "half_weights": ["linear_rnn"],
+    "initial_state_clipped": ["linear_rnn"],
     "lstm_cell_used": ["linear_rnn"],
     "lstm_pair": ["linear_rnn", "linear_rnn", "bidirectional"],
     "lstm_states_reverse": ["linear_rnn"],
+    "lstm_states_reverse_clipped": ["linear_rnn"],
     "mul_gru_bare": ["linear_rnn"],
     "multi_gru_two_layers": [],
     "normalized": ["linear_rnn"],
+    "normalized_clipped": ["linear_rnn"],
     "pooled": [],
     "rnn_gru": [],
     "rnn_lstm": [],
@@ -34,7 +38,8 @@ MODELS: dict[str, list[str]] = {
 }
 CELLS = {
     **dict.fromkeys(("gru_unit", "mul_gru_bare", "multi_gru_two_layers"), {Cell.GRU}),
-    **dict.fromkeys(("normalized", "shuffled"), {Cell.GRU}),
+    **dict.fromkeys(("normalized", "normalized_clipped", "shuffled"), {Cell.GRU}),
+    **dict.fromkeys(("half_weights", "initial_state_clipped"), {Cell.GRU}),
     **{name: {Cell.LSTM} for name in MODELS if "lstm" in name},
     **dict.fromkeys(("attention", "pooled", "sentences"), set()),
     "rnn_gru": {Cell.LBR_GRU},
@@ -72,6 +77,8 @@ def test_every_layer_runs_on_onednn(name: str, data: Path) -> None:
     session = Session(load(data / "paddle" / name), strict=True)
     assert session.explained
     assert all("oneDNN" in each.kernel for each in session.explained), session.explain()
+    cells = any("the cell of every word on NumPy" in each.why for each in session.explained)
+    assert cells == (CELLS[name] == {Cell.LSTM} and name not in ("lstm_pair", "rnn_lstm"))
 
 
 @pytest.mark.parametrize("name", MODELS)

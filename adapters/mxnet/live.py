@@ -1,0 +1,192 @@
+"""MXNet's RNN operator on arrays in memory: what the plug-in runs, without MXNet."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onernn.adapters.mxnet.lower import lower
+from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
+from onernn.adapters.mxnet.recurrent import stack_of
+from onernn.backend import PreparedLayer, Tape, open_backend
+from onernn.core.arrays import Array
+from onernn.core.errors import ShapeError, UnsupportedError
+from onernn.core.graph import UNSUPPORTED
+from onernn.core.ragged import Ragged, data_of
+from onernn.reorders import mxnet
+
+SLOTS = ("data", "parameters", "state", "state_cell", "sequence_length")
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How recurrent operators compute, as `onernn.Session` and `onernn.load` say it."""
+
+    semantics: str = "documented"
+    dtype: str = "f32"
+    backend: str = "onednn"
+    threads: int | None = None
+
+
+class Arguments(NamedTuple):
+    """The arrays in front of an RNN operator."""
+
+    data: Array
+    parameters: Array
+    states: tuple[Array, ...]
+    lengths: Array | None = None
+
+
+class Recorded(NamedTuple):
+    """What `LiveRnn.run_training` leaves for one backward: a tape, and the layer that wrote it."""
+
+    layer: PreparedLayer
+    tape: Tape
+
+
+class LiveRnn:
+    """One RNN operator, its attributes strings as in a symbol.
+
+    Weights are packed once, and again when the parameters' numbers have changed: they are
+    compared in every call, with a copy. Raises `UnsupportedError` for attributes that cannot run.
+    """
+
+    def __init__(self, attributes: Mapping[str, str], options: Options) -> None:
+        self.stack = stack_of(SymbolNode("RNN", "rnn", attributes))
+        self._attributes, self._options = dict(attributes), options
+        self.state_names = ("state", "state_cell")[: 1 + (self.stack.mode == "lstm")]
+        self.takes_lengths = attributes.get("use_sequence_length", "False") in ("True", "1", "true")
+        self.gives_states = attributes.get("state_outputs", "False") in ("True", "1", "true")
+        self.masks = self.takes_lengths and options.semantics == "documented"
+        self._drops = float(attributes.get("p", "0")) > 0 and self.stack.layers > 1
+        self._ready: tuple[Array, PreparedLayer] | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """The slots of the operator, in its order."""
+        lengths = ["sequence_length"] if self.takes_lengths else []
+        return ["data", "parameters", *self.state_names, *lengths]
+
+    def bound(self, arrays: Sequence[Array]) -> Arguments:
+        """The arrays of `arguments`, in that order; all but the lengths of one float dtype."""
+        for name, array in zip(self.arguments, arrays, strict=True):
+            if name != "sequence_length" and array.dtype not in (np.float32, np.float64):
+                raise UnsupportedError(f"{name}: {array.dtype}, only float32 and float64 are run")
+            if name != "sequence_length" and array.dtype != arrays[0].dtype:
+                raise ShapeError(f"{name}: expected {arrays[0].dtype} as data, got {array.dtype}")
+        states = tuple(arrays[2 : 2 + len(self.state_names)])
+        return Arguments(arrays[0], arrays[1], states, arrays[-1] if self.takes_lengths else None)
+
+    def shapes(
+        self, given: Sequence[Sequence[int]]
+    ) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
+        """(of the arguments, of all outputs), completed from the data's; 0 is unknown."""
+        stack, data = self.stack, list(given[0])
+        known = list(map(list, given))
+        if len(data) != 3:
+            return known, [[]] * (1 + len(self.state_names))
+        t, n, channels = data
+        rows = stack.layers * stack.directions
+        states = [[rows, n, stack.recurrent], [rows, n, stack.hidden]][: len(self.state_names)]
+        if channels:
+            known[1] = [stack.elements(channels)]
+        known[2 : 2 + len(states)] = states
+        if self.takes_lengths:
+            known[-1] = [n]
+        return known, [[t, n, stack.recurrent * stack.directions], *states]
+
+    def layer(self, parameters: Array) -> PreparedLayer:
+        """The layer of these parameters, a vector; the same one while the numbers stay."""
+        ready = self._ready
+        if ready is not None and _same(ready[0], parameters):
+            return ready[1]
+        kept = parameters.copy()
+        symbol = _symbol(self._attributes, self.arguments)
+        graph = lower(symbol, {"parameters": kept}, self._options.semantics)
+        for node in graph.nodes:
+            if node.op == UNSUPPORTED:
+                raise UnsupportedError(str(node.attributes["reason"]))
+        (rnn,) = (node for node in graph.nodes if node.op == "Rnn")
+        engine = open_backend(self._options.backend, threads=self._options.threads)
+        layer = engine.prepare(
+            rnn.attributes["spec"], rnn.attributes["weights"], dtype=self._options.dtype
+        )
+        self._ready = (kept, layer)
+        return layer
+
+    def run(self, given: Arguments) -> tuple[Array, ...]:
+        """y (T, N, D*R), then the final states (L*D, N, R), in the dtype of the data."""
+        layer = self.layer(given.parameters)
+        y, states = layer.run(self._words(given), self._states(given))
+        return self._results(given, y, states)
+
+    def run_training(self, given: Arguments) -> tuple[tuple[Array, ...], Recorded | str]:
+        """What `run` gives, and what `backward` needs; or the reason why there can be none."""
+        if self._drops and self._options.semantics == "documented":
+            return self.run(given), "dropout between layers (attribute p) is not trained with"
+        layer = self.layer(given.parameters)
+        try:
+            y, states, tape = layer.run_training(self._words(given), self._states(given))
+        except UnsupportedError as error:
+            return self.run(given), str(error)
+        return self._results(given, y, states), Recorded(layer, tape)
+
+    def backward(
+        self, given: Arguments, recorded: Recorded | str, dy: Array, dstates: Sequence[Array]
+    ) -> tuple[Array, ...]:
+        """Gradients of `arguments` from those of the outputs."""
+        if isinstance(recorded, str):
+            raise UnsupportedError(f"no gradients: {recorded}")
+        layer, tape = recorded
+        incoming = self._masked(given, dy)
+        ends = tuple(mxnet.state(d, self.stack) for d in dstates) or None
+        grads = layer.backward(tape, incoming, ends)
+        dx = grads.x.to_padded(time=len(dy), time_major=True) if self.masks else data_of(grads.x)
+        flat = mxnet.join(mxnet.gradients_back(layer.spec, grads.layers), self.stack)
+        found = (dx, flat, *map(mxnet.state_back, grads.state))
+        dtyped = tuple(array.astype(given.data.dtype, copy=False) for array in found)
+        return (*dtyped, np.zeros_like(given.lengths)) if given.lengths is not None else dtyped
+
+    def _words(self, given: Arguments) -> Ragged | Array:
+        return self._masked(given, given.data)
+
+    def _masked(self, given: Arguments, padded: Array) -> Ragged | Array:
+        if not self.masks or given.lengths is None:
+            return padded
+        lengths = given.lengths.astype(np.int64)
+        return Ragged.from_padded(padded, lengths, time_major=True)
+
+    def _states(self, given: Arguments) -> tuple[Array, ...]:
+        for name, array in zip(self.state_names, given.states, strict=True):
+            if array.ndim != 3 or array.shape[1] != given.data.shape[1]:
+                raise ShapeError(f"{name}: expected (L*D, N, R) with N of data, got {array.shape}")
+        return tuple(mxnet.state(array, self.stack) for array in given.states)
+
+    def _results(
+        self, given: Arguments, y: Ragged | Array, states: Sequence[Array]
+    ) -> tuple[Array, ...]:
+        whole = y.to_padded(time=len(given.data), time_major=True) if isinstance(y, Ragged) else y
+        results = (whole, *map(mxnet.state_back, states))
+        return tuple(array.astype(given.data.dtype, copy=False) for array in results)
+
+
+def _symbol(attributes: Mapping[str, str], arguments: Sequence[str]) -> Symbol:
+    """The operator alone."""
+    variables = [SymbolNode(VARIABLE, name) for name in arguments]
+    inputs = tuple(Entry(at) for at in range(len(variables)))
+    rnn = SymbolNode("RNN", "rnn", attributes, inputs)
+    return Symbol((*variables, rnn), (Entry(len(variables)),), {"mxnet_version": ["int", 10901]})
+
+
+def _same(one: Array, other: Array) -> bool:
+    """Whether two contiguous arrays hold the same bytes."""
+    if one.shape != other.shape or one.dtype != other.dtype or not other.flags.c_contiguous:
+        return False
+    pointers: list[Any] = [array.ctypes.data for array in (one, other)]
+    return not _memcmp(*pointers, one.nbytes)

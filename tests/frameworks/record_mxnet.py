@@ -1,0 +1,179 @@
+"""Writes what MXNet computed, for tests that have no MXNet.
+
+    python -m tests.frameworks.record_mxnet tests/data/mxnet
+
+Run in an environment with MXNet 1.9.1. ``operators.json.gz``: a small symbol for each operator;
+the folders: models saved in the ways that MXNet had.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from support.recorded_operators import Recorded, write_recorded
+from tests.frameworks.mxnet_graphs import numpy_mode, run, save
+from tests.frameworks.mxnet_models import Around, Looped, Masked, Unrolled, _sequential, contractive
+from tests.frameworks.mxnet_operators import CASES
+
+from onernn.core.arrays import Array
+
+T, N, C, H = 5, 3, 4, 6
+MODELS: dict[str, Callable[[Path], None]] = {}
+
+
+def model(function: Callable[[Path], None]) -> Callable[[Path], None]:
+    MODELS[function.__name__] = function
+    return function
+
+
+def words(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+
+
+def record(folder: Path, inputs: dict[str, Array], outputs: list[Array], name: str = "io") -> None:
+    arrays = {f"in__{key}": array for key, array in inputs.items()}
+    arrays |= {f"out__{at}": array for at, array in enumerate(outputs)}
+    np.savez(folder / f"{name}.npz", **arrays)
+
+
+def exported(folder: Path, block: Any, *inputs: Array, gluon: bool = False) -> None:
+    """As gluon's users save: export, and save_parameters."""
+    rng = np.random.default_rng(1)
+    block.initialize()
+    block.hybridize()
+    made = [mx.nd.array(array) for array in inputs]
+    block(*made)
+    for parameter in block.collect_params().values():
+        bound = 1 / np.sqrt(parameter.shape[-1])
+        parameter.set_data(mx.nd.array(rng.uniform(-bound, bound, parameter.shape)))
+    found = block(*made)
+    flat = (
+        [each for part in found for each in (part if isinstance(part, list) else [part])]
+        if isinstance(found, tuple | list)
+        else [found]
+    )
+    block.export(str(folder / "model"))
+    if gluon:
+        block.save_parameters(str(folder / "gluon.params.saved"))
+    names = [f"data{k}" if len(inputs) > 1 else "data" for k in range(len(inputs))]
+    record(folder, dict(zip(names, inputs, strict=True)), [each.asnumpy() for each in flat])
+
+
+@model
+def gluon_language_model(folder: Path) -> None:
+    ids = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 0, 1]], np.float32)
+    block = Around(lambda: mx.gluon.rnn.LSTM(H, 2, dropout=0.2), True)
+    exported(folder, block, ids, words(2, 3, H), words(2, 3, H, seed=2), gluon=True)
+
+
+@model
+def gluon_bidirectional_ntc(folder: Path) -> None:
+    ids = np.array([[1, 2, 3, 4], [4, 5, 6, 7]], np.float32)
+    block = Around(lambda: mx.gluon.rnn.GRU(H, 2, bidirectional=True, layout="NTC"), False)
+    exported(folder, block, ids, gluon=True)
+
+
+@model
+def gluon_unrolled_stack(folder: Path) -> None:
+    cells = mx.gluon.rnn
+    both = lambda: cells.BidirectionalCell(cells.GRUCell(H), cells.GRUCell(H))  # noqa: E731
+    stack = lambda: _sequential(both(), cells.LSTMCell(H), cells.RNNCell(H))  # noqa: E731
+    exported(
+        folder, Unrolled(stack, T, layout="NTC", merge_outputs=True), words(N, T, C), gluon=True
+    )
+
+
+@model
+def gluon_lengths(folder: Path) -> None:
+    block = Masked(lambda: mx.gluon.rnn.GRUCell(H), T)
+    exported(folder, block, words(N, T, C), np.array([5, 1, 3], np.float32))
+
+
+@model
+def gluon_foreach(folder: Path) -> None:
+    block = Looped(lambda: mx.gluon.rnn.LSTMCell(H, input_size=C))
+    exported(folder, block, words(T, N, C), words(N, H), words(N, H, seed=2))
+
+
+@model
+def numpy_mode_model(folder: Path) -> None:
+    with numpy_mode():
+        block = mx.gluon.rnn.GRU(H, 1, bidirectional=True, layout="NTC")
+        block.initialize(mx.init.Uniform(0.3))
+        block.hybridize()
+        x = words(N, T, C)
+        y = block(mx.np.array(x)).asnumpy()
+        block.export(str(folder / "model"))
+        symbol = mx.sym.load(str(folder / "model-symbol.json"))
+        names = [name for name in symbol.list_arguments() if "data" in name]
+        state = np.zeros((2, N, H), np.float32)
+        values = dict(zip(names, [x, state], strict=False))
+    record(folder, values, [y, *_rest(folder, values)])
+
+
+def _rest(folder: Path, inputs: dict[str, Array]) -> list[Array]:
+    """The other outputs, from the files."""
+    with numpy_mode():
+        symbol = mx.sym.load(str(folder / "model-symbol.json"))
+        saved = mx.npx.load(str(folder / "model-0000.params"))
+        arrays = {key.split(":", 1)[1]: value.asnumpy() for key, value in saved.items()}
+    return run(symbol, {**inputs, **arrays}, numpy=True)[1:]
+
+
+def _legacy(mode: str, bidirectional: bool) -> tuple[Any, Any]:
+    cell = mx.rnn.FusedRNNCell(H, 2, mode, bidirectional=bidirectional, prefix=f"{mode}_")
+    return cell, mx.sym.Variable("data")
+
+
+def _head(outputs: Any, width: int) -> Any:
+    hidden = mx.sym.Reshape(outputs, shape=(-1, width))
+    return mx.sym.SoftmaxOutput(
+        mx.sym.FullyConnected(hidden, num_hidden=4, name="fc"), name="softmax"
+    )
+
+
+@model
+def legacy_fused_checkpoint(folder: Path) -> None:
+    """As mx.rnn.save_rnn_checkpoint writes it: an array for each gate."""
+    cell, data = _legacy("lstm", True)
+    outputs, _ = cell.unroll(T, data, layout="NTC", merge_outputs=True)
+    symbol, x = _head(outputs, 2 * H), words(N, T, C)
+    params = contractive(np.random.default_rng(1), symbol, {"data": x}, "float32")
+    params.pop("softmax_label")
+    made = {name: mx.nd.array(array) for name, array in params.items()}
+    mx.rnn.save_rnn_checkpoint(cell, str(folder / "model"), 0, symbol, made, {})
+    record(folder, {"data": x}, run(symbol, {"data": x, **params}))
+
+
+@model
+def legacy_unfused(folder: Path) -> None:
+    cell, data = _legacy("gru", True)
+    outputs, _ = cell.unfuse().unroll(T, data, layout="NTC", merge_outputs=True)
+    symbol, x = _head(outputs, 2 * H), words(N, T, C)
+    params = contractive(np.random.default_rng(1), symbol, {"data": x}, "float32")
+    params.pop("softmax_label")
+    save(symbol, params, folder / "model")
+    record(folder, {"data": x}, run(symbol, {"data": x, **params}))
+
+
+def operators() -> list[Recorded]:
+    found = []
+    for case in CASES:
+        outputs = dict(zip(case.symbol.list_outputs(), case.expected(), strict=True))
+        text = case.symbol.tojson()
+        found.append(Recorded(case.name, text, dict(case.inputs), dict(case.params), outputs))
+    return found
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    target.mkdir(parents=True, exist_ok=True)
+    write_recorded(target / "operators.json.gz", operators())
+    for name, make in MODELS.items():
+        (target / name).mkdir(exist_ok=True)
+        make(target / name)

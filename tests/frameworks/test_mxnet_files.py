@@ -1,0 +1,197 @@
+"""Files beside MXNet: what it writes we read to the bit, and it reads what we write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from support.layers import random_weights
+from tests.frameworks.mxnet_graphs import numpy_mode, run, save
+from tests.frameworks.mxnet_models import contractive, uniform
+
+from onernn import Session, load
+from onernn.adapters.mxnet.params import read_params
+from onernn.adapters.mxnet.read import read_symbol
+from onernn.adapters.mxnet.write import symbol_text, write_params, write_symbol
+from onernn.backend import open_backend
+from onernn.reorders import mxnet as reorders
+
+DTYPES = "float32 float64 float16 uint8 int32 int8 int64".split()
+RNG = np.random.default_rng(0)
+
+
+def same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
+    assert list(ours) == list(theirs)
+    for name, array in theirs.items():
+        assert ours[name].dtype == array.dtype and ours[name].shape == array.shape, name
+        np.testing.assert_array_equal(ours[name], array)
+
+
+@pytest.mark.parametrize("numpy", [False, True])
+def test_arrays_of_every_dtype_and_rank_are_read_as_they_were(numpy: bool, tmp_path: Path) -> None:
+    arrays = {f"arg:{d}": RNG.uniform(0, 100, (2, 3)).astype(d) for d in DTYPES}
+    arrays |= {f"r{rank}": RNG.uniform(size=(2,) * rank).astype(np.float32) for rank in (1, 4, 7)}
+    file = str(tmp_path / "a.params")
+    with numpy_mode(numpy):
+        if numpy:
+            arrays |= {"scalar": np.array(3, np.float32), "empty": np.empty((0, 2), np.float32)}
+            mx.npx.save(file, {k: mx.np.array(a, dtype=a.dtype) for k, a in arrays.items()})
+        else:
+            mx.nd.save(file, {k: mx.nd.array(a, dtype=a.dtype) for k, a in arrays.items()})
+    same(read_params(file), arrays)
+
+
+def test_sparse_arrays_are_read_dense(tmp_path: Path) -> None:
+    dense = np.where(RNG.random((5, 4)) < 0.4, RNG.random((5, 4)), 0).astype(np.float32)
+    dense[2] = 0
+    made = mx.nd.array(dense)
+    mx.nd.save(
+        str(tmp_path / "s.params"), {"rows": made.tostype("row_sparse"), "csr": made.tostype("csr")}
+    )
+    same(read_params(tmp_path / "s.params"), {"rows": dense, "csr": dense})
+
+
+def test_a_list_without_keys_gets_positions(tmp_path: Path) -> None:
+    mx.nd.save(str(tmp_path / "l.params"), [mx.nd.ones((2,)), mx.nd.zeros((3,))])
+    found = read_params(tmp_path / "l.params")
+    same(found, {"0": np.ones(2, np.float32), "1": np.zeros(3, np.float32)})
+
+
+@pytest.mark.parametrize("numpy", [False, True])
+def test_mxnet_reads_the_parameters_that_we_write(numpy: bool, tmp_path: Path) -> None:
+    arrays = {f"arg:{d}": RNG.uniform(0, 100, (2, 3)).astype(d) for d in DTYPES}
+    if numpy:
+        arrays["scalar"] = np.array(3, np.float32)
+    write_params(arrays, tmp_path / "w.params", np_shape=numpy)
+    with numpy_mode(numpy):
+        loaded = (mx.npx if numpy else mx.nd).load(str(tmp_path / "w.params"))
+        same({key: value.asnumpy() for key, value in loaded.items()}, arrays)
+
+
+def big_symbol() -> Any:
+    """More inputs than dmlc's writer puts into one line, text to escape, two graph attributes."""
+    x = mx.sym.Variable("x", attr={"__note__": 'a "quoted"\ttext\\'})
+    pieces = mx.sym.SliceChannel(x, num_outputs=12, axis=1, squeeze_axis=True)
+    return mx.sym.Group([mx.sym.stack(*pieces, axis=1), mx.sym.tanh(pieces[3])])
+
+
+def test_our_text_of_a_symbol_is_mxnets(tmp_path: Path) -> None:
+    with numpy_mode():
+        cell = mx.rnn.FusedRNNCell(3, 2, "gru", prefix="g_").unfuse()
+        unrolled, _ = cell.unroll(12, mx.sym.Variable("data"), merge_outputs=True)
+    for symbol in (big_symbol(), unrolled):
+        symbol.save(str(tmp_path / "m-symbol.json"))
+        text = (tmp_path / "m-symbol.json").read_text()
+        read = read_symbol(tmp_path / "m-symbol.json")
+        assert symbol_text(read) == text
+        write_symbol(read, tmp_path / "again-symbol.json")
+        again = mx.sym.load(str(tmp_path / "again-symbol.json"))
+        assert again.list_outputs() == symbol.list_outputs()
+        assert again.tojson() == symbol.tojson()
+
+
+def old_symbol(key: str) -> str:
+    """The same net as three ages wrote it: 0.8 (param), 0.11 (attr), 1.x (attrs)."""
+    nodes: list[dict[str, Any]] = []
+
+    def node(op: str, name: str, inputs: list[int], **attributes: str) -> int:
+        made: dict[str, Any] = {"op": op, "name": name}
+        made["inputs"] = [[at, 0] if key == "param" else [at, 0, 0] for at in inputs]
+        if key == "param":
+            extra = {"ctx_group": "stage1"}
+            extra |= {"weight_lr_mult": "1.2"} if op == "FullyConnected" else {}
+            made |= {"param": attributes, "attr": extra, "backward_source_id": -1}
+        elif attributes:
+            made[key] = attributes
+        nodes.append(made)
+        return len(nodes) - 1
+
+    x = node("null", "data", [])
+    fc = node(
+        "FullyConnected",
+        "fc1",
+        [x, node("null", "fc1_weight", []), node("null", "fc1_bias", [])],
+        num_hidden="4",
+        no_bias="False",
+    )
+    normal = [fc, node("null", "bn_gamma", []), node("null", "bn_beta", [])]
+    if key != "param":  # until 0.9 auxiliary states were no inputs in the file
+        normal += [node("null", "bn_moving_mean", []), node("null", "bn_moving_var", [])]
+    bn = node(
+        "BatchNorm",
+        "bn",
+        normal,
+        eps="0.001",
+        fix_gamma="False",
+        momentum="0.9",
+        use_global_stats="False",
+    )
+    summed = node("_PlusScalar", "plus", [bn], scalar="0.5")
+    out = node(
+        "SoftmaxOutput", "softmax", [summed, node("null", "softmax_label", [])], grad_scale="1"
+    )
+    version = (
+        {}
+        if key == "param"
+        else {"attrs": {"mxnet_version": ["int", {"attr": 1100, "attrs": 10901}[key]]}}
+    )
+    args = [at for at, each in enumerate(nodes) if each["op"] == "null"]
+    return json.dumps({"nodes": nodes, "arg_nodes": args, "heads": [[out, 0]], **version})
+
+
+@pytest.mark.parametrize("key", ["param", "attr", "attrs"])
+def test_symbols_of_every_age_are_read_as_mxnet_reads_them(key: str, tmp_path: Path) -> None:
+    (tmp_path / "m-symbol.json").write_text(old_symbol(key))
+    symbol = mx.sym.load(str(tmp_path / "m-symbol.json"))
+    x = uniform(RNG, 3, 5)
+    params = contractive(RNG, symbol, {"data": x}, "float32")
+    params.pop("softmax_label")
+    params["bn_moving_var"] = np.abs(params["bn_moving_var"])
+    save(symbol, params, tmp_path / "theirs")
+    want = run(symbol, {"data": x, **params})
+    model = load(tmp_path / "m-symbol.json", params=tmp_path / "theirs-0000.params")
+    assert [value.name for value in model.inputs] == ["data"]
+    (got,) = Session(model, backend="reference").run({"data": x}).values()
+    np.testing.assert_allclose(got, want[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.parametrize("both", [False, True])
+def test_parts_and_gates_are_named_as_the_legacy_cells_unpack_them(mode: str, both: bool) -> None:
+    hidden, layers, channels = 3, 2, 5
+    stack = reorders.Stack(mode, hidden, layers, 1 + both)
+    flat = np.arange(stack.elements(channels), dtype=np.float32)
+    cell = mx.rnn.FusedRNNCell(hidden, layers, mode, bidirectional=both, prefix="")
+    theirs = cell.unpack_weights({"parameters": mx.nd.array(flat)})
+    ours = reorders.split_gates(reorders.split(flat, stack), stack)
+    assert set(ours) == set(theirs)
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name].asnumpy())
+
+
+def test_a_layer_written_back_runs_in_mxnet() -> None:
+    """Pivot -> flat vector -> RNN operator, for every mode."""
+    for mode in reorders.CELLS:
+        stack = reorders.Stack(mode, 3, 2, 2)
+        spec = stack.spec(4)
+        layers = random_weights(spec, 1)
+        flat = reorders.join(reorders.weights_back(spec, layers), stack)
+        x, state = uniform(RNG, 5, 2, 4), uniform(RNG, 4, 2, 3)
+        given = {"state_cell": mx.nd.array(state)} if mode == "lstm" else {}
+        theirs = mx.nd.RNN(
+            mx.nd.array(x),
+            mx.nd.array(flat),
+            mx.nd.array(state),
+            mode=mode,
+            state_size=3,
+            num_layers=2,
+            bidirectional=True,
+            **given,
+        )
+        states = (reorders.state(state, stack),) * len(spec.cell.states)
+        y, _ = open_backend("reference").prepare(spec, layers).run(x, states)
+        np.testing.assert_allclose(y, theirs.asnumpy(), rtol=0, atol=2e-6)

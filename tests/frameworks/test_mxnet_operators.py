@@ -1,0 +1,69 @@
+"""Every operator of the table beside MXNet itself; and the names that MXNet has for them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from tests.frameworks.mxnet_graphs import Case, check, differences, operators_of
+from tests.frameworks.mxnet_operators import CASES, S, values
+
+from onernn import Session
+from onernn.adapters.mxnet.aliases import ALIASES
+from onernn.adapters.mxnet.native import find_rule
+from onernn.adapters.mxnet.ops import RULES
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_an_operator_gives_what_mxnet_gives(case: Case) -> None:
+    check(case)
+
+
+def test_every_operator_of_the_table_is_covered() -> None:
+    """All but one, which stands between a gluon layer's parameters and its operator."""
+    seen = set().union(*(operators_of(case.symbol) for case in CASES))
+    assert sorted(set(RULES) - seen) == ["_rnn_param_concat"]
+
+
+def registered_as(name: str) -> str:
+    """What MXNet calls the operator behind a name; "" where there is none."""
+    library, handle = mx.base._LIB, ctypes.c_void_p()
+    if library.NNGetOpHandle(mx.base.c_str(name), ctypes.byref(handle)):
+        return ""
+    strings = [ctypes.c_char_p() for _ in range(4)]
+    count = mx.base.mx_uint()
+    lists = [ctypes.POINTER(ctypes.c_char_p)() for _ in range(3)]
+    pointers = [ctypes.byref(each) for each in (*strings[:2], count, *lists, *strings[2:])]
+    mx.base.check_call(library.MXSymbolGetAtomicSymbolInfo(handle, *pointers))
+    return mx.base.py_str(strings[0].value)
+
+
+def test_other_names_stand_for_the_operators_that_mxnet_means() -> None:
+    for alias, name in ALIASES.items():
+        assert registered_as(name) == name, name
+        if found := registered_as(alias):  # some are older than 1.9.1
+            assert found == name or find_rule(found) is find_rule(name), (alias, found)
+
+
+def test_the_table_has_no_operator_that_mxnet_has_not() -> None:
+    assert [name for name in RULES if registered_as(name) != name] == []
+
+
+def test_a_wrong_parameter_is_seen() -> None:
+    weights = values(5, 3)
+    case = Case(
+        "wrong",
+        lambda x, W: S.FullyConnected(x, W, num_hidden=5, no_bias=True),
+        {"x": values(4, 3)},
+        {"W": weights},
+    )
+    actual = Session(case.graph(), backend="reference").run(case.inputs)
+    names = case.symbol.list_outputs()
+    expected: list[Any] = case.expected()
+    assert not differences(actual, expected, names)
+    assert differences(actual, [expected[0] + np.float32(1e-4)], names)
+    assert differences(actual, [expected[0].astype(np.float64)], names)
+    assert differences(actual, expected, ["other"])

@@ -1,0 +1,259 @@
+"""Our recurrent layers inside a live MXNet: the same numbers, gradients and errors that say why."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from tests.frameworks.mxnet_graphs import operators_of, run
+from tests.frameworks.mxnet_models import Around, contractive
+
+from onernn import ShapeError, UnsupportedError
+from onernn.adapters.mxnet import optimize, rnn
+from onernn.core.arrays import Array
+
+MODES = ["rnn_tanh", "rnn_relu", "lstm", "gru"]
+T, N, C, H = 6, 3, 5, 4
+
+
+def arrays(mode: str, layers: int = 2, sides: int = 2, dtype: str = "float32") -> dict[str, Array]:
+    rng = np.random.default_rng(7)
+    gates = {"lstm": 4, "gru": 3}.get(mode, 1)
+    rows = gates * H
+    count = sum(sides * rows * ((H * sides if layer else C) + H + 2) for layer in range(layers))
+    made = {
+        "data": rng.uniform(-1, 1, (T, N, C)),
+        "parameters": rng.uniform(-0.4, 0.4, count),
+        "state": rng.uniform(-1, 1, (layers * sides, N, H)),
+    }
+    if mode == "lstm":
+        made["state_cell"] = rng.uniform(-1, 1, (layers * sides, N, H))
+    return {name: array.astype(dtype) for name, array in made.items()}
+
+
+def symbol_of(mode: str, dtype: str = "float32", **attributes: Any) -> Any:
+    names = list(arrays(mode))
+    variables = {name: mx.sym.Variable(name, dtype=dtype) for name in names}
+    options = {"num_layers": 2, "bidirectional": True, "state_outputs": True, **attributes}
+    made = mx.sym.RNN(**variables, mode=mode, state_size=H, name="net", **options)
+    return mx.sym.Group(list(made)) if options["state_outputs"] else made
+
+
+def close(ours: Array, theirs: Array) -> None:
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 + 1e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_symbol_with_our_operator_gives_the_same(mode: str, dtype: str) -> None:
+    symbol, given = symbol_of(mode, dtype), arrays(mode, dtype=dtype)
+    ours = optimize(symbol, {k: mx.nd.array(v, dtype=v.dtype) for k, v in given.items()})
+    assert operators_of(ours) == {"Custom"} and operators_of(symbol) == {"RNN"}
+    for got, want in zip(run(ours, given), run(symbol, given), strict=True):
+        assert got.dtype == want.dtype
+        close(got, want)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rnn_takes_ndarrays_with_the_names_of_mxnet(mode: str) -> None:
+    given = {name: mx.nd.array(array) for name, array in arrays(mode).items()}
+    options = {"state_size": H, "num_layers": 2, "mode": mode, "bidirectional": True}
+    for got, want in zip(
+        rnn(**given, **options, state_outputs=True),
+        mx.nd.RNN(**given, **options, state_outputs=True),
+        strict=True,
+    ):
+        close(got.asnumpy(), want.asnumpy())
+    close(rnn(**given, **options).asnumpy(), mx.nd.RNN(**given, **options).asnumpy())
+
+
+def test_changed_parameters_are_noticed_in_place() -> None:
+    given = {name: mx.nd.array(array) for name, array in arrays("gru").items()}
+    options = {"state_size": H, "num_layers": 2, "mode": "gru", "bidirectional": True}
+    before = rnn(**given, **options).asnumpy()
+    given["parameters"][3] += 0.5
+    after = rnn(**given, **options).asnumpy()
+    assert np.abs(after - before).max() > 1e-3
+    close(after, mx.nd.RNN(**given, **options).asnumpy())
+
+
+def test_inputs_are_read_in_place_and_not_changed() -> None:
+    given = arrays("lstm")
+    made = {name: mx.nd.array(array) for name, array in given.items()}
+    rnn(**made, state_size=H, num_layers=2, mode="lstm", bidirectional=True)
+    for name, array in given.items():
+        np.testing.assert_array_equal(made[name].asnumpy(), array)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_sequence_length_that_mxnet_ignores_works(mode: str) -> None:
+    given = {name: mx.nd.array(array) for name, array in arrays(mode).items()}
+    options = {"state_size": H, "num_layers": 2, "mode": mode, "bidirectional": True}
+    lengths = np.array([T, 1, 4], np.float32)
+    y = rnn(
+        **given, **options, sequence_length=mx.nd.array(lengths), use_sequence_length=True
+    ).asnumpy()
+    for n, length in enumerate(lengths.astype(int)):
+        alone = {name: a if name == "parameters" else a[:, n : n + 1] for name, a in given.items()}
+        alone["data"] = given["data"][:length, n : n + 1]
+        close(y[:length, n : n + 1], mx.nd.RNN(**alone, **options).asnumpy())
+        assert not y[length:, n].any()
+
+
+def test_module_predicts_with_our_operator_inside() -> None:
+    data = mx.sym.Variable("data")
+    cell = mx.rnn.FusedRNNCell(H, 2, "lstm", prefix="lstm_", get_next_state=False)
+    outputs, _ = cell.unroll(T, data, layout="NTC", merge_outputs=True)
+    symbol = mx.sym.FullyConnected(outputs, num_hidden=3, flatten=False, name="fc")
+    x = np.random.default_rng(1).uniform(-1, 1, (N, T, C)).astype(np.float32)
+    params = contractive(np.random.default_rng(2), symbol, {"data": x}, "float32")
+    made = {name: mx.nd.array(a) for name, a in params.items()}
+    found = []
+    for chosen in (symbol, optimize(symbol, made)):
+        module = mx.mod.Module(chosen, data_names=["data"], label_names=None)
+        module.bind([("data", x.shape)], for_training=False)
+        module.set_params(made, {})
+        module.forward(mx.io.DataBatch([mx.nd.array(x)]), is_train=False)
+        found.append(module.get_outputs()[0].asnumpy())
+    close(*found)
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_symbol_block_runs_it(static: bool, tmp_path: Path) -> None:
+    block = Around(lambda: mx.gluon.rnn.GRU(H, 2, bidirectional=True, layout="NTC"), False)
+    block.initialize(mx.init.Uniform(0.3))
+    block.hybridize()
+    ids = mx.nd.array([[1, 2, 3], [4, 5, 6]])
+    want = block(ids).asnumpy()
+    block.export(str(tmp_path / "m"))
+    symbol = optimize(mx.sym.load(str(tmp_path / "m-symbol.json")))
+    assert "Custom" in operators_of(symbol)
+    imported = mx.gluon.SymbolBlock(symbol, mx.sym.var("data"))
+    imported.load_parameters(str(tmp_path / "m-0000.params"))
+    imported.hybridize(static_alloc=static, static_shape=static)
+    for _ in range(3):
+        close(imported(ids).asnumpy(), want)
+    other = mx.nd.array([[1, 2, 3, 4]])
+    close(imported(other).asnumpy(), block(other).asnumpy())
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_the_layers_of_a_block_become_ours_in_place(kind: str, hybrid: bool) -> None:
+    block = Around(lambda: getattr(mx.gluon.rnn, kind)(H, 2, bidirectional=True), False)
+    block.initialize(mx.init.Uniform(0.3))
+    if hybrid:
+        block.hybridize()
+    ids = mx.nd.array([[1, 2], [3, 4], [5, 6]])
+    want = block(ids).asnumpy()
+    names = list(block.collect_params())
+    assert optimize(block) is block
+    for _ in range(2):
+        close(block(ids).asnumpy(), want)
+    assert list(block.collect_params()) == names
+    assert isinstance(block.layer, getattr(mx.gluon.rnn, kind))
+    for parameter in block.collect_params(".*h2h_weight").values():
+        parameter.set_data(parameter.data() * 0.5)
+    changed = block(ids).asnumpy()
+    assert np.abs(changed - want).max() > 1e-4
+    assert optimize(block, backend="reference") is block
+    close(block(ids).asnumpy(), changed)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_are_those_of_mxnet(mode: str) -> None:
+    symbol, given = symbol_of(mode), arrays(mode)
+    rng = np.random.default_rng(3)
+    found = []
+    for chosen in (symbol, optimize(symbol)):
+        made = {name: mx.nd.array(a) for name, a in given.items()}
+        grads = {name: mx.nd.zeros(a.shape) for name, a in given.items()}
+        bound = chosen.bind(mx.cpu(), made, args_grad=grads)
+        outputs = bound.forward(is_train=True)
+        heads = [
+            mx.nd.array(np.random.default_rng(k).uniform(-1, 1, o.shape))
+            for k, o in enumerate(outputs)
+        ]
+        bound.backward(heads)
+        found.append({name: grad.asnumpy() for name, grad in grads.items()})
+    assert rng is not None
+    for name, want in found[0].items():
+        np.testing.assert_allclose(
+            found[1][name], want, rtol=0, atol=1e-6 + 2e-5 * np.abs(want).max(), err_msg=name
+        )
+
+
+def test_a_block_trains_with_our_operator_inside() -> None:
+    losses = []
+    for ours in (False, True):
+        mx.random.seed(5)
+        block = Around(lambda: mx.gluon.rnn.LSTM(H), False)
+        block.initialize(mx.init.Uniform(0.3), force_reinit=True)
+        ids = mx.nd.array([[1, 2], [3, 4], [5, 6]])
+        block(ids)
+        rng = np.random.default_rng(6)
+        for parameter in block.collect_params().values():
+            parameter.set_data(mx.nd.array(rng.uniform(-0.3, 0.3, parameter.shape)))
+        if ours:
+            optimize(block)
+        trainer = mx.gluon.Trainer(block.collect_params(), "sgd", {"learning_rate": 0.5})
+        for _ in range(5):
+            with mx.autograd.record():
+                loss = (block(ids) ** 2).mean()
+            loss.backward()
+            trainer.step(1)
+        losses.append(float(loss.asscalar()))
+    assert losses[0] < 0.1
+    assert abs(losses[1] - losses[0]) < 1e-5
+
+
+def test_gradients_where_there_are_none_are_refused_with_a_reason(caplog: Any) -> None:
+    symbol = optimize(symbol_of("lstm", p=0.5))
+    given = {name: mx.nd.array(a) for name, a in arrays("lstm").items()}
+    grads = {name: mx.nd.zeros(a.shape) for name, a in given.items()}
+    bound = symbol.bind(mx.cpu(), given, args_grad=grads)
+    with caplog.at_level(logging.ERROR, "onernn"), pytest.raises(mx.MXNetError):
+        bound.forward(is_train=True)
+        bound.backward([mx.nd.ones(o.shape) for o in bound.outputs])
+        mx.nd.waitall()
+    assert "node 'net' (RNN): UnsupportedError: no gradients: dropout" in caplog.text
+
+
+def test_an_error_at_run_time_is_logged_with_the_node(caplog: Any) -> None:
+    symbol = optimize(symbol_of("gru", use_sequence_length=False))
+    given = {name: mx.nd.array(a) for name, a in arrays("gru").items()}
+    options = {"state_size": H, "num_layers": 2, "mode": "gru", "bidirectional": True}
+    lengths = mx.nd.array([T + 1, 1, 1])
+    with pytest.raises(ShapeError, match="sentence 0 has 7"):
+        rnn(**given, **options, sequence_length=lengths, use_sequence_length=True)
+    masked = mx.sym.RNN(
+        **{name: mx.sym.Variable(name) for name in (*given, "sequence_length")},
+        **options,
+        use_sequence_length=True,
+        name="masked",
+    )
+    bound = optimize(masked).bind(mx.cpu(), {**given, "sequence_length": lengths})
+    with caplog.at_level(logging.ERROR, "onernn"), pytest.raises(mx.MXNetError):
+        bound.forward(is_train=False)[0].asnumpy()
+    assert "node 'masked' (RNN): ShapeError" in caplog.text and symbol is not None
+
+
+def test_what_cannot_run_is_refused_by_name() -> None:
+    given = {name: mx.nd.array(a) for name, a in arrays("lstm").items()}
+    options = {"state_size": H, "num_layers": 2, "mode": "lstm", "bidirectional": True}
+    with pytest.raises(UnsupportedError, match="lstm_state_clip_min and lstm_state_clip_max"):
+        rnn(**given, **options, lstm_state_clip_min=-1.0)
+    with pytest.raises(ShapeError, match="missing: state_cell"):
+        rnn(given["data"], given["parameters"], given["state"], **options)
+    with pytest.raises(ShapeError, match="fit no input size"):
+        rnn(**{**given, "parameters": given["parameters"][:-1]}, **options)
+    with pytest.raises(UnsupportedError, match="float16|dtype"):
+        rnn(**{k: v.astype("float16") for k, v in given.items()}, **options)
+    with pytest.raises(TypeError, match="Symbol or gluon Block"):
+        optimize("model-symbol.json")
+    with pytest.raises(UnsupportedError, match="no recurrent layer"):
+        optimize(mx.gluon.nn.Dense(3))

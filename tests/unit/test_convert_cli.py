@@ -1,0 +1,140 @@
+"""onernn convert and onernn weights as a user types them."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import onernn as package
+from onernn.cli import main
+from onernn.reorders.layouts import FRAMEWORKS
+
+
+def onernn(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command line in this process: starting one for each line takes a second."""
+    out, err, kept, code = io.StringIO(), io.StringIO(), sys.argv, 0
+    sys.argv = ["onernn", *map(str, arguments)]
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            sys.argv = kept
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def failed(run: subprocess.CompletedProcess[str]) -> str:
+    """The one message of a run that cannot be done."""
+    assert run.returncode == 2 and "Traceback" not in run.stderr
+    return run.stderr
+
+
+@pytest.fixture
+def model(data: Path) -> Path:
+    return data / "paddle" / "bigru_concat"
+
+
+def test_a_converted_model_is_checked_by_onnx_runtime_and_loads_there(
+    model: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.onnx"
+    run = onernn("convert", model, out, "--check", model / "io.npz")
+    assert run.returncode == 0 and "pass" in run.stdout, run.stderr
+    names = [each.name for each in onnxruntime.InferenceSession(out).get_inputs()]
+    assert names == ["x", "x_lengths"]
+    quiet = onernn("convert", model, tmp_path / "other.onnx")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.onnx", "out.onnx"]
+
+
+def test_a_check_that_fails_exits_with_1_and_tells_json(model: Path, tmp_path: Path) -> None:
+    with np.load(model / "io.npz") as recorded:
+        arrays = {key: recorded[key].copy() for key in recorded}
+    name = next(key for key in arrays if key.startswith("out__"))
+    arrays[name][0, 0] += 0.01
+    np.savez(tmp_path / "off.npz", **arrays)
+    arguments = ("convert", model, tmp_path / "m.onnx", "--check", tmp_path / "off.npz")
+    run = onernn(*arguments, "--json")
+    assert run.returncode == 1 and json.loads(run.stdout)["status"] == "fail"
+    assert onernn(*arguments, "--atol", "0.1").returncode == 0
+
+
+def test_opset_dtype_and_names_are_options(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "m.onnx"
+    options = ("--opset", 13, "--output-dtype", "float16", "--names", "x=words")
+    run = onernn(
+        "convert", model, out, *options, "--names", "x_lengths=n", "--check", model / "io.npz"
+    )
+    assert run.returncode == 0, run.stderr
+    assert {value.name for value in package.load(out).inputs} == {"words", "n"}
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        (("out.txt",), "cannot write .txt"),
+        (("out",), "a file of no suffix"),
+        (("out.onnx", "--opset", "9"), "opset 9: 13 to 22 are written"),
+        (("out.onnx", "--output-dtype", "int3"), "expected one of float32"),
+        (("out.onnx", "--names", "q=r"), "no input or output"),
+        (("out.onnx", "--check", "nothing.npz"), "nothing.npz: no such file"),
+        (("nowhere/out.onnx",), "No such file or directory"),
+    ],
+)
+def test_what_cannot_be_converted_exits_with_2(
+    model: Path, tmp_path: Path, arguments, reason
+) -> None:
+    out, *more = arguments
+    assert reason in failed(onernn("convert", model, tmp_path / out, *more))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_model_is_told_as_json_too(tmp_path: Path) -> None:
+    run = onernn("convert", tmp_path / "no", tmp_path / "m.onnx", "--json")
+    assert json.loads(run.stdout)["status"] == "error"
+    assert "no such file or folder" in failed(run)
+
+
+def test_weights_come_in_any_layout_that_can_say_them(data: Path, tmp_path: Path) -> None:
+    folder, out = data / "paddle" / "bigru_concat", tmp_path / "w.npz"
+    run = onernn("weights", folder, "--to", "keras", "--output", out)
+    assert run.returncode == 0, run.stderr
+    with np.load(out) as arrays:
+        assert set(arrays) == {
+            f"{side}/{name}"
+            for side in ("forward", "backward")
+            for name in ("kernel", "recurrent_kernel", "bias")
+        }
+        assert all(f"{name} float32 {arrays[name].shape}" in run.stdout for name in arrays)
+    message = failed(onernn("weights", folder, "--to", "torch", "--output", out))
+    assert "PyTorch has no GRU with the reset gate before the product" in message
+
+
+def test_several_layers_stand_under_the_names_of_what_they_make(data: Path, tmp_path: Path) -> None:
+    folder, out = data / "paddle" / "shared_bias", tmp_path / "w.npz"
+    run = onernn("weights", folder, "--to", "onnx", "--output", out)
+    assert run.returncode == 0, run.stderr
+    with np.load(out) as arrays:
+        prefixes = {name.rpartition("/")[0] for name in arrays}
+    assert len(prefixes) > 1
+    one = sorted(prefixes)[0]
+    run = onernn("weights", folder, "--to", "onnx", "--output", out, "--node", one)
+    assert run.returncode == 0, run.stderr
+    with np.load(out) as arrays:
+        assert set(arrays) == {"W", "R", "B"}
+    wrong = onernn("weights", folder, "--to", "onnx", "--output", out, "--node", "x")
+    assert one in failed(wrong)
+
+
+def test_an_unknown_layout_lists_those_there_are(model: Path, tmp_path: Path) -> None:
+    message = failed(onernn("weights", model, "--to", "caffe", "--output", tmp_path / "w.npz"))
+    assert all(name in message for name in FRAMEWORKS)

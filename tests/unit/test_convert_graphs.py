@@ -1,0 +1,344 @@
+"""Graphs of canonical operators written as ONNX and run by plain ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.layers import random_ragged, random_state, random_weights
+from support.onnx_written import assert_same, run, written
+
+from onernn import Activation, Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
+from onernn.core.graph import Node, Value
+from onernn.reorders.gates import GateLayout
+
+LENGTHS = [3, 0, 5, 1]
+X = random_ragged(LENGTHS, 4, 0)
+DENSE = np.random.default_rng(1).uniform(-2, 2, (4, 4)).astype(np.float32)
+MATRIX = np.random.default_rng(2).uniform(-1, 1, (4, 6)).astype(np.float32)
+
+
+def graph(nodes: list[Node], outputs: list[str], constants: dict[str, Any] | None = None) -> Graph:
+    return Graph(
+        "test",
+        (Value("x", "float32", (None, 4), 1), Value("d", "float32", (None, 4))),
+        tuple(Value(name) for name in outputs),
+        tuple(nodes),
+        {name: np.asarray(array) for name, array in (constants or {}).items()},
+    )
+
+
+def check(
+    nodes: list[Node],
+    outputs: list[str],
+    constants: dict[str, Any] | None = None,
+    x: Ragged = X,
+    **options: Any,
+) -> None:
+    built = graph(nodes, outputs, constants)
+    inputs = {"x": x, "d": DENSE[: len(x)]}
+    want = Session(built, backend="reference", passes=()).run(inputs)
+    # Offsets that stand in the model fit no made-up batch.
+    fixed = any(each.op == "SequenceReset" for each in nodes)
+    got = run(written(built, inputs if fixed else None, **options), inputs)
+    assert list(got) == outputs
+    for name in outputs:
+        assert_same(got[name], want[name])
+
+
+def node(op: str, *inputs: str, **attributes: Any) -> Node:
+    return Node(op, inputs, ("y",), attributes)
+
+
+ROW_WISE = [
+    [node("MatMul", "x", "m")],
+    [node("Gemm", "x", "m", "row", alpha=0.5, beta=2.0)],
+    [node("Gemm", "x", "mt", transB=1)],
+    [node("Add", "x", "row4")],
+    [node("Mul", "row4", "x")],
+    [node("Sub", "x", "column1")],
+    [node("Where", "positive", "x", "row4")],
+    [node("Clip", "x", "low", "")],
+    [node("Sigmoid", "x")],
+    [node("Elu", "x", alpha=0.5)],
+    [node("Cast", "x", to="int64")],
+    [node("Softmax", "x")],
+    [node("LogSoftmax", "x", axis=1)],
+    [node("ArgMax", "x", axis=1)],
+    [node("ArgMin", "x", axis=-1, keepdims=0)],
+    [node("ReduceMax", "x", "one")],
+    [node("ReduceSum", "x", "last", keepdims=0)],
+    [node("CumSum", "x", "one0", reverse=1)],
+    [node("Concat", "x", "x", axis=1)],
+    [node("Slice", "x", "one", "three", "one")],
+    [node("Unsqueeze", "x", "one")],
+    [node("Unsqueeze", "x", "last")],
+    [Node("Unsqueeze", ("x", "one"), ("u",)), node("Squeeze", "u", "one")],
+    [Node("Unsqueeze", ("x", "one"), ("u",)), node("Transpose", "u", perm=(0, 2, 1))],
+    [Node("Unsqueeze", ("x", "one"), ("u",)), node("Flatten", "u")],
+    [node("Reshape", "x", "apart")],
+    [Node("Reshape", ("x", "apart"), ("u",)), node("Softmax", "u", axis=1)],
+    [Node("Split", ("x", "sizes"), ("a", "y"), {"axis": 1})],
+    [Node("Split", ("x",), ("a", "y"), {"axis": -1})],
+    [Node("TopK", ("x", "two"), ("y", "at"), {"axis": -1})],
+    [Node("LayerNormalization", ("x", "row4", "row4"), ("y",), {"axis": -1})],
+    [Node("BatchNormalization", ("x", "p4", "row4", "row4", "p4"), ("y",))],
+    [node("Gather", "x", "one", axis=1)],
+    [Node("ArgMax", ("x",), ("a",), {"axis": 1, "keepdims": 0}), node("Gather", "mt", "a")],
+    [Node("ArgMax", ("x",), ("a",), {"axis": 1, "keepdims": 0}), node("OneHot", "a", "four", "oo")],
+    [Node("ArgMax", ("x",), ("a",), {"axis": 1}), node("GatherElements", "x", "a", axis=1)],
+    [Node("SequenceData", ("x",), ("w",)), node("Add", "x", "w")],
+    [node("GateLayout", "x", layout=GateLayout((1, 0), (-1, 1)))],
+    [node("Dropout", "x")],
+]
+CONSTANTS = {
+    "m": MATRIX,
+    "mt": MATRIX.T.copy(),
+    "row": MATRIX[0],
+    "row4": DENSE[0],
+    "p4": np.abs(DENSE[1]) + np.float32(0.5),
+    "column1": DENSE[:1, :1],
+    "positive": DENSE[0] > 0,
+    "low": np.float32(-0.5),
+    "one": np.array([1]),
+    "one0": np.array(1),
+    "two": np.array([2]),
+    "three": np.array([3]),
+    "four": np.array(4),
+    "last": np.array([-1]),
+    "oo": np.array([0, 1], np.float32),
+    "apart": np.array([-1, 2, 2]),
+    "sizes": np.array([1, 3]),
+    "offsets": np.array([0, 2, 2, 9]),
+}
+
+
+@pytest.mark.parametrize("opset", [13, 18, 22])
+@pytest.mark.parametrize("nodes", ROW_WISE, ids=lambda nodes: nodes[-1].op)
+def test_row_wise_operators_run_over_padded_batches(nodes: list[Node], opset: int) -> None:
+    if nodes[-1].op == "LayerNormalization" and opset < 17:
+        pytest.skip("LayerNormalization came with opset 17")
+    check(nodes, ["y"], CONSTANTS, opset=opset)
+
+
+POOLS = ["sum", "average", "sqrt", "max", "first", "last"]
+SENTENCES = [
+    *([node("SequencePool", "x", kind=kind, empty=-0.5)] for kind in POOLS),
+    [
+        Node("ReduceSum", ("x", "last"), ("s",)),
+        Node("SequenceSoftmax", ("s",), ("p",)),
+        node("Mul", "x", "p"),
+    ],
+    [
+        Node("ReduceSum", ("x", "last"), ("s",), {"keepdims": 0}),
+        node("SequenceSoftmax", "s"),
+    ],
+    [node("SequenceReverse", "x")],
+    [node("SequenceContext", "x", length=3, start=-1)],
+    [node("SequenceContext", "x", length=2, start=1)],
+    [node("SequenceContext", "x", length=3, start=-4)],
+    [Node("SequenceExpand", ("d", "x"), ("w",), {"level": 0}), node("SequenceLike", "w", "x")],
+    [Node("SequenceReverse", ("x",), ("r",)), node("SequenceConcat", "x", "r", "x")],
+    [node("SequenceLengths", "x")],
+    [node("SequenceFill", "x", "low")],
+    [node("SequenceFill", "x", "row4", time=7)],
+    [node("SequenceData", "x")],
+    [node("SequenceReset", "x", "offsets")],
+    [Node("SequenceReset", ("x", "offsets"), ("r",)), node("SequenceAppend", "x", "r", "x")],
+    [node("SequencePad", "x")],
+    [node("SequencePad", "x", time_major=1)],
+    [
+        Node("SequencePad", ("x",), ("p",), {"time_major": 1}),
+        Node("SequenceLengths", ("x",), ("n",)),
+        Node("SequenceUnpad", ("p", "n"), ("u",), {"time_major": 1}),
+        node("Add", "u", "x"),
+    ],
+]
+
+
+@pytest.mark.parametrize("opset", [13, 18, 22])
+@pytest.mark.parametrize("nodes", SENTENCES, ids=lambda nodes: nodes[-1].op)
+def test_operators_over_sentences_run_over_padded_batches(nodes: list[Node], opset: int) -> None:
+    check(nodes, ["y"], CONSTANTS, opset=opset)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.integers(1, 4), st.integers(0, 99))
+def test_tags_are_decoded_as_by_the_kernel(lengths: list[int], tags: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    transition = rng.standard_normal((tags + 2, tags)).astype(np.float32)
+    emission = Value("e", "float32", (None, tags), 1)
+    decode = Node("CrfDecode", ("e", "t"), ("path",))
+    built = Graph("crf", (emission,), (Value("path"),), (decode,), {"t": transition})
+    batch = {
+        "e": Ragged.from_lengths(rng.standard_normal((sum(lengths), tags)).astype("f4"), lengths)
+    }
+    want = Session(built).run(batch)["path"]
+    assert_same(run(written(built), batch)["path"], want)
+
+
+CELLS: list[tuple[Cell, dict[str, Any]]] = [
+    (Cell.RNN_TANH, {}),
+    (Cell.RNN_RELU, {}),
+    (Cell.RNN_SIGMOID, {}),
+    (Cell.RNN_TANH, {"activations": (Activation("elu", 0.7),), "gate_clip": 0.4}),
+    (Cell.GRU, {}),
+    (Cell.GRU, {"activations": ("sigmoid", "relu")}),
+    (Cell.GRU, {"activations": ("sigmoid", "identity")}),
+    (
+        Cell.GRU,
+        {"activations": (Activation("hardsigmoid", 0.3, 0.4), Activation("affine", 0.5, 0.1))},
+    ),
+    (Cell.GRU, {"update": "replace", "activations": ("tanh", "tanh")}),
+    (Cell.LBR_GRU, {}),
+    (Cell.LBR_GRU, {"gate_clip": 0.3}),
+    (Cell.LSTM, {}),
+    (Cell.LSTM, {"peephole": True}),
+    (Cell.LSTM, {"input_forget": True, "peephole": True}),
+    (Cell.LSTM, {"activations": ("sigmoid", "softsign", Activation("scaledtanh", 0.5, 0.6))}),
+    (Cell.LSTM, {"projection_size": 2, "peephole": True}),
+    (Cell.LSTM, {"cell_clip": (-0.1, 0.2)}),
+    (Cell.LSTM, {"cell_clip": (-0.1, 0.2), "cell_clip_nan": True, "gate_clip": 0.5}),
+    (Cell.AUGRU, {}),
+    (Cell.LBR_AUGRU, {}),
+]
+
+
+def layer(spec: RnnSpec, *, ragged: bool, states: bool, dtype: str = "float32") -> Graph:
+    weights = random_weights(spec, 3)
+    if dtype == "float64":
+        weights = [_wide(each) for each in weights]
+    first = (None, spec.input_size) if ragged else (None, None, spec.input_size)
+    values = [Value("x", dtype, first, int(ragged))]
+    stack = (spec.layers, spec.directions, None)
+    widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
+    given = [""] * 2
+    for k, name in enumerate(spec.cell.states if states else ()):
+        values.append(Value(f"{name}0", dtype, (*stack, widths[name])))
+        given[k] = f"{name}0"
+    if spec.cell.has_attention:
+        values.append(Value("a", dtype, (*first[:-1], 1), int(ragged)))
+    outputs = ("y", *(f"{name}_n" for name in spec.cell.states))
+    inputs = ("x", *given, "a" if spec.cell.has_attention else "")
+    rnn = Node("Rnn", inputs, outputs, {"spec": spec, "weights": weights})
+    return Graph("layer", tuple(values), tuple(map(Value, outputs)), (rnn,), {})
+
+
+def _wide(weights: Any) -> Any:
+    arrays = (weights.layer, weights.iter, weights.bias, weights.peephole, weights.projection)
+    return type(weights)(*(None if a is None else a.astype(np.float64) for a in arrays))
+
+
+def batch(
+    built: Graph, spec: RnnSpec, lengths: list[int], dtype: str = "float32"
+) -> dict[str, Any]:
+    rng = np.random.default_rng(7)
+    states = random_state(spec, len(lengths), 8)
+    feed: dict[str, Any] = {}
+    for value in built.inputs:
+        if value.name in ("h0", "c0"):
+            feed[value.name] = states["hc".index(value.name[0])].astype(dtype)
+        elif value.lod_depth:
+            words = rng.uniform(-1, 1, (sum(lengths), value.shape[-1])).astype(dtype)
+            feed[value.name] = Ragged.from_lengths(
+                np.abs(words) if value.name == "a" else words, lengths
+            )
+        else:
+            sizes = (max(lengths), len(lengths), value.shape[-1])
+            feed[value.name] = rng.uniform(0, 1, sizes).astype(dtype)
+    return feed
+
+
+@pytest.mark.parametrize(
+    "direction", ["left2right", "right2left", "bidirectional_concat", "bidirectional_sum"]
+)
+@pytest.mark.parametrize(
+    "cell, more", CELLS, ids=lambda v: v.name if isinstance(v, Cell) else str(v)
+)
+def test_every_cell_runs_in_onnx_runtime(cell: Cell, more: dict, direction: Any) -> None:
+    for ragged, states, layers in ((True, True, 1), (True, False, 2), (False, True, 2)):
+        spec = RnnSpec(cell, 3, 4, direction=direction, layers=layers, **more)
+        built = layer(spec, ragged=ragged, states=states)
+        feed = batch(built, spec, [3, 0, 5, 1])
+        want = Session(built, backend="reference").run(feed)
+        got = run(written(built, allow_functions=cell.has_attention), feed)
+        for name in want:
+            assert_same(got[name], want[name])
+
+
+@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LSTM])
+def test_float64_layers_stay_float64(cell: Cell) -> None:
+    spec = RnnSpec(cell, 3, 4, direction="bidirectional_concat")
+    built = layer(spec, ragged=True, states=True, dtype="float64")
+    feed = batch(built, spec, [3, 0, 5, 1], "float64")
+    want = Session(built).run(feed)
+    for name, array in run(written(built), feed).items():
+        assert_same(array, want[name], rtol=1e-14, atol=1e-14)
+
+
+def test_an_input_that_is_projected_already_is_written() -> None:
+    spec = RnnSpec(Cell.GRU, 12, 4, direction="right2left")
+    (weights,) = random_weights(spec, 0, projected=True)
+    rnn = Node("Rnn", ("x",), ("y",), {"spec": spec, "weights": weights})
+    built = Graph("p", (Value("x", "float32", (None, 12), 1),), (Value("y"),), (rnn,), {})
+    feed = {"x": random_ragged(LENGTHS, 12, 3)}
+    assert_same(run(written(built), feed)["y"], Session(built).run(feed)["y"])
+
+
+def test_sentences_may_be_padded_wider_than_the_longest() -> None:
+    spec = RnnSpec(Cell.GRU, 4, 3, direction="bidirectional_concat")
+    rnn = Node("Rnn", ("x",), ("r",), {"spec": spec, "weights": random_weights(spec, 0)})
+    built = graph([rnn, node("SequencePool", "r", kind="last", empty=0)], ["r", "y"])
+    want = Session(built).run({"x": X, "d": DENSE})
+    model = written(built)
+    wide = {"x": X.to_padded(time=9) + 0, "x_lengths": X.lengths.astype(np.int32), "d": DENSE}
+    wide["x"][wide["x"] == 0] = np.nan  # what stands behind the sentences is nobody's business
+    got = run(model, wide)
+    for name in want:
+        assert_same(got[name], want[name])
+
+
+def test_a_ragged_input_becomes_two_with_open_axes() -> None:
+    model = written(graph([node("Relu", "x")], ["y"]))
+    x, lengths, dense = model.graph.input
+    named = [(d.dim_param or d.dim_value) for d in x.type.tensor_type.shape.dim]
+    assert (x.name, named) == ("x", ["batch", "time", 4])
+    assert (lengths.name, lengths.type.tensor_type.elem_type) == ("x_lengths", 6)
+    assert [d.dim_param for d in lengths.type.tensor_type.shape.dim] == ["batch"]
+    assert {node.domain for node in model.graph.node} == {""}
+
+
+def augru() -> Graph:
+    return layer(RnnSpec(Cell.AUGRU, 3, 4), ragged=True, states=False)
+
+
+REFUSED = [
+    (augru(), "AUGRU: ONNX has no attention gate; allow functions"),
+    (graph([node("Add", "x", "y0")], ["y"], {"y0": np.zeros((1, 1, 4), "f4")}), "does not run"),
+    (graph([node("Softmax", "x", axis=0)], ["y"]), "axis 0 would mix"),
+    (graph([node("Shape", "x")], ["y"]), "no form over padded batches"),
+    (graph([node("SequenceLike", "x", "d")], ["y"]), "carries no offsets"),
+]
+
+
+@pytest.mark.parametrize("built, reason", REFUSED)
+def test_what_onnx_cannot_say_is_refused_by_name(built: Graph, reason: str) -> None:
+    with pytest.raises(UnsupportedError, match=reason):
+        written(built)
+
+
+def test_operators_that_came_later_name_the_opset_they_need() -> None:
+    built = graph([node("Gelu", "x")], ["y"])
+    with pytest.raises(UnsupportedError, match="needs opset 20, 18 is to be written"):
+        written(built)
+    check([node("Gelu", "x")], ["y"], opset=20)
+    with pytest.raises(UnsupportedError, match="opset 12: 13 to 22 are written"):
+        written(built, opset=12)
+
+
+def test_an_unknown_operator_is_refused_with_its_reason() -> None:
+    built = graph([Node("Unsupported", (), ("y",), {"reason": "nobody knows it"})], ["y"])
+    with pytest.raises(UnsupportedError, match="cannot be written(.|\n)*nobody knows it"):
+        written(built)

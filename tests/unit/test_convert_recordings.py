@@ -1,0 +1,193 @@
+"""Every recorded model as ONNX: plain ONNX Runtime gives the recorded outputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onernn
+from onernn import ModelFormatError, Ragged, Session, UnsupportedError
+from onernn.verification.recording import read_arrays, read_inputs, read_outputs
+
+DATA = Path(__file__).parents[1] / "data"
+RECORDED = sorted(path.parent for path in DATA.glob("paddle/*/model.pdmodel"))
+
+
+def converted(model: Any, path: Path, recording: Path, **options: Any) -> onernn.Graph:
+    """Checked by ONNX Runtime and by onnx's checker, and read back by ours."""
+    report = onernn.convert(model, path, check=recording, **options)
+    assert report, report
+    onnx.checker.check_model(str(path), full_check=True)
+    return onernn.load(path)
+
+
+def check_ours(graph: onernn.Graph, model: Any, recording: Path) -> None:
+    """The written file gives the recorded outputs in ours, too."""
+    arrays = read_arrays(recording)
+    feed: dict[str, Any] = {}
+    for name, value in read_inputs(arrays, model.inputs).items():
+        feed[name] = value
+        if isinstance(value, Ragged):
+            feed[name] = value.to_padded(time=max(1, value.lengths.max(initial=0)))
+            feed[f"{name}_lengths"] = value.lengths.astype(np.int32)
+    got = Session(graph).run(feed)
+    for name, want in read_outputs(arrays, model.outputs).items():
+        expected = want.to_padded(time=got[name].shape[1]) if isinstance(want, Ragged) else want
+        largest = np.abs(expected).max(initial=0)
+        np.testing.assert_allclose(got[name], expected, rtol=0, atol=1e-6 + 1e-5 * largest)
+
+
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
+def test_paddle_recordings_come_out_of_onnx_runtime(folder: Path, tmp_path: Path) -> None:
+    model, recording = onernn.load(folder), folder / "io.npz"
+    graph = converted(model, tmp_path / "m.onnx", recording)
+    check_ours(graph, model, recording)
+
+
+def test_every_shared_paddle_model_comes_out_of_onnx_runtime(
+    shared_models: Path, tmp_path: Path
+) -> None:
+    folders = sorted(path.parent for path in shared_models.glob("paddle/*/model.pdmodel"))
+    assert len(folders) >= 25
+    for folder in folders:
+        model = onernn.load(folder)
+        converted(model, tmp_path / f"{folder.name}.onnx", folder / "io.npz")
+
+
+def test_every_shared_mxnet_model_comes_out_of_onnx_runtime(
+    shared_models: Path, tmp_path: Path
+) -> None:
+    symbols = sorted(shared_models.glob("mxnet/*-symbol.json"))
+    assert len(symbols) >= 25
+    for symbol in symbols:
+        name = symbol.name.removesuffix("-symbol.json")
+        for semantics, suffix in (("mxnet-cpu", ""), ("documented", ".documented")):
+            recording = symbol.with_name(f"{name}{suffix}.npz")
+            if recording.exists():
+                model = onernn.load(symbol, semantics=semantics)
+                converted(model, tmp_path / f"{name}{suffix}.onnx", recording)
+
+
+def test_the_segmenter_keeps_its_tags(repo: Path, tmp_path: Path) -> None:
+    """On the first sentences of its recording; all of them take ONNX Runtime seven seconds."""
+    example = repo / "examples" / "segmenter"
+    with np.load(example / "heldout.npz") as whole:
+        lod = whole["lod__letters"][:41]
+        arrays = {"in__letters": whole["in__letters"][: lod[-1]], "lod__letters": lod}
+        for k in range(2):
+            arrays |= {f"out__{k}": whole[f"out__{k}"][: lod[-1]], f"outlod__{k}": lod}
+    np.savez(tmp_path / "some.npz", **arrays)
+    model = onernn.load(example / "model")
+    graph = converted(model, tmp_path / "m.onnx", tmp_path / "some.npz")
+    check_ours(graph, model, tmp_path / "some.npz")
+
+
+@pytest.fixture
+def folder() -> Path:
+    return DATA / "paddle" / "fc_gru_h0_rev0"
+
+
+@pytest.mark.parametrize("dtype, smaller", [("float16", 0.65), ("bfloat16", 0.65)])
+def test_narrow_weights_make_a_small_file_that_is_still_right(
+    folder: Path, tmp_path: Path, dtype: str, smaller: float
+) -> None:
+    model, recording = onernn.load(folder), folder / "io.npz"
+    onernn.convert(model, tmp_path / "wide.onnx")
+    converted(model, tmp_path / "small.onnx", recording, output_dtype=dtype)
+    sizes = [(tmp_path / name).stat().st_size for name in ("small.onnx", "wide.onnx")]
+    assert sizes[0] < smaller * sizes[1]
+    stored = {each.data_type for each in onnx.load(tmp_path / "small.onnx").graph.initializer}
+    assert {"float16": 10, "bfloat16": 16}[dtype] in stored
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    value = onernn.core.graph.Value("x", "float32", (None, 2))
+    product = onernn.core.graph.Node("MatMul", ("x", "w"), ("y",))
+    big = {"w": np.full((2, 2), 1e5, np.float32)}
+    graph = onernn.Graph("g", (value,), (onernn.core.graph.Value("y"),), (product,), big)
+    with pytest.raises(UnsupportedError, match="'w' does not fit into float16; use bfloat16"):
+        onernn.convert(graph, tmp_path / "m.onnx", output_dtype="float16")
+    onernn.convert(graph, tmp_path / "m.onnx", output_dtype="bfloat16")
+    with pytest.raises(UnsupportedError, match="dtype 'int8': expected one of"):
+        onernn.convert(graph, tmp_path / "m.onnx", output_dtype="int8")
+
+
+def test_inputs_and_outputs_get_new_names(folder: Path, tmp_path: Path) -> None:
+    model = onernn.load(folder)
+    (out,) = (value.name for value in model.outputs)
+    names = {"x": "words", "x_lengths": "n", out: "hidden"}
+    converted(model, tmp_path / "m.onnx", folder / "io.npz", names=names)
+    graph = onernn.load(tmp_path / "m.onnx")
+    assert {"words", "n"} < {value.name for value in graph.inputs}
+    assert [value.name for value in graph.outputs] == ["hidden"]
+
+
+@pytest.mark.parametrize(
+    "names, reason",
+    [
+        ({"nothing": "a"}, r"no input or output \['nothing'\]"),
+        ({"x": "x_lengths"}, "stand there already"),
+        ({"x": ""}, "stand there already"),
+        ({"x": "a", "x_lengths": "a"}, "stand there already, or twice"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(folder: Path, tmp_path: Path, names, reason) -> None:
+    with pytest.raises(UnsupportedError, match=reason):
+        onernn.convert(onernn.load(folder), tmp_path / "m.onnx", names=names)
+    assert not list(tmp_path.iterdir())
+
+
+def test_large_models_keep_their_tensors_beside_the_file(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onernn.adapters.onnx import files
+
+    monkeypatch.setattr(files.save, "__kwdefaults__", {"most": 2000})
+    model = onernn.load(folder)
+    graph = converted(model, tmp_path / "m.onnx", folder / "io.npz")
+    assert (tmp_path / "m.onnx.data").stat().st_size > 2000
+    check_ours(graph, model, folder / "io.npz")
+
+
+def test_a_check_fails_where_the_recording_says_otherwise(folder: Path, tmp_path: Path) -> None:
+    with np.load(folder / "io.npz") as recorded:
+        arrays = {key: recorded[key].copy() for key in recorded}
+    name = next(key for key in arrays if key.startswith("out__"))
+    arrays[name][0, 0] += 0.01
+    report = onernn.convert(onernn.load(folder), tmp_path / "m.onnx", check=arrays)
+    assert not report and "apart" in report.outputs[0].reason
+    assert onernn.convert(onernn.load(folder), tmp_path / "m.onnx", check=arrays, atol=0.1)
+    shorter = {**arrays, name: arrays[name][:-1]}
+    lod = name.replace("out__", "outlod__")
+    shorter[lod] = np.append(arrays[lod][:-1], len(arrays[name]) - 1)
+    report = onernn.convert(onernn.load(folder), tmp_path / "m.onnx", check=shorter)
+    assert not report and "not zero behind the sentences" in report.outputs[0].reason
+
+
+def test_a_model_without_shapes_asks_for_a_recording() -> None:
+    values = (onernn.core.graph.Value("x"),)
+    relu = onernn.core.graph.Node("Relu", ("x",), ("y",))
+    graph = onernn.Graph("g", values, (onernn.core.graph.Value("y"),), (relu,), {})
+    with pytest.raises(UnsupportedError, match="several ranks of x fit; give a recording"):
+        onernn.convert(graph, "never.onnx")
+
+
+def test_other_targets_and_recordings_that_do_not_fit_are_named(
+    folder: Path, tmp_path: Path
+) -> None:
+    model = onernn.load(folder)
+    with pytest.raises(UnsupportedError, match="cannot write .txt"):
+        onernn.convert(model, tmp_path / "m.txt")
+    with pytest.raises(ModelFormatError, match="in__x is missing"):
+        onernn.convert(model, tmp_path / "m.onnx", check={})
+
+
+def test_progress_is_told(folder: Path, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    onernn.convert(onernn.load(folder), tmp_path / "m.onnx", progress=lambda *a: seen.append(a))
+    assert seen and json.dumps(seen[-1]) and seen[-1][1] < seen[-1][2]

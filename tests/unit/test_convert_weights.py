@@ -1,0 +1,314 @@
+"""Recurrent layers through every pair of layouts: the same layer, to the bit."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.layers import random_weights
+from support.oracle import run_oracle
+
+import onernn
+from onernn import Activation, Cell, RnnSpec, RnnWeights, ShapeError, UnsupportedError
+from onernn.adapters.layers import read_layer
+from onernn.core.graph import Node
+from onernn.reorders.layers import Layer
+from onernn.reorders.layouts import FRAMEWORKS, table
+
+DIRECTIONS = ["left2right", "right2left", "bidirectional_concat", "bidirectional_sum"]
+FIELDS = ("layer", "iter", "bias", "peephole", "projection")
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> Layer:
+    cell = draw(st.sampled_from(list(Cell)))
+    more: dict[str, Any] = {}
+    if cell is Cell.LSTM:
+        more["peephole"] = draw(st.booleans())
+        more["projection_size"] = draw(st.sampled_from([None, None, 2]))
+    spec = RnnSpec(
+        cell,
+        draw(st.sampled_from([1, 2, 5])),
+        draw(st.sampled_from([3, 4])),
+        layers=draw(st.integers(1, 3)),
+        direction=draw(st.sampled_from(DIRECTIONS)),
+        **more,
+    )
+    weights = random_weights(spec, draw(st.integers(0, 99)))
+    if draw(st.booleans()):  # without biases
+        weights = [RnnWeights(w.layer, w.iter, None, w.peephole, w.projection) for w in weights]
+    return Layer.of(spec, weights)
+
+
+def options(name: str, spec: RnnSpec) -> dict[str, Any]:
+    """What a layout's arrays do not tell: attributes of the framework's layer."""
+    function = spec.cell.activations[0].name
+    if name.startswith("onednn"):
+        return {"cell": spec.cell.value, "direction": spec.direction}
+    if name == "onnx":
+        lbr = spec.cell.linear_before_reset
+        return {"linear_before_reset": lbr, "direction": spec.direction, "function": function}
+    if name == "openvino":
+        lbr = spec.cell.linear_before_reset
+        return {"linear_before_reset": lbr, "direction": spec.direction, "function": function}
+    if name == "keras":
+        found = {"reset_after": spec.cell.linear_before_reset, "function": function}
+        return found | ({"merge": spec.direction} if spec.directions == 2 else {})
+    if name in ("torch", "paddle-rnn"):
+        return {"nonlinearity": function}
+    if name in ("mxnet-gluon", "mxnet-gates"):
+        return {"function": function}
+    if name == "mxnet":
+        mode = {"rnn_tanh": "rnn_tanh", "rnn_relu": "rnn_relu", "lbr_gru": "gru", "lstm": "lstm"}
+        sizes = {"layers": spec.layers, "directions": spec.directions}
+        return {"mode": mode[spec.cell.value], "hidden": spec.hidden_size, **sizes} | {
+            "projection": spec.projection_size
+        }
+    return {}
+
+
+def assert_same(got: Layer, want: Layer, *, direction: bool = True) -> None:
+    for name in ("cell", "input_size", "hidden_size", "layers", "projection_size", "peephole"):
+        assert getattr(got.spec, name) == getattr(want.spec, name), name
+    assert not direction or got.spec.direction == want.spec.direction
+    for mine, theirs in zip(got.weights, want.weights, strict=True):
+        for field in FIELDS:
+            one, other = getattr(mine, field), getattr(theirs, field)
+            if one is None or other is None:
+                # No bias and a bias of zeros are the same, where a layout must have one.
+                assert (
+                    one is other or field == "bias" and not np.any(one if other is None else other)
+                )
+            else:
+                np.testing.assert_array_equal(one, other)
+                assert one.dtype == other.dtype
+
+
+def says(name: str, layer: Layer) -> bool:
+    try:
+        FRAMEWORKS[name].check(layer)
+    except UnsupportedError:
+        return False
+    return True
+
+
+@given(layers())
+@settings(max_examples=25)
+def test_layers_go_through_every_pair_of_layouts_and_back(layer: Layer) -> None:
+    able = [name for name in FRAMEWORKS if says(name, layer)]
+    assert {"onednn", "onednn-ldgoi"} <= set(able)
+    direct = {name: onernn.convert_weights(layer, name) for name in able}
+    for first in able:
+        middle = read_layer(direct[first], first, **options(first, layer.spec))
+        # is_reverse is an attribute of Paddle's operators, not in the arrays.
+        assert_same(middle, layer, direction=first not in ("paddle-gru", "paddle-lstm"))
+        middle = Layer(layer.spec, middle.weights)
+        for second in able:
+            again = onernn.convert_weights(middle, second)
+            for name in {*again, *direct[second]} - zero_biases(again, direct[second]):
+                np.testing.assert_array_equal(again[name], direct[second][name], strict=True)
+
+
+def zero_biases(one: dict, other: dict) -> set[str]:
+    """Biases that one of them lacks, and that are zeros in the other."""
+    lone = set(one) ^ set(other)
+    return {name for name in lone if not np.any({**one, **other}[name])}
+
+
+@given(layers(), st.sampled_from([n for n in FRAMEWORKS if not n.startswith("onednn")]))
+def test_what_a_layout_cannot_say_is_refused_by_name(layer: Layer, name: str) -> None:
+    framework = FRAMEWORKS[name]
+    if says(name, layer):
+        assert framework.write(layer)
+        return
+    with pytest.raises(UnsupportedError, match=re.escape(f"{framework.title} has no ")):
+        onernn.convert_weights(layer, name)
+
+
+def one(cell: Cell, **more: Any) -> Layer:
+    spec = RnnSpec(cell, 3, 4, **more)
+    return Layer.of(spec, random_weights(spec, 0))
+
+
+OBSTACLES = [
+    ("torch", one(Cell.GRU), "GRU with the reset gate before the product"),
+    ("torch", one(Cell.LSTM, peephole=True), "peepholes"),
+    ("torch", one(Cell.AUGRU), r"GRU with attention \(AUGRU\)"),
+    ("torch", one(Cell.RNN_SIGMOID), "plain RNN with sigmoid"),
+    ("torch", one(Cell.LSTM, direction="right2left"), "layers that run right2left"),
+    ("torch", one(Cell.LSTM, gate_clip=1.0), "clipped gates"),
+    ("torch", one(Cell.LSTM, cell_clip=(-1, 1)), "clipped cell states"),
+    ("torch", one(Cell.LSTM, input_forget=True), "coupled input and forget gates"),
+    ("torch", one(Cell.LBR_GRU, activations=("tanh", "tanh")), "other gate functions"),
+    ("onnx", one(Cell.LSTM, projection_size=2), "projections"),
+    ("onnx", one(Cell.LSTM, direction="bidirectional_sum"), "run bidirectional_sum"),
+    ("keras", one(Cell.LSTM, projection_size=2), "projections"),
+    ("openvino", one(Cell.LSTM, peephole=True), "peepholes"),
+    ("paddle-gru", one(Cell.LBR_GRU), "GRU with the reset gate behind the product"),
+    ("paddle-gru", one(Cell.GRU, layers=2), "stacks of layers"),
+    ("paddle-rnn", one(Cell.GRU), "GRU with the reset gate before the product"),
+    ("mxnet", one(Cell.LSTM, peephole=True), "peepholes"),
+    ("onnx", one(Cell.GRU, update="replace", activations=("tanh", "tanh")), "replaces with its"),
+    ("mxnet-gates", one(Cell.LSTM, projection_size=2), "projections"),
+]
+
+
+@pytest.mark.parametrize("name, layer, obstacle", OBSTACLES)
+def test_the_obstacle_is_named(name: str, layer: Layer, obstacle: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"has no .*{obstacle}"):
+        onernn.convert_weights(layer, name)
+
+
+def test_an_input_that_is_projected_already_has_no_input_weights_to_write() -> None:
+    spec = RnnSpec(Cell.LSTM, 16, 4)
+    layer = Layer.of(spec, random_weights(spec, 0, projected=True))
+    with pytest.raises(UnsupportedError, match="input is projected already"):
+        onernn.convert_weights(layer, "torch")
+
+
+def test_layers_come_as_specs_nodes_and_arrays() -> None:
+    layer = one(Cell.LSTM)
+    want = onernn.convert_weights(layer, "torch")
+    node = Node("Rnn", ("x",), ("y",), {"spec": layer.spec, "weights": layer.weights[0]})
+    for form in ((layer.spec, layer.weights), (layer.spec, layer.weights[0]), node):
+        got = onernn.convert_weights(form, "torch")
+        assert set(got) == set(want)
+        for key in want:
+            np.testing.assert_array_equal(got[key], want[key])
+    with pytest.raises(UnsupportedError, match="give source="):
+        onernn.convert_weights(want, "onnx")
+    with pytest.raises(UnsupportedError, match="expected one of onednn, "):
+        onernn.convert_weights(layer, "caffe")
+    with pytest.raises(UnsupportedError, match="expected a recurrent layer, got int"):
+        onernn.convert_weights(3, "torch")
+    with pytest.raises(UnsupportedError, match="belong to arrays by name"):
+        onernn.convert_weights(layer, "torch", source="onnx")
+
+
+def test_arrays_that_nobody_reads_or_that_are_missing_are_named() -> None:
+    state = onernn.convert_weights(one(Cell.LSTM), "torch")
+    with pytest.raises(ShapeError, match="not understood: running_mean"):
+        read_layer({**state, "running_mean": np.zeros(3)}, "torch")
+    del state["bias_hh_l0"]
+    with pytest.raises(ShapeError, match="bias_hh is missing|bias_hh_l0 is missing"):
+        read_layer(state, "torch")
+    for name in FRAMEWORKS:
+        with pytest.raises((ShapeError, UnsupportedError, TypeError)):
+            read_layer({}, name)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 5), (0, 4), (4, 4, 4), ()])
+@pytest.mark.parametrize("name", [n for n in FRAMEWORKS if n != "mxnet"])
+def test_arrays_of_odd_shapes_are_refused(name: str, shape: tuple[int, ...]) -> None:
+    layer = one(Cell.LBR_GRU if name not in ("paddle-gru", "paddle-lstm") else Cell.GRU)
+    if name == "paddle-lstm":
+        layer = one(Cell.LSTM)
+    arrays = onernn.convert_weights(layer, name)
+    for key in arrays:
+        broken = {**arrays, key: np.zeros(shape, np.float32)}
+        if broken[key].shape == arrays[key].shape:
+            continue
+        with pytest.raises((ShapeError, UnsupportedError, ValueError)):
+            read_layer(broken, name, **options(name, layer.spec))
+
+
+def test_the_table_in_the_documentation_is_what_the_code_says(repo: Path) -> None:
+    page = (repo / "design" / "0009-layouts.md").read_text()
+    assert table() in page
+
+
+def oracle(layer: Layer, x: np.ndarray) -> np.ndarray:
+    states = tuple(
+        np.zeros((layer.spec.layers, layer.spec.directions, 1, layer.spec.hidden_size))
+        for _ in layer.spec.cell.states
+    )
+    (y,), _ = run_oracle(layer.spec, list(layer.weights), [x], states)
+    return y
+
+
+def logistic(a: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-a))
+
+
+def test_a_state_dict_is_what_pytorch_documents() -> None:
+    """GRU: n = tanh(W_in x + b_in + r * (W_hn h + b_hn)), h = (1-z) n + z h; gates r, z, n."""
+    rng = np.random.default_rng(0)
+    state = {
+        name: rng.uniform(-0.5, 0.5, shape)
+        for name, shape in {
+            "weight_ih_l0": (12, 3),
+            "weight_hh_l0": (12, 4),
+            "bias_ih_l0": (12,),
+            "bias_hh_l0": (12,),
+        }.items()
+    }
+    x, h, want = rng.uniform(-1, 1, (5, 3)), np.zeros(4), []
+    for step in x:
+        of_x = np.split(state["weight_ih_l0"] @ step + state["bias_ih_l0"], 3)
+        of_h = np.split(state["weight_hh_l0"] @ h + state["bias_hh_l0"], 3)
+        r, z = logistic(of_x[0] + of_h[0]), logistic(of_x[1] + of_h[1])
+        h = (1 - z) * np.tanh(of_x[2] + r * of_h[2]) + z * h
+        want.append(h)
+    np.testing.assert_allclose(oracle(read_layer(state, "torch"), x), want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("reset_after", [True, False])
+def test_kernels_are_what_keras_documents(reset_after: bool) -> None:
+    """GRU: gates z, r, h; h = z h + (1-z) hh; reset_after has a bias for each product."""
+    rng = np.random.default_rng(1)
+    kernel, recurrent = rng.uniform(-0.5, 0.5, (3, 12)), rng.uniform(-0.5, 0.5, (4, 12))
+    bias = rng.uniform(-0.5, 0.5, (2, 12) if reset_after else (12,))
+    x, h, want = rng.uniform(-1, 1, (5, 3)), np.zeros(4), []
+    for step in x:
+        if reset_after:
+            of_x = np.split(step @ kernel + bias[0], 3)
+            of_h = np.split(h @ recurrent + bias[1], 3)
+            z, r = logistic(of_x[0] + of_h[0]), logistic(of_x[1] + of_h[1])
+            candidate = np.tanh(of_x[2] + r * of_h[2])
+        else:
+            of_x = np.split(step @ kernel + bias, 3)
+            z = logistic(of_x[0] + h @ recurrent[:, :4])
+            r = logistic(of_x[1] + h @ recurrent[:, 4:8])
+            candidate = np.tanh(of_x[2] + (r * h) @ recurrent[:, 8:])
+        h = z * h + (1 - z) * candidate
+        want.append(h)
+    arrays = {"kernel": kernel, "recurrent_kernel": recurrent, "bias": bias}
+    np.testing.assert_allclose(oracle(read_layer(arrays, "keras"), x), want, rtol=1e-12)
+
+
+def test_an_lstm_sequence_is_what_openvino_documents() -> None:
+    """Gates f, i, c, o; one bias."""
+    rng = np.random.default_rng(2)
+    w, r = rng.uniform(-0.5, 0.5, (1, 16, 3)), rng.uniform(-0.5, 0.5, (1, 16, 4))
+    b = rng.uniform(-0.5, 0.5, (1, 16))
+    x, h, c, want = rng.uniform(-1, 1, (5, 3)), np.zeros(4), np.zeros(4), []
+    for step in x:
+        f, i, g, o = np.split(w[0] @ step + r[0] @ h + b[0], 4)
+        c = logistic(f) * c + logistic(i) * np.tanh(g)
+        h = logistic(o) * np.tanh(c)
+        want.append(h)
+    arrays = {"W": w, "R": r, "B": b}
+    np.testing.assert_allclose(oracle(read_layer(arrays, "openvino"), x), want, rtol=1e-12)
+
+
+def test_ldgoi_places_each_scalar_by_its_address() -> None:
+    layer = one(Cell.LSTM)
+    ldigo = onernn.convert_weights(layer, "onednn")["weights_layer"]
+    ldgoi = onernn.convert_weights(layer, "onednn-ldgoi")["weights_layer"]
+    for i, g, o in itertools.product(range(3), range(4), range(4)):
+        assert ldgoi.reshape(-1)[(g * 4 + o) * 3 + i] == ldigo.reshape(-1)[(i * 4 + g) * 4 + o]
+
+
+def test_keras_functions_other_than_the_usual_ones_travel_with_the_layer() -> None:
+    hard = Activation("hardsigmoid", 0.2, 0.5)
+    arrays = onernn.convert_weights(one(Cell.LSTM), "keras")
+    layer = read_layer(arrays, "keras", activations=(hard, Activation("tanh"), Activation("tanh")))
+    assert layer.spec.functions[0] == hard
+    with pytest.raises(UnsupportedError, match="PyTorch has no other gate functions"):
+        onernn.convert_weights(layer, "torch")

@@ -1,0 +1,101 @@
+"""A constant table is projected once, within its limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support.layers import random_weights
+
+from onernn import Cell, Graph, Ragged, RnnSpec, Session, fuse
+from onernn.core.graph import NativeOp, Node, Value
+from onernn.fuse_passes import PASSES, FuseResult, passes_for
+from onernn.fuse_passes.embedding_rnn import FuseEmbeddingRnn
+
+WORDS, WIDTH, HIDDEN = 11, 4, 3
+IDS = Ragged(np.array([3, 0, 10, 3, 7]), [0, 2, 2, 5])
+EVERY = FuseEmbeddingRnn(narrowest=1)
+
+
+def model(
+    cell: Cell = Cell.GRU, outputs: tuple[str, ...] = ("y",), table: str = "table", **spec: Any
+) -> Graph:
+    made = RnnSpec(cell, WIDTH, HIDDEN, **spec)
+    weights = random_weights(made, 1)
+    arrays = np.random.default_rng(0).uniform(-1, 1, (WORDS, WIDTH)).astype(np.float32)
+    arrays[3] = 0  # padding: its word is a row of zeros
+    nodes = (
+        Node("Tanh", ("table",), ("computed",)),
+        Node("Gather", (table, "ids"), ("e",), {"axis": 0}, (NativeOp(0, "lookup_table"),)),
+        Node(
+            "Rnn",
+            ("e",),
+            ("y",),
+            {"spec": made, "weights": weights if made.layers > 1 else weights[0]},
+            (NativeOp(1, "gru"),),
+        ),
+    )
+    inputs = (Value("ids", "int64", (None,), 1),)
+    values = tuple(map(Value, outputs))
+    return Graph("test", inputs, values, nodes, {"table": arrays}).pruned()
+
+
+def checked(graph: Graph, each: FuseEmbeddingRnn = EVERY) -> FuseResult:
+    """The result, after checking what every rewrite owes."""
+    nodes, table = graph.nodes, graph.constants["table"].copy()
+    result = fuse(graph, (each,))
+    again = fuse(result.model, (each,))
+    assert again.applied == () and again.model.nodes == result.model.nodes
+    assert graph.nodes is nodes
+    np.testing.assert_array_equal(graph.constants["table"], table)
+    want = Session(graph, backend="reference", passes=()).run({"ids": IDS})["y"].data
+    for backend in ("reference", "onednn"):
+        got = Session(result.model, backend=backend, passes=()).run({"ids": IDS})["y"].data
+        np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)  # sums of a dozen terms
+    return result
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("direction", ["left2right", "right2left"])
+@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_GRU, Cell.LSTM, Cell.RNN_TANH])
+def test_rows_come_projected(cell: Cell, direction: str, layers: int) -> None:
+    result = checked(model(cell, direction=direction, layers=layers))
+    assert [a.name for a in result.applied] == ["embedding_rnn"]
+    assert [op.type for op in result.applied[0].origin] == ["lookup_table", "gru"]
+    gather, rnn = result.model.nodes
+    width = len(cell.gates) * HIDDEN
+    assert result.model.constants[gather.inputs[0]].shape == (WORDS, width)
+    assert "table" not in result.model.constants
+    assert rnn.attributes["spec"].input_size == width
+
+
+WITHIN = WORDS * 3 * HIDDEN * 4
+REFUSED = {
+    "two directions would need two tables": (model(direction="bidirectional_concat"), EVERY),
+    "the table 'computed' is computed at run time": (model(table="computed"), EVERY),
+    "'e' has another user": (model(outputs=("y", "e")), EVERY),
+    "4 channels: wider rows would cost more": (model(), FuseEmbeddingRnn()),
+    f"the table would take {WITHIN} bytes, the limit is {WITHIN - 1}": (
+        model(),
+        FuseEmbeddingRnn(limit=WITHIN - 1, narrowest=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_is_not_projected_is_refused_with_a_reason(reason: str) -> None:
+    graph, each = REFUSED[reason]
+    result = checked(graph, each)
+    assert result.applied == ()
+    assert [r.reason for r in result.refusals] == [f"embedding_rnn: {reason}"]
+
+
+def test_the_limit_is_the_size_of_the_new_table() -> None:
+    assert checked(model(), FuseEmbeddingRnn(limit=WITHIN, narrowest=1)).applied
+
+
+def test_sessions_use_it_in_float32_only() -> None:
+    assert [each.name for each in passes_for("f32")] == [*(p.name for p in PASSES), "embedding_rnn"]
+    for dtype in ("bf16", "f16", "u8"):
+        assert passes_for(dtype) == PASSES

@@ -1,0 +1,150 @@
+"""Views and joins along time: cancelled where they undo each other, and nowhere else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.layers import random_weights
+
+from onernn import Cell, Graph, RnnSpec, Session, fuse
+from onernn.core.graph import Node, Value
+from onernn.fuse_passes.bidirectional import PairDirections
+from onernn.fuse_passes.steps import moving
+
+X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+END = -(2**62)
+
+
+def graph(*nodes: Node, outputs: tuple[str, ...], **constants: list[int]) -> Graph:
+    arrays = {name: np.array(numbers, np.int64) for name, numbers in constants.items()}
+    return Graph("views", (Value("x", "float32"),), tuple(map(Value, outputs)), nodes, arrays)
+
+
+def checked(built: Graph) -> list[str]:
+    """The operators left after fusion, which gives the same numbers, and is stable."""
+    result = fuse(built)
+    assert fuse(result.model).applied == ()
+    fused, plain = (
+        Session(built, backend="reference", passes=passes).run({"x": X}) for passes in (None, ())
+    )
+    for name, want in plain.items():
+        np.testing.assert_array_equal(fused[name], want)
+    return [node.op for node in result.model.nodes if node.op != "Identity"]
+
+
+def reverse(source: str, target: str, axis: str) -> Node:
+    return Node("Slice", (source, "minus", "end", axis, "minus"), (target,))
+
+
+NUMBERS = {"minus": [-1], "end": [END], "one": [1], "two": [2], "zero": [0]}
+
+
+def test_two_reversals_of_one_axis_cancel() -> None:
+    built = graph(reverse("x", "a", "one"), reverse("a", "b", "one"), outputs=("b",), **NUMBERS)
+    assert checked(built) == []
+
+
+@pytest.mark.parametrize("second", ["two", "zero"])
+def test_reversals_of_different_axes_stay(second: str) -> None:
+    built = graph(reverse("x", "a", "one"), reverse("a", "b", second), outputs=("b",), **NUMBERS)
+    assert checked(built) == ["Slice", "Slice"]
+
+
+def test_a_reversal_of_a_part_stays() -> None:
+    part = Node("Slice", ("x", "minus", "zero", "one", "minus"), ("a",))
+    built = graph(part, reverse("a", "b", "one"), outputs=("b",), **NUMBERS)
+    assert checked(built) == ["Slice", "Slice"]
+
+
+def test_exchanged_axes_cancel_however_they_are_written() -> None:
+    swap = Node("Einsum", ("x",), ("a",), {"equation": "ab...->ba..."})
+    back = Node("Transpose", ("a",), ("b",), {"perm": (1, 0, 2)})
+    other = Node("Transpose", ("a",), ("c",), {"perm": (2, 0, 1)})
+    assert checked(graph(swap, back, outputs=("b",))) == []
+    assert checked(graph(swap, other, outputs=("c",))) == ["Einsum", "Transpose"]
+
+
+def test_a_value_that_is_read_before_the_second_view_stays() -> None:
+    nodes = (reverse("x", "a", "one"), reverse("a", "b", "one"))
+    assert checked(graph(*nodes, outputs=("a", "b"), **NUMBERS)) == ["Slice"]
+
+
+def joined(axis: int, views: int = 2) -> Graph:
+    swaps = [
+        Node("Einsum", (source,), (f"s{k}",), {"equation": "ab...->ba..."})
+        for k, source in enumerate(["x", "half"][:views])
+    ]
+    half = Node("Relu", ("x",), ("half",))
+    parts = ("s0", "s1") if views == 2 else ("s0", "other")
+    other = Node("Transpose", ("half",), ("other",), {"perm": (1, 0, 2)})
+    concat = Node("Concat", parts, ("y",), {"axis": axis})
+    extra = (other,) if views == 1 else ()
+    return graph(half, *swaps, *extra, concat, outputs=("y",))
+
+
+def test_a_join_of_channels_moves_in_front_of_equal_views() -> None:
+    assert checked(joined(2)) == ["Relu", "Concat", "Einsum"]
+    assert checked(joined(2, views=1)) == ["Relu", "Concat", "Einsum"]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_join_of_an_axis_that_is_exchanged_stays(axis: int) -> None:
+    assert checked(joined(axis)).count("Einsum") == 2
+
+
+def pieces(order: list[int], axis: int = 1) -> Graph:
+    names = tuple(f"p{k}" for k in range(3))
+    nodes = [Node("Split", ("x",), names, {"axis": 1})]
+    nodes += [Node("Squeeze", (name, "one"), (f"{name}s",)) for name in names]
+    back = "one" if axis == 1 else "zero"
+    nodes += [Node("Unsqueeze", (f"p{k}s", back), (f"u{at}",)) for at, k in enumerate(order)]
+    concat = Node("Concat", tuple(f"u{at}" for at in range(len(order))), ("y",), {"axis": axis})
+    return graph(*nodes, concat, outputs=("y",), **NUMBERS)
+
+
+def test_pieces_put_together_again_are_the_value() -> None:
+    assert checked(pieces([0, 1, 2])) == []
+    assert checked(pieces([0, 1, 2], axis=0)) == ["Einsum"]
+    assert checked(pieces([2, 1, 0])) == ["Slice"]
+
+
+@pytest.mark.parametrize("order", [[0, 1], [0, 2, 1], [0, 0, 1], [0, 1, 2, 2]])
+def test_pieces_in_another_order_or_number_stay_pieces(order: list[int]) -> None:
+    assert "Split" in checked(pieces(order))
+
+
+@pytest.mark.parametrize("axis", [1, 2, -1, -2])
+def test_an_axis_is_moved_without_knowing_the_rank(axis: int) -> None:
+    np.testing.assert_array_equal(np.einsum(moving(axis, 0), X), np.moveaxis(X, axis, 0))
+    np.testing.assert_array_equal(np.einsum(moving(0, axis), X), np.moveaxis(X, 0, axis))
+
+
+def test_views_made_twice_are_shared_and_different_ones_are_not() -> None:
+    def view(name: str, shape: str) -> Node:
+        return Node("Reshape", ("x", shape), (name,))
+
+    same = graph(view("a", "s"), view("b", "t"), outputs=("a", "b"), s=[6, 4], t=[6, 4])
+    other = graph(view("a", "s"), view("b", "t"), outputs=("a", "b"), s=[6, 4], t=[4, 6])
+    assert checked(same) == ["Reshape"]
+    assert checked(other) == ["Reshape", "Reshape"]
+
+
+@pytest.mark.parametrize("axis, paired", [(2, True), (-1, True), (1, False), (0, False)])
+def test_directions_of_a_dense_batch_pair_along_its_channels_only(axis: int, paired: bool) -> None:
+    """x is (T, N, I): axis 1 is the batch, where a ragged value has its channels."""
+    made = []
+    for direction in ("left2right", "right2left"):
+        spec = RnnSpec(Cell.LBR_GRU, 4, 2, direction=direction)
+        (weights,) = random_weights(spec, 1)
+        attributes = {"spec": spec, "weights": weights}
+        made.append(Node("Rnn", ("x",), (direction,), attributes))
+    concat = Node("Concat", ("left2right", "right2left"), ("y",), {"axis": axis})
+    built = graph(*made, concat, outputs=("y",))
+    result = fuse(built, (PairDirections(),))
+    assert [each.name for each in result.applied] == (["bidirectional"] if paired else [])
+    want = Session(built, backend="reference", passes=()).run({"x": X})["y"]
+    got = Session(built, backend="reference").run({"x": X})["y"]
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
+    if not paired:
+        (refusal,) = result.refusals
+        assert "not concatenated along the channels" in refusal.reason

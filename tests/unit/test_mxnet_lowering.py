@@ -1,0 +1,376 @@
+"""From symbols to canonical operators: two meanings, what is inferred, what is refused and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.oracle import run_oracle
+
+from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError, load
+from onernn.adapters.mxnet.keys import Declared, match
+from onernn.adapters.mxnet.lower import lower
+from onernn.adapters.mxnet.native import swap_equation
+from onernn.adapters.mxnet.read import parse_symbol
+from onernn.adapters.mxnet.write import write_params
+from onernn.backend import open_backend
+from onernn.core.errors import ModelFormatError
+from onernn.core.graph import UNSUPPORTED
+from onernn.reorders import mxnet
+
+T, N, C, H = 5, 3, 4, 2
+
+
+def symbol(*nodes: tuple[str, str, dict[str, str], list[Any]], **attrs: Any) -> Any:
+    """Nodes (op, name, attributes, inputs by name or (name, output)); heads: the last one."""
+    names = [name for _, name, _, _ in nodes]
+    listed = []
+    for op, name, attributes, inputs in nodes:
+        pairs = [given if isinstance(given, tuple) else (given, 0) for given in inputs]
+        entries = [[names.index(source), output, 0] for source, output in pairs]
+        listed.append({"op": op, "name": name, "attrs": attributes, "inputs": entries})
+    heads = attrs.pop("heads", [[len(nodes) - 1, 0, 0]])
+    versions = {"mxnet_version": ["int", 10901], **attrs}
+    return parse_symbol(json.dumps({"nodes": listed, "heads": heads, "attrs": versions}))
+
+
+def var(name: str, **attributes: str) -> tuple[str, str, dict[str, str], list[Any]]:
+    return "null", name, attributes, []
+
+
+def rnn_graph(semantics: str, *, mode: str = "lstm", **attributes: str) -> tuple[Graph, Any]:
+    stack = mxnet.Stack(mode, H, 1, 2)
+    flat = np.random.default_rng(1).uniform(-0.5, 0.5, stack.elements(C)).astype(np.float32)
+    options = {"mode": mode, "state_size": str(H), "num_layers": "1", "bidirectional": "True"}
+    names = ["data", "parameters", "state", *(["state_cell"] if mode == "lstm" else [])]
+    if "use_sequence_length" in attributes:
+        names.append("sequence_length")
+    built = symbol(
+        *map(var, names),
+        ("RNN", "net", options | {"state_outputs": "True"} | attributes, names),
+        heads=[[len(names), k, 0] for k in range(3 if mode == "lstm" else 2)],
+    )
+    weights = mxnet.weights(mxnet.split(flat, stack), stack)
+    return lower(built, {"parameters": flat}, semantics, "m"), (stack, weights)
+
+
+def feeds(mode: str, scale: float = 1) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(2)
+    made = {"data": rng.uniform(-2, 2, (T, N, C)), "state": rng.uniform(-1, 1, (2, N, H))}
+    if mode == "lstm":
+        made["state_cell"] = rng.uniform(-1, 1, (2, N, H)) * scale
+    return {name: array.astype(np.float32) for name, array in made.items()}
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.parametrize("backend", ["reference", "onednn"])
+def test_sequence_lengths_mask_as_documented(mode: str, backend: str) -> None:
+    """Beside the oracle, which walks each sentence to its own end."""
+    graph, (stack, weights) = rnn_graph("documented", mode=mode, use_sequence_length="True")
+    given, lengths = feeds(mode), np.array([5, 1, 3], np.float32)
+    y, *states = Session(graph, backend=backend).run({**given, "sequence_length": lengths}).values()
+    begin = [given[name] for name in ("state", "state_cell") if name in given]
+    sentences = [given["data"][: int(length), n] for n, length in enumerate(lengths)]
+    ldnc = tuple(array.reshape(1, 2, N, H) for array in begin)
+    outputs, finals = run_oracle(stack.spec(C), list(weights), sentences, ldnc)
+    for n, (length, want) in enumerate(zip(lengths.astype(int), outputs, strict=True)):
+        np.testing.assert_allclose(y[:length, n], want, rtol=0, atol=2e-6)
+        assert not y[length:, n].any()
+    for got, want in zip(states, finals, strict=True):
+        np.testing.assert_allclose(got, want.reshape(2, N, H), rtol=0, atol=2e-6)
+    assert any("sequence lengths mask, as documented" in note for note in graph.notes)
+
+
+def test_mxnet_cpu_ignores_lengths_and_says_so() -> None:
+    graph, (stack, weights) = rnn_graph("mxnet-cpu", use_sequence_length="True")
+    given = feeds("lstm")
+    y, *_ = (
+        Session(graph, backend="reference")
+        .run({**given, "sequence_length": np.array([5, 1, 3])})
+        .values()
+    )
+    ldnc = tuple(given[name].reshape(1, 2, N, H) for name in ("state", "state_cell"))
+    whole = [given["data"][:, n] for n in range(N)]
+    outputs, _ = run_oracle(stack.spec(C), list(weights), whole, ldnc)
+    np.testing.assert_allclose(np.swapaxes(y, 0, 1), outputs, rtol=0, atol=2e-6)
+    (note,) = graph.notes
+    assert (
+        note == "net (RNN): MXNet 1.9.1 on CPU ignored the sequence length, and so does mxnet-cpu"
+    )
+
+
+def test_the_cell_state_is_clipped_as_documented_and_only_there() -> None:
+    clip = {"lstm_state_clip_min": "-0.1", "lstm_state_clip_max": "0.2"}
+    given = feeds("lstm", scale=3)
+    documented, _ = rnn_graph("documented", **clip)
+    (rnn,) = [node for node in documented.nodes if node.op == "Rnn"]
+    assert rnn.attributes["spec"].cell_clip == (-0.1, 0.2)
+    clipped = Session(documented, backend="reference").run(given)
+    c = list(clipped.values())[2]
+    assert c.min() == np.float32(-0.1) and c.max() == np.float32(0.2)
+    assert any("clipped to [-0.1, 0.2], as documented" in note for note in documented.notes)
+    as_run, _ = rnn_graph("mxnet-cpu", **clip)
+    plain, _ = rnn_graph("documented")
+    for ours, theirs in zip(
+        Session(as_run, backend="reference").run(given).values(),
+        Session(plain, backend="reference").run(given).values(),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    assert any("did not clip the cell state" in note for note in as_run.notes)
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_nan_in_a_clipped_state_is_stopped_where_the_flag_says_so(stops: bool) -> None:
+    spec = RnnSpec(Cell.LSTM, C, H, cell_clip=(-0.5, 0.5), cell_clip_nan=stops)
+    _, (_, (weights,)) = rnn_graph("documented")
+    layer = open_backend("reference").prepare(spec, weights.part(0, 0))
+    x = np.ones((1, 1, C), np.float32)
+    c = np.full((1, 1, 1, H), np.nan, np.float32)
+    _, (h, after) = layer.run(x, (np.zeros_like(c), c))
+    assert (after == -0.5).all() == stops and np.isnan(after).all() != stops
+    assert np.isnan(h).all() != stops
+
+
+def test_a_range_of_one_end_is_refused_and_nan_alone_is_ignored() -> None:
+    graph, _ = rnn_graph("documented", lstm_state_clip_min="-1.0")
+    assert "lstm_state_clip_min and lstm_state_clip_max go together" in reasons(graph)
+    graph, _ = rnn_graph("documented", lstm_state_clip_min="2", lstm_state_clip_max="1")
+    assert "lstm_state_clip_min=2 is above" in reasons(graph)
+    graph, _ = rnn_graph("documented", lstm_state_clip_nan="True")
+    assert graph.notes == () and reasons(graph) == ""
+
+
+def test_dropout_is_named_in_explain() -> None:
+    graph, _ = rnn_graph("documented", p="0.5")
+    text = Session(graph, backend="reference").explain()
+    assert "note: net (RNN): dropout p=0.5 between layers has no effect in inference" in text
+
+
+def reasons(graph: Graph) -> str:
+    return "; ".join(n.attributes["reason"] for n in graph.nodes if n.op == UNSUPPORTED)
+
+
+def refused(*nodes: Any, params: dict[str, np.ndarray] | None = None, **attrs: Any) -> str:
+    """Why a session will not run it."""
+    graph = lower(symbol(*nodes, **attrs), params or {})
+    with pytest.raises(UnsupportedError) as caught:
+        Session(graph, backend="reference")
+    return str(caught.value)
+
+
+X, W = var("x"), var("w")
+WEIGHT = {"w": np.ones((3, 4), np.float32)}
+REFUSED = {
+    "node 'n_output' (NoSuchOp): this operator is not known": [X, ("NoSuchOp", "n", {}, ["x"])],
+    "not understood: attribute strange": [X, ("relu", "n", {"strange": "1"}, ["x"])],
+    "2 inputs, expected data": [X, W, ("relu", "n", {}, ["x", "w"])],
+    "input weight is missing": [X, ("FullyConnected", "n", {"num_hidden": "3"}, ["x"])],
+    "input weight: expected (5, I), got (3, 4)": [
+        X, W, ("FullyConnected", "n", {"num_hidden": "5", "no_bias": "True"}, ["x", "w"])
+    ],
+    "attribute num_hidden: expected an integer, got 'many'": [
+        X, W, ("FullyConnected", "n", {"num_hidden": "many", "no_bias": "1"}, ["x", "w"])
+    ],
+    "attribute act_type='gelu'": [X, ("Activation", "n", {"act_type": "gelu"}, ["x"])],
+    "mode='always' draws random numbers": [X, ("Dropout", "n", {"mode": "always"}, ["x"])],
+    "attribute dtype=float16": [X, ("Cast", "n", {"dtype": "float16"}, ["x"])],
+    "attribute use_length": [X, ("softmax", "n", {"use_length": "True"}, ["x"])],
+    "attribute mode='rnn': expected one of": [
+        X, W, ("RNN", "n", {"mode": "rnn", "state_size": "2"}, ["x", "w", "x"])
+    ],
+    "attributes state_size=0": [X, W, ("RNN", "n", {"mode": "gru"}, ["x", "w", "x"])],
+    "parameters 'x' is computed at run time": [
+        X, ("RNN", "n", {"mode": "gru", "state_size": "2"}, ["x", "x", "x"])
+    ],
+    "fit no input size": [
+        X, W, ("Reshape", "r", {"shape": "-1"}, ["w"]),
+        ("RNN", "n", {"mode": "gru", "state_size": "9"}, ["x", "r", "x"]),
+    ],
+    "a dot: the symbol does not tell how many axes 'x' has": [X, ("dot", "n", {}, ["x", "x"])],
+    "an input of zeros, whose size MXNet would infer": [
+        X, ("_zeros", "z", {"shape": "(0, 4)"}, []), ("Concat", "n", {"dim": "1"}, ["x", "z"])
+    ],
+    "attribute shape=(100000, 100000)": [("_zeros", "n", {"shape": "(100000, 100000)"}, [])],
+    "0 subgraphs, expected one": [X, ("_foreach", "n", {}, ["x"])],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_cannot_run_exactly_is_refused_with_the_reason(reason: str) -> None:
+
+    assert reason in refused(*REFUSED[reason], params=WEIGHT)
+
+
+def test_a_scalar_that_the_dtype_cannot_hold_is_refused() -> None:
+    x = var("x", __dtype__="4")
+    assert "the number 0.5 for int32 values" in refused(
+        x, ("_plus_scalar", "n", {"scalar": "0.5"}, ["x"])
+    )
+    mixed = [var("a", __dtype__="1"), var("b"), ("elemwise_add", "n", {}, ["a", "b"])]
+    assert "of float32 and float64 values" in refused(*mixed)
+
+
+def test_every_refusal_is_told_at_once_and_values_behind_it_have_none_of_their_own() -> None:
+    nodes = [X, ("Strange", "a", {}, ["x"]), ("relu", "b", {}, ["a"]), ("Odd", "c", {}, ["b"])]
+    message = refused(*nodes, heads=[[2, 0, 0], [3, 0, 0]])
+    assert "node 'a_output' (Strange)" in message and "node 'c_output' (Odd)" in message
+    assert "'b_output'" not in message
+
+
+def test_attributes_for_training_and_of_users_are_no_obstacle() -> None:
+    attributes = {"__lr_mult__": "1", "weight_wd_mult": "2", "ctx_group": "a", "__note__": "x"}
+    graph = lower(symbol(X, ("relu", "n", attributes, ["x"])), {})
+    assert reasons(graph) == ""
+
+
+def test_labels_are_no_inputs() -> None:
+    nodes = [X, var("label"), ("SoftmaxOutput", "s", {"grad_scale": "2"}, ["x", "label"])]
+    graph = lower(symbol(*nodes), {})
+    assert [value.name for value in graph.inputs] == ["x"]
+    assert graph.notes == ("label is a label for training: it is no input here",)
+
+
+def test_inputs_know_what_the_operators_behind_them_tell() -> None:
+    graph, _ = rnn_graph("documented")
+    shapes = {value.name: value.shape for value in graph.inputs}
+    assert shapes == {"data": (None, None, C), "state": (2, None, H), "state_cell": (2, None, H)}
+    swapped = lower(
+        symbol(
+            X, var("p"), ("SwapAxis", "t", {"dim1": "0", "dim2": "1"}, ["x"]),
+            ("_zeros", "z", {"shape": "(1, 0, 2)"}, []),
+            ("RNN", "n", {"mode": "rnn_tanh", "state_size": "2", "num_layers": "1"}, ["t", "p", "z"]),
+        ),
+        {"p": np.zeros(2 * (3 + 2 + 2), np.float32)},
+    )  # fmt: skip
+    assert swapped.inputs[0].shape == (None, None, None)
+    assert [node.op for node in swapped.nodes] == ["Transpose", "Rnn"]
+
+
+def test_indices_may_come_in_any_dtype() -> None:
+    nodes = [X, W, ("Embedding", "e", {"input_dim": "3", "output_dim": "4"}, ["x", "w"])]
+    graph = lower(symbol(*nodes), {"w": np.arange(12, dtype=np.float32).reshape(3, 4)})
+    assert graph.inputs[0].dtype is None
+    session = Session(graph, backend="reference")
+    for dtype in (np.int32, np.int64, np.float32, np.uint8):
+        (out,) = session.run({"x": np.array([2, 0], dtype)}).values()
+        assert out[:, 0].tolist() == [8, 0]
+
+
+def test_two_nodes_of_one_name_and_an_output_twice_keep_apart() -> None:
+    nodes = [X, ("relu", "n", {}, ["x"]), ("tanh", "n", {}, ["x"])]
+    graph = lower(symbol(*nodes, heads=[[2, 0, 0], [1, 0, 0], [2, 0, 0], [0, 0, 0]]), {})
+    given = np.array([-1.0, 1.0], np.float32)
+    outs = list(Session(graph, backend="reference").run({"x": given}).values())
+    for got, want in zip(
+        outs, (np.tanh(given), np.maximum(given, 0), np.tanh(given), given), strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_zeros_of_inferred_size_stand_beside_any_batch() -> None:
+    nodes = [
+        X, W, ("_zeros", "z", {"shape": "(0, 4)"}, []),
+        ("FullyConnected", "f", {"num_hidden": "3", "no_bias": "True"}, ["z", "w"]),
+        ("FullyConnected", "g", {"num_hidden": "3", "no_bias": "True"}, ["x", "w"]),
+        ("elemwise_add", "n", {}, ["f", "g"]),
+    ]  # fmt: skip
+    session = Session(lower(symbol(*nodes), WEIGHT), backend="reference")
+    for batch in (1, 5):
+        (out,) = session.run({"x": np.ones((batch, 4), np.float32)}).values()
+        assert out.tolist() == [[4, 4, 4]] * batch
+
+
+@pytest.mark.parametrize(
+    "axes, equation",
+    [((0, 1), "ab...->ba..."), ((2, 0), "abc...->cba..."), ((-1, -2), "...ab->...ba"),
+     ((0, -1), "a...b->b...a"), ((1, 1), "ab...->ab...")],
+)  # fmt: skip
+def test_axes_are_exchanged_without_knowing_the_rank(axes: tuple[int, int], equation: str) -> None:
+    assert swap_equation(*axes) == equation
+    x = np.arange(24).reshape(2, 3, 4)
+    np.testing.assert_array_equal(np.einsum(equation, x), x.swapaxes(*axes))
+
+
+def arrays_of(**shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
+    return {name: np.full(shape, k, np.float32) for k, (name, shape) in enumerate(shapes.items())}
+
+
+def test_keys_of_export_and_of_nd_save_are_names() -> None:
+    saved = {"arg:w": np.ones(2), "aux:m": np.zeros(2), "b": np.ones(1)}
+    found = match([Declared(name) for name in "wmbx"], saved, Path("f"))
+    assert set(found.arrays) == {"w", "m", "b"} and found.notes == ()
+    with pytest.raises(ModelFormatError, match="'w' stands there twice"):
+        match([], {"arg:w": np.ones(2), "aux:w": np.ones(2)}, Path("f"))
+    with pytest.raises(
+        ModelFormatError, match=r"'w': the symbol declares \(2, None\), got \(3, 4\)"
+    ):
+        match([Declared("w", (2, None))], {"w": np.ones((3, 4))}, Path("f"))
+
+
+def test_gates_of_legacy_checkpoints_are_joined_in_their_order() -> None:
+    keys = [f"c_i2h_{gate}_weight" for gate in "oifc"]
+    saved = {key: np.full((1, 2), k) for k, key in enumerate(keys)}
+    found = match([Declared("c_i2h_weight")], saved, Path("f")).arrays["c_i2h_weight"]
+    assert found[:, 0].tolist() == [1, 2, 3, 0]  # i, f, c, o
+    assert match([Declared("c_i2h_weight")], dict(list(saved.items())[:3]), Path("f")).arrays == {}
+
+
+BLOCKS = [
+    Declared("net_dense0_weight", (3, None)),
+    Declared("net_dense0_bias", (3,)),
+    Declared("net_dense1_weight", (5, None)),
+    Declared("net_dense1_bias", (5,)),
+    Declared("data"),
+]
+
+
+def test_gluon_blocks_are_found_by_the_shapes_of_their_parameters() -> None:
+    saved = arrays_of(**{"b.weight": (5, 3), "b.bias": (5,), "a.weight": (3, 4), "a.bias": (3,)})
+    found = match(BLOCKS, saved, Path("f"))
+    assert found.notes == ()
+    assert {name: float(a.flat[0]) for name, a in found.arrays.items()} == {
+        "net_dense1_weight": 0, "net_dense1_bias": 1, "net_dense0_weight": 2, "net_dense0_bias": 3
+    }  # fmt: skip
+
+
+def test_gluon_blocks_that_look_alike_are_taken_in_order_and_that_is_noted() -> None:
+    alike = [Declared(name, (3, 3)) for name in ("enc_dense0_weight", "dec_dense0_weight")]
+    saved = arrays_of(**{"enc.weight": (3, 3), "dec.weight": (3, 3)})
+    found = match(alike, saved, Path("f"))
+    assert float(found.arrays["enc_dense0_weight"][0, 0]) == 0
+    assert "parameters of enc: other blocks look alike" in found.notes[0]
+
+
+def test_gluon_blocks_that_run_in_another_order_than_they_were_made_are_refused() -> None:
+    turned = [Declared(name, (3, 3)) for name in ("dense1_weight", "dense0_weight")]
+    saved = arrays_of(**{"a.weight": (3, 3), "b.weight": (3, 3)})
+    with pytest.raises(ModelFormatError, match="'a' may belong to any of dense1_, dense0_; export"):
+        match(turned, saved, Path("f"))
+    with pytest.raises(
+        ModelFormatError, match=r"no block .* has the parameters of 'a': weight \(9, 9\)"
+    ):
+        match(turned, arrays_of(**{"a.weight": (9, 9)}), Path("f"))
+
+
+def test_float16_parameters_are_widened_and_that_is_noted(tmp_path: Path) -> None:
+    half = np.array([[0.1, 0.2, 0.3, 0.4]] * 3, np.float16)
+    write_params({"arg:w": half}, tmp_path / "m-0000.params")
+    node = {
+        "op": "FullyConnected",
+        "name": "n",
+        "attrs": {"num_hidden": "3", "no_bias": "True"},
+        "inputs": [[0, 0, 0], [1, 0, 0]],
+    }
+    nodes = [{"op": "null", "name": name, "inputs": []} for name in ("x", "w")]
+    (tmp_path / "m-symbol.json").write_text(
+        json.dumps({"nodes": [*nodes, node], "heads": [[2, 0, 0]]})
+    )
+    graph = load(tmp_path)
+    assert graph.notes == ("float16 parameters are computed in float32",)
+    (out,) = Session(graph, backend="reference").run({"x": np.ones((1, 4), np.float32)}).values()
+    assert out.dtype == np.float32
+    np.testing.assert_allclose(out[0, 0], half[0].astype(np.float64).sum(), rtol=1e-6)

@@ -1,0 +1,228 @@
+"""MXNet's files of arrays, written here byte by byte from their documented layout."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onernn import ModelFormatError, UnsupportedError
+from onernn.adapters.mxnet.params import read_params
+from onernn.adapters.mxnet.write import write_params
+
+MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3)
+CPU = struct.pack("<ii", 1, 0)
+
+
+def listed(*arrays: bytes, keys: tuple[str, ...] = ()) -> bytes:
+    head = struct.pack("<QQQ", 0x112, 0, len(arrays))
+    tail = b"".join(struct.pack("<Q", len(key)) + key.encode() for key in keys)
+    return head + b"".join(arrays) + struct.pack("<Q", len(keys)) + tail
+
+
+def shape(*sizes: int) -> bytes:
+    return struct.pack(f"<i{len(sizes)}q", len(sizes), *sizes)
+
+
+def kind(code: int) -> bytes:
+    return struct.pack("<i", code)
+
+
+def magic(number: int) -> bytes:
+    return struct.pack("<I", number)
+
+
+V2_DENSE = magic(0xF993FAC9) + kind(0) + shape(2, 3) + CPU + kind(0) + MATRIX.tobytes()
+FORMS = {
+    "V1": magic(0xF993FAC8) + shape(2, 3) + CPU + kind(0) + MATRIX.tobytes(),
+    "V2": V2_DENSE,
+    "V3": magic(0xF993FACA) + V2_DENSE[4:],
+    "without magic": struct.pack("<III", 2, 2, 3) + CPU + kind(0) + MATRIX.tobytes(),
+}
+
+
+def read(data: bytes, folder: Path) -> dict[str, np.ndarray]:
+    (folder / "x.params").write_bytes(data)
+    return read_params(folder / "x.params")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_an_array_is_read(form: str, tmp_path: Path) -> None:
+    found = read(listed(FORMS[form], keys=("arg:w",)), tmp_path)
+    assert list(found) == ["arg:w"] and found["arg:w"].dtype == np.float32
+    np.testing.assert_array_equal(found["arg:w"], MATRIX)
+    assert not found["arg:w"].flags.writeable
+
+
+CODES = {
+    **{0: "f4", 1: "f8", 2: "f2", 3: "u1", 4: "i4", 5: "i1", 6: "i8"},
+    **{7: "?", 8: "i2", 9: "u2", 10: "u4", 11: "u8"},
+}
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_dtype_is_read(code: int, tmp_path: Path) -> None:
+    array = np.array([[1, 0, 3]]).astype(CODES[code])
+    head = magic(0xF993FAC9) + kind(0) + shape(1, 3) + CPU + kind(code)
+    (found,) = read(listed(head + array.tobytes()), tmp_path).values()
+    assert found.dtype == array.dtype
+    np.testing.assert_array_equal(found, array)
+
+
+def test_bfloat16_becomes_float32_of_the_same_value(tmp_path: Path) -> None:
+    bits = np.array([0x3F80, 0xC040, 0x7F80], "<u2")  # 1, -3 and infinity
+    data = magic(0xF993FAC9) + kind(0) + shape(3) + CPU + kind(12) + bits.tobytes()
+    (found,) = read(listed(data), tmp_path).values()
+    assert found.dtype == np.float32 and found.tolist() == [1.0, -3.0, np.inf]
+
+
+def sparse(storage: int, stored: bytes, *auxiliaries: np.ndarray, data: np.ndarray) -> bytes:
+    kinds = b"".join(kind(6) + shape(*a.shape) for a in auxiliaries)
+    head = magic(0xF993FAC9) + kind(storage) + stored + shape(4, 2) + CPU + kind(0)
+    return head + kinds + data.tobytes() + b"".join(a.tobytes() for a in auxiliaries)
+
+
+@pytest.mark.parametrize("stored", [2, 0])  # 0: MXNet saved before the numbers were there
+def test_row_sparse_arrays_become_dense(stored: int, tmp_path: Path) -> None:
+    rows = np.array([[1, 2], [3, 4]], np.float32)
+    data = sparse(1, shape(stored, 2), np.array([1, 3]), data=rows)
+    (found,) = read(listed(data), tmp_path).values()
+    assert found.tolist() == [[0, 0], [1, 2], [0, 0], [3, 4]]
+
+
+def test_csr_arrays_become_dense(tmp_path: Path) -> None:
+    numbers = np.array([5, 6, 7], np.float32)
+    data = sparse(2, shape(3), np.array([0, 1, 1, 3, 3]), np.array([1, 0, 1]), data=numbers)
+    (found,) = read(listed(data), tmp_path).values()
+    assert found.tolist() == [[0, 5], [0, 0], [6, 7], [0, 0]]
+
+
+def test_an_array_that_is_none_is_left_out_and_a_scalar_is_not(tmp_path: Path) -> None:
+    none = magic(0xF993FAC9) + kind(0) + shape()
+    scalar = magic(0xF993FACA) + kind(0) + shape() + CPU + kind(0) + struct.pack("<f", 2.5)
+    found = read(listed(none, scalar, V2_DENSE, keys=("none", "scalar", "w")), tmp_path)
+    assert list(found) == ["scalar", "w"] and found["scalar"] == np.float32(2.5)
+
+
+def test_an_npz_of_mxnet_2_is_read(tmp_path: Path) -> None:
+    bits = np.array([(0x3F80,), (0xC040,)], [("bfloat16", "<u2")])
+    with (tmp_path / "x.params").open("wb") as stream:
+        np.savez(stream, w=MATRIX, f=np.asfortranarray(MATRIX), b=bits)
+    found = read_params(tmp_path / "x.params")
+    np.testing.assert_array_equal(found["w"], MATRIX)
+    np.testing.assert_array_equal(found["f"], MATRIX)
+    assert found["b"].tolist() == [1.0, -3.0]
+
+
+def test_a_compressed_or_sparse_npz_is_refused(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "c.npz", w=MATRIX)
+    with pytest.raises(ModelFormatError, match="w.npy is compressed"):
+        read_params(tmp_path / "c.npz")
+    with (tmp_path / "s.npz").open("wb") as stream:
+        np.savez(stream, **{"w/data": MATRIX})
+    with pytest.raises(ModelFormatError, match="w/data.npy is no dense array"):
+        read_params(tmp_path / "s.npz")
+
+
+WRONG = {
+    "expected the magic number 0x112, got 0x5": struct.pack("<Q", 5) + bytes(16),
+    "array 0: 0x21 is neither a known magic number nor a rank": listed(magic(33)),
+    "array 0: unknown storage type 7": listed(magic(0xF993FAC9) + kind(7)),
+    "array 0: unknown data type 13": listed(V2_DENSE[:28] + CPU + kind(13)),
+    "array 0: 99 axes": listed(magic(0xF993FAC9) + kind(0) + kind(99)),
+    "array 0: impossible shape (-1, 3)": listed(magic(0xF993FAC9) + kind(0) + shape(-1, 3)),
+    "array 0: impossible shape (0, 1099511627776, 1099511627776)": listed(
+        magic(0xF993FAC9) + kind(0) + shape(0, 2**40, 2**40)
+    ),
+    "expected 4398046511104 bytes more": listed(
+        magic(0xF993FAC9) + kind(0) + shape(2**40) + CPU + kind(0)
+    ),
+    "2 keys for 1 arrays": listed(V2_DENSE, keys=("a", "b")),
+    "a key stands there twice": listed(V2_DENSE, V2_DENSE, keys=("a", "a")),
+    "key 0: 5000 bytes long": listed(V2_DENSE, keys=("a" * 5000,)),
+    "1 bytes are left after the last key": listed(V2_DENSE) + b"x",
+}
+
+
+@pytest.mark.parametrize("reason", WRONG)
+def test_a_hostile_file_is_refused_with_the_reason_and_the_place(
+    reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelFormatError) as caught:
+        read(WRONG[reason], tmp_path)
+    assert reason in str(caught.value) and "x.params" in str(caught.value)
+    assert caught.value.offset is not None
+
+
+def test_sparse_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    rows = np.ones((1, 2), np.float32)
+    for positions in (np.array([4]), np.array([-1])):
+        with pytest.raises(ModelFormatError, match="its sparse parts do not fit"):
+            read(listed(sparse(1, shape(1, 2), positions, data=rows)), tmp_path)
+    data = sparse(2, shape(1), np.array([0, 2, 2, 2, 2]), np.array([0]), data=rows[0, :1])
+    with pytest.raises(ModelFormatError, match="its sparse parts do not fit"):
+        read(listed(data), tmp_path)
+    head = magic(0xF993FAC9) + kind(1) + shape(0, 1) + shape(2**30, 1) + CPU + kind(0)
+    huge = head + kind(6) + shape(0)
+    with pytest.raises(ModelFormatError, match="a sparse array of"):
+        read(listed(huge), tmp_path)
+
+
+def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    rows = np.ones((1, 2), np.float32)
+    whole = listed(
+        *FORMS.values(),
+        sparse(1, shape(1, 2), np.array([1]), data=rows),
+        keys=tuple("abcde"),
+    )
+    assert len(read(whole, tmp_path)) == 5
+    for end in range(len(whole)):
+        with pytest.raises(ModelFormatError):
+            read(whole[:end], tmp_path)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=3))
+def test_changed_bytes_give_arrays_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]]
+) -> None:
+    rows = np.ones((1, 2), np.float32)
+    parts = (*FORMS.values(), sparse(1, shape(1, 2), np.array([1]), data=rows))
+    whole = bytearray(listed(*parts, keys=tuple("abcde")))
+    for at, byte in changes:
+        whole[at % len(whole)] = byte
+    try:
+        found = read(bytes(whole), tmp_path_factory.mktemp("changed"))
+    except ModelFormatError:
+        return
+    assert sum(array.nbytes for array in found.values()) < 10**6
+
+
+def test_what_is_written_is_read_again_to_the_bit(tmp_path: Path) -> None:
+    arrays = {f"arg:{code}": np.array([[0, 1, 3]]).astype(name) for code, name in CODES.items()}
+    arrays["aux:nan"] = np.array([np.nan, -0.0, np.inf], np.float32)
+    write_params(arrays, tmp_path / "w.params")
+    found = read_params(tmp_path / "w.params")
+    assert list(found) == list(arrays)
+    for key, array in arrays.items():
+        assert found[key].dtype == array.dtype and found[key].tobytes() == array.tobytes()
+
+
+def test_what_a_file_cannot_say_is_refused(tmp_path: Path) -> None:
+    for array, reason in (
+        (np.zeros(2, complex), "no dtype complex128"),
+        (np.array(1.0), r"only NumPy mode has arrays of shape \(\)"),
+        (np.zeros((0, 2)), "only NumPy mode"),
+    ):
+        with pytest.raises(UnsupportedError, match=reason):
+            write_params({"w": array}, tmp_path / "w.params")
+    write_params({"w": np.array(1.0)}, tmp_path / "w.params", np_shape=True)
+    assert read_params(tmp_path / "w.params")["w"] == 1.0
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match="nothing.params: cannot be read"):
+        read_params(tmp_path / "nothing.params")

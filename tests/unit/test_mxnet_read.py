@@ -1,0 +1,246 @@
+"""Symbols of every age, hostile ones too; which files belong together."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onernn import ModelFormatError, UnsupportedError, load
+from onernn.adapters.mxnet import attributes as parse
+from onernn.adapters.mxnet.read import Entry, find, parse_symbol, read_symbol
+from onernn.adapters.mxnet.write import symbol_text, write_params, write_symbol
+
+VARIABLE: dict[str, Any] = {"op": "null", "name": "x", "inputs": []}
+
+
+def text(*nodes: dict[str, Any], heads: Any = ((1, 0, 0),), **more: Any) -> str:
+    return json.dumps({"nodes": [VARIABLE, *nodes], "heads": heads, **more})
+
+
+@pytest.mark.parametrize("key", ["attrs", "attr", "param"])
+def test_attributes_are_read_under_every_key_that_mxnet_wrote(key: str) -> None:
+    node = {"op": "Activation", "name": "a", key: {"act_type": "relu"}, "inputs": [[0, 0]]}
+    symbol = parse_symbol(text(node))
+    assert symbol.nodes[1].attributes == {"act_type": "relu"}
+    assert symbol.nodes[1].inputs == (Entry(0, 0),)
+    assert symbol.version == 800 and not symbol.np_shape
+
+
+def test_attributes_of_users_and_of_the_operator_are_both_kept() -> None:
+    node = {"op": "F", "name": "a", "param": {"p": "1"}, "attr": {"lr_mult": "2"}, "inputs": []}
+    assert parse_symbol(text(node)).nodes[1].attributes == {"p": "1", "lr_mult": "2"}
+
+
+def test_an_argmax_over_axis_minus_one_was_over_everything_before_0_9_5() -> None:
+    node = {"op": "argmax", "name": "a", "attr": {"axis": "-1"}, "inputs": [[0, 0, 0]]}
+    for version, kept in ((904, {}), (905, {"axis": "-1"})):
+        found = parse_symbol(text(node, attrs={"mxnet_version": ["int", version]}))
+        assert found.nodes[1].attributes == kept
+    with_no_version = parse_symbol(text(node))
+    assert with_no_version.nodes[1].attributes == {}
+
+
+def test_numpy_mode_and_subgraphs_are_read() -> None:
+    inner = {"nodes": [VARIABLE], "heads": [[0, 0, 0]]}
+    node = {"op": "_foreach", "name": "f", "inputs": [], "subgraphs": [inner]}
+    symbol = parse_symbol(
+        text(node, attrs={"mxnet_version": ["int", 10901], "is_np_shape": ["int", 1]})
+    )
+    assert symbol.np_shape and symbol.version == 10901
+    assert symbol.nodes[1].subgraphs[0].heads == (Entry(0),)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    graph: dict[str, Any] = {"nodes": [VARIABLE], "heads": [[0, 0]]}
+    for _ in range(depth):
+        node = {"op": "f", "name": "f", "inputs": [], "subgraphs": [graph]}
+        graph = {"nodes": [node], "heads": [[0, 0]]}
+    return graph
+
+
+WRONG = {
+    "no JSON: Expecting value": "",
+    "no JSON: Expecting property name": "{nodes",
+    "the symbol: expected dict, got [1]": "[1]",
+    "nodes: expected list, got None": "{}",
+    "node 1: expected dict, got 5": json.dumps({"nodes": [VARIABLE, 5], "heads": []}),
+    "node 0: op: expected str, got None": json.dumps({"nodes": [{}], "heads": []}),
+    "heads: expected list, got None": json.dumps({"nodes": [VARIABLE]}),
+    "attribute p: expected str, got 5": text({"op": "f", "name": "n", "attrs": {"p": 5}}),
+    "inputs: node 1 does not stand before": text({"op": "f", "name": "n", "inputs": [[1, 0]]}),
+    "inputs: node 7 does not stand before": text({"op": "f", "name": "n", "inputs": [[7, 0]]}),
+    "expected [node, output, version], got [-1, 0]": text(
+        {"op": "f", "name": "n", "inputs": [[-1, 0]]}
+    ),
+    "expected [node, output, version], got [True]": text(
+        {"op": "f", "name": "n", "inputs": [[True]]}
+    ),
+    "expected [node, output, version], got []": text({"op": "f", "name": "n", "inputs": [[]]}),
+    "heads: node 9 does not stand before": text(heads=[[9, 0]]),
+    "JSON nested too deep": "[" * 100_000,
+    "subgraphs more than 16 deep": json.dumps(nested(20)),
+    "node_row_ptr: expected integers": text(heads=[[0, 0]], node_row_ptr=["x"]),
+    "no JSON: Exceeds the limit": '{"nodes": ' + "9" * 5000 + "}",
+}
+
+
+@pytest.mark.parametrize("reason", WRONG)
+def test_what_is_no_symbol_is_refused_with_the_reason_and_the_file(
+    reason: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "m-symbol.json"
+    file.write_text(WRONG[reason])
+    with pytest.raises(ModelFormatError) as caught:
+        read_symbol(file)
+    assert reason in str(caught.value) and "m-symbol.json: not an MXNet symbol" in str(caught.value)
+
+
+def test_the_place_of_a_syntax_error_is_told_in_bytes() -> None:
+    with pytest.raises(ModelFormatError) as caught:
+        parse_symbol('{"é": }')
+    assert caught.value.offset == len('{"é": '.encode())
+    with pytest.raises(ModelFormatError, match="no UTF-8 text") as caught:
+        parse_symbol(b'{"n\xff')
+    assert caught.value.offset == 3
+
+
+def test_a_symbol_cut_anywhere_is_refused(data: Path) -> None:
+    whole = (data / "mxnet" / "gluon_language_model" / "model-symbol.json").read_bytes()
+    for end in range(0, len(whole), 7):
+        with pytest.raises(ModelFormatError):
+            parse_symbol(whole[:end])
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(32, 126)), min_size=1, max_size=4))
+def test_changed_characters_give_a_model_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]]
+) -> None:
+    here = Path(__file__).parents[1] / "data" / "mxnet" / "gluon_foreach"
+    whole = bytearray((here / "model-symbol.json").read_bytes())
+    for at, byte in changes:
+        whole[at % len(whole)] = byte
+    folder = tmp_path_factory.mktemp("changed")
+    (folder / "m-symbol.json").write_bytes(whole)
+    try:
+        load(folder / "m-symbol.json", params=here / "model-0000.params")
+    except (ModelFormatError, UnsupportedError):
+        return
+
+
+def files(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).write_text("{}")
+
+
+def test_parameters_are_found_beside_the_symbol(tmp_path: Path) -> None:
+    files(tmp_path, "a-symbol.json", "a-0003.params", "a-b-0000.params", "b.params")
+    for path in ("a-symbol.json", "a", ""):
+        found = find(tmp_path / path)
+        assert found == (tmp_path / "a-symbol.json", tmp_path / "a-0003.params")
+    (tmp_path / "a-0003.params").rename(tmp_path / "a-last.params")
+    (tmp_path / "a-b-0000.params").unlink()
+    assert find(tmp_path / "a").params == tmp_path / "a-last.params"
+    (tmp_path / "a-last.params").rename(tmp_path / "a.params")
+    assert find(tmp_path / "a").params == tmp_path / "a.params"
+    assert find(tmp_path / "a", tmp_path / "b.params").params == tmp_path / "b.params"
+    (tmp_path / "a.params").unlink()
+    assert find(tmp_path / "a").params is None
+
+
+def test_several_candidates_are_listed(tmp_path: Path) -> None:
+    files(tmp_path, "a-symbol.json", "a-0000.params", "a-0010.params")
+    with pytest.raises(ModelFormatError, match="give one as params: .*a-0000.*a-0010"):
+        find(tmp_path)
+    files(tmp_path, "b-symbol.json")
+    with pytest.raises(ModelFormatError, match="give one as path: .*a-symbol.*b-symbol"):
+        find(tmp_path)
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match="nowhere-symbol.json: no such file"):
+        load(tmp_path / "nowhere-symbol.json")
+    files(tmp_path, "a-symbol.json")
+    with pytest.raises(ModelFormatError, match="b.params: no such file of parameters"):
+        find(tmp_path / "a", tmp_path / "b.params")
+
+
+def test_load_takes_a_file_a_folder_a_prefix_and_another_name(data: Path, tmp_path: Path) -> None:
+    folder = data / "mxnet" / "gluon_language_model"
+    names = {value.name for value in load(folder).inputs}
+    shutil.copy(folder / "model-symbol.json", tmp_path / "net.json")
+    other = load(tmp_path / "net.json", params=folder / "model-0000.params")
+    for model in (load(folder / "model-symbol.json"), load(folder / "model"), other):
+        assert {value.name for value in model.inputs} == names
+
+
+def test_missing_parameters_are_listed(data: Path, tmp_path: Path) -> None:
+    folder = data / "mxnet" / "gluon_language_model"
+    shutil.copy(folder / "model-symbol.json", tmp_path)
+    with pytest.raises(ModelFormatError, match="parameters without numbers: .*no .params file"):
+        load(tmp_path)
+    write_params({"arg:other": np.zeros(3, np.float32)}, tmp_path / "model-0000.params")
+    with pytest.raises(ModelFormatError, match="dense0_weight.*model-0000.params has arg:other"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "parser, given_text, value",
+    [
+        (parse.flag, "True", True),
+        (parse.flag, "0", False),
+        (parse.integer, "3L", 3),
+        (parse.integer, "-1", -1),
+        (parse.number, "1e-05", 1e-05),
+        (parse.sizes, "(2, 0, 48)", (2, 0, 48)),
+        (parse.sizes, "(2L,)", (2,)),
+        (parse.sizes, "[1,2]", (1, 2)),
+        (parse.sizes, "()", ()),
+        (parse.sizes, "-1", (-1,)),
+        (parse.numbers, "(None, 2)", (None, 2)),
+    ],
+)
+def test_attributes_are_parsed_as_dmlc_writes_them(
+    parser: Any, given_text: str, value: Any
+) -> None:
+    assert parser(given_text) == value
+
+
+@pytest.mark.parametrize(
+    "parser, wrong",
+    [
+        (parse.flag, "yes"),
+        (parse.integer, "1.5"),
+        (parse.integer, "9" * 30),
+        (parse.number, "one"),
+        (parse.sizes, "(None,)"),
+        (parse.sizes, "((1,2))"),
+        (parse.sizes, "(1,,2)"),
+    ],
+)
+def test_attributes_of_no_known_form_are_refused(parser: Any, wrong: str) -> None:
+    with pytest.raises(UnsupportedError, match="expected"):
+        parser(wrong)
+
+
+def test_a_symbol_is_written_as_it_was(data: Path, tmp_path: Path) -> None:
+    recorded = sorted(data.glob("mxnet/*/model-symbol.json"))
+    assert len(recorded) >= 8
+    for file in recorded:
+        symbol = read_symbol(file)
+        assert symbol_text(symbol) == file.read_text(), file
+        write_symbol(symbol, tmp_path / "again-symbol.json")
+        assert read_symbol(tmp_path / "again-symbol.json") == symbol
+
+
+def test_text_with_quotes_and_control_characters_survives_writing(tmp_path: Path) -> None:
+    name = 'a "b"\\\t\n\x01é'
+    symbol = parse_symbol(json.dumps({"nodes": [{**VARIABLE, "name": name}], "heads": [[0, 0]]}))
+    write_symbol(symbol, tmp_path / "m-symbol.json")
+    assert read_symbol(tmp_path / "m-symbol.json").nodes[0].name == name

@@ -1,0 +1,144 @@
+"""What MXNet 1.9.1 computed (tests/frameworks/record_mxnet.py), computed without it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.recorded_operators import Recorded, read_recorded
+
+from onernn import Graph, Session, fuse, load, verify
+from onernn.adapters.mxnet.lower import lower
+from onernn.adapters.mxnet.ops import RULES
+from onernn.adapters.mxnet.read import parse_symbol
+from onernn.verification.comparing import TOLERANCES, compare
+from onernn.verification.recording import read_arrays
+
+BACKENDS = os.environ.get("ONERNN_BACKENDS", "reference,onednn").split(",")
+OPERATORS = read_recorded(Path(__file__).parents[1] / "data" / "mxnet" / "operators.json.gz")
+
+# The recurrent nodes that are left, and the operators of which none may be left.
+MODELS = {
+    "gluon_bidirectional_ntc": (1, ()),
+    "gluon_foreach": (1, ("Scan", "Sigmoid", "Tanh")),
+    "gluon_language_model": (1, ()),
+    "gluon_lengths": (1, ("Sigmoid",)),
+    "gluon_unrolled_stack": (4, ("Sigmoid", "Gemm")),
+    "legacy_fused_checkpoint": (1, ()),
+    "legacy_unfused": (1, ("Sigmoid", "Tanh", "Slice")),
+    "numpy_mode_model": (1, ()),
+}
+
+
+def graph_of(case: Recorded) -> Graph:
+    return lower(parse_symbol(case.symbol), case.params, "mxnet-cpu", case.name)
+
+
+def differences(case: Recorded, actual: dict) -> list[str]:
+    found = [] if list(actual) == list(case.outputs) else [f"outputs {list(actual)}"]
+    for ours, (name, theirs) in zip(actual.values(), case.outputs.items(), strict=True):
+        verdict = compare(name, ours, theirs, TOLERANCES["f32"])
+        if not verdict.passed or ours.dtype != theirs.dtype:
+            found.append(f"{name}: {verdict.reason}, {ours.dtype} for {theirs.dtype}")
+    return found
+
+
+@pytest.mark.parametrize("case", OPERATORS, ids=lambda case: case.name)
+def test_an_operator_gives_what_mxnet_gave(case: Recorded) -> None:
+    actual = Session(graph_of(case), backend="reference").run(case.inputs)
+    assert not (found := differences(case, actual)), found
+
+
+def test_the_comparison_sees_a_wrong_number_and_a_wrong_dtype() -> None:
+    case = next(case for case in OPERATORS if case.name == "FullyConnected")
+    actual = Session(graph_of(case), backend="reference").run(case.inputs)
+    (name, right), *_ = actual.items()
+    for wrong in (right + np.float32(1e-4), right.astype(np.float64), right[:, :-1]):
+        assert differences(case, {name: wrong})
+    assert differences(case, {"another name": right})
+
+
+def test_every_operator_of_the_table_has_a_recording(data: Path) -> None:
+    """_rnn_param_concat and RNN's other forms are in the recorded models."""
+    texts = [case.symbol for case in OPERATORS]
+    texts += [file.read_text() for file in data.glob("mxnet/*/model-symbol.json")]
+    seen = {node["op"] for text in texts for node in json.loads(text)["nodes"]}
+    assert sorted(set(RULES) - seen) == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_recorded_model_gives_what_mxnet_gave(name: str, backend: str, data: Path) -> None:
+    folder = data / "mxnet" / name
+    report = verify(load(folder), folder / "io.npz", backend=backend)
+    assert report.passed and report.outputs, report.outputs
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_its_cells_become_rnns(name: str, data: Path) -> None:
+    count, gone = MODELS[name]
+    fused = [node.op for node in fuse(load(data / "mxnet" / name)).model.nodes]
+    assert fused.count("Rnn") == count
+    assert not set(fused) & set(gone), sorted(set(fused))
+
+
+@pytest.mark.parametrize("name", ["gluon_language_model", "gluon_bidirectional_ntc"])
+def test_parameters_saved_by_gluon_are_found_by_their_blocks(name: str, data: Path) -> None:
+    folder = data / "mxnet" / name
+    model = load(folder, params=folder / "gluon.params.saved")
+    assert verify(model, folder / "io.npz", backend="reference").passed
+    assert not any("in order" in note for note in model.notes)
+
+
+def test_cells_of_equal_sizes_saved_by_gluon_are_taken_in_order_and_that_is_said(
+    data: Path,
+) -> None:
+    folder = data / "mxnet" / "gluon_unrolled_stack"
+    model = load(folder, params=folder / "gluon.params.saved")
+    assert verify(model, folder / "io.npz", backend="reference").passed
+    assert any("other blocks look alike, they were taken in order" in note for note in model.notes)
+
+
+def shared_cases(models: Path) -> list[tuple[Path, str, str]]:
+    listed = json.loads((models / "mxnet" / "manifest.json").read_text())["models"]
+    meanings = (("data", "mxnet-cpu"), ("documented", "documented"))
+    return [
+        (models / "mxnet" / entry["symbol"], entry[key], semantics)
+        for entry in listed
+        for key, semantics in meanings
+        if key in entry
+    ]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_shared_model_gives_what_was_recorded(shared_models: Path, backend: str) -> None:
+    cases = shared_cases(shared_models)
+    assert len(cases) >= 27
+    for symbol, recording, semantics in cases:
+        report = verify(
+            load(symbol, semantics=semantics), symbol.parent / recording, backend=backend
+        )
+        assert report.passed, (symbol.name, semantics, report.outputs)
+
+
+def test_the_shared_models_of_gluon_load_with_save_parameters_too(shared_models: Path) -> None:
+    listed = json.loads((shared_models / "mxnet" / "manifest.json").read_text())["models"]
+    saved = [entry for entry in listed if "gluon_params" in entry]
+    assert len(saved) >= 4
+    for entry in saved:
+        folder = shared_models / "mxnet"
+        model = load(folder / entry["symbol"], params=folder / entry["gluon_params"])
+        assert verify(model, folder / entry["data"], backend="reference").passed, entry["name"]
+
+
+def test_float64_models_compute_in_float64(shared_models: Path) -> None:
+    folder = shared_models / "mxnet"
+    model = load(folder / "op_gru_f64-symbol.json")
+    recording = read_arrays(folder / "op_gru_f64.npz")
+    given = {value.name: recording[f"in__{value.name}"] for value in model.inputs}
+    for at, out in enumerate(Session(model).run(given).values()):
+        assert out.dtype == np.float64
+        assert np.abs(out - recording[f"out__{at}"]).max() < 1e-14  # some roundings of 2e-16

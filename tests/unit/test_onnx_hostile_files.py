@@ -1,0 +1,270 @@
+"""Truncated, flipped and made-up ONNX files: a model or an error, never a crash or a full memory."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from support.onnx_rnn import random_case
+
+from onernn import ModelFormatError, OnernnError, Session, UnsupportedError, load
+from onernn.adapters.onnx.lower import lower
+from onernn.adapters.onnx.messages import MESSAGES
+from onernn.adapters.onnx.read import parse_model
+
+CASE = random_case(3)
+MODEL = CASE.model().SerializeToString()
+FILE = Path("model.onnx")
+
+
+def attempt(data: bytes) -> None:
+    """Reads, lowers and prepares; only errors of ours may come out."""
+    try:
+        Session(lower(parse_model(data, FILE)), backend="reference")
+    except OnernnError:
+        pass
+
+
+def identity(tensor: onnx.TensorProto) -> onnx.ModelProto:
+    output = helper.make_value_info("y", onnx.TypeProto())
+    nodes = [helper.make_node("Identity", ["c"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [], [output], [tensor])
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def external(location: str, **more: str) -> onnx.TensorProto:
+    tensor = onnx.TensorProto(name="c", data_type=TensorProto.FLOAT, dims=[4], data_location=1)
+    for key, text in {"location": location, **more}.items():
+        tensor.external_data.add(key=key, value=text)
+    return tensor
+
+
+@pytest.mark.parametrize(
+    "data, reason",
+    [
+        (b"", "the file is empty"),
+        (b"not a protobuf at all", "not an ONNX ModelProto"),
+        (MODEL[:-7], "not an ONNX ModelProto"),
+        (MESSAGES.message("ModelProto")(ir_version=8).SerializeToString(), "no graph, or no opset"),
+    ],
+)
+def test_what_is_no_model_is_told(data: bytes, reason: str) -> None:
+    with pytest.raises(ModelFormatError, match=reason):
+        parse_model(data, FILE)
+
+
+@pytest.mark.parametrize("version", [0, 2, 15, 2**60])
+def test_other_versions_of_the_format_are_refused(version: int) -> None:
+    model = onnx.load_from_string(MODEL)
+    model.ir_version = version
+    with pytest.raises(UnsupportedError, match="IR version .* 3 to 14 are read"):
+        parse_model(model.SerializeToString(), FILE)
+
+
+@pytest.mark.parametrize("opset", [1, 6, 27, 99])
+def test_other_opsets_are_refused(opset: int) -> None:
+    model = onnx.load_from_string(MODEL)
+    model.opset_import[0].version = opset
+    with pytest.raises(UnsupportedError, match=f"opset {opset}; 7 to 26 are read"):
+        parse_model(model.SerializeToString(), FILE)
+
+
+def test_two_opsets_of_one_domain_contradict_each_other() -> None:
+    model = onnx.load_from_string(MODEL)
+    model.opset_import.add(domain="ai.onnx", version=9)
+    with pytest.raises(ModelFormatError, match="expected one, got"):
+        parse_model(model.SerializeToString(), FILE)
+
+
+@pytest.mark.parametrize(
+    "dims, raw",
+    [((4,), 15), ((4,), 17), ((3,), 16), ((2**40,), 16), ((-1, -4), 16), ((0, 2**62), 0)]
+    + [((2**31, 2**31, 2**31), 16), ((1,) * 40 + (4,), 16)],
+)
+def test_tensors_whose_data_do_not_fill_their_shape_are_refused(dims: tuple, raw: int) -> None:
+    tensor = onnx.TensorProto(
+        name="c", data_type=TensorProto.FLOAT, dims=dims, raw_data=b"\0" * raw
+    )
+    with pytest.raises(ModelFormatError, match="'c': (its data do not fill|impossible shape)"):
+        attempt_strictly(identity(tensor))
+
+
+def attempt_strictly(model: onnx.ModelProto) -> None:
+    Session(lower(parse_model(model.SerializeToString(), FILE)))
+
+
+def test_numbers_that_do_not_fit_their_type_are_refused() -> None:
+    tensor = onnx.TensorProto(name="c", data_type=TensorProto.UINT8, dims=[2], int32_data=[1, 256])
+    with pytest.raises(ModelFormatError, match="do not fill uint8"):
+        attempt_strictly(identity(tensor))
+
+
+@pytest.mark.parametrize(
+    "kind, name",
+    [
+        (TensorProto.STRING, "string"),
+        (TensorProto.INT4, "int4"),
+        (TensorProto.COMPLEX64, "complex64"),
+    ]
+    + [(TensorProto.FLOAT8E4M3FN, "float8e4m3fn"), (77, "of the unknown type 77")],
+)
+def test_tensors_of_types_that_are_not_read_are_refused_where_they_are_used(kind, name) -> None:
+    tensor = onnx.TensorProto(name="c", data_type=kind, dims=[1])
+    with pytest.raises(UnsupportedError, match=f"{name} numbers are not supported"):
+        attempt_strictly(identity(tensor))
+
+
+@pytest.mark.parametrize("kind", ["sequence", "optional"])
+def test_inputs_that_are_no_tensors_are_refused(kind: str) -> None:
+    make = (
+        helper.make_sequence_type_proto if kind == "sequence" else helper.make_optional_type_proto
+    )
+    info = helper.make_value_info("x", make(helper.make_tensor_type_proto(1, [1])))
+    output = helper.make_value_info("y", onnx.TypeProto())
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [info], [output])
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    with pytest.raises(UnsupportedError, match=f"values of type {kind} are not supported"):
+        attempt_strictly(model)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    inside = tmp_path / "model"
+    inside.mkdir()
+    numbers = np.arange(8, dtype=np.float32)
+    (inside / "weights.bin").write_bytes(numbers.tobytes())
+    (tmp_path / "outside.bin").write_bytes(numbers.tobytes())
+    return inside
+
+
+def loaded(folder: Path, tensor: onnx.TensorProto) -> np.ndarray:
+    (folder / "m.onnx").write_bytes(identity(tensor).SerializeToString())
+    (value,) = Session(load(folder / "m.onnx")).run({}).values()
+    return value
+
+
+@pytest.mark.parametrize("more, first", [({}, 0), ({"offset": "16"}, 4), ({"length": "16"}, 0)])
+def test_data_beside_the_model_are_read(folder: Path, more: dict, first: int) -> None:
+    got = loaded(folder, external("weights.bin", **more))
+    assert got.tolist() == [first, first + 1, first + 2, first + 3]
+
+
+@pytest.mark.parametrize(
+    "location", ["../outside.bin", "/etc/passwd", "sub/../../outside.bin", "a\0b", ""]
+)
+def test_data_outside_of_the_folder_are_refused(folder: Path, location: str) -> None:
+    with pytest.raises(ModelFormatError, match="would lie outside|no such file"):
+        loaded(folder, external(location))
+
+
+def test_a_link_that_leaves_the_folder_is_refused(folder: Path) -> None:
+    os.symlink(folder.parent / "outside.bin", folder / "link.bin")
+    with pytest.raises(ModelFormatError, match="would lie outside"):
+        loaded(folder, external("link.bin"))
+
+
+@pytest.mark.parametrize(
+    "more, reason",
+    [
+        ({"offset": "20"}, "expected 16 bytes, the file has 32"),
+        ({"offset": "-4"}, "offset and length"),
+        ({"offset": "1e1"}, "offset and length"),
+        ({"offset": "9" * 30}, "offset and length"),
+        ({"length": "12"}, "expected 16 bytes, 12 are declared"),
+    ],
+)
+def test_places_that_cannot_be_are_refused(folder: Path, more: dict, reason: str) -> None:
+    with pytest.raises(ModelFormatError, match=reason):
+        loaded(folder, external("weights.bin", **more))
+
+
+def test_a_missing_file_and_a_pipe_are_named(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    for name in ("pipe", "nothing.bin", "."):
+        with pytest.raises(ModelFormatError, match="no such file beside the model"):
+            loaded(folder, external(name))
+    with pytest.raises(ModelFormatError, match="no such file"):
+        load(folder / "absent.onnx")
+
+
+def test_a_region_may_be_shared_but_regions_may_not_overlap(folder: Path) -> None:
+    def sums(*places: str) -> onnx.ModelProto:
+        tensors = []
+        for k, place in enumerate(places):
+            tensor = external("weights.bin", offset=place)
+            tensor.name = f"c{k}"
+            tensors.append(tensor)
+        model = identity(tensors[0])
+        model.graph.node[0].CopyFrom(helper.make_node("Sum", [t.name for t in tensors], ["y"]))
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(tensors)
+        return model
+
+    (folder / "m.onnx").write_bytes(sums("0", "0", "0", "16").SerializeToString())
+    assert Session(load(folder / "m.onnx")).run({})["y"].tolist() == [4, 8, 12, 16]
+    (folder / "m.onnx").write_bytes(sums("0", "8", "16").SerializeToString())
+    with pytest.raises(ModelFormatError, match="overlaps with other tensors"):
+        load(folder / "m.onnx")
+
+
+def test_constants_are_not_folded_beyond_what_the_file_accounts_for() -> None:
+    """Each Concat doubles: thirty of them would make a gigabyte of four bytes."""
+    seed = numpy_helper.from_array(np.ones(4, np.float32), "c0")
+    nodes = [helper.make_node("Concat", [f"c{k}"] * 2, [f"c{k + 1}"], axis=0) for k in range(40)]
+    output = helper.make_value_info("c40", onnx.TypeProto())
+    graph = helper.make_graph(nodes, "g", [], [output], [seed])
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    lowered = lower(parse_model(model.SerializeToString(), FILE))
+    assert sum(array.size for array in lowered.constants.values()) < 2**22
+    assert len(lowered.nodes) > 10
+
+
+def test_bodies_inside_bodies_without_an_end_are_refused() -> None:
+    field = b"\x0a" + bytes([len(b"body")]) + b"body"  # AttributeProto.name
+    graph = b""
+    for _ in range(200):  # GraphProto.node.attribute.g
+        attribute = field + b"\x32" + varint(len(graph)) + graph
+        node = b"\x22\x02If\x2a" + varint(len(attribute)) + attribute
+        graph = b"\x0a" + varint(len(node)) + node
+    data = b"\x08\x08\x3a" + varint(len(graph)) + graph + b"\x42\x02\x10\x11"
+    with pytest.raises(ModelFormatError):
+        parse_model(data, FILE)
+
+
+def varint(number: int) -> bytes:
+    out = b""
+    while number > 127:
+        out, number = out + bytes([number % 128 + 128]), number // 128
+    return out + struct.pack("B", number)
+
+
+def test_names_that_are_not_utf_8_are_refused() -> None:
+    with pytest.raises(ModelFormatError, match="not UTF-8"):
+        parse_model(MODEL.replace(b"Y_h", b"Y_\xff"), FILE)
+
+
+@given(st.lists(st.tuples(st.integers(0, len(MODEL) - 1), st.integers(0, 255)), max_size=4))
+def test_any_bytes_in_the_model_give_a_model_or_an_error(changes: list) -> None:
+    data = bytearray(MODEL)
+    for at, byte in changes:
+        data[at] = byte
+    attempt(bytes(data))
+
+
+@given(st.integers(0, len(MODEL)), st.integers(0, 60), st.binary(max_size=60))
+def test_any_bytes_put_into_the_model_give_a_model_or_an_error(
+    at: int, gone: int, put: bytes
+) -> None:
+    attempt(MODEL[:at] + put + MODEL[at + gone :])
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_at_all_give_a_model_or_an_error(data: bytes) -> None:
+    attempt(data)

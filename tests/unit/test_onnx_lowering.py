@@ -1,0 +1,310 @@
+"""ONNX models of every opset, with all that surrounds recurrent layers, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from support.onnx_models import check, model, ours, read, theirs
+
+from onernn import ModelFormatError, Session, UnsupportedError, load
+from onernn.adapters.onnx import backend
+
+RNG = np.random.default_rng(5)
+CUBE = RNG.uniform(-2, 2, (2, 3, 5)).astype(np.float32)
+MATRIX = RNG.uniform(-2, 2, (4, 3)).astype(np.float32)
+
+
+OLD_FORMS = [
+    ("Clip", 7, {"min": -0.5, "max": 0.5}, 1),
+    ("Clip", 10, {"max": 0.5}, 1),
+    ("Softmax", 7, {}, 1),
+    ("Softmax", 11, {"axis": 0}, 1),
+    ("Softmax", 12, {"axis": -1}, 1),
+    ("LogSoftmax", 11, {"axis": 2}, 1),
+    ("Unsqueeze", 7, {"axes": [0, 2]}, 1),
+    ("Unsqueeze", 11, {"axes": [-1]}, 1),
+    ("Slice", 7, {"starts": [1, 0], "ends": [9, -1]}, 1),
+    ("Slice", 9, {"starts": [1], "ends": [3], "axes": [2]}, 1),
+    ("Split", 7, {"axis": 1, "split": [1, 2]}, 2),
+    ("Split", 11, {"axis": 1}, 3),
+    ("Split", 13, {"axis": 1}, 3),
+    ("ReduceSum", 7, {"axes": [1], "keepdims": 0}, 1),
+    ("ReduceMax", 12, {"axes": [-1]}, 1),
+    ("ReduceMean", 17, {}, 1),
+    ("TopK", 7, {"k": 2, "axis": 1}, 2),
+    ("Pad", 7, {"pads": [0, 1, 0, 0, 0, 2], "value": 1.5}, 1),
+    ("Pad", 10, {"pads": [0, 1, 0, 0, 1, 2], "mode": "edge"}, 1),
+    ("Dropout", 7, {"ratio": 0.3}, 1),
+    ("Dropout", 12, {}, 2),
+    ("Flatten", 7, {}, 1),
+    ("ArgMax", 11, {"axis": 1}, 1),
+    ("LeakyRelu", 7, {"alpha": 0.3}, 1),
+    ("Shape", 13, {}, 1),
+    ("Transpose", 7, {}, 1),
+]
+
+
+@pytest.mark.parametrize("op, opset, attributes, outputs", OLD_FORMS)
+def test_operators_of_old_opsets_mean_what_they_meant(op, opset, attributes, outputs) -> None:
+    names = [f"y{k}" for k in range(outputs)]
+    node = helper.make_node(op, ["x"], names, **attributes)
+    check(model([node], {"x": CUBE}, names, opset), {"x": CUBE})
+
+
+@pytest.mark.parametrize("opset, form", [(7, "attribute"), (13, "input"), (13, "none")])
+def test_squeeze_takes_axes_in_both_forms_and_none(opset: int, form: str) -> None:
+    x = CUBE[:1, :, :1]
+    inputs, attributes = ["x"], {}
+    if form == "attribute":
+        attributes["axes"] = [0]
+    elif form == "input":
+        inputs.append("axes")
+    node = helper.make_node("Squeeze", inputs, ["y"], **attributes)
+    constants = {"axes": np.array([0])} if form == "input" else {}
+    check(model([node], {"x": x}, ["y"], opset, constants), {"x": x})
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"value": numpy_helper.from_array(CUBE)},
+        {"value_float": 0.1},
+        {"value_floats": [0.1, 0.2, 0.3, 0.4, 0.5]},
+        {"value_int": 3},
+        {"value_ints": [1, 2, 3, 4, 5]},
+    ],
+)
+def test_constants_of_every_form(attributes: dict) -> None:
+    x = np.ones(5, np.int64 if "value_int" in " ".join(attributes) else np.float32)
+    nodes = [
+        helper.make_node("Constant", [], ["c"], **attributes),
+        helper.make_node("Add", ["x", "c"], ["y"]),
+    ]
+    check(model(nodes, {"x": x}, ["y", "c"]), {"x": x})
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "bool"]
+    + ["uint8", "uint16", "uint32", "uint64"],
+)
+@pytest.mark.parametrize("raw", [True, False])
+def test_tensors_of_every_dtype_are_read_in_both_forms(dtype: str, raw: bool) -> None:
+    array = (np.arange(-3, 5).reshape(2, 4) * 1.5).astype(dtype)
+    number = helper.np_dtype_to_tensor_dtype(array.dtype)
+    if raw:
+        tensor = helper.make_tensor("c", number, array.shape, array.tobytes(), raw=True)
+    else:
+        tensor = helper.make_tensor("c", number, array.shape, array.reshape(-1))
+    proto = model([helper.make_node("Identity", ["c"], ["y"])], {}, ["y"])
+    proto.graph.initializer.append(tensor)
+    (got,) = ours(proto, {})
+    assert got.dtype == array.dtype
+    np.testing.assert_array_equal(got, array)
+
+
+def test_bfloat16_comes_as_float32_of_the_same_values() -> None:
+    exact = np.array([1.5, -2.0, 3.0e38], np.float32).view(np.uint32) & 0xFFFF0000
+    bits = (exact >> 16).astype(np.uint16)
+    tensor = helper.make_tensor("c", TensorProto.BFLOAT16, [3], bits.tobytes(), raw=True)
+    proto = model([helper.make_node("Identity", ["c"], ["y"])], {}, ["y"])
+    proto.graph.initializer.append(tensor)
+    (got,) = ours(proto, {})
+    np.testing.assert_array_equal(got, exact.view(np.float32))
+
+
+def test_a_cast_to_bfloat16_rounds_to_even_and_is_told() -> None:
+    x = np.array([1.0, 1.00390625, 1.01171875, np.inf, np.nan, -3.1415927], np.float32)
+    nodes = [
+        helper.make_node("Cast", ["x"], ["b"], to=TensorProto.BFLOAT16),
+        helper.make_node("Cast", ["b"], ["y"], to=TensorProto.FLOAT),
+    ]
+    proto = model(nodes, {"x": x}, ["y"])
+    (want,) = theirs(proto, {"x": x})
+    (got,) = ours(proto, {"x": x})
+    np.testing.assert_array_equal(got, want)
+    graph = read(proto)
+    assert "bfloat16" in " ".join(graph.notes)
+
+
+def lstm(hidden: int = 3, width: int = 5) -> dict[str, np.ndarray]:
+    def uniform(*shape: int) -> np.ndarray:
+        return RNG.uniform(-0.5, 0.5, shape).astype(np.float32)
+
+    return {"W": uniform(1, 4 * hidden, width), "R": uniform(1, 4 * hidden, hidden)}
+
+
+def test_weights_that_other_nodes_make_out_of_constants_are_constants() -> None:
+    """As exporters leave them without constant folding."""
+    arrays = lstm()
+    w, r = arrays["W"], arrays["R"]
+    nodes = [
+        helper.make_node("Slice", ["w0", "zero", "nine"], ["w1"]),
+        helper.make_node("Concat", ["w1", "w2"], ["w3"], axis=0),
+        helper.make_node("Unsqueeze", ["w3", "zero"], ["W"]),
+        helper.make_node("Transpose", ["r0"], ["R"], perm=[2, 1, 0]),
+        helper.make_node("LSTM", ["x", "W", "R"], ["y"], hidden_size=3),
+    ]
+    constants = {"w0": w[0], "w2": w[0, 9:], "zero": np.array([0]), "nine": np.array([9])}
+    constants["r0"] = np.ascontiguousarray(r.transpose(2, 1, 0))
+    proto = model(nodes, {"x": CUBE}, ["y"], constants=constants)
+    graph = read(proto)
+    assert [node.op for node in graph.nodes] == ["Rnn", "Unsqueeze"]
+    check(proto, {"x": CUBE})
+
+
+def test_halves_run_in_float32_and_come_out_as_halves() -> None:
+    arrays = {k: v.astype(np.float16) for k, v in lstm().items()}
+    x = CUBE.astype(np.float16)
+    node = helper.make_node("LSTM", ["x", "W", "R"], ["y", "h"], hidden_size=3)
+    proto = model([node], {"x": x}, ["y", "h"], constants=arrays)
+    for mine, want in zip(ours(proto, {"x": x}), theirs(proto, {"x": x}), strict=True):
+        assert mine.dtype == np.float16
+        np.testing.assert_array_equal(mine, want)  # one rounding, at the end
+
+
+def test_weights_fed_at_run_time_are_refused_here_and_bound_by_the_backend() -> None:
+    arrays = lstm()
+    node = helper.make_node("LSTM", ["x", "W", "R"], ["y"], hidden_size=3)
+    proto = model([node], {"x": CUBE, **arrays}, ["y"])
+    with pytest.raises(UnsupportedError, match="W 'W' is computed at run time"):
+        ours(proto, {"x": CUBE, **arrays})
+    prepared = backend.prepare(proto)
+    for scale in (1.0, 1.0, 0.5):  # the same weights again, then others
+        feed = {"x": CUBE, "W": arrays["W"] * np.float32(scale), "R": arrays["R"]}
+        (want,) = theirs(proto, feed)
+        np.testing.assert_allclose(prepared.run(feed)[0], want, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(prepared.run(list(feed.values()))[0], want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_stack_as_pytorch_exports_it_runs() -> None:
+    """Two bidirectional layers, transposed and reshaped in between, states made from the batch."""
+    rng = np.random.default_rng(0)
+
+    def uniform(*shape: int) -> np.ndarray:
+        return rng.uniform(-0.4, 0.4, shape).astype(np.float32)
+
+    constants = {"W0": uniform(2, 12, 5), "R0": uniform(2, 12, 4), "B0": uniform(2, 24)}
+    constants |= {"W1": uniform(2, 12, 8), "R1": uniform(2, 12, 4), "B1": uniform(2, 24)}
+    constants |= {"one": np.array(1), "axis": np.array([0]), "head": np.array([2])}
+    constants |= {"tail": np.array([4]), "flat": np.array([0, 0, -1])}
+    gru = {"hidden_size": 4, "direction": "bidirectional", "linear_before_reset": 1}
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Gather", ["sizes", "one"], ["n"], axis=0),
+        helper.make_node("Unsqueeze", ["n", "axis"], ["n1"]),
+        helper.make_node("Concat", ["head", "n1", "tail"], ["shape"], axis=0),
+        helper.make_node("ConstantOfShape", ["shape"], ["h0"]),
+        helper.make_node("GRU", ["x", "W0", "R0", "B0", "", "h0"], ["y0", "h_0"], **gru),
+        helper.make_node("Transpose", ["y0"], ["t0"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["t0", "flat"], ["x1"]),
+        helper.make_node("GRU", ["x1", "W1", "R1", "B1", "", "h0"], ["y1", "h_1"], **gru),
+        helper.make_node("Transpose", ["y1"], ["t1"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["t1", "flat"], ["y"]),
+        helper.make_node("Concat", ["h_0", "h_1"], ["h"], axis=0),
+    ]
+    check(model(nodes, {"x": CUBE}, ["y", "h"], constants=constants), {"x": CUBE})
+
+
+REFUSED = [
+    ([helper.make_node("Conv", ["x", "c"], ["y"])], "this operator is not known"),
+    ([helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft")], "not known"),
+    ([helper.make_node("Relu", ["x"], ["y"], slope=2.0)], "not understood: attribute slope"),
+    ([helper.make_node("Relu", ["x", "c"], ["y"])], "not understood: input 1"),
+    ([helper.make_node("Relu", ["x"], ["y", "z"])], "this output is not computed"),
+    ([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E4M3FN)], "float8e4m3fn"),
+    ([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT4)], "int4 numbers"),
+    ([helper.make_node("Constant", [], ["y"], value_string="a")], "expected one attribute"),
+    (
+        [helper.make_node("BatchNormalization", ["x"] * 5, ["y"], training_mode=1)],
+        "training_mode=1",
+    ),
+    ([helper.make_node("Dropout", ["x", "", "true"], ["y"])], "only inference is run"),
+    ([helper.make_node("RNN", ["x", "c", "c"], ["y"], direction="sideways")], "'sideways'"),
+    ([helper.make_node("RNN", ["x", "c", "c"], ["y"], layout=2)], "layout=2"),
+    ([helper.make_node("RNN", ["x", "x", "c"], ["y"])], "W 'x' is computed at run time"),
+    (
+        [helper.make_node("RNN", ["x", "c", "c"], ["y"], activations=["Tanh"] * 2)],
+        "expected 1 names",
+    ),
+    ([helper.make_node("RNN", ["x", "c", "c"], ["y"], activations=["Sinh"])], "sinh"),
+    ([helper.make_node("RNN", ["x", "c", "c"], ["y"], activations=["Affine"])], "no default"),
+    (
+        [helper.make_node("RNN", ["x", "c", "c"], ["y"], activations=["ThresholdedRelu"])],
+        "no default alpha or beta that all agree on",
+    ),
+    (
+        [helper.make_node("RNN", ["x", "c", "c"], ["y"], activation_alpha=[1.0])],
+        "too many numbers",
+    ),
+    ([helper.make_node("RNN", ["x", "c", "c"], ["y"], hidden_size=7)], "hidden_size=7"),
+    ([helper.make_node("RNN", ["x", "c", "c"], ["y"], clip=-1.0)], "positive bound"),
+    ([helper.make_node("RNN", ["x", "c", "m"], ["y"])], r"W and R: expected \(1, G\*O"),
+    ([helper.make_node("RNN", ["x", "c", "i"], ["y"])], "floats of one type"),
+]
+
+
+@pytest.mark.parametrize("nodes, reason", REFUSED)
+def test_what_is_not_run_exactly_is_refused_with_its_reason(nodes: list, reason: str) -> None:
+    constants = {"c": np.ones((1, 5, 5), np.float32), "m": MATRIX, "i": np.ones((1, 5, 5), int)}
+    constants["true"] = np.array(True)
+    proto = model(nodes, {"x": CUBE}, list(nodes[0].output), constants=constants)
+    graph = read(proto)  # loading does not raise
+    with pytest.raises(UnsupportedError, match=reason):
+        Session(graph)
+
+
+def test_no_clipping_is_what_clip_zero_means_and_is_told() -> None:
+    arrays = lstm()
+    made = [
+        model(
+            [helper.make_node("LSTM", ["x", "W", "R"], ["y"], hidden_size=3, **clip)],
+            {"x": CUBE},
+            ["y"],
+            constants=arrays,
+        )
+        for clip in ({"clip": 0.0}, {})
+    ]
+    np.testing.assert_array_equal(*(ours(proto, {"x": CUBE})[0] for proto in made))
+    graph = read(made[0])
+    assert any("clip=0" in note for note in graph.notes)
+
+
+@pytest.mark.parametrize("lengths, reason", [([4, 1, 1], "expected 0 to 2"), ([1], "expected 3")])
+def test_lengths_beyond_the_padding_are_refused(lengths: list[int], reason: str) -> None:
+    node = helper.make_node("LSTM", ["x", "W", "R", "", "n"], ["y"], hidden_size=3)
+    given = {"x": CUBE, "n": np.array(lengths, np.int32)}
+    proto = model([node], {"x": CUBE, "n": np.zeros(3, np.int32)}, ["y"], constants=lstm())
+    proto.graph.input[1].type.tensor_type.shape.dim[0].Clear()
+    with pytest.raises(Exception, match=reason):
+        ours(proto, given)
+
+
+def test_names_of_inputs_and_outputs_stay(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("Relu", ["same"], ["r"]),
+        helper.make_node("Identity", ["r"], ["twice"]),
+    ]
+    proto = model(nodes, {"x": CUBE}, ["r", "twice", "same", "x"])
+    onnx.save(proto, tmp_path / "m.onnx")
+    graph = load(tmp_path / "m.onnx")
+    got = Session(graph).run({"x": CUBE})
+    assert list(got) == ["r", "twice", "same", "x"]
+    np.testing.assert_array_equal(got["twice"], np.maximum(CUBE, 0))
+    np.testing.assert_array_equal(got["same"], CUBE)
+
+
+def test_params_have_no_place_beside_an_onnx_model(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="are named in the model"):
+        load(tmp_path / "m.onnx", params="x")
+
+
+def test_a_value_made_twice_contradicts_itself() -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Tanh", ["x"], ["y"])]
+    with pytest.raises(ModelFormatError, match="'y' is made twice"):
+        ours(model(nodes, {"x": CUBE}, ["y"]), {"x": CUBE})

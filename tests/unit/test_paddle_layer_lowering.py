@@ -1,0 +1,115 @@
+"""What the rules of layers and dense operators refuse, by reason, without Paddle."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from unit.test_paddle_lowering import op, program
+
+from onernn import Ragged, Session, UnsupportedError
+from onernn.adapters.paddle.lower import lower
+from onernn.adapters.paddle.read import Program, Variable
+
+F32 = np.float32
+
+
+def variable(name: str, dtype: str, *shape: int | None, lod: int = 0) -> Variable:
+    return Variable(name, 7, dtype, shape, lod, False)
+
+
+def one(operator: Any, parameters: dict[str, Any] | None = None, **declared: Variable) -> Program:
+    return program(operator, parameters=parameters, **declared)
+
+
+LSTM = {"w": np.zeros((1, 4), F32), "b": np.zeros((1, 7), F32)}
+LSTM_SLOTS = {"Input": "x", "Weight": "w", "Bias": "b"}
+RNN = {"w_ih": np.zeros((3, 4), F32), "w_hh": np.zeros((3, 1), F32)}
+RNN |= {"b_ih": np.zeros(3, F32), "b_hh": np.zeros(3, F32), "h": np.zeros((1, 2, 1), F32)}
+RNN_SLOTS = {"Input": "x", "PreState": "h", "WeightList": ("w_ih", "w_hh", "b_ih", "b_hh")}
+SIZES = {"input_size": 4, "hidden_size": 1}
+STATISTICS = {k: np.ones(4, F32) for k in "sbmv"}
+NORM = {"X": "x", "Scale": "s", "Bias": "b", "Mean": "m", "Variance": "v"}
+
+
+def lstm(slots: dict[str, Any] = LSTM_SLOTS, arrays: dict[str, Any] = LSTM, **more: Any) -> Program:
+    return one(op("lstm", slots, {"Hidden": "y"}, **more), arrays)
+
+
+def rnn(slots: dict[str, Any] = RNN_SLOTS, arrays: dict[str, Any] = RNN, **more: Any) -> Program:
+    attributes = {"mode": "GRU", "is_test": True, **SIZES, **more}
+    return one(op("rnn", slots, {"Out": "y"}, **attributes), arrays)
+
+
+REFUSED = {
+    "inputs H0 and C0 go together": lstm({**LSTM_SLOTS, "H0": "w"}),
+    "Bias: expected (1, 4*O), got (1, 7)": lstm(use_peepholes=False),
+    "attribute is_backwards": lstm(is_backwards=True),
+    "input Weight is missing": lstm({"Input": "x", "Bias": "b"}),
+    "weights are float64": lstm(arrays={**LSTM, "w": np.zeros((1, 4))}),
+    "gate_activation='softmax': expected one of": lstm(gate_activation="softmax"),
+    "cell_activation='softsign': expected one of": lstm(cell_activation="softsign"),
+    "mode='PEEPHOLE': expected one of": rnn(mode="PEEPHOLE"),
+    "WeightList: expected 4000000000 arrays, got 4": rnn(num_layers=10**9),
+    "WeightList: expected 0 arrays": rnn(num_layers=0),
+    "weights layer: expected": rnn(input_size=5),
+    "0 states for LBR_GRU": rnn({k: v for k, v in RNN_SLOTS.items() if k != "PreState"}),
+    "2 layers in two directions of": one(
+        op("multi_gru", {"X": "x", "WeightX": "w", "WeightH": "w"}, {"Hidden": "y"}, layers=2),
+        {"w": np.zeros((1, 3), F32)},
+    ),
+    "attends to the whole sentence anew": one(op("attention_lstm", {"X": "x"}, {"Hidden": "y"})),
+    "saved in training mode: it normalizes": one(op("batch_norm", NORM, {"Y": "y"}), STATISTICS),
+    "float16 numbers": one(
+        op("mul", {"X": "x", "Y": "w"}, {"Out": "y"}),
+        {"w": np.zeros((4, 4), np.float16)},
+        w=variable("w", "float16", 4, 4),
+    ),
+    "attribute out_dtype=4: float16 numbers": one(
+        op("cast", {"X": "x"}, {"Out": "y"}, in_dtype=5, out_dtype=4)
+    ),
+    "attribute out_dtype=99: unknown": one(op("cast", {"X": "x"}, {"Out": "y"}, out_dtype=99)),
+    "contextLength=1000000": one(
+        op("sequence_conv", {"X": "x", "Filter": "w"}, {"Out": "y"}, contextLength=10**6),
+        {"w": np.zeros((4, 4), F32)},
+    ),
+    "pooltype='MEDIAN'": one(op("sequence_pool", {"X": "x"}, {"Out": "y"}, pooltype="MEDIAN")),
+    "ref_level=3": one(op("sequence_expand", {"X": "x", "Y": "x"}, {"Out": "y"}, ref_level=3)),
+    "3 parts into 1 outputs": one(op("split", {"X": "x"}, {"Out": "y"}, num=3, axis=1)),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_is_not_exact_is_refused_with_its_reason(reason: str) -> None:
+    with pytest.raises(UnsupportedError, match=re.escape(reason)):
+        Session(lower(REFUSED[reason]), backend="reference")
+
+
+def test_a_constant_that_would_fill_memory_is_an_error_of_the_run() -> None:
+    fill = op("fill_constant", {}, {"Out": "y"}, shape=(2**31, 2**31), dtype=5, value=1.0)
+    session = Session(lower(program(fill)), backend="reference")
+    with pytest.raises(ValueError, match="at most"):
+        session.run({"x": Ragged(np.zeros((1, 4), F32), [0, 1])})
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_narrow_parameters_are_widened_exactly_by_a_cast(kind: str) -> None:
+    """As read, a bfloat16 is a float32 of the same value already."""
+    values = np.array([[1.5, -0.0, 65504, 2**-14]], np.float16)
+    stored = values if kind == "float16" else values.astype(F32)
+    cast = op("cast", {"X": "w"}, {"Out": "wide"}, in_dtype=4, out_dtype=5)
+    add = op("elementwise_add", {"X": "x", "Y": "wide"}, {"Out": "y"})
+    declared = {"w": variable("w", kind, 1, 4), "wide": variable("wide", "float32", 1, 4)}
+    model = lower(program(cast, add, parameters={"w": stored}, **declared))
+    x = Ragged(np.zeros((2, 4), F32), [0, 2])
+    got = Session(model, backend="reference").run({"x": x})["y"]
+    np.testing.assert_array_equal(got.data, np.repeat(values.astype(F32), 2, axis=0))
+    assert got.data.dtype == F32
+
+
+def test_a_value_in_float16_that_is_computed_is_not_cast() -> None:
+    cast = op("cast", {"X": "x"}, {"Out": "y"}, in_dtype=4, out_dtype=5)
+    with pytest.raises(UnsupportedError, match="float16 numbers"):
+        Session(lower(program(cast, x=variable("x", "float16", None, 4))), backend="reference")

@@ -1,0 +1,158 @@
+"""MXNet's parameter vector and gates <-> the pivot: every number by its address."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from support.layers import random_weights
+
+from onernn import Cell, RnnSpec, RnnWeights, ShapeError, UnsupportedError
+from onernn.reorders import mxnet
+
+# Where oneDNN's gates stand among MXNet's; the bias row u' of a GRU is h2h_bias of n.
+GATES = {"rnn_relu": "h", "rnn_tanh": "h", "lstm": "ifgo", "gru": "rzn"}
+PIVOT = {"rnn_relu": "h", "rnn_tanh": "h", "lstm": "ifgo", "gru": "zrn"}
+STACKS = [
+    mxnet.Stack(mode, hidden, layers, sides, projection)
+    for mode in GATES
+    for hidden, layers, sides, projection in (
+        (1, 1, 1, None),
+        (3, 2, 2, None),
+        (2, 3, 1, None),
+        *(((3, 2, 2, 2), (2, 1, 1, 1)) if mode == "lstm" else ()),
+    )
+]
+INPUT = 4
+
+
+def numbered(stack: mxnet.Stack) -> np.ndarray:
+    return np.arange(1, stack.elements(INPUT) + 1, dtype=np.float32)
+
+
+@pytest.mark.parametrize("stack", STACKS, ids=str)
+def test_each_weight_is_where_the_operators_documentation_puts_it(stack: mxnet.Stack) -> None:
+    flat = numbered(stack)
+    layers = mxnet.weights(mxnet.split(flat, stack), stack)
+    names, hidden, width = GATES[stack.mode], stack.hidden, stack.recurrent
+    rows, at = len(names) * hidden, 0
+    for layer, d in itertools.product(range(stack.layers), range(stack.directions)):
+        inputs = width * stack.directions if layer else INPUT
+        for kind, columns in (("layer", inputs), ("iter", width)):
+            block = flat[at : at + rows * columns].reshape(len(names), hidden, columns)
+            at += rows * columns
+            got = getattr(layers[layer], kind)[0, d]
+            for g, name in enumerate(PIVOT[stack.mode]):
+                np.testing.assert_array_equal(got[:, g], block[names.index(name)].T)
+        if stack.projection:
+            block = flat[at : at + width * hidden].reshape(width, hidden)
+            at += width * hidden
+            np.testing.assert_array_equal(layers[layer].projection[0, d], block.T)
+    for layer, d in itertools.product(range(stack.layers), range(stack.directions)):
+        of_x, of_h = flat[at : at + 2 * rows].reshape(2, len(names), hidden)
+        at += 2 * rows
+        got = layers[layer].bias[0, d]
+        for g, name in enumerate(PIVOT[stack.mode]):
+            k = names.index(name)
+            apart = stack.mode == "gru" and name == "n"
+            np.testing.assert_array_equal(got[g], of_x[k] if apart else of_x[k] + of_h[k])
+        if stack.mode == "gru":
+            np.testing.assert_array_equal(got[3], of_h[names.index("n")])
+    assert at == flat.size
+
+
+@pytest.mark.parametrize("stack", STACKS, ids=str)
+def test_the_vector_its_parts_and_its_gates_are_the_same_numbers(stack: mxnet.Stack) -> None:
+    flat = numbered(stack)
+    named = mxnet.split(flat, stack)
+    np.testing.assert_array_equal(mxnet.join(named, stack), flat)
+    if not stack.projection:
+        gates = mxnet.split_gates(named, stack)
+        np.testing.assert_array_equal(mxnet.join(mxnet.join_gates(gates, stack), stack), flat)
+
+
+@pytest.mark.parametrize("stack", STACKS, ids=str)
+def test_weights_there_and_back_are_the_same_to_the_bit(stack: mxnet.Stack) -> None:
+    spec = stack.spec(INPUT)
+    layers = random_weights(spec, 3)
+    named = mxnet.weights_back(spec, layers)
+    assert list(named) != [] and set(named) == set(mxnet.part_names(stack))
+    for one, again in zip(layers, mxnet.weights(named, stack), strict=True):
+        for field in ("layer", "iter", "bias", "projection"):
+            before, after = getattr(one, field), getattr(again, field)
+            assert (before is None) == (after is None)
+            if before is not None:
+                np.testing.assert_array_equal(before, after)
+    assert mxnet.stack_of(spec) == stack
+
+
+def test_gradients_of_a_summed_bias_go_to_both_of_its_terms() -> None:
+    """By the definition: the numeric derivative of a sum of pivot biases."""
+    for mode in GATES:
+        stack = mxnet.Stack(mode, 2, 1, 1)
+        spec = stack.spec(INPUT)
+        (weights,) = random_weights(spec, 5)
+        named = mxnet.gradients_back(spec, [weights])
+        size = len(GATES[mode]) * 2
+        for place, name in itertools.product(range(size), ("i2h", "h2h")):
+            biases = {kind: np.zeros(size, np.float32) for kind in ("i2h", "h2h")}
+            biases[name][place] = 1
+            moved = mxnet.bias(mode, biases["i2h"], biases["h2h"])
+            assert named[f"l0_{name}_bias"][place] == (moved * weights.bias[0, 0]).sum()
+
+
+def test_states_are_layer_major() -> None:
+    stack = mxnet.Stack("gru", 2, 3, 2)
+    state = np.arange(6 * 4 * 2, dtype=np.float32).reshape(6, 4, 2)
+    ldnc = mxnet.state(state, stack)
+    assert ldnc.shape == (3, 2, 4, 2)
+    for layer, d in itertools.product(range(3), range(2)):
+        np.testing.assert_array_equal(ldnc[layer, d], state[2 * layer + d])
+    np.testing.assert_array_equal(mxnet.state_back(ldnc), state)
+    with pytest.raises(ShapeError, match=r"expected \(6, N, R\), got \(5, 4, 2\)"):
+        mxnet.state(state[:5], stack)
+
+
+def test_a_vector_of_the_wrong_length_is_refused() -> None:
+    stack = mxnet.Stack("lstm", 3, 1, 1)
+    for wrong in (stack.elements(0), stack.elements(2) - 1, 0):
+        with pytest.raises(ShapeError, match="fit no input size"):
+            mxnet.split(np.zeros(wrong, np.float32), stack)
+    with pytest.raises(ShapeError, match="expected a vector"):
+        mxnet.split(np.zeros((2, 3), np.float32), stack)
+
+
+def spec_of(**fields: object) -> RnnSpec:
+    return RnnSpec(fields.pop("cell", Cell.LSTM), 3, 2, **fields)
+
+
+@pytest.mark.parametrize(
+    "reason, spec",
+    [
+        ("no GRU cell", spec_of(cell=Cell.GRU)),
+        ("no direction right2left", spec_of(direction="right2left")),
+        ("no direction bidirectional_sum", spec_of(direction="bidirectional_sum")),
+        ("no other gate functions", spec_of(activations=("relu", "tanh", "tanh"))),
+        ("no peepholes", spec_of(peephole=True)),
+        ("no clipped gates", spec_of(gate_clip=1.0)),
+        ("no coupled forget gate", spec_of(input_forget=True)),
+        ("no clipped cell state", spec_of(cell_clip=(-1.0, 1.0))),
+    ],
+)
+def test_what_the_operator_cannot_say_is_refused_by_name(reason: str, spec: RnnSpec) -> None:
+    with pytest.raises(UnsupportedError, match=reason):
+        mxnet.weights_back(spec, random_weights(spec, 1))
+
+
+def test_an_input_that_is_projected_already_is_refused() -> None:
+    spec = RnnSpec(Cell.LSTM, 8, 2)
+    with pytest.raises(UnsupportedError, match="input that is projected already"):
+        mxnet.weights_back(spec, random_weights(spec, 1, projected=True))
+
+
+def test_absent_biases_become_zeros() -> None:
+    spec = RnnSpec(Cell.LBR_GRU, 3, 2)
+    (weights,) = random_weights(spec, 1)
+    named = mxnet.weights_back(spec, [RnnWeights(weights.layer, weights.iter)])
+    assert not named["l0_i2h_bias"].any() and not named["l0_h2h_bias"].any()

@@ -1,0 +1,146 @@
+"""Consecutive layers become one stack, or stay two with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support.fusing import fuse_and_check
+from support.graphs import HIDDEN, INPUT, graph
+from support.layers import random_weights
+
+from onernn import Cell, Graph, RnnSpec, Session, fuse
+from onernn.core.graph import NativeOp, Node, Value
+from onernn.fuse_passes import FuseResult
+
+
+def layer(
+    x: str,
+    y: str,
+    inputs: int,
+    *,
+    states: tuple[str, ...] = (),
+    outputs: tuple[str, ...] = (),
+    cell: Cell = Cell.LBR_GRU,
+    seed: int = 0,
+    projected: bool = False,
+    **spec: Any,
+) -> Node:
+    spec.setdefault("direction", "bidirectional_concat")
+    made = RnnSpec(cell, inputs, HIDDEN, **spec)
+    weights = random_weights(made, seed, projected=projected)
+    attributes = {"spec": made, "weights": weights if made.layers > 1 else weights[0]}
+    return Node("Rnn", (x, *states), (y, *outputs), attributes, (NativeOp(seed, "gru"),))
+
+
+@pytest.mark.parametrize("direction", ["left2right", "right2left", "bidirectional_concat"])
+@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_GRU, Cell.LSTM, Cell.RNN_TANH])
+def test_three_layers_become_one_stack(direction: str, cell: Cell) -> None:
+    width = HIDDEN * (2 if direction == "bidirectional_concat" else 1)
+    nodes = [
+        layer("x", "a", INPUT, direction=direction, cell=cell, seed=1),
+        layer("a", "b", width, direction=direction, cell=cell, seed=2),
+        layer("b", "y", width, direction=direction, cell=cell, seed=3),
+    ]
+    result = fuse_and_check(graph(nodes, ["y"]))
+    assert [a.name for a in result.applied] == ["stack_layers"] * 2
+    (rnn,) = result.model.nodes
+    assert rnn.attributes["spec"].layers == 3 and len(rnn.attributes["weights"]) == 3
+    assert [op.position for op in rnn.origin] == [1, 2, 3]
+
+
+def test_a_stack_takes_a_layer_more() -> None:
+    nodes = [
+        layer("x", "a", INPUT, layers=2, seed=1),
+        layer("a", "y", 2 * HIDDEN, seed=2),
+    ]
+    (rnn,) = fuse_and_check(graph(nodes, ["y"])).model.nodes
+    assert rnn.attributes["spec"].layers == 3
+
+
+def with_states(nodes: list[Node], names: tuple[str, ...]) -> Graph:
+    shape = (1, 2, None, HIDDEN)
+    inputs = (Value("x", "float32", (None, INPUT), 1), *(Value(n, "float32", shape) for n in names))
+    return Graph("test", inputs, (Value("y"),), tuple(nodes), {})
+
+
+@pytest.mark.parametrize("cell", [Cell.LBR_GRU, Cell.LSTM])
+def test_initial_states_are_joined_layer_by_layer(cell: Cell) -> None:
+    names = ("ha", "hb") if cell is Cell.LBR_GRU else ("ha", "hb", "ca", "cb")
+    of = {k: tuple(n for n in names if n.endswith(k)) for k in "ab"}
+    nodes = [
+        layer("x", "a", INPUT, cell=cell, states=of["a"], seed=1),
+        layer("a", "y", 2 * HIDDEN, cell=cell, states=of["b"], seed=2),
+    ]
+    model = with_states(nodes, names)
+    result = fuse(model)
+    assert [a.name for a in result.applied] == ["stack_layers"]
+    assert fuse(result.model).applied == ()
+    from support.layers import random_ragged
+
+    rng = np.random.default_rng(0)
+    feeds = {"x": random_ragged([3, 0, 2], INPUT, 0)}
+    feeds |= {n: rng.uniform(-1, 1, (1, 2, 3, HIDDEN)).astype(np.float32) for n in names}
+    want = Session(model, backend="reference", passes=()).run(feeds)["y"].data
+    for backend in ("reference", "onednn"):
+        got = Session(model, backend=backend).run(feeds)["y"].data
+        np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)
+
+
+FIRST, SECOND = layer("x", "a", INPUT, seed=1), layer("a", "y", 2 * HIDDEN, seed=2)
+REFUSED: dict[str, tuple[list[Node], list[str]]] = {
+    "the layers compute different cells": (
+        [FIRST, layer("a", "y", 2 * HIDDEN, direction="left2right")],
+        ["y"],
+    ),
+    "'a' has another user": ([FIRST, SECOND], ["y", "a"]),
+    "a final state of one layer is used": (
+        [layer("x", "a", INPUT, outputs=("h",)), SECOND],
+        ["y", "h"],
+    ),
+    "the upper layer has no input weights": (
+        [
+            layer("x", "a", INPUT, direction="left2right", cell=Cell.RNN_TANH),
+            layer("a", "y", 3, direction="left2right", cell=Cell.RNN_TANH, projected=True),
+        ],
+        ["y"],
+    ),
+    "oneDNN's own stacking joins layers in another way": (
+        [
+            layer("x", "a", INPUT, stacking="onednn"),
+            layer("a", "y", 2 * HIDDEN, stacking="onednn"),
+        ],
+        ["y"],
+    ),
+    "only one layer has an initial state": (
+        [
+            layer("x", "a", INPUT, direction="left2right", states=("h0",)),
+            layer("a", "y", HIDDEN, direction="left2right"),
+        ],
+        ["y"],
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_is_no_stack_is_refused_with_a_reason(reason: str) -> None:
+    nodes, outputs = REFUSED[reason]
+    result: FuseResult = fuse_and_check(graph(nodes, outputs))
+    assert [r.reason for r in result.refusals] == [f"stack_layers: {reason}"]
+
+
+def test_layers_with_attention_stay_apart() -> None:
+    spec = RnnSpec(Cell.AUGRU, INPUT, HIDDEN)
+    nodes = []
+    for x, y, size in (("x", "a", INPUT), ("a", "y", HIDDEN)):
+        made = RnnSpec(Cell.AUGRU, size, HIDDEN)
+        attributes = {"spec": made, "weights": random_weights(made, 0)[0]}
+        nodes.append(Node("Rnn", (x, "", "", "s"), (y,), attributes))
+    inputs = (Value("x", "float32", (None, INPUT), 1), Value("s", "float32", (None, 1), 1))
+    model = Graph("test", inputs, (Value("y"),), tuple(nodes), {})
+    result = fuse(model)
+    assert spec.cell.has_attention and result.applied == ()
+    assert [r.reason for r in result.refusals] == [
+        "stack_layers: each layer has an attention of its own"
+    ]

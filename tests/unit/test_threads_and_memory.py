@@ -1,0 +1,350 @@
+"""Many threads, many shapes, many steps: right numbers, flat memory, no waiting for the interpreter.
+
+The long forms run where ONERNN_SOAK is set: 8 x 1000 runs, 20,000 shapes, 100,000 steps.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import numpy as np
+import pytest
+from support.checking import assert_close
+from support.layers import CELLS, attention_for, random_ragged, random_state, random_weights, words
+
+from onernn import Cell, RnnSpec
+from onernn.backend import open_backend
+from onernn.backend.onednn import primitives
+from onernn.backend.onednn.direction import Workspace
+
+LONG = bool(os.environ.get("ONERNN_SOAK"))
+TOLERANCES = {"f32": (1e-5, 1e-6), "bf16": (2e-2, 1e-2), "u8": (0.0, 4e-2)}
+
+SPECS = {
+    "gru": RnnSpec(Cell.GRU, 6, 16, direction="bidirectional_concat"),
+    "lbr": RnnSpec(Cell.LBR_GRU, 6, 16),
+    "lstm": RnnSpec(Cell.LSTM, 6, 16, layers=2),
+}
+
+
+def measured(code: str, **environment: str) -> list[float]:
+    """What a new interpreter prints. ``resident()`` is there: MB of memory in use."""
+    prelude = """
+    import numpy as np
+    from support.layers import random_ragged, random_weights
+    from onernn import Cell, Ragged, RnnSpec
+    from onernn.backend import open_backend
+
+    def resident():
+        return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
+    """
+    tests = str(Path(__file__).resolve().parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(prelude) + dedent(code)],
+        env=os.environ | {"PYTHONPATH": tests} | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return [float(number) for number in done.stdout.split()]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "u8"])
+@pytest.mark.parametrize("cell", list(SPECS))
+def test_eight_threads_share_a_layer_over_changing_shapes(
+    cell: str, dtype: str, threads: int
+) -> None:
+    spec = SPECS[cell]
+    weights = random_weights(spec, 0)
+    layer = open_backend("onednn", threads=threads, cache_capacity=8).prepare(
+        spec, weights, dtype=dtype
+    )
+    reference = open_backend("reference").prepare(spec, weights, dtype="f64")
+    rtol, atol = TOLERANCES[dtype]
+    rng = np.random.default_rng(0)
+    cases = []
+    for seed in range(24):
+        lengths = rng.integers(0, 13, rng.integers(1, 24)).tolist()
+        x = random_ragged(lengths, 6, seed)
+        x = x.with_data(x.data / 2)
+        state = random_state(spec, len(lengths), seed)
+        cases.append((x, state, reference.run(x, state)))
+    start = threading.Barrier(8)
+
+    def soak(seed: int) -> None:
+        start.wait()
+        order = np.random.default_rng(seed).integers(0, len(cases), 1000 if LONG else 15)
+        for k in order:
+            x, state, (y, final) = cases[k]
+            got, ends = layer.run(x, state)
+            assert_close(words(got), words(y), rtol, atol)
+            for end, want in zip(ends, final, strict=True):
+                assert_close(end, want, rtol, atol)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(soak, range(8)))
+
+
+def test_a_comparison_among_threads_can_fail() -> None:
+    with pytest.raises(AssertionError, match="apart"):
+        assert_close(np.zeros(3, np.float32), np.float64([0, 0, 3e-6]))
+
+
+class TestCaches:
+    def test_found_and_made_are_told(self) -> None:
+        spec = RnnSpec(Cell.GRU, 3, 4)
+        layer = open_backend("onednn", threads=1).prepare(spec, random_weights(spec, 0))
+        made = layer.cache_info()["misses"]
+        x = np.zeros((5, 2, 3), np.float32)
+        layer.run(x)
+        assert layer.cache_info() == {"hits": 0, "misses": made + 1}
+        for _ in range(3):
+            layer.run(x)
+        assert layer.cache_info() == {"hits": 3, "misses": made + 1}
+
+    @pytest.mark.parametrize("capacity", [1, 3])
+    def test_a_small_cache_gives_the_same_numbers(self, capacity: int) -> None:
+        spec = SPECS["gru"]
+        weights = random_weights(spec, 0)
+        small = open_backend("onednn", threads=1, cache_capacity=capacity)
+        tight, roomy = small.prepare(spec, weights), open_backend().prepare(spec, weights)
+        for seed in range(12):
+            x = random_ragged([9, 5, 5, 2, seed], 6, seed)
+            np.testing.assert_array_equal(words(tight.run(x)[0]), words(roomy.run(x)[0]))
+
+    def test_what_leaves_a_small_cache_is_made_again(self) -> None:
+        spec = RnnSpec(Cell.LSTM, 3, 4)
+        layer = open_backend("onednn", threads=1, cache_capacity=2).prepare(
+            spec, random_weights(spec, 0)
+        )
+        for _ in range(2):
+            for steps in (2, 3, 5, 7):
+                layer.run(np.zeros((steps, 1, 3), np.float32))
+        assert layer.cache_info() == {"hits": 0, "misses": 9}  # one for the kernel's name
+
+    def test_a_capacity_below_one_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="cache_capacity: expected at least 1, got 0"):
+            open_backend("onednn", cache_capacity=0)
+
+    @pytest.mark.parametrize("dtype", ["f32", "bf16"])
+    @pytest.mark.parametrize("budget", [0, 1 << 20])
+    def test_weights_packed_for_every_shape_stay_within_a_budget(
+        self, dtype: str, budget: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Kernels of LBR cells ask for another layout for nearly every T and N."""
+        monkeypatch.setattr(primitives, "PACKED_BYTES", budget)
+        spec = RnnSpec(Cell.LBR_GRU, 96, 200)
+        weights = random_weights(spec, 0)
+        layer = open_backend("onednn", threads=1).prepare(spec, weights, dtype=dtype)
+        reference = open_backend("reference").prepare(spec, weights, dtype="f64")
+        (row,) = layer._stack(1)
+        packed = row[0]._primitive.primitives._packed if hasattr(row[0], "_primitive") else None
+        rtol, atol = TOLERANCES[dtype]
+        for batch in range(1, 20):
+            x = np.random.default_rng(batch).uniform(-1, 1, (3, batch, 96)).astype(np.float32)
+            assert_close(layer.run(x)[0], reference.run(x)[0], rtol, atol)
+        if packed is None:
+            pytest.skip("this CPU has no bf16: the reference packs nothing")
+        held = [[memory.descriptor.nbytes for memory in all_] for all_ in packed._packed.values()]
+        plain = [memory.descriptor.nbytes for memory in packed._plain.values()]
+        # At most: the first layout of each, the budget, and what is plain already.
+        assert sum(map(sum, held)) <= budget + 3 * sum(plain)
+
+
+class TestMemory:
+    def test_it_is_flat_over_thousands_of_shapes(self) -> None:
+        """A primitive takes 0.35 MB; oneDNN keeps 1024 itself, so that many come first."""
+        count = 20_000 if LONG else 1_100
+        code = f"""
+        spec = RnnSpec(Cell.LSTM, 4, 4)
+        backend = open_backend("onednn", threads=1, cache_capacity=64)
+        layer = backend.prepare(spec, random_weights(spec, 0))
+        shapes = iter([(t, n) for t in range(1, 200) for n in range(1, 200)])
+        def run(count):
+            for _ in range(count):
+                layer.run(np.zeros((*next(shapes), 4), np.float32))
+            return resident()
+        print(-run(1_100) + run({count}))
+        """
+        (growth,) = measured(code)
+        assert growth < 40, f"{growth} MB in {count} shapes, {0.35 * count} MB without bounds"
+
+    def test_it_is_flat_over_ragged_batches(self) -> None:
+        count = 20_000 if LONG else 400
+        code = f"""
+        spec = RnnSpec(Cell.LBR_GRU, 64, 128)
+        layer = open_backend("onednn", threads=1).prepare(spec, random_weights(spec, 0))
+        rng = np.random.default_rng(0)
+        def run(count):
+            for _ in range(count):
+                lengths = rng.integers(0, 20, rng.integers(1, 24))
+                layer.run(Ragged.from_lengths(np.zeros((lengths.sum(), 64), np.float32), lengths))
+            return resident()
+        print(-run(400) + run({count}))
+        """
+        (growth,) = measured(code)
+        assert growth < 20
+
+    def test_it_is_flat_over_a_long_stream(self) -> None:
+        count = 100_000 if LONG else 4_000
+        code = f"""
+        import gc, tracemalloc
+        for dtype in ("f32", "bf16", "u8"):
+            spec = RnnSpec(Cell.LSTM, 8, 16)
+            layer = open_backend("onednn", threads=1).prepare(spec, random_weights(spec, 0), dtype=dtype)
+            x, state = np.ones((1, 1, 8), np.float32) / 2, None
+            def stream(count, state):
+                for _ in range(count):
+                    _, state = layer.run(x, state)
+                return state
+            state = stream(1_000, state)
+            before = resident()
+            tracemalloc.start()
+            state = stream({count}, state)
+            gc.collect()
+            python = tracemalloc.get_traced_memory()[0] / 2**20
+            tracemalloc.stop()
+            print(python, resident() - before)
+        """
+        for grown in measured(code):
+            assert grown < 2  # MB; one object of 100 bytes a step would be 0.4, an array's 1.2
+
+
+STREAMED = [(cell, more) for cell, more in CELLS if not cell.has_attention]
+
+
+class TestStreaming:
+    """Step after step equals one long run: bit for bit on the reference."""
+
+    @pytest.mark.parametrize("dtype", ["f32", "bf16", "u8", "reference"])
+    @pytest.mark.parametrize(("cell", "more"), STREAMED)
+    def test_steps_equal_a_run(self, cell: Cell, more: dict[str, Any], dtype: str) -> None:
+        spec = RnnSpec(cell, 5, 8, layers=2, **more)
+        weights = random_weights(spec, 0)
+        if dtype == "reference":
+            layer: Any = open_backend("reference").prepare(spec, weights)
+        else:
+            layer = open_backend("onednn", threads=1).prepare(spec, weights, dtype=dtype)
+        x = np.random.default_rng(0).uniform(-1, 1, (12, 3, 5)).astype(np.float32)
+        state = random_state(spec, 3, 1)
+        y, final = layer.run(x, state)
+        outputs = []
+        for step in x:
+            step_y, state = layer.run(step[None], state)
+            outputs.append(step_y)
+        for got, want in zip((np.concatenate(outputs), *state), (y, *final), strict=True):
+            if dtype == "reference":
+                np.testing.assert_array_equal(got, want)
+            else:
+                assert_close(got, want, *TOLERANCES[dtype])
+
+    @pytest.mark.parametrize("backend", ["onednn", "reference"])
+    def test_attention_is_streamed_along(self, backend: str) -> None:
+        spec = RnnSpec(Cell.AUGRU, 5, 8)
+        layer = open_backend(backend).prepare(spec, random_weights(spec, 0))
+        x = random_ragged([12], 5, 0)
+        attention = attention_for(spec, x, 1)
+        assert attention is not None
+        y, final = layer.run(x, None, attention)
+        state, outputs = None, []
+        for step, scale in zip(x.data, attention.data, strict=True):
+            step_y, state = layer.run(step[None, None], state, scale[None, None])
+            outputs.append(step_y[0])
+        assert state is not None
+        assert_close(np.concatenate(outputs), words(y))
+        assert_close(state[0], final[0])
+
+
+def test_other_threads_run_while_a_kernel_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing takes the interpreter from this thread here: only who gives it up lets others run."""
+    spec = RnnSpec(Cell.LSTM, 64, 256)
+    layer = open_backend("onednn", threads=1).prepare(spec, random_weights(spec, 0))
+    x = np.zeros((200, 16, 64), np.float32)
+    layer.run(x)
+    counted, stop, started = [0], threading.Event(), threading.Event()
+
+    def count() -> None:
+        while not stop.is_set():
+            counted[0] += 1
+            started.set()
+            time.sleep(1e-4)  # gives the interpreter back
+
+    seen: list[int] = []
+    execute = Workspace.execute
+
+    def counting(self: Workspace, *arguments: Any) -> None:
+        before = counted[0]
+        execute(self, *arguments)
+        seen.append(counted[0] - before)
+
+    monkeypatch.setattr(Workspace, "execute", counting)
+    interval = sys.getswitchinterval()
+    other = threading.Thread(target=count)
+    try:
+        other.start()
+        started.wait()
+        sys.setswitchinterval(1000)  # seconds
+        before = counted[0]
+        sum(range(10**6))
+        held = counted[0] - before
+        layer.run(x)
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        other.join()
+    assert held == 0, "the interpreter was taken away: this test shows nothing"
+    assert len(seen) == 1 and seen[0] > 0
+
+
+class TestFork:
+    """A child can use a layer that its parent has used, with one thread; more raise an error."""
+
+    @pytest.mark.parametrize("dtype", ["f32", "bf16", "u8"])
+    def test_a_layer_runs_on_in_a_child(self, dtype: str) -> None:
+        code = f"""
+        import os, signal
+        spec = RnnSpec(Cell.GRU, 64, 600)
+        weights = random_weights(spec, 0)
+        x = random_ragged([150] * 4, 64, 0)
+        two, one = (open_backend("onednn", threads=n).prepare(spec, weights, dtype="{dtype}") for n in (2, 1))
+        two.run(x)
+        want = one.run(x)[0].data
+        child = os.fork()
+        if child:
+            signal.alarm(60)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        else:
+            signal.alarm(30)  # what waits for threads that are not there waits forever
+            same = np.array_equal(one.run(x)[0].data, want)
+            new = open_backend("onednn", threads=1).prepare(spec, weights, dtype="{dtype}")
+            same &= np.array_equal(new.run(x)[0].data, want)
+            os._exit(0 if same else 1)
+        """
+        assert measured(code) == [0]
+
+    def test_several_threads_raise_what_to_do(self) -> None:
+        code = """
+        import os
+        from onernn import LibraryError
+        spec = RnnSpec(Cell.GRU, 64, 600)
+        two = open_backend("onednn", threads=2).prepare(spec, random_weights(spec, 0))
+        x = random_ragged([5] * 4, 64, 0)
+        two.run(x)
+        child = os.fork()
+        if child:
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        else:
+            try: two.run(x)
+            except LibraryError as error: os._exit(0 if "use threads=1" in str(error) else 2)
+            os._exit(1)
+        """
+        assert measured(code) == [0]

@@ -1,0 +1,311 @@
+"""Cells written out step by step are found by structure, become one rnn, and compute the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.cells import BATCH, HIDDEN, INPUT, Unrolled
+
+from onernn import Cell, FuseResult, Graph, Session, fuse
+from onernn.core.graph import Node, Value
+
+Step = Callable[[Unrolled, str, tuple[str, ...]], tuple[str, ...]]
+
+CELLS: dict[str, tuple[Step, Cell, tuple[str, ...]]] = {
+    "rnn tanh": (lambda u, x, s: (u.rnn(x, *s),), Cell.RNN_TANH, ("h0",)),
+    "rnn relu": (lambda u, x, s: (u.rnn(x, *s, act="Relu"),), Cell.RNN_RELU, ("h0",)),
+    "lstm": (lambda u, x, s: u.lstm(x, *s), Cell.LSTM, ("h0", "c0")),
+    "lstm, other order": (lambda u, x, s: u.lstm(x, *s, order="ogif"), Cell.LSTM, ("h0", "c0")),
+    "lstm, gates apart": (lambda u, x, s: u.lstm_apart(x, *s), Cell.LSTM, ("h0", "c0")),
+    "gru": (lambda u, x, s: (u.gru(x, *s),), Cell.LBR_GRU, ("h0",)),
+    "gru, ones like z": (lambda u, x, s: (u.gru(x, *s, ones=True),), Cell.LBR_GRU, ("h0",)),
+    "gru, z lets in": (lambda u, x, s: (u.gru(x, *s, turned=True),), Cell.LBR_GRU, ("h0",)),
+    "gru, reset before": (lambda u, x, s: (u.gru_before(x, *s),), Cell.GRU, ("h0",)),
+}
+
+
+def feed(steps: int, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    shapes = {"x": (BATCH, steps, INPUT), "h0": (BATCH, HIDDEN), "c0": (BATCH, HIDDEN)}
+    return {name: rng.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def checked(graph: Graph, steps: int) -> FuseResult:
+    """The fused graph, after checking what every pass owes."""
+    nodes, constants = graph.nodes, {name: a.copy() for name, a in graph.constants.items()}
+    result = fuse(graph)
+    again = fuse(result.model)
+    assert again.applied == () and again.model.nodes == result.model.nodes
+    assert again.refusals == result.refusals
+    assert graph.nodes is nodes and set(graph.constants) == set(constants)
+    for name, array in constants.items():
+        np.testing.assert_array_equal(graph.constants[name], array)
+    outputs = [
+        Session(graph, backend=backend, passes=passes).run(feed(steps)).values()
+        for backend, passes in (("reference", ()), ("reference", None), ("onednn", None))
+    ]
+    for want, *got in zip(*outputs, strict=True):
+        for each in got:
+            assert each.shape == want.shape
+            # Sums of a dozen terms of size 1, in another order, over a few contractive steps.
+            np.testing.assert_allclose(each, want, rtol=0, atol=3e-6)
+    return result
+
+
+def rnns(result: FuseResult) -> list[Node]:
+    return [node for node in result.model.nodes if node.op == "Rnn"]
+
+
+def chain(
+    u: Unrolled, step: Step, states: tuple[str, ...], xs: list[str]
+) -> tuple[list[str], tuple[str, ...]]:
+    outputs = []
+    for x in xs:
+        states = step(u, x, states)
+        outputs.append(states[0])
+    return outputs, states
+
+
+# One step of an Elman cell alone is a sum of two projections, which is refused below.
+LENGTHS = [(name, n) for name in CELLS for n in (1, 2, 5) if n > 1 or not name.startswith("rnn")]
+
+
+@pytest.mark.parametrize("name, steps", LENGTHS)
+def test_a_chain_of_cells_becomes_one_rnn(name: str, steps: int) -> None:
+    step, cell, begin = CELLS[name]
+    u = Unrolled(steps)
+    outputs, states = chain(u, step, begin, u.x)
+    result = checked(u.graph(u.stacked(outputs), *states), steps)
+    (rnn,) = rnns(result)
+    spec = rnn.attributes["spec"]
+    assert (spec.cell, spec.direction) == (cell, "left2right")
+    assert (spec.input_size, spec.hidden_size) == (INPUT, HIDDEN)
+    assert not {"Sigmoid", "Tanh", "Gemm", "Mul"} & {node.op for node in result.model.nodes}
+    assert {op.type for op in rnn.origin} >= {"native_Gemm", "native_Add"}
+    assert "unrolled_cells" in [applied.name for applied in result.applied]
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_chain_over_the_steps_backwards_is_a_rnn_right_to_left(name: str) -> None:
+    step, cell, begin = CELLS[name]
+    u = Unrolled(4)
+    outputs, states = chain(u, step, begin, u.x[::-1])
+    result = checked(u.graph(u.stacked(outputs[::-1]), u.stacked(outputs), *states), 4)
+    (rnn,) = rnns(result)
+    assert rnn.attributes["spec"].direction == "right2left"
+    assert rnn.attributes["spec"].cell is cell
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_both_directions_joined_step_by_step_become_one_rnn(name: str) -> None:
+    step, _, _ = CELLS[name]
+    u = Unrolled(4)
+    zeros = u.constant(np.zeros((1, HIDDEN), np.float32))
+    begin = (zeros,) * (2 if "lstm" in name else 1)
+    forwards, _ = chain(u, step, begin, u.x)
+    backwards, _ = chain(u, step, begin, u.x[::-1])
+    joined = [
+        u.emit("Concat", one, other, axis=1)
+        for one, other in zip(forwards, backwards[::-1], strict=True)
+    ]
+    result = checked(u.graph(u.stacked(joined)), 4)
+    (rnn,) = rnns(result)
+    assert rnn.attributes["spec"].direction == "bidirectional_concat"
+    assert rnn.inputs[1:] in ((), ("",), ("", ""))
+
+
+def test_layers_above_one_another_each_become_one() -> None:
+    u = Unrolled(4)
+    lower_layer, _ = chain(u, CELLS["gru"][0], ("h0",), u.x)
+    upper, _ = chain(u, lambda u, x, s: (u.gru(x, *s, name="upper"),), ("h0",), lower_layer)
+    result = checked(u.graph(u.stacked(upper, axis=0)), 4)
+    assert sum(each.attributes["spec"].layers for each in rnns(result)) == 2
+    assert not {"Gemm", "Sigmoid", "Unsqueeze"} & {node.op for node in result.model.nodes}
+
+
+def test_element_wise_operators_between_run_over_all_steps_at_once() -> None:
+    u = Unrolled(3)
+    halved = [u.emit("Mul", u.emit("Relu", x), u.constant(np.float32([0.5]))) for x in u.x]
+    outputs, _ = chain(u, CELLS["gru"][0], ("h0",), halved)
+    moved = [u.emit("Add", out, step) for out, step in zip(outputs, outputs[:1] * 3, strict=True)]
+    result = checked(u.graph(u.stacked(outputs), u.stacked(moved)), 3)
+    ops = [node.op for node in result.model.nodes]
+    assert ops.count("Relu") == 1 and ops.count("Mul") == 1 and ops.count("Rnn") == 1
+
+
+def test_inputs_that_come_from_nowhere_together_are_copied_together() -> None:
+    u = Unrolled(3)
+    others = [u.x[2], u.x[0], u.emit("Neg", u.x[1])]
+    outputs, _ = chain(u, CELLS["lstm"][0], ("h0", "c0"), others)
+    (rnn,) = rnns(checked(u.graph(*outputs), 3))
+    assert rnn.attributes["spec"].cell is Cell.LSTM
+
+
+def test_single_outputs_of_the_chain_stay_available() -> None:
+    u = Unrolled(5)
+    outputs, _ = chain(u, CELLS["lstm"][0], ("h0", "c0"), u.x)
+    result = checked(u.graph(outputs[1], outputs[4]), 5)
+    assert len(rnns(result)) == 1
+
+
+def test_states_of_zeros_are_left_out() -> None:
+    u = Unrolled(3)
+    for shape in ((1, HIDDEN), (BATCH, HIDDEN)):
+        zeros = u.constant(np.zeros(shape, np.float32))
+        outputs, _ = chain(u, CELLS["lstm"][0], (zeros, "c0"), u.x)
+        (rnn,) = rnns(checked(u.graph(outputs[-1]), 3))
+        assert rnn.inputs[1] == "" and rnn.inputs[2] != ""
+
+
+def refused(u: Unrolled, *outputs: str) -> set[str]:
+    result = checked(u.graph(*outputs), u.steps)
+    found = {str(r.reason) for r in result.refusals if r.reason.startswith("unrolled_cells")}
+    assert found
+    return found
+
+
+def test_a_cell_state_that_somebody_else_reads_is_left_alone() -> None:
+    u = Unrolled(3)
+    h, c = u.lstm(u.x[0], "h0", "c0")
+    first = c
+    for x in u.x[1:]:
+        h, c = u.lstm(x, h, c)
+    assert refused(u, h, first) == {f"unrolled_cells: {first!r} has another user"}
+
+
+def test_a_gate_that_somebody_else_reads_is_left_alone() -> None:
+    u = Unrolled(3)
+    outputs, _ = chain(u, CELLS["gru"][0], ("h0",), u.x)
+    gate = next(node.outputs[0] for node in u.nodes if node.op == "Sigmoid")
+    assert refused(u, outputs[-1], gate) == {f"unrolled_cells: {gate!r} has another user"}
+
+
+def test_a_decoder_that_reads_its_own_output_is_left_alone() -> None:
+    u = Unrolled(3)
+    h, x = "h0", u.x[0]
+    for _ in range(3):
+        h = u.gru(x, h)
+        x = u.emit("Add", u.emit("Gemm", h, u.weight("back", HIDDEN, INPUT)), u.x[1])
+    assert "unrolled_cells: its input is made of its own output" in refused(u, h)
+
+
+def test_a_state_that_is_one_for_all_sentences_is_left_alone() -> None:
+    u = Unrolled(2)
+    learned = u.constant(np.full((1, HIDDEN), 0.5, np.float32), "learned")
+    outputs, _ = chain(u, CELLS["gru"][0], (learned,), u.x)
+    assert refused(u, outputs[-1]) == {"unrolled_cells: 'learned' is one state for all sentences"}
+
+
+def test_inputs_of_constants_only_are_left_alone() -> None:
+    u = Unrolled(2)
+    start = u.emit("Neg", u.constant(np.ones((1, INPUT), np.float32)))
+    outputs, _ = chain(u, CELLS["gru"][0], ("h0",), [start, u.x[0]])
+    assert refused(u, outputs[-1]) == {"unrolled_cells: its input is made of constants only"}
+
+
+def not_fused(u: Unrolled, *outputs: str) -> None:
+    result = checked(u.graph(*outputs), u.steps)
+    assert rnns(result) == []
+
+
+def test_one_sum_of_projections_is_no_elman_cell() -> None:
+    u = Unrolled(1)
+    not_fused(u, u.rnn(u.x[0], "h0"))
+
+
+def test_other_weights_in_each_step_are_a_chain_each() -> None:
+    u = Unrolled(3)
+    h = "h0"
+    for k, x in enumerate(u.x):
+        h = u.rnn(x, h, name=f"rnn{k}")
+    not_fused(u, h)
+
+
+def test_weights_that_are_computed_are_no_cell() -> None:
+    u = Unrolled(2)
+    u.weight("raw", 3 * HIDDEN, INPUT)
+    u.constants["gru_x_w"] = u.constants["raw"]
+    outputs, _ = chain(u, CELLS["gru"][0], ("h0",), u.x)
+    computed = Node("Relu", ("raw",), ("relu_w",))
+    nodes = [
+        replace(node, inputs=tuple("relu_w" if i == "gru_x_w" else i for i in node.inputs))
+        for node in u.nodes
+    ]
+    u.nodes = [computed, *nodes]
+    not_fused(u, outputs[-1])
+
+
+@pytest.mark.parametrize("swap", ["Sigmoid", "Tanh", "Sub", "Mul"])
+def test_a_formula_that_is_another_one_is_no_cell(swap: str) -> None:
+    """Each operator of a GRU exchanged in turn: the numbers would be wrong."""
+    other = {"Sigmoid": "Tanh", "Tanh": "Sigmoid", "Sub": "Add", "Mul": "Add"}[swap]
+    u = Unrolled(2)
+    outputs, _ = chain(u, CELLS["gru"][0], ("h0",), u.x)
+    for at, node in enumerate(u.nodes):
+        if node.op == swap:
+            kept, u.nodes[at] = node, replace(node, op=other)
+            result = fuse(u.graph(*outputs))
+            cells = [each.attributes["spec"].cell for each in rnns(result)]
+            assert Cell.LBR_GRU not in cells or len(cells) < 2
+            unfused = Session(u.graph(*outputs), backend="reference", passes=()).run(feed(2))
+            fused = Session(u.graph(*outputs), backend="reference").run(feed(2))
+            for got, want in zip(fused.values(), unfused.values(), strict=True):
+                np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)
+            u.nodes[at] = kept
+
+
+def scan(step: Step, begin: tuple[str, ...], *, collects: str = "h") -> Graph:
+    """The cell as the body of a scan over x (T, N, I)."""
+    u = Unrolled(1)
+    u.nodes.clear()
+    u._count = 100
+    states = step(u, "x_t", tuple(f"{name}_in" for name in begin))
+    out = states[0] if collects == "h" else u.emit("Neg", states[0])
+    inner = [*(f"{name}_in" for name in begin), "x_t"]
+    shapes = [(None, HIDDEN)] * len(begin) + [(None, INPUT)]
+    values = tuple(Value(n, "float32", s) for n, s in zip(inner, shapes, strict=True))
+    results = tuple(map(Value, (*states, out)))
+    body = Graph("body", values, results, tuple(u.nodes), u.constants).pruned()
+    attributes = {"body": body, "states": len(begin), "scanned": 1}
+    attributes |= {f"{side}_axes": (0,) for side in ("input", "output")}
+    attributes |= {f"{side}_directions": (0,) for side in ("input", "output")}
+    outputs = tuple(f"{name}_out" for name in (*begin, "y"))
+    node = Node("Scan", (*begin, "x"), outputs, attributes)
+    inputs = tuple(Value(n, "float32") for n in ("x", *begin))
+    return Graph("scan", inputs, tuple(map(Value, outputs)), (node,), {})
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_scan_over_one_cell_becomes_a_rnn(name: str) -> None:
+    step, cell, begin = CELLS[name]
+    graph = scan(step, begin)
+    result = fuse(graph)
+    assert [r.attributes["spec"].cell for r in rnns(result)] == [cell]
+    assert "scanned_cells" in [applied.name for applied in result.applied]
+    given = feed(5)
+    given = {"x": given["x"].swapaxes(0, 1), **{k: given[k] for k in begin}}
+    want = Session(graph, backend="reference", passes=()).run(given)
+    for backend in ("reference", "onednn"):
+        got = Session(graph, backend=backend).run(given)
+        for key in want:
+            np.testing.assert_allclose(got[key], want[key], rtol=0, atol=3e-6)
+
+
+def test_a_scan_that_collects_something_else_is_left_alone() -> None:
+    step, _, begin = CELLS["gru"]
+    result = fuse(scan(step, begin, collects="other"))
+    assert rnns(result) == []
+    (reason,) = [r.reason for r in result.refusals if r.reason.startswith("scanned_cells")]
+    assert reason == "scanned_cells: it collects something else than the state"
+
+
+def test_a_body_that_is_no_cell_is_left_alone() -> None:
+    graph = scan(
+        lambda u, x, s: (u.emit("Add", s[0], u.emit("Gemm", x, u.weight("w", INPUT, HIDDEN))),),
+        ("h0",),
+    )
+    (refusal,) = fuse(graph).refusals
+    assert refusal.reason == "scanned_cells: its body is not one recurrent cell"
