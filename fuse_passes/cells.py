@@ -87,7 +87,7 @@ def _gate(graph: Graph, name: str, function: str) -> _Gate | None:
     if node is None or node.op != function:
         return None
     made = affine(graph, node.inputs[0])
-    return made and _Gate(made, (*made.nodes, node))
+    return None if made is None else _Gate(made, (*made.nodes, node))
 
 
 def _orders(node: Node | None, op: str) -> Iterator[tuple[str, str]]:

@@ -88,7 +88,7 @@ class LiveRnn:
     ) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
         """(of the arguments, of all outputs), completed from the data's; 0 is unknown."""
         stack, data = self.stack, list(given[0])
-        known = list(map(list, given))
+        known: list[Sequence[int]] = list(map(list, given))
         if len(data) != 3:
             return known, [[]] * (1 + len(self.state_names))
         t, n, channels = data
@@ -147,7 +147,9 @@ class LiveRnn:
         incoming = self._masked(given, dy)
         ends = tuple(mxnet.state(d, self.stack) for d in dstates) or None
         grads = layer.backward(tape, incoming, ends)
-        dx = grads.x.to_padded(time=len(dy), time_major=True) if self.masks else data_of(grads.x)
+        dx = data_of(grads.x)
+        if isinstance(grads.x, Ragged):
+            dx = grads.x.to_padded(time=len(dy), time_major=True)
         flat = mxnet.join(mxnet.gradients_back(layer.spec, grads.layers), self.stack)
         found = (dx, flat, *map(mxnet.state_back, grads.state))
         dtyped = tuple(array.astype(given.data.dtype, copy=False) for array in found)

@@ -105,7 +105,9 @@ def _lowered(
         shape = _declared_shape(symbol, node) or shapes.get(node.name)
         dtype = _input_dtype(node, slots, arrays)
         builder.input(Value(node.name, dtype, shape))
-        context.facts[node.name] = Facts(dtype and np.dtype(dtype), shape and len(shape))
+        context.facts[node.name] = Facts(
+            np.dtype(dtype) if dtype else None, None if shape is None else len(shape)
+        )
     return context, lower_nodes(context)
 
 

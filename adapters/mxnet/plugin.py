@@ -201,13 +201,13 @@ def _theirs(kind: type) -> type:
 
 
 @cache
-def _ours(kind: type, options: Options) -> type:
+def _ours(kind: Any, options: Options) -> type:
     """A recurrent layer of gluon whose operator is ours; parameters, states and layouts stay."""
 
     def forward_kernel(self: Any, F: Any, *arguments: Any, **parameters: Any) -> Any:  # noqa: N803
         return kind._forward_kernel(
             self, _Replaced(F, self.name, options), *arguments, **parameters
-        )  # type: ignore[attr-defined]
+        )
 
     return type(
         kind.__name__, (kind,), {"_forward_kernel": forward_kernel, "onernn_options": options}
@@ -235,7 +235,7 @@ def _register() -> None:
     """Registers our operator with MXNet, once."""
     mx = _mxnet()
 
-    class RnnOperator(mx.operator.CustomOp):  # type: ignore[misc]
+    class RnnOperator(mx.operator.CustomOp):  # type: ignore[misc, name-defined]
         def __init__(self, live: LiveRnn, name: str) -> None:
             super().__init__()
             self._live, self._name = live, name
@@ -260,7 +260,7 @@ def _register() -> None:
                 _put(grads, in_grad, req)
 
     @mx.operator.register(OPERATOR)
-    class RnnProperty(mx.operator.CustomOpProp):  # type: ignore[misc]
+    class RnnProperty(mx.operator.CustomOpProp):  # type: ignore[misc, name-defined]
         def __init__(self, **attributes: str) -> None:
             super().__init__(need_top_grad=True)
             options, self._name, plain = _parsed(attributes)

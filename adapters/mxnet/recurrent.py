@@ -73,7 +73,7 @@ def _rnn(op: MxnetOperator) -> tuple[str, ...]:
     if lengths:
         y = op.emit("SequencePad", y, like, time_major=True, depth=0, rank=3)
     if not wanted:
-        return y
+        return (y,)
     widths = (stack.recurrent, stack.hidden)
     rows = stack.layers * stack.directions
     return y, *(

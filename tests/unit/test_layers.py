@@ -195,3 +195,13 @@ def test_a_batch_dealt_out_to_threads_comes_back_in_order(direction: Any, dense:
     for threads in (2, 3):
         layer = open_backend("onednn", threads=threads).prepare(spec, weights)
         check_layer(layer, spec, weights, x, random_state(spec, 40, 2))
+
+
+@pytest.mark.parametrize("more", [{"peephole": True}, {"projection_size": 2}], ids=str)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_projected_input_keeps_peepholes_and_projections(backend: str, more: dict) -> None:
+    spec = RnnSpec(Cell.LSTM, 16, 4, **more)
+    weights = random_weights(spec, 1, projected=True)
+    layer = open_backend(backend).prepare(spec, weights)
+    x = random_ragged([3, 0, 6], 16, 2)
+    check_layer(layer, spec, weights, x, random_state(spec, 3, 3))
