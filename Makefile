@@ -8,7 +8,7 @@ HERE := -e .[test,dev]
 # One installation at a time: every editable build writes onernn.egg-info in this folder.
 LOCK := $(if $(shell command -v flock),flock pyproject.toml)
 
-.PHONY: demo test frameworks check ruff mypy imports bench bench-smoke clean
+.PHONY: demo test frameworks check doctor ruff mypy imports bench bench-smoke clean
 .DEFAULT_GOAL := test
 
 demo: .venv/.ready
@@ -18,6 +18,14 @@ test: .venv/.ready
 	$(BIN)/pytest --ignore=tests/frameworks
 
 check: ruff mypy imports
+
+# Every combination against the reference, as CPUs with fewer instructions run it.
+CAPS := AVX2 AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 DEFAULT
+doctor: .venv/.ready
+	@for cap in $(CAPS); do \
+	  echo "ONEDNN_MAX_CPU_ISA=$$cap"; \
+	  ONEDNN_MAX_CPU_ISA=$$cap $(BIN)/onernn doctor --threads 1 || exit 1; \
+	done
 
 ruff: .venv/.ready
 	$(BIN)/ruff check .
@@ -50,18 +58,20 @@ endef
 .venv/.ready: pyproject.toml
 	$(call environment,.venv,$(HERE))
 
-# The tests in the frameworks' presence. $(call framework,name-version,what pip installs): an
-# environment .venvs/name-version that runs tests/frameworks/test_name_*.py, where a missing `name`
-# is an error. Wheels of all of them exist for Python 3.11: run make PYTHON=python3.11.
+# The tests in the frameworks' presence. $(call framework,name-version,what pip installs,files): an
+# environment .venvs/name-version that runs tests/frameworks/test_name_*.py, or test_name_files.py,
+# where a missing `name` is an error. Wheels of all of them exist for Python 3.11: run make PYTHON=python3.11.
 define framework
 frameworks: frameworks-$(1)
 .PHONY: frameworks-$(1)
 frameworks-$(1): .venvs/$(1)/.ready
-	ONERNN_REQUIRE=$(firstword $(subst -, ,$(1))) .venvs/$(1)/bin/pytest tests/frameworks/test_$(firstword $(subst -, ,$(1)))_*.py
+	ONERNN_REQUIRE=$(firstword $(subst -, ,$(1))) .venvs/$(1)/bin/pytest tests/frameworks/test_$(firstword $(subst -, ,$(1)))_$(or $(3),*).py
 .venvs/$(1)/.ready: pyproject.toml
 	$$(call environment,.venvs/$(1),-e . pytest hypothesis $(2))
 endef
 $(eval $(call framework,paddle-2.6.2,paddlepaddle==2.6.2))
+# oneDNN 3.6 is inside; the other tests build graphs as Paddle 2 does.
+$(eval $(call framework,paddle-3.3.1,paddlepaddle==3.3.1,library))
 $(eval $(call framework,mxnet-1.9.1,mxnet==1.9.1 numpy==1.23.5))
 $(eval $(call framework,torch-2.13.0,torch==2.13.0))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,28 +166,28 @@ class Numbers:
         dy = self["dy"].reshape(self.task.batch, self.task.time, -1)
         return np.ascontiguousarray(dy.swapaxes(0, 1))
 
-    def slopes(
-        self, dx: Array, rows: Callable[[int, int], list[Array]], order: Sequence[int]
-    ) -> Array:
-        """(K,): the slope of sum(y * dy) along each of K random directions in all arrays at once.
-
-        dx: (T, N, I). ``rows``: the gradients of what `rows` gives, by layer and direction.
-        """
+    def from_rows(
+        self, rows: Callable[[int, int], Sequence[Array]], order: Sequence[int]
+    ) -> dict[str, Array]:
+        """Gradients of what `rows` gives, by layer and direction -> those of `weights`, by name."""
         back, gates = np.argsort(order), len(order)
-        gradients = {"words": self.unpadded(dx)}
+        out = {}
         for layer in range(self.task.layers):
             sides = [rows(layer, d) for d in range(self.task.directions)]
-            for name, matrices in zip(("layer", "iter"), zip(*sides, strict=True), strict=False):
-                split = [
-                    m.reshape(gates, -1, m.shape[1])[back].transpose(2, 0, 1) for m in matrices
-                ]
-                gradients[f"{name}{layer}"] = np.stack(split)[None]
+            for k, name in enumerate(("layer", "iter")):
+                split = [side[k].reshape(gates, -1, side[k].shape[1])[back] for side in sides]
+                out[f"{name}{layer}"] = np.stack([m.transpose(2, 0, 1) for m in split])[None]
             biases = [[b.reshape(gates, -1)[back] for b in side[2:]] for side in sides]
-            if self.task.cell == "lbr_gru":
-                biases = [[b_x, b_h[2:]] for b_x, b_h in biases]
-            else:
-                biases = [[b_x] for b_x, _ in biases]
-            gradients[f"bias{layer}"] = np.stack([np.concatenate(b) for b in biases])[None]
+            extra = slice(2, 3 if self.task.cell == "lbr_gru" else 2)  # the row u', or none
+            joined = [np.concatenate([b_x, b_h[extra]]) for b_x, b_h in biases]
+            out[f"bias{layer}"] = np.stack(joined)[None]
+        return out
+
+    def slopes(self, gradients: Mapping[str, Array]) -> Array:
+        """(K,): of the loss, along each of K random directions in all arrays at once.
+
+        ``gradients``: of the words (W, I), and of `weights` by name.
+        """
         along = [
             np.tensordot(self[f"along_{name}"], gradient.astype(np.float64), gradient.ndim)
             for name, gradient in gradients.items()

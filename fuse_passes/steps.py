@@ -147,14 +147,12 @@ def _alike(node: Node, other: Node) -> bool:
 def moving(source: int, target: int) -> str:
     """The einsum that moves an axis from ``source`` to ``target``, one of which is 0."""
     axis = source or target
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    if axis > 0:
-        first, rest = letters[0], letters[1 : axis + 1]
-        apart, together = f"{rest}{first}...", f"{first}{rest}..."
-    else:
-        rest = letters[1:-axis]
-        apart, together = f"...a{rest}", f"a...{rest}"
-    return f"{apart}->{together}" if source else f"{together}->{apart}"
+    letters = "abcdefghijklmnopqrstuvwxyz"[: axis + 1 if axis > 0 else -axis]
+    if axis < 0:
+        sides = [f"...{letters}", f"{letters[0]}...{letters[1:]}"]
+        return "->".join(sides if source else sides[::-1])
+    moved = letters[-1] + letters[:-1] if source else letters[1:] + letters[0]
+    return f"{letters}...->{moved}..."
 
 
 def piece_of(graph: Graph, name: str) -> tuple[str, int, int, int] | None:

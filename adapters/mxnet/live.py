@@ -83,18 +83,16 @@ class LiveRnn:
         states = tuple(arrays[2 : 2 + len(self.state_names)])
         return Arguments(arrays[0], arrays[1], states, arrays[-1] if self.takes_lengths else None)
 
-    def shapes(
-        self, given: Sequence[Sequence[int]]
-    ) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
-        """(of the arguments, of all outputs), completed from the data's; 0 is unknown."""
+    def shapes(self, given: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[int]]]:
+        """(of the arguments, of all outputs), completed from the data's; unknown sizes are 0 or -1."""
         stack, data = self.stack, list(given[0])
-        known: list[Sequence[int]] = list(map(list, given))
+        known = list(map(list, given))
         if len(data) != 3:
             return known, [[]] * (1 + len(self.state_names))
         t, n, channels = data
         rows = stack.layers * stack.directions
         states = [[rows, n, stack.recurrent], [rows, n, stack.hidden]][: len(self.state_names)]
-        if channels:
+        if channels > 0:
             known[1] = [stack.elements(channels)]
         known[2 : 2 + len(states)] = states
         if self.takes_lengths:
@@ -107,6 +105,7 @@ class LiveRnn:
         if ready is not None and _same(ready[0], parameters):
             return ready[1]
         kept = parameters.copy()
+        mxnet.split(kept, self.stack)  # raises what is wrong with its length
         symbol = _symbol(self._attributes, self.arguments)
         graph = lower(symbol, {"parameters": kept}, self._options.semantics)
         for node in graph.nodes:

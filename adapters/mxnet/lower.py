@@ -17,7 +17,7 @@ from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode, find
 from onernn.adapters.mxnet.recurrent import stack_of
 from onernn.adapters.mxnet.walk import lower_nodes
 from onernn.core.arrays import Array
-from onernn.core.errors import ModelFormatError, UnsupportedError
+from onernn.core.errors import ModelFormatError, ShapeError, UnsupportedError
 from onernn.core.graph import Graph, Value
 from onernn.reorders import mxnet
 
@@ -182,7 +182,7 @@ def _shapes(symbol: Symbol, arrays: Mapping[str, Array]) -> dict[str, tuple[int 
         flat = arrays.get(symbol.nodes[node.inputs[1].node].name)
         if stack is None:
             continue
-        width = stack.input_size(flat.size) if flat is not None and flat.ndim == 1 else None
+        width = _width(stack, flat)
         rows = stack.layers * stack.directions
         sizes: list[tuple[int | None, ...]] = [(None, None, width), (rows, None, stack.recurrent)]
         sizes.append((rows, None, stack.hidden) if stack.mode == "lstm" else (None,))
@@ -191,6 +191,13 @@ def _shapes(symbol: Symbol, arrays: Mapping[str, Array]) -> dict[str, tuple[int 
         for entry, shape in zip((data, *rest), sizes, strict=False):
             _propose(symbol, entry, shape, shapes)
     return shapes
+
+
+def _width(stack: mxnet.Stack, flat: Array | None) -> int | None:
+    try:
+        return None if flat is None else stack.input_size(flat.size)
+    except ShapeError:
+        return None  # the rule will say why
 
 
 def _propose(

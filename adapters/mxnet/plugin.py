@@ -217,17 +217,20 @@ def _ours(kind: Any, options: Options) -> type:
 class _Replaced:
     """``F`` of a hybrid_forward, in which RNN is our operator."""
 
-    def __init__(self, functions: Any, name: str, options: Options) -> None:
+    def __init__(self, functions: Any, name: str, options: Options, custom: Any = None) -> None:
         self._functions, self._name, self._options = functions, name, options
+        self._custom = custom
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._functions, name)
-        if name == "npx":
-            return _Replaced(found, self._name, self._options)
+        if name == "npx":  # NumPy mode has its own
+            custom = self._functions.np._internal.Custom
+            return _Replaced(found, self._name, self._options, custom)
         return self._rnn if name in ("RNN", "rnn") else found
 
     def _rnn(self, *arguments: Any, **attributes: Any) -> Any:
-        return self._functions.Custom(*arguments, **_texts(attributes, self._name, self._options))
+        custom = self._custom or self._functions.Custom
+        return custom(*arguments, **_texts(attributes, self._name, self._options))
 
 
 @cache

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
+
 from benchmarks.tasks import Array, LeftOut, Numbers, Prepared, Takes, Task
 
+Calls = tuple[Callable[[], Any], Callable[[Any], Array]]
 PACKAGES = ("onernn",)
 MODES = {"": Takes("ragged dense stream training", "f32 bf16 u8")}
 
@@ -35,23 +38,21 @@ def prepare(task: Task, mode: str) -> Prepared:
     backend = open_backend("onednn", threads=task.threads)
     try:
         layer = backend.prepare(spec, weights, dtype=task.dtype, strict=True)
+        call, read = _calls(task, numbers, layer, Ragged)
     except UnsupportedError as error:
         raise LeftOut(str(error)) from None
-    call, read = _calls(task, numbers, layer, Ragged)
     return Prepared(call, read, layer.kernel)
 
 
-def _calls(
-    task: Task, numbers: Numbers, layer: Any, ragged: Any
-) -> tuple[Callable[[], Any], Callable[[Any], Array]]:
-    if task.kind == "training":
-        raise LeftOut("layers have no run_training yet")
+def _calls(task: Task, numbers: Numbers, layer: Any, ragged: Any) -> Calls:
     if task.kind == "ragged":
         words = ragged.from_lengths(numbers.words, task.lengths)
         return lambda: layer.run(words)[0], lambda y: y.data
     x = numbers.padded
     if task.kind == "dense":
         return lambda: layer.run(x)[0], numbers.unpadded
+    if task.kind == "training":
+        return _training(numbers, layer, x)
     steps = [x[t : t + 1] for t in range(task.time)]
 
     def stream() -> list[Array]:
@@ -61,6 +62,27 @@ def _calls(
             ys.append(y)
         return ys
 
-    import numpy as np
-
     return stream, lambda ys: numbers.unpadded(np.concatenate(ys))
+
+
+def _training(numbers: Numbers, layer: Any, x: Array) -> Calls:
+    dy = numbers.padded_dy
+    *_, tape = layer.run_training(x)
+    if tape.why:
+        raise LeftOut(tape.why)
+
+    def call() -> Any:
+        *_, tape = layer.run_training(x)
+        return layer.backward(tape, dy)
+
+    def read(gradients: Any) -> Array:
+        named = {"words": numbers.unpadded(gradients.x)}
+        for k, weights in enumerate(gradients.layers):
+            named |= {
+                f"layer{k}": weights.layer,
+                f"iter{k}": weights.iter,
+                f"bias{k}": weights.bias,
+            }
+        return numbers.slopes(named)
+
+    return call, read

