@@ -57,9 +57,8 @@ class OneDnnBackend:
     """Prepares layers on libdnnl, which is loaded with the first backend."""
 
     def __init__(self, threads: int | None = None, cache_capacity: int | None = None) -> None:
-        self.library = load_library()
-        if cache_capacity is not None:
-            self.library = replace(self.library, cache_capacity=cache_capacity)
+        library = load_library()
+        self.library = replace(library, cache_capacity=cache_capacity or library.cache_capacity)
         self.threads = threads or self.library.max_threads or 1
 
     def prepare(

