@@ -11,6 +11,7 @@ import numpy as np
 from onernn.adapters.converting import write_model
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
+from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph
 from onernn.core.ragged import Ragged
 from onernn.runtime.session import checked_feed
@@ -39,8 +40,8 @@ def convert(
     Runtime runs it on the file, and the report tells whether the recorded outputs come. Further
     options: `adapters.converting.write_model`.
 
-    Raises `UnsupportedError` naming what the target cannot say, `MissingDependencyError` where a
-    check lacks onnxruntime.
+    Raises `UnsupportedError` naming what the target cannot say, or where ONNX Runtime does not run
+    the file, `MissingDependencyError` where a check lacks onnxruntime.
     """
     options = {"names": names, "output_dtype": output_dtype, **options}
     if check is None:
@@ -67,7 +68,10 @@ def _run(
     """What plain ONNX Runtime gives for recorded inputs, ragged ones padded."""
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors only
-    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    try:
+        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its own kinds, derived from nothing narrower
+        raise UnsupportedError(f"{path}: ONNX Runtime does not load it: {error}") from error
     feed: dict[str, Array] = {}
     for name, value in inputs.items():
         if isinstance(value, Ragged):
@@ -77,7 +81,10 @@ def _run(
         else:
             feed[name] = value
     renamed = {names.get(name, name): array for name, array in feed.items()}
-    given = session.run(None, renamed)
+    try:
+        given = session.run(None, renamed)
+    except Exception as error:
+        raise UnsupportedError(f"{path}: ONNX Runtime does not run it: {error}") from error
     return dict(zip((each.name for each in session.get_outputs()), given, strict=True))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,8 +13,7 @@ from onernn.adapters.onnx.ops import RULES
 from onernn.adapters.onnx.read import Model, Operator, Reference, Subgraph, Variable, read_model
 from onernn.core.arrays import Array
 from onernn.core.errors import ModelFormatError, OnernnError, UnsupportedError
-from onernn.core.graph import Graph, NativeOp, Value
-from onernn.runtime.kernels import KERNELS
+from onernn.core.graph import UNSUPPORTED, Graph, NativeOp, Value
 
 _FOLDED = 2**20  # elements that constants may be moved about to, beside four times the model's own
 _MOST_CALLS = 10**4  # of functions; each of ten may call ten others
@@ -46,7 +46,7 @@ def lower(model: Model, bound: Mapping[str, Array] = MappingProxyType({})) -> Gr
         elif variable.name not in bound:
             builder.input(_value(builder, variable))
             builder.types[variable.name] = variable
-    lowering.run(scope, model.graph)
+    lowering.run(scope, model.graph, {}, model.opset)
     return builder.graph([_output(builder, variable) for variable in model.graph.outputs])
 
 
@@ -60,6 +60,10 @@ def _value(builder: OnnxBuilder, variable: Variable) -> Value:
 
 def _output(builder: OnnxBuilder, variable: Variable) -> Value:
     value = builder.value(variable.name)
+    if variable.refusal:
+        name = builder.fresh(f"{variable.name}/output")
+        builder.refuse(name, variable.refusal)
+        return Value(builder.value(name))
     inferred = builder.types.get(value, Variable(value))
     if value in builder.constants and value != variable.name:
         builder.constant(builder.constants[value], variable.name)
@@ -77,8 +81,8 @@ class _Lowering:
         self.model, self.budget = model, budget
         self._calls = 0
 
-    def run(self, scope: Scope, graph: Subgraph) -> None:
-        """Lowers a graph's constants and operators."""
+    def run(self, scope: Scope, graph: Subgraph, arguments: Mapping[str, Any], opset: int) -> None:
+        """Lowers a graph's constants and operators; ``arguments`` are those of the call around."""
         for name, array in graph.constants.items():
             scope.builder.constant(array, name)
         for name, reason in graph.unread.items():
@@ -90,7 +94,7 @@ class _Lowering:
                 if name in made:
                     raise ModelFormatError(f"value {name!r} is made twice", self.model.file)
                 made.add(name)
-            self._operator(scope, op, {}, self.model.opset, 0)
+            self._operator(scope, op, arguments, opset, 0)
 
     def _operator(
         self, scope: Scope, op: Operator, arguments: Mapping[str, Any], opset: int, depth: int
@@ -103,7 +107,9 @@ class _Lowering:
                 return self._call(scope, op, present, depth + 1)
             if op.domain or op.type not in RULES:
                 raise UnsupportedError("this operator is not known")
-            view = OnnxOperator(scope, op, present, opset, self._body)
+            view = OnnxOperator(
+                scope, op, present, opset, partial(self._body, arguments=arguments, opset=opset)
+            )
             RULES[op.type](view)
             view.check_read()
             given, reason = view.given, "this output is not computed"
@@ -140,7 +146,9 @@ class _Lowering:
         for each in function.operators:
             self._operator(inner, each, {**function.attributes, **arguments}, function.opset, depth)
 
-    def _body(self, graph: Subgraph, op: OnnxOperator) -> tuple[Graph, list[str]]:
+    def _body(
+        self, graph: Subgraph, op: OnnxOperator, arguments: Mapping[str, Any], opset: int
+    ) -> tuple[Graph, list[str]]:
         """The graph inside an operator, and the values of outside that it takes."""
         outer, builder = op.scope, OnnxBuilder(f"body of {op.at.type}", self.budget)
         scope = Scope(builder, None, "", graph.declared)
@@ -156,12 +164,11 @@ class _Lowering:
             else:
                 builder.input(Value(name))
                 taken.append(value)
-        self.run(scope, graph)
+        self.run(scope, graph, arguments, opset)
         body = builder.graph([_output(builder, variable) for variable in graph.outputs])
         for node in body.nodes:
-            if node.op not in KERNELS:
-                reason = node.attributes.get("reason", f"{node.op} is not run inside a body")
-                raise UnsupportedError(f"its body: {node.label}: {reason}")
+            if node.op == UNSUPPORTED:
+                raise UnsupportedError(f"its body: {node.label}: {node.attributes['reason']}")
         return body, taken
 
 

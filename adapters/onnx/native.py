@@ -27,13 +27,17 @@ class OnnxBuilder(GraphBuilder):
     """A graph under construction; what only moves constants' elements is done at once.
 
     ``budget``: elements that may be made so, lest a small file fill the memory. ``types``: those
-    of values, where they are known.
+    of values, where they are known, ``makers`` the nodes that make them. ``empty``: variables that are sequences without a tensor,
+    ``stacked``: those whose tensor stands for all of a sequence.
     """
 
     def __init__(self, name: str, budget: list[int]) -> None:
         super().__init__(name)
         self._budget = budget
         self.types: dict[str, Variable] = {}
+        self.makers: dict[str, Node] = {}
+        self.empty: set[str] = set()
+        self.stacked: set[str] = set()
 
     def emit_many(
         self,
@@ -52,7 +56,14 @@ class OnnxBuilder(GraphBuilder):
                 made = KERNELS[op](node, *arrays)
                 results = made if isinstance(made, tuple) else (made,)
                 return tuple(self.constant(a, f"{inputs[0]}/{op}") for a in results)
-        return super().emit_many(op, inputs, count, attributes, depth=depth)
+        names = super().emit_many(op, inputs, count, attributes, depth=depth)
+        self.makers.update(dict.fromkeys(names, self.nodes[-1]))
+        return names
+
+    def give(self, variable: str, value: str) -> None:
+        super().give(variable, value)
+        if value in self.makers:
+            self.makers[self.value(variable)] = self.makers[value]
 
 
 class Scope:
@@ -108,10 +119,6 @@ class OnnxOperator(NativeOperator):
             raise UnsupportedError(f"input {at} is missing")
         return found
 
-    def values(self, start: int = 0) -> list[str]:
-        """All inputs from a position on, "" where absent."""
-        return [self.optional(at) for at in range(start, len(self.inputs))]
-
     def type_of(self, at: int) -> Variable:
         """What is known about the type of an input."""
         name, value = self.variable(str(at)), self.optional(at)
@@ -120,17 +127,34 @@ class OnnxOperator(NativeOperator):
             return Variable(value, str(array.dtype), array.shape)
         return self.builder.types.get(value) or self.scope.declared.get(name, Variable(value))
 
+    def shape_of(self, value: str) -> tuple[int | None, ...] | None:
+        """What is known about the shape of a value."""
+        if value in self.builder.constants:
+            return self.builder.constants[value].shape
+        found = self.builder.types.get(value)
+        return found.shape if found else None
+
     def constant(self, at: int, role: str) -> Array | None:
         """A constant input, None where it is absent."""
         value = self.optional(at)
         return self.builder.array(value, role) if value else None
 
-    def body(self, name: str) -> tuple[Graph, list[str]]:
-        """The graph in an attribute, and the values of outside that it takes behind its own."""
+    def subgraph(self, name: str) -> Subgraph:
+        """The graph in an attribute."""
         found = self.attribute(name, None)
         if not isinstance(found, Subgraph):
             raise UnsupportedError(f"attribute {name}: expected a graph")
-        return self._body(found, self)
+        return found
+
+    def body(self, name: str) -> tuple[Graph, list[str]]:
+        """The graph in an attribute, lowered, and the values of outside that it takes.
+
+        These stand behind its own inputs.
+        """
+        return self.body_of(self.subgraph(name))
+
+    def body_of(self, graph: Subgraph) -> tuple[Graph, list[str]]:
+        return self._body(graph, self)
 
     def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
         return self.builder.emit(op, inputs, attributes)
@@ -141,6 +165,10 @@ class OnnxOperator(NativeOperator):
     def ints(self, *values: int) -> str:
         """A constant list of int64: axes or a shape."""
         return self.builder.constant(np.asarray(values, np.int64), f"{self.at.type}/ints")
+
+    def made(self, at: int) -> str:
+        """The builder's variable of an output."""
+        return self.scope.variable(self.outputs[str(at)][0])
 
     def wants(self, at: int) -> bool:
         """Whether the model names an output."""

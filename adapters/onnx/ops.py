@@ -23,6 +23,8 @@ RULES: dict[str, Rule] = {
     "If": control.conditional,
     "Loop": control.loop,
     "Scan": control.scan,
+    "SequenceEmpty": control.sequence_empty,
+    "ConcatFromSequence": control.concat_from_sequence,
 }
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "BatchNormalization": ("epsilon",),

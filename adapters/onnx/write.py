@@ -12,7 +12,7 @@ from typing import Any
 from onernn.adapters.onnx.batches import Batch
 from onernn.adapters.onnx.messages import MESSAGES
 from onernn.adapters.onnx.ops import REDUCTIONS
-from onernn.adapters.onnx.protos import GraphProto, value_info
+from onernn.adapters.onnx.protos import GraphProto, number_of, value_info
 from onernn.adapters.onnx.types import Type, types_of
 from onernn.adapters.onnx.write_own import OWN
 from onernn.adapters.onnx.write_ragged import write_ragged
@@ -26,7 +26,7 @@ from onernn.runtime.session import unsupported
 IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
 """The opsets that are written, and the version of the format each came with."""
 OPSET = 18
-SINCE = {"LayerNormalization": 17, "Gelu": 20, "Trilu": 14, "HardSwish": 14, "CastLike": 15}
+SINCE = {"LayerNormalization": 17, "Gelu": 20, "Trilu": 14, "HardSwish": 14}
 """The first opset of an operator, where that is not written by all."""
 
 Progress = Callable[[str, int, int], None]
@@ -68,7 +68,8 @@ def to_onnx(
         frozenset(wanted),
     )
     _inputs(w, graph)
-    outputs = [w.graph.fresh(v.name) if v not in graph.inputs else v.name for v in graph.outputs]
+    given = {value.name for value in graph.inputs}
+    outputs = [v.name if v.name in given else w.graph.fresh(v.name) for v in graph.outputs]
     for at, node in enumerate(graph.nodes):
         if progress is not None:
             progress("writing", at, len(graph.nodes))
@@ -166,6 +167,14 @@ def _dropout(w: Writing, node: Node, inputs: list[Batch | None]) -> None:
     w.give(node, dense(inputs[0], "its input"))
 
 
+def _cast_like(w: Writing, node: Node, inputs: list[Batch | None]) -> None:
+    """A Cast where the dtype is known: CastLike came with opset 15."""
+    dtype = w.types[node.outputs[0]].dtype
+    if not dtype:
+        return _plain(w, node, inputs)
+    w.give(node, w.emit("Cast", dense(inputs[0], "its input"), to=number_of(dtype)))
+
+
 def _with_body(w: Writing, node: Node, inputs: list[Batch | None]) -> None:
     """Scan, Loop and If: what their graphs take from outside, they see by name."""
     tensors = [batch.data if batch else "" for batch in inputs]
@@ -211,6 +220,7 @@ _OURS = {**OWN, **SENTENCES, "Rnn": rnn}
 _DENSE: dict[str, Callable[[Writing, Node, list[Batch | None]], None]] = {
     "Split": _split,
     "Dropout": _dropout,
+    "CastLike": _cast_like,
     **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(("If", "Loop", "Scan"), _with_body),
 }

@@ -9,6 +9,7 @@ import numpy as np
 
 from onernn.adapters.onnx.batches import Batch
 from onernn.adapters.onnx.ops import REDUCTIONS
+from onernn.adapters.onnx.protos import number_of
 from onernn.adapters.onnx.writing import Writing, dense
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
@@ -19,7 +20,7 @@ RAGGED: dict[str, Rule] = {}
 
 ELEMENTWISE = frozenset(
     """
-    Abs Add And CastLike Ceil Celu Clip Cos Div Elu Equal Erf Exp Floor Gelu Greater
+    Abs Add And Ceil Celu Clip Cos Div Elu Equal Erf Exp Floor Gelu Greater
     GreaterOrEqual HardSigmoid HardSwish Identity IsNaN LeakyRelu Less LessOrEqual Log Max Mean
     Min Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Sigmoid Sign Sin Softplus Softsign
     Sqrt Sub Sum Tanh ThresholdedRelu Where Xor
@@ -67,9 +68,12 @@ def _elementwise(w: Writing, node: Node, inputs: Inputs, like: Batch) -> None:
     _copy(w, node, tensors, like, **w.attributes(node))
 
 
-@rule("Cast")
+@rule("Cast", "CastLike")
 def _cast(w: Writing, node: Node, inputs: Inputs, like: Batch) -> None:
-    _copy(w, node, [like.data], like, **w.attributes(node))
+    if inputs[0] is not like:
+        raise UnsupportedError("what is cast is not ragged")
+    to = number_of(w.types[node.outputs[0]].dtype)
+    w.give(node, w.emit("Cast", like.data, to=to), like.lengths)
 
 
 @rule("Dropout")

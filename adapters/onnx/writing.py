@@ -13,6 +13,9 @@ from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 
+_SINCE = {"Reshape": {"allowzero": 14}, "Shape": {"start": 15, "end": 15}}
+"""The first opset of an attribute, which is 0 where it is not given."""
+
 
 class Writing:
     """An ONNX graph under construction, and what each value of ours is called in it.
@@ -82,6 +85,9 @@ class Writing:
         found.pop("non_negative", None)  # a check that ONNX has not
         if node.op in ("Cast", "CastLike") and "to" in found:
             found["to"] = number_of(found["to"])
+        for name, since in _SINCE.get(node.op, {}).items():
+            if name in found and self.opset < since and found.pop(name) != 0:
+                raise UnsupportedError(f"attribute {name} needs opset {since}")
         known = ATTRIBUTES.get(node.op)
         if known is None or not set(found) <= set(known):
             raise UnsupportedError(f"ONNX has no {node.op} with attributes {sorted(found)}")

@@ -12,6 +12,7 @@ from support.layers import random_ragged, random_state, random_weights
 from support.onnx_written import assert_same, run, written
 
 from onernn import Activation, Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
+from onernn.adapters.onnx.write import SINCE
 from onernn.core.graph import Node, Value
 from onernn.reorders.gates import GateLayout
 
@@ -65,6 +66,7 @@ ROW_WISE = [
     [node("Sigmoid", "x")],
     [node("Elu", "x", alpha=0.5)],
     [node("Cast", "x", to="int64")],
+    [node("CastLike", "x", "one")],
     [node("Softmax", "x")],
     [node("LogSoftmax", "x", axis=1)],
     [node("ArgMax", "x", axis=1)],
@@ -119,9 +121,7 @@ CONSTANTS = {
 @pytest.mark.parametrize("opset", [13, 18, 22])
 @pytest.mark.parametrize("nodes", ROW_WISE, ids=lambda nodes: nodes[-1].op)
 def test_row_wise_operators_run_over_padded_batches(nodes: list[Node], opset: int) -> None:
-    if nodes[-1].op == "LayerNormalization" and opset < 17:
-        pytest.skip("LayerNormalization came with opset 17")
-    check(nodes, ["y"], CONSTANTS, opset=opset)
+    check(nodes, ["y"], CONSTANTS, opset=max(opset, SINCE.get(nodes[-1].op, 13)))
 
 
 POOLS = ["sum", "average", "sqrt", "max", "first", "last"]
@@ -336,6 +336,18 @@ def test_operators_that_came_later_name_the_opset_they_need() -> None:
     check([node("Gelu", "x")], ["y"], opset=20)
     with pytest.raises(UnsupportedError, match="opset 12: 13 to 22 are written"):
         written(built, opset=12)
+
+
+@pytest.mark.parametrize("attributes, opset", [({"allowzero": 0}, 13), ({"allowzero": 1}, 14)])
+def test_attributes_that_came_later_are_written_where_they_mean_something(
+    attributes, opset
+) -> None:
+    check(
+        [node("Reshape", "d", "flat", **attributes)], ["y"], {"flat": np.array([-1])}, opset=opset
+    )
+    built = graph([node("Reshape", "d", "flat", allowzero=1)], ["y"], {"flat": np.array([-1])})
+    with pytest.raises(UnsupportedError, match="attribute allowzero needs opset 14"):
+        written(built, opset=13)
 
 
 def test_an_unknown_operator_is_refused_with_its_reason() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import onernn
@@ -85,6 +86,27 @@ def test_the_segmenter_keeps_its_tags(repo: Path, tmp_path: Path) -> None:
     model = onernn.load(example / "model")
     graph = converted(model, tmp_path / "m.onnx", tmp_path / "some.npz")
     check_ours(graph, model, tmp_path / "some.npz")
+
+
+def test_the_language_model_keeps_its_perplexity(repo: Path, tmp_path: Path) -> None:
+    example = repo / "examples" / "mxnet_language_model"
+    with np.load(example / "heldout.npz") as saved:
+        ids = saved["ids"][:401].astype(np.int64)
+    model = onernn.load(example)
+    onernn.convert(model, tmp_path / "lm.onnx")
+    words, *states = (value.name for value in model.inputs)
+    feed = {words: ids[:-1, None].astype(np.float32)}
+    feed |= {name: np.zeros((2, 1, 128), np.float32) for name in states}
+    session = onnxruntime.InferenceSession(tmp_path / "lm.onnx")
+    found = [next(iter(Session(model).run(feed).values())), session.run(None, feed)[0]]
+    perplexities = []
+    for scores in found:
+        shifted = scores.reshape(len(ids) - 1, -1).astype(np.float64)
+        shifted -= shifted.max(1, keepdims=True)
+        chosen = shifted[np.arange(len(ids) - 1), ids[1:]]
+        perplexities.append(np.exp(np.mean(np.log(np.exp(shifted).sum(1)) - chosen)))
+    assert perplexities[0] < 500  # of 2500 words: it has learned
+    np.testing.assert_allclose(perplexities[1], perplexities[0], rtol=1e-5)
 
 
 @pytest.fixture
@@ -185,6 +207,23 @@ def test_other_targets_and_recordings_that_do_not_fit_are_named(
         onernn.convert(model, tmp_path / "m.txt")
     with pytest.raises(ModelFormatError, match="in__x is missing"):
         onernn.convert(model, tmp_path / "m.onnx", check={})
+
+
+def test_a_recording_that_onnx_runtime_does_not_run_is_told(tmp_path: Path) -> None:
+    """Its Gather refuses an index beyond the table, as ours does."""
+    value = onernn.core.graph.Value
+    gather = onernn.core.graph.Node("Gather", ("t", "i"), ("y",))
+    table = {"t": np.eye(3, dtype=np.float32)}
+    graph = onernn.Graph("g", (value("i", "int64", (None,)),), (value("y"),), (gather,), table)
+    good = {"in__i": np.array([0]), "out__y": table["t"][:1]}
+    assert onernn.convert(graph, tmp_path / "m.onnx", check=good)
+    from onernn.verification.converting import _run
+
+    with pytest.raises(UnsupportedError, match="ONNX Runtime does not run it"):
+        _run(pytest.importorskip("onnxruntime"), tmp_path / "m.onnx", {"i": np.array([7])}, {})
+    (tmp_path / "m.onnx").write_bytes(b"nothing")
+    with pytest.raises(UnsupportedError, match="ONNX Runtime does not load it"):
+        _run(pytest.importorskip("onnxruntime"), tmp_path / "m.onnx", {}, {})
 
 
 def test_progress_is_told(folder: Path, tmp_path: Path) -> None:

@@ -9,42 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.onnx_models import check, model, ours, read, theirs
+from support.onnx_steps import WEIGHTS, X, gru_step, kinds, value
 
 from onernn import Session, ShapeError, UnsupportedError
-
-RNG = np.random.default_rng(2)
-X = RNG.uniform(-1, 1, (6, 3, 4)).astype(np.float32)  # (T, N, I)
-WEIGHTS = {
-    "W": RNG.uniform(-0.5, 0.5, (4, 9)).astype(np.float32),
-    "U": RNG.uniform(-0.5, 0.5, (3, 9)).astype(np.float32),
-    "h0": np.zeros((3, 3), np.float32),
-    "one": np.array(1, np.float32),
-}
-
-
-def value(name: str, dtype: int = TensorProto.FLOAT, shape: Any = None) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, dtype, shape)
-
-
-def gru_step(x: str, h: str, out: str) -> list[onnx.NodeProto]:
-    """A GRU cell without biases, as an exporter writes one that it finds inside a loop."""
-    return [
-        helper.make_node("MatMul", [x, "W"], ["xw"]),
-        helper.make_node("MatMul", [h, "U"], ["hu"]),
-        helper.make_node("Split", ["xw"], ["xz", "xr", "xn"], axis=1),
-        helper.make_node("Split", ["hu"], ["hz", "hr", "hn"], axis=1),
-        helper.make_node("Add", ["xz", "hz"], ["az"]),
-        helper.make_node("Sigmoid", ["az"], ["z"]),
-        helper.make_node("Add", ["xr", "hr"], ["ar"]),
-        helper.make_node("Sigmoid", ["ar"], ["r"]),
-        helper.make_node("Mul", ["r", "hn"], ["rhn"]),
-        helper.make_node("Add", ["xn", "rhn"], ["an"]),
-        helper.make_node("Tanh", ["an"], ["n"]),
-        helper.make_node("Sub", ["one", "z"], ["rest"]),
-        helper.make_node("Mul", ["rest", "n"], ["new"]),
-        helper.make_node("Mul", ["z", h], ["kept"]),
-        helper.make_node("Add", ["new", "kept"], [out]),
-    ]
 
 
 def scan(**attributes: Any) -> onnx.ModelProto:
@@ -71,6 +38,11 @@ def scan(**attributes: Any) -> onnx.ModelProto:
 )
 def test_a_cell_inside_a_scan_runs_as_in_onnx_runtime(attributes: dict) -> None:
     check(scan(**attributes), {"X": X})
+
+
+def test_a_cell_inside_a_scan_becomes_a_layer() -> None:
+    assert "Rnn" in kinds(scan()) and "Scan" not in kinds(scan())
+    assert "Scan" in kinds(scan(scan_output_axes=[1]))
 
 
 def test_a_scan_along_another_axis_goes_through_that() -> None:
@@ -238,3 +210,15 @@ def test_what_onnx_runtime_computes_is_no_constant_of_this_file() -> None:
     """The oracle moves with its input: a check that compares nothing would not notice."""
     (first, _), (second, _) = theirs(scan(), {"X": X}), theirs(scan(), {"X": X * 2})
     assert np.abs(first - second).max() > 0.01
+
+
+def test_attributes_of_a_call_reach_bodies_inside_the_function() -> None:
+    branch = helper.make_graph([leaky("alpha")], "b", [], [value("b")])
+    fork = helper.make_node("If", ["c"], ["out"], then_branch=branch, else_branch=branch)
+    slope = function("Slope", [fork], ["a", "c"], ["out"], ["alpha"])
+    call = helper.make_node("Slope", ["X", "c"], ["y"], domain="own", alpha=0.5)
+    feed = {"X": X, "c": np.array(True)}
+    opsets = [helper.make_opsetid("own", 1)]
+    proto = model([call], feed, ["y"], opsets=opsets, functions=[slope])
+    (got,) = ours(proto, feed)
+    np.testing.assert_array_equal(got, np.where(X < 0, np.float32(0.5) * X, X))

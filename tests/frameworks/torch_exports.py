@@ -1,0 +1,113 @@
+"""Recurrent models as PyTorch's two exporters write them.
+
+``python -m tests.frameworks.torch_exports`` records them anew under tests/data/onnx; it needs torch,
+onnx and onnxscript.
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from torch import nn
+
+torch.manual_seed(1)
+X, H, C = torch.randn(4, 2, 6), torch.randn(2, 5), torch.randn(2, 5)
+
+
+class Scripted(nn.Module):
+    """A loop over a cell, which the exporter keeps a loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(6, 5)
+
+    def forward(self, x, h, c):  # type: ignore[no-untyped-def]
+        state, out = (h, c), []
+        for t in range(x.size(0)):
+            state = self.cell(x[t], state)
+            out.append(state[0])
+        return torch.stack(out), state[0], state[1]
+
+
+class Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 6)
+        self.rnn = nn.LSTM(6, 5, num_layers=2, bidirectional=True, batch_first=True)
+        self.linear = nn.Linear(10, 4)
+
+    def forward(self, ids: Any) -> Any:
+        y, (h, _) = self.rnn(self.embedding(ids))
+        return torch.log_softmax(self.linear(y), -1), h
+
+
+class Packed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(6, 5, bidirectional=True)
+
+    def forward(self, x: Any, lengths: Any) -> Any:
+        y, h = self.rnn(nn.utils.rnn.pack_padded_sequence(x, lengths))
+        return nn.utils.rnn.pad_packed_sequence(y)[0], h
+
+
+IDS = torch.randint(0, 20, (3, 7))
+EXPORTS: dict[str, tuple[Any, tuple[Any, ...], bool]] = {
+    "torch_scripted_lstm": (lambda: torch.jit.script(Scripted()), (X, H, C), False),
+    "torch_tagger": (lambda: Tagger().eval(), (IDS,), False),
+    "torch_tagger_dynamo": (lambda: Tagger().eval(), (IDS,), True),
+    "torch_packed_gru": (lambda: Packed().eval(), (X, torch.tensor([4, 2])), False),
+    "torch_relu_rnn": (lambda: nn.RNN(6, 5, 2, nonlinearity="relu").eval(), (X,), False),
+    "torch_gru_dynamo": (lambda: nn.GRU(6, 5, bidirectional=True).eval(), (X,), True),
+}
+
+
+def export(name: str, folder: Path) -> None:
+    """Writes ``model.onnx`` and the recording ``io.npz`` into a folder."""
+    make, inputs, dynamo = EXPORTS[name]
+    torch.manual_seed(0)
+    module = make()
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [f"in{k}" for k in range(len(inputs))]
+    options = {} if dynamo else {"opset_version": 17, "dynamic_axes": {"in0": [0, 1]}}
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        outputs = module(*inputs)
+        torch.onnx.export(
+            module, inputs, folder / "model.onnx", input_names=names, dynamo=dynamo, **options
+        )
+    _strip(folder / "model.onnx")
+    flat: list[Any] = []
+    for each in outputs:
+        flat += each if isinstance(each, tuple) else [each]
+    arrays = {f"in__{n}": value.numpy() for n, value in zip(names, inputs, strict=True)}
+    arrays |= {f"out__{k}": value.numpy() for k, value in enumerate(flat)}
+    np.savez(folder / "io.npz", **arrays)
+
+
+def _strip(file: Path) -> None:
+    """Without the paths of the machine that exported it."""
+    model = onnx.load(file, load_external_data=False)
+    graphs = [model.graph]
+    for graph in graphs:
+        del graph.metadata_props[:]
+        for each in (*graph.node, *graph.value_info, *graph.input, *graph.output):
+            del each.metadata_props[:]
+            each.doc_string = ""
+        inside = (attribute for node in graph.node for attribute in node.attribute)
+        graphs += [attribute.g for attribute in inside if attribute.HasField("g")]
+    del model.metadata_props[:]
+    onnx.save(model, file)
+
+
+if __name__ == "__main__":
+    data = Path(__file__).parents[1] / "data" / "onnx"
+    for recorded in EXPORTS:
+        shutil.rmtree(data / recorded, ignore_errors=True)
+        export(recorded, data / recorded)
