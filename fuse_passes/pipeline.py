@@ -11,6 +11,7 @@ from onernn.fuse_passes.bidirectional import PairDirections
 from onernn.fuse_passes.common_values import ShareValues
 from onernn.fuse_passes.embedding_rnn import FuseEmbeddingRnn
 from onernn.fuse_passes.identities import DropIdentities
+from onernn.fuse_passes.linear_input import FuseLinearInput
 from onernn.fuse_passes.linear_rnn import FuseLinearRnn
 from onernn.fuse_passes.moved_views import MoveViews
 from onernn.fuse_passes.restacked_steps import RestackSteps
@@ -51,9 +52,10 @@ PASSES: tuple[Pass, ...] = (
 def passes_for(dtype: str) -> tuple[Pass, ...]:
     """What a session runs: also what only serves running, where it costs no accuracy.
 
-    A projected table would be narrowed, and u8 has no layer without input weights.
+    A projected table would be narrowed, u8 has no layer without input weights, and wants its
+    input where a projection has put it.
     """
-    return (*PASSES, FuseEmbeddingRnn()) if dtype == "f32" else PASSES
+    return (*PASSES, FuseLinearInput(), FuseEmbeddingRnn()) if dtype == "f32" else PASSES
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,7 @@ def test_the_limit_is_the_size_of_the_new_table() -> None:
 
 
 def test_sessions_use_it_in_float32_only() -> None:
-    assert [each.name for each in passes_for("f32")] == [*(p.name for p in PASSES), "embedding_rnn"]
+    more = [each.name for each in passes_for("f32")[len(PASSES) :]]
+    assert passes_for("f32")[: len(PASSES)] == PASSES and more[-1] == "embedding_rnn"
     for dtype in ("bf16", "f16", "u8"):
         assert passes_for(dtype) == PASSES
