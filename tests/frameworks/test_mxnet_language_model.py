@@ -1,0 +1,49 @@
+"""The language model example beside MXNet: the same perplexity from the same files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+
+def test_mxnet_and_ours_compute_the_recorded_perplexity(repo: Path) -> None:
+    folder = repo / "examples" / "mxnet_language_model"
+    sys.path.insert(0, str(folder))
+    try:
+        from perplexity import LanguageModel, perplexity
+        from train import Stateful, loaded
+    finally:
+        sys.path.remove(str(folder))
+    told = json.loads((folder / "training.json").read_text())
+    with np.load(folder / "heldout.npz") as saved:
+        ids = saved["ids"]
+    theirs, their_speed = perplexity(Stateful(loaded(folder)), ids)
+    ours, our_speed = perplexity(LanguageModel(), ids)
+    print(f"words a second: MXNet {their_speed:.0f}, ours {our_speed:.0f}")
+    assert abs(theirs - told["perplexity"]) < 1e-4
+    assert abs(ours - theirs) < 1e-4
+
+
+def test_what_the_training_script_saves_is_read(repo: Path, tmp_path: Path) -> None:
+    """A short training, in a process of its own: its perplexity is ours, whatever it is."""
+    script = repo / "examples" / "mxnet_language_model" / "train.py"
+    short = ["--epochs", "0.2", "--limit", "12000", "--words", "200", "--output", str(tmp_path)]
+    done = subprocess.run([sys.executable, str(script), *short], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "training.json").read_text())
+    probe = (
+        "import sys, pathlib, numpy\n"
+        f"sys.path.insert(0, {str(script.parent)!r})\n"
+        "from perplexity import LanguageModel, perplexity\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        "ids = numpy.load(folder / 'heldout.npz')['ids']\n"
+        "print(perplexity(LanguageModel(folder), ids)[0], 'mxnet' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    ours, imported = done.stdout.split()
+    assert imported == "False"
+    assert abs(float(ours) - told["perplexity"]) < 1e-4
