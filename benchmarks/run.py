@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,8 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import onernn
 from benchmarks.measuring import OURS, UNMEASURED, Effort, Entry, measure, ratios
-from benchmarks.processes import ROOT, interpreter
+from benchmarks.processes import interpreter
 from benchmarks.report import markdown
 from benchmarks.roof import Products, peak, roof
 from benchmarks.tasks import DTYPES, Task, named
@@ -121,7 +123,8 @@ def machine() -> dict[str, Any]:
     with open("/proc/cpuinfo") as lines:
         models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     command = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    source = Path(onernn.__file__).parent
+    commit = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit.stdout.strip(),
@@ -171,6 +174,8 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     given = options()
+    # As an interrupt, so that processes and arrays go.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         results = run(given)
         table = markdown(results)
@@ -178,6 +183,9 @@ def main() -> int:
     except (ValueError, OSError, OnernnError, re.error) as error:
         print(f"benchmarks.run: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"benchmarks.run: interrupted; {given.out} has the rows before", file=sys.stderr)
+        return 130
     print(table)
     told = [c for row in results["rows"] for c in row["contenders"] if c["name"] == OURS]
     return int(OURS in results["left out"] or any(set(c) & set(UNMEASURED[1:]) for c in told))

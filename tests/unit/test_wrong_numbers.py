@@ -44,12 +44,16 @@ class Problem:
         layer = open_backend("onednn", threads=1).prepare(self.spec, self.weights, dtype=dtype)
         check_layer(layer, self.spec, self.weights, self.x, self.state, rtol=0, atol=tolerance)
 
+    def raw(self, *arguments: Any, **more: Any) -> Any:
+        """What the library makes of it."""
+        return run_raw(self.spec, self.weights[0], self.x, self.state, *arguments, **more)
+
     def check_that_the_library_is_wrong(
         self, tolerance: float, *arguments: Any, **more: Any
     ) -> None:
         """Wrong by far, not by rounding: at least three times the tolerance. Else: skipped."""
         try:
-            y, final = run_raw(self.spec, self.weights[0], self.x, self.state, *arguments, **more)
+            y, final = self.raw(*arguments, **more)
         except UnsupportedError as error:
             pytest.skip(f"{here()}: {error}")
         outputs, ends = run_oracle(self.spec, self.weights, sentences_of(self.x), self.state)
@@ -72,8 +76,7 @@ def test_the_raw_call_is_right_where_the_library_is() -> None:
     """What the others see go wrong does not lie in how they call."""
     for cell, more in U8_CELLS:
         problem = Problem(RnnSpec(cell, INPUT, HIDDEN, **more))
-        args = (problem.spec, problem.weights[0], problem.x, problem.state)
-        y, _ = run_raw(*args, PRECISIONS["f32"])
+        y, _ = problem.raw(PRECISIONS["f32"])
         outputs, _ = run_oracle(
             problem.spec, problem.weights, sentences_of(problem.x), problem.state
         )
@@ -170,28 +173,59 @@ def test_a_primitive_may_run_in_another_thread_than_its_creators() -> None:
     other.join()
     assert failures == []
 
-    code = """
-    from threading import Thread
-    import test_wrong_numbers as here
-
+    raw = """
     def elsewhere(execute):
         other = Thread(target=execute)
         other.start()
         other.join()
 
-    p = here.Problem(here.RnnSpec(here.Cell.LSTM, here.INPUT, here.HIDDEN))
-    precision = here.PRECISIONS["f32"]
-    arguments = p.spec, p.weights[0], p.x, p.state, precision
-    here.run_raw(*arguments, own_scratchpad=OWN, executed=elsewhere)
+    problem = here.Problem(here.RnnSpec(here.Cell.LSTM, here.INPUT, here.HIDDEN))
+    problem.raw(here.PRECISIONS["f32"], own_scratchpad=OWN, executed=elsewhere)
     """
-    folders = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
-    ended = []
-    for own in (True, False):
-        command = [sys.executable, "-c", dedent(code).replace("OWN", str(own))]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        ended.append(done.returncode)
-    assert ended[0] == 0, done.stderr
-    if ended[1] == 0:
+    assert ended(raw.replace("OWN", "True")) == 0
+    crashed = ended(raw.replace("OWN", "False"))
+    if crashed == 0:
         pytest.skip(f"{here()} is right here by itself")
-    assert ended[1] < 0  # killed by a signal
+    assert crashed < 0  # killed by a signal
+
+
+def test_a_kernel_runs_with_the_threads_that_it_was_made_for() -> None:
+    """With others one of 3.2's writes where it may not. Ours sets the number around both."""
+    problem = Problem(RnnSpec(Cell.LBR_GRU, 512, 512), time=8)
+    layer = open_backend("onednn", threads=2).prepare(problem.spec, problem.weights, dtype="bf16")
+    with load_library().threads(1):
+        check_layer(
+            layer, problem.spec, problem.weights, problem.x, problem.state, rtol=2e-2, atol=1e-2
+        )
+    raw = """
+    def alone(execute):
+        with library.threads(COUNT):
+            execute()
+
+    problem = here.Problem(here.RnnSpec(here.Cell.LBR_GRU, 512, 512), time=8)
+    with library.threads(2):
+        y, _ = problem.raw(here.PRECISIONS["bf16"], executed=alone)
+        again, _ = problem.raw(here.PRECISIONS["bf16"])
+    assert abs(y - again).max() < 0.01
+    """
+    if not any(isa in load_library().effective_isa for isa in ("bf16", "fp16", "amx")):
+        pytest.skip("this CPU has no bf16")
+    assert ended(raw.replace("COUNT", "2")) == 0
+    if ended(raw.replace("COUNT", "1")) == 0:
+        pytest.skip(f"{here()} is right here by itself")
+
+
+def ended(code: str) -> int:
+    """How a process ends that may crash: its exit status, or minus the signal that killed it."""
+    start = """
+    from threading import Thread
+    import test_wrong_numbers as here
+    library = here.load_library()
+    """
+    tests = os.path.dirname(os.path.dirname(__file__))
+    folders = [os.path.dirname(__file__), tests, os.environ.get("PYTHONPATH", "")]
+    return subprocess.run(
+        [sys.executable, "-c", dedent(start) + dedent(code)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
+        capture_output=True,
+    ).returncode

@@ -1,0 +1,22 @@
+"""The page for those who know oneDNN's guide says what the code says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from onernn.backend.onednn.arguments import ARGUMENTS
+
+
+def test_its_table_of_arguments_is_that_of_the_code(repo: Path) -> None:
+    page = (repo / "design" / "guide-arguments.md").read_text()
+    table = page.split("## Execution arguments")[1].split("##")[0]
+    rows = re.findall(r"^\| ([A-Z_]+) \| `(.*?)` \|(?: `(.*?)`)? \|$", table, re.MULTILINE)
+    assert rows == [(name, place.value, place.gradient) for name, place in ARGUMENTS.items()]
+
+
+def test_the_files_and_tests_that_it_names_are_there(repo: Path) -> None:
+    page = (repo / "design" / "guide-arguments.md").read_text()
+    paths = re.findall(r"`([\w/]+\.py)`|\]\((\S+\.md)\)", page)
+    found = [repo / path if path else repo / "design" / link for path, link in paths]
+    assert len(found) >= 4 and all(file.is_file() for file in found)
