@@ -86,6 +86,11 @@ class FloatFamily:
             widened(library, end[:running], kind) for end, kind in zip(ends, kinds, strict=False)
         ]
 
+    def primitive(self, packing: Packing) -> Direction | None:
+        """The primitive that runs such a batch; None where a chain does, or for f16."""
+        found = self._executor(packing)
+        return found if isinstance(found, Direction) and self._dtype != "f16" else None
+
     def _executor(self, packing: Packing) -> Executor:
         chained = prefers_chain(self._spec, self._dtype, self._library.effective_isa, packing)
         if self._primitive is not None and not chained:

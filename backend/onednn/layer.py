@@ -15,6 +15,7 @@ from onernn.backend.onednn.families import Family, U8Options, new_family
 from onernn.backend.onednn.library import Library, load_library
 from onernn.backend.onednn.numbers import PRECISIONS, narrowed, stored, widened
 from onernn.backend.onednn.pool import run_all
+from onernn.backend.onednn.steps import FixedBatches
 from onernn.backend.onednn.training import onednn_training
 from onernn.backend.reference import ReferenceLayer
 from onernn.backend.schedule import LARGE, Share, shares, taken
@@ -57,8 +58,9 @@ class OneDnnBackend:
     """Prepares layers on libdnnl, which is loaded with the first backend."""
 
     def __init__(self, threads: int | None = None, cache_capacity: int | None = None) -> None:
-        library = load_library()
-        self.library = replace(library, cache_capacity=cache_capacity or library.cache_capacity)
+        self.library = load_library()
+        if cache_capacity:
+            self.library = replace(self.library, cache_capacity=cache_capacity)
         self.threads = threads or self.library.max_threads or 1
 
     def prepare(
@@ -125,6 +127,7 @@ class OneDnnLayer:
         # Inside a kernel, OpenMP pays where each core can keep its part of large weights.
         large = spec.hidden_size >= LARGE
         self._threads = threads // self._together if large else 1
+        self._fixed = None if spec.directions > 1 or self._drops_nan else FixedBatches(library)
         self._stacks: dict[int, list[list[Family]]] = {}
         self._lock = Lock()
         stack = self._stack(self._threads)
@@ -168,6 +171,11 @@ class OneDnnLayer:
         layout: Layout = "tnc",
     ) -> tuple[Ragged | Array, State]:
         """See `PreparedLayer.run`."""
+        if self._fixed and attention is None and layout == "tnc":
+            with self._library.threads(self._threads):
+                done = self._fixed.run(x, state)
+            if done is not None:
+                return done
         given, float32 = (x, state, attention, layout), np.dtype(np.float32)
         x, initial, attention = checked_input(self.spec, x, state, attention, float32, layout)
         words = data_of(x)
@@ -192,6 +200,8 @@ class OneDnnLayer:
                 state[:, :, job.sentences] = end
 
         run_all([partial(run_job, job) for job in jobs])
+        if self._fixed and len(jobs) == 1 and not isinstance(x, Ragged) and scale is None:
+            self._fixed.expect(x.shape, stack, jobs[0].packing)
         y = out.reshape(*words.shape[:-1], self.spec.output_size)
         if isinstance(x, Ragged):
             return x.with_data(y), final
@@ -292,4 +302,5 @@ class OneDnnLayer:
         stacks = list(self._stacks.values())
         counts = [family.cache_info() for stack in stacks for row in stack for family in row]
         hits, misses = np.sum(counts, axis=0)
-        return {"hits": int(hits), "misses": int(misses)}
+        fixed = self._fixed.hits() if self._fixed else 0
+        return {"hits": int(hits) + fixed, "misses": int(misses)}

@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -69,31 +68,41 @@ class Library:
         """The threads of a kernel that this OS thread makes now; 0: only the library knows."""
         return int(self.lib.omp_get_max_threads()) if self.max_threads else 0
 
-    @contextmanager
-    def threads(self, count: int | None = None) -> Iterator[None]:
+    def threads(self, count: int | None = None) -> Threads:
         """Calls of this OS thread, and of no other one, use ``count`` threads inside.
 
         Creation and execution both belong inside, under the same count: a kernel made for two
         threads and run with one can corrupt the heap (measured: 3.2, bf16 LBR-GRU, packed weights).
         """
-        count = self.max_threads if count is None else count
+        return Threads(self, self.max_threads if count is None else count)
+
+
+class Threads:
+    """A context under a number of OpenMP threads; a class, for a generator costs 2 us more."""
+
+    __slots__ = ("_before", "_count", "_library")
+
+    def __init__(self, library: Library, count: int) -> None:
+        self._library, self._count, self._before = library, count, count
+
+    def __enter__(self) -> None:
+        library, count = self._library, self._count
         if count != 1 and threading.get_ident() == _forked:
             raise LibraryError(
                 "oneDNN was loaded before this process was forked, and its threads do not survive"
                 " that; use threads=1, load the first model after the fork, or start the process"
                 " with 'spawn'"
             )
-        if not self.max_threads:
-            if count > 1:
-                raise LibraryError(f"{self.path}: not an OpenMP build, takes no thread count")
-            yield
-            return
-        before = self.lib.omp_get_max_threads()
-        self.lib.omp_set_num_threads(count)
-        try:
-            yield
-        finally:
-            self.lib.omp_set_num_threads(before)
+        if library.max_threads:
+            self._before = library.lib.omp_get_max_threads()
+            if self._before != count:
+                library.lib.omp_set_num_threads(count)
+        elif count > 1:
+            raise LibraryError(f"{library.path}: not an OpenMP build, takes no thread count")
+
+    def __exit__(self, *error: object) -> None:
+        if self._before != self._count:
+            self._library.lib.omp_set_num_threads(self._before)
 
 
 _lock = threading.Lock()

@@ -216,7 +216,7 @@ def test_a_kernel_runs_with_the_threads_that_it_was_made_for() -> None:
 
 
 def ended(code: str) -> int:
-    """How a process ends that may crash: its exit status, or minus the signal that killed it."""
+    """How a process ends that may crash or hang: its exit status, or minus the signal."""
     start = """
     from threading import Thread
     import test_wrong_numbers as here
@@ -224,8 +224,14 @@ def ended(code: str) -> int:
     """
     tests = os.path.dirname(os.path.dirname(__file__))
     folders = [os.path.dirname(__file__), tests, os.environ.get("PYTHONPATH", "")]
-    return subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-c", dedent(start) + dedent(code)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
-        capture_output=True,
-    ).returncode
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        return process.wait(timeout=60)
+    except subprocess.TimeoutExpired:  # a corrupted heap may spin forever, too
+        process.kill()
+        return process.wait()
