@@ -36,8 +36,9 @@ class Workspace:
     def __init__(self, library: Library) -> None:
         self.library = library
         self.stream = new_stream(library)
-        self.scratchpad = aligned(0)
-        self.bound: dict[Shape, Bound] = {}
+        self.reserved = aligned(0)
+        self.scratchpad = 0  # its address: asking an array for it costs as much as a call
+        self.bound: dict[tuple[int, ...], Bound] = {}
         self.hits = 0
 
     def bind(self, primitive: Primitive, fixed: Mapping[str, Memory], moving: list[str]) -> Bound:
@@ -54,13 +55,14 @@ class Workspace:
     def reserve(self, primitive: Primitive) -> None:
         """Makes the scratchpad large enough for a primitive."""
         needed = primitive.layouts["scratchpad"].nbytes
-        if needed > len(self.scratchpad):
-            self.scratchpad = aligned(needed)
+        if needed > len(self.reserved):
+            self.reserved = aligned(needed)
+            self.scratchpad = self.reserved.ctypes.data
 
     def execute(self, bound: Bound, addresses: list[int]) -> None:
         """Runs a primitive with its moving arguments at ``addresses``."""
         lib, cast = self.library.lib, self.library.ffi.cast
-        addresses.append(self.scratchpad.ctypes.data)
+        addresses.append(self.scratchpad)
         for handle, where in zip(bound.moving, addresses, strict=True):
             lib.dnnl_memory_set_data_handle(handle, cast("void *", where))
         status = lib.dnnl_primitive_execute(
@@ -146,19 +148,20 @@ class Direction:
         there = [np.empty_like(s) for s in initial]
         x_row, y_row = x.strides[0], y.strides[0]
         x_at, y_at = x.ctypes.data, y.ctypes.data
+        states = [s.ctypes.data for s in (*here, *there)]
+        swapped = states[len(here) :] + states[: len(here)]
         for k, (row, time, batch) in enumerate(order):
-            shape = Shape.packed(time, batch, x_row // x.itemsize, y_row // y.itemsize)
-            bound = workspace.bound.get(shape)
+            known = (time, batch, x_row // x.itemsize, y_row // y.itemsize)
+            bound = workspace.bound.get(known)
             if bound is None:
-                bound = self._bind(workspace, shape)
+                bound = self._bind(workspace, known)
             else:
                 workspace.hits += 1
-            addresses = [x_at + row * x_row, y_at + row * y_row]
-            addresses += [s.ctypes.data for s in (*here, *there)]
+            addresses = [x_at + row * x_row, y_at + row * y_row, *states]
             if attention is not None:
                 addresses.append(attention.ctypes.data + row * attention.itemsize)
             workspace.execute(bound, addresses)
-            here, there = there, here
+            here, there, states, swapped = there, here, swapped, states
             # Forwards the shortest sentences end here; backwards their initial states are still
             # in place for the longer rest, and all end with the last piece.
             left = order[k + 1].batch if k + 1 < len(order) else 0
@@ -168,8 +171,8 @@ class Direction:
                 elif left > batch:
                     state[batch:left] = begin[batch:left]
 
-    def _bind(self, workspace: Workspace, shape: Shape) -> Bound:
-        primitive = self.primitives.get(shape)
+    def _bind(self, workspace: Workspace, known: tuple[int, int, int, int]) -> Bound:
+        primitive = self.primitives.get(Shape.packed(*known))
         fixed = {
             name: self.primitives.weights(name, layout)
             for name, layout in primitive.layouts.items()
@@ -178,7 +181,7 @@ class Direction:
         if len(workspace.bound) >= self._library.cache_capacity:
             workspace.bound.clear()
         bound = workspace.bind(primitive, fixed, self._moving)
-        workspace.bound[shape] = bound
+        workspace.bound[known] = bound
         return bound
 
     def cache_info(self) -> tuple[int, int]:

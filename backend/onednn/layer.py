@@ -212,7 +212,8 @@ class OneDnnLayer:
         dense = "read in place" if self.dtype == "f32" else f"converted to {self.dtype}"
         reads = (
             f"contiguous float32 (T, N, I) is {dense}; ntc, strided and padded views, float64 and"
-            " shares of a batch are copied first, ragged batches are gathered"
+            " shares of a batch are copied first, as are small batches of a shape that came before;"
+            " ragged batches are gathered"
         )
         return explained(self.spec, self.dtype, self.kernel, self.why, reads)
 

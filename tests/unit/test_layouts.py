@@ -9,6 +9,7 @@ from support.layers import random_ragged, random_state, random_weights, words
 from onernn import Cell, RnnSpec, RnnWeights, ShapeError
 from onernn.backend import open_backend
 from onernn.backend.onednn.direction import Bound, Workspace
+from onernn.backend.onednn.steps import LARGEST
 
 both = pytest.mark.parametrize("backend", ["onednn", "reference"])
 LSTM = RnnSpec(Cell.LSTM, 3, 4, layers=2, direction="bidirectional_concat")
@@ -78,12 +79,12 @@ def test_the_layer_says_what_runs_it_and_what_is_copied(dtype: str) -> None:
     assert line.startswith(f"LSTM bidirectional_concat, {layer.dtype}, {layer.kernel}")
     assert "\n" not in line
     dense = "read in place" if dtype == "f32" else f"converted to {dtype}"
-    for part in (dense, "ntc", "strided", "copied", "gathered"):
+    for part in (dense, "ntc", "strided", "copied", "gathered", "small"):
         assert part in line or layer.why
 
 
 def test_what_is_read_in_place_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The address that the primitive gets is that of the caller's array."""
+    """The address that the primitive gets is that of the caller's array, unless it is small."""
     spec = RnnSpec(Cell.LSTM, 3, 4)
     layer = open_backend("onednn", threads=1).prepare(spec, random_weights(spec, 0))
     read: list[int] = []
@@ -94,7 +95,8 @@ def test_what_is_read_in_place_is(monkeypatch: pytest.MonkeyPatch) -> None:
         execute(self, bound, addresses)
 
     monkeypatch.setattr(Workspace, "execute", reading)
-    x = np.zeros((5, 2, 6), np.float32)
+    x = np.zeros((500, 20, 6), np.float32)
+    assert 500 * 20 * (3 + 4) > LARGEST
     for given, in_place in ((x[..., :3].copy(), True), (x[..., :3], False), (x[..., ::2], False)):
         read.clear()
         layer.run(given)
