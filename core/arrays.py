@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 def frozen(array: Array) -> Array:
@@ -29,3 +33,12 @@ def _writable(array: Any) -> bool:
             return True
         array = array.base
     return False
+
+
+def same_bytes(one: Array, other: Array) -> bool:
+    """Whether two arrays hold the same bytes, by memcmp; False where one is not contiguous."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not (one.flags.c_contiguous and other.flags.c_contiguous):
+        return False
+    return not _memcmp(one.ctypes.data, other.ctypes.data, one.nbytes)

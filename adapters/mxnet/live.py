@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,15 +12,13 @@ from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
 from onernn.adapters.mxnet.recurrent import stack_of
 from onernn.backend import PreparedLayer, Tape, open_backend
-from onernn.core.arrays import Array
+from onernn.core.arrays import Array, same_bytes
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED
 from onernn.core.ragged import Ragged, data_of
 from onernn.reorders import mxnet
 
 SLOTS = ("data", "parameters", "state", "state_cell", "sequence_length")
-_memcmp = ctypes.CDLL(None).memcmp
-_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 @dataclass(frozen=True)
@@ -32,6 +29,10 @@ class Options:
     dtype: str = "f32"
     backend: str = "onednn"
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.semantics not in ("documented", "mxnet-cpu"):
+            raise ValueError(f"semantics: documented or mxnet-cpu, got {self.semantics!r}")
 
 
 class Arguments(NamedTuple):
@@ -102,7 +103,7 @@ class LiveRnn:
     def layer(self, parameters: Array) -> PreparedLayer:
         """The layer of these parameters, a vector; the same one while the numbers stay."""
         ready = self._ready
-        if ready is not None and _same(ready[0], parameters):
+        if ready is not None and same_bytes(ready[0], parameters):
             return ready[1]
         kept = parameters.copy()
         mxnet.split(kept, self.stack)  # raises what is wrong with its length
@@ -183,11 +184,3 @@ def _symbol(attributes: Mapping[str, str], arguments: Sequence[str]) -> Symbol:
     inputs = tuple(Entry(at) for at in range(len(variables)))
     rnn = SymbolNode("RNN", "rnn", attributes, inputs)
     return Symbol((*variables, rnn), (Entry(len(variables)),), {"mxnet_version": ["int", 10901]})
-
-
-def _same(one: Array, other: Array) -> bool:
-    """Whether two contiguous arrays hold the same bytes."""
-    if one.shape != other.shape or one.dtype != other.dtype or not other.flags.c_contiguous:
-        return False
-    pointers: list[Any] = [array.ctypes.data for array in (one, other)]
-    return not _memcmp(*pointers, one.nbytes)

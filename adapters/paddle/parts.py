@@ -1,0 +1,314 @@
+"""Which operators of a Paddle program ours can run as one, and the program that is left.
+
+Works on serialized programs, without Paddle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from onernn.adapters.paddle import framework
+from onernn.adapters.paddle.dataflow import Flow
+from onernn.adapters.paddle.lower import lower
+from onernn.adapters.paddle.ops import RULES
+from onernn.adapters.paddle.read import Operator, Program, Variable, parse_program
+from onernn.core.arrays import Array
+from onernn.core.errors import Refusal, UnsupportedError
+from onernn.core.graph import UNSUPPORTED, Graph
+from onernn.fuse_passes import fuse
+
+RECURRENT = frozenset(
+    "gru lstm rnn fusion_gru fusion_lstm multi_gru fused_embedding_fc_lstm attention_lstm".split()
+)
+"""Operators of which is told why they stay with Paddle."""
+
+_OUTSIDE = ("feed", "fetch")
+_INT, _STRINGS = 0, 5
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Operators that become one, and the variables that go in and out of it.
+
+    ``sources`` make constants of parameters: they run here, too, but stay in the program.
+    ``depths``: how many LoD levels each of ``data`` has as far as the program tells.
+    """
+
+    operators: tuple[Operator, ...]
+    sources: tuple[Operator, ...]
+    data: tuple[str, ...]
+    parameters: tuple[str, ...]
+    outputs: tuple[str, ...]
+    depths: tuple[int, ...]
+    program: Program
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        types = "+".join(dict.fromkeys(op.type for op in self.operators))
+        return f"{', '.join(self.outputs) or 'nothing'} ({types})"
+
+    def graph(self, depths: Sequence[int], parameters: Mapping[str, Array]) -> Graph:
+        """These operators alone, lowered, for inputs of so many LoD levels."""
+        variables = dict(self.program.variables)
+        for name, depth in zip(self.data, depths, strict=True):
+            variables[name] = replace(variables[name], lod_depth=depth)
+        alone = replace(self.program, variables=variables, parameters=parameters)
+        graph = _lowered(alone, self.data, (*self.sources, *self.operators), self.outputs)
+        # A program's middle is not always of the sizes that it declares; kernels check what comes.
+        return replace(graph, inputs=tuple(replace(v, shape=None) for v in graph.inputs))
+
+
+class LiveProgram:
+    """A serialized program with its parameters, and which parts of it ours can run.
+
+    ``parameters`` gives arrays by name, among the variables. ``wanted``: variables that must stay,
+    beside those that the program fetches; where there are neither, what operators give of which
+    nothing is read. Raises `ModelFormatError` for bytes that are no program, `UnsupportedError`
+    where a parameter that is read has no array.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        parameters: Callable[[Sequence[Variable]], Mapping[str, Array]],
+        wanted: Collection[str] = (),
+        file: Path = Path("program"),
+    ) -> None:
+        program = parse_program(data, file, parameters)
+        self._desc = framework.parse("ProgramDesc", data, file)
+        self._flow = flow = Flow(self._desc)
+        # What the program itself assigns is no constant.
+        constants = {k: v for k, v in program.parameters.items() if not flow.writers[k]}
+        self._program = replace(program, parameters=constants)
+        self._inner = tuple(op for op in program.operators if op.type not in _OUTSIDE)
+        persistent = {n for n, v in program.variables.items() if v.persistable}
+        read = {name for op in self._inner for name in flow.uses[op.position].reads}
+        if missing := sorted((read & persistent) - {*constants, *flow.writers}):
+            raise UnsupportedError(
+                f"{file}: the parameters {missing} hold no numbers; run the startup program, or give"
+                " the scope in which the model was loaded"
+            )
+        if unknown := sorted({*wanted} - {*program.variables}):
+            raise UnsupportedError(f"{file}: fetch_list: it has no variables {unknown}")
+        fetches = [op for op in program.operators if op.type == "fetch"]
+        fetched = {name for op in fetches for name in flow.uses[op.position].reads}
+        self._wanted = fetched | set(wanted) | (persistent & {*flow.writers})
+        self._told = bool(fetched or wanted)
+        self._foreign = {op.position for op in self._inner if op.type not in RULES}
+
+    def arrays(self, names: Iterable[str]) -> list[Array]:
+        """The parameters of these names."""
+        return [self._program.parameters[name] for name in names]
+
+    def parts(self) -> tuple[list[Part], list[Refusal]]:
+        """What can become ours, and why other recurrent operators cannot."""
+        depths, reasons = self._understood()
+        made = [name for name in self._made() if name in depths]
+        kept = self._wanted if self._told else self._wanted | (self._flow.leaves() & {*made})
+        needed = kept.union(*(self._flow.uses[at].reads for at in self._foreign))
+        whole = fuse(self._lowered([name for name in made if name in needed])).model
+
+        candidates = [
+            self._flow.closed({op.position for op in node.origin})
+            for node in whole.nodes
+            if node.op == "Rnn"
+        ]
+        seen = self._foreign.union(*candidates)
+        candidates += [
+            {op.position}
+            for op in self._inner
+            if op.type in RECURRENT and op.position not in seen  # what it gives, the graph lost
+        ]
+        parts: list[Part] = []
+        refusals = list(self._refusals(reasons))
+        taken: set[int] = set()
+        for positions in candidates:
+            part = self._part(positions, kept, depths)
+            if obstacle := self._obstacle(part, positions, taken, reasons):
+                refusals.append(Refusal(obstacle, part.label))
+            else:
+                taken |= positions
+                parts.append(part)
+        return parts, refusals
+
+    def rewritten(self, parts: Mapping[int, Part], backward: int) -> bytes:
+        """The program in which Python callables stand for parts, by the numbers they are known by.
+
+        ``backward``: the number of what is called for gradients.
+        """
+        desc = framework.message("ProgramDesc")()
+        desc.CopyFrom(self._desc)
+        block = desc.blocks[0]
+        at_last = {part.operators[-1].position: number for number, part in parts.items()}
+        gone = {op.position for part in parts.values() for op in part.operators}
+        operators = [
+            _py_func(parts[at_last[at]], at_last[at], backward) if at in at_last else op
+            for at, op in enumerate(self._desc.blocks[0].ops)
+            if at in at_last or at not in gone
+        ]
+        # Nobody may fetch what is not computed any more: a scope may hold its value of an old run.
+        dead = {name for at in gone for name in self._flow.uses[at].makes}
+        dead -= {name for part in parts.values() for name in part.outputs}
+        variables = [v for v in self._desc.blocks[0].vars if v.name not in dead]
+        del block.ops[:], block.vars[:]
+        block.ops.extend(operators)
+        block.vars.extend(variables)
+        return bytes(desc.SerializeToString())
+
+    def _understood(self) -> tuple[dict[str, int], dict[str, str]]:
+        """(LoD levels of what is understood, why the rest of the variables is not).
+
+        Operators that are not become foreign: what they make is taken as the program declares it.
+        """
+        reasons: dict[str, str] = {}
+        while True:
+            graph = self._lowered(self._made())
+            lacking = {
+                name: str(node.attributes["reason"])
+                for node in graph.nodes
+                if node.op == UNSUPPORTED
+                for name in node.outputs
+            }
+            lost = [
+                op.position
+                for op in self._inner
+                if op.position not in self._foreign
+                and self._flow.uses[op.position].makes <= {*lacking}
+            ]
+            # Others may be lost only because of what they read.
+            first = {at for at in lost if not self._flow.uses[at].reads & {*lacking}}
+            for at in first:
+                reasons |= {name: lacking[name] for name in self._flow.uses[at].makes}
+            if not first:
+                values = {v.name: v.lod_depth for v in (*graph.inputs, *graph.outputs)}
+                return {k: v for k, v in values.items() if k not in lacking}, lacking | reasons
+            self._foreign |= first
+
+    def _refusals(self, reasons: Mapping[str, str]) -> Iterable[Refusal]:
+        variables = self._program.variables
+        for op in self._inner:
+            if op.type in RECURRENT and op.position in self._foreign:
+                use = self._flow.uses[op.position]
+                assigned = sorted(n for n in use.reads & {*self._flow.writers} if n in variables)
+                trained = [name for name in assigned if variables[name].persistable]
+                told = [reasons[name] for name in sorted(use.makes) if name in reasons]
+                if trained:
+                    told = [
+                        f"the program assigns its parameter {trained[0]!r}, as in training; take a"
+                        " clone(for_test=True) from before"
+                    ]
+                yield Refusal(told[0] if told else "it is not understood", op.type)
+        for block in self._desc.blocks[1:]:
+            for op in block.ops:
+                if op.type in RECURRENT:
+                    reason = "it stands in an inner block, only the main block is rewritten"
+                    yield Refusal(reason, op.type)
+
+    def _made(self) -> list[str]:
+        """The variables with one value that understood operators make."""
+        variables = self._program.variables
+        return [
+            name
+            for op in self._inner
+            if op.position not in self._foreign
+            for name in sorted(self._flow.uses[op.position].makes)
+            if name in variables
+            and self._flow.writers[name] == 1
+            and not variables[name].persistable
+        ]
+
+    def _lowered(self, wanted: Sequence[str]) -> Graph:
+        """What is understood of the program; what nothing in it makes is fed."""
+        operators = [op for op in self._inner if op.position not in self._foreign]
+        made: set[str] = set()
+        fed: dict[str, None] = {}
+        for op in operators:
+            fed.update(dict.fromkeys(n for n in _names(op.inputs.values()) if n not in made))
+            made.update(_names(op.outputs.values()))
+        program = self._program
+        feeds = [n for n in fed if n not in program.parameters and n in program.variables]
+        return _lowered(program, feeds, operators, wanted)
+
+    def _part(self, positions: set[int], kept: set[str], depths: Mapping[str, int]) -> Part:
+        inside = [op for op in self._inner if op.position in positions]
+        made = dict.fromkeys(name for op in inside for name in _names(op.outputs.values()))
+        fixed = self._sources({name for op in inside for name in _names(op.inputs.values())})
+        sources = [op for op in fixed if op.position not in positions]
+        given = dict.fromkeys(made)
+        given.update(
+            dict.fromkeys(name for op in sources for name in self._flow.uses[op.position].makes)
+        )
+        read = [
+            name
+            for op in (*sources, *inside)
+            for name in _names(op.inputs.values())
+            if name not in given
+        ]
+        held = self._program.parameters
+        data = tuple(dict.fromkeys(name for name in read if name not in held))
+        outside = [use.reads for at, use in enumerate(self._flow.uses) if at not in positions]
+        return Part(
+            tuple(inside),
+            tuple(sources),
+            data,
+            tuple(dict.fromkeys(name for name in read if name in held)),
+            tuple(name for name in made if name in kept.union(*outside)),
+            tuple(depths.get(name, 0) for name in data),
+            replace(self._program, parameters={}),
+        )
+
+    def _sources(self, names: set[str]) -> list[Operator]:
+        """The operators that make these variables, or some of them, of nothing but parameters."""
+        fixed, able = {*self._program.parameters}, []
+        for op in self._inner:
+            use = self._flow.uses[op.position]
+            single = all(self._flow.writers[name] == 1 for name in use.makes)
+            if op.position not in self._foreign and single and use.reads <= fixed:
+                fixed |= use.makes
+                able.append(op)
+        found: list[Operator] = []
+        wanted = set(names)
+        for op in reversed(able):
+            if self._flow.uses[op.position].makes & wanted:
+                wanted |= self._flow.uses[op.position].reads
+                found.insert(0, op)
+        return found
+
+    def _obstacle(
+        self, part: Part, positions: set[int], taken: set[int], reasons: Mapping[str, str]
+    ) -> str:
+        """Why these operators cannot become one, "" where they can."""
+        if positions & taken:
+            return "it shares operators with a part that is ours already"
+        if not part.outputs:
+            return "nothing of it is read"
+        for name in part.outputs:
+            if name in reasons:
+                return f"variable {name!r} is read, {reasons[name]}"
+        return self._flow.obstacle(positions, part.data, part.outputs)
+
+
+def _lowered(
+    program: Program, feeds: Iterable[str], operators: Iterable[Operator], fetches: Iterable[str]
+) -> Graph:
+    around = [Operator(-1, "feed", {}, {"Out": (n,)}, {"col": k}) for k, n in enumerate(feeds)]
+    behind = [Operator(-1, "fetch", {"X": (n,)}, {}, {"col": k}) for k, n in enumerate(fetches)]
+    return lower(replace(program, operators=(*around, *operators, *behind)))
+
+
+def _py_func(part: Part, forward: int, backward: int) -> Any:
+    made = framework.message("OpDesc")(type="py_func")
+    made.inputs.add(parameter="X", arguments=(*part.data, *part.parameters))
+    made.outputs.add(parameter="Out", arguments=part.outputs)
+    made.attrs.add(name="forward_callable_id", type=_INT, i=forward)
+    made.attrs.add(name="backward_callable_id", type=_INT, i=backward)
+    made.attrs.add(name="backward_skip_vars", type=_STRINGS)
+    return made
+
+
+def _names(slots: Iterable[Iterable[str]]) -> Iterable[str]:
+    return (name for names in slots for name in names if name)

@@ -1,0 +1,327 @@
+"""Layers of paddle.nn whose kernel is ours: numbers, gradients, training, and what stays with Paddle."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+
+from onernn import ShapeError, UnsupportedError
+from onernn.adapters.paddle import optimize
+from onernn.core.arrays import Array
+
+MODES = ("GRU", "LSTM", "SimpleRNN")
+T, N, I, O = 6, 4, 5, 3  # noqa: E741
+LENGTHS = [4, 6, 1, 3]
+
+
+@pytest.fixture(autouse=True)
+def dynamic() -> Iterator[None]:
+    """Other files of this process build static graphs."""
+    static = not paddle.in_dynamic_mode()
+    paddle.disable_static()
+    paddle.seed(0)
+    yield
+    if static:
+        paddle.enable_static()
+
+
+def layer(mode: str, layers: int = 1, directions: int = 1, **more: Any) -> Any:
+    way = "bidirect" if directions == 2 else "forward"
+    return getattr(paddle.nn, mode)(I, O, num_layers=layers, direction=way, **more)
+
+
+def twins(mode: str, *sizes: int, **more: Any) -> tuple[Any, Any]:
+    """Paddle's layer, and ours of the same numbers."""
+    theirs = layer(mode, *sizes, **more)
+    return theirs, optimize(copy.deepcopy(theirs))
+
+
+def values(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng([seed, *shape]).uniform(-1, 1, shape).astype(np.float32)
+
+
+def whole(made: Any, x: Any, states: list[Any], lengths: Any = None) -> list[Any]:
+    """Output and final states of a call."""
+    y, final = made(x, tuple(states) if len(states) > 1 else states[0], lengths)
+    return [y, *(final if isinstance(final, tuple) else [final])]
+
+
+def by_sentence(made: Any, x: Any, states: list[Any], time_major: bool) -> list[Any]:
+    """The same from calls for one sentence each, of its own length.
+
+    Paddle's gradients of bidirectional layers with lengths and initial states are wrong: their
+    backward direction takes what it started from for zero.
+    """
+    calls = []
+    for n, length in enumerate(LENGTHS):
+        own = x[:length, n : n + 1] if time_major else x[n : n + 1, :length]
+        y, *final = whole(made, own, [s[:, n : n + 1] for s in states])
+        behind = [0, T - length, 0, 0, 0, 0] if time_major else [0, 0, 0, T - length, 0, 0]
+        calls.append([paddle.nn.functional.pad(y, behind), *final])
+    y, *finals = map(list, zip(*calls, strict=True))
+    return [paddle.concat(y, 1 if time_major else 0), *(paddle.concat(f, 1) for f in finals)]
+
+
+def close(got: Any, expected: Any) -> None:
+    one, other = (np.asarray(each) for each in (got, expected))
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 + 1e-5 * np.abs(other).max(initial=0))
+
+
+@pytest.mark.parametrize("lengths", [False, True], ids=["whole", "lengths"])
+@pytest.mark.parametrize("time_major", [False, True], ids=["batch-first", "time-major"])
+@pytest.mark.parametrize("mode, layers, directions", list(itertools.product(MODES, (1, 2), (1, 2))))
+def test_numbers_and_gradients_are_those_of_paddle(
+    mode: str, layers: int, directions: int, time_major: bool, lengths: bool
+) -> None:
+    theirs, ours = twins(mode, layers, directions, time_major=time_major)
+    shape = (layers * directions, N, O)
+    given = [values(*((T, N, I) if time_major else (N, T, I)))]
+    given += [values(*shape, seed=k) for k in range(1 + (mode == "LSTM"))]
+    results: list[list[Array]] = []
+    for made in (theirs, ours):
+        x, *states = (paddle.to_tensor(each, stop_gradient=False) for each in given)
+        if lengths and made is theirs:
+            outputs = by_sentence(made, x, states, time_major)
+        else:
+            sizes = paddle.to_tensor(LENGTHS, "int32") if lengths else None
+            outputs = whole(made, x, states, sizes)
+        heads = [paddle.to_tensor(values(*each.shape, seed=9)) for each in outputs]
+        paddle.add_n([(o * h).sum() for o, h in zip(outputs, heads, strict=True)]).backward()
+        graded = [x, *states, *made.parameters(include_sublayers=False)]
+        results.append([*(o.numpy() for o in outputs), *(each.grad.numpy() for each in graded)])
+    assert len(results[0]) == len(results[1])
+    for got, expected in zip(*results[::-1], strict=True):
+        close(got, expected)
+
+
+def test_layers_of_any_depth_become_ours_in_place() -> None:
+    class Own(paddle.nn.GRU):
+        def forward(self, x: Any) -> Any:
+            return super().forward(x)[0] * 2
+
+    class Net(paddle.nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = paddle.nn.LayerList([paddle.nn.Sequential(Own(I, O)), layer("LSTM")])
+
+        def forward(self, x: Any) -> Any:
+            return self.blocks[0](x), self.blocks[1](x)[0]
+
+    net = Net()
+    x, kept = paddle.to_tensor(values(N, T, I)), list(net.parameters())
+    expected, names = [each.numpy() for each in net(x)], list(net.state_dict())
+    assert optimize(net) is net
+    assert isinstance(net.blocks[0][0], Own) and isinstance(net.blocks[1], paddle.nn.LSTM)
+    assert all(one is other for one, other in zip(net.parameters(), kept, strict=True))
+    assert list(net.state_dict()) == names
+    for got, want in zip(net(x), expected, strict=True):
+        close(got, want)
+    ours = type(net.blocks[1])
+    optimize(net, dtype="bf16")
+    assert type(net.blocks[1]).__mro__[1] is paddle.nn.LSTM  # not on top of ours
+    narrow = net(x)[1].numpy()
+    assert 0 < np.abs(narrow - expected[1]).max() < 2e-2
+    assert type(optimize(net).blocks[1]) is ours
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_training_goes_the_way_it_went(mode: str) -> None:
+    """Adam, ten steps; its steps are of one size whatever the gradient, so that rounding shows."""
+    losses: list[list[float]] = []
+    for made in twins(mode, 2, 2):
+        optimizer = paddle.optimizer.Adam(0.05, parameters=made.parameters())
+        x, target = paddle.to_tensor(values(N, T, I)), paddle.to_tensor(values(N, T, 2 * O, seed=1))
+        losses.append([])
+        for _ in range(10):
+            loss = ((made(x)[0] - target) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.clear_grad()
+            losses[-1].append(float(loss))
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+    assert losses[0][-1] < 0.9 * losses[0][0]
+
+
+def test_every_parameter_may_change_afterwards() -> None:
+    theirs, ours = twins("GRU", 2, 2)
+    x = paddle.to_tensor(values(N, T, I))
+    pairs = zip(*(each.parameters(include_sublayers=False) for each in (theirs, ours)), strict=True)
+    with paddle.no_grad():
+        for one, other in pairs:
+            before = ours(x)[0].numpy()
+            for each in (one, other):
+                each.set_value(each.numpy() + 0.3)
+            close(ours(x)[0], theirs(x)[0])
+            assert np.abs(ours(x)[0].numpy() - before).max() > 1e-4
+        ours.set_state_dict(layer("GRU", 2, 2).state_dict())
+        theirs.set_state_dict(ours.state_dict())
+        close(ours(x)[0], theirs(x)[0])
+
+
+def test_gradients_go_where_they_are_asked_for() -> None:
+    """Paddle's own kernel wants them all: it fails where a parameter is frozen."""
+    theirs, ours = twins("LSTM")
+    ours.weight_hh_l0.stop_gradient = True
+    x = paddle.to_tensor(values(N, T, I))
+    for made in (theirs, ours):
+        made(x)[1][1].sum().backward()  # of the last cell alone
+    assert x.grad is None and ours.weight_hh_l0.grad is None
+    close(ours.weight_ih_l0.grad, theirs.weight_ih_l0.grad)
+    with paddle.no_grad():
+        assert ours(x)[0].stop_gradient
+    for each in ours.parameters():
+        each.stop_gradient = True
+    assert ours(x)[0].stop_gradient
+
+
+def test_going_backward_twice_or_deeper_is_an_error_and_no_crash() -> None:
+    ours = optimize(layer("GRU"))
+    x = paddle.to_tensor(values(N, T, I), stop_gradient=False)
+    y, h = ours(x)
+    y.sum().backward(retain_graph=True)
+    for again in (y, h):
+        with pytest.raises(Exception, match="no gradients a second time"):
+            again.sum().backward()
+    with pytest.raises(Exception, match="no gradients of gradients"):
+        paddle.grad([ours(x)[0].sum()], [x], create_graph=True)
+    x.clear_grad()
+    ours(x)[0].sum().backward()  # and it goes on
+    assert np.abs(x.grad.numpy()).max() > 0
+
+
+def test_copies_are_on_their_own() -> None:
+    _, ours = twins("GRU")
+    x = paddle.to_tensor(values(N, T, I))
+    before, other = ours(x)[0].numpy(), copy.deepcopy(ours)
+    other.weight_hh_l0.set_value(other.weight_hh_l0.numpy() * 0.5)
+    assert np.abs(other(x)[0].numpy() - before).max() > 1e-4
+    close(ours(x)[0], before)
+
+
+@pytest.mark.parametrize(
+    "reason, more, options, dtype",
+    [
+        ("dropout between its layers", {"num_layers": 2, "dropout": 0.5}, {}, "float32"),
+        ("not in u8", {}, {"dtype": "u8"}, "float32"),
+        ("does not compute in float64", {}, {}, "float64"),
+    ],
+)
+def test_what_ours_does_not_train_stays_with_paddle_and_is_told_once(
+    reason: str,
+    more: dict[str, Any],
+    options: dict[str, Any],
+    dtype: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    paddle.set_default_dtype(dtype)
+    try:
+        theirs = paddle.nn.LSTM(I, O, **more)
+    finally:
+        paddle.set_default_dtype("float32")
+    ours = optimize(copy.deepcopy(theirs), **options)
+    x = paddle.to_tensor(values(N, T, I).astype(dtype))
+    results = []
+    for made in (theirs, ours):
+        paddle.seed(7)  # of the dropout
+        made(x)
+        results.append(made(x)[0])
+    results[1].sum().backward()
+    close(results[1], results[0])
+    assert caplog.text.count("stays with Paddle") == 1 and reason in caplog.text
+
+
+def test_dropout_is_nothing_in_evaluation(caplog: pytest.LogCaptureFixture) -> None:
+    theirs, ours = twins("LSTM", 2, dropout=0.5)
+    x = paddle.to_tensor(values(N, T, I))
+    for made in (theirs, ours):
+        made.eval()
+    close(ours(x)[0], theirs(x)[0])
+    assert "stays" not in caplog.text
+
+
+@pytest.mark.parametrize("left_out", ["bias_ih_attr", "bias_hh_attr"])
+def test_a_bias_that_is_left_out_is_zero(left_out: str) -> None:
+    """Paddle's own kernel crashes: its list of weights is too short."""
+    theirs, bare = layer("GRU", 2), layer("GRU", 2, **{left_out: False})
+    optimize(bare)
+    for one, other in zip(theirs, bare, strict=True):
+        for mine, its in zip(one.parameters(), other.parameters(), strict=True):
+            mine.set_value(its.numpy())
+    x = paddle.to_tensor(values(N, T, I))
+    for made in (theirs, bare):
+        made(x)[0].sum().backward()
+    close(bare(x)[0], theirs(x)[0])
+    close(bare[1].cell.weight_ih.grad, theirs[1].cell.weight_ih.grad)
+    with pytest.raises(UnsupportedError, match="not in u8"):  # and not a crash
+        optimize(bare, dtype="u8")(x)
+
+
+def test_layers_that_paddle_composes_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(UnsupportedError, match=r"Linear holds no SimpleRNN, LSTM or GRU"):
+        optimize(paddle.nn.Linear(2, 2))
+    composed = layer("GRU")
+    composed.could_use_cudnn = False
+    with pytest.raises(UnsupportedError, match="gru_.*: Paddle composes it of small operators"):
+        optimize(composed)
+    both = optimize(paddle.nn.LayerList([composed, layer("GRU")]))
+    assert "stays with Paddle: Paddle composes it" in caplog.text
+    assert type(both[0]) is paddle.nn.GRU is not type(both[1])
+    if paddle.__version__ >= "3":
+        with pytest.raises(UnsupportedError, match="a projection"):
+            optimize(layer("LSTM", proj_size=2))
+
+
+def test_tensors_of_any_strides_and_no_sentences() -> None:
+    theirs, ours = twins("GRU", time_major=True)
+    x = paddle.to_tensor(values(N, T, I)).transpose([1, 0, 2])
+    close(ours(x)[0], theirs(x)[0])
+    assert [each.shape for each in ours(paddle.zeros([T, 0, I]))] == [[T, 0, O], [1, 0, O]]
+    y, h = ours(paddle.zeros([0, N, I]))  # Paddle divides by this zero
+    assert y.shape == [0, N, O] and not h.numpy().any()
+
+
+def test_wrong_shapes_are_refused_by_name() -> None:
+    ours = optimize(layer("GRU"))
+    with pytest.raises(ShapeError, match=r"x: expected \(T, N, 5\)"):
+        ours(paddle.zeros([N, T, I + 1]))
+    with pytest.raises(ShapeError, match="initial_states: expected"):
+        ours(paddle.zeros([N, T, I]), paddle.zeros([1, N, O + 1]))
+    with pytest.raises(ShapeError, match="lengths: sentence 0 has 7"):
+        ours(paddle.zeros([1, T, I]), None, paddle.to_tensor([T + 1]))
+    with pytest.raises(ShapeError, match="inputs: expected 3 axes"):
+        ours(paddle.zeros([T, I]), paddle.zeros([1, T, O]))
+
+
+def test_two_threads_run_one_layer() -> None:
+    theirs, ours = twins("LSTM", 2, 2)
+    xs = [paddle.to_tensor(values(n, T, I)) for n in (1, 4, 2, 3) * 5]
+
+    def run(x: Any) -> Array:
+        with paddle.no_grad():
+            return np.asarray(ours(x)[0])
+
+    expected = [theirs(x)[0].numpy() for x in xs]
+    with ThreadPoolExecutor(2) as pool:
+        for got, want in zip(pool.map(run, xs), expected, strict=True):
+            close(got, want)
+
+
+@pytest.mark.skipif(paddle.__version__ >= "3", reason="jit.save of nn.GRU needs PIR from 3.0 on")
+def test_what_is_saved_are_operators_of_paddle(tmp_path: Path) -> None:
+    ours = optimize(layer("GRU"))
+    ours.eval()
+    x = paddle.to_tensor(values(N, T, I))
+    expected = ours(x)[0]
+    spec = [paddle.static.InputSpec([None, T, I], "float32")]
+    paddle.jit.save(ours, str(tmp_path / "model"), input_spec=spec)
+    loaded = paddle.jit.load(str(tmp_path / "model"))
+    close(loaded(x)[0], expected)
+    assert "rnn" in [op.type for op in loaded.program().global_block().ops]

@@ -1,0 +1,382 @@
+"""Parts of Paddle's programs that become ours: which, why not, and with what numbers; no Paddle."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.paddle_programs import Op, execute, op, serialized, types, variables
+
+from onernn import (
+    MissingDependencyError,
+    ModelFormatError,
+    Ragged,
+    ShapeError,
+    UnsupportedError,
+    load,
+)
+from onernn.adapters.paddle import framework
+from onernn.adapters.paddle.live import LivePart, Options
+from onernn.adapters.paddle.parts import RECURRENT, LiveProgram, Part
+from onernn.adapters.paddle.read import find, read_program
+from onernn.core.arrays import Array
+from onernn.verification.comparing import TOLERANCES, compare
+from onernn.verification.recording import read_arrays, read_inputs, read_outputs
+
+REFERENCE = Options(backend="reference")
+I, O = 3, 2  # noqa: E741
+SIZES = {"wx": (I, 3 * O), "b": (3 * O,), "wh": (O, 3 * O), "bh": (1, 3 * O), "h": (1, O)}
+
+
+def parameters(*more: str) -> dict[str, Array]:
+    """wx, b, wh, bh, and those of a second GRU, wx2, ..., on which the first one's output goes."""
+    rng = np.random.default_rng(5)
+    named = {**SIZES, **{f"{k}2": (O, 3 * O) if k == "wx" else v for k, v in SIZES.items()}}
+    return {
+        name: (rng.uniform(-1, 1, named[name]) / 2).astype(np.float32)
+        for name in (*"wx b wh bh".split(), *more)
+    }
+
+
+def gru(x: str = "x", y: str = "y", n: str = "", more: str = "", **attributes: bool) -> list[Op]:
+    """mul, elementwise_add, gru: from ``x`` to ``y``, with the parameters of suffix ``n``."""
+    inputs = {
+        "Input": f"a{y}",
+        "Weight": f"wh{n}",
+        "Bias": f"bh{n}",
+        **({"H0": more} if more else {}),
+    }
+    return [
+        op("mul", {"X": x, "Y": f"wx{n}"}, {"Out": f"m{y}"}, x_num_col_dims=1),
+        op("elementwise_add", {"X": f"m{y}", "Y": f"b{n}"}, {"Out": f"a{y}"}, axis=1),
+        op("gru", inputs, {"Hidden": y, "BatchGate": f"g{y}"}, **attributes),
+    ]
+
+
+def fetched(operators: Sequence[Op], *names: str, feeds: str = "x") -> list[Op]:
+    return [
+        *(op("feed", {"X": "feed"}, {"Out": name}, col=k) for k, name in enumerate(feeds.split())),
+        *operators,
+        *(op("fetch", {"X": name}, {"Out": "fetch"}, col=k) for k, name in enumerate(names)),
+    ]
+
+
+def found(
+    operators: Sequence[Op], held: Mapping[str, Array] | None = None, **more: object
+) -> tuple[LiveProgram, list[Part], list[str]]:
+    """(the program, its parts, reasons that others are none)."""
+    wanted = more.pop("wanted", ())
+    held = parameters() if held is None else held
+    data = serialized(operators, held, **more)  # type: ignore[arg-type]
+    live = LiveProgram(data, lambda _: held, wanted)  # type: ignore[arg-type]
+    parts, refusals = live.parts()
+    return live, parts, [str(refusal) for refusal in refusals]
+
+
+def rewritten(live: LiveProgram, parts: Sequence[Part]) -> bytes:
+    return live.rewritten(dict(enumerate(parts)), 99)
+
+
+def words(lengths: Sequence[int], seed: int = 0) -> Ragged:
+    data = np.random.default_rng(seed).uniform(-1, 1, (sum(lengths), I)).astype(np.float32)
+    return Ragged.from_lengths(data, lengths)
+
+
+# Recordings of Paddle 2.6.2: what stays with Paddle, and why.
+STAYS = {
+    "fc_gru_act_sigmoid_identity": "not sigmoid, identity",
+    "fc_gru_act_sigmoid_relu": "not sigmoid, relu",
+    "fc_gru_act_tanh_tanh": "not tanh, tanh",
+    "relu_candidate": "not sigmoid, relu",
+    "tanh_gate": "not tanh, tanh",
+}
+
+
+def check_recording(folder: Path) -> None:
+    files, held, model = find(folder), read_program(folder).parameters, load(folder)
+    live = LiveProgram(files.model.read_bytes(), lambda _: held, file=files.model)
+    parts, refusals = live.parts()
+    ours: dict[int, LivePart] = {}
+    reasons = [str(refusal) for refusal in refusals]
+    for number, part in enumerate(parts):
+        made = LivePart(part, Options())
+        try:
+            made.session(part.depths, live.arrays(part.parameters))
+            ours[number] = made
+        except UnsupportedError as error:
+            reasons.append(str(error))
+    program = live.rewritten({number: made.part for number, made in ours.items()}, 99)
+    left = RECURRENT & {*types(program)}
+    if folder.name in STAYS:
+        assert left and STAYS[folder.name] in "; ".join(reasons)
+    else:
+        assert not left and not reasons
+    assert types(program).count("py_func") == len(ours)
+    arrays = read_arrays(folder / "io.npz")
+    expected = read_outputs(arrays, model.outputs)
+    got = execute(program, held, read_inputs(arrays, model.inputs), ours)
+    for value, batch in zip(model.outputs, got, strict=True):
+        if value.name in expected:
+            verdict = compare(value.name, batch, expected[value.name], TOLERANCES["f32"])
+            assert verdict.passed, verdict.reason
+    assert expected
+
+
+def recordings(folder: Path) -> list[Path]:
+    """Those of ProgramDesc: PIR has no operator that calls Python."""
+    return sorted(f for f in folder.iterdir() if f.is_dir() and not [*f.glob("*.json")])
+
+
+def test_rewritten_programs_give_what_paddle_gave(data: Path) -> None:
+    for folder in recordings(data / "paddle"):
+        check_recording(folder)
+
+
+def test_rewritten_models_give_what_paddle_gave(shared_models: Path) -> None:
+    for folder in recordings(shared_models / "paddle"):
+        check_recording(folder)
+
+
+def test_a_projection_and_its_gru_become_one_operator() -> None:
+    live, (part,), reasons = found(fetched(gru(), "y"))
+    assert not reasons and part.label == "y (mul+elementwise_add+gru)"
+    assert (part.data, part.outputs, part.depths) == (("x",), ("y",), (1,))
+    assert part.parameters == ("wx", "b", "wh", "bh")
+    program = live.rewritten({7: part}, 8)
+    assert types(program) == ["py_func"]
+    desc = framework.parse("ProgramDesc", program, Path())
+    (made,) = (each for each in desc.blocks[0].ops if each.type == "py_func")
+    assert {a.name: a.i for a in made.attrs if a.type == 0} == {
+        "forward_callable_id": 7,
+        "backward_callable_id": 8,
+    }
+    assert [list(slot.arguments) for slot in made.inputs] == [["x", "wx", "b", "wh", "bh"]]
+
+
+def test_variables_that_nobody_computes_any_more_are_gone_and_the_others_stay() -> None:
+    operators = [*fetched(gru(), "y"), op("relu", {"X": "x"}, {"Out": "other"})]
+    live, parts, _ = found(operators)
+    before = variables(serialized(operators, parameters()))
+    assert before - variables(rewritten(live, parts)) == {"my", "ay", "gy"}
+    assert variables(rewritten(live, [])) == before
+
+
+def test_two_directions_and_two_layers_become_one_operator() -> None:
+    held = parameters("wx2", "b2", "wh2", "bh2")
+    stack = [*gru("x", "s"), *gru("s", "y", "2")]
+    _, (part,), _ = found(fetched(stack, "y"), held)
+    assert len(part.operators) == 6
+    both = [*gru("x", "s"), *gru("x", "t", is_reverse=True)]
+    both.append(op("concat", {"X": "s t"}, {"Out": "y"}, axis=1))
+    live, (part,), _ = found(fetched(both, "y"), parameters())
+    assert len(part.operators) == 7 and types(rewritten(live, [part])) == ["py_func"]
+
+
+def test_what_is_wanted_is_still_there() -> None:
+    held = parameters("wx2", "b2", "wh2", "bh2")
+    stack = [*gru("x", "s"), *gru("s", "y", "2")]
+    # By a fetch operator, by name, by an operator that nobody understands.
+    for more, wanted in (
+        (fetched(stack, "y", "s"), ()),
+        (fetched(stack, "y"), ("s",)),
+        (fetched([*stack, op("conv2d", {"Input": "s"}, {"Output": "z"})], "y", "z"), ()),
+    ):
+        live, parts, reasons = found(more, held, wanted=wanted)
+        assert not reasons
+        assert [part.outputs for part in parts] == [("s",), ("y",)]
+        assert {"s", "y"} <= variables(rewritten(live, parts))
+
+
+def test_without_fetches_what_nobody_reads_is_wanted() -> None:
+    held = parameters("wx2", "b2", "wh2", "bh2")
+    _, (part,), _ = found([*gru("x", "s"), *gru("s", "y", "2")], held)
+    assert part.outputs == ("y",)  # and not BatchGate, which ours does not give
+
+
+def test_behind_an_operator_that_nobody_understands_ours_go_on() -> None:
+    operators = fetched([op("conv2d", {"Input": "x"}, {"Output": "c"}), *gru("c")], "y")
+    live, (part,), reasons = found(operators, ragged=("c",))
+    assert part.data == ("c",) and part.depths == (1,) and not reasons
+    assert types(rewritten(live, [part])) == ["conv2d", "py_func"]
+
+
+def test_parts_stand_behind_what_they_read_and_before_what_reads_them() -> None:
+    held = parameters("wx2", "b2", "wh2", "bh2")
+    made = gru("x", "s")
+    tail = op("relu", {"X": "s"}, {"Out": "z"})
+    second = gru("z", "y", "2", more="z")
+    live, parts, _ = found(fetched([*made, tail, *second], "y"), held)
+    assert types(rewritten(live, parts)) == ["py_func", "relu", "py_func"]
+    ours = {k: LivePart(part, REFERENCE) for k, part in enumerate(parts)}
+    x = words([1, 1])
+    want = execute(rewritten(live, []), held, {"x": x}, {})
+    got = execute(rewritten(live, parts), held, {"x": x}, ours)
+    assert compare("y", got[0], want[0], TOLERANCES["f32"]).passed
+
+
+REFUSED = {
+    "variable 'y' is assigned more than once": [
+        *gru(),
+        op("relu", {"X": "y"}, {"Out": "y"}),
+    ],
+    "'gy' is read, output BatchGate: this output is not computed": [
+        *gru(),
+        op("relu", {"X": "gy"}, {"Out": "z"}),
+    ],
+    "its input carries no LoD": gru("dense"),
+    "Weight 'made' is computed at run time": [
+        op("relu", {"X": "x"}, {"Out": "made"}),
+        *gru()[:2],
+        op("gru", {"Input": "ay", "Weight": "made"}, {"Hidden": "y"}),
+    ],
+    "attribute activation='swish'": [
+        *gru()[:2],
+        op("gru", {"Input": "ay", "Weight": "wh"}, {"Hidden": "y"}, activation="swish"),
+    ],
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_cannot_become_ours_stays_with_the_reason(reason: str) -> None:
+    operators = fetched(REFUSED[reason], "y", "z", feeds="x dense")
+    live, parts, reasons = found([each for each in operators if each.inputs != {"X": "z"}])
+    assert not parts and len(reasons) == 1 and reason in reasons[0]
+    assert "gru" in types(rewritten(live, parts))
+
+
+def test_recurrent_operators_of_inner_blocks_stay() -> None:
+    loop = op("while", {"X": "x wh"}, {"Out": "z"}, sub_block=1)
+    inner = [op("gru", {"Input": "x", "Weight": "wh"}, {"Hidden": "z"})]
+    _, parts, reasons = found(fetched([*gru(), loop], "y", "z"), inner=inner)
+    assert [part.outputs for part in parts] == [("y",)]
+    assert reasons == ["gru: it stands in an inner block, only the main block is rewritten"]
+
+
+def test_what_an_inner_block_reads_is_still_there() -> None:
+    held = parameters("wx2", "b2", "wh2", "bh2")
+    stack = [*gru("x", "s"), *gru("s", "y", "2")]
+    loop = op("while", {}, {}, sub_block=1)
+    inner = [op("relu", {"X": "s"}, {"Out": "z"})]
+    _, parts, _ = found(fetched([*stack, loop], "y"), held, inner=inner)
+    assert [part.outputs for part in parts] == [("s",), ("y",)]
+
+
+def test_a_program_that_still_drops_out_stays() -> None:
+    drop = op("dropout", {"X": "s"}, {"Out": "d"}, dropout_implementation="upscale_in_train")
+    held = parameters("wx2", "b2", "wh2", "bh2")
+    live, (part,), _ = found(fetched([*gru("x", "s"), drop, *gru("d", "y", "2")], "y"), held)
+    with pytest.raises(UnsupportedError, match="dropout saved in training mode"):
+        LivePart(part, REFERENCE).session(part.depths, live.arrays(part.parameters))
+
+
+def test_a_parameter_without_numbers_is_told_by_name() -> None:
+    held = {k: v for k, v in parameters().items() if k != "wh"}
+    with pytest.raises(
+        UnsupportedError, match=r"\['wh'\] hold no numbers; run the startup program"
+    ):
+        found(fetched(gru(), "y"), held, persistable=("wh",))
+
+
+def test_what_the_program_assigns_is_no_constant() -> None:
+    step = op("scale", {"X": "wh"}, {"Out": "wh"}, scale=0.5)
+    _, parts, reasons = found(fetched([*gru(), step], "y"))
+    assert not parts and len(reasons) == 1
+    assert "assigns its parameter 'wh', as in training; take a clone(for_test=True)" in reasons[0]
+
+
+def test_operators_whose_order_cannot_be_changed_stay() -> None:
+    """A state that is kept from run to run: the second direction starts from the new one."""
+    keep = op("relu", {"X": "x"}, {"Out": "kept"})
+    first = gru("x", "s", more="kept")
+    second = gru("x", "t", more="kept", is_reverse=True)
+    joined = op("concat", {"X": "s t"}, {"Out": "y"}, axis=1)
+    between = fetched([*first, keep, *second, joined], "y")
+    _, parts, (reason,) = found(between, persistable=("kept",))
+    assert not parts
+    assert "'kept' is assigned before all of its operators have run" in reason
+    behind = fetched([*first, *second, joined, keep], "y")
+    _, (part,), _ = found(behind, persistable=("kept",))
+    assert part.data == ("x", "kept")
+    early = op("relu", {"X": "x"}, {"Out": "d"})
+    both = [*gru("x", "s"), early, *gru("x", "t", is_reverse=True)]
+    both.append(op("concat", {"X": "s t"}, {"Out": "y"}, axis=1))
+    _, (part,), _ = found(fetched(both, "y", "d"))  # nothing between them is in the way
+    assert len(part.operators) == 7
+
+
+def test_a_wanted_variable_that_there_is_not_is_told() -> None:
+    with pytest.raises(UnsupportedError, match=r"fetch_list: it has no variables \['nope'\]"):
+        found(gru(), wanted=("nope",))
+
+
+def test_bytes_that_are_no_program_are_refused() -> None:
+    with pytest.raises(ModelFormatError, match="program: not a Paddle"):
+        LiveProgram(b"nonsense", lambda _: {})
+
+
+def live_part() -> tuple[LivePart, list[Array]]:
+    held = parameters()
+    live, (part,), _ = found(fetched(gru(more="h0"), "y", feeds="x h0"), held)
+    return LivePart(part, REFERENCE), live.arrays(part.parameters)
+
+
+def test_weights_are_packed_once_and_again_when_a_number_changes() -> None:
+    ours, held = live_part()
+    first = ours.session((1, 0), held)
+    assert ours.session((1, 0), [array.copy() for array in held]) is first
+    x, h0 = words([2, 0, 1]), np.zeros((3, O), np.float32)
+    (before,) = ours.run([x, h0], held)
+    for at in range(len(held)):
+        changed = [array.copy() for array in held]
+        changed[at].flat[-1] += 1
+        (after,) = ours.run([x, h0], changed)
+        assert not np.array_equal(after.data, before.data)
+    changed = [array.copy() for array in held]
+    changed[0][:] = np.nan
+    with pytest.raises(UnsupportedError, match="expected finite numbers"):
+        ours.run([x, h0], changed)
+    assert np.array_equal(ours.run([x, h0], held)[0].data, before.data)
+
+
+def test_batches_may_have_other_lod_levels_than_declared() -> None:
+    ours, held = live_part()
+    x, h0 = words([2, 0, 1]), np.zeros((3, O), np.float32)
+    (flat,) = ours.run([x, h0], held)
+    (deep,) = ours.run([Ragged(x.data, x.offsets, (np.array([0, 1, 3]),)), h0], held)
+    assert deep.lod == [[0, 1, 3], *flat.lod] and np.array_equal(deep.data, flat.data)
+    with pytest.raises(UnsupportedError, match="its input carries no LoD"):
+        ours.run([x.data, h0], held)
+    with pytest.raises(ShapeError, match="state h"):
+        ours.run([x, h0[:2]], held)
+
+
+@pytest.mark.parametrize(
+    "options", [{"dtype": "f8"}, {"backend": "cuda"}, {"backend": "onednn", "threads": 0}]
+)
+def test_options_that_cannot_be_are_told_at_once(options: dict[str, Any]) -> None:
+    name, value = list(options.items())[-1]
+    with pytest.raises((UnsupportedError, ValueError), match=f"{name}.*{value}"):
+        Options(**options)
+
+
+def test_importing_the_adapter_imports_no_paddle() -> None:
+    probe = (
+        "import sys; import onernn.adapters.paddle as p; assert 'protobuf' not in sys.modules;"
+        " p.optimize; print('paddle' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
+
+
+@pytest.mark.skipif(find_spec("paddle") is not None, reason="paddle is installed")
+def test_without_paddle_the_plug_in_says_what_to_install() -> None:
+    from onernn.adapters.paddle import optimize
+
+    with pytest.raises(MissingDependencyError, match=r"pip install 'onernn\[paddle\]'"):
+        optimize(object())
