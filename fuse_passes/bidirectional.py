@@ -10,6 +10,7 @@ import numpy as np
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
 from onernn.core.weights import RnnWeights
+from onernn.fuse_passes.ordering import ordered
 from onernn.fuse_passes.raggedness import is_ragged
 
 
@@ -23,7 +24,8 @@ class Pair:
 class PairDirections:
     """``Concat(Rnn(x), Rnn reversed(x))`` -> one bidirectional_concat rnn.
 
-    Each direction still runs on its own, over one packed copy of x.
+    Each direction still runs on its own, over one packed copy of x. Final states that somebody
+    reads are split from those of the pair.
     """
 
     name = "bidirectional"
@@ -44,6 +46,8 @@ class PairDirections:
             return Refusal("the directions read different inputs", where)
         if replace(specs[1], direction="left2right") != specs[0] or specs[0].layers > 1:
             return Refusal("the directions compute different cells", where)
+        if specs[0].cell.has_attention:
+            return Refusal("each direction has an attention of its own", where)
         if any(_lacks(a, b) for a, b in zip(*map(_weights, (forward, backward)), strict=True)):
             return Refusal("only one direction has input weights", where)
         channels = 1 if is_ragged(graph, forward.inputs[0]) else 2
@@ -52,11 +56,13 @@ class PairDirections:
         for rnn in (forward, backward):
             if not graph.used_only_by(rnn.outputs[0], node):
                 return Refusal(f"{rnn.outputs[0]!r} has another user", where)
-            if any(graph.users(name) or graph.is_output(name) for name in rnn.outputs[1:]):
-                return Refusal("a final state of one direction is used", where)
+            if any(_is_read(graph, name) for name in rnn.outputs[3:]):
+                return Refusal("the cell of every word of one direction is used", where)
         states = [[name != "" for name in rnn.inputs[1:]] for rnn in (forward, backward)]
         if states[0] != states[1]:
             return Refusal("only one direction has an initial state", where)
+        if _reads(graph, forward, backward) or _reads(graph, backward, forward):
+            return Refusal("one direction starts from what the other one gives", where)
         return Pair(forward, backward, node)
 
     def rewrite(self, graph: Graph, match: Pair) -> Graph:
@@ -65,18 +71,52 @@ class PairDirections:
         joined: list[Node] = []
         states: list[str] = []
         for k, pair in enumerate(zip(forward.inputs[1:], backward.inputs[1:], strict=True)):
-            states.append(f"{name}/state{k}" if pair[0] else "")
+            states.append(f"{name}/start{k}" if pair[0] else "")
             if pair[0]:
                 joined.append(Node("Concat", pair, (states[-1],), {"axis": 1}))
         spec = replace(forward.attributes["spec"], direction="bidirectional_concat")
+        finals: list[str] = []
+        parted: list[Node] = []
+        for k, pair in enumerate(_finals(forward, backward)):
+            finals.append(f"{name}/final{k}" if any(_is_read(graph, end) for end in pair) else "")
+            if finals[-1]:
+                parted.append(Node("Split", (finals[-1],), pair, {"axis": 1}))
         new = Node(
             "Rnn",
             (forward.inputs[0], *states),
-            (name, *("" for _ in forward.outputs[1:])),
+            (name, *finals),
             {"spec": spec, "weights": _stacked(forward, backward)},
             (*forward.origin, *backward.origin, *concat.origin),
         )
-        return graph.splice((forward, backward, concat), (*joined, new))
+        gone = {id(node) for node in (forward, backward, concat)}
+        kept = [node for node in graph.nodes if id(node) not in gone]
+        # Who reads a final state may stand before the concat.
+        return replace(graph, nodes=ordered([*kept, *joined, new, *parted])).pruned()
+
+
+def _finals(forward: Node, backward: Node) -> list[tuple[str, str]]:
+    """The names of h and c behind the last step, by state; "" where a direction has none."""
+    ends = [(*rnn.outputs[1:3], "", "")[:2] for rnn in (forward, backward)]
+    count = max(len(rnn.outputs[1:3]) for rnn in (forward, backward))
+    return list(zip(*ends, strict=True))[:count]
+
+
+def _is_read(graph: Graph, name: str) -> bool:
+    return bool(name) and (bool(graph.users(name)) or graph.is_output(name))
+
+
+def _reads(graph: Graph, node: Node, other: Node) -> bool:
+    """Whether a state of ``node`` is made, over however many nodes, from what ``other`` gives."""
+    waiting, seen = [name for name in node.inputs[1:] if name], set[str]()
+    while waiting:
+        name = waiting.pop()
+        maker = graph.producer(name)
+        if maker is other:
+            return True
+        if maker is not None and name not in seen:
+            waiting += maker.inputs
+        seen.add(name)
+    return False
 
 
 def _weights(rnn: Node) -> list[object]:

@@ -171,3 +171,17 @@ def rnn_weights_back(weights: Sequence[RnnWeights], mode: str) -> list[Array]:
                 layout.inverse(each.reshape(-1)) for each in (rows[: len(cell.gates)], of_state)
             ]
     return [*map(np.ascontiguousarray, matrices), *biases]
+
+
+def rnn_gradients_back(layers: Sequence[RnnWeights], mode: str) -> list[Array]:
+    """Gradients of one-layer weights for each layer -> of ``WeightList``.
+
+    Both biases of a gate stand in one sum, so each has the gradient of the sum; a GRU's b_hh of
+    the candidate has its own.
+    """
+    arrays = rnn_weights_back(layers, mode)
+    parts = len(arrays) // 4
+    for at in range(2 * parts, 4 * parts, 2):
+        summed = 2 * len(arrays[at]) // 3 if mode == "GRU" else None
+        arrays[at + 1][:summed] = arrays[at][:summed]
+    return arrays

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from onernn.adapters.lowering import GraphBuilder
 from onernn.adapters.paddle.native import PaddleOperator
-from onernn.adapters.paddle.ops import RULES
+from onernn.adapters.paddle.ops import RULES, RULES_OF_3
 from onernn.adapters.paddle.read import Operator, Program, Variable, read_program
+from onernn.adapters.paddle.table import Rule
 from onernn.core.errors import ModelFormatError, OnernnError, UnsupportedError
 from onernn.core.graph import Graph, NativeOp, Value
 
@@ -33,9 +34,10 @@ def lower(program: Program) -> Graph:
     for op in sorted(feeds, key=_column):
         builder.input(_declared(program, _only(program, op.outputs, "Out")))
     declared = _declared_once(program)
+    rules = RULES if program.version < 3_000_000 else RULES_OF_3
     for op in program.operators:
         if op.type not in ("feed", "fetch"):
-            _lower_operator(builder, declared, op)
+            _lower_operator(builder, declared, op, rules)
     return builder.graph([_fetched(builder, program, op) for op in sorted(fetches, key=_column)])
 
 
@@ -47,14 +49,19 @@ def _declared_once(program: Program) -> dict[str, Variable]:
     return {name: v for name, v in program.variables.items() if made[name] < 2}
 
 
-def _lower_operator(builder: GraphBuilder, variables: Mapping[str, Variable], op: Operator) -> None:
+def _lower_operator(
+    builder: GraphBuilder,
+    variables: Mapping[str, Variable],
+    op: Operator,
+    rules: Mapping[str, Rule],
+) -> None:
     builder.origin = (NativeOp(op.position, op.type),)
     given: dict[str, str] = {}
     try:
-        if op.type not in RULES:
+        if op.type not in rules:
             raise UnsupportedError("this operator is not known")
         view = PaddleOperator(builder, variables, op)
-        RULES[op.type](view)
+        rules[op.type](view)
         view.check_read()
         given, reason = view.given, "this output is not computed"
     except OnernnError as error:

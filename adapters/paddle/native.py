@@ -16,7 +16,7 @@ from onernn.core.graph import NativeOp
 INERT = frozenset(
     """
     op_callstack op_device op_namescope op_role op_role_var with_quant_attr is_test
-    use_mkldnn use_cudnn use_quantizer mkldnn_data_type use_seq mkldnn_cache_capacity
+    use_mkldnn use_onednn use_cudnn use_quantizer mkldnn_data_type onednn_data_type use_seq mkldnn_cache_capacity
     Scale_data Shift_data Scale_weights force_fp32_output
     is_sparse is_distributed remote_prefetch trainer_id slot epmap table_names height_sections
     table_class     entry_config entry x_data_format y_data_format grad_inplace fix_seed seed

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from onernn.adapters.paddle import dense, lstm, recurrent, rnn, sequences
+from onernn.adapters.paddle import dense, indexing, lstm, recurrent, rnn, sequences
 from onernn.adapters.paddle.native import PaddleOperator
 from onernn.adapters.paddle.table import RULES, rule
 from onernn.core.errors import UnsupportedError
 
-__all__ = ["RULES", "dense", "sequences"]
+__all__ = ["RULES", "dense", "indexing", "sequences"]
 
 rule("gru")(recurrent.gru)
 rule("fusion_gru")(recurrent.fusion_gru)
@@ -59,12 +60,24 @@ def _mul(op: PaddleOperator) -> None:
     op.give("Out", out)
 
 
+# What Paddle 3's passes fuse into an fc, and it saves with every fc.
+FUSED: dict[str, Any] = {
+    "fuse_activation": "",
+    "fuse_alpha": 0.0,
+    "fuse_beta": 0.0,
+    "fused_output_scale": 1.0,
+}
+FUSED |= {"fused_reshape2_shape": ()}
+
+
 @rule("fc")
 def _fc(op: PaddleOperator) -> None:
     op.only("padding_weights", False)
     op.only("Scale_in", 1.0)
     op.only("Scale_weights", (1.0,))
     op.only("Scale_out", 1.0)
+    for name, neutral in FUSED.items():
+        op.only(name, neutral)
     out = _project(op, "Input", op.attribute("in_num_col_dims", 1), op.value("W"))
     if bias := op.optional("Bias"):
         flat = op.builder.constant(op.builder.array(bias, "Bias").reshape(-1), f"{bias}/flat")
@@ -77,6 +90,20 @@ def _fc(op: PaddleOperator) -> None:
 
 @rule("matmul_v2")
 def _matmul(op: PaddleOperator) -> None:
+    op.give("Out", _product(op))
+
+
+def matmul_of_3(op: PaddleOperator) -> None:
+    """Paddle 3 hands on the LoD of X, whatever becomes of its rows; measured with 3.3.1."""
+    x, out, rank = op.value("X"), _product(op), len(op.shape("X"))
+    if op.is_ragged(x):
+        if rank < 2 or len(op.shape("Y")) > rank or rank == 2 and op.attribute("trans_x", False):
+            raise UnsupportedError("input X: Paddle 3 keeps a LoD that does not fit")
+        out = op.emit("SequenceLike", out, x, depth=op.builder.depth[x])
+    op.give("Out", out)
+
+
+def _product(op: PaddleOperator) -> str:
     factors = []
     for slot, flag in (("X", "trans_x"), ("Y", "trans_y")):
         value = op.dense(op.value(slot))  # the LoD is lost here
@@ -88,7 +115,7 @@ def _matmul(op: PaddleOperator) -> None:
             else:
                 value = op.emit("Transpose", value, perm=perm)
         factors.append(value)
-    op.give("Out", op.emit("MatMul", *factors))
+    return op.emit("MatMul", *factors)
 
 
 ELEMENTWISE = {
@@ -242,6 +269,12 @@ def _arg_max(op: PaddleOperator) -> None:
 @rule("reshape2")
 def _reshape(op: PaddleOperator) -> None:
     x, sizes, shape = op.value("X"), op.shape("X"), op.attribute("shape", ())
+    if op.variables("ShapeTensor"):
+        raise UnsupportedError("input ShapeTensor: sizes one by one")
+    if computed := op.optional("Shape"):
+        if op.is_ragged(x):
+            raise UnsupportedError("input Shape: a LoD under a shape that is computed")
+        return op.give("Out", op.emit("Reshape", x, op.emit("Cast", computed, to="int64")))
     if op.is_ragged(x) and shape[:1] == (-1,):
         words = _known(sizes[1:])
         rows = _known([sizes[at] if size == 0 else size for at, size in enumerate(shape)][1:])
@@ -289,3 +322,7 @@ def _unsqueeze(op: PaddleOperator) -> None:
     op.give(
         "Out", op.emit("Unsqueeze", x, op.ints(new), depth=depth) if new else op.emit("Identity", x)
     )
+
+
+RULES_OF_3 = {**RULES, "matmul_v2": matmul_of_3}
+"""The table for programs that Paddle 3 saved."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,33 +71,46 @@ class Files(NamedTuple):
 def read_program(path: str | Path, params: str | Path | None = None) -> Program:
     """A model as Paddle saved it: see `find` for what ``path`` and ``params`` may be.
 
-    Raises `ModelFormatError` for files that are not one, `UnsupportedError` for those of PIR.
+    Raises `ModelFormatError` for files that are not one, `UnsupportedError` for newer ones of PIR.
     """
+    from onernn.adapters.paddle.pir import parse_pir
+
     files = find(path, params)
-    desc = framework.parse("ProgramDesc", _bytes(files.model), files.model)
+    parse = parse_pir if files.model.suffix == ".json" else parse_program
+    return parse(_bytes(files.model), files.model, partial(_parameters, files))
+
+
+def parse_program(
+    data: bytes, file: Path, parameters: Callable[[Sequence[Variable]], Mapping[str, Array]]
+) -> Program:
+    """A serialized ProgramDesc; ``parameters`` gives the arrays among the variables of all blocks.
+
+    Raises `ModelFormatError` naming the file.
+    """
+    desc = framework.parse("ProgramDesc", data, file)
     if not desc.blocks:  # any unrelated protobuf may parse, too
-        raise ModelFormatError("not a Paddle program: it has no block", files.model)
+        raise ModelFormatError("not a Paddle program: it has no block", file)
     try:
         # Paddle saves the variables of all blocks, each name once.
         blocks = [[_variable(each) for each in block.vars] for block in desc.blocks]
         operators = tuple(_operator(i, each) for i, each in enumerate(desc.blocks[0].ops))
     except _Malformed as error:
-        raise ModelFormatError(f"not a Paddle program: {error}", files.model) from error
+        raise ModelFormatError(f"not a Paddle program: {error}", file) from error
     return Program(
-        files.model,
+        file,
         operators,
         variables={each.name: each for each in blocks[0]},
-        parameters=_parameters(files, [each for block in blocks for each in block]),
+        parameters=parameters([each for block in blocks for each in block]),
         version=desc.version.version,
         blocks=len(blocks),
     )
 
 
 def find(path: str | Path, params: str | Path | None = None) -> Files:
-    """The files of a model, given by its file, its folder, or its prefix without ``.pdmodel``.
+    """The files of a model, given by its file, its folder, or its prefix without the suffix.
 
     Parameters, unless ``params`` names their file or folder: ``NAME.pdiparams`` beside
-    ``NAME.pdmodel``, ``__params__`` or ``params`` beside any other name, else one file for each
+    ``NAME.pdmodel`` and ``NAME.json`` (of Paddle 3), ``__params__`` or ``params`` beside any other name, else one file for each
     in the model's folder.
     """
     model = _model(Path(path))
@@ -104,7 +118,7 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
         if not (os.path.isfile(params) or os.path.isdir(params)):
             raise ModelFormatError("no such file or folder of parameters", params)
         return Files(model, Path(params))
-    if model.suffix == ".pdmodel":
+    if model.suffix in (".pdmodel", ".json"):
         combined = [model.with_suffix(".pdiparams")]
     else:
         combined = [model.with_name("__params__"), model.with_name("params")]
@@ -115,18 +129,16 @@ def _model(path: Path) -> Path:
     prefix = Path(f"{path}.pdmodel")
     folder = os.path.isdir(path)
     inside = [*sorted(path.glob("*.pdmodel")), path / "__model__"] if folder else []
-    found = path if os.path.isfile(path) else _only([*inside, prefix], "path")
-    if found and found.suffix != ".json":
+    # A .json is one of Paddle 3's programs only where parameters are beside it.
+    pir = [Path(f"{path}.json"), *(sorted(path.glob("*.json")) if folder else [])]
+    pir = [file for file in pir if os.path.isfile(file.with_suffix(".pdiparams"))]
+    found = path if os.path.isfile(path) else _only([*inside, prefix, *pir], "path")
+    if found:
         return found
-    beside = [Path(f"{path}.json"), *(sorted(path.glob("*.json")) if folder else [])]
-    pir = [file for file in beside if os.path.isfile(file.with_suffix(".pdiparams"))]
-    if found or pir:
-        raise UnsupportedError(
-            f"{found or pir[0]}: a .json holds a PIR program of Paddle 3, which is not read yet;"
-            " save it with FLAGS_enable_pir_api=0 in the environment, which gives a .pdmodel"
-        )
     if folder:
-        raise ModelFormatError(f"no model; looked for *.pdmodel, __model__ and {prefix}", path)
+        raise ModelFormatError(
+            f"no model; looked for *.pdmodel, __model__, *.json and {prefix}", path
+        )
     raise ModelFormatError(f"no such file or folder, and no {prefix}", path)
 
 

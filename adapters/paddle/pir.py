@@ -1,0 +1,258 @@
+"""Paddle 3's own format, PIR: a ``.json`` with the program, read with NumPy alone.
+
+Read as the operators of Paddle 2 that mean the same, which the table of rules knows. Format:
+paddle/fluid/pir/serialize_deserialize/ of 3.x; names of operands: paddle/phi/ops/yaml/ops.yaml and
+op_compat.yaml. Measured with 3.3.1.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onernn.adapters.paddle import framework
+from onernn.adapters.paddle.pir_ops import OPERATORS, Meaning
+from onernn.adapters.paddle.read import Operator, Program, Variable
+from onernn.core.arrays import Array
+from onernn.core.errors import ModelFormatError, UnsupportedError
+
+VERSIONS = range(1, 5)
+"""Of the format; 3.3.1 writes 4. Between them no operator of the table changed its meaning."""
+_DTYPES = {
+    **{"t_bool": "bool", "t_ui8": "uint8", "t_i8": "int8", "t_i16": "int16", "t_i32": "int32"},
+    **{"t_i64": "int64", "t_f16": "float16", "t_bf16": "bfloat16", "t_f32": "float32"},
+    **{"t_f64": "float64"},
+}
+_CODES = {name: code for code, name in framework.DTYPES.items()}
+_INERT = ("struct_name", "place", "op_role", "op_dist_attr", "stop_gradient", "persistable")
+_NUMBERS = {"NAN": math.nan, "INF": math.inf, "-INF": -math.inf}
+_MOST = 2**16  # elements of a constant that is made while reading
+
+Parameters = Callable[[Sequence[Variable]], Mapping[str, Array]]
+
+
+def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
+    """A program from its JSON; ``parameters`` gives the arrays of the variables that are saved.
+
+    Raises `ModelFormatError` for what is no PIR program, `UnsupportedError` for a newer version.
+    """
+    try:
+        whole = json.loads(data)
+        base = whole["base_code"]
+        if base["magic"] != "pir":
+            raise KeyError("magic")
+        version = int(base["version"])
+        (region,) = whole["program"]["regions"]
+        (block,) = region["blocks"]
+        operations = list(block["ops"])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ModelFormatError(f"not a PIR program: {_text(error)}", file) from error
+    if version not in VERSIONS:
+        raise UnsupportedError(
+            f"{file}: PIR version {version}; {VERSIONS[0]} to {VERSIONS[-1]} are read"
+        )
+    reader = _Reader()
+    for at, operation in enumerate(operations):
+        try:
+            reader.read(operation)
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            raise ModelFormatError(f"operator {at}: malformed: {_text(error)}", file) from error
+    arrays = {**reader.constants, **parameters(list(reader.saved.values()))}
+    return Program(file, tuple(reader.operators), reader.variables, arrays, version, 1)
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__} {error}"[:200]
+
+
+class _Reader:
+    """Goes through the operations; values are named by their number, ``%7``, or by a user."""
+
+    def __init__(self) -> None:
+        self.operators: list[Operator] = []
+        self.variables: dict[str, Variable] = {}
+        self.saved: dict[str, Variable] = {}
+        self.constants: dict[str, Array] = {}
+        self._names: dict[int, str] = {0: ""}
+        self._lists: dict[int, list[str]] = {}
+
+    def read(self, operation: Mapping[str, Any]) -> None:
+        name = operation["#"]
+        if name == "p":
+            return self._parameter(operation)
+        dialect, _, kind = name.partition(".")
+        operands = [int(operand["%"]) for operand in operation["I"]]
+        if dialect == "0" and kind == "combine":
+            self._lists[int(operation["O"][0]["%"])] = [self._names[at] for at in operands]
+            return None
+        if dialect == "0" and kind in ("split", "slice") and operands[0] in self._lists:
+            return self._parted(kind, operation, operands)
+        attributes = {
+            each["N"]: _attribute(each["AT"]) for each in operation["A"] if each["N"] not in _INERT
+        }
+        if dialect == "1" and kind == "data":
+            return self._feed(operation, attributes)
+        if dialect == "1" and kind == "fetch":
+            return self._fetch(operands[0], attributes)
+        outputs = [self._made(each) for each in operation["O"]]
+        meaning = OPERATORS.get(kind) if dialect == "1" else None
+        if meaning is None or operation.get("regions"):
+            return self._unknown(name, operands, outputs, attributes)
+        if kind in ("full", "full_int_array") and self._constant(outputs[0], attributes):
+            return None
+        self._known(meaning, [self._operand(at) for at in operands], outputs, attributes)
+
+    def _parameter(self, operation: Mapping[str, Any]) -> None:
+        """A: is_distributed, is_parameter, need_clip, name; OA: persistable, ...."""
+        name, made = str(operation["A"][3]), operation["O"]
+        dtype, sizes = _tensor(made["TT"])
+        self._names[int(made["%"])] = name
+        kept = bool(operation["OA"][0])
+        found = Variable(name, framework.LOD_TENSOR, dtype, sizes, 0, kept)
+        self.variables[name] = found
+        if kept:
+            self.saved[name] = found
+
+    def _feed(self, operation: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
+        (made,), name = operation["O"], str(attributes["name"])
+        self._names[int(made["%"])] = name
+        dtype, sizes = _tensor(made["TT"])
+        self.variables[name] = Variable(name, framework.LOD_TENSOR, dtype, sizes, 0, False)
+        self._add("feed", {"X": ("feed",)}, {"Out": (name,)}, {"col": len(self.operators)})
+
+    def _fetch(self, operand: int, attributes: Mapping[str, Any]) -> None:
+        """Under the name that Paddle's predictor gives it."""
+        value, name = self._names[operand], str(attributes["name"])
+        found = self.variables[value]
+        self.variables[name] = Variable(name, found.kind, found.dtype, found.shape, 0, False)
+        self._add("assign", {"X": (value,)}, {"Out": (name,)}, {})
+        self._add("fetch", {"X": (name,)}, {"Out": ("fetch",)}, {"col": int(attributes["col"])})
+
+    def _parted(self, kind: str, operation: Mapping[str, Any], operands: list[int]) -> None:
+        parts = self._lists[operands[0]]
+        if kind == "slice":
+            found = {each["N"]: _attribute(each["AT"]) for each in operation["A"]}
+            parts = [parts[found["index"]]]
+        for made, part in zip(operation["O"], parts, strict=True):
+            self._names[int(made["%"])] = part
+
+    def _operand(self, at: int) -> list[str]:
+        return self._lists[at] if at in self._lists else [self._names[at]]
+
+    def _made(self, made: Mapping[str, Any]) -> list[str]:
+        """The variables of a result, a list of them for a vector; a null type gives none."""
+        at, kind = int(made["%"]), made["TT"]
+        if kind["#"] == "NULL":
+            return []
+        several = kind["#"] == "0.t_vec"
+        types = kind["D"] if several else [kind]
+        names = [f"%{at}.{k}" for k in range(len(types))] if several else [f"%{at}"]
+        for name, each in zip(names, types, strict=True):
+            dtype, sizes = _tensor(each)
+            self.variables[name] = Variable(name, framework.LOD_TENSOR, dtype, sizes, 0, False)
+        if several:
+            self._lists[at] = names
+        else:
+            self._names[at] = names[0]
+        return names
+
+    def _constant(self, made: list[str], attributes: Mapping[str, Any]) -> bool:
+        value, dtype = attributes["value"], str(attributes["dtype"])
+        sizes = attributes.get("shape", (len(value),) if isinstance(value, tuple) else ())
+        if dtype not in _CODES or dtype == "bfloat16" or math.prod(sizes) > _MOST:
+            return False
+        if any(size < 0 for size in sizes):
+            raise ValueError(f"a constant of shape {sizes}")
+        array = np.asarray(value, np.float64 if isinstance(value, float) else None)
+        self.constants[made[0]] = np.broadcast_to(array.astype(dtype), sizes)
+        return True
+
+    def _known(
+        self,
+        meaning: Meaning,
+        operands: list[list[str]],
+        outputs: list[list[str]],
+        attributes: Mapping[str, Any],
+    ) -> None:
+        slots: dict[str, tuple[str, ...]] = {}
+        given: dict[str, Any] = dict(meaning.fixed)
+        if len(operands) > len(meaning.inputs):
+            raise ValueError(f"{len(operands)} operands of {meaning.type}")
+        for slot, names in zip(meaning.inputs, operands, strict=False):
+            attribute, _, tensor = slot.partition("|")
+            if slot == "-":
+                continue
+            if not attribute.startswith("="):
+                slots[slot] = tuple(filter(None, names))
+            elif names[0] in self.constants and len(names) == 1:
+                given[attribute[1:]] = _value(self.constants[names[0]], meaning)
+            elif any(names):
+                slots[tensor or f"{attribute[1:]} of run time"] = tuple(names)
+        for name, value in attributes.items():
+            if name in meaning.coded:
+                given[meaning.coded[name]] = _CODES.get(str(value), -1)
+            elif name not in meaning.dropped:
+                given[meaning.renamed.get(name, name)] = value
+        made = {
+            s: tuple(names) for s, names in zip(meaning.outputs, outputs, strict=False) if names
+        }
+        self._add(meaning.type, slots, made, given)
+        if meaning.then:
+            self._widened(made["Out"][0])
+
+    def _widened(self, name: str) -> None:
+        """What Paddle 2 gives as int32 is int64 here: the operator gives it under another name."""
+        last = self.operators.pop()
+        narrow = f"{name}.int32"
+        found = self.variables[name]
+        self.variables[narrow] = Variable(narrow, found.kind, "int32", found.shape, 0, False)
+        self._add(last.type, last.inputs, {"Out": (narrow,)}, last.attributes)
+        codes = {"in_dtype": _CODES["int32"], "out_dtype": _CODES["int64"]}
+        self._add("cast", {"X": (narrow,)}, {"Out": (name,)}, codes)
+
+    def _unknown(
+        self,
+        name: str,
+        operands: list[int],
+        outputs: list[list[str]],
+        attributes: Mapping[str, Any],
+    ) -> None:
+        inputs = {f"operand {k}": tuple(self._operand(at)) for k, at in enumerate(operands)}
+        made = {f"result {k}": tuple(names) for k, names in enumerate(outputs)}
+        self._add(name.replace("1.", "pd_op.", 1), inputs, made, attributes)
+
+    def _add(self, type_: str, inputs: Any, outputs: Any, attributes: Mapping[str, Any]) -> None:
+        self.operators.append(
+            Operator(len(self.operators), type_, inputs, outputs, dict(attributes))
+        )
+
+
+def _value(array: Array, meaning: Meaning) -> Any:
+    """A constant operand as an attribute: a list, or the one number."""
+    numbers = tuple(array.reshape(-1).tolist())
+    return numbers if meaning.lists or array.size != 1 else numbers[0]
+
+
+def _tensor(kind: Mapping[str, Any]) -> tuple[str | None, tuple[int | None, ...]]:
+    """D: dtype, sizes, layout, LoD, offset."""
+    dtype, sizes = kind["D"][0]["#"], kind["D"][1]
+    if len(sizes) > 9 or any(not -1 <= size < 2**56 for size in sizes):
+        raise ValueError(f"impossible shape {sizes[:9]}")
+    known = tuple(None if size == -1 else int(size) for size in sizes)
+    return _DTYPES.get(dtype.partition(".")[2]), known
+
+
+def _attribute(found: Mapping[str, Any]) -> Any:
+    if "VD" in found:  # a number that JSON has not
+        return _NUMBERS[found["VD"]]
+    kind, value = found["#"], found.get("D")
+    if kind == "0.a_array":
+        return tuple(_attribute(each) for each in value or ())
+    if kind == "1.a_scalar":
+        return value[1] if value else None
+    return tuple(value) if isinstance(value, list) else value

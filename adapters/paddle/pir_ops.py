@@ -1,0 +1,122 @@
+"""The table of PIR's operators: which of Paddle 2 means the same, and how operands are called there.
+
+From paddle/phi/ops/yaml/ops.yaml (order of operands and results) and op_compat.yaml (names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Names = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """``inputs``: the slot of each operand; ``=name|Slot`` is an attribute where it is a
+    constant, ``-`` counts for nothing in inference.
+
+    ``renamed`` and ``coded`` are attributes under other names, the second ones a dtype; ``fixed``
+    are those that PIR has not, ``dropped`` those that Paddle 2 has not. ``lists``: constants are
+    lists even of one number. ``then``: the result is int64 where Paddle 2 gives int32.
+    """
+
+    type: str
+    inputs: tuple[str, ...] = ("X",)
+    outputs: tuple[str, ...] = ("Out",)
+    renamed: Names = field(default_factory=dict)
+    coded: Names = field(default_factory=dict)
+    fixed: Names = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    lists: bool = False
+    then: bool = False
+
+
+def _of(type_: str, inputs: str = "X", outputs: str = "Out", **more: Any) -> Meaning:
+    return Meaning(type_, tuple(inputs.split()), tuple(outputs.split()), **more)
+
+
+def _reduction(name: str) -> Meaning:
+    return _of(name, "X =dim", lists=True, renamed={"axis": "dim", "keepdim": "keep_dim"})
+
+
+_SAME = """
+relu tanh sigmoid exp log sqrt abs floor ceil reciprocal sin cos softsign logical_not sign square
+rsqrt gelu elu silu relu6 assign softmax log_softmax softplus flip
+""".split()
+_BINARY = {
+    **{"add": "elementwise_add", "subtract": "elementwise_sub", "multiply": "elementwise_mul"},
+    **{"divide": "elementwise_div", "maximum": "elementwise_max", "minimum": "elementwise_min"},
+    **{"elementwise_pow": "elementwise_pow"},
+    **{name: name for name in ("equal", "less_than", "less_equal", "greater_than")},
+    **{name: name for name in ("greater_equal", "logical_and", "logical_or", "logical_xor")},
+}
+_XSHAPE = "Out XShape"
+
+OPERATORS: dict[str, Meaning] = {
+    **{name: _of(name) for name in _SAME},
+    **{name: _of(type_, "X Y") for name, type_ in _BINARY.items()},
+    "leaky_relu": _of("leaky_relu", renamed={"negative_slope": "alpha"}),
+    "hardsigmoid": _of("hard_sigmoid"),
+    "swish": _of("swish", fixed={"beta": 1.0}),
+    "embedding": _of("lookup_table_v2", "Ids W", dropped=("sparse",)),
+    "matmul": _of("matmul_v2", "X Y", renamed={"transpose_x": "trans_x", "transpose_y": "trans_y"}),
+    "transpose": _of("transpose2", outputs=_XSHAPE, renamed={"perm": "axis"}),
+    "reshape": _of("reshape2", "X =shape|Shape", _XSHAPE, lists=True),
+    "squeeze": _of("squeeze2", "X =axes|AxesTensor", _XSHAPE, lists=True),
+    "unsqueeze": _of("unsqueeze2", "X =axes|AxesTensor", _XSHAPE, lists=True),
+    "scale": _of("scale", "X =scale|ScaleTensor"),
+    "full": _of("fill_constant", "", coded={"dtype": "dtype"}),
+    "full_with_tensor": _of("fill_constant", "ValueTensor ShapeTensor", coded={"dtype": "dtype"}),
+    "full_int_array": _of("fill_constant", "", coded={"dtype": "dtype"}),
+    "shape": _of("shape", "Input"),
+    "shape64": _of("shape", "Input", then=True),
+    "slice": _of("slice", "Input =starts|StartsTensor =ends|EndsTensor", lists=True),
+    "strided_slice": _of(
+        "strided_slice",
+        "Input =starts|StartsTensor =ends|EndsTensor =strides|StridesTensor",
+        lists=True,
+    ),
+    "concat": _of("concat", "X =axis|AxisTensor"),
+    "split": _of("split", "X =sections|SectionsTensor =axis|AxisTensor"),
+    "split_with_num": _of("split", "X =axis|AxisTensor"),
+    "stack": _of("stack", outputs="Y"),
+    "sum": _of(
+        "reduce_sum",
+        "X =dim",
+        lists=True,
+        renamed={"keepdim": "keep_dim"},
+        coded={"dtype": "out_dtype"},
+    ),
+    **{name: _reduction(f"reduce_{name}") for name in ("mean", "max", "min", "prod", "any", "all")},
+    "cast": _of("cast", coded={"dtype": "out_dtype"}),
+    "topk": _of("top_k_v2", "X =k|K", "Out Indices"),
+    "argmax": _of("arg_max", "X =axis", coded={"dtype": "dtype"}),
+    "clip": _of("clip", "X =min|Min =max|Max"),
+    "where": _of("where", "Condition X Y"),
+    "gather": _of("gather", "X Index =axis|Axis"),
+    "cumsum": _of("cumsum", "X =axis|Axis"),
+    "add_n": _of("sum"),
+    "dropout": _of(
+        "dropout",
+        "X Seed =dropout_prob|Probability",
+        "Out Mask",
+        renamed={"mode": "dropout_implementation"},
+    ),
+    "layer_norm": _of("layer_norm", "X Scale Bias", "Y Mean Variance"),
+    **dict.fromkeys(
+        ("batch_norm", "batch_norm_"),
+        _of(
+            "batch_norm",
+            "X Mean Variance Scale Bias",
+            "Y MeanOut VarianceOut SavedMean SavedVariance ReserveSpace",
+            renamed={"data_format": "data_layout"},
+        ),
+    ),
+    "rnn": _of(
+        "rnn",
+        "Input PreState WeightList SequenceLength -",
+        "Out DropoutState State Reserve",
+    ),
+}

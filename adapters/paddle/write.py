@@ -1,0 +1,110 @@
+"""A graph of canonical operators as a Paddle program: Paddle's own operators only.
+
+A ragged value is a tensor with a LoD, as Paddle has it: see design/0016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from onernn.adapters.paddle import write_dense, write_rnn, write_sequences
+from onernn.adapters.paddle.write_program import Declared, ProgramWriter, save
+from onernn.adapters.paddle.write_values import CODES, RULES, Writing
+from onernn.adapters.types import types_of
+from onernn.core.errors import Refusal, UnsupportedError
+from onernn.core.graph import Graph, Node
+from onernn.runtime.session import unsupported
+
+__all__ = ["Place", "save", "to_paddle", "write_dense", "write_rnn", "write_sequences"]
+
+Place = Literal["cpu", "onednn"]
+Progress = Callable[[str, int, int], None]
+
+
+def write_paddle(
+    graph: Graph,
+    path: str | Path,
+    *,
+    place: Place = "cpu",
+    fused: bool | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Refusal, ...]:
+    """Writes ``NAME.pdmodel`` and ``NAME.pdiparams``, which Paddle 2.6 and 3.x load.
+
+    ``fused``: recurrent layers as fusion_gru and fusion_lstm rather than mul and gru or lstm;
+    unless told, where ``place`` is "onednn". That sets use_mkldnn on fused recurrent operators and
+    on no others; what comes back is where it was not set, and why. ``inputs``: a batch that the
+    graph runs on, where made-up ones do not fit. Give a graph that is fused already.
+
+    Raises `UnsupportedError` naming an operator that Paddle cannot say.
+    """
+    program, unplaced = to_paddle(graph, place=place, fused=fused, inputs=inputs, progress=progress)
+    save(program, Path(path))
+    return unplaced
+
+
+def to_paddle(
+    graph: Graph,
+    *,
+    place: Place = "cpu",
+    fused: bool | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> tuple[ProgramWriter, tuple[Refusal, ...]]:
+    """The program of a graph; see `write_paddle`."""
+    if place not in get_args(Place):
+        raise ValueError(f"place: expected one of {get_args(Place)}, got {place!r}")
+    fused = place == "onednn" if fused is None else fused
+    if place == "onednn" and not fused:
+        raise ValueError("place='onednn' belongs to fused operators, got fused=False")
+    if refusals := unsupported(graph):
+        listed = "".join(f"\n  {refusal}" for refusal in refusals)
+        raise UnsupportedError(f"{graph.name} cannot be written:{listed}", refusals)
+    names = {value.name for value in graph.inputs} | {"feed", "fetch"}
+    names.update(*(node.outputs for node in graph.nodes))
+    w = Writing(graph, types_of(graph, inputs), ProgramWriter(names), fused, place)
+    _feed(w)
+    for at, node in enumerate(graph.nodes):
+        if progress is not None:
+            progress("writing", at, len(graph.nodes))
+        try:
+            _write(w, node)
+        except UnsupportedError as error:
+            raise UnsupportedError(
+                f"{graph.name} cannot be written: {node.label}: {error}"
+            ) from error
+    for value in graph.outputs:
+        _fetch(w, value.name)
+    return w.program, tuple(w.unplaced)
+
+
+def _feed(w: Writing) -> None:
+    for value in w.graph.inputs:
+        found = w.types[value.name]
+        if found.dtype not in CODES:
+            raise UnsupportedError(f"input {value.name!r}: Paddle has no {found.dtype} numbers")
+        sizes = value.shape if value.shape is not None else (None,) * found.rank
+        w.program.feeds.append(value.name)
+        w.program.variables[value.name] = Declared(found.dtype, sizes, found.depth)
+        w.bind(value.name, value.name)
+
+
+def _write(w: Writing, node: Node) -> None:
+    if node.op not in RULES:
+        raise UnsupportedError(f"operator {node.op} has no form in Paddle here")
+    for name in filter(None, (*node.inputs, *node.outputs)):
+        if name in w.types and w.types[name].dtype not in CODES:
+            raise UnsupportedError(f"{name!r}: Paddle has no {w.types[name].dtype} numbers")
+    RULES[node.op](w, node, [w.value(name) if name else "" for name in node.inputs])
+
+
+def _fetch(w: Writing, name: str) -> None:
+    """Under the value's own name."""
+    if w.value(name) != name:  # the same variable as another value
+        copied = w.emit("assign", {"X": w.value(name)})
+        w.program.operations[-1].outputs["Out"] = [name]
+        w.program.variables[name] = w.program.variables.pop(copied)
+    w.program.fetches.append(name)

@@ -1,0 +1,119 @@
+"""Programs that we write, loaded and run by Paddle itself: Executor and paddle.inference.
+
+Runs in 2.6.2 and in 3.3.1, whose sequence operators are fewer.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from paddle import inference
+from support.paddle_writing import LAYERS, OPERATORS, Case
+from tests.frameworks.paddle_graphs import Batch, SavedModel, differences
+
+from onernn import Graph, Ragged, Session, fuse, load
+from onernn.adapters.paddle.write import write_paddle
+from onernn.verification.recording import read_arrays, read_inputs, read_outputs
+
+DATA = Path(__file__).parents[1] / "data" / "paddle"
+RECORDED = sorted(path.parent for path in DATA.glob("*/model.pdmodel"))
+FORMS: dict[str, bool] = {"plain": False, "fused": True}
+
+
+def predicted(folder: Path, feeds: Mapping[str, Batch]) -> list[Batch]:
+    """By paddle.inference with all of its passes, as it comes."""
+    config = inference.Config(str(folder / "model.pdmodel"), str(folder / "model.pdiparams"))
+    config.disable_glog_info()
+    predictor = inference.create_predictor(config)
+    for name in predictor.get_input_names():
+        handle, value = predictor.get_input_handle(name), feeds[name]
+        data = value.data if isinstance(value, Ragged) else value
+        handle.reshape(list(data.shape))
+        handle.copy_from_cpu(np.ascontiguousarray(data))
+        if isinstance(value, Ragged):
+            handle.set_lod([list(map(int, level)) for level in value.lod])
+    predictor.run()
+    found: list[Batch] = []
+    for name in predictor.get_output_names():
+        handle = predictor.get_output_handle(name)
+        data, lod = handle.copy_to_cpu(), handle.lod()
+        found.append(Ragged.from_lod(data, lod) if lod else data)
+    return found
+
+
+def write(model: Graph, folder: Path, fused: bool, feeds: Mapping[str, Batch]) -> SavedModel:
+    write_paddle(model, folder / "model.pdmodel", fused=fused, inputs=feeds)
+    return SavedModel(folder / "model")
+
+
+def check(expected: Mapping[str, Batch], got: Sequence[Batch]) -> None:
+    assert not (found := differences(expected, got)), found
+    for (name, value), each in zip(expected.items(), got, strict=True):
+        assert isinstance(value, Ragged) == isinstance(each, Ragged), name
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
+def test_a_written_recording_gives_the_recorded_outputs(
+    folder: Path, form: str, tmp_path: Path
+) -> None:
+    model, arrays = load(folder), read_arrays(folder / "io.npz")
+    feeds = read_inputs(arrays, model.inputs)
+    saved = write(fuse(model).model, tmp_path, FORMS[form], feeds)
+    expected = read_outputs(arrays, model.outputs)
+    for _ in range(2):
+        check(expected, saved.run(feeds))
+    if form == "plain":  # of the fused form Paddle's own placement on oneDNN makes wrong numbers
+        check(expected, predicted(tmp_path, feeds))
+
+
+def run_case(case: Case, folder: Path, fused: bool) -> None:
+    graph, feeds = case
+    expected = Session(graph, backend="reference", passes=()).run(feeds)
+    check(expected, write(graph, folder, fused, feeds).run(feeds))
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operator_runs_in_paddle(name: str, tmp_path: Path) -> None:
+    run_case(OPERATORS[name], tmp_path, False)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_runs_in_paddle(name: str, form: str, tmp_path: Path) -> None:
+    run_case(LAYERS[name], tmp_path, FORMS[form])
+
+
+ONEDNN = """
+import sys
+from tests.frameworks.test_paddle_write import run_on_onednn
+run_on_onednn(*sys.argv[1:])
+"""
+
+
+def run_on_onednn(folder: str, target: str) -> None:
+    source = Path(folder)
+    model, arrays = load(source), read_arrays(source / "io.npz")
+    feeds = read_inputs(arrays, model.inputs)
+    write_paddle(fuse(model).model, Path(target) / "model.pdmodel", place="onednn")
+    check(read_outputs(arrays, model.outputs), SavedModel(Path(target) / "model").run(feeds))
+
+
+@pytest.mark.parametrize("name", ["bigru_concat", "mul_gru_bare", "lstm_pair"])
+def test_fused_layers_on_onednn_give_the_recorded_outputs(
+    name: str, tmp_path: Path, repo: Path
+) -> None:
+    """In a process of its own: Paddle's oneDNN kernels keep what they prepared by name."""
+    line = [sys.executable, "-c", ONEDNN, str(DATA / name), str(tmp_path)]
+    path = os.pathsep.join([str(repo), str(repo / "tests")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(
+        line, capture_output=True, text=True, timeout=120, cwd=repo, env=environment
+    )
+    assert run.returncode == 0, run.stderr[-2000:]

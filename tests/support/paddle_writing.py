@@ -1,0 +1,213 @@
+"""Graphs of one operator or layer, with a batch each, for what writes Paddle's programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from onernn import Cell, Graph, Ragged, RnnSpec
+from onernn.core.graph import Node, Value
+from onernn.core.ragged import data_of
+from support.layers import random_state, random_weights
+
+Case = tuple[Graph, dict[str, Any]]
+LENGTHS = np.array([2, 0, 3, 1])
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).uniform(-2, 2, shape).astype(np.float32)
+
+
+def words(*sizes: int, seed: int = 0) -> Ragged:
+    """Four sentences, one of them without words."""
+    return Ragged.from_lengths(numbers(int(LENGTHS.sum()), *sizes, seed=seed), LENGTHS)
+
+
+def of_nodes(nodes: list[Node], feeds: Mapping[str, Any], *outputs: str, **constants: Any) -> Case:
+    """Sizes of inputs are declared but for the first: sentences, words or steps."""
+    inputs = []
+    for name, value in feeds.items():
+        data = data_of(value)
+        depth = len(value.lod) if isinstance(value, Ragged) else 0
+        inputs.append(Value(name, str(data.dtype), (None, *data.shape[1:]), depth))
+    graph = Graph("case", tuple(inputs), tuple(map(Value, outputs)), tuple(nodes), constants)
+    return graph, dict(feeds)
+
+
+def one(op: str, feeds: Mapping[str, Any], outputs: int = 1, **rest: Any) -> Case:
+    """One operator of all feeds, then of the constants (arrays); the rest are attributes."""
+    constants = {k: v for k, v in rest.items() if isinstance(v, np.ndarray)}
+    attributes = {k: v for k, v in rest.items() if not isinstance(v, np.ndarray)}
+    names = tuple(f"y{k}" for k in range(outputs))
+    node = Node(op, (*feeds, *constants), names, attributes)
+    return of_nodes([node], feeds, *names, **constants)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+W, D = {"x": words(4)}, {"x": numbers(3, 4)}
+PAIR = {"x": words(4), "z": numbers(4)}
+OPERATORS: dict[str, Case] = {
+    **{
+        f"{op} of {kind}": one(op, feeds)
+        for op in ("Relu", "Tanh", "Sigmoid", "Exp", "Floor", "Ceil", "Sign", "Sin", "Cos")
+        for kind, feeds in (("words", W), ("rows", D))
+    },
+    **{f"{op} of words": one(op, W) for op in ("Abs", "Neg", "Softsign", "Softplus", "Identity")},
+    **{f"{op} of rows": one(op, {"x": np.abs(numbers(3, 4))}) for op in ("Log", "Sqrt")},
+    "Reciprocal": one("Reciprocal", {"x": np.abs(numbers(3, 4)) + 1}),
+    "Elu": one("Elu", W, alpha=0.5),
+    "LeakyRelu": one("LeakyRelu", W, alpha=0.2),
+    "HardSigmoid": one("HardSigmoid", W, alpha=0.3, beta=0.4),
+    "Gelu": one("Gelu", W, approximate="tanh"),
+    **{f"{op} of words and a row": one(op, PAIR) for op in ("Add", "Sub", "Mul", "Div")},
+    **{f"{op} of rows": one(op, {"x": numbers(3, 4), "z": numbers(3, 4, seed=1)})
+       for op in ("Max", "Min", "Less", "GreaterOrEqual", "Equal")},
+    "Sub of a row and words": one("Sub", {"z": numbers(4), "x": words(4)}),
+    "Pow": one("Pow", {"x": np.abs(numbers(3, 4))}, p=np.full(1, 3.0, np.float32)),
+    "Sum": one("Sum", {"a": words(4), "b": words(4, seed=1), "c": words(4, seed=2)}),
+    "Clip": one("Clip", W, low=np.array(-1, np.float32), high=np.array(0.5, np.float32)),
+    "Clip above": one("Clip", D, low=np.array(-1, np.float32)),
+    "Where": one("Where", {"c": numbers(3, 1) > 0, "x": numbers(3, 4), "z": numbers(4)}),
+    "Not": one("Not", {"c": numbers(3, 4) > 0}),
+    "And": one("And", {"c": numbers(3, 4) > 0, "d": numbers(4) > 0}),
+    "Cast": one("Cast", W, to="int64"),
+    "CastLike": one("CastLike", {"x": numbers(3, 4)}, like=ints(1)),
+    "MatMul of words": one("MatMul", W, w=numbers(4, 3)),
+    "MatMul of batches": one("MatMul", {"x": numbers(2, 3, 4)}, w=numbers(4, 5)),
+    "MatMul of two batches": one("MatMul", {"x": numbers(2, 3, 4), "z": numbers(2, 4, 5)}),
+    "Gemm": one("Gemm", W, w=numbers(3, 4), b=numbers(3), transB=1, alpha=0.5, beta=2.0),
+    "Gather rows of a table": of_nodes(
+        [Node("Gather", ("t", "i"), ("y",), {"axis": 0, "non_negative": True})],
+        {"i": Ragged.from_lengths(np.array([0, 3, 1, 2, 0, 3]), LENGTHS)},
+        "y",
+        t=numbers(4, 3),
+    ),
+    "Gather from the end": of_nodes(
+        [Node("Gather", ("t", "i"), ("y",), {"axis": 0})],
+        {"i": np.array([0, -1, 2, -4])},
+        "y",
+        t=numbers(4, 3),
+    ),
+    "Gather of columns": one("Gather", D, at=ints(2, 0), axis=1),
+    "Gather of one row": one("Gather", D, at=np.array(1), axis=0),
+    "Concat of columns": one("Concat", {"x": words(4), "z": words(2)}, axis=1),
+    "Concat of rows": one("Concat", {"x": numbers(3, 4), "z": numbers(2, 4)}, axis=0),
+    "Split into equal parts": one("Split", W, 2, axis=1),
+    "Split into sizes": one("Split", W, 2, s=ints(1, 3), axis=-1),
+    "Split, the last part smaller": one("Split", D, 3, axis=1),
+    "Softmax": one("Softmax", W, axis=-1),
+    "LogSoftmax": one("LogSoftmax", D, axis=1),
+    "Reshape": one("Reshape", W, s=ints(0, 2, 2)),
+    "Reshape of rows": one("Reshape", D, s=ints(-1)),
+    "Flatten": one("Flatten", {"x": numbers(3, 4, 2)}),
+    "Transpose": one("Transpose", {"x": numbers(2, 3, 4)}, perm=(1, 0, 2)),
+    "Einsum": one("Einsum", {"x": numbers(2, 3, 4)}, equation="ab...->ba..."),
+    "Squeeze": one("Squeeze", {"x": words(1)}, a=ints(-1)),
+    "Unsqueeze": one("Unsqueeze", W, a=ints(1, 3)),
+    "Slice of columns": one("Slice", W, s=ints(1), e=ints(2**62), a=ints(1)),
+    "Slice of rows, by steps": one("Slice", D, s=ints(0), e=ints(3), a=ints(0), t=ints(2)),
+    "Slice between ends of run time": one("Slice", {**D, "s": ints(1), "e": ints(3)}, a=ints(0)),
+    "Shape": one("Shape", {"x": numbers(3, 4, 2)}, start=1),
+    "ConstantOfShape": one("ConstantOfShape", {"s": ints(2, 3)}, value=2.5),
+    "Expand": one("Expand", {"x": numbers(3, 1)}, s=ints(2, 1, 4)),
+    **{f"{op} over columns": one(op, D, a=ints(1), keepdims=0)
+       for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")},
+    "ReduceSum of int32": one("ReduceSum", {"x": np.ones((3, 4), np.int32)}, a=ints(0), keepdims=1),
+    "ReduceMax of truths": one("ReduceMax", {"x": numbers(3, 4) > 1}, a=ints(1), keepdims=0),
+    "ReduceMean over everything": one("ReduceMean", D, keepdims=0),
+    "ArgMax": one("ArgMax", D, axis=1, keepdims=0),
+    "TopK": one("TopK", D, 2, k=ints(2), axis=-1, largest=1),
+    "LayerNormalization": one("LayerNormalization", W, s=numbers(4), b=numbers(4), axis=-1),
+    "BatchNormalization": one("BatchNormalization", W, s=numbers(4), b=numbers(4), m=numbers(4),
+                              v=np.abs(numbers(4)), epsilon=1e-3),
+    **{f"SequencePool {kind}": one("SequencePool", W, kind=kind, empty=0.5)
+       for kind in ("sum", "average", "sqrt", "max", "first", "last")},
+    "SequenceSoftmax": one("SequenceSoftmax", {"x": words(1)}),
+    "SequenceReverse": one("SequenceReverse", W),
+    "SequenceReverse of matrices": one("SequenceReverse", {"x": words(2, 3)}),
+    "SequenceContext": one("SequenceContext", W, length=3, start=-1),
+    "SequenceContext times a filter": of_nodes(
+        [Node("SequenceContext", ("x",), ("w",), {"length": 2, "start": 0}),
+         Node("MatMul", ("w", "f"), ("y",))],
+        W, "y", f=numbers(8, 3),
+    ),
+    "SequenceExpand": one("SequenceExpand", {"r": numbers(4, 2), "x": words(3)}, level=0),
+    "SequenceConcat": one("SequenceConcat", {"x": words(2), "z": Ragged.from_lengths(
+        numbers(5, 2, seed=3), np.array([0, 3, 1, 1])), "u": words(2, seed=4)}),
+    "SequenceLengths": one("SequenceLengths", W),
+    "SequenceFill": one("SequenceFill", W, v=numbers(4), time=5),
+    "SequenceFill with a number": one("SequenceFill", W, v=np.array(0.5, np.float32)),
+    "SequenceData": one("SequenceData", W),
+    "SequenceLike": one("SequenceLike", {"d": numbers(6, 2), "x": words(3)}),
+    "SequenceReset": one("SequenceReset", {"d": numbers(6, 2), "o": np.array([0, 2, 2, 6])}),
+    "SequenceReset to known offsets": one("SequenceReset", {"d": numbers(6, 2)}, o=ints(0, 2, 6)),
+    "SequenceAppend": one("SequenceAppend", {"x": words(2), "z": words(2, seed=1)}),
+    "SequenceUnpad": one("SequenceUnpad", {"p": numbers(4, 3, 2), "n": LENGTHS}),
+    "SequenceUnpad of steps": one("SequenceUnpad", {"p": numbers(3, 4, 2), "n": LENGTHS},
+                                  time_major=True),
+    "SequencePad": one("SequencePad", W),
+    "SequencePad to a length": of_nodes(
+        [Node("SequencePad", ("x", "p"), ("y",), {"time_major": True})],
+        {"x": words(2), "p": numbers(5, 4, 1)}, "y",
+    ),
+    "CrfDecode": one("CrfDecode", {"x": words(3)}, t=numbers(5, 3)),
+}  # fmt: skip
+
+
+def layer(spec: RnnSpec, kind: str, *, states: bool = False, seed: int = 0) -> Case:
+    """One Rnn and its final states, over ragged words, dense steps, or padded words and lengths."""
+    weights = random_weights(spec, seed)
+    x = words(spec.input_size) if kind == "ragged" else numbers(3, 4, spec.input_size)
+    feeds: dict[str, Any] = {"x": x}
+    feeds |= {"n": LENGTHS} if kind == "padded" else {}
+    if states:
+        feeds |= dict(zip("hc", random_state(spec, 4, seed), strict=False))
+    given = tuple(name if name in feeds else "" for name in "hc"[: len(spec.cell.states)])
+    ends = tuple(f"final_{state}" for state in spec.cell.states)
+    attributes = {"spec": spec, "weights": weights if spec.layers > 1 else weights[0]}
+    nodes = [Node("Rnn", ("x", *given), ("y", *ends), attributes)]
+    if kind == "padded":
+        turned = {"time_major": True}
+        nodes[0] = Node("Rnn", ("words", *given), ("of_words", *ends), attributes)
+        nodes.insert(0, Node("SequenceUnpad", ("x", "n"), ("words",), turned))
+        nodes.append(Node("SequencePad", ("of_words", "x"), ("y",), turned))
+    graph, _ = of_nodes(nodes, feeds, "y", *ends)
+    inputs = [
+        Value(v.name, v.dtype, (None, None, v.shape[2]))
+        if v.name == "x" and kind != "ragged" and v.shape
+        else Value(v.name, v.dtype, (spec.layers, spec.directions, None, spec.hidden_size))
+        if v.name in ("h", "c")
+        else v
+        for v in graph.inputs
+    ]
+    return Graph(graph.name, tuple(inputs), graph.outputs, graph.nodes, {}), feeds
+
+
+_CELLS: dict[str, tuple[Cell, dict[str, Any]]] = {
+    "GRU": (Cell.GRU, {}),
+    "GRU replace": (Cell.GRU, {"activations": ("tanh", "relu"), "update": "replace"}),
+    "GRU keep": (Cell.GRU, {"activations": ("relu", "tanh")}),
+    "LBR_GRU": (Cell.LBR_GRU, {}),
+    "LSTM": (Cell.LSTM, {}),
+    "LSTM peephole": (Cell.LSTM, {"peephole": True}),
+    "LSTM functions": (Cell.LSTM, {"activations": ("sigmoid", "relu", "identity")}),
+    "RNN_TANH": (Cell.RNN_TANH, {}),
+    "RNN_RELU": (Cell.RNN_RELU, {}),
+}
+_DIRECTIONS = ("left2right", "right2left", "bidirectional_concat", "bidirectional_sum")
+LAYERS: dict[str, Case] = {
+    f"{name}, {direction}, {kind}, {'states' if states else 'zero states'}, layers {layers}": layer(
+        RnnSpec(cell, 4, 3, direction=direction, layers=layers, **more),
+        kind,
+        states=states,
+    )
+    for (name, (cell, more)), direction, kind, (layers, states) in product(
+        _CELLS.items(), _DIRECTIONS, ("ragged", "dense", "padded"), ((1, True), (2, False))
+    )
+}

@@ -1,0 +1,241 @@
+"""Paddle 3's own format as Paddle 3.3.1 wrote and ran it (record_paddle_pir.py), without it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onernn import (
+    Cell,
+    ModelFormatError,
+    OnernnError,
+    Session,
+    UnsupportedError,
+    fuse,
+    load,
+    verify,
+)
+from onernn.adapters.paddle.pir import VERSIONS, parse_pir
+from onernn.adapters.paddle.read import Program, Variable, find, read_program
+from onernn.runtime.session import unsupported
+from onernn.verification.comparing import TOLERANCES, compare
+from onernn.verification.recording import read_arrays, read_inputs
+
+DATA = Path(__file__).parents[1] / "data" / "paddle"
+CELLS: dict[str, list[Cell]] = {
+    "pir_around": [],
+    "pir_initial_state": [Cell.RNN_TANH],
+    "pir_recurrent": [Cell.LBR_GRU, Cell.LSTM],
+}
+
+
+@pytest.mark.parametrize("passes", [None, ()], ids=["fused", "unfused"])
+@pytest.mark.parametrize("name", CELLS)
+def test_a_recording_of_paddle_3_is_met(name: str, passes: Any, data: Path) -> None:
+    folder = data / "paddle" / name
+    report = verify(load(folder), folder / "io.npz", backend="reference", passes=passes)
+    assert report.passed and len(report.outputs) > 1, report.outputs
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_recording_that_differs_is_not_met(name: str, data: Path) -> None:
+    folder = data / "paddle" / name
+    arrays, model = read_arrays(folder / "io.npz"), load(folder)
+    got = Session(model, backend="reference").run(read_inputs(arrays, model.inputs))
+    for key in [key for key in arrays if key.startswith("out__")]:
+        other = arrays[key].copy()
+        other[(0,) * other.ndim] += 1
+        verdict = compare(key, got[key.removeprefix("out__")], other, TOLERANCES["f32"])
+        assert not verdict.passed, key
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_its_layers_are_the_canonical_ones(name: str) -> None:
+    nodes = fuse(load(DATA / name)).model.nodes
+    assert [n.attributes["spec"].cell for n in nodes if n.op == "Rnn"] == CELLS[name]
+
+
+def test_faces_and_parameters_bear_paddles_names() -> None:
+    model, program = load(DATA / "pir_recurrent"), read_program(DATA / "pir_recurrent")
+    assert [v.name for v in model.inputs] == ["ids", "lengths"]
+    assert [v.name for v in model.outputs] == [f"fetch_name_{k}" for k in range(3)]
+    assert program.version == 4 and program.parameters["embedding_0.w_0"].shape == (7, 4)
+    assert not any("non_persistable" in name for name in program.parameters)
+
+
+@pytest.mark.parametrize("place", ["", "model", "model.json"])
+def test_it_is_found_by_folder_prefix_and_file(place: str, tmp_path: Path) -> None:
+    shutil.copytree(DATA / "pir_recurrent", tmp_path / "m")
+    found = find(tmp_path / "m" / place)
+    assert (found.model.name, found.params.name) == ("model.json", "model.pdiparams")
+    (tmp_path / "m" / "model.pdiparams").rename(tmp_path / "elsewhere")
+    assert load(tmp_path / "m" / "model.json", tmp_path / "elsewhere").inputs
+
+
+def test_a_json_without_parameters_is_no_candidate_and_two_models_are_listed(
+    tmp_path: Path,
+) -> None:
+    folder = shutil.copytree(DATA / "pir_recurrent", tmp_path / "m")
+    (folder / "config.json").write_text("{}")
+    assert find(folder).model.name == "model.json"
+    shutil.copy(DATA / "bigru_concat" / "model.pdmodel", folder)
+    with pytest.raises(ModelFormatError, match="several candidates"):
+        find(folder)
+
+
+def whole(name: str = "pir_recurrent") -> Any:
+    return json.loads((DATA / name / "model.json").read_text())
+
+
+def operators(program: Any) -> list[Any]:
+    return program["program"]["regions"][0]["blocks"][0]["ops"]
+
+
+def zeros(variables: Any) -> dict[str, np.ndarray]:
+    """Parameters of the declared sizes."""
+    return {v.name: np.zeros([s or 0 for s in v.shape or ()], v.dtype) for v in variables}
+
+
+def parsed(program: Any) -> Program:
+    return parse_pir(json.dumps(program).encode(), Path("m.json"), zeros)
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        (b"", "not a PIR program"),
+        (b"\xff\xfe{", "not a PIR program"),
+        (b"{}", "KeyError 'base_code'"),
+        (b'{"base_code": {"magic": "other", "version": 4}}', "KeyError 'magic'"),
+        (
+            b'{"base_code": {"magic": "pir", "version": 4}, "program": {"regions": []}}',
+            "ValueError",
+        ),
+        (b"[" * 100_000, "RecursionError"),
+        (b"9" * 10_000, "not a PIR program"),
+    ],
+)
+def test_what_is_no_program_is_refused_with_its_file(content: bytes, reason: str) -> None:
+    with pytest.raises(ModelFormatError, match=rf"m\.json: .*{reason}"):
+        parse_pir(content, Path("m.json"), zeros)
+
+
+def test_a_newer_version_is_refused_by_number() -> None:
+    program = whole()
+    program["base_code"]["version"] = VERSIONS[-1] + 1
+    with pytest.raises(UnsupportedError, match="PIR version 5; 1 to 4 are read"):
+        parsed(program)
+
+
+def test_an_operator_nobody_knows_is_told_where_it_is_needed(tmp_path: Path) -> None:
+    program = whole()
+    softmax = next(op for op in operators(program) if op["#"] == "1.softmax")
+    softmax["#"] = "1.hocus_pocus"
+    folder = shutil.copytree(DATA / "pir_recurrent", tmp_path / "m")
+    (folder / "model.json").write_text(json.dumps(program))
+    (refusal,) = unsupported(load(folder))
+    assert "pd_op.hocus_pocus" in refusal.where and "not known" in refusal.reason
+
+
+@pytest.mark.parametrize("what", ["regions", "attribute", "operand"])
+def test_what_a_rule_does_not_read_is_refused_by_name(what: str, tmp_path: Path) -> None:
+    program = whole()
+    softmax = next(op for op in operators(program) if op["#"] == "1.softmax")
+    if what == "regions":
+        softmax["regions"] = [{"#": "region_1", "blocks": []}]
+    elif what == "attribute":
+        softmax["A"].append({"N": "novel", "AT": {"#": "0.a_bool", "D": True}})
+    else:
+        softmax["I"].append(dict(softmax["I"][0]))
+    folder = shutil.copytree(DATA / "pir_recurrent", tmp_path / "m")
+    (folder / "model.json").write_text(json.dumps(program))
+    if what == "operand":
+        with pytest.raises(ModelFormatError, match="2 operands of softmax"):
+            load(folder)
+        return
+    (refusal,) = unsupported(load(folder))
+    assert {"regions": "not known", "attribute": "not understood: attribute novel"}[
+        what
+    ] in refusal.reason
+
+
+def test_infinities_and_null_results_are_read() -> None:
+    program = whole("pir_around")
+    full = next(op for op in operators(program) if op["#"] == "1.full")
+    value = next(each for each in full["A"] if each["N"] == "value")
+    value["AT"] = {"#": "0.a_f64", "VD": "-INF"}
+    found = parsed(program).parameters[f"%{full['O'][0]['%']}"]
+    assert np.isneginf(found).all()
+
+
+@pytest.mark.parametrize("sizes", [[-2], ["x"], [1] * 12])
+def test_impossible_constants_and_shapes_take_no_memory(sizes: Any) -> None:
+    program = whole("pir_around")
+    full = next(op for op in operators(program) if op["#"] == "1.full")
+    shape = next(each for each in full["A"] if each["N"] == "shape")
+    shape["AT"]["D"] = sizes
+    full["O"][0]["TT"]["D"][1] = sizes
+    with pytest.raises(ModelFormatError, match="m.json: operator .*: malformed"):
+        parsed(program)
+
+
+@pytest.mark.parametrize("sizes", [[2**30], [2**40, 2**40]])
+def test_a_large_constant_is_left_to_the_run(sizes: list[int]) -> None:
+    program = whole("pir_around")
+    full = next(op for op in operators(program) if op["#"] == "1.full")
+    shape = next(each for each in full["A"] if each["N"] == "shape")
+    shape["AT"]["D"] = sizes
+    assert f"%{full['O'][0]['%']}" not in parsed(program).parameters
+
+
+def paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    if not isinstance(value, dict | list):
+        return [here]
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    return [here, *(path for key, each in inner for path in paths(each, (*here, key)))]
+
+
+PROGRAM = whole("pir_initial_state")
+PLACES = [path for path in paths(PROGRAM) if path]
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=4),
+    st.just([]),
+    st.just({}),
+)
+
+
+@given(st.sampled_from(PLACES), ODD, st.booleans())
+def test_any_change_gives_a_program_or_an_error(place: Any, odd: Any, gone: bool) -> None:
+    """And what reads is lowered, or refused."""
+    program = copy.deepcopy(PROGRAM)
+    inner = program
+    for key in place[:-1]:
+        inner = inner[key]
+    if gone:
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = odd
+    from onernn.adapters.paddle.lower import lower
+
+    try:
+        lower(parsed(program))
+    except OnernnError:
+        pass
+
+
+def test_variables_know_dtype_and_sizes() -> None:
+    program = read_program(DATA / "pir_recurrent")
+    ids = program.variables["ids"]
+    assert ids == Variable("ids", 7, "int64", (None, None), 0, False)

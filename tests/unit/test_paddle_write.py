@@ -1,0 +1,330 @@
+"""Paddle's programs that we write: read again they give the same, in Paddle's own operators."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.checking import assert_close
+from support.oracle import run_oracle
+from support.paddle_writing import LAYERS, OPERATORS, Case, layer, of_nodes, one, words
+
+import onernn
+from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError, fuse, load, verify
+from onernn.adapters.paddle.framework import message
+from onernn.adapters.paddle.read import read_program
+from onernn.adapters.paddle.write import write_paddle
+from onernn.core.graph import Node, Value
+from onernn.core.ragged import data_of
+from onernn.core.weights import layers_of
+from onernn.verification.comparing import TOLERANCES, compare
+
+DATA = Path(__file__).parents[1] / "data" / "paddle"
+RECORDED = sorted(path.parent for path in DATA.glob("*/model.pdmodel"))
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "fused": {"fused": True},
+    "onednn": {"place": "onednn"},
+}
+
+
+def written(model: Graph, folder: Path, **options: Any) -> Graph:
+    write_paddle(fuse(model).model, folder / "m.pdmodel", **options)
+    return load(folder / "m.pdmodel")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
+def test_a_written_recording_gives_what_paddle_gave(
+    folder: Path, form: str, tmp_path: Path
+) -> None:
+    model = written(load(folder), tmp_path, **FORMS[form])
+    report = verify(model, folder / "io.npz", backend="reference")
+    assert report.passed and report.outputs, report.outputs
+
+
+def parts(model: Graph) -> list[tuple[RnnSpec, Any]]:
+    """Each layer and direction by itself, as a specification and its arrays."""
+    found = []
+    for node in fuse(model).model.nodes:
+        if node.op == "Rnn":
+            spec = node.attributes["spec"]
+            for each in layers_of(spec, node.attributes["weights"]):
+                found.append((spec, each))
+    return found
+
+
+@pytest.mark.parametrize("form", ["plain", "fused"])
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
+def test_layers_come_back_to_the_bit(folder: Path, form: str, tmp_path: Path) -> None:
+    before = load(folder)
+    if folder.name == "gru_unit":
+        pytest.skip("gru_unit: its step of columns is written as a batch of sentences")
+    pairs = zip(parts(before), parts(written(before, tmp_path, **FORMS[form])), strict=True)
+    for (spec, weights), (spec_back, back) in pairs:
+        assert spec == spec_back
+        for field in fields(weights):
+            one, other = getattr(weights, field.name), getattr(back, field.name)
+            if one is None and field.name == "bias":  # lstm and rnn must have one
+                assert other is None or not other.any()
+            else:
+                np.testing.assert_array_equal(one, other)
+
+
+def check(case: Case, folder: Path, tolerance: str = "f32", **options: Any) -> Graph:
+    """The written case gives what the NumPy kernels give."""
+    graph, feeds = case
+    expected = Session(graph, backend="reference", passes=()).run(feeds)
+    write_paddle(graph, folder / "m.pdmodel", inputs=feeds, **options)
+    model = load(folder / "m.pdmodel")
+    got = Session(model, backend="reference").run(feeds)
+    assert list(got) == list(expected)
+    for name, value in expected.items():
+        assert isinstance(got[name], Ragged) == isinstance(value, Ragged), name
+        verdict = compare(name, got[name], value, TOLERANCES[tolerance])
+        assert verdict.passed, verdict
+        assert data_of(got[name]).dtype == data_of(value).dtype
+    return model
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operator_means_the_same(name: str, tmp_path: Path) -> None:
+    check(OPERATORS[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_means_the_same(name: str, tmp_path: Path) -> None:
+    """Against an oracle in float64 that walks sentences one by one and knows no Paddle."""
+    graph, feeds = LAYERS[name]
+    write_paddle(graph, tmp_path / "m.pdmodel")
+    got = Session(load(tmp_path / "m.pdmodel"), backend="reference").run(feeds)
+    rnn = next(node for node in graph.nodes if node.op == "Rnn")
+    spec, x = rnn.attributes["spec"], feeds["x"]
+    if "n" in feeds:
+        x = Ragged.from_padded(x, feeds["n"], time_major=True)
+    sentences = x.to_list() if isinstance(x, Ragged) else list(x.swapaxes(0, 1))
+    shape = (spec.layers, spec.directions, len(sentences), spec.hidden_size)
+    states = tuple(feeds.get(k, np.zeros(shape)) for k in "hc"[: len(spec.cell.states)])
+    layers = layers_of(spec, rnn.attributes["weights"])
+    if spec.activations is not None:  # of which the oracle knows nothing
+        check(LAYERS[name], tmp_path)
+        return
+    outputs, ends = run_oracle(spec, list(layers), sentences, states)
+    y = got["y"]
+    if "n" in feeds:
+        y = Ragged.from_padded(y, feeds["n"], time_major=True)
+    found = y.to_list() if isinstance(y, Ragged) else list(y.swapaxes(0, 1))
+    for ours, theirs in zip(found, outputs, strict=True):
+        assert_close(ours, theirs)
+    for state, end in zip(spec.cell.states, ends, strict=True):
+        assert_close(got[f"final_{state}"], end)
+
+
+def operators(file: Path) -> list[tuple[str, dict[str, Any]]]:
+    return [(op.type, dict(op.attributes)) for op in read_program(file).operators]
+
+
+def test_onednn_is_asked_for_on_fused_layers_only_and_nowhere_else(tmp_path: Path) -> None:
+    for folder in RECORDED:
+        file = tmp_path / "m.pdmodel"
+        write_paddle(fuse(load(folder)).model, file, place="onednn")
+        for type_, attributes in operators(file):
+            assert "use_mkldnn" not in attributes or type_ in ("fusion_gru", "fusion_lstm")
+            assert type_ not in ("gru", "lstm") or "use_mkldnn" not in attributes
+    write_paddle(fuse(load(DATA / "bigru_concat")).model, file, place="onednn")
+    placed = [attributes for type_, attributes in operators(file) if type_ == "fusion_gru"]
+    assert len(placed) == 2 and all(each["use_mkldnn"] for each in placed)
+    assert not any("H0" in op.inputs for op in read_program(file).operators)
+    write_paddle(fuse(load(DATA / "bigru_concat")).model, file, fused=True)
+    placed = [attributes for type_, attributes in operators(file) if type_ == "fusion_gru"]
+    assert len(placed) == 2 and not any(each["use_mkldnn"] for each in placed)
+
+
+@pytest.mark.parametrize(
+    "folder, reason",
+    [
+        ("initial_state", "keeps the initial state of an earlier batch"),
+        ("relu_candidate", "knows sigmoid and tanh only"),
+        ("lstm_cell_used", "writes no cell states"),
+    ],
+)
+def test_what_paddle_gets_wrong_on_onednn_stays_off_it_with_a_reason(
+    folder: str, reason: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "m.pdmodel"
+    (refusal,) = write_paddle(fuse(load(DATA / folder)).model, file, place="onednn")
+    assert reason in refusal.reason
+    assert not any(attributes.get("use_mkldnn") for _, attributes in operators(file))
+
+
+def test_plain_layers_are_no_pattern_of_paddles_own_fuse_passes(tmp_path: Path) -> None:
+    """These drop initial states, cells and functions: see design/0016."""
+    for folder in RECORDED:
+        write_paddle(fuse(load(folder)).model, tmp_path / "m.pdmodel")
+        program = read_program(tmp_path / "m.pdmodel").operators
+        made = {name: op.type for op in program for names in op.outputs.values() for name in names}
+        for op in program:
+            assert op.type not in ("fusion_gru", "fusion_lstm", "multi_gru")
+            if op.type in ("gru", "lstm"):
+                assert made[op.inputs["Input"][0]] == "assign"
+
+
+def test_a_fused_native_layer_has_its_own_zero_state(tmp_path: Path) -> None:
+    """Without H0 Paddle's native kernels go wrong over sentences without words."""
+    for folder in RECORDED:
+        write_paddle(fuse(load(folder)).model, tmp_path / "m.pdmodel", fused=True)
+        for op in read_program(tmp_path / "m.pdmodel").operators:
+            if op.type.startswith("fusion_"):
+                assert {"H0"} <= set(op.inputs) and op.attributes["use_seq"]
+                assert not op.attributes.get("origin_mode")
+
+
+WORDS = Value("x", "float32", (None, 4), 1)
+
+
+def rnn_case(cell: Cell, **more: Any) -> Case:
+    return layer(RnnSpec(cell, 4, 3, **more), "dense")
+
+
+REFUSED: dict[str, Case] = {
+    "Paddle has no RNN_SIGMOID": rnn_case(Cell.RNN_SIGMOID),
+    "Paddle has no AUGRU": rnn_case(Cell.AUGRU),
+    "Paddle's LSTM has no projection": rnn_case(Cell.LSTM, projection_size=2),
+    "do not clip": rnn_case(Cell.LSTM, cell_clip=(-1.0, 1.0)),
+    "does not couple": rnn_case(Cell.LSTM, input_forget=True),
+    "Paddle's LBR_GRU has no other functions": rnn_case(
+        Cell.LBR_GRU, activations=("sigmoid", "relu")
+    ),
+    "function softsign: Paddle's gates know": rnn_case(
+        Cell.GRU, activations=("sigmoid", "softsign")
+    ),
+    "operator Round has no form": one("Round", {"x": words(4)}),
+    "attributes axis have no form": one("SequenceData", {"x": words(4)}, axis=1),
+    "backwards": one(
+        "Slice", {"x": np.ones((3, 4), np.float32)}, s=np.array([2]), e=np.array([0]),
+        a=np.array([0]), t=np.array([-1]),
+    ),
+    "moves the axes of one value": one("Einsum", {"x": np.ones((3, 3)), "z": np.ones((3, 3))}, equation="ij,kj->ik"),
+    "Paddle takes the first": one("ArgMax", {"x": np.ones((3, 4))}, select_last_index=1),
+    "a value of 2 LoD levels": one(
+        "SequenceSoftmax",
+        {"x": Ragged(np.ones((3, 1), np.float32), np.array([0, 1, 3]), (np.array([0, 2]),))},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_paddle_cannot_say_is_refused_by_name_and_nothing_is_written(
+    reason: str, tmp_path: Path
+) -> None:
+    graph, _ = REFUSED[reason]
+    if "AUGRU" in reason:
+        rnn = replace(graph.nodes[0], inputs=("x", "", "", "a"))
+        values = (*graph.inputs, Value("a", "float32", (None, None, 1)))
+        graph = replace(graph, inputs=values, nodes=(rnn,))
+    with pytest.raises(UnsupportedError, match=reason):
+        write_paddle(graph, tmp_path / "m.pdmodel")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ({"place": "gpu"}, "expected one of"),
+        ({"place": "onednn", "fused": False}, "belongs to fused operators"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: Any, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=reason):
+        write_paddle(load(DATA / "bigru_concat"), tmp_path / "m.pdmodel", **options)
+
+
+def test_two_lod_levels_of_a_layer_are_refused(tmp_path: Path) -> None:
+    graph, _ = layer(RnnSpec(Cell.GRU, 4, 3), "ragged")
+    deep = replace(graph, inputs=(Value("x", "float32", (None, 4), 2),))
+    with pytest.raises(UnsupportedError, match="two LoD levels"):
+        write_paddle(deep, tmp_path / "m.pdmodel")
+
+
+def test_files_are_the_same_every_time_and_replace_what_stood_there(tmp_path: Path) -> None:
+    model, kept = fuse(load(DATA / "bigru_concat")).model, []
+    for _ in range(2):
+        write_paddle(model, tmp_path / "m.pdmodel")
+        kept.append([path.read_bytes() for path in sorted(tmp_path.iterdir())])
+    assert kept[0] == kept[1] and len(kept[0]) == 2
+    with pytest.raises(FileNotFoundError):
+        write_paddle(model, tmp_path / "nowhere" / "m.pdmodel")
+
+
+def test_parameters_stand_in_the_order_of_their_names(tmp_path: Path) -> None:
+    """As Paddle's loader reads them; the first one by hand, from the bytes."""
+    write_paddle(fuse(load(DATA / "bigru_concat")).model, tmp_path / "m.pdmodel")
+    desc = message("ProgramDesc").FromString((tmp_path / "m.pdmodel").read_bytes())
+    saved = sorted(v.name for v in desc.blocks[0].vars if v.is_parameter)
+    assert saved == sorted(read_program(tmp_path / "m.pdmodel").parameters)
+    data = (tmp_path / "m.pdiparams").read_bytes()
+    version, levels, again, length = struct.unpack_from("<IQIi", data)
+    assert (version, levels, again) == (0, 0, 0)
+    tensor = message("TensorDesc").FromString(data[20 : 20 + length])
+    first = read_program(tmp_path / "m.pdmodel").parameters[saved[0]]
+    assert tuple(tensor.dims) == first.shape
+    assert data[20 + length :][: first.nbytes] == first.tobytes()
+    assert not any("op_callstack" in each.name for op in desc.blocks[0].ops for each in op.attrs)
+
+
+def test_a_model_without_parameters_and_outputs_of_every_kind(tmp_path: Path) -> None:
+    """A value under two names, an input that is an output, a constant that is one."""
+    nodes = [Node("SequenceData", ("d",), ("a",)), Node("SequenceData", ("d",), ("b",))]
+    graph, feeds = of_nodes(nodes, {"d": np.ones((2, 3), np.float32)}, "a", "b", "d")
+    model = check((graph, feeds), tmp_path)
+    assert len(read_program(tmp_path / "m.pdmodel").parameters) == 1
+    assert [value.name for value in model.outputs] == ["a", "b", "d"]
+    check(of_nodes(nodes, feeds, "a", "k", k=np.arange(3)), tmp_path)
+
+
+def test_names_that_the_writer_makes_do_not_meet_those_of_the_model(tmp_path: Path) -> None:
+    nodes = [
+        Node("Tanh", ("split.out",), ("scale.out",)),
+        Node("MatMul", ("scale.out", "assign.out"), ("mul.out",)),
+    ]
+    feeds = {"split.out": words(4)}
+    weight = {"assign.out": np.ones((4, 2), np.float32)}
+    check(of_nodes(nodes, feeds, "mul.out", "scale.out", **weight), tmp_path)
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "onernn.cli", *map(str, arguments)]
+    line[1:3] = ["-c", "from onernn.cli import main; main()"]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120)
+
+
+def test_the_command_line_writes_checks_and_tells(tmp_path: Path) -> None:
+    source, out = DATA / "initial_state", tmp_path / "out.pdmodel"
+    run = command("convert", source, out, "--check", source / "io.npz", "--place", "onednn")
+    assert run.returncode == 0 and "pass" in run.stdout, run.stderr
+    assert "not placed on oneDNN: gru_10: Paddle's oneDNN kernel keeps" in run.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.pdiparams", "out.pdmodel"]
+    run = command("convert", source, out, "--opset", 14)
+    assert run.returncode == 2 and "opset is no option of .pdmodel files" in run.stderr
+
+
+def test_a_check_that_fails_says_so(tmp_path: Path) -> None:
+    with np.load(DATA / "initial_state" / "io.npz") as recorded:
+        arrays = {key: recorded[key].copy() for key in recorded}
+    name = next(key for key in arrays if key.startswith("out__"))
+    arrays[name][0, 0] += 0.01
+    report = onernn.convert(load(DATA / "initial_state"), tmp_path / "m.pdmodel", check=arrays)
+    assert not report and "apart" in report.outputs[0].reason
+
+
+@pytest.mark.parametrize("option", ["place", "fused"])
+def test_options_of_paddle_are_none_of_onnx(option: str, tmp_path: Path) -> None:
+    value = {"place": "onednn", "fused": True}[option]
+    with pytest.raises(UnsupportedError, match=f"{option} is no option of .onnx files"):
+        onernn.convert(load(DATA / "initial_state"), tmp_path / "m.onnx", **{option: value})
