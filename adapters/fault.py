@@ -1,0 +1,70 @@
+"""What an adapter says of a known fault of its framework, and how the fault can be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, Generic, Literal, TypeVar
+
+from onernn.core.graph import Graph, NativeOp
+
+Effect = Literal["wrong", "crashes", "refuses", "slower", "unmeasured"]
+"""What becomes of a run: other numbers, a crash, an error, more time, or something not computed."""
+
+Values = Mapping[str, Any]
+"""Every value of a run, by its name in the graph."""
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, eq=False)
+class Fault(Generic[S]):
+    """A fault that hits a model: where, on which of the framework's paths, and how.
+
+    ``rewrite`` turns the native program into what the fault makes of it; ``disturb`` does the same
+    to a lowered graph, where that depends on the batch, from the values of the right run.
+    ``measure`` tells the cost of a batch where the effect is "slower"; ``occurs`` whether a batch
+    brings the fault out, where that is more than other outputs.
+    """
+
+    id: str
+    effect: Effect
+    paths: tuple[str, ...]
+    at: NativeOp
+    value: str
+    text: str
+    rewrite: Callable[[S], S] | None = None
+    disturb: Callable[[Graph, Values], Graph] | None = None
+    measure: Callable[[Values], str] | None = None
+    occurs: Callable[[Values], bool] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Suspect(Generic[S]):
+    """A native program and the faults that hit it. ``paths``: the framework's ways of running it.
+
+    Faults on other paths than these (an exporter, training) are told, and hit no run.
+    """
+
+    framework: str
+    program: S
+    lower: Callable[[S], Graph]
+    paths: Mapping[str, str]
+    faults: tuple[Fault[S], ...] = field(default=())
+
+    @property
+    def model(self) -> Graph:
+        """The graph as the operators document it."""
+        return self.lower(self.program)
+
+    def faulty(self, faults: Iterable[Fault[S]], values: Values) -> Graph:
+        """The graph of what the framework computes under some of the faults."""
+        chosen = [*faults]
+        rewrites = [fault.rewrite for fault in chosen if fault.rewrite]
+        graph = self.lower(
+            reduce(lambda program, rewrite: rewrite(program), rewrites, self.program)
+        )
+        for fault in chosen:
+            graph = fault.disturb(graph, values) if fault.disturb else graph
+        return graph

@@ -1,0 +1,161 @@
+"""Each fault that an audit predicts happens in MXNet 1.9.1, and its outputs are the predicted ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from tests.frameworks.mxnet_graphs import run
+
+from onernn import audit
+from onernn.core.arrays import Array
+from onernn.reorders.mxnet import Stack
+from onernn.verification.auditing import predicted
+
+T, N, C, H = 6, 3, 4, 5
+CLIP = {"lstm_state_clip_min": -0.2, "lstm_state_clip_max": 0.2}
+OUTCOME = """
+import sys, mxnet as mx
+symbol, arguments, _ = mx.model.load_checkpoint(sys.argv[1], 0)
+arguments |= mx.nd.load(sys.argv[2])
+bound = symbol.bind(mx.cpu(), {name: arguments[name] for name in symbol.list_arguments()})
+[out.asnumpy() for out in bound.forward(is_train=False)]
+"""
+
+
+def saved(folder: Path, mode: str, dtype: str = "float32", **attributes: Any) -> dict[str, Array]:
+    """A symbol and its parameters as Module saves them, and a batch for it."""
+    rng = np.random.default_rng(3)
+    lengths = attributes.get("use_sequence_length", False)
+    names = ["data", "p", "h", *(["c"] if mode == "lstm" else []), *(["n"] if lengths else [])]
+    slots = {"data": "data", "p": "parameters", "h": "state", "c": "state_cell"}
+    slots["n"] = "sequence_length"
+    made = {slots[name]: mx.sym.Variable(name) for name in names}
+    given = {"state_size": H, "num_layers": 1, "state_outputs": True, **attributes}
+    symbol = mx.sym.RNN(**made, mode=mode, name="rnn", **given)
+    layers, both = given["num_layers"], given.get("bidirectional", False)
+    stack = Stack(mode, H, layers, 2 if both else 1, given.get("projection_size"))
+    rows = layers * stack.directions
+    batch = {
+        "data": rng.uniform(-2, 2, (T, N, C)),
+        "h": rng.uniform(-1, 1, (rows, N, stack.recurrent)),
+    }
+    if mode == "lstm":
+        batch["c"] = rng.uniform(-1, 1, (rows, N, H))
+    batch = {name: array.astype(dtype) for name, array in batch.items()}
+    if lengths:
+        batch["n"] = np.array([6, 2, 4]).astype(dtype)
+    flat = rng.uniform(-0.5, 0.5, stack.elements(C)).astype(dtype)
+    symbol.save(str(folder / "model-symbol.json"))
+    mx.nd.save(str(folder / "model-0000.params"), {"arg:p": mx.nd.array(flat, dtype=dtype)})
+    mx.nd.save(str(folder / "batch"), {n: mx.nd.array(a, dtype=a.dtype) for n, a in batch.items()})
+    return batch | {"p": flat}
+
+
+def recording(arrays: dict[str, Array]) -> dict[str, Array]:
+    return {f"in__{name}": array for name, array in arrays.items() if name != "p"}
+
+
+def outcome(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """How a run ends in a process of its own."""
+    command = [sys.executable, "-c", OUTCOME, str(folder / "model"), str(folder / "batch")]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+    )
+
+
+WRONG = {
+    "lengths": ("lengths_ignored", {"use_sequence_length": True, "bidirectional": True}),
+    "clip": ("clip_ignored", CLIP),
+}
+
+
+@pytest.mark.parametrize(
+    "name, mode",
+    [("lengths", "gru"), ("lengths", "lstm"), ("lengths", "rnn_tanh"), ("clip", "lstm")],
+)
+def test_mxnet_gives_what_its_faults_predict(name: str, mode: str, tmp_path: Path) -> None:
+    fault, attributes = WRONG[name]
+    arrays = saved(tmp_path, mode, **attributes)
+    found = {each.fault: each for each in audit(tmp_path, recording(arrays)).findings}[fault]
+    symbol = mx.sym.load(str(tmp_path / "model-symbol.json"))
+    outputs = run(symbol, arrays)
+    guessed = predicted(tmp_path, "cpu", recording(arrays)).values()
+    for ours, theirs in zip(guessed, outputs, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)
+    right = predicted(tmp_path, "none", recording(arrays)).values()
+    error = max(np.abs(a - b).max() for a, b in zip(right, outputs, strict=True))
+    assert found.counts and abs(error - found.max_abs) < 2e-6 < 1e-2 < error
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "lengths": ("lengths_refused", {"use_sequence_length": True}, "float32", "0"),
+    "clip": ("clip_refused", CLIP, "float32", "0"),
+    "lengths in float64": ("lengths_refused", {"use_sequence_length": True}, "float64", "1"),
+    "clip of a projection": ("clip_refused", {**CLIP, "projection_size": 2}, "float32", "1"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_mxnet_s_own_kernels_raise_an_error(name: str, tmp_path: Path) -> None:
+    fault, attributes, dtype, fast = REFUSED[name]
+    arrays = saved(tmp_path, "lstm", dtype, **attributes)
+    found = {each.fault: each for each in audit(tmp_path, recording(arrays)).findings}
+    assert found[fault].effect == "refuses" and found[fault].counts
+    assert ("cpu" in found[fault].paths) == (fast == "1")
+    assert "MXNetError" in outcome(tmp_path, MXNET_USE_MKLDNN_RNN=fast).stderr
+
+
+def test_a_projection_without_states_crashes(tmp_path: Path) -> None:
+    arrays = saved(tmp_path, "lstm", projection_size=2, state_outputs=False)
+    (found,) = (each for each in audit(tmp_path, recording(arrays)).findings if each.counts)
+    assert (found.fault, found.effect) == ("projection_crashes", "crashes")
+    assert "Segmentation fault" in outcome(tmp_path).stderr
+
+
+def test_what_an_audit_finds_nothing_in_is_right(tmp_path: Path) -> None:
+    arrays = saved(tmp_path, "gru", bidirectional=True, num_layers=2)
+    assert audit(tmp_path, recording(arrays))
+    symbol = mx.sym.load(str(tmp_path / "model-symbol.json"))
+    guessed = predicted(tmp_path, "cpu", recording(arrays)).values()
+    for ours, theirs in zip(guessed, run(symbol, arrays), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)
+
+
+EXPORTS: list[tuple[str, dict[str, Any]]] = [
+    ("gru", {}),
+    ("gru", {"bidirectional": True}),
+    ("lstm", {"bidirectional": True}),
+    ("lstm", {"bidirectional": True, "num_layers": 2}),
+    ("lstm", {"num_layers": 3}),
+    ("lstm", {"projection_size": 2}),
+    ("lstm", {"use_sequence_length": True}),
+    ("gru", {"state_outputs": False}),
+    ("lstm", CLIP),
+]
+
+
+@pytest.mark.skipif(find_spec("onnx") is None, reason="MXNet's exporter needs onnx, not installed")
+@pytest.mark.parametrize("mode, attributes", EXPORTS, ids=str)
+def test_the_exporter_refuses_what_an_audit_says(
+    mode: str, attributes: dict[str, Any], tmp_path: Path
+) -> None:
+    arrays = saved(tmp_path, mode, **attributes)
+    faults = {each.fault for each in audit(tmp_path, recording(arrays)).findings}
+    names = mx.sym.load(str(tmp_path / "model-symbol.json")).list_inputs()
+    shapes = [arrays[name].shape for name in names if name != "p"]
+    files = [str(tmp_path / name) for name in ("model-symbol.json", "model-0000.params", "x.onnx")]
+    try:
+        mx.onnx.export_model(*files[:2], shapes, [np.float32] * len(shapes), files[2])
+    except NotImplementedError:
+        assert "export_refused" in faults
+    else:
+        assert "export_refused" not in faults
+        assert ("export_drops_clip" in faults) == (attributes is CLIP)

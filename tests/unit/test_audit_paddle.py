@@ -1,0 +1,355 @@
+"""Paddle's faults repeated: beside its kernels written down again, word by word, as they go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onernn import Ragged
+from onernn.adapters.fault import Suspect
+from onernn.adapters.paddle.faults import suspect
+from onernn.adapters.paddle.read import Operator, Program, Variable
+from onernn.core.arrays import Array
+from onernn.verification.auditing import AuditRun, predicted
+
+C, O = 3, 2  # noqa: E741
+WIDTHS = {"x": C, "h0": O, "c0": O}
+Slots = Mapping[str, str | tuple[str, ...]]
+
+
+def op(type: str, inputs: Slots, outputs: Slots, **attributes: Any) -> Operator:  # noqa: A002
+    def slots(given: Slots) -> dict[str, tuple[str, ...]]:
+        return {slot: (v,) if isinstance(v, str) else v for slot, v in given.items()}
+
+    return Operator(0, type, slots(inputs), slots(outputs), attributes)
+
+
+def program(
+    parameters: Mapping[str, Array], *operators: Operator, fetches: tuple[str, ...] = ("y",)
+) -> Program:
+    """Feeds x (ragged) and, where an operator reads them, h0 and c0."""
+    read = {n for each in operators for names in each.inputs.values() for n in names}
+    feeds = [name for name in WIDTHS if name in read]
+    fed = [op("feed", {"X": "feed"}, {"Out": name}, col=k) for k, name in enumerate(feeds)]
+    got = [op("fetch", {"X": name}, {"Out": "f"}, col=k) for k, name in enumerate(fetches)]
+    whole = [replace(each, position=k) for k, each in enumerate([*fed, *operators, *got])]
+    names = {n for o in whole for s in (o.inputs, o.outputs) for v in s.values() for n in v}
+    variables = {
+        n: Variable(n, 7, "float32", (None, WIDTHS.get(n)), int(n == "x"), False)
+        for n in names - set(parameters)
+    }
+    return Program(Path("somewhere"), tuple(whole), variables, parameters, 2006002, 1)
+
+
+def numbers(seed: int = 0, **shapes: tuple[int, ...]) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.uniform(-1, 1, s).astype(np.float32) for name, s in shapes.items()}
+
+
+def recording(found: Suspect[Program], lengths: list[int], seed: int = 1) -> dict[str, Array]:
+    given = {"lod__x": np.cumsum([0, *lengths])}
+    for value in found.model.inputs:
+        rows = sum(lengths) if value.name == "x" else len(lengths)
+        given |= numbers(seed, **{f"in__{value.name}": (rows, WIDTHS[value.name])})
+    return given
+
+
+GRU = {"w": (C, 3 * O), "b": (3 * O,), "wh": (O, 3 * O), "bh": (1, 3 * O)}
+LSTM = {"w": (C, 4 * O), "wh": (O, 4 * O), "bh": (1, 4 * O)}
+
+
+def fc(x: str, w: str, b: str, out: str) -> list[Operator]:
+    return [
+        op("mul", {"X": x, "Y": w}, {"Out": f"{out}/m"}),
+        op("elementwise_add", {"X": f"{out}/m", "Y": b}, {"Out": out}, axis=1),
+    ]
+
+
+def gru(
+    x: str = "a", out: str = "y", bias: str = "bh", h0: str = "", **attributes: Any
+) -> Operator:
+    slots = {"Input": x, "Weight": "wh", **({"Bias": bias} if bias else {})}
+    return op("gru", slots | ({"H0": h0} if h0 else {}), {"Hidden": out}, **attributes)
+
+
+def fusion_gru(h0: str = "", **attributes: Any) -> Operator:
+    slots = {"X": "x", "WeightX": "w", "WeightH": "wh", "Bias": "bh", **({"H0": h0} if h0 else {})}
+    return op("fusion_gru", slots, {"Hidden": "y"}, **attributes)
+
+
+def lstm(*states: str, cell: str = "c", **attributes: Any) -> Operator:
+    slots = {"Input": "a", "Weight": "wh", "Bias": "bh", **{s: s.lower() for s in states}}
+    attributes = {"use_peepholes": False, **attributes}
+    return op("lstm", slots, {"Hidden": "y", "Cell": cell}, **attributes)
+
+
+def bare(*operators: Operator) -> list[Operator]:
+    """Behind a product alone, which is what mul_lstm_fuse_pass looks for."""
+    return [op("mul", {"X": "x", "Y": "w"}, {"Out": "a"}), *operators]
+
+
+def sigmoid(a: Array) -> Array:
+    return 1 / (1 + np.exp(-a))
+
+
+def step(gates: Array, h: Array, weights: Array, *, origin: bool) -> Array:
+    """Paddle's gru_compute: update and reset, then the candidate, from gates with all biases."""
+    flat = weights.astype(np.float64).reshape(-1)
+    both, last = flat[: 2 * O * O].reshape(O, 2 * O), flat[2 * O * O :].reshape(O, O)
+    u, r = np.split(sigmoid(gates[: 2 * O] + h @ both), 2)
+    c = np.tanh(gates[2 * O :] + (r * h) @ last)
+    return u * h + (1 - u) * c if origin else (1 - u) * h + u * c
+
+
+def walked(
+    gates: Array, lengths: list[int], weights: Array, *, origin: bool, reverse: bool, **how: Any
+) -> Array:
+    """Each sentence as it should be; ``states`` where there are any."""
+    states = how.get("states", np.zeros((len(lengths), O)))
+    y, begin = np.zeros((len(gates), O)), 0
+    for length, h in zip(lengths, states, strict=True):
+        rows = range(begin, begin + length)
+        for row in rows[::-1] if reverse else rows:
+            h = y[row] = step(gates[row], h, weights, origin=origin)
+        begin += length
+    return y
+
+
+def seq_compute(gates: Array, lengths: list[int], weights: Array, *, reverse: bool) -> Array:
+    """SeqCompute of fusion_gru_op.cc, its pointers as one row number."""
+    beyond = len(lengths)  # rows outside of the arrays, which the kernel reads and writes
+    padded = np.pad(gates, ((beyond, beyond), (0, 0)))
+    y = np.zeros((len(padded), O))
+    row, move = (beyond + len(gates) - 1, -1) if reverse else (beyond, 1)
+    for length in lengths[::-1] if reverse else lengths:
+        y[row] = h = step(padded[row], np.zeros(O), weights, origin=False)
+        row += move
+        for _ in range(1, length):
+            y[row] = h = step(padded[row], h, weights, origin=False)
+            row += move
+    return y[beyond : beyond + len(gates)]
+
+
+def batch_compute(gates: Array, lengths: list[int], weights: Array, *, reverse: bool) -> Array:
+    """BatchCompute of fusion_gru_op.cc: rows by time, longest sentence first, then pointers."""
+    order = sorted(range(len(lengths)), key=lambda n: -lengths[n])
+    starts = np.cumsum([0, *lengths])
+    rows = [
+        int(starts[n] + (lengths[n] - 1 - t if reverse else t))
+        for t in range(max(lengths))
+        for n in order
+        if lengths[n] > t
+    ]
+    batched = np.pad(gates[rows], ((0, len(lengths)), (0, 0)))
+    y = np.zeros((len(batched), O))
+    for n in range(len(lengths)):  # the first step, for all sentences
+        y[n] = step(batched[n], np.zeros(O), weights, origin=False)
+    before, at = 0, len(lengths)
+    for t in range(1, max(lengths)):
+        running = sum(length > t for length in lengths)
+        for n in range(running):
+            y[at + n] = step(batched[at + n], y[before + n], weights, origin=False)
+        before, at = at, at + running
+    found = np.zeros((len(gates), O))
+    found[rows] = y[: len(gates)]
+    return found
+
+
+def words(found: Mapping[str, Any], name: str = "y") -> Array:
+    value = found[name]
+    return value.data if isinstance(value, Ragged) else value
+
+
+def gates_of(given: Mapping[str, Array], parameters: Mapping[str, Array], *biases: str) -> Array:
+    gates = given["in__x"].astype(np.float64) @ parameters["w"]
+    return gates + sum(parameters[name].reshape(-1) for name in biases)
+
+
+def close(actual: Array, expected: Array) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=5e-6)
+
+
+def counted(found: Suspect[Program], given: Mapping[str, Array]) -> dict[str, Any]:
+    run = AuditRun(found, given)
+    return {f.id: found for f in found.faults if (found := run.finding(f)).counts}
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_the_pass_drops_the_state(with_bias: bool) -> None:
+    parameters = numbers(**GRU)
+    front = fc("x", "w", "b", "a") if with_bias else bare()
+    found = suspect(program(parameters, *front, gru(h0="h0", is_reverse=True)))
+    lengths = [3, 1, 4]
+    given = recording(found, lengths)
+    gates = gates_of(given, parameters, "bh", *(["b"] if with_bias else []))
+    options = {"origin": False, "reverse": True}
+    right = walked(gates, lengths, parameters["wh"], states=given["in__h0"], **options)
+    wrong = walked(gates, lengths, parameters["wh"], **options)
+    close(words(predicted(found, "plain", given)), right)
+    for path in ("fused", "onednn"):
+        close(words(predicted(found, path, given)), wrong)
+    finding = counted(found, given)["state_dropped"]
+    assert abs(finding.max_abs - np.abs(right - wrong).max()) < 5e-6 < finding.max_abs
+
+
+def test_biases_are_added_into_one_that_others_read() -> None:
+    """A fused GRU gets the other one's share; one that is not fused gets both; an addition, too."""
+    parameters = numbers(**GRU, b2=(3 * O,), w2=(C, 3 * O))
+    front = [*fc("x", "w", "b", "a"), *fc("x", "w2", "b2", "a2")]
+    last = op("elementwise_add", {"X": "x2", "Y": "bh"}, {"Out": "y3"})
+    found = suspect(
+        program(
+            parameters,
+            *front,
+            gru("a", "y"),
+            gru("a2", "y1"),
+            *fc("x", "w", "b", "a3"),
+            gru("a3", "y2", origin_mode=True),
+            op("mul", {"X": "x", "Y": "w"}, {"Out": "x2"}),
+            last,
+            fetches=("y", "y1", "y2", "y3"),
+        )
+    )
+    lengths = [3, 2]
+    given = recording(found, lengths)
+    second = {"w": parameters["w2"]}
+    gates = {
+        "y": gates_of(given, parameters, "b", "b2", "bh"),
+        "y1": gates_of(given, parameters | second, "b", "b2", "bh"),
+        "y2": gates_of(given, parameters, "b", "b", "b2", "bh"),
+        "y3": gates_of(given, parameters, "b", "b2", "bh"),
+    }
+    got = predicted(found, "fused", given)
+    for name in ("y", "y1", "y2"):
+        options = {"origin": name == "y2", "reverse": False}
+        close(words(got, name), walked(gates[name], lengths, parameters["wh"], **options))
+    close(words(got, "y3"), gates["y3"])
+    assert [*counted(found, given)] == ["bias_shared"]
+    assert found.program.parameters["bh"] is parameters["bh"]  # nothing was added for real
+
+
+def test_a_bias_of_its_own_is_no_fault() -> None:
+    found = suspect(program(numbers(**GRU), *fc("x", "w", "b", "a"), gru()))
+    assert not counted(found, recording(found, [3, 2]))
+
+
+def test_the_native_kernel_ignores_origin_mode() -> None:
+    parameters = numbers(**GRU)
+    found = suspect(program(parameters, fusion_gru(origin_mode=True)))
+    given, lengths = recording(found, [3, 2]), [3, 2]
+    gates = gates_of(given, parameters, "bh")
+    for path, origin in (("plain", False), ("fused", False), ("onednn", True)):
+        expected = walked(gates, lengths, parameters["wh"], origin=origin, reverse=False)
+        close(words(predicted(found, path, given)), expected)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("kind", ["pass", "sequences", "batches"])
+@pytest.mark.parametrize(
+    "lengths", [[3, 0, 2], [0, 0, 4, 1], [2, 5, 0], [1, 0, 6, 0, 3], [0, 3]], ids=str
+)
+def test_empty_sentences_are_misread(lengths: list[int], kind: str, reverse: bool) -> None:
+    parameters = numbers(**GRU)
+    if kind == "pass":
+        front = fc("x", "w", "b", "a")
+        found = suspect(program(parameters, *front, gru(h0="h0", is_reverse=reverse)))
+    else:
+        seq = {"use_seq": kind == "sequences"}
+        found = suspect(program(parameters, fusion_gru(is_reverse=reverse, **seq)))
+    given = recording(found, lengths)
+    gates = gates_of(given, parameters, "bh", *(["b"] if kind == "pass" else []))
+    compute = batch_compute if kind == "batches" else seq_compute
+    expected = compute(gates, lengths, parameters["wh"], reverse=reverse)
+    close(words(predicted(found, "fused", given)), expected)
+    assert "empty_sentences" in counted(found, given)
+    assert "empty_sentences" not in counted(found, recording(found, [3, 1, 2]))
+
+
+def test_a_state_of_its_own_keeps_the_native_kernel_right() -> None:
+    found = suspect(program(numbers(**GRU), fusion_gru(h0="h0")))
+    assert [*counted(found, recording(found, [3, 0, 2]))] == ["state_stale"]
+
+
+def test_states_go_stale_on_onednn() -> None:
+    parameters = numbers(**GRU)
+    found = suspect(program(parameters, fusion_gru(h0="h0")))
+    lengths = [3, 2, 2]
+    given = recording(found, lengths)
+    states = given["in__h0"][[2, 0, 1]]
+    gates = gates_of(given, parameters, "bh")
+    options = {"origin": False, "reverse": False, "states": states}
+    expected = walked(gates, lengths, parameters["wh"], **options)
+    close(words(predicted(found, "onednn", given)), expected)
+
+
+def test_an_lstm_loses_its_activations_and_states() -> None:
+    """What is left is the operator without these attributes and inputs."""
+    parameters = numbers(**LSTM)
+    found = suspect(program(parameters, *bare(lstm("H0", "C0", candidate_activation="relu"))))
+    plain = suspect(program(parameters, *bare(lstm())))
+    given = recording(found, [3, 2])
+    right = predicted(
+        plain, "plain", {k: a for k, a in given.items() if k[-2:] not in ("h0", "c0")}
+    )
+    close(words(predicted(found, "fused", given)), words(right))
+    assert counted(found, given).keys() == {"state_dropped", "activations_dropped"}
+
+
+def test_a_cell_that_is_read_is_not_written() -> None:
+    parameters = numbers(**LSTM)
+    alone = suspect(program(parameters, *bare(lstm())))
+    assert not counted(alone, recording(alone, [2]))
+    reader = op("tanh", {"X": "c"}, {"Out": "z"})
+    read = suspect(program(parameters, *bare(lstm(), reader), fetches=("y", "z")))
+    (finding,) = counted(read, recording(read, [2])).values()
+    assert (finding.fault, finding.value, finding.paths) == ("cell_unwritten", "c", ("onednn",))
+
+
+def test_onednn_refuses_other_activations() -> None:
+    found = suspect(program(numbers(**GRU), fusion_gru(activation="relu")))
+    (finding,) = counted(found, recording(found, [2])).values()
+    assert (finding.fault, finding.effect) == ("activations_refused", "refuses")
+
+
+READER = op("tanh", {"X": "a"}, {"Out": "z"})
+NOT_FUSED: dict[str, tuple[list[Operator], str]] = {
+    "origin": (
+        [*fc("x", "w", "b", "a"), gru(h0="h0", origin_mode=True)],
+        "no GRU with origin_mode",
+    ),
+    "no bias": ([*fc("x", "w", "b", "a"), gru(h0="h0", bias="")], "without a bias of its own"),
+    "reader": ([*fc("x", "w", "b", "a"), gru(h0="h0"), READER], "another reader"),
+    "fc": (
+        [op("fc", {"Input": "x", "W": "w", "Bias": "b"}, {"Out": "a"}), gru(h0="h0")],
+        "behind fc",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_FUSED)
+def test_what_no_pass_fuses_has_no_fault_but_says_why(name: str) -> None:
+    operators, reason = NOT_FUSED[name]
+    fetches = ("y", "z") if READER in operators else ("y",)
+    found = suspect(program(numbers(**GRU), *operators, fetches=fetches))
+    assert not counted(found, recording(found, [3, 0, 2]))
+    (told,) = (fault for fault in found.faults if fault.id == "not_fused")
+    assert reason in told.text and told.effect == "slower"
+
+
+def test_an_lstm_behind_a_bias_is_not_fused() -> None:
+    parameters = numbers(**LSTM, b=(4 * O,))
+    found = suspect(program(parameters, *fc("x", "w", "b", "a"), lstm("H0", "C0")))
+    assert not counted(found, recording(found, [3, 0, 2]))
+    assert "fc_lstm_fuse_pass is disabled" in found.faults[0].text
+
+
+def test_the_cost_of_padding_is_that_of_the_batch() -> None:
+    found = suspect(program(numbers(**GRU), *fc("x", "w", "b", "a"), gru()))
+    run = AuditRun(found, recording(found, [10, 1, 1]))
+    (told,) = (run.finding(fault) for fault in found.faults if fault.id == "padded")
+    assert "30 rows for 12 words, 2.5 times as many" in told.text and not told.counts
