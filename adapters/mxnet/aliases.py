@@ -24,13 +24,19 @@ ALIASES = dict(
     _GreaterScalar=_greater_scalar _GreaterEqualScalar=_greater_equal_scalar
     _LesserScalar=_lesser_scalar _LesserEqualScalar=_lesser_equal_scalar
     _npi_maximum=broadcast_maximum _npi_minimum=broadcast_minimum
-    _npi_maximum_scalar=_maximum_scalar _npi_minimum_scalar=_minimum_scalar
+    _npi_hypot_scalar=_hypot_scalar _npi_maximum_scalar=_maximum_scalar _npi_minimum_scalar=_minimum_scalar
+    _Mod=_mod _ModScalar=_mod_scalar _RModScalar=_rmod_scalar _Hypot=_hypot
+    _HypotScalar=_hypot_scalar _LogicalAndScalar=_logical_and_scalar
+    _LogicalOrScalar=_logical_or_scalar _LogicalXorScalar=_logical_xor_scalar
     sum_axis=sum max_axis=max min_axis=min _np_amax=_np_max _np_amin=_np_min
     _contrib_SparseEmbedding=Embedding _sparse_Embedding=Embedding
     _sparse_FullyConnected=FullyConnected _sparse_dot=dot
     _npi_expand_dims=expand_dims _npi_take=take _npi_slice=slice _npi_swapaxes=SwapAxis
     _npi_split=_split_v2 _npi_cast=Cast _npi_reshape=_npx_reshape
     _npi_rnn_param_concat=_rnn_param_concat
+    _npi_transpose=_np_transpose _npi_squeeze=_np_squeeze _npi_copy=_np_copy _npi_dot=_np_dot
+    _npi_sum=_np_sum _npi_prod=_np_prod _npi_max=_np_max _npi_amax=_np_max _npi_min=_np_min
+    _npi_amin=_np_min
     _npx_activation=Activation _npx_batch_dot=batch_dot _npx_batch_flatten=Flatten
     _npx_batch_norm=BatchNorm _npx_cast=Cast _npx_dropout=Dropout _npx_embedding=Embedding
     _npx_erf=erf _npx_fully_connected=FullyConnected _npx_layer_norm=LayerNorm

@@ -11,8 +11,7 @@ INERT = frozenset(
     """
     num_args workspace cudnn_off cudnn_tune cudnn_algo_verbose cudnn_algo_fwd cudnn_algo_bwd_data
     cudnn_algo_bwd_filter sparse_grad ctx forward_stype name momentum grad_scale out_grad
-    normalization ignore_label use_ignore smooth_alpha valid_thresh is_int min_calib_range
-    max_calib_range
+    normalization ignore_label use_ignore smooth_alpha valid_thresh min_calib_range max_calib_range
     """.split()
 )
 """Attributes that cannot change the result of inference on CPU."""

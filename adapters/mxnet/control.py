@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onernn.adapters.lowering import GraphBuilder
-from onernn.adapters.mxnet.native import Context, Facts, MxnetOperator, rule
+from onernn.adapters.mxnet.native import Context, Facts, MxnetOperator
 from onernn.adapters.mxnet.read import VARIABLE, Symbol
+from onernn.adapters.mxnet.rules import rule
 from onernn.adapters.mxnet.walk import lower_nodes
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Value
@@ -60,7 +61,6 @@ def _foreach(op: MxnetOperator) -> tuple[str, ...]:
     for node in body.nodes:
         if node.op == UNSUPPORTED:
             raise UnsupportedError(f"in its subgraph, {node.label}: {node.attributes['reason']}")
-    op.builder.notes.update(inner.builder.notes)
     outs = op.emit_many(
         "Scan",
         count,
@@ -88,7 +88,8 @@ def _body(
     """The subgraph lowered, and the values of its heads; constants of outside are its own."""
     builder = GraphBuilder(op.node.name)
     mode = replace(subgraph, attributes=op.context.symbol.attributes)
-    inner = Context(builder, op.context.semantics, mode)
+    outer = op.context
+    inner = Context(builder, outer.semantics, mode, notes=outer.notes, differing=outer.differing)
     constants = op.builder.constants
     outside = dict(others)
     for name, value in others:

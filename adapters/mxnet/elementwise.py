@@ -1,7 +1,6 @@
-"""The rules of operators that work element by element.
+"""The rules of operators on each element of a value.
 
-Formulas: documentation of MXNet 1.9.1's operators of the same names. Legacy comparisons give
-numbers of the inputs' dtype; NumPy's (``_npi_``) give bools.
+Formulas: documentation of MXNet 1.9.1's operators of the same names.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from onernn.adapters.mxnet.native import MxnetOperator, rule
+from onernn.adapters.mxnet.native import MxnetOperator
+from onernn.adapters.mxnet.rules import rule
 from onernn.core.errors import UnsupportedError
 
 UNARY = {
@@ -32,52 +32,23 @@ UNARY = {
     "erf": "Erf",
 }
 NUMPY_UNARY = "tanh exp log sqrt negative floor ceil sign reciprocal sin cos".split()
-# What an operator does with two values; NumPy's name of it where it is another one.
-BINARY = {
-    "add": "Add",
-    "sub": "Sub",
-    "mul": "Mul",
-    "div": "Div",
-    "maximum": "Max",
-    "minimum": "Min",
-    "power": "Pow",
-}
-NUMPY = {"sub": "subtract", "mul": "multiply", "div": "true_divide"}
-COMPARED = {
-    "equal": "Equal",
-    "not_equal": "Equal",
-    "greater": "Greater",
-    "greater_equal": "GreaterOrEqual",
-    "lesser": "Less",
-    "lesser_equal": "LessOrEqual",
-}
-LOGICAL = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
 
 
 def _unary(kind: str) -> Callable[[MxnetOperator], str]:
     def lower(op: MxnetOperator) -> str:
         x = op.value("data")
-        _floats(op, x)
+        op.check_floats(x)
         return op.emit(kind, x)
 
     return lower
-
-
-def _floats(op: MxnetOperator, *values: str) -> None:
-    """NumPy would promote integers where MXNet keeps or refuses them."""
-    for value in values:
-        dtype = op.facts(value).dtype
-        if dtype is not None and dtype.kind != "f":
-            raise UnsupportedError(f"of {dtype} values")
 
 
 for name, kind in UNARY.items():
     names = f"{name} _npi_{name}" if name in NUMPY_UNARY else name
     rule(names, "data", inferred="all")(_unary(kind))
 rule("_npi_absolute", "data", inferred="all")(_unary("Abs"))
-rule("_npx_relu _npx_sigmoid", "data", inferred="all")(
-    lambda op: op.emit("Relu" if op.at.type.endswith("relu") else "Sigmoid", op.value("data"))
-)
+rule("_npx_relu", "data", inferred="all")(_unary("Relu"))
+rule("_npx_sigmoid", "data", inferred="all")(_unary("Sigmoid"))
 
 
 @rule("_copy _np_copy BlockGrad make_loss", "data", inferred="all")
@@ -92,113 +63,15 @@ def _square(op: MxnetOperator) -> str:
 
 @rule("rsqrt", "data", inferred="all")
 def _rsqrt(op: MxnetOperator) -> str:
-    return op.emit("Reciprocal", op.emit("Sqrt", op.value("data")))
-
-
-def _common(op: MxnetOperator) -> tuple[str, str]:
-    one, other = op.value("lhs"), op.value("rhs")
-    dtypes = {op.facts(value).dtype for value in (one, other)}
-    if len(dtypes) > 1:
-        raise UnsupportedError(f"of {' and '.join(sorted(map(str, dtypes)))} values")
-    return one, other
-
-
-def _binary(kind: str, alike: bool) -> Callable[[MxnetOperator], str]:
-    """``alike``: both have the same shape, MXNet sees to that."""
-
-    def lower(op: MxnetOperator) -> str:
-        pair = _common(op)
-        if kind in ("Div", "Pow"):
-            _floats(op, *pair)
-        return op.emit(kind, *pair, rank=op.shared_rank(*pair) if alike else None)
-
-    return lower
-
-
-def _compared(name: str, kind: str) -> Callable[[MxnetOperator], str]:
-    def lower(op: MxnetOperator) -> str:
-        pair = _common(op)
-        return _verdict(op, name, op.emit(kind, *pair, dtype=bool), pair[0])
-
-    return lower
-
-
-def _verdict(op: MxnetOperator, name: str, out: str, like: str) -> str:
-    if name.startswith("not_"):
-        out = op.emit("Not", out)
-    if op.at.type.startswith("_npi_"):
-        return out
-    return op.cast(out, op.facts(like).dtype or np.float32)
-
-
-def _logical(kind: str) -> Callable[[MxnetOperator], str]:
-    def lower(op: MxnetOperator) -> str:
-        pair = _common(op)
-        truths = [op.cast(value, bool) for value in pair]
-        return op.cast(op.emit(kind, *truths), op.facts(pair[0]).dtype or np.float32)
-
-    return lower
-
-
-for name, kind in BINARY.items():
-    same = f"elemwise_{name}" if name in ("add", "sub", "mul", "div") else f"_{name}"
-    rule(same, "lhs rhs", inferred="all")(_binary(kind, alike=True))
-    numpy = "" if name in ("maximum", "minimum") else f" _npi_{NUMPY.get(name, name)}"
-    rule(f"broadcast_{name}{numpy}", "lhs rhs")(_binary(kind, alike=False))
-for name, kind in COMPARED.items():
-    rule(f"_{name}", "lhs rhs", inferred="all")(_compared(name, kind))
-    numpy = name.replace("lesser", "less")
-    rule(f"broadcast_{name} _npi_{numpy}", "lhs rhs")(_compared(name, kind))
-for name, kind in LOGICAL.items():
-    rule(f"_{name}", "lhs rhs", inferred="all")(_logical(kind))
-    rule(f"broadcast_{name}", "lhs rhs")(_logical(kind))
+    x = op.value("data")
+    op.check_floats(x)
+    return op.emit("Reciprocal", op.emit("Sqrt", x))
 
 
 @rule("logical_not", "data", inferred="all")
 def _not(op: MxnetOperator) -> str:
     x = op.value("data")
     return op.cast(op.emit("Not", op.cast(x, bool)), op.facts(x).dtype or np.float32)
-
-
-@rule("add_n", "*args", inferred="all")
-def _add_n(op: MxnetOperator) -> str:
-    return op.emit("Sum", *op.values("args"))
-
-
-def _with_scalar(kind: str, reverse: bool) -> Callable[[MxnetOperator], str]:
-    def lower(op: MxnetOperator) -> str:
-        x = op.value("data")
-        if kind in ("Div", "Pow"):
-            _floats(op, x)
-        number = op.scalar(op.number("scalar", 1.0), x)
-        pair = (number, x) if reverse else (x, number)
-        return op.emit(kind, *pair, rank=op.facts(x).rank)
-
-    return lower
-
-
-def _compared_with_scalar(name: str, kind: str) -> Callable[[MxnetOperator], str]:
-    def lower(op: MxnetOperator) -> str:
-        x = op.value("data")
-        number = op.scalar(op.number("scalar", 1.0), x)
-        out = op.emit(kind, x, number, dtype=bool, rank=op.facts(x).rank)
-        return _verdict(op, name, out, x)
-
-    return lower
-
-
-_SCALARS = {"add": "plus", "sub": "minus"}
-for name, kind in BINARY.items():
-    legacy, numpy = _SCALARS.get(name, name), NUMPY.get(name, name)
-    names = f"_{legacy}_scalar"
-    names += "" if name in ("maximum", "minimum") else f" _npi_{numpy}_scalar"
-    rule(names, "data", inferred="all")(_with_scalar(kind, reverse=False))
-    if name in ("sub", "div", "power"):
-        names = f"_r{legacy}_scalar _npi_r{numpy}_scalar"
-        rule(names, "data", inferred="all")(_with_scalar(kind, reverse=True))
-for name, kind in COMPARED.items():
-    names = f"_{name}_scalar _npi_{name.replace('lesser', 'less')}_scalar"
-    rule(names, "data", inferred="all")(_compared_with_scalar(name, kind))
 
 
 @rule("clip", "data", inferred="all")
@@ -254,17 +127,28 @@ def _leaky_relu(op: MxnetOperator) -> str:
 
 @rule("Cast amp_cast", "data", inferred="all")
 def _cast(op: MxnetOperator) -> str:
+    """``amp_cast`` leaves whole numbers as they are."""
     x, dtype = op.value("data"), op.dtype("dtype")
+    found = op.facts(x).dtype
+    if op.at.type == "amp_cast" and found is not None and found.kind != "f":
+        return x
     return op.emit("Cast", x, dtype=dtype, to=dtype.name)
 
 
 @rule("where _npi_where", "condition x y", inferred="all")
 def _where(op: MxnetOperator) -> str:
+    """A legacy condition may be a list, for the rows of x and y, which are alike."""
     condition, x, y = (op.value(slot) for slot in ("condition", "x", "y"))
-    known = op.facts(condition).rank, op.facts(x).rank
-    if op.at.type == "where" and known[0] != known[1] and 1 in known:
-        raise UnsupportedError("a condition for each row")
-    return op.emit("Where", op.cast(condition, bool), x, y, dtype=op.facts(x).dtype)
+    dtype, rank = op.facts(x)
+    condition = op.cast(condition, bool)
+    if op.at.type == "where" and (rank is None or rank != op.facts(condition).rank):
+        sizes = op.sizes_of(condition)
+        axes = [op.sizes_of(each) for each in (op.sizes_of(x), sizes)]
+        ones = np.ones(1, np.int64)
+        more = op.emit("ConstantOfShape", op.emit("Sub", *axes), dtype=ones.dtype, value=ones)
+        whole = op.emit("Concat", sizes, more, axis=0)
+        condition = op.emit("Reshape", condition, whole, rank=rank)
+    return op.emit("Where", condition, x, y, dtype=dtype)
 
 
 @rule("ones_like zeros_like", "data", inferred="all")

@@ -123,12 +123,14 @@ def _by_structure(
     found: dict[str, Array] = {}
     alike: list[str] = []
     for path, parameters in saved.items():
-        fitting = [
-            prefix
-            for prefix, declared in blocks.items()
-            if set(declared) == set(parameters)
-            and all(_fits(declared[n].shape, a.shape) for n, a in parameters.items())
-        ]
+        fitting = _fitting(blocks, parameters)
+        if not fitting:  # tied weights: the symbol has what two blocks share in one of them
+            others = [a for p, block in saved.items() if p != path for a in block.values()]
+            own = {n: a for n, a in parameters.items() if not any(_same(a, b) for b in others)}
+            if not own:
+                continue
+            fitting = _fitting(blocks, own)
+            parameters = own if fitting else parameters
         if not fitting:
             wanted = ", ".join(f"{name} {array.shape}" for name, array in parameters.items())
             raise ModelFormatError(
@@ -143,6 +145,22 @@ def _by_structure(
         return found, ()
     listed = ", ".join(alike)
     return found, (f"parameters of {listed}: other blocks look alike, they were taken in order",)
+
+
+def _fitting(
+    blocks: Mapping[str, Mapping[str, Declared]], parameters: Mapping[str, Array]
+) -> list[str]:
+    """The prefixes of the symbol's blocks that have parameters of these names and shapes."""
+    return [
+        prefix
+        for prefix, declared in blocks.items()
+        if set(declared) == set(parameters)
+        and all(_fits(declared[n].shape, a.shape) for n, a in parameters.items())
+    ]
+
+
+def _same(one: Array, other: Array) -> bool:
+    return one.dtype == other.dtype and np.array_equal(one, other)
 
 
 def _check_counted(prefixes: Sequence[str], path: str, file: Path) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from onernn.adapters.mxnet.native import MxnetOperator, rule
+from onernn.adapters.mxnet.native import MxnetOperator
+from onernn.adapters.mxnet.rules import rule
 from onernn.core.errors import UnsupportedError
 
 
@@ -100,12 +101,14 @@ def _pick(op: MxnetOperator) -> str:
     """One element along an axis for each of the others; an index outside is clipped."""
     x, axis = op.value("data"), op.integer("axis", -1)
     op.only("mode", "clip")
-    at = op.emit("Unsqueeze", _indices(op, "index"), op.ints(axis))
+    shape = op.resized(op.sizes_of(x), axis, 1)  # the index may have the axis, or not
+    at = op.emit("Reshape", _indices(op, "index"), shape, rank=op.facts(x).rank)
     out = op.emit("GatherElements", x, _clipped(op, at, x, axis), axis=axis)
     rank = op.facts(x).rank
     if op.flag("keepdims"):
         return out
-    return op.emit("Squeeze", out, op.ints(axis), rank=None if rank is None else rank - 1)
+    rank = None if rank is None else rank - 1
+    return op.listed(op.emit("Squeeze", out, op.ints(axis), rank=rank))
 
 
 @rule("Dropout", "data", inferred="first")
@@ -193,16 +196,30 @@ rule("log_softmax", "data length")(_softmax("LogSoftmax"))
 
 @rule("SoftmaxOutput SoftmaxActivation", "data label")
 def _softmax_output(op: MxnetOperator) -> str:
-    """Over axis 1, the last axis, or all that stands behind the batch."""
+    """Over axis 1, the last axis, or all that stands behind the batch.
+
+    There oneDNN in MXNet's CPU took the last axis: in SoftmaxActivation always, in SoftmaxOutput
+    of four axes.
+    """
     x = op.value("data")
     op.variables("label")  # for training
     channel = op.text("mode", "instance") == "channel"
     if op.flag("multi_output") or channel:
         return op.emit("Softmax", x, axis=1)
-    if op.flag("preserve_shape") or op.facts(x).rank == 2:
+    dtype, rank = op.facts(x)
+    if op.flag("preserve_shape") or rank == 2:
         return op.emit("Softmax", x, axis=-1)
-    flat = op.emit("Softmax", op.emit("Flatten", x, axis=1, rank=2), axis=-1)
-    return op.emit("Reshape", flat, op.sizes_of(x), rank=op.facts(x).rank)
+    if op.at.type == "SoftmaxActivation" or (rank == 4 and dtype != np.float64):
+        meanings = "softmax over all that stands behind the batch", "softmax over the last axis"
+        if not op.as_documented(*meanings):
+            return op.emit("Softmax", x, axis=-1)
+    flat, sizes = op.emit("Flatten", x, axis=1, rank=2), op.sizes_of(x)
+    if rank is None and dtype != np.float64 and op.context.semantics != "documented":
+        four = op.emit("Equal", op.sizes_of(sizes), op.ints(4), dtype=bool)
+        ends = [op.emit("Gather", s, op.ints(-1), axis=0) for s in (sizes, op.sizes_of(flat))]
+        width = op.emit("Where", four, *ends, dtype=np.int64)
+        flat = op.emit("Reshape", flat, op.emit("Concat", op.ints(-1), width, axis=0), rank=2)
+    return op.emit("Reshape", op.emit("Softmax", flat, axis=-1), sizes, rank=rank)
 
 
 @rule("LinearRegressionOutput MAERegressionOutput LogisticRegressionOutput", "data label")
@@ -212,6 +229,11 @@ def _regression_output(op: MxnetOperator) -> str:
     return op.emit("Sigmoid", x) if op.at.type.startswith("Logistic") else x
 
 
+def _may_be_all(axes: tuple[int, ...]) -> bool:
+    """Whether a value may have these axes and no others."""
+    return max(axes) < len(axes) and min(axes) >= -len(axes)
+
+
 REDUCTIONS = {"sum": "Sum", "mean": "Mean", "max": "Max", "min": "Min", "prod": "Prod"}
 
 
@@ -219,28 +241,25 @@ def _reduces(kind: str) -> Callable[[MxnetOperator], str]:
     def lower(op: MxnetOperator) -> str:
         x, axes, keep = op.value("data"), op.optional_sizes("axis"), op.flag("keepdims")
         legacy = not op.at.type.startswith("_np")
-        dtype = op.facts(x).dtype
-        if dtype is None or dtype.kind != "f":
-            raise UnsupportedError(f"of {dtype or 'unknown'} values")
+        op.check_floats(x)
         if not legacy:
             for name in ("dtype", "initial"):
                 op.only(name, "None")
         rank = op.facts(x).rank
-        if axes is not None and op.flag("exclude"):
+        if op.flag("exclude") and axes:
             known = op.rank(x, "attribute exclude")
             axes = tuple(sorted(set(range(known)) - {axis % known for axis in axes}))
             if not axes:
                 return x
-        whole = axes is None or (legacy and not axes)
-        if not whole and not axes:
+        if not axes and (legacy or axes is None):
+            out = op.emit(f"Reduce{kind}", x, keepdims=int(keep), rank=rank if keep else 0)
+            return out if keep else op.listed(out)
+        if not axes:
             return x
-        inputs = (x,) if whole or axes is None else (x, op.ints(*axes))
         if not keep:
-            rank = None if rank is None else 0 if whole else rank - len(axes or ())
-        out = op.emit(f"Reduce{kind}", *inputs, keepdims=int(keep), rank=rank)
-        if whole and not keep and legacy:  # without scalars, MXNet gives one number in a list
-            out = op.emit("Reshape", out, op.ints(1), rank=1)
-        return out
+            rank = None if rank is None else rank - len(axes)
+        out = op.emit(f"Reduce{kind}", x, op.ints(*axes), keepdims=int(keep), rank=rank)
+        return op.listed(out) if not keep and _may_be_all(axes) else out
 
     return lower
 
@@ -259,13 +278,16 @@ def _arg(op: MxnetOperator) -> str:
     if axis is None:
         if keep:
             raise UnsupportedError("attribute keepdims without an axis")
-        out = op.emit(kind, op.emit("Reshape", x, op.ints(-1)), axis=0, keepdims=0, dtype=np.int64)
-        if legacy:
-            out = op.emit("Reshape", out, op.ints(1), rank=1)
+        flat = op.emit("Reshape", x, op.ints(-1), rank=1)
+        out = op.emit(kind, flat, axis=0, keepdims=0, dtype=np.int64, rank=0)
     else:
         left = rank if rank is None or keep else rank - 1
         out = op.emit(kind, x, axis=axis, keepdims=int(keep), dtype=np.int64, rank=left)
-    return op.cast(out, op.facts(x).dtype or np.float32) if legacy else out
+    if not legacy:
+        return out
+    if not keep and (axis is None or _may_be_all((axis,))):
+        out = op.listed(out)
+    return op.cast(out, op.facts(x).dtype or np.float32)
 
 
 @rule("dot _np_dot", "lhs rhs")
@@ -301,5 +323,6 @@ def _matmul(op: MxnetOperator) -> str:
 @rule("_contrib_div_sqrt_dim", "data")
 def _div_sqrt_dim(op: MxnetOperator) -> str:
     x = op.value("data")
+    op.check_floats(x)
     size = op.emit("Gather", op.sizes_of(x), op.ints(-1), axis=0)
     return op.emit("Div", x, op.emit("Sqrt", op.cast(size, op.facts(x).dtype or np.float32)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import numpy as np
 from onernn.adapters.lowering import GraphBuilder
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet import ops
-from onernn.adapters.mxnet.keys import Declared, match
-from onernn.adapters.mxnet.native import Context, Facts, find_rule, slots_of
+from onernn.adapters.mxnet.keys import Declared, Matched, match
+from onernn.adapters.mxnet.native import Context, Facts
 from onernn.adapters.mxnet.params import read_params
-from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode, find, read_symbol
+from onernn.adapters.mxnet.read import VARIABLE, Entry, Files, Symbol, SymbolNode, find, read_symbol
 from onernn.adapters.mxnet.recurrent import stack_of
+from onernn.adapters.mxnet.rules import find_rule, needed, slots_of_node
 from onernn.adapters.mxnet.walk import lower_nodes
 from onernn.core.arrays import Array
 from onernn.core.errors import ModelFormatError, ShapeError, UnsupportedError
@@ -29,6 +31,8 @@ PARAMETERS = frozenset("weight bias gamma beta moving_mean moving_var parameters
 INDICES = frozenset("sequence_length indices index".split())
 """Input slots that take numbers of any kind, and cut them to integers."""
 
+_log = logging.getLogger("onernn")
+
 KEEPS_RANK = frozenset("SwapAxis swapaxes Dropout _copy identity BlockGrad transpose".split())
 
 
@@ -37,8 +41,18 @@ def load_mxnet(
 ) -> Graph:
     """The graph of a saved symbol; operators that cannot be lowered are in it, with the reason.
 
-    Raises `ModelFormatError` for files that are no model, or that do not belong together.
+    Where the two meanings differ for this model the logger "onernn" says so, as the graph's notes
+    do. Raises `ModelFormatError` for files that are no model, or that do not belong together.
     """
+    files, symbol, found = read_model(path, params)
+    graph, differing = _graph(symbol, found.arrays, semantics, str(files.symbol), found.notes)
+    for text in differing:
+        _log.warning("%s: %s", files.symbol, text)
+    return graph
+
+
+def read_model(path: str | Path, params: str | Path | None = None) -> tuple[Files, Symbol, Matched]:
+    """A saved symbol, and its parameters by name; see `load_mxnet`."""
     files = find(path, params)
     symbol = read_symbol(files.symbol)
     arrays = read_params(files.params) if files.params else {}
@@ -53,7 +67,7 @@ def load_mxnet(
         raise ModelFormatError(
             f"parameters without numbers: {', '.join(missing)}; {where}", files.symbol
         )
-    return lower(symbol, found.arrays, semantics, str(files.symbol), found.notes)
+    return files, symbol, found
 
 
 def lower(
@@ -61,9 +75,19 @@ def lower(
     arrays: Mapping[str, Array],
     semantics: str = "documented",
     name: str = "symbol",
-    notes: Iterable[str] = (),
 ) -> Graph:
     """The graph of a symbol and its parameters by name; the other variables are its inputs."""
+    return _graph(symbol, arrays, semantics, name, ())[0]
+
+
+def _graph(
+    symbol: Symbol,
+    arrays: Mapping[str, Array],
+    semantics: str,
+    name: str,
+    notes: Iterable[str],
+) -> tuple[Graph, list[str]]:
+    """The graph, and where the two meanings differ for it, in words."""
     shapes = _shapes(symbol, arrays)
     context = _lowered(symbol, arrays, semantics, name, shapes)
     # What operators said of the inputs behind them: a second time, it is known from the start.
@@ -72,11 +96,12 @@ def lower(
     if more:
         context = _lowered(symbol, arrays, semantics, name, more | shapes)
     built, heads = context
-    built.builder.notes = {**dict.fromkeys(notes), **built.builder.notes}
+    built.builder.notes = dict.fromkeys([*notes, *built.told(built.notes)])
     dtypes = [built.of(head).dtype for head in heads]
-    return built.builder.graph(
+    graph = built.builder.graph(
         [Value(head, d and d.name) for head, d in zip(heads, dtypes, strict=True)]
     )
+    return graph, built.told(text for text in built.notes if text in built.differing)
 
 
 def _lowered(
@@ -91,19 +116,18 @@ def _lowered(
     context = Context(builder, semantics, symbol)
     for key, array in arrays.items():
         if array.dtype == np.float16:
-            builder.notes["float16 parameters are computed in float32"] = None
+            context.notes["float16 parameters are computed in float32"] = []
             array = array.astype(np.float32)
         context.constant(array, key)
-    uses = _uses(symbol)
-    for node in symbol.nodes:
+    uses, used = _uses(symbol), needed(symbol)
+    for at, node in enumerate(symbol.nodes):
         if node.op != VARIABLE or node.name in arrays or node.name in context.facts:
             continue
-        slots = uses.get(node.name, set())
-        if slots == {"label"}:
-            builder.notes[f"{node.name} is a label for training: it is no input here"] = None
+        if at not in used:
+            context.notes[f"{node.name} is a label for training: it is no input here"] = []
             continue
         shape = _declared_shape(symbol, node) or shapes.get(node.name)
-        dtype = _input_dtype(node, slots, arrays)
+        dtype = _input_dtype(node, uses.get(node.name, set()), arrays)
         builder.input(Value(node.name, dtype, shape))
         context.facts[node.name] = Facts(
             np.dtype(dtype) if dtype else None, None if shape is None else len(shape)
@@ -146,12 +170,7 @@ def _uses(symbol: Symbol) -> dict[str, set[str]]:
     """The input slots that each variable goes into, "" where the operator is not known."""
     uses: dict[str, set[str]] = {}
     for node in symbol.nodes:
-        rule = find_rule(node.op)
-        try:
-            slots = slots_of(rule, len(node.inputs)) if rule else [""] * len(node.inputs)
-        except UnsupportedError:
-            slots = [""] * len(node.inputs)
-        for entry, slot in zip(node.inputs, slots, strict=True):
+        for entry, slot in zip(node.inputs, slots_of_node(node), strict=True):
             read = symbol.nodes[entry.node]
             if read.op == VARIABLE:
                 takes = "indices" if node.op in ("Embedding", "Cast") and slot == "data" else slot

@@ -1,9 +1,8 @@
-"""One MXNet operator as a rule of the tables reads it, and the tables' registry."""
+"""One MXNet operator as a rule of the tables reads it, and the graph that it is lowered into."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,7 +11,6 @@ import numpy.typing as npt
 
 from onernn.adapters.lowering import GraphBuilder, NativeOperator
 from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.aliases import ALIASES
 from onernn.adapters.mxnet.read import Symbol, SymbolNode
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
@@ -21,19 +19,23 @@ from onernn.runtime.kernels import KERNELS
 
 T = TypeVar("T")
 DType = np.dtype[Any]
-FLOATS = ("float32", "float64")
+FIRST, LAST = -(2**62), 2**62
+"""Beyond every axis: slices are cut there."""
 COMPUTED = frozenset("bool uint8 int8 int32 int64 float32 float64".split())
 """What NumPy computes in like MXNet; float16 parameters are read as float32."""
 
-FOLDED = frozenset("Reshape Concat Transpose Squeeze Unsqueeze Flatten Cast Identity".split())
-"""Operators over constants that are computed while lowering: parameters on their way to a layer."""
+FOLDED = frozenset(
+    "Reshape Concat Transpose Squeeze Unsqueeze Flatten Cast Identity ConstantOfShape Mul".split()
+)
+"""Operators over constants that are computed while lowering: parameters on their way to a layer,
+and states of zeros, at times beside a mask of ones."""
 
 SAME_SHAPE = frozenset(
     """
     Identity Relu Sigmoid Tanh Softsign Softplus LeakyRelu Elu Selu Gelu Exp Log Sqrt Abs Neg Floor
     Ceil Sign Reciprocal Sin Cos Erf Add Sub Mul Div Max Min Pow Equal Less LessOrEqual Greater
     GreaterOrEqual And Or Xor Not Where Cast Clip Softmax LogSoftmax LayerNormalization
-    BatchNormalization ReverseSequence Slice HardSigmoid
+    BatchNormalization ReverseSequence Slice HardSigmoid Mod Sum
     """.split()
 )
 
@@ -51,6 +53,8 @@ class Context:
 
     ``inferred``: values made from ``_zeros`` of unknown size, which MXNet infers from what they
     are added to. Here the unknown sizes are 1, and broadcasting gives the same numbers.
+    ``notes``: what a user should know, and the nodes it is true of; ``differing`` are those of
+    them that tell where the two meanings differ.
     """
 
     builder: GraphBuilder
@@ -58,10 +62,8 @@ class Context:
     symbol: Symbol
     facts: dict[str, Facts] = field(default_factory=dict)
     inferred: set[str] = field(default_factory=set)
-
-    @property
-    def computes_documented(self) -> bool:
-        return self.semantics == "documented"
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    differing: set[str] = field(default_factory=set)
 
     def constant(self, array: npt.ArrayLike, name: str) -> str:
         array = np.asarray(array)
@@ -71,6 +73,15 @@ class Context:
 
     def of(self, value: str) -> Facts:
         return self.facts.get(value, Facts())
+
+    def note(self, text: str, node: str) -> None:
+        nodes = self.notes.setdefault(text, [])
+        if node not in nodes:
+            nodes.append(node)
+
+    def told(self, texts: Iterable[str]) -> list[str]:
+        """The notes with their nodes in front, each once."""
+        return [": ".join(filter(None, [", ".join(self.notes[text]), text])) for text in texts]
 
 
 class MxnetOperator(NativeOperator):
@@ -164,20 +175,39 @@ class MxnetOperator(NativeOperator):
             raise UnsupportedError(f"{why}: the symbol does not tell how many axes {value!r} has")
         return found
 
-    def shared_rank(self, *values: str) -> int | None:
-        """The rank of values of one shape: what is known of one holds for all."""
+    def share_rank(self, *values: str) -> None:
+        """What is known of the rank of one holds for all: they have one shape."""
         known = [self.facts(value).rank for value in values]
         rank = next((each for each in known if each is not None), None)
         for value in values:
             self.context.facts[value] = self.facts(value)._replace(rank=rank)
-        return rank
+
+    def check_floats(self, *values: str) -> None:
+        """Refuses whole numbers, which NumPy would promote where MXNet does not."""
+        for value in values:
+            dtype = self.facts(value).dtype
+            if dtype is not None and dtype.kind != "f":
+                raise UnsupportedError(f"of {dtype} values")
 
     def is_inferred(self, value: str) -> bool:
         return value in self.context.inferred
 
     def note(self, text: str) -> None:
-        """What a user should know of this operator; once, however often it is said."""
-        self.builder.notes[f"{self.node.name} ({self.node.op}): {text}"] = None
+        """What a user should know of this operator."""
+        self.context.note(text, f"{self.node.name} ({self.node.op})")
+
+    def as_documented(self, documented: str, on_cpu: str) -> bool:
+        """Whether to compute what is documented, or what MXNet's CPU gave; noted either way."""
+        chosen = self.context.semantics == "documented"
+        if chosen:
+            text = f"{documented}, as documented; MXNet 1.9.1 on CPU did otherwise: {on_cpu}"
+            text += " (semantics='mxnet-cpu' gives its numbers)"
+        else:
+            text = f"{on_cpu}, as in MXNet 1.9.1 on CPU; documented is: {documented}"
+            text += " (semantics='documented')"
+        self.context.differing.add(text)
+        self.note(text)
+        return chosen
 
     def emit(
         self,
@@ -244,6 +274,29 @@ class MxnetOperator(NativeOperator):
             return value
         return self.emit("Cast", value, dtype=wanted, to=wanted.name)
 
+    def resized(self, whole: str, axis: int, *size: int) -> str:
+        """A shape with another size at an axis, or none."""
+        ends = [(0, axis), (axis + 1 or LAST, LAST)]
+        parts = [
+            self.emit("Slice", whole, self.ints(a), self.ints(b), self.ints(0)) for a, b in ends
+        ]
+        return self.emit("Concat", parts[0], self.ints(*size), parts[1], axis=0)
+
+    def listed(self, value: str) -> str:
+        """The value; a list of one number where it would be a scalar, which only the operators of
+        NumPy mode give.
+        """
+        rank = self.facts(value).rank
+        if rank or self.at.type.startswith("_np"):
+            return value
+        if rank == 0:
+            return self.emit("Reshape", value, self.ints(1), rank=1)
+        sizes = self.sizes_of(value)
+        skipped = self.emit("Min", self.sizes_of(sizes), self.ints(1))  # 0 for a scalar
+        whole = self.emit("Concat", self.ints(1), sizes, axis=0)
+        kept = self.emit("Slice", whole, skipped, self.ints(LAST), self.ints(0))
+        return self.emit("Reshape", value, kept)
+
     def swapped(self, value: str, one: int, other: int) -> str:
         """The value with two axes exchanged, its rank known or not."""
         rank = self.facts(value).rank
@@ -269,52 +322,3 @@ def swap_equation(one: int, other: int) -> str:
     at = [axis if axis >= 0 else len(before) + axis for axis in (one, other)]
     after[at[0]], after[at[1]] = before[at[1]], before[at[0]]
     return f"{''.join(before)}->{''.join(after)}"
-
-
-Results = str | tuple[str, ...]
-Function = Callable[[MxnetOperator], Results]
-
-
-class Rule(NamedTuple):
-    """How an operator is lowered: its input slots, the last one with a star for all the rest.
-
-    ``inferred``: what becomes of inputs whose sizes MXNet infers (`Context.inferred`). Outputs
-    are of inferred size if the "first" input is, or "all" are, or "none"; "" refuses.
-    """
-
-    slots: tuple[str, ...]
-    lower: Function
-    inferred: str
-
-
-RULES: dict[str, Rule] = {}
-
-
-def rule(names: str, slots: str, *, inferred: str = "") -> Callable[[Function], Function]:
-    """Registers a function that gives the operator's outputs."""
-
-    def register(function: Function) -> Function:
-        for name in names.split():
-            RULES[name] = Rule(tuple(slots.split()), function, inferred)
-        return function
-
-    return register
-
-
-def find_rule(name: str) -> Rule | None:
-    return RULES.get(name) or RULES.get(ALIASES.get(name, ""))
-
-
-def slots_of(found: Rule, count: int) -> list[str]:
-    """The slot of each of ``count`` inputs. Raises `UnsupportedError` where there are too many."""
-    slots = list(found.slots)
-    if slots and slots[-1].startswith("*"):
-        rest = slots.pop()[1:]
-        return (slots + [rest] * count)[:count]
-    if count > len(slots):
-        raise UnsupportedError(f"{count} inputs, expected {', '.join(slots)}")
-    return slots[:count]
-
-
-def elements(shape: Sequence[int]) -> int:
-    return math.prod(shape)

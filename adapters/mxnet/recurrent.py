@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 
 from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.native import MxnetOperator, rule
+from onernn.adapters.mxnet.native import MxnetOperator
 from onernn.adapters.mxnet.read import SymbolNode
+from onernn.adapters.mxnet.rules import rule
 from onernn.adapters.mxnet.shaping import sliced
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import Cell, RnnSpec
@@ -98,14 +99,8 @@ def _lengths(op: MxnetOperator, slot: str) -> str:
     if not op.flag("use_sequence_length"):
         return ""
     given = op.value(slot)
-    if not op.context.computes_documented:
-        op.note("MXNet 1.9.1 on CPU ignored the sequence length, and so does mxnet-cpu")
-        return ""
-    op.note(
-        "sequence lengths mask, as documented; MXNet 1.9.1 on CPU ignored them"
-        " (semantics='mxnet-cpu' gives its numbers)"
-    )
-    return op.cast(given, np.int64)
+    masks = op.as_documented("sequence lengths mask", "sequence lengths are ignored")
+    return op.cast(given, np.int64) if masks else ""
 
 
 def _clipped(op: MxnetOperator, spec: RnnSpec) -> RnnSpec:
@@ -118,13 +113,9 @@ def _clipped(op: MxnetOperator, spec: RnnSpec) -> RnnSpec:
         return spec
     if not low <= high:
         raise UnsupportedError(f"lstm_state_clip_min={low:g} is above lstm_state_clip_max={high:g}")
-    if not op.context.computes_documented:
-        op.note("MXNet 1.9.1 on CPU did not clip the cell state, and neither does mxnet-cpu")
+    clips = f"the cell state is clipped to [{low:g}, {high:g}]"
+    if not op.as_documented(clips, "the cell state is not clipped"):
         return spec
-    op.note(
-        f"the cell state is clipped to [{low:g}, {high:g}], as documented; MXNet 1.9.1 on CPU did"
-        " not (semantics='mxnet-cpu' gives its numbers)"
-    )
     return replace(spec, cell_clip=(low, high), cell_clip_nan=stops_nan)
 
 

@@ -6,13 +6,15 @@ many axes a value has, so these are written without knowing it where ONNX can sa
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.native import MxnetOperator, elements, rule
+from onernn.adapters.mxnet.native import FIRST, LAST, MxnetOperator
+from onernn.adapters.mxnet.rules import rule
 from onernn.core.errors import UnsupportedError
 
-_FIRST, _LAST = -(2**62), 2**62  # beyond every axis: slices are cut there
 _MOST = 2**26  # elements of a constant that is made from its attributes alone
 
 
@@ -64,8 +66,8 @@ def reshaped(op: MxnetOperator, x: str, target: tuple[int, ...], *, reverse: boo
     while codes:
         code = codes.pop(0)
         if code == -2:
-            pieces.append(op.emit("Slice", whole, op.ints(at), op.ints(_LAST), op.ints(0)))
-            at = _LAST
+            pieces.append(op.emit("Slice", whole, op.ints(at), op.ints(LAST), op.ints(0)))
+            at = LAST
         elif code == -4:
             pieces += _split(op, _size(op, whole, at, reverse), codes, reverse)
             at += 1
@@ -126,10 +128,12 @@ def _expand_dims(op: MxnetOperator) -> str:
 @rule("squeeze _np_squeeze", "data")
 def _squeeze(op: MxnetOperator) -> str:
     x, axes = op.value("data"), op.optional_sizes("axis")
-    if axes is None:
-        return op.emit("Squeeze", x)
     rank = op.facts(x).rank
-    return op.emit("Squeeze", x, op.ints(*axes), rank=None if rank is None else rank - len(axes))
+    if axes is None:
+        return op.listed(op.emit("Squeeze", x))
+    rank = None if rank is None else rank - len(axes)
+    out = op.emit("Squeeze", x, op.ints(*axes), rank=rank)
+    return op.listed(out) if rank == 0 else out
 
 
 @rule("SwapAxis", "data")
@@ -195,7 +199,7 @@ def _pieces(
     if starts is None:
         parts = op.emit_many("Split", count, x, axis=axis, rank=rank)
     else:
-        ends = [*starts[1:], _LAST]
+        ends = [*starts[1:], LAST]
         parts = tuple(
             op.emit("Slice", x, op.ints(a), op.ints(b), op.ints(axis), rank=rank)
             for a, b in zip(starts, ends, strict=True)
@@ -213,11 +217,10 @@ def _slice(op: MxnetOperator) -> str:
     if not len(begin) == len(end) == len(steps) or 0 in steps:
         raise UnsupportedError(f"attributes begin={begin} end={end} step={step}")
     starts = [
-        (0 if by > 0 else _LAST) if at is None else at for at, by in zip(begin, steps, strict=True)
+        (0 if by > 0 else LAST) if at is None else at for at, by in zip(begin, steps, strict=True)
     ]
     ends = [
-        (_LAST if by > 0 else _FIRST) if at is None else at
-        for at, by in zip(end, steps, strict=True)
+        (LAST if by > 0 else FIRST) if at is None else at for at, by in zip(end, steps, strict=True)
     ]
     return sliced(op, op.value("data"), starts, ends, list(range(len(begin))), steps)
 
@@ -232,7 +235,7 @@ def sliced(
 @rule("slice_axis", "data")
 def _slice_axis(op: MxnetOperator) -> str:
     begin, end = op.integer("begin"), op.optional_integer("end")
-    ends = [_LAST if end is None else end]
+    ends = [LAST if end is None else end]
     return sliced(op, op.value("data"), [begin], ends, [op.integer("axis")], [1])
 
 
@@ -249,13 +252,13 @@ def _slice_like(op: MxnetOperator) -> str:
 def _reverse(op: MxnetOperator) -> str:
     axes = list(op.sizes("axis"))
     n = len(axes)
-    return sliced(op, op.value("data"), [-1] * n, [_FIRST] * n, axes, [-1] * n)
+    return sliced(op, op.value("data"), [-1] * n, [FIRST] * n, axes, [-1] * n)
 
 
 @rule("broadcast_to _npi_broadcast_to", "data")
 def _broadcast_to(op: MxnetOperator) -> str:
     shape, x = op.sizes("shape"), op.value("data")
-    if elements([abs(size) or 1 for size in shape]) > _MOST:
+    if math.prod([abs(size) or 1 for size in shape]) > _MOST:
         raise UnsupportedError(f"attribute shape={shape}: too large")
     kept = -2 if op.at.type.startswith("_npi_") else 0  # the size of the input
     return op.emit(
@@ -268,9 +271,7 @@ def _broadcast_axis(op: MxnetOperator) -> str:
     x, rank = op.value("data"), op.facts(op.value("data")).rank
     whole = op.sizes_of(x)
     for axis, size in zip(op.sizes("axis"), op.sizes("size"), strict=True):
-        before = op.emit("Slice", whole, op.ints(0), op.ints(axis), op.ints(0))
-        after = op.emit("Slice", whole, op.ints(axis + 1), op.ints(_LAST), op.ints(0))
-        whole = op.emit("Concat", before, op.ints(size), after, axis=0)
+        whole = op.resized(whole, axis, size)
     return op.emit("Expand", x, whole, rank=rank)
 
 
@@ -288,7 +289,7 @@ def _filled(op: MxnetOperator) -> str:
     unknown = -1 if op.context.symbol.np_shape else 0
     value = op.number("value", 0.0) if op.at.type == "_full" else float("ones" in op.at.type)
     sizes = tuple(1 if size == unknown else size for size in shape)
-    if min(sizes, default=0) < 0 or elements(sizes) > _MOST:
+    if min(sizes, default=0) < 0 or math.prod(sizes) > _MOST:
         raise UnsupportedError(f"attribute shape={shape}")
     made = op.context.constant(np.full(sizes, value, dtype), op.node.name)
     if unknown in shape:
@@ -331,7 +332,7 @@ def _repeat(op: MxnetOperator) -> str:
     more = None if rank is None else rank + 1
     whole = op.sizes_of(x)
     before = op.emit("Slice", whole, op.ints(0), op.ints(axis + 1), op.ints(0))
-    after = op.emit("Slice", whole, op.ints(axis + 1), op.ints(_LAST), op.ints(0))
+    after = op.emit("Slice", whole, op.ints(axis + 1), op.ints(LAST), op.ints(0))
     wide = op.emit("Unsqueeze", x, op.ints(axis + 1), rank=more)
     wide = op.emit(
         "Expand", wide, op.emit("Concat", before, op.ints(times), after, axis=0), rank=more

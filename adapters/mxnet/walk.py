@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from onernn.adapters.mxnet.native import Context, MxnetOperator, Rule, find_rule, slots_of
+from onernn.adapters.mxnet.native import Context, MxnetOperator
 from onernn.adapters.mxnet.read import VARIABLE, Entry, SymbolNode
+from onernn.adapters.mxnet.rules import Rule, find_rule, needed, slots_of
 from onernn.core.errors import OnernnError, UnsupportedError
 from onernn.core.graph import NativeOp
 
 _OUTPUTS = {
+    "SliceChannel": ("output0",),
     "RNN": ("output", "state_output", "statecell_output"),
     "_npx_rnn": ("output", "state_output", "statecell_output"),
     "_npi_matmul": ("out",),
@@ -43,11 +45,13 @@ def lower_nodes(context: Context) -> list[str]:
             made[at] = builder.value(name)
         return made[at]
 
+    used = needed(symbol)
     for position, node in enumerate(symbol.nodes):
         if node.op == VARIABLE:
             made[position, 0] = node.name
+        if node.op == VARIABLE or position not in used:
             continue
-        inputs = [value(entry) for entry in node.inputs]
+        inputs = [value(entry) if entry.node in used else "" for entry in node.inputs]
         builder.origin = (NativeOp(position, node.op),)
         try:
             results = _lower(context, position, node, inputs)

@@ -112,7 +112,7 @@ def exported(
     block.export(str(folder / "model"))
     file = folder / "model-symbol.json"
     symbol = mx.sym.load(str(file))
-    names = [name for name in symbol.list_arguments() if name.startswith("data")]
+    names = sorted(name for name in symbol.list_arguments() if name.startswith("data"))
     return Saved(
         kind, file, dict(zip(names, inputs, strict=True)), outputs, symbol.list_outputs(), rnns
     )
@@ -201,7 +201,8 @@ def _sequential(*cells: Any) -> Any:
 
 
 # How cells are put together, and how many rnns they become. The final states of both directions
-# are wanted: they stay two. A zoneout's masks, and cell states of other steps, are in the way.
+# are wanted: they stay two. Masks of a zoneout or of a variational dropout are in the way, and
+# cell states of other steps.
 FORMS: dict[str, tuple[Callable[[Any, Any], Any], int | None]] = {
     "one": (lambda one, other: one(), 1),
     "stack": (lambda one, other: _sequential(one(), other()), 2),
@@ -212,6 +213,10 @@ FORMS: dict[str, tuple[Callable[[Any, Any], Any], int | None]] = {
         3,
     ),
     "residual": (lambda one, other: mx.gluon.rnn.ResidualCell(one()), 1),
+    "variational": (
+        lambda one, other: mx.gluon.contrib.rnn.VariationalDropoutCell(one(), 0.2, 0.1, 0.3),
+        None,
+    ),
     "zoneout": (lambda one, other: mx.gluon.rnn.ZoneoutCell(one(), 0.2, 0.1), None),
 }
 
@@ -296,7 +301,37 @@ def legacy_cells(rng: Random, folder: Path) -> Saved:
     )
 
 
-KINDS = [rnn_operator, gluon_layer, gluon_cells, gluon_lengths, gluon_loop, legacy_cells]
+def legacy_language_model(rng: Random, folder: Path) -> Saved:
+    """As the example of bucketing had it: the label goes through a Reshape, too."""
+    t, n, h = (int(rng.integers(low, high)) for low, high in ((2, 7), (1, 5), (1, 7)))
+    layers = int(rng.integers(1, 3))
+    stack = mx.rnn.SequentialRNNCell()
+    for layer in range(layers):
+        stack.add(mx.rnn.LSTMCell(h, prefix=f"lstm_l{layer}_"))
+    embedded = mx.sym.Embedding(mx.sym.Variable("data"), input_dim=11, output_dim=5, name="embed")
+    outputs, _ = stack.unroll(t, embedded, merge_outputs=True)
+    flat = mx.sym.Reshape(outputs, shape=(-1, h))
+    scores = mx.sym.FullyConnected(flat, num_hidden=11, name="scores")
+    label = mx.sym.Reshape(mx.sym.Variable("softmax_label"), shape=(-1,))
+    symbol = mx.sym.SoftmaxOutput(scores, label, name="softmax")
+    inputs = {"data": rng.integers(0, 11, (n, t)).astype(np.float32)}
+    labels = {"softmax_label": np.zeros((n, t), np.float32)}
+    params = contractive(rng, symbol, inputs | labels, "float32")
+    file = save(symbol, params, folder / "model")
+    expected = run(symbol, {**inputs, **labels, **params})
+    names = symbol.list_outputs()
+    return Saved("legacy_language_model", file, inputs, expected, names, layers)
+
+
+KINDS = [
+    rnn_operator,
+    gluon_layer,
+    gluon_cells,
+    gluon_lengths,
+    gluon_loop,
+    legacy_cells,
+    legacy_language_model,
+]
 
 
 def random_model(seed: int, folder: Path) -> Saved:

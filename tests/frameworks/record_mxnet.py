@@ -165,8 +165,7 @@ def operators() -> list[Recorded]:
     found = []
     for case in CASES:
         outputs = dict(zip(case.symbol.list_outputs(), case.expected(), strict=True))
-        text = case.symbol.tojson()
-        found.append(Recorded(case.name, text, dict(case.inputs), dict(case.params), outputs))
+        found.append(Recorded(case.name, case.text, dict(case.inputs), dict(case.params), outputs))
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from support.layers import random_weights
+from support.mxnet_ages import old_symbol
 from tests.frameworks.mxnet_graphs import numpy_mode, run, save
 from tests.frameworks.mxnet_models import contractive, uniform
 
@@ -94,58 +94,9 @@ def test_our_text_of_a_symbol_is_mxnets(tmp_path: Path) -> None:
         assert again.tojson() == symbol.tojson()
 
 
-def old_symbol(key: str) -> str:
-    """The same net as three ages wrote it: 0.8 (param), 0.11 (attr), 1.x (attrs)."""
-    nodes: list[dict[str, Any]] = []
-
-    def node(op: str, name: str, inputs: list[int], **attributes: str) -> int:
-        made: dict[str, Any] = {"op": op, "name": name}
-        made["inputs"] = [[at, 0] if key == "param" else [at, 0, 0] for at in inputs]
-        if key == "param":
-            extra = {"ctx_group": "stage1"}
-            extra |= {"weight_lr_mult": "1.2"} if op == "FullyConnected" else {}
-            made |= {"param": attributes, "attr": extra, "backward_source_id": -1}
-        elif attributes:
-            made[key] = attributes
-        nodes.append(made)
-        return len(nodes) - 1
-
-    x = node("null", "data", [])
-    fc = node(
-        "FullyConnected",
-        "fc1",
-        [x, node("null", "fc1_weight", []), node("null", "fc1_bias", [])],
-        num_hidden="4",
-        no_bias="False",
-    )
-    normal = [fc, node("null", "bn_gamma", []), node("null", "bn_beta", [])]
-    if key != "param":  # until 0.9 auxiliary states were no inputs in the file
-        normal += [node("null", "bn_moving_mean", []), node("null", "bn_moving_var", [])]
-    bn = node(
-        "BatchNorm",
-        "bn",
-        normal,
-        eps="0.001",
-        fix_gamma="False",
-        momentum="0.9",
-        use_global_stats="False",
-    )
-    summed = node("_PlusScalar", "plus", [bn], scalar="0.5")
-    out = node(
-        "SoftmaxOutput", "softmax", [summed, node("null", "softmax_label", [])], grad_scale="1"
-    )
-    version = (
-        {}
-        if key == "param"
-        else {"attrs": {"mxnet_version": ["int", {"attr": 1100, "attrs": 10901}[key]]}}
-    )
-    args = [at for at, each in enumerate(nodes) if each["op"] == "null"]
-    return json.dumps({"nodes": nodes, "arg_nodes": args, "heads": [[out, 0]], **version})
-
-
-@pytest.mark.parametrize("key", ["param", "attr", "attrs"])
-def test_symbols_of_every_age_are_read_as_mxnet_reads_them(key: str, tmp_path: Path) -> None:
-    (tmp_path / "m-symbol.json").write_text(old_symbol(key))
+@pytest.mark.parametrize("age", ["0.8", "0.11", "1.9"])
+def test_symbols_of_every_age_are_read_as_mxnet_reads_them(age: str, tmp_path: Path) -> None:
+    (tmp_path / "m-symbol.json").write_text(old_symbol(age))
     symbol = mx.sym.load(str(tmp_path / "m-symbol.json"))
     x = uniform(RNG, 3, 5)
     params = contractive(RNG, symbol, {"data": x}, "float32")

@@ -13,8 +13,8 @@ from tests.frameworks.mxnet_operators import CASES, S, values
 
 from onernn import Session
 from onernn.adapters.mxnet.aliases import ALIASES
-from onernn.adapters.mxnet.native import find_rule
 from onernn.adapters.mxnet.ops import RULES
+from onernn.adapters.mxnet.rules import find_rule
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -161,6 +161,11 @@ def test_arrays_that_do_not_belong_together_are_refused_by_name() -> None:
             live.run(live.bound(given))
 
 
+def test_a_meaning_that_is_none_of_the_two_is_refused() -> None:
+    with pytest.raises(ValueError, match="semantics: documented or mxnet-cpu, got 'cpu'"):
+        Options("cpu")
+
+
 def test_importing_the_adapter_imports_no_mxnet() -> None:
     probe = "import sys; import onernn.adapters.mxnet; print('mxnet' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)

@@ -15,7 +15,7 @@ from onernn.adapters.mxnet.keys import Declared, match
 from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.native import swap_equation
 from onernn.adapters.mxnet.read import parse_symbol
-from onernn.adapters.mxnet.write import write_params
+from onernn.adapters.mxnet.write import write_params, write_symbol
 from onernn.backend import open_backend
 from onernn.core.errors import ModelFormatError
 from onernn.core.graph import UNSUPPORTED
@@ -96,9 +96,9 @@ def test_mxnet_cpu_ignores_lengths_and_says_so() -> None:
     whole = [given["data"][:, n] for n in range(N)]
     outputs, _ = run_oracle(stack.spec(C), list(weights), whole, ldnc)
     np.testing.assert_allclose(np.swapaxes(y, 0, 1), outputs, rtol=0, atol=2e-6)
-    (note,) = graph.notes
-    assert (
-        note == "net (RNN): MXNet 1.9.1 on CPU ignored the sequence length, and so does mxnet-cpu"
+    assert graph.notes == (
+        "net (RNN): sequence lengths are ignored, as in MXNet 1.9.1 on CPU; documented is: sequence"
+        " lengths mask (semantics='documented')",
     )
 
 
@@ -120,7 +120,7 @@ def test_the_cell_state_is_clipped_as_documented_and_only_there() -> None:
         strict=True,
     ):
         np.testing.assert_array_equal(ours, theirs)
-    assert any("did not clip the cell state" in note for note in as_run.notes)
+    assert any("the cell state is not clipped, as in MXNet" in note for note in as_run.notes)
 
 
 @pytest.mark.parametrize("stops", [True, False])
@@ -142,6 +142,59 @@ def test_a_range_of_one_end_is_refused_and_nan_alone_is_ignored() -> None:
     assert "lstm_state_clip_min=2 is above" in reasons(graph)
     graph, _ = rnn_graph("documented", lstm_state_clip_nan="True")
     assert graph.notes == () and reasons(graph) == ""
+
+
+def saved(folder: Path, *nodes: Any, params: dict[str, np.ndarray], **attrs: Any) -> Path:
+    write_symbol(symbol(*nodes, **attrs), folder / "m-symbol.json")
+    write_params({f"arg:{name}": array for name, array in params.items()}, folder / "m-0000.params")
+    return folder / "m-symbol.json"
+
+
+@pytest.mark.parametrize("semantics", ["documented", "mxnet-cpu"])
+def test_load_says_once_and_in_words_where_the_two_meanings_differ(
+    semantics: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"mode": "gru", "state_size": "2", "num_layers": "1", "use_sequence_length": "True"}
+    nodes = [var("x"), var("w"), var("h"), var("n")]
+    nodes.append(("RNN", "one", {**options, "p": "0.5"}, ["x", "w", "h", "n"]))
+    nodes.append(("RNN", "two", options, ["one", "w", "h", "n"]))
+    flat = np.zeros(mxnet.Stack("gru", 2, 1, 1).elements(2), np.float32)
+    file = saved(tmp_path, *nodes, params={"w": flat})
+    graph = load(file, semantics=semantics)
+    (said,) = caplog.messages
+    assert said.startswith(f"{file}: one (RNN), two (RNN): sequence lengths")
+    assert said.removeprefix(f"{file}: ") in graph.notes and len(graph.notes) == 2
+    caplog.clear()
+    nodes[-2:] = [("RNN", "one", {**options, "use_sequence_length": "False"}, ["x", "w", "h"])]
+    load(saved(tmp_path, *nodes[:3], nodes[-1], params={"w": flat}), semantics=semantics)
+    assert not caplog.messages
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    return np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("op", ["SoftmaxOutput", "SoftmaxActivation"])
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4), (2, 3, 2, 2)])
+def test_a_softmax_over_several_axes_has_two_meanings(
+    op: str, shape: tuple[int, ...], known: bool
+) -> None:
+    """Documented: over all behind the batch; MXNet's CPU (recorded, too): at times the last."""
+    x = np.random.default_rng(0).uniform(-2, 2, shape).astype(np.float32)
+    reshape = ("Reshape", "r", {"shape": str(shape)}, ["x"])
+    nodes = [var("x"), reshape, (op, "s", {}, ["r"])] if known else [var("x"), (op, "s", {}, ["x"])]
+    flat = softmax(x.reshape(len(x), -1).astype(np.float64)).reshape(shape)
+    takes_last = op == "SoftmaxActivation" or len(shape) == 4
+    for semantics, want in (
+        ("documented", flat),
+        ("mxnet-cpu", softmax(x) if takes_last else flat),
+    ):
+        graph = lower(symbol(*nodes), {}, semantics)
+        (got,) = Session(graph, backend="reference").run({"x": x}).values()
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+        noted = takes_last and len(shape) > 2 if known else op == "SoftmaxActivation"
+        assert bool(graph.notes) == noted
 
 
 def test_dropout_is_named_in_explain() -> None:
@@ -234,6 +287,17 @@ def test_labels_are_no_inputs() -> None:
     assert graph.notes == ("label is a label for training: it is no input here",)
 
 
+def test_what_leads_to_a_label_alone_is_no_input_either() -> None:
+    """As the nets of Module's users had it; a label that is an input, too, stays one."""
+    nodes = [X, var("label"), ("Reshape", "r", {"shape": "-1"}, ["label"])]
+    nodes.append(("SoftmaxOutput", "s", {}, ["x", "r"]))
+    graph = lower(symbol(*nodes), {})
+    assert [value.name for value in graph.inputs] == ["x"]
+    assert graph.notes == ("label is a label for training: it is no input here",)
+    nodes.append(("broadcast_add", "n", {}, ["s", "r"]))
+    assert [value.name for value in lower(symbol(*nodes), {}).inputs] == ["x", "label"]
+
+
 def test_inputs_know_what_the_operators_behind_them_tell() -> None:
     graph, _ = rnn_graph("documented")
     shapes = {value.name: value.shape for value in graph.inputs}
@@ -282,6 +346,19 @@ def test_zeros_of_inferred_size_stand_beside_any_batch() -> None:
     for batch in (1, 5):
         (out,) = session.run({"x": np.ones((batch, 4), np.float32)}).values()
         assert out.tolist() == [[4, 4, 4]] * batch
+
+
+def test_a_mask_over_a_state_of_inferred_size_is_computed_at_once() -> None:
+    """As VariationalDropoutCell has it: Dropout(ones_like(state)) * state."""
+    nodes = [
+        X, ("_zeros", "z", {"shape": "(0, 4)"}, []), ("ones_like", "o", {}, ["z"]),
+        ("Dropout", "d", {}, ["o"]), ("elemwise_mul", "m", {}, ["d", "z"]),
+        ("elemwise_add", "n", {}, ["x", "m"]),
+    ]  # fmt: skip
+    graph = lower(symbol(*nodes), {})
+    assert [node.op for node in graph.nodes] == ["Add"]
+    (out,) = Session(graph, backend="reference").run({"x": np.ones((3, 4), np.float32)}).values()
+    assert out.tolist() == [[1] * 4] * 3
 
 
 @pytest.mark.parametrize(
@@ -343,6 +420,25 @@ def test_gluon_blocks_that_look_alike_are_taken_in_order_and_that_is_noted() -> 
     found = match(alike, saved, Path("f"))
     assert float(found.arrays["enc_dense0_weight"][0, 0]) == 0
     assert "parameters of enc: other blocks look alike" in found.notes[0]
+
+
+def test_a_parameter_that_two_gluon_blocks_share_is_found_once() -> None:
+    """Tied weights: the file has them under both blocks, the symbol under the first."""
+    declared = [Declared("lm_embedding0_weight", (4, 3)), Declared("lm_dense0_bias", (4,))]
+    saved = arrays_of(**{"e.weight": (4, 3), "o.bias": (4,)})
+    tied = {**saved, "o.weight": saved["e.weight"].copy()}
+    found = match(declared, tied, Path("f"))
+    assert {name: float(a.flat[0]) for name, a in found.arrays.items()} == {
+        "lm_embedding0_weight": 0, "lm_dense0_bias": 1
+    }  # fmt: skip
+    with pytest.raises(ModelFormatError, match="no block of the symbol has the parameters of 'o'"):
+        match(declared, {**tied, "o.weight": saved["e.weight"] + 1}, Path("f"))
+    # gluon's Dense(params=embedding.params): the symbol has both under the embedding.
+    declared[1] = Declared("lm_embedding0_bias", (4,))
+    found = match(declared, tied, Path("f"))
+    assert {name: float(a.flat[0]) for name, a in found.arrays.items()} == {
+        "lm_embedding0_weight": 0, "lm_embedding0_bias": 1
+    }  # fmt: skip
 
 
 def test_gluon_blocks_that_run_in_another_order_than_they_were_made_are_refused() -> None:

@@ -1,0 +1,168 @@
+"""Our operator in a live MXNet 1.9.1, and the arrays that it reads in place.
+
+MXNet is imported inside: this package must import without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from onernn.adapters.mxnet.live import LiveRnn, Options, Recorded
+from onernn.core.arrays import Array
+from onernn.core.errors import MissingDependencyError, UnsupportedError
+
+OPERATOR = "onernn_rnn"
+"""The op_type of our Custom operator."""
+
+_OURS = "onernn_"
+_log = logging.getLogger("onernn")
+
+
+def live_mxnet() -> Any:
+    try:
+        import mxnet
+    except (ImportError, AttributeError, OSError) as error:
+        # With a NumPy that is too new, its import fails on names that are gone.
+        raise MissingDependencyError(
+            f"onernn.adapters.mxnet needs a working 'mxnet' ({error}); run: pip install"
+            " 'onernn[mxnet]' (mxnet 1.9.1 and numpy 1.23.5)"
+        ) from error
+    return mxnet
+
+
+def view(array: Any, name: str) -> Array:
+    """The memory of an NDArray as a NumPy array, without a copy; valid while the NDArray lives.
+
+    Raises `UnsupportedError` for arrays that are on a GPU or sparse.
+    """
+    mx = live_mxnet()
+    if not isinstance(array, mx.nd.NDArray):
+        raise TypeError(f"{name}: expected an NDArray, got {type(array).__qualname__}")
+    if array.context.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
+        raise UnsupportedError(f"{name}: it is on {array.context}, only CPU memory is read")
+    if getattr(array, "stype", "default") != "default":
+        raise UnsupportedError(f"{name}: storage type {array.stype}, only dense arrays are read")
+    dtype = np.dtype(array.dtype)
+    array.wait_to_read()
+    pointer = ctypes.c_void_p()
+    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    count = int(np.prod(array.shape, dtype=int))
+    if not count:
+        return np.empty(array.shape, dtype)
+    memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(pointer.value or 0)
+    return np.frombuffer(memory, dtype).reshape(array.shape)
+
+
+def texts(attributes: Mapping[str, Any], name: str, options: Options) -> dict[str, str]:
+    """The attributes of our operator: those of RNN, the node's name, our options."""
+    own = {**vars(options), "name": name}
+    ours = {f"{_OURS}{key}": str(value) for key, value in own.items()}
+    return {**{k: str(v) for k, v in attributes.items()}, **ours, "op_type": OPERATOR}
+
+
+@cache
+def register() -> None:
+    """Registers our operator with MXNet, once."""
+    mx = live_mxnet()
+
+    class RnnOperator(mx.operator.CustomOp):  # type: ignore[misc, name-defined]
+        def __init__(self, live: LiveRnn, name: str) -> None:
+            super().__init__()
+            self._live, self._name = live, name
+            self._recorded: Recorded | str = "nothing ran forward in training mode"
+
+        def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
+            with _telling(self._name):
+                given = self._live.bound(_views(self._live.arguments, in_data))
+                if is_train:
+                    results, self._recorded = self._live.run_training(given)
+                else:
+                    results = self._live.run(given)
+                _put(results[: len(out_data)], out_data, req)
+
+        def backward(
+            self, req: Any, out_grad: Any, in_data: Any, out_data: Any, in_grad: Any, aux: Any
+        ) -> None:
+            with _telling(self._name):
+                given = self._live.bound(_views(self._live.arguments, in_data))
+                dy, *dstates = _views(["output gradient"] * len(out_grad), out_grad)
+                grads = self._live.backward(given, self._recorded, dy, dstates)
+                _put(grads, in_grad, req)
+
+    @mx.operator.register(OPERATOR)
+    class RnnProperty(mx.operator.CustomOpProp):  # type: ignore[misc, name-defined]
+        def __init__(self, **attributes: str) -> None:
+            super().__init__(need_top_grad=True)
+            options, self._name, plain = parsed(attributes)
+            with _telling(self._name):
+                self._live = LiveRnn(plain, options)
+
+        def list_arguments(self) -> list[str]:
+            return self._live.arguments
+
+        def list_outputs(self) -> list[str]:
+            names = ["output", "state_output", "statecell_output"]
+            return (
+                names[: 1 + len(self._live.state_names)] if self._live.gives_states else names[:1]
+            )
+
+        def infer_shape(self, in_shape: list[list[int]]) -> tuple[Any, Any, Any]:
+            shapes, outputs = self._live.shapes(in_shape)
+            return shapes, outputs[: len(self.list_outputs())], []
+
+        def infer_type(self, in_type: list[Any]) -> tuple[Any, Any, Any]:
+            known = next((each for each in in_type if each is not None), np.float32)
+            lengths = in_type[-1] if self._live.takes_lengths and in_type[-1] is not None else known
+            types = [known] * len(in_type)
+            if self._live.takes_lengths:
+                types[-1] = lengths
+            return types, [known] * len(self.list_outputs()), []
+
+        def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> Any:
+            return RnnOperator(self._live, self._name)
+
+
+def parsed(attributes: Mapping[str, str]) -> tuple[Options, str, dict[str, str]]:
+    """(options, the node's name, the attributes of RNN) of what `texts` made."""
+    ours = {k.removeprefix(_OURS): v for k, v in attributes.items() if k.startswith(_OURS)}
+    plain = {k: v for k, v in attributes.items() if not k.startswith((_OURS, "__"))}
+    name = ours.pop("name", "rnn")
+    threads = ours.pop("threads", "None")
+    plain.pop("op_type", None)
+    return Options(**ours, threads=None if threads == "None" else int(threads)), name, plain
+
+
+def _views(names: Sequence[str], arrays: Sequence[Any]) -> list[Array]:
+    return [view(array, name) for name, array in zip(names, arrays, strict=True)]
+
+
+def _put(results: Sequence[Array], targets: Sequence[Any], req: Sequence[str]) -> None:
+    """Writes results into NDArrays as MXNet asks for them."""
+    for result, target, how in zip(results, targets, req, strict=True):
+        if how == "null":
+            continue
+        memory = view(target, "output")
+        if how == "add":
+            memory += result
+        else:
+            memory[...] = result
+
+
+class _telling:
+    """Logs what is raised, with the node's name: MXNet loses both."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        if error is not None:
+            _log.error("node %r (RNN): %s: %s", self._name, type(error).__name__, error)

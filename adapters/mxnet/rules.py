@@ -1,0 +1,75 @@
+"""The registry of the tables: MXNet's operators and the rules that lower them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from onernn.adapters.mxnet.aliases import ALIASES
+from onernn.adapters.mxnet.native import MxnetOperator
+from onernn.adapters.mxnet.read import Symbol, SymbolNode
+from onernn.core.errors import UnsupportedError
+
+Results = str | tuple[str, ...]
+Function = Callable[[MxnetOperator], Results]
+
+
+class Rule(NamedTuple):
+    """How an operator is lowered: its input slots, the last one with a star for all the rest.
+
+    ``inferred``: what becomes of inputs whose sizes MXNet infers (`Context.inferred`). Outputs
+    are of inferred size if the "first" input is, or "all" are, or "none"; "" refuses.
+    """
+
+    slots: tuple[str, ...]
+    lower: Function
+    inferred: str
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(names: str, slots: str, *, inferred: str = "") -> Callable[[Function], Function]:
+    """Registers a function that gives the operator's outputs."""
+
+    def register(function: Function) -> Function:
+        for name in names.split():
+            RULES[name] = Rule(tuple(slots.split()), function, inferred)
+        return function
+
+    return register
+
+
+def find_rule(name: str) -> Rule | None:
+    return RULES.get(name) or RULES.get(ALIASES.get(name, ""))
+
+
+def slots_of_node(node: SymbolNode) -> list[str]:
+    """The slot of each of a node's inputs, "" where that is not known."""
+    found = find_rule(node.op)
+    try:
+        return slots_of(found, len(node.inputs)) if found else [""] * len(node.inputs)
+    except UnsupportedError:
+        return [""] * len(node.inputs)
+
+
+def needed(symbol: Symbol) -> set[int]:
+    """The nodes that the outputs depend on; what makes labels is for training alone."""
+    found = {entry.node for entry in symbol.heads}
+    for at in reversed(range(len(symbol.nodes))):
+        if at in found:
+            node = symbol.nodes[at]
+            pairs = zip(node.inputs, slots_of_node(node), strict=True)
+            found |= {entry.node for entry, slot in pairs if slot != "label"}
+    return found
+
+
+def slots_of(found: Rule, count: int) -> list[str]:
+    """The slot of each of ``count`` inputs. Raises `UnsupportedError` where there are too many."""
+    slots = list(found.slots)
+    if slots and slots[-1].startswith("*"):
+        rest = slots.pop()[1:]
+        return (slots + [rest] * count)[:count]
+    if count > len(slots):
+        raise UnsupportedError(f"{count} inputs, expected {', '.join(slots)}")
+    return slots[:count]

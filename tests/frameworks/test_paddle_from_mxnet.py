@@ -1,0 +1,46 @@
+"""Out of MXNet: its weights in paddle.nn give the numbers that MXNet recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from support.recorded_operators import Recorded, read_recorded
+
+from onernn import convert_weights, fuse
+from onernn.adapters.mxnet.lower import lower
+from onernn.adapters.mxnet.read import parse_symbol
+
+RECORDED = read_recorded(Path(__file__).parents[1] / "data" / "mxnet" / "operators.json.gz")
+CASES = [
+    case
+    for case in RECORDED
+    if case.name.startswith(("RNN_rnn_", "RNN_lstm_", "RNN_gru_")) and case.name.endswith("32")
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_mxnets_weights_run_in_paddle(case: Recorded) -> None:
+    paddle.disable_static()
+    graph = fuse(lower(parse_symbol(case.symbol), case.params)).model
+    (node,) = [node for node in graph.nodes if node.op == "Rnn"]
+    spec = node.attributes["spec"]
+    nn = paddle.nn
+    kind = {"rnn": nn.SimpleRNN, "lst": nn.LSTM, "gru": nn.GRU}[case.name[4:7]]
+    plain = {"activation": spec.cell.value.removeprefix("rnn_")} if kind is nn.SimpleRNN else {}
+    direction = "bidirect" if spec.directions == 2 else "forward"
+    sizes = spec.input_size, spec.hidden_size, spec.layers
+    layer = kind(*sizes, direction=direction, time_major=True, **plain)
+    layer.eval()
+    arrays = convert_weights(node, "paddle-rnn")
+    missing, unexpected = layer.set_state_dict(
+        {name: paddle.to_tensor(array) for name, array in arrays.items()}
+    )
+    assert unexpected == [] and not set(missing) & set(arrays)
+    x, *states = (paddle.to_tensor(array.copy()) for array in case.inputs.values())
+    y, after = layer(x, tuple(states) if len(states) > 1 else states[0])
+    got = [y, *(after if isinstance(after, tuple) else [after])]
+    for ours, theirs in zip(got, case.outputs.values(), strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs, rtol=0, atol=2e-6)

@@ -1,0 +1,59 @@
+"""Out of MXNet: its weights as W, R and B run in ONNX Runtime (tests/frameworks has the others)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+from support.recorded_operators import Recorded, read_recorded
+
+from onernn import convert_weights
+from onernn.adapters.mxnet.lower import lower
+from onernn.adapters.mxnet.read import parse_symbol
+
+RECORDED = read_recorded(Path(__file__).parents[1] / "data" / "mxnet" / "operators.json.gz")
+CASES = [case for case in RECORDED if case.name.endswith("_1_1_float32")]
+# The operator, and what else it has to say for MXNet's cells.
+OPERATORS: dict[str, tuple[str, dict[str, Any]]] = {
+    "RNN_rnn_relu": ("RNN", {"activations": ["Relu"]}),
+    "RNN_rnn_tanh": ("RNN", {}),
+    "RNN_lstm": ("LSTM", {}),
+    "RNN_gru": ("GRU", {"linear_before_reset": 1}),
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_mxnets_weights_run_in_onnx_runtime(case: Recorded) -> None:
+    graph = lower(parse_symbol(case.symbol), case.params)
+    (node,) = [node for node in graph.nodes if node.op == "Rnn"]
+    arrays = convert_weights(node, "onnx")
+    assert sorted(arrays) == ["B", "R", "W"]
+    op, more = OPERATORS[case.name.removesuffix("_1_1_float32")]
+    x, *states = case.inputs.values()
+    begun = dict(zip(("h", "c"), states, strict=False))
+    outputs = ["Y", "Y_h", "Y_c"][: 1 + len(states)]
+    made = helper.make_node(op, ["X", "W", "R", "B", "", *begun], outputs, hidden_size=4, **more)
+    feeds = {"X": x, **arrays, **begun}
+    values = [
+        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names]
+        for names in (feeds, outputs)
+    ]
+    model = helper.make_model(
+        helper.make_graph([made], "one", *values), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    model.ir_version = 8
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    y, *after = session.run(None, feeds)
+    for ours, theirs in zip([y[:, 0], *after], case.outputs.values(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)
+
+
+def test_every_mode_is_among_them() -> None:
+    assert len(CASES) == len(OPERATORS)
