@@ -6,14 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.graph import Graph, Node
 
-_DEEPEST = 32  # sums within sums
+_MOST = 64  # nodes of a sum; a gate has ten
 _MATRICES = ("Gemm", "Flatten")
+_ELEMENTWISE = (
+    "Identity",
+    "Mul",
+    "Relu",
+    "Sigmoid",
+    "Tanh",
+)  # with two axes, where all they read has
 
 
 class Columns(NamedTuple):
@@ -58,92 +66,103 @@ class Affine:
 NONE: Mapping[str, Columns] = MappingProxyType({})
 
 
-def affine(graph: Graph, name: str, depth: int = 0) -> Affine | None:
+def affine(graph: Graph, name: str) -> Affine | None:
     """The value as a sum of projections; None where it is none, or a matrix is no constant.
 
     Cuts are those along the last of two axes: a projection's rows are the batch.
     """
-    node = graph.producer(name)
-    if node is None or depth > _DEEPEST:
-        return None
-    if node.op == "Identity":
-        return affine(graph, node.inputs[0], depth + 1)
-    if node.op in ("Gemm", "MatMul"):
-        return _projection(graph, node)
-    if node.op == "Add":
-        return _sum(graph, node, depth)
-    if node.op == "Split":
-        return _split(graph, node, name, depth)
-    return _slice(graph, node, depth) if node.op == "Slice" else None
+    if graph not in _TABLES:
+        _TABLES[graph] = _Table(graph)
+    return _TABLES[graph].sums.get(name)
 
 
-def _projection(graph: Graph, node: Node) -> Affine | None:
-    weight = graph.constants.get(node.inputs[1])
-    attributes = node.attributes
-    if weight is None or weight.ndim != 2 or attributes.get("transA"):
-        return None
-    if node.op == "MatMul" and not _is_matrix(graph, node.inputs[0]):
-        return None
-    if attributes.get("alpha", 1.0) != 1 or attributes.get("beta", 1.0) != 1:
-        return None
-    flipped = bool(attributes.get("transB"))
-    width = weight.shape[0 if flipped else 1]
-    term = Columns(node.inputs[1], flipped, 0, width)
-    made = Affine({node.inputs[0]: term}, (), width, (node,))
-    return made if not node.input(2) else _with_bias(graph, made, node.inputs[2], None)
+class _Table:
+    """The sums of a graph, made node by node: each value is read once, whoever uses it.
+
+    ``matrices``: values that are known to have two axes; MatMul takes any number.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.constants, self.sums = graph.constants, dict[str, Affine]()
+        self.matrices = {v.name for v in graph.inputs if v.shape is not None and len(v.shape) == 2}
+        for node in graph.nodes:
+            for at, name in enumerate(node.outputs[: None if node.op == "Split" else 1]):
+                found = self._sum(node, at)
+                if found is not None and len(found.nodes) <= _MOST:
+                    self.sums[name] = found
+                known = node.op in _ELEMENTWISE and self.matrices.issuperset(node.inputs)
+                if found is not None or node.op in _MATRICES or known:
+                    self.matrices.add(name)
+
+    def _sum(self, node: Node, at: int) -> Affine | None:
+        """What a node makes as its output ``at``."""
+        if node.op == "Identity":
+            return self.sums.get(node.input(0))
+        if node.op in ("Gemm", "MatMul"):
+            return self._projection(node)
+        if node.op == "Add":
+            return self._added(node)
+        if node.op == "Split":
+            return self._split(node, at)
+        return self._slice(node) if node.op == "Slice" else None
+
+    def _projection(self, node: Node) -> Affine | None:
+        weight = self.constants.get(node.input(1))
+        attributes = node.attributes
+        if weight is None or weight.ndim != 2 or attributes.get("transA"):
+            return None
+        if node.op == "MatMul" and node.inputs[0] not in self.matrices:
+            return None
+        if attributes.get("alpha", 1.0) != 1 or attributes.get("beta", 1.0) != 1:
+            return None
+        flipped = bool(attributes.get("transB"))
+        width = weight.shape[0 if flipped else 1]
+        term = Columns(node.inputs[1], flipped, 0, width)
+        made = Affine({node.inputs[0]: term}, (), width, (node,))
+        return made if not node.input(2) else self._with_bias(made, node.inputs[2], None)
+
+    def _with_bias(self, made: Affine, name: str, node: Node | None) -> Affine | None:
+        bias = self.constants.get(name)
+        if bias is None or bias.shape not in ((made.width,), (1, made.width)):
+            return None
+        biases = (*made.biases, Columns(name, False, 0, made.width))
+        nodes = made.nodes if node is None else (*made.nodes, node)
+        return Affine(made.terms, biases, made.width, nodes)
+
+    def _added(self, node: Node) -> Affine | None:
+        one, other = (self.sums.get(node.input(at)) for at in (0, 1))
+        if one and other:
+            return one.plus(other, node)
+        if one:
+            return self._with_bias(one, node.inputs[1], node)
+        return self._with_bias(other, node.inputs[0], node) if other else None
+
+    def _split(self, node: Node, at: int) -> Affine | None:
+        whole = self.sums.get(node.input(0))
+        if whole is None or node.attributes.get("axis", 0) not in (1, -1):
+            return None
+        parts = len(node.outputs)
+        if not node.input(1):
+            sizes = np.full(parts, whole.width // parts)
+        elif node.inputs[1] in self.constants:
+            sizes = self.constants[node.inputs[1]]
+        else:
+            return None
+        if sizes.shape != (parts,) or sizes.sum() != whole.width:
+            return None
+        start = int(sizes[:at].sum())
+        return whole.cut(start, start + int(sizes[at]), node)
+
+    def _slice(self, node: Node) -> Affine | None:
+        whole = self.sums.get(node.input(0))
+        cuts = [self.constants.get(name) for name in node.inputs[1:]]
+        if whole is None or len(cuts) < 3 or any(cut is None or cut.size != 1 for cut in cuts):
+            return None
+        start, stop, axis, *step = (int(cut.reshape(())) for cut in cuts if cut is not None)
+        if axis not in (1, -1) or step not in ([], [1]):
+            return None
+        first, last, _ = slice(start, stop).indices(whole.width)
+        return whole.cut(first, last, node) if first < last else None
 
 
-def _is_matrix(graph: Graph, name: str) -> bool:
-    """Whether a value is known to have two axes: MatMul takes any number."""
-    shape = next((value.shape for value in graph.inputs if value.name == name), None)
-    node = graph.producer(name)
-    return shape is not None and len(shape) == 2 or node is not None and node.op in _MATRICES
-
-
-def _with_bias(graph: Graph, made: Affine, name: str, node: Node | None) -> Affine | None:
-    bias = graph.constants.get(name)
-    if bias is None or bias.size != made.width or bias.shape[-1:] != (made.width,):
-        return None
-    biases = (*made.biases, Columns(name, False, 0, made.width))
-    return Affine(
-        made.terms, biases, made.width, made.nodes if node is None else (*made.nodes, node)
-    )
-
-
-def _sum(graph: Graph, node: Node, depth: int) -> Affine | None:
-    one, other = (affine(graph, name, depth + 1) for name in node.inputs)
-    if one and other:
-        return one.plus(other, node)
-    if one:
-        return _with_bias(graph, one, node.inputs[1], node)
-    return _with_bias(graph, other, node.inputs[0], node) if other else None
-
-
-def _split(graph: Graph, node: Node, name: str, depth: int) -> Affine | None:
-    whole = affine(graph, node.inputs[0], depth + 1)
-    if whole is None or node.attributes.get("axis", 0) not in (1, -1):
-        return None
-    parts = len(node.outputs)
-    if not node.input(1):
-        sizes = np.full(parts, whole.width // parts)
-    elif node.inputs[1] in graph.constants:
-        sizes = graph.constants[node.inputs[1]]
-    else:
-        return None
-    if sizes.sum() != whole.width:
-        return None
-    at = node.outputs.index(name)
-    start = int(sizes[:at].sum())
-    return whole.cut(start, start + int(sizes[at]), node)
-
-
-def _slice(graph: Graph, node: Node, depth: int) -> Affine | None:
-    whole = affine(graph, node.inputs[0], depth + 1)
-    cuts = [graph.constants.get(name) for name in node.inputs[1:]]
-    if whole is None or len(cuts) < 3 or any(cut is None or cut.size != 1 for cut in cuts):
-        return None
-    start, stop, axis, *step = (int(cut.reshape(())) for cut in cuts if cut is not None)
-    if axis not in (1, -1) or step not in ([], [1]):
-        return None
-    first, last, _ = slice(start, stop).indices(whole.width)
-    return whole.cut(first, last, node) if first < last else None
+_TABLES: WeakKeyDictionary[Graph, _Table] = WeakKeyDictionary()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from onernn.core.errors import Refusal
@@ -15,6 +15,7 @@ from onernn.fuse_passes.linear_input import FuseLinearInput
 from onernn.fuse_passes.linear_rnn import FuseLinearRnn
 from onernn.fuse_passes.moved_views import MoveViews
 from onernn.fuse_passes.restacked_steps import RestackSteps
+from onernn.fuse_passes.rnn_views import DropRnnViews
 from onernn.fuse_passes.scanned_cells import FuseScannedCells
 from onernn.fuse_passes.sequence_views import DropSequenceViews
 from onernn.fuse_passes.stack_layers import StackLayers
@@ -42,6 +43,7 @@ PASSES: tuple[Pass, ...] = (
     RestackSteps(),
     ShareValues(),
     MoveViews(),
+    DropRnnViews(),
     DropSequenceViews(),
     FuseLinearRnn(),
     PairDirections(),
@@ -77,14 +79,25 @@ class FuseResult:
 
 
 def fuse(model: Graph, passes: tuple[Pass, ...] = PASSES) -> FuseResult:
-    """Runs each pass until it finds nothing more; running it again changes nothing."""
+    """Runs each pass until it finds nothing more; running it again changes nothing.
+
+    The graphs of loops and branches are fused behind those around them.
+    """
     applied: list[Applied] = []
     refusals: list[Refusal] = []
     for current in passes:
         model, fired, refused = _exhaust(model, current)
         applied += fired
         refusals += refused
-    return FuseResult(model, tuple(applied), tuple(refusals))
+    nodes = []
+    for node in model.nodes:
+        bodies = {k: fuse(v, passes) for k, v in node.attributes.items() if isinstance(v, Graph)}
+        for inner in bodies.values():
+            applied += inner.applied
+            refusals += inner.refusals
+        fused = {name: inner.model for name, inner in bodies.items()}
+        nodes.append(replace(node, attributes={**node.attributes, **fused}) if fused else node)
+    return FuseResult(replace(model, nodes=tuple(nodes)), tuple(applied), tuple(refusals))
 
 
 def _exhaust(model: Graph, current: Pass) -> tuple[Graph, list[Applied], list[Refusal]]:

@@ -20,6 +20,7 @@ from onernn.reorders.layers import (
     cell_of,
     check_all_read,
     gate_layout,
+    gates_of,
     layer_of,
     matrix,
     matrix_back,
@@ -29,11 +30,7 @@ from onernn.reorders.layers import (
     rows_back,
 )
 
-GATES = {
-    **dict.fromkeys((Cell.RNN_TANH, Cell.RNN_RELU, Cell.RNN_SIGMOID), "h"),
-    Cell.LSTM: "i f c o",
-    **dict.fromkeys((Cell.GRU, Cell.LBR_GRU), "u r o"),
-}
+GATES = gates_of(lstm="i f c o", gru="u r o")
 _SIDES = ("forward/", "backward/")
 
 

@@ -90,6 +90,12 @@ CELL_NAMES = {
 }
 
 
+def gates_of(*, lstm: str, gru: str) -> dict[Cell, str]:
+    """Those of a framework that has plain RNNs of three functions, LSTM and both kinds of GRU."""
+    plain = dict.fromkeys((Cell.RNN_TANH, Cell.RNN_RELU, Cell.RNN_SIGMOID), "h")
+    return {**plain, Cell.LSTM: lstm, Cell.GRU: gru, Cell.LBR_GRU: gru}
+
+
 def gate_layout(cell: Cell, gates: str) -> GateLayout:
     """From the framework's gates, space by space in its order, by oneDNN's letters."""
     order = gates.split()

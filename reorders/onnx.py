@@ -19,16 +19,13 @@ from onernn.reorders.layers import (
     Layer,
     cell_of,
     check_all_read,
+    gates_of,
     layer_of,
     need,
 )
 
 PEEPHOLES = GateLayout((0, 2, 1), (1, 1, 1))  # i, o, f
-GATES = {
-    **dict.fromkeys((Cell.RNN_TANH, Cell.RNN_RELU, Cell.RNN_SIGMOID), "h"),
-    Cell.LSTM: "i o f c",
-    **dict.fromkeys((Cell.GRU, Cell.LBR_GRU), "u r o"),
-}
+GATES = gates_of(lstm="i o f c", gru="u r o")
 """GRU's z, r, h by oneDNN's letters: h = (1-z) h~ + z h', as oneDNN has it."""
 
 

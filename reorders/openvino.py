@@ -19,6 +19,7 @@ from onernn.reorders.layers import (
     cell_of,
     check_all_read,
     gate_layout,
+    gates_of,
     layer_of,
     matrix,
     matrix_back,
@@ -26,11 +27,7 @@ from onernn.reorders.layers import (
     part_of,
 )
 
-GATES = {
-    **dict.fromkeys((Cell.RNN_TANH, Cell.RNN_RELU, Cell.RNN_SIGMOID), "h"),
-    Cell.LSTM: "f i c o",
-    **dict.fromkeys((Cell.GRU, Cell.LBR_GRU), "u r o"),
-}
+GATES = gates_of(lstm="f i c o", gru="u r o")
 
 
 def read(

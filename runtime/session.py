@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from onernn.backend import PreparedLayer, open_backend
-from onernn.backend.cells import cell_sequence, check_cells
+from onernn.backend import open_backend
+from onernn.backend.cells import check_cells
 from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value
@@ -30,7 +30,7 @@ def unsupported(graph: Graph) -> tuple[Refusal, ...]:
     return tuple(
         Refusal(node.attributes.get("reason", f"operator {node.op} has no kernel"), node.label)
         for node in graph.nodes
-        if node.op == UNSUPPORTED or node.op not in {*KERNELS, "Rnn"}
+        if node.op == UNSUPPORTED or node.op not in KERNELS
     )
 
 
@@ -76,17 +76,31 @@ class Session:
         if refusals:
             listed = "".join(f"\n  {refusal}" for refusal in refusals)
             raise UnsupportedError(f"{model.name} cannot be run:{listed}", refusals)
-        engine = open_backend(backend, threads=threads)
-        self._layers: dict[str, PreparedLayer] = {}
-        for node in self.graph.nodes:
-            if node.op == "Rnn":
-                spec, weights = node.attributes["spec"], node.attributes["weights"]
-                with naming(node):
-                    if self._wants_cells(node):
-                        check_cells(spec)
-                    self._layers[node.outputs[0]] = engine.prepare(
-                        spec, weights, dtype=dtype, strict=strict
-                    )
+        self._engine = open_backend(backend, threads=threads)
+        self._options: dict[str, Any] = {"dtype": dtype, "strict": strict}
+        self._layers: list[Node] = []
+        self._ready = self._prepared(self.graph)
+
+    def _prepared(self, graph: Graph) -> Graph:
+        """The graph with a layer, its weights packed, in each recurrent node; in bodies, too."""
+        return replace(graph, nodes=tuple(self._prepared_node(graph, n) for n in graph.nodes))
+
+    def _prepared_node(self, graph: Graph, node: Node) -> Node:
+        attributes = dict(node.attributes)
+        for name, value in attributes.items():
+            if isinstance(value, Graph):
+                attributes[name] = self._prepared(value)
+        if node.op != "Rnn":
+            return replace(node, attributes=attributes)
+        with naming(node):
+            attributes["cells"] = _wants_cells(graph, node)
+            if attributes["cells"]:
+                check_cells(attributes["spec"])
+            attributes["layer"] = self._engine.prepare(
+                attributes["spec"], attributes["weights"], **self._options
+            )
+        self._layers.append(replace(node, attributes=attributes))
+        return self._layers[-1]
 
     def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
         """The outputs by name, for inputs by name.
@@ -96,47 +110,30 @@ class Session:
         """
         values: dict[str, Any] = dict(self.graph.constants)
         values.update(checked_feed(self.graph.inputs, inputs))
-        for node in self.graph.nodes:
+        for node in self._ready.nodes:
             arguments = [values[name] if name else None for name in node.inputs]
             started = time.perf_counter()
             with naming(node):
-                results = self._run_node(node, arguments)
+                made = KERNELS[node.op](node, *arguments)
+            results = made if isinstance(made, tuple) else (made,)
             if observe is not None:
                 observe(node, results, time.perf_counter() - started)
             values.update(zip(node.outputs, results, strict=False))
         return {output.name: values[output.name] for output in self.graph.outputs}
 
-    def _run_node(self, node: Node, arguments: list[Any]) -> tuple[Any, ...]:
-        if node.op != "Rnn":
-            results = KERNELS[node.op](node, *arguments)
-            return results if isinstance(results, tuple) else (results,)
-        x, h, c, attention = (*arguments, None, None, None)[:4]
-        state = None if h is None and c is None else _state(node, x, h, c)
-        y, final = self._layers[node.outputs[0]].run(x, state, attention)
-        if not self._wants_cells(node):
-            return (y, *final)
-        spec, weights = node.attributes["spec"], node.attributes["weights"]
-        return (y, *final, cell_sequence(spec, weights, x, y, state))
-
-    def _wants_cells(self, node: Node) -> bool:
-        """Whether anybody sees the fourth output, the cell state of every word."""
-        name = node.outputs[3] if len(node.outputs) > 3 else ""
-        return bool(name) and bool(self.graph.users(name) or self.graph.is_output(name))
-
     @property
     def explained(self) -> tuple[Explained, ...]:
-        """One entry for each recurrent node."""
+        """One entry for each recurrent node, those inside loops and branches, too."""
         return tuple(
             Explained(
                 node.label,
-                (layer := self._layers[node.outputs[0]]).spec.cell.name,
+                (layer := node.attributes["layer"]).spec.cell.name,
                 layer.spec.direction,
                 layer.dtype,
                 layer.kernel,
-                "; ".join(filter(None, (layer.why, _CELLS if self._wants_cells(node) else ""))),
+                "; ".join(filter(None, (layer.why, _CELLS if node.attributes["cells"] else ""))),
             )
-            for node in self.graph.nodes
-            if node.op == "Rnn"
+            for node in self._layers
         )
 
     def explain(self) -> str:
@@ -145,15 +142,10 @@ class Session:
         return "\n".join([*lines, *(f"note: {note}" for note in self.graph.notes)])
 
 
-def _state(node: Node, x: Any, h: Any, c: Any) -> tuple[Array, ...]:
-    """Both states, zeros for the one of an LSTM's that is absent."""
-    spec = node.attributes["spec"]
-    shape = (spec.layers, spec.directions, len(x) if isinstance(x, Ragged) else x.shape[1])
-    given = {"h": (h, spec.recurrent_size), "c": (c, spec.hidden_size)}
-    return tuple(
-        np.zeros((*shape, given[name][1]), np.float32) if given[name][0] is None else given[name][0]
-        for name in spec.cell.states
-    )
+def _wants_cells(graph: Graph, node: Node) -> bool:
+    """Whether anybody sees the fourth output, the cell state of every word."""
+    name = node.outputs[3] if len(node.outputs) > 3 else ""
+    return bool(name) and bool(graph.users(name) or graph.is_output(name))
 
 
 @contextmanager

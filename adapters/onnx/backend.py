@@ -17,7 +17,7 @@ from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.native import FOLDED
 from onernn.adapters.onnx.read import Model, parse_model
 from onernn.adapters.requirements import require
-from onernn.core.arrays import Array
+from onernn.core.arrays import Array, same_bytes
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.runtime.session import Session
 
@@ -43,29 +43,24 @@ class Prepared:
         names = [variable.name for variable in self._model.graph.inputs]
         if isinstance(inputs, Mapping):
             feed = dict(inputs)
-        elif isinstance(inputs, np.ndarray):
-            feed = dict(zip(names, [inputs], strict=False))
         else:
-            feed = dict(zip(names, inputs, strict=False))
+            listed = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
+            if len(listed) > len(names):
+                raise ShapeError(f"inputs: got {len(listed)}, the model takes {names}")
+            feed = dict(zip(names, listed, strict=False))
         if missing := [name for name in names if name not in feed]:
             raise ShapeError(f"inputs: missing {missing}; the model takes {names}")
-        bound = {name: np.asarray(feed.pop(name)) for name in self._bound}
+        bound = {name: np.ascontiguousarray(feed.pop(name)) for name in self._bound}
         outputs = self._session(bound).run(feed)
         return tuple(outputs[variable.name] for variable in self._model.graph.outputs)
 
     def _session(self, bound: dict[str, Array]) -> Session:
         ready = self._ready
-        if ready is None or any(not _same(ready[0][name], bound[name]) for name in bound):
+        if ready is None or any(not same_bytes(ready[0][name], bound[name]) for name in bound):
             copies = {name: array.copy() for name, array in bound.items()}
             ready = (copies, Session(lower(self._model, copies), **self._options))
             self._ready = ready
         return ready[1]
-
-
-def _same(one: Array, other: Array) -> bool:
-    return (
-        one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
-    )
 
 
 def _weight_inputs(model: Model) -> list[str]:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from onernn.adapters.onnx.loops import emit_layer, emit_scan, layer_of_steps, scan_of_loop, sized
+from onernn.adapters.onnx.loops import emit_layer, emit_scan, layer_of_steps, sized_scan
 from onernn.adapters.onnx.native import OnnxOperator
 from onernn.adapters.onnx.read import Subgraph, Variable
+from onernn.adapters.onnx.turns import Steps, steps_of_loop, without_constants
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph
-from onernn.runtime.kernels import KERNELS
 
 
 def conditional(op: OnnxOperator) -> None:
     (then, of_then), (other, of_other) = op.body("then_branch"), op.body("else_branch")
     if len(then.outputs) != len(op.outputs) or len(other.outputs) != len(op.outputs):
         raise UnsupportedError(f"its branches do not give {len(op.outputs)} outputs")
-    for branch in (then, other):
-        _check_runs(branch)
     results = op.emit_many(
         "If",
         len(op.outputs),
@@ -37,32 +36,48 @@ def loop(op: OnnxOperator) -> None:
     A sequence that starts empty, and to which every turn appends, is what is collected.
     """
     graph, appended = _without_sequences(op)
+    slots = [at for at in range(len(op.inputs) - 2) if at not in appended]
+    graph, fixed = without_constants(op, graph, slots)
+    slots = [at for at in slots if at not in fixed]
     body, taken = op.body_of(graph)
-    places = [at for at in range(2, len(op.inputs)) if at - 2 not in appended]
-    carried = [op.value(at) for at in places]
+    carried = [op.value(2 + at) for at in slots]
     _check(body, taken, 2 + len(carried), 1 + len(carried))
-    steps = scan_of_loop(op, body, carried, taken)
+    steps = steps_of_loop(op, body, carried, taken)
     layer = layer_of_steps(steps) if steps else None
-    if steps and layer:
-        results = emit_layer(op, steps, layer)
-    elif steps and _runs(steps.body):
-        results = emit_scan(op, steps)
+    if steps:
+        results = emit_layer(op, steps, layer) if layer else emit_scan(op, steps)
+        states = _with_counters(op, steps, carried, results)
+        collected = results[len(steps.kept) :]
     else:
-        _check_runs(body)
-        count = len(body.outputs) - 1
         inputs = (op.optional(0), op.optional(1), *carried, *taken)
-        results = list(op.emit_many("Loop", count, *inputs, body=body, carried=len(carried)))
-    states, collected = results[: len(carried)], results[len(carried) :]
-    sequences = collected[len(collected) - len(appended) :]
-    for at, value in zip(places, states, strict=True):
-        op.give(at - 2, value)
-    for slot, value in zip(appended, sequences, strict=True):
-        op.variable(str(2 + slot))
-        op.builder.stacked.add(op.made(slot))
-        op.give(slot, value)
-    first = len(op.inputs) - 2
-    for at, value in enumerate(collected[: len(collected) - len(appended)], first):
+        count = len(body.outputs) - 1
+        results = [*op.emit_many("Loop", count, *inputs, body=body, carried=len(carried))]
+        states, collected = results[: len(carried)], results[len(carried) :]
+    for at in fixed:
+        op.give(at, op.value(2 + at))
+    for at, value in zip(slots, states, strict=True):
         op.give(at, value)
+    plain = len(collected) - len(appended)
+    for at, value in zip(appended, collected[plain:], strict=True):
+        op.variable(str(2 + at))
+        op.builder.stacked.add(op.made(at))
+        op.give(at, value)
+    for at, value in enumerate(collected[:plain], len(op.inputs) - 2):
+        op.give(at, value)
+
+
+def _with_counters(
+    op: OnnxOperator, steps: Steps, carried: list[str], results: Sequence[str]
+) -> list[str]:
+    """The final values of all that is carried: counters have counted the steps."""
+    states = dict(zip(steps.kept, results, strict=False))
+    if len(states) < len(carried):
+        turns = op.emit("Shape", steps.scanned, start=0, end=1)
+        scalar = op.emit("Squeeze", turns, op.ints(0))
+    return [
+        states[at] if at in states else op.emit("CastLike", scalar, begin)
+        for at, begin in enumerate(carried)
+    ]
 
 
 def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
@@ -122,10 +137,9 @@ def scan(op: OnnxOperator) -> None:
     if scanned < 1 or states < 0:
         raise UnsupportedError(f"attribute num_scan_inputs={scanned} of {len(values)} inputs")
     _check(body, taken, len(values), states)
-    _check_runs(body)
     axes = op.attribute("scan_input_axes", (0,) * scanned)
     if not any(axes):
-        body = sized(op, body, values, states)
+        body = sized_scan(op, body, values, states)
     collected = len(body.outputs) - states
     results = op.emit_many(
         "Scan",
@@ -141,16 +155,6 @@ def scan(op: OnnxOperator) -> None:
         output_directions=op.attribute("scan_output_directions", (0,) * collected),
     )
     _give(op, results)
-
-
-def _runs(body: Graph) -> bool:
-    return all(node.op in KERNELS for node in body.nodes)
-
-
-def _check_runs(body: Graph) -> None:
-    for node in body.nodes:
-        if node.op not in KERNELS:
-            raise UnsupportedError(f"its body: {node.label}: {node.op} is not run inside a body")
 
 
 def _check(body: Graph, taken: list[str], inputs: int, outputs: int) -> None:

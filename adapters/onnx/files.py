@@ -61,8 +61,10 @@ def _graphs(graph: Any) -> Iterator[Any]:
 def rename(model: Any, names: Mapping[str, str]) -> None:
     """Gives inputs and outputs other names. Raises `UnsupportedError` for those it has not."""
     faces = {value.name for value in (*model.graph.input, *model.graph.output)}
-    taken = {n for graph in _graphs(model.graph) for node in graph.node for n in node.output}
-    taken |= {each.name for each in model.graph.initializer} | faces
+    taken = set(faces)
+    for graph in _graphs(model.graph):
+        taken.update(name for node in graph.node for name in node.output)
+        taken.update(each.name for each in (*graph.initializer, *graph.input))
     if unknown := sorted(set(names) - faces):
         raise UnsupportedError(f"names: no input or output {unknown}; there are {sorted(faces)}")
     new = list(names.values())

@@ -1,17 +1,16 @@
 """Loops through a sequence, step by step, as scans; those over one step of a layer as the layer.
 
-PyTorch exports a scripted loop over an LSTMCell as a Loop over an LSTM of one step; TensorFlow's
-dynamic layers become a Loop that gathers step t.
+PyTorch exports a scripted loop over an LSTMCell as a Loop over an LSTM of one step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from onernn.adapters.onnx.native import OnnxOperator
+from onernn.adapters.onnx.turns import Steps, sized
 from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError
 from onernn.core.graph import Graph, Node, Value
@@ -21,101 +20,8 @@ from onernn.runtime.kernels.control import run_body
 VIEWS = frozenset("Flatten Identity Reshape Squeeze Transpose Unsqueeze".split())
 
 
-@dataclass(frozen=True, eq=False)
-class Steps:
-    """A body that is run once for each step of a value, from the first to the last.
-
-    Its inputs: ``carried`` states, a step of ``scanned``, then what it takes from outside. Its
-    outputs: the states, then what is collected.
-    """
-
-    body: Graph
-    carried: tuple[str, ...]
-    scanned: str
-    taken: tuple[str, ...]
-
-
-def scan_of_loop(
-    op: OnnxOperator, body: Graph, carried: list[str], taken: list[str]
-) -> Steps | None:
-    """A loop of as many turns as a value has steps, reading step t in turn t; None for others."""
-    turn, going = (value.name for value in body.inputs[:2])
-    inside = dict(zip((v.name for v in body.inputs[2 + len(carried) :]), taken, strict=True))
-    reads = [node for node in body.nodes if turn in node.inputs]
-    if not reads or not all(
-        node.op == "Gather"
-        and node.inputs[1] == turn != node.inputs[0]
-        and node.inputs[0] in inside
-        and node.attributes.get("axis", 0) == 0
-        for node in reads
-    ):
-        return None
-    sources = {inside[node.inputs[0]] for node in reads}
-    if len(sources) > 1 or not _always(op, body, going):
-        return None
-    (source,) = sources
-    if not _is_length(op, source):
-        return None
-    step = f"{source}/step"
-    renamed = {node.outputs[0]: step for node in reads}
-    nodes = tuple(
-        replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs))
-        for node in body.nodes
-        if node not in reads
-    )
-    outputs = tuple(replace(v, name=renamed.get(v.name, v.name)) for v in body.outputs[1:])
-    used = {name for node in nodes for name in node.inputs} | {v.name for v in outputs}
-    rest = tuple(name for name in inside if name in used)
-    inputs = (
-        *map(partial(_sized, op), body.inputs[2 : 2 + len(carried)], carried),
-        _sized(op, Value(step), source, step=True),
-        *map(Value, rest),
-    )
-    graph = Graph(body.name, inputs, outputs, nodes, body.constants).pruned()
-    return Steps(graph, tuple(carried), source, tuple(inside[name] for name in rest))
-
-
-def _sized(op: OnnxOperator, inside: Value, outside: str, *, step: bool = False) -> Value:
-    """An input of a body with the shape that is known of what it gets, or of one step of it.
-
-    Passes that look for cells ask how many axes there are.
-    """
-    if inside.shape is not None:
-        return inside
-    shape = op.shape_of(outside)
-    return replace(inside, shape=shape[1:] if shape and step else shape)
-
-
-def _always(op: OnnxOperator, body: Graph, going: str) -> bool:
-    """Whether the loop has all its turns: its condition is true before and after each of them."""
-    constants = op.builder.constants
-    begin = op.optional(1)
-    if begin and not (begin in constants and constants[begin].all()):
-        return False
-    again = _source(body, body.outputs[0].name, frozenset({"Identity", "Cast"}))
-    fixed = body.constants.get(again)
-    unread = not any(
-        going in node.inputs for node in body.nodes if node.op not in ("Identity", "Cast")
-    )
-    return unread and (again == going or fixed is not None and bool(fixed.all()))
-
-
-def _is_length(op: OnnxOperator, source: str) -> bool:
-    """Whether the number of turns is the first size of a value: Gather(Shape(value), 0)."""
-    made = op.builder.makers
-    node = made.get(op.optional(0))
-    while node is not None and node.op in ("Identity", "Cast", "Squeeze", "Reshape"):
-        node = made.get(node.inputs[0])
-    if node is None or node.op != "Gather" or node.input(1) not in op.builder.constants:
-        return False
-    shape = made.get(node.inputs[0])
-    first = op.builder.constants[node.inputs[1]]
-    plain = shape is not None and shape.op == "Shape" and not shape.attributes
-    return plain and shape is not None and shape.inputs[0] == source and not first.any()
-
-
-def _source(graph: Graph, name: str, through: frozenset[str]) -> str:
-    while (node := graph.producer(name)) is not None and node.op in through:
+def _source(graph: Graph, name: str) -> str:
+    while (node := graph.producer(name)) is not None and node.op in VIEWS:
         name = node.inputs[0]
     return name
 
@@ -146,7 +52,7 @@ def layer_of_steps(steps: Steps) -> LayerSteps | None:
     if spec.layers * spec.directions > 1 or spec.cell.has_attention or len(rnn.outputs) > 3:
         return None
     names = [value.name for value in body.inputs]
-    sources = [_source(body, name, VIEWS) for name in rnn.inputs[:3] if name]
+    sources = [_source(body, name) for name in rnn.inputs[:3] if name]
     if len(sources) != 1 + len(spec.cell.states) or sources[0] != names[count]:
         return None
     widths = (spec.input_size, spec.recurrent_size, spec.hidden_size)
@@ -159,7 +65,7 @@ def layer_of_steps(steps: Steps) -> LayerSteps | None:
     order = tuple(names.index(name) for name in sources[1:])
     results = []
     for value in body.outputs:
-        source = _source(body, value.name, VIEWS)
+        source = _source(body, value.name)
         if source not in rnn.outputs:
             return None
         at = rnn.outputs.index(source)
@@ -224,10 +130,10 @@ def emit_layer(op: OnnxOperator, steps: Steps, found: LayerSteps) -> list[str]:
     return [*(ends[at] for at in range(len(steps.carried))), *[y] * collected]
 
 
-def sized(op: OnnxOperator, body: Graph, values: list[str], states: int) -> Graph:
+def sized_scan(op: OnnxOperator, body: Graph, values: list[str], states: int) -> Graph:
     """The body of a scan along first axes with the shapes that are known of its inputs."""
     known = [
-        _sized(op, inside, outside, step=at >= states)
+        sized(op, inside, outside, step=at >= states)
         for at, (inside, outside) in enumerate(zip(body.inputs, values, strict=False))
     ]
     return replace(body, inputs=(*known, *body.inputs[len(known) :]))

@@ -157,12 +157,14 @@ class _Lowering:
             if variable.refusal:
                 raise UnsupportedError(f"its body: {variable.name}: {variable.refusal}")
             builder.input(_value(builder, variable))
+            builder.types[variable.name] = variable
         for name in sorted(_free_names(graph)):
             value = outer.builder.value(outer.variable(name))
             if value in outer.builder.constants:
                 builder.constant(outer.builder.constants[value], name)
             else:
-                builder.input(Value(name))
+                builder.types[name] = Variable(name, shape=op.shape_of(value))
+                builder.input(_value(builder, builder.types[name]))
                 taken.append(value)
         self.run(scope, graph, arguments, opset)
         body = builder.graph([_output(builder, variable) for variable in graph.outputs])

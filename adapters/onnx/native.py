@@ -22,13 +22,15 @@ FOLDED = frozenset(
 )
 """Operators that only move elements: exporters build weights with them out of constants."""
 
+KEEPS_SHAPE = frozenset({"Cast", "Identity", "ReverseSequence"})
+
 
 class OnnxBuilder(GraphBuilder):
     """A graph under construction; what only moves constants' elements is done at once.
 
     ``budget``: elements that may be made so, lest a small file fill the memory. ``types``: those
-    of values, where they are known, ``makers`` the nodes that make them. ``empty``: variables that are sequences without a tensor,
-    ``stacked``: those whose tensor stands for all of a sequence.
+    of values, where they are known, ``makers`` the nodes that make them. ``empty``: variables that
+    are sequences without a tensor, ``stacked``: those whose tensor stands for all of a sequence.
     """
 
     def __init__(self, name: str, budget: list[int]) -> None:
@@ -129,10 +131,19 @@ class OnnxOperator(NativeOperator):
 
     def shape_of(self, value: str) -> tuple[int | None, ...] | None:
         """What is known about the shape of a value."""
-        if value in self.builder.constants:
-            return self.builder.constants[value].shape
-        found = self.builder.types.get(value)
-        return found.shape if found else None
+        builder, moved = self.builder, list[Sequence[int]]()
+        while value not in builder.constants and value not in builder.types:
+            node = builder.makers.get(value)
+            if node is not None and node.op == "Transpose" and "perm" in node.attributes:
+                moved.append(node.attributes["perm"])
+            elif node is None or node.op not in KEEPS_SHAPE:
+                return None
+            value = node.inputs[0]
+        constant = builder.constants.get(value)
+        shape = builder.types[value].shape if constant is None else constant.shape
+        for perm in reversed(moved):
+            shape = None if shape is None else tuple(shape[at] for at in perm)
+        return shape
 
     def constant(self, at: int, role: str) -> Array | None:
         """A constant input, None where it is absent."""

@@ -15,6 +15,8 @@ from onernn.adapters.onnx.native import OnnxOperator
 from onernn.adapters.onnx.tensors import dtype_of
 from onernn.core.errors import UnsupportedError
 
+_WHOLE = 2**31 - 1  # where a Slice ends that goes to the end
+
 Rule = Callable[[OnnxOperator], None]
 RULES: dict[str, Rule] = {
     "RNN": recurrent.rnn,
@@ -197,9 +199,26 @@ def _reduce(op: OnnxOperator) -> None:
 @rule("Slice")
 def _slice(op: OnnxOperator) -> None:
     if op.opset >= 10:
-        return _plain(5)(op)
-    places = [op.attribute(name, None) for name in ("starts", "ends", "axes")]
-    op.give(0, op.emit("Slice", op.value(), *("" if p is None else op.ints(*p) for p in places)))
+        places = [op.optional(at) for at in range(1, 5)]
+    else:
+        given = [op.attribute(name, None) for name in ("starts", "ends", "axes")]
+        places = ["" if each is None else op.ints(*each) for each in given]
+    op.give(0, op.emit("Slice", op.value(), *_cutting(op, *places)))
+
+
+def _cutting(op: OnnxOperator, starts: str, ends: str, axes: str, steps: str = "") -> list[str]:
+    """Where a Slice cuts, without the axes of which it takes all: TensorFlow writes them."""
+    arrays = [op.builder.constants.get(name) for name in (starts, ends, axes, steps)]
+    given = [starts, ends, axes, *([steps] if steps else [])]
+    if any(a is None for a, name in zip(arrays, (starts, ends, axes, steps), strict=True) if name):
+        return given
+    first, last, along, by = (None if a is None else a.reshape(-1).tolist() for a in arrays)
+    count = len(first or ())
+    rows = list(zip(first or (), last or (), along or range(count), by or [1] * count, strict=True))
+    kept = [row for row in rows if not (row[0] == 0 and row[1] >= _WHOLE and row[3] == 1)]
+    if not kept or len(kept) == count:
+        return given
+    return [op.ints(*each) for each in zip(*kept, strict=True)]
 
 
 @rule("Split")

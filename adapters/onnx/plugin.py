@@ -6,8 +6,7 @@ the other without a copy. See design/0008.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,24 +14,12 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.onnx.lower import lower
-from onernn.adapters.onnx.native import FOLDED
 from onernn.adapters.onnx.read import parse_model
+from onernn.adapters.onnx.splitting import Split, Step, is_recurrent, named, recurrent_inside
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
-from onernn.core.errors import OnernnError, Refusal, UnsupportedError
+from onernn.core.errors import OnernnError, Refusal
 from onernn.runtime.session import Session
-
-_RECURRENT = ("RNN", "GRU", "LSTM")
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A part of the model: what runs it, and the values it takes and gives."""
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    ours: Session | None
-    theirs: Any
 
 
 class OptimizedSession:
@@ -45,7 +32,7 @@ class OptimizedSession:
     def __init__(
         self,
         model: Any,
-        steps: Sequence[_Step],
+        steps: Sequence[Step],
         replaced: Sequence[str],
         refusals: Sequence[Refusal],
     ) -> None:
@@ -100,7 +87,7 @@ class OptimizedSession:
         return "\n".join(lines) or "no recurrent nodes"
 
 
-def _run(step: _Step, values: dict[str, Array]) -> dict[str, Array]:
+def _run(step: Step, values: dict[str, Array]) -> dict[str, Array]:
     if step.ours is not None:
         return dict(step.ours.run(values))  # type: ignore[arg-type]
     value = require("onnxruntime", "onnx").OrtValue
@@ -148,15 +135,20 @@ def optimize(
     whole = onnx.load(model) if isinstance(model, str | Path) else model
     whole = onnx.load_from_string(whole) if isinstance(whole, bytes) else whole
     typed = onnx.shape_inference.infer_shapes(whole)
-    split = _Split(onnx, typed, session_options)
+    split = Split(onnx, typed, session_options)
     ours: dict[int, Session] = {}
-    replaced, refusals = [], []
+    replaced: list[str] = []
+    refusals: list[Refusal] = []
     for at, node in enumerate(typed.graph.node):
-        if node.op_type not in _RECURRENT or node.domain not in ("", "ai.onnx"):
+        if not is_recurrent(node):
+            refusals += [
+                Refusal(f"it stands in the body of an {around.op_type}", named(inner))
+                for around, inner in recurrent_inside(node)
+            ]
             continue
-        where = f"node {node.name or next(filter(None, node.output))!r} ({node.op_type})"
+        where = named(node)
         try:
-            graph = lower(parse_model(split.alone(node).SerializeToString(), Path(where)))
+            graph = lower(parse_model(split.alone(at).SerializeToString(), Path(where)))
             ours[at] = Session(graph, dtype=dtype, threads=threads, backend=backend)
         except OnernnError as error:
             refusals.append(Refusal(str(error).replace("\n", " "), where))
@@ -164,108 +156,3 @@ def optimize(
         told = ours[at].explained[0]
         replaced.append(f"{where}: {told.cell} {told.direction}, {told.dtype}, {told.kernel}")
     return OptimizedSession(typed, split.steps(ours), replaced, refusals)
-
-
-class _Split:
-    """A typed model, and the parts of it as models of their own."""
-
-    def __init__(self, onnx: Any, model: Any, session_options: Any) -> None:
-        self._onnx, self._model, self._options = onnx, model, session_options
-        graph = model.graph
-        self._constants = {each.name: each for each in graph.initializer}
-        self._types = {v.name: v for v in (*graph.value_info, *graph.input, *graph.output)}
-
-    def alone(self, node: Any) -> Any:
-        """A model of one recurrent node; weights that other nodes make out of constants come along."""
-        made: set[str] = set()
-        wanted = {name for name in (*node.input[1:4], *node.input[7:8]) if name}
-        before = []
-        for each in reversed(self._model.graph.node):
-            if wanted & set(each.output) and each.op_type in {*FOLDED, "Constant"}:
-                before.append(each)
-                made.update(each.output)
-                wanted.update(each.input)
-        taken = [name for each in (*before, node) for name in each.input]
-        inputs = [n for n in dict.fromkeys(taken) if n and n not in made | set(self._constants)]
-        return self._part([*reversed(before), node], inputs, [name for name in node.output if name])
-
-    def _part(self, nodes: Sequence[Any], inputs: Sequence[str], outputs: Sequence[str]) -> Any:
-        helper = self._onnx.helper
-        used = {name for node in nodes for name in _reads(node)} | set(outputs)
-        kept = [each for name, each in self._constants.items() if name in used]
-        graph = helper.make_graph(
-            nodes,
-            "part",
-            [self._typed(name) for name in inputs],
-            [
-                self._types.get(name) or helper.make_empty_tensor_value_info(name)
-                for name in outputs
-            ],
-            kept,
-        )
-        return helper.make_model(
-            graph,
-            opset_imports=self._model.opset_import,
-            ir_version=self._model.ir_version,
-            functions=self._model.functions,
-        )
-
-    def _typed(self, name: str) -> Any:
-        found = self._types.get(name)
-        if found is None or not found.type.tensor_type.elem_type:
-            raise UnsupportedError(
-                f"the type of {name!r} cannot be inferred, the model is not split"
-            )
-        return found
-
-    def steps(self, ours: Mapping[int, Session]) -> list[_Step]:
-        """The parts in the order in which they run: levels, each ours behind theirs."""
-        graph = self._model.graph
-        level: dict[str, int] = {}
-        place = []
-        for at, node in enumerate(graph.node):
-            here = max((level.get(name, 0) for name in _reads(node)), default=0)
-            place.append(here)
-            level.update(dict.fromkeys(node.output, here + (at in ours)))
-        results = [value.name for value in graph.output]
-        steps = []
-        for here in range(max(place, default=0) + 1):
-            nodes = [n for at, n in enumerate(graph.node) if place[at] == here and at not in ours]
-            mine = [at for at in ours if place[at] == here]
-            made = {name for node in nodes for name in node.output if name}
-            later = {
-                name
-                for at, node in enumerate(graph.node)
-                if place[at] > here or at in mine
-                for name in _reads(node)
-            }
-            outputs = [name for name in made if name in later or name in results]
-            if outputs:
-                reads = dict.fromkeys(name for node in nodes for name in _reads(node))
-                inputs = [n for n in reads if n not in made and n not in self._constants]
-                part = self._part(nodes, inputs, outputs)
-                steps.append(_Step(tuple(inputs), tuple(outputs), None, self._session(part)))
-            for at in mine:
-                whole = ours[at].graph
-                takes, gives = (tuple(v.name for v in s) for s in (whole.inputs, whole.outputs))
-                steps.append(_Step(takes, gives, ours[at], None))
-        return steps
-
-    def _session(self, part: Any) -> Any:
-        runtime = require("onnxruntime", "onnx")
-        options = self._options or runtime.SessionOptions()
-        return runtime.InferenceSession(
-            part.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-
-
-def _reads(node: Any) -> Iterable[str]:
-    """What a node reads, its bodies' reads of outside among them."""
-    yield from filter(None, node.input)
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            own = {v.name for v in (*attribute.g.input, *attribute.g.initializer)}
-            own.update(name for each in attribute.g.node for name in each.output)
-            reads = {name for each in attribute.g.node for name in _reads(each)}
-            reads.update(v.name for v in attribute.g.output)
-            yield from sorted(reads - own)

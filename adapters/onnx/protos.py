@@ -57,8 +57,9 @@ class GraphProto:
     def add(
         self, op: str, *inputs: str, outputs: Sequence[str], domain: str = "", **attributes: Any
     ) -> None:
-        """A node whose outputs bear the given names."""
-        node = self.proto.node.add(op_type=op, input=inputs, output=outputs, domain=domain)
+        """A node whose outputs bear the given names; absent inputs at its end are left out."""
+        given = inputs[: max((at for at, name in enumerate(inputs, 1) if name), default=0)]
+        node = self.proto.node.add(op_type=op, input=given, output=outputs, domain=domain)
         for name, value in attributes.items():
             node.attribute.append(_attribute(name, value))
 

@@ -13,12 +13,12 @@ from onernn.adapters.onnx.batches import Batch
 from onernn.adapters.onnx.messages import MESSAGES
 from onernn.adapters.onnx.ops import REDUCTIONS
 from onernn.adapters.onnx.protos import GraphProto, number_of, value_info
-from onernn.adapters.onnx.types import Type, types_of
 from onernn.adapters.onnx.write_own import OWN
 from onernn.adapters.onnx.write_ragged import write_ragged
 from onernn.adapters.onnx.write_rnn import DOMAIN, rnn
 from onernn.adapters.onnx.write_sentences import SENTENCES
 from onernn.adapters.onnx.writing import Writing, dense
+from onernn.adapters.types import Type, types_of
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, Node, Value
 from onernn.runtime.session import unsupported
@@ -57,16 +57,8 @@ def to_onnx(
     model = MESSAGES.message("ModelProto")(ir_version=IR_VERSIONS[opset], producer_name="onernn")
     model.opset_import.add(domain="", version=opset)
     functions: dict[str, Any] | None = {} if allow_functions else None
-    wanted = {name for node in graph.nodes for name in node.inputs}
-    wanted.update(value.name for value in graph.outputs)
-    w = Writing(
-        GraphProto(model.graph),
-        opset,
-        types_of(graph, inputs),
-        graph.constants,
-        functions,
-        frozenset(wanted),
-    )
+    types = types_of(graph, inputs)
+    w = Writing(GraphProto(model.graph), opset, types, graph.constants, functions, _wanted(graph))
     _inputs(w, graph)
     given = {value.name for value in graph.inputs}
     outputs = [v.name if v.name in given else w.graph.fresh(v.name) for v in graph.outputs]
@@ -86,6 +78,12 @@ def to_onnx(
     if functions:
         model.opset_import.add(domain=DOMAIN, version=1)
     return model
+
+
+def _wanted(graph: Graph) -> frozenset[str]:
+    """The values that anybody reads."""
+    read = {name for node in graph.nodes for name in node.inputs}
+    return frozenset(read | {value.name for value in graph.outputs})
 
 
 def _inputs(w: Writing, graph: Graph) -> None:
@@ -195,15 +193,16 @@ def _with_body(w: Writing, node: Node, inputs: list[Batch | None]) -> None:
             own, more = 2 + attributes["carried"], {}
         taken = {"body": tensors[own:]}
     for key, body in bodies.items():
-        more[key] = _body(w, body, taken[key])
+        more[key] = _body(w, body, taken[key], node.op == "Loop")
     outs = [w.graph.fresh(name or "unused") for name in node.outputs]
     w.graph.add(node.op, *tensors[:own], outputs=outs, **more)
     for at, out in enumerate(outs):
         w.give(node, out, at=at)
 
 
-def _body(w: Writing, body: Graph, taken: list[str]) -> GraphProto:
-    inner = Writing(w.graph.body(), w.opset, defaultdict(lambda: Type("", 0)), body.constants)
+def _body(w: Writing, body: Graph, taken: list[str], loops: bool) -> GraphProto:
+    types: Mapping[str, Type] = defaultdict(lambda: Type("", 0))
+    inner = Writing(w.graph.body(), w.opset, types, body.constants, w.functions, _wanted(body))
     own = len(body.inputs) - len(taken)
     names = [inner.graph.fresh(value.name) for value in body.inputs[:own]] + taken
     for value, name in zip(body.inputs, names, strict=True):
@@ -213,6 +212,9 @@ def _body(w: Writing, body: Graph, taken: list[str]) -> GraphProto:
     # An output that is an input, or stands there twice, needs a node of its own.
     outs = [inner.emit("Identity", inner.batch(value.name).data) for value in body.outputs]
     inner.graph.faces(names[:own], outs)
+    if loops:  # ONNX Runtime wants to know what turn and condition are
+        for at, dtype in enumerate(("int64", "bool")):
+            inner.graph.proto.input[at].CopyFrom(value_info(names[at], dtype, ()))
     return inner.graph
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from onernn.adapters.onnx.batches import Batch, Batches
 from onernn.adapters.onnx.ops import ATTRIBUTES
 from onernn.adapters.onnx.protos import GraphProto, number_of
-from onernn.adapters.onnx.types import Type
+from onernn.adapters.types import Type
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from onernn.core.arrays import Array
-from onernn.core.errors import ShapeError, UnsupportedError
+from onernn.core.errors import ShapeError
 from onernn.core.graph import Graph, Node, Value
 from onernn.runtime.kernels.registry import KERNELS, kernel
 
@@ -21,12 +21,10 @@ _MOST_TURNS = 10**6
 
 
 def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
-    """The outputs of a graph in whose nodes kernels suffice."""
+    """The outputs of a graph; recurrent nodes in it are prepared."""
     values = dict(body.constants)
     values.update(zip((value.name for value in body.inputs), arguments, strict=True))
     for node in body.nodes:
-        if node.op not in KERNELS:
-            raise UnsupportedError(f"{node.label} is not run inside the graph of another operator")
         made = KERNELS[node.op](node, *(values[name] if name else None for name in node.inputs))
         values.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False))
     return [values[output.name] for output in body.outputs]

@@ -86,6 +86,7 @@ def test_opset_dtype_and_names_are_options(model: Path, tmp_path: Path) -> None:
         (("out.onnx", "--opset", "9"), "opset 9: 13 to 22 are written"),
         (("out.onnx", "--output-dtype", "int3"), "expected one of float32"),
         (("out.onnx", "--names", "q=r"), "no input or output"),
+        (("out.onnx", "--names", "x"), "expected OLD=NEW, got ['x']"),
         (("out.onnx", "--check", "nothing.npz"), "nothing.npz: no such file"),
         (("nowhere/out.onnx",), "No such file or directory"),
     ],

@@ -139,15 +139,61 @@ def test_a_body_with_an_unknown_operator_is_refused_with_the_reason() -> None:
         Session(read(proto))
 
 
-def test_a_recurrent_operator_inside_a_body_is_refused_with_the_reason() -> None:
-    inside = helper.make_graph(
-        [helper.make_node("RNN", ["X", "w", "r"], ["y"], hidden_size=2)], "b", [], [value("y")]
+def lstm_branches() -> onnx.ModelProto:
+    """An LSTM in either branch, of the same numbers in other orders; the states are the branch's."""
+    rng = np.random.default_rng(4)
+
+    def branch(name: str) -> onnx.GraphProto:
+        w, r = (rng.uniform(-0.5, 0.5, (1, 12, k)).astype(np.float32) for k in (4, 3))
+        nodes = [
+            helper.make_node("LSTM", ["X", f"w{name}", f"r{name}"], [f"Y{name}", f"h{name}"],
+                             hidden_size=3, name=name, direction=name),
+            helper.make_node("Squeeze", [f"Y{name}", f"one{name}"], [f"y{name}"]),
+        ]  # fmt: skip
+        arrays = {f"w{name}": w, f"r{name}": r, f"one{name}": np.array([1])}
+        constants = [numpy_helper.from_array(a, n) for n, a in arrays.items()]
+        outputs = [value(f"y{name}"), value(f"h{name}")]
+        return helper.make_graph(nodes, name, [], outputs, constants)
+
+    node = helper.make_node(
+        "If", ["c"], ["y", "h"], then_branch=branch("forward"), else_branch=branch("reverse")
     )
-    constants = {"w": np.ones((1, 2, 4), np.float32), "r": np.ones((1, 2, 2), np.float32)}
-    node = helper.make_node("If", ["c"], ["y"], then_branch=inside, else_branch=inside)
-    proto = model([node], {"X": X, "c": np.array(True)}, ["y"], constants=constants)
-    with pytest.raises(UnsupportedError, match="its body: .*RNN.*is not run inside a body"):
-        Session(read(proto))
+    return model([node], {"X": X, "c": np.array(True)}, ["y", "h"])
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_recurrent_operator_inside_a_branch_runs_as_in_onnx_runtime(taken: bool) -> None:
+    check(lstm_branches(), {"X": X, "c": np.array(taken)})
+
+
+def test_layers_inside_branches_are_told_too() -> None:
+    lines = Session(read(lstm_branches())).explain().splitlines()
+    assert [line.split(": ")[1].split(",")[0] for line in lines] == [
+        "LSTM left2right",
+        "LSTM right2left",
+    ]
+
+
+def test_a_recurrent_operator_inside_a_loop_packs_its_weights_once() -> None:
+    """A layer over all of X in each turn, which no pass can move out of the loop."""
+    weights = np.random.default_rng(1).uniform(-0.5, 0.5, (1, 4, 8)).astype(np.float32)
+    nodes = [
+        helper.make_node("RNN", ["x_in", "w", "r"], ["Y", "h"], hidden_size=4),
+        helper.make_node("Squeeze", ["Y", "one"], ["x"]),
+        helper.make_node("Identity", ["go"], ["again"]),
+    ]
+    body = helper.make_graph(
+        nodes,
+        "turn",
+        [value("t", TensorProto.INT64, []), value("go", TensorProto.BOOL, []), value("x_in")],
+        [value("again", TensorProto.BOOL, []), value("x"), value("h")],
+    )
+    node = helper.make_node("Loop", ["turns", "", "X"], ["last", "H"], body=body)
+    constants = {"w": weights[:, :, :4].copy(), "r": weights[:, :, 4:].copy()}
+    constants |= {"one": np.array([1]), "turns": np.array(3)}
+    proto = model([node], {"X": X}, ["last", "H"], constants=constants)
+    check(proto, {"X": X})
+    assert len(Session(read(proto)).explained) == 1
 
 
 def function(name: str, nodes: list, inputs: list, outputs: list, attributes: list) -> Any:

@@ -115,11 +115,11 @@ def test_other_loops_stay_loops(more: dict) -> None:
     ],
     ids=["another input", "states exchanged"],
 )
-def test_a_layer_of_one_step_among_other_things_is_refused(nodes: list) -> None:
+def test_a_layer_of_one_step_among_other_things_runs_step_by_step(nodes: list) -> None:
     before = [helper.make_node("Neg", ["x"], ["xx"])]
     proto = over_steps(before + nodes, ["h", "c", "y"], ["h0", "c0"])
-    with pytest.raises(UnsupportedError, match="is not run inside a body"):
-        Session(read(proto))
+    assert "Scan" in kinds(proto)
+    check(proto, {"X": X})
 
 
 def with_sequences(steps: list, more: list, axis: int = 0, new_axis: int = 1) -> onnx.ModelProto:

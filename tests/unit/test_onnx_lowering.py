@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.onnx_models import check, model, ours, read, theirs
 
-from onernn import ModelFormatError, Session, UnsupportedError, load
+from onernn import ModelFormatError, Session, ShapeError, UnsupportedError, load
 from onernn.adapters.onnx import backend
 
 RNG = np.random.default_rng(5)
@@ -179,6 +179,15 @@ def test_weights_fed_at_run_time_are_refused_here_and_bound_by_the_backend() -> 
         (want,) = theirs(proto, feed)
         np.testing.assert_allclose(prepared.run(feed)[0], want, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(prepared.run(list(feed.values()))[0], want, rtol=1e-5, atol=1e-6)
+
+
+def test_the_backend_takes_no_more_and_no_fewer_inputs_than_the_model() -> None:
+    prepared = backend.prepare(model([helper.make_node("Relu", ["x"], ["y"])], {"x": CUBE}, ["y"]))
+    np.testing.assert_array_equal(prepared.run([CUBE])[0], np.maximum(CUBE, 0))
+    with pytest.raises(ShapeError, match=r"got 2, the model takes \['x'\]"):
+        prepared.run([CUBE, CUBE])
+    with pytest.raises(ShapeError, match=r"missing \['x'\]"):
+        prepared.run([])
 
 
 def test_a_stack_as_pytorch_exports_it_runs() -> None:

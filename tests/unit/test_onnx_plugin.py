@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from support.onnx_rnn import random_case
 
 from onernn import MissingDependencyError
-from onernn.adapters.onnx import optimize
+from onernn.adapters.onnx import optimize, plugin
 
 RNG = np.random.default_rng(0)
 
@@ -204,8 +204,89 @@ def test_without_onnx_the_command_that_installs_it_is_told(monkeypatch: pytest.M
         optimize(b"")
 
 
-def test_the_rest_of_the_model_is_one_sub_model_a_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    """words -> first, beside -> glue -> second -> scores: three parts of ONNX Runtime's."""
+def test_the_rest_of_the_model_is_one_sub_model_a_level() -> None:
+    """words -> first, beside -> second -> scores: two parts of ONNX Runtime's."""
     session = optimize(tagger())
-    assert sum(step.theirs is not None for step in session._steps) == 3
+    assert sum(step.theirs is not None for step in session._steps) == 2
     assert sum(step.ours is not None for step in session._steps) == 3
+
+
+def test_views_behind_a_layer_go_with_it_unless_they_are_computed() -> None:
+    session = optimize(tagger())
+    (first,) = (step for step in session._steps if "X1" in step.outputs)
+    assert first.ours is not None and set(first.outputs) == {"X1"}  # what nobody reads is not made
+    model = tagger()
+    model.graph.node[3].input[1] = "sizes"  # a Reshape to a shape that is computed
+    model.graph.node.insert(0, helper.make_node("Abs", ["flat_"], ["sizes"]))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([0, 0, 8]), "flat_"))
+    session = optimize(model)
+    (first,) = (step for step in session._steps if "T0" in step.outputs)
+    assert first.ours is not None
+    assert_equal(session.run(None, feed()), plain(model).run(None, feed()))
+
+
+def test_arrays_go_from_one_side_to_the_other_without_a_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What either side reads lies where the other one wrote it."""
+    session = optimize(tagger())
+    made: dict[str, int] = {}  # the address of each value, by who made it
+    read: dict[str, int] = {}  # and as ours reads it
+    taken: set[int] = set()  # addresses that ONNX Runtime reads
+    run, wrap = plugin._run, onnxruntime.OrtValue.ortvalue_from_numpy
+
+    def wrapped(array: np.ndarray) -> Any:
+        value = wrap(array)
+        taken.add(value.data_ptr())
+        return value
+
+    def recorded(step: Any, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = run(step, values)
+        kept.append((values, outputs))  # lest an address is given away twice
+        made.update({name: array.ctypes.data for name, array in outputs.items()})
+        if step.ours is not None:
+            read.update({name: array.ctypes.data for name, array in values.items()})
+        return outputs
+
+    kept: list[Any] = []
+    monkeypatch.setattr(plugin, "_run", recorded)
+    monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_numpy", staticmethod(wrapped))
+    session.run(None, feed())
+    assert read["words"] == made["words"]  # from ONNX Runtime to ours
+    assert read["X1"] == made["X1"]  # from ours to ours
+    assert {made["Y1"], made["Y2"]} <= taken  # and back
+
+
+def test_what_stands_behind_the_sentences_is_not_computed() -> None:
+    """Half of the batch is padding: ours reads the words alone."""
+    session = optimize(tagger())
+    seen: list[Any] = []
+    for step in session._steps:
+        for node in step.ours._ready.nodes if step.ours else ():
+            if node.op == "Rnn":
+                layer = node.attributes["layer"]
+                layer.run = lambda x, *more, rows=layer.run: seen.append(x) or rows(x, *more)
+    lengths = np.array([8, 1, 0, 3, 4], np.int32)
+    given = {"ids": RNG.integers(0, 20, (8, 5)), "n": lengths}
+    assert_equal(session.run(None, given), plain(tagger()).run(None, given))
+    assert [len(x.data) for x in seen] == [lengths.sum()] * 3
+
+
+def test_recurrent_nodes_inside_branches_are_left_to_onnx_runtime_and_told() -> None:
+    model = tagger()
+    inner = helper.make_graph(
+        [helper.make_node("GRU", ["words", "W2", "R2"], ["b"], name="inner", hidden_size=3)],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("b", TensorProto.FLOAT, None)],
+    )
+    fork = helper.make_node("If", ["c"], ["chosen"], then_branch=inner, else_branch=inner)
+    model.graph.node.append(fork)
+    model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    model.graph.output.append(helper.make_tensor_value_info("chosen", TensorProto.FLOAT, None))
+    session = optimize(model)
+    assert {(each.where, each.reason) for each in session.refusals} == {
+        ("node 'inner' (GRU)", "it stands in the body of an If")
+    }
+    given = {**feed(), "c": np.array(True)}
+    assert_equal(session.run(None, given), plain(model).run(None, given))

@@ -1,4 +1,4 @@
-"""Recurrent models that PyTorch exported, with the outputs that PyTorch computed."""
+"""Recurrent models that PyTorch and TensorFlow exported, with the outputs that these computed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ import onernn
 
 DATA = Path(__file__).parents[1] / "data" / "onnx"
 RECORDED = sorted(path.parent for path in DATA.glob("*/model.onnx"))
+STAY = {
+    "keras_masked": {"Loop"},  # a mask that is fed: any step of a sentence may be left out
+    "keras_stacked_cells": {"Scan"},  # two cells in one step
+    "tensorflow_cond": {"If"},
+    "tensorflow_scan": {"Scan"},  # collects the cell state of every step
+    "tensorflow_while_lengths": {"Loop"},
+}
+"""What does not become a layer, and runs step by step or inside a branch."""
 
 
 @pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
 def test_exported_models_give_the_recorded_outputs(folder: Path) -> None:
     model = onernn.load(folder / "model.onnx")
     assert onernn.verify(model, folder / "io.npz")
-    assert "Rnn" in {node.op for node in model.nodes}
+    kinds = {node.op for node in onernn.fuse(model).model.nodes}
+    assert kinds & {"Rnn", "If", "Loop", "Scan"} == STAY.get(folder.name, {"Rnn"})
 
 
 @pytest.mark.parametrize("opset", [13, 18, 22])
@@ -35,6 +44,12 @@ def test_a_scripted_loop_over_a_cell_becomes_one_layer() -> None:
     assert rnn.attributes["spec"].cell is onernn.Cell.LSTM
 
 
+def test_layers_in_the_branches_of_a_condition_are_fused() -> None:
+    model = onernn.load(DATA / "tensorflow_cond" / "model.onnx")
+    cells = {each.cell for each in onernn.Session(model).explained}
+    assert cells == {"LBR_GRU", "LSTM"}
+
+
 def test_the_recordings_are_there() -> None:
-    assert len(RECORDED) >= 6
+    assert len(RECORDED) >= 18
     assert any((folder / "model.onnx.data").exists() for folder in RECORDED)

@@ -1,0 +1,181 @@
+"""Recurrent models as TensorFlow's exporter, tf2onnx, writes them: loops, branches, layers.
+
+``python -m tests.frameworks.tensorflow_exports`` records them anew under tests/data/onnx; it needs
+tensorflow (or tensorflow-cpu) and tf2onnx.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import onnx
+import tensorflow as tf
+import tf2onnx
+
+WIDTH, H = 6, 5
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-1, 1, (3, 7, WIDTH)).astype(np.float32)
+LENGTHS = np.array([7, 3, 1], np.int32)
+IDS = np.array([[1, 2, 3, 4, 0, 0], [5, 6, 0, 0, 0, 0]], np.int32)
+ANY = tf.TensorSpec([None, None, WIDTH], tf.float32, name="x")
+FIXED = tf.TensorSpec([None, 7, WIDTH], tf.float32, name="x")
+
+
+def filled(layer: Any, like: np.ndarray = X) -> Any:
+    """The layer with weights of its own; Keras's biases are zeros."""
+    layer(like)
+    rng = np.random.default_rng(1)
+    for weight in layer.weights:
+        weight.assign(rng.uniform(-0.4, 0.4, weight.shape).astype(np.float32))
+    return layer
+
+
+def keras_layer(make: Callable[[], Any]) -> Callable[[], Any]:
+    def function() -> Any:
+        layer = filled(make())
+        return lambda x: layer(x)
+
+    return function
+
+
+def masked() -> Any:
+    words = filled(keras.layers.Embedding(20, WIDTH, mask_zero=True), IDS)
+    layer = filled(keras.layers.LSTM(H, return_sequences=True), words(IDS))
+    return lambda ids: layer(words(ids))
+
+
+def cell() -> Any:
+    """An LSTM's step, gates i, j, f, o."""
+    rng = np.random.default_rng(2)
+    of_x, of_h, bias = (
+        tf.Variable(rng.uniform(-0.4, 0.4, shape).astype(np.float32))
+        for shape in ((WIDTH, 4 * H), (H, 4 * H), (4 * H,))
+    )
+
+    def step(x: Any, h: Any, c: Any) -> Any:
+        i, j, f, o = tf.split(x @ of_x + h @ of_h + bias, 4, axis=1)
+        c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(j)
+        return tf.sigmoid(o) * tf.tanh(c), c
+
+    return step
+
+
+def loop(mask: bool = False) -> Any:
+    """tf.while_loop over a cell and a TensorArray; behind a sentence's end its state stays."""
+    step = cell()
+
+    def run(x: Any, lengths: Any = None) -> Any:
+        steps = tf.transpose(x, [1, 0, 2])
+        time = tf.shape(steps)[0]
+        zeros = tf.zeros([tf.shape(steps)[1], H])
+        source = tf.TensorArray(tf.float32, size=time).unstack(steps)
+
+        def turn(t: Any, h: Any, c: Any, out: Any) -> Any:
+            new, cell_state = step(source.read(t), h, c)
+            if mask:
+                inside = (t < lengths)[:, None]
+                new, cell_state = tf.where(inside, new, h), tf.where(inside, cell_state, c)
+            return t + 1, new, cell_state, out.write(t, new)
+
+        begin = [0, zeros, zeros, tf.TensorArray(tf.float32, size=time, element_shape=[None, H])]
+        _, h, c, out = tf.while_loop(lambda t, *_: t < time, turn, begin)
+        return tf.transpose(out.stack(), [1, 0, 2]), h, c
+
+    return run
+
+
+def scanned() -> Any:
+    step = cell()
+
+    def run(x: Any) -> Any:
+        zeros = tf.zeros([tf.shape(x)[0], H])
+        steps = tf.transpose(x, [1, 0, 2])
+        return tf.scan(lambda state, each: step(each, *state), steps, initializer=(zeros, zeros))
+
+    return run
+
+
+def branches() -> Any:
+    """A layer in each branch of a condition."""
+    layers = [filled(keras.layers.GRU(H, return_sequences=True)), filled(keras.layers.LSTM(H))]
+
+    def run(x: Any) -> Any:
+        last = layers[1]
+        return tf.cond(tf.shape(x)[1] > 5, lambda: layers[0](x), lambda: last(x)[:, None, :])
+
+    return run
+
+
+EXPORTS: dict[str, tuple[Callable[[], Any], list[Any], list[np.ndarray]]] = {
+    "keras_gru": (
+        keras_layer(lambda: keras.layers.GRU(H, return_sequences=True, return_state=True)),
+        [ANY],
+        [X],
+    ),
+    "keras_gru_fixed": (
+        keras_layer(lambda: keras.layers.GRU(H, return_sequences=True)),
+        [FIXED],
+        [X],
+    ),
+    "keras_gru_before": (
+        keras_layer(lambda: keras.layers.GRU(H, return_sequences=True, reset_after=False)),
+        [ANY],
+        [X],
+    ),
+    "keras_gru_both": (
+        keras_layer(lambda: keras.layers.Bidirectional(keras.layers.GRU(H, return_sequences=True))),
+        [ANY],
+        [X],
+    ),
+    "keras_lstm_both": (
+        keras_layer(
+            lambda: keras.layers.Bidirectional(keras.layers.LSTM(H, return_sequences=True))
+        ),
+        [ANY],
+        [X],
+    ),
+    "keras_simple": (
+        keras_layer(lambda: keras.layers.SimpleRNN(H, return_sequences=True)),
+        [ANY],
+        [X],
+    ),
+    "keras_stacked_cells": (
+        keras_layer(lambda: keras.layers.RNN([keras.layers.LSTMCell(H), keras.layers.LSTMCell(4)])),
+        [ANY],
+        [X],
+    ),
+    "keras_masked": (masked, [tf.TensorSpec([None, None], tf.int32, name="ids")], [IDS]),
+    "tensorflow_while": (loop, [ANY], [X]),
+    "tensorflow_while_lengths": (
+        lambda: loop(mask=True),
+        [ANY, tf.TensorSpec([None], tf.int32, name="lengths")],
+        [X, LENGTHS],
+    ),
+    "tensorflow_scan": (scanned, [ANY], [X]),
+    "tensorflow_cond": (branches, [ANY], [X]),
+}
+
+
+def export(name: str, folder: Path) -> None:
+    """Writes ``model.onnx`` and the recording ``io.npz`` into a folder."""
+    make, specs, inputs = EXPORTS[name]
+    function = tf.function(make(), input_signature=specs)
+    model, _ = tf2onnx.convert.from_function(function, input_signature=specs, opset=17)
+    folder.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, folder / "model.onnx")
+    outputs = tf.nest.flatten(function(*map(tf.constant, inputs)))
+    arrays = {f"in__{spec.name}": array for spec, array in zip(specs, inputs, strict=True)}
+    arrays |= {f"out__{k}": value.numpy() for k, value in enumerate(outputs)}
+    np.savez(folder / "io.npz", **arrays)
+
+
+if __name__ == "__main__":
+    data = Path(__file__).parents[1] / "data" / "onnx"
+    for recorded in EXPORTS:
+        shutil.rmtree(data / recorded, ignore_errors=True)
+        export(recorded, data / recorded)

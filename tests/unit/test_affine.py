@@ -1,0 +1,63 @@
+"""Sums of projections: what is read as one, and that reading ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onernn import Graph, fuse
+from onernn.core.graph import Node, Value
+from onernn.fuse_passes.affine import affine
+
+RNG = np.random.default_rng(0)
+CONSTANTS = {
+    "W": RNG.uniform(-1, 1, (3, 6)).astype(np.float32),
+    "b": RNG.uniform(-1, 1, 6).astype(np.float32),
+    "row": RNG.uniform(-1, 1, (1, 6)).astype(np.float32),
+    "cube": RNG.uniform(-1, 1, (1, 1, 6)).astype(np.float32),
+}
+
+
+def graph(*nodes: Node, rank: int = 2) -> Graph:
+    inputs = (Value("x", "float32", (None,) * (rank - 1) + (3,)),)
+    return Graph("g", inputs, (Value(nodes[-1].outputs[0]),), nodes, CONSTANTS)
+
+
+def node(op: str, *inputs: str, out: str, **attributes: int) -> Node:
+    return Node(op, inputs, (out,), attributes)
+
+
+@pytest.mark.parametrize("bias", ["b", "row"])
+def test_a_product_and_its_bias_are_a_sum(bias: str) -> None:
+    found = affine(graph(node("MatMul", "x", "W", out="p"), node("Add", bias, "p", out="y")), "y")
+    assert found is not None and list(found.terms) == ["x"] and len(found.biases) == 1
+
+
+def test_a_bias_that_adds_an_axis_makes_no_matrix() -> None:
+    """Axis 1 of (1, N, 6) is the batch: its pieces are no gates."""
+    nodes = [node("MatMul", "x", "W", out="p"), node("Add", "p", "cube", out="y")]
+    assert affine(graph(*nodes), "y") is None
+    nodes += [node("Tanh", "y", out="t"), node("MatMul", "t", "V", out="z")]
+    square = np.eye(6, dtype=np.float32)
+    whole = Graph(
+        "g", graph(*nodes[:2]).inputs, (Value("z"),), (*nodes,), {**CONSTANTS, "V": square}
+    )
+    assert affine(whole, "z") is None
+
+
+def test_a_product_of_more_axes_is_no_sum() -> None:
+    assert affine(graph(node("MatMul", "x", "W", out="y"), rank=3), "y") is None
+
+
+def test_sums_of_sums_are_read_once() -> None:
+    """Each value is the sum of the one before it with itself: 2**60 ways lead to the first."""
+    nodes = [node("Gemm", "x", "W", out="v0")]
+    nodes += [node("Add", f"v{k}", f"v{k}", out=f"v{k + 1}") for k in range(60)]
+    whole = graph(*nodes, node("Tanh", "v60", out="y"))
+    assert affine(whole, "v60") is None and fuse(whole).model.nodes == whole.nodes
+
+
+@pytest.mark.parametrize("op", ["Add", "MatMul", "Gemm", "Split", "Slice", "Identity", "Mul"])
+def test_operators_without_their_inputs_are_nothing(op: str) -> None:
+    assert affine(graph(Node(op, (), ("y",))), "y") is None
+    assert affine(graph(Node(op, ("x",), ("y",))), "y") is None
