@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.converting import write_model
+from onernn.adapters.loading import load
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
@@ -17,7 +18,7 @@ from onernn.core.ragged import Ragged
 from onernn.runtime.session import checked_feed
 from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
 from onernn.verification.recording import Batch, read_arrays, read_inputs, read_outputs
-from onernn.verification.verifying import Report
+from onernn.verification.verifying import Report, verify
 
 _TOLERANCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -33,9 +34,10 @@ def convert(
     output_dtype: str = "float32",
     **options: Any,
 ) -> Report | None:
-    """Writes a model as another framework's file, chosen by the suffix of ``path``: ``.onnx``.
+    """Writes a model as another framework's file, chosen by the suffix of ``path``.
 
-    A ragged input NAME becomes NAME, padded (batch, time, ...), and NAME_lengths (batch,) int32;
+    ``.pdmodel``: Paddle's program, the parameters beside it; ``check``, a recording, is run by
+    ours on what was written. ``.onnx``: a ragged input NAME becomes NAME, padded (batch, time, ...), and NAME_lengths (batch,) int32;
     ragged outputs come padded, zeros behind the sentences. ``check``: a recording; plain ONNX
     Runtime runs it on the file, and the report tells whether the recorded outputs come. Further
     options: `adapters.converting.write_model`.
@@ -50,6 +52,9 @@ def convert(
     arrays = read_arrays(check) if isinstance(check, str | Path) else check
     where = str(check) if isinstance(check, str | Path) else "recording"
     inputs = checked_feed(model.inputs, read_inputs(arrays, model.inputs, where))
+    if Path(path).suffix == ".pdmodel":
+        write_model(model, path, inputs=inputs, **options)
+        return verify(load(path), arrays, atol=atol, rtol=rtol, diagnose=False, backend="reference")
     expected = read_outputs(arrays, model.outputs, where)
     runtime = require("onnxruntime", "onnx")
     write_model(model, path, inputs=inputs, **options)

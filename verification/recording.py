@@ -73,6 +73,12 @@ def read_outputs(
     return found
 
 
+def read_given(arrays: Mapping[str, Array]) -> dict[str, Batch]:
+    """Every recorded input by its own name, whatever a model takes."""
+    names = [key.removeprefix("in__") for key in arrays if key.startswith("in__")]
+    return {name: _batch(arrays, "in__", "lod__", name) for name in names}
+
+
 def _batch(arrays: Mapping[str, Array], data: str, lod: str, name: str) -> Batch:
     array = arrays[data + name]
     if lod + name not in arrays:
@@ -85,12 +91,25 @@ def _batch(arrays: Mapping[str, Array], data: str, lod: str, name: str) -> Batch
 
 def write_outputs(file: str | Path, outputs: Mapping[str, Batch]) -> None:
     """Writes out__ and outlod__ keys; with the inputs' file they are a recording."""
+    _write(file, _keyed("out__", "outlod__", outputs))
+
+
+def write_inputs(file: str | Path, inputs: Mapping[str, Batch]) -> None:
+    """Writes in__ and lod__ keys, as `read_given` reads them."""
+    _write(file, _keyed("in__", "lod__", inputs))
+
+
+def _keyed(data: str, lod: str, values: Mapping[str, Batch]) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
-    for name, value in outputs.items():
+    for name, value in values.items():
         if isinstance(value, Ragged):
-            arrays[f"outlod__{name}"] = value.offsets
-            arrays.update((f"outlod__{name}__{k}", o) for k, o in enumerate(value.outer))
+            arrays[f"{lod}{name}"] = value.offsets
+            arrays.update((f"{lod}{name}__{k}", o) for k, o in enumerate(value.outer))
             value = value.data
-        arrays[f"out__{name}"] = value
+        arrays[f"{data}{name}"] = value
+    return arrays
+
+
+def _write(file: str | Path, arrays: Mapping[str, Array]) -> None:
     with Path(file).open("wb") as stream:  # savez would add .npz to a name without it
         np.savez(stream, **arrays)  # type: ignore[arg-type]

@@ -1,27 +1,68 @@
-"""A model against a recording."""
+"""A model against a recording, another model, or a framework's own run."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from onernn.core.arrays import Array
+from onernn.core.errors import OnernnError, UnsupportedError
 from onernn.core.graph import Graph
+from onernn.core.ragged import data_of
 from onernn.runtime.session import Session
-from onernn.verification.comparing import OutputComparison, compare, tolerance_of
-from onernn.verification.recording import read_arrays, read_inputs, read_outputs
+from onernn.verification.aligning import LENGTHS, feed_for, in_one_form, outputs_for
+from onernn.verification.causes import Cause, Side, find_cause, traced
+from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
+from onernn.verification.errors import Errors, Profile, errors, profile
+from onernn.verification.layerwise import Layer, Traced, first_apart, layers, matched
+from onernn.verification.making import make_inputs
+from onernn.verification.probing import Axes, axes_of
+from onernn.verification.recording import (
+    Batch,
+    read_arrays,
+    read_given,
+    read_inputs,
+    read_outputs,
+)
+from onernn.verification.references import Against, Reference, open_against
+from onernn.verification.rounding import rounding
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What a verdict rests on: both models, all inputs and outputs, and the tolerances."""
+
+    model: Graph
+    reference: Reference
+    inputs: Mapping[str, Batch]
+    actual: Mapping[str, Batch]
+    expected: Mapping[str, Batch]
+    tolerances: Mapping[str, Tolerance]
 
 
 @dataclass(frozen=True)
 class Report:
-    """The verdict on each output, and the kernels that ran."""
+    """The verdict on each output, and the kernels that ran.
+
+    ``errors`` and ``profiles``: by output, how far they are apart and where; ``cause``: the fault
+    that explains a difference; ``layers``: matched nodes of both models in order, compared;
+    ``notes``: what had to be assumed.
+    """
 
     outputs: tuple[OutputComparison, ...]
     kernels: str
+    errors: Mapping[str, Errors] = field(default_factory=dict)
+    profiles: tuple[Profile, ...] = ()
+    cause: Cause | None = None
+    layers: tuple[Layer, ...] = ()
+    notes: tuple[str, ...] = ()
+    evidence: Evidence | None = field(default=None, repr=False, compare=False)
 
     @property
     def passed(self) -> bool:
@@ -30,8 +71,13 @@ class Report:
     def __bool__(self) -> bool:
         return self.passed
 
+    @property
+    def first(self) -> Layer | None:
+        """The first node that departs from the reference's."""
+        return first_apart(self.layers)
+
     def to_json(self) -> str:
-        """``{"status", "outputs": [{"name", "pass", "max_abs", "max_rel"}], "cause"}``."""
+        """``{"status", "outputs": [{"name", "pass", "max_abs", "max_rel"}], "cause", "details"}``."""
         outputs = [
             {
                 "name": output.name,
@@ -41,8 +87,21 @@ class Report:
             }
             for output in self.outputs
         ]
+        cause = None if self.cause is None else {"id": self.cause.id, "text": self.cause.text}
+        first = None
+        if self.first is not None:
+            reason = self.first.comparison.reason
+            first = {"node": str(self.first), "value": self.first.value, "reason": reason}
+        details = {
+            "errors": {name: each.as_json() for name, each in self.errors.items()},
+            "profiles": [each.as_json() for each in self.profiles],
+            "first_apart": first,
+            "notes": list(self.notes),
+        }
         status = "pass" if self.passed else "fail"
-        return json.dumps({"status": status, "outputs": outputs, "cause": None})
+        return json.dumps(
+            {"status": status, "outputs": outputs, "cause": cause, "details": details}
+        )
 
 
 def error_json(error: Exception) -> str:
@@ -57,26 +116,226 @@ def _number(value: float) -> float | None:
 
 def verify(
     model: Graph,
-    recording: str | Path | Mapping[str, Array],
+    recording: str | Path | Mapping[str, Array] | None = None,
     *,
+    against: Against | Graph | str | None = None,
     dtype: str = "f32",
     atol: float | None = None,
     rtol: float | None = None,
+    diagnose: bool = True,
+    progress: Progress = lambda *_: None,
     **session: Any,
 ) -> Report:
-    """Runs the recorded inputs and compares with the recorded outputs.
+    """Runs a model and compares its outputs with a reference's.
 
-    ``recording``: an ``.npz`` or its arrays by key. ``atol`` and ``rtol`` replace the dtype's
-    default tolerance; further arguments go to `Session`. Raises `ModelFormatError` where the
-    recording does not fit the model, and what `Session` raises.
+    ``recording``: an ``.npz`` or its arrays by key; its outputs are the reference, unless
+    ``against`` is one: a model, the path of one, or "paddle:PATH", "mxnet:PATH" or
+    "onnxruntime:PATH" for a framework's own run. It runs on the recorded inputs, or on inputs made
+    to tell faults apart where there is no recording. ``atol`` and ``rtol`` replace the
+    dtype's default tolerance, which is otherwise widened by what one rounding error in all inputs
+    and weights makes of the outputs. Where outputs differ, ``diagnose`` looks for a known fault
+    that explains it, for at most a minute. Further arguments go to `Session`.
+
+    Raises `ModelFormatError` where the recording does not fit, `UnsupportedError` and what
+    `Session` raises where either side cannot be run.
     """
-    from_file = isinstance(recording, str | Path)
-    arrays = read_arrays(recording) if isinstance(recording, str | Path) else recording
-    where = str(recording) if from_file else "recording"
-    inputs = read_inputs(arrays, model.inputs, where)
-    expected = read_outputs(arrays, model.outputs, where)
-    tolerance = tolerance_of(dtype, atol, rtol)
+    if isinstance(against, Graph):
+        against = Against(against)
+    elif isinstance(against, str):
+        against = open_against(against)
     runner = Session(model, dtype=dtype, **session)
+    inputs, given, reference, notes = _reference(model, recording, against, progress)
+    progress("running the model", 0, 1)
     actual = runner.run(inputs)
-    outputs = (compare(name, actual[name], expected[name], tolerance) for name in expected)
-    return Report(tuple(outputs), runner.explain())
+    pairs, assumed = outputs_for([v.name for v in model.outputs], reference.outputs)
+    if against is None:  # a recording may leave outputs out
+        assumed = []
+    expected = {name: value for name, (_, value) in pairs.items()}
+    asked = tolerance_of(dtype, atol, rtol)
+    tolerances = dict.fromkeys(expected, asked)
+    outputs = _compared(actual, expected, tolerances)
+    exact = atol is not None or rtol is not None or dtype != "f32"
+    if not exact and not all(each.passed for each in outputs):
+        tolerances = rounding(model, inputs, expected, asked)
+        outputs = _compared(actual, expected, tolerances)
+    notes += assumed
+    notes += [
+        f"output {name!r}: {each.atol:.3g} is allowed, what rounding errors make of it"
+        for name, each in tolerances.items()
+        if each.atol > asked.atol
+    ]
+    if not any(data_of(value).size for value in expected.values()):
+        notes.append("nothing was compared: all outputs are empty")
+    shown = {name: in_one_form(actual[name], expected[name]) for name in expected}
+    evidence = Evidence(model, reference, inputs, actual, expected, tolerances)
+    report = Report(
+        outputs,
+        runner.explain(),
+        {name: errors(data_of(a), data_of(b)) for name, (a, b) in shown.items()},
+        notes=tuple(notes),
+        evidence=evidence,
+    )
+    return _explained(report, given, pairs, diagnose, progress)
+
+
+def _compared(
+    actual: Mapping[str, Batch],
+    expected: Mapping[str, Batch],
+    tolerances: Mapping[str, Tolerance],
+) -> tuple[OutputComparison, ...]:
+    return tuple(
+        compare(name, *in_one_form(actual[name], want), tolerances[name])
+        for name, want in expected.items()
+    )
+
+
+def _reference(
+    model: Graph,
+    recording: str | Path | Mapping[str, Array] | None,
+    against: Against | None,
+    progress: Progress,
+) -> tuple[dict[str, Batch], dict[str, Batch], Reference, list[str]]:
+    """The model's inputs, all there are, the reference that ran on them, and what was assumed."""
+    where = str(recording) if isinstance(recording, str | Path) else "recording"
+    arrays = read_arrays(recording) if isinstance(recording, str | Path) else recording
+    if against is None:
+        if arrays is None:
+            raise UnsupportedError("nothing to compare with: give a recording, or against")
+        inputs = read_inputs(arrays, model.inputs, where)
+        expected = read_outputs(arrays, model.outputs, where)
+        return inputs, inputs, Reference(where, expected), []
+    if arrays is not None:
+        given = read_given(arrays)
+        return _both(model, against, given, progress)
+    error: OnernnError | None = None
+    for empty in (True, False):
+        progress("making inputs", 0, 1)
+        fuller = max(against.graph, model, key=_told)
+        given = make_inputs(fuller, against.graph, model, empty=empty)
+        try:
+            inputs, given, reference, notes = _both(model, against, given, progress)
+        except UnsupportedError as failed:
+            if error is not None or not against.kind:
+                raise
+            error = failed  # frameworks may have no sentences of length zero
+            continue
+        sentence = "" if error is None else f", none of length zero: {error}"
+        return inputs, given, reference, [f"inputs were made: no data was given{sentence}", *notes]
+    raise AssertionError("the loop returns or raises")
+
+
+def _told(graph: Graph) -> tuple[int, int]:
+    """How much a model says of its inputs: their number, lengths apart, and how deep they are."""
+    names = [v.name for v in graph.inputs if not v.name.endswith(LENGTHS)]
+    return len(names), max((v.lod_depth for v in graph.inputs), default=0)
+
+
+def _both(
+    model: Graph, against: Against, given: Mapping[str, Batch], progress: Progress
+) -> tuple[dict[str, Batch], dict[str, Batch], Reference, list[str]]:
+    """Both sides' inputs from what is given, and the reference's outputs."""
+    theirs, notes = feed_for(against.graph.inputs, given, "the reference")
+    mine, more = feed_for(model.inputs, given, "the model")
+    reference = against.run(theirs, progress)
+    return mine, {**given, **theirs, **mine}, reference, [*notes, *more]
+
+
+def _explained(
+    report: Report,
+    given: Mapping[str, Batch],
+    pairs: Mapping[str, tuple[str, Batch]],
+    diagnose: bool,
+    progress: Progress,
+) -> Report:
+    """With profiles, and where it failed with the first node apart and the cause."""
+    evidence = report.evidence
+    assert evidence is not None
+    progress("tracing the model", 0, 1)
+    try:
+        mine = traced(evidence.model, evidence.inputs)
+        other = evidence.reference.traced()
+    except OnernnError as error:  # a verdict stands without its explanation
+        return replace(report, notes=(*report.notes, f"not explained: {error}"))
+    axes = _axes(mine, other, pairs)
+    found = tuple(
+        each
+        for name, want in evidence.expected.items()
+        if (each := profile(name, *in_one_form(evidence.actual[name], want), axes.get(name)))
+    )
+    report = replace(report, profiles=found)
+    asked = min(evidence.tolerances.values(), key=lambda t: t.atol)
+    if other is not None:
+        report = replace(report, layers=layers(mine, other, asked))
+    if report.passed or not diagnose:
+        return report
+    sides = _sides(report, mine, other, pairs)
+    if not sides:
+        note = "the NumPy reference gives what is expected: the fault is in the kernel that ran"
+        return replace(report, notes=(*report.notes, note))
+    cause = find_cause(sides, given, progress=progress)
+    return replace(report, cause=cause)
+
+
+def _sides(
+    report: Report,
+    mine: Traced,
+    other: Traced | None,
+    pairs: Mapping[str, tuple[str, Batch]],
+) -> list[Side]:
+    """Who may be at fault: the model, and what the reference would have to do to give the same."""
+    evidence = report.evidence
+    assert evidence is not None
+    verdicts = _compared(mine.values, evidence.expected, evidence.tolerances)
+    if all(each.passed for each in verdicts):
+        return []
+    apart = (each for each in report.layers if each.part and not each.comparison.passed)
+    first = next(((each.value, each.reference) for each in apart), ("", ""))
+    borrowed: list[dict[str, Any]] = [{}, {}]
+    local: list[dict[str, Any]] = [{}, {}]
+    for one, two in matched(mine, other) if other is not None else ():
+        if one.op != "Rnn" or two.op != "Rnn" or other is None:
+            continue
+        borrowed[0][one.outputs[0]] = two.attributes["weights"]
+        borrowed[1][two.outputs[0]] = one.attributes["weights"]
+        if one.outputs[0] == first[0]:
+            made = [n for n in zip(one.outputs, two.outputs, strict=False) if all(n)]
+            local[0] = {own: other.values[their] for own, their in made}
+            local[1] = {their: mine.values[own] for own, their in made}
+    sides = [
+        Side(
+            evidence.model,
+            mine,
+            evidence.inputs,
+            evidence.expected,
+            evidence.tolerances,
+            borrowed[0],
+            "matches when",
+            first[0],
+            local[0],
+        )
+    ]
+    graph = evidence.reference.graph
+    wanted = {theirs: mine.values[name] for name, (theirs, _) in pairs.items()}
+    if other is None or graph is None or not set(wanted) <= set(other.values):
+        return sides
+    tolerances = {theirs: evidence.tolerances[name] for name, (theirs, _) in pairs.items()}
+    if not all(each.passed for each in _compared(other.values, wanted, tolerances)):
+        told = "the reference gives what the model gives when, in it,"
+        feed = evidence.reference.feed
+        sides.append(
+            Side(graph, other, feed, wanted, tolerances, borrowed[1], told, first[1], local[1])
+        )
+    return sides
+
+
+def _axes(
+    mine: Traced, other: Traced | None, pairs: Mapping[str, tuple[str, Batch]]
+) -> dict[str, Axes]:
+    """Axes of the model's outputs; sentence lengths also where only the reference knows them."""
+    found = axes_of(mine.graph, mine.values)
+    theirs = axes_of(other.graph, other.values) if other is not None else {}
+    for name, axes in found.items():
+        counterpart = theirs.get(pairs[name][0]) if name in pairs else None
+        if axes.lengths is None and counterpart is not None:
+            found[name] = replace(axes, lengths=counterpart.lengths)
+    return found

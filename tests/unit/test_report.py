@@ -1,0 +1,170 @@
+"""The report is one file that needs nothing else, and says what a reader wants to know first."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from support import planted
+from support.planted import model, read, reordered, tagger
+
+import onernn
+from onernn.core.errors import MissingDependencyError
+from onernn.core.graph import Graph, Node, Value
+from onernn.verification.picture import COLOURS, fused_values, picture
+from onernn.verification.references import Against
+from onernn.verification.report import check_report, number, render, write_report
+from onernn.verification.verifying import Report, verify
+
+pytest.importorskip("matplotlib")
+
+
+class Page(HTMLParser):
+    """Text, and every address that the page would load something from."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.addresses: list[str] = []
+        self.tags: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        names = ("src", "href", "xlink:href", "data", "srcset", "action")
+        self.addresses += [value or "" for name, value in attrs if name in names]
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+
+@pytest.fixture(scope="module")
+def failing() -> Report:
+    return verify(read(tagger(layer=1)), against=Against(read(tagger())))
+
+
+@pytest.fixture(scope="module")
+def page(failing: Report) -> str:
+    return render(failing, "onernn verify wrong.onnx --against sound.onnx")
+
+
+def test_the_verdict_and_the_cause_come_first(page: str, failing: Report) -> None:
+    words = Page(page).words
+    assert failing.cause is not None
+    places = [
+        words.index(part)
+        for part in (
+            "FAIL The output differs from the reference.",
+            failing.cause.text,
+            "What to change. " + failing.cause.advice,
+            "onernn verify wrong.onnx --against sound.onnx",
+            "Outputs",
+            "Layer by layer",
+            "Where the differences lie",
+            "The graph before and after fusion",
+            "Kernels",
+            "Versions",
+        )
+    ]
+    assert places == sorted(places)
+
+
+def test_the_page_loads_nothing_and_runs_nothing(page: str) -> None:
+    found = Page(page)
+    assert all(address.startswith(("data:", "#")) for address in found.addresses), found.addresses
+    assert not {"script", "link", "iframe", "object"} & (set(found.tags) - {"link"})
+    assert not re.search(r"url\(\s*['\"]?(?!#)", page) and "@import" not in page
+
+
+def test_pictures_are_svg_that_xml_can_read(page: str) -> None:
+    pictures = re.findall(r"<svg.*?</svg>", page, re.S)
+    assert len(pictures) >= 2 + 3  # two graphs; steps, lengths, ends
+    for each in pictures:
+        ElementTree.fromstring(re.sub(r"xlink:href", "href", each))
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    clips = [each for each in ids if re.match("[pm][0-9a-f]{6}", each)]
+    assert len(set(clips)) == len(clips), "pictures of one page share no ids"
+
+
+def test_what_a_file_calls_its_values_cannot_break_the_page() -> None:
+    odd = '<script>alert("x")</script>&'
+    nodes = (Node("Tanh", (odd,), ("y<b>",)),)
+    graph = Graph(odd, (Value(odd, "float32", (None,)),), (Value("y<b>"),), nodes, {})
+    x = np.zeros(2, np.float32)
+    found = verify(graph, {f"in__{odd}": x, "out__y<b>": x + 1})
+    text = render(found, f"onernn verify '{odd}'")
+    assert "<script" not in text and "<b>y" not in text and "y<b>" not in text
+    assert 'alert("x")' in Page(text).words.replace("&quot;", '"')
+
+
+def test_a_passing_report_says_so_and_names_no_cause(tmp_path: Path, data: Path) -> None:
+    folder = data / "paddle" / "bigru_concat"
+    write_report(verify(onernn.load(folder), folder / "io.npz"), tmp_path / "r.html")
+    words = Page((tmp_path / "r.html").read_text()).words
+    assert words.split("Outputs")[0].count("PASS") == 1 and "What to change" not in words
+    assert "fc_gru_fuse_pass in Paddle" in words and "oneDNN" in words
+
+
+def test_fused_nodes_bear_the_colour_of_what_they_became(data: Path) -> None:
+    from onernn.fuse_passes import fuse
+
+    before = onernn.load(data / "paddle" / "bigru_concat")
+    after = fuse(before).model
+    old, new = fused_values(before, after)
+    assert list(new.values()) == [COLOURS[0]]
+    ops = {node.op for node in before.nodes if node.outputs[0] in old}
+    assert {"MatMul", "Add", "GateLayout", "Rnn"} <= ops
+    drawn = picture(before, "before", fused=old)
+    assert drawn.count(f'fill="{COLOURS[0]}"') == len(old)
+    assert drawn.count("<rect") == len(before.nodes) + 2
+
+
+def test_the_first_node_apart_has_a_red_border(failing: Report, page: str) -> None:
+    assert failing.first is not None
+    assert page.count('stroke="#b91c1c"') >= 1
+
+
+def test_long_graphs_are_cut_around_their_first_recurrent_node() -> None:
+    nodes = tuple(Node("Tanh", (f"v{k}",), (f"v{k + 1}",)) for k in range(2000))
+    graph = Graph("long", (Value("v0"),), (Value("v2000"),), nodes, {})
+    assert 100 < picture(graph, "long", fused={}).count("<rect") < 200
+
+
+def test_numbers_are_short_and_what_is_none_is_a_dash() -> None:
+    assert [number(v) for v in (0.0, 1.23456, 1e-9, float("nan"))] == ["0", "1.23", "1e-09", "–"]
+
+
+def test_without_matplotlib_nothing_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingDependencyError, match=r"onernn\[report\]"):
+        check_report(tmp_path / "r.html")
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        monkeypatch.undo()
+        check_report(tmp_path / "none" / "r.html")
+
+
+def test_the_command_writes_a_report_that_repeats_the_command(tmp_path: Path) -> None:
+    arrays = planted.weights("GRU")
+    sound, wrong, out = (tmp_path / name for name in ("sound.onnx", "wrong.onnx", "a b.html"))
+    sound.write_bytes(model("GRU", arrays))
+    wrong.write_bytes(model("GRU", reordered(arrays, (1, 0, 2))))
+    command = [sys.executable, "-c", "from onernn.cli import main; main()", "verify", str(wrong)]
+    command += ["--against", str(sound), "--report", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    words = Page(out.read_text()).words
+    assert f"onernn verify {wrong} --against {sound} --report '{out}'" in words
+    done = subprocess.run(
+        [*command[:-1], str(tmp_path / "no" / "r.html")], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "no such folder" in done.stderr

@@ -1,0 +1,320 @@
+"""Which known fault explains a difference: each is tried, and the one that makes it vanish named."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from onernn.core.errors import OnernnError
+from onernn.core.graph import Graph, Value
+from onernn.core.ragged import data_of
+from onernn.fuse_passes import fuse
+from onernn.verification.advice import ADVICE
+from onernn.verification.aligning import in_one_form
+from onernn.verification.bias_faults import bias_sources
+from onernn.verification.comparing import Tolerance, compare
+from onernn.verification.expanding import expand, told
+from onernn.verification.fitting import fitted
+from onernn.verification.graph_faults import Trial, graph_faults, with_change
+from onernn.verification.layerwise import Traced
+from onernn.verification.recording import Batch
+from onernn.verification.tracing import fast_backend, rerun, trace
+from onernn.verification.weight_faults import borrowed_bias, clipped, weight_faults
+
+SECONDS = 60.0
+_BETTER = 10
+"""An explanation makes the difference that many times smaller, and small enough to pass."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """``id``: one of `ADVICE`; ``text``: what makes the outputs match; ``where``: in which layer."""
+
+    id: str
+    text: str
+    where: str = ""
+    before: float = np.nan
+    after: float = np.nan
+
+    @property
+    def advice(self) -> str:
+        return ADVICE.get(self.id, "")
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """A model that may be at fault: its trace, what it gives, and what it should give.
+
+    ``whole``: before fusion; ``feed``: its own inputs; ``other``: the weights of its layers'
+    counterparts; ``prefix``: how a cause found here begins. ``first``: the y of the first layer
+    that departs, "" where that is not known; ``local``: what this layer should make, by name.
+    """
+
+    whole: Graph
+    traced: Traced
+    feed: Mapping[str, Batch]
+    expected: Mapping[str, Batch]
+    tolerances: Mapping[str, Tolerance]
+    other: Mapping[str, Any]
+    prefix: str
+    first: str = ""
+    local: Mapping[str, Any] = field(default_factory=dict)
+
+
+def traced(model: Graph, feed: Mapping[str, Batch]) -> Traced:
+    """A model fused, taken apart and run on the NumPy reference."""
+    graph, parts = expand(fuse(model).model)
+    return Traced(graph, parts, trace(graph, feed))
+
+
+def find_cause(
+    sides: list[Side],
+    given: Mapping[str, Batch],
+    seconds: float = SECONDS,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> Cause | None:
+    """The fault that explains why a model's outputs are not the expected ones; None if none does.
+
+    Where the first layer that departs is known, faults are looked for in that layer alone, and
+    then tried on the whole model. After ``seconds`` nothing further is tried.
+    """
+    ends = time.monotonic() + seconds
+    tried = 0
+    for trials in _rounds(sides, given):
+        for side, where, trial in trials:
+            if time.monotonic() > ends:
+                return None
+            tried += 1
+            progress("looking for the cause", tried, 0)
+            found = _explained(side, where, trial)
+            if found is not None:
+                return found
+    for side in sides:
+        if (found := _found_clip(side, ends)) is not None:
+            return found
+    for refined in (False, True):
+        for group in _groups(sides[0], refined):
+            where = _where(sides[0], group)
+            for trial in fitted(sides[0].traced, group, sides[0].expected, ends):
+                if (found := _explained(sides[0], where, trial)) is not None:
+                    return found
+    return None
+
+
+def _rounds(
+    sides: list[Side], given: Mapping[str, Batch]
+) -> Iterator[Iterator[tuple[Side, str, Trial]]]:
+    """What explains the first layer apart; then simple explanations before refined ones: all
+
+    layers alike, then some; then single biases.
+    """
+    for side in sides:
+        if side.local:
+            yield _localized(side, given)
+    for refined in (False, True):
+        for side in sides:
+            yield _trials(side, given, refined)
+    for side in sides:
+        yield ((side, where, trial) for where, trial in bias_sources(side.whole))
+    for side in sides:
+        yield _borrowed(side)
+
+
+def _localized(side: Side, given: Mapping[str, Batch]) -> Iterator[tuple[Side, str, Trial]]:
+    """The faults that explain the first layer apart, in that layer and in others with it."""
+    outputs = tuple(Value(name) for name in side.local)
+    parts = {side.first: side.traced.parts[side.first]}
+    alone = replace(side.traced, graph=replace(side.traced.graph, outputs=outputs), parts=parts)
+    loosest = max(side.tolerances.values(), key=lambda each: each.atol)
+    tolerances = dict.fromkeys(side.local, loosest)
+    small = replace(side, traced=alone, expected=side.local, tolerances=tolerances)
+    likely = {
+        (trial.cause, trial.text)
+        for _, where, trial in _trials(small, given, False)
+        if _explained(small, where, trial) is not None
+    }
+    for refined in (False, True):
+        yield from _trials(side, given, refined, likely)
+
+
+def _trials(
+    side: Side,
+    given: Mapping[str, Batch],
+    refined: bool,
+    only: set[tuple[str, str]] | None = None,
+) -> Iterator[tuple[Side, str, Trial]]:
+    """Each fault in each group of layers; ``only`` some, and there with the first layer apart."""
+    for group in _groups(side, refined):
+        if only is not None and side.first not in group:
+            continue
+        where = _where(side, group)
+        for trial in graph_faults(side.traced, group, given):
+            if only is None or (trial.cause, trial.text) in only:
+                yield side, where, trial
+        specs = {
+            node.attributes["spec"].cell: node.attributes["spec"]
+            for node in side.traced.graph.nodes
+            if node.op == "Rnn" and node.outputs[0] in group
+        }
+        for spec in specs.values():
+            alike = {
+                node.outputs[0]
+                for node in side.traced.graph.nodes
+                if node.op == "Rnn" and node.attributes["spec"].cell is spec.cell
+            }
+            chosen = [name for name in group if name in alike]
+            for fault in weight_faults(spec):
+                if only is not None and (fault.cause, fault.text) not in only:
+                    continue
+                graph = with_change(side.traced, chosen, fault.change, side.other)
+                if graph is not None:
+                    yield side, where, Trial(fault.cause, fault.text, graph)
+
+
+def _where(side: Side, group: tuple[str, ...]) -> str:
+    parts = side.traced.parts
+    nodes = {part.node for part in parts.values()}
+    whole = len(group) == len(parts) and len(nodes) > 1
+    return "every recurrent layer" if whole else told(parts[name] for name in group)
+
+
+def _groups(side: Side, refined: bool) -> Iterator[tuple[str, ...]]:
+    """Layers that may share a fault: all; then each layer, direction and part of its own."""
+    found = side.traced
+    names = tuple(found.parts)
+    if not refined:
+        if names:
+            yield names
+        return
+    seen = {frozenset(names)}
+    groups: list[tuple[str, ...]] = []
+    if side.first in found.parts:
+        groups.append((side.first,))
+    for key in (
+        lambda p: (p.node, p.layer),
+        lambda p: p.direction,
+        lambda p: (p.node, p.direction),
+        lambda p: p.node,
+        lambda p: (p.node, p.layer, p.direction),
+    ):
+        kinds: dict[Any, list[str]] = {}
+        for name, part in found.parts.items():
+            kinds.setdefault(key(part), []).append(name)
+        groups += map(tuple, kinds.values())
+    for group in groups:
+        if frozenset(group) not in seen:
+            seen.add(frozenset(group))
+            yield group
+
+
+def _borrowed(side: Side) -> Iterator[tuple[Side, str, Trial]]:
+    """All weights agree and the biases do not: told by which one is the larger."""
+    for group in [*_groups(side, False), *_groups(side, True)]:
+        graph = with_change(side.traced, group, borrowed_bias, side.other)
+        if graph is None:
+            continue
+        sizes = [0.0, 0.0]
+        for node in side.traced.graph.nodes:
+            if node.op == "Rnn" and node.outputs[0] in group:
+                pair = (node.attributes["weights"], side.other.get(node.outputs[0]))
+                for k, weights in enumerate(pair):
+                    if weights is not None and weights.bias is not None:
+                        sizes[k] += float(np.square(weights.bias).sum())
+        mine_is_larger = sizes[0] > sizes[1]
+        cause = "bias_doubled" if mine_is_larger else "bias_merged"
+        what = (
+            "one of its biases is added twice"
+            if mine_is_larger
+            else "one of two biases is left out"
+        )
+        where = _where(side, group)
+        yield side, where, Trial(cause, f"it has the other model's bias: {what}", graph)
+
+
+def _explained(side: Side, where: str, trial: Trial) -> Cause | None:
+    worst = _apart(side, trial)
+    if worst is None:
+        return None
+    before = _difference(side.traced.values, side.expected)
+    if not worst * _BETTER < before:
+        return None
+    text = f"{side.prefix} {trial.text} in {where}"
+    return Cause(trial.cause, text, where, before, worst)
+
+
+def _apart(side: Side, trial: Trial) -> float | None:
+    """The largest difference from what is expected, where every output passes."""
+    try:
+        with np.errstate(all="ignore"):
+            if trial.whole:
+                outputs = trace(expand(fuse(trial.graph).model)[0], side.feed)
+            else:
+                outputs = rerun(trial.graph, side.traced.graph, side.traced.values, fast_backend())
+    except OnernnError:
+        return None
+    for name, want in side.expected.items():
+        one, other = in_one_form(outputs[name], want)
+        if not compare(name, one, other, side.tolerances[name]).passed:
+            return None
+    return _difference(outputs, side.expected)
+
+
+def _difference(outputs: Mapping[str, Any], expected: Mapping[str, Batch]) -> float:
+    """max|a - b| / max|b| over all outputs, infinite where shapes or special values differ."""
+    worst = 0.0
+    for name, want in expected.items():
+        one, other = in_one_form(outputs[name], want)
+        a, b = (np.asarray(data_of(v), np.float64) for v in (one, other))
+        if a.shape != b.shape:
+            return np.inf
+        with np.errstate(invalid="ignore"):
+            apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+        top = float(apart.max(initial=0))
+        if not np.isfinite(top):
+            return np.inf
+        worst = max(worst, top / (float(np.abs(b[np.isfinite(b)]).max(initial=0)) or 1.0))
+    return worst
+
+
+def _found_clip(side: Side, ends: float) -> Cause | None:
+    """A clip that the model lacks and the reference had: its bound is looked for."""
+    for name, what in (
+        ("cell_clip", "the cell state is clipped to"),
+        ("gate_clip", "gates are clipped to"),
+    ):
+
+        def apart(bound: float, name: str = name) -> float:
+            graph = with_change(side.traced, side.traced.parts, clipped(name, bound), {})
+            if graph is None or time.monotonic() > ends:
+                return np.inf
+            try:
+                outputs = rerun(graph, side.traced.graph, side.traced.values, fast_backend())
+            except OnernnError:
+                return np.inf
+            return _difference(outputs, side.expected)
+
+        bounds = np.geomspace(0.01, 30, 33)
+        found = [apart(float(b)) for b in bounds]
+        best = int(np.argmin(found))
+        if not np.isfinite(found[best]):
+            continue
+        low, high = bounds[max(0, best - 1)], bounds[min(len(bounds) - 1, best + 1)]
+        for _ in range(
+            40
+        ):  # golden section: the difference falls towards the bound from both sides
+            left, right = high - 0.618034 * (high - low), low + 0.618034 * (high - low)
+            low, high = (low, right) if apart(float(left)) < apart(float(right)) else (left, high)
+        bound = float(np.float32((low + high) / 2))
+        graph = with_change(side.traced, side.traced.parts, clipped(name, bound), {})
+        if graph is not None:
+            text = f"{what} [{-bound:.6g}, {bound:.6g}]"
+            cause = _explained(
+                side, _where(side, tuple(side.traced.parts)), Trial("clip_ignored", text, graph)
+            )
+            if cause is not None:
+                return cause
+    return None

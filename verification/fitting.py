@@ -1,0 +1,147 @@
+"""Biases that a file does not tell apart, found from the outputs by least squares.
+
+A layer that resets after the product keeps two biases of the candidate; who permuted gates,
+merged biases or left one out has mixed rows that no rearrangement separates again. The outputs do:
+there are many more of them than biases.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.errors import OnernnError
+from onernn.core.graph import Graph
+from onernn.core.ragged import data_of
+from onernn.verification.aligning import in_one_form
+from onernn.verification.graph_faults import Trial, with_change
+from onernn.verification.layerwise import Traced
+from onernn.verification.recording import Batch
+from onernn.verification.tracing import fast_backend, rerun
+from onernn.verification.weight_faults import weight_faults
+
+_MOST = 200
+"""Unknowns: each is a run of the model, several times."""
+_ROUNDS = 8
+_STEP = 2.0**-9  # of a difference quotient in float32: half of its digits
+_ENOUGH = 3e-6
+
+
+def fitted(
+    found: Traced, group: tuple[str, ...], expected: Mapping[str, Batch], ends: float
+) -> Iterator[Trial]:
+    """The layers of a group with the biases that explain the outputs, under each structure that
+
+    may hide them: as it is, gates permuted, reset elsewhere.
+    """
+    layers = {n.outputs[0]: n for n in found.graph.nodes if n.op == "Rnn" and n.outputs[0] in group}
+    spec = next(iter(layers.values())).attributes["spec"]
+    if any(node.attributes["spec"].cell is not spec.cell for node in layers.values()):
+        return
+    plain = _solved(found, found.graph, group, expected, ends)
+    if plain is not None:
+        yield Trial(*_told(found.graph, plain, group), plain)
+    seen: set[str] = set()
+    for fault in weight_faults(spec):
+        structural = (
+            fault.cause in ("gates_swapped", "reset_placement") and " only" not in fault.text
+        )
+        if not structural or fault.text in seen or "other model" in fault.text:
+            continue
+        seen.add(fault.text)
+        changed = with_change(found, group, fault.change, {})
+        graph = changed and _solved(found, changed, group, expected, ends)
+        if graph:
+            yield Trial(fault.cause, f"{fault.text}, each bias where it belongs,", graph)
+
+
+def _told(before: Graph, after: Graph, group: tuple[str, ...]) -> tuple[str, str]:
+    """The cause and its text where only the biases differ."""
+    old, new = _biases(before, group), _biases(after, group)
+    merged = [
+        b.shape[2] == 4 and not b[..., 3, :].any() and a[..., 3, :].any()
+        for b, a in zip(old.values(), new.values(), strict=True)
+    ]
+    if all(merged):
+        return "bias_merged", "both biases of the candidate stand apart, one inside r*(...),"
+    size = [sum(float(np.square(b).sum()) for b in each.values()) for each in (old, new)]
+    if size[0] > size[1]:
+        return "bias_doubled", "its bias is smaller: one of its biases is added twice,"
+    return "bias_merged", "its bias is larger: one of two biases is left out,"
+
+
+def _biases(graph: Graph, group: tuple[str, ...]) -> dict[str, Array]:
+    out = {}
+    for node in graph.nodes:
+        if node.op == "Rnn" and node.outputs[0] in group:
+            spec, weights = node.attributes["spec"], node.attributes["weights"]
+            zeros = np.zeros((1, 1, spec.cell.bias_rows, spec.hidden_size), weights.iter.dtype)
+            out[node.outputs[0]] = zeros if weights.bias is None else weights.bias
+    return out
+
+
+def _solved(
+    found: Traced, graph: Graph, group: tuple[str, ...], expected: Mapping[str, Batch], ends: float
+) -> Graph | None:
+    """The graph with fitted biases; None where none explain the outputs. Gauss-Newton."""
+    old = _biases(graph, group)
+    start = np.concatenate([b.reshape(-1) for b in old.values()]).astype(np.float64)
+    if not 0 < start.size <= _MOST:
+        return None
+
+    def with_biases(vector: Array) -> Graph:
+        pieces = np.split(vector, np.cumsum([b.size for b in old.values()])[:-1])
+        new = {k: p.reshape(old[k].shape) for k, p in zip(old, pieces, strict=True)}
+        nodes = []
+        for node in graph.nodes:
+            if node.op == "Rnn" and node.outputs[0] in new:
+                weights: Any = node.attributes["weights"]
+                bias = new[node.outputs[0]].astype(weights.iter.dtype)
+                attributes = {**node.attributes, "weights": replace(weights, bias=bias)}
+                node = replace(node, attributes=attributes)
+            nodes.append(node)
+        return replace(graph, nodes=tuple(nodes))
+
+    def residual(vector: Array) -> Array | None:
+        try:
+            outputs = rerun(with_biases(vector), found.graph, found.values, fast_backend())
+        except OnernnError:
+            return None
+        pieces = []
+        for name, want in expected.items():
+            one, other = (np.asarray(data_of(v)) for v in in_one_form(outputs[name], want))
+            if one.shape != other.shape or one.dtype.kind != "f":
+                return None
+            pieces.append((one.astype(np.float64) - other).reshape(-1))
+        whole = np.concatenate(pieces)
+        return whole if np.isfinite(whole).all() else None
+
+    at, now = start, residual(start)
+    if now is None or now.size < start.size:
+        return None
+    best = float(np.abs(now).max())
+    for _ in range(_ROUNDS):
+        columns = []
+        for k in range(at.size):
+            moved = at.copy()
+            moved[k] += _STEP
+            there = residual(moved) if time.monotonic() < ends else None
+            if there is None:
+                return None
+            columns.append((there - now) / _STEP)
+        at = at - np.linalg.lstsq(np.stack(columns, 1), now, rcond=1e-6)[0]
+        now = residual(at)
+        if now is None:
+            return None
+        worst = float(np.abs(now).max())
+        if worst < _ENOUGH:
+            return with_biases(at)
+        if worst > 0.7 * best:
+            return None
+        best = worst
+    return None

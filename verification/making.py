@@ -1,0 +1,202 @@
+"""Inputs that tell faults apart, for a model of which nobody recorded any.
+
+Sentences of length 0, 1 and long ones in no order, numbers behind their ends, initial states that
+are not zero, and words loud enough to drive gates into both ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.errors import OnernnError, UnsupportedError
+from onernn.core.graph import Graph, Node, Value
+from onernn.core.ragged import Ragged
+from onernn.fuse_passes import fuse
+from onernn.runtime.session import Session
+from onernn.verification.recording import Batch
+
+TIME, BATCH = 14, 5
+_LOUD = 6.0
+_LONGEST = 65
+"""Unrolled layers have a length of their own, which they do not always declare: all up to it."""
+_ATTEMPTS = 256
+_Plan = tuple[int | str, ...]
+# A value that goes through these keeps its role.
+_THROUGH = set(
+    "Identity Cast CastLike Transpose Reshape Unsqueeze Squeeze Einsum Slice Max Min Clip Split"
+    " Expand GateLayout SequenceData SequenceLike Dropout".split()
+)
+
+
+@dataclass(frozen=True)
+class _Role:
+    """What an input is to the model: words, ids below a bound, lengths, a state, or none of these.
+
+    ``shape``: all of it that the layers tell, T and N as letters.
+    """
+
+    kind: str
+    shape: tuple[int | str, ...] | None = None
+    bound: int = 0
+
+
+def make_inputs(
+    model: Graph, *others: Graph, empty: bool = True, seed: int = 0
+) -> dict[str, Batch]:
+    """Inputs on which the model runs; ``empty``: with a sentence of length zero.
+
+    ``others`` may tell what an input is that the model does not use. Sizes that are not declared are found by trying. Raises `UnsupportedError` where none are, with
+    the last attempt's reason.
+    """
+    graphs = [fuse(each).model for each in (model, *others)]
+    roles = {value.name: _role(graphs, value) for value in model.inputs}
+    session = Session(model, backend="reference")
+    error: OnernnError | None = None
+    for shapes, time, batch in itertools.islice(_shapes(model.inputs, roles), _ATTEMPTS):
+        rng = np.random.default_rng(seed)
+        lengths = _lengths(time, batch, empty)
+        feed = {
+            value.name: _batch(value, roles[value.name], shapes[value.name], lengths, rng)
+            for value in model.inputs
+        }
+        try:
+            session.run(feed)
+            return feed
+        except OnernnError as failed:
+            error = failed
+    shown = "; ".join(map(str, model.inputs))
+    reason = f": {error}" if error else ""
+    raise UnsupportedError(
+        f"{model.name}: no inputs could be made for {shown}{reason}; give --data"
+    )
+
+
+def _role(graphs: list[Graph], value: Value) -> _Role:
+    """By the first operator that tells something, behind those that only move values."""
+    found = next(filter(None, (_role_in(graph, value.name) for graph in graphs)), None)
+    if found is None and value.dtype in ("int32", "int64") and len(value.shape or ()) == 1:
+        return _Role("lengths", ("N",))  # of which a mask is made
+    return found or _Role("other")
+
+
+def _role_in(graph: Graph, value: str) -> _Role | None:
+    seen, wanted = {value}, [value]
+    while wanted:
+        name = wanted.pop(0)
+        for node in graph.users(name):
+            role = _told(graph, node, name)
+            if role is not None:
+                return role
+            if node.op in _THROUGH or node.op == "SequenceUnpad":
+                fresh = [out for out in node.outputs if out and out not in seen]
+                seen.update(fresh)
+                wanted += fresh
+    return None
+
+
+def _told(graph: Graph, node: Node, name: str) -> _Role | None:
+    slot = node.inputs.index(name)
+    if node.op == "Rnn":
+        spec = node.attributes["spec"]
+        if slot == 0:
+            return _Role("words", ("T", "N", spec.input_size))
+        if slot == 3:
+            return _Role("attention", ("T", "N", 1))
+        width = spec.hidden_size if slot == 2 else spec.recurrent_size
+        return _Role("state", (spec.layers * spec.directions, "N", width))
+    if node.op == "SequenceUnpad" and slot == 1:
+        return _Role("lengths", ("N",))
+    if node.op == "Gather" and slot == 1 and node.inputs[0] in graph.constants:
+        table = graph.constants[node.inputs[0]]
+        return _Role("ids", ("T", "N"), table.shape[node.attributes.get("axis", 0)])
+    if node.op in ("MatMul", "Gemm") and slot == 0 and node.inputs[1] in graph.constants:
+        weight = graph.constants[node.inputs[1]]
+        width = weight.shape[-1 if node.attributes.get("transB") else 0]
+        return _Role("words", ("T", "N", width)) if weight.ndim == 2 else None
+    return None
+
+
+def _shapes(
+    inputs: tuple[Value, ...], roles: dict[str, _Role]
+) -> Iterator[tuple[dict[str, tuple[int, ...]], int, int]]:
+    """Guesses at all shapes, the likely ones first; and the T and N in them."""
+    for usual, order in itertools.product((TIME, *range(1, _LONGEST)), (("T", "N"), ("N", "T"))):
+        known: dict[str, int] = {}  # T and N where a shape declares them
+        plans = [_plans(value, roles[value.name], order, known) for value in inputs]
+        time, batch = known.get("T", usual), known.get("N", BATCH)
+        sizes = {"T": time, "N": batch, "W": 0}
+        for chosen in itertools.product(*plans):
+            shapes = (tuple(sizes[s] if isinstance(s, str) else s for s in one) for one in chosen)
+            names = (value.name for value in inputs)
+            yield dict(zip(names, shapes, strict=True)), time, batch
+
+
+def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, int]) -> list[_Plan]:
+    """What an input's shape may be, in letters and numbers; adds T and N that it declares."""
+    guess = role.shape
+    if value.lod_depth:
+        told = value.shape[1:] if value.shape else (guess or ())[2:]
+        return [("W", *(size if isinstance(size, int) else 1 for size in told))]
+    if guess is not None and "T" in guess:
+        guess = (*order, *guess[2:])
+    if value.shape is None:
+        if guess is None:
+            return [("N",), order, (*order, 1)]
+        return [guess, guess[1:]] if role.kind == "state" else [guess]
+    if role.kind == "state" and guess and len(value.shape) == 2:
+        guess = guess[1:]
+    if guess is None or len(guess) != len(value.shape):
+        guess = ("N", *["T"] * len(value.shape))[: len(value.shape)]
+    fixed = tuple(g if s is None else s for g, s in zip(guess, value.shape, strict=True))
+    if role.kind == "other":  # each unknown size either way
+        places = [("N", "T") if isinstance(size, str) else (size,) for size in fixed]
+        return list(itertools.product(*places))
+    for letter, size in zip(guess, value.shape, strict=True):
+        if isinstance(letter, str) and size is not None:
+            known.setdefault(letter, size)
+    return [fixed]
+
+
+def _lengths(time: int, batch: int, empty: bool) -> Array:
+    """In no order: a middling one, none, a whole one, one word, and so on; small batches have few."""
+    short = 0 if empty else 1
+    most, half = max(1, time - 2), (time + 1) // 2
+    pattern = {1: [most], 2: [most, short]}.get(batch, [half, short, time, 1, most])
+    return np.array(list(itertools.islice(itertools.cycle(pattern), batch)), np.int64)
+
+
+def _batch(
+    value: Value, role: _Role, shape: tuple[int, ...], lengths: Array, rng: np.random.Generator
+) -> Batch:
+    if not value.lod_depth:
+        return _numbers(value, role, shape, lengths, rng)
+    words = _numbers(value, role, (int(lengths.sum()), *shape[1:]), lengths, rng)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    outer: list[Array] = []
+    below = len(lengths)
+    for _ in range(value.lod_depth - 1):
+        outer.insert(0, np.array([0, min(2, below), below], np.int64))
+        below = 2
+    return Ragged(words, offsets, tuple(outer))
+
+
+def _numbers(
+    value: Value, role: _Role, shape: tuple[int, ...], lengths: Array, rng: np.random.Generator
+) -> Array:
+    dtype = np.dtype(value.dtype or ("int64" if role.kind in ("ids", "lengths") else "float32"))
+    if role.kind == "lengths" and shape == lengths.shape:
+        return lengths.astype(dtype)
+    if role.kind == "ids":
+        return rng.integers(0, max(1, role.bound), shape).astype(dtype)
+    if dtype.kind in "iub":
+        return rng.integers(0, 2, shape).astype(dtype)
+    numbers = rng.uniform(0 if role.kind == "attention" else -1, 1, shape)
+    if role.kind in ("words", "other") and len(shape) > 1:
+        loud = rng.random(shape[:-1]) < 0.25
+        numbers = np.where(loud[..., None], _LOUD * numbers, numbers)
+    return numbers.astype(dtype)

@@ -1,0 +1,69 @@
+"""What a model is compared with: recorded outputs, another model, or a framework's own run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onernn.adapters.loading import Semantics, load
+from onernn.core.graph import Graph
+from onernn.runtime.session import Session
+from onernn.verification.causes import traced
+from onernn.verification.frameworks import FRAMEWORKS, run_framework, version_of
+from onernn.verification.layerwise import Traced
+from onernn.verification.recording import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Outputs by name, what they came from, and the model behind them where there is one."""
+
+    who: str
+    outputs: Mapping[str, Batch]
+    graph: Graph | None = None
+    feed: Mapping[str, Batch] = field(default_factory=dict)
+
+    def traced(self) -> Traced | None:
+        """All values of a run of the model behind it."""
+        return None if self.graph is None else traced(self.graph, self.feed)
+
+
+@dataclass(frozen=True, eq=False)
+class Against:
+    """A model to run as the reference; by ``kind`` in that framework, by us where it is "".
+
+    Ours runs on the NumPy reference: it shares no kernel with what is verified.
+    """
+
+    graph: Graph
+    path: str = ""
+    kind: str = ""
+    params: str | None = None
+
+    def run(
+        self, feed: Mapping[str, Batch], progress: Callable[[str, int, int], None]
+    ) -> Reference:
+        """The outputs. Raises `UnsupportedError` where it does not run."""
+        progress("running the reference", 0, 1)
+        if self.kind:
+            names = [value.name for value in self.graph.outputs]
+            outputs = run_framework(self.kind, self.path, self.params, feed, names)
+            who = f"{self.kind} {version_of(self.kind)} on {self.path}"
+            return Reference(who, outputs, self.graph, feed)
+        outputs = Session(self.graph, backend="reference").run(feed)
+        return Reference(self.path or self.graph.name, outputs, self.graph, feed)
+
+
+def open_against(
+    text: str, params: str | Path | None = None, semantics: Semantics = "documented"
+) -> Against:
+    """From ``PATH``, or ``paddle:PATH``, ``mxnet:PATH``, ``onnxruntime:PATH``.
+
+    Raises what `load` does: names of inputs and outputs are read from the model's files.
+    """
+    kind, colon, path = text.partition(":")
+    if not colon or kind not in FRAMEWORKS:
+        kind, path = "", text
+    known = str(params) if params is not None else None
+    return Against(load(path, params, semantics), path, kind, known)

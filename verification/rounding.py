@@ -1,0 +1,91 @@
+"""What rounding errors make of a model's outputs: the reason for a wider tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.errors import OnernnError
+from onernn.core.graph import Graph
+from onernn.core.ragged import Ragged, data_of
+from onernn.core.weights import RnnWeights
+from onernn.runtime.session import Session
+from onernn.verification.aligning import in_one_form
+from onernn.verification.comparing import Tolerance
+from onernn.verification.recording import Batch
+
+_DRAWS = 3
+_MULTIPLE = 8
+"""Two right implementations round at some steps each, a draw rounds once: a small multiple."""
+_MOST = 1e-3
+"""Of the largest value: a chaotic model is not excused, its outputs cannot be compared."""
+
+
+def rounding(
+    model: Graph, inputs: Mapping[str, Batch], expected: Mapping[str, Batch], asked: Tolerance
+) -> dict[str, Tolerance]:
+    """For each output the tolerance asked for, widened by what moves it when all numbers round.
+
+    All floats of inputs and weights are moved by one unit in the last place of float32, up or
+    down at random; a small multiple of the largest change is allowed, at most a thousandth of the
+    output's largest value.
+    """
+    out = dict.fromkeys(expected, asked)
+    rng = np.random.default_rng(0)
+    try:
+        still = Session(model, backend="reference").run(inputs)
+        for _ in range(_DRAWS):
+            moved = {name: _moved(value, rng) for name, value in inputs.items()}
+            other = Session(_moved_graph(model, rng), backend="reference").run(moved)
+            for name, want in expected.items():
+                out[name] = _wider(out[name], still[name], other[name], want, asked)
+    except OnernnError:
+        return dict.fromkeys(expected, asked)
+    return out
+
+
+def _wider(found: Tolerance, one: Batch, other: Batch, want: Batch, asked: Tolerance) -> Tolerance:
+    a, b = data_of(one), data_of(other)
+    reference = data_of(in_one_form(one, want)[1])
+    if a.dtype.kind != "f" or a.shape != b.shape or not reference.size:
+        return found
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(a.astype(np.float64) - b)
+    largest = np.abs(reference[np.isfinite(reference)]).max(initial=0)
+    allowed = _MULTIPLE * float(apart[np.isfinite(apart)].max(initial=0))
+    return replace(found, atol=max(found.atol, min(allowed, _MOST * float(largest))))
+
+
+def _moved(value: Any, rng: np.random.Generator) -> Any:
+    """Floats one unit in the last place up or down; everything else as it is."""
+    if isinstance(value, Ragged):
+        return value.with_data(_moved(value.data, rng))
+    array: Array = np.asarray(value)
+    if array.dtype.kind != "f":
+        return value
+    eps = np.finfo(np.float32).eps
+    return (array * (1 + eps * rng.choice([-1.0, 1.0], array.shape))).astype(array.dtype)
+
+
+def _moved_graph(model: Graph, rng: np.random.Generator) -> Graph:
+    nodes = []
+    for node in model.nodes:
+        if node.op == "Rnn":
+            weights = node.attributes["weights"]
+            several = isinstance(weights, list | tuple)
+            layers = [_moved_weights(each, rng) for each in (weights if several else [weights])]
+            attributes = {**node.attributes, "weights": layers if several else layers[0]}
+            node = replace(node, attributes=attributes)
+        nodes.append(node)
+    constants = {name: _moved(array, rng) for name, array in model.constants.items()}
+    return replace(model, nodes=tuple(nodes), constants=constants)
+
+
+def _moved_weights(weights: RnnWeights, rng: np.random.Generator) -> RnnWeights:
+    arrays: dict[str, Any] = {f.name: getattr(weights, f.name) for f in fields(weights)}
+    moved: dict[str, Any] = {k: a if a is None else _moved(a, rng) for k, a in arrays.items()}
+    return RnnWeights(**moved)

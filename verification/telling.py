@@ -1,0 +1,51 @@
+"""A report in words: for the terminal, and for the page that shows it."""
+
+from __future__ import annotations
+
+from onernn.verification.errors import Profile
+from onernn.verification.verifying import Report
+
+
+def explanation(report: Report) -> list[tuple[str, list[str]]]:
+    """Titles and lines: the cause, the first node apart, where the errors lie, what was assumed."""
+    sections = []
+    if report.cause is not None:
+        sections.append(
+            ("cause", [f"{report.cause.text} [{report.cause.id}]", report.cause.advice])
+        )
+    elif not report.passed:
+        sections.append(("cause", ["none of the known faults explains it"]))
+    if report.first is not None and not report.passed:
+        first = report.first
+        agreed = [each for each in report.layers[: report.layers.index(first)]]
+        lines = [f"{first}: {first.comparison.reason}"]
+        lines += [f"the last that agrees: {agreed[-1]}"] if agreed else []
+        sections.append(("first node apart", lines))
+    if not report.passed:
+        failed = {output.name for output in report.outputs if not output.passed}
+        lines = [line for each in report.profiles if each.name in failed for line in summary(each)]
+        sections.append(("errors", lines))
+    sections.append(("notes", list(report.notes)))
+    return [(title, lines) for title, lines in sections if lines]
+
+
+def summary(profile: Profile) -> list[str]:
+    """One line for each kind of an output's errors: where the largest are, in words."""
+    lines = []
+    where = f"{profile.name} (final state)" if profile.state else profile.name
+    for kind, rows in (
+        ("time step", profile.steps),
+        ("sentence length", profile.lengths),
+        ("direction", profile.directions),
+        ("place", profile.ends),
+    ):
+        if len(rows) > 1:
+            shown = rows if len(rows) <= 6 else _spread(rows)
+            numbers = ", ".join(f"{at}: {worst:.2g}" for at, worst, _ in shown)
+            lines.append(f"{where}, largest by {kind}: {numbers}")
+    return lines
+
+
+def _spread(rows: tuple[tuple[str, float, float], ...]) -> list[tuple[str, float, float]]:
+    """Six rows of many, the first and the last among them."""
+    return [rows[round(k * (len(rows) - 1) / 5)] for k in range(6)]
