@@ -98,10 +98,11 @@ def test_the_wheel_holds_every_shipped_file(wheel: Path, repo: Path) -> None:
     for room in repo.glob("*/__init__.py"):
         shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.py")}
         shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.h")}
+        shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.jinja")}
     expected = {f"onernn/{name}".replace("onernn/src/onernn/", "onernn/") for name in shipped}
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert names == {*expected, "onernn/py.typed"}
+    assert names == {*expected, "onernn/py.typed", "_onernn_pytestplugin.py"}
 
 
 def test_every_module_of_the_wheel_imports(wheel: Path, installed: Path, tmp_path: Path) -> None:

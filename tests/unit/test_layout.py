@@ -34,6 +34,7 @@ def rooms(repo: Path, setuptools_of: dict[str, Any]) -> dict[str, Path]:
     """Import name -> folder, the face left out."""
     folders = dict(setuptools_of["package-dir"])
     assert folders.pop("onernn") == "src/onernn"
+    assert folders.pop("") == "src"  # the pytest plugin stands beside the package
     return {name: repo / folder for name, folder in folders.items()}
 
 
@@ -46,7 +47,7 @@ def folders_with_code(name: str, room: Path) -> dict[str, Path]:
 def modules(repo: Path, rooms: dict[str, Path]) -> list[Path]:
     """Every .py file that is shipped; the links are not followed."""
     inside = [file for room in rooms.values() for file in room.rglob("*.py")]
-    return [*inside, *(repo / "src" / "onernn").glob("*.py")]
+    return [*inside, *(repo / "src" / "onernn").glob("*.py"), *(repo / "src").glob("*.py")]
 
 
 def imported_by(statement: str, cwd: Path) -> set[str]:
@@ -66,6 +67,13 @@ def test_every_folder_with_code_is_shipped_and_nothing_else(
     listed = setuptools_of["packages"]
     assert sorted(listed) == sorted(["onernn", *there])
     assert [name for name, folder in there.items() if not (folder / "__init__.py").is_file()] == []
+
+
+def test_every_module_beside_the_package_is_shipped(
+    repo: Path, setuptools_of: dict[str, Any]
+) -> None:
+    beside = {file.stem for file in (repo / "src").glob("*.py")}
+    assert beside == set(setuptools_of["py-modules"])
 
 
 def test_every_package_in_the_checkout_is_a_room(repo: Path, rooms: dict[str, Path]) -> None:

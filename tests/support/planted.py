@@ -1,0 +1,197 @@
+"""Two ONNX files: a layer, and the same with a fault planted in the file, by ONNX's own layout.
+
+W (D, G*H, I), R (D, G*H, H), B (D, 2*G*H): both biases; gates z, r, h of GRU, i, o, f, c of LSTM.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from onernn import Graph
+from onernn.adapters.onnx.lower import lower
+from onernn.adapters.onnx.read import parse_model
+
+INPUT, HIDDEN = 4, 4
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+Arrays = dict[str, np.ndarray]
+
+
+def weights(op: str, directions: int = 1, seed: int = 0) -> Arrays:
+    """Contractive: within 1 / sqrt(H)."""
+    rng = np.random.default_rng(seed)
+    rows = GATES[op] * HIDDEN
+    shapes = {"W": (directions, rows, INPUT), "R": (directions, rows, HIDDEN)}
+    shapes["B"] = (directions, 2 * rows)
+    bound = 1 / np.sqrt(HIDDEN)
+    return {k: rng.uniform(-bound, bound, s).astype(np.float32) for k, s in shapes.items()}
+
+
+def changed(arrays: Arrays, **new: np.ndarray) -> Arrays:
+    return {k: np.ascontiguousarray(new.get(k, a), np.float32) for k, a in arrays.items()}
+
+
+def blocks(array: np.ndarray) -> np.ndarray:
+    """A view (D, blocks of H rows, H, ...)."""
+    return array.reshape(array.shape[0], -1, HIDDEN, *array.shape[2:])
+
+
+def reordered(arrays: Arrays, order: tuple[int, ...], names: str = "WRB") -> Arrays:
+    """Gate k is what gate order[k] was, in these arrays."""
+    new = {}
+    for name in names:
+        index = [*order, *(len(order) + k for k in order)] if name == "B" else list(order)
+        new[name] = blocks(arrays[name])[:, index].reshape(arrays[name].shape)
+    return changed(arrays, **new)
+
+
+def model(
+    op: str,
+    arrays: Arrays,
+    *,
+    lengths: bool = True,
+    states: bool = True,
+    reverse: bool = False,
+    **attributes: Any,
+) -> bytes:
+    """A file with one layer: X, lens, h0 (and c0) -> Y, Y_h (and Y_c).
+
+    Without ``lengths`` or ``states`` the file still takes these inputs, and ignores them.
+    """
+    directions = len(arrays["W"])
+    cell = op == "LSTM"
+    inputs = ["X", "W", "R", "B", "lens" if lengths else "", "h0" if states else ""]
+    inputs += ["c0"] if cell and states else []
+    while not inputs[-1]:
+        inputs.pop()
+    outputs = ["Y", "Y_h", "Y_c"][: 2 + cell]
+    way = "bidirectional" if directions == 2 else "reverse" if reverse else "forward"
+    node = helper.make_node(op, inputs, outputs, hidden_size=HIDDEN, direction=way, **attributes)
+    return file([node], directions, cell, outputs, arrays)
+
+
+def file(
+    nodes: list[Any], directions: int, cell: bool, outputs: list[str], constants: Arrays
+) -> bytes:
+    infos = [
+        helper.make_tensor_value_info("X", TensorProto.FLOAT, ["T", "N", INPUT]),
+        helper.make_tensor_value_info("lens", TensorProto.INT32, ["N"]),
+        *(
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, [directions, "N", HIDDEN])
+            for name in ("h0", "c0")[: 1 + cell]
+        ),
+    ]
+    outs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    kept = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "planted", infos, outs, kept)
+    opsets = [helper.make_opsetid("", 15)]
+    made = helper.make_model(graph, ir_version=8, opset_imports=opsets)
+    return made.SerializeToString()
+
+
+def separate(arrays: Arrays, *, padded_reverse: bool) -> bytes:
+    """A GRU of two directions in two nodes, outputs joined and masked by hand.
+
+    With ``padded_reverse`` the backward node is not told where sentences end, as in a framework
+    that reverses the padded row.
+    """
+    nodes = []
+    parts: Arrays = {}
+    for d, way in enumerate(("forward", "reverse")):
+        parts |= {f"{k}{d}": a[d : d + 1].copy() for k, a in arrays.items()}
+        told = "lens" if d == 0 or not padded_reverse else ""
+        nodes += [
+            helper.make_node(
+                "GRU",
+                ["X", f"W{d}", f"R{d}", f"B{d}", told],
+                [f"Y{d}"],
+                hidden_size=HIDDEN,
+                direction=way,
+                linear_before_reset=1,
+            ),
+            helper.make_node("Squeeze", [f"Y{d}", "one"], [f"y{d}"]),
+        ]
+    parts |= {"one": np.array([1]), "zero": np.array(0), "step": np.array(1), "last": np.array([2])}
+    parts["first"] = np.array([0])
+    nodes += [
+        helper.make_node("Concat", ["y0", "y1"], ["y"], axis=2),
+        helper.make_node("Shape", ["X"], ["size"], start=0, end=1),
+        helper.make_node("Squeeze", ["size", "first"], ["time"]),
+        helper.make_node("Range", ["zero", "time", "step"], ["steps"]),
+        helper.make_node("Unsqueeze", ["steps", "one"], ["column"]),
+        helper.make_node("Cast", ["lens"], ["ends"], to=TensorProto.INT64),
+        helper.make_node("Less", ["column", "ends"], ["inside"]),
+        helper.make_node("Unsqueeze", ["inside", "last"], ["mask"]),
+        helper.make_node("Cast", ["mask"], ["factor"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["y", "factor"], ["Y"]),
+    ]
+    return file(nodes, 1, False, ["Y"], parts)
+
+
+def read(data: bytes) -> Graph:
+    return lower(parse_model(data, Path("planted.onnx")))
+
+
+def feed(cell: bool, directions: int) -> Arrays:
+    """Sentences of length 0, 1 and long ones, words behind their ends, states that are not zero."""
+    rng = np.random.default_rng(1)
+    lens = np.array([4, 0, 9, 1, 7], np.int32)
+    x = rng.uniform(-2, 2, (9, 5, INPUT)).astype(np.float32)
+    names = ("h0", "c0")[: 1 + cell]
+    states = {k: rng.uniform(-1, 1, (directions, 5, HIDDEN)).astype(np.float32) for k in names}
+    return {"X": x, "lens": lens, **states}
+
+
+def recording(data: bytes, given: Arrays) -> Arrays:
+    """What ONNX Runtime makes of a file, as a recording."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(data, options)
+    taken = {each.name: given[each.name] for each in session.get_inputs()}
+    outputs = zip([o.name for o in session.get_outputs()], session.run(None, taken), strict=True)
+    return {f"in__{k}": a for k, a in given.items()} | {f"out__{k}": a for k, a in outputs}
+
+
+def tagger(layer: int = -1, direction: int = -1, dense: float = 1.0) -> bytes:
+    """Two GRU layers of both directions and a dense layer; z and r swapped in one layer.
+
+    ``direction``: only in that one. ``dense``: a factor on the dense layer's weights. Operators 0
+    and 3 are the GRUs.
+    """
+    rng = np.random.default_rng(3)
+    bound = 1 / np.sqrt(HIDDEN)
+    constants: Arrays = {"shape": np.array([0, 0, -1])}
+    nodes, x = [], "X"
+    for k, width in enumerate((INPUT, 2 * HIDDEN)):
+        arrays = weights("GRU", 2, seed=k)
+        arrays["W"] = rng.uniform(-bound, bound, (2, 3 * HIDDEN, width)).astype(np.float32)
+        if k == layer:
+            wrong = reordered(arrays, (1, 0, 2))
+            kept = [d for d in range(2) if direction not in (-1, d)]
+            for name, array in wrong.items():
+                array[kept] = arrays[name][kept]
+            arrays = wrong
+        constants |= {f"{name}{k}": array for name, array in arrays.items()}
+        nodes += [
+            helper.make_node(
+                "GRU",
+                [x, f"W{k}", f"R{k}", f"B{k}", "lens"],
+                [f"Y{k}"],
+                hidden_size=HIDDEN,
+                direction="bidirectional",
+                linear_before_reset=1,
+            ),
+            helper.make_node("Transpose", [f"Y{k}"], [f"t{k}"], perm=[0, 2, 1, 3]),
+            helper.make_node("Reshape", [f"t{k}", "shape"], [f"y{k}"]),
+        ]
+        x = f"y{k}"
+    constants["P"] = (dense * rng.uniform(-bound, bound, (2 * HIDDEN, 3))).astype(np.float32)
+    nodes += [
+        helper.make_node("MatMul", [x, "P"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["tags"], axis=-1),
+    ]
+    return file(nodes, 2, False, ["tags"], constants)

@@ -1,0 +1,314 @@
+"""The conformance kit: it passes what is right, and each planted fault makes it fail."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.faulty import FAULTS
+from support.oracle import run_oracle
+
+from onernn.verification.suite_cases import (
+    CELLS,
+    LENGTHS,
+    SIZES,
+    Combination,
+    combinations,
+)
+from onernn.verification.trials import DIRECTIONS
+
+pytest_plugins = ("pytester",)
+
+# An adapter under test: what its framework computes errs in one way, or not at all.
+ADAPTER = """
+from support.faulty import *
+from onernn.verification.suite import Conformance
+
+class TestAdapter(Conformance):
+    lengths, sizes, layers = ("ragged",), ("odd",), (1, 2)
+    {more}
+
+    def outputs(self, layer, case):
+        return {run}(case)
+"""
+
+
+def adapter(pytester: pytest.Pytester, fault: str = "", more: str = "") -> pytest.RunResult:
+    run = f"FAULTS[{fault!r}][-1]" if fault else "run"
+    pytester.makepyfile(test_adapter=ADAPTER.format(run=run, more=more))
+    return pytester.runpytest_inprocess("-q", "-rx")
+
+
+def test_an_adapter_without_fault_passes_every_case(pytester: pytest.Pytester) -> None:
+    result = adapter(pytester)
+    result.assert_outcomes(passed=len(CELLS) * len(DIRECTIONS) * 3)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_planted_fault_fails_in_every_cell_that_it_concerns(
+    fault: str, pytester: pytest.Pytester
+) -> None:
+    cells, directions, _ = FAULTS[fault]
+    result = adapter(
+        pytester, fault, f"cells, directions, states = {cells}, {directions}, ['given']"
+    )
+    result.assert_outcomes(failed=len(cells) * len(directions) * 2)
+    told = sum(
+        bool(re.match(r"outputs: (y|final h): .* apart, .* allowed", line))
+        for line in result.outlines
+    )
+    assert told >= len(cells) * len(directions) * 2  # as numbers, and not as some exception
+
+
+def test_a_fault_of_the_second_batch_only_is_found(pytester: pytest.Pytester) -> None:
+    """As Paddle's caches: the states of the first batch come again."""
+    pytester.makepyfile(
+        test_adapter="""
+        from dataclasses import replace
+        from support.faulty import run
+        from onernn.verification.suite import Conformance
+
+        class TestAdapter(Conformance):
+            cells, directions, states = ["lstm"], ["left2right"], ["given"]
+            lengths, sizes, layers = ["ragged"], ["odd"], [1]
+
+            def layer(self, case):
+                return {}
+
+            def outputs(self, kept, case):
+                state = kept.setdefault(len(case.x), case.state)
+                return run(replace(case, state=state))
+        """
+    )
+    result = pytester.runpytest_inprocess("-q")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["outputs of batch 2: y: *"])
+    result.stdout.no_fnmatch_line("outputs: y: *")
+
+
+WEIGHTS = """
+    import numpy as np
+    from dataclasses import replace
+    from support.faulty import gates, run, swapped
+    from onernn.verification.suite import Conformance
+
+    class TestAdapter(Conformance):
+        cells, lengths, sizes = ["gru", "lstm"], ["ragged"], ["odd"]
+
+        def weights(self, layer, case):
+            return {case}.weights
+
+    class TestBoth(TestAdapter):
+        '''The framework's own numbers: half of the case's.'''
+        def layer(self, case):
+            return tuple(replace(each, iter=each.iter / 2) for each in case.weights)
+
+        def outputs(self, layer, case):
+            return run(replace(case, weights=layer))
+
+        def weights(self, layer, case):
+            return case.spec, {own}.weights
+"""
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["right", "wrong"])
+def test_weights_are_compared_with_the_case_or_with_the_framework(
+    wrong: bool, pytester: pytest.Pytester
+) -> None:
+    own = "replace(case, weights=layer)"
+    read = [f"gates({layer}, swapped)" if wrong else layer for layer in ("case", own)]
+    pytester.makepyfile(WEIGHTS.format(case=read[0], own=read[1]))
+    result = pytester.runpytest_inprocess("-q")
+    count = 2 * 4 * 3 * 2
+    result.assert_outcomes(**{"failed" if wrong else "passed": count})
+
+
+KNOWN = "known_failures, cells, layers = 'known.toml', ['gru'], [1]"
+
+
+def test_known_failures_are_expected_with_their_reasons(pytester: pytest.Pytester) -> None:
+    pytester.path.joinpath("known.toml").write_text('"gru-*" = "the vendor knows"')
+    result = adapter(pytester, "bias_doubled", KNOWN)
+    result.assert_outcomes(xfailed=8)
+    result.stdout.fnmatch_lines(["*the vendor knows*"])
+
+
+def test_a_known_failure_that_passes_is_told(pytester: pytest.Pytester) -> None:
+    pytester.path.joinpath("known.toml").write_text('"gru-right2left-*" = "the vendor knows"')
+    result = adapter(pytester, more=KNOWN)
+    result.assert_outcomes(passed=6, failed=2)
+    result.stdout.fnmatch_lines(["*XPASS(strict)*the vendor knows*"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('"lstm-*" = "not among the cells"', "'lstm-[*]' is the name of no case"),
+        ('"gru-*" = ""', "'gru-[*]' needs its reason"),
+        ('"gru-*" = 3', "'gru-[*]' needs its reason"),
+        ("gru = [", "known failures *known.toml: "),
+        (None, "known failures *known.toml: "),
+    ],
+)
+def test_a_file_of_known_failures_that_cannot_be_meant_is_an_error(
+    text: str | None, said: str, pytester: pytest.Pytester
+) -> None:
+    if text is not None:
+        pytester.path.joinpath("known.toml").write_text(text)
+    result = adapter(pytester, more=KNOWN)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"*{said}*"])
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("cells = ['gur']", "cells: expected some of rnn_tanh, *'gur'*"),
+        ("lengths = ()", "lengths: expected some of ragged, *none"),
+        ("layers = ()", "layers: expected some of numbers from 1 on; got none"),
+        ("layers = (0,)", "layers: *0*"),
+    ],
+)
+def test_an_axis_with_nothing_or_something_unknown_on_it_is_an_error(
+    more: str, said: str, pytester: pytest.Pytester
+) -> None:
+    result = adapter(pytester, more=more)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"*{said}*"])
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("pass", "define outputs, weights or both"),
+        (
+            "def outputs(self, layer, case): return case.padded(), ()",
+            "expected a list of sentences",
+        ),
+        ("def outputs(self, layer, case): return run(case)[0], None", "no final state"),
+        ("def outputs(self, layer, case): return run(case)[0], ()", "expected 1 arrays, got 0"),
+        ("def outputs(self, layer, case): return run(case)[0][:2], ()", "5 sentences, got 2"),
+        ("def outputs(self, layer, case): raise RuntimeError('not built')", "not built"),
+        ("outputs = staticmethod(lambda layer, case: (case.x.data, ()))", "got (16, 7)"),
+        (
+            "def weights(self, layer, case): return replace(case.spec, direction='right2left'),"
+            " case.weights",
+            "weights: expected those of RnnSpec*left2right*, read RnnSpec*right2left*",
+        ),
+        (
+            "def outputs(self, layer, case): return [0 * y.astype(int) for y in run(case)[0]],"
+            " run(case)[1]",
+            "y: dtype: expected float64, got int64",
+        ),
+        (
+            "def weights(self, layer, case): return [replace(w, iter=0 * w.iter, layer=0 * w.layer,"
+            " bias=0 * w.bias) for w in case.weights]\n"
+            "    def outputs(self, layer, case): return run(replace(case, state=None,"
+            " weights=self.weights(layer, case)))",
+            "nearly constant",
+        ),
+    ],
+)
+def test_what_an_adapter_returns_wrongly_is_said(
+    body: str, said: str, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        "from dataclasses import replace\n"
+        "from support.faulty import run\n"
+        "from onernn.verification.suite import Conformance\n"
+        "class TestAdapter(Conformance):\n"
+        "    cells, directions, layers, sizes = ['gru'], ['left2right'], [1], ['odd']\n"
+        "    lengths, states = ['ragged'], ['zeros']\n"
+        f"    {body}\n"
+    )
+    result = pytester.runpytest_inprocess("-q")
+    assert result.ret
+    result.stdout.fnmatch_lines([f"*{said}*"])
+
+
+def run_beside(pytester: pytest.Pytester, required: str) -> pytest.RunResult:
+    more = "framework, cells = 'no_such_framework', ['gru']"
+    pytester.makepyfile(ADAPTER.format(run="run", more=more))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONERNN_REQUIRE", required)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+        return pytester.runpytest_subprocess("-q", "-rs")
+
+
+def test_a_framework_that_is_not_there_is_skipped_by_name(pytester: pytest.Pytester) -> None:
+    result = run_beside(pytester, "")
+    result.assert_outcomes(skipped=12)
+    result.stdout.fnmatch_lines(["*no_such_framework is not installed"])
+
+
+def test_callables_will_do(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from support.faulty import run
+        from onernn.verification.suite import Conformance
+
+        class TestAdapter(Conformance):
+            cells = ["gru"]
+            outputs = staticmethod(lambda layer, case: run(case))
+        """
+    )
+    result = pytester.runpytest_inprocess("-q")
+    assert result.ret == 0
+    result.assert_outcomes(passed=4 * 10)
+
+
+@pytest.mark.parametrize("required", ["no_such_framework", "numpy, no_such_framework", "no.such"])
+def test_a_required_framework_that_is_not_there_stops_the_run(
+    required: str, pytester: pytest.Pytester
+) -> None:
+    result = run_beside(pytester, required)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    missing = required.split(", ")[-1]
+    result.stderr.fnmatch_lines([f"*ONERNN_REQUIRE: {missing} is not installed"])
+
+
+def test_without_the_plugin_the_kit_itself_misses_what_is_required(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeini("[pytest]\naddopts = -p no:onernn")
+    run_beside(pytester, "no_such_framework").assert_outcomes(failed=12)
+
+
+def test_a_required_framework_that_is_there_changes_nothing(pytester: pytest.Pytester) -> None:
+    run_beside(pytester, "numpy").assert_outcomes(skipped=12)
+
+
+def test_the_plugin_brings_nothing_along() -> None:
+    """pytest imports it in every run: who sets variables for NumPy does so later."""
+    code = "import sys, _onernn_pytestplugin; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not loaded & {"onernn", "numpy", "pytest", "tomllib"}
+
+
+def test_cases_are_named_once_and_vary_every_axis() -> None:
+    every = combinations(
+        CELLS, DIRECTIONS, (1, 2), tuple(LENGTHS), ("given", "zeros"), ("f32", "f64"), tuple(SIZES)
+    )
+    assert len({each.name for each in every}) == len(every)
+    for axis in range(len(Combination._fields)):
+        assert len({each[axis] for each in every}) > 1
+    for each in every:
+        assert {batch.spec for batch in (each.case(), *each.other_batches())} == {each.case().spec}
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if "clip" not in cell])
+def test_a_case_is_what_the_oracle_makes_of_it(cell: str) -> None:
+    """The kit compares with onernn's reference; here that is compared with the tests' own."""
+    from support.faulty import run
+
+    case = Combination(cell, "bidirectional_concat", 2, "ragged", "given", "f64", "odd").case()
+    attention = None if case.attention is None else case.attention.to_list()
+    y, state = run_oracle(case.spec, list(case.weights), case.x.to_list(), case.state, attention)
+    found, final = run(case)
+    for ours, right in zip((*found, *final), (*y, *state), strict=True):
+        np.testing.assert_allclose(ours, right, rtol=0, atol=2e-6)
