@@ -1,21 +1,25 @@
-# Needs python3 (3.11 or newer, with venv), make and libgomp1, for mxnet libquadmath0, too;
-# everything else comes by pip.
+# Needs python3 (3.11 or newer, with venv), make and libgomp1; mxnet libquadmath0, reports chromium,
+# and generated code a C++ compiler, too. Everything else comes by pip.
 PYTHON ?= python3
 
 BIN := .venv/bin
 ROOMS := $(patsubst %/__init__.py,%,$(wildcard */__init__.py))
 HERE := -e .[test,dev]
-# One installation at a time: every editable build writes onernn.egg-info in this folder.
+# One installation at a time: every editable build writes src/onernn.egg-info.
 LOCK := $(if $(shell command -v flock),flock pyproject.toml)
 
-.PHONY: demo test frameworks check doctor ruff mypy imports bench bench-smoke clean
+.PHONY: demo test emit frameworks check doctor ruff mypy imports bench bench-smoke clean
 .DEFAULT_GOAL := test
 
 demo: .venv/.ready
 	$(BIN)/python examples/segmenter/segment.py "thequickbrownfoxjumpsoverthelazydog"
 
 test: .venv/.ready
-	$(BIN)/pytest --ignore=tests/frameworks
+	$(BIN)/pytest -n auto --ignore=tests/frameworks
+
+# Generated C++ of 100 random models and all of the peers' cases; make test takes some of them.
+emit: .venv/.ready
+	ONERNN_EMIT_MODELS=100 $(BIN)/pytest tests/unit/test_emit_models.py
 
 check: ruff mypy imports
 
@@ -59,21 +63,32 @@ endef
 	$(call environment,.venv,$(HERE))
 
 # The tests in the frameworks' presence. $(call framework,name-version,what pip installs,files): an
-# environment .venvs/name-version that runs tests/frameworks/test_name_*.py, or test_name_files.py,
-# where a missing `name` is an error. Wheels of all of them exist for Python 3.11: run make PYTHON=python3.11.
+# environment .venvs/name-version that runs tests/frameworks/test_name_*.py, or test_name_FILE.py for
+# each of the files, where a missing `name` is an error. Wheels of all of them exist for Python 3.11:
+# run make PYTHON=python3.11.
 define framework
-frameworks: frameworks-$(1)
 .PHONY: frameworks-$(1)
 frameworks-$(1): .venvs/$(1)/.ready
-	ONERNN_REQUIRE=$(firstword $(subst -, ,$(1))) .venvs/$(1)/bin/pytest tests/frameworks/test_$(firstword $(subst -, ,$(1)))_$(or $(3),*).py
+	ONERNN_REQUIRE=$(firstword $(subst -, ,$(1))) .venvs/$(1)/bin/pytest $(patsubst %,tests/frameworks/test_$(firstword $(subst -, ,$(1)))_%.py,$(or $(3),*))
 .venvs/$(1)/.ready: pyproject.toml
 	$$(call environment,.venvs/$(1),-e . pytest hypothesis $(2))
 endef
+FRAMEWORKS := paddle-2.6.2 paddle-3.3.1 mxnet-1.9.1 torch-2.13.0 chromium
+frameworks: $(addprefix frameworks-,$(FRAMEWORKS))
 $(eval $(call framework,paddle-2.6.2,paddlepaddle==2.6.2))
 # oneDNN 3.6 is inside; the other tests build graphs as Paddle 2 does.
-$(eval $(call framework,paddle-3.3.1,paddlepaddle==3.3.1,library))
-$(eval $(call framework,mxnet-1.9.1,mxnet==1.9.1 numpy==1.23.5))
-$(eval $(call framework,torch-2.13.0,torch==2.13.0))
+$(eval $(call framework,paddle-3.3.1,paddlepaddle==3.3.1,library corpus audit plugin dygraph write indexing pir))
+$(eval $(call framework,mxnet-1.9.1,mxnet==1.9.1 numpy==1.23.5 onnx==1.14.1))
+$(eval $(call framework,torch-2.13.0,torch==2.13.0 onnx onnxscript))
+# By name only: their layouts and exports are recorded, and no release changes them.
+$(eval $(call framework,tensorflow-2.21.0,tensorflow-cpu==2.21.0 tf2onnx==1.17.0 onnx,exports))
+$(eval $(call framework,keras-3.15.1,keras==3.15.1 jax==0.10.2))
+
+# Reports as a browser shows them; chromium is a package of the system.
+.PHONY: frameworks-chromium
+frameworks-chromium: .venv/.ready
+	@command -v chromium >/dev/null || { echo "chromium is not installed; run: apt-get install chromium" >&2; exit 1; }
+	$(BIN)/pytest tests/frameworks/test_chromium_report.py
 
 # The peers that pip installs together run in .venvs/bench; others in what environments there are.
 BENCH ?= ragged,dense
@@ -88,5 +103,5 @@ bench-smoke: .venv/.ready
 	$(BIN)/python -m benchmarks.run --workloads smoke --turns 3 --turn 0.01 --out out/bench-smoke.json
 
 clean:
-	rm -rf .venv .venvs build dist out *.egg-info .hypothesis .*_cache
+	rm -rf .venv .venvs build dist out *.egg-info src/*.egg-info .hypothesis .*_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = [
     "Tape",
     "TapeError",
     "open_backend",
+    "register_backend",
 ]
 
 
@@ -106,6 +108,14 @@ class _ReferenceBackend:
         return ReferenceLayer(spec, weights, dtype, why="asked for by name")
 
 
+_REGISTERED: dict[str, Callable[[int | None], Backend]] = {}
+
+
+def register_backend(name: str, opener: Callable[[int | None], Backend]) -> None:
+    """Makes `open_backend` know one of a room above this one; ``opener`` takes ``threads``."""
+    _REGISTERED[name] = opener
+
+
 def open_backend(
     name: str = "onednn",
     *,
@@ -113,8 +123,9 @@ def open_backend(
     cache_capacity: int | None = None,
     device: str = "cpu",
 ) -> Backend:
-    """The backend "onednn" or "reference". ``threads``: None leaves the choice to the backend.
+    """The backend "onednn", "reference", or one that is registered.
 
+    ``threads``: None leaves the choice to the backend.
     ``cache_capacity``: most primitives that each direction of a layer keeps, 512 by default; the
     reference has none. Raises `LibraryError` where oneDNN's library is missing: nothing falls back
     silently. Raises `UnsupportedError` for another ``device`` than the CPU.
@@ -133,4 +144,7 @@ def open_backend(
         from onernn.backend.onednn.layer import OneDnnBackend  # loads libdnnl at first use only
 
         return OneDnnBackend(threads, cache_capacity)
-    raise UnsupportedError(f"backend {name!r}: expected 'onednn' or 'reference'")
+    if name in _REGISTERED:
+        return _REGISTERED[name](threads)
+    known = " or ".join(map(repr, ("onednn", "reference", *_REGISTERED)))
+    raise UnsupportedError(f"backend {name!r}: expected {known}")

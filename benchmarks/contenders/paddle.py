@@ -1,7 +1,8 @@
 """PaddlePaddle's inference predictor over LoD batches, which its GRU takes: reset before product.
 
 unfused: mul, elementwise_add and gru or lstm as they were saved. native: fusion_gru or fusion_lstm,
-Paddle's own kernel. onednn: the same operator on Paddle's oneDNN kernel, which pads.
+Paddle's own kernel; batched: with use_seq=False. onednn: the same operator on Paddle's oneDNN
+kernel, which pads. onernn: the unfused program, with ours plugged in.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ PACKAGES = ("paddle",)
 MODES = {
     "unfused": Takes("ragged dense", "f32", "gru lstm"),
     "native": Takes("ragged dense", "f32", "gru lstm"),
+    "batched": Takes("ragged dense", "f32", "gru lstm"),
     "onednn": Takes("ragged dense", "f32 bf16", "gru lstm"),
+    "onernn": Takes("ragged dense", "f32 bf16", "gru lstm"),
 }
+FUSED = ("native", "batched", "onednn")
 ORDER = {"gru": (0, 1, 2), "lstm": (2, 0, 1, 3)}  # u r c; c i f o
 _ASIDE = {  # outputs that an operator must be given, beside Hidden
     "gru": "BatchGate BatchResetHiddenPrev BatchHidden",
@@ -52,7 +56,8 @@ def prepare(task: Task, mode: str) -> Prepared:
     numbers = Numbers(task)
     with tempfile.TemporaryDirectory() as folder:
         model = str(Path(folder) / "model")
-        _Program(paddle, task, numbers, fused=mode != "unfused").save(model)
+        fused = {"use_seq": mode != "batched"} if mode in FUSED else None
+        _Program(paddle, task, numbers, fused).save(model)
         config = inference.Config(f"{model}.pdmodel", f"{model}.pdiparams")
         config.disable_glog_info()
         config.set_cpu_math_library_num_threads(task.threads)
@@ -61,6 +66,10 @@ def prepare(task: Task, mode: str) -> Prepared:
             config.enable_mkldnn()
             if task.dtype == "bf16":
                 config.enable_mkldnn_bfloat16()
+        if mode == "onernn":
+            from onernn.adapters.paddle import optimize
+
+            optimize(config, dtype=task.dtype, threads=task.threads)
         predictor = inference.create_predictor(config)
     x = predictor.get_input_handle(predictor.get_input_names()[0])
     x.copy_from_cpu(numbers.words)
@@ -70,9 +79,14 @@ def prepare(task: Task, mode: str) -> Prepared:
 
 
 class _Program:
-    """The stack as a saved program of Paddle 2: one operator a layer and direction."""
+    """The stack as a saved program of Paddle 2: one operator a layer and direction.
 
-    def __init__(self, paddle: Any, task: Task, numbers: Numbers, *, fused: bool) -> None:
+    ``fused``: attributes of the fused operator, None where there is none.
+    """
+
+    def __init__(
+        self, paddle: Any, task: Task, numbers: Numbers, fused: Mapping[str, Any] | None
+    ) -> None:
         paddle.enable_static()
         self._paddle, self._task, self._fused = paddle, task, fused
         self._main, self._startup = paddle.static.Program(), paddle.static.Program()
@@ -112,10 +126,10 @@ class _Program:
         if cell == "gru":
             attributes = {"is_reverse": backwards, "origin_mode": False}
         weights = self._parameter(u)
-        if self._fused:
+        if self._fused is not None:
             inputs = {"X": x, "WeightX": self._parameter(w), "WeightH": weights}
             inputs["Bias"] = self._parameter(b[None])
-            return self._op(f"fusion_{cell}", inputs, "Hidden", **attributes)
+            return self._op(f"fusion_{cell}", inputs, "Hidden", **attributes, **self._fused)
         factors = {"X": x, "Y": self._parameter(w)}
         product = self._op("mul", factors, x_num_col_dims=1, y_num_col_dims=1)
         inputs = {"Input": product, "Weight": weights}

@@ -2,6 +2,7 @@
 
 from onernn.adapters.layers import convert_weights
 from onernn.adapters.loading import load
+from onernn.backend import Backend, register_backend
 from onernn.core.errors import (
     LibraryError,
     MissingDependencyError,
@@ -17,11 +18,22 @@ from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.fuse_passes import FuseResult, fuse
 from onernn.runtime.session import Session
+from onernn.verification.auditing import AuditReport, audit
 from onernn.verification.converting import convert
 from onernn.verification.verifying import Report, verify
 
+
+def _open_generated(threads: int | None) -> Backend:
+    from onernn.emit.backend import GeneratedBackend
+
+    return GeneratedBackend(threads)
+
+
+register_backend("generated", _open_generated)
+
 __all__ = [
     "Activation",
+    "AuditReport",
     "Cell",
     "FuseResult",
     "Graph",
@@ -37,6 +49,7 @@ __all__ = [
     "Session",
     "ShapeError",
     "UnsupportedError",
+    "audit",
     "convert",
     "convert_weights",
     "fuse",

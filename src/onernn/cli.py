@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,14 +23,19 @@ from onernn.adapters.onnx.write import OPSET
 from onernn.core.arrays import Array
 from onernn.core.errors import LibraryError, OnernnError, UnsupportedError
 from onernn.core.graph import Graph, native_types
+from onernn.emit.writing import read_declared, read_static, write_cpp
 from onernn.fuse_passes import fuse, passes_for
 from onernn.reorders.layouts import FRAMEWORKS
 from onernn.runtime.session import Session, naming, unsupported
 from onernn.verification import support
+from onernn.verification.auditing import AuditReport, audit
 from onernn.verification.converting import convert
 from onernn.verification.doctor import Examination, examine
 from onernn.verification.drawing import draw_passes
 from onernn.verification.recording import read_arrays, read_inputs, write_outputs
+from onernn.verification.references import open_against
+from onernn.verification.report import check_report, write_report
+from onernn.verification.telling import explanation
 from onernn.verification.verifying import Report, error_json, verify
 
 app = typer.Typer(
@@ -55,7 +61,9 @@ Semantics = Annotated[
 ]
 Dtype = Annotated[str, typer.Option(help="How recurrent layers compute: f32, bf16, f16 or u8.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the backend.")]
-Backend = Annotated[str, typer.Option(help="onednn, or reference (NumPy).")]
+Backend = Annotated[
+    str, typer.Option(help="onednn, generated (C++ compiled here), or reference (NumPy).")
+]
 
 
 @app.command()
@@ -79,7 +87,21 @@ def run(
 @app.command("verify")
 def verify_command(
     model: Model,
-    data: Annotated[Path, typer.Option(help="A recording: inputs and expected outputs.")],
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="The reference: another model, or paddle:PATH, mxnet:PATH, onnxruntime:PATH to"
+            " run that framework where it is installed."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="A recording: inputs, and outputs unless --against gives them. Inputs are made"
+            " where there is none."
+        ),
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="An HTML file to write.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
     atol: Annotated[float | None, typer.Option(help="Absolute tolerance.")] = None,
     rtol: Annotated[float | None, typer.Option(help="Tolerance relative to max|ref|.")] = None,
@@ -87,25 +109,49 @@ def verify_command(
     threads: Threads = None,
     backend: Backend = "onednn",
     params: Params = None,
+    against_params: Annotated[
+        str | None, typer.Option(help="The parameters of --against, where not beside it.")
+    ] = None,
     semantics: Semantics = "documented",
 ) -> None:
-    """Runs MODEL on a recording and compares the outputs. Exit 1 where they differ."""
+    """Compares MODEL's outputs with a reference's, and names the fault. Exit 1: they differ."""
     try:
+        if report is not None:
+            check_report(report)
         graph = _load(model, params, semantics)
-        options = {"threads": threads, "backend": backend}
-        report = verify(graph, data, dtype=dtype, atol=atol, rtol=rtol, **options)
+        reference = None if against is None else open_against(against, against_params, semantics)  # type: ignore[arg-type]
+        with _progress() as tell:
+            found = verify(
+                graph,
+                data,
+                against=reference,
+                dtype=dtype,
+                atol=atol,
+                rtol=rtol,
+                progress=tell,
+                threads=threads,
+                backend=backend,
+            )
+            if report is not None:
+                tell("writing the report", 0, 0)
+                write_report(found, report, shlex.join(["onernn", *sys.argv[1:]]))
     except (OnernnError, OSError, ValueError) as error:
         if json:
             print(error_json(error))
         raise
-    _tell(report, json)
-    raise typer.Exit(0 if report.passed else 1)
+    _tell(found, json)
+    if not json:
+        for title, lines in explanation(found):
+            _section(_console(), title, lines)
+    raise typer.Exit(0 if found.passed else 1)
 
 
 @app.command("convert")
 def convert_command(
     model: Model,
-    out: Annotated[Path, typer.Argument(help="The file to write; its suffix says what: .onnx.")],
+    out: Annotated[
+        Path, typer.Argument(help="The file to write; its suffix says what: .onnx, .pdmodel.")
+    ],
     check: Annotated[
         Path | None, typer.Option(help="A recording that the written file must reproduce.")
     ] = None,
@@ -119,6 +165,12 @@ def convert_command(
     allow_functions: Annotated[
         bool, typer.Option("--allow-functions", help="What ONNX lacks may become a function.")
     ] = False,
+    place: Annotated[
+        str, typer.Option(help="Of a .pdmodel: cpu, or onednn (use_mkldnn on fused layers).")
+    ] = "cpu",
+    fused: Annotated[
+        bool | None, typer.Option(help="Of a .pdmodel: recurrent layers as fusion_gru, _lstm.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
     atol: Annotated[float | None, typer.Option(help="Absolute tolerance.")] = None,
     rtol: Annotated[float | None, typer.Option(help="Tolerance relative to max|ref|.")] = None,
@@ -129,6 +181,8 @@ def convert_command(
     try:
         graph = _load(model, params, semantics)
         pairs = [each.partition("=") for each in names or ()]
+        if wrong := [old for old, equals, new in pairs if not (old and equals and new)]:
+            raise UnsupportedError(f"--names: expected OLD=NEW, got {wrong}")
         with _progress() as tell:
             report = convert(
                 graph,
@@ -140,7 +194,10 @@ def convert_command(
                 output_dtype=output_dtype,
                 opset=opset,
                 allow_functions=allow_functions,
+                place=place,
+                fused=fused,
                 progress=tell,
+                note=lambda text: print(f"onernn: {text}", file=sys.stderr),
             )
     except (OnernnError, OSError, ValueError) as error:
         if json:
@@ -182,6 +239,90 @@ def weights(
         np.savez(stream, **arrays)  # type: ignore[arg-type]
     for key, array in arrays.items():
         print(f"{key} {array.dtype} {array.shape}")
+
+
+@app.command("audit")
+def audit_command(
+    model: Model,
+    data: Annotated[
+        Path | None, typer.Option(help="A recording, for its inputs; they are made otherwise.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+    params: Params = None,
+) -> None:
+    """Names the known faults of stock Paddle or MXNet that hit MODEL. Exit 1: at least one does."""
+    try:
+        found = audit(model, data, params=params)
+    except (OnernnError, OSError, ValueError) as error:
+        if json:
+            print(error_json(error))
+        raise
+    if json:
+        print(found.to_json())
+    else:
+        _show_audit(_console(), found)
+    raise typer.Exit(0 if found.passed else 1)
+
+
+def _show_audit(console: Console, found: AuditReport) -> None:
+    _section(console, "audit", [f"{found.model}, under {found.framework}", f"on {found.batch}"])
+    _section(console, "paths", [f"{path}: {what}" for path, what in found.ways.items()])
+    table = Table("fault", "paths", "operator", "value", "effect", "max abs")
+    for each in found.findings:
+        silent = each.effect == "wrong" and not each.counts
+        effect = "not on this batch" if silent and not each.max_abs else each.effect
+        error = "" if each.max_abs is None else f"{each.max_abs:.3g}"
+        table.add_row(each.fault, ", ".join(each.paths), each.operator, each.value, effect, error)
+    if found.findings:
+        console.print(table)
+    _section(console, "why", dict.fromkeys(f"{each.fault}: {each.text}" for each in found.findings))
+    lines = [
+        f"{path}, {each.name}: {each.reason or f'{each.max_abs:.3g} apart'}"
+        for path, outputs in found.paths.items()
+        for each in outputs
+        if not each.passed
+    ]
+    _section(console, "all faults of a path together", lines)
+    hits = sum(each.counts for each in found.findings)
+    console.print(
+        f"{hits or 'no'} known fault{'s' if hits != 1 else ''} of {found.framework} would hit a run on one of these paths"
+    )
+
+
+@app.command()
+def emit(
+    model: Model,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")],
+    name: Annotated[
+        str | None,
+        typer.Option(help="Of files and namespace; the model's file's or folder's by default."),
+    ] = None,
+    weights: Annotated[
+        str, typer.Option(help="How matrices are stored: f32, f16 or bf16.")
+    ] = "f32",
+    static: Annotated[str, typer.Option(help="Sizes fixed now, such as T=25,N=1.")] = "",
+    input: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=TYPE(SIZES) of an input that the model does not tell; repeatable."),
+    ] = None,
+    embed: Annotated[bool, typer.Option("--embed", help="Weights inside the header.")] = False,
+    threads: Annotated[int, typer.Option(min=1, max=2, help="2: a model may use two threads.")] = 1,
+    params: Params = None,
+    semantics: Semantics = "documented",
+) -> None:
+    """Writes MODEL as C++17 that needs nothing: a header, its weights, an example."""
+    written = write_cpp(
+        _load(model, params, semantics),
+        output,
+        name=name,
+        weights=weights,
+        static=read_static(static),
+        declared=read_declared(input or []),
+        embed=embed,
+        threads=threads,
+    )
+    for file in written:
+        print(file)
 
 
 @app.command()
@@ -307,7 +448,9 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("")
-        yield lambda stage, done, of: bar.update(task, description=stage, completed=done, total=of)
+        yield lambda stage, done, of: bar.update(
+            task, description=stage, completed=done, total=of or None
+        )
 
 
 def _console() -> Console:

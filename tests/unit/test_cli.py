@@ -93,7 +93,9 @@ def test_wrong_usage_exits_with_2(model: Path) -> None:
     failed(onernn("no-such-command"))
     failed(onernn("run", model, "--input", "x", "--output", "y", "--threads", "0"))
     assert "semantics" in failed(onernn("inspect", model, "--semantics", "guessed"))
-    assert "'onednn' or 'reference'" in failed(onernn("inspect", model, "--backend", "cuda"))
+    assert "'onednn' or 'reference' or 'generated'" in failed(
+        onernn("inspect", model, "--backend", "cuda")
+    )
 
 
 def test_inspect_shows_fusion_by_paddles_names_and_the_kernels(data: Path) -> None:

@@ -57,8 +57,8 @@ MUTANTS = [
     Mutant(
         "the state forgotten between segments",
         "backend/onednn/direction.py",
+        "            here, there, states, swapped = there, here, swapped, states\n",
         "            here, there = there, here\n",
-        "            here = [s.copy() for s in initial]\n",
         RAGGED,
     ),
     Mutant(

@@ -380,14 +380,6 @@ def test_missing_parameters_are_named_with_what_to_do(model: Path) -> None:
         read_program(model)
 
 
-@pytest.mark.parametrize("given", ["", "inference", "inference.json"])
-def test_a_pir_program_is_unsupported_and_tells_the_way_out(tmp_path: Path, given: str) -> None:
-    (tmp_path / "inference.json").write_text('{"base_code":{"magic":"pir"}}')
-    (tmp_path / "inference.pdiparams").write_bytes(b"")
-    with pytest.raises(UnsupportedError, match=r"inference\.json: .* FLAGS_enable_pir_api=0"):
-        read_program(tmp_path / given)
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

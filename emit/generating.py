@@ -1,0 +1,249 @@
+"""The last step: templates, filled with what the steps before have found."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from onernn.core.errors import UnsupportedError
+from onernn.core.graph import Value
+from onernn.emit.cells import CellCode
+from onernn.emit.operators import Code, Operator
+from onernn.emit.operators.nests import nest, whole
+from onernn.emit.operators.recurrent import Recurrent
+from onernn.emit.pipeline import sizes_of
+from onernn.emit.planning import Plan, plan
+from onernn.emit.program import CTYPES, Program
+from onernn.emit.rendering import rendered
+from onernn.emit.sizes import Size, listed, volume
+from onernn.emit.storing import Store
+
+_MEANINGS = {
+    "T": "words a sentence",
+    "N": "sentences",
+    "W": "words of all sentences",
+}
+
+
+class NamedCell:
+    """A cell's code under its name in one header."""
+
+    def __init__(self, code: CellCode, name: str) -> None:
+        self.code, self.name = code, name
+
+    def __getattr__(self, field: str) -> Any:
+        return getattr(self.code, field)
+
+
+def generate(
+    program: Program, store: Store, *, name: str, embed: bool = False, threads: int = 1
+) -> dict[str, str | bytes]:
+    """File names and contents: header, weights (unless ``embed``), example, CMakeLists.txt."""
+    context = _context(program, store, name, threads)
+    data = store.whole()
+    context |= {"weights_size": len(data), "fingerprint": int.from_bytes(data[8:16], "little")}
+    context["embed"] = _words(data) if embed else ()
+    files: dict[str, str | bytes] = {
+        f"{name}.hpp": rendered("model.hpp.jinja", **context),
+        "main.cpp": rendered("main.cpp.jinja", **context),
+        "CMakeLists.txt": rendered("CMakeLists.txt.jinja", **context),
+    }
+    return files if embed else {**files, f"{name}.weights": data}
+
+
+def generate_layer(program: Program, store: Store, threads: int) -> tuple[str, bytes]:
+    """A model of one recurrent node as a source that C calls, and its weights.
+
+    The source depends on no number: layers of one spec share what is compiled.
+    """
+    context = _context(program, store, "layer", threads, as_layer=True)
+    data = store.whole()
+    return rendered("layer.cpp.jinja", **context, weights_size=len(data), embed=()), data
+
+
+def _context(
+    program: Program, store: Store, name: str, threads: int, *, as_layer: bool = False
+) -> dict[str, Any]:
+    found = plan(program, store)
+    return _Header(program, found, store.stored, as_layer).context() | {
+        "name": name,
+        "version": metadata.version("onernn"),
+        "source": Path(program.graph.name).name,
+        "threads": threads,
+        "stored": store.stored,
+        "as_layer": as_layer,
+    }
+
+
+def _words(data: bytes) -> list[str]:
+    """Lines of numbers of 64 bits."""
+    words = [f"0x{int.from_bytes(data[at : at + 8], 'little'):x}" for at in range(0, len(data), 8)]
+    return [", ".join(words[at : at + 8]) for at in range(0, len(words), 8)]
+
+
+class _Header:
+    def __init__(self, program: Program, found: Plan, stored: str, as_layer: bool) -> None:
+        self.program, self.found, self.stored = program, found, stored
+        self.as_layer = as_layer
+        self.cells: dict[CellCode, NamedCell] = {}
+        self.recurrents: dict[tuple[str, str], str] = {}
+        self.batchings: dict[str, str] = {}
+        self.extra: list[dict[str, str]] = []
+
+    def context(self) -> dict[str, Any]:
+        program, found = self.program, self.found
+        steps = [self._step(each) for each in found.steps]
+        for source, out in found.copies:
+            shape = program.shape(out)
+            found.places[f"{out}/copy"] = f"out.{program.ident(out)}"
+            code = nest(shape, whole(f"{out}/copy", shape), [whole(source, shape)], "Copy")
+            steps.append({"title": f"{out} is {source}", "code": self._render(code)})
+        sized = [n for n, a in program.known.items() if a.dtype == object and n in found.places]
+        for name in sized:
+            sizes = [str(Size.of(one)) for one in program.known[name].reshape(-1)]
+            code = Code("sizes", {"out": name, "sizes": sizes})
+            steps.insert(0, {"title": name, "code": self._render(code)})
+        text = "".join(step["code"] for step in steps)
+        members = [self._member(m.ident, m.ctype, m.size) for m in found.members]
+        inputs = [part for value in program.graph.inputs for part in self._input(value)]
+        outputs = [self._output(value) for value in program.graph.outputs]
+        reals = {CTYPES[d] for d in program.dtypes.values() if d.startswith("float")}
+        open_sizes = [name for name in sizes_of(program) if name not in program.static]
+        fixed = [(k, v) for k, v in program.static.items() if k in sizes_of(program)]
+        return {
+            "title": f"{len(program.graph.nodes)} operators of {Path(program.graph.name).name}.",
+            "sizes": [(name, _MEANINGS.get(name, "")) for name in open_sizes],
+            "fixed": fixed,
+            "static": list(program.static.items()),
+            "inputs": inputs,
+            "outputs": outputs,
+            "steps": steps,
+            "cells": list(self.cells.values()),
+            "members": [*members, *self.extra],
+            "locals": [one for one in found.locals if re.search(rf"\b{one.ident}\b", text)],
+            "reals": sorted(reals),
+            "ops": {node.op for node in program.graph.nodes},
+            "streams": not program.no_step,
+            "no_step": program.no_step,
+            "memory_note": "Its memory is part of it.",
+            "checked": [part["offsets_of"] for part in inputs if part["offsets_of"]],
+        }
+
+    def _input(self, value: Value) -> list[dict[str, Any]]:
+        program = self.program
+        ident, shape = program.ident(value.name), program.shape(value.name)
+        size = volume(shape)
+        lod = program.lods.get(value.name)
+        parts: list[dict[str, Any]] = [
+            {"ident": ident, "ctype": CTYPES[str(value.dtype)], "offsets_of": None}
+        ]
+        parts[0] |= {"comment": listed(shape), "count": size}
+        if lod:
+            offsets: dict[str, Any] = {"ident": ident, "count": program.size(lod.count)}
+            offsets["words"] = shape[0]
+            comment = (
+                f"({offsets['count'] + 1}), where each sentence begins; the last is {shape[0]}"
+            )
+            parts.append(
+                {
+                    "ident": f"{ident}_offsets",
+                    "ctype": "std::int64_t",
+                    "comment": comment,
+                    "count": program.size(lod.count) + 1,
+                    "offsets_of": offsets,
+                }
+            )
+        return parts
+
+    def _output(self, value: Value) -> dict[str, Any]:
+        program = self.program
+        shape = program.shape(value.name)
+        size = volume(shape)
+        if size.names & program.inner.keys():
+            raise UnsupportedError(
+                f"output {value.name!r} of {listed(shape)}, which only a call tells"
+            )
+        lod = program.lods.get(value.name)
+        under = f", sentences as those of {lod.name}" if lod else ""
+        return {
+            "ident": program.ident(value.name),
+            "ctype": CTYPES[program.dtypes[value.name]],
+            "comment": listed(shape) + under,
+            "count": size,
+        }
+
+    def _member(self, ident: str, ctype: str, size: Size) -> dict[str, str]:
+        fixed = size.put(self.program.static).number
+        count = "0" if fixed is None else str(max(fixed, 1))
+        return {
+            "ident": ident,
+            "type": f"Memory<{ctype}, {count}>",
+            "most": self._made_for(size),
+        }
+
+    def _made_for(self, size: Size) -> str:
+        fixed = {k: v for k, v in self.program.static.items()}
+        names = {name: f"most.{name}" for name in size.names if name not in fixed}
+        return str(size.put({**fixed, **names}))
+
+    def _step(self, each: Operator) -> dict[str, str]:
+        program, node = self.program, each.node
+        shown = [n for n in node.outputs if n and n in program.shapes]
+        made = ", ".join(f"{program.ident(n)} {listed(program.shape(n))}" for n in shown[:1])
+        takes = ", ".join(program.ident(name) for name in node.inputs if name)
+        op = str(each.spec.cell.name) if isinstance(each, Recurrent) else node.op
+        codes = [self._render(code) for code in each.code(program)]
+        return {"title": f"{made} = {op}({takes})", "code": "".join(codes)}
+
+    def _render(self, code: Code) -> str:
+        context = dict(code.context)
+        if code.template == "rnn":
+            context |= self._recurrent(context)
+        return rendered(
+            f"step_{code.template}.jinja",
+            place=self.found.place,
+            offset=self._offsets,
+            used=lambda name: name in self.found.places,
+            stored=self.stored,
+            as_layer=self.as_layer,
+            **context,
+        )
+
+    def _offsets(self, name: str) -> str:
+        if f"{name}/offsets" in self.found.places:
+            return self.found.places[f"{name}/offsets"]
+        return f"in.{self.program.ident(name)}_offsets"
+
+    def _recurrent(self, context: dict[str, Any]) -> dict[str, Any]:
+        """Names of the cells' code and memory; members for them."""
+        count: Size = context["count"]
+        fixed = count.put(self.program.static).number
+        most = str(max(fixed, 1)) if fixed is not None else "0"
+        names = []
+        for run in context["runs"]:
+            code: CellCode = run["cell"]
+            if code not in self.cells:
+                base = "".join(part.title() for part in code.spec.cell.value.split("_"))
+                same = sum(each.name.rstrip("0123456789") == base for each in self.cells.values())
+                self.cells[code] = NamedCell(code, f"{base}{same + 1 if same else ''}")
+            cell = self.cells[code].name
+            key = cell, str(count)
+            if key not in self.recurrents:
+                ident = self.program.ident(f"{cell.lower()}/runs")
+                self.recurrents[key] = ident
+                self._extra(ident, f"Recurrent<{cell}, {most}>", count)
+            names.append(f"{self.recurrents[key]}_")
+        if str(count) not in self.batchings:
+            self.batchings[str(count)] = self.program.ident("batching")
+            self._extra(self.batchings[str(count)], f"Batching<{most}>", count)
+        return {
+            "recurrents": names,
+            "batching": f"{self.batchings[str(count)]}_",
+            "streams": not self.program.no_step,
+        }
+
+    def _extra(self, ident: str, type: str, count: Size) -> None:
+        most = self._made_for(count)
+        self.extra.append({"ident": ident, "type": type, "most": most})

@@ -1,0 +1,150 @@
+"""Where each value stands: in an input, an output, the weights file, or memory of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from onernn.core.errors import UnsupportedError
+from onernn.emit.operators import Operator
+from onernn.emit.operators.recurrent import Recurrent
+from onernn.emit.program import CTYPES, Program
+from onernn.emit.sizes import Size, listed, volume
+from onernn.emit.storing import Store
+from onernn.emit.streaming import is_known
+
+
+@dataclass
+class Member:
+    """Memory of a model."""
+
+    ident: str
+    ctype: str
+    size: Size
+
+
+@dataclass(frozen=True)
+class Local:
+    """A pointer that a call begins with."""
+
+    ident: str
+    ctype: str
+    expression: str
+    comment: str
+
+
+@dataclass
+class Plan:
+    """C++ expressions of values, and the memory that some of them are in."""
+
+    program: Program
+    places: dict[str, str] = field(default_factory=dict)
+    members: list[Member] = field(default_factory=list)
+    locals: list[Local] = field(default_factory=list)
+    steps: list[Operator] = field(default_factory=list)
+    copies: list[tuple[str, str]] = field(default_factory=list)  # (from, output)
+    used: set[str] = field(default_factory=set)
+
+    def place(self, name: str) -> str:
+        return self.places[name]
+
+    def point(self, name: str, ctype: str, expression: str) -> None:
+        """A pointer named after the value."""
+        ident = self.program.ident(name)
+        comment = listed(self.program.shape(name))
+        self.locals.append(Local(ident, ctype, expression, comment))
+        self.places[name] = ident
+
+
+def plan(program: Program, store: Store) -> Plan:
+    """Places for all values that are read."""
+    found = Plan(program)
+    roots: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while name in roots:
+            name = roots[name]
+        return name
+
+    for each in program.operators:
+        if not is_known(program, each):
+            source = each.view(program)
+            if source:
+                roots[each.node.outputs[0]] = source
+            else:
+                found.steps.append(each)
+    last = {root(name): at for at, each in enumerate(found.steps) for name in each.reads(program)}
+    found.used = set(last) | {root(value.name) for value in program.graph.outputs}
+    made = {name for each in found.steps for name in each.node.outputs if name}
+    outputs: dict[str, str] = {}
+    for value in program.graph.outputs:
+        source = root(value.name)
+        if source in made and source not in outputs:
+            outputs[source] = f"out.{program.ident(value.name)}"
+        else:
+            found.copies.append((source, value.name))
+    for value in program.graph.inputs:
+        found.places[value.name] = f"in.{program.ident(value.name)}"
+    found.places |= outputs
+    _allocate(found, last, outputs)
+    for name in {root(n) for each in found.steps for n in each.reads(program)} | {
+        source for source, _ in found.copies
+    }:
+        if name in program.known and program.known[name].dtype != object:
+            ctype = CTYPES[program.dtypes[name]]
+            offset = store.add(program.known[name])
+            found.point(name, f"const {ctype}", f"weights_.at<{ctype}>({offset})")
+        elif name in program.known:
+            _member(found, name)
+    for name in roots:
+        if root(name) in found.places:
+            found.places.setdefault(name, found.places[root(name)])  # another view of it
+    return found
+
+
+def _allocate(found: Plan, last: dict[str, int], outputs: dict[str, str]) -> None:
+    """Memory of the same type and size is used again when nobody reads it any more."""
+    program = found.program
+    free: dict[tuple[str, str], list[Member]] = {}
+    taken: dict[str, Member] = {}
+    for at, each in enumerate(found.steps):
+        for name in filter(None, each.node.outputs):
+            if name in outputs or not _needed(found, each, name):
+                continue
+            key = CTYPES[program.dtypes[name]], str(_most(program, name))
+            if free.get(key):
+                member = free[key].pop()
+                found.point(name, member.ctype, f"{member.ident}_.data()")
+            else:
+                member = _member(found, name)
+            taken[name] = member
+        for name in list(taken):
+            if last.get(name, -1) <= at:
+                member = taken.pop(name)
+                free.setdefault((member.ctype, str(member.size)), []).append(member)
+    every = {name for node in program.graph.nodes for name in node.outputs}
+    for name in program.shapes:  # what operators keep for themselves
+        if name not in every and name not in found.places and name not in program.known:
+            _member(found, name)
+
+
+def _needed(found: Plan, each: Operator, name: str) -> bool:
+    """Whether anybody reads it; a step holds the final states in any case."""
+    held = isinstance(each, Recurrent) and not found.program.no_step
+    return held or name == each.node.outputs[0] or name in found.used
+
+
+def _most(program: Program, name: str) -> Size:
+    size = volume(program.shape(name))
+    return size.put(program.inner).most()
+
+
+def _member(found: Plan, name: str) -> Member:
+    program = found.program
+    ident = program.ident(name)
+    size = _most(program, name)
+    if size.names & program.inner.keys():
+        raise UnsupportedError(f"{name!r}: a size {size} that nobody bounds")
+    made = Member(ident, CTYPES[program.dtypes[name]], size)
+    found.members.append(made)
+    found.point(name, made.ctype, f"{ident}_.data()")
+    return made

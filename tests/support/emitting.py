@@ -1,0 +1,237 @@
+"""Generated C++ compiled and run: several models in one program, arrays in files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onernn import Graph, Ragged
+from onernn.core.ragged import data_of
+from onernn.emit.generating import generate
+from onernn.emit.pipeline import infer_shapes, infer_types, initialize, parse, sizes_of
+from onernn.emit.program import Program
+
+STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Werror")
+CHECKED = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+DRIVER = """
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+template <class T>
+std::vector<T> read(const std::string& file) {
+  std::FILE* stream = std::fopen(file.c_str(), "rb");
+  if (!stream) std::exit(90);
+  std::vector<T> all;
+  T one;
+  while (std::fread(&one, sizeof one, 1, stream) == 1) all.push_back(one);
+  std::fclose(stream);
+  return all;
+}
+template <class T>
+void write(const std::string& file, const std::vector<T>& all) {
+  std::FILE* stream = std::fopen(file.c_str(), "wb");
+  if (all.size()) std::fwrite(all.data(), sizeof(T), all.size(), stream);
+  std::fclose(stream);
+}
+template <class T>
+std::vector<T> garbage(std::size_t count) {
+  std::vector<T> all(count);
+  if (count) std::memset(all.data(), 0x7b, count * sizeof(T));
+  return all;
+}
+"""
+
+
+def compiler() -> str:
+    """The system's C++ compiler; the test is skipped where there is none."""
+    found = shutil.which(os.environ.get("CXX", "g++"))
+    if found is None:
+        pytest.skip("no C++ compiler (g++, or CXX)")
+    return found
+
+
+@dataclass
+class Emitted:
+    """A model's program, and the folder that holds its files."""
+
+    name: str
+    program: Program
+    folder: Path
+    static: Mapping[str, int]
+
+    def sizes(self, feed: Mapping[str, Any]) -> dict[str, int]:
+        """What the arrays say of the sizes that are open."""
+        found: dict[str, int] = {}
+        for value in self.program.graph.inputs:
+            array = feed[value.name]
+            shape = self.program.shape(value.name)
+            pairs = list(zip(shape, data_of(array).shape, strict=True))
+            if isinstance(array, Ragged):
+                pairs.append((self.program.size(self.program.lods[value.name].count), len(array)))
+            found |= {size.name: number for size, number in pairs if size.name}
+        return found
+
+    def run(self, feed: Mapping[str, Any], like: Mapping[str, Any], mode: str = "infer") -> Any:
+        """The outputs, flat, and the exit status. ``like``: their number of elements and types.
+
+        infer: twice, the second outputs are compared with the first by the program.
+        """
+        for value in self.program.graph.inputs:
+            ident, array = self.program.ident(value.name), feed[value.name]
+            data_of(array).astype(self.program.dtypes[value.name]).tofile(self._file(ident))
+            if isinstance(array, Ragged):
+                array.offsets.tofile(self._file(f"{ident}_offsets"))
+        counts = [data_of(like[v.name]).size for v in self.program.graph.outputs]
+        np.array(counts, np.int64).tofile(self._file("counts"))
+        sizes = self.sizes(feed)
+        words = [str(sizes.get(k, 1)) for k in sizes_of(self.program) if k not in self.static]
+        done = subprocess.run(
+            [str(self.folder / "all"), self.name, mode, *words],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            return done.returncode, done.stderr
+        return 0, {
+            v.name: np.fromfile(
+                self._file(self.program.ident(v.name)),
+                self.program.dtypes[v.name].replace("bool", "uint8"),
+            )
+            for v in self.program.graph.outputs
+        }
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{self.name}.{name}.bin"
+
+
+def build(
+    models: Mapping[str, Graph],
+    folder: Path,
+    flags: tuple[str, ...] = CHECKED,
+    *,
+    static: Mapping[str, int] | None = None,
+    weights: str = "f32",
+    declared: Any = None,
+    **options: Any,
+) -> dict[str, Emitted]:
+    """All models as one program, one translation unit for some of them at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found, sources, table = {}, [DRIVER], []
+    for name, model in models.items():
+        program = parse(model, declared)
+        infer_types(program)
+        infer_shapes(program, static)
+        store = initialize(program, weights)
+        for file, content in generate(program, store, name=name, **options).items():
+            data = content if isinstance(content, bytes) else content.encode()
+            (folder / file).write_bytes(data)
+        found[name] = Emitted(name, program, folder, static or {})
+        sources.append(_driver(found[name], embed=options.get("embed", False)))
+        table.append(f'  if (name == "{name}") return run_{name}(mode, count - 3, arguments + 3);')
+    sources.append(
+        "int main(int count, char** arguments) {\n"
+        "  const std::string name = arguments[1], mode = arguments[2];\n"
+        + "\n".join(table)
+        + "\n  return 91;\n}\n"
+    )
+    (folder / "all.cpp").write_text("\n".join(sources))
+    command = [compiler(), *STRICT, *flags, "all.cpp", "-o", "all", "-pthread"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+    return found
+
+
+def _driver(model: Emitted, *, embed: bool) -> str:
+    name, program = model.name, model.program
+    free = [size for size in sizes_of(program) if size not in model.static]
+    lines = [
+        f'#include "{name}.hpp"',
+        f"int run_{name}(const std::string& mode, int, char** sizes_given) {{",
+    ]
+    lines.append(f"  (void)sizes_given; using namespace {name}; Weights weights;")
+    if not embed:
+        lines.append(f'  if (!weights.load("{name}.weights")) return 92;')
+    if free:
+        lines.append("  Sizes sizes;")
+        lines += [
+            f"  sizes.{size} = std::atoll(sizes_given[{at}]);" for at, size in enumerate(free)
+        ]
+    arguments, outputs = [], []
+    for value in program.graph.inputs:
+        idents = [(program.ident(value.name), program.dtypes[value.name])]
+        if value.lod_depth:
+            idents.append((f"{idents[0][0]}_offsets", "int64"))
+        for ident, dtype in idents:
+            ctype = {"float32": "float", "float64": "double", "bool": "std::uint8_t"}
+            kind = ctype.get(dtype, f"std::{dtype}_t")
+            lines.append(f'  const auto {ident} = read<{kind}>("{name}.{ident}.bin");')
+            arguments.append(f"{ident}.data()")
+    lines.append(f'  const auto counts = read<std::int64_t>("{name}.counts.bin");')
+    for at, value in enumerate(program.graph.outputs):
+        ident, dtype = program.ident(value.name), program.dtypes[value.name]
+        ctype = {"float32": "float", "float64": "double", "bool": "std::uint8_t"}
+        kind = ctype.get(dtype, f"std::{dtype}_t")
+        lines.append(f"  auto {ident} = garbage<{kind}>(counts[{at}]), {ident}_again = {ident};")
+        outputs.append(ident)
+    more = ", sizes" if free else ""
+    lines.append(f"  Model model(weights{more});")
+    lines.append(f"  const Inputs in{{{', '.join(arguments)}}};")
+    first = ", ".join(f"{out}.data()" for out in outputs)
+    again = ", ".join(f"{out}_again.data()" for out in outputs)
+    if not program.no_step:
+        lines.append(_stepping(name, program, free, outputs))
+    lines.append(f"  Status status = model.infer(in, {{{first}}}{more});")
+    lines.append("  if (status != Status::ok) return 80 + static_cast<int>(status);")
+    lines.append(f"  status = model.infer(in, {{{again}}}{more});")
+    lines.append("  if (status != Status::ok) return 93;")
+    for out in outputs:
+        lines.append(
+            f"  if ({out}.size() && std::memcmp({out}.data(), {out}_again.data(),"
+            f" {out}.size() * sizeof {out}[0])) return 94;"
+        )
+        lines.append(f'  write("{name}.{out}.bin", {out});')
+    lines += ["  (void)mode;", "  return 0;", "}"]
+    return "\n".join(lines)
+
+
+def _stepping(name: str, program: Program, free: list[str], outputs: list[str]) -> str:
+    """Word by word: the time axis of inputs is cut, pieces of outputs are put side by side.
+
+    Only where T is the first axis of what has it; two rounds, with a reset between them.
+    """
+    lines = ['  if (mode == "step") {', "    for (int round = 0; round < 2; ++round) {"]
+    lines.append("      model.reset();")
+    time = "sizes.T" if "T" in free else "std::int64_t(0)"
+    if "T" in program.static:
+        time = f"std::int64_t({program.static['T']})"
+    lines.append(f"      for (std::int64_t t = 0; t < {time}; ++t) {{")
+    gives, takes = [], []
+    for value in program.graph.inputs:
+        ident = program.ident(value.name)
+        timed = any("T" in size.names for size in program.shape(value.name))
+        gives.append(f"{ident}.data(){f' + t * ({ident}.size() / {time})' if timed else ''}")
+    for value, ident in zip(program.graph.outputs, outputs, strict=True):
+        timed = any("T" in size.names for size in program.shape(value.name))
+        takes.append(f"{ident}.data(){f' + t * ({ident}.size() / {time})' if timed else ''}")
+    more = ", sizes" if free else ""
+    lines.append(
+        f"        const Status s = model.step({{{', '.join(gives)}}}, {{{', '.join(takes)}}}{more});"
+    )
+    lines.append("        if (s != Status::ok) return 80 + static_cast<int>(s);")
+    lines += ["      }", "    }"]
+    lines += [f'    write("{name}.{out}.bin", {out});' for out in outputs]
+    lines += ["    return 0;", "  }"]
+    return "\n".join(lines)

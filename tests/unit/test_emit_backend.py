@@ -1,0 +1,174 @@
+"""Generated code as a backend: right for every cell, compiled once, refused clearly."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.checking import assert_close
+from support.emitting import compiler
+from support.layers import attention_for, random_ragged, random_state, random_weights
+
+from onernn import Activation, Cell, LibraryError, Ragged, RnnSpec, Session, UnsupportedError, load
+from onernn.backend import open_backend
+from onernn.backend.reference import ReferenceLayer
+from onernn.emit import backend as generated
+from onernn.emit.compiling import compiled
+
+# One compilation each: what the kernels' own tests leave out.
+SPECS = {
+    "augru": RnnSpec(Cell.LBR_AUGRU, 5, 19, layers=2, direction="bidirectional_sum"),
+    "onednn": RnnSpec(
+        Cell.LSTM, 7, 18, layers=2, direction="bidirectional_concat", projection_size=7,
+        stacking="onednn", cell_clip=(-0.2, 0.3), gate_clip=0.8,
+    ),
+    "gru": RnnSpec(Cell.GRU, 6, 33, activations=(Activation("hardsigmoid", 0.2, 0.5), Activation("tanh"))),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of our own, and plain code: it compiles faster."""
+    compiler()
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setattr("onernn.emit.compiling.FLAGS", ("-std=c++17", "-O0", "-shared", "-fPIC"))
+        yield folder / "onernn"
+
+
+def layer_of(spec: RnnSpec, weights: Any, **more: Any) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generated, "few_enough", lambda *_: None)  # however many sentences
+        layer = open_backend("generated").prepare(spec, weights, **more)
+    assert isinstance(layer, generated.GeneratedLayer), layer.why
+    assert layer.kernel == "generated C++"
+    return layer
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_layers_are_right_ragged_and_dense_again_and_again(name: str) -> None:
+    spec = SPECS[name]
+    weights = random_weights(spec, 3)
+    layer, exact = layer_of(spec, weights), ReferenceLayer(spec, weights, "f64")
+    for lengths in ([3, 0, 7, 1], [2], [], [9, 40, 1, 1, 2]):  # the room grows, and stays
+        x = random_ragged(lengths, spec.input_size, 1)
+        state = random_state(spec, len(lengths), 2)
+        attention = attention_for(spec, x, 5)
+        check(layer.run(x, state, attention), exact.run(x, state, attention))
+    dense = np.random.default_rng(0).uniform(-1, 1, (4, 3, spec.input_size)).astype(np.float32)
+    scale = dense[..., :1] * 0.5 if spec.cell.has_attention else None
+    check(layer.run(dense, None, scale), exact.run(dense, None, scale))
+    turned = None if scale is None else scale.swapaxes(0, 1)
+    check(
+        layer.run(dense.swapaxes(0, 1), None, turned, "ntc"),
+        exact.run(dense.swapaxes(0, 1), None, turned, "ntc"),
+    )
+
+
+def check(made: Any, want: Any) -> None:
+    for got, expected in zip((made[0], *made[1]), (want[0], *want[1]), strict=True):
+        if isinstance(expected, Ragged):
+            assert got.lod == expected.lod
+            got, expected = got.data, expected.data
+        assert got.shape == expected.shape and got.dtype == np.float32
+        assert_close(got, expected)
+
+
+def test_one_spec_is_compiled_once_and_its_weights_do_not_matter(cache: Path) -> None:
+    spec = SPECS["gru"]
+    before = {file: file.stat().st_mtime_ns for file in cache.glob("*.so")}
+    one, other = (layer_of(spec, random_weights(spec, seed)) for seed in (1, 2))
+    after = {file: file.stat().st_mtime_ns for file in cache.glob("*.so")}
+    assert len(after) <= len(before) + 1 and before.items() <= after.items()
+    x = random_ragged([4], spec.input_size, 0)
+    assert np.abs(one.run(x)[0].data - other.run(x)[0].data).max() > 1e-3
+    layer_of(spec, random_weights(spec, 1), dtype="bf16")
+    assert len(list(cache.glob("*.so"))) == len(after) + 1
+    assert all(file.suffix == ".so" for file in cache.iterdir() if file.name.startswith("layer"))
+
+
+def test_threads_share_a_layer(cache: Path) -> None:
+    spec = SPECS["gru"]
+    weights = random_weights(spec, 3)
+    layer, exact = layer_of(spec, weights), ReferenceLayer(spec, weights, "f64")
+    batches = [random_ragged([length, 3], spec.input_size, length) for length in range(1, 25)]
+    with ThreadPoolExecutor(4) as pool:
+        for made, x in zip(pool.map(layer.run, batches), batches, strict=True):
+            check(made, exact.run(x))
+
+
+def test_a_session_says_what_runs_where_and_why(data: Path) -> None:
+    small = Session(load(data / "paddle" / "fc_gru_h0_rev0"), backend="generated")
+    assert re.search("GRU.*oneDNN.*is faster than generated code here", small.explain())
+    relu = Session(load(data / "paddle" / "relu_candidate"), backend="generated")
+    assert "GRU left2right, f32, generated C++" in relu.explain()
+    prepare = open_backend("generated").prepare
+    large = RnnSpec(Cell.GRU, 2, 512)
+    layer = prepare(large, random_weights(large, 0), strict=True)
+    assert re.fullmatch("generated C.*; oneDNN.* for more sentences than 4", layer.kernel)
+    for count in (4, 5):  # its own, and oneDNN's
+        x = random_ragged([2] * count, 2, 0)
+        check(layer.run(x), ReferenceLayer(large, random_weights(large, 0), "f64").run(x))
+    projected = RnnSpec(Cell.LSTM, 4, 3, peephole=True)
+    with pytest.raises(UnsupportedError, match="does not compute in u8; drop strict=True"):
+        prepare(projected, random_weights(projected, 0), dtype="u8", strict=True)
+    assert (
+        "does not compute in u8" in prepare(projected, random_weights(projected, 0), dtype="u8").why
+    )
+
+
+def test_training_is_the_other_backends() -> None:
+    spec = RnnSpec(Cell.GRU, 4, 3)
+    weights = random_weights(spec, 0)
+    layer, exact = layer_of(spec, weights), ReferenceLayer(spec, weights, "f64")
+    x = random_ragged([4, 2], 4, 0)
+    (y, _, tape), (wanted, _, other) = layer.run_training(x), exact.run_training(x)
+    assert_close(y.data, wanted.data)
+    ones = x.with_data(np.ones((6, 3), np.float32))
+    found, expected = layer.backward(tape, ones), exact.backward(other, ones)
+    assert_close(found.x.data, expected.x.data)
+
+
+def test_a_missing_compiler_is_an_error_that_says_what_to_do(monkeypatch: Any) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(LibraryError, match="needs a C.. compiler, none of no-such-compiler is"):
+        open_backend("generated")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(LibraryError, match=r"none of c\+\+, g\+\+, clang\+\+ is there; install g"):
+        open_backend("generated")
+
+
+def test_a_source_that_does_not_compile_is_an_error(cache: Path) -> None:
+    with pytest.raises(LibraryError, match="does not compile a layer: .*error"):
+        compiled("int main( {")
+    assert not [file for file in cache.iterdir() if file.is_dir()]
+
+
+def test_a_cache_that_others_can_write_to_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "onernn"
+    folder.mkdir()
+    folder.chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert tmp_path not in compiled('extern "C" int one() { return 1; }').parents
+
+
+def test_nothing_of_it_is_imported_before_it_is_asked_for() -> None:
+    script = (
+        "import onernn, sys; print({'jinja2', 'cffi', 'onernn.emit.backend'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert done.stdout == "set()\n"

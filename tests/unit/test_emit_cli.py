@@ -1,0 +1,73 @@
+"""onernn emit, as a user types it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.emitting import STRICT, compiler
+
+
+def emit(*arguments: str | Path, status: int = 0) -> str:
+    command = [sys.executable, "-c", "from onernn.cli import main; main()", "emit"]
+    done = subprocess.run(
+        [*command, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr if status else done.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--static", "N=1"], ["--embed", "--weights", "f16", "--threads", "2"]],
+    ids=["static", "embedded"],
+)
+def test_the_example_compiles_without_a_warning_and_runs(
+    options: list[str], repo: Path, tmp_path: Path
+) -> None:
+    written = emit(repo / "examples" / "segmenter", "-o", tmp_path, *options).split()
+    names = {Path(file).name for file in written}
+    weights = set() if "--embed" in options else {"segmenter.weights"}
+    assert names == {"segmenter.hpp", "main.cpp", "CMakeLists.txt", *weights}
+    command = [compiler(), *STRICT, "-O2", "main.cpp", "-o", "main", "-pthread"]
+    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    ran = subprocess.run(["./main"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert re.search(r"scale_1_tmp_0\[0\] = [0-3]\n", ran.stdout)
+    if weights:
+        (tmp_path / "segmenter.weights").write_bytes(b"onernn01 but no weights")
+        refused = subprocess.run(
+            ["./main"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert refused.returncode == 1 and "not generated together" in refused.stderr
+
+
+def test_the_interface_is_a_page_and_tells_no_path_of_this_machine(
+    repo: Path, tmp_path: Path
+) -> None:
+    emit(repo / "examples" / "segmenter", "-o", tmp_path)
+    header = (tmp_path / "segmenter.hpp").read_text()
+    interface, _, rest = header.partition("// ==== How it is computed. ====")
+    assert rest and len(interface.splitlines()) < 120
+    assert interface.count("#if") == 1 and "#define" not in header
+    assert str(repo) not in header and "model.pdmodel" in header
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--static", "Q=1"], "--static Q: the model has W, N"),
+        (["--weights", "u8"], "--weights u8: expected one of f32, f16, bf16"),
+        (["--name", "class"], "--name class: expected a C++ name, such as model_class"),
+        (["--input", "letters"], "--input letters: expected NAME=TYPE(SIZES)"),
+    ],
+)
+def test_wrong_options_are_one_message(
+    options: list[str], said: str, repo: Path, tmp_path: Path
+) -> None:
+    assert said in emit(repo / "examples" / "segmenter", "-o", tmp_path / "no", *options, status=2)
+    assert not (tmp_path / "no").exists()

@@ -1,0 +1,165 @@
+"""The kernels of generated code on each instruction set, in each storage of weights."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.checking import assert_close
+from support.emitting import build, compiler
+from support.layers import random_ragged, random_state, random_weights
+
+from onernn import Activation, Cell, Graph, Ragged, RnnSpec, RnnWeights
+from onernn.backend.reference import ReferenceLayer
+from onernn.core.graph import Node, Value
+from onernn.emit.storing import narrowed
+
+TARGETS = {
+    "plain": ("-O1",),
+    "avx2": ("-O1", "-mavx2", "-mfma", "-mf16c"),
+    "avx2-without-f16c": ("-O1", "-mavx2", "-mfma", "-mno-f16c"),
+    "avx512": ("-O1", "-march=skylake-avx512"),
+}
+# Panels that are not full, one, two and four side by side; more steps than are projected at once;
+# sentences that end together and alone.
+SPECS = {
+    "gru": RnnSpec(Cell.GRU, 21, 51, direction="bidirectional_concat"),
+    "lbr": RnnSpec(Cell.LBR_GRU, 5, 33, update="replace"),
+    "lstm": RnnSpec(Cell.LSTM, 7, 19, direction="right2left", peephole=True, projection_size=20),
+    "rnn": RnnSpec(Cell.RNN_TANH, 3, 50, layers=2, direction="bidirectional_sum"),
+}
+LENGTHS = [40, 0, 3, 1, 17, 2, 3, 9, 9, 1]
+
+
+def graph_of(spec: RnnSpec, weights: list[RnnWeights]) -> Graph:
+    """x ragged, states in; y and states out."""
+    names = spec.cell.states
+    widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
+    stack = (spec.layers, spec.directions, None)
+    states = [Value(s, "float32", (*stack, widths[s])) for s in names]
+    outputs = ("y", *(f"{s}_n" for s in names))
+    node = Node("Rnn", ("x", *names), outputs, {"spec": spec, "weights": weights})
+    x = Value("x", "float32", (None, spec.input_size), 1)
+    return Graph("layer", (x, *states), tuple(map(Value, outputs)), (node,), {})
+
+
+def as_stored(weights: RnnWeights, stored: str) -> RnnWeights:
+    """In float64, matrices rounded as the file has them."""
+
+    def matrix(array: Any) -> Any:
+        if array is None:
+            return None
+        bits = narrowed(array, stored)
+        if stored == "Brain":
+            bits = (bits.astype(np.uint32) << 16).view(np.float32)
+        return bits.astype(np.float64)
+
+    def wide(array: Any) -> Any:
+        return None if array is None else array.astype(np.float64)
+
+    return RnnWeights(
+        matrix(weights.layer),
+        matrix(weights.iter),
+        wide(weights.bias),
+        wide(weights.peephole),
+        matrix(weights.projection),
+    )
+
+
+def check(emitted: Any, spec: RnnSpec, weights: list[RnnWeights], stored: str) -> None:
+    x = random_ragged(LENGTHS, spec.input_size, 5)
+    state = random_state(spec, len(LENGTHS), 6)
+    layer = ReferenceLayer(spec, [as_stored(one, stored) for one in weights], "f64")
+    y, final = layer.run(x, state)
+    want = {"y": y, **dict(zip([f"{s}_n" for s in spec.cell.states], final, strict=True))}
+    feed = {"x": x, **dict(zip(spec.cell.states, state, strict=True))}
+    status, got = emitted.run(feed, want)
+    assert status == 0, got
+    for name, expected in want.items():
+        flat = (expected.data if isinstance(expected, Ragged) else expected).reshape(-1)
+        assert_close(got[name], flat)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("weights", ["f32", "f16", "bf16"])
+def test_every_instruction_set_computes_the_same(target: str, weights: str, tmp_path: Path) -> None:
+    if weights != "f16" and target.endswith("f16c"):
+        pytest.skip("f16c is for halves")
+    if target.startswith("avx") and not runs(target):
+        pytest.skip(f"this CPU has no {target}")
+    numbers = {name: random_weights(spec, 3) for name, spec in SPECS.items()}
+    chosen = SPECS if weights == "f32" else {"gru": SPECS["gru"]}
+    models = {name: graph_of(spec, numbers[name]) for name, spec in chosen.items()}
+    emitted = build(models, tmp_path, TARGETS[target], weights=weights)
+    stored = {"f32": "float", "f16": "Half", "bf16": "Brain"}[weights]
+    for name, spec in chosen.items():
+        check(emitted[name], spec, numbers[name], stored)
+
+
+def runs(target: str) -> bool:
+    """Whether this CPU has what the flags ask for."""
+    wanted = ["avx512f"] if target == "avx512" else ["avx2", "fma", "f16c"]
+    return set(wanted) <= set(Path("/proc/cpuinfo").read_text().split())
+
+
+FUNCTIONS = [
+    (name, *numbers)
+    for name, *numbers in [
+        ("sigmoid",), ("tanh",), ("relu",), ("identity",), ("softsign",), ("softplus",),
+        ("affine", 0.5, 0.25), ("leakyrelu", 0.1), ("thresholdedrelu", 0.25), ("elu", 0.7),
+        ("scaledtanh", 0.8, 0.6), ("hardsigmoid", 0.3, 0.4),
+    ]
+]  # fmt: skip
+
+
+def test_functions_of_gates_are_right_from_end_to_end_of_their_range(tmp_path: Path) -> None:
+    """A layer that hands its input to a function: large, small, not a number."""
+    x = np.concatenate([np.linspace(-100, 100, 4001), np.logspace(-8, 3, 99), [np.nan, np.inf]])
+    x = np.concatenate([x, -x[4001:4100], [-np.inf]]).astype(np.float32)
+    one, none = np.ones((1, 1, 1, 1, 1), np.float32), np.zeros((1, 1, 1, 1, 1), np.float32)
+    models = {}
+    for function, *numbers in FUNCTIONS:
+        name = f"of_{function}"
+        padded = (*numbers, None, None)[:2]
+        spec = RnnSpec(Cell.RNN_TANH, 1, 1, activations=(Activation(function, *padded),))
+        models[name] = graph_of(spec, [RnnWeights(one, none)])
+    native = "avx512" if runs("avx512") else "avx2" if runs("avx2") else "plain"
+    emitted = build(models, tmp_path, TARGETS[native])
+    for name, model in models.items():
+        spec = model.nodes[0].attributes["spec"]
+        wide = [RnnWeights(one.astype(np.float64), none.astype(np.float64))]
+        # One word a sentence, so that nothing of a NaN goes on to the next one.
+        feed = {"x": Ragged(x[:, None], np.arange(len(x) + 1)), "h": np.zeros((1, 1, len(x), 1))}
+        with np.errstate(all="ignore"):
+            y, _ = ReferenceLayer(spec, wide, "f64").run(feed["x"])
+        status, got = emitted[name].run(feed, {"y": y, "h_n": y})
+        assert status == 0
+        want = y.data.reshape(-1)
+        numbers = np.isfinite(want)
+        np.testing.assert_array_equal(got["y"][~numbers], want[~numbers].astype(np.float32), name)
+        error = np.abs(got["y"][numbers] - want[numbers])
+        assert (error <= 3e-7 + 3e-7 * np.abs(want[numbers])).all(), (name, error.max())
+
+
+def test_two_threads_give_what_one_gives_and_race_nowhere(tmp_path: Path) -> None:
+    spec = replace(SPECS["gru"], hidden_size=70)
+    weights = random_weights(spec, 3)
+    flags = ("-O1", "-g1", "-fsanitize=thread")
+    try:
+        emitted = build({"gru": graph_of(spec, weights)}, tmp_path, flags, threads=2)["gru"]
+    except AssertionError as error:
+        if "tsan" in str(error):
+            pytest.skip("no thread sanitizer here")
+        raise
+    source = (tmp_path / "all.cpp").read_text()
+    (tmp_path / "all.cpp").write_text(
+        source.replace("model(weights, sizes)", "model(weights, sizes, 2)")
+    )
+    command = [compiler(), "-std=c++17", *flags, "all.cpp", "-o", "all", "-pthread"]
+    assert "sizes, 2)" in (tmp_path / "all.cpp").read_text()
+    subprocess.run(command, cwd=tmp_path, check=True)
+    check(emitted, spec, weights, "float")
