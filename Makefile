@@ -69,9 +69,9 @@ endef
 define framework
 .PHONY: frameworks-$(1)
 frameworks-$(1): .venvs/$(1)/.ready
-	ONERNN_REQUIRE=$(firstword $(subst -, ,$(1))) .venvs/$(1)/bin/pytest $(patsubst %,tests/frameworks/test_$(firstword $(subst -, ,$(1)))_%.py,$(or $(3),*))
+	ONERNN_REQUIRE=$(firstword $(subst -, ,$(1))) .venvs/$(1)/bin/pytest -n auto $(patsubst %,tests/frameworks/test_$(firstword $(subst -, ,$(1)))_%.py,$(or $(3),*))
 .venvs/$(1)/.ready: pyproject.toml
-	$$(call environment,.venvs/$(1),-e . pytest hypothesis $(2))
+	$$(call environment,.venvs/$(1),-e . pytest pytest-xdist hypothesis $(2))
 endef
 FRAMEWORKS := paddle-2.6.2 paddle-3.3.1 mxnet-1.9.1 torch-2.13.0 chromium
 frameworks: $(addprefix frameworks-,$(FRAMEWORKS))

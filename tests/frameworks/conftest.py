@@ -13,7 +13,7 @@ import re
 # paddle 2.6.2 brings its own zlib: whoever uses Python's after that, without having loaded it
 # before, crashes.
 import zlib  # noqa: F401
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
@@ -25,6 +25,19 @@ import _onernn_pytestplugin  # noqa: F401  # who has not got it would not be sto
 
 # Read by paddle 3 when it is imported: without it there is no legacy static graph.
 os.environ.setdefault("FLAGS_enable_pir_api", "0")
+
+
+@pytest.fixture
+def dynamic_mode() -> Iterator[None]:
+    """Paddle as its layers want it; other files of this process build static graphs."""
+    import paddle
+
+    static = not paddle.in_dynamic_mode()
+    paddle.disable_static()
+    paddle.seed(0)
+    yield
+    if static:
+        paddle.enable_static()
 
 
 def _installed(name: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,15 +21,7 @@ T, N, I, O = 6, 4, 5, 3  # noqa: E741
 LENGTHS = [4, 6, 1, 3]
 
 
-@pytest.fixture(autouse=True)
-def dynamic() -> Iterator[None]:
-    """Other files of this process build static graphs."""
-    static = not paddle.in_dynamic_mode()
-    paddle.disable_static()
-    paddle.seed(0)
-    yield
-    if static:
-        paddle.enable_static()
+pytestmark = pytest.mark.usefixtures("dynamic_mode")
 
 
 def layer(mode: str, layers: int = 1, directions: int = 1, **more: Any) -> Any:

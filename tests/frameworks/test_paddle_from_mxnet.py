@@ -21,9 +21,9 @@ CASES = [
 ]
 
 
+@pytest.mark.usefixtures("dynamic_mode")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_mxnets_weights_run_in_paddle(case: Recorded) -> None:
-    paddle.disable_static()
     graph = fuse(lower(parse_symbol(case.symbol), case.params)).model
     (node,) = [node for node in graph.nodes if node.op == "Rnn"]
     spec = node.attributes["spec"]

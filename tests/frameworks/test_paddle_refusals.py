@@ -40,7 +40,7 @@ REFUSED: dict[str, tuple[Batch, Build, str]] = {
         lambda g, x: g.op(
             "reshape2", {"X": x, "Shape": g.parameter(tensor(-1, 2, 2))}, ("Out", "XShape")
         )[0],
-        "not understood: input Shape",
+        "input Shape: a LoD under a shape that is computed",
     ),
     "reshape2 ShapeTensor": (
         ragged(4),
@@ -49,7 +49,7 @@ REFUSED: dict[str, tuple[Batch, Build, str]] = {
             {"X": x, "ShapeTensor": [g.parameter(tensor(-1)), g.parameter(tensor(4))]},
             ("Out", "XShape"),
         )[0],
-        "not understood: input ShapeTensor",
+        "input ShapeTensor: sizes one by one",
     ),
     "unsqueeze2 AxesTensor": (
         ragged(4),
