@@ -5,15 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import Progress, track
+from rich.progress import track
 from rich.table import Table
 
 from onernn.adapters.layers import convert_weights
@@ -27,10 +25,11 @@ from onernn.emit.writing import read_declared, read_static, write_cpp
 from onernn.fuse_passes import fuse, passes_for
 from onernn.reorders.layouts import FRAMEWORKS
 from onernn.runtime.session import Session, naming, unsupported
+from onernn.showing import progress, section, show_audit, show_examination, show_report, stdout
 from onernn.verification import support
-from onernn.verification.auditing import AuditReport, audit
+from onernn.verification.auditing import audit
 from onernn.verification.converting import convert
-from onernn.verification.doctor import Examination, examine
+from onernn.verification.doctor import examine
 from onernn.verification.drawing import draw_passes
 from onernn.verification.recording import read_arrays, read_inputs, write_outputs
 from onernn.verification.references import open_against
@@ -120,7 +119,7 @@ def verify_command(
             check_report(report)
         graph = _load(model, params, semantics)
         reference = None if against is None else open_against(against, against_params, semantics)  # type: ignore[arg-type]
-        with _progress() as tell:
+        with progress() as tell:
             found = verify(
                 graph,
                 data,
@@ -139,10 +138,10 @@ def verify_command(
         if json:
             print(error_json(error))
         raise
-    _tell(found, json)
+    show_report(found, json)
     if not json:
         for title, lines in explanation(found):
-            _section(_console(), title, lines)
+            section(stdout(), title, lines)
     raise typer.Exit(0 if found.passed else 1)
 
 
@@ -183,7 +182,7 @@ def convert_command(
         pairs = [each.partition("=") for each in names or ()]
         if wrong := [old for old, equals, new in pairs if not (old and equals and new)]:
             raise UnsupportedError(f"--names: expected OLD=NEW, got {wrong}")
-        with _progress() as tell:
+        with progress() as tell:
             report = convert(
                 graph,
                 out,
@@ -205,7 +204,7 @@ def convert_command(
         raise
     if report is None:
         report = Report((), "")
-    _tell(report, json)
+    show_report(report, json)
     raise typer.Exit(0 if report.passed else 1)
 
 
@@ -260,33 +259,8 @@ def audit_command(
     if json:
         print(found.to_json())
     else:
-        _show_audit(_console(), found)
+        show_audit(stdout(), found)
     raise typer.Exit(0 if found.passed else 1)
-
-
-def _show_audit(console: Console, found: AuditReport) -> None:
-    _section(console, "audit", [f"{found.model}, under {found.framework}", f"on {found.batch}"])
-    _section(console, "paths", [f"{path}: {what}" for path, what in found.ways.items()])
-    table = Table("fault", "paths", "operator", "value", "effect", "max abs")
-    for each in found.findings:
-        silent = each.effect == "wrong" and not each.counts
-        effect = "not on this batch" if silent and not each.max_abs else each.effect
-        error = "" if each.max_abs is None else f"{each.max_abs:.3g}"
-        table.add_row(each.fault, ", ".join(each.paths), each.operator, each.value, effect, error)
-    if found.findings:
-        console.print(table)
-    _section(console, "why", dict.fromkeys(f"{each.fault}: {each.text}" for each in found.findings))
-    lines = [
-        f"{path}, {each.name}: {each.reason or f'{each.max_abs:.3g} apart'}"
-        for path, outputs in found.paths.items()
-        for each in outputs
-        if not each.passed
-    ]
-    _section(console, "all faults of a path together", lines)
-    hits = sum(each.counts for each in found.findings)
-    console.print(
-        f"{hits or 'no'} known fault{'s' if hits != 1 else ''} of {found.framework} would hit a run on one of these paths"
-    )
 
 
 @app.command()
@@ -340,10 +314,10 @@ def inspect(
     """Shows MODEL's operators before and after fusion, what fused, what did not and why."""
     graph, passes = _load(model, params, semantics), passes_for(dtype)
     result = fuse(graph, passes)
-    console = _console()
+    console = stdout()
     console.print(f"[bold]{graph.name}[/bold]", highlight=False)
     for title, values in (("inputs", graph.inputs), ("outputs", graph.outputs)):
-        _section(console, title, map(str, values))
+        section(console, title, map(str, values))
 
     before, after = (Counter(node.op for node in g.nodes) for g in (graph, result.model))
     table = Table("operator", "before", "after", title="operators", title_justify="left")
@@ -356,19 +330,19 @@ def inspect(
         + (f" ({name})" if (name := native_pass(each)) else "")
         for each in result.applied
     ]
-    _section(console, "fused", fired)
-    _section(console, "not fused", map(str, result.refusals))
+    section(console, "fused", fired)
+    section(console, "not fused", map(str, result.refusals))
     refusals = unsupported(result.model)
-    _section(console, "unsupported", map(str, refusals))
+    section(console, "unsupported", map(str, refusals))
     if not refusals:
         try:
             session = Session(graph, dtype=dtype, threads=threads, backend=backend)
-            _section(console, "kernels", map(str, session.explained))
+            section(console, "kernels", map(str, session.explained))
         except LibraryError as error:
-            _section(console, "kernels", [f"unknown: {error}"])
-    _section(console, "notes", graph.notes)
+            section(console, "kernels", [f"unknown: {error}"])
+    section(console, "notes", graph.notes)
     if dot is not None:
-        _section(console, "drawn", map(str, draw_passes(graph, passes, dot)))
+        section(console, "drawn", map(str, draw_passes(graph, passes, dot)))
 
 
 @app.command()
@@ -398,73 +372,12 @@ def doctor(
     elif markdown:
         print(support.markdown(examination))
     else:
-        _show_examination(_console(), examination)
+        show_examination(stdout(), examination)
     raise typer.Exit(0 if examination.passed else 1)
-
-
-def _show_examination(console: Console, examination: Examination) -> None:
-    found = examination
-    _section(
-        console,
-        "machine",
-        [
-            f"instruction set: {found.isa}",
-            f"library: oneDNN {found.version}, {found.path}",
-            f"threads: {found.threads or 'as oneDNN chooses'}",
-            *(f"another libdnnl in this process: {path}" for path in found.other_copies),
-        ],
-    )
-    table = Table("cell", "direction", *support.COLUMNS, title="max error", title_justify="left")
-    for row in support.rows(found):
-        table.add_row(*row)
-    console.print(table)
-    console.print(support.LEGEND)
-    _section(console, "kernels", support.kernels(found))
-    _section(console, "reasons", support.reasons(found))
-    verdicts = Counter(finding.verdict for finding in found.findings)
-    _section(console, "verdicts", [f"{count} {verdict}" for verdict, count in verdicts.items()])
 
 
 def _load(model: str, params: str | None, semantics: str) -> Graph:
     return load(model, params, semantics)  # type: ignore[arg-type]
-
-
-def _tell(report: Report, json: bool) -> None:
-    if json:
-        print(report.to_json())
-    elif report.outputs:
-        table = Table("output", "verdict", "max abs", "max rel", "reason")
-        for each in report.outputs:
-            verdict = "pass" if each.passed else "FAIL"
-            table.add_row(
-                each.name, verdict, f"{each.max_abs:.3g}", f"{each.max_rel:.3g}", each.reason
-            )
-        _console().print(table)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on a terminal's stderr, for what takes long."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("")
-        yield lambda stage, done, of: bar.update(
-            task, description=stage, completed=done, total=of or None
-        )
-
-
-def _console() -> Console:
-    # In a pipe nothing is wrapped: lines stay whole for grep.
-    console = Console(soft_wrap=True)
-    return console if console.is_terminal else Console(soft_wrap=True, width=200)
-
-
-def _section(console: Console, title: str, lines: object) -> None:
-    listed = list(lines)  # type: ignore[call-overload]
-    if listed:
-        console.print(f"[bold]{title}[/bold]")
-        for line in listed:
-            console.print(f"  {line}", markup=False, highlight=False)
 
 
 def main() -> None:

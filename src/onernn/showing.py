@@ -1,0 +1,107 @@
+"""How the command line shows what was found: tables, sections, a bar for what takes long."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from onernn.verification import support
+from onernn.verification.auditing import AuditReport
+from onernn.verification.doctor import Examination
+from onernn.verification.verifying import Report
+
+
+def show_report(report: Report, json: bool) -> None:
+    """A comparison: as JSON, or as a table of its outputs."""
+    if json:
+        print(report.to_json())
+    elif report.outputs:
+        table = Table("output", "verdict", "max abs", "max rel", "reason")
+        for each in report.outputs:
+            verdict = "pass" if each.passed else "FAIL"
+            table.add_row(
+                each.name, verdict, f"{each.max_abs:.3g}", f"{each.max_rel:.3g}", each.reason
+            )
+        stdout().print(table)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on a terminal's stderr, for what takes long."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("")
+        yield lambda stage, done, of: bar.update(
+            task, description=stage, completed=done, total=of or None
+        )
+
+
+def stdout() -> Console:
+    """The console that results go to."""
+    # In a pipe nothing is wrapped: lines stay whole for grep.
+    console = Console(soft_wrap=True)
+    return console if console.is_terminal else Console(soft_wrap=True, width=200)
+
+
+def section(console: Console, title: str, lines: object) -> None:
+    """Lines under a title; nothing where there are none."""
+    listed = list(lines)  # type: ignore[call-overload]
+    if listed:
+        console.print(f"[bold]{title}[/bold]")
+        for line in listed:
+            console.print(f"  {line}", markup=False, highlight=False)
+
+
+def show_audit(console: Console, found: AuditReport) -> None:
+    """Which faults would hit a model, where, and how large they are."""
+    section(console, "audit", [f"{found.model}, under {found.framework}", f"on {found.batch}"])
+    section(console, "paths", [f"{path}: {what}" for path, what in found.ways.items()])
+    table = Table("fault", "paths", "operator", "value", "effect", "max abs")
+    for each in found.findings:
+        silent = each.effect == "wrong" and not each.counts
+        effect = "not on this batch" if silent and not each.max_abs else each.effect
+        error = "" if each.max_abs is None else f"{each.max_abs:.3g}"
+        table.add_row(each.fault, ", ".join(each.paths), each.operator, each.value, effect, error)
+    if found.findings:
+        console.print(table)
+    section(console, "why", dict.fromkeys(f"{each.fault}: {each.text}" for each in found.findings))
+    lines = [
+        f"{path}, {each.name}: {each.reason or f'{each.max_abs:.3g} apart'}"
+        for path, outputs in found.paths.items()
+        for each in outputs
+        if not each.passed
+    ]
+    section(console, "all faults of a path together", lines)
+    hits = sum(each.counts for each in found.findings)
+    console.print(
+        f"{hits or 'no'} known fault{'s' if hits != 1 else ''} of {found.framework} would hit a run on one of these paths"
+    )
+
+
+def show_examination(console: Console, examination: Examination) -> None:
+    """What this machine can do, how exactly, and why not."""
+    found = examination
+    section(
+        console,
+        "machine",
+        [
+            f"instruction set: {found.isa}",
+            f"library: oneDNN {found.version}, {found.path}",
+            f"threads: {found.threads or 'as oneDNN chooses'}",
+            *(f"another libdnnl in this process: {path}" for path in found.other_copies),
+        ],
+    )
+    table = Table("cell", "direction", *support.COLUMNS, title="max error", title_justify="left")
+    for row in support.rows(found):
+        table.add_row(*row)
+    console.print(table)
+    console.print(support.LEGEND)
+    section(console, "kernels", support.kernels(found))
+    section(console, "reasons", support.reasons(found))
+    verdicts = Counter(finding.verdict for finding in found.findings)
+    section(console, "verdicts", [f"{count} {verdict}" for verdict, count in verdicts.items()])
