@@ -108,9 +108,9 @@ def find_cause(
 def _rounds(
     sides: list[Side], given: Mapping[str, Batch]
 ) -> Iterator[Iterator[tuple[Side, str, Trial]]]:
-    """What explains the first layer apart; then simple explanations before refined ones: all
+    """What explains the first layer apart; then simple explanations, refined ones, biases alone.
 
-    layers alike, then some; then single biases.
+    Simple: all layers alike. Refined: some of them.
     """
     for side in sides:
         if side.local:
@@ -303,9 +303,7 @@ def _found_clip(side: Side, ends: float) -> Cause | None:
         if not np.isfinite(found[best]):
             continue
         low, high = bounds[max(0, best - 1)], bounds[min(len(bounds) - 1, best + 1)]
-        for _ in range(
-            40
-        ):  # golden section: the difference falls towards the bound from both sides
+        for _ in range(40):  # golden section: the difference falls towards the bound
             left, right = high - 0.618034 * (high - low), low + 0.618034 * (high - low)
             low, high = (low, right) if apart(float(left)) < apart(float(right)) else (left, high)
         bound = float(np.float32((low + high) / 2))
