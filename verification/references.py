@@ -9,7 +9,7 @@ from pathlib import Path
 from onernn.adapters.loading import Semantics, load
 from onernn.core.graph import Graph
 from onernn.runtime.session import Session
-from onernn.verification.causes import traced
+from onernn.verification.diagnosis.causes import traced
 from onernn.verification.frameworks import FRAMEWORKS, run_framework, version_of
 from onernn.verification.layerwise import Traced
 from onernn.verification.recording import Batch

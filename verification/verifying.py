@@ -15,8 +15,8 @@ from onernn.core.graph import Graph
 from onernn.core.ragged import data_of
 from onernn.runtime.session import Session
 from onernn.verification.aligning import LENGTHS, feed_for, in_one_form, outputs_for
-from onernn.verification.causes import Cause, Side, find_cause, traced
 from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
+from onernn.verification.diagnosis.causes import Cause, Side, find_cause, traced
 from onernn.verification.errors import Errors, Profile, errors, profile
 from onernn.verification.layerwise import Layer, Traced, first_apart, layers, matched
 from onernn.verification.making import make_inputs

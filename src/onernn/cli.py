@@ -33,7 +33,7 @@ from onernn.verification.doctor import examine
 from onernn.verification.drawing import draw_passes
 from onernn.verification.recording import read_arrays, read_inputs, write_outputs
 from onernn.verification.references import open_against
-from onernn.verification.report import check_report, write_report
+from onernn.verification.reporting.report import check_report, write_report
 from onernn.verification.telling import explanation
 from onernn.verification.verifying import Report, error_json, verify
 

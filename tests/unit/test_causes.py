@@ -14,7 +14,7 @@ import pytest
 from support import planted
 from support.planted import Arrays, blocks, changed, feed, model, read, recording, reordered
 
-from onernn.verification.advice import ADVICE
+from onernn.verification.diagnosis.advice import ADVICE
 from onernn.verification.references import Against
 from onernn.verification.verifying import Report, verify
 

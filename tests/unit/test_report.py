@@ -17,9 +17,9 @@ from support.planted import model, read, reordered, tagger
 import onernn
 from onernn.core.errors import MissingDependencyError
 from onernn.core.graph import Graph, Node, Value
-from onernn.verification.picture import COLOURS, fused_values, picture
 from onernn.verification.references import Against
-from onernn.verification.report import check_report, number, render, write_report
+from onernn.verification.reporting.picture import COLOURS, fused_values, picture
+from onernn.verification.reporting.report import check_report, number, render, write_report
 from onernn.verification.verifying import Report, verify
 
 pytest.importorskip("matplotlib")

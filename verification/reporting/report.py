@@ -14,9 +14,9 @@ from onernn.core.errors import LibraryError, MissingDependencyError, OnernnError
 from onernn.core.graph import native_types
 from onernn.core.ragged import Ragged
 from onernn.fuse_passes import fuse
-from onernn.verification.picture import fused_values, picture
-from onernn.verification.plots import Plot, plots
 from onernn.verification.recording import Batch
+from onernn.verification.reporting.picture import fused_values, picture
+from onernn.verification.reporting.plots import Plot, plots
 from onernn.verification.verifying import Evidence, Report
 
 _PLOTTED = 6
@@ -57,7 +57,9 @@ def write_report(report: Report, path: str | Path, command: str = "") -> None:
 def render(report: Report, command: str = "") -> str:
     """The page as text."""
     jinja2 = require("jinja2", "report")
-    source = resources.files("onernn.verification").joinpath("templates/report.html.jinja")
+    source = resources.files("onernn.verification.reporting").joinpath(
+        "templates/report.html.jinja"
+    )
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

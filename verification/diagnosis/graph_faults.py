@@ -11,7 +11,7 @@ import numpy as np
 from onernn.core.arrays import Array, Int64
 from onernn.core.graph import Graph, Node
 from onernn.core.ragged import Ragged, data_of
-from onernn.verification.gate_faults import Change
+from onernn.verification.diagnosis.gate_faults import Change
 from onernn.verification.layerwise import Traced
 from onernn.verification.recording import Batch
 

@@ -13,17 +13,17 @@ from onernn.core.errors import OnernnError
 from onernn.core.graph import Graph, Value
 from onernn.core.ragged import data_of
 from onernn.fuse_passes import fuse
-from onernn.verification.advice import ADVICE
 from onernn.verification.aligning import in_one_form
-from onernn.verification.bias_faults import bias_sources
 from onernn.verification.comparing import Tolerance, compare
+from onernn.verification.diagnosis.advice import ADVICE
+from onernn.verification.diagnosis.bias_faults import bias_sources
+from onernn.verification.diagnosis.fitting import fitted
+from onernn.verification.diagnosis.graph_faults import Trial, graph_faults, with_change
+from onernn.verification.diagnosis.weight_faults import borrowed_bias, clipped, weight_faults
 from onernn.verification.expanding import expand, told
-from onernn.verification.fitting import fitted
-from onernn.verification.graph_faults import Trial, graph_faults, with_change
 from onernn.verification.layerwise import Traced
 from onernn.verification.recording import Batch
 from onernn.verification.tracing import fast_backend, rerun, trace
-from onernn.verification.weight_faults import borrowed_bias, clipped, weight_faults
 
 SECONDS = 60.0
 _BETTER = 10

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from onernn.core.graph import Graph
-from onernn.verification.graph_faults import Trial
+from onernn.verification.diagnosis.graph_faults import Trial
 
 
 def bias_sources(model: Graph) -> Iterator[tuple[str, Trial]]:

@@ -14,7 +14,7 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights
-from onernn.verification.gate_faults import (
+from onernn.verification.diagnosis.gate_faults import (
     Change,
     Fault,
     Layer,
