@@ -10,6 +10,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
+from onernn.backend.cache import cache_folder
 from onernn.core.errors import LibraryError
 
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread")
@@ -37,19 +38,6 @@ def _target(compiler: str) -> bytes:
     if done.returncode:
         raise LibraryError(f"{compiler}: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout
-
-
-def cache_folder() -> Path:
-    """``onernn`` in XDG_CACHE_HOME, or in ~/.cache. Raises `OSError` where others could write."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    folder = Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "onernn")
-    if not folder.is_absolute():
-        raise OSError("no home directory")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    owner = folder.stat()
-    if owner.st_uid != os.geteuid() or owner.st_mode & 0o022:
-        raise OSError(f"{folder} can be written by others")
-    return folder
 
 
 def compiled(source: str) -> Path:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from onernn.backend.cache import cache_folder
 from onernn.core.errors import LibraryError
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
@@ -88,14 +89,7 @@ def cached_copy(elf: ElfLibrary) -> str:
     of the copy alone: 35 ms) and trusts nothing: no name, date, size or hash kept elsewhere. So the
     name only has to differ for different builds: the first megabyte holds all symbols' addresses.
     """
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    folder = Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "onernn")
-    if not folder.is_absolute():
-        raise OSError("no home directory")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    owner = folder.stat()
-    if owner.st_uid != os.geteuid() or owner.st_mode & 0o022:
-        raise OSError(f"{folder} can be written by others")
+    folder = cache_folder()
     name = hashlib.sha256(next(elf.renamed())).hexdigest()[:16]
     target = folder / f"libdnnP-{name}.so"
     if not _is_copy(target, elf):
