@@ -84,6 +84,18 @@ def _segments(batch_sizes: bytes) -> tuple[Segment, ...]:
     return tuple(pieces)
 
 
+def in_odd_pieces(packing: Packing) -> Array:
+    """(n, 1), whether an odd number of pieces holds each sorted sentence that has words."""
+    return _in_odd_pieces(packing.batch_sizes.tobytes())
+
+
+@lru_cache(maxsize=64)
+def _in_odd_pieces(batch_sizes: bytes) -> Array:
+    batches = np.array([piece.batch for piece in _segments(batch_sizes)], np.int64)
+    running = np.arange(batches.max(initial=0))
+    return np.searchsorted(-batches, -running)[:, None] % 2 == 1
+
+
 def single_steps(pieces: tuple[Segment, ...]) -> tuple[Segment, ...]:
     """The same pieces step by step: one step has no direction."""
     return tuple(

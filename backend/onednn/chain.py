@@ -190,13 +190,15 @@ class ChainDirection:
             c[:sentences] = c0[0][:sentences]
         if self._backwards:
             x = np.take(x, packing.flip, axis=0)
-        self._project(workspace, x, gates, x_factor)
+        projected = self._projected(workspace, x, gates, x_factor)
         before, h_at = h.ctypes.data, h.ctypes.data + sentences * row_bytes
         at = [g.ctypes.data for g in gates]
-        sizes = packing.batch_sizes.tolist()
+        sizes, ready = packing.batch_sizes.tolist(), 0
         for start, batch, left in zip(
             packing.step_offsets.tolist(), sizes, [*sizes[1:], 0], strict=False
         ):
+            while ready < start + batch:
+                ready = next(projected)
             here = h_at + start * row_bytes
             step = self._step(workspace, rounded(batch))
             self._execute(workspace, step, (before, here, *(a + start * units * 4 for a in at)))
@@ -219,16 +221,17 @@ class ChainDirection:
             if status:
                 self._library.check(status, "execution of a gate")
 
-    def _project(
+    def _projected(
         self, workspace: _Workspace, x: Array, gates: list[Array], x_factor: float
-    ) -> None:
-        """g_k = x @ W_k + b_k for all words, a block at a time."""
+    ) -> Iterator[int]:
+        """g_k = x @ W_k + b_k, a block of words at a time; gives how many words are ready."""
         library, units = self._library, self._spec.hidden_size
         if self._weights.layer is None:
             for k, g in enumerate(gates):
                 self._weights.add_bias(
                     x, k, g.view(np.float32)[: len(x) * units].reshape(-1, units)
                 )
+            yield len(x)
             return
         row = 0
         lib, cast = library.lib, library.ffi.cast
@@ -245,6 +248,7 @@ class ChainDirection:
                 status = lib.dnnl_primitive_execute(primitive, workspace.stream, count, arguments)
                 library.check(status, "input product")
             row += size
+            yield row
 
     def _bind_block(self, workspace: _Workspace, size: int) -> dict[Any, Any]:
         bound: dict[Any, Any] = {}

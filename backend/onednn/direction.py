@@ -14,7 +14,7 @@ from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Memory, aligned, bind, new_stream
 from onernn.backend.onednn.numbers import Precision, Scale
 from onernn.backend.onednn.primitives import WEIGHTS, PrimitiveCache, Shape
-from onernn.backend.schedule import segments, single_steps
+from onernn.backend.schedule import in_odd_pieces, segments, single_steps
 from onernn.core.arrays import Array
 from onernn.core.ragged import Packing
 from onernn.core.spec import RnnSpec
@@ -31,15 +31,36 @@ class Bound(NamedTuple):
 
 
 class Workspace:
-    """What one execution at a time needs: a stream, a scratchpad, bound arguments."""
+    """What one execution at a time needs: a stream, a scratchpad, states, bound arguments."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
         self.stream = new_stream(library)
-        self.reserved = aligned(0)
-        self.scratchpad = 0  # its address: asking an array for it costs as much as a call
+        self.scratchpad = aligned(0)
         self.bound: dict[tuple[int, ...], Bound] = {}
+        self.states: list[list[Array]] = [[], []]
         self.hits = 0
+
+    def reserve(self, primitive: Primitive) -> None:
+        """Makes the scratchpad large enough; whatever is bound to a smaller one is forgotten."""
+        needed = primitive.layouts["scratchpad"].nbytes
+        if needed > len(self.scratchpad):
+            self.scratchpad = aligned(needed)
+            self.bound.clear()
+
+    def sides(self, initial: list[Array]) -> list[list[Array]]:
+        """Two buffers (N, O) for each state, as oneDNN may not write what it reads; both filled."""
+        batch = len(initial[0])
+        if not self.states[0] or len(self.states[0][0]) < batch:
+            self.states = [
+                [aligned(s.nbytes).view(s.dtype).reshape(s.shape) for s in initial] for _ in "01"
+            ]
+            self.bound.clear()
+        sides = [[buffer[:batch] for buffer in side] for side in self.states]
+        for side in sides:
+            for buffer, s in zip(side, initial, strict=True):
+                buffer[...] = s
+        return sides
 
     def bind(self, primitive: Primitive, fixed: Mapping[str, Memory], moving: list[str]) -> Bound:
         """Arguments over ``fixed`` memories, and over nothing yet for those that move."""
@@ -47,22 +68,13 @@ class Workspace:
             name: fixed[name] if name in fixed else Memory(layout)
             for name, layout in primitive.layouts.items()
         }
-        self.reserve(primitive)
         numbered = {argument(self.library, name): memory for name, memory in memories.items()}
-        handles = tuple(memories[name].handle for name in (*moving, "scratchpad"))
+        handles = tuple(memories[name].handle for name in moving)
         return Bound(primitive, memories, handles, bind(self.library, numbered))
-
-    def reserve(self, primitive: Primitive) -> None:
-        """Makes the scratchpad large enough for a primitive."""
-        needed = primitive.layouts["scratchpad"].nbytes
-        if needed > len(self.reserved):
-            self.reserved = aligned(needed)
-            self.scratchpad = self.reserved.ctypes.data
 
     def execute(self, bound: Bound, addresses: list[int]) -> None:
         """Runs a primitive with its moving arguments at ``addresses``."""
         lib, cast = self.library.lib, self.library.ffi.cast
-        addresses.append(self.scratchpad)
         for handle, where in zip(bound.moving, addresses, strict=True):
             lib.dnnl_memory_set_data_handle(handle, cast("void *", where))
         status = lib.dnnl_primitive_execute(
@@ -94,13 +106,8 @@ class Direction:
         )
         self._idle: deque[Workspace] = deque()
         suffixes = ["" if state == "h" else "_c" for state in spec.cell.states]
-        self._moving = [
-            "src_layer",
-            "dst_layer",
-            *(f"src_iter{s}" for s in suffixes),
-            *(f"dst_iter{s}" for s in suffixes),
-            *(["augru_attention"] if spec.cell.has_attention else []),
-        ]
+        self._states = [[f"{end}_iter{s}" for s in suffixes] for end in ("src", "dst")]
+        self._moving = ["src_layer", "dst_layer"] + ["augru_attention"] * spec.cell.has_attention
         probe = self.primitives.get(Shape.packed(1, 1, spec.input_size, spec.recurrent_size))
         self.kernel = probe.kernel
 
@@ -143,41 +150,45 @@ class Direction:
         if self._stepwise:
             pieces = single_steps(pieces)
         order = pieces[::-1] if self._backwards else pieces
-        # The state goes back and forth between two buffers: oneDNN may not write what it reads.
-        here = [s.copy() for s in initial]
-        there = [np.empty_like(s) for s in initial]
+        sides = workspace.sides(initial)
         x_row, y_row = x.strides[0], y.strides[0]
         x_at, y_at = x.ctypes.data, y.ctypes.data
-        states = [s.ctypes.data for s in (*here, *there)]
-        swapped = states[len(here) :] + states[: len(here)]
-        for k, (row, time, batch) in enumerate(order):
-            known = (time, batch, x_row // x.itemsize, y_row // y.itemsize)
+        a_at, a_row = (0, 0) if attention is None else (attention.ctypes.data, attention.itemsize)
+        strides = (x_row // x.itemsize, y_row // y.itemsize)
+        side = 0  # the one that is read
+        for row, time, batch in order:
+            known = (side, time, batch, *strides)
             bound = workspace.bound.get(known)
             if bound is None:
                 bound = self._bind(workspace, known)
             else:
                 workspace.hits += 1
-            addresses = [x_at + row * x_row, y_at + row * y_row, *states]
+            addresses = [x_at + row * x_row, y_at + row * y_row]
             if attention is not None:
-                addresses.append(attention.ctypes.data + row * attention.itemsize)
+                addresses.append(a_at + row * a_row)
             workspace.execute(bound, addresses)
-            here, there, states, swapped = there, here, swapped, states
-            # Forwards the shortest sentences end here; backwards their initial states are still
-            # in place for the longer rest, and all end with the last piece.
-            left = order[k + 1].batch if k + 1 < len(order) else 0
-            for state, end, begin in zip(here, final, initial, strict=True):
-                if left < batch:
-                    end[left:batch] = state[left:batch]
-                elif left > batch:
-                    state[batch:left] = begin[batch:left]
+            side = 1 - side
+        # Each state stays where its sentence's last piece wrote it. Backwards all end with the last
+        # one, and those that begin later find their initial states on either side.
+        running = len(packing.last)
+        odd = np.bool_(side) if self._backwards else in_odd_pieces(packing)
+        for even, other, end in zip(*sides, final, strict=True):
+            end[:running] = even[:running]
+            np.copyto(end[:running], other[:running], where=odd)
 
-    def _bind(self, workspace: Workspace, known: tuple[int, int, int, int]) -> Bound:
-        primitive = self.primitives.get(Shape.packed(*known))
+    def _bind(self, workspace: Workspace, known: tuple[int, int, int, int, int]) -> Bound:
+        side, *shape = known
+        primitive = self.primitives.get(Shape.packed(*shape))
         fixed = {
             name: self.primitives.weights(name, layout)
             for name, layout in primitive.layouts.items()
             if name in WEIGHTS
         }
+        for names, buffers in zip(self._states, workspace.states[:: 1 - 2 * side], strict=True):
+            for name, buffer in zip(names, buffers, strict=True):
+                fixed[name] = Memory(primitive.layouts[name], buffer)
+        workspace.reserve(primitive)
+        fixed["scratchpad"] = Memory(primitive.layouts["scratchpad"], workspace.scratchpad)
         if len(workspace.bound) >= self._library.cache_capacity:
             workspace.bound.clear()
         bound = workspace.bind(primitive, fixed, self._moving)

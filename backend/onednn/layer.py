@@ -184,22 +184,31 @@ class OneDnnLayer:
         flat = np.ascontiguousarray(words).reshape(-1, words.shape[-1])
         scale = None if attention is None else data_of(attention).reshape(-1, 1)
         jobs = shares(x, self._sharing)
-        out = np.empty((len(flat), self.spec.output_size), np.float32)
         final = tuple(s.copy() for s in initial)
-
         threads = 1 if len(jobs) > 1 else self._threads
         stack = self._stack(threads)
 
-        def run_job(job: Share) -> None:
+        def run_job(job: Share) -> Array:
             begin = [np.ascontiguousarray(s[:, :, job.sentences]) for s in initial]
             share = None if scale is None else scale[job.rows]
-            out[job.rows], ends = self._run_stack(
+            packed, ends = self._run_stack(
                 stack, taken(flat, job.rows), job.packing, begin, share, threads
             )
             for state, end in zip(final, ends, strict=True):
                 state[:, :, job.sentences] = end
+            return packed
 
-        run_all([partial(run_job, job) for job in jobs])
+        if len(jobs) == 1:
+            out = run_job(jobs[0])
+            if isinstance(x, Ragged):
+                out = x.packing.unpack(out)
+        else:
+            out = np.empty((len(flat), self.spec.output_size), np.float32)
+
+            def run_share(job: Share) -> None:
+                out[job.rows] = run_job(job)
+
+            run_all([partial(run_share, job) for job in jobs])
         if self._fixed and len(jobs) == 1 and not isinstance(x, Ragged) and scale is None:
             self._fixed.expect(x.shape, stack, jobs[0].packing)
         y = out.reshape(*words.shape[:-1], self.spec.output_size)

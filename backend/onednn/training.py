@@ -126,7 +126,7 @@ class _Kernel:
     def __init__(self, library: Library, primitive: Primitive) -> None:
         self._library, self._primitive = library, primitive
         self.layouts, self.name = primitive.layouts, primitive.kernel
-        self._moving = [name for name in self.layouts if name != "scratchpad"]
+        self._moving = list(self.layouts)
         self._idle: deque[Bound] = deque()
 
     def execute(self, addresses: Mapping[str, int]) -> None:
@@ -134,7 +134,8 @@ class _Kernel:
         bound = _taken(self._idle, lambda: workspace.bind(self._primitive, {}, self._moving))
         workspace.reserve(self._primitive)
         try:
-            workspace.execute(bound, [addresses[name] for name in self._moving])
+            moved = {**addresses, "scratchpad": workspace.scratchpad.ctypes.data}
+            workspace.execute(bound, [moved[name] for name in self._moving])
         finally:
             self._idle.append(bound)
             _IDLE.append(workspace)
