@@ -47,18 +47,21 @@ class Options:
 class _Packed:
     """What is made of parameters: once, and again when their numbers have changed.
 
-    They are compared in every call, with a copy: trainers change them in place.
+    They are compared in every call, with a copy: trainers change them in place. Not so where they
+    are ``constant``: then those of the first call count.
     """
 
-    def __init__(self, make: Any) -> None:
-        self._make, self._lock = make, Lock()
+    def __init__(self, make: Any, *, constant: bool = False) -> None:
+        self._make, self._constant, self._lock = make, constant, Lock()
         self._copies: list[Array] = []
         self._made: dict[Any, Any] = {}
 
     def __call__(self, key: Any, parameters: Sequence[Array]) -> Any:
         with self._lock:
-            if len(self._copies) != len(parameters) or not all(
-                map(same_bytes, self._copies, parameters)
+            known = self._constant and self._made
+            if not known and (
+                len(self._copies) != len(parameters)
+                or not all(map(same_bytes, self._copies, parameters))
             ):
                 self._made.clear()
                 self._copies = [_copied(array) for array in parameters]
@@ -74,11 +77,14 @@ def _copied(array: Array) -> Array:
 
 
 class LivePart:
-    """A part of a program, made ready to run for parameters as they are at each call."""
+    """A part of a program, made ready to run for parameters as they are at each call.
 
-    def __init__(self, part: Part, options: Options) -> None:
-        self.part, self._options = part, options
-        self._sessions = _Packed(self._new_session)
+    ``constant``: as they are at the first one, as a predictor's stay.
+    """
+
+    def __init__(self, part: Part, options: Options, *, constant: bool = False) -> None:
+        self.part, self.constant, self._options = part, constant, options
+        self._sessions = _Packed(self._new_session, constant=constant)
 
     def session(self, depths: Sequence[int], parameters: Sequence[Array]) -> Session:
         """For inputs of so many LoD levels. Raises `UnsupportedError` where that cannot run."""

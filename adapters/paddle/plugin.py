@@ -95,14 +95,14 @@ def _optimized_config(config: Any, chosen: Options) -> Any:
         raise UnsupportedError(f"{model}: {_PIR}")
     parameters = read_program(model, params).parameters
     live = LiveProgram(model.read_bytes(), lambda _: parameters, file=model)
-    rewritten, *_ = _rewritten(live, chosen)
+    rewritten, *_ = _rewritten(live, chosen, constant=True)
     numbers = params.read_bytes()
     config.set_model_buffer(rewritten, len(rewritten), numbers, len(numbers))
     return config
 
 
 def _rewritten(
-    live: LiveProgram, chosen: Options
+    live: LiveProgram, chosen: Options, *, constant: bool = False
 ) -> tuple[bytes, tuple[str, ...], tuple[Refusal, ...]]:
     """(the program, a line for each part that is ours, why others are not)."""
     from paddle.static.nn.common import PyFuncRegistry
@@ -110,7 +110,7 @@ def _rewritten(
     found, refusals = live.parts()
     parts, replaced = {}, []
     for part in found:
-        ours = LivePart(part, chosen)
+        ours = LivePart(part, chosen, constant=constant)
         try:
             explained = ours.session(part.depths, live.arrays(part.parameters)).explained
         except UnsupportedError as error:
@@ -137,7 +137,8 @@ def _callable(ours: LivePart) -> Callable[..., list[Any]]:
     def run(*tensors: Any) -> list[Any]:  # default arguments would break PyFuncRegistry
         try:
             data = [batch(*each) for each in zip(tensors[:count], names, strict=False)]
-            arrays = [view(*each) for each in zip(tensors[count:], names[count:], strict=True)]
+            held = [] if ours.constant else zip(tensors[count:], names[count:], strict=True)
+            arrays = [view(*each) for each in held]
             return [tensor_of(output) for output in ours.run(data, arrays)]
         except Exception as error:  # Paddle tells it in the midst of pages of its own
             _log.error("%s: %s: %s", ours.part.label, type(error).__name__, error)

@@ -171,6 +171,10 @@ class OneDnnLayer:
         layout: Layout = "tnc",
     ) -> tuple[Ragged | Array, State]:
         """See `PreparedLayer.run`."""
+        if isinstance(x, Ragged) and len(x) == 1 and attention is None:
+            if x.data.shape[1:] == (self.spec.input_size,):
+                dense, state = self.run(x.data[:, None], state)  # nothing to sort or to gather
+                return x.with_data(data_of(dense)[:, 0]), state
         if self._fixed and attention is None and layout == "tnc":
             with self._library.threads(self._threads):
                 done = self._fixed.run(x, state)

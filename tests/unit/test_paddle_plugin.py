@@ -320,10 +320,10 @@ def test_bytes_that_are_no_program_are_refused() -> None:
         LiveProgram(b"nonsense", lambda _: {})
 
 
-def live_part() -> tuple[LivePart, list[Array]]:
+def live_part(*, constant: bool = False) -> tuple[LivePart, list[Array]]:
     held = parameters()
     live, (part,), _ = found(fetched(gru(more="h0"), "y", feeds="x h0"), held)
-    return LivePart(part, REFERENCE), live.arrays(part.parameters)
+    return LivePart(part, REFERENCE, constant=constant), live.arrays(part.parameters)
 
 
 def test_weights_are_packed_once_and_again_when_a_number_changes() -> None:
@@ -380,3 +380,18 @@ def test_without_paddle_the_plug_in_says_what_to_install() -> None:
 
     with pytest.raises(MissingDependencyError, match=r"pip install 'onernn\[paddle\]'"):
         optimize(object())
+
+
+def test_parameters_of_a_predictor_are_read_once() -> None:
+    ours, held = live_part(constant=True)
+    others, _ = live_part()
+    x, h0 = words([2, 0, 1]), np.zeros((3, O), np.float32)
+    (want,) = others.run([x, h0], held)
+    ours.session((1, 0), held)
+    for array in held:
+        array.flags.writeable = True
+        array[...] = 0  # what stands there is a copy
+    for given in (held, []):
+        np.testing.assert_array_equal(ours.run([x, h0], given)[0].data, want.data)
+    two_levels = Ragged(x.data, x.offsets, (np.array([0, 1, 3]),))
+    np.testing.assert_array_equal(ours.run([two_levels, h0], [])[0].data, want.data)

@@ -20,11 +20,12 @@ import pytest
 from support.checking import assert_close
 from support.layers import CELLS, attention_for, random_ragged, random_state, random_weights, words
 
-from onernn import Cell, RnnSpec
+from onernn import Cell, Ragged, RnnSpec
 from onernn.backend import open_backend
 from onernn.backend.onednn import primitives
 from onernn.backend.onednn.direction import Workspace
 from onernn.core.errors import ShapeError
+from onernn.core.spec import Direction
 
 LONG = bool(os.environ.get("ONERNN_SOAK"))
 TOLERANCES = {"f32": (1e-5, 1e-6), "bf16": (2e-2, 1e-2), "u8": (0.0, 4e-2)}
@@ -281,6 +282,29 @@ class TestStreaming:
         ]:
             with pytest.raises(ShapeError, match=message):
                 layer.run(x[0], bad)
+
+    @pytest.mark.parametrize("direction", ["left2right", "bidirectional_concat"])
+    def test_a_sentence_alone_runs_as_among_others(self, direction: Direction) -> None:
+        """It takes the way of dense batches, also the third time; LoD and messages stay its own."""
+        spec = RnnSpec(Cell.LSTM, 5, 8, direction=direction)
+        layer = open_backend("onednn", threads=1).prepare(spec, random_weights(spec, 0))
+        data = np.random.default_rng(0).uniform(-1, 1, (7, 5)).astype(np.float32)
+        h, c = random_state(spec, 1, 1)
+        both = Ragged.from_lengths(np.concatenate([data, data[:2]]), [7, 2])
+        want, ends = layer.run(both, (np.repeat(h, 2, axis=2), np.repeat(c, 2, axis=2)))
+        lone = Ragged(data, np.array([0, 7]), (np.array([0, 1]),))
+        for _ in range(3):
+            y, final = layer.run(lone, (h, c))
+            assert isinstance(y, Ragged) and y.lod == lone.lod
+            assert_close(y.data, want.data[:7], *TOLERANCES["f32"])
+            for got, end in zip(final, ends, strict=True):
+                assert_close(got, end[:, :, :1], *TOLERANCES["f32"])
+        empty = Ragged.from_lengths(data[:0], [0])
+        y, final = layer.run(empty, (h, c))
+        assert y.data.shape == (0, spec.output_size)
+        np.testing.assert_array_equal(final[0], h)
+        with pytest.raises(ShapeError, match=r"x: expected \(W, 5\), got \(7, 4\)"):
+            layer.run(lone.with_data(data[:, :4]), (h, c))
 
     @pytest.mark.parametrize("backend", ["onednn", "reference"])
     def test_attention_is_streamed_along(self, backend: str) -> None:
