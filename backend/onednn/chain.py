@@ -1,9 +1,7 @@
-"""A recurrent step as a chain of matrix products whose post-ops are the gates.
+"""Batches as chains of matrix products whose post-ops are the gates (`chain_program`).
 
-Each gate is one kernel: product, bias, the input's share, activation, and the products with other
-gates, all before the result leaves the registers. The input's shares of all words are computed
-beforehand, in blocks, without padding. Equations: RNN developer guide of oneDNN, with the update
-gate turned (z = 1-u, by a sign in its weights) so that h' = (o - h) z + h is a chain, too.
+The input's shares of all gates are computed in blocks of words, without padding, just before the
+steps that read them.
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.backend.onednn.chain_program import Stage, program
 from onernn.backend.onednn.chain_weights import ChainWeights
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.matmul import (
     MatmulPrimitive,
-    PostOp,
     bound_arguments,
     create_matmul,
     create_tanh,
@@ -29,61 +27,11 @@ from onernn.backend.onednn.numbers import Precision
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.ragged import Packing
-from onernn.core.spec import Cell, RnnSpec
+from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
 
 BLOCK = 256
 """Rows of one input product: its gates are still in L2 when the steps read them."""
-
-
-class Stage(NamedTuple):
-    """``out = chain(source @ U[gate])``, or tanh(source) without a gate; buffers by name."""
-
-    out: str
-    source: str
-    gate: int | None
-    chain: tuple[PostOp, ...]
-    bias: bool = False  # the row u' of LBR cells, inside r * (...)
-
-
-def _add(operand: str) -> PostOp:
-    return PostOp("add", operand)
-
-
-def _mul(operand: str) -> PostOp:
-    return PostOp("mul", operand)
-
-
-_LOGISTIC, _TANH = PostOp("logistic"), PostOp("tanh")
-_MIX = (PostOp("sub", "h"), _mul("z"), _add("h"))
-_TO_U8 = PostOp("linear", "", 127.0, 128.0)
-
-
-def program(cell: Cell, dtype: str) -> tuple[Stage, ...]:
-    """The stages of one step, () where a cell has none."""
-    update = Stage("z", "h", 0, (_add("g0"), _LOGISTIC))
-    to_state = (_TO_U8,) if dtype == "u8" else ()
-    if cell is Cell.LBR_GRU:
-        return (
-            update,
-            Stage("r", "h", 1, (_add("g1"), _LOGISTIC)),
-            Stage("h_next", "h", 2, (_mul("r"), _add("g2"), _TANH, *to_state, *_MIX), bias=True),
-        )
-    if cell is Cell.GRU and dtype != "u8":
-        return (
-            update,
-            Stage("rh", "h", 1, (_add("g1"), _LOGISTIC, _mul("h"))),
-            Stage("h_next", "rh", 2, (_add("g2"), _TANH, *_MIX)),
-        )
-    if cell is Cell.LSTM and dtype != "u8":
-        return (
-            Stage("i", "h", 0, (_add("g0"), _LOGISTIC)),
-            Stage("fc", "h", 1, (_add("g1"), _LOGISTIC, _mul("c"))),
-            Stage("c", "h", 2, (_add("g2"), _TANH, _mul("i"), _add("fc"))),
-            Stage("tanh_c", "c", None, ()),
-            Stage("h_next", "h", 3, (_add("g3"), _LOGISTIC, _mul("tanh_c"))),
-        )
-    return ()
 
 
 class _Step(NamedTuple):

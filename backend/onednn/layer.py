@@ -192,20 +192,23 @@ class OneDnnLayer:
         threads = 1 if len(jobs) > 1 else self._threads
         stack = self._stack(threads)
 
+        whole = isinstance(x, Ragged) and len(jobs) == 1
+
         def run_job(job: Share) -> Array:
             begin = [np.ascontiguousarray(s[:, :, job.sentences]) for s in initial]
             share = None if scale is None else scale[job.rows]
-            packed, ends = self._run_stack(
-                stack, taken(flat, job.rows), job.packing, begin, share, threads
-            )
+            with self._library.threads(threads):
+                y, kind, ends = self._run_stack(
+                    stack, taken(flat, job.rows), job.packing, begin, share
+                )
+                y = job.packing.unpack(y) if whole else y  # narrow numbers are fewer bytes
+                wide = widened(self._library, y, kind)
             for state, end in zip(final, ends, strict=True):
                 state[:, :, job.sentences] = end
-            return packed
+            return wide
 
         if len(jobs) == 1:
             out = run_job(jobs[0])
-            if isinstance(x, Ragged):
-                out = x.packing.unpack(out)
         else:
             out = np.empty((len(flat), self.spec.output_size), np.float32)
 
@@ -237,20 +240,17 @@ class OneDnnLayer:
         packing: Packing,
         initial: list[Array],
         attention: Array | None,
-        threads: int,
-    ) -> tuple[Array, list[Array]]:
-        """float32 in and out, rows and states in packed order."""
+    ) -> tuple[Array, str, list[Array]]:
+        """(y, its data type, final states), for float32; rows and states in packed order."""
         final = [s.copy() for s in initial]
-        library = self._library
-        with library.threads(threads):
-            if attention is not None:
-                attention = narrowed(library, attention, PRECISIONS[self.dtype].data)
-            sides = [words] * self.spec.directions
-            for layer, row in enumerate(stack):
-                out = self._run_layer(layer, row, sides, packing, initial, final, attention)
-                sides = self._handed_on(out, row[0].precision.out, last=row is stack[-1])
-            kind = row[0].precision.out if sides[0].dtype != np.float32 else "f32"
-            return widened(library, sides[0], kind), final
+        if attention is not None:
+            attention = narrowed(self._library, attention, PRECISIONS[self.dtype].data)
+        sides = [words] * self.spec.directions
+        for layer, row in enumerate(stack):
+            out = self._run_layer(layer, row, sides, packing, initial, final, attention)
+            sides = self._handed_on(out, row[0].precision.out, last=row is stack[-1])
+        y = sides[0]
+        return y, "f32" if y.dtype == np.float32 else row[0].precision.out, final
 
     def _run_layer(
         self,
