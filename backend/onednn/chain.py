@@ -42,6 +42,16 @@ class _Step(NamedTuple):
     memories: dict[str, Memory]
 
 
+class BoundStep(NamedTuple):
+    """One step of some sentences in u8, over buffers of its own; for one execution at a time."""
+
+    h: Array  # (N, O), the state before
+    h_next: Array
+    x_factors: list[Array]  # (1,) each, the same number: x holds round(x / x_factor) + 128
+    calls: list[tuple[Any, int, Any]]  # primitive, count and array of its arguments
+    kept: tuple[Any, ...]
+
+
 class _Workspace:
     """Buffers of one execution at a time, grown on demand, and what is bound to them."""
 
@@ -260,6 +270,30 @@ class ChainDirection:
             memories.update({f"{stage.out}/{name}": memory for name, memory in names.items()})
         moving = ["h", "h_next", *(f"g{k}" for k in range(self._spec.gates))]
         return _Step(tuple(executions), tuple(memories[n].handle for n in moving), memories)
+
+    def bound_step(self, x: Array) -> BoundStep:
+        """A step of at most `BLOCK` words x (N, I), u8, which calls read where they are."""
+        batch, units = len(x), self._spec.hidden_size
+        rows, workspace = rounded(batch), _Workspace(self._library)
+        h = workspace.buffer("h", (batch + rows) * units)
+        h.fill(0)
+        workspace.buffers["h_next"] = h[batch * units :]
+        for stage in self._program[:-1]:
+            workspace.buffer(stage.out, rows * units * 4)
+        gates = [workspace.buffer(f"g{k}", rows * units * 4) for k in range(self._spec.gates)]
+        for _ in self._projected(workspace, x, gates, 1.0):
+            pass  # leaves each block bound to its words
+        parts = [workspace.blocks[size] for size in blocks(batch)]
+        step = self._bind_step(workspace, rows)
+        calls = [part[k] for part in parts for k in range(self._spec.gates)]
+        states = h[: 2 * batch * units].reshape(2, batch, units)
+        return BoundStep(
+            states[0],
+            states[1],
+            [part["src_scale"].data for part in parts],
+            [*calls, *step.executions],
+            (workspace, step, x),
+        )
 
     def _layouts(self, rows: int) -> dict[str, Descriptor]:
         """The step's buffers, (rows, O) each."""

@@ -9,7 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from onernn.backend.onednn.chain import ChainDirection, program
+from onernn.backend.onednn.chain import ChainDirection
+from onernn.backend.onednn.chain_program import program
 from onernn.backend.onednn.choosing import prefers_chain, rules_for
 from onernn.backend.onednn.direction import Direction
 from onernn.backend.onednn.library import Library
@@ -26,6 +27,7 @@ Executor = Direction | ChainDirection
 class Family(Protocol):
     """One layer and direction, ready for any batch; shared between threads."""
 
+    spec: RnnSpec
     precision: Precision
     kernel: str
 
@@ -53,7 +55,7 @@ class FloatFamily:
     def __init__(self, library: Library, spec: RnnSpec, weights: RnnWeights, dtype: str) -> None:
         self._library, self._dtype = library, dtype
         self._arguments = (library, spec, weights, PRECISIONS[dtype])
-        self._spec, self.precision = spec, PRECISIONS[dtype]
+        self.spec, self.precision = spec, PRECISIONS[dtype]
         # The primitive would multiply an input that is projected already by the identity.
         plain = not (spec.peephole or spec.projection_size)  # the chain knows neither
         self._projected = weights.layer is None and plain and bool(program(spec.cell, dtype))
@@ -92,7 +94,7 @@ class FloatFamily:
         return found if isinstance(found, Direction) and self._dtype != "f16" else None
 
     def _executor(self, packing: Packing) -> Executor:
-        chained = prefers_chain(self._spec, self._dtype, self._library.effective_isa, packing)
+        chained = prefers_chain(self.spec, self._dtype, self._library.effective_isa, packing)
         if self._primitive is not None and not chained:
             return self._primitive
         with self._lock:
@@ -121,7 +123,8 @@ class U8Options:
         self.fixed = None if data_scale is None else Scale(data_scale, data_shift)
 
 
-_LARGEST_EXPONENT = 15
+MOST = 2.0**15
+"""The largest magnitude that inputs may have."""
 
 
 def _largest(name: str, array: Array, most: float) -> float:
@@ -137,13 +140,13 @@ class U8ChainFamily:
     def __init__(
         self, library: Library, spec: RnnSpec, weights: RnnWeights, options: U8Options
     ) -> None:
-        self._library, self._fixed = library, options.fixed
-        self._projected = weights.layer is None
+        self._library, self.spec, self._fixed = library, spec, options.fixed
+        self.projected = weights.layer is None
         if options.fixed and options.fixed.shift != UNIT.shift:
             raise UnsupportedError(f"u8 {spec.cell.name} runs with data_shift {UNIT.shift:g}")
         self.precision = PRECISIONS["u8"]._replace(out="u8")
-        self._chain = ChainDirection(library, spec, weights, self.precision)
-        self.kernel = self._chain.kernel
+        self.chain = ChainDirection(library, spec, weights, self.precision)
+        self.kernel = self.chain.kernel
 
     def run(
         self,
@@ -154,18 +157,22 @@ class U8ChainFamily:
         attention: Array | None,
     ) -> list[Array]:
         scale = UNIT  # of the layer before, whose states are u8 already
-        if words.dtype == np.float32 and not self._projected:
-            most = _largest("x", words, 2.0**_LARGEST_EXPONENT)
-            scale = self._fixed or Scale(UNIT.factor / (most or 1.0), UNIT.shift)
+        if words.dtype == np.float32 and not self.projected:
+            most = _largest("x", words, MOST)
+            scale = self.scale(most)
             words = narrowed(self._library, words, "u8", scale)
         _largest("state h", initial[0], 1.0)
         begin = narrowed(self._library, initial[0], "u8")
         end = begin.copy()
-        self._chain.run(words, y, packing, [begin], [end], attention, 1 / scale.factor)
+        self.chain.run(words, y, packing, [begin], [end], attention, 1 / scale.factor)
         return [widened(self._library, end[: len(packing.last)], "u8")]
 
+    def scale(self, largest: float) -> Scale:
+        """Of inputs up to ``largest``."""
+        return self._fixed or Scale(UNIT.factor / (largest or 1.0), UNIT.shift)
+
     def cache_info(self) -> tuple[int, int]:
-        return self._chain.cache_info()
+        return self.chain.cache_info()
 
 
 class U8Family:
@@ -179,16 +186,16 @@ class U8Family:
     def __init__(
         self, library: Library, spec: RnnSpec, weights: RnnWeights, options: U8Options
     ) -> None:
-        self._library, self._spec, self._weights = library, spec, weights
+        self._library, self.spec, self._weights = library, spec, weights
         self._options, self.precision = options, PRECISIONS["u8"]
-        self._bounds = [1.0]
+        self.bounds = [1.0]
         if weights.projection is not None:
             worst = float(np.abs(weights.projection).sum(axis=2).max())
-            while self._bounds[-1] < worst:
-                self._bounds.append(2 * self._bounds[-1])
+            while self.bounds[-1] < worst:
+                self.bounds.append(2 * self.bounds[-1])
         self._made: dict[tuple[float, int], Direction] = {}
         self._lock = Lock()
-        self.kernel = self._direction(1.0, 0).kernel
+        self.kernel = self.direction(1.0, 0).kernel
 
     def run(
         self,
@@ -199,30 +206,35 @@ class U8Family:
         attention: Array | None,
     ) -> list[Array]:
         h, *c = initial
-        largest_h = _largest("state h", h, self._bounds[-1])
-        largest_x = _largest("x", words, 2.0**_LARGEST_EXPONENT)
-        for bound in self._bounds:
+        largest_h = _largest("state h", h, self.bounds[-1])
+        largest_x = _largest("x", words, MOST)
+        for bound in self.bounds:
             if largest_h > bound:
                 continue
-            scale, over = self._scale(bound), largest_x / bound
-            scaled = over > 1 and not self._options.fixed
-            exponent = math.ceil(math.log2(over)) if scaled else 0
-            x = narrowed(self._library, words * np.float32(0.5**exponent), "u8", scale)
+            scale, exponent = self.scale(bound), self.exponent(largest_x, bound)
+            of_x = Scale(scale.factor * 0.5**exponent, scale.shift)
+            x = narrowed(self._library, words, "u8", of_x)
             begin = [narrowed(self._library, h, "u8", scale), *(np.ascontiguousarray(s) for s in c)]
             ends = [s.copy() for s in begin]
-            self._direction(bound, exponent).run(x, y, packing, begin, ends, attention)
-            if bound is self._bounds[-1] or np.abs(y).max(initial=0) < bound * 126.5 / 127:
+            self.direction(bound, exponent).run(x, y, packing, begin, ends, attention)
+            if bound is self.bounds[-1] or np.abs(y).max(initial=0) < bound * 126.5 / 127:
                 break
-        # The output is float32, finer than the u8 state that went on.
-        backwards = self._spec.direction == "right2left"
+        # The output is float32, and no coarser than the u8 state that went on.
+        backwards = self.spec.direction == "right2left"
         running = len(packing.last)
         last = y[:running] if backwards else y[packing.last]
         return [last, *(end[:running] for end in ends[1:])]
 
-    def _scale(self, bound: float) -> Scale:
+    def scale(self, bound: float) -> Scale:
+        """Of states up to this bound."""
         return self._options.fixed or Scale(UNIT.factor / bound, UNIT.shift)
 
-    def _direction(self, bound: float, exponent: int) -> Direction:
+    def exponent(self, largest: float, bound: float) -> int:
+        """By which power of two inputs up to ``largest`` are scaled to fit under the bound."""
+        over = largest / bound
+        return math.ceil(math.log2(over)) if over > 1 and not self._options.fixed else 0
+
+    def direction(self, bound: float, exponent: int) -> Direction:
         with self._lock:
             if (bound, exponent) not in self._made:
                 weights = self._weights
@@ -230,10 +242,10 @@ class U8Family:
                     weights = replace(weights, layer=weights.layer * np.float32(2.0**exponent))
                 self._made[bound, exponent] = Direction(
                     self._library,
-                    self._spec,
+                    self.spec,
                     weights,
                     self.precision,
-                    self._scale(bound),
+                    self.scale(bound),
                     self._options.per_channel,
                 )
             return self._made[bound, exponent]

@@ -251,7 +251,7 @@ class TestStreaming:
             else:
                 assert_close(got, want, *TOLERANCES[dtype])
 
-    @pytest.mark.parametrize("dtype", ["f32", "bf16"])
+    @pytest.mark.parametrize("dtype", ["f32", "bf16", "u8"])
     def test_later_steps_of_a_shape_are_checked_and_kept_apart_as_the_first(
         self, dtype: str
     ) -> None:
