@@ -97,10 +97,9 @@ class ChainDirection:
         y: Array,
         packing: Packing,
         initial: list[Array],
-        final: list[Array],
         attention: Array | None = None,
         x_factor: float = 1.0,
-    ) -> None:
+    ) -> list[Array]:
         """Runs sorted packed words x (W, I) into y (W, O); see `Direction.run`.
 
         u8: x holds round(x / x_factor) + 128.
@@ -110,7 +109,7 @@ class ChainDirection:
         except IndexError:
             workspace = _Workspace(self._library)
         try:
-            self._run(workspace, x, y, packing, initial, final, x_factor)
+            return self._run(workspace, x, y, packing, initial, x_factor)
         finally:
             self._idle.append(workspace)
 
@@ -121,9 +120,8 @@ class ChainDirection:
         y: Array,
         packing: Packing,
         initial: list[Array],
-        final: list[Array],
         x_factor: float,
-    ) -> None:
+    ) -> list[Array]:
         words, (h0, *c0) = len(x), initial
         width, units = self._spec.recurrent_size, self._spec.hidden_size
         sentences = int(packing.batch_sizes[0]) if words else 0
@@ -139,13 +137,11 @@ class ChainDirection:
                 workspace.buffer(stage.out, slack * units * 4)
         rows = h.view(h0.dtype)[: (sentences + words + slack) * width].reshape(-1, width)
         rows[:sentences] = h0[:sentences]
-        c = (
-            workspace.buffers["c"].view(np.float32)[: slack * units].reshape(-1, units)
-            if c0
-            else None
-        )
-        if c is not None:
+        ended = []  # the final cell states
+        if c0:
+            c = workspace.buffers["c"].view(np.float32)[: slack * units].reshape(-1, units)
             c[:sentences] = c0[0][:sentences]
+            ended.append(np.empty((len(packing.last), units), np.float32))
         if self._backwards:
             x = np.take(x, packing.flip, axis=0)
         projected = self._projected(workspace, x, gates, x_factor)
@@ -161,14 +157,14 @@ class ChainDirection:
             step = self._step(workspace, rounded(batch))
             self._execute(workspace, step, (before, here, *(a + start * units * 4 for a in at)))
             before = here
-            if c is not None and left < batch:  # surplus rows of the next step would overwrite them
-                final[1][left:batch] = c[left:batch]
+            if ended and left < batch:  # surplus rows of the next step would overwrite them
+                ended[0][left:batch] = c[left:batch]
         outputs = rows[sentences : sentences + words]
         if self._backwards:
             y[:] = np.take(outputs, packing.flip, axis=0)
         else:
             y[:] = outputs
-        final[0][: len(packing.last)] = outputs[packing.last]
+        return [outputs[packing.last], *ended]
 
     def _execute(self, workspace: _Workspace, step: _Step, addresses: tuple[int, ...]) -> None:
         lib, cast = self._library.lib, self._library.ffi.cast

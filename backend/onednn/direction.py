@@ -117,22 +117,19 @@ class Direction:
         y: Array,
         packing: Packing,
         initial: list[Array],
-        final: list[Array],
         attention: Array | None = None,
-        x_factor: float = 1.0,
-    ) -> None:
+    ) -> list[Array]:
         """Runs sorted packed words x (W, I) into y (W, O), rows of any stride.
 
-        ``initial`` and ``final``: (N, O) each, sorted; ``final`` holds the initial states, and
-        gets those of the sentences that have words. ``attention``: (W, 1). All in the data types
-        of the precision. ``x_factor`` is not for primitives: their scale is built in.
+        ``initial``: (N, O) each, sorted. ``attention``: (W, 1). Gives the final states (n, O) of
+        the sentences that have words. All in the data types of the precision.
         """
         try:
             workspace = self._idle.pop()
         except IndexError:
             workspace = Workspace(self._library)
         try:
-            self._run(workspace, x, y, packing, initial, final, attention)
+            return self._run(workspace, x, y, packing, initial, attention)
         finally:
             self._idle.append(workspace)
 
@@ -143,9 +140,8 @@ class Direction:
         y: Array,
         packing: Packing,
         initial: list[Array],
-        final: list[Array],
         attention: Array | None,
-    ) -> None:
+    ) -> list[Array]:
         pieces = segments(packing)
         if self._stepwise:
             pieces = single_steps(pieces)
@@ -170,11 +166,9 @@ class Direction:
             side = 1 - side
         # Each state stays where its sentence's last piece wrote it. Backwards all end with the last
         # one, and those that begin later find their initial states on either side.
-        running = len(packing.last)
         odd = np.bool_(side) if self._backwards else in_odd_pieces(packing)
-        for even, other, end in zip(*sides, final, strict=True):
-            end[:running] = even[:running]
-            np.copyto(end[:running], other[:running], where=odd)
+        running = len(packing.last)
+        return [np.where(odd, b[:running], a[:running]) for a, b in zip(*sides, strict=True)]
 
     def _bind(self, workspace: Workspace, known: tuple[int, int, int, int, int]) -> Bound:
         side, *shape = known

@@ -45,6 +45,9 @@ class Family(Protocol):
         words, float32 (n, O), sorted.
         """
 
+    def taken(self, words: Array) -> Array:
+        """Words as `run` takes them, float32 or narrowed beforehand, in any order."""
+
     def cache_info(self) -> tuple[int, int]:
         """Primitives found, and made."""
 
@@ -75,18 +78,17 @@ class FloatFamily:
         initial: list[Array],
         attention: Array | None,
     ) -> list[Array]:
-        library, precision = self._library, self.precision
-        if words.dtype == np.float32 and not self._projected:
-            words = narrowed(library, words, precision.data)
-        h, *c = initial
-        begin = [narrowed(library, h, precision.data)]
-        begin += [narrowed(library, s, precision.cell) for s in c]
-        ends = [s.copy() for s in begin]
-        self._executor(packing).run(words, y, packing, begin, ends, attention)
-        kinds, running = (precision.data, precision.cell), len(packing.last)
-        return [
-            widened(library, end[:running], kind) for end, kind in zip(ends, kinds, strict=False)
-        ]
+        library, kinds = self._library, (self.precision.data, self.precision.cell)
+        begin = [narrowed(library, s, kind) for s, kind in zip(initial, kinds, strict=False)]
+        executor = self._executor(packing)
+        ends = executor.run(self.taken(words), y, packing, begin, attention)
+        return [widened(library, end, kind) for end, kind in zip(ends, kinds, strict=False)]
+
+    def taken(self, words: Array) -> Array:
+        """See `Family.taken`."""
+        if words.dtype != np.float32 or self._projected:
+            return words
+        return narrowed(self._library, words, self.precision.data)
 
     def primitive(self, packing: Packing) -> Direction | None:
         """The primitive that runs such a batch; None where a chain does, or for f16."""
@@ -163,9 +165,12 @@ class U8ChainFamily:
             words = narrowed(self._library, words, "u8", scale)
         _largest("state h", initial[0], 1.0)
         begin = narrowed(self._library, initial[0], "u8")
-        end = begin.copy()
-        self.chain.run(words, y, packing, [begin], [end], attention, 1 / scale.factor)
-        return [widened(self._library, end[: len(packing.last)], "u8")]
+        (end,) = self.chain.run(words, y, packing, [begin], attention, 1 / scale.factor)
+        return [widened(self._library, end, "u8")]
+
+    def taken(self, words: Array) -> Array:
+        """See `Family.taken`."""
+        return words
 
     def scale(self, largest: float) -> Scale:
         """Of inputs up to ``largest``."""
@@ -215,15 +220,16 @@ class U8Family:
             of_x = Scale(scale.factor * 0.5**exponent, scale.shift)
             x = narrowed(self._library, words, "u8", of_x)
             begin = [narrowed(self._library, h, "u8", scale), *(np.ascontiguousarray(s) for s in c)]
-            ends = [s.copy() for s in begin]
-            self.direction(bound, exponent).run(x, y, packing, begin, ends, attention)
+            ends = self.direction(bound, exponent).run(x, y, packing, begin, attention)
             if bound is self.bounds[-1] or np.abs(y).max(initial=0) < bound * 126.5 / 127:
                 break
         # The output is float32, and no coarser than the u8 state that went on.
         backwards = self.spec.direction == "right2left"
-        running = len(packing.last)
-        last = y[:running] if backwards else y[packing.last]
-        return [last, *(end[:running] for end in ends[1:])]
+        return [y[: len(packing.last)] if backwards else y[packing.last], *ends[1:]]
+
+    def taken(self, words: Array) -> Array:
+        """See `Family.taken`."""
+        return words
 
     def scale(self, bound: float) -> Scale:
         """Of states up to this bound."""

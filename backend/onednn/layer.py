@@ -191,17 +191,16 @@ class OneDnnLayer:
         final = tuple(s.copy() for s in initial)
         threads = 1 if len(jobs) > 1 else self._threads
         stack = self._stack(threads)
-
         whole = isinstance(x, Ragged) and len(jobs) == 1
 
         def run_job(job: Share) -> Array:
             begin = [np.ascontiguousarray(s[:, :, job.sentences]) for s in initial]
             share = None if scale is None else scale[job.rows]
             with self._library.threads(threads):
-                y, kind, ends = self._run_stack(
-                    stack, taken(flat, job.rows), job.packing, begin, share
-                )
-                y = job.packing.unpack(y) if whole else y  # narrow numbers are fewer bytes
+                # Put in order while they are narrow, numbers are fewer bytes.
+                words = taken(stack[0][0].taken(flat) if whole else flat, job.rows)
+                y, kind, ends = self._run_stack(stack, words, job.packing, begin, share)
+                y = job.packing.unpack(y) if whole else y
                 wide = widened(self._library, y, kind)
             for state, end in zip(final, ends, strict=True):
                 state[:, :, job.sentences] = end
