@@ -26,6 +26,7 @@ from support.layers import (
 
 from onernn import Cell, Ragged, RnnSpec, UnsupportedError
 from onernn.backend import open_backend
+from onernn.backend.onednn import families
 from onernn.backend.onednn.library import load_library
 
 U8 = [(Cell.LSTM, {}), (Cell.LSTM, {"projection_size": 8}), (Cell.GRU, {}), (Cell.LBR_GRU, {})]
@@ -184,7 +185,7 @@ def test_equal_rectangles_run_dense_or_ragged_alike() -> None:
 @pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_GRU])
 @pytest.mark.parametrize("direction", ["left2right", "right2left"])
 def test_where_a_chain_of_products_is_faster_it_gives_the_same(cell: Cell, direction: Any) -> None:
-    spec = RnnSpec(cell, 16, 512, direction=direction)
+    spec = RnnSpec(cell, 16, 768, direction=direction)
     weights = random_weights(spec, 0)
     layer = prepare(spec, weights, "f32")
     assert "or a chain of matmul" in layer.kernel
@@ -193,3 +194,21 @@ def test_where_a_chain_of_products_is_faster_it_gives_the_same(cell: Cell, direc
     made = layer.cache_info()["misses"]
     check_layer(layer, spec, weights, random_ragged([3, 3], 16, 2), random_state(spec, 2, 0))
     assert layer.cache_info()["misses"] == made + 1  # a rectangle: one primitive
+
+
+@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_GRU, Cell.LSTM])
+@pytest.mark.parametrize("dtype", ["f32", pytest.param("bf16", marks=bf16)])
+def test_a_chain_is_right_wherever_it_may_be_chosen(
+    monkeypatch: pytest.MonkeyPatch, cell: Cell, dtype: str
+) -> None:
+    """Which batches take it is measured, and may change: all may."""
+    monkeypatch.setattr(families, "prefers_chain", lambda *_: True)
+    rtol, atol = (1e-5, 1e-6) if dtype == "f32" else (2e-2, 1e-2)
+    spec = RnnSpec(cell, 5, 24, layers=2, direction="bidirectional_concat")
+    weights = random_weights(spec, 0)
+    layer = open_backend("onednn", threads=1).prepare(spec, weights, dtype=dtype)
+    for seed, lengths in enumerate([[9, 1, 0, 4, 4, 3], [3] * 7, [300, 2], [0], [2] * 90]):
+        x, state = random_ragged(lengths, 5, seed), random_state(spec, len(lengths), seed)
+        check_layer(layer, spec, weights, x, state, rtol=rtol, atol=atol)
+    chains = [family._chain for row in layer._stack(1) for family in row]
+    assert all(chain is not None and chain.cache_info()[1] for chain in chains)
