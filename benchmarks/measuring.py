@@ -145,7 +145,8 @@ def ratios(row: dict[str, Any], roof_ms: float) -> dict[str, Any]:
     """The roof and the best peer, what part of the one and how many times the other ours reaches."""
     measured = {c["name"]: c for c in row["contenders"] if "median" in c}
     ours = measured.pop(OURS, None)
-    peers = [c for name, c in measured.items() if not name.endswith(OURS)]  # ours inside of one
+    # Ours under another mode, or inside of a peer, is none.
+    peers = [c for name, c in measured.items() if OURS not in name.split()]
     best = min(peers, key=lambda c: c["median"], default=None)
     out: dict[str, Any] = {"roof": roof_ms, "best peer": best and best["name"]}
     if ours:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from onernn.backend import Backend, Gradients, Layout, PreparedLayer, State, Tape, open_backend
 from onernn.backend.checks import checked_input, explained, laid_out
+from onernn.backend.onednn.library import load_library
 from onernn.core.arrays import Array
 from onernn.core.errors import LibraryError, OnernnError, Refusal, UnsupportedError
 from onernn.core.graph import Graph, Node, Value
@@ -26,15 +29,22 @@ int onernn_layer_run(void* layer, const void** in, void** out, int64_t W, int64_
 """
 
 
-def few_enough(spec: RnnSpec, dtype: str, other: PreparedLayer) -> int | None:
-    """Up to how many sentences generated code is the faster one; None: however many there are.
+MANY = (1024, 64)
+"""Words and sentences of a batch that is not small."""
 
-    Measured, see design/0020: faster than NumPy always; than oneDNN for large GRUs in f32, where a
-    step of few sentences is what memory gives. oneDNN multiplies bf16 as it is.
+
+def faster(spec: RnnSpec, dtype: str, isa: str, words: int, sentences: int) -> bool:
+    """Whether generated code is faster than oneDNN under ``isa`` for a batch of so many words.
+
+    Measured, see design/0020. bf16: where pairs are multiplied, but by AVX-512 and not by AMX.
+    f32: not where Python costs more than the step of a small layer, nor where four sentences, or
+    three, are too few to use a weight again and too many for a product with a vector.
     """
-    if other.kernel.startswith("NumPy"):
-        return None
-    return 4 if dtype == "f32" and spec.cell.is_gru and spec.hidden_size >= 512 else 0
+    if spec.cell.has_attention or dtype not in ("f32", "bf16"):
+        return False  # not measured
+    if dtype == "bf16":
+        return isa == "avx512_core_bf16"
+    return spec.hidden_size >= 512 or not (words == sentences or sentences in (3, 4))
 
 
 class GeneratedBackend:
@@ -51,14 +61,16 @@ class GeneratedBackend:
     def prepare(
         self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
     ) -> PreparedLayer:
-        """See `Backend.prepare`. f16 and bf16: matrices are stored so, sums are float32."""
+        """See `Backend.prepare`. f16: matrices are stored so. bf16: see design/0020."""
         layers = layers_of(spec, weights)
         other = self.others.prepare(spec, layers, dtype=dtype)
-        most = few_enough(spec, dtype, other)
-        reason = f"{other.kernel} is faster than generated code here"
-        if most != 0:
+        chosen = None
+        if not other.kernel.startswith("NumPy"):
+            chosen = partial(faster, spec, dtype, load_library().effective_isa)
+        reason = f"generated code is not known to be faster than {other.kernel}"
+        if chosen is None or chosen(*MANY):
             try:
-                return GeneratedLayer(self, spec, layers, dtype, other, most)
+                return GeneratedLayer(self, spec, layers, dtype, other, chosen)
             except UnsupportedError as error:
                 reason = str(error)
         if strict and other.kernel.startswith("NumPy"):
@@ -72,7 +84,7 @@ class GeneratedBackend:
 class GeneratedLayer:
     """A layer or stack in generated code; safe to share between threads.
 
-    Batches of more than a few sentences, and training, are oneDNN's.
+    Batches that oneDNN is faster for, and training, are oneDNN's.
     """
 
     def __init__(
@@ -82,24 +94,33 @@ class GeneratedLayer:
         layers: tuple[RnnWeights, ...],
         dtype: str,
         other: PreparedLayer,
-        most: int | None,
+        chosen: Callable[[int, int], bool] | None,
     ) -> None:
         from cffi import FFI
 
         if dtype not in ("f32", "f16", "bf16"):
             raise UnsupportedError(f"generated code does not compute in {dtype}")
         self.spec, self.dtype, self.why = spec, dtype, ""
-        self._other, self._most = other, most
+        self._other, self._chosen = other, chosen
         self._real = layers[0].iter.dtype
         self._threads = min(backend.threads, 2)
         source, self._numbers = _layer_source(spec, layers, dtype, self._threads)
         self._ffi = FFI()
         self._ffi.cdef(_DECLARATIONS)
         self._lib: Any = self._ffi.dlopen(str(compiled(source)))
-        self._idle: list[Any] = []
-        self._lock = threading.Lock()
-        beyond = "" if most is None else f"; {other.kernel} for more sentences than {most}"
-        self.kernel = f"generated C++{beyond}"
+        self._idle: deque[tuple[Any, Any, Any]] = deque()
+        always = chosen is None or chosen(1, 1)
+        few = "" if always else f"; {other.kernel} for single words, and for 3 or 4 sentences"
+        self.kernel = f"generated C++{few}"
+
+    def generates(self, x: Ragged | Array, layout: Layout = "tnc") -> bool:
+        """Whether generated code is what runs a batch; else the layer beside it does."""
+        shape = np.shape(data_of(x))
+        if self._chosen is None or len(shape) != (2 if isinstance(x, Ragged) else 3):
+            return True  # whose checks name what is wrong
+        words = shape[0] if isinstance(x, Ragged) else shape[0] * shape[1]
+        sentences = len(x) if isinstance(x, Ragged) else shape[layout.find("n")]
+        return self._chosen(words, sentences)
 
     def run(
         self,
@@ -109,11 +130,11 @@ class GeneratedLayer:
         layout: Layout = "tnc",
     ) -> tuple[Ragged | Array, State]:
         """See `PreparedLayer.run`."""
-        if self._most is not None and _sentences(x, layout) > self._most:
+        if not self.generates(x, layout):
             return self._other.run(x, state, attention, layout)
         x, initial, attention = checked_input(self.spec, x, state, attention, self._real, layout)
         words = np.ascontiguousarray(data_of(x)).reshape(-1, self.spec.input_size)
-        count = _sentences(x, "tnc")
+        count = len(x) if isinstance(x, Ragged) else x.shape[1]
         offsets = x.offsets if isinstance(x, Ragged) else None
         given = [words, offsets, *map(np.ascontiguousarray, initial)]
         if attention is not None:
@@ -127,24 +148,29 @@ class GeneratedLayer:
         return np.ascontiguousarray(laid_out(dense, layout)), final
 
     def _call(self, given: list[Array | None], made: list[Array], words: int, count: int) -> None:
-        ffi, null = self._ffi, self._ffi.NULL
-        sources = ffi.new(
-            "const void*[]",
-            [null if a is None else ffi.cast("void*", a.ctypes.data) for a in given],
-        )
-        targets = ffi.new("void*[]", [ffi.cast("void*", a.ctypes.data) for a in made])
-        with self._lock:
-            handle = self._idle.pop() if self._idle else None
-        if handle is None:
-            handle = self._lib.onernn_layer_new(ffi.from_buffer(self._numbers), self._threads)
-            if handle == null:
-                raise LibraryError("generated layer: no memory")
-            handle = ffi.gc(handle, self._lib.onernn_layer_free)
+        try:
+            handle, sources, targets = idle = self._idle.pop()
+        except IndexError:
+            handle, sources, targets = idle = self._new(len(given), len(made))
+        address: Any = self._ffi.from_buffer
+        null = self._ffi.NULL
+        for at, array in enumerate(given):
+            sources[at] = null if array is None else address(array)
+        for at, array in enumerate(made):
+            targets[at] = address(array)
         status = self._lib.onernn_layer_run(handle, sources, targets, words, count)
-        with self._lock:
-            self._idle.append(handle)
+        self._idle.append(idle)
         if status:
             raise LibraryError(f"generated layer: status {status}")
+
+    def _new(self, given: int, made: int) -> tuple[Any, Any, Any]:
+        """A model for one thread at a time, and room for the addresses of its arrays."""
+        ffi = self._ffi
+        handle = self._lib.onernn_layer_new(ffi.from_buffer(self._numbers), self._threads)
+        if handle == ffi.NULL:
+            raise LibraryError("generated layer: no memory")
+        handle = ffi.gc(handle, self._lib.onernn_layer_free)
+        return handle, ffi.new("const void*[]", given), ffi.new("void*[]", made)
 
     def explain(self) -> str:
         """See `PreparedLayer.explain`."""
@@ -164,10 +190,6 @@ class GeneratedLayer:
     ) -> Gradients:
         """See `PreparedLayer.backward`."""
         return self._other.backward(tape, dy, dstate)
-
-
-def _sentences(x: Ragged | Array, layout: Layout) -> int:
-    return len(x) if isinstance(x, Ragged) else x.shape[layout.index("n")]
 
 
 def _layer_source(

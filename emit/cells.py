@@ -55,6 +55,11 @@ class CellCode:
         return cls(spec.one_layer(inputs, "left2right"), has_input, real, stored)
 
     @property
+    def factor(self) -> str:
+        """What its matrices are multiplied by."""
+        return "BrainFactor" if self.stored == "BrainPair" else self.real
+
+    @property
     def inputs(self) -> int:
         return self.spec.input_size
 

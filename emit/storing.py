@@ -10,7 +10,7 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 
-STORED = {"f32": "float", "f16": "Half", "bf16": "Brain"}
+STORED = {"f32": "float", "f16": "Half", "bf16": "BrainPair"}
 """C++ types by the command line's names."""
 HEADER = 64
 MAGIC = b"onernn01"
@@ -36,6 +36,14 @@ def narrowed(array: Array, stored: str) -> Array:
     return (even >> np.uint32(16)).astype(np.uint16)
 
 
+def paired(panels: Array) -> Array:
+    """(panels, K, ...) -> (panels, (K + 1) // 2, ..., 2): two rows side by side, a zero below."""
+    count, k = panels.shape[:2]
+    even = np.zeros((count, k + k % 2, *panels.shape[2:]), panels.dtype)
+    even[:, :k] = panels
+    return np.stack((even[:, ::2], even[:, 1::2]), axis=-1)
+
+
 @dataclass
 class Store:
     """Collects arrays; equal ones stand there once. ``stored``: what matrices become."""
@@ -47,7 +55,10 @@ class Store:
 
     def add(self, array: Array, *, narrow: bool = False) -> int:
         """Where it begins in the file."""
-        data = np.ascontiguousarray(narrowed(array, self.stored) if narrow else array).tobytes()
+        if narrow:
+            array = narrowed(array, self.stored)
+            array = paired(array) if array.dtype == np.uint16 else array
+        data = np.ascontiguousarray(array).tobytes()
         key = hashlib.sha256(data).digest()
         if key not in self._places:
             self._places[key] = self.size

@@ -28,10 +28,11 @@ def write_cpp(
 ) -> list[Path]:
     """A C++17 header that runs the model, its weights, an example and a CMakeLists.txt.
 
-    ``name``: of files and namespace, that of the model's file or folder by default. ``weights``: f32, f16 or bf16,
-    how matrices are stored; everything is computed in float32. ``static``: sizes fixed now, by
-    their names. ``declared``: types and shapes of inputs that the model does not tell. ``embed``:
-    weights in the header. ``threads``: 2 lets a model use two.
+    ``name``: of files and namespace, that of the model's file or folder by default. ``weights``:
+    f32, f16 or bf16, how matrices are stored; everything is computed in float32, but that with bf16
+    products round inputs and states, too, on targets that multiply it. ``static``: sizes fixed
+    now, by their names. ``declared``: types and shapes of inputs that the model does not tell.
+    ``embed``: weights in the header. ``threads``: 2 lets a model use two.
 
     Raises `UnsupportedError` naming every node that C++ cannot be generated for.
     """

@@ -12,7 +12,10 @@ from benchmarks.tasks import Array, LeftOut, Numbers, Prepared, Takes, Task
 
 Calls = tuple[Callable[[], Any], Callable[[Any], Array]]
 PACKAGES = ("onernn",)
-MODES = {"": Takes("ragged dense stream training", "f32 bf16 u8")}
+MODES = {
+    "": Takes("ragged dense stream training", "f32 bf16 u8"),
+    "generated": Takes("ragged dense stream", "f32 bf16"),
+}
 
 
 def versions() -> dict[str, str]:
@@ -23,7 +26,7 @@ def versions() -> dict[str, str]:
 
 
 def prepare(task: Task, mode: str) -> Prepared:
-    from onernn import Cell, Ragged, RnnSpec, RnnWeights, UnsupportedError
+    from onernn import Cell, LibraryError, Ragged, RnnSpec, RnnWeights, UnsupportedError
     from onernn.backend import open_backend
 
     numbers = Numbers(task)
@@ -35,13 +38,29 @@ def prepare(task: Task, mode: str) -> Prepared:
         direction="bidirectional_concat" if task.bidirectional else "left2right",
     )
     weights = [RnnWeights(*numbers.weights(layer)) for layer in range(task.layers)]
-    backend = open_backend("onednn", threads=task.threads)
+    try:
+        backend = open_backend(mode or "onednn", threads=task.threads)
+    except LibraryError as error:
+        if not mode:
+            raise
+        raise LeftOut(str(error)) from None  # no compiler
     try:
         layer = backend.prepare(spec, weights, dtype=task.dtype, strict=True)
+        if mode and not _generates(task, numbers, layer, Ragged):
+            raise LeftOut(f"generated code is not what runs: {layer.explain()}")
         call, read = _calls(task, numbers, layer, Ragged)
     except UnsupportedError as error:
         raise LeftOut(str(error)) from None
     return Prepared(call, read, layer.kernel)
+
+
+def _generates(task: Task, numbers: Numbers, layer: Any, ragged: Any) -> bool:
+    if not hasattr(layer, "generates"):
+        return False
+    if task.kind == "ragged":
+        return bool(layer.generates(ragged.from_lengths(numbers.words, task.lengths)))
+    x = numbers.padded
+    return bool(layer.generates(x[:1] if task.kind == "stream" else x))
 
 
 def _calls(task: Task, numbers: Numbers, layer: Any, ragged: Any) -> Calls:

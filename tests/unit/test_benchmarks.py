@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -98,6 +99,29 @@ def test_ratios_are_those_of_the_times(results: dict[str, Any]) -> None:
             assert row["faster"][kind] == pytest.approx(peer[kind] / ours[kind])
         assert row["roof"] > 0
         assert row["of roof"] == pytest.approx(row["roof"] / ours["median"])
+
+
+def test_generated_code_is_ours_in_a_column_of_its_own(results: dict[str, Any]) -> None:
+    head = next(line for line in results["table"].splitlines() if line.startswith("| ms "))
+    told = contenders(results, "onernn generated")
+    assert len(told) == len(results["rows"]) == 2
+    assert head.split(" | ").count("onernn generated") == 1
+    for each in told:
+        if shutil.which("c++"):
+            assert 0 < each["max_abs"] < 2e-5 and each["min"] <= each["median"]
+        else:
+            assert "needs a C++ compiler" in each["left out"]
+
+
+def test_without_a_compiler_generated_code_is_left_out(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    out = tmp_path / "results.json"
+    assert run(repo, out, "onernn", more=("--only", "lstm")).returncode == 0
+    ours, generated = json.loads(out.read_text())["rows"][0]["contenders"]
+    assert ours["name"] == "onernn" and "median" in ours
+    assert "needs a C++ compiler" in generated["left out"]
 
 
 def test_what_the_times_depend_on_is_told(results: dict[str, Any]) -> None:
@@ -206,6 +230,13 @@ class TestWithoutProcesses:
             return import_module(f"benchmarks.{name}")
 
         return imported
+
+    @pytest.mark.parametrize("name", ["onernn generated", "paddle onernn"])
+    def test_ours_is_no_peer_under_any_name(self, module: Any, name: str) -> None:
+        times = {"onernn": 2.0, name: 1.0, "torch packed": 3.0}
+        told = [{"name": n, "median": ms, "min": ms} for n, ms in times.items()]
+        made = module("measuring").ratios({"contenders": told}, 1.0)
+        assert made["best peer"] == "torch packed" and made["faster"]["median"] == 1.5
 
     def test_every_workload_gives_tasks(self, module: Any) -> None:
         w, t = module("workloads"), module("tasks")

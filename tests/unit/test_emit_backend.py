@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,17 @@ from support.checking import assert_close
 from support.emitting import compiler
 from support.layers import attention_for, random_ragged, random_state, random_weights
 
-from onernn import Activation, Cell, LibraryError, Ragged, RnnSpec, Session, UnsupportedError, load
+from onernn import (
+    Activation,
+    Cell,
+    LibraryError,
+    Ragged,
+    RnnSpec,
+    Session,
+    ShapeError,
+    UnsupportedError,
+    load,
+)
 from onernn.backend import open_backend
 from onernn.backend.reference import ReferenceLayer
 from onernn.emit import backend as generated
@@ -47,7 +58,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def layer_of(spec: RnnSpec, weights: Any, **more: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generated, "few_enough", lambda *_: None)  # however many sentences
+        patch.setattr(generated, "faster", lambda *_: True)
         layer = open_backend("generated").prepare(spec, weights, **more)
     assert isinstance(layer, generated.GeneratedLayer), layer.why
     assert layer.kernel == "generated C++"
@@ -108,22 +119,63 @@ def test_threads_share_a_layer(cache: Path) -> None:
 
 def test_a_session_says_what_runs_where_and_why(data: Path) -> None:
     small = Session(load(data / "paddle" / "fc_gru_h0_rev0"), backend="generated")
-    assert re.search("GRU.*oneDNN.*is faster than generated code here", small.explain())
+    few = "oneDNN.* for single words, and for 3 or 4 sentences"
+    assert re.search(rf"GRU .*, f32, generated C\+\+; {few}", small.explain())
     relu = Session(load(data / "paddle" / "relu_candidate"), backend="generated")
     assert "GRU left2right, f32, generated C++" in relu.explain()
     prepare = open_backend("generated").prepare
-    large = RnnSpec(Cell.GRU, 2, 512)
-    layer = prepare(large, random_weights(large, 0), strict=True)
-    assert re.fullmatch("generated C.*; oneDNN.* for more sentences than 4", layer.kernel)
-    for count in (4, 5):  # its own, and oneDNN's
-        x = random_ragged([2] * count, 2, 0)
-        check(layer.run(x), ReferenceLayer(large, random_weights(large, 0), "f64").run(x))
+    augru = RnnSpec(Cell.AUGRU, 2, 3)
+    why = prepare(augru, random_weights(augru, 0), strict=True).why
+    assert re.match("generated code is not known to be faster than oneDNN", why)
     projected = RnnSpec(Cell.LSTM, 4, 3, peephole=True)
     with pytest.raises(UnsupportedError, match="does not compute in u8; drop strict=True"):
         prepare(projected, random_weights(projected, 0), dtype="u8", strict=True)
     assert (
         "does not compute in u8" in prepare(projected, random_weights(projected, 0), dtype="u8").why
     )
+
+
+def test_batches_that_onednn_is_faster_for_are_its() -> None:
+    spec = RnnSpec(Cell.GRU, 2, 8)
+    weights = random_weights(spec, 0)
+    layer: Any = open_backend("generated").prepare(spec, weights, strict=True)
+    exact = ReferenceLayer(spec, weights, "f64")
+    for time, sentences, own in [(1, 1, 0), (1, 9, 0), (2, 3, 0), (2, 4, 0), (2, 2, 1), (2, 5, 1)]:
+        x = random_ragged([time] * sentences, 2, 0)
+        dense = x.data.reshape(sentences, time, 2)
+        assert layer.generates(x) == layer.generates(dense, "ntc") == own
+        check(layer.run(x), exact.run(x))
+        check(layer.run(dense, layout="ntc"), exact.run(dense, layout="ntc"))
+    with pytest.raises(ShapeError, match="x: expected"):
+        layer.run(np.zeros(2, np.float32))
+    large = replace(spec, hidden_size=512)
+    assert generated.faster(large, "f32", "avx512_core", 1, 1)
+    for isa, own in [("avx512_core_bf16", 1), ("avx512_core_amx", 0), ("avx512_core", 0)]:
+        assert generated.faster(spec, "bf16", isa, 1, 1) == own
+
+
+@pytest.mark.parametrize("cell, units", [(Cell.GRU, 13), (Cell.LBR_GRU, 13), (Cell.LSTM, 45)])
+def test_bf16_is_right_to_its_precision_for_odd_sizes_on_two_threads(
+    cell: Cell, units: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("-std=c++17", "-O1", "-march=native", "-shared", "-fPIC", "-pthread")
+    monkeypatch.setattr("onernn.emit.compiling.FLAGS", flags)
+    monkeypatch.setattr(generated, "faster", lambda *_: True)
+    spec = RnnSpec(cell, 17, units, direction="bidirectional_concat")
+    weights = random_weights(spec, 3)
+    exact = ReferenceLayer(spec, weights, "f64")
+    layer = open_backend("generated", threads=2).prepare(spec, weights, dtype="bf16")
+    assert layer.kernel == "generated C++"
+    for lengths in ([3, 0, 7, 1], [9, 40, 1, 1, 2, 0, 5, 5, 5, 2, 2, 1]):
+        x = random_ragged(lengths, 17, 1)
+        state = random_state(spec, len(lengths), 2)
+        made, want = layer.run(x, state), exact.run(x, state)
+        assert_close(made[0].data, want[0].data, rtol=2e-2)
+        for got, expected in zip(made[1], want[1], strict=True):
+            assert_close(got, expected, rtol=2e-2)
+            np.testing.assert_array_equal(
+                got[:, :, np.equal(lengths, 0)], expected[:, :, np.equal(lengths, 0)]
+            )
 
 
 def test_training_is_the_other_backends() -> None:
