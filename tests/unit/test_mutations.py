@@ -57,8 +57,8 @@ MUTANTS = [
     Mutant(
         "the state forgotten between segments",
         "backend/onednn/direction.py",
-        "            here, there, states, swapped = there, here, swapped, states\n",
-        "            here, there = there, here\n",
+        "            side = 1 - side\n",
+        "            side = 0\n",
         RAGGED,
     ),
     Mutant(
@@ -100,8 +100,8 @@ MUTANTS = [
     Mutant(
         "a state that is written while it is read",
         "backend/onednn/direction.py",
-        "        there = [np.empty_like(s) for s in initial]\n",
-        "        there = here\n",
+        'for s in initial] for _ in "01"\n            ]\n',
+        "for s in initial]\n            ] * 2\n",
         ("wrong_numbers", "overwritten"),
     ),
     Mutant(
@@ -140,10 +140,10 @@ MUTANTS = [
         ("wrong_numbers", "attention"),
     ),
     Mutant(
-        "sentences that end keep their first state",
+        "sentences that end early get a state of another piece",
         "backend/onednn/direction.py",
-        "                    end[left:batch] = state[left:batch]\n",
-        "                    pass\n",
+        "else in_odd_pieces(packing)\n",
+        "else np.bool_(side)\n",
         RAGGED,
     ),
     Mutant(
