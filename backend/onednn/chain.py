@@ -143,7 +143,8 @@ class ChainDirection:
             c[:sentences] = c0[0][:sentences]
             ended.append(np.empty((len(packing.last), units), np.float32))
         if self._backwards:
-            x = np.take(x, packing.flip, axis=0)
+            flipped = workspace.buffer("x", x.nbytes).view(x.dtype)[: x.size].reshape(x.shape)
+            x = np.take(x, packing.flip, axis=0, out=flipped, mode="clip")
         projected = self._projected(workspace, x, gates, x_factor)
         before, h_at = h.ctypes.data, h.ctypes.data + sentences * row_bytes
         at = [g.ctypes.data for g in gates]

@@ -130,7 +130,8 @@ MOST = 2.0**15
 
 
 def _largest(name: str, array: Array, most: float) -> float:
-    found = float(np.abs(array).max(initial=0))
+    # Two passes, as an array of magnitudes would have to be made; both give NaN where there is one.
+    found = float(np.maximum(array.max(initial=0), -array.min(initial=0)))
     if not found <= most:
         raise UnsupportedError(f"{name}: u8 holds values in [-{most:g}, {most:g}], got {found}")
     return found

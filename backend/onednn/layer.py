@@ -13,12 +13,13 @@ from onernn.backend.checks import Layout, State, checked_input, explained, laid_
 from onernn.backend.gradients import Gradients, Tape
 from onernn.backend.onednn.families import Family, U8Options, new_family
 from onernn.backend.onednn.library import Library, load_library
+from onernn.backend.onednn.memory import Room, borrowed_room
 from onernn.backend.onednn.numbers import PRECISIONS, narrowed, stored, widened
 from onernn.backend.onednn.pool import run_all
 from onernn.backend.onednn.steps import FixedBatches
 from onernn.backend.onednn.training import onednn_training
 from onernn.backend.reference import ReferenceLayer
-from onernn.backend.schedule import LARGE, Share, shares, taken
+from onernn.backend.schedule import LARGE, Share, shares
 from onernn.backend.training import Once
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
@@ -191,30 +192,33 @@ class OneDnnLayer:
         final = tuple(s.copy() for s in initial)
         threads = 1 if len(jobs) > 1 else self._threads
         stack = self._stack(threads)
-        whole = isinstance(x, Ragged) and len(jobs) == 1
+        whole, ragged = len(jobs) == 1, isinstance(x, Ragged)
+        out = np.empty((0 if whole else len(flat), self.spec.output_size), np.float32)
 
         def run_job(job: Share) -> Array:
             begin = [np.ascontiguousarray(s[:, :, job.sentences]) for s in initial]
             share = None if scale is None else scale[job.rows]
-            with self._library.threads(threads):
+            with self._library.threads(threads), borrowed_room() as room:
                 # Put in order while they are narrow, numbers are fewer bytes.
-                words = taken(stack[0][0].taken(flat) if whole else flat, job.rows)
-                y, kind, ends = self._run_stack(stack, words, job.packing, begin, share)
-                y = job.packing.unpack(y) if whole else y
-                wide = widened(self._library, y, kind)
+                read = stack[0][0].taken(flat) if whole else flat
+                if not isinstance(job.rows, slice):
+                    packed = room.array("words", (len(job.rows), read.shape[1]), read.dtype)
+                    read = np.take(read, job.rows, axis=0, out=packed, mode="clip")
+                y, kind, ends = self._run_stack(
+                    stack, read, job.packing, begin, share, room, keeps=whole and not ragged
+                )
+                y = job.packing.unpack(y) if whole and ragged else y
+                y = widened(self._library, y, kind)
+                if not whole:
+                    out[job.rows] = y
             for state, end in zip(final, ends, strict=True):
                 state[:, :, job.sentences] = end
-            return wide
+            return y
 
-        if len(jobs) == 1:
+        if whole:
             out = run_job(jobs[0])
         else:
-            out = np.empty((len(flat), self.spec.output_size), np.float32)
-
-            def run_share(job: Share) -> None:
-                out[job.rows] = run_job(job)
-
-            run_all([partial(run_share, job) for job in jobs])
+            run_all([partial(run_job, job) for job in jobs])
         if self._fixed and len(jobs) == 1 and not isinstance(x, Ragged) and scale is None:
             self._fixed.expect(x.shape, stack, jobs[0].packing)
         y = out.reshape(*words.shape[:-1], self.spec.output_size)
@@ -239,31 +243,43 @@ class OneDnnLayer:
         packing: Packing,
         initial: list[Array],
         attention: Array | None,
+        room: Room,
+        *,
+        keeps: bool,
     ) -> tuple[Array, str, list[Array]]:
-        """(y, its data type, final states), for float32; rows and states in packed order."""
+        """(y, its data type, final states), for float32; rows and states in packed order.
+
+        y stands in the room, or in an array of its own, which the caller ``keeps``.
+        """
         final = [s.copy() for s in initial]
         if attention is not None:
             attention = narrowed(self._library, attention, PRECISIONS[self.dtype].data)
         sides = [words] * self.spec.directions
         for layer, row in enumerate(stack):
-            out = self._run_layer(layer, row, sides, packing, initial, final, attention)
-            sides = self._handed_on(out, row[0].precision.out, last=row is stack[-1])
+            last, kind = row is stack[-1], row[0].precision.out
+            shape, dtype = (len(words), self.spec.recurrent_size * len(row)), stored(kind)
+            if last and keeps:
+                out = np.empty(shape, dtype)
+            else:  # in turn with what the layer reads
+                out = room.array(f"layer {layer % 2}", shape, dtype)
+            self._run_layer(layer, row, sides, out, packing, initial, final, attention)
+            sides = self._handed_on(out, kind, last=last)
         y = sides[0]
-        return y, "f32" if y.dtype == np.float32 else row[0].precision.out, final
+        return y, "f32" if y.dtype == np.float32 else kind, final
 
     def _run_layer(
         self,
         layer: int,
         row: list[Family],
         sides: list[Array],
+        out: Array,
         packing: Packing,
         initial: list[Array],
         final: list[Array],
         attention: Array | None,
-    ) -> Array:
-        """Both directions of a layer, side by side: (W, D*O)."""
+    ) -> None:
+        """Both directions of a layer, side by side, into ``out`` (W, D*O)."""
         width = self.spec.recurrent_size
-        out = np.empty((len(sides[0]), width * len(row)), stored(row[0].precision.out))
 
         def run_direction(d: int) -> None:
             y = out[:, d * width : (d + 1) * width]
@@ -281,7 +297,6 @@ class OneDnnLayer:
         else:
             for d in range(len(row)):
                 run_direction(d)
-        return out
 
     def _handed_on(self, out: Array, dtype: str, last: bool) -> list[Array]:
         """What each direction of the next layer reads, or the caller gets."""

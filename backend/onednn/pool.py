@@ -11,7 +11,7 @@ _lock = Lock()
 _pool: ThreadPoolExecutor | None = None
 
 
-def run_all(tasks: Sequence[Callable[[], None]]) -> None:
+def run_all(tasks: Sequence[Callable[[], object]]) -> None:
     """Runs tasks side by side, the first in this thread; an error of any reaches the caller.
 
     Tasks may call `run_all` only with a single task: a worker that waited for workers could wait
