@@ -31,8 +31,8 @@ def aligned(nbytes: int) -> Array:
     return raw[start : start + nbytes]
 
 
-LARGEST_KEPT = 1 << 26
-"""Bytes of the largest array that is used again; beyond, the system's huge pages are cheap."""
+LARGEST_KEPT = 1 << 24
+"""Bytes of the largest array that is used again: larger ones would hold much, and get huge pages."""
 
 
 class Room:

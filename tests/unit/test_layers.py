@@ -97,6 +97,26 @@ def test_batches_of_changing_shapes_do_not_disturb_each_other(backend: str) -> N
         check_layer(layer, spec, weights, x, random_state(spec, len(lengths), seed))
 
 
+@pytest.mark.parametrize("direction", ["left2right", "bidirectional_concat"])
+@pytest.mark.parametrize("dtype", ["f32", "u8"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_results_stay_whatever_runs_afterwards(direction: Any, dtype: str, threads: int) -> None:
+    """Layers share the arrays that stand between input and output."""
+    spec = RnnSpec(Cell.LSTM, 6, 8, layers=3, direction=direction)
+    weights = random_weights(spec, 0)
+    backend = open_backend("onednn", threads=threads)
+    layers = [backend.prepare(spec, weights, dtype=dtype) for _ in "ab"]
+    dense = np.random.default_rng(2).uniform(-1, 1, (4, 20, 6)).astype(np.float32)
+    batches = [random_ragged([5, 3, 0, 7] * 5, 6, 1), dense, random_ragged([9], 6, 3)]
+    results = [(layer, x, *layer.run(x)) for x in (*batches, *batches) for layer in layers]
+    kept = [[words(y).copy(), *(s.copy() for s in state)] for _, _, y, state in results]
+    for layer, x, _, _ in results:
+        layer.run(x.with_data(-x.data) if isinstance(x, Ragged) else -x)
+    for (_, _, y, state), copies in zip(results, kept, strict=True):
+        for array, copy in zip((words(y), *state), copies, strict=True):
+            np.testing.assert_array_equal(array, copy)
+
+
 def test_large_gates_saturate_without_overflow() -> None:
     spec = RnnSpec(Cell.GRU, 2, 3)
     weights = random_weights(spec, 0)
