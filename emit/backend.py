@@ -36,12 +36,15 @@ MANY = (1024, 64)
 def faster(spec: RnnSpec, dtype: str, isa: str, words: int, sentences: int) -> bool:
     """Whether generated code is faster than oneDNN under ``isa`` for a batch of so many words.
 
-    Measured, see design/0020. bf16: where pairs are multiplied, but by AVX-512 and not by AMX.
-    f32: not where Python costs more than the step of a small layer, nor where four sentences, or
-    three, are too few to use a weight again and too many for a product with a vector.
+    Measured, see design/0020. Not for one sentence where the weights come from memory. bf16: where
+    pairs are multiplied, but by AVX-512 and not by AMX. f32: not where Python costs more than the
+    step of a small layer, nor where four sentences, or three, are too few to use a weight again
+    and too many for a product with a vector.
     """
     if spec.cell.has_attention or dtype not in ("f32", "bf16"):
         return False  # not measured
+    if sentences == 1 and spec.hidden_size > 1024:
+        return False
     if dtype == "bf16":
         return isa == "avx512_core_bf16"
     return spec.hidden_size >= 512 or not (words == sentences or sentences in (3, 4))
@@ -110,7 +113,7 @@ class GeneratedLayer:
         self._lib: Any = self._ffi.dlopen(str(compiled(source)))
         self._idle: deque[tuple[Any, Any, Any]] = deque()
         always = chosen is None or chosen(1, 1)
-        few = "" if always else f"; {other.kernel} for single words, and for 3 or 4 sentences"
+        few = "" if always else f"; {other.kernel} for some small batches"
         self.kernel = f"generated C++{few}"
 
     def generates(self, x: Ragged | Array, layout: Layout = "tnc") -> bool:

@@ -124,7 +124,9 @@ class OneDnnLayer:
         # Directions meet only at the end of a layer, shares of a batch only at the very end: a
         # thread each beats OpenMP's barriers in every step (design/0013).
         self._together = spec.directions if threads >= spec.directions else 1
-        self._sharing = 1 if spec.directions > 1 else threads
+        # Not where products are shorter than the calls around them, which need the interpreter.
+        short = dtype == "u8" and spec.cell is Cell.LBR_GRU and spec.hidden_size < LARGE
+        self._sharing = 1 if spec.directions > 1 or short else threads
         # Inside a kernel, OpenMP pays where each core can keep its part of large weights.
         large = spec.hidden_size >= LARGE
         self._threads = threads // self._together if large else 1

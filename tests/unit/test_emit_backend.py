@@ -119,7 +119,7 @@ def test_threads_share_a_layer(cache: Path) -> None:
 
 def test_a_session_says_what_runs_where_and_why(data: Path) -> None:
     small = Session(load(data / "paddle" / "fc_gru_h0_rev0"), backend="generated")
-    few = "oneDNN.* for single words, and for 3 or 4 sentences"
+    few = "oneDNN.* for some small batches"
     assert re.search(rf"GRU .*, f32, generated C\+\+; {few}", small.explain())
     relu = Session(load(data / "paddle" / "relu_candidate"), backend="generated")
     assert "GRU left2right, f32, generated C++" in relu.explain()
@@ -150,6 +150,9 @@ def test_batches_that_onednn_is_faster_for_are_its() -> None:
         layer.run(np.zeros(2, np.float32))
     large = replace(spec, hidden_size=512)
     assert generated.faster(large, "f32", "avx512_core", 1, 1)
+    huge = replace(spec, hidden_size=2048)  # streams its weights from memory
+    assert not generated.faster(huge, "f32", "avx512_core", 25, 1)
+    assert generated.faster(huge, "f32", "avx512_core", 50, 2)
     for isa, own in [("avx512_core_bf16", 1), ("avx512_core_amx", 0), ("avx512_core", 0)]:
         assert generated.faster(spec, "bf16", isa, 1, 1) == own
 
