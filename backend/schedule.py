@@ -49,11 +49,6 @@ def shares(x: Ragged | Array, count: int) -> list[Share]:
     ]
 
 
-def taken(words: Array, rows: Array | slice) -> Array:
-    """``words[rows]``; np.take is more than twice as fast as indexing."""
-    return words[rows] if isinstance(rows, slice) else np.take(words, rows, axis=0)
-
-
 class Segment(NamedTuple):
     """``time`` steps of the first ``batch`` sentences: packed rows row ... row + time * batch."""
 

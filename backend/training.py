@@ -13,7 +13,7 @@ import numpy as np
 
 from onernn.backend.checks import State, checked_input, checked_state
 from onernn.backend.gradients import Gradients, Tape, TapeError, checked_gradient
-from onernn.backend.schedule import Share, shares, taken
+from onernn.backend.schedule import Share, shares
 from onernn.core.arrays import Array
 from onernn.core.ragged import Packing, Ragged, data_of
 from onernn.core.spec import RnnSpec
@@ -228,7 +228,11 @@ def _flat(x: Ragged | Array) -> Array:
 
 def _copied(words: Array, rows: Array | slice) -> Array:
     """A row-major copy: tapes do not follow what the caller does to x."""
-    return np.array(words[rows], order="C") if isinstance(rows, slice) else taken(words, rows)
+    return (
+        np.array(words[rows], order="C")
+        if isinstance(rows, slice)
+        else np.take(words, rows, axis=0)
+    )
 
 
 def _like(frame: Ragged | Array, words: Array) -> Ragged | Array:

@@ -22,7 +22,7 @@ from onernn.backend.onednn.matmul import (
     create_matmul,
     create_tanh,
 )
-from onernn.backend.onednn.memory import Descriptor, Memory, aligned, new_stream
+from onernn.backend.onednn.memory import Descriptor, Memory, Room, aligned, borrowed, new_stream
 from onernn.backend.onednn.numbers import Precision
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
@@ -57,6 +57,7 @@ class _Workspace:
 
     def __init__(self, library: Library) -> None:
         self.stream = new_stream(library)
+        self.room = Room()
         self.buffers: dict[str, Array] = {}
         self.steps: dict[int, _Step] = {}
         self.blocks: dict[int, Any] = {}
@@ -104,14 +105,8 @@ class ChainDirection:
 
         u8: x holds round(x / x_factor) + 128.
         """
-        try:
-            workspace = self._idle.pop()
-        except IndexError:
-            workspace = _Workspace(self._library)
-        try:
+        with borrowed(self._idle, lambda: _Workspace(self._library)) as workspace:
             return self._run(workspace, x, y, packing, initial, x_factor)
-        finally:
-            self._idle.append(workspace)
 
     def _run(
         self,
@@ -143,8 +138,7 @@ class ChainDirection:
             c[:sentences] = c0[0][:sentences]
             ended.append(np.empty((len(packing.last), units), np.float32))
         if self._backwards:
-            flipped = workspace.buffer("x", x.nbytes).view(x.dtype)[: x.size].reshape(x.shape)
-            x = np.take(x, packing.flip, axis=0, out=flipped, mode="clip")
+            x = workspace.room.taken("x", x, packing.flip)
         projected = self._projected(workspace, x, gates, x_factor)
         before, h_at = h.ctypes.data, h.ctypes.data + sentences * row_bytes
         at = [g.ctypes.data for g in gates]
@@ -162,7 +156,7 @@ class ChainDirection:
                 ended[0][left:batch] = c[left:batch]
         outputs = rows[sentences : sentences + words]
         if self._backwards:
-            y[:] = np.take(outputs, packing.flip, axis=0)
+            y[:] = workspace.room.taken("y", outputs, packing.flip)
         else:
             y[:] = outputs
         return [outputs[packing.last], *ended]

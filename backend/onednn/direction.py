@@ -11,7 +11,7 @@ import numpy as np
 
 from onernn.backend.onednn.creation import Primitive, argument
 from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.memory import Memory, aligned, bind, new_stream
+from onernn.backend.onednn.memory import Memory, aligned, bind, borrowed, new_stream
 from onernn.backend.onednn.numbers import Precision, Scale
 from onernn.backend.onednn.primitives import WEIGHTS, PrimitiveCache, Shape
 from onernn.backend.schedule import in_odd_pieces, segments, single_steps
@@ -124,14 +124,8 @@ class Direction:
         ``initial``: (N, O) each, sorted. ``attention``: (W, 1). Gives the final states (n, O) of
         the sentences that have words. All in the data types of the precision.
         """
-        try:
-            workspace = self._idle.pop()
-        except IndexError:
-            workspace = Workspace(self._library)
-        try:
+        with borrowed(self._idle, lambda: Workspace(self._library)) as workspace:
             return self._run(workspace, x, y, packing, initial, attention)
-        finally:
-            self._idle.append(workspace)
 
     def _run(
         self,

@@ -13,7 +13,7 @@ from onernn.backend.checks import Layout, State, checked_input, explained, laid_
 from onernn.backend.gradients import Gradients, Tape
 from onernn.backend.onednn.families import Family, U8Options, new_family
 from onernn.backend.onednn.library import Library, load_library
-from onernn.backend.onednn.memory import Room, borrowed_room
+from onernn.backend.onednn.memory import ROOMS, Room, borrowed
 from onernn.backend.onednn.numbers import PRECISIONS, narrowed, stored, widened
 from onernn.backend.onednn.pool import run_all
 from onernn.backend.onednn.steps import FixedBatches
@@ -200,12 +200,11 @@ class OneDnnLayer:
         def run_job(job: Share) -> Array:
             begin = [np.ascontiguousarray(s[:, :, job.sentences]) for s in initial]
             share = None if scale is None else scale[job.rows]
-            with self._library.threads(threads), borrowed_room() as room:
+            with self._library.threads(threads), borrowed(ROOMS, Room) as room:
                 # Put in order while they are narrow, numbers are fewer bytes.
                 read = stack[0][0].taken(flat) if whole else flat
                 if not isinstance(job.rows, slice):
-                    packed = room.array("words", (len(job.rows), read.shape[1]), read.dtype)
-                    read = np.take(read, job.rows, axis=0, out=packed, mode="clip")
+                    read = room.taken("words", read, job.rows)
                 y, kind, ends = self._run_stack(
                     stack, read, job.packing, begin, share, room, keeps=whole and not ragged
                 )
@@ -221,8 +220,8 @@ class OneDnnLayer:
             out = run_job(jobs[0])
         else:
             run_all([partial(run_job, job) for job in jobs])
-        if self._fixed and len(jobs) == 1 and not isinstance(x, Ragged) and scale is None:
-            self._fixed.expect(x.shape, stack, jobs[0].packing)
+        if self._fixed and whole and not ragged and scale is None:
+            self._fixed.expect(words.shape, stack, jobs[0].packing)
         y = out.reshape(*words.shape[:-1], self.spec.output_size)
         if isinstance(x, Ragged):
             return x.with_data(y), final

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from onernn.backend.onednn.library import Library
 from onernn.core.arrays import Array
+
+_T = TypeVar("_T")
 
 ALIGNMENT = 64  # a cache line, and the widest vector
 
@@ -55,21 +57,27 @@ class Room:
             held = self._held[name] = aligned(nbytes)
         return held[:nbytes].view(dtype).reshape(shape)
 
+    def taken(self, name: str, words: Array, rows: Array) -> Array:
+        """``words[rows]``, each of them (W, C); the rows are in range."""
+        out = self.array(name, (len(rows), words.shape[1]), words.dtype)
+        return np.take(words, rows, axis=0, out=out, mode="clip")
 
-_ROOMS: deque[Room] = deque(maxlen=8)
+
+ROOMS: deque[Room] = deque(maxlen=8)
+"""Rooms that nobody has now, for any layer: the last one is in the cache still."""
 
 
 @contextmanager
-def borrowed_room() -> Iterator[Room]:
-    """A room that nobody else has now, for any layer: the last one is in the cache still."""
+def borrowed(idle: deque[_T], make: Callable[[], _T]) -> Iterator[_T]:
+    """One that nobody else has, or a new one; it waits for the next one afterwards."""
     try:
-        room = _ROOMS.pop()
+        one = idle.pop()
     except IndexError:
-        room = Room()
+        one = make()
     try:
-        yield room
+        yield one
     finally:
-        _ROOMS.append(room)
+        idle.append(one)
 
 
 class Descriptor:

@@ -18,7 +18,7 @@ import numpy as np
 from onernn.backend.onednn.creation import Primitive, create, new_attributes
 from onernn.backend.onednn.direction import Bound, Workspace
 from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.memory import ALIGNMENT, Descriptor, Memory, aligned
+from onernn.backend.onednn.memory import ALIGNMENT, Descriptor, Memory, aligned, borrowed
 from onernn.backend.onednn.numbers import PRECISIONS, narrowed, stored, widened
 from onernn.backend.onednn.pool import run_all
 from onernn.backend.onednn.primitives import (
@@ -130,26 +130,19 @@ class _Kernel:
         self._idle: deque[Bound] = deque()
 
     def execute(self, addresses: Mapping[str, int]) -> None:
-        workspace = _taken(_IDLE, lambda: Workspace(self._library))
-        bound = _taken(self._idle, lambda: workspace.bind(self._primitive, {}, self._moving))
-        workspace.reserve(self._primitive)
-        try:
+        with (
+            borrowed(_IDLE, lambda: Workspace(self._library)) as workspace,
+            borrowed(
+                self._idle, lambda: workspace.bind(self._primitive, {}, self._moving)
+            ) as bound,
+        ):
+            workspace.reserve(self._primitive)
             moved = {**addresses, "scratchpad": workspace.scratchpad.ctypes.data}
             workspace.execute(bound, [moved[name] for name in self._moving])
-        finally:
-            self._idle.append(bound)
-            _IDLE.append(workspace)
 
 
 _IDLE: deque[Workspace] = deque(maxlen=8)
 """Streams and scratchpads; they outlive layers, which change with every step of training."""
-
-
-def _taken(idle: deque[Any], make: Callable[[], Any]) -> Any:
-    try:
-        return idle.pop()
-    except IndexError:
-        return make()
 
 
 class _Pair(NamedTuple):
