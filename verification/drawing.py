@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from onernn.core.files import replacing
 from onernn.core.graph import UNSUPPORTED, Graph, Node
 from onernn.fuse_passes import Pass, fuse
 
@@ -40,7 +41,8 @@ def draw_passes(model: Graph, passes: tuple[Pass, ...], folder: Path) -> list[Pa
 
 
 def _write(graph: Graph, file: Path) -> Path:
-    file.write_text(to_dot(graph), "utf-8")
+    with replacing(file) as stream:
+        stream.write(to_dot(graph).encode())
     if shutil.which("dot"):
         try:
             command = ["dot", "-Tsvg", "-o", str(file.with_suffix(".svg")), str(file)]

@@ -17,6 +17,7 @@ import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.errors import ModelFormatError
+from onernn.core.files import replacing
 from onernn.core.graph import Value
 from onernn.core.ragged import Ragged
 
@@ -111,5 +112,5 @@ def _keyed(data: str, lod: str, values: Mapping[str, Batch]) -> dict[str, Array]
 
 
 def _write(file: str | Path, arrays: Mapping[str, Array]) -> None:
-    with Path(file).open("wb") as stream:  # savez would add .npz to a name without it
+    with replacing(file) as stream:  # savez would add .npz to a name without it
         np.savez(stream, **arrays)  # type: ignore[arg-type]

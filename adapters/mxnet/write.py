@@ -14,6 +14,7 @@ from onernn.adapters.mxnet.params import BFLOAT16, DENSE, DTYPES, LIST_MAGIC, V2
 from onernn.adapters.mxnet.read import VARIABLE, Symbol, SymbolNode
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
+from onernn.core.files import replacing
 
 _CODES = {np.dtype(dtype): code for code, dtype in DTYPES.items() if code != BFLOAT16}
 _ONE_LINE = 10  # numbers that dmlc's writer puts into one line
@@ -22,7 +23,9 @@ _CPU = struct.pack("<ii", 1, 0)
 
 def write_symbol(symbol: Symbol, file: str | Path) -> None:
     """A ``-symbol.json`` that MXNet 1.x loads."""
-    Path(file).write_text(symbol_text(symbol), encoding="utf-8")
+    text = symbol_text(symbol).encode()
+    with replacing(file) as stream:
+        stream.write(text)
 
 
 def write_params(arrays: Mapping[str, Array], file: str | Path, *, np_shape: bool = False) -> None:
@@ -46,7 +49,8 @@ def write_params(arrays: Mapping[str, Array], file: str | Path, *, np_shape: boo
     for key in arrays:
         name = key.encode()
         parts += [struct.pack("<Q", len(name)), name]
-    Path(file).write_bytes(b"".join(parts))
+    with replacing(file) as stream:
+        stream.writelines(parts)
 
 
 def symbol_text(symbol: Symbol) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from onernn.adapters.onnx.messages import NUMBERS
 from onernn.adapters.onnx.protos import bfloat16_tensor, tensor
 from onernn.core.errors import UnsupportedError
+from onernn.core.files import replacing_all
 
 WEIGHT_DTYPES = ("float32", "float16", "bfloat16")
 _MOST = 2**31 - 2**20  # bytes of one protobuf message, with room for all that is no tensor
@@ -84,11 +84,11 @@ def save(model: Any, path: Path, *, most: int = _MOST) -> None:
     What stood there is replaced when all is written.
     """
     size = sum(len(each.raw_data) for graph in _graphs(model.graph) for each in graph.initializer)
-    if size > most:
-        beside = path.with_name(f"{path.name}.data")
-        _replace(beside, lambda stream: _move_out(model, beside.name, stream))
-    data = model.SerializeToString()
-    _replace(path, lambda stream: stream.write(data))
+    beside = path.with_name(f"{path.name}.data")
+    with replacing_all([path, beside] if size > most else [path]) as (stream, *data):
+        if data:
+            _move_out(model, beside.name, data[0])
+        stream.write(model.SerializeToString())
 
 
 def _move_out(model: Any, location: str, stream: Any) -> None:
@@ -103,13 +103,3 @@ def _move_out(model: Any, location: str, stream: Any) -> None:
             each.external_data.add(key=key, value=value)
         each.data_location = 1
         each.ClearField("raw_data")
-
-
-def _replace(path: Path, write: Any) -> None:
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as stream:
-            write(stream)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -6,7 +6,6 @@ lod_tensor.cc (SerializeToStream) of 2.6.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import numpy as np
 from onernn.adapters.paddle import framework
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
+from onernn.core.files import replacing_all
 
 VERSION = 2006002
 """Of the format: that of Paddle 2.6.2, which 3.x reads, too."""
@@ -139,17 +139,9 @@ class ProgramWriter:
 def save(program: ProgramWriter, path: Path) -> None:
     """Writes ``NAME.pdmodel`` and ``NAME.pdiparams``; what stood there is replaced at the end."""
     model, tensors = program.files()
-    targets = {path: [model], path.with_suffix(".pdiparams"): tensors}
-    parts = {target: target.with_name(f"{target.name}.{os.getpid()}.part") for target in targets}
-    try:
-        for target, pieces in targets.items():
-            with parts[target].open("wb") as stream:
-                stream.writelines(pieces)
-        for target, part in parts.items():
-            os.replace(part, target)
-    finally:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
+    with replacing_all([path, path.with_suffix(".pdiparams")]) as (program_file, parameters):
+        program_file.write(model)
+        parameters.writelines(tensors)
 
 
 def _tensor(array: Array) -> bytes:

@@ -20,6 +20,7 @@ from onernn.adapters.naming import native_pass
 from onernn.adapters.onnx.write import OPSET
 from onernn.core.arrays import Array
 from onernn.core.errors import LibraryError, OnernnError, UnsupportedError
+from onernn.core.files import replacing
 from onernn.core.graph import Graph, native_types
 from onernn.emit.writing import read_declared, read_static, write_cpp
 from onernn.fuse_passes import fuse, passes_for
@@ -234,7 +235,7 @@ def weights(
         with naming(each):
             found = convert_weights(each, to)
         arrays |= {prefix + key: array for key, array in found.items()}
-    with output.open("wb") as stream:  # savez would add .npz to a name without it
+    with replacing(output) as stream:  # savez would add .npz to a name without it
         np.savez(stream, **arrays)  # type: ignore[arg-type]
     for key, array in arrays.items():
         print(f"{key} {array.dtype} {array.shape}")

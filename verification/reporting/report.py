@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from onernn.adapters.naming import native_pass
 from onernn.adapters.requirements import require
 from onernn.core.errors import LibraryError, MissingDependencyError, OnernnError
+from onernn.core.files import replacing
 from onernn.core.graph import native_types
 from onernn.core.ragged import Ragged
 from onernn.fuse_passes import fuse
@@ -51,7 +52,8 @@ def write_report(report: Report, path: str | Path, command: str = "") -> None:
     """
     check_report(path)
     page = render(report, command)
-    Path(path).write_text(page, "utf-8")
+    with replacing(path) as stream:
+        stream.write(page.encode())
 
 
 def render(report: Report, command: str = "") -> str:

@@ -1,0 +1,101 @@
+"""Files that are replaced whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[BinaryIO]:
+    """A stream for the new content of a file: it gets the file's name when the block ends.
+
+    Until then, and where the block raises, the disk is full or the process dies, the old file
+    stays as it was. Raises `OSError` naming the file.
+    """
+    with replacing_all([path]) as (stream,):
+        yield stream
+
+
+@contextmanager
+def replacing_all(paths: Iterable[str | Path]) -> Iterator[list[BinaryIO]]:
+    """A stream for each file; none of the files is replaced before all content is on the disk."""
+    with ExitStack() as stack:
+        new = [stack.enter_context(_NewFile(path)) for path in paths]
+        yield [each.stream for each in new]
+        for each in new:
+            each.complete()
+        for each in new:
+            each.rename()
+
+
+class _NewFile:
+    """The content of a file under a name of its own, in the folder of the file."""
+
+    def __init__(self, path: str | Path) -> None:
+        # A link stays a link: the file that it names is replaced.
+        self._path = os.path.realpath(path)
+        self._part: str | None = None
+
+    def __enter__(self) -> _NewFile:
+        mode = None
+        with self._named():
+            if os.path.exists(self._path):
+                mode = os.stat(self._path).st_mode
+            if mode is not None and not stat.S_ISREG(mode):  # /dev/stdout: nothing to replace
+                self.stream: BinaryIO = open(self._path, "wb")
+                return self
+            folder = os.path.dirname(self._path)
+            part = os.path.join(folder, f".onernn-{secrets.token_hex(8)}.part")
+            self.stream = open(part, "xb")
+            self._part = part
+            if mode is not None:
+                os.chmod(part, stat.S_IMODE(mode))
+        return self
+
+    def complete(self) -> None:
+        with self._named():
+            self.stream.flush()
+            if self._part is not None:
+                os.fsync(self.stream.fileno())
+            self.stream.close()
+
+    def rename(self) -> None:
+        if self._part is None:
+            return
+        with self._named():
+            os.replace(self._part, self._path)
+            self._part = None
+            folder = os.open(os.path.dirname(self._path), os.O_RDONLY)
+            try:
+                os.fsync(folder)  # the name is on the disk, too
+            finally:
+                os.close(folder)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            with self._named():
+                self.stream.close()  # writes what is buffered: the disk may still be full
+        except OSError:
+            if error is None:
+                raise
+        finally:
+            if self._part is not None:
+                Path(self._part).unlink(missing_ok=True)
+        # A write inside of the block does not know the file's name.
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = self._path
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Errors name the file, not its part."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = self._path
+            raise
