@@ -1,9 +1,22 @@
-"""Every error a user can meet, and the refusal that some of them carry."""
+"""Every error a user can meet, the refusal that some of them carry, and how names are shown."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+
+def printable(text: object, keep: str = "") -> str:
+    """Text that a file may have brought along, for a terminal: harmless, and on one line.
+
+    Control characters, marks that turn the direction of writing and whatever else cannot be seen
+    come out as escapes (``\\x1b``, ``\\u202e``, ``\\n``), but for the characters to ``keep``.
+    """
+    return "".join(
+        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode()
+        for each in str(text)
+    )
 
 
 @dataclass(frozen=True)
@@ -14,11 +27,16 @@ class Refusal:
     where: str = ""
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.reason}" if self.where else self.reason
+        return printable(f"{self.where}: {self.reason}" if self.where else self.reason)
 
 
 class OnernnError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors raised on purpose; the message is `printable`."""
+
+    _keep = ""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(printable(message, self._keep))
 
 
 class ModelFormatError(OnernnError):
@@ -36,11 +54,16 @@ class ShapeError(OnernnError, ValueError):
 
 
 class UnsupportedError(OnernnError):
-    """Something valid that cannot be run exactly; ``refusals`` tells what and where."""
+    """Something valid that cannot be run exactly; ``refusals`` tells what and where.
 
-    def __init__(self, message: str, refusals: tuple[Refusal, ...] = ()) -> None:
-        self.refusals = refusals or (Refusal(message),)
+    Each of them is a line behind the message.
+    """
+
+    def __init__(self, message: str, refusals: Iterable[Refusal] = ()) -> None:
         super().__init__(message)
+        listed = tuple(refusals)
+        self.refusals = listed or (Refusal(message),)
+        self.args = ("".join([*self.args, *(f"\n  {each}" for each in listed)]),)
 
     @property
     def refusal(self) -> Refusal:
@@ -53,3 +76,5 @@ class MissingDependencyError(OnernnError, ImportError):
 
 class LibraryError(OnernnError):
     """libdnnl cannot be found, loaded or used, or one of its calls failed."""
+
+    _keep = "\n"  # between a compiler's messages

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from onernn.core.arrays import Array, frozen
-from onernn.core.errors import ModelFormatError
+from onernn.core.errors import ModelFormatError, printable
 
 UNSUPPORTED = "Unsupported"
 """The op of a node that was read but cannot be lowered; its attribute ``reason`` says why."""
@@ -39,7 +39,7 @@ class Value:
     def __str__(self) -> str:
         sizes = ["?" if size is None else str(size) for size in self.shape or ()]
         ragged = f", LoD depth {self.lod_depth}" if self.lod_depth else ""
-        return f"{self.name}: {self.dtype or 'any'}({', '.join(sizes)}){ragged}"
+        return f"{printable(self.name)}: {self.dtype or 'any'}({', '.join(sizes)}){ragged}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +61,8 @@ class Node:
     @property
     def label(self) -> str:
         """How messages call it."""
-        native = native_types(self.origin)
-        return f"node {next(filter(None, self.outputs), '')!r} ({native or self.op})"
+        called = printable(native_types(self.origin) or self.op)
+        return f"node {next(filter(None, self.outputs), '')!r} ({called})"
 
     def input(self, position: int) -> str:
         """The name of an input, "" where it is absent."""
@@ -87,6 +87,7 @@ class Graph:
     def __post_init__(self) -> None:
         constants = {name: frozen(array) for name, array in self.constants.items()}
         object.__setattr__(self, "constants", MappingProxyType(constants))
+        object.__setattr__(self, "notes", tuple(map(printable, self.notes)))
         known = {value.name for value in self.inputs} | set(constants)
         if len({value.name for value in self.inputs}) != len(self.inputs):
             names = [value.name for value in self.inputs]

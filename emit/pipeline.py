@@ -78,9 +78,7 @@ def parse(model: Graph, declared: Mapping[str, Value] | None = None) -> Program:
 
 def _raise(graph: Graph, refusals: list[Refusal]) -> None:
     if refusals:
-        listed = "".join(f"\n  {refusal}" for refusal in refusals)
-        text = f"{graph.name}: no C++ is generated:{listed}"
-        raise UnsupportedError(text, tuple(refusals))
+        raise UnsupportedError(f"{graph.name}: no C++ is generated:", refusals)
 
 
 def _given(node: Node) -> list[str]:

@@ -74,8 +74,7 @@ class Session:
         self.graph = fuse(model, passes_for(dtype) if passes is None else passes).model
         refusals = unsupported(self.graph)
         if refusals:
-            listed = "".join(f"\n  {refusal}" for refusal in refusals)
-            raise UnsupportedError(f"{model.name} cannot be run:{listed}", refusals)
+            raise UnsupportedError(f"{model.name} cannot be run:", refusals)
         self._engine = open_backend(backend, threads=threads)
         self._options: dict[str, Any] = {"dtype": dtype, "strict": strict}
         self._layers: list[Node] = []

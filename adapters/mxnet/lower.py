@@ -19,7 +19,7 @@ from onernn.adapters.mxnet.recurrent import stack_of
 from onernn.adapters.mxnet.rules import find_rule, needed, slots_of_node
 from onernn.adapters.mxnet.walk import lower_nodes
 from onernn.core.arrays import Array
-from onernn.core.errors import ModelFormatError, ShapeError, UnsupportedError
+from onernn.core.errors import ModelFormatError, ShapeError, UnsupportedError, printable
 from onernn.core.graph import Graph, Value
 from onernn.reorders import mxnet
 
@@ -47,7 +47,7 @@ def load_mxnet(
     files, symbol, found = read_model(path, params)
     graph, differing = _graph(symbol, found.arrays, semantics, str(files.symbol), found.notes)
     for text in differing:
-        _log.warning("%s: %s", files.symbol, text)
+        _log.warning("%s: %s", files.symbol, printable(text))
     return graph
 
 

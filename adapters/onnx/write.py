@@ -52,8 +52,7 @@ def to_onnx(
             f"opset {opset}: {min(IR_VERSIONS)} to {max(IR_VERSIONS)} are written"
         )
     if refusals := unsupported(graph):
-        listed = "".join(f"\n  {refusal}" for refusal in refusals)
-        raise UnsupportedError(f"{graph.name} cannot be written:{listed}", refusals)
+        raise UnsupportedError(f"{graph.name} cannot be written:", refusals)
     model = MESSAGES.message("ModelProto")(ir_version=IR_VERSIONS[opset], producer_name="onernn")
     model.opset_import.add(domain="", version=opset)
     functions: dict[str, Any] | None = {} if allow_functions else None

@@ -14,7 +14,7 @@ from onernn.adapters.paddle.live import Arguments, LayerKind, LiveLayer, Options
 from onernn.adapters.paddle.live_tensors import view_eager
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
-from onernn.core.errors import ShapeError, UnsupportedError
+from onernn.core.errors import Refusal, ShapeError, UnsupportedError
 
 _log = logging.getLogger("onernn")
 
@@ -25,9 +25,9 @@ def optimized_layer(target: Any, chosen: Options) -> Any:
     found = [each for each in target.sublayers(include_self=True) if isinstance(each, base)]
     reasons = {id(each): _obstacle(each) for each in found}
     if not any(not reason for reason in reasons.values()):
-        listed = "".join(f"\n  {each.full_name()}: {reasons[id(each)]}" for each in found)
         raise UnsupportedError(
-            f"{type(target).__name__} holds no SimpleRNN, LSTM or GRU that can be replaced{listed}"
+            f"{type(target).__name__} holds no SimpleRNN, LSTM or GRU that can be replaced",
+            [Refusal(reasons[id(each)], each.full_name()) for each in found],
         )
     for each in found:
         if reasons[id(each)]:

@@ -124,8 +124,8 @@ def _rewritten(
     for line in replaced:
         _log.info("%s", line)
     if not parts:
-        listed = "".join(f"\n  {refusal}" for refusal in refusals) or " it holds none"
-        raise UnsupportedError(f"no recurrent operator can be replaced:{listed}", tuple(refusals))
+        none = "" if refusals else " it holds none"
+        raise UnsupportedError(f"no recurrent operator can be replaced:{none}", refusals)
     backward = PyFuncRegistry(_no_gradients).id
     return live.rewritten(parts, backward), tuple(replaced), tuple(refusals)
 

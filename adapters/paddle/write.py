@@ -61,8 +61,7 @@ def to_paddle(
     if place == "onednn" and not fused:
         raise ValueError("place='onednn' belongs to fused operators, got fused=False")
     if refusals := unsupported(graph):
-        listed = "".join(f"\n  {refusal}" for refusal in refusals)
-        raise UnsupportedError(f"{graph.name} cannot be written:{listed}", refusals)
+        raise UnsupportedError(f"{graph.name} cannot be written:", refusals)
     names = {value.name for value in graph.inputs} | {"feed", "fetch"}
     names.update(*(node.outputs for node in graph.nodes))
     w = Writing(graph, types_of(graph, inputs), ProgramWriter(names), fused, place)

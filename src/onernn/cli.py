@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 import sys
 from collections import Counter
@@ -26,7 +27,15 @@ from onernn.emit.writing import read_declared, read_static, write_cpp
 from onernn.fuse_passes import fuse, passes_for
 from onernn.reorders.layouts import FRAMEWORKS
 from onernn.runtime.session import Session, naming, unsupported
-from onernn.showing import progress, section, show_audit, show_examination, show_report, stdout
+from onernn.showing import (
+    complain,
+    progress,
+    section,
+    show_audit,
+    show_examination,
+    show_report,
+    stdout,
+)
 from onernn.verification import support
 from onernn.verification.auditing import audit
 from onernn.verification.converting import convert
@@ -42,6 +51,7 @@ app = typer.Typer(
     help="Recurrent models of Paddle, MXNet and ONNX, without these, on oneDNN.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 Model = Annotated[
@@ -197,7 +207,7 @@ def convert_command(
                 place=place,
                 fused=fused,
                 progress=tell,
-                note=lambda text: print(f"onernn: {text}", file=sys.stderr),
+                note=complain,
             )
     except (OnernnError, OSError, ValueError) as error:
         if json:
@@ -238,7 +248,7 @@ def weights(
     with replacing(output) as stream:  # savez would add .npz to a name without it
         np.savez(stream, **arrays)  # type: ignore[arg-type]
     for key, array in arrays.items():
-        print(f"{key} {array.dtype} {array.shape}")
+        stdout().print(f"{key} {array.dtype} {array.shape}")
 
 
 @app.command("audit")
@@ -316,7 +326,7 @@ def inspect(
     graph, passes = _load(model, params, semantics), passes_for(dtype)
     result = fuse(graph, passes)
     console = stdout()
-    console.print(f"[bold]{graph.name}[/bold]", highlight=False)
+    console.print(graph.name, style="bold")
     for title, values in (("inputs", graph.inputs), ("outputs", graph.outputs)):
         section(console, title, map(str, values))
 
@@ -383,8 +393,14 @@ def _load(model: str, params: str | None, semantics: str) -> Graph:
 
 def main() -> None:
     """Runs the command line; every error is one message on stderr and exit 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot write is no reason to stop
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except (OnernnError, OSError, ValueError, MemoryError) as error:
-        print(f"onernn: {error or type(error).__name__}", file=sys.stderr)
+        complain(error if str(error) else type(error).__name__)
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
+from onernn.core.errors import OnernnError, printable
 from onernn.verification import support
 from onernn.verification.auditing import AuditReport
 from onernn.verification.doctor import Examination
 from onernn.verification.verifying import Report
+
+
+class _Plain(Console):
+    """Shows text as it is: no markup, no emoji names, nothing that a terminal would obey."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        plain = {"markup": False, "emoji": False, "highlight": False}
+        return super().render_str(printable(text), **{**options, **plain})
+
+
+def complain(what: object) -> None:
+    """A message on stderr. Only our own errors have further lines: what they list."""
+    text = printable(what, keep="\n" if isinstance(what, OnernnError) else "")
+    print(f"onernn: {text}", file=sys.stderr)
 
 
 def show_report(report: Report, json: bool) -> None:
@@ -44,17 +62,17 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 def stdout() -> Console:
     """The console that results go to."""
     # In a pipe nothing is wrapped: lines stay whole for grep.
-    console = Console(soft_wrap=True)
-    return console if console.is_terminal else Console(soft_wrap=True, width=200)
+    console = _Plain(soft_wrap=True)
+    return console if console.is_terminal else _Plain(soft_wrap=True, width=200)
 
 
 def section(console: Console, title: str, lines: object) -> None:
     """Lines under a title; nothing where there are none."""
     listed = list(lines)  # type: ignore[call-overload]
     if listed:
-        console.print(f"[bold]{title}[/bold]")
+        console.print(title, style="bold")
         for line in listed:
-            console.print(f"  {line}", markup=False, highlight=False)
+            console.print(f"  {line}")
 
 
 def show_audit(console: Console, found: AuditReport) -> None:
