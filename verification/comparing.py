@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onernn.core.arrays import Array
-from onernn.core.ragged import Ragged
+from onernn.core.ragged import Ragged, data_of
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,22 @@ TOLERANCES = {
 }
 
 
-def tolerance_of(dtype: str, atol: float | None, rtol: float | None) -> Tolerance:
-    """The default one of a dtype, with what is given in its place; exact for one without."""
-    given = {"atol": atol, "rtol": rtol}
+_OF_OUTPUTS = {"float16": "f16"}  # NumPy's name of a narrow dtype, and the tolerance's
+
+
+def tolerance_of(
+    dtype: str, atol: float | None, rtol: float | None, *outputs: Ragged | Array
+) -> Tolerance:
+    """The default one of a dtype computed in, with what is given in its place; exact for others.
+
+    ``outputs``: what is to be compared. A narrow dtype of theirs widens the relative default, as
+    it rounds whatever was computed.
+    """
     default = TOLERANCES.get(dtype, Tolerance(0, 0))
+    for output in outputs:
+        own = TOLERANCES.get(_OF_OUTPUTS.get(data_of(output).dtype.name, ""), default)
+        default = replace(default, rtol=max(default.rtol, own.rtol))
+    given = {"atol": atol, "rtol": rtol}
     return replace(default, **{key: value for key, value in given.items() if value is not None})
 
 

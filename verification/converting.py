@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import numpy as np
 
 from onernn.adapters.converting import write_model
 from onernn.adapters.loading import load
-from onernn.adapters.requirements import require
+from onernn.adapters.onnx.write import padded
 from onernn.core.arrays import Array
-from onernn.core.errors import UnsupportedError
+from onernn.core.errors import MissingDependencyError
 from onernn.core.graph import Graph
 from onernn.core.ragged import Ragged
 from onernn.runtime.session import checked_feed
 from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
+from onernn.verification.frameworks import run_framework, version_of
 from onernn.verification.recording import Batch, read_arrays, read_inputs, read_outputs
 from onernn.verification.verifying import Report, verify
 
@@ -42,8 +44,9 @@ def convert(
     Runtime runs it on the file, and the report tells whether the recorded outputs come. Further
     options: `adapters.converting.write_model`.
 
-    Raises `UnsupportedError` naming what the target cannot say, or where ONNX Runtime does not run
-    the file, `MissingDependencyError` where a check lacks onnxruntime.
+    ONNX Runtime runs in a process of its own. Raises `UnsupportedError` naming what the target
+    cannot say, or where ONNX Runtime does not run the file or crashes, `MissingDependencyError`
+    where a check lacks onnxruntime.
     """
     options = {"names": names, "output_dtype": output_dtype, **options}
     if check is None:
@@ -56,54 +59,30 @@ def convert(
         write_model(model, path, inputs=inputs, **options)
         return verify(load(path), arrays, atol=atol, rtol=rtol, diagnose=False, backend="reference")
     expected = read_outputs(arrays, model.outputs, where)
-    runtime = require("onnxruntime", "onnx")
+    if not find_spec("onnxruntime"):  # told before anything is written
+        raise MissingDependencyError("a check needs 'onnxruntime'; run: pip install 'onernn[onnx]'")
     write_model(model, path, inputs=inputs, **options)
-    outputs = _run(runtime, Path(path), inputs, names or {})
-    tolerance = tolerance_of(_TOLERANCES[output_dtype], atol, rtol)
+    feed = {(names or {}).get(name, name): array for name, array in padded(inputs).items()}
+    given = run_framework("onnxruntime", str(path), None, feed, [v.name for v in model.outputs])
+    dtype = _TOLERANCES[output_dtype]
     compared = (
-        _compared(name, outputs[(names or {}).get(name, name)], expected[name], tolerance)
-        for name in expected
+        _compared(name, given[name], want, tolerance_of(dtype, atol, rtol, want, given[name]))
+        for name, want in expected.items()
     )
-    return Report(tuple(compared), f"ONNX Runtime {runtime.__version__}")
+    return Report(tuple(compared), f"ONNX Runtime {version_of('onnxruntime')}")
 
 
-def _run(
-    runtime: Any, path: Path, inputs: Mapping[str, Batch], names: Mapping[str, str]
-) -> dict[str, Array]:
-    """What plain ONNX Runtime gives for recorded inputs, ragged ones padded."""
-    options = runtime.SessionOptions()
-    options.log_severity_level = 3  # errors only
-    try:
-        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its own kinds, derived from nothing narrower
-        raise UnsupportedError(f"{path}: ONNX Runtime does not load it: {error}") from error
-    feed: dict[str, Array] = {}
-    for name, value in inputs.items():
-        if isinstance(value, Ragged):
-            time = max(1, int(value.lengths.max(initial=0)))
-            feed[name] = value.to_padded(time=time)
-            feed[f"{name}_lengths"] = value.lengths.astype(np.int32)
-        else:
-            feed[name] = value
-    renamed = {names.get(name, name): array for name, array in feed.items()}
-    try:
-        given = session.run(None, renamed)
-    except Exception as error:
-        raise UnsupportedError(f"{path}: ONNX Runtime does not run it: {error}") from error
-    return dict(zip((each.name for each in session.get_outputs()), given, strict=True))
-
-
-def _compared(name: str, padded: Array, reference: Batch, tolerance: Tolerance) -> OutputComparison:
+def _compared(name: str, given: Array, reference: Batch, tolerance: Tolerance) -> OutputComparison:
     """As `compare`; what is ragged must be zero behind the sentences."""
     if not isinstance(reference, Ragged):
-        return compare(name, padded, reference, tolerance)
+        return compare(name, given, reference, tolerance)
     words = None
-    if padded.ndim >= 2 and len(padded) == len(reference):
-        if padded.shape[1] >= reference.lengths.max(initial=0):
-            words = Ragged.from_padded(padded, reference.lengths)
+    if given.ndim >= 2 and len(given) == len(reference):
+        if given.shape[1] >= reference.lengths.max(initial=0):
+            words = Ragged.from_padded(given, reference.lengths)
     if words is None:
-        reason = f"shape: expected {len(reference)} padded sentences, got {padded.shape}"
+        reason = f"shape: expected {len(reference)} padded sentences, got {given.shape}"
         return OutputComparison(name, False, np.nan, np.nan, reason)
-    if not np.array_equal(words.to_padded(time=padded.shape[1]), padded, equal_nan=True):
+    if not np.array_equal(words.to_padded(time=given.shape[1]), given, equal_nan=True):
         return OutputComparison(name, False, np.nan, np.nan, "not zero behind the sentences")
     return compare(name, reference.with_data(words.data), reference, tolerance)

@@ -1,14 +1,14 @@
 """Models run by their own frameworks, each in a process of its own: a crash there is a message.
 
-    python -m onernn.verification.frameworks KIND MODEL PARAMS FILE.npz OUT.npz
-
-reads in__ and lod__ keys and writes out__ and outlod__ keys. Sources: the frameworks' own
-documentation of inference (paddle.static.Executor, mxnet Symbol.bind, onnxruntime).
+The process reads in__ and lod__ keys from one file and writes out__ and outlod__ keys, or what the
+framework said, to others. Sources: the frameworks' own documentation of inference
+(paddle.static.Executor, mxnet Symbol.bind, onnxruntime).
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +35,7 @@ from onernn.verification.recording import (
 )
 
 _SECONDS = 600
+_MISSING = 3  # the exit status where the framework is not installed
 
 
 def run_framework(
@@ -46,26 +47,44 @@ def run_framework(
     where it does not run the model or crashes.
     """
     with tempfile.TemporaryDirectory() as folder:
-        given, made = Path(folder) / "in.npz", Path(folder) / "out.npz"
+        given, made, said = (str(Path(folder, name)) for name in ("in.npz", "out.npz", "said"))
         write_inputs(given, feed)
-        command = [sys.executable, "-m", __name__, kind, path, params or "", str(given), str(made)]
+        call = f"import sys; from {__name__} import main; sys.exit(main(*sys.argv[1:]))"
+        # -P: a file in the working folder, which may be the model's, is no module.
+        command = [sys.executable, "-P", "-c", call, kind, path, params or "", given, made, said]
         # Read by Paddle 3 when it is imported: without it there is no legacy static graph.
         environ = {"FLAGS_enable_pir_api": "0", **os.environ}
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         try:
             done = subprocess.run(
-                command, env=environ, capture_output=True, text=True, timeout=_SECONDS
+                command,
+                env=environ,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_SECONDS,
             )
         except subprocess.TimeoutExpired as error:
             raise UnsupportedError(f"{kind}: {path} took longer than {_SECONDS} s") from error
-        said = done.stderr.strip().splitlines()
-        if done.returncode == 3:
-            raise MissingDependencyError(said[-1])
+        text = Path(said).read_text("utf-8") if os.path.exists(said) else ""
+        if done.returncode == _MISSING:
+            raise MissingDependencyError(text)
         if done.returncode:
-            how = f"signal {-done.returncode}" if done.returncode < 0 else "an error"
-            last = next((line for line in reversed(said) if line.strip()), "nothing on stderr")
-            raise UnsupportedError(f"{kind} does not run {path}: {how}: {last}")
+            text = text or _crash(kind, done)
+            raise UnsupportedError(f"{kind} does not run {path}: {text}")
         values = tuple(Value(name) for name in names)
         return read_outputs(read_arrays(made), values, f"{kind}'s outputs")
+
+
+def _crash(kind: str, done: subprocess.CompletedProcess[str]) -> str:
+    """How a process ended that told nothing, and what it wrote last."""
+    how = f"exit status {done.returncode}"
+    if done.returncode < 0:
+        how = f"signal {-done.returncode}, {signal.Signals(-done.returncode).name}"
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    last = f"; its last words: {lines[-1][-500:]}" if lines else ""
+    version = " ".join(filter(None, (kind, version_of(kind))))
+    return f"{version} crashed ({how}) in a process of its own{last}"
 
 
 def version_of(kind: str) -> str:
@@ -168,23 +187,16 @@ FRAMEWORKS: dict[str, Callable[[str, str, Mapping[str, Batch]], list[Batch]]] = 
 }
 
 
-def main(kind: str, path: str, params: str, given: str, made: str) -> int:
-    """Exit status: 0 done, 3 the framework is not installed, 1 anything it says against it."""
+def main(kind: str, path: str, params: str, given: str, made: str, said: str) -> int:
+    """Writes what the framework gives, or says against it. 0: done, 3: it is not installed."""
     feed = read_given(read_arrays(given))
     try:
         results = FRAMEWORKS[kind](path, params, feed)
-    except MissingDependencyError as error:
-        print(error, file=sys.stderr)
-        return 3
     except Exception as error:  # whatever the framework raises is its answer
         text = str(error) if isinstance(error, OnernnError) else f"{type(error).__name__}: {error}"
         lines = [line for line in text.splitlines() if line.strip()]
-        print("\n" + " ".join(lines)[-2000:], file=sys.stderr)
-        return 1
+        Path(said).write_text(" ".join(lines)[-2000:], "utf-8", "replace")
+        return _MISSING if isinstance(error, MissingDependencyError) else 1
     named: dict[str, Array | Ragged] = {str(k): each for k, each in enumerate(results)}
     write_outputs(made, named)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

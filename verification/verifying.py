@@ -151,8 +151,8 @@ def verify(
     if against is None:  # a recording may leave outputs out
         assumed = []
     expected = {name: value for name, (_, value) in pairs.items()}
-    asked = tolerance_of(dtype, atol, rtol)
-    tolerances = dict.fromkeys(expected, asked)
+    asked = {n: tolerance_of(dtype, atol, rtol, actual[n], w) for n, w in expected.items()}
+    tolerances = asked
     outputs = _compared(actual, expected, tolerances)
     exact = atol is not None or rtol is not None or dtype != "f32"
     if not exact and not all(each.passed for each in outputs):
@@ -162,7 +162,7 @@ def verify(
     notes += [
         f"output {name!r}: {each.atol:.3g} is allowed, what rounding errors make of it"
         for name, each in tolerances.items()
-        if each.atol > asked.atol
+        if each.atol > asked[name].atol
     ]
     if not any(data_of(value).size for value in expected.values()):
         notes.append("nothing was compared: all outputs are empty")

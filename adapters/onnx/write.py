@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from onernn.adapters.onnx.batches import Batch
 from onernn.adapters.onnx.messages import MESSAGES
 from onernn.adapters.onnx.ops import REDUCTIONS
@@ -19,8 +21,10 @@ from onernn.adapters.onnx.write_rnn import DOMAIN, rnn
 from onernn.adapters.onnx.write_sentences import SENTENCES
 from onernn.adapters.onnx.writing import Writing, dense
 from onernn.adapters.types import Type, types_of
+from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, Node, Value
+from onernn.core.ragged import Ragged
 from onernn.runtime.session import unsupported
 
 IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
@@ -77,6 +81,17 @@ def to_onnx(
     if functions:
         model.opset_import.add(domain=DOMAIN, version=1)
     return model
+
+
+def padded(inputs: Mapping[str, Any]) -> dict[str, Array]:
+    """A batch as a written model takes it: a ragged NAME as NAME, padded, and NAME_lengths."""
+    feed: dict[str, Array] = {}
+    for name, value in inputs.items():
+        feed[name] = value
+        if isinstance(value, Ragged):
+            feed[name] = value.to_padded(time=max(1, int(value.lengths.max(initial=0))))
+            feed[f"{name}_lengths"] = value.lengths.astype(np.int32)
+    return feed
 
 
 def _wanted(graph: Graph) -> frozenset[str]:

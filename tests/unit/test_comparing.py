@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import helper
+from support import onnx_models
 
 from onernn import Ragged
 from onernn.verification.comparing import TOLERANCES, Tolerance, compare
+from onernn.verification.verifying import verify
 
 REFERENCE = np.array([[1.0, -4.0], [0.5, 2.0]], np.float32)
 TOLERANCE = Tolerance(0.1, 0.1)  # 0.1 + 0.1 * 4 = 0.5 allowed
@@ -66,3 +69,27 @@ def test_empty_and_zero_references() -> None:
     assert compare("y", empty, empty, TOLERANCE).passed
     zero = compare("y", np.float32([1e-3]), np.float32([0]), Tolerance(0, 1))
     assert not zero.passed and zero.max_rel == np.inf
+
+
+def test_outputs_in_float16_have_the_tolerance_of_their_own_dtype() -> None:
+    """One unit in the last place is 1e-3 of a value there: float32's tolerance excuses none."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (7, 3, 6)).astype(np.float16)
+    shapes = {"W": (1, 9, 6), "R": (1, 9, 3)}
+    weights = {k: rng.uniform(-0.5, 0.5, s).astype(np.float16) for k, s in shapes.items()}
+    nodes = [
+        helper.make_node("GRU", ["x", "W", "R"], ["half"], hidden_size=3),
+        helper.make_node("Cast", ["x"], ["wide"], to=1),
+        helper.make_node("Exp", ["wide"], ["y"]),
+    ]
+    proto = onnx_models.model(nodes, {"x": x}, ["half", "y"], constants=weights)
+    half, y = onnx_models.theirs(proto, {"x": x})
+    graph, given = onnx_models.read(proto), {"in__x": x, "out__half": half, "out__y": y}
+    assert half.dtype == np.float16 and verify(graph, given)
+    next_to = {**given, "out__half": np.nextafter(half, np.float16(2))}
+    assert verify(graph, next_to) and not verify(graph, next_to, rtol=1e-5, diagnose=False)
+    assert verify(graph, {**given, "out__half": half.astype(np.float32)})
+    assert verify(graph, {**given, "out__y": y.astype(np.float16)})
+    for name, array in (("half", half * np.float16(1.01)), ("y", y * np.float32(1.0003))):
+        report = verify(graph, {**given, f"out__{name}": array}, diagnose=False)
+        assert [each.name for each in report.outputs if not each.passed] == [name]
