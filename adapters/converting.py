@@ -11,6 +11,7 @@ from onernn.adapters.onnx.write import OPSET, to_onnx
 from onernn.adapters.paddle.write import Place, write_paddle
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph
+from onernn.core.guard import guarded
 from onernn.fuse_passes import fuse
 
 Progress = Callable[[str, int, int], None]
@@ -56,16 +57,18 @@ def write_model(
             raise UnsupportedError(f"{path}: {name} is no option of {path.suffix} files")
     model = fuse(model).model
     if path.suffix == ".pdmodel":
-        unplaced = write_paddle(
-            model, path, place=place, fused=fused, inputs=inputs, progress=progress
-        )
+        with guarded(lambda: model.name):
+            unplaced = write_paddle(
+                model, path, place=place, fused=fused, inputs=inputs, progress=progress
+            )
         for refusal in unplaced:
             if note is not None:
                 note(f"not placed on oneDNN: {refusal}")
         return
-    written = to_onnx(
-        model, opset=opset, allow_functions=allow_functions, inputs=inputs, progress=progress
-    )
+    with guarded(lambda: model.name):
+        written = to_onnx(
+            model, opset=opset, allow_functions=allow_functions, inputs=inputs, progress=progress
+        )
     narrow_weights(written, output_dtype)
     rename(written, names or {})
     save(written, path)

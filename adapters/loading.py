@@ -9,8 +9,9 @@ from onernn.adapters.mxnet.lower import load_mxnet
 from onernn.adapters.mxnet.read import is_symbol
 from onernn.adapters.onnx.lower import load_onnx
 from onernn.adapters.paddle.lower import load_paddle
-from onernn.core.errors import UnsupportedError
+from onernn.core.errors import ModelFormatError, UnsupportedError
 from onernn.core.graph import Graph
+from onernn.core.guard import guarded
 
 Semantics = Literal["documented", "mxnet-cpu"]
 
@@ -30,6 +31,14 @@ def load(
     """
     if semantics not in get_args(Semantics):
         raise ValueError(f"semantics: expected one of {get_args(Semantics)}, got {semantics!r}")
+    try:
+        with guarded(lambda: path):
+            return _load(path, params, semantics)
+    except OSError as error:
+        raise ModelFormatError(f"cannot be read: {error.strerror or error}", path) from error
+
+
+def _load(path: str | Path, params: str | Path | None, semantics: str) -> Graph:
     if is_symbol(path):
         return load_mxnet(path, params, semantics)
     if str(path).endswith(".onnx"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,8 +17,9 @@ from onernn.core.ragged import Ragged, data_of
 from onernn.runtime.session import Session
 
 _SOME = 2  # sentences, words of the first one, and a size that the model leaves open
-_TRIES = 300  # runs for each choice of ranks
-_MOST = 10**5  # numbers in a made-up input
+_TRIES = 300  # choices of sizes for each choice of ranks
+_SECONDS = 5  # for all choices: what a model makes of them is its own affair
+_MOST, _LARGEST = 10**5, 2**24  # numbers in a made-up input: by sizes left open, and all in all
 _RANKS = range(1, 5)  # of an input of which the model tells nothing
 
 
@@ -34,30 +36,30 @@ def types_of(graph: Graph, inputs: Mapping[str, Any] | None = None) -> dict[str,
     """The type of every value. ``inputs``: a batch to run on.
 
     Without one sizes are made up, and the ranks of inputs that the model does not tell, if only
-    one choice of them runs; such inputs are float32. Raises `UnsupportedError` where none does, or
-    several do.
+    one choice of them runs; such inputs are float32. Raises `UnsupportedError` where none does,
+    several do, or none is found within seconds.
     """
     session = Session(graph, backend="reference", passes=())
     if inputs is not None:
         return _run(session, inputs)
-    known = [(len(v.shape),) if v.shape is not None else _RANKS for v in graph.inputs]
-    sizes, reasons, fitting = _sizes(graph), [], []
-    for ranks in itertools.product(*known):
-        values = [
-            replace(v, shape=v.shape or (None,) * rank, dtype=v.dtype or "float32")
-            for v, rank in zip(graph.inputs, ranks, strict=True)
-        ]
-        for feed in itertools.islice(_made_up(values, sizes), _TRIES):
+    fitting: dict[tuple[int, ...], dict[str, Type]] = {}
+    reason, until = "", time.monotonic() + _SECONDS
+    for ranks, feed in _made_up(graph):
+        if time.monotonic() > until:
+            fitting, reason = {}, f"no sizes that fit were found in {_SECONDS} s"
+            break
+        if ranks not in fitting:
             try:
-                fitting.append(_run(session, feed))
-                break
+                fitting[ranks] = _run(session, feed)
             except UnsupportedError as error:
-                reasons.append(str(error))
+                reason = reason or str(error)
     if len(fitting) != 1:
-        named = ", ".join(v.name for v in graph.inputs if v.shape is None)
-        reason = f"several ranks of {named} fit" if fitting else reasons[0]
+        if fitting:
+            named = ", ".join(v.name for v in graph.inputs if v.shape is None)
+            reason = f"several ranks of {named} fit"
+        reason = reason or "the inputs are too large to be made up"
         raise UnsupportedError(f"types of values: {reason}; give a recording, which tells them")
-    return fitting[0]
+    return next(iter(fitting.values()))
 
 
 def _run(session: Session, feed: Mapping[str, Any]) -> dict[str, Type]:
@@ -85,30 +87,54 @@ def _sizes(graph: Graph) -> list[int]:
     return [_SOME, *sorted(size for size in asked if 0 < size < 10**4 and size != _SOME)]
 
 
-def _made_up(inputs: list[Value], sizes: list[int]) -> Iterator[dict[str, Any]]:
-    """Inputs in which few sizes are other than two."""
-    open_places = [
+def _made_up(graph: Graph) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
+    """Choices of ranks, each with inputs in which few sizes are other than two."""
+    sizes = _sizes(graph)
+    known = [(len(v.shape),) if v.shape is not None else _RANKS for v in graph.inputs]
+    for ranks in itertools.product(*known):
+        inputs = [
+            replace(v, shape=v.shape or (None,) * rank, dtype=v.dtype or "float32")
+            for v, rank in zip(graph.inputs, ranks, strict=True)
+        ]
+        for chosen in itertools.islice(_choices(inputs, sizes[1:]), _TRIES):
+            shapes = {v.name: _shape(v, chosen) for v in inputs}
+            if all(_is_small(v, shapes[v.name]) for v in inputs):
+                yield ranks, {v.name: _some(v, shapes[v.name]) for v in inputs}
+
+
+_Place = tuple[str, int]
+
+
+def _choices(inputs: list[Value], sizes: list[int]) -> Iterator[Mapping[_Place, int]]:
+    """Sizes for some of the places that inputs leave open, for fewer first."""
+    places = [
         (value.name, axis)
         for value in inputs
         for axis, size in enumerate(value.shape or ())
         if size is None and not (value.lod_depth and axis == 0)
     ]
-    for count in range(len(open_places) + 1):
-        for places in itertools.combinations(open_places, count):
-            for chosen in itertools.product(sizes[1:], repeat=count):
-                at = dict(zip(places, chosen, strict=True))
-                if math.prod(chosen) * _SOME ** len(open_places) <= _MOST:
-                    yield {value.name: _some(value, at) for value in inputs}
+    for count in range(len(places) + 1):
+        for some in itertools.combinations(places, count):
+            for chosen in itertools.product(sizes, repeat=count):
+                yield dict(zip(some, chosen, strict=True))
 
 
-def _some(value: Value, chosen: Mapping[tuple[str, int], int]) -> Any:
-    sizes = [
+def _shape(value: Value, chosen: Mapping[_Place, int]) -> list[int]:
+    return [
         chosen.get((value.name, axis), _SOME) if size is None else size
         for axis, size in enumerate(value.shape or ())
     ]
+
+
+def _is_small(value: Value, shape: list[int]) -> bool:
+    opened = [size for size, told in zip(shape, value.shape or (), strict=True) if told is None]
+    return math.prod(opened) <= _MOST and math.prod(shape) <= _LARGEST
+
+
+def _some(value: Value, shape: list[int]) -> Any:
     if not value.lod_depth:
-        return np.zeros(sizes, value.dtype)
-    data = np.zeros((_SOME + 1, *sizes[1:]), value.dtype)
+        return np.zeros(shape, value.dtype)
+    data = np.zeros((_SOME + 1, *shape[1:]), value.dtype)
     upper = [np.array([0, 1])] * (value.lod_depth - 2) + [np.array([0, _SOME])]
     return Ragged(data, np.array([0, _SOME, _SOME + 1]), tuple(upper[: value.lod_depth - 1]))
 

@@ -78,3 +78,7 @@ class LibraryError(OnernnError):
     """libdnnl cannot be found, loaded or used, or one of its calls failed."""
 
     _keep = "\n"  # between a compiler's messages
+
+
+class UnforeseenError(OnernnError):
+    """An error that nobody raised on purpose, with the file and node where it arose."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onernn.core.errors import ShapeError
 from onernn.core.graph import Graph, Value
+from onernn.core.guard import guarded
 from onernn.emit.generating import generate
 from onernn.emit.pipeline import infer_shapes, infer_types, initialize, parse
 from onernn.emit.program import CTYPES, RESERVED
@@ -39,11 +40,12 @@ def write_cpp(
     chosen = identifier(name or _usual_name(Path(model.name)))
     if name is not None and chosen != name:
         raise ShapeError(f"--name {name}: expected a C++ name, such as {chosen}")
-    program = parse(model, declared)
-    infer_types(program)
-    infer_shapes(program, static)
-    store = initialize(program, weights)
-    files = generate(program, store, name=chosen, embed=embed, threads=threads)
+    with guarded(lambda: model.name):
+        program = parse(model, declared)
+        infer_types(program)
+        infer_shapes(program, static)
+        store = initialize(program, weights)
+        files = generate(program, store, name=chosen, embed=embed, threads=threads)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     written = []

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, NativeOp, Node
+from onernn.core.guard import guarded
 from onernn.fuse_passes.bidirectional import PairDirections
 from onernn.fuse_passes.common_values import ShareValues
 from onernn.fuse_passes.embedding_rnn import FuseEmbeddingRnn
@@ -102,18 +103,19 @@ def fuse(model: Graph, passes: tuple[Pass, ...] = PASSES) -> FuseResult:
 
 def _exhaust(model: Graph, current: Pass) -> tuple[Graph, list[Applied], list[Refusal]]:
     applied: list[Applied] = []
-    while True:
-        refusals = []
-        for node in model.nodes:
-            match = current.match(model, node)
-            if isinstance(match, Refusal):
-                refusals.append(Refusal(f"{current.name}: {match.reason}", match.where))
-            elif match is not None:
-                model = current.rewrite(model, match)
-                made = model.producer(node.outputs[0])
-                applied.append(
-                    Applied(current.name, node.outputs[0], made.origin if made else node.origin)
-                )
-                break
-        else:
-            return model, applied, refusals
+    with guarded(lambda: f"{model.name}: pass {current.name}, {node.label}"):
+        while True:
+            refusals = []
+            for node in model.nodes:
+                match = current.match(model, node)
+                if isinstance(match, Refusal):
+                    refusals.append(Refusal(f"{current.name}: {match.reason}", match.where))
+                elif match is not None:
+                    model = current.rewrite(model, match)
+                    made = model.producer(node.outputs[0])
+                    applied.append(
+                        Applied(current.name, node.outputs[0], made.origin if made else node.origin)
+                    )
+                    break
+            else:
+                return model, applied, refusals

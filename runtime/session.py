@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +12,9 @@ import numpy as np
 from onernn.backend import open_backend
 from onernn.backend.cells import check_cells
 from onernn.core.arrays import Array
-from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
+from onernn.core.errors import Refusal, ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value
+from onernn.core.guard import naming
 from onernn.core.ragged import Ragged
 from onernn.fuse_passes import Pass, fuse, passes_for
 from onernn.runtime.kernels import KERNELS
@@ -91,7 +91,7 @@ class Session:
                 attributes[name] = self._prepared(value)
         if node.op != "Rnn":
             return replace(node, attributes=attributes)
-        with naming(node):
+        with naming(node, graph.name):
             attributes["cells"] = _wants_cells(graph, node)
             if attributes["cells"]:
                 check_cells(attributes["spec"])
@@ -112,7 +112,7 @@ class Session:
         for node in self._ready.nodes:
             arguments = [values[name] if name else None for name in node.inputs]
             started = time.perf_counter()
-            with naming(node):
+            with naming(node, self.graph.name):
                 made = KERNELS[node.op](node, *arguments)
             results = made if isinstance(made, tuple) else (made,)
             if observe is not None:
@@ -145,18 +145,6 @@ def _wants_cells(graph: Graph, node: Node) -> bool:
     """Whether anybody sees the fourth output, the cell state of every word."""
     name = node.outputs[3] if len(node.outputs) > 3 else ""
     return bool(name) and bool(graph.users(name) or graph.is_output(name))
-
-
-@contextmanager
-def naming(node: Node) -> Iterator[None]:
-    """Errors raised inside name the node."""
-    try:
-        yield
-    except OnernnError as error:
-        error.args = (f"{node.label}: {error}", *error.args[1:])
-        raise
-    except (ValueError, IndexError, TypeError) as error:
-        raise ShapeError(f"{node.label}: {error}") from error
 
 
 def checked_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | Array]:

@@ -9,7 +9,6 @@ unless an output bears that name.
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -32,9 +31,11 @@ def read_arrays(file: str | Path) -> dict[str, Array]:
             raise ModelFormatError("expected an .npz of named arrays, got a single array", file)
         with archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, MemoryError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise ModelFormatError("no such file", file) from error
+    except ModelFormatError:
+        raise
+    except FileNotFoundError as error:
+        raise ModelFormatError("no such file", file) from error
+    except Exception as error:  # zipfile, zlib, lzma and tokenize each raise kinds of their own
         raise ModelFormatError(f"cannot be read as an .npz: {error}", file) from error
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError, UnsupportedError
 from onernn.core.graph import Graph
+from onernn.core.guard import guarded
 from onernn.core.ragged import data_of
 from onernn.runtime.session import Session
 from onernn.verification.aligning import LENGTHS, feed_for, in_one_form, outputs_for
@@ -144,6 +145,21 @@ def verify(
     elif isinstance(against, str):
         against = open_against(against)
     runner = Session(model, dtype=dtype, **session)
+    with guarded(lambda: model.name):
+        return _verified(model, runner, recording, against, dtype, atol, rtol, diagnose, progress)
+
+
+def _verified(
+    model: Graph,
+    runner: Session,
+    recording: str | Path | Mapping[str, Array] | None,
+    against: Against | None,
+    dtype: str,
+    atol: float | None,
+    rtol: float | None,
+    diagnose: bool,
+    progress: Progress,
+) -> Report:
     inputs, given, reference, notes = _reference(model, recording, against, progress)
     progress("running the model", 0, 1)
     actual = runner.run(inputs)

@@ -10,6 +10,7 @@ from onernn.core.errors import (
     OnernnError,
     Refusal,
     ShapeError,
+    UnforeseenError,
     UnsupportedError,
 )
 from onernn.core.graph import Graph
@@ -48,6 +49,7 @@ __all__ = [
     "RnnWeights",
     "Session",
     "ShapeError",
+    "UnforeseenError",
     "UnsupportedError",
     "audit",
     "convert",

@@ -23,10 +23,11 @@ from onernn.core.arrays import Array
 from onernn.core.errors import LibraryError, OnernnError, UnsupportedError
 from onernn.core.files import replacing
 from onernn.core.graph import Graph, native_types
+from onernn.core.guard import naming, unforeseen
 from onernn.emit.writing import read_declared, read_static, write_cpp
 from onernn.fuse_passes import fuse, passes_for
 from onernn.reorders.layouts import FRAMEWORKS
-from onernn.runtime.session import Session, naming, unsupported
+from onernn.runtime.session import Session, unsupported
 from onernn.showing import (
     complain,
     progress,
@@ -399,6 +400,9 @@ def main() -> None:
         app()
     except (OnernnError, OSError, ValueError, MemoryError) as error:
         complain(error if str(error) else type(error).__name__)
+        sys.exit(2)
+    except Exception as error:
+        complain(unforeseen(error, "internal error"))
         sys.exit(2)
 
 

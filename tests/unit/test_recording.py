@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import struct
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -86,3 +89,48 @@ def test_files_that_are_no_recording_are_refused_by_name(tmp_path: Path) -> None
         np.save(stream, WORDS)
     with pytest.raises(ModelFormatError, match="single array"):
         read_arrays(single)
+
+
+def _zip(member: bytes, how: int = zipfile.ZIP_STORED) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", how) as archive:
+        archive.writestr("in__x.npy", member)
+    return out.getvalue()
+
+
+def _npy(header: str) -> bytes:
+    text = header.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(64)
+
+
+def _flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
+
+
+_INSIDE = 30 + len("in__x.npy")  # a member's numbers begin behind its head and name
+_METHOD = 10  # of the central directory's entry: how the member is packed
+_WHOLE = _zip(bytes(4096), zipfile.ZIP_DEFLATED)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(_zip(_npy("{'descr': '<f4', 'shape': (((")), id="header"),  # TokenError
+        pytest.param(_flipped(_WHOLE, _INSIDE), id="deflated"),  # zlib.error
+        pytest.param(
+            _flipped(_zip(bytes(4096), zipfile.ZIP_LZMA), _INSIDE + 4), id="lzma"
+        ),  # LZMAError
+        pytest.param(
+            _flipped(_flipped(_WHOLE, 8), _WHOLE.index(b"PK\x01\x02") + _METHOD), id="method"
+        ),  # NotImplementedError
+        pytest.param(
+            _zip(_npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**62}, 8)}}")),
+            id="size",
+        ),
+    ],
+)
+def test_a_damaged_file_is_told_whatever_raises_it(data: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "io.npz"
+    file.write_bytes(data)
+    with pytest.raises(ModelFormatError, match="cannot be read as an .npz"):
+        read_arrays(file)
