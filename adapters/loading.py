@@ -9,6 +9,7 @@ from onernn.adapters.mxnet.lower import load_mxnet
 from onernn.adapters.mxnet.read import is_symbol
 from onernn.adapters.onnx.lower import load_onnx
 from onernn.adapters.paddle.lower import load_paddle
+from onernn.adapters.unread_files import refuse_unread
 from onernn.core.errors import ModelFormatError, UnsupportedError
 from onernn.core.graph import Graph
 from onernn.core.guard import guarded
@@ -27,7 +28,7 @@ def load(
     documents and what its framework computed, where these differ.
 
     Raises `ModelFormatError` for a file that is no model, `UnsupportedError` for a kind that is
-    not read. An operator nobody knows raises only when the model is to be run.
+    not read, telling what to do. An operator nobody knows raises only when the model is to be run.
     """
     if semantics not in get_args(Semantics):
         raise ValueError(f"semantics: expected one of {get_args(Semantics)}, got {semantics!r}")
@@ -39,6 +40,7 @@ def load(
 
 
 def _load(path: str | Path, params: str | Path | None, semantics: str) -> Graph:
+    refuse_unread(path)
     if is_symbol(path):
         return load_mxnet(path, params, semantics)
     if str(path).endswith(".onnx"):

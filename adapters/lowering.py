@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -167,9 +167,10 @@ class GraphBuilder:
             value = name
         self._values[variable] = value
 
-    def refuse(self, variable: str, reason: str) -> None:
-        """Gives a variable a value that nobody can compute, and why."""
-        self.give(variable, self.emit(UNSUPPORTED, (), {"reason": reason}))
+    def refuse(self, variable: str, reason: str, reads: Iterable[str] = ()) -> None:
+        """Gives a variable a value that nobody can compute from those that are read, and why."""
+        known = [each for each in reads if each in self.depth or each in self.constants]
+        self.give(variable, self.emit(UNSUPPORTED, known, {"reason": reason}, depth=0))
 
     def graph(self, outputs: Sequence[Value]) -> Graph:
         """What was built, without what no output needs."""

@@ -10,6 +10,7 @@ from onernn.adapters.mxnet import faults as mxnet
 from onernn.adapters.mxnet.read import is_symbol
 from onernn.adapters.paddle import faults as paddle
 from onernn.adapters.paddle.read import read_program
+from onernn.adapters.unread_files import refuse_unread
 from onernn.core.errors import UnsupportedError
 
 
@@ -19,6 +20,7 @@ def suspect(path: str | Path, params: str | Path | None = None) -> Suspect[Any]:
     Raises `ModelFormatError` for a file that is no model, `UnsupportedError` for a kind of which no
     faults are known.
     """
+    refuse_unread(path)
     if is_symbol(path):
         return mxnet.suspect(path, params)
     if str(path).endswith(".onnx"):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from os import PathLike
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from onernn.core.arrays import Array, frozen
-from onernn.core.errors import ModelFormatError, printable
+from onernn.core.errors import ModelFormatError, UnsupportedError, printable
 
 UNSUPPORTED = "Unsupported"
 """The op of a node that was read but cannot be lowered; its attribute ``reason`` says why."""
@@ -179,3 +180,26 @@ class Graph:
                 needed.update(filter(None, node.inputs))
         constants = {k: v for k, v in self.constants.items() if k in needed}
         return replace(self, nodes=tuple(reversed(nodes)), constants=constants)
+
+
+_readers: list[Callable[[Any], Graph]] = []
+
+
+def register_reader(read: Callable[[Any], Graph]) -> None:
+    """Tells what reads a model where only its path is given."""
+    _readers.append(read)
+
+
+def graph_of(model: Graph | str | PathLike[str]) -> Graph:
+    """The model itself, or what `onernn.load` makes of a path.
+
+    Raises what that raises, and `UnsupportedError` for what is neither.
+    """
+    if isinstance(model, Graph):
+        return model
+    if isinstance(model, str | PathLike):
+        return _readers[-1](model)
+    raise UnsupportedError(
+        "expected a model as onernn.load gives it, or the path of one, got"
+        f" {type(model).__module__}.{type(model).__qualname__}"
+    )

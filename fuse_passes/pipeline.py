@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, NativeOp, Node
+from onernn.core.graph import Graph, NativeOp, Node, graph_of
 from onernn.core.guard import guarded
 from onernn.fuse_passes.bidirectional import PairDirections
 from onernn.fuse_passes.common_values import ShareValues
@@ -79,13 +80,15 @@ class FuseResult:
     refusals: tuple[Refusal, ...]
 
 
-def fuse(model: Graph, passes: tuple[Pass, ...] = PASSES) -> FuseResult:
+def fuse(model: Graph | str | Path, passes: tuple[Pass, ...] = PASSES) -> FuseResult:
     """Runs each pass until it finds nothing more; running it again changes nothing.
 
-    The graphs of loops and branches are fused behind those around them.
+    ``model``: as `onernn.load` gives it, or its path. The graphs of loops and branches are fused
+    behind those around them.
     """
     applied: list[Applied] = []
     refusals: list[Refusal] = []
+    model = graph_of(model)
     for current in passes:
         model, fired, refused = _exhaust(model, current)
         applied += fired

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from onernn.backend import open_backend
 from onernn.backend.cells import check_cells
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, ShapeError, UnsupportedError
-from onernn.core.graph import UNSUPPORTED, Graph, Node, Value
+from onernn.core.graph import UNSUPPORTED, Graph, Node, Value, graph_of
 from onernn.core.guard import naming
 from onernn.core.ragged import Ragged
 from onernn.fuse_passes import Pass, fuse, passes_for
@@ -53,6 +54,7 @@ class Explained:
 class Session:
     """A model made ready to run: fused, checked, weights packed. Safe to share between threads.
 
+    ``model``: as `onernn.load` gives it, or its path.
     ``dtype`` tells how recurrent nodes compute: f32, bf16, f16 or u8. A node that the backend
     cannot run falls back to the NumPy reference, which `explain` tells; with ``strict`` it raises.
     ``passes``: () runs the model unfused; None means those of the dtype.
@@ -63,7 +65,7 @@ class Session:
 
     def __init__(
         self,
-        model: Graph,
+        model: Graph | str | Path,
         dtype: str = "f32",
         threads: int | None = None,
         backend: str = "onednn",
@@ -71,6 +73,7 @@ class Session:
         *,
         passes: tuple[Pass, ...] | None = None,
     ) -> None:
+        model = graph_of(model)
         self.graph = fuse(model, passes_for(dtype) if passes is None else passes).model
         refusals = unsupported(self.graph)
         if refusals:

@@ -14,7 +14,7 @@ from onernn.adapters.loading import load
 from onernn.adapters.onnx.write import padded
 from onernn.core.arrays import Array
 from onernn.core.errors import MissingDependencyError
-from onernn.core.graph import Graph
+from onernn.core.graph import Graph, graph_of
 from onernn.core.ragged import Ragged
 from onernn.runtime.session import checked_feed
 from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
@@ -26,7 +26,7 @@ _TOLERANCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
 def convert(
-    model: Graph,
+    model: Graph | str | Path,
     path: str | Path,
     *,
     check: str | Path | Mapping[str, Array] | None = None,
@@ -38,7 +38,7 @@ def convert(
 ) -> Report | None:
     """Writes a model as another framework's file, chosen by the suffix of ``path``.
 
-    ``.pdmodel``: Paddle's program, the parameters beside it; ``check``, a recording, is run by
+    ``model``: as `onernn.load` gives it, or its path. ``.pdmodel``: Paddle's program, the parameters beside it; ``check``, a recording, is run by
     ours on what was written. ``.onnx``: a ragged input NAME becomes NAME, padded (batch, time, ...), and NAME_lengths (batch,) int32;
     ragged outputs come padded, zeros behind the sentences. ``check``: a recording; plain ONNX
     Runtime runs it on the file, and the report tells whether the recorded outputs come. Further
@@ -48,6 +48,7 @@ def convert(
     cannot say, or where ONNX Runtime does not run the file or crashes, `MissingDependencyError`
     where a check lacks onnxruntime.
     """
+    model = graph_of(model)
     options = {"names": names, "output_dtype": output_dtype, **options}
     if check is None:
         write_model(model, path, **options)

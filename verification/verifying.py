@@ -11,7 +11,7 @@ from typing import Any
 
 from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError, UnsupportedError
-from onernn.core.graph import Graph
+from onernn.core.graph import Graph, graph_of
 from onernn.core.guard import guarded
 from onernn.core.ragged import data_of
 from onernn.runtime.session import Session
@@ -116,10 +116,10 @@ def _number(value: float) -> float | None:
 
 
 def verify(
-    model: Graph,
+    model: Graph | str | Path,
     recording: str | Path | Mapping[str, Array] | None = None,
     *,
-    against: Against | Graph | str | None = None,
+    against: Against | Graph | str | Path | None = None,
     dtype: str = "f32",
     atol: float | None = None,
     rtol: float | None = None,
@@ -127,7 +127,7 @@ def verify(
     progress: Progress = lambda *_: None,
     **session: Any,
 ) -> Report:
-    """Runs a model and compares its outputs with a reference's.
+    """Runs a model, as `onernn.load` gives it or by its path, and compares it with a reference.
 
     ``recording``: an ``.npz`` or its arrays by key; its outputs are the reference, unless
     ``against`` is one: a model, the path of one, or "paddle:PATH", "mxnet:PATH" or
@@ -142,11 +142,12 @@ def verify(
     """
     if isinstance(against, Graph):
         against = Against(against)
-    elif isinstance(against, str):
-        against = open_against(against)
-    runner = Session(model, dtype=dtype, **session)
-    with guarded(lambda: model.name):
-        return _verified(model, runner, recording, against, dtype, atol, rtol, diagnose, progress)
+    elif isinstance(against, str | Path):
+        against = open_against(str(against))
+    graph = graph_of(model)
+    runner = Session(graph, dtype=dtype, **session)
+    with guarded(lambda: graph.name):
+        return _verified(graph, runner, recording, against, dtype, atol, rtol, diagnose, progress)
 
 
 def _verified(

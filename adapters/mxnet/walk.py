@@ -31,6 +31,7 @@ def lower_nodes(context: Context) -> list[str]:
     builder, symbol = context.builder, context.symbol
     made: dict[tuple[int, int], str] = {}
     refused: dict[int, str] = {}
+    reads: dict[int, list[str]] = {}
     heads = {(entry.node, entry.output) for entry in symbol.heads}
     # Nodes may share a name: those whose values are outputs come first.
     taken = {output_name(symbol.nodes[at], out, n) for at, out in heads for n in (1, 2)}
@@ -41,7 +42,8 @@ def lower_nodes(context: Context) -> list[str]:
         if at not in made:
             reason = refused.get(entry.node, f"output {entry.output} is not computed")
             builder.origin = (NativeOp(entry.node, node.op),)
-            builder.refuse(name := output_name(node, entry.output, 1), reason)
+            name = output_name(node, entry.output, 1)
+            builder.refuse(name, reason, reads.get(entry.node, ()))
             made[at] = builder.value(name)
         return made[at]
 
@@ -52,6 +54,7 @@ def lower_nodes(context: Context) -> list[str]:
         if node.op == VARIABLE or position not in used:
             continue
         inputs = [value(entry) if entry.node in used else "" for entry in node.inputs]
+        reads[position] = inputs
         builder.origin = (NativeOp(position, node.op),)
         try:
             results = _lower(context, position, node, inputs)

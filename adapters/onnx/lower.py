@@ -121,7 +121,8 @@ class _Lowering:
         for name in filter(None, op.outputs):
             variable = scope.variable(name)
             if name not in given:
-                scope.builder.refuse(variable, f"output {name}: {reason}")
+                reads = [scope.builder.value(scope.variable(each)) for each in op.inputs if each]
+                scope.builder.refuse(variable, f"output {name}: {reason}", reads)
             else:
                 scope.builder.give(variable, given[name])
                 if name in view.inferred:

@@ -13,7 +13,7 @@ from onernn.core.errors import UnsupportedError
 from onernn.fuse_passes.rnn_views import VIEWS
 from onernn.runtime.session import Session
 
-_RECURRENT = ("RNN", "GRU", "LSTM")
+RECURRENT = ("RNN", "GRU", "LSTM")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Step:
 
 
 def is_recurrent(node: Any) -> bool:
-    return node.op_type in _RECURRENT and node.domain in ("", "ai.onnx")
+    return node.op_type in RECURRENT and node.domain in ("", "ai.onnx")
 
 
 def named(node: Any) -> str:

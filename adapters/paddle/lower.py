@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from onernn.adapters.lowering import GraphBuilder
@@ -74,7 +75,8 @@ def _lower_operator(
     for slot, names in op.outputs.items():
         for variable in names:
             if variable not in given:
-                builder.refuse(variable, f"output {slot}: {reason}")
+                reads = map(builder.value, chain.from_iterable(op.inputs.values()))
+                builder.refuse(variable, f"output {slot}: {reason}", reads)
 
 
 def _fetched(builder: GraphBuilder, program: Program, op: Operator) -> Value:

@@ -13,7 +13,7 @@ from onernn.core.errors import (
     UnforeseenError,
     UnsupportedError,
 )
-from onernn.core.graph import Graph
+from onernn.core.graph import Graph, register_reader
 from onernn.core.ragged import Ragged
 from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights
@@ -31,6 +31,7 @@ def _open_generated(threads: int | None) -> Backend:
 
 
 register_backend("generated", _open_generated)
+register_reader(load)
 
 __all__ = [
     "Activation",

@@ -19,6 +19,7 @@ from onernn.adapters.layers import convert_weights
 from onernn.adapters.loading import load
 from onernn.adapters.naming import native_pass
 from onernn.adapters.onnx.write import OPSET
+from onernn.adapters.plugins import plugin_for
 from onernn.core.arrays import Array
 from onernn.core.errors import LibraryError, OnernnError, UnsupportedError
 from onernn.core.files import replacing
@@ -346,7 +347,9 @@ def inspect(
     section(console, "not fused", map(str, result.refusals))
     refusals = unsupported(result.model)
     section(console, "unsupported", map(str, refusals))
-    if not refusals:
+    if refusals:
+        section(console, "runs anyway", filter(None, [plugin_for(graph)]))
+    else:
         try:
             session = Session(graph, dtype=dtype, threads=threads, backend=backend)
             section(console, "kernels", map(str, session.explained))

@@ -470,3 +470,13 @@ def test_float16_parameters_are_widened_and_that_is_noted(tmp_path: Path) -> Non
     (out,) = Session(graph, backend="reference").run({"x": np.ones((1, 4), np.float32)}).values()
     assert out.dtype == np.float32
     np.testing.assert_allclose(out[0, 0], half[0].astype(np.float64).sum(), rtol=1e-6)
+
+
+def test_what_stands_before_an_unknown_operator_stays() -> None:
+    built = symbol(
+        var("data"),
+        ("Activation", "act", {"act_type": "tanh"}, ["data"]),
+        ("_contrib_unheard_of", "gone", {}, ["act"]),
+        ("Activation", "end", {"act_type": "relu"}, ["gone"]),
+    )
+    assert [node.op for node in lower(built, {}).nodes] == ["Tanh", UNSUPPORTED, "Relu"]

@@ -109,8 +109,8 @@ def test_a_session_lists_every_refusal_at_once() -> None:
             op("concat", {"X": ("b", "c")}, {"Out": "y"}, axis=1),
         )
     )
-    # b is refused, so that what it reads is asked for by nobody.
     assert [each.split(": ")[0] for each in reasons(graph)] == [
+        "node 'a' (no_such_operator)",
         "node 'b' (tanh)",
         "node 'c' (nor_this_one)",
     ]

@@ -1,0 +1,62 @@
+"""Files of models that are not read here, and what their owner can do."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from onernn.core.errors import UnsupportedError
+
+
+def refuse_unread(path: str | Path) -> None:
+    """Raises `UnsupportedError` for a file or folder of a known kind that is not read."""
+    if os.path.isfile(os.path.join(path, "saved_model.pb")):
+        advice = _tensorflow("saved-model", path)
+    else:
+        advice = _advice(path) if os.path.isfile(path) else ""
+    if advice:
+        raise UnsupportedError(f"{path}: {advice}")
+
+
+def _advice(path: str | Path) -> str:
+    match Path(path).suffix.lower():
+        case ".pt" | ".pth" | ".pt2" | ".torchscript" | ".ckpt":
+            return (
+                "PyTorch's files are not read; where PyTorch is, write the model as ONNX,"
+                " torch.onnx.export(model.eval(), inputs, 'model.onnx'),"
+                " or give its layers to onernn.convert_weights"
+            )
+        case ".keras" | ".h5" | ".hdf5":
+            return (
+                "Keras's files are not read; where Keras is, write the model as ONNX,"
+                f" keras.models.load_model({str(path)!r}).export('model.onnx', format='onnx'),"
+                " or give its layers to onernn.convert_weights"
+            )
+        case ".tflite":
+            return _tensorflow("tflite", path)
+        case ".pb":
+            return _tensorflow("graphdef", path)
+        case ".params":
+            return "parameters of MXNet alone: load NAME-symbol.json, with this file as params"
+        case ".pdiparams":
+            return "parameters of Paddle alone: load NAME.pdmodel, with this file as params"
+        case ".pdparams" | ".pdopt":
+            return (
+                "parameters of Paddle alone; where Paddle is, save the model with them:"
+                " paddle.jit.save(layer, 'model', input_spec=[...])"
+            )
+        case ".npz" | ".npy" | ".safetensors":
+            return "arrays, no model; onernn.convert_weights takes a layer's arrays by name"
+        case ".pkl" | ".pickle" | ".joblib":
+            return "reading a pickle could run anything; write the model as ONNX where it was made"
+        case ".ort" | ".engine" | ".plan" | ".trt" | ".mlmodel" | ".xml":
+            return "made for one runtime alone; load the ONNX file that it was made from"
+    return ""
+
+
+def _tensorflow(kind: str, path: str | Path) -> str:
+    return (
+        "TensorFlow's files are not read; where TensorFlow is, write the model as ONNX:"
+        f" python -m tf2onnx.convert --{kind} {shlex.quote(str(path))} --output model.onnx"
+    )
