@@ -6,7 +6,7 @@ imported with first use.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,28 @@ from onernn.runtime.session import Session
 _WEIGHTS = {"RNN": (1, 2, 3), "GRU": (1, 2, 3), "LSTM": (1, 2, 3, 7)}
 
 
+class Rebinding:
+    """Sessions of a model by what is bound to some of its names; may be shared between threads.
+
+    The last session is kept: weights are packed again where they have changed.
+    """
+
+    def __init__(self, make: Callable[[dict[str, Array]], Session]) -> None:
+        self._make = make
+        self._ready: tuple[dict[str, Array], Session] | None = None
+
+    def __call__(self, bound: Mapping[str, Array]) -> Session:
+        ready = self._ready
+        if ready is None or ready[0].keys() != bound.keys() or not _same(ready[0], bound):
+            copies = {name: array.copy() for name, array in bound.items()}
+            self._ready = ready = (copies, self._make(copies))
+        return ready[1]
+
+
+def _same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+    return all(same_bytes(array, other[name]) for name, array in one.items())
+
+
 class Prepared:
     """A model made ready to run, again and again.
 
@@ -32,9 +54,9 @@ class Prepared:
     """
 
     def __init__(self, model: Model, **options: Any) -> None:
-        self._model, self._options = model, options
+        self._model = model
         self._bound = _weight_inputs(model)
-        self._ready: tuple[dict[str, Array], Session] | None = None
+        self._session = Rebinding(lambda bound: Session(lower(model, bound), **options))
         if not self._bound:
             self._session({})
 
@@ -53,14 +75,6 @@ class Prepared:
         bound = {name: np.ascontiguousarray(feed.pop(name)) for name in self._bound}
         outputs = self._session(bound).run(feed)
         return tuple(outputs[variable.name] for variable in self._model.graph.outputs)
-
-    def _session(self, bound: dict[str, Array]) -> Session:
-        ready = self._ready
-        if ready is None or any(not same_bytes(ready[0][name], bound[name]) for name in bound):
-            copies = {name: array.copy() for name, array in bound.items()}
-            ready = (copies, Session(lower(self._model, copies), **self._options))
-            self._ready = ready
-        return ready[1]
 
 
 def _weight_inputs(model: Model) -> list[str]:

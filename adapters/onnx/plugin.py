@@ -15,11 +15,23 @@ import numpy as np
 
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import parse_model
-from onernn.adapters.onnx.splitting import Split, Step, is_recurrent, named, recurrent_inside
+from onernn.adapters.onnx.splitting import (
+    Split,
+    Step,
+    is_recurrent,
+    named,
+    overridable,
+    recurrent_inside,
+)
 from onernn.adapters.requirements import require
+from onernn.backend import open_backend
 from onernn.core.arrays import Array
-from onernn.core.errors import OnernnError, Refusal
+from onernn.core.errors import ModelFormatError, Refusal, ShapeError, UnsupportedError
+from onernn.core.spec import Cell, RnnSpec
+from onernn.core.weights import RnnWeights
 from onernn.runtime.session import Session
+
+_ANY = RnnSpec(Cell.RNN_TANH, 1, 1)
 
 
 class OptimizedSession:
@@ -36,13 +48,7 @@ class OptimizedSession:
         replaced: Sequence[str],
         refusals: Sequence[Refusal],
     ) -> None:
-        to_array = require("onnx", "onnx").numpy_helper.to_array
-        constants = {each.name: each for each in model.graph.initializer}
-        self._inputs = [v for v in model.graph.input if v.name not in constants]
-        self._outputs = list(model.graph.output)
-        self._known = {
-            v.name: to_array(constants[v.name]) for v in self._outputs if v.name in constants
-        }
+        self._face = _Face(model)
         self._steps = tuple(steps)
         self.replaced, self.refusals = tuple(replaced), tuple(refusals)
         last: dict[str, int] = {}
@@ -53,30 +59,37 @@ class OptimizedSession:
         ]
 
     def run(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], _: Any = None
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
     ) -> list[Array]:
-        """The outputs in order, all of them for None. Raises `OnernnError` or ONNX Runtime's."""
-        names = [v.name for v in self._outputs] if output_names is None else list(output_names)
-        wanted = set(names)
-        if unknown := sorted(wanted - {v.name for v in self._outputs}):
-            raise ValueError(f"no outputs {unknown}; there are {[v.name for v in self._outputs]}")
-        if missing := [v.name for v in self._inputs if v.name not in input_feed]:
-            raise ValueError(f"inputs {missing} are missing")
-        values: dict[str, Any] = dict(self._known)
-        values.update((name, np.asarray(array)) for name, array in input_feed.items())
+        """The outputs in order, all of them for None or none.
+
+        The feed may hold values for initializers that are inputs, too. Raises what ONNX Runtime
+        raises for a wrong call, and `OnernnError`.
+        """
+        values = self._face.checked(output_names, input_feed, run_options)
+        names = list(output_names or self._face.outputs)
+        given, wanted = set(values), set(names)
         for step, done in zip(self._steps, self._done, strict=True):
-            values.update(_run(step, {name: values[name] for name in step.inputs}))
+            taken = (*step.inputs, *given.intersection(step.overridable))
+            values.update(_run(step, {name: values[name] for name in taken}, run_options))
             for name in done:
                 if name not in wanted:
                     del values[name]
-        return [values[name] for name in names]
+        return [values[name] if name in values else self._face.known[name] for name in names]
 
     def get_inputs(self) -> list[Any]:
         """The inputs, each with name, shape and type, as of ONNX Runtime's sessions."""
-        return [_described(value) for value in self._inputs]
+        return [_described(value) for value in self._face.required]
+
+    def get_overridable_initializers(self) -> list[Any]:
+        """The initializers that a feed may hold other values for."""
+        return [_described(value) for value in self._face.overridable.values()]
 
     def get_outputs(self) -> list[Any]:
-        return [_described(value) for value in self._outputs]
+        return [_described(value) for value in self._face.outputs.values()]
 
     def explain(self) -> str:
         """A line for each recurrent node: who runs it, and why."""
@@ -87,12 +100,83 @@ class OptimizedSession:
         return "\n".join(lines) or "no recurrent nodes"
 
 
-def _run(step: Step, values: dict[str, Array]) -> dict[str, Array]:
+class _Face:
+    """A model's inputs and outputs without what lies between: ONNX Runtime checks calls of it.
+
+    ``known``: the outputs that are initializers.
+    """
+
+    def __init__(self, model: Any) -> None:
+        onnx = require("onnx", "onnx")
+        constants = {each.name: each for each in model.graph.initializer}
+        self.overridable = overridable(model)
+        self.required = [v for v in model.graph.input if v.name not in constants]
+        self.outputs = {value.name: value for value in model.graph.output}
+        to_array = onnx.numpy_helper.to_array
+        self.known = {n: to_array(constants[n]) for n in self.outputs if n in constants}
+        self._model = onnx.ModelProto(ir_version=8, opset_import=[onnx.helper.make_opsetid("", 13)])
+        self._model.graph.name = "face"
+        self._sessions: dict[frozenset[str], Any] = {}
+        self._session(frozenset())
+
+    def checked(
+        self, output_names: Sequence[str] | None, feed: Mapping[str, Any], run_options: Any
+    ) -> dict[str, Array]:
+        """The feed as arrays. Raises what ONNX Runtime raises for names, types and shapes."""
+        other = frozenset(self.overridable.keys() & feed.keys())
+        self._session(other).run(output_names, feed, run_options)
+        values = {name: _array(name, feed[name], self.overridable[name]) for name in other}
+        return values | {v.name: _array(v.name, feed[v.name], v) for v in self.required}
+
+    def _session(self, other: frozenset[str]) -> Any:
+        """That of a model which takes the initializers ``other`` from its caller."""
+        if other not in self._sessions:
+            onnx, runtime = require("onnx", "onnx"), require("onnxruntime", "onnx")
+            face = onnx.ModelProto()
+            face.CopyFrom(self._model)
+            face.graph.input.extend([*self.required, *(self.overridable[n] for n in sorted(other))])
+            inputs = {value.name for value in face.graph.input}
+            nothing = onnx.numpy_helper.from_array(np.zeros((), np.float32))
+            for name, value in self.outputs.items():
+                if name not in inputs:
+                    face.graph.node.append(
+                        onnx.helper.make_node("Constant", [], [name], value=nothing)
+                    )
+                    value = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ())
+                face.graph.output.append(value)
+            options = runtime.SessionOptions()
+            options.log_severity_level = 3  # errors only: nobody reads its inputs
+            options.intra_op_num_threads = options.inter_op_num_threads = 1
+            self._sessions[other] = runtime.InferenceSession(
+                face.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        return self._sessions[other]
+
+
+def _array(name: str, value: Any, declared: Any) -> Array:
+    """What a caller gives as an array in the machine's own order of bytes; lists as declared."""
+    if value is None:
+        raise ValueError(f"input {name!r} is None")
+    if hasattr(value, "numpy"):  # OrtValue
+        value = value.numpy()
+    if not isinstance(value, np.ndarray):
+        to_dtype = require("onnx", "onnx").helper.tensor_dtype_to_np_dtype
+        return np.asarray(value, to_dtype(declared.type.tensor_type.elem_type))
+    return np.asarray(value, value.dtype.newbyteorder("="))
+
+
+def _run(step: Step, values: dict[str, Array], run_options: Any) -> dict[str, Array]:
     if step.ours is not None:
-        return dict(step.ours.run(values))  # type: ignore[arg-type]
+        bound = {n: np.ascontiguousarray(values.pop(n)) for n in step.overridable if n in values}
+        session = step.rebound(bound) if bound and step.rebound else step.ours
+        return dict(session.run(values))  # type: ignore[arg-type]
+    if any(array.dtype.kind in "OSU" for array in values.values()):  # OrtValues hold no text
+        return dict(
+            zip(step.outputs, step.theirs.run(step.outputs, values, run_options), strict=True)
+        )
     value = require("onnxruntime", "onnx").OrtValue
     feed = {name: value.ortvalue_from_numpy(array) for name, array in values.items()}
-    given = step.theirs.run_with_ort_values(list(step.outputs), feed)
+    given = step.theirs.run_with_ort_values(list(step.outputs), feed, run_options)
     return {name: _shared(each) for name, each in zip(step.outputs, given, strict=True)}
 
 
@@ -127,15 +211,24 @@ def optimize(
     of `Session`, ``session_options`` ONNX Runtime's. sequence_lens cost no padding work. Nodes that
     ours cannot run stay where they are: see ``refusals`` of the result.
 
-    Raises `MissingDependencyError` without onnx and onnxruntime, `ModelFormatError`, and what ONNX
-    Runtime raises for the rest of the model.
+    Raises `MissingDependencyError` without onnx and onnxruntime, `UnsupportedError` for a dtype or
+    backend that is unknown, `LibraryError`, `ModelFormatError`, and what ONNX Runtime raises for
+    the rest of the model.
     """
     onnx = require("onnx", "onnx")
     require("onnxruntime", "onnx")
+    one = np.ones((1,) * 5, np.float32)  # a layer that any backend runs in any dtype it knows
+    open_backend(backend, threads=threads).prepare(_ANY, RnnWeights(one, one), dtype=dtype)
     whole = onnx.load(model) if isinstance(model, str | Path) else model
     whole = onnx.load_from_string(whole) if isinstance(whole, bytes) else whole
-    typed = onnx.shape_inference.infer_shapes(whole)
+    typed = _typed(onnx, whole)
     split = Split(onnx, typed, session_options)
+
+    def made(at: int, bound: Mapping[str, Array]) -> Session:
+        alone = split.alone(at, bound).SerializeToString()
+        graph = lower(parse_model(alone, Path(named(typed.graph.node[at]))), bound)
+        return Session(graph, dtype=dtype, threads=threads, backend=backend)
+
     ours: dict[int, Session] = {}
     replaced: list[str] = []
     refusals: list[Refusal] = []
@@ -148,11 +241,22 @@ def optimize(
             continue
         where = named(node)
         try:
-            graph = lower(parse_model(split.alone(at).SerializeToString(), Path(where)))
-            ours[at] = Session(graph, dtype=dtype, threads=threads, backend=backend)
-        except OnernnError as error:
+            ours[at] = made(at, {})
+        except (ModelFormatError, ShapeError, UnsupportedError) as error:
             refusals.append(Refusal(str(error).replace("\n", " "), where))
             continue
         told = ours[at].explained[0]
         replaced.append(f"{where}: {told.cell} {told.direction}, {told.dtype}, {told.kernel}")
-    return OptimizedSession(typed, split.steps(ours), replaced, refusals)
+    return OptimizedSession(typed, split.steps(ours, made), replaced, refusals)
+
+
+def _typed(onnx: Any, model: Any) -> Any:
+    """The model with the types of its values, whatever stands in the place of initializers."""
+    free = overridable(model)
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    del bare.graph.initializer[:]
+    bare.graph.initializer.extend(a for a in model.graph.initializer if a.name not in free)
+    typed = onnx.shape_inference.infer_shapes(bare)
+    typed.graph.initializer.extend(a for a in model.graph.initializer if a.name in free)
+    return typed

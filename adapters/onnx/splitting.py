@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
+from onernn.adapters.onnx.backend import Rebinding
 from onernn.adapters.onnx.native import FOLDED
 from onernn.adapters.requirements import require
+from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.fuse_passes.rnn_views import VIEWS
 from onernn.runtime.session import Session
@@ -18,12 +20,18 @@ RECURRENT = ("RNN", "GRU", "LSTM")
 
 @dataclass(frozen=True)
 class Step:
-    """A part of the model: what runs it, and the values it takes and gives."""
+    """A part of the model: what runs it, and the values it takes and gives.
+
+    ``overridable``: its initializers in whose place a caller may give other values; ``rebound``
+    makes the session of ours that runs with these.
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     ours: Session | None
     theirs: Any
+    overridable: tuple[str, ...] = ()
+    rebound: Callable[[Mapping[str, Array]], Session] | None = None
 
 
 def is_recurrent(node: Any) -> bool:
@@ -57,6 +65,7 @@ class Split:
         self._nodes: Sequence[Any] = graph.node
         self._results = {value.name for value in graph.output}
         self._constants = {each.name: each for each in graph.initializer}
+        self.overridable = overridable(model)
         self._types = {v.name: v for v in (*graph.value_info, *graph.input, *graph.output)}
 
     @cached_property
@@ -75,10 +84,10 @@ class Split:
                     made.update(node.output)
         return group
 
-    def alone(self, at: int) -> Any:
+    def alone(self, at: int, bound: Collection[str] = ()) -> Any:
         """A model of one recurrent node and the views behind it.
 
-        Weights that other nodes make out of constants come along.
+        Weights that other nodes make out of constants come along, but for those ``bound``.
         """
         group = self._group(at)
         nodes = [self._nodes[place] for place in group]
@@ -97,12 +106,20 @@ class Split:
         inputs = [n for n in taken if n not in made and n not in given and n not in self._constants]
         outside = (node for place, node in enumerate(self._nodes) if place not in group)
         seen = {name for node in outside for name in reads(node)} | self._results
-        return self._part([*before, *nodes], inputs, [n for n in given if n in seen] or [*given])
+        outputs = [name for name in given if name in seen] or [*given]
+        return self._part([*before, *nodes], inputs, outputs, bound)
 
-    def _part(self, nodes: Sequence[Any], inputs: Sequence[str], outputs: Sequence[str]) -> Any:
+    def _part(
+        self,
+        nodes: Sequence[Any],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        bound: Collection[str] = (),
+    ) -> Any:
         helper = self._onnx.helper
         used = {name for node in nodes for name in reads(node)} | set(outputs)
-        kept = [each for name, each in self._constants.items() if name in used]
+        kept = [a for name, a in self._constants.items() if name in used and name not in bound]
+        inputs = [*inputs, *(each.name for each in kept if each.name in self.overridable)]
         graph = helper.make_graph(
             nodes,
             "part",
@@ -128,10 +145,13 @@ class Split:
             )
         return found
 
-    def steps(self, ours: Mapping[int, Session]) -> list[Step]:
+    def steps(
+        self, ours: Mapping[int, Session], make: Callable[[int, dict[str, Array]], Session]
+    ) -> list[Step]:
         """The parts in the order in which they run: levels, each ours behind theirs.
 
-        ``ours``: what runs the recurrent node at a place.
+        ``ours``: what runs the recurrent node at a place; ``make`` makes it anew with other values
+        bound to names.
         """
         heads = {place: at for at in ours for place in self._group(at)}
         level: dict[str, int] = {}
@@ -155,7 +175,12 @@ class Split:
             for at in (at for at in ours if levels[at] == here):
                 whole = ours[at].graph
                 takes, gives = (tuple(v.name for v in s) for s in (whole.inputs, whole.outputs))
-                steps.append(Step(takes, gives, ours[at], None))
+                own = (
+                    {value.name for value in self.alone(at).graph.input} if self.overridable else ()
+                )
+                free = tuple(name for name in self.overridable if name in own)
+                again = Rebinding(partial(make, at)) if free else None
+                steps.append(Step(takes, gives, ours[at], None, free, again))
         return steps
 
     def _theirs(self, nodes: Sequence[Any], wanted: set[str]) -> Step | None:
@@ -172,7 +197,17 @@ class Split:
             self._options or runtime.SessionOptions(),
             providers=["CPUExecutionProvider"],
         )
-        return Step(inputs, outputs, None, session)
+        free = tuple(name for name in self.overridable if name in taken)
+        return Step(inputs, outputs, None, session, free)
+
+
+def overridable(model: Any) -> dict[str, Any]:
+    """The inputs that have an initializer, as the model declares them: callers may give others.
+
+    Before version 4 of the format all initializers were inputs, and constants nevertheless.
+    """
+    names = {each.name for each in model.graph.initializer} if model.ir_version >= 4 else ()
+    return {value.name: value for value in model.graph.input if value.name in names}
 
 
 def reads(node: Any) -> Iterable[str]:
