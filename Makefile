@@ -8,7 +8,7 @@ HERE := -e .[test,dev]
 # One installation at a time: every editable build writes src/onernn.egg-info.
 LOCK := $(if $(shell command -v flock),flock pyproject.toml)
 
-.PHONY: demo test emit frameworks check doctor ruff mypy imports bench bench-smoke clean
+.PHONY: demo test emit frameworks check doctor ruff mypy imports fuzz bench bench-smoke clean
 .DEFAULT_GOAL := test
 
 demo: .venv/.ready
@@ -30,6 +30,19 @@ doctor: .venv/.ready
 	  echo "ONEDNN_MAX_CPU_ISA=$$cap"; \
 	  ONEDNN_MAX_CPU_ISA=$$cap $(BIN)/onernn doctor --threads 1 || exit 1; \
 	done
+
+# Damaged model files, SECONDS of each kind, guided by coverage: nothing but results and errors of
+# ours may come of them. What is found lies in out/fuzz.
+SECONDS ?= 60
+FUZZ ?= paddle paddle_params pir mxnet mxnet_params onnx npz run
+fuzz:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
+	  || { echo "fuzz: passed over, atheris has wheels for Python 3.11 only; run: make fuzz PYTHON=python3.11"; exit 0; } \
+	  && $(MAKE) .venvs/fuzz/.ready && for kind in $(FUZZ); do \
+	    PYTHONPATH=tests .venvs/fuzz/bin/python -m fuzz.guided $$kind --seconds $(SECONDS) || exit 1; \
+	  done
+.venvs/fuzz/.ready: pyproject.toml
+	$(call environment,.venvs/fuzz,-e .[fuzz])
 
 ruff: .venv/.ready
 	$(BIN)/ruff check .

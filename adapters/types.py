@@ -83,7 +83,8 @@ def _sizes(graph: Graph) -> list[int]:
     asked |= {len(n.outputs) for n in graph.nodes if n.op == "Split"}
     for node in graph.nodes:
         for name in node.inputs[1:3] if node.op in ("Reshape", "Slice") else ():
-            asked |= set(graph.constants.get(name, np.empty(0)).reshape(-1).tolist())
+            array = graph.constants.get(name, np.empty(0))
+            asked |= set(array.reshape(-1).tolist()) if array.dtype.kind in "iu" else set()
     return [_SOME, *sorted(size for size in asked if 0 < size < 10**4 and size != _SOME)]
 
 

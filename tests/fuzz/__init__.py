@@ -1,0 +1,1 @@
+"""Files damaged at random, and what reads them."""
