@@ -91,7 +91,7 @@ FRAMEWORKS := paddle-2.6.2 paddle-3.3.1 mxnet-1.9.1 torch-2.13.0 chromium
 frameworks: $(addprefix frameworks-,$(FRAMEWORKS))
 $(eval $(call framework,paddle-2.6.2,paddlepaddle==2.6.2))
 # oneDNN 3.6 is inside; the other tests build graphs as Paddle 2 does.
-$(eval $(call framework,paddle-3.3.1,paddlepaddle==3.3.1,library corpus audit plugin dygraph write indexing pir))
+$(eval $(call framework,paddle-3.3.1,paddlepaddle==3.3.1,library corpus audit plugin dygraph processes write indexing pir))
 $(eval $(call framework,mxnet-1.9.1,mxnet==1.9.1 numpy==1.23.5 onnx==1.14.1))
 $(eval $(call framework,torch-2.13.0,torch==2.13.0 onnx onnxscript))
 # By name only: their layouts and exports are recorded, and no release changes them.

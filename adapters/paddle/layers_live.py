@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -104,7 +104,27 @@ def _ours(kind: Any, chosen: Options) -> type:
         out, *states = outputs
         return out, tuple(states) if len(states) > 1 else states[0]
 
-    return type(kind.__name__, (kind,), {"_cudnn_impl": kernel, "onernn_options": chosen})
+    own = {"_cudnn_impl": _untraced(kernel), "onernn_options": chosen}
+    return type(kind.__name__, (kind,), own)
+
+
+def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function for callers whose bytecode `paddle.jit.to_static` may be tracing: it runs as is.
+
+    Otherwise Paddle would trace NumPy and ctypes, too, and fail. Its graphs end before the call and
+    begin anew behind it.
+    """
+    paddle, tracer = require("paddle", "paddle"), require("paddle.jit.sot.psdb", "paddle")
+
+    def call(*arguments: Any) -> Any:
+        tracer.fallback()  # known to the tracer by name; for everybody else it does nothing
+        callback = paddle.base.core.set_eval_frame(None)
+        try:
+            return function(*arguments)
+        finally:
+            paddle.base.core.set_eval_frame(callback)
+
+    return call
 
 
 def _called(
@@ -132,7 +152,7 @@ def _called(
     once = _Once(live, results, recorded, given, needed)
     outputs: Sequence[Any] = _function().apply(once, *tensors)
     for output in outputs:
-        output.register_hook(once.check)
+        output.register_hook(_untraced(once.check))
     return outputs
 
 
@@ -188,6 +208,7 @@ def _function() -> Any:
             return tuple(paddle.to_tensor(result) for result in once.results)
 
         @staticmethod
+        @_untraced
         def backward(ctx: Any, *incoming: Any) -> Any:
             if paddle.is_grad_enabled():
                 raise UnsupportedError("no gradients of gradients (create_graph=True)")

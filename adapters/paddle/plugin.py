@@ -6,13 +6,14 @@ Paddle is imported inside: this package must import without it. See design/0015.
 from __future__ import annotations
 
 import logging
-import zlib  # noqa: F401  Paddle 2.6.2 brings its own: whoever loads Python's after it crashes
+
+# Paddle 2.6.2 brings a zlib of its own, and Python's crashes where it is loaded after that. Before
+# Paddle this line prevents that. numpy.random must not be imported here: NumPy 2.4 unpacks with zlib.
+import zlib  # noqa: F401
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy.random  # noqa: F401  for Paddle 2.6.2, as zlib
 
 from onernn.adapters.paddle import framework
 from onernn.adapters.paddle.layers_live import optimized_layer
