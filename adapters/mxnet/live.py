@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from onernn.adapters.mxnet.attributes import number
 from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
 from onernn.adapters.mxnet.recurrent import stack_of
@@ -65,7 +66,13 @@ class LiveRnn:
         self.takes_lengths = attributes.get("use_sequence_length", "False") in ("True", "1", "true")
         self.gives_states = attributes.get("state_outputs", "False") in ("True", "1", "true")
         self.masks = self.takes_lengths and options.semantics == "documented"
-        self._drops = float(attributes.get("p", "0")) > 0 and self.stack.layers > 1
+        dropout = number(attributes.get("p", "0"))
+        if dropout > 0 and self.stack.layers > 1 and options.semantics == "documented":
+            raise UnsupportedError(
+                f"dropout p={dropout:g} between layers is drawn in training, which ours does not"
+                " do: pass semantics='mxnet-cpu' to leave it out, as MXNet's own CPU does in"
+                " silence, or make the layer with p=0 (in gluon dropout=0)"
+            )
         self._ready: tuple[Array, PreparedLayer] | None = None
 
     @property
@@ -128,8 +135,6 @@ class LiveRnn:
 
     def run_training(self, given: Arguments) -> tuple[tuple[Array, ...], Recorded | str]:
         """What `run` gives, and what `backward` needs; or the reason why there can be none."""
-        if self._drops and self._options.semantics == "documented":
-            return self.run(given), "dropout between layers (attribute p) is not trained with"
         layer = self.layer(given.parameters)
         try:
             y, states, tape = layer.run_training(self._words(given), self._states(given))

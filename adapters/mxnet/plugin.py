@@ -29,7 +29,8 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     ignores on CPU.
 
     Gradients go through our backward, but where the backend has none: asking for them is an error
-    then. Raises `UnsupportedError` where there is no RNN operator, or one that cannot run, and
+    then. Raises `UnsupportedError`, and replaces nothing, where there is no RNN operator, or one that
+    cannot run or be trained as documented (dropout between layers), and
     `MissingDependencyError` without MXNet. Errors at run time are logged (logger "onernn") with
     the node's name: MXNet itself only tells that an operator failed.
     """
@@ -131,7 +132,7 @@ def _optimized_symbol(symbol: Any, params: Mapping[str, Any], options: Options) 
             continue
         found += 1
         _, _, attributes = parsed(given)
-        live = LiveRnn(attributes, options)
+        live = _checked(node["name"], attributes, options)
         vector = params.get(graph["nodes"][node["inputs"][1][0]]["name"])
         if vector is not None:
             live.layer(view(vector, "parameters"))  # says now what it would say at the first run
@@ -145,25 +146,32 @@ def _optimized_symbol(symbol: Any, params: Mapping[str, Any], options: Options) 
 def _optimized_block(block: Any, options: Options) -> Any:
     mx = live_mxnet()
     register()
-    found = 0
-
-    def replace(each: Any) -> None:
-        nonlocal found
-        if isinstance(each, mx.gluon.rnn.rnn_layer._RNNLayer):
-            each.__class__ = _ours(_theirs(type(each)), options)
-            found += 1
-        elif isinstance(each, mx.gluon.SymbolBlock):
-            inputs, symbol = each._cached_graph
-            symbol, count = _optimized_symbol(symbol, {}, options)
-            each._cached_graph = inputs, symbol
-            found += count
+    blocks: list[Any] = []
+    block.apply(blocks.append)
+    layers = [each for each in blocks if isinstance(each, mx.gluon.rnn.rnn_layer._RNNLayer)]
+    imported = [each for each in blocks if isinstance(each, mx.gluon.SymbolBlock)]
+    for each in layers:
+        sizes = {"state_size": each._hidden_size, "num_layers": each._num_layers}
+        _checked(each.name, {"mode": each._mode, "p": each._dropout, **sizes}, options)
+    symbols = [_optimized_symbol(each._cached_graph[1], {}, options) for each in imported]
+    if not layers and not any(count for _, count in symbols):
+        raise UnsupportedError(f"{type(block).__name__} holds no recurrent layer: {_WITHOUT}")
+    for each in layers:
+        each.__class__ = _ours(_theirs(type(each)), options)
+    for each, (symbol, _) in zip(imported, symbols, strict=True):
+        each._cached_graph = each._cached_graph[0], symbol
+    for each in blocks:
         if hasattr(each, "_clear_cached_op"):
             each._clear_cached_op()  # what was traced before holds MXNet's operators
-
-    block.apply(replace)
-    if not found:
-        raise UnsupportedError(f"{type(block).__name__} holds no recurrent layer: {_WITHOUT}")
     return block
+
+
+def _checked(name: str, attributes: Mapping[str, Any], options: Options) -> LiveRnn:
+    """Raises `UnsupportedError`, with the layer's name, for attributes that cannot run."""
+    try:
+        return LiveRnn({key: str(value) for key, value in attributes.items()}, options)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{name} (RNN): {error}") from None
 
 
 def _theirs(kind: type) -> type:

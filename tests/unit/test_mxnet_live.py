@@ -123,16 +123,25 @@ def test_gradients_are_the_derivatives(mode: str, masked: bool) -> None:
 
 
 def test_gradients_that_there_are_not_are_refused_with_the_reason() -> None:
-    live = LiveRnn(attributes("lstm", p="0.3"), Options(backend="reference"))
-    given = live.bound(arrays(live))
-    outputs, recorded = live.run_training(given)
-    with pytest.raises(UnsupportedError, match="no gradients: dropout between layers"):
-        live.backward(given, recorded, outputs[0], outputs[1:])
     clip = {"lstm_state_clip_min": "-1", "lstm_state_clip_max": "1"}
     clipped = LiveRnn(attributes("lstm", **clip), Options(backend="reference"))
+    given = clipped.bound(arrays(clipped))
     outputs, recorded = clipped.run_training(given)
     with pytest.raises(UnsupportedError, match="no gradients: .*clip"):
         clipped.backward(given, recorded, outputs[0], outputs[1:])
+
+
+def test_dropout_between_layers_is_refused_unless_it_is_to_be_left_out() -> None:
+    with pytest.raises(UnsupportedError, match=r"dropout p=0\.3 between layers.*'mxnet-cpu'.*p=0"):
+        LiveRnn(attributes("lstm", p="0.3"), Options())
+    LiveRnn(attributes("lstm", layers=1, p="0.3"), Options())  # there is nothing between
+    without, left_out = (
+        LiveRnn(attributes("lstm", p=p), Options("mxnet-cpu", backend="reference"))
+        for p in ("0", "0.3")
+    )
+    given = without.bound(arrays(without))
+    for one, other in zip(without.run(given), left_out.run(given), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_shapes_are_completed_from_those_of_the_data() -> None:
