@@ -46,7 +46,8 @@ class Finding:
     """A combination's verdict: works, slower path (NumPy), refused or WRONG.
 
     ``max_error`` is the largest difference from the float64 reference, of gradients in units of
-    the largest of their array, NaN where nothing ran. ``reason``: why slower, refused or wrong.
+    the largest of their array, NaN where nothing ran. ``reason``: why slower, refused or wrong;
+    of what works, too, where some layers are slower.
     """
 
     combination: Combination
@@ -118,7 +119,7 @@ def examined(backend: Backend, combination: Combination) -> Finding:
     shapes = [ODD, EVEN]
     if direction == "left2right" and mode == "inference" and cell in ("LSTM", "GRU", "LBR GRU"):
         shapes.append(LARGE)
-    kernels, worst, why = [], 0.0, ""
+    kernels, worst, slower = [], 0.0, list[str]()
     for shape in shapes:
         case, expected = _expected(cell, direction, mode, shape)
         try:
@@ -130,7 +131,8 @@ def examined(backend: Backend, combination: Combination) -> Finding:
         except UnsupportedError as error:
             return Finding(combination, REFUSED, reason=str(error))
         kernels.append(kernel)
-        why, tolerance = why or reason, _tolerance(layer.dtype, direction)
+        slower += [reason] if reason else []
+        tolerance = _tolerance(layer.dtype, direction)
         for name, want in expected.items():
             verdict = compare(name, got[name], want, tolerance)
             apart = verdict.max_rel if name.startswith("d") else verdict.max_abs
@@ -139,7 +141,8 @@ def examined(backend: Backend, combination: Combination) -> Finding:
                 return Finding(combination, WRONG, kernel, apart, wrong)
             worst = max(worst, apart)
     named = ", ".join(dict.fromkeys(kernels))
-    return Finding(combination, SLOWER if why else WORKS, named, worst, why)
+    verdict = SLOWER if len(slower) == len(shapes) else WORKS
+    return Finding(combination, verdict, named, worst, "; ".join(dict.fromkeys(slower)))
 
 
 def _tolerance(dtype: str, direction: Direction) -> Tolerance:

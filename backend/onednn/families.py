@@ -14,7 +14,15 @@ from onernn.backend.onednn.chain_program import program
 from onernn.backend.onednn.choosing import prefers_chain, rules_for
 from onernn.backend.onednn.direction import Direction
 from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.numbers import PRECISIONS, UNIT, Precision, Scale, narrowed, widened
+from onernn.backend.onednn.numbers import (
+    PRECISIONS,
+    UNIT,
+    Precision,
+    Scale,
+    magnitude,
+    narrowed,
+    widened,
+)
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.ragged import Packing
@@ -30,6 +38,8 @@ class Family(Protocol):
     spec: RnnSpec
     precision: Precision
     kernel: str
+    loses_nan: bool
+    """Whether NaN or infinity in its input comes out elsewhere, or not at all."""
 
     def run(
         self,
@@ -62,6 +72,9 @@ class FloatFamily:
         # The primitive would multiply an input that is projected already by the identity.
         plain = not (spec.peephole or spec.projection_size)  # the chain knows neither
         self._projected = weights.layer is None and plain and bool(program(spec.cell, dtype))
+        # The identity makes NaN of infinity; a relu of the library makes 0 of NaN (3.2, 3.6).
+        identity = weights.layer is None and not self._projected
+        self.loses_nan = identity or spec.cell is Cell.RNN_RELU
         self._primitive = None if self._projected else Direction(*self._arguments)
         self._chain = ChainDirection(*self._arguments) if self._projected else None
         self._lock = Lock()
@@ -130,8 +143,7 @@ MOST = 2.0**15
 
 
 def _largest(name: str, array: Array, most: float) -> float:
-    # Two passes, as an array of magnitudes would have to be made; both give NaN where there is one.
-    found = float(np.maximum(array.max(initial=0), -array.min(initial=0)))
+    found = magnitude(array)
     if not found <= most:
         raise UnsupportedError(f"{name}: u8 holds values in [-{most:g}, {most:g}], got {found}")
     return found
@@ -144,7 +156,7 @@ class U8ChainFamily:
         self, library: Library, spec: RnnSpec, weights: RnnWeights, options: U8Options
     ) -> None:
         self._library, self.spec, self._fixed = library, spec, options.fixed
-        self.projected = weights.layer is None
+        self.projected = self.loses_nan = weights.layer is None
         if options.fixed and options.fixed.shift != UNIT.shift:
             raise UnsupportedError(f"u8 {spec.cell.name} runs with data_shift {UNIT.shift:g}")
         self.precision = PRECISIONS["u8"]._replace(out="u8")
@@ -188,6 +200,8 @@ class U8Family:
     up to its columns' magnitudes, but rarely does: where an output reaches the bound it may have
     been cut off, and the run is repeated under twice the bound.
     """
+
+    loses_nan = False  # it refuses them
 
     def __init__(
         self, library: Library, spec: RnnSpec, weights: RnnWeights, options: U8Options

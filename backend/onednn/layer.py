@@ -14,7 +14,7 @@ from onernn.backend.gradients import Gradients, Tape
 from onernn.backend.onednn.families import Family, U8Options, new_family
 from onernn.backend.onednn.library import Library, load_library
 from onernn.backend.onednn.memory import ROOMS, Room, borrowed
-from onernn.backend.onednn.numbers import PRECISIONS, narrowed, stored, widened
+from onernn.backend.onednn.numbers import LARGEST, PRECISIONS, magnitude, narrowed, stored, widened
 from onernn.backend.onednn.pool import run_all
 from onernn.backend.onednn.steps import FixedBatches
 from onernn.backend.onednn.training import onednn_training
@@ -119,8 +119,6 @@ class OneDnnLayer:
         self._training = Once(
             partial(onednn_training, library, spec, self._layers, dtype, threads, strict)
         )
-        # oneDNN's relu makes 0 of NaN (measured: 3.2, 3.6): such input runs on the reference.
-        self._drops_nan = spec.cell is Cell.RNN_RELU
         # Directions meet only at the end of a layer, shares of a batch only at the very end: a
         # thread each beats OpenMP's barriers in every step (design/0013).
         self._together = spec.directions if threads >= spec.directions else 1
@@ -130,10 +128,11 @@ class OneDnnLayer:
         # Inside a kernel, OpenMP pays where each core can keep its part of large weights.
         large = spec.hidden_size >= LARGE
         self._threads = threads // self._together if large else 1
-        self._fixed = None if spec.directions > 1 or self._drops_nan else FixedBatches(library)
         self._stacks: dict[int, list[list[Family]]] = {}
         self._lock = Lock()
         stack = self._stack(self._threads)
+        self._loses_nan = any(family.loses_nan for row in stack for family in row)
+        self._fixed = None if spec.directions > 1 or self._loses_nan else FixedBatches(library)
         kernels = dict.fromkeys(family.kernel for row in stack for family in row)
         self.kernel = f"oneDNN {library.version} {', '.join(kernels)}"
 
@@ -186,7 +185,9 @@ class OneDnnLayer:
         given, float32 = (x, state, attention, layout), np.dtype(np.float32)
         x, initial, attention = checked_input(self.spec, x, state, attention, float32, layout)
         words = data_of(x)
-        if self._drops_nan and not all(np.isfinite(a).all() for a in (words, *initial)):
+        if self._loses_nan and any(
+            not magnitude(a) < LARGEST[self.dtype] for a in (words, *initial)
+        ):
             return ReferenceLayer(self.spec, self._layers).run(*given)
         flat = np.ascontiguousarray(words).reshape(-1, words.shape[-1])
         scale = None if attention is None else data_of(attention).reshape(-1, 1)

@@ -15,6 +15,7 @@ from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Descriptor, Memory, reordered
 from onernn.backend.onednn.numbers import Precision, Scale
 from onernn.backend.onednn.quantization import set_scales
+from onernn.backend.onednn.wrong_kernels import OWN_LAYOUTS, reason
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import RnnSpec
@@ -100,6 +101,7 @@ class PrimitiveCache:
             return found
 
     def _create(self, shape: Shape, *, plain: bool = False) -> Primitive:
+        plain = plain or bool(reason(OWN_LAYOUTS, self.spec, self.precision.weights))
         wanted = descriptors(
             self.library, self.spec, self.plain, self.precision, shape, plain_layouts=plain
         )
@@ -176,11 +178,9 @@ def descriptors(
             out[f"{side}_{name}"] = Descriptor.tagged(library, dims, dtype, "ldnc")
     if spec.cell.has_attention:
         out["augru_attention"] = strided(1, precision.data, (batch, 1))
-    # Plain layouts would select a slow kernel: "any" lets the primitive choose. But with the layout
-    # it chooses for a narrow projection, LSTM gives wrong numbers in bf16 and f16.
-    misread = spec.projection_size is not None and precision.weights in ("bf16", "f16")
+    # Plain layouts would select a slow kernel: "any" lets the primitive choose.
     for name, memory in plain.items():
-        layout = WEIGHTS[name] if misread or plain_layouts else "any"
+        layout = WEIGHTS[name] if plain_layouts else "any"
         if name in ("bias", "weights_peephole"):
             out[name] = memory.descriptor
         else:

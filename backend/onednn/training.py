@@ -28,6 +28,7 @@ from onernn.backend.onednn.primitives import (
     descriptors,
     plain_weights,
 )
+from onernn.backend.onednn.wrong_kernels import GRADIENTS, reason
 from onernn.backend.reference import ReferenceLayer
 from onernn.backend.reference_training import reference_training
 from onernn.backend.schedule import LARGE, Segment, segments
@@ -52,8 +53,8 @@ def refusal(spec: RnnSpec, dtype: str) -> str:
     """Why oneDNN does not train this, "" where it does."""
     if dtype not in TRAINED:
         return f"oneDNN trains in {' and '.join(TRAINED)}, not in {dtype}"
-    if spec.cell.has_attention:  # in 3.2, 3.6 and 3.13 alike
-        return f"oneDNN's {spec.cell.name} has wrong gradients unless attention is 0"
+    if wrong := reason(GRADIENTS, spec, dtype):
+        return f"oneDNN's {spec.cell.name} {wrong}"
     if spec.projection_size and dtype == "bf16":
         return "oneDNN has no bf16 backward of an LSTM with projection"
     return ""

@@ -25,6 +25,7 @@ from support.layers import (
 
 from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.backend import open_backend
+from onernn.backend.reference import ReferenceLayer
 
 BACKENDS = ["reference", "onednn"]
 TOLERANCES = {"f32": (1e-5, 1e-6), "bf16": (2e-2, 1e-2), "f16": (4e-3, 1e-3), "u8": (0.0, 2e-2)}
@@ -91,6 +92,29 @@ class TestX:
                 want, _ = exact.run(broken, None, attention)
             np.testing.assert_array_equal(np.isnan(words(y)), np.isnan(words(want)))
             assert np.isnan(words(y)[6:9]).any() and np.isfinite(words(y)[[0, 1, 2, 3, 9]]).all()
+
+
+@everywhere
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3.4e38])
+def test_what_is_not_finite_goes_through_a_projected_input(
+    backend: str, dtype: str, value: float
+) -> None:
+    """Infinity saturates a gate, NaN goes on from its unit: both where float64 has them."""
+    for cell, more in CELLS:
+        spec = RnnSpec(cell, len(cell.gates) * 20, 20, **more)
+        weights = random_weights(spec, 0, projected=True)
+        x = random_ragged([4, 5, 3], spec.input_size, 0)
+        x.data[6, [1, -2]] = value
+        attention = attention_for(spec, x, 0)
+        layer = open_backend(backend).prepare(spec, weights, dtype=dtype)
+        exact = ReferenceLayer(spec, weights, "f64")
+        with np.errstate(invalid="ignore", over="ignore"):
+            (y, ends), (want, last) = (each.run(x, None, attention) for each in (layer, exact))
+        for got, expected in zip((words(y), *ends), (words(want), *last), strict=True):
+            np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+            with np.errstate(invalid="ignore"):
+                known = np.abs(expected) < 1e30
+            np.testing.assert_allclose(got[known], expected[known], rtol=0, atol=3e-2)
 
 
 @both

@@ -17,6 +17,7 @@ import pytest
 
 from onernn import UnsupportedError
 from onernn.backend import open_backend
+from onernn.backend.onednn import primitives, training
 from onernn.backend.onednn.library import VARIABLE, load_library
 from onernn.verification import support
 from onernn.verification.doctor import (
@@ -31,7 +32,7 @@ from onernn.verification.doctor import (
     examine,
     examined,
 )
-from onernn.verification.trials import DIRECTIONS, KINDS
+from onernn.verification.trials import DIRECTIONS, KINDS, ODD, trial
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +124,39 @@ def test_a_wrong_gradient_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OneDnnLayer, "backward", backward)
     finding = examined(backend, combination)
     assert finding.verdict == WRONG and finding.reason.startswith("dstate0")
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_attention_lost_between_blocks_of_a_batch_is_seen(
+    direction: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    combination = Combination("AUGRU", direction, "bf16", "inference")
+    assert examined(open_backend(threads=1), combination).verdict != WRONG
+    monkeypatch.setattr(primitives, "OWN_LAYOUTS", ())  # the routing removed
+    finding = examined(open_backend(threads=1), combination)
+    if "brgemm" not in finding.kernel:
+        pytest.skip(f"{finding.kernel} is right by itself")
+    assert finding.verdict == WRONG
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_gradients_of_a_wide_projection_are_looked_at(
+    direction: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    combination = Combination("LSTM projection", direction, "f32", "training")
+    finding = examined(open_backend(threads=1), combination)
+    assert finding.verdict == WORKS and "wider than the gates" in finding.reason
+    monkeypatch.setattr(training, "GRADIENTS", ())
+    assert examined(open_backend(threads=1), combination).verdict == WRONG
+
+
+def test_every_row_meets_batches_of_many_sizes() -> None:
+    running = [sum(length > t for length in ODD.lengths) for t in range(max(ODD.lengths))]
+    assert {1, 3, 16, 17, 33} <= {*running} and 0 in ODD.lengths
+    assert ODD.hidden_size % 2 and ODD.input_size % 2
+    for cell in ("LSTM projection", "LSTM peephole projection"):
+        spec = trial(cell, "left2right", ODD).spec
+        assert spec.recurrent_size > -(-4 * spec.hidden_size // 16) * 16
 
 
 def test_a_refusal_is_told_with_its_reason() -> None:

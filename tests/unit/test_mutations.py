@@ -107,8 +107,8 @@ MUTANTS = [
     Mutant(
         "the layout of a projection that is misread",
         "backend/onednn/primitives.py",
-        "layout = WEIGHTS[name] if misread or plain_layouts",
-        "layout = WEIGHTS[name] if plain_layouts",
+        "plain = plain or bool(reason(",
+        "plain = plain or False and bool(reason(",
         ("wrong_numbers", "projection"),
     ),
     Mutant(
@@ -135,8 +135,8 @@ MUTANTS = [
     Mutant(
         "oneDNN's gradients of attention cells",
         "backend/onednn/training.py",
-        "    if spec.cell.has_attention:",
-        "    if False:",
+        "    if wrong := reason(GRADIENTS, spec, dtype):",
+        "    if wrong := False:",
         ("wrong_numbers", "attention"),
     ),
     Mutant(
@@ -183,10 +183,24 @@ MUTANTS = [
     ),
     Mutant(
         "NaN lost in a relu",
-        "backend/onednn/layer.py",
-        "self._drops_nan = spec.cell is Cell.RNN_RELU",
-        "self._drops_nan = False",
+        "backend/onednn/families.py",
+        "self.loses_nan = identity or spec.cell is Cell.RNN_RELU",
+        "self.loses_nan = identity",
         ("bad_input", "not_a_number"),
+    ),
+    Mutant(
+        "infinity multiplied by the identity",
+        "backend/onednn/families.py",
+        "self.loses_nan = identity or spec.cell",
+        "self.loses_nan = spec.cell",
+        ("bad_input", "not_finite_goes"),
+    ),
+    Mutant(
+        "NaN lost in u8",
+        "backend/onednn/families.py",
+        "self.projected = self.loses_nan = weights.layer is None",
+        "self.projected, self.loses_nan = weights.layer is None, False",
+        ("bad_input", "not_finite_goes"),
     ),
     Mutant(
         "conversions made for other numbers of threads",

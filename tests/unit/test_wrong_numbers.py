@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 from support.checking import check_layer, sentences_of
+from support.gradients import assert_gradients, new_problem
 from support.layers import random_ragged, random_state, random_weights
 from support.oracle import run_oracle
 from support.raw import S8, S8_SCALE, raw_augru_gradient, run_raw
 
 from onernn import Cell, RnnSpec, UnsupportedError
 from onernn.backend import open_backend
+from onernn.backend.onednn import primitives, training
 from onernn.backend.onednn.library import load_library
 from onernn.backend.onednn.numbers import PRECISIONS, UNIT
 
@@ -153,6 +155,67 @@ def test_gradients_of_attention_cells_are_right(cell: Cell) -> None:
     if raw < 1e-5:
         pytest.skip(f"{here()} is right here by itself")
     assert raw > 0.01
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("cell", [Cell.AUGRU, Cell.LBR_AUGRU])
+@pytest.mark.parametrize("hidden", [1, 16, 31, 40])
+def test_attention_reaches_every_sentence(
+    cell: Cell, dtype: str, hidden: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brgemm kernels give later blocks of a batch the attention of the first. Ours get plain weights."""
+    spec = RnnSpec(cell, 7, hidden)
+    weights, rng = random_weights(spec, 1), np.random.default_rng(0)
+
+    def check(sentences: int) -> None:
+        x = rng.uniform(-1, 1, (3, sentences, 7)).astype(np.float32)
+        attention = rng.uniform(0, 1, (3, sentences, 1)).astype(np.float32)
+        state = random_state(spec, sentences, 3)
+        layer = open_backend("onednn", threads=1).prepare(spec, weights, dtype=dtype)
+        tolerance = TOLERANCE[dtype]
+        check_layer(layer, spec, weights, x, state, attention, rtol=0, atol=tolerance)
+
+    for sentences in (1, 3, 15, 16, 17, 20, 25, 33, 36, 64):
+        check(sentences)
+    if (cell, dtype, hidden) != (Cell.AUGRU, "bf16", 16):
+        return
+    monkeypatch.setattr(primitives, "OWN_LAYOUTS", ())
+    try:
+        check(16)
+    except AssertionError:
+        return
+    pytest.skip(f"{here()} is right here by itself")
+
+
+@pytest.mark.parametrize(
+    ("projection", "hidden"), [(17, 3), (33, 5), (33, 8), (49, 12), (65, 16), (16, 4), (60, 15)]
+)
+def test_gradients_of_a_wide_projection_are_right(
+    projection: int, hidden: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient of a projected state overruns the gates' rows. Ours comes from the reference."""
+    spec = RnnSpec(Cell.LSTM, 9, hidden, projection_size=projection)
+    weights, rng = random_weights(spec, 1), np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (3, 17, 9)).astype(np.float32)
+    at = new_problem(spec, weights, x, random_state(spec, 17, 3), None, 4)
+    _, want = at.train(open_backend("reference").prepare(spec, weights, dtype="f64"))
+
+    def check() -> str:
+        tape, got = at.train(open_backend("onednn", threads=1).prepare(spec, weights))
+        assert_gradients(got, want, 1e-5)
+        return str(tape.why)
+
+    wide = projection > 4 * hidden
+    assert ("projection is wider than the gates" in check()) == wide
+    monkeypatch.setattr(training, "GRADIENTS", ())
+    if not wide:
+        assert check() == ""
+        return
+    try:
+        check()
+    except AssertionError:
+        return
+    pytest.skip(f"{here()} is right here by itself")
 
 
 def test_a_primitive_may_run_in_another_thread_than_its_creators() -> None:
