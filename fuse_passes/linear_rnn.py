@@ -116,4 +116,6 @@ def find_linear(graph: Graph, user: Node) -> Linear | Refusal:
         return Refusal(f"the projection's weight has {weight.ndim} axes")
     if bias is not None and (bias.size != weight.shape[1] or bias.shape[-1] != bias.size):
         return Refusal(f"the projection's bias {bias.shape} is not one a column")
+    if bias is not None and bias.dtype != weight.dtype:
+        return Refusal(f"the projection's bias is {bias.dtype}, its weight {weight.dtype}")
     return Linear((*nodes, node), node.inputs[0], weight, bias)

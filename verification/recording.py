@@ -83,6 +83,9 @@ def read_given(arrays: Mapping[str, Array]) -> dict[str, Batch]:
 
 def _batch(arrays: Mapping[str, Array], data: str, lod: str, name: str) -> Batch:
     array = arrays[data + name]
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        found = array.dtype if isinstance(array, np.ndarray) else "no array"
+        raise ModelFormatError(f"{data}{name}: expected numbers, got {found}")
     if lod + name not in arrays:
         return array
     outer: list[Array] = []

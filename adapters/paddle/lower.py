@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -32,14 +33,15 @@ def lower(program: Program) -> Graph:
         builder.constant(array, name)
     feeds = [op for op in program.operators if op.type == "feed"]
     fetches = [op for op in program.operators if op.type == "fetch"]
-    for op in sorted(feeds, key=_column):
+    column = partial(_column, program)
+    for op in sorted(feeds, key=column):
         builder.input(_declared(program, _only(program, op.outputs, "Out")))
     declared = _declared_once(program)
     rules = RULES if program.version < 3_000_000 else RULES_OF_3
     for op in program.operators:
         if op.type not in ("feed", "fetch"):
             _lower_operator(builder, declared, op, rules)
-    return builder.graph([_fetched(builder, program, op) for op in sorted(fetches, key=_column)])
+    return builder.graph([_fetched(builder, program, op) for op in sorted(fetches, key=column)])
 
 
 def _declared_once(program: Program) -> dict[str, Variable]:
@@ -102,5 +104,8 @@ def _declared(program: Program, name: str) -> Value:
     return Value(name, found.dtype, found.shape, found.lod_depth)
 
 
-def _column(op: Operator) -> int:
-    return int(op.attributes.get("col", 0))
+def _column(program: Program, op: Operator) -> int:
+    column = op.attributes.get("col", 0)
+    if not isinstance(column, int):
+        raise ModelFormatError(f"{op.type}: attribute col={column!r}", program.file)
+    return column

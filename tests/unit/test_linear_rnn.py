@@ -7,6 +7,7 @@ import pytest
 from support.fusing import fuse_and_check
 from support.graphs import ADD, HIDDEN, INPUT, MATMUL, constants, graph, projected_gru
 
+from onernn import fuse
 from onernn.core.graph import Node
 
 STATE = {"state": "h0"}
@@ -100,3 +101,10 @@ def test_a_projection_of_the_wrong_width_is_refused() -> None:
     from onernn import fuse
 
     assert "gives 18 columns" in fuse(built).refusals[0].reason
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float64"])
+def test_a_bias_of_another_dtype_stays_outside(dtype: str) -> None:
+    arrays = constants() | {"b": np.ones(3 * HIDDEN, dtype)}
+    result = fuse(graph([MATMUL, ADD, *projected_gru("y", "xwb")], ["y"], **arrays))
+    assert not result.applied and f"bias is {dtype}" in result.refusals[0].reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,14 @@ def test_feeds_and_fetches_come_in_the_order_of_their_columns() -> None:
     graph = lower(program(add, feeds=("x", "h"), fetches=("y", "h"), backwards=True))
     assert [value.name for value in graph.inputs] == ["h", "x"]
     assert [value.name for value in graph.outputs] == ["h", "y"]
+
+
+@pytest.mark.parametrize("column", ["", "0", (0,)])
+def test_a_column_that_is_no_number_is_told(column: Any) -> None:
+    whole = program(op("relu", {"X": "x"}, {"Out": "y"}))
+    fed = replace(whole.operators[0], attributes={"col": column})
+    with pytest.raises(ModelFormatError, match="feed: attribute col="):
+        lower(replace(whole, operators=(fed, *whole.operators[1:])))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])

@@ -134,3 +134,16 @@ def test_a_damaged_file_is_told_whatever_raises_it(data: bytes, tmp_path: Path) 
     file.write_bytes(data)
     with pytest.raises(ModelFormatError, match="cannot be read as an .npz"):
         read_arrays(file)
+
+
+@pytest.mark.parametrize("dtype", ["<U3", "M8[D]", "V8", "<c8"])
+def test_what_are_no_numbers_is_refused(dtype: str) -> None:
+    with pytest.raises(ModelFormatError, match="in__x: expected numbers, got"):
+        read_inputs({"in__x": np.zeros(2, dtype)}, [Value("x")])
+
+
+def test_a_member_that_is_no_array_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "io.npz"
+    file.write_bytes(_zip(b"no array"))
+    with pytest.raises(ModelFormatError, match="in__x: expected numbers, got no array"):
+        read_inputs(read_arrays(file), [Value("x")])
