@@ -53,6 +53,10 @@ class ShapeError(OnernnError, ValueError):
     """An array's rank, shape or dtype is not the one its role asks for."""
 
 
+class BudgetError(OnernnError, MemoryError):
+    """More memory is asked for than may be taken; says for what, and how much is allowed."""
+
+
 class UnsupportedError(OnernnError):
     """Something valid that cannot be run exactly; ``refusals`` tells what and where.
 

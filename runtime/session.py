@@ -13,6 +13,7 @@ import numpy as np
 from onernn.backend import open_backend
 from onernn.backend.cells import check_cells
 from onernn.core.arrays import Array
+from onernn.core.budget import budget_of_run, usable_memory
 from onernn.core.errors import Refusal, ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value, graph_of
 from onernn.core.guard import naming
@@ -57,7 +58,8 @@ class Session:
     ``model``: as `onernn.load` gives it, or its path.
     ``dtype`` tells how recurrent nodes compute: f32, bf16, f16 or u8. A node that the backend
     cannot run falls back to the NumPy reference, which `explain` tells; with ``strict`` it raises.
-    ``passes``: () runs the model unfused; None means those of the dtype.
+    ``passes``: () runs the model unfused; None means those of the dtype. ``max_bytes``: what the
+    values of one run may take; by default three quarters of the memory that the process may use.
 
     Raises `UnsupportedError` for operators nobody can run, all of them at once, and
     `LibraryError` where the backend's library is missing.
@@ -72,7 +74,9 @@ class Session:
         strict: bool = False,
         *,
         passes: tuple[Pass, ...] | None = None,
+        max_bytes: int | None = None,
     ) -> None:
+        self._max_bytes = usable_memory() if max_bytes is None else max_bytes
         model = graph_of(model)
         self.graph = fuse(model, passes_for(dtype) if passes is None else passes).model
         refusals = unsupported(self.graph)
@@ -108,19 +112,21 @@ class Session:
         """The outputs by name, for inputs by name.
 
         ``observe(node, outputs, seconds)`` is called after each node. Raises `ShapeError` where
-        an input is missing, unknown, or not of the model's dtype and shape.
+        an input is missing, unknown, or not of the model's dtype and shape; `BudgetError` where the
+        run would take more than ``max_bytes``, before it does.
         """
         values: dict[str, Any] = dict(self.graph.constants)
         values.update(checked_feed(self.graph.inputs, inputs))
-        for node in self._ready.nodes:
-            arguments = [values[name] if name else None for name in node.inputs]
-            started = time.perf_counter()
-            with naming(node, self.graph.name):
-                made = KERNELS[node.op](node, *arguments)
-            results = made if isinstance(made, tuple) else (made,)
-            if observe is not None:
-                observe(node, results, time.perf_counter() - started)
-            values.update(zip(node.outputs, results, strict=False))
+        with budget_of_run(self._max_bytes):
+            for node in self._ready.nodes:
+                arguments = [values[name] if name else None for name in node.inputs]
+                started = time.perf_counter()
+                with naming(node, self.graph.name):
+                    made = KERNELS[node.op](node, *arguments)
+                results = made if isinstance(made, tuple) else (made,)
+                if observe is not None:
+                    observe(node, results, time.perf_counter() - started)
+                values.update(zip(node.outputs, results, strict=False))
         return {output.name: values[output.name] for output in self.graph.outputs}
 
     @property

@@ -6,28 +6,50 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from onernn.core.arrays import Array
+from onernn.core.budget import running
 from onernn.core.errors import ShapeError
 from onernn.core.graph import Graph, Node, Value
+from onernn.core.ragged import data_of
 from onernn.runtime.kernels.registry import KERNELS, kernel
 
 _MOST_TURNS = 10**6
 """Turns of a loop without an end; what decodes a sentence takes some hundred."""
+_OBJECT = 128
+"""Bytes of an array besides its numbers."""
 
 
 def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
-    """The outputs of a graph; recurrent nodes in it are prepared."""
+    """The outputs of a graph; recurrent nodes in it are prepared.
+
+    Of what it makes, the outputs alone stay counted in the run's budget.
+    """
+    budget = running()
+    before = budget.used
     values = dict(body.constants)
     values.update(zip((value.name for value in body.inputs), arguments, strict=True))
     for node in body.nodes:
         made = KERNELS[node.op](node, *(values[name] if name else None for name in node.inputs))
         values.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False))
-    return [values[output.name] for output in body.outputs]
+    outputs = [_alone(values[output.name]) for output in body.outputs]
+    budget.used = before + _held(outputs)
+    return outputs
+
+
+def _alone(value: Any) -> Any:
+    """A value that keeps nothing alive but itself: a small part of an array keeps all of it."""
+    base = getattr(value, "base", None)
+    return value.copy() if getattr(base, "nbytes", 0) > 2 * value.nbytes else value
+
+
+def _held(values: Iterable[Any]) -> int:
+    """What values take, Python's own part included: a loop may gather a million numbers."""
+    return sum(data_of(value).nbytes + _OBJECT for value in values)
 
 
 def _truth(value: Any) -> bool:
@@ -52,7 +74,8 @@ def _loop(node: Node, most: Array | None, condition: Array | None, *values: Any)
     collected: list[list[Array]] = [[] for _ in body.outputs[1 + count :]]
     going = True if condition is None else _truth(condition)
     last = _MOST_TURNS + 1 if most is None else min(int(most.reshape(())), _MOST_TURNS + 1)
-    turn = 0
+    budget = running()
+    before, gathered, turn = budget.used, 0, 0
     while going and turn < last:
         if turn == _MOST_TURNS:
             raise ShapeError(f"more than {_MOST_TURNS} turns of a loop")
@@ -62,11 +85,15 @@ def _loop(node: Node, most: Array | None, condition: Array | None, *values: Any)
         carried, going = results[:count], _truth(again)
         for part, result in zip(collected, results[count:], strict=True):
             part.append(result)
+        gathered += _held(results[count:])
+        budget.used = before + gathered + _held(carried)
         turn += 1
-    stacked = (
+    budget.ask(gathered)
+    stacked = [
         _stacked(part, 0, value)
         for part, value in zip(collected, body.outputs[1 + count :], strict=True)
-    )
+    ]
+    budget.used = before
     return (*carried, *stacked)
 
 
@@ -91,12 +118,19 @@ def _scan(node: Node, *values: Any) -> tuple[Any, ...]:
     lengths = {len(source) for source in sources}
     if len(lengths) != 1:
         raise ShapeError(f"scanned inputs of different lengths {sorted(lengths)}")
+    if max(lengths) > _MOST_TURNS:
+        raise ShapeError(f"more than {_MOST_TURNS} turns of a loop")
     collected: list[list[Array]] = [[] for _ in body.outputs[states:]]
+    budget = running()
+    before, gathered = budget.used, 0
     for elements in zip(*sources, strict=True):
         results = run_body(body, (*state, *elements, *values[states + scanned :]))
         state = results[:states]
         for part, result in zip(collected, results[states:], strict=True):
             part.append(result)
+        gathered += _held(results[states:])
+        budget.used = before + gathered + _held(state)
+    budget.ask(gathered)
     axes, directions = node.attributes["output_axes"], node.attributes["output_directions"]
     outputs = [
         _stacked(part[::-1] if back else part, axis, value)
@@ -104,6 +138,7 @@ def _scan(node: Node, *values: Any) -> tuple[Any, ...]:
             collected, axes, directions, body.outputs[states:], strict=True
         )
     ]
+    budget.used = before
     return (*state, *outputs)
 
 

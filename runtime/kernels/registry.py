@@ -2,7 +2,8 @@
 
 A kernel takes a node and its input values (None where absent) and gives the output value, or a
 tuple of them. Values are arrays or `Ragged`; operators that work row by row run over a ragged
-value's words and keep its offsets.
+value's words and keep its offsets. Every kernel is accounted: it asks the budget of the run before it
+makes anything (`growth`).
 """
 
 from __future__ import annotations
@@ -13,19 +14,47 @@ from typing import Any
 import numpy as np
 
 from onernn.core.arrays import Array
+from onernn.core.budget import bytes_of, running
 from onernn.core.errors import ShapeError
 from onernn.core.graph import Node
 from onernn.core.ragged import Ragged, data_of
+from onernn.runtime.kernels.growth import GROWTH, largest_input, no_new_bytes
 
 Kernel = Callable[..., Any]
 Attributes = Mapping[str, Any]
 Axes = Callable[..., Iterable[int]]
 KERNELS: dict[str, Kernel] = {}
+_ALWAYS_COUNTED = 2**16
+"""Bytes up to which a view counts as if it were none: finding out costs more."""
+
+
+def _register(name: str, run: Kernel) -> None:
+    """Asks the run's budget before the kernel runs, and counts what it made."""
+    growth = GROWTH.get(name, largest_input)
+    may_share = growth in (no_new_bytes, largest_input)
+
+    def accounted(node: Node, *values: Any) -> Any:
+        budget = running()
+        budget.ask(growth(node, *values))
+        made = run(node, *values)
+        for each in made if type(made) is tuple else (made,):
+            array = each.data if type(each) is Ragged else each
+            if may_share and array.nbytes > _ALWAYS_COUNTED and _is_view(array, values):
+                continue
+            budget.used += bytes_of(array)
+        budget.ask(0)
+        return made
+
+    KERNELS[name] = accounted
+
+
+def _is_view(array: Array, values: Iterable[Any]) -> bool:
+    return any(np.may_share_memory(array, data_of(v)) for v in values if v is not None)
 
 
 def kernel(name: str) -> Callable[[Kernel], Kernel]:
     def register(function: Kernel) -> Kernel:
-        KERNELS[name] = function
+        _register(name, function)
         return function
 
     return register
@@ -61,7 +90,7 @@ def row_wise(
                 return tuple(_ragged(each, like, reshapes) for each in out)
             return _ragged(out, like, reshapes)
 
-        KERNELS[name] = run
+        _register(name, run)
         return function
 
     return register

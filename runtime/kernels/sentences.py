@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +12,6 @@ from onernn.core.errors import ShapeError
 from onernn.core.graph import Node
 from onernn.core.ragged import Ragged, data_of
 from onernn.runtime.kernels.registry import kernel
-
-_MOST = 2**28
-"""Most elements of a padded batch: a model's attribute must not fill memory."""
 
 
 def _sentences(node: Node, value: Any, at: int = 0) -> Ragged:
@@ -150,9 +146,6 @@ def _fill(node: Node, x: Any, value: Array) -> Array:
     """
     x, value = _sentences(node, x), data_of(value)
     time = node.attributes.get("time", int(x.lengths.max(initial=0)))
-    shape = (len(x), time, *x.data.shape[1:])
-    if math.prod(shape) > _MOST:
-        raise ShapeError(f"would pad to {shape}; at most {_MOST} elements are made")
     out = x.to_padded(time=time)
     word = value if value.shape == x.data.shape[1:] else value.reshape(())
     out[np.arange(time) >= x.lengths[:, None]] = word

@@ -16,15 +16,11 @@ from onernn.core.graph import Node
 from onernn.core.ragged import Ragged, data_of
 from onernn.runtime.kernels.registry import Attributes, kernel, row_wise
 
-_MOST = 2**28
-"""Most elements of a value made from numbers alone: a model's constants must not fill memory."""
 
-
-def _bounded(*sizes: Any) -> tuple[int, ...]:
-    out = tuple(map(int, sizes))
-    if min(out, default=0) < 0 or math.prod(out) > _MOST:
-        raise ShapeError(f"would make a value of shape {out}; at most {_MOST} elements are made")
-    return out
+def _sizes(shape: Array) -> tuple[int, ...]:
+    if shape.min(initial=0) < 0:
+        raise ShapeError(f"a value of shape {shape.tolist()}: sizes are at least 0")
+    return tuple(shape.tolist())
 
 
 def _moved_words(attributes: Attributes, _: Array) -> list[int]:
@@ -114,22 +110,23 @@ def _size(_: Node, a: Any) -> Array:
 @row_wise("Expand")
 def _expand(_: Attributes, a: Array, shape: Array) -> Array:
     """Broadcasting both ways: the shape need not be the larger one."""
-    whole = np.broadcast_shapes(a.shape, _bounded(*shape))
-    return np.broadcast_to(a, _bounded(*whole))
+    return np.broadcast_to(a, np.broadcast_shapes(a.shape, _sizes(shape)))
 
 
 @kernel("ConstantOfShape")
 def _constant_of_shape(node: Node, shape: Array) -> Array:
     value = np.asarray(node.attributes.get("value", np.zeros(1, np.float32))).reshape(-1)
-    return np.full(_bounded(*shape), value[0], value.dtype)
+    return np.full(_sizes(shape), value[0], value.dtype)
 
 
 @kernel("Range")
 def _range(_: Node, start: Array, limit: Array, delta: Array) -> Array:
     first, end, step = (np.asarray(number).reshape(()).item() for number in (start, limit, delta))
-    count = max(math.ceil((end - first) / step), 0) if step else _MOST + 1
+    if not step:
+        raise ShapeError("delta is 0")
+    count = max(math.ceil((end - first) / step), 0)
     dtype = np.asarray(start).dtype
-    return (first + np.arange(*_bounded(count), dtype=dtype) * dtype.type(step)).astype(dtype)
+    return (first + np.arange(count, dtype=dtype) * dtype.type(step)).astype(dtype)
 
 
 @kernel("Tile")
@@ -137,7 +134,6 @@ def _tile(_: Node, a: Any, repeats: Array) -> Array:
     array = data_of(a)
     if len(repeats) != array.ndim:
         raise ShapeError(f"expected {array.ndim} repeats, got {len(repeats)}")
-    _bounded(*(size * int(times) for size, times in zip(array.shape, repeats, strict=True)))
     return np.tile(array, repeats)
 
 
@@ -202,7 +198,6 @@ def _pad(
         for size, (low, high) in zip(array.shape, around.tolist(), strict=True)
     )
     array, around = array[cut], np.maximum(around, 0)
-    _bounded(*(array.shape + around.sum(1)))
     if mode == "constant":
         filled = array.dtype.type(0) if value is None else value.reshape(-1)[0]
         return np.pad(array, around, constant_values=filled)
@@ -233,7 +228,8 @@ def _reverse_sequence(node: Node, a: Any, lengths: Array) -> Array:
 def _one_hot(node: Node, indices: Any, depth: Array, values: Array) -> Any:
     """values = (off, on); an index outside [-depth, depth) gives a row of off."""
     at, count, axis = data_of(indices), int(depth.reshape(-1)[0]), node.attributes.get("axis", -1)
-    _bounded(*at.shape, count)
+    if count < 0:
+        raise ShapeError(f"depth {count}")
     at = np.where(at < 0, at + count, at)[..., None]
     hot = np.where(at == np.arange(count), values[1], values[0])
     rank = hot.ndim

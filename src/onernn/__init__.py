@@ -4,6 +4,7 @@ from onernn.adapters.layers import convert_weights
 from onernn.adapters.loading import load
 from onernn.backend import Backend, register_backend
 from onernn.core.errors import (
+    BudgetError,
     LibraryError,
     MissingDependencyError,
     ModelFormatError,
@@ -36,6 +37,7 @@ register_reader(load)
 __all__ = [
     "Activation",
     "AuditReport",
+    "BudgetError",
     "Cell",
     "FuseResult",
     "Graph",

@@ -1,0 +1,101 @@
+"""How much memory files and graphs may make us take: whoever makes an array of it asks before.
+
+Sizes that stand in a file cost its author nothing. So no array of such a size is made, and no
+stream inflated, unless a `Budget` has been asked (design/0024).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from onernn.core.errors import BudgetError
+
+LOADING = 200 * 10**6
+"""Bytes that loading may take besides twice the size of the files."""
+
+
+class Budget:
+    """Bytes that may still be taken, ``most`` in all; ``way_out``: what allows more.
+
+    One object for one load or one run, used by one thread.
+    """
+
+    def __init__(self, most: int, way_out: str = "") -> None:
+        self.most, self.used, self.way_out = most, 0, way_out
+
+    def ask(self, size: int, what: str = "it") -> None:
+        """Raises `BudgetError` where ``size`` bytes more would be too many."""
+        if self.used + size > self.most:
+            raise BudgetError(
+                f"{what} would take {size:,} bytes; {self.used:,} of at most {self.most:,} are"
+                f" taken{self.way_out}"
+            )
+
+    def take(self, size: int, what: str = "it") -> None:
+        """Asks for ``size`` bytes, and counts them."""
+        self.ask(size, what)
+        self.used += size
+
+
+_RUNS: ContextVar[Budget | None] = ContextVar("budget of the run", default=None)
+
+
+def running() -> Budget:
+    """The budget of the run that this code is part of; a new one outside of runs."""
+    return _RUNS.get() or Budget(usable_memory())
+
+
+@contextmanager
+def budget_of_run(most: int) -> Iterator[Budget]:
+    """A budget for what runs inside."""
+    budget = Budget(most, "; Session(max_bytes=...) allows more")
+    token = _RUNS.set(budget)
+    try:
+        yield budget
+    finally:
+        _RUNS.reset(token)
+
+
+class FileBudget(Budget):
+    """What loading a model may take: twice the size of its files, each counted once, and some."""
+
+    def __init__(self) -> None:
+        super().__init__(LOADING)
+        self._files: set[tuple[int, int]] = set()
+
+    def reads(self, file: os.stat_result) -> None:
+        """A file more; the same one under another name gives nothing more.
+
+        A sparse file has any size and fills no disk: never more than the machine's memory.
+        """
+        if (key := (file.st_dev, file.st_ino)) not in self._files:
+            self._files.add(key)
+            self.most = min(self.most + 2 * file.st_size, usable_memory())
+
+
+def bytes_of(array: Any) -> int:
+    """What an array of this shape takes; where a size is 0, what its other sizes would.
+
+    (2**40, 0) is empty, but its sum over the last axis is not.
+    """
+    size: int = array.nbytes
+    return size or math.prod(max(axis, 1) for axis in array.shape) * array.dtype.itemsize
+
+
+@cache
+def usable_memory() -> int:
+    """Three quarters of the memory that this process may use: the machine's, or its cgroup's."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            whole = min(whole, int(Path(limit).read_text()))
+        except (OSError, ValueError):  # no such cgroup, or "max"
+            pass
+    return whole * 3 // 4
