@@ -1,7 +1,6 @@
 """How many bytes an operator's results may take, from its inputs, before it runs.
 
-An operator that is not listed gives at most as many bytes as its largest input. Bounds are exact
-where they are large; small ones only have to be cheap.
+An operator that is not listed gives at most as many bytes as its largest input.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from onernn.core.graph import Node
 from onernn.core.ragged import Ragged, data_of
 
 Growth = Callable[..., int]
-_SMALL = 2**16  # elements that nobody counts exactly
 
 
 def largest_input(_: Node, *values: Any) -> int:
@@ -38,10 +36,7 @@ def _elements(sizes: Iterable[Any]) -> int:
 
 def _broadcast(_: Node, *values: Any) -> int:
     arrays = [data_of(value) for value in values if value is not None]
-    most = math.prod([array.size for array in arrays])
-    if 0 < most <= _SMALL:
-        return 8 * most
-    return _together([array.shape for array in arrays]) * max(a.dtype.itemsize for a in arrays)
+    return _together([array.shape for array in arrays]) * _item(*arrays)
 
 
 def _together(shapes: Iterable[tuple[int, ...]]) -> int:
@@ -61,8 +56,6 @@ def _wide(_: Node, *values: Any) -> int:
 
 def _matmul(_: Node, a: Any, b: Any) -> int:
     a, b = data_of(a), data_of(b)
-    if 0 < a.size * b.size <= _SMALL:
-        return 8 * a.size * b.size
     rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()
     return _together([a.shape[:-2], b.shape[:-2]]) * _elements((*rows, *columns)) * _item(a, b)
 
@@ -81,8 +74,6 @@ def _item(*arrays: Array) -> int:
 def _einsum(node: Node, *values: Any) -> int:
     """Letters have sizes; "..." stands for the axes that have no letter."""
     arrays = [data_of(value) for value in values]
-    if 0 < (most := math.prod([array.size for array in arrays])) <= _SMALL:
-        return 8 * most
     inputs, arrow, output = node.attributes["equation"].replace(" ", "").partition("->")
     sizes: dict[str, int] = {}
     others = []
@@ -130,8 +121,6 @@ def _pad(_: Node, a: Any, pads: Any, value: Any = None, axes: Any = None) -> int
 
 def _gather(node: Node, data: Any, indices: Any) -> int:
     table, at = data_of(data), data_of(indices)
-    if 0 < table.size * at.size <= _SMALL:
-        return 8 * table.size * at.size
     rest = [size for axis, size in enumerate(table.shape) if axis != _axis(node, table.ndim)]
     return _elements(at.shape) * _elements(rest) * _item(table)
 
@@ -156,6 +145,11 @@ def _one_hot(_: Node, indices: Any, depth: Any, values: Any) -> int:
 def _non_zero(_: Node, a: Any) -> int:
     a = data_of(a)
     return 16 * max(a.ndim, 1) * a.size
+
+
+def _layer_normalization(node: Node, a: Any, *scales: Any) -> int:
+    """With two statistics of each row."""
+    return _broadcast(node, a, *scales) + 8 * _elements(data_of(a).shape)
 
 
 def _batch_normalization(_: Node, a: Any, *columns: Any) -> int:
@@ -213,7 +207,7 @@ def _crf_decode(_: Node, emission: Any, transition: Any) -> int:
 
 
 def _rnn(node: Node, x: Any, *_: Any) -> int:
-    """Every word's output, and the final states; float32."""
+    """Every word's output, its cell state where that is asked for, final states; float32."""
     spec = node.attributes["spec"]
     words, sentences = (
         (len(x.data), len(x))
@@ -221,13 +215,14 @@ def _rnn(node: Node, x: Any, *_: Any) -> int:
         else (_elements(x.shape[:2]), x.shape[1] if x.ndim > 1 else 1)
     )
     width = spec.directions * max(spec.hidden_size, spec.recurrent_size)
+    words *= 2 if node.attributes.get("cells") else 1
     return 4 * width * (words + 2 * spec.layers * sentences)
 
 
 GROWTH: Mapping[str, Growth] = {
     **dict.fromkeys(
         "Add Sub Mul Div Mod Pow Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Min Max"
-        " Sum Mean Clip Where PRelu LayerNormalization".split(),
+        " Sum Mean Clip Where PRelu".split(),
         _broadcast,
     ),
     **dict.fromkeys(
@@ -249,6 +244,7 @@ GROWTH: Mapping[str, Growth] = {
     "GatherND": _gather_nd,
     "OneHot": _one_hot,
     "NonZero": _non_zero,
+    "LayerNormalization": _layer_normalization,
     "BatchNormalization": _batch_normalization,
     "SequencePool": _sequence_pool,
     "SequenceContext": _sequence_context,
@@ -258,3 +254,18 @@ GROWTH: Mapping[str, Growth] = {
     "CrfDecode": _crf_decode,
     "Rnn": _rnn,
 }
+
+BY_PRODUCT = {largest_input, _broadcast, _joined, _wide, _matmul, _gemm, _einsum, _gather}
+"""Those whose bound is below `product_of_sizes`, which is cheap."""
+
+
+def product_of_sizes(values: Iterable[Any]) -> int:
+    """At least the bytes of what can be made of values without a number that says how often.
+
+    0 where an input is empty: then the other sizes tell.
+    """
+    product = 16
+    for value in values:
+        if value is not None:
+            product *= 2 * (value.data if type(value) is Ragged else value).size
+    return product

@@ -18,7 +18,13 @@ from onernn.core.budget import bytes_of, running
 from onernn.core.errors import ShapeError
 from onernn.core.graph import Node
 from onernn.core.ragged import Ragged, data_of
-from onernn.runtime.kernels.growth import GROWTH, largest_input, no_new_bytes
+from onernn.runtime.kernels.growth import (
+    BY_PRODUCT,
+    GROWTH,
+    largest_input,
+    no_new_bytes,
+    product_of_sizes,
+)
 
 Kernel = Callable[..., Any]
 Attributes = Mapping[str, Any]
@@ -31,18 +37,22 @@ _ALWAYS_COUNTED = 2**16
 def _register(name: str, run: Kernel) -> None:
     """Asks the run's budget before the kernel runs, and counts what it made."""
     growth = GROWTH.get(name, largest_input)
+    by_product = growth in BY_PRODUCT
     may_share = growth in (no_new_bytes, largest_input)
 
     def accounted(node: Node, *values: Any) -> Any:
         budget = running()
-        budget.ask(growth(node, *values))
+        product = by_product and product_of_sizes(values)
+        if not 0 < product < budget.most - budget.used:  # what is exact costs some microseconds
+            budget.ask(growth(node, *values))
         made = run(node, *values)
         for each in made if type(made) is tuple else (made,):
             array = each.data if type(each) is Ragged else each
-            if may_share and array.nbytes > _ALWAYS_COUNTED and _is_view(array, values):
-                continue
-            budget.used += bytes_of(array)
-        budget.ask(0)
+            size = array.nbytes
+            if not (may_share and size > _ALWAYS_COUNTED and _is_view(array, values)):
+                budget.used += size or bytes_of(array)
+        if budget.used > budget.most:
+            budget.ask(0)
         return made
 
     KERNELS[name] = accounted
