@@ -31,8 +31,6 @@ from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.runtime.session import Session
 
-_ANY = RnnSpec(Cell.RNN_TANH, 1, 1)
-
 
 class OptimizedSession:
     """Runs like an `onnxruntime.InferenceSession`; safe to share between threads.
@@ -217,8 +215,7 @@ def optimize(
     """
     onnx = require("onnx", "onnx")
     require("onnxruntime", "onnx")
-    one = np.ones((1,) * 5, np.float32)  # a layer that any backend runs in any dtype it knows
-    open_backend(backend, threads=threads).prepare(_ANY, RnnWeights(one, one), dtype=dtype)
+    engine = open_backend(backend, threads=threads)
     whole = onnx.load(model) if isinstance(model, str | Path) else model
     whole = onnx.load_from_string(whole) if isinstance(whole, bytes) else whole
     typed = _typed(onnx, whole)
@@ -247,6 +244,9 @@ def optimize(
             continue
         told = ours[at].explained[0]
         replaced.append(f"{where}: {told.cell} {told.direction}, {told.dtype}, {told.kernel}")
+    if not replaced:  # a layer that any backend runs tells whether it knows the dtype
+        one = np.ones((1,) * 5, np.float32)
+        engine.prepare(RnnSpec(Cell.RNN_TANH, 1, 1), RnnWeights(one, one), dtype=dtype)
     return OptimizedSession(typed, split.steps(ours, made), replaced, refusals)
 
 
