@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from onernn.adapters.onnx.checking import check_written
 from onernn.adapters.onnx.files import narrow_weights, rename, save
-from onernn.adapters.onnx.write import OPSET, to_onnx
+from onernn.adapters.onnx.write import OPSET, padded, to_onnx
 from onernn.adapters.paddle.write import Place, write_paddle
+from onernn.adapters.types import fitting_inputs, types_of
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph
 from onernn.core.guard import guarded
 from onernn.fuse_passes import fuse
+from onernn.runtime.session import unsupported
 
 Progress = Callable[[str, int, int], None]
 
@@ -41,6 +44,8 @@ def write_model(
     declares no shapes. ``progress(stage, done, of)`` is called now and then, ``note(text)`` for
     what a user should know.
 
+    An ONNX model is checked before there is a file, see `adapters.onnx.checking`.
+
     Raises `UnsupportedError` naming what the target cannot say, for an option of another target,
     and for other suffixes.
     """
@@ -65,10 +70,22 @@ def write_model(
             if note is not None:
                 note(f"not placed on oneDNN: {refusal}")
         return
+    if refusals := unsupported(model):
+        raise UnsupportedError(f"{model.name} cannot be written:", refusals)
     with guarded(lambda: model.name):
+        feed = fitting_inputs(model) if inputs is None else inputs
+        types = types_of(model, feed)
         written = to_onnx(
-            model, opset=opset, allow_functions=allow_functions, inputs=inputs, progress=progress
+            model, types, opset=opset, allow_functions=allow_functions, progress=progress
         )
-    narrow_weights(written, output_dtype)
-    rename(written, names or {})
+        names = names or {}
+        narrow_weights(written, output_dtype)
+        rename(written, names)
+        check_written(
+            written,
+            path,
+            [types[value.name] for value in model.outputs],
+            {names.get(name, name): array for name, array in padded(feed).items()},
+            note or (lambda _: None),
+        )
     save(written, path)

@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,24 +25,31 @@ _RANKS = range(1, 5)  # of an input of which the model tells nothing
 
 @dataclass(frozen=True)
 class Type:
-    """dtype by NumPy's name, number of axes (the words count as one), number of LoD levels."""
+    """dtype by NumPy's name, number of axes (the words count as one), number of LoD levels.
+
+    ``shape``: the sizes in the run that showed it.
+    """
 
     dtype: str
     rank: int
     depth: int = 0
+    shape: tuple[int, ...] | None = field(default=None, compare=False)
 
 
-def types_of(graph: Graph, inputs: Mapping[str, Any] | None = None) -> dict[str, Type]:
-    """The type of every value. ``inputs``: a batch to run on.
+def types_of(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Type]:
+    """The type of every value, from a batch to run on. Raises `UnsupportedError`."""
+    return _run(Session(graph, backend="reference", passes=()), inputs)
 
-    Without one sizes are made up, and the ranks of inputs that the model does not tell, if only
-    one choice of them runs; such inputs are float32. Raises `UnsupportedError` where none does,
-    several do, or none is found within seconds.
+
+def fitting_inputs(graph: Graph) -> dict[str, Any]:
+    """A batch that the graph runs on.
+
+    Sizes are made up, and the ranks of inputs that the model does not tell, if only one choice of
+    them runs; such inputs are float32. Raises `UnsupportedError` where none does, several do, or
+    none is found within seconds.
     """
     session = Session(graph, backend="reference", passes=())
-    if inputs is not None:
-        return _run(session, inputs)
-    fitting: dict[tuple[int, ...], dict[str, Type]] = {}
+    fitting: dict[tuple[int, ...], dict[str, Any]] = {}
     reason, until = "", time.monotonic() + _SECONDS
     for ranks, feed in _made_up(graph):
         if time.monotonic() > until:
@@ -50,7 +57,8 @@ def types_of(graph: Graph, inputs: Mapping[str, Any] | None = None) -> dict[str,
             break
         if ranks not in fitting:
             try:
-                fitting[ranks] = _run(session, feed)
+                _run(session, feed)
+                fitting[ranks] = feed
             except UnsupportedError as error:
                 reason = reason or str(error)
     if len(fitting) != 1:
@@ -142,4 +150,5 @@ def _some(value: Value, shape: list[int]) -> Any:
 
 def _type(value: Any) -> Type:
     array = data_of(value)
-    return Type(str(array.dtype), array.ndim, len(value.lod) if isinstance(value, Ragged) else 0)
+    depth = len(value.lod) if isinstance(value, Ragged) else 0
+    return Type(str(array.dtype), array.ndim, depth, array.shape)

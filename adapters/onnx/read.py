@@ -113,7 +113,11 @@ def parse_model(data: bytes, file: Path) -> Model:
     """The model in the bytes of a file; ``file`` tells where data of its own would lie."""
     if not data:
         raise ModelFormatError("the file is empty, expected an ONNX model", file)
-    found = MESSAGES.parse("ModelProto", data, file)
+    return model_of(MESSAGES.parse("ModelProto", data, file), file)
+
+
+def model_of(found: Any, file: Path) -> Model:
+    """The model in a ModelProto of ours; ``file`` as in `parse_model`."""
     if not found.HasField("graph") or not found.opset_import:  # any protobuf may parse, too
         raise ModelFormatError("not an ONNX model: it has no graph, or no opset", file)
     if found.ir_version not in IR_VERSIONS:

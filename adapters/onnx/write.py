@@ -18,14 +18,14 @@ from onernn.adapters.onnx.protos import GraphProto, number_of, value_info
 from onernn.adapters.onnx.write_own import OWN
 from onernn.adapters.onnx.write_ragged import write_ragged
 from onernn.adapters.onnx.write_rnn import DOMAIN, rnn
+from onernn.adapters.onnx.write_scan import loop_of_scan
 from onernn.adapters.onnx.write_sentences import SENTENCES
 from onernn.adapters.onnx.writing import Writing, dense
-from onernn.adapters.types import Type, types_of
+from onernn.adapters.types import Type
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, Node, Value
 from onernn.core.ragged import Ragged
-from onernn.runtime.session import unsupported
 
 IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
 """The opsets that are written, and the version of the format each came with."""
@@ -38,29 +38,25 @@ Progress = Callable[[str, int, int], None]
 
 def to_onnx(
     graph: Graph,
+    types: Mapping[str, Type],
     *,
     opset: int = OPSET,
     allow_functions: bool = False,
-    inputs: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Any:
-    """The ModelProto of a graph.
+    """The ModelProto of a graph and the types of its values.
 
     A ragged input NAME becomes NAME (batch, time, ...) and NAME_lengths (batch,) int32; ragged
-    outputs come padded, zeros behind the sentences. ``inputs``: a batch that the graph runs on,
-    where made-up ones do not fit. Raises `UnsupportedError` naming an operator that ONNX cannot
-    say.
+    outputs come padded, zeros behind the sentences. Raises `UnsupportedError` naming an operator
+    that ONNX cannot say.
     """
     if opset not in IR_VERSIONS:
         raise UnsupportedError(
             f"opset {opset}: {min(IR_VERSIONS)} to {max(IR_VERSIONS)} are written"
         )
-    if refusals := unsupported(graph):
-        raise UnsupportedError(f"{graph.name} cannot be written:", refusals)
     model = MESSAGES.message("ModelProto")(ir_version=IR_VERSIONS[opset], producer_name="onernn")
     model.opset_import.add(domain="", version=opset)
     functions: dict[str, Any] | None = {} if allow_functions else None
-    types = types_of(graph, inputs)
     w = Writing(GraphProto(model.graph), opset, types, graph.constants, functions, _wanted(graph))
     _inputs(w, graph)
     given = {value.name for value in graph.inputs}
@@ -189,6 +185,8 @@ def _cast_like(w: Writing, node: Node, inputs: list[Batch | None]) -> None:
 
 def _with_body(w: Writing, node: Node, inputs: list[Batch | None]) -> None:
     """Scan, Loop and If: what their graphs take from outside, they see by name."""
+    if node.op == "Scan" and _grows(w, node):
+        node, inputs = loop_of_scan(w, node, inputs)
     tensors = [batch.data if batch else "" for batch in inputs]
     attributes = dict(node.attributes)
     bodies = {k: v for k, v in attributes.items() if isinstance(v, Graph)}
@@ -212,6 +210,13 @@ def _with_body(w: Writing, node: Node, inputs: list[Batch | None]) -> None:
     w.graph.add(node.op, *tensors[:own], outputs=outs, **more)
     for at, out in enumerate(outs):
         w.give(node, out, at=at)
+
+
+def _grows(w: Writing, node: Node) -> bool:
+    """Whether a state changes its shape, which ONNX's Scan forbids; in bodies nobody knows."""
+    states = zip(node.inputs, node.outputs[: node.attributes["states"]], strict=False)
+    types = [(w.types[one], w.types[other]) for one, other in states if other]
+    return any(one.shape is None or one.shape != other.shape for one, other in types)
 
 
 def _body(w: Writing, body: Graph, taken: list[str], loops: bool) -> GraphProto:

@@ -1,13 +1,13 @@
-"""Cells that RNN, GRU and LSTM of ONNX cannot say, and tag decoding, as Scan."""
+"""Tag decoding as Scans, and Scans that ONNX's cannot say as Loops."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from onernn.adapters.onnx.batches import Batch
-from onernn.adapters.onnx.writing import Writing, ragged
+from onernn.adapters.onnx.writing import Writing, dense, ragged
 from onernn.core.errors import UnsupportedError
-from onernn.core.graph import Node
+from onernn.core.graph import Graph, Node, Value
 
 Inputs = list[Batch | None]
 
@@ -67,3 +67,46 @@ def _later(w: Writing, emission: Batch) -> str:
     steps = w.batches.steps(w.batches.size(emission.data, 1))
     second = w.emit("Greater", w.emit("Unsqueeze", steps, w.ints(1)), w.ints(0))
     return w.emit("Unsqueeze", w.emit("And", inside, second), w.ints(2))
+
+
+def loop_of_scan(w: Writing, node: Node, inputs: Inputs) -> tuple[Node, Inputs]:
+    """A Loop that does what a Scan does, and its inputs: its states may change their shapes."""
+    at = node.attributes
+    states, scanned, body = at["states"], at["scanned"], at["body"]
+    if any((*at["input_directions"], *at["output_axes"], *at["output_directions"])):
+        raise UnsupportedError(
+            "its states change their shapes, and it does not go plainly forwards"
+        )
+    known = {*body.constants, *(value.name for value in body.inputs)}
+    known.update(name for each in body.nodes for name in each.outputs)
+
+    def fresh(hint: str) -> str:
+        while hint in known:
+            hint += "'"
+        known.add(hint)
+        return hint
+
+    turn, going = fresh("turn"), fresh("going")
+    elements = [value.name for value in body.inputs[states : states + scanned]]
+    sources = [fresh(name) for name in elements]
+    steps = [
+        Node("Gather", (source, turn), (name,), {"axis": axis})
+        for source, name, axis in zip(sources, elements, at["input_axes"], strict=True)
+    ]
+    taken = body.inputs[states + scanned :]
+    loop = Graph(
+        body.name,
+        (Value(turn), Value(going), *body.inputs[:states], *map(Value, sources), *taken),
+        (Value(going), *body.outputs),
+        (*steps, *body.nodes),
+        body.constants,
+    )
+    sizes = w.emit("Shape", dense(inputs[states], "what it goes through"))
+    axis = w.graph.constant(at["input_axes"][0], "int64")
+    turns = Batch(w.emit("Gather", sizes, axis, axis=0), "int64", 0)
+    given = ("turns", "", *node.inputs)
+    return Node("Loop", given, node.outputs, {"body": loop, "carried": states}, node.origin), [
+        turns,
+        None,
+        *inputs,
+    ]

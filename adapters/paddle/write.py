@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from onernn.adapters.paddle import write_dense, write_rnn, write_sequences
 from onernn.adapters.paddle.write_program import Declared, ProgramWriter, save
 from onernn.adapters.paddle.write_values import CODES, RULES, Writing
-from onernn.adapters.types import types_of
+from onernn.adapters.types import fitting_inputs, types_of
 from onernn.core.errors import Refusal, UnsupportedError
 from onernn.core.graph import Graph, Node
 from onernn.runtime.session import unsupported
@@ -64,7 +64,8 @@ def to_paddle(
         raise UnsupportedError(f"{graph.name} cannot be written:", refusals)
     names = {value.name for value in graph.inputs} | {"feed", "fetch"}
     names.update(*(node.outputs for node in graph.nodes))
-    w = Writing(graph, types_of(graph, inputs), ProgramWriter(names), fused, place)
+    types = types_of(graph, fitting_inputs(graph) if inputs is None else inputs)
+    w = Writing(graph, types, ProgramWriter(names), fused, place)
     _feed(w)
     for at, node in enumerate(graph.nodes):
         if progress is not None:

@@ -10,6 +10,7 @@ import onnxruntime
 
 from onernn import Graph, Ragged
 from onernn.adapters.onnx.write import to_onnx
+from onernn.adapters.types import fitting_inputs, types_of
 
 
 def padded_feed(inputs: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -25,7 +26,8 @@ def padded_feed(inputs: dict[str, Any]) -> dict[str, np.ndarray]:
 
 def written(graph: Graph, inputs: dict[str, Any] | None = None, **options: Any) -> onnx.ModelProto:
     """The model, which onnx's checker accepts with its types."""
-    data = to_onnx(graph, inputs=inputs, **options).SerializeToString()
+    types = types_of(graph, fitting_inputs(graph) if inputs is None else inputs)
+    data = to_onnx(graph, types, **options).SerializeToString()
     model = onnx.load_from_string(data)
     onnx.checker.check_model(model, full_check=True)
     return model

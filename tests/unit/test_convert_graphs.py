@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.layers import random_ragged, random_state, random_weights
 from support.onnx_written import assert_same, run, written
 
+import onernn
 from onernn import Activation, Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
 from onernn.adapters.onnx.write import SINCE
 from onernn.core.graph import Node, Value
@@ -353,4 +354,4 @@ def test_attributes_that_came_later_are_written_where_they_mean_something(
 def test_an_unknown_operator_is_refused_with_its_reason() -> None:
     built = graph([Node("Unsupported", (), ("y",), {"reason": "nobody knows it"})], ["y"])
     with pytest.raises(UnsupportedError, match="cannot be written(.|\n)*nobody knows it"):
-        written(built)
+        onernn.convert(built, "never.onnx")

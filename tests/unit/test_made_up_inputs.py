@@ -10,7 +10,7 @@ import pytest
 
 from onernn import Graph, UnsupportedError
 from onernn.adapters import types
-from onernn.adapters.types import Type, types_of
+from onernn.adapters.types import Type, fitting_inputs, types_of
 from onernn.core.graph import Node, Value
 
 
@@ -29,7 +29,7 @@ def _sum(inputs: list[Value], constants: dict[str, np.ndarray]) -> Graph:
 def _within(seconds: float, graph: Graph) -> dict[str, Type]:
     started = time.monotonic()
     try:
-        return types_of(graph)
+        return types_of(graph, fitting_inputs(graph))
     finally:
         assert time.monotonic() - started < seconds
 

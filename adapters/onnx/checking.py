@@ -1,0 +1,83 @@
+"""Whether what was written is a model: run by ours again, and asked of onnx's own checker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onernn.adapters.onnx.lower import lower
+from onernn.adapters.onnx.messages import MESSAGES
+from onernn.adapters.onnx.read import model_of
+from onernn.adapters.types import Type
+from onernn.core.errors import OnernnError, UnsupportedError
+from onernn.core.ragged import data_of
+from onernn.runtime.session import Session
+
+_LARGE = 1024  # bytes of a constant whose numbers say nothing about types
+
+
+def check_written(
+    model: Any,
+    path: Path,
+    outputs: Sequence[Type],
+    feed: Mapping[str, Any],
+    note: Callable[[str], None],
+) -> None:
+    """Raises `UnsupportedError` where a ModelProto is not what ``path`` may hold.
+
+    It is read and run by ours on ``feed``, which must give these types and shapes, padded where
+    they are ragged, and examined by onnx's checker with its type inference. Without the onnx
+    package, or with one that is older than the opset, ``note`` tells that ours alone did.
+    """
+    try:
+        graph = lower(model_of(model, path))
+        given = Session(graph, backend="reference", passes=()).run(feed)
+        wrong = [
+            f"{name!r} is {data_of(array).dtype} {data_of(array).shape}, not {want}"
+            for (name, array), want in zip(given.items(), outputs, strict=True)
+            if not _fits(data_of(array), want)
+        ]
+    except OnernnError as error:
+        wrong = [str(error)]
+    if wrong:
+        raise UnsupportedError(f"{path} is not written, it would be wrong: {'; '.join(wrong)}")
+    try:
+        import onnx
+    except ImportError:
+        return note(f"{path} was checked by onernn alone; for onnx's checker: pip install onnx")
+    (opset,) = (each.version for each in model.opset_import if not each.domain)
+    if opset > onnx.defs.onnx_opset_version():
+        return note(f"{path} was checked by onernn alone: onnx {onnx.__version__} is older")
+    try:
+        onnx.checker.check_model(_without_numbers(model).SerializeToString(), full_check=True)
+    except Exception as error:  # its own kinds, derived from nothing narrower
+        said = " ".join(str(error).split())[:1000]
+        raise UnsupportedError(f"{path} is not written, onnx's checker says: {said}") from error
+
+
+def _fits(array: Any, want: Type) -> bool:
+    """As `want` says, or padded (N, T, ...) where that is ragged."""
+    shape = want.shape or ()
+    found = array.shape[2:] if want.depth else array.shape
+    return array.dtype == want.dtype and found == (shape[1:] if want.depth else shape)
+
+
+def _without_numbers(model: Any) -> Any:
+    """The model with large constants as inputs: all types, and little to copy."""
+    out = MESSAGES.message("ModelProto")(ir_version=model.ir_version)
+    out.opset_import.extend(model.opset_import)
+    out.functions.extend(model.functions)
+    graph = out.graph
+    graph.name = model.graph.name
+    for field in ("node", "input", "output", "value_info"):
+        getattr(graph, field).extend(getattr(model.graph, field))
+    for each in model.graph.initializer:
+        if len(each.raw_data) < _LARGE:
+            graph.initializer.append(each)
+            continue
+        info = graph.input.add(name=each.name)
+        info.type.tensor_type.elem_type = each.data_type
+        for size in each.dims:
+            info.type.tensor_type.shape.dim.add(dim_value=size)
+    return out
