@@ -7,6 +7,7 @@ framework said, to others. Sources: the frameworks' own documentation of inferen
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.mxnet import read as mxnet_files
+from onernn.adapters.mxnet.rules import slots_of_node
 from onernn.adapters.paddle import read as paddle_files
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
@@ -52,9 +54,7 @@ def run_framework(
         call = f"import sys; from {__name__} import main; sys.exit(main(*sys.argv[1:]))"
         # -P: a file in the working folder, which may be the model's, is no module.
         command = [sys.executable, "-P", "-c", call, kind, path, params or "", given, made, said]
-        # Read by Paddle 3 when it is imported: without it there is no legacy static graph.
-        environ = {"FLAGS_enable_pir_api": "0", **os.environ}
-        environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
             done = subprocess.run(
                 command,
@@ -104,13 +104,13 @@ def _paddle(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
     # Paddle 2.6.2 brings its own zlib; whoever loads Python's after it crashes.
     import zlib  # noqa: F401
 
-    import numpy.random  # noqa: F401
-
+    files = paddle_files.find(path, params or None)
+    # Read by Paddle 3 when it is imported: it runs programs of its own format or of the older one.
+    os.environ["FLAGS_enable_pir_api"] = "1" if files.model.suffix == ".json" else "0"
     paddle = require("paddle", "paddle")
     paddle.enable_static()
     core = paddle.base.core
     kind = getattr(core, "LoDTensor", None) or core.DenseTensor
-    files = paddle_files.find(path, params or None)
     if files.params.is_dir():
         where, named = files.model.parent, {"model_filename": files.model.name}
         if files.params != where:
@@ -148,7 +148,7 @@ def _mxnet(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
 
 
 def _bound(mx: Any, files: mxnet_files.Files, feed: Mapping[str, Batch]) -> list[Batch]:
-    symbol = mx.sym.load(str(files.symbol))
+    symbol, labels = _without_labels(mx, mx.sym.load(str(files.symbol)))
     saved = mx.nd.load(str(files.params)) if files.params else {}
     arrays = {key.partition(":")[2] or key: value for key, value in saved.items()}
     arrays |= {name: mx.nd.array(value, dtype=_plain(value)) for name, value in feed.items()}
@@ -157,13 +157,30 @@ def _bound(mx: Any, files: mxnet_files.Files, feed: Mapping[str, Batch]) -> list
     for name, shape in zip(
         symbol.list_arguments(), symbol.infer_shape_partial(**shapes)[0], strict=True
     ):
-        if name not in taken and name.endswith("_label"):  # MXNet wants it, and does not read it
+        if name in labels:
             taken[name] = mx.nd.zeros(shape)
         elif name not in taken:
             raise UnsupportedError(f"{files.params} holds no {name!r}: was it unpacked on saving?")
     auxiliary = {name: arrays[name] for name in symbol.list_auxiliary_states()}
     bound = symbol.bind(mx.cpu(), taken, aux_states=auxiliary, grad_req="null")
     return [each.asnumpy() for each in bound.forward(is_train=False)]
+
+
+def _without_labels(mx: Any, symbol: Any) -> tuple[Any, set[str]]:
+    """The symbol with a variable in the place of each label, and these variables' names.
+
+    In inference MXNet reads no label, but wants one. A variable's shape it infers from what it is
+    compared with, which it cannot where the symbol computes the label.
+    """
+    text = symbol.tojson()
+    graph, labels = json.loads(text), set()
+    for node, read in zip(graph["nodes"], mxnet_files.parse_symbol(text).nodes, strict=False):
+        for at, slot in enumerate(slots_of_node(read)):
+            if slot == "label":
+                labels.add(name := f"the label of {node['name']}")
+                node["inputs"][at] = [len(graph["nodes"]), 0, 0]
+                graph["nodes"].append({"op": "null", "name": name, "inputs": []})
+    return mx.sym.load_json(json.dumps(graph)), labels
 
 
 def _plain(value: Batch) -> Any:

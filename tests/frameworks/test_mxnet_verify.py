@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import mxnet as mx
+import numpy as np
 import pytest
+from tests.frameworks.mxnet_graphs import save
+from tests.frameworks.mxnet_models import contractive
 
 import onernn
 from onernn.core.errors import UnsupportedError
@@ -37,3 +41,37 @@ def test_parameters_that_mxnet_unpacks_on_saving_are_told(data: Path) -> None:
     folder = data / "mxnet" / "legacy_fused_checkpoint"
     with pytest.raises(UnsupportedError, match="no 'lstm_parameters': was it unpacked"):
         verify(onernn.load(folder), against=open_against(f"mxnet:{folder}"))
+
+
+def labelled(name: str) -> tuple[mx.sym.Symbol, dict[str, tuple[int, ...]]]:
+    """Five steps of mx.rnn's cells with a loss, and the shapes of what it is trained with."""
+    data, label = mx.sym.Variable("data"), mx.sym.Variable("softmax_label")
+    stack = mx.rnn.SequentialRNNCell()
+    stack.add(mx.rnn.LSTMCell(4, prefix="lstm_"))
+    stack.add(mx.rnn.GRUCell(4, prefix="gru_"))
+    if name == "fused":
+        stack = mx.rnn.FusedRNNCell(4, 2, "lstm", prefix="lstm_")
+    steps = stack.unroll(5, data, layout="NTC", merge_outputs=name != "by step")[0]
+    shapes = {"data": (3, 5, 6), "softmax_label": (15,) if name == "direct" else (3, 5)}
+    if name == "by step":
+        labels = mx.sym.SliceChannel(label, num_outputs=5, squeeze_axis=True)
+        losses = map(mx.sym.SoftmaxOutput, steps, labels)
+        return mx.sym.Group(list(losses)), shapes
+    scores = mx.sym.Reshape(steps, shape=(-1, 4))
+    if name == "regression":
+        wanted = mx.sym.Reshape(label, shape=(-1, 4))
+        return mx.sym.LinearRegressionOutput(scores, wanted), shapes | {"softmax_label": (3, 5, 4)}
+    flat = label if name == "direct" else mx.sym.Reshape(label, shape=(-1,))
+    return mx.sym.SoftmaxOutput(scores, flat, name="softmax"), shapes
+
+
+@pytest.mark.parametrize("name", ["direct", "reshaped", "fused", "by step", "regression"])
+def test_models_with_a_label_run_with_and_without_it(name: str, tmp_path: Path) -> None:
+    symbol, shapes = labelled(name)
+    rng = np.random.default_rng(5)
+    inputs = {key: rng.uniform(-1, 1, shape).astype("float32") for key, shape in shapes.items()}
+    save(symbol, contractive(rng, symbol, inputs, "float32"), tmp_path / "model")
+    given = inputs if name == "fused" else {"data": inputs["data"]}
+    recorded = {f"in__{key}": array for key, array in given.items()}
+    against = open_against(f"mxnet:{tmp_path}")
+    assert verify(onernn.load(tmp_path), recorded, against=against).passed

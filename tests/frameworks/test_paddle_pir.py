@@ -29,3 +29,12 @@ def test_models_saved_now_give_what_paddle_gives(tmp_path: Path, repo: Path) -> 
         assert report.passed and report.outputs, report.outputs
         recorded = repo / "tests" / "data" / "paddle" / folder.name / "model.json"
         assert recorded.read_bytes() == (folder / "model.json").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["pir_recurrent", "pir_initial_state", "pir_around"])
+def test_paddle_itself_runs_them_as_the_reference(name: str, data: Path) -> None:
+    """Whatever format this process has chosen."""
+    folder = data / "paddle" / name
+    report = verify(load(folder), folder / "io.npz", against=f"paddle:{folder}")
+    assert report.passed and report.evidence is not None
+    assert report.evidence.reference.who.startswith("paddle 3.")
