@@ -46,9 +46,15 @@ class NativeOperator:
         return names[0] if names else ""
 
     def attribute(self, name: str, default: Any) -> Any:
-        """An attribute's value, or the operator's documented default."""
+        """An attribute's value, of its default's kind, or the operator's documented default."""
         self._unread.discard(("attribute", name))
-        return self.attributes.get(name, default)
+        found = self.attributes.get(name, default)
+        if default is not None and not isinstance(found, _like(default)):
+            kind = type(default).__name__
+            raise UnsupportedError(
+                f"attribute {name}={found!r}: expected one like {kind} {default!r}"
+            )
+        return found
 
     def only(self, name: str, value: Any) -> None:
         """Refuses every value of an attribute but one."""
@@ -183,6 +189,14 @@ class GraphBuilder:
             tuple(self.notes),
         )
         return whole.pruned()
+
+
+def _like(default: Any) -> tuple[type, ...]:
+    """Of what types a value may be that stands for this one; frameworks write 1 for 1.0."""
+    for kinds in ((bool, int), (float, int), (tuple, list)):
+        if type(default) in kinds:
+            return kinds
+    return (type(default),)
 
 
 def _renamed(node: Node, names: Mapping[str, str]) -> Node:

@@ -71,11 +71,13 @@ def of_json(rng: random.Random, data: bytes, other: bytes) -> bytes:
     except ValueError:
         return data
     for _ in range(rng.choice((1, 1, 2, 4))):
-        places = [place for place in _places(tree)]
+        places = _places(tree)
         if not places:
             break
         inside, key = rng.choice(places)
-        others = [place for place in _places(donor if rng.random() < 0.3 else tree)]
+        others = _places(donor if rng.random() < 0.3 else tree)
+        if rng.random() < 0.7:  # another name, type, list, in the place of this one
+            others = [(a, k) for a, k in others if k == key or type(a[k]) is type(inside[key])]
         match rng.randrange(8):
             case 0:
                 inside[key] = rng.choice(NUMBERS)
@@ -135,8 +137,13 @@ def of_protobuf(rng: random.Random, data: bytes, other: bytes) -> bytes:
                 fields.insert(rng.randrange(len(fields) + 1), copy.deepcopy(fields[at]))
             case 2:
                 fields[at] = (rng.choice((number + 1, number - 1 or 1, 1, 20)), kind, value)
-            case 3:
-                source = rng.choice(_messages(donor if donor and rng.random() < 0.3 else tree))
+            case 3:  # another name, type, number, in the place of this one
+                whole = _messages(donor if donor and rng.random() < 0.3 else tree)
+                like = [f for inside in whole for f in inside if f[:2] == (number, kind)]
+                if like:
+                    fields[at] = copy.deepcopy(rng.choice(like))
+            case 4 if rng.random() < 0.5:
+                source = rng.choice(lists)
                 if source:
                     fields[at] = (number, *copy.deepcopy(rng.choice(source))[1:])
             case 4:
@@ -223,7 +230,7 @@ def of_zip(rng: random.Random, data: bytes, other: bytes) -> bytes:
     try:
         members = _members(data)
         donor = _members(other)
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OSError):
+    except Exception:  # damaged already
         return data
     for _ in range(rng.choice((1, 1, 2, 3))):
         if not members:

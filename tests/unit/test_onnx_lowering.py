@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -317,3 +318,11 @@ def test_a_value_made_twice_contradicts_itself() -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Tanh", ["x"], ["y"])]
     with pytest.raises(ModelFormatError, match="'y' is made twice"):
         ours(model(nodes, {"x": CUBE}, ["y"]), {"x": CUBE})
+
+
+@pytest.mark.parametrize("value", [float("inf"), "1", (1,)])
+def test_an_attribute_of_another_kind_is_told(value: Any) -> None:
+    node = helper.make_node("Softmax", ["x"], ["y"], axis=value)
+    x = np.zeros((2, 2), np.float32)
+    with pytest.raises(UnsupportedError, match="attribute axis=.* expected one like int -1"):
+        ours(model([node], {"x": x}, ["y"]), {"x": x})

@@ -88,7 +88,10 @@ TANH = op("tanh", {"X": "x"}, {"Out": "y"})
         (op("no_such_operator", {"X": "x"}, {"Out": "y"}), "this operator is not known"),
         (op("tanh", {}, {"Out": "y"}), "input X is missing"),
         (op("tanh", {"X": ("x", "x")}, {"Out": "y"}), "input X: expected one variable, got 2"),
-        (op("scale", {"X": "x"}, {"Out": "y"}, scale="big"), "malformed: "),
+        (
+            op("scale", {"X": "x"}, {"Out": "y"}, scale="big"),
+            "attribute scale='big': expected one like float 1.0",
+        ),
         (op("transpose2", {"X": "x"}, {"Out": "y"}, data_format="NHWC"), "data_format='NHWC'"),
         (op("concat", {"X": ()}, {"Out": "y"}), "malformed: "),
     ],
