@@ -15,7 +15,7 @@ from onernn.emit.operators.nests import nest, whole
 from onernn.emit.operators.recurrent import Recurrent
 from onernn.emit.pipeline import sizes_of
 from onernn.emit.planning import Plan, plan
-from onernn.emit.program import CTYPES, Program
+from onernn.emit.program import CTYPES, Program, kept
 from onernn.emit.rendering import rendered
 from onernn.emit.sizes import Size, listed, volume
 from onernn.emit.storing import Store
@@ -97,8 +97,8 @@ class _Header:
         steps = [self._step(each) for each in found.steps]
         for source, out in found.copies:
             shape = program.shape(out)
-            found.places[f"{out}/copy"] = f"out.{program.ident(out)}"
-            code = nest(shape, whole(f"{out}/copy", shape), [whole(source, shape)], "Copy")
+            found.places[kept(out, "copy")] = f"out.{program.ident(out)}"
+            code = nest(shape, whole(kept(out, "copy"), shape), [whole(source, shape)], "Copy")
             steps.append({"title": f"{out} is {source}", "code": self._render(code)})
         sized = [n for n, a in program.known.items() if a.dtype == object and n in found.places]
         for name in sized:
@@ -136,19 +136,20 @@ class _Header:
         ident, shape = program.ident(value.name), program.shape(value.name)
         size = volume(shape)
         lod = program.lods.get(value.name)
+        own = program.ident(kept(value.name, "offsets")) if lod else ""
         parts: list[dict[str, Any]] = [
             {"ident": ident, "ctype": CTYPES[str(value.dtype)], "offsets_of": None}
         ]
         parts[0] |= {"comment": listed(shape), "count": size}
         if lod:
-            offsets: dict[str, Any] = {"ident": ident, "count": program.size(lod.count)}
+            offsets: dict[str, Any] = {"ident": own, "count": program.size(lod.count)}
             offsets["words"] = shape[0]
             comment = (
                 f"({offsets['count'] + 1}), where each sentence begins; the last is {shape[0]}"
             )
             parts.append(
                 {
-                    "ident": f"{ident}_offsets",
+                    "ident": own,
                     "ctype": "std::int64_t",
                     "comment": comment,
                     "count": program.size(lod.count) + 1,
@@ -212,9 +213,9 @@ class _Header:
         )
 
     def _offsets(self, name: str) -> str:
-        if f"{name}/offsets" in self.found.places:
-            return self.found.places[f"{name}/offsets"]
-        return f"in.{self.program.ident(name)}_offsets"
+        if kept(name, "offsets") in self.found.places:
+            return self.found.places[kept(name, "offsets")]
+        return f"in.{self.program.ident(kept(name, 'offsets'))}"
 
     def _recurrent(self, context: dict[str, Any]) -> dict[str, Any]:
         """Names of the cells' code and memory; members for them."""
@@ -231,7 +232,7 @@ class _Header:
             cell = self.cells[code].name
             key = cell, str(count)
             if key not in self.recurrents:
-                ident = self.program.ident(f"{cell.lower()}/runs")
+                ident = self.program.ident(kept(cell.lower(), "runs"))
                 self.recurrents[key] = ident
                 self._extra(ident, f"Recurrent<{cell}, {most}>", count)
             names.append(f"{self.recurrents[key]}_")

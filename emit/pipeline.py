@@ -11,9 +11,11 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value
+from onernn.emit.naming import identifier
 from onernn.emit.operators import OPERATORS, Operator
 from onernn.emit.operators.recurrent import Recurrent
 from onernn.emit.program import CTYPES, NewBinding, Program, Sentences
+from onernn.emit.rendering import words
 from onernn.emit.sizes import Size, shape_of, volume
 from onernn.emit.storing import STORED, Store
 from onernn.emit.streaming import is_known, why_no_step
@@ -41,7 +43,12 @@ def parse(model: Graph, declared: Mapping[str, Value] | None = None) -> Program:
         graph, inputs=tuple((declared or {}).get(value.name, value) for value in graph.inputs)
     )
     program = Program(graph)
-    refusals: list[Refusal] = []
+    names = {*graph.constants, *(name for node in graph.nodes for name in node.outputs)}
+    refusals = [
+        Refusal("a name with a NUL", repr(name))
+        for name in names.union(value.name for value in graph.inputs)
+        if "\0" in name
+    ]
     for value in graph.inputs:
         if value.dtype is None or value.shape is None:
             hint = f"--input '{value.name}=float32(T, N, 128)'"
@@ -52,6 +59,13 @@ def parse(model: Graph, declared: Mapping[str, Value] | None = None) -> Program:
             refusals.append(Refusal(f"of {value.dtype}", f"input {value.name!r}"))
         elif value.lod_depth > 1:
             refusals.append(Refusal(f"{value.lod_depth} LoD levels", f"input {value.name!r}"))
+        elif bad := [s for s in value.shape if isinstance(s, str) and not is_size_name(s)]:
+            refusals.append(
+                Refusal(
+                    f"sizes {bad}: names that C++ or its header uses; say T, N, or longer ones",
+                    f"input {value.name!r}",
+                )
+            )
     known = set(graph.constants)
     for node in graph.nodes:
         folded = node.op in KERNELS and node.op != "Rnn" and known.issuperset(_given(node))
@@ -79,6 +93,12 @@ def parse(model: Graph, declared: Mapping[str, Value] | None = None) -> Program:
 def _raise(graph: Graph, refusals: list[Refusal]) -> None:
     if refusals:
         raise UnsupportedError(f"{graph.name}: no C++ is generated:", refusals)
+
+
+def is_size_name(name: str) -> bool:
+    """Whether a size may be called so: it becomes a variable beside those of the templates."""
+    beside = name in words() or name.endswith(("_at", "_in", "_out"))
+    return name in ("T", "N", "W") or (identifier(name) == name and not beside)
 
 
 def _given(node: Node) -> list[str]:

@@ -48,8 +48,8 @@ class Plan:
         return self.places[name]
 
     def point(self, name: str, ctype: str, expression: str) -> None:
-        """A pointer named after the value."""
-        ident = self.program.ident(name)
+        """A pointer named after the value: no word of a template ends like it."""
+        ident = f"{self.program.ident(name)}_at"
         comment = listed(self.program.shape(name))
         self.locals.append(Local(ident, ctype, expression, comment))
         self.places[name] = ident
@@ -86,9 +86,8 @@ def plan(program: Program, store: Store) -> Plan:
         found.places[value.name] = f"in.{program.ident(value.name)}"
     found.places |= outputs
     _allocate(found, last, outputs)
-    for name in {root(n) for each in found.steps for n in each.reads(program)} | {
-        source for source, _ in found.copies
-    }:
+    read = [root(name) for each in found.steps for name in each.reads(program)]
+    for name in dict.fromkeys([*read, *(source for source, _ in found.copies)]):
         if name in program.known and program.known[name].dtype != object:
             ctype = CTYPES[program.dtypes[name]]
             offset = store.add(program.known[name])
@@ -140,7 +139,7 @@ def _most(program: Program, name: str) -> Size:
 
 def _member(found: Plan, name: str) -> Member:
     program = found.program
-    ident = program.ident(name)
+    ident = f"{program.ident(name)}_memory"
     size = _most(program, name)
     if size.names & program.inner.keys():
         raise UnsupportedError(f"{name!r}: a size {size} that nobody bounds")

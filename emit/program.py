@@ -11,6 +11,7 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.graph import Graph, Node
+from onernn.emit.naming import identifier
 from onernn.emit.sizes import Shape, Size
 
 CTYPES = {
@@ -20,14 +21,11 @@ CTYPES = {
     "int32": "std::int32_t",
     "bool": "std::uint8_t",
 }
-RESERVED = frozenset(
-    "in out sizes most weights team status float double bool int char short long void auto class"
-    " struct new delete this if else for while do switch case default return break continue const"
-    " static public private using namespace template typename enum union operator sizeof true false"
-    " and or not xor W N T std detail step infer reset run load asm goto try catch throw signed"
-    " unsigned register volatile inline extern friend virtual explicit export typedef mutable".split()
-)
-"""What C++ or the header itself says already."""
+
+
+def kept(name: str, what: str) -> str:
+    """What an operator keeps beside a value. No value of a program has a NUL in its own name."""
+    return f"{name}\0{what}"
 
 
 class NewBinding(Exception):
@@ -62,17 +60,16 @@ class Program:
     static: dict[str, int] = field(default_factory=dict)
     no_step: str = ""
     idents: dict[str, str] = field(default_factory=dict)
+    _taken: dict[str, int] = field(default_factory=dict)  # identifiers, and the last number behind
 
     def ident(self, name: str) -> str:
-        """The value's name in C++: what is no letter or digit becomes one underscore."""
+        """The value's name in C++, of no other value."""
         if name not in self.idents:
-            text = "".join(c if c.isascii() and c.isalnum() else "_" for c in name).strip("_")
-            while "__" in text:
-                text = text.replace("__", "_")
-            text = f"v{text}" if not text or text[0].isdigit() or text in RESERVED else text
-            taken, chosen, count = set(self.idents.values()), text, 2
-            while chosen in taken:
-                chosen, count = f"{text}_{count}", count + 1
+            text = chosen = identifier(name)
+            while chosen in self._taken:
+                self._taken[text] += 1
+                chosen = f"{text}_{self._taken[text]}"
+            self._taken[chosen] = 1
             self.idents[name] = chosen
         return self.idents[name]
 

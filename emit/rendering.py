@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import string
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+
+_UNSEEN = re.compile(r"[^ -~]|\\")
+_BESIDE = re.compile(r"\*(?=/)|\?(?=\?)")
+
+
+class Lines(str):
+    """Code that a template made: what was put into it went through `on_one_line` then."""
 
 
 def number(value: float, real: str = "float") -> str:
@@ -22,6 +31,18 @@ def number(value: float, real: str = "float") -> str:
     return (text if any(c in text for c in ".e") else text + ".0") + suffix
 
 
+def on_one_line(value: Any) -> str:
+    """What a comment may hold: every expression of a template passes here before it is put in.
+
+    Code of our own stays as it is. Of names nothing ends the line or the comment, or goes on in the
+    next line: no line breaks, ``*/``, backslashes or trigraphs.
+    """
+    if isinstance(value, Lines):
+        return value
+    shown = _UNSEEN.sub(lambda found: f"<U+{ord(found[0]):04X}>", str(value))
+    return _BESIDE.sub(lambda found: f"{found[0]} ", shown)
+
+
 @lru_cache(maxsize=1)
 def _environment() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -29,12 +50,24 @@ def _environment() -> Any:
     found = Environment(
         loader=PackageLoader("onernn.emit"),
         undefined=StrictUndefined,
+        finalize=on_one_line,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     found.filters["number"] = number
+    found.filters["lines"] = Lines
     return found
+
+
+@lru_cache(maxsize=1)
+def words() -> frozenset[str]:
+    """Every word of the templates. A size stands as a variable beside theirs: it is none of them."""
+    environment = _environment()
+    texts = [
+        environment.loader.get_source(environment, name)[0] for name in environment.list_templates()
+    ]
+    return frozenset(string.ascii_lowercase).union(*(re.findall(r"\w+", text) for text in texts))
 
 
 def rendered(template: str, **context: Any) -> str:

@@ -10,8 +10,9 @@ from onernn.core.errors import ShapeError
 from onernn.core.graph import Graph, Value
 from onernn.core.guard import guarded
 from onernn.emit.generating import generate
-from onernn.emit.pipeline import infer_shapes, infer_types, initialize, parse
-from onernn.emit.program import CTYPES, RESERVED
+from onernn.emit.naming import namespace
+from onernn.emit.pipeline import infer_shapes, infer_types, initialize, is_size_name, parse
+from onernn.emit.program import CTYPES
 
 _DECLARED = re.compile(r"(?P<name>.+)=(?P<dtype>\w+)\((?P<sizes>[^()]*)\)")
 
@@ -37,7 +38,7 @@ def write_cpp(
 
     Raises `UnsupportedError` naming every node that C++ cannot be generated for.
     """
-    chosen = identifier(name or _usual_name(Path(model.name)))
+    chosen = namespace(name or _usual_name(Path(model.name)))
     if name is not None and chosen != name:
         raise ShapeError(f"--name {name}: expected a C++ name, such as {chosen}")
     with guarded(lambda: model.name):
@@ -60,14 +61,6 @@ def _usual_name(file: Path) -> str:
     """A file's name; where that says no more than that it is a model, its folder's."""
     stem = file.stem.removesuffix("-symbol")
     return file.parent.name or stem if stem.strip("_") == "model" else stem
-
-
-def identifier(text: str) -> str:
-    """A C++ name made of a file's."""
-    made = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower() if text else ""
-    if made in RESERVED or not made or made[0].isdigit():
-        return f"model_{made}".rstrip("_")
-    return made
 
 
 def read_static(text: str) -> dict[str, int]:
@@ -93,9 +86,11 @@ def read_declared(texts: list[str]) -> dict[str, Value]:
                 f" types are {types}"
             )
         sizes = [part.strip() for part in match["sizes"].split(",") if part.strip()]
-        bad = [s for s in sizes if not s.isdigit() and not s.isidentifier()]
+        bad = [s for s in sizes if not s.isdigit() and not is_size_name(s)]
         if bad:
-            raise ShapeError(f"--input {text}: expected numbers and names as sizes, got {bad}")
+            raise ShapeError(
+                f"--input {text}: expected numbers and names as sizes, such as T and N, got {bad}: C++ or the header uses these"
+            )
         shape = tuple(int(s) if s.isdigit() else s for s in sizes)
         found[match["name"]] = Value(match["name"], match["dtype"], shape)  # type: ignore[arg-type]
     return found

@@ -10,7 +10,7 @@ from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights, layers_of
 from onernn.emit.cells import CellCode
 from onernn.emit.operators.registry import Code, Operator, operator
-from onernn.emit.program import CTYPES, Program
+from onernn.emit.program import CTYPES, Program, kept
 from onernn.emit.sizes import Shape, Size
 from onernn.emit.storing import Store
 
@@ -93,8 +93,8 @@ class Recurrent(Operator):
                 added = spec.direction == "bidirectional_sum" and d == 1 and (last or joined)
                 width = spec.recurrent_size * (2 if concat else 1)
                 # Directions that are not joined after each layer have inner layers of their own.
-                side = "" if joined else f"/{d}"
-                out = y if last else f"{y}/layer{layer}{side}"
+                side = "" if joined else f"_{d}"
+                out = y if last else kept(y, f"layer{layer}{side}")
                 if not last:
                     program.dtypes[out] = dtype
                     program.shapes[out] = (words, Size.of(width))
@@ -109,7 +109,9 @@ class Recurrent(Operator):
                             (store.add(array, narrow=narrow), stored if narrow else real)
                             for array, narrow in code.part(one).values()
                         ],
-                        "x": self.node.inputs[0] if not layer else f"{y}/layer{layer - 1}{side}",
+                        "x": self.node.inputs[0]
+                        if not layer
+                        else kept(y, f"layer{layer - 1}{side}"),
                         "y": out,
                         "width": width,
                         "offset": d * spec.recurrent_size if concat else 0,
@@ -127,7 +129,7 @@ class Recurrent(Operator):
         _, _, count = self._batch(program)
         for state, width in (("h", spec.recurrent_size), ("c", spec.hidden_size)):
             if state in spec.cell.states:
-                for name in (f"{y}/held_{state}", self._final(state)):
+                for name in (kept(y, f"held_{state}"), self._final(state)):
                     stack = (Size.of(spec.layers), Size.of(spec.directions))
                     program.shapes[name] = (*stack, count, Size.of(width))
                     program.dtypes[name] = program.dtypes[y]
@@ -135,7 +137,7 @@ class Recurrent(Operator):
     def _final(self, state: str) -> str:
         at = 1 + "hc".index(state)
         named = self.node.outputs[at] if at < len(self.node.outputs) else ""
-        return named or f"{self.node.outputs[0]}/final_{state}"
+        return named or kept(self.node.outputs[0], f"final_{state}")
 
     def reads(self, program: Program) -> tuple[str, ...]:
         return tuple(name for name in self.node.inputs if name)
@@ -149,6 +151,7 @@ class Recurrent(Operator):
                 "name": state,
                 "given": node.input(at),
                 "final": self._final(state),
+                "held": kept(node.outputs[0], f"held_{state}"),
                 "width": width,
             }
             for at, (state, width) in enumerate(sides.items(), 1)
@@ -166,7 +169,6 @@ class Recurrent(Operator):
                     "count": count,
                     "parts": spec.layers * spec.directions,
                     "real": CTYPES[program.dtypes[node.inputs[0]]],
-                    "held": node.outputs[0],
                 },
             )
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onernn.core.errors import UnsupportedError
 from onernn.emit.operators.registry import Code, Operator, operator
-from onernn.emit.program import CTYPES, Program, Sentences
+from onernn.emit.program import CTYPES, Program, Sentences, kept
 from onernn.emit.sizes import Shape, Size, volume
 
 
@@ -37,11 +37,11 @@ class Unpad(Operator):
         time, count, rest = self._layout(program)
         program.same(volume(program.shape(self.node.inputs[1])), count, self.node.label)
         out = self.node.outputs[0]
-        words = f"{program.ident(out)}_words"
+        words = program.ident(kept(out, "words"))
         program.inner[words] = time * count
         program.lods[out] = Sentences(out, count, Size.of(words))
-        program.dtypes[f"{out}/offsets"] = "int64"
-        program.shapes[f"{out}/offsets"] = (count + 1,)
+        program.dtypes[kept(out, "offsets")] = "int64"
+        program.shapes[kept(out, "offsets")] = (count + 1,)
         return ((Size.of(words), *rest),)
 
     def code(self, program: Program) -> list[Code]:
@@ -55,7 +55,7 @@ class Unpad(Operator):
                     "x": self.node.inputs[0],
                     "lengths": self.node.inputs[1],
                     "out": out,
-                    "offsets": f"{out}/offsets",
+                    "offsets": kept(out, "offsets"),
                     "words": program.lods[out].words,
                     "time": time,
                     "count": count,
@@ -148,8 +148,8 @@ class Decode(_OfSentences):
             ("best", program.dtypes[self.node.inputs[0]], (Size.of(2), emission[1])),
             ("from", "int64", emission),
         ):
-            program.dtypes[f"{out}/{name}"] = dtype
-            program.shapes[f"{out}/{name}"] = shape
+            program.dtypes[kept(out, name)] = dtype
+            program.shapes[kept(out, name)] = shape
         return ((emission[0], Size.of(1)),)
 
     def code(self, program: Program) -> list[Code]:
@@ -158,4 +158,5 @@ class Decode(_OfSentences):
         context: dict[str, object] = {"emission": emission, "transition": transition, "out": out}
         context |= {"tags": program.shape(emission)[1], "offsets": lod.name}
         context |= {"real": CTYPES[program.dtypes[emission]], "count": program.size(lod.count)}
+        context |= {"best": kept(out, "best"), "came_from": kept(out, "from")}
         return [Code("crf", context)]

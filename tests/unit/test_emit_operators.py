@@ -17,7 +17,8 @@ from support.onnx_models import model, read, theirs
 from onernn import Cell, Graph, RnnSpec, Session, ShapeError, UnsupportedError
 from onernn.core.graph import Node, Value
 from onernn.emit import write_cpp
-from onernn.emit.writing import identifier, read_declared, read_static
+from onernn.emit.naming import namespace
+from onernn.emit.writing import read_declared, read_static
 
 QUICK = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 T, N, WIDTH = 4, 3, 6
@@ -222,8 +223,8 @@ def test_a_half_that_would_overflow_is_refused(tmp_path: Path) -> None:
 
 
 def test_names_are_those_of_c() -> None:
-    assert identifier("My model-1.2") == "my_model_1_2" and identifier("2x") == "model_2x"
-    assert identifier("class") == "model_class" and identifier("") == identifier("--") == "model"
+    assert namespace("My model-1.2") == "my_model_1_2" and namespace("2x") == "model_2x"
+    assert namespace("class") == "model_class" and namespace("") == namespace("--") == "model"
     made = projected_gru("y", "x")
     with pytest.raises(ShapeError, match="expected a C.. name"):
         write_cpp(graph(made, ["y"]), "unused", name="a b")
