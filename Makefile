@@ -31,11 +31,17 @@ doctor: .venv/.ready
 	  ONEDNN_MAX_CPU_ISA=$$cap $(BIN)/onernn doctor --threads 1 || exit 1; \
 	done
 
+# Random graphs, fused and unfused on every backend: make test takes 200.
+GRAPHS ?= 2000
+.PHONY: fuzz-graphs
+fuzz-graphs: .venv/.ready
+	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/unit/test_fuse_random.py
+
 # Damaged model files, SECONDS of each kind, guided by coverage: nothing but results and errors of
 # ours may come of them. What is found lies in out/fuzz.
 SECONDS ?= 60
 FUZZ ?= paddle paddle_params pir mxnet mxnet_params onnx npz run
-fuzz:
+fuzz: fuzz-graphs
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
 	  || { echo "fuzz: passed over, atheris has wheels for Python 3.11 only; run: make fuzz PYTHON=python3.11"; exit 0; } \
 	  && $(MAKE) .venvs/fuzz/.ready && for kind in $(FUZZ); do \

@@ -9,9 +9,9 @@ import numpy as np
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
-from onernn.core.weights import RnnWeights
-from onernn.fuse_passes.ordering import ordered
-from onernn.fuse_passes.raggedness import is_ragged
+from onernn.core.weights import RnnWeights, layers_of
+from onernn.fuse_passes.layouts import layout
+from onernn.fuse_passes.ordering import fresh, ordered
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,17 +48,20 @@ class PairDirections:
             return Refusal("the directions compute different cells", where)
         if specs[0].cell.has_attention:
             return Refusal("each direction has an attention of its own", where)
-        if any(_lacks(a, b) for a, b in zip(*map(_weights, (forward, backward)), strict=True)):
+        one, other = map(_weights, (forward, backward))
+        if one.iter.dtype != other.iter.dtype:
+            return Refusal("the directions compute in different dtypes", where)
+        if _lacks(one.layer, other.layer):
             return Refusal("only one direction has input weights", where)
-        channels = 1 if is_ragged(graph, forward.inputs[0]) else 2
-        if node.attributes["axis"] not in (-1, channels):
+        rank = layout(graph, forward.outputs[0]).rank
+        if node.attributes["axis"] != -1 and node.attributes["axis"] + 1 != rank:
             return Refusal("the directions are not concatenated along the channels", where)
         for rnn in (forward, backward):
             if not graph.used_only_by(rnn.outputs[0], node):
                 return Refusal(f"{rnn.outputs[0]!r} has another user", where)
             if any(_is_read(graph, name) for name in rnn.outputs[3:]):
                 return Refusal("the cell of every word of one direction is used", where)
-        states = [[name != "" for name in rnn.inputs[1:]] for rnn in (forward, backward)]
+        states = [[*map(bool, _states(rnn))] for rnn in (forward, backward)]
         if states[0] != states[1]:
             return Refusal("only one direction has an initial state", where)
         if _reads(graph, forward, backward) or _reads(graph, backward, forward):
@@ -70,15 +73,16 @@ class PairDirections:
         name = concat.outputs[0]
         joined: list[Node] = []
         states: list[str] = []
-        for k, pair in enumerate(zip(forward.inputs[1:], backward.inputs[1:], strict=True)):
-            states.append(f"{name}/start{k}" if pair[0] else "")
+        for k, pair in enumerate(zip(_states(forward), _states(backward), strict=True)):
+            states.append(fresh(graph, f"{name}/start{k}") if pair[0] else "")
             if pair[0]:
                 joined.append(Node("Concat", pair, (states[-1],), {"axis": 1}))
         spec = replace(forward.attributes["spec"], direction="bidirectional_concat")
         finals: list[str] = []
         parted: list[Node] = []
         for k, pair in enumerate(_finals(forward, backward)):
-            finals.append(f"{name}/final{k}" if any(_is_read(graph, end) for end in pair) else "")
+            read = any(_is_read(graph, end) for end in pair)
+            finals.append(fresh(graph, f"{name}/final{k}") if read else "")
             if finals[-1]:
                 parted.append(Node("Split", (finals[-1],), pair, {"axis": 1}))
         new = Node(
@@ -92,6 +96,10 @@ class PairDirections:
         kept = [node for node in graph.nodes if id(node) not in gone]
         # Who reads a final state may stand before the concat.
         return replace(graph, nodes=ordered([*kept, *joined, new, *parted])).pruned()
+
+
+def _states(rnn: Node) -> tuple[str, str]:
+    return rnn.input(1), rnn.input(2)
 
 
 def _finals(forward: Node, backward: Node) -> list[tuple[str, str]]:
@@ -119,9 +127,9 @@ def _reads(graph: Graph, node: Node, other: Node) -> bool:
     return False
 
 
-def _weights(rnn: Node) -> list[object]:
-    weights: RnnWeights = rnn.attributes["weights"]
-    return [getattr(weights, field.name) for field in fields(weights) if field.name != "bias"]
+def _weights(rnn: Node) -> RnnWeights:
+    (weights,) = layers_of(rnn.attributes["spec"], rnn.attributes["weights"])
+    return weights
 
 
 def _lacks(a: object, b: object) -> bool:
@@ -130,7 +138,7 @@ def _lacks(a: object, b: object) -> bool:
 
 def _stacked(forward: Node, backward: Node) -> RnnWeights:
     spec = forward.attributes["spec"]
-    pair: list[RnnWeights] = [rnn.attributes["weights"] for rnn in (forward, backward)]
+    pair = [_weights(forward), _weights(backward)]
     arrays: dict[str, Any] = {}
     for field in fields(RnnWeights):
         halves = [getattr(weights, field.name) for weights in pair]

@@ -10,6 +10,7 @@ from onernn.core.arrays import Array
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
 from onernn.core.weights import RnnWeights, layers_of
+from onernn.fuse_passes.ordering import fresh
 
 LIMIT = 64 * 2**20
 """Bytes that a projected table may have."""
@@ -48,9 +49,11 @@ class FuseEmbeddingRnn:
         gather = graph.producer(node.inputs[0])
         if gather is None or gather.op != "Gather" or gather.attributes.get("axis", 0):
             return None
-        where, weights = node.outputs[0], _layers(node)[0]
+        (weights, *others), spec, where = _layers(node), node.attributes["spec"], node.outputs[0]
         if weights.layer is None:
             return None
+        if others and spec.stacking == "onednn":
+            return Refusal("oneDNN's own stacking has input weights in every layer", where)
         if weights.layer.shape[1] > 1:
             return Refusal("two directions would need two tables", where)
         table = graph.constants.get(gather.inputs[0])
@@ -71,8 +74,8 @@ class FuseEmbeddingRnn:
         gather, rnn = match.gather, match.rnn
         (first, *others), spec = _layers(rnn), rnn.attributes["spec"]
         layers = [replace(first, layer=None), *others]
-        name = f"{rnn.outputs[0]}/table"
-        rows = f"{rnn.outputs[0]}/projected"
+        name = fresh(graph, f"{rnn.outputs[0]}/table")
+        rows = fresh(graph, f"{rnn.outputs[0]}/projected")
         words = Node(
             "Gather", (name, *gather.inputs[1:]), (rows,), gather.attributes, gather.origin
         )

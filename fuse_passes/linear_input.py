@@ -34,7 +34,8 @@ class FuseLinearInput:
     def match(self, graph: Graph, node: Node) -> LinearInput | Refusal | None:
         if node.op != "Rnn" or not _is_linear(graph, node.inputs[0]):
             return None
-        first, *_ = layers_of(node.attributes["spec"], node.attributes["weights"])
+        spec = node.attributes["spec"]
+        first, *others = layers_of(spec, node.attributes["weights"])
         if first.layer is None:
             return None  # the pass linear_rnn's business
         linear, where = find_linear(graph, node), node.outputs[0]
@@ -45,6 +46,8 @@ class FuseLinearInput:
         (inner, outer), columns = linear.weight.shape, first.layer[0, :, 0].size
         if first.layer.shape[2] != outer:
             return Refusal(f"the projection gives {outer} columns", where)
+        if others and spec.stacking == "onednn" and inner != outer:
+            return Refusal("oneDNN's own stacking has one input size for all layers", where)
         if inner * columns >= inner * outer + outer * columns:
             return Refusal(
                 f"{inner} -> {columns} costs more than {inner} -> {outer} -> {columns}", where

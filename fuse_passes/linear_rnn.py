@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
-from onernn.core.weights import RnnWeights
+from onernn.core.weights import layers_of
+from onernn.fuse_passes.layouts import layout
 from onernn.reorders.gates import input_layer, summed_bias
 
 
@@ -39,37 +42,36 @@ class FuseLinearRnn:
     def match(self, graph: Graph, node: Node) -> LinearRnn | Refusal | None:
         if node.op != "Rnn":
             return None
-        weights = node.attributes["weights"]
-        if not isinstance(weights, RnnWeights) or weights.layer is not None:
-            return None
-        layout = graph.producer(node.inputs[0])
-        if layout is None or layout.op != "GateLayout":
+        spec = node.attributes["spec"]
+        weights, *others = layers_of(spec, node.attributes["weights"])
+        order = graph.producer(node.inputs[0])
+        if weights.layer is not None or others or order is None or order.op != "GateLayout":
             return None
         if not graph.used_only_by(node.inputs[0], node):
             return Refusal(f"{node.inputs[0]!r} has another user", node.outputs[0])
-        linear = find_linear(graph, layout)
+        linear = find_linear(graph, order)
         if isinstance(linear, Refusal):
             return replace(linear, where=node.outputs[0])
-        spec = node.attributes["spec"]
-        if linear.weight.dtype != node.attributes["weights"].iter.dtype:
+        if linear.weight.dtype != weights.iter.dtype:
             return Refusal(f"the projection is {linear.weight.dtype}", node.outputs[0])
         if linear.weight.shape[1] != spec.gates * spec.hidden_size:
             return Refusal(
                 f"the projection gives {linear.weight.shape[1]} columns", node.outputs[0]
             )
-        return LinearRnn(linear, layout, node)
+        return LinearRnn(linear, order, node)
 
     def rewrite(self, graph: Graph, match: LinearRnn) -> Graph:
         linear, rnn = match.linear, match.rnn
-        layout = match.layout.attributes["layout"]
-        old, spec = rnn.attributes["weights"], rnn.attributes["spec"]
-        folded = summed_bias(layout, linear.bias)
-        if folded is None or old.bias is None:
-            bias = old.bias if folded is None else folded
-        else:
-            bias = old.bias.copy()  # the row u' of LBR cells stands inside r*(...): it stays
+        order, spec = match.layout.attributes["layout"], rnn.attributes["spec"]
+        (old,) = layers_of(spec, rnn.attributes["weights"])
+        bias, folded = old.bias, summed_bias(order, linear.bias)
+        if folded is not None:
+            rows = (1, spec.directions, spec.cell.bias_rows, spec.hidden_size)
+            # The row u' of LBR cells stands inside r*(...): it stays.
+            bias = np.zeros(rows, old.iter.dtype) if bias is None else bias.copy()
             bias[:, :, : spec.gates] += folded
-        weights = replace(old, layer=input_layer(linear.weight, layout), bias=bias)
+        layer = np.repeat(input_layer(linear.weight, order), spec.directions, axis=1)
+        weights = replace(old, layer=layer, bias=bias)
         gone = (rnn, match.layout, *linear.nodes)
         new = Node(
             "Rnn",
@@ -86,14 +88,15 @@ def find_linear(graph: Graph, user: Node) -> Linear | Refusal:
     name = user.inputs[0]
     node, nodes, bias = graph.producer(name), [], None
     if node is not None and node.op == "Add":
-        added = next((i for i in node.inputs if i in graph.constants), None)
-        if added is None:
+        one, other = node.inputs
+        made, added = (other, one) if one in graph.constants else (one, other)
+        if added not in graph.constants:
             return Refusal("the projection's bias is computed at run time")
         if not graph.used_only_by(name, user):
             return Refusal(f"{name!r} has another user")
         bias = graph.constants[added]
         nodes.append(node)
-        user, name = node, next(i for i in node.inputs if i != added)
+        user, name = node, made
         node = graph.producer(name)
     if node is None or node.op not in ("MatMul", "Gemm"):
         return Refusal("the input is not a linear projection")
@@ -114,8 +117,11 @@ def find_linear(graph: Graph, user: Node) -> Linear | Refusal:
         weight = weight.T if node.attributes.get("transB") else weight
     if weight.ndim != 2:
         return Refusal(f"the projection's weight has {weight.ndim} axes")
-    if bias is not None and (bias.size != weight.shape[1] or bias.shape[-1] != bias.size):
+    if bias is not None and (bias.size != weight.shape[1] or bias.shape[-1:] != (bias.size,)):
         return Refusal(f"the projection's bias {bias.shape} is not one a column")
     if bias is not None and bias.dtype != weight.dtype:
         return Refusal(f"the projection's bias is {bias.dtype}, its weight {weight.dtype}")
+    rank = layout(graph, name).rank
+    if bias is not None and bias.ndim > 2 and (rank is None or rank < bias.ndim):
+        return Refusal(f"the projection's bias {bias.shape} may add an axis")
     return Linear((*nodes, node), node.inputs[0], weight, bias)

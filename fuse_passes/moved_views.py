@@ -7,6 +7,8 @@ from typing import Any
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
+from onernn.fuse_passes.layouts import layout
+from onernn.fuse_passes.ordering import fresh
 
 SWAP = "ab...->ba..."
 """The einsum that exchanges time and batch."""
@@ -47,7 +49,10 @@ class MoveViews:
 
     def _sinking(self, graph: Graph, node: Node) -> Sinking | None:
         views = [view for name in node.inputs if (view := graph.producer(name))]
-        if len(views) < len(node.inputs) or node.attributes["axis"] in (0, 1):
+        axis, rank = node.attributes["axis"], layout(graph, node.outputs[0]).rank
+        if axis < 0:
+            axis = 0 if rank is None else axis + rank  # not known: as one that is exchanged
+        if len(views) < len(node.inputs) or axis < 2:
             return None
         kinds = [_view(graph, view) for view in views]
         if kinds[0] is None or any(kind != kinds[0] for kind in kinds):
@@ -64,7 +69,7 @@ class MoveViews:
             undone = Node("Identity", (source,), match.second.outputs, {}, match.second.origin)
             return graph.splice((match.second,), (undone,)).bypass((undone,))
         concat, views = match.concat, match.views
-        name = f"{concat.outputs[0]}/Concat"
+        name = fresh(graph, f"{concat.outputs[0]}/Concat")
         joined = Node(
             "Concat",
             tuple(view.inputs[0] for view in views),

@@ -1,10 +1,10 @@
-"""Puts nodes into an order in which they can run."""
+"""Where new nodes go, and what their values are called."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onernn.core.graph import Node
+from onernn.core.graph import Graph, Node
 
 
 def ordered(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -24,3 +24,11 @@ def ordered(nodes: Iterable[Node]) -> tuple[Node, ...]:
             before = (makers[name] for name in node.inputs if name in makers)
             waiting += [maker for maker in before if id(maker) not in opened]
     return tuple(done.values())
+
+
+def fresh(graph: Graph, name: str) -> str:
+    """The name, with marks behind it where the graph has a value of this name."""
+    taken = {value.name for value in graph.inputs}.union(graph.constants)
+    while name in taken or graph.producer(name):
+        name += "'"
+    return name

@@ -13,6 +13,7 @@ from onernn.fuse_passes.bidirectional import PairDirections
 from onernn.fuse_passes.common_values import ShareValues
 from onernn.fuse_passes.embedding_rnn import FuseEmbeddingRnn
 from onernn.fuse_passes.identities import DropIdentities
+from onernn.fuse_passes.layouts import is_dense, sizes
 from onernn.fuse_passes.linear_input import FuseLinearInput
 from onernn.fuse_passes.linear_rnn import FuseLinearRnn
 from onernn.fuse_passes.moved_views import MoveViews
@@ -81,27 +82,67 @@ class FuseResult:
 
 
 def fuse(model: Graph | str | Path, passes: tuple[Pass, ...] = PASSES) -> FuseResult:
-    """Runs each pass until it finds nothing more; running it again changes nothing.
+    """Runs the passes in turn until none of them finds anything: running it again changes nothing.
 
     ``model``: as `onernn.load` gives it, or its path. The graphs of loops and branches are fused
     behind those around them.
     """
+    around = _fused_around(graph_of(model), passes)
+    within = _fused_within(around.model, passes)
+    refusals = (*around.refusals, *within.refusals)
+    if not within.applied:
+        return FuseResult(around.model, around.applied, refusals)
+    again = fuse(within.model, passes)
+    applied = (*around.applied, *within.applied, *again.applied)
+    return FuseResult(again.model, applied, again.refusals if again.applied else refusals)
+
+
+def _fused_around(model: Graph, passes: tuple[Pass, ...]) -> FuseResult:
+    """The graph itself: one pass may leave something to those before it."""
+    applied: list[Applied] = []
+    while True:
+        fired: list[Applied] = []
+        refusals: list[Refusal] = []
+        for current in passes:
+            model, firings, refused = _exhaust(model, current)
+            fired += firings
+            refusals += refused
+        applied += fired
+        if not fired:
+            return FuseResult(model, tuple(applied), tuple(refusals))
+
+
+def _fused_within(model: Graph, passes: tuple[Pass, ...]) -> FuseResult:
+    """The graphs of its loops and branches."""
+    nodes: list[Node] = []
     applied: list[Applied] = []
     refusals: list[Refusal] = []
-    model = graph_of(model)
-    for current in passes:
-        model, fired, refused = _exhaust(model, current)
-        applied += fired
-        refusals += refused
-    nodes = []
     for node in model.nodes:
-        bodies = {k: fuse(v, passes) for k, v in node.attributes.items() if isinstance(v, Graph)}
-        for inner in bodies.values():
-            applied += inner.applied
-            refusals += inner.refusals
-        fused = {name: inner.model for name, inner in bodies.items()}
-        nodes.append(replace(node, attributes={**node.attributes, **fused}) if fused else node)
+        attributes = dict(node.attributes)
+        for name, body in node.attributes.items():
+            if isinstance(body, Graph):
+                inner = _fused_body(model, node, name, passes)
+                attributes[name] = replace(inner.model, inputs=body.inputs)
+                applied += inner.applied
+                refusals += inner.refusals
+        nodes.append(replace(node, attributes=attributes))
     return FuseResult(replace(model, nodes=tuple(nodes)), tuple(applied), tuple(refusals))
+
+
+def _fused_body(graph: Graph, node: Node, name: str, passes: tuple[Pass, ...]) -> FuseResult:
+    """A graph of a loop or branch, fused; its inputs have the sizes that are told outside."""
+    body: Graph = node.attributes[name]
+    if not is_dense(graph, *node.inputs) or not is_dense(body, *(v.name for v in body.outputs)):
+        return FuseResult(body, (), (Refusal(f"its {name} may see ragged values", node.label),))
+    before = {"then_branch": 1, "else_branch": 1 + node.attributes.get("then_taken", 0)}
+    first, axes = (node.attributes.get(key, ()) for key in ("states", "input_axes"))
+    inputs = list(body.inputs)
+    for at, outside in enumerate(node.inputs[before.get(name, 0) :][: len(inputs)]):
+        shape = list(sizes(graph, outside))
+        if axes and first <= at < first + len(axes) and shape:
+            del shape[axes[at - first] % len(shape)]  # an element of it
+        inputs[at] = replace(inputs[at], shape=tuple(shape) or inputs[at].shape)
+    return fuse(replace(body, inputs=tuple(inputs)), passes)
 
 
 def _exhaust(model: Graph, current: Pass) -> tuple[Graph, list[Applied], list[Refusal]]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from onernn.core.graph import Graph, Node
-from onernn.fuse_passes.raggedness import is_ragged
+from onernn.fuse_passes.layouts import is_dense
 
 VIEWS = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _LONGEST = 8  # views in a row
@@ -103,7 +103,7 @@ def _axes(graph: Graph, name: str) -> tuple[list[Axis], dict[str, int]] | None:
         maker = graph.producer(name)
     if maker is None or maker.op != "Rnn" or maker.outputs[0] != name:
         return None
-    if not padded and is_ragged(graph, name):
+    if not padded and not is_dense(graph, name):
         return None
     spec = maker.attributes["spec"]
     sides = spec.output_size // spec.recurrent_size

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
 from onernn.fuse_passes.cells import Reading, Step, step_of
+from onernn.fuse_passes.layouts import sizes
+from onernn.fuse_passes.ordering import fresh
 from onernn.fuse_passes.steps import Stacker
-from onernn.fuse_passes.unrolled_cells import fits, layer, zero_or_state
+from onernn.fuse_passes.unrolled_cells import fits, layer, no_state, zero_or_state
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +49,8 @@ class FuseScannedCells:
                 if not fits(body, reading):
                     continue
                 reason = _obstacle(node, body, reading, x, made[states:], step)
+                batch = next(iter(sizes(graph, node.inputs[states])[1:]), None)
+                reason = reason or no_state(graph, node.inputs[:states], batch)
                 if reason:
                     return Refusal(reason, node.outputs[0])
                 backwards = tuple(node.attributes["input_directions"]) == (1,)
@@ -63,7 +67,8 @@ class FuseScannedCells:
             x = stacker.emit("Reshape", (x, stacker.constant([0, 0, -1])))
         spec, weights = layer(body, match.step.cell, match.reading, match.backwards)
         initial = [zero_or_state(stacker, graph, scan.inputs[at]) for at in match.states]
-        y, *finals = (f"{scan.outputs[0]}/{name}" for name in ("y", "h", "c")[: 1 + count])
+        ends = ("y", "h", "c")[: 1 + count]
+        y, *finals = (fresh(graph, f"{scan.outputs[0]}/{name}") for name in ends)
         attributes = {"spec": spec, "weights": weights}
         made = [Node("Rnn", (x, *initial), (y, *finals), attributes, stacker.origin)]
         axes = stacker.constant([0, 1])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
 from onernn.core.weights import RnnWeights, layers_of
+from onernn.fuse_passes.ordering import fresh
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,8 @@ class StackLayers:
             return Refusal("each layer has an attention of its own", where)
         if _layers(node)[0].layer is None:
             return Refusal("the upper layer has no input weights", where)
+        if _layers(lower)[0].iter.dtype != _layers(node)[0].iter.dtype:
+            return Refusal("the layers compute in different dtypes", where)
         if not graph.used_only_by(name, node):
             return Refusal(f"{name!r} has another user", where)
         finals = (*lower.outputs[1:], *node.outputs[1:])
@@ -51,7 +54,7 @@ class StackLayers:
         joined: list[Node] = []
         states: list[str] = []
         for k, pair in enumerate(zip(_states(lower), _states(upper), strict=True)):
-            states.append(f"{name}/state{k}" if pair[0] else "")
+            states.append(fresh(graph, f"{name}/state{k}") if pair[0] else "")
             if pair[0]:
                 joined.append(Node("Concat", pair, (states[-1],), {"axis": 0}))
         spec = lower.attributes["spec"]

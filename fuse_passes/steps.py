@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.graph import Graph, NativeOp, Node
+from onernn.fuse_passes.layouts import is_dense, layout
+from onernn.fuse_passes.ordering import fresh
 
 ROW_WISE = frozenset(
     "Relu Tanh Sigmoid Softsign Softplus LeakyRelu Elu Exp Log Sqrt Abs Neg Add Sub Mul Div".split()
@@ -43,13 +46,17 @@ class Stacker:
     _known: dict[tuple[str, ...], Stacked | None] = field(default_factory=dict)
 
     def stack(self, names: tuple[str, ...], depth: int = 0) -> Stacked | None:
-        """The steps as one value; None where ``strict`` and there is nothing to move."""
+        """The steps as one value; None where ``strict`` and there is nothing to move.
+
+        What stands ``depth`` operators before the steps is never copied: an operator broadcasts,
+        its inputs may be of different sizes.
+        """
         if names not in self._known:
             found = self._pieces(names)
             if found is None and depth < _DEEPEST:
                 found = self._lifted(names, depth + 1)
-            self._known[names] = found or self._joined(names)
-        return self._known[names]
+            self._known[names] = found
+        return self._known[names] or (None if depth else self._joined(names))
 
     def forwards(self, stacked: Stacked) -> str:
         """The value whose rows are the steps in their order."""
@@ -68,15 +75,12 @@ class Stacker:
 
     def constant(self, numbers: list[int]) -> str:
         name = f"{self.stem}/ints{len(self.constants)}"
-        while name in self.graph.constants:
-            name += "'"
+        name = fresh(self.graph, name)
         self.constants[name] = np.array(numbers, np.int64)
         return name
 
     def emit(self, op: str, inputs: tuple[str, ...], **attributes: object) -> str:
-        name = f"{self.stem}/{op}{len(self.nodes)}"
-        while self.graph.producer(name) or self.graph.users(name):
-            name += "'"
+        name = fresh(self.graph, f"{self.stem}/{op}{len(self.nodes)}")
         self.nodes.append(Node(op, inputs, (name,), attributes, self.origin))
         return name
 
@@ -87,6 +91,8 @@ class Stacker:
         if first is None or any(p is None or p[:2] != first[:2] for p in found):
             return None
         source, axis, _, count = first
+        if not is_dense(self.graph, source):
+            return None
         order = [p[2] for p in found if p is not None]
         if count != len(names) or sorted(order) != list(range(count)):
             return None
@@ -104,17 +110,23 @@ class Stacker:
             return None
         op, attributes = first.op, dict(first.attributes)
         columns = [*zip(*(node.inputs for node in nodes), strict=True)]
+        ranks = {layout(self.graph, name).rank for column in columns for name in column}
         if op == "Flatten" and attributes.get("axis", 1) == 1:
             inner = self.stack(columns[0], depth)
+            if ranks == {2}:
+                return inner
             shape = (self.constant([0, 0, -1]),)
             return inner and Stacked(self.emit("Reshape", (inner.name, *shape)), inner.backwards)
         if op == "Concat" and attributes["axis"]:
             attributes["axis"] += attributes["axis"] > 0
         elif op not in ROW_WISE:
             return None
-        inputs = [self._shared(column) or self.stack(column, depth) for column in columns]
+        inputs = [
+            (op != "Concat" and self._shared(column)) or self.stack(column, depth)
+            for column in columns
+        ]
         stacked = [each for each in inputs if isinstance(each, Stacked)]
-        if None in inputs or not stacked:
+        if None in inputs or not stacked or not self._aligned(columns, inputs):
             return None
         mixed = len({each.backwards for each in stacked}) > 1
         ready = [self.forwards(e) if mixed else e.name for e in stacked]
@@ -123,9 +135,27 @@ class Stacker:
 
     def _shared(self, column: tuple[str, ...]) -> str | None:
         """A vector or number that all steps share: it stands beside rows of any number."""
-        constant = self.graph.constants.get(column[0])
-        shared = constant is not None and len(set(column)) == 1 and constant.ndim < 2
-        return column[0] if shared else None
+        found = [self.graph.constants.get(name) for name in dict.fromkeys(column)]
+        first = found[0]
+        if first is None or first.ndim > 1:
+            return None
+        alike = all(a is not None and np.array_equal(a, first) for a in found)
+        return column[0] if alike else None
+
+    def _aligned(self, columns: list[tuple[str, ...]], inputs: list[Any]) -> bool:
+        """Whether axes meet as they did step by step: all steps have as many, shared ones no more."""
+        graph = self.graph
+        ranks = {
+            layout(graph, name).rank
+            for column, made in zip(columns, inputs, strict=True)
+            for name in column
+            if isinstance(made, Stacked)
+        }
+        shared = [graph.constants[made].ndim for made in inputs if isinstance(made, str)]
+        if len(inputs) - len(shared) == 1 and not any(shared):
+            return True
+        rank = ranks.pop()
+        return not ranks and rank is not None and max(shared, default=0) <= rank
 
     def _joined(self, names: tuple[str, ...]) -> Stacked | None:
         if self.strict:

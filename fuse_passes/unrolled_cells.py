@@ -18,8 +18,9 @@ from onernn.core.spec import Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.fuse_passes.affine import Columns
 from onernn.fuse_passes.cells import Reading, Step, step_of
-from onernn.fuse_passes.ordering import ordered
-from onernn.fuse_passes.steps import Stacker
+from onernn.fuse_passes.layouts import is_dense, layout, sizes
+from onernn.fuse_passes.ordering import fresh, ordered
+from onernn.fuse_passes.steps import Stacker, piece_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +58,14 @@ class FuseUnrolledCells:
         spec, weights = layer(graph, cell, match.readings[0], x.backwards)
         names = (match.readings[0].h, *((first.c_before,) if first.c else ()))
         states = [zero_or_state(stacker, graph, name) for name in names]
-        y, *finals = (f"{last.h}/{name}" for name in ("y", "h", "c")[: 2 + bool(first.c)])
+        ends = ("y", "h", "c")[: 2 + bool(first.c)]
+        y, *finals = (fresh(graph, f"{last.h}/{name}") for name in ends)
         rnn = Node(
             "Rnn", (x.name, *states), (y, *finals), {"spec": spec, "weights": weights}, origin
         )
         made = [rnn, *_final(stacker, graph, last.c, finals)]
         axis = stacker.constant([0])
-        rows = tuple(f"{last.h}/step{t}" for t in range(count))
+        rows = tuple(fresh(graph, f"{last.h}/step{t}") for t in range(count))
         made.append(Node("Split", (y,), rows, {"axis": 0}, origin))
         steps = match.steps[::-1] if x.backwards else match.steps
         for row, step in zip(rows, steps, strict=True):
@@ -142,10 +144,31 @@ def _obstacle(graph: Graph, chain: Chain) -> str:
         return "its input is made of its own output"
     if any(not _fed(graph, reading.x) for reading in chain.readings):
         return "its input is made of constants only"
-    for name in (chain.readings[0].h, chain.steps[0].c_before):
-        array = graph.constants.get(name)
-        if array is not None and array.any() and array.shape[:1] == (1,):
+    if not is_dense(graph, *starts):
+        return "its input or state may be ragged"
+    first = chain.readings[0]
+    piece = piece_of(graph, first.x)
+    shape = [*sizes(graph, piece[0] if piece else first.x)]
+    if piece and len(shape) > 1:
+        del shape[piece[1]]
+    return no_state(graph, (first.h, chain.steps[0].c_before), shape[0] if shape else None)
+
+
+def no_state(graph: Graph, names: Iterable[str], batch: int | None) -> str:
+    """Why a value is no state (N, O) beside an input of ``batch`` sentences, "" where all may be.
+
+    An operator broadcasts one row, a layer takes one for each sentence; zeros are absent there.
+    """
+    for name in filter(None, names):
+        array, known = graph.constants.get(name), sizes(graph, name)
+        rank = layout(graph, name).rank
+        if rank not in (None, 2):
+            return f"{name!r} has {rank} axes, a state has (N, O)"
+        zeros = array is not None and not array.any()
+        if known[:1] == (1,) and batch != 1 and not zeros:
             return f"{name!r} is one state for all sentences"
+        if batch == 1 and known[:1] != (1,) and not (zeros and len(known) < 2):
+            return f"{name!r} may hold several states for one sentence"
     return ""
 
 

@@ -44,7 +44,8 @@ def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
 def _alone(value: Any) -> Any:
     """A value that keeps nothing alive but itself: a small part of an array keeps all of it."""
     base = getattr(value, "base", None)
-    return value.copy() if getattr(base, "nbytes", 0) > 2 * value.nbytes else value
+    held = getattr(base, "nbytes", 0)
+    return value.copy() if held and held > 2 * value.nbytes else value
 
 
 def _held(values: Iterable[Any]) -> int:

@@ -10,6 +10,7 @@ from onernn.backend.cells import cell_sequence
 from onernn.core.arrays import Array
 from onernn.core.graph import Node
 from onernn.core.ragged import Ragged
+from onernn.core.weights import RnnWeights
 from onernn.runtime.kernels.registry import kernel
 
 
@@ -24,7 +25,8 @@ def _rnn(node: Node, x: Any, h: Any = None, c: Any = None, attention: Any = None
     y, final = layer.run(x, state, attention)
     if not node.attributes["cells"]:
         return (y, *final)
-    return (y, *final, cell_sequence(spec, weights, x, y, state))
+    first = weights if isinstance(weights, RnnWeights) else weights[0]
+    return (y, *final, cell_sequence(spec, first, x, y, state))
 
 
 def _state(node: Node, x: Any, h: Any, c: Any) -> tuple[Array, ...]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from onernn import FuseResult, Graph, Session, fuse
-from onernn.fuse_passes import PASSES, Pass
+from onernn import FuseResult, Graph, OnernnError, Ragged, Session, fuse
+from onernn.fuse_passes import PASSES, Pass, passes_for
 from support.layers import random_ragged, words
 
 
@@ -34,4 +36,56 @@ def fuse_and_check(graph: Graph, passes: tuple[Pass, ...] = PASSES) -> FuseResul
     for got, want in zip(run_unfused(result.model), expected, strict=True):
         # Folding only reorders sums of a dozen terms of size 1.
         np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)
+    return result
+
+
+RTOL = {"f32": 1e-5, "bf16": 2e-2}
+
+
+def departure(got: Any, want: Any, rtol: float) -> str:
+    """How a value departs from another one beyond the tolerance; "" where it does not."""
+    if isinstance(got, Ragged) or isinstance(want, Ragged):
+        lods = [each.lod if isinstance(each, Ragged) else "dense" for each in (got, want)]
+        if lods[0] != lods[1]:
+            return f"offsets {lods[0]}, unfused {lods[1]}"
+        got, want = got.data, want.data
+    if (got.shape, got.dtype) != (want.shape, want.dtype):
+        return f"{got.dtype} {got.shape}, unfused {want.dtype} {want.shape}"
+    if want.dtype.kind != "f":
+        return "" if np.array_equal(got, want) else "other integers"
+    worst = np.abs(got.astype(np.float64) - want).max(initial=0)
+    allowed = 1e-6 + rtol * np.abs(want).max(initial=0)
+    return "" if worst <= allowed else f"{worst} apart, {allowed} allowed"
+
+
+def departures(graph: Graph, feeds: Any, backend: str, dtype: str) -> list[str]:
+    """What departs when the graph is fused, by feed and output."""
+    plain, fused = (
+        Session(graph, backend=backend, dtype=dtype, passes=passes) for passes in ((), None)
+    )
+    found = []
+    for feed in feeds:
+        try:
+            want = plain.run(feed)
+        except OnernnError:  # this backend has no such layer
+            continue
+        got = fused.run(feed)
+        assert list(got) == list(want)
+        found += [
+            f"{name}: {why}"
+            for name, value in want.items()
+            if (why := departure(got[name], value, RTOL[dtype]))
+        ]
+    return found
+
+
+def fused_once(graph: Graph, dtype: str) -> FuseResult:
+    """The result, after checking that a second fusion does nothing and the first edited nothing."""
+    nodes, constants = graph.nodes, {name: a.copy() for name, a in graph.constants.items()}
+    result = fuse(graph, passes_for(dtype))
+    again = fuse(result.model, passes_for(dtype))
+    assert again.applied == () and len(again.model.nodes) == len(result.model.nodes)
+    assert graph.nodes is nodes and set(graph.constants) == set(constants)
+    for name, array in constants.items():
+        np.testing.assert_array_equal(graph.constants[name], array)
     return result
