@@ -15,7 +15,7 @@ from onernn.adapters.onnx.write import padded
 from onernn.core.arrays import Array
 from onernn.core.errors import MissingDependencyError
 from onernn.core.graph import Graph, graph_of
-from onernn.core.ragged import Ragged
+from onernn.core.ragged import Ragged, data_of
 from onernn.runtime.session import checked_feed
 from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
 from onernn.verification.frameworks import run_framework, version_of
@@ -67,8 +67,9 @@ def convert(
     given = run_framework("onnxruntime", str(path), None, feed, [v.name for v in model.outputs])
     dtype = _TOLERANCES[output_dtype]
     compared = (
-        _compared(name, given[name], want, tolerance_of(dtype, atol, rtol, want, given[name]))
+        _compared(name, array, want, tolerance_of(dtype, atol, rtol, want, array))
         for name, want in expected.items()
+        for array in [data_of(given[name])]
     )
     return Report(tuple(compared), f"ONNX Runtime {version_of('onnxruntime')}")
 
