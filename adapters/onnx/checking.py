@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from onernn.adapters.checking import check_again
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.messages import MESSAGES
 from onernn.adapters.onnx.read import model_of
 from onernn.adapters.types import Type
-from onernn.core.errors import OnernnError, UnsupportedError
-from onernn.core.ragged import data_of
-from onernn.runtime.session import Session
+from onernn.core.errors import UnsupportedError
 
 _LARGE = 1024  # bytes of a constant whose numbers say nothing about types
 
@@ -26,22 +25,11 @@ def check_written(
 ) -> None:
     """Raises `UnsupportedError` where a ModelProto is not what ``path`` may hold.
 
-    It is read and run by ours on ``feed``, which must give these types and shapes, padded where
-    they are ragged, and examined by onnx's checker with its type inference. Without the onnx
-    package, or with one that is older than the opset, ``note`` tells that ours alone did.
+    It is read and run again, see `check_again`, and examined by onnx's checker with its type
+    inference. Without the onnx package, or with one that is older than the opset, ``note`` tells
+    that it was not.
     """
-    try:
-        graph = lower(model_of(model, path))
-        given = Session(graph, backend="reference", passes=()).run(feed)
-        wrong = [
-            f"{name!r} is {data_of(array).dtype} {data_of(array).shape}, not {want}"
-            for (name, array), want in zip(given.items(), outputs, strict=True)
-            if not _fits(data_of(array), want)
-        ]
-    except OnernnError as error:
-        wrong = [str(error)]
-    if wrong:
-        raise UnsupportedError(f"{path} is not written, it would be wrong: {'; '.join(wrong)}")
+    check_again(lambda: lower(model_of(model, path)), path, outputs, feed)
     try:
         import onnx
     except ImportError:
@@ -54,13 +42,6 @@ def check_written(
     except Exception as error:  # its own kinds, derived from nothing narrower
         said = " ".join(str(error).split())[:1000]
         raise UnsupportedError(f"{path} is not written, onnx's checker says: {said}") from error
-
-
-def _fits(array: Any, want: Type) -> bool:
-    """As `want` says, or padded (N, T, ...) where that is ragged."""
-    shape = want.shape or ()
-    found = array.shape[2:] if want.depth else array.shape
-    return array.dtype == want.dtype and found == (shape[1:] if want.depth else shape)
 
 
 def _without_numbers(model: Any) -> Any:

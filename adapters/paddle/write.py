@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
+from onernn.adapters.checking import check_again
 from onernn.adapters.paddle import write_dense, write_rnn, write_sequences
+from onernn.adapters.paddle.lower import load_paddle
 from onernn.adapters.paddle.write_program import Declared, ProgramWriter, save
 from onernn.adapters.paddle.write_values import CODES, RULES, Writing
-from onernn.adapters.types import fitting_inputs, types_of
+from onernn.adapters.types import Type, fitting_inputs, types_of
 from onernn.core.errors import Refusal, UnsupportedError
 from onernn.core.graph import Graph, Node
 from onernn.runtime.session import unsupported
@@ -39,22 +42,30 @@ def write_paddle(
     on no others; what comes back is where it was not set, and why. ``inputs``: a batch that the
     graph runs on, where made-up ones do not fit. Give a graph that is fused already.
 
-    Raises `UnsupportedError` naming an operator that Paddle cannot say.
+    What is written is read and run again before it gets its name. Raises `UnsupportedError` naming
+    an operator that Paddle cannot say.
     """
-    program, unplaced = to_paddle(graph, place=place, fused=fused, inputs=inputs, progress=progress)
-    save(program, Path(path))
+    path, feed = Path(path), fitting_inputs(graph) if inputs is None else inputs
+    types = types_of(graph, feed)
+    program, unplaced = to_paddle(graph, types, place=place, fused=fused, progress=progress)
+    with TemporaryDirectory(dir=path.parent, prefix=".onernn-") as folder:
+        trial = Path(folder, "trial.pdmodel")
+        save(program, trial)
+        outputs = [types[value.name] for value in graph.outputs]
+        check_again(lambda: load_paddle(trial), path, outputs, feed)
+    save(program, path)
     return unplaced
 
 
 def to_paddle(
     graph: Graph,
+    types: Mapping[str, Type],
     *,
     place: Place = "cpu",
     fused: bool | None = None,
-    inputs: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> tuple[ProgramWriter, tuple[Refusal, ...]]:
-    """The program of a graph; see `write_paddle`."""
+    """The program of a graph and the types of its values; see `write_paddle`."""
     if place not in get_args(Place):
         raise ValueError(f"place: expected one of {get_args(Place)}, got {place!r}")
     fused = place == "onednn" if fused is None else fused
@@ -64,7 +75,6 @@ def to_paddle(
         raise UnsupportedError(f"{graph.name} cannot be written:", refusals)
     names = {value.name for value in graph.inputs} | {"feed", "fetch"}
     names.update(*(node.outputs for node in graph.nodes))
-    types = types_of(graph, fitting_inputs(graph) if inputs is None else inputs)
     w = Writing(graph, types, ProgramWriter(names), fused, place)
     _feed(w)
     for at, node in enumerate(graph.nodes):

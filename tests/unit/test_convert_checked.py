@@ -17,6 +17,7 @@ import onernn
 from onernn import Graph, UnsupportedError
 from onernn.adapters.onnx.checking import check_written
 from onernn.adapters.onnx.write import to_onnx
+from onernn.adapters.paddle.write_values import RULES
 from onernn.adapters.types import Type, types_of
 from onernn.core.graph import Node, Value
 
@@ -180,3 +181,22 @@ def test_ours_finds_wrong_types_shapes_and_operators_alone(
         written.graph.node[0].op_type = op
         with pytest.raises(UnsupportedError, match=f"m.onnx is not written(.|\n)*{told}"):
             check(types["y"])
+
+
+@pytest.mark.parametrize("kind", ["nonsense", "reduce_sum"])
+def test_a_paddle_program_that_ours_finds_wrong_is_no_file(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a rule writes: an operator that nobody knows, another shape."""
+    relu = graph(Node("Relu", ("x",), ("y",)))
+    onernn.convert(relu, tmp_path / "m.pdmodel")
+    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    assert {each.suffix for each in before} == {".pdmodel", ".pdiparams"}
+
+    def wrong(w: Any, node: Node, inputs: list[str]) -> None:
+        w.give(node, w.emit(kind, {"X": inputs[0]}))
+
+    monkeypatch.setitem(RULES, "Relu", wrong)
+    with pytest.raises(UnsupportedError, match="m.pdmodel is not written, it would be wrong"):
+        onernn.convert(relu, tmp_path / "m.pdmodel")
+    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
