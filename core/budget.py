@@ -21,14 +21,20 @@ LOADING = 200 * 10**6
 """Bytes that loading may take besides twice the size of the files."""
 
 
+STEPS = 500_000
+"""Operators that the loops of a run may run in all: the smallest ones take some seconds."""
+
+
 class Budget:
     """Bytes that may still be taken, ``most`` in all; ``way_out``: what allows more.
 
-    One object for one load or one run, used by one thread.
+    ``steps``: operators that loops may run in all. One object for one load or one run, used by one
+    thread.
     """
 
-    def __init__(self, most: int, way_out: str = "") -> None:
+    def __init__(self, most: int, way_out: str = "", steps: int = STEPS) -> None:
         self.most, self.used, self.way_out = most, 0, way_out
+        self.most_steps, self.steps = steps, 0
 
     def ask(self, size: int, what: str = "it") -> None:
         """Raises `BudgetError` where ``size`` bytes more would be too many."""
@@ -36,6 +42,15 @@ class Budget:
             raise BudgetError(
                 f"{what} would take {size:,} bytes; {self.used:,} of at most {self.most:,} are"
                 f" taken{self.way_out}"
+            )
+
+    def turn(self, operators: int) -> None:
+        """Counts a turn of a loop with so many operators; loops in loops multiply."""
+        self.steps += operators
+        if self.steps > self.most_steps:
+            raise BudgetError(
+                f"its loops would run more than {self.most_steps:,} operators;"
+                " Session(max_steps=...) allows more"
             )
 
     def take(self, size: int, what: str = "it") -> None:
@@ -53,9 +68,9 @@ def running() -> Budget:
 
 
 @contextmanager
-def budget_of_run(most: int) -> Iterator[Budget]:
+def budget_of_run(most: int, steps: int) -> Iterator[Budget]:
     """A budget for what runs inside."""
-    budget = Budget(most, "; Session(max_bytes=...) allows more")
+    budget = Budget(most, "; Session(max_bytes=...) allows more", steps)
     token = _RUNS.set(budget)
     try:
         yield budget

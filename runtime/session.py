@@ -13,7 +13,7 @@ import numpy as np
 from onernn.backend import open_backend
 from onernn.backend.cells import check_cells
 from onernn.core.arrays import Array
-from onernn.core.budget import budget_of_run, usable_memory
+from onernn.core.budget import STEPS, budget_of_run, usable_memory
 from onernn.core.errors import Refusal, ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value, graph_of
 from onernn.core.guard import naming
@@ -60,6 +60,7 @@ class Session:
     cannot run falls back to the NumPy reference, which `explain` tells; with ``strict`` it raises.
     ``passes``: () runs the model unfused; None means those of the dtype. ``max_bytes``: what the
     values of one run may take; by default three quarters of the memory that the process may use.
+    ``max_steps``: operators that the loops of one run may run in all.
 
     Raises `UnsupportedError` for operators nobody can run, all of them at once, and
     `LibraryError` where the backend's library is missing.
@@ -75,7 +76,9 @@ class Session:
         *,
         passes: tuple[Pass, ...] | None = None,
         max_bytes: int | None = None,
+        max_steps: int = STEPS,
     ) -> None:
+        self._max_steps = max_steps
         self._max_bytes = usable_memory() if max_bytes is None else max_bytes
         model = graph_of(model)
         self.graph = fuse(model, passes_for(dtype) if passes is None else passes).model
@@ -113,11 +116,11 @@ class Session:
 
         ``observe(node, outputs, seconds)`` is called after each node. Raises `ShapeError` where
         an input is missing, unknown, or not of the model's dtype and shape; `BudgetError` where the
-        run would take more than ``max_bytes``, before it does.
+        run would take more than ``max_bytes`` or ``max_steps``, before it does.
         """
         values: dict[str, Any] = dict(self.graph.constants)
         values.update(checked_feed(self.graph.inputs, inputs))
-        with budget_of_run(self._max_bytes):
+        with budget_of_run(self._max_bytes, self._max_steps):
             for node in self._ready.nodes:
                 arguments = [values[name] if name else None for name in node.inputs]
                 started = time.perf_counter()

@@ -6,6 +6,7 @@ its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,8 +19,6 @@ from onernn.core.graph import Graph, Node, Value
 from onernn.core.ragged import data_of
 from onernn.runtime.kernels.registry import KERNELS, kernel
 
-_MOST_TURNS = 10**6
-"""Turns of a loop without an end; what decodes a sentence takes some hundred."""
 _OBJECT = 128
 """Bytes of an array besides its numbers."""
 
@@ -30,6 +29,7 @@ def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
     Of what it makes, the outputs alone stay counted in the run's budget.
     """
     budget = running()
+    budget.turn(1 + len(body.nodes))
     before = budget.used
     values = dict(body.constants)
     values.update(zip((value.name for value in body.inputs), arguments, strict=True))
@@ -74,12 +74,10 @@ def _loop(node: Node, most: Array | None, condition: Array | None, *values: Any)
     carried, taken = list(values[:count]), values[count:]
     collected: list[list[Array]] = [[] for _ in body.outputs[1 + count :]]
     going = True if condition is None else _truth(condition)
-    last = _MOST_TURNS + 1 if most is None else min(int(most.reshape(())), _MOST_TURNS + 1)
+    last = math.inf if most is None else int(most.reshape(()))
     budget = running()
     before, gathered, turn = budget.used, 0, 0
     while going and turn < last:
-        if turn == _MOST_TURNS:
-            raise ShapeError(f"more than {_MOST_TURNS} turns of a loop")
         again, *results = run_body(
             body, (np.array(turn, np.int64), np.array(going), *carried, *taken)
         )
@@ -119,8 +117,6 @@ def _scan(node: Node, *values: Any) -> tuple[Any, ...]:
     lengths = {len(source) for source in sources}
     if len(lengths) != 1:
         raise ShapeError(f"scanned inputs of different lengths {sorted(lengths)}")
-    if max(lengths) > _MOST_TURNS:
-        raise ShapeError(f"more than {_MOST_TURNS} turns of a loop")
     collected: list[list[Array]] = [[] for _ in body.outputs[states:]]
     budget = running()
     before, gathered = budget.used, 0

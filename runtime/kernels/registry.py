@@ -48,7 +48,7 @@ def _register(name: str, run: Kernel) -> None:
         made = run(node, *values)
         for each in made if type(made) is tuple else (made,):
             array = each.data if type(each) is Ragged else each
-            size = array.nbytes
+            size = getattr(array, "nbytes", 1)  # emit's sizes are Python objects
             if not (may_share and size > _ALWAYS_COUNTED and _is_view(array, values)):
                 budget.used += size or bytes_of(array)
         if budget.used > budget.most:

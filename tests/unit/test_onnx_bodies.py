@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from support.onnx_models import check, model, ours, read, theirs
 from support.onnx_steps import WEIGHTS, X, gru_step, kinds, value
 
-from onernn import Session, ShapeError, UnsupportedError
+from onernn import BudgetError, Session, UnsupportedError
 
 
 def scan(**attributes: Any) -> onnx.ModelProto:
@@ -87,8 +88,7 @@ def test_a_cell_inside_a_loop_runs_as_in_onnx_runtime(turns, going, end, conditi
     check(loop(condition, most), feed)
 
 
-def test_a_loop_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onernn.runtime.kernels.control._MOST_TURNS", 50)
+def test_a_loop_that_never_ends_is_ended() -> None:
     body = helper.make_graph(
         [helper.make_node("Identity", ["go"], ["again"])],
         "turn",
@@ -98,8 +98,41 @@ def test_a_loop_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> Non
     body.output.append(value("t", TensorProto.INT64, []))
     node = helper.make_node("Loop", ["", "going"], ["seen"], body=body)
     proto = model([node], {"going": np.array(True)}, ["seen"])
-    with pytest.raises(ShapeError, match="more than 50 turns"):
-        ours(proto, {"going": np.array(True)})
+    with pytest.raises(BudgetError, match=r"more than 50 operators; Session\(max_steps=...\)"):
+        ours(proto, {"going": np.array(True)}, max_steps=50)
+
+
+@pytest.mark.parametrize("deep", [1, 3])
+def test_loops_in_loops_end_within_seconds(deep: int) -> None:
+    """Each of 10,000 turns; three of them in each other would take days."""
+    most = numpy_helper.from_array(np.array(10_000), "most")
+    feed = {"x": np.zeros((), np.float32)}
+    inner = [helper.make_node("Neg", ["c0"], ["out0"])]
+    for level in range(deep):
+        body = helper.make_graph(
+            [helper.make_node("Identity", [f"go{level}"], [f"again{level}"]), *inner],
+            "turn",
+            [
+                value(f"t{level}", TensorProto.INT64, []),
+                value(f"go{level}", TensorProto.BOOL, []),
+                value(f"c{level}", TensorProto.FLOAT, []),
+            ],
+            [
+                value(f"again{level}", TensorProto.BOOL, []),
+                value(f"out{level}", TensorProto.FLOAT, []),
+            ],
+        )
+        names = ["most", "", f"c{level + 1}" if level + 1 < deep else "x"]
+        inner = [helper.make_node("Loop", names, [f"out{level + 1}"], body=body)]
+    proto = model(inner, feed, [f"out{deep}"])
+    proto.graph.initializer.append(most)
+    if deep == 1:
+        assert ours(proto, feed) == [0]
+        return
+    started = time.monotonic()
+    with pytest.raises(BudgetError, match="more than 20,000 operators"):
+        ours(proto, feed, max_steps=20_000)
+    assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize("positive", [True, False])
