@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from onernn.backend.activations import function
 from onernn.backend.checks import State, checked_state
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.ragged import Packing, Ragged, data_of
 from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights
+from onernn.operators.activations import function
 
 
 def check_cells(spec: RnnSpec) -> None:

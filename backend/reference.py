@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from onernn.backend.activations import function
 from onernn.backend.checks import Layout, State, checked_input, explained, laid_out
 from onernn.backend.gradients import Gradients, Tape
 from onernn.backend.reference_training import reference_training
@@ -21,6 +20,7 @@ from onernn.core.errors import UnsupportedError
 from onernn.core.ragged import Ragged
 from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights, Weights, layers_of
+from onernn.operators.activations import function
 
 _DTYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from onernn.backend.activations import function
 from onernn.backend.training import Schedule, StackTraining
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.ragged import Packing
 from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights
+from onernn.operators.activations import function
 
 _Arrays = dict[str, Array]
 

@@ -3,71 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from onernn.core.arrays import Array, frozen
 from onernn.core.errors import ModelFormatError, UnsupportedError, printable
+from onernn.core.inference import infer
+from onernn.core.node import UNSUPPORTED, NativeOp, Node, Value, native_types
+from onernn.core.types import Type, type_of
 
-UNSUPPORTED = "Unsupported"
-"""The op of a node that was read but cannot be lowered; its attribute ``reason`` says why."""
-
-
-class NativeOp(NamedTuple):
-    """One operator of the framework's own graph: its position there and its type."""
-
-    position: int
-    type: str
-
-
-def native_types(origin: Iterable[NativeOp]) -> str:
-    """The types of native operators, each once: unrolled cells stand for hundreds."""
-    return "+".join(dict.fromkeys(op.type for op in origin))
-
-
-@dataclass(frozen=True)
-class Value:
-    """A graph's input or output: dtype by NumPy's name, sizes (None: dynamic), LoD depth."""
-
-    name: str
-    dtype: str | None = None
-    shape: tuple[int | None, ...] | None = None
-    lod_depth: int = 0
-
-    def __str__(self) -> str:
-        sizes = ["?" if size is None else str(size) for size in self.shape or ()]
-        ragged = f", LoD depth {self.lod_depth}" if self.lod_depth else ""
-        return f"{printable(self.name)}: {self.dtype or 'any'}({', '.join(sizes)}){ragged}"
-
-
-@dataclass(frozen=True, eq=False)
-class Node:
-    """One operator: an ONNX operator by name and meaning, or one of our own few.
-
-    Absent optional inputs and outputs are "". ``origin``: the native operators it stands for.
-    """
-
-    op: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    origin: tuple[NativeOp, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
-
-    @property
-    def label(self) -> str:
-        """How messages call it."""
-        called = printable(native_types(self.origin) or self.op)
-        return f"node {next(filter(None, self.outputs), '')!r} ({called})"
-
-    def input(self, position: int) -> str:
-        """The name of an input, "" where it is absent."""
-        return self.inputs[position] if position < len(self.inputs) else ""
+__all__ = [
+    "UNSUPPORTED",
+    "Graph",
+    "NativeOp",
+    "Node",
+    "Value",
+    "graph_of",
+    "native_types",
+    "register_reader",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +32,8 @@ class Graph:
     """An immutable model: nodes in an order in which they can run, constants read-only.
 
     ``notes`` are what a reader wants a user to know. Raises `ModelFormatError` where a value is
-    used before it is made (a cycle, too) or made twice.
+    used before it is made (a cycle, too) or made twice, and where a node's inputs, outputs or
+    attributes are not those of its operator.
     """
 
     name: str
@@ -94,6 +52,8 @@ class Graph:
             names = [value.name for value in self.inputs]
             raise ModelFormatError(f"inputs {names}: a name stands there twice", self.name)
         for node in self.nodes:
+            if node.problem:
+                raise ModelFormatError(f"{node.label}: {node.problem}", self.name)
             for name in filter(None, node.inputs):
                 if name not in known:
                     raise ModelFormatError(
@@ -118,6 +78,16 @@ class Graph:
             for name in dict.fromkeys(node.inputs):
                 users.setdefault(name, []).append(node)
         return users
+
+    @cached_property
+    def types(self) -> dict[str, Type]:
+        """What is known of every value, from what the inputs declare; see `Type`."""
+        return self.typed({value.name: value.type for value in self.inputs})
+
+    def typed(self, inputs: Mapping[str, Type]) -> dict[str, Type]:
+        """The types of all values where the inputs are of these types."""
+        constants = {name: type_of(array) for name, array in self.constants.items()}
+        return infer(self.nodes, {**constants, **inputs})
 
     def producer(self, name: str) -> Node | None:
         """The node that makes a value; None for inputs, constants and ""."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Value
+from onernn.core.sizes import Size, listed, volume
 from onernn.emit.cells import CellCode
 from onernn.emit.operators import Code, Operator
 from onernn.emit.operators.nests import nest, whole
@@ -17,7 +18,6 @@ from onernn.emit.pipeline import sizes_of
 from onernn.emit.planning import Plan, plan
 from onernn.emit.program import CTYPES, Program, kept
 from onernn.emit.rendering import rendered
-from onernn.emit.sizes import Size, listed, volume
 from onernn.emit.storing import Store
 
 _MEANINGS = {

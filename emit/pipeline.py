@@ -11,12 +11,12 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value
+from onernn.core.sizes import Size, shape_of, volume
 from onernn.emit.naming import identifier
 from onernn.emit.operators import OPERATORS, Operator
 from onernn.emit.operators.recurrent import Recurrent
 from onernn.emit.program import CTYPES, NewBinding, Program, Sentences
 from onernn.emit.rendering import words
-from onernn.emit.sizes import Size, shape_of, volume
 from onernn.emit.storing import STORED, Store
 from onernn.emit.streaming import is_known, why_no_step
 from onernn.fuse_passes import PASSES, fuse

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from onernn.core.errors import UnsupportedError
+from onernn.core.sizes import Size, listed, volume
 from onernn.emit.operators import Operator
 from onernn.emit.operators.recurrent import Recurrent
 from onernn.emit.program import CTYPES, Program
-from onernn.emit.sizes import Size, listed, volume
 from onernn.emit.storing import Store
 from onernn.emit.streaming import is_known
 

@@ -11,8 +11,8 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.graph import Graph, Node
+from onernn.core.sizes import Shape, Size
 from onernn.emit.naming import identifier
-from onernn.emit.sizes import Shape, Size
 
 CTYPES = {
     "float32": "float",

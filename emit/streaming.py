@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from onernn.core.sizes import Size
 from onernn.emit.operators import Operator
 from onernn.emit.operators.recurrent import Recurrent
 from onernn.emit.program import Program
-from onernn.emit.sizes import Size
 
 
 def why_no_step(program: Program) -> str:

@@ -15,7 +15,7 @@ from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError
 from onernn.core.graph import Graph, Node, Value
 from onernn.core.spec import RnnSpec
-from onernn.runtime.kernels.control import run_body
+from onernn.runtime.kernels import run_body
 
 VIEWS = frozenset("Flatten Identity Reshape Squeeze Transpose Unsqueeze".split())
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from onernn.adapters.onnx.native import OnnxOperator
 from onernn.adapters.onnx.read import Variable
-from onernn.backend.activations import DEFAULTS, function
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.spec import Activation, Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights
+from onernn.operators.activations import DEFAULTS, function
 from onernn.reorders import onnx
 
 _DIRECTIONS: dict[str, Direction] = {

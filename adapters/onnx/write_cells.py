@@ -11,10 +11,10 @@ import numpy as np
 
 from onernn.adapters.onnx.protos import GraphProto
 from onernn.adapters.onnx.writing import Writing
-from onernn.backend.activations import DEFAULTS
 from onernn.core.arrays import Array
 from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights
+from onernn.operators.activations import DEFAULTS
 
 
 class Layer(NamedTuple):

@@ -13,12 +13,12 @@ from onernn.adapters.onnx.batches import Batch
 from onernn.adapters.onnx.protos import GraphProto
 from onernn.adapters.onnx.write_cells import Layer, Written, scan_layer
 from onernn.adapters.onnx.writing import Writing, dense, ragged
-from onernn.backend.activations import DEFAULTS
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights, layers_of
+from onernn.operators.activations import DEFAULTS
 from onernn.reorders import onnx
 
 Inputs = list[Batch | None]

@@ -6,12 +6,12 @@ import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
+from onernn.core.sizes import Shape, Size, volume
 from onernn.emit.cells import LANES, padded
 from onernn.emit.operators.elementwise import broadcast
 from onernn.emit.operators.nests import nest, stretched, whole
 from onernn.emit.operators.registry import Code, Operator, operator, words_stay
 from onernn.emit.program import CTYPES, Program
-from onernn.emit.sizes import Shape, Size, volume
 from onernn.emit.storing import Store
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onernn.core.errors import UnsupportedError
+from onernn.core.sizes import Shape, Size
 from onernn.emit.operators.nests import nest, stretched, whole
 from onernn.emit.operators.registry import Code, Operator, operator, words_stay
 from onernn.emit.program import CTYPES, Program
-from onernn.emit.sizes import Shape, Size
 
 _COMPARING = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 _LOGICAL = ("And", "Or", "Xor", "Not", "IsNaN")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from onernn.core.sizes import Shape, Size
 from onernn.emit.operators.registry import Code
-from onernn.emit.sizes import Shape, Size
 
 _INDICES = "ijklmnpq"
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
+from onernn.core.sizes import Shape, Size
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights, layers_of
 from onernn.emit.cells import CellCode
 from onernn.emit.operators.registry import Code, Operator, operator
 from onernn.emit.program import CTYPES, Program, kept
-from onernn.emit.sizes import Shape, Size
 from onernn.emit.storing import Store
 
 

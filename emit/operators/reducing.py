@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from onernn.core.errors import UnsupportedError
+from onernn.core.sizes import Shape, Size, volume
 from onernn.emit.operators.registry import Code, Operator, axis_of, operator, words_stay
 from onernn.emit.program import CTYPES, Program
-from onernn.emit.sizes import Shape, Size, volume
 
 
 class _AlongAxis(Operator):

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
+from onernn.core.sizes import Shape, Size
 from onernn.emit.program import Program
-from onernn.emit.sizes import Shape, Size
 from onernn.emit.storing import Store
 
 

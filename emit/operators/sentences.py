@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from onernn.core.errors import UnsupportedError
+from onernn.core.sizes import Shape, Size, volume
 from onernn.emit.operators.registry import Code, Operator, operator
 from onernn.emit.program import CTYPES, Program, Sentences, kept
-from onernn.emit.sizes import Shape, Size, volume
 
 
 class _OfSentences(Operator):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from onernn.core.errors import ShapeError, UnsupportedError
+from onernn.core.sizes import Shape, Size, shape_of, volume
 from onernn.emit.operators.nests import Access, nest, strides_of, whole
 from onernn.emit.operators.registry import Code, Operator, axis_of, operator, words_stay
 from onernn.emit.program import Program
-from onernn.emit.sizes import Shape, Size, shape_of, volume
 
 
 @operator("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "SequenceData", "SequenceLike")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from onernn.core.sizes import Shape, Size, shape_of, volume
 from onernn.emit.operators.nests import nest, stretched, whole
 from onernn.emit.operators.registry import Code, Operator, operator
 from onernn.emit.program import CTYPES, Program
-from onernn.emit.sizes import Shape, Size, shape_of, volume
 
 
 @operator("Expand", "ConstantOfShape", "Shape", "Size")

@@ -15,7 +15,7 @@ import pytest
 from onernn import BudgetError, Graph, Ragged, Session, load
 from onernn.core.graph import Node, Value
 from onernn.core.ragged import data_of
-from onernn.runtime.kernels import growth
+from onernn.runtime import growth
 from onernn.verification.recording import read_arrays, read_inputs
 
 MOST = 10**7

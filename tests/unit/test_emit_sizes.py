@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onernn.emit.sizes import Size
+from onernn.core.sizes import Size
 
 NUMBERS = {"T": 7, "N": 3, "W": 11}
 SIZES = st.recursive(

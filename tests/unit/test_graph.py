@@ -76,8 +76,27 @@ def test_an_output_may_be_an_input_or_a_constant() -> None:
 
 
 def test_the_error_tells_file_and_native_operator() -> None:
-    node = Node("MatMul", ("y",), ("", "a"), origin=(NativeOp(3, "mul"), NativeOp(4, "fc")))
+    node = Node("MatMul", ("y", "y"), ("a",), origin=(NativeOp(3, "mul"), NativeOp(4, "fc")))
     with pytest.raises(ModelFormatError, match=r"^model\.onnx: node 'a' \(mul\+fc\) uses 'y'"):
+        graph([node], "a")
+
+
+@pytest.mark.parametrize(
+    ("node", "problem"),
+    [
+        (Node("TopK", ("x",), ("a",)), "expected 2 to 2 inputs, got 1"),
+        (Node("Tanh", ("x", "x"), ("a",)), "expected 1 to 1 inputs, got 2"),
+        (Node("Tanh", ("",), ("a",)), "input x is missing"),
+        (Node("Tanh", ("x",), ("a", "b")), "expected 1 to 1 outputs, got 2"),
+        (Node("Tanh", ("x",), ("a",), {"odd": 1}), "unknown attribute odd"),
+        (Node("Concat", ("x", "x"), ("a",)), "attribute axis is missing"),
+    ],
+    ids=lambda found: found if isinstance(found, str) else "",
+)
+def test_inputs_outputs_and_attributes_are_checked_when_a_graph_is_made(
+    node: Node, problem: str
+) -> None:
+    with pytest.raises(ModelFormatError, match=rf"^model\.onnx: node 'a' \({node.op}\): {problem}"):
         graph([node], "a")
 
 

@@ -1,23 +1,35 @@
-"""Kernels of ONNX operators that run graphs of their own.
+"""What runs a node: a function of the node and its input values, None where absent.
 
-Attribute ``body`` is a `Graph`; the last inputs are the values of outside that it takes, behind
-its own.
+It gives the output value, or a tuple of them; values are arrays or `Ragged`. Operators compute
+themselves; here is what needs a session: layers that it has prepared, and graphs inside of nodes.
+The last inputs of these nodes are the values of outside that the graph takes, behind its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from onernn.backend.cells import cell_sequence
 from onernn.core.arrays import Array
-from onernn.core.budget import running
+from onernn.core.budget import bytes_of, running
 from onernn.core.errors import ShapeError
 from onernn.core.graph import Graph, Node, Value
-from onernn.core.ragged import data_of
-from onernn.runtime.kernels.registry import KERNELS, kernel
+from onernn.core.ragged import Ragged, data_of
+from onernn.core.weights import RnnWeights
+from onernn.operators import OPERATORS
+from onernn.runtime.growth import (
+    BY_PRODUCT,
+    GROWTH,
+    largest_input,
+    no_new_bytes,
+    product_of_sizes,
+)
+
+Kernel = Callable[..., Any]
 
 _OBJECT = 128
 """Bytes of an array besides its numbers."""
@@ -57,7 +69,6 @@ def _truth(value: Any) -> bool:
     return bool(np.asarray(value).reshape(()))
 
 
-@kernel("If")
 def _if(node: Node, condition: Array, *taken: Any) -> tuple[Any, ...]:
     """``then_taken`` of the values behind the condition are the first branch's, then the other's."""
     count = node.attributes["then_taken"]
@@ -66,7 +77,6 @@ def _if(node: Node, condition: Array, *taken: Any) -> tuple[Any, ...]:
     return tuple(run_body(node.attributes["else_branch"], taken[count:]))
 
 
-@kernel("Loop")
 def _loop(node: Node, most: Array | None, condition: Array | None, *values: Any) -> tuple[Any, ...]:
     """Body: (turn, condition, carried..., taken...) -> (condition, carried..., collected...)."""
     body = node.attributes["body"]
@@ -96,7 +106,6 @@ def _loop(node: Node, most: Array | None, condition: Array | None, *values: Any)
     return (*carried, *stacked)
 
 
-@kernel("Scan")
 def _scan(node: Node, *values: Any) -> tuple[Any, ...]:
     """Body: (state..., one element..., taken...) -> (state..., one result...).
 
@@ -147,3 +156,70 @@ def _stacked(parts: list[Array], axis: int, value: Value) -> Array:
         raise ShapeError(f"a loop without a turn: nobody tells the shape of {value}")
     sizes.insert(axis if axis >= 0 else axis + len(sizes) + 1, 0)
     return np.zeros(sizes, value.dtype)
+
+
+def _rnn(node: Node, x: Any, h: Any = None, c: Any = None, attention: Any = None) -> Any:
+    """(y, final states...); then the cell state of every word, where ``cells`` asks for it.
+
+    ``layer``: the `PreparedLayer` that runs the node.
+    """
+    layer, spec, weights = (node.attributes[key] for key in ("layer", "spec", "weights"))
+    state = None if h is None and c is None else _state(node, x, h, c)
+    y, final = layer.run(x, state, attention)
+    if not node.attributes["cells"]:
+        return (y, *final)
+    first = weights if isinstance(weights, RnnWeights) else weights[0]
+    return (y, *final, cell_sequence(spec, first, x, y, state))
+
+
+def _state(node: Node, x: Any, h: Any, c: Any) -> tuple[Array, ...]:
+    """Both states, zeros for the one of an LSTM's that is absent."""
+    spec = node.attributes["spec"]
+    shape = (spec.layers, spec.directions, len(x) if isinstance(x, Ragged) else x.shape[1])
+    given = {"h": (h, spec.recurrent_size), "c": (c, spec.hidden_size)}
+    return tuple(
+        np.zeros((*shape, given[name][1]), np.float32) if given[name][0] is None else given[name][0]
+        for name in spec.cell.states
+    )
+
+
+_ALWAYS_COUNTED = 2**16
+"""Bytes up to which a view counts as if it were none: finding out costs more."""
+
+
+def _accounted(name: str, run: Kernel) -> Kernel:
+    """Asks the run's budget before the kernel runs, and counts what it made (`onernn.runtime.growth`)."""
+    growth = GROWTH.get(name, largest_input)
+    by_product = growth in BY_PRODUCT
+    may_share = growth in (no_new_bytes, largest_input)
+
+    def accounted(node: Node, *values: Any) -> Any:
+        budget = running()
+        product = by_product and product_of_sizes(values)
+        if not 0 < product < budget.most - budget.used:  # what is exact costs some microseconds
+            budget.ask(growth(node, *values))
+        made = run(node, *values)
+        for each in made if type(made) is tuple else (made,):
+            array = each.data if type(each) is Ragged else each
+            size = getattr(array, "nbytes", 1)  # emit's sizes are Python objects
+            if not (may_share and size > _ALWAYS_COUNTED and _is_view(array, values)):
+                budget.used += size or bytes_of(array)
+        if budget.used > budget.most:
+            budget.ask(0)
+        return made
+
+    return accounted
+
+
+def _is_view(array: Array, values: Iterable[Any]) -> bool:
+    return any(np.may_share_memory(array, data_of(v)) for v in values if v is not None)
+
+
+_RUN: dict[str, Kernel] = {
+    **{name: operator.run for name, operator in OPERATORS.items() if operator.compute},
+    "If": _if,
+    "Loop": _loop,
+    "Rnn": _rnn,
+    "Scan": _scan,
+}
+KERNELS: dict[str, Kernel] = {name: _accounted(name, run) for name, run in _RUN.items()}

@@ -1,0 +1,143 @@
+"""The types of a graph's values, from the operators' own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+
+from onernn.core.errors import OnernnError
+from onernn.core.node import Node
+from onernn.core.operator import OPERATORS, Operator
+from onernn.core.sizes import Size
+from onernn.core.types import UNKNOWN, Type, valued
+
+_FAILURES = (OnernnError, ValueError, IndexError, TypeError, KeyError, OverflowError)
+"""What a rule, or a formula on sizes, raises where a run would fail: nothing is known then."""
+
+
+class Sizes:
+    """Which names of sizes mean the same: filled by rules that see two sizes which must be equal."""
+
+    def __init__(self) -> None:
+        self._bound: dict[str, Size] = {}
+
+    def same(self, *sizes: Size | None) -> Size | None:
+        """The one size that all are, a number where one of them is; None where none is known."""
+        known = [self.settled(size) for size in sizes if size is not None]
+        if not known:
+            return None
+        chosen = min(known, key=lambda size: (size.number is None, size.name is None))
+        for size in known:
+            if size != chosen and size.name and size.name not in chosen.names:
+                self._bound[size.name] = chosen
+        return chosen
+
+    def settled(self, size: Size) -> Size:
+        while self._bound and not size.names.isdisjoint(self._bound):
+            size = size.put(self._bound)
+        return size
+
+    def settle(self, found: Type) -> Type:
+        """The type with every size as it is known now."""
+        if not self._bound or found.shape is None:
+            return found
+        shape = tuple(None if size is None else self.settled(size) for size in found.shape)
+        value = found.value
+        if value is not None:
+            value = self.settled(value) if isinstance(value, Size) else (*map(self.settled, value),)
+        if shape == found.shape and value == found.value:
+            return found
+        return replace(found, shape=shape, value=value)
+
+
+class Context:
+    """What a type rule knows beside its inputs' types.
+
+    ``at``: the node's attributes with their defaults. ``same(a, b)`` says that two sizes are equal
+    and gives the one; ``fresh(label)`` is a size that only a run tells, named after the node.
+    """
+
+    def __init__(self, node: Node, sizes: Sizes) -> None:
+        self.at: SimpleNamespace = node.at
+        self.same: Callable[..., Size | None] = sizes.same
+        self._name = next(filter(None, node.outputs), "")
+
+    def fresh(self, label: str) -> Size:
+        return Size.of(f"{self._name}.{label}")
+
+    def lod(self, label: str = "lod0") -> str:
+        """The name of LoD offsets that this node makes."""
+        return f"{self._name}.{label}"
+
+
+def infer(nodes: Iterable[Node], known: Mapping[str, Type]) -> dict[str, Type]:
+    """The type of every value, ``known`` and made; what a rule cannot tell is unknown."""
+    sizes, found = Sizes(), dict(known)
+    for node in nodes:
+        inputs = tuple(sizes.settle(found[name]) if name else None for name in node.inputs)
+        found.update(zip(node.outputs, outputs_of(node, inputs, sizes), strict=True))
+    return {name: sizes.settle(each) for name, each in found.items() if name}
+
+
+def outputs_of(node: Node, inputs: tuple[Type | None, ...], sizes: Sizes) -> tuple[Type, ...]:
+    """The types of a node's outputs."""
+    unknown = (UNKNOWN,) * len(node.outputs)
+    operator = OPERATORS.get(node.op)
+    if operator is None or node.problem:
+        return unknown
+    try:
+        made = operator.type(Context(node, sizes), *inputs)
+        outputs = tuple(made) if isinstance(made, tuple) else (made,)
+        if not operator.offsets:
+            outputs = _under_words(operator, node, inputs, outputs)
+    except _FAILURES:
+        return unknown
+    try:
+        outputs = _numbers(operator, node, inputs, outputs[0]) or outputs
+    except _FAILURES:
+        pass  # the shape is known all the same
+    return (*outputs, *unknown)[: len(node.outputs)]
+
+
+def _under_words(
+    operator: Operator, node: Node, inputs: tuple[Type | None, ...], outputs: tuple[Type, ...]
+) -> tuple[Type, ...]:
+    """The outputs with the LoD of the first ragged input, as `Operator.run` gives it."""
+    given = [each for each in inputs if each is not None]
+    like = next((each for each in given if each.lod != ()), None)
+    if like is None or operator.dropped is True:
+        return tuple(replace(each, lod=()) for each in outputs)
+    rank = given[0].rank
+    if like.lod is None or rank is None:
+        return tuple(replace(each, lod=None) for each in outputs)
+    rest = [each and each.numbers for each in inputs[1:]]
+    if any(
+        operator.slot(place).tells and given is not None and numbers is None
+        for place, (given, numbers) in enumerate(zip(inputs[1:], rest, strict=True), 1)
+    ):
+        return tuple(UNKNOWN for _ in outputs)
+    axes = operator.mixed(node.at, rank, *rest)
+    dropped = operator.drops(node.at, rank, *rest)
+    if axes is None or any(axis in (0, -rank) for axis in axes):
+        return tuple(UNKNOWN for _ in outputs)
+    if dropped:
+        return tuple(replace(each, lod=()) for each in outputs)
+    words = like.shape[0] if like.shape else None
+    return tuple(
+        replace(each, lod=like.lod, shape=each.shape and (words, *each.shape[1:]), value=None)
+        for each in outputs
+    )
+
+
+def _numbers(
+    operator: Operator, node: Node, inputs: tuple[Type | None, ...], out: Type
+) -> tuple[Type, ...] | None:
+    """Integers that are computed from known ones, sizes with names among them."""
+    if not operator.sized or out.dtype is None or not out.dtype.startswith(("int", "uint")):
+        return None
+    if not inputs or any(each is not None and each.value is None for each in inputs):
+        return None
+    made = operator.compute(node.at, *(e if e is None else e.sizes for e in inputs))  # type: ignore[misc]
+    parts = made if isinstance(made, tuple) else (made,)
+    return tuple(valued(out.dtype, part) for part in parts)

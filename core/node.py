@@ -1,0 +1,92 @@
+"""What a graph is made of: values at its border, and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
+
+from onernn.core.errors import printable
+from onernn.core.operator import OPERATORS
+from onernn.core.types import Type, dense, lod_names, words_of
+
+UNSUPPORTED = "Unsupported"
+"""The op of a node that was read but cannot be lowered; its attribute ``reason`` says why."""
+
+
+class NativeOp(NamedTuple):
+    """One operator of the framework's own graph: its position there and its type."""
+
+    position: int
+    type: str
+
+
+def native_types(origin: Iterable[NativeOp]) -> str:
+    """The types of native operators, each once: unrolled cells stand for hundreds."""
+    return "+".join(dict.fromkeys(op.type for op in origin))
+
+
+@dataclass(frozen=True)
+class Value:
+    """A graph's input or output: dtype by NumPy's name, sizes (None: dynamic), LoD depth."""
+
+    name: str
+    dtype: str | None = None
+    shape: tuple[int | None, ...] | None = None
+    lod_depth: int = 0
+
+    @property
+    def type(self) -> Type:
+        """Sizes that are left open are named after the value and the axis."""
+        shape: list[Any] | None = None
+        lod = lod_names(self.name, self.lod_depth)
+        if self.shape is not None:
+            shape = [f"{self.name}.{at}" if s is None else s for at, s in enumerate(self.shape)]
+            if lod:
+                shape[:1] = [words_of(lod)]
+        return replace(dense(self.dtype, shape), lod=lod)
+
+    def __str__(self) -> str:
+        sizes = ["?" if size is None else str(size) for size in self.shape or ()]
+        ragged = f", LoD depth {self.lod_depth}" if self.lod_depth else ""
+        return f"{printable(self.name)}: {self.dtype or 'any'}({', '.join(sizes)}){ragged}"
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operator: an ONNX operator by name and meaning, or one of our own few.
+
+    Absent optional inputs and outputs are "". ``origin``: the native operators it stands for.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    origin: tuple[NativeOp, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        called = printable(native_types(self.origin) or self.op)
+        return f"node {next(filter(None, self.outputs), '')!r} ({called})"
+
+    @cached_property
+    def at(self) -> SimpleNamespace:
+        """The attributes, with the operator's defaults where they are absent."""
+        return OPERATORS[self.op].at(self.attributes, len(self.outputs))
+
+    @cached_property
+    def problem(self) -> str:
+        """What is wrong with the number of inputs and outputs, or the attributes; "" if nothing."""
+        operator = OPERATORS.get(self.op)
+        return operator.problem(self.inputs, self.outputs, self.attributes) if operator else ""
+
+    def input(self, position: int) -> str:
+        """The name of an input, "" where it is absent."""
+        return self.inputs[position] if position < len(self.inputs) else ""

@@ -1,0 +1,202 @@
+"""What an operator is: one record, from which everything else that is told of it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from onernn.core.errors import ShapeError
+from onernn.core.ragged import Ragged, data_of
+
+REQUIRED: Final = object()
+"""In the place of an attribute's default: it has to be given."""
+
+Kind = Literal["elementwise", "view", "moves", "mixes", "sizes", "sequences", "layer", "control"]
+"""elementwise  an element of the result depends on the elements at its place
+view         the same elements in the same order under another shape
+moves        elements at other places, their numbers unchanged
+mixes        an element depends on several: products, reductions, norms
+sizes        integers that tell of shapes, and values that are made of them
+sequences    works sequence by sequence
+layer        a recurrent layer
+control      runs graphs of its own"""
+
+Compute = Callable[..., Any]
+Axes = Callable[..., Iterable[int] | None]
+TypeRule = Callable[..., Any]
+Drops = bool | Callable[..., bool]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An input. The last one may be ``variadic``: any number of them.
+
+    ``tells``: integers that tell axes, so that the result's type depends on them.
+    """
+
+    name: str
+    optional: bool
+    variadic: bool
+    ragged: bool
+    tells: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """An ONNX operator by name and meaning, in its newest form, or one of our own domain.
+
+    ``attributes`` maps names to defaults. ``compute(at, *values)`` gives the output, or a tuple of
+    them, from the attributes ``at`` and the inputs, None where absent. It sees the arrays of ragged
+    inputs, and the result is ragged like the first of these, unless ``offsets``: then it sees
+    `Ragged` values and decides itself. ``mixed(at, rank, *values)`` are the axes of the first input
+    along which elements meet: the words of a LoD must not be among them; None where they depend on
+    what is not known. ``dropped``, or
+    ``dropped(at, rank, *values)``, tells whether axis 0 of the result is another one than the
+    words, so that the result is an array.
+    ``type(at, *types)`` gives the types of the outputs. ``since``: ONNX's opset of this form.
+    """
+
+    name: str
+    kind: Kind
+    slots: tuple[Slot, ...]
+    attributes: Mapping[str, Any]
+    type: TypeRule
+    compute: Compute | None
+    mixed: Axes
+    dropped: Drops
+    offsets: bool
+    outputs: tuple[int, int]
+    since: int
+    sized: bool
+
+    @property
+    def least(self) -> int:
+        """How many inputs have to be there."""
+        return sum(not (slot.optional or slot.variadic) for slot in self.slots)
+
+    @property
+    def most(self) -> int | None:
+        """How many there may be, None: any number."""
+        return None if self.slots and self.slots[-1].variadic else len(self.slots)
+
+    def slot(self, at: int) -> Slot:
+        return self.slots[min(at, len(self.slots) - 1)]
+
+    def drops(self, at: SimpleNamespace, rank: int, *values: Any) -> bool:
+        """Whether the result of a ragged input is an array."""
+        return self.dropped if isinstance(self.dropped, bool) else self.dropped(at, rank, *values)
+
+    def at(self, attributes: Mapping[str, Any], outputs: int) -> SimpleNamespace:
+        """The attributes with their defaults, and the number of ``outputs``."""
+        return SimpleNamespace(**{**self.attributes, **attributes, "outputs": outputs})
+
+    def problem(
+        self, inputs: tuple[str, ...], outputs: tuple[str, ...], attributes: Mapping[str, Any]
+    ) -> str:
+        """What is wrong with a node's inputs, outputs or attributes, "" where nothing is."""
+        if len(inputs) < self.least or (self.most is not None and len(inputs) > self.most):
+            most = "more" if self.most is None else self.most
+            return f"expected {self.least} to {most} inputs, got {len(inputs)}"
+        for at, name in enumerate(inputs):
+            if not name and not (self.slot(at).optional or self.slot(at).variadic):
+                return f"input {self.slot(at).name} is missing"
+        low, high = self.outputs
+        if not low <= len(outputs) <= high:
+            return f"expected {low} to {high} outputs, got {len(outputs)}"
+        unknown = sorted(set(attributes) - set(self.attributes))
+        if unknown:
+            return f"unknown attribute {', '.join(unknown)}"
+        lacking = [k for k, v in self.attributes.items() if v is REQUIRED and k not in attributes]
+        return f"attribute {', '.join(lacking)} is missing" if lacking else ""
+
+    def run(self, node: Any, *values: Any) -> Any:
+        """The node's output, or a tuple of them, from its input values (None where absent).
+
+        Raises `ShapeError` where words of a LoD would mix, and whatever the formula raises.
+        """
+        if self.compute is None:
+            raise ShapeError(f"{self.name} runs in a session only")
+        at = node.at
+        if self.offsets:
+            for place, value in enumerate(values):
+                if self.slot(place).ragged and not isinstance(value, Ragged):
+                    raise ShapeError(f"{node.inputs[place]!r} carries no offsets")
+            return self.compute(at, *values)
+        arrays = [None if value is None else data_of(value) for value in values]
+        like = next((value for value in values if isinstance(value, Ragged)), None)
+        dropped = False
+        if like is not None:
+            rank = next(array.ndim for array in arrays if array is not None)
+            if any(axis in (0, -rank) for axis in self.mixed(at, rank, *arrays[1:]) or ()):
+                raise ShapeError("axis 0 would mix the words of a LoD; drop the LoD before")
+            dropped = self.drops(at, rank, *arrays[1:])
+        with np.errstate(all="ignore"):  # infinity and NaN are results, not warnings
+            out = self.compute(at, *arrays)
+        if like is None or dropped:
+            return out
+        if isinstance(out, tuple):
+            return tuple(_under(each, like) for each in out)
+        return _under(out, like)
+
+
+def _under(out: Any, like: Ragged) -> Ragged:
+    if out.ndim and len(out) == len(like.data):
+        return like.with_data(out)
+    raise ShapeError(f"gives {out.shape} under a LoD of {len(like.data)} words")
+
+
+OPERATORS: dict[str, Operator] = {}
+"""All canonical operators by name; `onernn.operators` fills it."""
+
+
+def mixes_nothing(*_: Any) -> tuple[int, ...]:
+    return ()
+
+
+def along_axis(at: Any, *_: Any) -> tuple[int, ...]:
+    """The axis of attribute ``axis``."""
+    return (at.axis,)
+
+
+def define(
+    name: str,
+    *,
+    inputs: str = "",
+    type: TypeRule,
+    compute: Compute | None,
+    kind: Kind,
+    attributes: Mapping[str, Any] = MappingProxyType({}),
+    mixes: Axes = mixes_nothing,
+    drops: Drops = False,
+    offsets: bool = False,
+    outputs: int | tuple[int, int] = 1,
+    since: int = 13,
+    sized: bool = False,
+) -> None:
+    """Adds an operator; see `Operator`.
+
+    ``inputs``: names in order; ``x?`` may be absent, ``x*`` is any number of them, ``~x`` must be
+    ragged, ``#x`` are integers that tell axes. ``outputs``: how many, or from how many to how many. ``sized``: ``compute`` also works
+    on arrays of `Size`, so that shapes are followed through it.
+    """
+    slots = tuple(
+        Slot(each.strip("~#?*"), *(mark in each for mark in "?*~#")) for each in inputs.split()
+    )
+    OPERATORS[name] = Operator(
+        name=name,
+        kind=kind,
+        slots=slots,
+        attributes=MappingProxyType(dict(attributes)),
+        type=type,
+        compute=compute,
+        mixed=mixes,
+        dropped=drops,
+        offsets=offsets,
+        outputs=(1, outputs) if isinstance(outputs, int) else outputs,
+        since=since,
+        sized=sized,
+    )

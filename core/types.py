@@ -1,0 +1,113 @@
+"""What is known of a value before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.ragged import Ragged, data_of
+from onernn.core.sizes import Size
+
+LodName = str
+"""Two ragged values share their offsets where the names of their levels are the same."""
+
+_MOST_NUMBERS = 64
+"""Longest vector of integers that is followed: it describes a shape or axes, not data."""
+
+Numbers = Size | tuple[Size, ...]
+
+
+@dataclass(frozen=True)
+class Type:
+    """dtype by NumPy's name, shape of the data, LoD levels from the outermost; None is unknown.
+
+    The shape of a ragged value is that of its words, (W, ...). A single size may be unknown, too.
+    ``lod`` is () for a dense value. ``value`` holds the integers of a scalar or short vector that
+    describes a shape or axes.
+    """
+
+    dtype: str | None = None
+    shape: tuple[Size | None, ...] | None = None
+    lod: tuple[LodName, ...] | None = None
+    value: Numbers | None = None
+
+    @property
+    def rank(self) -> int | None:
+        """The number of axes; the words of a ragged value count as one."""
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def ragged(self) -> bool | None:
+        """Whether the value carries offsets; None where nobody can tell."""
+        return None if self.lod is None else bool(self.lod)
+
+    @property
+    def sizes(self) -> Array | None:
+        """``value`` as an array: int64 where all are numbers, else of `Size`."""
+        if self.value is None:
+            return None
+        sizes = np.array(self.value, object)
+        numbers = [size.number for size in sizes.reshape(-1)]
+        if any(number is None for number in numbers):
+            return sizes
+        return np.array(numbers, np.int64).reshape(sizes.shape)
+
+    @property
+    def numbers(self) -> Array | None:
+        """``value`` as int64; None where a size among them has a name."""
+        sizes = self.sizes
+        return None if sizes is None or sizes.dtype == object else sizes
+
+    def __str__(self) -> str:
+        sizes = "..." if self.shape is None else ", ".join(str(s or "?") for s in self.shape)
+        levels = "" if not self.lod else f" under LoD {' > '.join(self.lod)}"
+        return f"{self.dtype or 'any'}({sizes}){levels}"
+
+
+UNKNOWN = Type()
+
+
+def dense(dtype: str | None, shape: Iterable[Any] | None) -> Type:
+    """The type of an array; sizes are numbers, names, `Size`, or None."""
+    if shape is None:
+        return Type(dtype, None, ())
+    return Type(dtype, tuple(None if size is None else Size.of(size) for size in shape), ())
+
+
+def valued(dtype: str | None, sizes: Any) -> Type:
+    """The type of integers: of a scalar or a vector, whose elements are numbers or `Size`."""
+    array = np.asarray(sizes)
+    out = dense(dtype, array.shape)
+    if array.ndim > 1 or array.size > _MOST_NUMBERS:
+        return out
+    known = tuple(map(Size.of, array.reshape(-1)))
+    return Type(dtype, out.shape, (), known if array.ndim else known[0])
+
+
+def type_of(value: Array | Ragged, name: str = "") -> Type:
+    """The type of a value at hand; the levels of a ragged one are named after it."""
+    array = data_of(value)
+    if isinstance(value, Ragged):
+        shape = dense(None, array.shape).shape
+        return Type(array.dtype.name, shape, lod_names(name, len(value.outer) + 1))
+    if array.dtype.kind in "iu":
+        return valued(array.dtype.name, array)
+    return dense(array.dtype.name, array.shape)
+
+
+def lod_names(name: str, depth: int) -> tuple[LodName, ...]:
+    return tuple(f"{name}.lod{level}" for level in range(depth))
+
+
+def words_of(lod: tuple[LodName, ...]) -> Size:
+    """The number of words of all sequences under a LoD."""
+    return Size.of(f"{lod[-1]}.words")
+
+
+def sequences_of(found: Type) -> Size | None:
+    """The number of sequences of a ragged value, None where it is dense or unknown."""
+    return Size.of(f"{found.lod[-1]}.count") if found.lod else None

@@ -1,0 +1,137 @@
+"""ONNX operators that run graphs of their own; a session runs them.
+
+Attribute ``body`` is a `Graph`; the last inputs are the values of outside that it takes, behind
+its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from onernn.core.inference import Context
+from onernn.core.operator import REQUIRED, define
+from onernn.core.sizes import Size
+from onernn.core.types import UNKNOWN, Type, dense
+
+_TURNS = 4  # rounds in which the types of carried values settle; then they are unknown
+
+
+def _outputs(body: Any, given: list[Type]) -> list[Type]:
+    """The types of a body's outputs; sizes and offsets that are made inside have no name outside."""
+    inputs = {value.name: each for value, each in zip(body.inputs, given, strict=True)}
+    found = body.typed(inputs)
+    names = frozenset(name for each in given for name in _names(each))
+    return [_outside(found[value.name], names) for value in body.outputs]
+
+
+def _names(found: Type) -> set[str]:
+    sizes = [size for size in found.shape or () if size is not None]
+    value = (found.value,) if isinstance(found.value, Size) else found.value or ()
+    return {name for size in (*sizes, *value) for name in size.names} | set(found.lod or ())
+
+
+def _outside(found: Type, names: frozenset[str]) -> Type:
+    shape = found.shape and tuple(s if s and s.names <= names else None for s in found.shape)
+    known = found.lod is not None and names.issuperset(found.lod)
+    return Type(found.dtype, shape, found.lod if known else None)
+
+
+def _joined(a: Type, b: Type) -> Type:
+    """What holds of both."""
+    shape = None
+    if a.shape is not None and b.shape is not None and len(a.shape) == len(b.shape):
+        shape = tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True))
+    return Type(a.dtype if a.dtype == b.dtype else None, shape, a.lod if a.lod == b.lod else None)
+
+
+def _branches(context: Context, condition: Type, *taken: Type) -> tuple[Type, ...]:
+    at, count = context.at, context.at.then_taken
+    then = _outputs(at.then_branch, list(taken[:count]))
+    other = _outputs(at.else_branch, list(taken[count:]))
+    return tuple(map(_joined, then, other))
+
+
+define(
+    "If",
+    kind="control",
+    inputs="condition taken*",
+    attributes={"then_branch": REQUIRED, "else_branch": REQUIRED, "then_taken": REQUIRED},
+    offsets=True,
+    outputs=2**16,
+    type=_branches,
+    compute=None,
+)
+
+
+def _settled(body: Any, front: list[Type], states: list[Type], rest: list[Type], skip: int) -> Any:
+    """The types of the states in any turn, and of the body's other outputs."""
+    for _ in range(_TURNS):
+        made = _outputs(body, [*front, *states, *rest])
+        joined = list(map(_joined, states, made[skip:]))
+        if joined == states:
+            return states, made[skip + len(states) :]
+        states = joined
+    return [UNKNOWN] * len(states), [UNKNOWN] * (len(made) - skip - len(states))
+
+
+def _stacked(element: Type, axis: int, count: Size | None) -> Type:
+    if element.shape is None or element.lod != ():
+        return Type(element.dtype)
+    at = axis if axis >= 0 else axis + len(element.shape) + 1
+    return Type(element.dtype, (*element.shape[:at], count, *element.shape[at:]), ())
+
+
+def _loop(context: Context, most: Type | None, going: Type | None, *values: Type) -> Any:
+    count = context.at.carried
+    turn, truth = dense("int64", ()), dense("bool", ())
+    states = [replace(each, value=None) for each in values[:count]]
+    states, made = _settled(context.at.body, [turn, truth], states, list(values[count:]), 1)
+    turns = context.fresh("turns")
+    return (*states, *(_stacked(each, 0, turns) for each in made))
+
+
+define(
+    "Loop",
+    kind="control",
+    inputs="most? going? values*",
+    attributes={"body": REQUIRED, "carried": REQUIRED},
+    offsets=True,
+    outputs=2**16,
+    type=_loop,
+    compute=None,
+)
+
+
+def _scan(context: Context, *values: Type) -> Any:
+    at, count = context.at, context.at.states
+    states = [replace(each, value=None) for each in values[:count]]
+    elements, lengths = [], []
+    for given, axis in zip(values[count : count + at.scanned], at.input_axes, strict=True):
+        if given.shape is None:
+            elements.append(Type(given.dtype, None, given.lod))
+            continue
+        place = axis % len(given.shape)
+        lengths.append(given.shape[place])
+        shape = (*given.shape[:place], *given.shape[place + 1 :])
+        elements.append(Type(given.dtype, shape, given.lod))
+    rest = [*elements, *values[count + at.scanned :]]
+    states, made = _settled(at.body, [], states, rest, 0)
+    turns = context.same(*lengths)
+    stacked = (_stacked(each, axis, turns) for each, axis in zip(made, at.output_axes, strict=True))
+    return (*states, *stacked)
+
+
+define(
+    "Scan",
+    kind="control",
+    inputs="first rest*",
+    attributes=dict.fromkeys(
+        "body states scanned input_axes input_directions output_axes output_directions".split(),
+        REQUIRED,
+    ),
+    offsets=True,
+    outputs=2**16,
+    type=_scan,
+    compute=None,
+)

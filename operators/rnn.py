@@ -1,0 +1,48 @@
+"""The recurrent layer as an operator; a session prepares and runs it."""
+
+from __future__ import annotations
+
+from onernn.core.inference import Context
+from onernn.core.operator import REQUIRED, define
+from onernn.core.sizes import Size
+from onernn.core.types import Type, sequences_of
+from onernn.core.weights import layers_of
+
+
+def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type, ...]:
+    """(y, h, c where the cell has one, the cell state of every word)."""
+    spec = context.at.spec
+    weights = layers_of(spec, context.at.weights)
+    dtype = weights[0].iter.dtype.name
+    if x.lod is None:
+        return (Type(dtype),) * context.at.outputs
+    front = x.shape and x.shape[:-1]
+    batch: Size | None = sequences_of(x)
+    if not x.lod and front is not None:
+        batch = front[1]
+    finals = {"h": spec.recurrent_size, "c": spec.hidden_size}
+
+    def each_word(width: int) -> Type:
+        return Type(dtype, None if front is None else (*front, Size.of(width)), x.lod)
+
+    def final(width: int) -> Type:
+        sizes = (spec.layers, spec.directions, batch, width)
+        return Type(dtype, tuple(None if s is None else Size.of(s) for s in sizes), ())
+
+    return (
+        each_word(spec.output_size),
+        *(final(finals[name]) for name in spec.cell.states),
+        each_word(spec.hidden_size * (spec.output_size // spec.recurrent_size)),
+    )
+
+
+define(
+    "Rnn",
+    kind="layer",
+    inputs="x h? c? attention?",
+    attributes={"spec": REQUIRED, "weights": REQUIRED, "layer": None, "cells": False},
+    offsets=True,
+    outputs=4,
+    type=_layer_types,
+    compute=None,
+)
