@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from onernn.adapters.folding import Room, moves
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, NativeOp, Node, Value
@@ -72,11 +73,13 @@ class GraphBuilder:
     """Collects nodes; names values after the framework's variables, each value once.
 
     A variable may be assigned again: `value` tells which value it holds now. ``depth`` is a
-    value's number of LoD levels.
+    value's number of LoD levels. ``room``: what constants that are computed here may take; the
+    builder of a body shares it.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, room: Room | None = None) -> None:
         self.name = name
+        self.room = Room() if room is None else room
         self.inputs: list[Value] = []
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
@@ -101,13 +104,14 @@ class GraphBuilder:
         return self._values.get(variable, variable)
 
     def is_made(self, value: str) -> bool:
-        """Whether a node makes it: it is no input and no constant."""
-        return any(value in node.outputs for node in self.nodes)
+        """Whether it is a constant or a node makes it: it is no input."""
+        return value in self.constants or any(value in node.outputs for node in self.nodes)
 
     def swap(self, one: str, other: str) -> None:
-        """Exchanges the names of two values that nodes make."""
+        """Exchanges the names of two values that are no inputs."""
         names = {one: other, other: one}
         self.nodes = [_renamed(node, names) for node in self.nodes]
+        self.constants = {names.get(k, k): array for k, array in self.constants.items()}
         self.depth[one], self.depth[other] = self.depth.get(other, 0), self.depth.get(one, 0)
         self._values = {k: names.get(v, v) for k, v in self._values.items()}
 
@@ -124,9 +128,29 @@ class GraphBuilder:
 
     def array(self, value: str, role: str) -> Array:
         """The array of a constant. Raises `UnsupportedError` where it is computed at run time."""
-        if value not in self.constants:
+        found = self.constants.get(value)
+        found = self._computed(value) if found is None else found
+        if found is None:
             raise UnsupportedError(f"{role} {value!r} is computed at run time")
-        return self.constants[value]
+        return found
+
+    def _computed(self, value: str) -> Array | None:
+        """What nodes compute from constants alone, None where it is more than that."""
+        wanted, behind = {value}, list[Node]()
+        for node in reversed(self.nodes):
+            if wanted.intersection(node.outputs):
+                behind.append(node)
+                wanted.update(name for name in node.inputs if name not in self.constants)
+        known: dict[str, Array] = {}
+        for node in reversed(behind):
+            arrays = [known.get(name, self.constants.get(name)) for name in node.inputs]
+            if any(name and a is None for name, a in zip(node.inputs, arrays, strict=True)):
+                return None
+            made = self.room.fold(node, arrays)
+            if made is None:
+                return None
+            known.update(zip(node.outputs, made, strict=True))
+        return known.get(value)
 
     def emit(
         self,
@@ -138,6 +162,7 @@ class GraphBuilder:
     ) -> str:
         """Adds a node and gives a provisional name for its output; `give` makes it a variable's.
 
+        What only moves elements of constants is done at once, and gives a constant (`folding`).
         The output has as many LoD levels as the first ragged input, unless ``depth`` is given.
         """
         (out,) = self.emit_many(op, inputs, 1, attributes, depth=depth)
@@ -159,7 +184,13 @@ class GraphBuilder:
         found = next(filter(None, levels), 0) if depth is None else depth
         self.depth.update(dict.fromkeys(outs, found))
         self._maker.update(dict.fromkeys(outs, len(self.nodes)))
-        self.nodes.append(Node(op, tuple(inputs), outs, attributes or {}, self.origin))
+        node = Node(op, tuple(inputs), outs, attributes or {}, self.origin)
+        arrays = [self.constants.get(name) for name in inputs]
+        known = not found and not any(n and a is None for n, a in zip(inputs, arrays, strict=True))
+        if made := self.room.fold(node, arrays) if known and moves(node, arrays) else None:
+            self.constants.update(zip(outs, made, strict=True))
+        else:
+            self.nodes.append(node)
         return outs
 
     def give(self, variable: str, value: str) -> None:
@@ -170,6 +201,8 @@ class GraphBuilder:
             names = {value: name}
             self.nodes[place:] = [_renamed(node, names) for node in self.nodes[place:]]
             self.depth[name] = self.depth.pop(value)
+            if value in self.constants:
+                self.constants[name] = self.constants.pop(value)
             value = name
         self._values[variable] = value
 
@@ -180,12 +213,13 @@ class GraphBuilder:
 
     def graph(self, outputs: Sequence[Value]) -> Graph:
         """What was built, without what no output needs."""
+        used = {name for node in self.nodes for name in node.inputs} | {v.name for v in outputs}
         whole = Graph(
             self.name,
             tuple(self.inputs),
             tuple(outputs),
             tuple(self.nodes),
-            self.constants,
+            {name: array for name, array in self.constants.items() if name in used},
             tuple(self.notes),
         )
         return whole.pruned()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from onernn.adapters.folding import Room
 from onernn.adapters.lowering import GraphBuilder
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet import ops
@@ -112,7 +113,7 @@ def _lowered(
     shapes: Mapping[str, tuple[int | None, ...]],
 ) -> tuple[Context, list[str]]:
     """The graph under construction, and the values of the heads."""
-    builder = GraphBuilder(name)
+    builder = GraphBuilder(name, Room(arrays.values()))
     context = Context(builder, semantics, symbol)
     for key, array in arrays.items():
         if array.dtype == np.float16:

@@ -14,8 +14,7 @@ from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.read import Symbol, SymbolNode
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
-from onernn.core.graph import NativeOp, Node
-from onernn.runtime.kernels import KERNELS
+from onernn.core.graph import NativeOp
 
 T = TypeVar("T")
 DType = np.dtype[Any]
@@ -23,12 +22,6 @@ FIRST, LAST = -(2**62), 2**62
 """Beyond every axis: slices are cut there."""
 COMPUTED = frozenset("bool uint8 int8 int32 int64 float32 float64".split())
 """What NumPy computes in like MXNet; float16 parameters are read as float32."""
-
-FOLDED = frozenset(
-    "Reshape Concat Transpose Squeeze Unsqueeze Flatten Cast Identity ConstantOfShape Mul".split()
-)
-"""Operators over constants that are computed while lowering: parameters on their way to a layer,
-and states of zeros, at times beside a mask of ones."""
 
 SAME_SHAPE = frozenset(
     """
@@ -232,20 +225,18 @@ class MxnetOperator(NativeOperator):
         depth: int | None = None,
         **attributes: Any,
     ) -> tuple[str, ...]:
-        """A node's outputs; computed at once where the inputs are small constants."""
+        """A node's outputs."""
         given = [name for name in inputs if name]
         known = [self.facts(name) for name in given]
         if rank is None and op in SAME_SHAPE and known:
             ranks = [facts.rank for facts in known]
             rank = None if None in ranks else max(r for r in ranks if r is not None)
-        if op in FOLDED and count == 1 and all(name in self.builder.constants for name in given):
-            arrays = [self.builder.constants[name] for name in given]
-            array = KERNELS[op](Node(op, tuple(inputs), ("",), attributes), *arrays)
-            return (self.context.constant(array, f"{inputs[0]}/{op}"),)
         outs = self.builder.emit_many(op, inputs, count, attributes, depth=depth)
         found = np.dtype(dtype) if dtype is not None else known[0].dtype if known else None
         for out in outs:
-            self.context.facts[out] = Facts(found, rank)
+            array = self.builder.constants.get(out)
+            folded = None if array is None else Facts(array.dtype, array.ndim)
+            self.context.facts[out] = folded or Facts(found, rank)
         return outs
 
     def ints(self, *values: int) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from onernn.adapters.folding import FOLDED
 from onernn.adapters.onnx.lower import lower
-from onernn.adapters.onnx.native import FOLDED
 from onernn.adapters.onnx.read import Model, parse_model
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array, same_bytes

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from onernn.adapters.folding import Room
 from onernn.adapters.onnx.native import OnnxBuilder, OnnxOperator, Scope
 from onernn.adapters.onnx.ops import RULES
 from onernn.adapters.onnx.read import Model, Operator, Reference, Subgraph, Variable, read_model
@@ -15,7 +16,6 @@ from onernn.core.arrays import Array
 from onernn.core.errors import ModelFormatError, OnernnError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, NativeOp, Value
 
-_FOLDED = 2**20  # elements that constants may be moved about to, beside four times the model's own
 _MOST_CALLS = 10**4  # of functions; each of ten may call ten others
 _DEEPEST = 32  # calls inside calls
 
@@ -34,9 +34,9 @@ def lower(model: Model, bound: Mapping[str, Array] = MappingProxyType({})) -> Gr
 
     Raises `ModelFormatError` where the model contradicts itself.
     """
-    elements = sum(array.size for array in (*model.graph.constants.values(), *bound.values()))
-    lowering = _Lowering(model, [4 * elements + _FOLDED])
-    builder = OnnxBuilder(str(model.file), lowering.budget)
+    lowering = _Lowering(model)
+    given = (*model.graph.constants.values(), *bound.values())
+    builder = OnnxBuilder(str(model.file), Room(given))
     scope = Scope(builder, None, "", model.graph.declared)
     for name, array in bound.items():
         builder.constant(array, name)
@@ -77,8 +77,8 @@ def _output(builder: OnnxBuilder, variable: Variable) -> Value:
 class _Lowering:
     """Goes through a model's operators, those of its functions and bodies, too."""
 
-    def __init__(self, model: Model, budget: list[int]) -> None:
-        self.model, self.budget = model, budget
+    def __init__(self, model: Model) -> None:
+        self.model = model
         self._calls = 0
 
     def run(self, scope: Scope, graph: Subgraph, arguments: Mapping[str, Any], opset: int) -> None:
@@ -151,7 +151,7 @@ class _Lowering:
         self, graph: Subgraph, op: OnnxOperator, arguments: Mapping[str, Any], opset: int
     ) -> tuple[Graph, list[str]]:
         """The graph inside an operator, and the values of outside that it takes."""
-        outer, builder = op.scope, OnnxBuilder(f"body of {op.at.type}", self.budget)
+        outer, builder = op.scope, OnnxBuilder(f"body of {op.at.type}", op.builder.room)
         scope = Scope(builder, None, "", graph.declared)
         taken: list[str] = []
         for variable in graph.inputs:

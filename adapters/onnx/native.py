@@ -7,35 +7,29 @@ from typing import Any
 
 import numpy as np
 
+from onernn.adapters.folding import Room
 from onernn.adapters.lowering import GraphBuilder, NativeOperator
 from onernn.adapters.onnx.read import Operator, Subgraph, Unread, Variable
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, NativeOp, Node
-from onernn.runtime.kernels import KERNELS
 
 INERT = frozenset({"momentum", "seed", "saturate"})
 """Attributes without effect on what is run: training's, and those of eight-bit floats."""
-
-FOLDED = frozenset(
-    "Cast Concat Flatten Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split()
-)
-"""Operators that only move elements: exporters build weights with them out of constants."""
 
 KEEPS_SHAPE = frozenset({"Cast", "Identity", "ReverseSequence"})
 
 
 class OnnxBuilder(GraphBuilder):
-    """A graph under construction; what only moves constants' elements is done at once.
+    """A graph under construction.
 
-    ``budget``: elements that may be made so, lest a small file fill the memory. ``types``: those
-    of values, where they are known, ``makers`` the nodes that make them. ``empty``: variables that
-    are sequences without a tensor, ``stacked``: those whose tensor stands for all of a sequence.
+    ``types``: those of values, where they are known, ``makers`` the nodes that make them.
+    ``empty``: variables that are sequences without a tensor, ``stacked``: those whose tensor stands
+    for all of a sequence.
     """
 
-    def __init__(self, name: str, budget: list[int]) -> None:
-        super().__init__(name)
-        self._budget = budget
+    def __init__(self, name: str, room: Room) -> None:
+        super().__init__(name, room)
         self.types: dict[str, Variable] = {}
         self.makers: dict[str, Node] = {}
         self.empty: set[str] = set()
@@ -50,16 +44,9 @@ class OnnxBuilder(GraphBuilder):
         *,
         depth: int | None = None,
     ) -> tuple[str, ...]:
-        if op in FOLDED and all(name in self.constants or not name for name in inputs):
-            arrays = [self.constants.get(name) for name in inputs]
-            self._budget[0] -= sum(a.size for a in arrays if a is not None)
-            if self._budget[0] >= 0:
-                node = Node(op, tuple(inputs), ("",) * count, attributes or {})
-                made = KERNELS[op](node, *arrays)
-                results = made if isinstance(made, tuple) else (made,)
-                return tuple(self.constant(a, f"{inputs[0]}/{op}") for a in results)
         names = super().emit_many(op, inputs, count, attributes, depth=depth)
-        self.makers.update(dict.fromkeys(names, self.nodes[-1]))
+        if names[0] not in self.constants:
+            self.makers.update(dict.fromkeys(names, self.nodes[-1]))
         return names
 
     def give(self, variable: str, value: str) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+from onernn.adapters.folding import FOLDED
 from onernn.adapters.onnx.backend import Rebinding
-from onernn.adapters.onnx.native import FOLDED
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError

@@ -27,6 +27,14 @@ INERT = frozenset(
 DTYPES = frozenset("bool uint8 int8 int16 int32 int64 float32 float64".split())
 """What NumPy computes in like Paddle; bfloat16 parameters are read as float32."""
 
+_MOVING = frozenset(
+    """
+    assign cast concat flatten_contiguous_range gather reshape reshape2 slice split squeeze squeeze2
+    stack strided_slice transpose transpose2 unsqueeze unsqueeze2
+    """.split()
+)
+"""What parameters of any number type may go through: their numbers stay, or are widened exactly."""
+
 
 class PaddleOperator(NativeOperator):
     """One operator with the graph it is lowered into."""
@@ -40,7 +48,7 @@ class PaddleOperator(NativeOperator):
         self.given: dict[str, str] = {}
         for slot, names in op.inputs.items():
             dtypes = {variables[name].dtype for name in names if name in variables}
-            widened = op.type == "cast" and self._parameters(names)
+            widened = op.type in _MOVING and self._parameters(names)
             if (others := dtypes - DTYPES - {None}) and not widened:
                 raise UnsupportedError(f"input {slot}: {others.pop()} numbers are not supported")
 

@@ -109,11 +109,7 @@ def _product(op: PaddleOperator) -> str:
         value = op.dense(op.value(slot))  # the LoD is lost here
         if op.attribute(flag, False) and len(sizes := op.shape(slot)) > 1:
             perm = [*range(len(sizes) - 2), len(sizes) - 1, len(sizes) - 2]
-            if value in op.builder.constants:
-                array = op.builder.constants[value].transpose(perm)
-                value = op.builder.constant(array, f"{value}/transposed")
-            else:
-                value = op.emit("Transpose", value, perm=perm)
+            value = op.emit("Transpose", value, perm=perm)
         factors.append(value)
     return op.emit("MatMul", *factors)
 

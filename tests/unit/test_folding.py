@@ -1,0 +1,285 @@
+"""Constants behind operators are constants: weights that exporters cast, turn and join load."""
+
+from __future__ import annotations
+
+import json
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from support.onnx_models import info, model, ours, read, theirs
+from support.paddle_programs import op as paddle_op
+
+from onernn import Ragged, Session
+from onernn.adapters.mxnet.lower import lower as lower_symbol
+from onernn.adapters.mxnet.read import parse_symbol
+from onernn.adapters.paddle.lower import lower as lower_program
+from onernn.adapters.paddle.read import Operator, Program, Variable
+
+F32 = np.float32
+Constants = dict[str, np.ndarray]
+Nodes = list[onnx.NodeProto]
+Chain = Callable[[str, np.ndarray], tuple[Nodes, Constants]]
+
+
+def node(kind: str, inputs: list[str], output: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(kind, inputs, [output], **attributes)
+
+
+def halves(name: str, array: np.ndarray) -> tuple[Nodes, Constants]:
+    """Directions and halves of the gates stored in float16, turned: cast, turned, shaped, joined."""
+    nodes, constants, directions = Nodes(), Constants(), []
+    for d, rows in enumerate(array):
+        parts = []
+        for h, half in enumerate(np.array_split(rows, 2)):
+            p = f"{name}{d}{h}"
+            constants[p] = np.ascontiguousarray(half.T).astype(np.float16)
+            constants[f"{p}s"] = np.array([1, *half.shape])
+            nodes.append(node("Cast", [p], f"{p}c", to=TensorProto.FLOAT))
+            nodes.append(node("Transpose", [f"{p}c"], f"{p}t"))
+            nodes.append(node("Reshape", [f"{p}t", f"{p}s"], f"{p}r"))
+            parts.append(f"{p}r")
+        nodes.append(node("Concat", parts, f"{name}{d}", axis=1))
+        directions.append(f"{name}{d}")
+    return [*nodes, node("Concat", directions, name, axis=0)], constants
+
+
+def rounded(name: str, array: np.ndarray) -> tuple[Nodes, Constants]:
+    """To bfloat16 and back."""
+    there = node("Cast", [f"{name}0"], f"{name}1", to=TensorProto.BFLOAT16)
+    return [there, node("Cast", [f"{name}1"], name, to=TensorProto.FLOAT)], {f"{name}0": array}
+
+
+def reordered(name: str, array: np.ndarray) -> tuple[Nodes, Constants]:
+    """Gates in another order."""
+    order = np.random.default_rng(3).permutation(array.shape[1])
+    stored = {f"{name}0": array[:, order], f"{name}i": np.argsort(order)}
+    return [node("Gather", [f"{name}0", f"{name}i"], name, axis=1)], stored
+
+
+def scaled(name: str, array: np.ndarray) -> tuple[Nodes, Constants]:
+    """Arithmetic: half of it, and half of it."""
+    half = node("Mul", [f"{name}0", f"{name}h"], f"{name}1")
+    both = node("Add", [f"{name}1", f"{name}1"], f"{name}2")
+    stored = {f"{name}0": array, f"{name}h": np.array(0.5, F32)}
+    return [half, both, node("Identity", [f"{name}2"], name)], stored
+
+
+def shaped(name: str, array: np.ndarray) -> tuple[Nodes, Constants]:
+    """A shape that is computed."""
+    stored = {f"{name}0": array.reshape(-1), f"{name}like": np.zeros(array.shape, np.int8)}
+    sizes = node("Shape", [f"{name}like"], f"{name}s")
+    return [sizes, node("Reshape", [f"{name}0", f"{name}s"], name)], stored
+
+
+def layer(kind: str, chain: Chain, hidden: int) -> tuple[onnx.ModelProto, Constants]:
+    rng, gates = np.random.default_rng(1), {"RNN": 1, "GRU": 3, "LSTM": 4}[kind]
+    rows, x = gates * hidden, rng.normal(size=(3, 2, hidden)).astype(F32)
+    w, r = (rng.normal(size=(2, rows, hidden)) / hidden**0.5 for _ in range(2))
+    b = rng.normal(size=(2, 2 * rows, 1)) / 10
+    made = [chain(name, each.astype(F32)) for name, each in (("W", w), ("R", r), ("B1", b))]
+    flat = node("Reshape", ["B1", "Bs"], "B")
+    layer = node(kind, ["X", *"WRB"], "Y", hidden_size=hidden, direction="bidirectional")
+    constants = {k: v for _, stored in made for k, v in stored.items()}
+    constants["Bs"] = np.array([2, 2 * rows])
+    nodes = [each for nodes, _ in made for each in nodes]
+    return model([*nodes, flat, layer], {"X": x}, ["Y"], constants=constants), {"X": x}
+
+
+@pytest.mark.parametrize("chain", [halves, rounded, reordered, scaled, shaped])
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_weights_that_operators_make_of_constants_load(kind: str, chain: Chain) -> None:
+    made, feed = layer(kind, chain, 4)
+    assert "Rnn" in [each.op for each in read(made).nodes]
+    for mine, want in zip(ours(made, feed), theirs(made, feed), strict=True):
+        np.testing.assert_allclose(mine, want, rtol=1e-5, atol=1e-6)
+
+
+def test_large_weights_load_too() -> None:
+    made, _ = layer("LSTM", halves, 400)
+    assert [each.op for each in read(made).nodes if each.op in ("Rnn", "Cast", "Concat")] == ["Rnn"]
+
+
+def test_weights_inside_a_body_load(tmp_path: Path) -> None:
+    """Those made outside of it and those made inside."""
+    rng = np.random.default_rng(2)
+    w, r = (rng.normal(size=(1, 12, n)).astype(F32) for n in (3, 4))
+    (outside, stored), (inside, more) = halves("W", w), scaled("R", r)
+    gru = node("GRU", ["X", "W", "R"], "inner", hidden_size=4)
+    zero = node("Sub", ["other", "other"], "nothing")
+    then = helper.make_graph([*inside, gru], "then", [], [info("inner")])
+    other = helper.make_graph(
+        [node("GRU", ["X", "W", "R0"], "other", hidden_size=4), zero],
+        "other",
+        [],
+        [info("nothing")],
+    )
+    branch = helper.make_node("If", ["yes"], ["Y"], then_branch=then, else_branch=other)
+    x = {"X": rng.normal(size=(3, 2, 3)).astype(F32), "yes": np.array(True)}
+    made = model([*outside, branch], x, ["Y"], constants={**stored, **more})
+    for mine, want in zip(ours(made, x), theirs(made, x), strict=True):
+        np.testing.assert_allclose(mine, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("narrow", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_round_trips_through_narrow_numbers_are_exact(narrow: int) -> None:
+    """Every float16 and bfloat16, and what lies half way between two of them."""
+    bits = np.arange(2**16, dtype=np.uint16)
+    kind = np.float16 if narrow == TensorProto.FLOAT16 else ml_dtypes.bfloat16
+    every = bits.view(kind).astype(F32)
+    with np.errstate(all="ignore"):
+        between = np.nextafter(every, F32(np.inf)) + (np.roll(every, 1) - every) / 2
+        values = np.concatenate([every, between, -between])
+        want = values.astype(kind).astype(F32)
+    nodes = [
+        node("Cast", ["c"], "n", to=narrow),
+        node("Cast", ["n"], "w", to=TensorProto.FLOAT),
+        node("Where", ["yes", "w", "w"], "Y"),
+    ]
+    yes = {"yes": np.array(True)}
+    made = model(nodes, yes, ["Y"], constants={"c": values})
+    assert [each.op for each in read(made).nodes] == ["Where"]
+    (got,) = ours(made, yes)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_arithmetic_stays_in_the_graph() -> None:
+    """The first step of an unrolled cell is one of zeros, and has to look like the others."""
+    made = model([node("Add", ["a", "b"], "Y")], {}, ["Y"], constants={"a": F32(1), "b": F32(2)})
+    assert [each.op for each in read(made).nodes] == ["Add"]
+    assert ours(made, {}) == [3]
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("Expand", ["one", "many"], "Y")],
+        [node("Tile", ["ones", "many"], "t"), node("Tile", ["t", "many"], "Y")],
+        [node("ConstantOfShape", ["many"], "Y")],
+        [node("Gather", ["ones", "places"], "Y")],
+        [node("Concat", [f"c{k}"] * 2, f"c{k + 1}", axis=0) for k in range(34)]
+        + [node("Identity", ["c34"], "Y")],
+        [node("Transpose", ["ones"], "c0")]
+        + [node("Expand", [f"c{k}", "two"], f"c{k + 1}") for k in range(30)]
+        + [node("Identity", ["c30"], "Y")],
+    ],
+    ids=["expand", "tile", "fill", "gather", "concat", "expand-chain"],
+)
+def test_nothing_grows_beyond_a_bound(nodes: Nodes) -> None:
+    constants = {
+        "one": np.ones((1, 1), F32),
+        "ones": np.ones((8, 8), F32),
+        "c0": np.ones(2, F32),
+        "many": np.array([2**15, 2**15]),
+        "two": np.array([2] * 3),
+        "places": np.zeros((2**12, 2**4), np.int64),
+    }
+    used = {name for each in nodes for name in each.input}
+    made = {name for each in nodes for name in each.output}
+    kept = {k: v for k, v in constants.items() if k in used - made}
+    tracemalloc.start()
+    started = time.perf_counter()
+    lowered = read(model(nodes, {}, ["Y"], constants=kept))
+    peak, seconds = tracemalloc.get_traced_memory()[1], time.perf_counter() - started
+    tracemalloc.stop()
+    assert peak < 2**26 and seconds < 10, (peak, seconds)
+    assert sum(array.nbytes for array in lowered.constants.values()) < 2**24
+    assert lowered.nodes
+
+
+def test_parameters_of_paddle_are_widened_wherever_the_cast_stands() -> None:
+    """float16 -> transposed -> shaped -> cast -> joined into a gru's Weight; in numbers, exactly."""
+    rng = np.random.default_rng(5)
+    weight = rng.uniform(-0.5, 0.5, (3, 9)).astype(np.float16)
+    stored = {"a": np.ascontiguousarray(weight[:, :4].T), "b": weight[:, 4:].reshape(-1)}
+    operators = [
+        paddle_op("transpose2", {"X": "a"}, {"Out": "at"}, axis=[1, 0]),
+        paddle_op("cast", {"X": "at"}, {"Out": "ac"}, in_dtype=4, out_dtype=5),
+        paddle_op("reshape2", {"X": "b"}, {"Out": "br"}, shape=[3, 5]),
+        paddle_op("cast", {"X": "br"}, {"Out": "bc"}, in_dtype=4, out_dtype=5),
+        paddle_op("concat", {"X": "ac bc"}, {"Out": "w"}, axis=1),
+        paddle_op("gru", {"Input": "x", "Weight": "w"}, {"Hidden": "y"}),
+    ]
+    x = rng.uniform(-1, 1, (5, 9)).astype(F32)
+    plain = [paddle_op("gru", {"Input": "x", "Weight": "w"}, {"Hidden": "y"})]
+    batch = {"x": Ragged(x, [0, 2, 5])}
+    got, want = (
+        Session(lower_program(_program(each, parameters)), backend="reference").run(batch)["y"]
+        for each, parameters in ((operators, stored), (plain, {"w": weight.astype(F32)}))
+    )
+    np.testing.assert_array_equal(got.data, want.data)
+
+
+def _program(operators: list[Any], parameters: Constants) -> Program:
+    placed = [
+        paddle_op("feed", {"X": "feed"}, {"Out": "x"}, col=0),
+        *operators,
+        paddle_op("fetch", {"X": "y"}, {"Out": "fetch"}, col=0),
+    ]
+    made = tuple(
+        Operator(
+            at,
+            each.type,
+            *({k: tuple(v.split()) for k, v in s.items()} for s in (each.inputs, each.outputs)),
+            each.attributes,
+        )
+        for at, each in enumerate(placed)
+    )
+    names = {n for o in made for s in (o.inputs, o.outputs) for v in s.values() for n in v}
+    variables = {n: Variable(n, 7, "float32", (None, 9), int(n == "x"), False) for n in names}
+    narrow = {n: a for n, a in parameters.items() if a.dtype == np.float16}
+    for name, shape in {
+        **{n: a.shape for n, a in narrow.items()},
+        "at": (3, 4),
+        "br": (3, 5),
+    }.items():
+        if name in variables:
+            variables[name] = Variable(name, 7, "float16", shape, 0, name in narrow)
+    return Program(Path("m.pdmodel"), made, variables, parameters, 2006002, 1)
+
+
+def test_parameters_of_mxnet_may_be_cut_and_joined() -> None:
+    """A flat vector out of slices of another: SliceChannel and Concat in front of RNN."""
+    rng = np.random.default_rng(6)
+    flat = rng.uniform(-0.5, 0.5, 2 * (3 * 2 + 2 * 2 + 2 + 2)).astype(F32)[: 3 * 2 + 2 * 2 + 2 + 2]
+    cut = [flat[:7], flat[7:]]
+    x, h = rng.normal(size=(4, 2, 3)).astype(F32), np.zeros((1, 2, 2), F32)
+    rnn = {"mode": "rnn_tanh", "state_size": "2", "num_layers": "1"}
+
+    def run(stored: Constants, nodes: list[dict[str, Any]]) -> np.ndarray:
+        text = json.dumps(
+            {
+                "nodes": nodes,
+                "heads": [[len(nodes) - 1, 0, 0]],
+                "attrs": {"mxnet_version": ["int", 10901]},
+            }
+        )
+        session = Session(lower_symbol(parse_symbol(text), stored), backend="reference")
+        return next(iter(session.run({"data": x, "state": h}).values()))  # type: ignore[return-value]
+
+    def entry(kind: str, name: str, inputs: list[int], **attributes: str) -> dict[str, Any]:
+        return {
+            "op": kind,
+            "name": name,
+            "attrs": attributes,
+            "inputs": [[k, 0, 0] for k in inputs],
+        }
+
+    data, state = entry("null", "data", []), entry("null", "state", [])
+    plain = [data, state, entry("null", "w", []), entry("RNN", "net", [0, 2, 1], **rnn)]
+    joined = [
+        *(data, state, entry("null", "end", []), entry("null", "begin", [])),
+        entry("Concat", "w", [3, 2], dim="0", num_args="2"),
+        entry("negative", "n", [4]),
+        entry("negative", "nn", [5]),
+        entry("RNN", "net", [0, 6, 1], **rnn),
+    ]
+    want = run({"w": flat}, plain)
+    np.testing.assert_array_equal(run({"begin": cut[0], "end": cut[1]}, joined), want)
