@@ -51,7 +51,8 @@ def run_framework(
     with tempfile.TemporaryDirectory() as folder:
         given, made, said = (str(Path(folder, name)) for name in ("in.npz", "out.npz", "said"))
         write_inputs(given, feed)
-        call = f"import sys; from {__name__} import main; sys.exit(main(*sys.argv[1:]))"
+        call = f"import os, sys; from {__name__} import main; os._exit(main(*sys.argv[1:]))"
+        # Frameworks crash when Python shuts down, too; by then all is written.
         # -P: a file in the working folder, which may be the model's, is no module.
         command = [sys.executable, "-P", "-c", call, kind, path, params or "", given, made, said]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -66,6 +66,23 @@ def test_a_crash_is_told_as_the_runtimes_own(
         assert text.endswith("its last words: its last sigh") and "runpy" not in text
 
 
+def test_a_crash_after_the_last_output_is_none(
+    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large frameworks fall over their own threads and destructors when Python ends."""
+    lines = [
+        "import atexit, os, sys",
+        "atexit.register(os.kill, os.getpid(), 11)",
+        "sys.path.remove(os.path.dirname(__file__))",
+        "del sys.modules[__name__]",
+        "import onnxruntime",
+    ]
+    (tmp_path / "onnxruntime.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    graph = read(files[0].read_bytes())
+    assert verify(graph, against=Against(graph, str(files[0]), "onnxruntime"))
+
+
 def test_python_files_in_the_working_folder_are_not_run(
     files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
