@@ -10,7 +10,8 @@ from onernn.adapters.mxnet.read import is_symbol
 from onernn.adapters.onnx.lower import load_onnx
 from onernn.adapters.paddle.lower import load_paddle
 from onernn.adapters.unread_files import refuse_unread
-from onernn.core.errors import ModelFormatError, UnsupportedError
+from onernn.core.budget import budget_of_load
+from onernn.core.errors import BudgetError, ModelFormatError, UnsupportedError
 from onernn.core.graph import Graph
 from onernn.core.guard import guarded
 
@@ -33,8 +34,10 @@ def load(
     if semantics not in get_args(Semantics):
         raise ValueError(f"semantics: expected one of {get_args(Semantics)}, got {semantics!r}")
     try:
-        with guarded(lambda: path):
+        with guarded(lambda: path), budget_of_load():
             return _load(path, params, semantics)
+    except BudgetError as error:
+        raise BudgetError(f"{path}: {error}") from error
     except OSError as error:
         raise ModelFormatError(f"cannot be read: {error.strerror or error}", path) from error
 

@@ -35,6 +35,13 @@ def _writable(array: Any) -> bool:
     return False
 
 
+def widened(bits: Array) -> Array:
+    """float32 from bfloat16, given as uint16: their upper halves."""
+    wide = bits.astype(np.uint32)
+    wide <<= 16
+    return wide.view(np.float32)
+
+
 def same_bytes(one: Array, other: Array) -> bool:
     """Whether two arrays hold the same bytes, by memcmp; False where one is not contiguous."""
     if one.shape != other.shape or one.dtype != other.dtype:

@@ -81,8 +81,8 @@ def budget_of_run(most: int, steps: int) -> Iterator[Budget]:
 class FileBudget(Budget):
     """What loading a model may take: twice the size of its files, each counted once, and some."""
 
-    def __init__(self) -> None:
-        super().__init__(LOADING)
+    def __init__(self, size: int = 0) -> None:
+        super().__init__(size + LOADING)
         self._files: set[tuple[int, int]] = set()
 
     def reads(self, file: os.stat_result) -> None:
@@ -93,6 +93,29 @@ class FileBudget(Budget):
         if (key := (file.st_dev, file.st_ino)) not in self._files:
             self._files.add(key)
             self.most = min(self.most + 2 * file.st_size, usable_memory())
+
+    def parses_json(self, text: bytes) -> None:
+        """Asks for the objects that a text in JSON becomes: two bytes may become sixty."""
+        objects = 64 * (text.count(b"[") + text.count(b",")) + 256 * text.count(b"{")
+        self.ask(objects, "the text as objects")
+
+
+_LOADS: ContextVar[FileBudget | None] = ContextVar("budget of the load", default=None)
+
+
+def loading() -> FileBudget:
+    """The budget of the model that is being loaded; a new one where a file is read alone."""
+    return _LOADS.get() or FileBudget()
+
+
+@contextmanager
+def budget_of_load() -> Iterator[None]:
+    """One budget for all files that are read inside."""
+    token = _LOADS.set(FileBudget())
+    try:
+        yield
+    finally:
+        _LOADS.reset(token)
 
 
 def bytes_of(array: Any) -> int:

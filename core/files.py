@@ -1,4 +1,4 @@
-"""Files that are replaced whole, or not at all."""
+"""Files that are replaced whole, or not at all; and files that must lie in a folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,24 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from onernn.core.errors import ModelFormatError
+
+
+def inside(folder: Path, name: object, what: str, told_by: Path) -> Path:
+    """The path of a name that a model tells, links followed; it lies in the folder.
+
+    Raises `ModelFormatError` for ``..``, absolute paths and links that leave the folder. ``what``:
+    whose file it is; ``told_by``: the file that names it.
+    """
+    if isinstance(name, str) and name and "\0" not in name:
+        found = (folder / name).resolve()
+        if found.is_relative_to(folder.resolve()):
+            return found
+    raise ModelFormatError(
+        f"{what}: its file {name!r} would lie outside of the model's folder; copy it there",
+        told_by,
+    )
 
 
 @contextmanager

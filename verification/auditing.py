@@ -16,7 +16,7 @@ from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.graph import Graph
 from onernn.verification.comparing import TOLERANCES, OutputComparison, compare
 from onernn.verification.making import make_inputs
-from onernn.verification.recording import Batch, read_arrays, read_inputs
+from onernn.verification.recording import INPUTS, Batch, read_arrays, read_inputs
 from onernn.verification.tracing import trace
 
 
@@ -125,7 +125,7 @@ class AuditRun:
         self.feed: Mapping[str, Batch] = {}
         self.values: dict[str, Any] = {}
         if data is not None:
-            arrays = read_arrays(data) if isinstance(data, str | Path) else data
+            arrays = read_arrays(data, INPUTS) if isinstance(data, str | Path) else data
             self.batch = str(data) if isinstance(data, str | Path) else "recording"
             self.feed = read_inputs(arrays, graph.inputs, self.batch)
             self.values = _values(graph, self.feed)

@@ -9,32 +9,46 @@ unless an output bears that name.
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from onernn.core.arrays import Array
-from onernn.core.errors import ModelFormatError
+from onernn.core.budget import Budget, usable_memory
+from onernn.core.errors import BudgetError, ModelFormatError
 from onernn.core.files import replacing
 from onernn.core.graph import Value
+from onernn.core.npz import read_member
 from onernn.core.ragged import Ragged
 
 Batch = Ragged | Array
+INPUTS, OUTPUTS = ("in__", "lod__"), ("out__", "outlod__")
+"""How the names of a recording's arrays begin."""
 
 
-def read_arrays(file: str | Path) -> dict[str, Array]:
-    """All arrays of an ``.npz``. Raises `ModelFormatError` where it is none, or holds objects."""
+def read_arrays(
+    file: str | Path, prefixes: tuple[str, ...] = (*INPUTS, *OUTPUTS)
+) -> dict[str, Array]:
+    """The arrays of an ``.npz`` whose names begin so; the others are not read.
+
+    Raises `ModelFormatError` where it is none, or holds objects, and `BudgetError` where they would
+    take more than three quarters of the memory.
+    """
+    budget = Budget(usable_memory())
     try:
-        archive = np.load(file, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ModelFormatError("expected an .npz of named arrays, got a single array", file)
-        with archive:
-            return {name: archive[name] for name in archive.files}
-    except ModelFormatError:
-        raise
+        with zipfile.ZipFile(file) as archive:
+            members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
+            return {
+                name: read_member(archive, member, budget)
+                for name, member in members.items()
+                if name.startswith(prefixes)
+            }
     except FileNotFoundError as error:
         raise ModelFormatError("no such file", file) from error
+    except BudgetError as error:
+        raise BudgetError(f"{file}: {error}") from error
     except Exception as error:  # zipfile, zlib, lzma and tokenize each raise kinds of their own
         raise ModelFormatError(f"cannot be read as an .npz: {error}", file) from error
 

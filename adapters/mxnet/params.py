@@ -9,12 +9,14 @@ import zipfile
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.errors import ModelFormatError
+from onernn.core.arrays import Array, widened
+from onernn.core.budget import FileBudget, loading
+from onernn.core.errors import ModelFormatError, OnernnError
+from onernn.core.npz import read_member
+from onernn.core.ragged import Ragged
 
 LIST_MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
@@ -28,7 +30,6 @@ DTYPES = {
 # Bounds that keep a hostile length from costing time or memory before it is found out.
 _MOST_AXES = 32
 _MOST_NAME = 4096
-_MOST_DENSE = 2**28  # elements that the sparse arrays of a file may unfold to
 
 
 def read_params(file: str | Path) -> dict[str, Array]:
@@ -39,11 +40,13 @@ def read_params(file: str | Path) -> dict[str, Array]:
     """
     try:
         with Path(file).open("rb") as raw:
+            found, budget = os.fstat(raw.fileno()), loading()
+            budget.reads(found)
             if raw.read(4) == b"PK\x03\x04":
-                arrays = _read_npz(raw, file)
+                arrays = _read_npz(raw, file, budget)
             else:
                 raw.seek(0)
-                arrays = _Stream(raw, file, os.fstat(raw.fileno()).st_size).arrays()
+                arrays = _Stream(raw, file, found.st_size, budget).arrays()
     except OSError as error:
         raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
     for array in arrays.values():
@@ -58,8 +61,8 @@ class _Stream:
     raw: BufferedReader
     file: str | Path
     size: int
+    budget: FileBudget
     at: int = 0
-    unfolded: int = 0
 
     def arrays(self) -> dict[str, Array]:
         """u64 magic, u64 0 | u64 n, n arrays | u64 m, m * (u64 length, bytes)."""
@@ -126,9 +129,7 @@ class _Stream:
         auxiliaries = [self._numbers(sizes or (), kind, what) for kind, sizes in kinds]
         if storage == DENSE:
             return data
-        self.unfolded += math.prod(shape)
-        if self.unfolded > _MOST_DENSE:
-            raise self._error(f"{what}: a sparse array of {shape}", start)
+        self.budget.take(math.prod(shape) * data.dtype.itemsize, f"{what}, a dense {shape},")
         try:
             return _dense(storage, shape, data, *auxiliaries)
         except (ValueError, IndexError, TypeError) as error:
@@ -162,12 +163,13 @@ class _Stream:
         count = math.prod(shape)
         self._expect(count * dtype.itemsize, what)
         # A byte other than 0 and 1 would be a bool that is neither.
+        self.budget.take(count * dtype.itemsize, what)
         flat: Array = np.empty(count, np.uint8 if dtype.kind == "b" else dtype)
         if self.raw.readinto(flat.data) != flat.nbytes:
             raise self._error(f"{what}: the file shrank while it was read")
         self.at += flat.nbytes
         if code == BFLOAT16:
-            flat = _widened(flat)
+            flat = widened(flat)
         return (flat != 0 if dtype.kind == "b" else flat).reshape(shape)
 
     def _integer(self, form: str, what: str) -> int:
@@ -191,11 +193,6 @@ class _Stream:
         return ModelFormatError(reason, self.file, self.at if at is None else at)
 
 
-def _widened(bits: Array) -> Array:
-    """bfloat16 is the upper half of a float32."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
 def _dense(storage: int, shape: tuple[int, ...], data: Array, *auxiliaries: Array) -> Array:
     """row_sparse: rows at ``indices``. csr: ``data`` at row by ``indptr``, column ``indices``."""
     out = np.zeros(shape, data.dtype)
@@ -207,14 +204,14 @@ def _dense(storage: int, shape: tuple[int, ...], data: Array, *auxiliaries: Arra
         out[auxiliaries[0]] = data
         return out
     indptr, indices = auxiliaries
-    rows = np.repeat(np.arange(shape[0]), np.diff(indptr))
-    if len(indptr) != shape[0] + 1 or not data.shape == rows.shape == indices.shape:
-        raise ValueError(f"{data.shape} elements, {len(indices)} columns, {len(rows)} rows")
-    out[rows, indices] = data
+    if len(indptr) != shape[0] + 1 or data.shape != indices.shape:
+        raise ValueError(f"{data.shape} elements, {len(indices)} columns, {len(indptr)} rows")
+    Ragged(data, indptr)  # ascending offsets that end with the data
+    out[np.repeat(np.arange(shape[0]), np.diff(indptr)), indices] = data
     return out
 
 
-def _read_npz(raw: BufferedReader, file: str | Path) -> dict[str, Array]:
+def _read_npz(raw: BufferedReader, file: str | Path, budget: FileBudget) -> dict[str, Array]:
     """Dense arrays; stored as they are, so that none can be larger than the file."""
     try:
         with zipfile.ZipFile(raw) as archive:
@@ -225,26 +222,11 @@ def _read_npz(raw: BufferedReader, file: str | Path) -> dict[str, Array]:
             for info in archive.infolist():
                 if not info.filename.endswith(".npy") or "/" in info.filename:
                     raise ModelFormatError(f"{info.filename} is no dense array", file)
-                arrays[info.filename[:-4]] = _read_npy(archive.open(info), info.file_size)
+                array = read_member(archive, info, budget)
+                bfloat = array.dtype.names == ("bfloat16",)
+                arrays[info.filename[:-4]] = widened(array["bfloat16"]) if bfloat else array
             return arrays
-    except (ModelFormatError, OSError):
+    except (OnernnError, OSError):
         raise
     except Exception as error:  # zipfile and tokenize raise kinds of their own
         raise ModelFormatError(f"cannot be read as an npz: {error}", file) from error
-
-
-def _read_npy(member: Any, size: int) -> Array:
-    with member:
-        version = np.lib.format.read_magic(member)
-        header: Any = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }.get(version)
-        if header is None:
-            raise ValueError(f"npy version {version}")
-        shape, fortran, dtype = header(member)
-        if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
-            raise ValueError(f"an array of {dtype} {shape} in {size} bytes")
-        flat = np.frombuffer(member.read(), dtype)
-    array = flat.reshape(shape, order="F" if fortran else "C").copy()
-    return _widened(array["bfloat16"]) if dtype.names == ("bfloat16",) else array

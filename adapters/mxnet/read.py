@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from onernn.core.budget import loading
 from onernn.core.errors import ModelFormatError
+from onernn.core.files import inside
 
 ENDING = "-symbol.json"
 VARIABLE = "null"
@@ -103,16 +105,21 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
     beside = sorted(file for file in symbol.parent.iterdir() if file.suffix == ".params")
     named = [file for file in beside if epochs.fullmatch(file.name)]
     others = [file for file in beside if file.name.startswith(f"{stem}-")]
-    return Files(symbol, _only(named or others, "params"))
+    found = _only(named or others, "params")
+    if found:
+        inside(symbol.parent, found.name, "the parameters", symbol)
+    return Files(symbol, found)
 
 
 def _symbol(path: Path) -> Path:
     if os.path.isfile(path):
         return path
-    inside = sorted(path.glob(f"*{ENDING}")) if os.path.isdir(path) else []
-    found = _only([*inside, *filter(os.path.isfile, [Path(f"{path}{ENDING}")])], "path")
+    held = sorted(path.glob(f"*{ENDING}")) if os.path.isdir(path) else []
+    found = _only([*held, *filter(os.path.isfile, [Path(f"{path}{ENDING}")])], "path")
     if found is None:
         raise ModelFormatError(f"no such file, no *{ENDING} in it, and no {path}{ENDING}", path)
+    if found in held:
+        inside(path, found.name, "the symbol", path)
     return found
 
 
@@ -125,10 +132,13 @@ def _only(candidates: list[Path], argument: str) -> Path | None:
 
 def read_symbol(file: str | Path) -> Symbol:
     """The symbol in a file. Raises `ModelFormatError` with the place for one that is none."""
+    budget = loading()
     try:
+        budget.reads(os.stat(file))
         data = Path(file).read_bytes()
     except OSError as error:
         raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
+    budget.parses_json(data)
     return parse_symbol(data, file)
 
 

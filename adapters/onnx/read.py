@@ -11,11 +11,14 @@ from typing import Any
 from onernn.adapters.onnx.messages import ATTRIBUTE_FIELDS, MESSAGES
 from onernn.adapters.onnx.tensors import ExternalData, array_of, dtype_of
 from onernn.core.arrays import Array
+from onernn.core.budget import FileBudget, loading
 from onernn.core.errors import ModelFormatError, UnsupportedError
 
 IR_VERSIONS = range(3, 15)
 OPSETS = range(7, 27)
 """Versions of ONNX's own operators; a later one may give them another meaning."""
+_OPERATOR, _NUMBER = 500, 32
+"""Bytes of an operator, and of a number of a list, as Python has them; two in the file may do."""
 
 
 @dataclass(frozen=True)
@@ -102,29 +105,39 @@ def read_model(path: str | Path) -> Model:
     file = Path(path)
     if not os.path.isfile(file):
         raise ModelFormatError("no such file", file)
+    budget = loading()
     try:
-        data = file.read_bytes()
+        budget.reads(os.stat(file))
+        return parse_model(file.read_bytes(), file, budget)
     except OSError as error:
         raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
-    return parse_model(data, file)
 
 
-def parse_model(data: bytes, file: Path) -> Model:
-    """The model in the bytes of a file; ``file`` tells where data of its own would lie."""
+def parse_model(data: bytes, file: Path, budget: FileBudget | None = None) -> Model:
+    """The model in the bytes of a file; ``file`` tells where data of its own would lie.
+
+    ``budget``: what reading may take; without one, as much as for a file of these bytes.
+    """
+    if budget is None:
+        budget = FileBudget(2 * len(data))
     if not data:
         raise ModelFormatError("the file is empty, expected an ONNX model", file)
-    return model_of(MESSAGES.parse("ModelProto", data, file), file)
+    found = MESSAGES.parse("ModelProto", data, file)
+    del data  # its numbers are in the message, and will be in arrays: twice is enough
+    return model_of(found, file, budget)
 
 
-def model_of(found: Any, file: Path) -> Model:
-    """The model in a ModelProto of ours; ``file`` as in `parse_model`."""
+def model_of(found: Any, file: Path, budget: FileBudget | None = None) -> Model:
+    """The model in a ModelProto of ours; ``file`` and ``budget`` as in `parse_model`."""
+    if budget is None:
+        budget = FileBudget(2 * found.ByteSize())
     if not found.HasField("graph") or not found.opset_import:  # any protobuf may parse, too
         raise ModelFormatError("not an ONNX model: it has no graph, or no opset", file)
     if found.ir_version not in IR_VERSIONS:
         raise UnsupportedError(
             f"{file}: IR version {found.ir_version}; {IR_VERSIONS[0]} to {IR_VERSIONS[-1]} are read"
         )
-    reader = _Reader(file)
+    reader = _Reader(file, budget)
     try:
         opset = _opset(found.opset_import, file)
         functions = {
@@ -151,9 +164,9 @@ def _opset(imports: Any, file: Path) -> int:
 
 
 class _Reader:
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._external = ExternalData(file)
+    def __init__(self, file: Path, budget: FileBudget) -> None:
+        self._file, self._budget = file, budget
+        self._external = ExternalData(file, budget)
 
     def text(self, value: str | bytes) -> str:
         try:
@@ -208,6 +221,7 @@ class _Reader:
             return Variable(name, None, shape, str(error))
 
     def operator(self, position: int, node: Any) -> Operator:
+        self._budget.take(_OPERATOR, f"operator {position}")
         attributes: dict[str, Any] = {}
         for each in node.attribute:
             if (name := self.text(each.name)) in attributes:
@@ -242,7 +256,10 @@ class _Reader:
                 return value.decode() if field == "s" else tuple(v.decode() for v in value)
         except (UnsupportedError, UnicodeDecodeError) as error:
             return Unread(str(error))
-        return value if isinstance(value, int | float) else tuple(value)
+        if isinstance(value, int | float):
+            return value
+        self._budget.take(_NUMBER * len(value), f"attribute {attribute.name!r}")
+        return tuple(value)
 
     def function(self, function: Any, opset: int) -> Function:
         attributes: dict[str, Any] = dict.fromkeys(self.texts(function.attribute))

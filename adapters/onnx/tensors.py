@@ -9,70 +9,79 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.onnx.messages import BFLOAT16, DTYPES, NUMBER_FIELDS, OTHER_DTYPES
-from onernn.core.arrays import Array
+from onernn.adapters.onnx.messages import DTYPES, NUMBER_FIELDS, OTHER_DTYPES
+from onernn.core.arrays import Array, widened
+from onernn.core.budget import FileBudget
 from onernn.core.errors import ModelFormatError, UnsupportedError
+from onernn.core.files import inside
 
 _MOST_AXES = 32  # what NumPy 1 can hold
 
 
 class ExternalData:
-    """The files beside a model; each byte is read once.
+    """The files beside a model; each byte is read once, into memory of ours.
 
+    Mapped memory would change, or vanish under a running model, when the file is saved again.
     Paths that leave the model's folder, links included, are refused. Tensors of one region share
     one array; regions that only overlap could make a small file fill the memory.
     """
 
-    def __init__(self, model: Path) -> None:
-        self._model, self._folder = model, model.parent.resolve()
-        self._regions: dict[tuple[Path, int, int], bytes] = {}
+    def __init__(self, model: Path, budget: FileBudget) -> None:
+        self.model, self.budget, self._folder = model, budget, model.parent
+        self._regions: dict[tuple[Path, int, int], Array] = {}
+        self._arrays: dict[tuple[int, str], Array] = {}
         self._read: dict[Path, int] = {}
 
-    def bytes_of(self, what: str, entries: Any, expected: int) -> bytes:
-        """The ``expected`` bytes of a tensor whose place the entries tell."""
+    def array(self, what: str, entries: Any, kind: str, stored: np.dtype[Any], count: int) -> Array:
+        """The numbers of a tensor whose place the entries tell."""
+        data = self._bytes_of(what, entries, count * stored.itemsize)
+        key = (id(data), kind)  # the region stays: its address is nobody else's
+        if key not in self._arrays:
+            self._arrays[key] = _from_bytes(data, kind, stored)
+        return self._arrays[key]
+
+    def _bytes_of(self, what: str, entries: Any, expected: int) -> Array:
         found = {entry.key: entry.value for entry in entries}
-        file = self._file(what, found.get("location", ""))
+        file = inside(self._folder, found.get("location", ""), what, self.model)
+        if not os.path.isfile(file):
+            raise ModelFormatError(f"{what}: no such file beside the model", file)
         numbers = [found.get("offset", "0"), found.get("length", str(expected))]
         if not all(text.isascii() and text.isdigit() and len(text) < 20 for text in numbers):
-            raise ModelFormatError(f"{what}: offset and length {numbers} in {file}", self._model)
+            raise ModelFormatError(f"{what}: offset and length {numbers} in {file}", self.model)
         offset, length = map(int, numbers)
         if length != expected:
             raise ModelFormatError(
-                f"{what}: expected {expected} bytes, {length} are declared", self._model
+                f"{what}: expected {expected} bytes, {length} are declared", self.model
             )
         key = (file, offset, length)
         if key not in self._regions:
             self._regions[key] = self._region(what, *key)
         return self._regions[key]
 
-    def _file(self, what: str, location: Any) -> Path:
-        outside = f"{what}: its file {location!r} would lie outside of the model's folder"
-        if not isinstance(location, str) or "\0" in location or not location:
-            raise ModelFormatError(outside, self._model)
-        file = (self._folder / location).resolve()
-        if not file.is_relative_to(self._folder):
-            raise ModelFormatError(outside, self._model)
-        if not os.path.isfile(file):
-            raise ModelFormatError(f"{what}: no such file beside the model", file)
-        return file
-
-    def _region(self, what: str, file: Path, offset: int, length: int) -> bytes:
+    def _region(self, what: str, file: Path, offset: int, length: int) -> Array:
         try:
-            size = file.stat().st_size
-            if offset + length > size:
-                raise ModelFormatError(
-                    f"{what}: expected {length} bytes, the file has {size}", file, offset
-                )
-            self._read[file] = self._read.get(file, 0) + length
-            if self._read[file] > size:
-                raise ModelFormatError(f"{what}: it overlaps with other tensors", file, offset)
             with file.open("rb") as stream:
+                found = os.fstat(stream.fileno())
+                if offset + length > found.st_size:
+                    raise ModelFormatError(
+                        f"{what}: expected {length} bytes, the file has {found.st_size}",
+                        file,
+                        offset,
+                    )
+                self._read[file] = self._read.get(file, 0) + length
+                if self._read[file] > found.st_size:
+                    raise ModelFormatError(f"{what}: it overlaps with other tensors", file, offset)
+                self.budget.reads(found)
+                self.budget.take(length, what)
+                data = np.empty(length, np.uint8)
                 stream.seek(offset)
-                data = stream.read(length)
+                if stream.readinto(data.data) != length:
+                    raise ModelFormatError(
+                        f"{what}: the file shrank while it was read", file, offset
+                    )
         except OSError as error:
             raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
-        if len(data) != length:
-            raise ModelFormatError(f"{what}: the file shrank while it was read", file, offset)
+        data.flags.writeable = False
         return data
 
 
@@ -94,40 +103,44 @@ def array_of(tensor: Any, what: str, external: ExternalData) -> Array:
     # Beside a zero, sizes cost no bytes in the file, but NumPy multiplies them all the same.
     most = math.prod(size or 1 for size in dims)
     if len(dims) > _MOST_AXES or min(dims, default=0) < 0 or most > 2**56:
-        raise ModelFormatError(f"{what}: impossible shape {dims}", external._model)
+        raise ModelFormatError(f"{what}: impossible shape {dims}", external.model)
     if tensor.HasField("segment"):
         raise UnsupportedError("a tensor in segments is not read")
     count, stored = math.prod(dims), np.dtype("uint16" if kind == "bfloat16" else kind)
+    flat: Array | None = None
     if tensor.data_location == 1:
-        flat = _from_bytes(
-            external.bytes_of(what, tensor.external_data, count * stored.itemsize), stored
-        )
+        flat = external.array(what, tensor.external_data, kind, stored, count)
     elif tensor.HasField("raw_data"):
-        whole = len(tensor.raw_data) == count * stored.itemsize
-        flat = _from_bytes(tensor.raw_data, stored) if whole else None
-    else:
-        flat = _from_numbers(getattr(tensor, NUMBER_FIELDS[tensor.data_type]), kind, stored)
-    if flat is None or flat.size != count:
-        raise ModelFormatError(f"{what}: its data do not fill {kind} {dims}", external._model)
-    if tensor.data_type == BFLOAT16:  # the upper half of a float32
-        flat = (flat.astype(np.uint32) << 16).view(np.float32)
+        raw = tensor.raw_data  # a copy
+        external.budget.take(len(raw), what)
+        if len(raw) == count * stored.itemsize:
+            flat = _from_bytes(raw, kind, stored)
+    elif len(numbers := getattr(tensor, NUMBER_FIELDS[tensor.data_type])) == count:
+        external.budget.take(8 * count, what)
+        flat = _from_numbers(numbers, kind, stored)
+    if flat is None:
+        raise ModelFormatError(f"{what}: its data do not fill {kind} {dims}", external.model)
     flat.flags.writeable = False
     return flat.reshape(dims)
 
 
-def _from_bytes(data: bytes, stored: np.dtype[Any]) -> Array | None:
+def _from_bytes(data: bytes | Array, kind: str, stored: np.dtype[Any]) -> Array:
     if stored.kind == "b":  # a byte other than 0 and 1 would be a bool that is neither
         return np.frombuffer(data, np.uint8) != 0
-    return np.frombuffer(data, stored.newbyteorder("<")).astype(stored)
+    flat = np.frombuffer(data, stored.newbyteorder("<")).astype(stored, copy=False)
+    return widened(flat) if kind == "bfloat16" else flat
 
 
 def _from_numbers(numbers: Any, kind: str, stored: np.dtype[Any]) -> Array | None:
     """Halves come as the integers of their bits. None where a number does not fit."""
     if stored.kind == "f" and kind != "float16":
-        return np.array(numbers, stored)
-    wide = np.array(numbers, np.uint64 if stored.kind == "u" and stored.itemsize >= 4 else np.int64)
+        return np.fromiter(numbers, stored, len(numbers))
+    unsigned = stored.kind == "u" and stored.itemsize >= 4
+    wide = np.fromiter(numbers, np.uint64 if unsigned else np.int64, len(numbers))
     if stored.kind == "b":
         return wide != 0
     bits = np.dtype(np.uint16) if kind == "float16" else stored
     narrow = wide.astype(bits)
-    return narrow.view(stored) if np.array_equal(narrow, wide) else None
+    if not np.array_equal(narrow, wide):
+        return None
+    return widened(narrow) if kind == "bfloat16" else narrow.view(stored)

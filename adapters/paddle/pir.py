@@ -19,6 +19,7 @@ from onernn.adapters.paddle import framework
 from onernn.adapters.paddle.pir_ops import OPERATORS, Meaning
 from onernn.adapters.paddle.read import Operator, Program, Variable
 from onernn.core.arrays import Array
+from onernn.core.budget import loading
 from onernn.core.errors import ModelFormatError, UnsupportedError
 
 VERSIONS = range(1, 5)
@@ -41,6 +42,7 @@ def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
 
     Raises `ModelFormatError` for what is no PIR program, `UnsupportedError` for a newer version.
     """
+    loading().parses_json(data)
     try:
         whole = json.loads(data)
         base = whole["base_code"]

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 from onernn.adapters.paddle import framework
 from onernn.adapters.paddle.tensors import read_tensors
 from onernn.core.arrays import Array
+from onernn.core.budget import loading
 from onernn.core.errors import ModelFormatError, UnsupportedError
+from onernn.core.files import inside
 
 # Kinds of persistable variables that Paddle does not save (is_persistable in framework/io_utils.py).
 _NOT_SAVED = (framework.FEED, framework.FETCH, framework.READER, framework.RAW)
@@ -122,18 +124,23 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
         combined = [model.with_suffix(".pdiparams")]
     else:
         combined = [model.with_name("__params__"), model.with_name("params")]
-    return Files(model, _only(combined, "params") or model.parent)
+    found = _only(combined, "params")
+    if found:
+        inside(model.parent, found.name, "the parameters", model)
+    return Files(model, found or model.parent)
 
 
 def _model(path: Path) -> Path:
     prefix = Path(f"{path}.pdmodel")
     folder = os.path.isdir(path)
-    inside = [*sorted(path.glob("*.pdmodel")), path / "__model__"] if folder else []
+    held = [*sorted(path.glob("*.pdmodel")), path / "__model__"] if folder else []
     # A .json is one of Paddle 3's programs only where parameters are beside it.
     pir = [Path(f"{path}.json"), *(sorted(path.glob("*.json")) if folder else [])]
     pir = [file for file in pir if os.path.isfile(file.with_suffix(".pdiparams"))]
-    found = path if os.path.isfile(path) else _only([*inside, prefix, *pir], "path")
+    found = path if os.path.isfile(path) else _only([*held, prefix, *pir], "path")
     if found:
+        if found.parent == path:
+            inside(path, found.name, "the model", path)
         return found
     if folder:
         raise ModelFormatError(
@@ -153,6 +160,7 @@ def _only(candidates: Iterable[Path], argument: str) -> Path | None:
 
 def _bytes(file: Path) -> bytes:
     try:
+        loading().reads(os.stat(file))
         data = file.read_bytes()
     except OSError as error:
         raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
@@ -235,9 +243,7 @@ def _elements(variable: Variable) -> int | None:
 
 
 def _file_of(name: str, files: Files) -> Path:
-    file = files.params / name
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ModelFormatError(f"parameter {name!r} would lie outside of the folder", files.model)
+    file = inside(files.params, name, f"parameter {name!r}", files.model)
     if not os.path.isfile(file):
         raise ModelFormatError(
             f"parameter {name!r} has no file in the folder, and there is no combined file;"

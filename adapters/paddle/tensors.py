@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from onernn.adapters.paddle import framework
-from onernn.core.arrays import Array
+from onernn.core.arrays import Array, widened
+from onernn.core.budget import FileBudget, loading
 from onernn.core.errors import ModelFormatError
 
 # Bounds that keep a hostile length field from costing time or memory before it is found out.
@@ -31,7 +32,9 @@ def read_tensors(file: Path, elements: Mapping[str, int | None]) -> dict[str, Ar
     """
     try:
         with file.open("rb") as raw:
-            stream = _Stream(raw, file, os.fstat(raw.fileno()).st_size)
+            found, budget = os.fstat(raw.fileno()), loading()
+            budget.reads(found)
+            stream = _Stream(raw, file, found.st_size, budget)
             tensors = {name: stream.tensor(name, count) for name, count in elements.items()}
     except OSError as error:
         raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
@@ -50,6 +53,7 @@ class _Stream:
     raw: BufferedReader
     file: Path
     size: int
+    budget: FileBudget
     at: int = 0
 
     @property
@@ -76,10 +80,11 @@ class _Stream:
             raise self._error(f"{what}: the program wants {elements} elements, got {dims}", start)
         dtype = np.dtype("uint16" if kind == "bfloat16" else kind).newbyteorder("<")
         self._expect(count * dtype.itemsize, f"{what}, {kind} {dims}")
+        self.budget.take(count * dtype.itemsize, what)
         flat: Array = np.empty(count, dtype)
         self._advance(self.raw.readinto(flat.data), flat.nbytes, what)
-        if kind == "bfloat16":  # the upper half of a float32
-            flat = (flat.astype(np.uint32) << 16).view(np.float32)
+        if kind == "bfloat16":
+            flat = widened(flat)
         elif kind == "bool":  # a byte other than 0 and 1 would be a bool that is neither
             flat = flat.view(np.uint8) != 0
         flat.flags.writeable = False

@@ -43,7 +43,7 @@ from onernn.verification.auditing import audit
 from onernn.verification.converting import convert
 from onernn.verification.doctor import examine
 from onernn.verification.drawing import draw_passes
-from onernn.verification.recording import read_arrays, read_inputs, write_outputs
+from onernn.verification.recording import INPUTS, read_arrays, read_inputs, write_outputs
 from onernn.verification.references import open_against
 from onernn.verification.reporting.report import check_report, write_report
 from onernn.verification.telling import explanation
@@ -91,7 +91,7 @@ def run(
 ) -> None:
     """Runs MODEL on recorded inputs and writes its outputs."""
     graph = _load(model, params, semantics)
-    inputs = read_inputs(read_arrays(input), graph.inputs, str(input))
+    inputs = read_inputs(read_arrays(input, INPUTS), graph.inputs, str(input))
     session = Session(graph, dtype=dtype, threads=threads, backend=backend)
     write_outputs(output, session.run(inputs))
 

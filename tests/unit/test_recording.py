@@ -87,7 +87,7 @@ def test_files_that_are_no_recording_are_refused_by_name(tmp_path: Path) -> None
     single = tmp_path / "single.npz"
     with single.open("wb") as stream:
         np.save(stream, WORDS)
-    with pytest.raises(ModelFormatError, match="single array"):
+    with pytest.raises(ModelFormatError, match="cannot be read"):
         read_arrays(single)
 
 
@@ -145,5 +145,5 @@ def test_what_are_no_numbers_is_refused(dtype: str) -> None:
 def test_a_member_that_is_no_array_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "io.npz"
     file.write_bytes(_zip(b"no array"))
-    with pytest.raises(ModelFormatError, match="in__x: expected numbers, got no array"):
-        read_inputs(read_arrays(file), [Value("x")])
+    with pytest.raises(ModelFormatError, match="cannot be read as an .npz"):
+        read_arrays(file)
