@@ -107,9 +107,12 @@ class _Face:
     def __init__(self, model: Any) -> None:
         onnx = require("onnx", "onnx")
         constants = {each.name: each for each in model.graph.initializer}
-        self.overridable = overridable(model)
-        self.required = [v for v in model.graph.input if v.name not in constants]
-        self.outputs = {value.name: value for value in model.graph.output}
+        free = overridable(model)
+        # Copies: a message keeps all of the model in memory that it is a part of.
+        own = onnx.GraphProto(input=model.graph.input, output=model.graph.output)
+        self.overridable = {value.name: value for value in own.input if value.name in free}
+        self.required = [value for value in own.input if value.name not in constants]
+        self.outputs = {value.name: value for value in own.output}
         to_array = onnx.numpy_helper.to_array
         self.known = {n: to_array(constants[n]) for n in self.outputs if n in constants}
         self._model = onnx.ModelProto(ir_version=8, opset_import=[onnx.helper.make_opsetid("", 13)])
