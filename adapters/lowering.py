@@ -13,6 +13,7 @@ from onernn.adapters.folding import Room, moves
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, NativeOp, Node, Value
+from onernn.core.operator import is_like
 
 
 class NativeOperator:
@@ -50,11 +51,8 @@ class NativeOperator:
         """An attribute's value, of its default's kind, or the operator's documented default."""
         self._unread.discard(("attribute", name))
         found = self.attributes.get(name, default)
-        if default is not None and not isinstance(found, _like(default)):
-            kind = type(default).__name__
-            raise UnsupportedError(
-                f"attribute {name}={found!r}: expected one like {kind} {default!r}"
-            )
+        if not is_like(found, default):
+            raise UnsupportedError(f"attribute {name}={found!r}: expected one like {default!r}")
         return found
 
     def only(self, name: str, value: Any) -> None:
@@ -223,14 +221,6 @@ class GraphBuilder:
             tuple(self.notes),
         )
         return whole.pruned()
-
-
-def _like(default: Any) -> tuple[type, ...]:
-    """Of what types a value may be that stands for this one; frameworks write 1 for 1.0."""
-    for kinds in ((bool, int), (float, int), (tuple, list)):
-        if type(default) in kinds:
-            return kinds
-    return (type(default),)
 
 
 def _renamed(node: Node, names: Mapping[str, str]) -> Node:

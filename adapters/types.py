@@ -19,6 +19,7 @@ from onernn.runtime.session import Session
 _SOME = 2  # sentences, words of the first one, and a size that the model leaves open
 _TRIES = 300  # choices of sizes for each choice of ranks
 _SECONDS = 5  # for all choices: what a model makes of them is its own affair
+_BYTES = 10**9  # for what the model makes of small inputs
 _MOST, _LARGEST = 10**5, 2**24  # numbers in a made-up input: by sizes left open, and all in all
 _RANKS = range(1, 5)  # of an input of which the model tells nothing
 
@@ -48,7 +49,7 @@ def fitting_inputs(graph: Graph) -> dict[str, Any]:
     them runs; such inputs are float32. Raises `UnsupportedError` where none does, several do, or
     none is found within seconds.
     """
-    session = Session(graph, backend="reference", passes=())
+    session = Session(graph, backend="reference", passes=(), max_bytes=_BYTES)
     fitting: dict[tuple[int, ...], dict[str, Any]] = {}
     reason, until = "", time.monotonic() + _SECONDS
     for ranks, feed in _made_up(graph):

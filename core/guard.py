@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from onernn.core.errors import OnernnError, ShapeError, UnforeseenError
 from onernn.core.graph import Node
 
+MISFITS = (ValueError, IndexError, TypeError, OverflowError)
+"""What NumPy raises for arrays and numbers that do not fit each other."""
+
 
 def unforeseen(error: Exception, where: object) -> UnforeseenError:
     """The error as one of ours, or raised as it is where ONERNN_RAISE is set."""
@@ -45,13 +48,13 @@ def guarded(where: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def naming(node: Node, file: str = "") -> Iterator[None]:
-    """Errors raised inside name the node; what NumPy says of arrays that do not fit is ours."""
+    """Errors raised inside name the node; what does not fit is a `ShapeError`."""
     try:
         yield
     except OnernnError as error:
         error.args = (f"{node.label}: {error}", *error.args[1:])
         raise
-    except (ValueError, IndexError, TypeError) as error:
+    except MISFITS as error:
         raise ShapeError(f"{node.label}: {error}") from error
     except Exception as error:
         raise unforeseen(error, f"{file}: {node.label}" if file else node.label) from error

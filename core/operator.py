@@ -15,6 +15,23 @@ from onernn.core.ragged import Ragged, data_of
 REQUIRED: Final = object()
 """In the place of an attribute's default: it has to be given."""
 
+_KINDS: tuple[tuple[type, ...], ...] = (
+    (bool, int, np.integer, np.bool_),
+    (float, int, np.floating, np.integer),
+    (tuple, list),
+    (str,),
+)
+
+
+def is_like(value: Any, default: Any) -> bool:
+    """Whether a value is of a default's kind; any is where the default tells none.
+
+    Frameworks write 1 for True, and for 1.0.
+    """
+    kinds = next((kinds for kinds in _KINDS if isinstance(default, kinds)), None)
+    return kinds is None or isinstance(value, kinds)
+
+
 Kind = Literal["elementwise", "view", "moves", "mixes", "sizes", "sequences", "layer", "control"]
 """elementwise  an element of the result depends on the elements at its place
 view         the same elements in the same order under another shape
@@ -110,6 +127,9 @@ class Operator:
         unknown = sorted(set(attributes) - set(self.attributes))
         if unknown:
             return f"unknown attribute {', '.join(unknown)}"
+        for name, value in attributes.items():
+            if not is_like(value, default := self.attributes[name]):
+                return f"attribute {name}={value!r}: expected one like {default!r}"
         lacking = [k for k, v in self.attributes.items() if v is REQUIRED and k not in attributes]
         return f"attribute {', '.join(lacking)} is missing" if lacking else ""
 

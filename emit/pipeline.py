@@ -11,6 +11,7 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value
+from onernn.core.guard import MISFITS
 from onernn.core.sizes import Size, shape_of, volume
 from onernn.emit.naming import identifier
 from onernn.emit.operators import OPERATORS, Operator
@@ -122,7 +123,7 @@ def _computed(program: Program, node: Node) -> bool:
     else:
         try:
             made = KERNELS[node.op](node, *values)
-        except (OnernnError, ValueError, TypeError, IndexError) as error:
+        except (OnernnError, *MISFITS) as error:
             raise UnsupportedError(f"{node.label}: {error}") from error
     made = made if isinstance(made, tuple) else (made,)
     for name, array in zip(node.outputs, made, strict=False):
@@ -167,7 +168,7 @@ def _named(each: Operator, step: str, program: Program) -> Any:
         label = each.node.label
         text = str(error) if label in str(error) else f"{label}: {error}"
         raise UnsupportedError(text, (Refusal(str(error), label),)) from error
-    except (ValueError, IndexError, TypeError) as error:
+    except MISFITS as error:
         raise UnsupportedError(f"{each.node.label}: {error}") from error
 
 

@@ -56,6 +56,10 @@ def rule(*types: str) -> Callable[[Rule], Rule]:
     return register
 
 
+_LIKE = {"axis": 0, "end": 0, "equation": "", "perm": ()}
+"""What attributes are like that have no default; the graph compares others with theirs."""
+
+
 def _plain(inputs: int | None, *attributes: str) -> Rule:
     """An operator that means the same in every opset: at most so many inputs, None: any number.
 
@@ -65,7 +69,7 @@ def _plain(inputs: int | None, *attributes: str) -> Rule:
     def lower(op: OnnxOperator) -> None:
         count = len(op.inputs) if inputs is None else min(inputs, len(op.inputs))
         values = [op.optional(at) for at in range(count)]
-        given = {k: op.attribute(k, None) for k in attributes if k in op.attributes}
+        given = {k: op.attribute(k, _LIKE.get(k)) for k in attributes if k in op.attributes}
         op.give(0, op.emit(op.at.type, *values, **given))
 
     return lower
@@ -118,6 +122,8 @@ def _constant(op: OnnxOperator) -> None:
         raise UnsupportedError("expected one attribute of numbers")
     ((kind, value),) = given
     array = np.asarray(value, numbers.get(kind))
+    if array.dtype.kind not in "biuf":
+        raise UnsupportedError(f"attribute {kind}: expected numbers, got {array.dtype}")
     op.give(0, op.builder.constant(array, op.scope.variable(op.outputs["0"][0])))
 
 

@@ -26,6 +26,7 @@ from onernn.verification.recording import read_arrays, read_inputs
 os.environ["ONERNN_RAISE"] = "1"  # what a guard would hide is what is looked for
 DATA = Path(os.environ.get("ONERNN_FUZZ_DATA", Path(__file__).resolve().parents[1] / "data"))
 LIMIT = 10  # seconds for a step
+BYTES = 1 << 28  # for what a run makes
 
 Step = tuple[str, Callable[[], object]]
 
@@ -86,13 +87,16 @@ def steps(model: Path, out: Path) -> Iterator[Step]:
 
     def run() -> None:
         graph = load(model)
-        session = Session(graph, threads=1)
+        session = Session(graph, threads=1, max_bytes=BYTES)
         session.run(read_inputs(read_arrays(recording), graph.inputs, str(recording)))
         session.explain()
 
     yield "fuse", lambda: fuse(load(model))
     yield "run", run
-    yield "verify", lambda: verify(load(model), recording, threads=1, diagnose=False)
+    yield (
+        "verify",
+        lambda: verify(load(model), recording, threads=1, diagnose=False, max_bytes=BYTES),
+    )
     yield "convert", lambda: convert(load(model), out / "out.onnx")
     yield "to_paddle", lambda: convert(load(model), out / "out.pdmodel")
     yield "emit", lambda: write_cpp(load(model), out / "emitted")

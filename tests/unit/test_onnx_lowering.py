@@ -324,5 +324,21 @@ def test_a_value_made_twice_contradicts_itself() -> None:
 def test_an_attribute_of_another_kind_is_told(value: Any) -> None:
     node = helper.make_node("Softmax", ["x"], ["y"], axis=value)
     x = np.zeros((2, 2), np.float32)
-    with pytest.raises(UnsupportedError, match="attribute axis=.* expected one like int -1"):
+    with pytest.raises(UnsupportedError, match="attribute axis=.* expected one like -1"):
         ours(model([node], {"x": x}, ["y"]), {"x": x})
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        helper.make_node("Concat", ["x", "x"], ["y"], axis="1"),
+        helper.make_node("Transpose", ["x"], ["y"], perm=0),
+        helper.make_node("Elu", ["x"], ["y"], alpha=[1.0]),
+        helper.make_node("Constant", [], ["y"], value="text"),
+    ],
+    ids=lambda node: node.op_type,
+)
+def test_an_attribute_of_no_use_is_told_when_the_model_is_read(node: onnx.NodeProto) -> None:
+    x = np.zeros((2, 2), np.float32)
+    with pytest.raises((ModelFormatError, UnsupportedError), match="attribute .*: expected"):
+        Session(read(model([node], {"x": x}, ["y"])))
