@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from functools import partial
-from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
 
 from onernn.backend.checks import State, checked_input, checked_state
 from onernn.backend.gradients import Gradients, Tape, TapeError, checked_gradient
+from onernn.backend.making import MAKING
 from onernn.backend.schedule import Share, shares
 from onernn.core.arrays import Array
 from onernn.core.ragged import Packing, Ragged, data_of
@@ -211,11 +211,11 @@ class Once:
     """Training that is made at its first use, and only once: many layers never train."""
 
     def __init__(self, make: Callable[[], StackTraining]) -> None:
-        self._make, self._lock = make, Lock()
+        self._make = make
         self._made: StackTraining | None = None
 
     def __call__(self) -> StackTraining:
-        with self._lock:
+        with MAKING:
             self._made = self._made or self._make()
             return self._made
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from os import PathLike
 from types import MappingProxyType
 from typing import Any
 
 from onernn.core.arrays import Array, frozen
+from onernn.core.cached import cached_property
 from onernn.core.errors import ModelFormatError, UnsupportedError, printable
 from onernn.core.inference import infer
 from onernn.core.node import UNSUPPORTED, NativeOp, Node, Value, native_types

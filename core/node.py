@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
+from onernn.core.cached import cached_property
 from onernn.core.errors import printable
 from onernn.core.operator import OPERATORS
 from onernn.core.types import Type, dense, lod_names, words_of

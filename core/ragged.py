@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from onernn.core.arrays import Array, Int64, frozen
+from onernn.core.cached import cached_property
 from onernn.core.errors import ShapeError
 
 Side = Literal["right", "left"]

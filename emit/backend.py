@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -11,14 +12,14 @@ import numpy as np
 
 from onernn.backend import Backend, Gradients, Layout, PreparedLayer, State, Tape, open_backend
 from onernn.backend.checks import checked_input, explained, laid_out
-from onernn.backend.onednn.library import load_library
+from onernn.backend.onednn.library import WISHES, load_library
 from onernn.core.arrays import Array
 from onernn.core.errors import LibraryError, OnernnError, Refusal, UnsupportedError
 from onernn.core.graph import Graph, Node, Value
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights, Weights, layers_of
-from onernn.emit.compiling import compiled, compiler
+from onernn.emit.compiling import compiler, opened
 from onernn.emit.generating import generate_layer
 from onernn.emit.pipeline import infer_shapes, infer_types, initialize, parse
 
@@ -59,6 +60,8 @@ class GeneratedBackend:
         try:
             self.others: Backend = open_backend("onednn", threads=threads)
         except LibraryError:
+            if any(map(os.environ.get, WISHES)):
+                raise  # somebody wants a library, or a way in which it runs
             self.others = open_backend("reference")
 
     def prepare(
@@ -110,7 +113,8 @@ class GeneratedLayer:
         source, self._numbers = _layer_source(spec, layers, dtype, self._threads)
         self._ffi = FFI()
         self._ffi.cdef(_DECLARATIONS)
-        self._lib: Any = self._ffi.dlopen(str(compiled(source)))
+        self._lib: Any = opened(self._ffi, source)
+        self._process = os.getpid()
         self._idle: deque[tuple[Any, Any, Any]] = deque()
         always = chosen is None or chosen(1, 1)
         few = "" if always else f"; {other.kernel} for some small batches"
@@ -135,11 +139,18 @@ class GeneratedLayer:
         """See `PreparedLayer.run`."""
         if not self.generates(x, layout):
             return self._other.run(x, state, attention, layout)
+        if self._threads > 1 and os.getpid() != self._process:
+            raise LibraryError(
+                "this layer was made before this process was forked, and its second thread did not"
+                " survive that; use threads=1, prepare the layer after the fork, or start the"
+                " process with 'spawn'"
+            )
         x, initial, attention = checked_input(self.spec, x, state, attention, self._real, layout)
         words = np.ascontiguousarray(data_of(x)).reshape(-1, self.spec.input_size)
         count = len(x) if isinstance(x, Ragged) else x.shape[1]
         offsets = x.offsets if isinstance(x, Ragged) else None
-        given = [words, offsets, *map(np.ascontiguousarray, initial)]
+        initial = tuple(map(np.ascontiguousarray, initial))  # as the final ones will lie, too
+        given = [words, offsets, *initial]
         if attention is not None:
             given.append(np.ascontiguousarray(data_of(attention)))
         y = np.empty((len(words), self.spec.output_size), self._real)
@@ -172,7 +183,7 @@ class GeneratedLayer:
         handle = self._lib.onernn_layer_new(ffi.from_buffer(self._numbers), self._threads)
         if handle == ffi.NULL:
             raise LibraryError("generated layer: no memory")
-        handle = ffi.gc(handle, self._lib.onernn_layer_free)
+        handle = ffi.gc(handle, partial(_freed, self._lib, os.getpid()))
         return handle, ffi.new("const void*[]", given), ffi.new("void*[]", made)
 
     def explain(self) -> str:
@@ -193,6 +204,12 @@ class GeneratedLayer:
     ) -> Gradients:
         """See `PreparedLayer.backward`."""
         return self._other.backward(tape, dy, dstate)
+
+
+def _freed(lib: Any, process: int, handle: Any) -> None:
+    """Not by a forked child, which would wait for the end of a thread that it does not have."""
+    if os.getpid() == process:
+        lib.onernn_layer_free(handle)
 
 
 def _layer_source(

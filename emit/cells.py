@@ -9,6 +9,7 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.spec import Activation, RnnSpec
 from onernn.core.weights import RnnWeights
+from onernn.operators.activations import completed
 
 LANES = 16
 """Units a panel: what one AVX-512 register holds, two of AVX2."""
@@ -140,7 +141,7 @@ class CellCode:
 
     @property
     def functions(self) -> tuple[Activation, ...]:
-        return self.spec.functions
+        return tuple(map(completed, self.spec.functions))
 
     @property
     def gate_clip(self) -> float | None:

@@ -7,10 +7,12 @@ import os
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from onernn.backend.cache import cache_folder
+from onernn.backend.cache import cache_folder, is_whole, keep_digested, memory_file
 from onernn.core.errors import LibraryError
 
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread")
@@ -43,24 +45,59 @@ def _target(compiler: str) -> bytes:
 def compiled(source: str) -> Path:
     """The library made of a source, compiled now or before. Raises `LibraryError`.
 
-    Its name is the hash of source, flags, compiler and target; it appears under it when it is whole.
-    Where the cache cannot be used it is made anew for this process.
+    Its name is the hash of source, flags, compiler and target. What is in the cache and not whole
+    is made anew; where there is no cache, in memory and for this process.
     """
     found = compiler()
     key = hashlib.sha256(repr(FLAGS).encode() + found.encode() + _target(found) + source.encode())
     name = f"layer-{key.hexdigest()[:32]}.so"
+    target = None
+    with suppress(OSError):
+        target = cache_folder() / name
+        if is_whole(target):
+            return target
+    if name in _IN_MEMORY:
+        return _IN_MEMORY[name]
+    content = _compiled(found, source)
+    if target is not None:
+        with suppress(OSError):  # a full disk
+            keep_digested(target, content)
+            return target
+    return in_memory(name, content)
+
+
+def opened(ffi: Any, source: str) -> Any:
+    """A source as a library of this process. Raises `LibraryError`."""
+    path = compiled(source)
     try:
-        folder = cache_folder()
-    except OSError:
-        folder = Path(tempfile.mkdtemp(prefix="onernn-"))
-    target = folder / name
-    if target.is_file():
-        return target
-    with tempfile.TemporaryDirectory(dir=folder) as inside:
-        (Path(inside) / "layer.cpp").write_text(source)
-        command = [found, *FLAGS, "layer.cpp", "-o", name]
-        done = subprocess.run(command, cwd=inside, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise LibraryError(f"{found} does not compile a layer: {done.stderr.strip()[:2000]}")
-        os.replace(Path(inside) / name, target)
-    return target
+        with suppress(OSError):  # of a folder that is mounted noexec
+            return ffi.dlopen(str(path))
+        return ffi.dlopen(str(in_memory(path.name, path.read_bytes())))
+    except OSError as error:
+        raise LibraryError(f"a compiled layer cannot be loaded: {error}") from None
+
+
+_IN_MEMORY: dict[str, Path] = {}
+
+
+def in_memory(name: str, content: bytes) -> Path:
+    """A file in memory, the same one for a name. Raises `LibraryError`."""
+    if name not in _IN_MEMORY:
+        try:
+            _IN_MEMORY[name] = memory_file(name, [content])
+        except OSError as error:
+            raise LibraryError(f"a compiled layer finds no place: {error}") from None
+    return _IN_MEMORY[name]
+
+
+def _compiled(compiler: str, source: str) -> bytes:
+    try:
+        with tempfile.TemporaryDirectory(prefix="onernn-") as inside:
+            (Path(inside) / "layer.cpp").write_text(source)
+            command = [compiler, *FLAGS, "layer.cpp", "-o", "layer.so"]
+            done = subprocess.run(command, cwd=inside, capture_output=True, text=True, check=False)
+            if not done.returncode:
+                return (Path(inside) / "layer.so").read_bytes()
+    except OSError as error:
+        raise LibraryError(f"a layer cannot be compiled: {error}") from None
+    raise LibraryError(f"{compiler} does not compile a layer: {done.stderr.strip()[:2000]}")

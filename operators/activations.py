@@ -53,17 +53,17 @@ DEFAULTS: Mapping[str, tuple[float | None, ...]] = MappingProxyType(
 """alpha and beta of each function that has them, where they are not given; None: they must be."""
 
 
-def function(activation: Activation) -> Function:
-    """The NumPy function of an activation; dtype in is dtype out.
+def completed(activation: Activation) -> Activation:
+    """With the alpha and beta that its function has, the default ones where they are not given.
 
-    Formulas: ONNX operator specification, RNN, attribute ``activations``; defaults of alpha and
-    beta: those of the ONNX operators of the same names. Raises `UnsupportedError` for a name that
-    is not listed there, and for a number that the function does not take, or lacks.
+    Defaults: those of the ONNX operators of the same names. Raises `UnsupportedError` for a name
+    that is not listed in the ONNX specification of RNN, and for a number that the function does
+    not take, or lacks.
     """
     name, *given = activation
     if name not in _FUNCTIONS:
         raise UnsupportedError(f"activation {activation}: expected one of {', '.join(_FUNCTIONS)}")
-    default, compute = DEFAULTS[name], _FUNCTIONS[name]
+    default = DEFAULTS[name]
     if any(number is not None for number in given[len(default) :]):
         raise UnsupportedError(f"activation {activation}: {name} takes {len(default)} numbers")
     numbers = [d if g is None else g for d, g in zip(default, given, strict=False)]
@@ -71,5 +71,12 @@ def function(activation: Activation) -> Function:
         raise UnsupportedError(
             f"activation {activation}: {name} has no default alpha or beta that all agree on"
         )
+    return Activation(name, *numbers)
+
+
+def function(activation: Activation) -> Function:
+    """The NumPy function of an activation; dtype in is dtype out. Raises as `completed` does."""
+    name, *both = completed(activation)
+    compute, numbers = _FUNCTIONS[name], [number for number in both if number is not None]
     # Numbers in the dtype of a: Python's would make a float64 of a scalar under NumPy 1.
     return lambda a: compute(a, *map(a.dtype.type, numbers)) if numbers else compute(a)

@@ -141,8 +141,8 @@ def examined(backend: Backend, combination: Combination) -> Finding:
                 return Finding(combination, WRONG, kernel, apart, wrong)
             worst = max(worst, apart)
     named = ", ".join(dict.fromkeys(kernels))
-    verdict = SLOWER if len(slower) == len(shapes) else WORKS
-    return Finding(combination, verdict, named, worst, "; ".join(dict.fromkeys(slower)))
+    found = SLOWER if len(slower) == len(shapes) else WORKS
+    return Finding(combination, found, named, worst, "; ".join(dict.fromkeys(slower)))
 
 
 def _tolerance(dtype: str, direction: Direction) -> Tolerance:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.backend.making import MAKING
 from onernn.backend.onednn.chain_program import Stage, program
 from onernn.backend.onednn.chain_weights import ChainWeights
 from onernn.backend.onednn.library import Library
@@ -87,7 +87,6 @@ class ChainDirection:
         self._backwards = spec.direction == "right2left"
         self._weights = ChainWeights(library, weights, precision)
         self._idle: deque[_Workspace] = deque()
-        self._lock = Lock()
         self._products: dict[tuple[Any, ...], MatmulPrimitive] = {}
         self._hits = self._misses = 0
         self.kernel = f"{self._product(self._program[0], 1).kernel} chain"
@@ -320,7 +319,7 @@ class ChainDirection:
         return self._cached((stage.out, rows), make)
 
     def _cached(self, key: tuple[Any, ...], make: Any) -> MatmulPrimitive:
-        with self._lock:
+        with MAKING:
             found = self._products.get(key)
             if found is not None:
                 self._hits += 1

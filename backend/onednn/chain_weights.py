@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from threading import Lock
-
 import numpy as np
 
+from onernn.backend.making import MAKING
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.matmul import MatmulPrimitive
 from onernn.backend.onednn.memory import Descriptor, Memory, reordered
@@ -31,7 +30,6 @@ class ChainWeights:
         bias[:gates] *= sign
         self._bias = bias
         self._packed: list[tuple[tuple[str, str, int], Memory]] = []
-        self._lock = Lock()
 
     def add_bias(self, x: Array, gate: int, out: Array) -> None:
         """The share of an input that is projected already: its columns, with bias and sign."""
@@ -42,7 +40,7 @@ class ChainWeights:
     def memory(self, name: str, side: str, gate: int, primitive: MatmulPrimitive) -> Memory:
         """The constant behind an argument: weights, bias, scales or zero point."""
         key, layout = (name, side, gate), primitive.layouts[name]
-        with self._lock:
+        with MAKING:
             for held, memory in self._packed:
                 if held == key and memory.descriptor == layout:
                     return memory

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from threading import Lock
 from typing import Protocol
 
 import numpy as np
 
+from onernn.backend.making import MAKING
 from onernn.backend.onednn.chain import ChainDirection
 from onernn.backend.onednn.chain_program import program
 from onernn.backend.onednn.choosing import prefers_chain, rules_for
@@ -77,7 +77,6 @@ class FloatFamily:
         self.loses_nan = identity or spec.cell is Cell.RNN_RELU
         self._primitive = None if self._projected else Direction(*self._arguments)
         self._chain = ChainDirection(*self._arguments) if self._projected else None
-        self._lock = Lock()
         executor = self._chain or self._primitive
         self.kernel = executor.kernel if executor else ""
         if self._primitive and rules_for(spec, dtype, library.effective_isa):
@@ -112,10 +111,10 @@ class FloatFamily:
         chained = prefers_chain(self.spec, self._dtype, self._library.effective_isa, packing)
         if self._primitive is not None and not chained:
             return self._primitive
-        with self._lock:
-            if self._chain is None:
-                self._chain = ChainDirection(*self._arguments)
-            return self._chain
+        if self._chain is None:
+            with MAKING:
+                self._chain = self._chain or ChainDirection(*self._arguments)
+        return self._chain
 
     def cache_info(self) -> tuple[int, int]:
         counts = [e.cache_info() for e in (self._primitive, self._chain) if e]
@@ -214,7 +213,6 @@ class U8Family:
             while self.bounds[-1] < worst:
                 self.bounds.append(2 * self.bounds[-1])
         self._made: dict[tuple[float, int], Direction] = {}
-        self._lock = Lock()
         self.kernel = self.direction(1.0, 0).kernel
 
     def run(
@@ -256,20 +254,18 @@ class U8Family:
         return math.ceil(math.log2(over)) if over > 1 and not self._options.fixed else 0
 
     def direction(self, bound: float, exponent: int) -> Direction:
-        with self._lock:
-            if (bound, exponent) not in self._made:
-                weights = self._weights
-                if exponent and weights.layer is not None:
-                    weights = replace(weights, layer=weights.layer * np.float32(2.0**exponent))
-                self._made[bound, exponent] = Direction(
-                    self._library,
-                    self.spec,
-                    weights,
-                    self.precision,
-                    self.scale(bound),
-                    self._options.per_channel,
-                )
-            return self._made[bound, exponent]
+        if (bound, exponent) not in self._made:
+            with MAKING:
+                if (bound, exponent) not in self._made:
+                    self._made[bound, exponent] = self._new_direction(bound, exponent)
+        return self._made[bound, exponent]
+
+    def _new_direction(self, bound: float, exponent: int) -> Direction:
+        weights = self._weights
+        if exponent and weights.layer is not None:
+            weights = replace(weights, layer=weights.layer * np.float32(2.0**exponent))
+        scale, per_channel = self.scale(bound), self._options.per_channel
+        return Direction(self._library, self.spec, weights, self.precision, scale, per_channel)
 
     def cache_info(self) -> tuple[int, int]:
         counts = [made.cache_info() for made in self._made.values()]

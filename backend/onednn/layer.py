@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from threading import Lock
 
 import numpy as np
 
 from onernn.backend.checks import Layout, State, checked_input, explained, laid_out
 from onernn.backend.gradients import Gradients, Tape
+from onernn.backend.making import MAKING
 from onernn.backend.onednn.families import Family, U8Options, new_family
 from onernn.backend.onednn.library import Library, load_library
 from onernn.backend.onednn.memory import ROOMS, Room, borrowed
@@ -129,7 +129,6 @@ class OneDnnLayer:
         large = spec.hidden_size >= LARGE
         self._threads = threads // self._together if large else 1
         self._stacks: dict[int, list[list[Family]]] = {}
-        self._lock = Lock()
         stack = self._stack(self._threads)
         self._loses_nan = any(family.loses_nan for row in stack for family in row)
         self._fixed = None if spec.directions > 1 or self._loses_nan else FixedBatches(library)
@@ -138,11 +137,11 @@ class OneDnnLayer:
 
     def _stack(self, threads: int) -> list[list[Family]]:
         """Families for each layer and direction: kernels are made for a number of threads."""
-        with self._lock:
-            if threads not in self._stacks:
-                with self._library.threads(threads):
+        if threads not in self._stacks:
+            with MAKING, self._library.threads(threads):
+                if threads not in self._stacks:
                     self._stacks[threads] = self._new_stack()
-            return self._stacks[threads]
+        return self._stacks[threads]
 
     def _new_stack(self) -> list[list[Family]]:
         spec, width = self.spec, self.spec.input_size

@@ -12,15 +12,19 @@ import platform
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from onernn.backend.making import MAKING
 from onernn.backend.onednn._bindings import ffi
 from onernn.backend.onednn.soname import ElfLibrary, cached_copy, memory_copy, read_elf
+from onernn.core.cached import cached_property
 from onernn.core.errors import LibraryError
 
 VARIABLE = "ONERNN_DNNL_LIBRARY"
+ISA_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+WISHES = (VARIABLE, *ISA_VARIABLES)
+"""Variables of the environment that are followed, or refused by name."""
 DISTRIBUTION = "onednn-cpu-gomp"
 _NAMES = ("libdnnl.", "libdnnl-", "libonednn", "libmkldnn")
 _ADVICE = f"set {VARIABLE} to a libdnnl.so of oneDNN 3.2 or newer, or use backend='reference'"
@@ -105,7 +109,6 @@ class Threads:
             self._library.lib.omp_set_num_threads(self._before)
 
 
-_lock = threading.Lock()
 _library: Library | None = None
 _forked: int | None = None
 
@@ -113,7 +116,7 @@ _forked: int | None = None
 def load_library() -> Library:
     """The library of this process; `LibraryError` says what is missing and what to do."""
     global _library
-    with _lock:
+    with MAKING:
         if _library is None:
             _library = _load(_find())
         return _library
@@ -136,8 +139,7 @@ def _after_fork() -> None:
     It would wait for its workers forever (measured: every kernel with two threads hangs, every
     one with one thread is right). Threads that the child starts have teams of their own.
     """
-    global _lock, _forked
-    _lock = threading.Lock()
+    global _forked
     if _library is not None:
         _forked = threading.get_ident()
 
@@ -179,12 +181,26 @@ def _load(path: Path) -> Library:
         raise LibraryError(
             f"{path}: oneDNN {version}, but onernn needs 3.2 or newer 3.x; {_ADVICE}"
         )
+    _check_wished_isa(lib, path, version)
     openmp = number.cpu_runtime == lib.DNNL_RUNTIME_OMP
     threads = lib.omp_get_max_threads() if openmp else 0
     library = Library(ffi, lib, path, mapped, version, threads, None)
     engine = ffi.new("dnnl_engine_t *")
     library.check(lib.dnnl_engine_create(engine, lib.dnnl_cpu, 0), f"{path}: CPU engine")
     return replace(library, engine=engine[0])
+
+
+def _check_wished_isa(lib: Any, path: Path, version: str) -> None:
+    """`LibraryError` for an instruction set that nobody knows: oneDNN would take the best instead."""
+    known = [n.removeprefix("dnnl_cpu_isa_") for n in dir(lib) if n.startswith("dnnl_cpu_isa_")]
+    for variable in ISA_VARIABLES:
+        wish = os.environ.get(variable, "").lower()
+        if wish in ("", "all", *known) or f"cpu_isa_{wish}\0".encode() in path.read_bytes():
+            continue  # newer libraries know more names
+        raise LibraryError(
+            f"{variable}={os.environ[variable]}: oneDNN {version} knows no such instruction set;"
+            f" unset it, or take one of {', '.join(known).upper()}"
+        )
 
 
 def _dlopen(file: str) -> Any:
@@ -210,7 +226,7 @@ def _open_private(elf: ElfLibrary) -> tuple[Any, Path]:
     for copy in (cached_copy, memory_copy):
         try:
             file = copy(elf)
-            return _dlopen(file), Path(file)
+            return _dlopen(str(file)), file
         except OSError as error:  # a read-only, full or noexec home: a memory file may do
             failure = error
     raise _unloadable(elf.path, failure)

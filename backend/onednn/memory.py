@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from onernn.backend.making import MAKING
 from onernn.backend.onednn.library import Library
 from onernn.core.arrays import Array
 
@@ -198,7 +199,9 @@ def reorder_primitive(source: Descriptor, target: Descriptor, attributes: Any = 
 def new_primitive(library: Library, described: Any) -> Any:
     """The primitive of a primitive descriptor."""
     handle = library.ffi.new("dnnl_primitive_t *")
-    library.check(library.lib.dnnl_primitive_create(handle, described), "primitive")
+    with MAKING:
+        status = library.lib.dnnl_primitive_create(handle, described)
+    library.check(status, "primitive")
     return library.ffi.gc(handle[0], library.lib.dnnl_primitive_destroy)
 
 

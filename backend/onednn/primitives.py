@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.backend.making import MAKING
 from onernn.backend.onednn.creation import Primitive, create, new_attributes
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Descriptor, Memory, reordered
@@ -79,11 +79,10 @@ class PrimitiveCache:
         self.hits = self.misses = 0
         self._packed = PackedWeights(self.plain, reordering)
         self._made: OrderedDict[Shape, Primitive] = OrderedDict()
-        self._lock = Lock()
 
     def get(self, shape: Shape) -> Primitive:
         """The primitive for a shape. Raises `UnsupportedError` where the library has none."""
-        with self._lock:
+        with MAKING:
             found = self._made.get(shape)
             if found is not None:
                 self.hits += 1
@@ -118,11 +117,10 @@ class PackedWeights:
     def __init__(self, plain: Mapping[str, Memory], attributes: Any = None) -> None:
         self._plain, self._attributes = plain, attributes
         self._packed: dict[str, list[Memory]] = {name: [] for name in plain}
-        self._lock = Lock()
 
     def get(self, name: str, layout: Descriptor) -> Memory:
         """A weight in a layout; ``attributes`` hold the scales of narrower types."""
-        with self._lock:
+        with MAKING:
             for memory in self._packed[name]:
                 if memory.descriptor == layout:
                     return memory
@@ -138,7 +136,7 @@ class PackedWeights:
         The gemm-based kernels of LBR cells, above all, pack anew for every T and N (measured:
         3.2), which would take the memory of hundreds of layers.
         """
-        with self._lock:
+        with MAKING:
             missing = [
                 layouts[name].nbytes
                 for name, packed in self._packed.items()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-import os
 import struct
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from onernn.backend.cache import cache_folder
+from onernn.backend.cache import cache_folder, keep, memory_file
 from onernn.core.errors import LibraryError
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
@@ -45,7 +43,7 @@ def read_elf(path: Path) -> ElfLibrary:
             return _parse(path, data)
     except OSError as error:
         raise LibraryError(f"{path}: {error.strerror}") from None
-    except (struct.error, ValueError, KeyError):  # mmap says ValueError to an empty file
+    except (struct.error, ValueError, KeyError, OverflowError):  # mmap of nothing: ValueError
         raise LibraryError(f"{path}: not a 64-bit ELF library, or a truncated one") from None
 
 
@@ -82,44 +80,28 @@ def _parse(path: Path, data: mmap.mmap) -> ElfLibrary:
     return ElfLibrary(path, edit, tuple(p for p in beside if p.exists()))
 
 
-def cached_copy(elf: ElfLibrary) -> str:
+def cached_copy(elf: ElfLibrary) -> Path:
     """A private copy in the user's cache directory, made now or equal to the original.
 
     The whole copy is compared with the original at every load, which costs 10 ms for 54 MB (SHA-256
     of the copy alone: 35 ms) and trusts nothing: no name, date, size or hash kept elsewhere. So the
     name only has to differ for different builds: the first megabyte holds all symbols' addresses.
     """
-    folder = cache_folder()
     name = hashlib.sha256(next(elf.renamed())).hexdigest()[:16]
-    target = folder / f"libdnnP-{name}.so"
+    target = cache_folder() / f"libdnnP-{name}.so"
     if not _is_copy(target, elf):
-        handle, fresh = tempfile.mkstemp(dir=folder)
-        try:
-            with open(handle, "wb") as file:
-                file.writelines(elf.renamed())
-            os.replace(fresh, target)
-        except BaseException:
-            os.unlink(fresh)
-            raise
-    return str(target)
+        keep(target, elf.renamed())
+    return target
 
 
 def _is_copy(target: Path, elf: ElfLibrary) -> bool:
-    try:
-        with open(target, "rb", buffering=0) as file:
-            same = all(file.read(len(chunk)) == chunk for chunk in elf.renamed())
-            return same and not file.read(1)
-    except FileNotFoundError:
+    if not target.is_file():
         return False
+    with open(target, "rb", buffering=0) as file:
+        same = all(file.read(len(chunk)) == chunk for chunk in elf.renamed())
+        return same and not file.read(1)
 
 
-def memory_copy(elf: ElfLibrary) -> str:
-    """A private copy in memory, for homes that are read-only, full or mounted noexec.
-
-    It stays open for good: the loader knows a library by its path, and the next file to get this
-    number would be taken for libdnnl.
-    """
-    handle = os.memfd_create("libdnnP")
-    with open(handle, "wb", closefd=False) as file:
-        file.writelines(elf.renamed())
-    return f"/proc/self/fd/{handle}"
+def memory_copy(elf: ElfLibrary) -> Path:
+    """A private copy in memory."""
+    return memory_file("libdnnP", elf.renamed())

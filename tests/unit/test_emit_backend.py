@@ -85,6 +85,48 @@ def test_layers_are_right_ragged_and_dense_again_and_again(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["fortran", "strided", "reversed", "unaligned", "float64"])
+def test_states_may_lie_as_they_like(kind: str) -> None:
+    spec = SPECS["gru"]
+    weights = random_weights(spec, 3)
+    x = random_ragged([3, 2], spec.input_size, 1)
+    (h,) = random_state(spec, 2, 2)
+    given = {
+        "fortran": np.asfortranarray(h),
+        "strided": np.repeat(h, 2, axis=3)[..., ::2],
+        "reversed": h[..., ::-1, ::-1].copy()[..., ::-1, ::-1],
+        "unaligned": np.frombuffer(b"-" + h.tobytes(), np.uint8)[1:].view("f4").reshape(h.shape),
+        "float64": h.astype(np.float64),
+    }[kind]
+    made, want = (
+        layer_of(spec, weights).run(x, (given,)),
+        ReferenceLayer(spec, weights).run(x, (h,)),
+    )
+    check(made, want)
+    np.testing.assert_array_equal(given, h)  # as it was
+
+
+def test_activations_have_their_default_numbers() -> None:
+    """Without alpha and beta of their own, as the reference has them."""
+    names = ["leakyrelu", "hardsigmoid", "elu"]
+    spec = RnnSpec(Cell.LSTM, 4, 5, activations=tuple(map(Activation, names)))
+    weights, x = random_weights(spec, 3), random_ragged([3, 2], 4, 1)
+    check(layer_of(spec, weights).run(x), ReferenceLayer(spec, weights).run(x))
+    for name, why in [("affine", "no default alpha"), ("thresholdedrelu", "no default alpha")]:
+        open_ended = RnnSpec(Cell.RNN_TANH, 4, 5, activations=(Activation(name),))
+        with pytest.raises(UnsupportedError, match=why):
+            open_backend("generated").prepare(open_ended, random_weights(open_ended, 0))
+
+
+@pytest.mark.parametrize("variable", ["ONERNN_DNNL_LIBRARY", "ONEDNN_MAX_CPU_ISA"])
+def test_a_wish_that_cannot_be_followed_is_refused(variable: str) -> None:
+    code = "import onernn.emit.backend\nonernn.emit.backend.GeneratedBackend(1)"
+    environment = os.environ | {variable: "/no/such/thing"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert f"LibraryError: {variable}=/no/such/thing: " in done.stderr
+
+
 def check(made: Any, want: Any) -> None:
     for got, expected in zip((made[0], *made[1]), (want[0], *want[1]), strict=True):
         if isinstance(expected, Ragged):

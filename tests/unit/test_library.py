@@ -271,6 +271,19 @@ def test_an_override_that_is_not_there_is_named() -> None:
     assert out == "refused ONERNN_DNNL_LIBRARY=/nowhere/libdnnl.so: no such file"
 
 
+@pytest.mark.parametrize("variable", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
+def test_an_instruction_set_that_nobody_knows_is_refused(variable: str, warm: Path) -> None:
+    """oneDNN itself takes the best there is, and says nothing."""
+    told = run(REPORT, XDG_CACHE_HOME=warm, **{variable: "NONSENSE"})
+    assert told.startswith(f"refused {variable}=NONSENSE: oneDNN 3.2.0 knows no such instruction")
+    assert "AVX512_CORE_AMX, " in told and told.endswith("SSE41")
+    code = "print(load_library().effective_isa)"
+    for known, isa in [("avx2", "avx2"), ("SSE41", "sse41")]:
+        assert run(code, XDG_CACHE_HOME=warm, **{variable: known}) == isa
+    for known in ("ALL", "DEFAULT", "", "avx512_core_amx_fp16"):
+        assert run(code, XDG_CACHE_HOME=warm, **{variable: known})
+
+
 @pytest.mark.parametrize("size", [0, 10, 5_000, 30_000_000])
 def test_an_override_that_is_no_whole_library_is_refused(
     size: int, cache: Path, wheel: Path

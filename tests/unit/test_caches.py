@@ -1,0 +1,186 @@
+"""Damaged caches: what is loaded into a process is whole and ours, or made anew, or not loaded.
+
+Each start is a process of its own, as a damaged library ends the one that loads it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from support.emitting import compiler
+
+from onernn.backend.cache import is_whole
+from onernn.emit import compiling
+
+START = """
+import resource
+import onernn
+from onernn.emit import compiling
+from onernn.backend.onednn.library import load_library
+KERNEL = 'extern "C" int answer() { return 42; }'
+compiling.FLAGS = ("-O0", "-shared", "-fPIC")
+def kernel():
+    from cffi import FFI
+    ffi = FFI()
+    ffi.cdef("int answer();")
+    return compiling.opened(ffi, KERNEL).answer()
+def library():
+    return load_library().lib.dnnl_version().major
+"""
+
+
+def start(cache: Path, code: str = "", wrapped: tuple[str, ...] = ()) -> list[str]:
+    """What a new process gets from a kernel and the library, or why they are refused."""
+    told = """
+    for each in (kernel, library):
+        try: print(each())
+        except onernn.LibraryError as error: print("refused:", *str(error).split())
+    """
+    command = [*wrapped, sys.executable, "-c", START + dedent(code) + dedent(told)]
+    environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+GOOD = ["42", "3"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiler() -> None:
+    compiler()
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with both in it."""
+    cache = tmp_path_factory.mktemp("cache")
+    assert start(cache) == GOOD
+    return cache
+
+
+def truncated(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def emptied(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+def with_a_zeroed_page(file: Path) -> None:
+    with open(file, "r+b") as stream:
+        stream.seek(4096)
+        stream.write(bytes(4096))
+
+
+def with_another_header(file: Path) -> None:
+    with open(file, "r+b") as stream:
+        stream.seek(32)
+        stream.write(b"\xff" * 24)
+
+
+def as_text(file: Path) -> None:
+    file.write_text("not a library\n")
+
+
+def as_another_library(file: Path) -> None:
+    import _ctypes
+
+    shutil.copyfile(_ctypes.__file__, file)
+
+
+def as_a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def as_a_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def as_a_broken_link(file: Path) -> None:
+    file.unlink()
+    file.symlink_to(file.with_name("nowhere") / "at all")
+
+
+def unreadable(file: Path) -> None:
+    file.chmod(0)
+
+
+HARMS = [
+    *(truncated, emptied, with_a_zeroed_page, with_another_header, as_text, as_another_library),
+    *(as_a_folder, as_a_pipe, as_a_broken_link, unreadable),
+]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_what_is_damaged_is_made_anew_or_left_alone(
+    harm: Callable[[Path], None], full: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(full, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "onernn"
+    files = [file for name in ("layer-*.so", "libdnnP-*.so") for file in folder.glob(name)]
+    good = [file.read_bytes() for file in files]
+    for file in files:
+        harm(file)
+    assert start(tmp_path) == GOOD
+    for file, content in zip(files, good, strict=True):
+        assert not file.is_file() or file.read_bytes() == content
+    shutil.rmtree(folder)  # 54 MB, which pytest would keep
+
+
+@pytest.mark.parametrize("harm", [as_text, as_a_pipe, emptied])
+def test_a_damaged_digest_is_no_hindrance(harm: Callable[[Path], None], tmp_path: Path) -> None:
+    source = f'extern "C" int {harm.__name__}() {{ return 1; }}'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        patch.setattr(compiling, "FLAGS", ("-O0", "-shared", "-fPIC"))
+        file = compiling.compiled(source)
+        (digest,) = (tmp_path / "onernn").glob(".layer-*.sha256")
+        harm(digest)
+        assert compiling.compiled(source) in (file, compiling.in_memory(file.name, b""))
+        assert is_whole(file) == digest.is_file()
+
+
+@pytest.mark.parametrize("options", ["noexec", "size=4k", "ro"])
+def test_a_cache_that_holds_nothing_or_runs_nothing_is_done_without(
+    options: str, tmp_path: Path
+) -> None:
+    mount = f"mount -t tmpfs -o mode=700,{options} tmpfs {tmp_path} && exec "
+    apart = ("unshare", "-Urm", "sh", "-c", mount + '"$@"', "sh")
+    if (
+        not shutil.which("unshare")
+        or subprocess.run([*apart, "true"], stderr=subprocess.DEVNULL).returncode
+    ):
+        pytest.skip("no mounts of one's own here")
+    assert start(tmp_path, wrapped=apart) == GOOD
+
+
+def test_where_nothing_can_be_written_at_all_errors_say_so(tmp_path: Path) -> None:
+    """Not even in memory: that counts as a file, too."""
+    told = start(tmp_path, "resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))")
+    assert len(told) == 2 and all(line.startswith("refused: ") for line in told)
+    assert list((tmp_path / "onernn").iterdir()) == []
+
+
+def test_a_folder_whose_parents_others_may_rename_is_not_used(tmp_path: Path) -> None:
+    parent = tmp_path / "shared"
+    parent.mkdir()
+    parent.chmod(0o777)
+    (parent / "mine").mkdir(mode=0o700)
+    temporary = f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}"
+    assert start(parent / "mine", temporary) == GOOD
+    assert list((parent / "mine" / "onernn").iterdir()) == []
+    assert list(tmp_path.iterdir()) == [parent]  # nothing is left of the process
+    parent.chmod(0o1777)  # as /tmp: everybody renames what is theirs
+    assert start(parent / "mine") == GOOD
+    assert list((parent / "mine" / "onernn").iterdir()) != []
+    shutil.rmtree(parent)
