@@ -17,12 +17,14 @@ class Layout(NamedTuple):
 
 
 _KEEPS_RANK = frozenset(
-    "Identity Dropout Neg Abs Exp Log Sqrt Sign Reciprocal Not Cast Erf Gelu Relu Tanh Sigmoid"
-    " Softplus Softsign LeakyRelu HardSigmoid Elu Clip Softmax LogSoftmax LayerNormalization"
-    " GateLayout SequenceReverse SequenceSoftmax Slice Split Concat Transpose".split()
+    "Identity Dropout Neg Abs Exp Log Sqrt Floor Ceil Round Sign Reciprocal Sin Cos Not Cast CastLike"
+    " Erf Gelu Relu Tanh Sigmoid Softplus Softsign LeakyRelu ThresholdedRelu HardSigmoid HardSwish"
+    " Elu Selu Celu Clip Softmax LogSoftmax LayerNormalization BatchNormalization CumSum"
+    " GateLayout Slice Split Concat Transpose SequenceReverse SequenceSoftmax SequenceContext"
+    " SequenceAppend".split()
 )
 _BROADCAST = frozenset(
-    "Add Sub Mul Div Pow Min Max Sum Mean Where Equal Less LessOrEqual Greater GreaterOrEqual"
+    "Add Sub Mul Div Pow Min Max Sum Mean PRelu Where Equal Less LessOrEqual Greater GreaterOrEqual"
     " And Or Xor".split()
 )
 _ROW_WISE = _KEEPS_RANK | _BROADCAST | {"Reshape", "Flatten", "Expand", "MatMul", "Gemm"}
@@ -97,7 +99,8 @@ def _lod(graph: Graph, node: Node, inputs: Sequence[Layout]) -> int | None:
         if None in lods or rank is None:
             return None
         return lods[1] if axis in (0, -rank) else lods[0]
-    return next(lod for lod in lods if lod != 0) if op in _ROW_WISE else None
+    rows_stay = op in _ROW_WISE or op.startswith("Reduce")
+    return next(lod for lod in lods if lod != 0) if rows_stay else None
 
 
 def _rank(graph: Graph, node: Node, inputs: Sequence[Layout]) -> int | None:
@@ -109,8 +112,10 @@ def _rank(graph: Graph, node: Node, inputs: Sequence[Layout]) -> int | None:
     if op == "Transpose" and "perm" in node.attributes:
         return len(node.attributes["perm"])
     if op == "Einsum":
-        target = node.attributes["equation"].replace(" ", "").partition("->")[2]
-        return len(target) if target and "." not in target else first if len(inputs) == 1 else None
+        source, _, target = node.attributes["equation"].replace(" ", "").partition("->")
+        if "." not in target:
+            return len(target) if target else None
+        return first if sorted(source) == sorted(target) else None
     if op in ("Concat", "MatMul", *_BROADCAST):
         ranks = [each.rank for each in inputs]
         if op == "Concat":

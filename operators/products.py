@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from onernn.core.arrays import Array
+from onernn.core.errors import ShapeError
 from onernn.core.inference import Context
 from onernn.core.operator import REQUIRED, define
 from onernn.core.sizes import Size
@@ -41,6 +42,9 @@ define("MatMul", kind="mixes", inputs="a b", type=_matmul_type, compute=_matmul)
 
 
 def _gemm(at: Any, a: Array, b: Array, c: Array | None = None) -> Array:
+    if a.ndim != 2 or b.ndim != 2 or c is not None and c.ndim > 2:
+        shapes = [each.shape for each in (a, b, c) if each is not None]
+        raise ShapeError(f"Gemm: expected matrices, got {shapes}; MatMul takes more axes")
     a = a.T if at.transA else a
     b = b.T if at.transB else b
     out = _matmul(at, a, b) * np.asarray(at.alpha, a.dtype)
@@ -50,7 +54,7 @@ def _gemm(at: Any, a: Array, b: Array, c: Array | None = None) -> Array:
 def _gemm_type(context: Context, a: Type, b: Type, c: Type | None = None) -> Type:
     at, dtype = context.at, common(*(each for each in (a, b, c) if each is not None))
     if a.shape is None or b.shape is None:
-        return Type(dtype)
+        return Type(dtype, (None, None))
     (rows, inner), (depth, columns) = (
         shape[::-1] if turned else shape
         for shape, turned in ((a.shape, at.transA), (b.shape, at.transB))

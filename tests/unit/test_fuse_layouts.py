@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.fusing import departures, fused_once
 from support.layers import random_weights
-from support.random_graphs import Sizes
+from support.random_graphs import Discard, Sizes
 from support.random_models import Models
 
 from onernn import Cell, FuseResult, RnnSpec
@@ -225,3 +225,30 @@ def test_bodies_that_see_ragged_values_stay() -> None:
     made = g.emit("If", g.constant(np.array(True)), x, x, **branches)
     result = checked(g, made)
     assert any("ragged" in refusal.reason for refusal in result.refusals)
+
+
+def test_names_that_a_pass_would_give_may_be_taken() -> None:
+    g = Known()
+    x = g.dense_input("T", "N", 3)
+    spec = RnnSpec(Cell.LSTM, 3, 3)
+    both = []
+    for direction in ("left2right", "right2left"):
+        state = g.constant(g.numbers(1, 1, 3, 3))
+        one = replace(spec, direction=direction)
+        attributes = {"spec": one, "weights": random_weights(one, 0)[0]}
+        ends = (g.name("y"), g.name("h"))
+        g.add("Rnn", (x, state), ends, attributes)
+        both.append(ends)
+    taken = [f"pair/{name}" for name in ("start0", "final0", "state0", "table", "y", "h")]
+    for name in taken:
+        g.add("Neg", (x,), (name,), {})
+    g.add("Concat", (both[0][0], both[1][0]), ("pair",), {"axis": 2})
+    total = g.emit("Add", both[0][1], both[1][1])
+    assert names(checked(g, "pair", total, *taken)) == ["bidirectional"]
+
+
+def test_a_gemm_is_a_product_of_matrices() -> None:
+    """What else it could be, a pass that sees one would have to guess."""
+    g = Known()
+    with pytest.raises(Discard, match="expected matrices"):
+        g.emit("Gemm", g.dense_input("T", "N", 3), g.constant(g.numbers(3, 2)))
