@@ -5,11 +5,15 @@ MXNet is imported inside: this package must import without it.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import logging
+import os
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -70,11 +74,30 @@ def texts(attributes: Mapping[str, Any], name: str, options: Options) -> dict[st
 def register() -> None:
     """Registers our operator with MXNet, once."""
     mx = live_mxnet()
+    alive: WeakSet[Any] = WeakSet()
+
+    def settle() -> None:
+        """MXNet's threads delete operators behind a call, for which they want Python's lock.
+
+        A fork and the exit hold that lock, and MXNet joins its threads there: they would wait for
+        each other for good. So both wait until operators have stopped to vanish.
+        """
+        count = -1
+        try:
+            mx.nd.waitall()
+        finally:  # it raises what went wrong in calls that nobody waited for
+            while count != len(alive):
+                count = len(alive)
+                time.sleep(0.01)  # without the lock
+
+    atexit.register(settle)
+    os.register_at_fork(before=settle)
 
     class RnnOperator(mx.operator.CustomOp):  # type: ignore[misc, name-defined]
         def __init__(self, live: LiveRnn, name: str) -> None:
             super().__init__()
             self._live, self._name = live, name
+            alive.add(self)
             self._recorded: Recorded | str = "nothing ran forward in training mode"
 
         def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:

@@ -34,6 +34,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.semantics not in ("documented", "mxnet-cpu"):
             raise ValueError(f"semantics: documented or mxnet-cpu, got {self.semantics!r}")
+        # Now, and not when the first layer runs: that may be when Python is ending, in its exit.
+        open_backend(self.backend, threads=self.threads)
 
 
 class Arguments(NamedTuple):

@@ -17,10 +17,15 @@ def run_all(tasks: Sequence[Callable[[], object]]) -> None:
     Tasks may call `run_all` only with a single task: a worker that waited for workers could wait
     for itself. cffi releases the GIL while kernels run.
     """
-    first, *others = tasks
-    started = [_workers().submit(task) for task in others]
+    here, started = list(tasks[:1]), []
+    for task in tasks[1:]:
+        try:
+            started.append(_workers().submit(task))
+        except RuntimeError:  # Python is ending and starts no threads; MXNet's engine still runs
+            here.append(task)
     try:
-        first()
+        for task in here:
+            task()
     finally:
         wait(started)
     for future in started:
