@@ -15,6 +15,9 @@ from onernn.core.errors import UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, NativeOp, Node, Value
 from onernn.core.operator import is_like
 
+_LARGE = 2**20
+"""Bytes from which on a constant is worth letting go of while a model is read."""
+
 
 class NativeOperator:
     """A framework's operator as a rule reads it: what the rule does not read is an error.
@@ -203,6 +206,15 @@ class GraphBuilder:
                 self.constants[name] = self.constants.pop(value)
             value = name
         self._values[variable] = value
+
+    def forget(self, variable: str) -> None:
+        """Lets go of a large constant made here, held by a variable that is not read any more."""
+        value = self.value(variable)
+        made = value in self.constants and value in self.depth  # given ones have no depth
+        if made and self.constants[value].nbytes >= _LARGE:
+            held = any(v == value for name, v in self._values.items() if name != variable)
+            if not held and not any(value in node.inputs for node in self.nodes):
+                del self.constants[value]
 
     def refuse(self, variable: str, reason: str, reads: Iterable[str] = ()) -> None:
         """Gives a variable a value that nobody can compute from those that are read, and why."""

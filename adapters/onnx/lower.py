@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -88,6 +89,8 @@ class _Lowering:
         for name, reason in graph.unread.items():
             scope.builder.refuse(name, reason)
         made: set[str] = set()
+        left = Counter(name for op in graph.operators for name in _reads(op))
+        left.update(variable.name for variable in graph.outputs)
         for op in graph.operators:
             scope.builder.origin = (NativeOp(op.position, op.type),)
             for name in filter(None, op.outputs):
@@ -95,6 +98,10 @@ class _Lowering:
                     raise ModelFormatError(f"value {name!r} is made twice", self.model.file)
                 made.add(name)
             self._operator(scope, op, arguments, opset, 0)
+            for name in _reads(op):
+                left[name] -= 1
+                if not left[name]:
+                    scope.builder.forget(scope.variable(name))
 
     def _operator(
         self, scope: Scope, op: Operator, arguments: Mapping[str, Any], opset: int, depth: int
@@ -186,8 +193,11 @@ def _free_names(graph: Subgraph) -> set[str]:
     used = {v.name for v in graph.outputs}
     for op in graph.operators:
         own.update(op.outputs)
-        used.update(op.inputs)
-        for value in op.attributes.values():
-            if isinstance(value, Subgraph):
-                used |= _free_names(value)
+        used |= _reads(op)
     return used - own - {""}
+
+
+def _reads(op: Operator) -> set[str]:
+    """What an operator takes, its bodies too."""
+    bodies = (value for value in op.attributes.values() if isinstance(value, Subgraph))
+    return set(op.inputs).union(*map(_free_names, bodies)) - {""}

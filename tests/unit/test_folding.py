@@ -20,6 +20,8 @@ from support.paddle_programs import op as paddle_op
 from onernn import Ragged, Session
 from onernn.adapters.mxnet.lower import lower as lower_symbol
 from onernn.adapters.mxnet.read import parse_symbol
+from onernn.adapters.onnx.lower import lower as lower_onnx
+from onernn.adapters.onnx.read import parse_model
 from onernn.adapters.paddle.lower import lower as lower_program
 from onernn.adapters.paddle.read import Operator, Program, Variable
 
@@ -49,6 +51,11 @@ def halves(name: str, array: np.ndarray) -> tuple[Nodes, Constants]:
         nodes.append(node("Concat", parts, f"{name}{d}", axis=1))
         directions.append(f"{name}{d}")
     return [*nodes, node("Concat", directions, name, axis=0)], constants
+
+
+def narrow(name: str, array: np.ndarray) -> tuple[Nodes, Constants]:
+    cast = node("Cast", [f"{name}0"], name, to=TensorProto.FLOAT)
+    return [cast], {f"{name}0": array.astype(np.float16)}
 
 
 def rounded(name: str, array: np.ndarray) -> tuple[Nodes, Constants]:
@@ -283,3 +290,36 @@ def test_parameters_of_mxnet_may_be_cut_and_joined() -> None:
     ]
     want = run({"w": flat}, plain)
     np.testing.assert_array_equal(run({"begin": cut[0], "end": cut[1]}, joined), want)
+
+
+def test_large_weights_do_not_stay_beside_what_is_made_of_them() -> None:
+    """The chain holds at most two of its links, and what the same cast alone would need."""
+    peaks = []
+    for chain in (halves, narrow):
+        data = layer("GRU", chain, 512)[0].SerializeToString()
+        tracemalloc.start()
+        lower_onnx(parse_model(data, Path("m.onnx")))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[0] < 1.3 * peaks[1]
+
+
+def test_a_large_constant_stays_as_long_as_anybody_reads_it() -> None:
+    """Under two names, by an operator, by an output, and in a body."""
+    big = np.arange(2**19, dtype=np.int32).reshape(2**9, 2**10)
+    inner = helper.make_graph([node("Add", ["t", "x"], "sum")], "then", [], [info("sum")])
+    same = helper.make_graph([node("Identity", ["i"], "same")], "other", [], [info("same")])
+    nodes = [
+        node("Transpose", ["c"], "t"),
+        node("Dropout", ["t"], "d"),
+        node("Identity", ["d"], "i"),
+        node("Reshape", ["t", "s"], "r"),
+        helper.make_node("If", ["yes"], ["b"], then_branch=inner, else_branch=same),
+        node("Sub", ["i", "x"], "e"),
+        node("Neg", ["d"], "n"),
+    ]
+    feed = {"x": np.ones((1, 1), np.float32), "yes": np.array(True)}
+    constants = {"c": big.astype(np.float32), "s": np.array([-1])}
+    made = model(nodes, feed, [*"rbent"], constants=constants)
+    for mine, want in zip(ours(made, feed), theirs(made, feed), strict=True):
+        np.testing.assert_array_equal(mine, want)
