@@ -73,7 +73,7 @@ class Elementwise(Operator):
         formula = "Add" if node.op == "Sum" else node.op
         if formula == "Clip":
             formula += "Low" * bool(node.input(1)) + "High" * bool(node.input(2))
-        real = CTYPES[program.dtypes[node.inputs[-1]]]
+        real = CTYPES[program.dtypes[next(filter(None, reversed(node.inputs)))]]
         return [nest(out, whole(node.outputs[0], out), reads, formula, numbers=numbers, real=real)]
 
 

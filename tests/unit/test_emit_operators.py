@@ -65,6 +65,7 @@ NODES = [
     node("Max", "x row", "larger"),
     node("Min", "x row", "smaller"),
     node("Clip", "x low high", "clipped"),
+    helper.make_node("Clip", ["x", "low", ""], ["raised"]),
     node("Softmax", "x", "soft", axis=-1),
     node("Softmax", "x", "soft_time", axis=0),
     node("LogSoftmax", "x", "logs", axis=1),
@@ -121,7 +122,7 @@ def ordered(nodes: list[Any], known: set[str]) -> list[Any]:
 def test_every_operator_is_right_with_sizes_at_run_time_and_with_fixed_ones(
     tmp_path: Path,
 ) -> None:
-    nodes = ordered(NODES, {"x", *TABLES})
+    nodes = ordered(NODES, {"x", "", *TABLES})
     names = [name for each in nodes for name in each.output]
     proto = model(nodes, {"x": X}, names, constants=TABLES)
     want = dict(zip(names, theirs(proto, {"x": X}), strict=True))
