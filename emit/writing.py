@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from onernn.core.errors import ShapeError
+from onernn.core.errors import ShapeError, UnsupportedError
+from onernn.core.files import replacing_all
 from onernn.core.graph import Graph, Value
 from onernn.core.guard import guarded
 from onernn.emit.generating import generate
 from onernn.emit.naming import namespace
 from onernn.emit.pipeline import infer_shapes, infer_types, initialize, is_size_name, parse
 from onernn.emit.program import CTYPES
+from onernn.emit.storing import HEADER, MAGIC, Store
 
+_MARK = "Written by onernn emit. SHA-256 of the lines below, which shows whether they were edited: "
 _DECLARED = re.compile(r"(?P<name>.+)=(?P<dtype>\w+)\((?P<sizes>[^()]*)\)")
 
 
@@ -27,6 +32,7 @@ def write_cpp(
     declared: Mapping[str, Value] | None = None,
     embed: bool = False,
     threads: int = 1,
+    force: bool = False,
 ) -> list[Path]:
     """A C++17 header that runs the model, its weights, an example and a CMakeLists.txt.
 
@@ -34,9 +40,11 @@ def write_cpp(
     f32, f16 or bf16, how matrices are stored; everything is computed in float32, but that with bf16
     products round inputs and states, too, on targets that multiply it. ``static``: sizes fixed
     now, by their names. ``declared``: types and shapes of inputs that the model does not tell.
-    ``embed``: weights in the header. ``threads``: 2 lets a model use two.
+    ``embed``: weights in the header. ``threads``: 2 lets a model use two. ``force``: overwrites
+    files that are not as this function wrote them.
 
-    Raises `UnsupportedError` naming every node that C++ cannot be generated for.
+    All files are replaced, or none. Raises `UnsupportedError` naming every node that C++ cannot be
+    generated for, or a file that somebody else wrote or edited.
     """
     chosen = namespace(name or _usual_name(Path(model.name)))
     if name is not None and chosen != name:
@@ -49,12 +57,36 @@ def write_cpp(
         files = generate(program, store, name=chosen, embed=embed, threads=threads)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    written = []
-    for file, content in files.items():
-        data = content if isinstance(content, bytes) else content.encode()
-        (target / file).write_bytes(data)
-        written.append(target / file)
-    return written
+    written = {
+        target / file: content if isinstance(content, bytes) else _marked(file, content)
+        for file, content in files.items()
+    }
+    edited = [str(file) for file in written if os.path.lexists(file) and not _is_ours(file)]
+    if edited and not force:
+        raise UnsupportedError(
+            f"{', '.join(edited)}: not as onernn emit wrote it; move it away, or say --force"
+        )
+    with replacing_all(written) as streams:
+        for stream, data in zip(streams, written.values(), strict=True):
+            stream.write(data)
+    return list(written)
+
+
+def _marked(file: str, content: str) -> bytes:
+    """With a first line that tells whether the rest was edited."""
+    sign, data = "#" if file == "CMakeLists.txt" else "//", content.encode()
+    return f"{sign} {_MARK}{hashlib.sha256(data).hexdigest()}\n".encode() + data
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file is as an emit wrote it, whichever."""
+    if not file.is_file():
+        return False
+    data = file.read_bytes()
+    if file.suffix == ".weights":
+        return data[:16] == MAGIC + Store.fingerprint(data[HEADER:])
+    text = data.decode(errors="replace").replace("\r\n", "\n")  # as Git may have checked it out
+    return text.encode() == _marked(file.name, text.partition("\n")[2])
 
 
 def _usual_name(file: Path) -> str:

@@ -294,6 +294,9 @@ def emit(
     ] = None,
     embed: Annotated[bool, typer.Option("--embed", help="Weights inside the header.")] = False,
     threads: Annotated[int, typer.Option(min=1, max=2, help="2: a model may use two threads.")] = 1,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite files that were edited, or are others'.")
+    ] = False,
     params: Params = None,
     semantics: Semantics = "documented",
 ) -> None:
@@ -307,6 +310,7 @@ def emit(
         declared=read_declared(input or []),
         embed=embed,
         threads=threads,
+        force=force,
     )
     for file in written:
         print(file)

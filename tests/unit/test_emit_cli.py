@@ -7,8 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.emitting import STRICT, compiler
+
+from onernn import Graph, UnsupportedError, load
+from onernn.core.graph import Node, Value
+from onernn.emit import write_cpp
 
 
 def emit(*arguments: str | Path, status: int = 0) -> str:
@@ -71,3 +76,61 @@ def test_wrong_options_are_one_message(
 ) -> None:
     assert said in emit(repo / "examples" / "segmenter", "-o", tmp_path / "no", *options, status=2)
     assert not (tmp_path / "no").exists()
+
+
+def texts(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def small() -> Graph:
+    value = Value("x", "float32", (4, 3))
+    nodes = (Node("MatMul", ("x", "w"), ("y",)),)
+    return Graph("m.onnx", (value,), (Value("y"),), nodes, {"w": np.eye(3, dtype=np.float32)})
+
+
+@pytest.mark.parametrize("file", ["main.cpp", "CMakeLists.txt", "m.hpp", "m.weights"])
+def test_what_was_edited_or_is_others_stays_and_nothing_else_is_written(
+    file: str, tmp_path: Path
+) -> None:
+    target = tmp_path / file
+    write_cpp(small(), tmp_path)
+    for mine in (b"my own\n", b"", target.read_bytes() + b" ", target.read_bytes()[1:]):
+        target.write_bytes(mine)
+        before = texts(tmp_path)
+        with pytest.raises(UnsupportedError, match=f"{file}: not as onernn emit wrote it.*--force"):
+            write_cpp(small(), tmp_path, embed=file != "m.weights", threads=2)
+        assert texts(tmp_path) == before
+    write_cpp(small(), tmp_path, force=True)
+    assert target.read_bytes() != mine
+
+
+def test_what_it_wrote_itself_it_writes_again(tmp_path: Path) -> None:
+    write_cpp(small(), tmp_path)
+    first = texts(tmp_path)
+    for name, data in first.items():
+        if not name.endswith(".weights"):  # as Git on Windows checks files out
+            (tmp_path / name).write_bytes(data.replace(b"\n", b"\r\n"))
+    write_cpp(small(), tmp_path)
+    assert texts(tmp_path) == first
+    write_cpp(small(), tmp_path, threads=2)
+    assert texts(tmp_path)["m.hpp"] != first["m.hpp"]
+
+
+def test_a_full_disk_leaves_all_old_files(repo: Path, tmp_path: Path) -> None:
+    write_cpp(load(repo / "examples" / "segmenter"), tmp_path)
+    before = texts(tmp_path)
+    limit = len(before["segmenter.hpp"]) // 2
+    command = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "from onernn.cli import main; main()"
+    )
+    arguments = ("emit", str(repo / "examples" / "segmenter"), "-o", str(tmp_path), "--force")
+    made = subprocess.run(
+        [sys.executable, "-c", command, *arguments, "--static", "N=1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 2 and "segmenter" in made.stderr, made.stderr
+    assert texts(tmp_path) == before
