@@ -195,7 +195,11 @@ class _Header:
         made = ", ".join(f"{program.ident(n)} {listed(program.shape(n))}" for n in shown[:1])
         takes = ", ".join(program.ident(name) for name in node.inputs if name)
         op = str(each.spec.cell.name) if isinstance(each, Recurrent) else node.op
-        codes = [self._render(code) for code in each.code(program)]
+        codes = [
+            self._render(code)
+            for code in each.code(program)
+            if code.template != "nest" or code.context["out"][0] in self.found.places
+        ]  # of a Split some parts may be nobody's
         return {"title": f"{made} = {op}({takes})", "code": "".join(codes)}
 
     def _render(self, code: Code) -> str:

@@ -54,7 +54,10 @@ def parse(model: Graph, declared: Mapping[str, Value] | None = None) -> Program:
         if value.dtype is None or value.shape is None:
             hint = f"--input '{value.name}=float32(T, N, 128)'"
             refusals.append(
-                Refusal(f"its type and shape are not told: say {hint}, for instance", value.name)
+                Refusal(
+                    f"its type and shape are not told: say {hint}, for instance, or --data io.npz",
+                    value.name,
+                )
             )
         elif value.dtype not in CTYPES:
             refusals.append(Refusal(f"of {value.dtype}", f"input {value.name!r}"))
@@ -113,8 +116,9 @@ def _computed(program: Program, node: Node) -> bool:
     if not all(name in program.known for name in _given(node)):
         return False
     values = [program.known[name] if name else None for name in node.inputs]
-    sized = any(v is not None and v.dtype == object for v in values)
-    if sized and node.op not in _OF_SIZES:
+    sized = any(map(_is_sized, values))
+    shaped = node.op in ("Expand", "Reshape", "Slice") and any(map(_is_sized, values[1:]))
+    if sized and (shaped or node.op not in _OF_SIZES):
         return False
     if sized and node.op == "Cast":
         made: Any = values[0] if "int" in node.attributes["to"] else None
@@ -129,6 +133,10 @@ def _computed(program: Program, node: Node) -> bool:
     for name, array in zip(node.outputs, made, strict=False):
         program.known[name] = _settled(np.asarray(array))
     return True
+
+
+def _is_sized(array: Array | None) -> bool:
+    return array is not None and array.dtype == object
 
 
 def _settled(array: Array) -> Array:

@@ -92,6 +92,11 @@ class Program:
             if one.name and one.name not in other.names and one.name not in self.inner:
                 self.bindings[one.name] = other
                 raise NewBinding
+            if len(one.terms) == 1 and len(one.terms[0][0]) == 1 and other.number is not None:
+                (((name,), times),) = one.terms  # 20 * T is 80
+                if name not in self.inner and other.number % times == 0:
+                    self.bindings[name] = Size.of(other.number // times)
+                    raise NewBinding
         if a.number is not None and b.number is not None:
             raise ShapeError(f"{what}: sizes {a} and {b} should be one")
         raise UnsupportedError(f"{what}: nobody can tell that {a} and {b} are the same size")

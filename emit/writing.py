@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.files import replacing_all
 from onernn.core.graph import Graph, Value
 from onernn.core.guard import guarded
+from onernn.core.ragged import Ragged, data_of
 from onernn.emit.generating import generate
 from onernn.emit.naming import namespace
 from onernn.emit.pipeline import infer_shapes, infer_types, initialize, is_size_name, parse
-from onernn.emit.program import CTYPES
+from onernn.emit.program import CTYPES, Program
 from onernn.emit.storing import HEADER, MAGIC, Store
 
 _MARK = "Written by onernn emit. SHA-256 of the lines below, which shows whether they were edited: "
@@ -30,6 +33,7 @@ def write_cpp(
     weights: str = "f32",
     static: Mapping[str, int] | None = None,
     declared: Mapping[str, Value] | None = None,
+    like: Mapping[str, Ragged | Array] | None = None,
     embed: bool = False,
     threads: int = 1,
     force: bool = False,
@@ -39,7 +43,8 @@ def write_cpp(
     ``name``: of files and namespace, that of the model's file or folder by default. ``weights``:
     f32, f16 or bf16, how matrices are stored; everything is computed in float32, but that with bf16
     products round inputs and states, too, on targets that multiply it. ``static``: sizes fixed
-    now, by their names. ``declared``: types and shapes of inputs that the model does not tell.
+    now, by their names. ``declared``: types and shapes of inputs that the model does not tell;
+    ``like``: batches that tell them, their sizes stay open where the model allows it.
     ``embed``: weights in the header. ``threads``: 2 lets a model use two. ``force``: overwrites
     files that are not as this function wrote them.
 
@@ -50,9 +55,7 @@ def write_cpp(
     if name is not None and chosen != name:
         raise ShapeError(f"--name {name}: expected a C++ name, such as {chosen}")
     with guarded(lambda: model.name):
-        program = parse(model, declared)
-        infer_types(program)
-        infer_shapes(program, static)
+        program = _understood(model, static, declared or {}, like or {})
         store = initialize(program, weights)
         files = generate(program, store, name=chosen, embed=embed, threads=threads)
     target = Path(folder)
@@ -70,6 +73,42 @@ def write_cpp(
         for stream, data in zip(streams, written.values(), strict=True):
             stream.write(data)
     return list(written)
+
+
+def _understood(
+    model: Graph,
+    static: Mapping[str, int] | None,
+    declared: Mapping[str, Value],
+    like: Mapping[str, Ragged | Array],
+) -> Program:
+    """Types and shapes of all values; those of ``like`` with their sizes open, else as they are."""
+    for sizes_open in (True, False):
+        program = parse(model, {**told(model.inputs, like, sizes_open=sizes_open), **declared})
+        try:
+            infer_types(program)
+            infer_shapes(program, static)
+            break
+        except UnsupportedError:
+            if not like or not sizes_open:
+                raise
+    return program
+
+
+def told(
+    inputs: Iterable[Value], like: Mapping[str, Ragged | Array], *, sizes_open: bool
+) -> dict[str, Value]:
+    """Inputs with the types and shapes that the model leaves to batches."""
+    found = {}
+    for value in inputs:
+        if value.name in like and (value.dtype is None or value.shape is None):
+            array = data_of(like[value.name])
+            shape = (None,) * array.ndim if sizes_open else array.shape
+            found[value.name] = replace(
+                value,
+                dtype=value.dtype or array.dtype.name,
+                shape=shape if value.shape is None else value.shape,
+            )
+    return found
 
 
 def _marked(file: str, content: str) -> bytes:

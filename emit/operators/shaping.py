@@ -105,8 +105,12 @@ class Transpose(Operator):
             perm = self.node.attributes.get("perm") or range(rank)[::-1]
             return tuple(int(axis) % rank for axis in perm)
         equation = str(self.node.attributes["equation"]).replace(" ", "")
-        given, _, out = equation.partition("->")
-        if len(self.node.inputs) != 1 or sorted(given) != sorted(out) or len(set(out)) != len(out):
+        sides = equation.split("->")
+        # Axes that "..." stands for get letters that no equation has.
+        unnamed = "".join(map(chr, range(0x3B1, 0x3B1 + rank - len(sides[0].replace(".", "")))))
+        given, out = (side.replace("...", unnamed) for side in (sides[0], sides[-1]))
+        permutes = len(self.node.inputs) == 1 and sorted(given) == sorted(out)
+        if not permutes or len(set(out)) != len(out) or len(given) != rank:
             raise UnsupportedError(f"equation {equation}: only axes are permuted")
         return tuple(given.index(axis) for axis in out)
 

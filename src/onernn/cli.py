@@ -292,6 +292,12 @@ def emit(
         list[str] | None,
         typer.Option(help="NAME=TYPE(SIZES) of an input that the model does not tell; repeatable."),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="A recording, for types and axes of inputs that the model does not tell."
+        ),
+    ] = None,
     embed: Annotated[bool, typer.Option("--embed", help="Weights inside the header.")] = False,
     threads: Annotated[int, typer.Option(min=1, max=2, help="2: a model may use two threads.")] = 1,
     force: Annotated[
@@ -301,13 +307,15 @@ def emit(
     semantics: Semantics = "documented",
 ) -> None:
     """Writes MODEL as C++17 that needs nothing: a header, its weights, an example."""
+    graph = _load(model, params, semantics)
     written = write_cpp(
-        _load(model, params, semantics),
+        graph,
         output,
         name=name,
         weights=weights,
         static=read_static(static),
         declared=read_declared(input or []),
+        like=read_inputs(read_arrays(data), graph.inputs, str(data)) if data else None,
         embed=embed,
         threads=threads,
         force=force,

@@ -58,14 +58,16 @@ class Packed(nn.Module):
 
 
 IDS = torch.randint(0, 20, (3, 7))
-EXPORTS: dict[str, tuple[Any, tuple[Any, ...], bool]] = {
+EXPORTS: dict[str, tuple[Any, tuple[Any, ...], bool | tuple[int, ...]]] = {
     "torch_scripted_lstm": (lambda: torch.jit.script(Scripted()), (X, H, C), False),
     "torch_tagger": (lambda: Tagger().eval(), (IDS,), False),
     "torch_tagger_dynamo": (lambda: Tagger().eval(), (IDS,), True),
     "torch_packed_gru": (lambda: Packed().eval(), (X, torch.tensor([4, 2])), False),
     "torch_relu_rnn": (lambda: nn.RNN(6, 5, 2, nonlinearity="relu").eval(), (X,), False),
     "torch_gru_dynamo": (lambda: nn.GRU(6, 5, bidirectional=True).eval(), (X,), True),
+    "torch_gru_dynamic": (lambda: nn.GRU(6, 5, bidirectional=True).eval(), (X,), (1,)),
 }
+"""Module, inputs, and whether the newer exporter writes it: True, or its dynamic axes of the first input."""
 
 
 def export(name: str, folder: Path) -> None:
@@ -75,12 +77,15 @@ def export(name: str, folder: Path) -> None:
     module = make()
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"in{k}" for k in range(len(inputs))]
-    options = {} if dynamo else {"opset_version": 17, "dynamic_axes": {"in0": [0, 1]}}
+    options: dict[str, Any] = {"opset_version": 17, "dynamic_axes": {"in0": [0, 1]}}
+    if dynamo:
+        sizes = dict.fromkeys(dynamo, torch.export.Dim.DYNAMIC) if dynamo is not True else None
+        options = {"dynamic_shapes": (sizes,)} if sizes else {}
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         outputs = module(*inputs)
         torch.onnx.export(
-            module, inputs, folder / "model.onnx", input_names=names, dynamo=dynamo, **options
+            module, inputs, folder / "model.onnx", input_names=names, dynamo=bool(dynamo), **options
         )
     _strip(folder / "model.onnx")
     flat: list[Any] = []

@@ -1,0 +1,77 @@
+"""Generated C++ of what frameworks wrote gives what they recorded, and the reference at other sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.checking import assert_close
+from support.emitting import Emitted, build
+from typer.testing import CliRunner
+
+from onernn import Graph, Session, UnsupportedError, load
+from onernn.cli import app
+from onernn.emit import write_cpp
+from onernn.emit.writing import told
+from onernn.verification.recording import read_arrays, read_inputs, read_outputs
+
+QUICK = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+RECORDED = {
+    # Inputs of other sizes: by how much the axes of the first one grow.
+    "mxnet/gluon_bidirectional_ntc": (1, 2),
+    "mxnet/gluon_unrolled_stack": None,
+    "mxnet/legacy_unfused": (1, 0, 0),
+    "onnx/keras_lstm_both": (1, 2, 0),
+    "onnx/torch_gru_dynamic": (0, 1, 0),
+}
+
+
+def recorded(data: Path, name: str) -> tuple[Graph, dict[str, Any], dict[str, Any]]:
+    folder = data / name
+    model = load(folder if name.startswith("mxnet") else folder / "model.onnx")
+    arrays = read_arrays(folder / "io.npz")
+    return model, read_inputs(arrays, model.inputs), read_outputs(arrays, model.outputs)
+
+
+def compare(emitted: Emitted, feed: dict[str, Any], want: dict[str, Any]) -> None:
+    status, got = emitted.run(feed, want)
+    assert status == 0, (emitted.name, status, got)
+    for name, array in want.items():
+        assert_close(got[name], array.reshape(-1), atol=2e-6)
+
+
+def test_recordings_are_reproduced_and_open_sizes_are_open(tmp_path: Path) -> None:
+    data = Path(__file__).parents[1] / "data"
+    models, feeds = {}, {}
+    for name in RECORDED:
+        model, feed, want = recorded(data, name)
+        grown = RECORDED[name] is not None
+        inputs = told(model.inputs, feed, sizes_open=grown)
+        made = tuple(inputs.get(value.name, value) for value in model.inputs)
+        short = name.partition("/")[2]
+        models[short], feeds[short] = replace(model, inputs=made), (feed, want, RECORDED[name])
+    for name, emitted in build(models, tmp_path, QUICK).items():
+        feed, want, grown = feeds[name]
+        assert want
+        compare(emitted, feed, want)
+        if grown:
+            ((first, array),) = feed.items()
+            larger = {first: np.pad(array, [(0, more) for more in grown], "wrap")}
+            session = Session(models[name], backend="reference")
+            compare(emitted, larger, session.run(larger))
+
+
+@pytest.mark.parametrize("name", ["gluon_unrolled_stack", "gluon_language_model"])
+def test_a_recording_tells_what_a_symbol_leaves_open(name: str, tmp_path: Path) -> None:
+    folder = Path(__file__).parents[1] / "data" / "mxnet" / name
+    with pytest.raises(UnsupportedError, match=r"--data io\.npz"):
+        write_cpp(load(folder), tmp_path)
+    command = ["emit", str(folder), "-o", str(tmp_path), "--data", str(folder / "io.npz")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    header = next(tmp_path.glob("*.hpp")).read_text()
+    # An unrolled model has one number of words; others leave it to the caller.
+    assert ("(3, 5, 4)" in header) == ("struct Sizes" not in header) == (name[6] == "u")
