@@ -8,7 +8,14 @@ from functools import reduce
 from operator import mul
 from typing import Any
 
+from onernn.core.errors import UnsupportedError
+
 Product = tuple[str, ...]
+_MOST_FACTORS = 256
+
+
+class SizeError(UnsupportedError, ValueError):
+    """A size is none that anybody computes with."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,13 @@ class Size:
 
     @classmethod
     def _sum(cls, terms: Mapping[Product, int]) -> Size:
-        return cls(tuple(sorted((names, by) for names, by in terms.items() if by)))
+        left = sorted((names, by) for names, by in terms.items() if by)
+        # A model of thirty operators can square a size thirty times.
+        if sum(len(names) + 1 for names, _ in left) > _MOST_FACTORS or any(
+            abs(by) >= 2**63 for _, by in left
+        ):
+            raise SizeError("a size with too many names, or numbers of 2**63 and more, in it")
+        return cls(tuple(left))
 
     @property
     def number(self) -> int | None:

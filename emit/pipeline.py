@@ -29,6 +29,10 @@ _OF_SIZES = frozenset(
 """What is done to shapes before they are used: computed now, with sizes in the place of numbers."""
 
 
+_MOST_PASSES = 100_000
+"""Operators that inference goes through again because of new sizes; a second takes some 30,000."""
+
+
 def parse(model: Graph, declared: Mapping[str, Value] | None = None) -> Program:
     """The fused model's operators, each with what generates it.
 
@@ -196,7 +200,9 @@ def infer_shapes(program: Program, static: Mapping[str, int] | None = None) -> N
     if unknown:
         said = ", ".join(names) or "no size is open"
         raise ShapeError(f"--static {', '.join(sorted(unknown))}: the model has {said}")
-    program.bindings |= {k: Size.of(v) for k, v in program.static.items() if k != "T"}
+    for name, number in program.static.items():
+        if name != "T":
+            program.bind(name, Size.of(number))
     _settle(program)
 
 
@@ -217,12 +223,13 @@ def _settle(program: Program) -> None:
         try:
             return _pass(program)
         except NewBinding:
-            continue
+            if len(program.bindings) * len(program.operators) > _MOST_PASSES:
+                raise UnsupportedError("too many sizes are open: say --static") from None
         except UnsupportedError:
             time = program.static.get("T")
             if time is None or "T" in program.bindings:
                 raise
-            program.bindings["T"] = Size.of(time)  # the number may be what was lacking
+            program.bind("T", Size.of(time))  # the number may be what was lacking
 
 
 def _pass(program: Program) -> None:
@@ -268,7 +275,7 @@ def _name(program: Program) -> None:
         pairs = pairs or [("T", shape[0]), ("N", shape[1])]
         for name, size in pairs:
             if size.name and size.name not in program.inner and name not in sizes_of(program):
-                program.bindings[size.name] = Size.of(name)
+                program.bind(size.name, Size.of(name))
 
 
 def initialize(program: Program, weights: str = "f32") -> Store:

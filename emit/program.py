@@ -76,9 +76,12 @@ class Program:
     def size(self, value: Any) -> Size:
         """A size after all that is known of its names."""
         out = Size.of(value)
-        while any(name in self.bindings for name in out.names):
-            out = out.put(self.bindings)
-        return out
+        return out.put(self.bindings) if self.bindings.keys() & out.names else out
+
+    def bind(self, name: str, size: Size) -> None:
+        """A name is this size from now on, in the sizes of other names, too."""
+        bound = {name: size}
+        self.bindings = {key: one.put(bound) for key, one in self.bindings.items()} | bound
 
     def same(self, a: Size, b: Size, what: str) -> Size:
         """The one size that two are; binds a name where they differ in one.
@@ -90,12 +93,12 @@ class Program:
             return a
         for one, other in ((a, b), (b, a)):
             if one.name and one.name not in other.names and one.name not in self.inner:
-                self.bindings[one.name] = other
+                self.bind(one.name, other)
                 raise NewBinding
             if len(one.terms) == 1 and len(one.terms[0][0]) == 1 and other.number is not None:
                 (((name,), times),) = one.terms  # 20 * T is 80
                 if name not in self.inner and other.number % times == 0:
-                    self.bindings[name] = Size.of(other.number // times)
+                    self.bind(name, Size.of(other.number // times))
                     raise NewBinding
         if a.number is not None and b.number is not None:
             raise ShapeError(f"{what}: sizes {a} and {b} should be one")

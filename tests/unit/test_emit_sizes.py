@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onernn import Graph, UnsupportedError
+from onernn.core.graph import Node, Value
 from onernn.core.sizes import Size
+from onernn.emit import write_cpp
 
 NUMBERS = {"T": 7, "N": 3, "W": 11}
 SIZES = st.recursive(
@@ -55,3 +60,47 @@ def test_a_quotient_is_whole_or_refused(tree: Any, name: str, count: int) -> Non
 def test_numpys_numbers_leave_arithmetic_to_sizes() -> None:
     assert np.int64(3) * Size.of("T") == Size.of("T") * 3
     assert np.int64(3) - Size.of("T") == Size.of(3) - "T"
+
+
+def _joined(count: int) -> Graph:
+    """Twice as long, so many times."""
+    nodes = [Node("Concat", (f"v{k}",) * 2, (f"v{k + 1}",), {"axis": 0}) for k in range(count)]
+    return _graph(nodes, [Value("v0", "float32", (None, 1))], f"v{count}")
+
+
+def _squared(count: int) -> Graph:
+    """(a,) -> (a, 1) x (1, a): as many names in a size as numbers of two to that power."""
+    nodes = []
+    for k in range(count):
+        nodes += [Node("Reshape", (f"v{k}", side), (f"{side}{k}",)) for side in ("column", "row")]
+        nodes.append(Node("MatMul", (f"column{k}", f"row{k}"), (f"v{k + 1}",)))
+    return _graph(nodes, [Value("v0", "float32", (None, None))], f"v{count}")
+
+
+def _equal(count: int) -> Graph:
+    """Every input is as long as the next one, which turns out one after the other."""
+    nodes = [Node("Add", (f"v{k}", f"v{k + 1}"), (f"sum{k}",)) for k in range(count)]
+    inputs = [Value(f"v{k}", "float32", (None, 1)) for k in range(count + 1)]
+    return _graph(nodes, inputs, *(f"sum{k}" for k in range(count)))
+
+
+def _graph(nodes: list[Node], inputs: list[Value], *outputs: str) -> Graph:
+    constants = {"column": np.array([-1, 1]), "row": np.array([1, -1])}
+    made = tuple(map(Value, outputs))
+    return Graph("m", tuple(inputs), made, tuple(nodes), constants).pruned()
+
+
+@pytest.mark.parametrize(
+    "made", [_joined(63), _squared(34), _equal(2000)], ids=["joined", "squared", "equal"]
+)
+def test_sizes_that_nobody_computes_with_are_refused_at_once(made: Graph, tmp_path: Path) -> None:
+    begin = time.process_time()
+    with pytest.raises(UnsupportedError, match=r"a size with too many names|too many sizes"):
+        write_cpp(made, tmp_path)
+    assert time.process_time() - begin < 20
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("made", [_joined(20), _squared(3), _equal(30)])
+def test_sizes_that_grow_a_little_are_generated(made: Graph, tmp_path: Path) -> None:
+    assert write_cpp(made, tmp_path)
