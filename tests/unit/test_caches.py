@@ -111,13 +111,9 @@ def as_a_broken_link(file: Path) -> None:
     file.symlink_to(file.with_name("nowhere") / "at all")
 
 
-def unreadable(file: Path) -> None:
-    file.chmod(0)
-
-
 HARMS = [
-    *(truncated, emptied, with_a_zeroed_page, with_another_header, as_text, as_another_library),
-    *(as_a_folder, as_a_pipe, as_a_broken_link, unreadable),
+    *(truncated, with_a_zeroed_page, with_another_header, as_text, as_another_library),
+    *(as_a_folder, as_a_pipe, as_a_broken_link),
 ]
 
 
