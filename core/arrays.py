@@ -26,6 +26,15 @@ def frozen(array: Array) -> Array:
     return out
 
 
+def sealed(fresh: Array) -> Array:
+    """An array that was just made and that nobody else holds, read-only: `frozen` copies it not."""
+    array: Any = fresh
+    while isinstance(array, np.ndarray):
+        array.flags.writeable = False
+        array = array.base
+    return fresh
+
+
 def _writable(array: Any) -> bool:
     """Whether the array, or one that it is a view of, can be written to."""
     while isinstance(array, np.ndarray):

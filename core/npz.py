@@ -41,7 +41,7 @@ def read_member(archive: ZipFile, member: ZipInfo, budget: Budget) -> Array:
         if math.prod(max(axis, 1) for axis in shape) * dtype.itemsize > max(size, LOADING):
             raise ValueError(f"{name}: an array of {dtype} {shape} in {size} bytes")
         flat = np.empty(math.prod(shape), dtype)
-        left = memoryview(flat.view(np.uint8))
+        left = flat.view(np.uint8).data
         while left:
             piece = stream.read(min(len(left), _PIECE))
             if not piece:

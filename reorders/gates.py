@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onernn.core.arrays import Array
+from onernn.core.arrays import Array, sealed
 from onernn.core.errors import ShapeError
 
 
@@ -33,7 +33,9 @@ class GateLayout:
         if array.shape[-1] % gates:
             raise ShapeError(f"gates: expected a multiple of {gates} columns, got {array.shape}")
         blocks = array.reshape(*array.shape[:-1], gates, array.shape[-1] // gates)
-        out: Array = np.take(blocks, self.permutation, axis=-2)
+        out = np.empty(blocks.shape, array.dtype)  # np.take would copy a transposed array before
+        for gate, place in enumerate(self.permutation):
+            out[..., gate, :] = blocks[..., place, :]
         if -1 in self.signs:  # not np.negative in place: NumPy 2.4's is wrong 16 bytes apart
             out *= np.array(self.signs, out.dtype)[:, None]
         return out
@@ -45,7 +47,7 @@ class GateLayout:
 
 def input_layer(weight: Array, layout: GateLayout) -> Array:
     """A projection (I, G*O) -> weights layer, ldigo (L=1, D=1, I, G, O)."""
-    return layout.split(weight)[None, None]
+    return sealed(layout.split(weight)[None, None])
 
 
 def input_layer_back(layer: Array, layout: GateLayout) -> Array:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onernn.core.arrays import Array
+from onernn.core.arrays import Array, sealed
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights
@@ -133,7 +133,8 @@ def weights(named: Mapping[str, Array], stack: Stack) -> tuple[RnnWeights, ...]:
             return np.stack(arrays)[None]
 
         def matrix(name: str) -> Array:
-            return stacked([layout.split(named[f"{side}_{name}"].T) for side in sides])
+            made = [layout.split(named[f"{side}_{name}"].T) for side in sides]
+            return sealed(stacked(made) if len(made) > 1 else made[0][None, None])
 
         biases = [[named[f"{side}_{name}_bias"] for name in ("i2h", "h2h")] for side in sides]
         projection = None

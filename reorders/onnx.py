@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onernn.core.arrays import Array
+from onernn.core.arrays import Array, sealed
 from onernn.core.errors import ShapeError
 from onernn.core.spec import Activation, Cell, Direction
 from onernn.core.weights import RnnWeights
@@ -38,7 +38,7 @@ def matrix(name: str, array: Array, cell: Cell) -> Array:
     """W (D, G*O, I) or R (D, G*O, O) -> weights layer or iter, ldigo (L=1, D, I, G, O)."""
     if array.ndim != 3:
         raise ShapeError(f"{name}: expected (D, G*O, I), got {array.shape}")
-    return gate_layout(cell).split(array.swapaxes(1, 2))[None]
+    return sealed(gate_layout(cell).split(array.swapaxes(1, 2))[None])
 
 
 def matrix_back(ldigo: Array, cell: Cell) -> Array:

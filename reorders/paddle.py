@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.core.arrays import Array
+from onernn.core.arrays import Array, sealed
 from onernn.core.errors import ShapeError
 from onernn.core.spec import Cell, Update
 from onernn.core.weights import RnnWeights
@@ -141,9 +141,12 @@ def _rnn_bias(
 def side_by_side(parts: Sequence[RnnWeights]) -> RnnWeights:
     """Weights of the directions of one layer as one (1, D, ...)."""
 
+    if len(parts) == 1:
+        return parts[0]
+
     def joined(name: str) -> Any:
         arrays = [getattr(part, name) for part in parts]
-        return None if arrays[0] is None else np.concatenate(arrays, axis=1)
+        return None if arrays[0] is None else sealed(np.concatenate(arrays, axis=1))
 
     return RnnWeights(joined("layer"), joined("iter"), joined("bias"))
 

@@ -44,6 +44,14 @@ def test_every_fault_that_an_adapter_knows_is_on_the_audit_s_page(repo: Path) ->
                 assert one in page or one.startswith("export_"), one
 
 
+def test_each_promise_of_security_names_tests_that_there_are(repo: Path, tests: set[str]) -> None:
+    found = rows((repo / "design" / "0024-what-may-be-trusted.md").read_text())
+    assert [row[0][0] for row in found] == list("1234567")
+    for promise, _, shown in found:
+        named = set(re.findall(r"`(test_\w+)`", shown))
+        assert named and not named - tests, promise
+
+
 def test_an_unknown_test_would_be_seen(tests: set[str]) -> None:
     assert "test_an_unknown_test_would_be_seen" in tests
     assert "test_nobody_wrote_this_one" not in tests
