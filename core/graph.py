@@ -89,6 +89,10 @@ class Graph:
         constants = {name: type_of(array) for name, array in self.constants.items()}
         return infer(self.nodes, {**constants, **inputs})
 
+    def is_dense(self, *names: str) -> bool:
+        """Whether all values are surely without offsets; absent ones are."""
+        return all(self.types[name].lod == () for name in names if name)
+
     def producer(self, name: str) -> Node | None:
         """The node that makes a value; None for inputs, constants and ""."""
         return self._producers.get(name)

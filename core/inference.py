@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -60,8 +60,12 @@ class Context:
 
     def __init__(self, node: Node, sizes: Sizes) -> None:
         self.at: SimpleNamespace = node.at
-        self.same: Callable[..., Size | None] = sizes.same
-        self._name = next(filter(None, node.outputs), "")
+        self.said: list[tuple[Size | None, ...]] = []
+        self._sizes, self._name = sizes, next(filter(None, node.outputs), "")
+
+    def same(self, *sizes: Size | None) -> Size | None:
+        self.said.append(sizes)
+        return self._sizes.same(*sizes)
 
     def fresh(self, label: str) -> Size:
         return Size.of(f"{self._name}.{label}")
@@ -76,18 +80,26 @@ def infer(nodes: Iterable[Node], known: Mapping[str, Type]) -> dict[str, Type]:
     sizes, found = Sizes(), dict(known)
     for node in nodes:
         inputs = tuple(sizes.settle(found[name]) if name else None for name in node.inputs)
-        found.update(zip(node.outputs, outputs_of(node, inputs, sizes), strict=True))
+        before, outputs, said = node.typed
+        if before == inputs:  # graphs made one from another share most nodes
+            for equal in said:
+                sizes.same(*equal)
+        else:
+            context = Context(node, sizes)
+            outputs = _outputs(node, inputs, context)
+            node.remember_types(inputs, outputs, tuple(context.said))
+        found.update(zip(node.outputs, outputs, strict=True))
     return {name: sizes.settle(each) for name, each in found.items() if name}
 
 
-def outputs_of(node: Node, inputs: tuple[Type | None, ...], sizes: Sizes) -> tuple[Type, ...]:
+def _outputs(node: Node, inputs: tuple[Type | None, ...], context: Context) -> tuple[Type, ...]:
     """The types of a node's outputs."""
     unknown = (UNKNOWN,) * len(node.outputs)
     operator = OPERATORS.get(node.op)
     if operator is None or node.problem:
         return unknown
     try:
-        made = operator.type(Context(node, sizes), *inputs)
+        made = operator.type(context, *inputs)
         outputs = tuple(made) if isinstance(made, tuple) else (made,)
         if not operator.offsets:
             outputs = _under_words(operator, node, inputs, outputs)

@@ -87,6 +87,14 @@ class Node:
         operator = OPERATORS.get(self.op)
         return operator.problem(self.inputs, self.outputs, self.attributes) if operator else ""
 
+    @property
+    def typed(self) -> tuple[Any, Any, Any]:
+        """The inputs' types that were met last, what followed for the outputs, and equal sizes."""
+        return self.__dict__.get("_typed", (None, (), ()))
+
+    def remember_types(self, *known: Any) -> None:
+        self.__dict__["_typed"] = known
+
     def input(self, position: int) -> str:
         """The name of an input, "" where it is absent."""
         return self.inputs[position] if position < len(self.inputs) else ""

@@ -74,7 +74,8 @@ class Operator:
     what is not known. ``dropped``, or
     ``dropped(at, rank, *values)``, tells whether axis 0 of the result is another one than the
     words, so that the result is an array.
-    ``type(at, *types)`` gives the types of the outputs. ``since``: ONNX's opset of this form.
+    ``type(at, *types)`` gives the types of the outputs. ``since``: the first opset in which
+    ONNX has it, 0 for an operator of our own.
     """
 
     name: str

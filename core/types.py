@@ -41,6 +41,11 @@ class Type:
         return None if self.shape is None else len(self.shape)
 
     @property
+    def counts(self) -> tuple[int | None, ...]:
+        """The sizes that are numbers, None in the place of others; () where the rank is unknown."""
+        return tuple(None if size is None else size.number for size in self.shape or ())
+
+    @property
     def ragged(self) -> bool | None:
         """Whether the value carries offsets; None where nobody can tell."""
         return None if self.lod is None else bool(self.lod)

@@ -14,14 +14,6 @@ from onernn.core.arrays import Array
 from onernn.core.graph import Graph, Node
 
 _MOST = 64  # nodes of a sum; a gate has ten
-_MATRICES = ("Gemm", "Flatten")
-_ELEMENTWISE = (
-    "Identity",
-    "Mul",
-    "Relu",
-    "Sigmoid",
-    "Tanh",
-)  # with two axes, where all they read has
 
 
 class Columns(NamedTuple):
@@ -77,22 +69,16 @@ def affine(graph: Graph, name: str) -> Affine | None:
 
 
 class _Table:
-    """The sums of a graph, made node by node: each value is read once, whoever uses it.
-
-    ``matrices``: values that are known to have two axes; MatMul takes any number.
-    """
+    """The sums of a graph, made node by node: each value is read once, whoever uses it."""
 
     def __init__(self, graph: Graph) -> None:
-        self.constants, self.sums = graph.constants, dict[str, Affine]()
-        self.matrices = {v.name for v in graph.inputs if v.shape is not None and len(v.shape) == 2}
+        self.constants, self.types = graph.constants, graph.types
+        self.sums: dict[str, Affine] = {}
         for node in graph.nodes:
             for at, name in enumerate(node.outputs[: None if node.op == "Split" else 1]):
                 found = self._sum(node, at)
                 if found is not None and len(found.nodes) <= _MOST:
                     self.sums[name] = found
-                known = node.op in _ELEMENTWISE and self.matrices.issuperset(node.inputs)
-                if found is not None or node.op in _MATRICES or known:
-                    self.matrices.add(name)
 
     def _sum(self, node: Node, at: int) -> Affine | None:
         """What a node makes as its output ``at``."""
@@ -111,7 +97,7 @@ class _Table:
         attributes = node.attributes
         if weight is None or weight.ndim != 2 or attributes.get("transA"):
             return None
-        if node.op == "MatMul" and node.inputs[0] not in self.matrices:
+        if self.types[node.outputs[0]].rank != 2:
             return None
         if attributes.get("alpha", 1.0) != 1 or attributes.get("beta", 1.0) != 1:
             return None

@@ -10,7 +10,6 @@ import numpy as np
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
 from onernn.core.weights import RnnWeights, layers_of
-from onernn.fuse_passes.layouts import layout
 from onernn.fuse_passes.ordering import fresh, ordered
 
 
@@ -53,7 +52,7 @@ class PairDirections:
             return Refusal("the directions compute in different dtypes", where)
         if _lacks(one.layer, other.layer):
             return Refusal("only one direction has input weights", where)
-        rank = layout(graph, forward.outputs[0]).rank
+        rank = graph.types[forward.outputs[0]].rank
         if node.attributes["axis"] != -1 and node.attributes["axis"] + 1 != rank:
             return Refusal("the directions are not concatenated along the channels", where)
         for rnn in (forward, backward):

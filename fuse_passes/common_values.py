@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
+from onernn.core.operator import OPERATORS
 
-_MOVING = frozenset("Einsum Transpose Reshape Flatten Squeeze Unsqueeze Slice Concat".split())
 _SMALL = 16  # elements of constants that are compared by their numbers: axes and shapes
 
 
@@ -42,7 +42,10 @@ class ShareValues:
 
 def _key(graph: Graph, node: Node) -> Hashable:
     """What two nodes that compute the same have in common; None where that is not told."""
-    if node.op not in _MOVING or not node.inputs:
+    operator = OPERATORS.get(node.op)
+    if operator is None or not operator.since or len(node.outputs) > 1:
+        return None
+    if node.op != "Einsum" and operator.kind not in ("view", "moves"):
         return None
     attributes = tuple(sorted((name, str(value)) for name, value in node.attributes.items()))
     return node.op, tuple(_named(graph, name) for name in node.inputs), attributes

@@ -10,7 +10,6 @@ from onernn.core.arrays import Array
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
 from onernn.core.weights import layers_of
-from onernn.fuse_passes.layouts import layout
 from onernn.reorders.gates import input_layer, summed_bias
 
 
@@ -121,7 +120,7 @@ def find_linear(graph: Graph, user: Node) -> Linear | Refusal:
         return Refusal(f"the projection's bias {bias.shape} is not one a column")
     if bias is not None and bias.dtype != weight.dtype:
         return Refusal(f"the projection's bias is {bias.dtype}, its weight {weight.dtype}")
-    rank = layout(graph, name).rank
+    rank = graph.types[name].rank
     if bias is not None and bias.ndim > 2 and (rank is None or rank < bias.ndim):
         return Refusal(f"the projection's bias {bias.shape} may add an axis")
     return Linear((*nodes, node), node.inputs[0], weight, bias)

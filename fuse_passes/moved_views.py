@@ -7,7 +7,6 @@ from typing import Any
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
-from onernn.fuse_passes.layouts import layout
 from onernn.fuse_passes.ordering import fresh
 
 SWAP = "ab...->ba..."
@@ -49,7 +48,7 @@ class MoveViews:
 
     def _sinking(self, graph: Graph, node: Node) -> Sinking | None:
         views = [view for name in node.inputs if (view := graph.producer(name))]
-        axis, rank = node.attributes["axis"], layout(graph, node.outputs[0]).rank
+        axis, rank = node.attributes["axis"], graph.types[node.outputs[0]].rank
         if axis < 0:
             axis = 0 if rank is None else axis + rank  # not known: as one that is exchanged
         if len(views) < len(node.inputs) or axis < 2:

@@ -13,7 +13,6 @@ from onernn.fuse_passes.bidirectional import PairDirections
 from onernn.fuse_passes.common_values import ShareValues
 from onernn.fuse_passes.embedding_rnn import FuseEmbeddingRnn
 from onernn.fuse_passes.identities import DropIdentities
-from onernn.fuse_passes.layouts import is_dense, sizes
 from onernn.fuse_passes.linear_input import FuseLinearInput
 from onernn.fuse_passes.linear_rnn import FuseLinearRnn
 from onernn.fuse_passes.moved_views import MoveViews
@@ -132,13 +131,13 @@ def _fused_within(model: Graph, passes: tuple[Pass, ...]) -> FuseResult:
 def _fused_body(graph: Graph, node: Node, name: str, passes: tuple[Pass, ...]) -> FuseResult:
     """A graph of a loop or branch, fused; its inputs have the sizes that are told outside."""
     body: Graph = node.attributes[name]
-    if not is_dense(graph, *node.inputs) or not is_dense(body, *(v.name for v in body.outputs)):
+    if not (graph.is_dense(*node.inputs) and body.is_dense(*(v.name for v in body.outputs))):
         return FuseResult(body, (), (Refusal(f"its {name} may see ragged values", node.label),))
     before = {"then_branch": 1, "else_branch": 1 + node.attributes.get("then_taken", 0)}
     first, axes = (node.attributes.get(key, ()) for key in ("states", "input_axes"))
     inputs = list(body.inputs)
     for at, outside in enumerate(node.inputs[before.get(name, 0) :][: len(inputs)]):
-        shape = list(sizes(graph, outside))
+        shape = list(graph.types[outside].counts) if outside else []
         if axes and first <= at < first + len(axes) and shape:
             del shape[axes[at - first] % len(shape)]  # an element of it
         inputs[at] = replace(inputs[at], shape=tuple(shape) or inputs[at].shape)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from onernn.core.graph import Graph, Node
-from onernn.fuse_passes.layouts import is_dense
 
 VIEWS = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _LONGEST = 8  # views in a row
@@ -103,7 +102,7 @@ def _axes(graph: Graph, name: str) -> tuple[list[Axis], dict[str, int]] | None:
         maker = graph.producer(name)
     if maker is None or maker.op != "Rnn" or maker.outputs[0] != name:
         return None
-    if not padded and not is_dense(graph, name):
+    if not padded and not graph.is_dense(name):
         return None
     spec = maker.attributes["spec"]
     sides = spec.output_size // spec.recurrent_size

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
 from onernn.fuse_passes.cells import Reading, Step, step_of
-from onernn.fuse_passes.layouts import sizes
 from onernn.fuse_passes.ordering import fresh
 from onernn.fuse_passes.steps import Stacker
 from onernn.fuse_passes.unrolled_cells import fits, layer, no_state, zero_or_state
@@ -49,7 +48,7 @@ class FuseScannedCells:
                 if not fits(body, reading):
                     continue
                 reason = _obstacle(node, body, reading, x, made[states:], step)
-                batch = next(iter(sizes(graph, node.inputs[states])[1:]), None)
+                batch = next(iter(graph.types[node.inputs[states]].counts[1:]), None)
                 reason = reason or no_state(graph, node.inputs[:states], batch)
                 if reason:
                     return Refusal(reason, node.outputs[0])

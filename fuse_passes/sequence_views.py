@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
-
-ROW_WISE = frozenset({"MatMul", "Gemm", "Add", "Mul", "Identity", "Relu", "Tanh", "Sigmoid"})
-"""Operators whose output row t depends on row t of their first input (the others constant)."""
+from onernn.core.operator import OPERATORS
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +38,28 @@ class DropSequenceViews:
                 return Refusal(f"{name!r} has another user", node.outputs[0])
             if maker.op == "SequenceData":
                 drops.append(maker)
-            elif maker.op not in ROW_WISE or any(
-                i not in graph.constants for i in maker.inputs[1:]
-            ):
+            elif not _is_row_wise(graph, maker):
                 return Refusal(f"{maker.label} is not row-wise", node.outputs[0])
             name, user = maker.inputs[0], maker
         return Views(node, tuple(drops))
 
     def rewrite(self, graph: Graph, match: Views) -> Graph:
         return graph.bypass((match.like, *match.drops))
+
+
+def _is_row_wise(graph: Graph, node: Node) -> bool:
+    """Whether row t of the output depends on row t of the first input, and on constants."""
+    others = [graph.constants.get(name) for name in node.inputs[1:]]
+    rank = graph.types[node.inputs[0]].rank
+    if rank is None or any(other is None for other in others):
+        return False
+    if node.op in ("MatMul", "Gemm"):
+        return rank > 1 and not node.attributes.get("transA")
+    rows = [1 if a is None or a.ndim < rank else len(a) for a in others]
+    same_rank = graph.types[node.outputs[0]].rank == rank
+    return same_rank and set(rows) <= {1} and _is_elementwise(node)
+
+
+def _is_elementwise(node: Node) -> bool:
+    operator = OPERATORS.get(node.op)
+    return operator is not None and (node.op == "Identity" or operator.kind == "elementwise")

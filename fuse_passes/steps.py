@@ -9,13 +9,8 @@ import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.graph import Graph, NativeOp, Node
-from onernn.fuse_passes.layouts import is_dense, layout
+from onernn.core.operator import OPERATORS
 from onernn.fuse_passes.ordering import fresh
-
-ROW_WISE = frozenset(
-    "Relu Tanh Sigmoid Softsign Softplus LeakyRelu Elu Exp Log Sqrt Abs Neg Add Sub Mul Div".split()
-)
-"""Operators that do to all steps at once what they do to each: element by element."""
 
 _END = -(2**62)
 _DEEPEST = 16  # operators behind one another; a recurrence that is not fused has no end
@@ -91,7 +86,7 @@ class Stacker:
         if first is None or any(p is None or p[:2] != first[:2] for p in found):
             return None
         source, axis, _, count = first
-        if not is_dense(self.graph, source):
+        if not self.graph.is_dense(source):
             return None
         order = [p[2] for p in found if p is not None]
         if count != len(names) or sorted(order) != list(range(count)):
@@ -110,7 +105,9 @@ class Stacker:
             return None
         op, attributes = first.op, dict(first.attributes)
         columns = [*zip(*(node.inputs for node in nodes), strict=True)]
-        ranks = {layout(self.graph, name).rank for column in columns for name in column}
+        if not all(map(all, columns)):
+            return None
+        ranks = {self.graph.types[name].rank for column in columns for name in column}
         if op == "Flatten" and attributes.get("axis", 1) == 1:
             inner = self.stack(columns[0], depth)
             if ranks == {2}:
@@ -119,7 +116,7 @@ class Stacker:
             return inner and Stacked(self.emit("Reshape", (inner.name, *shape)), inner.backwards)
         if op == "Concat" and attributes["axis"]:
             attributes["axis"] += attributes["axis"] > 0
-        elif op not in ROW_WISE:
+        elif op not in OPERATORS or OPERATORS[op].kind != "elementwise":
             return None
         inputs = [
             (op != "Concat" and self._shared(column)) or self.stack(column, depth)
@@ -146,7 +143,7 @@ class Stacker:
         """Whether axes meet as they did step by step: all steps have as many, shared ones no more."""
         graph = self.graph
         ranks = {
-            layout(graph, name).rank
+            graph.types[name].rank
             for column, made in zip(columns, inputs, strict=True)
             for name in column
             if isinstance(made, Stacked)

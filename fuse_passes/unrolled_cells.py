@@ -18,7 +18,6 @@ from onernn.core.spec import Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.fuse_passes.affine import Columns
 from onernn.fuse_passes.cells import Reading, Step, step_of
-from onernn.fuse_passes.layouts import is_dense, layout, sizes
 from onernn.fuse_passes.ordering import fresh, ordered
 from onernn.fuse_passes.steps import Stacker, piece_of
 
@@ -144,11 +143,11 @@ def _obstacle(graph: Graph, chain: Chain) -> str:
         return "its input is made of its own output"
     if any(not _fed(graph, reading.x) for reading in chain.readings):
         return "its input is made of constants only"
-    if not is_dense(graph, *starts):
+    if not graph.is_dense(*starts):
         return "its input or state may be ragged"
     first = chain.readings[0]
     piece = piece_of(graph, first.x)
-    shape = [*sizes(graph, piece[0] if piece else first.x)]
+    shape = [*graph.types[piece[0] if piece else first.x].counts]
     if piece and len(shape) > 1:
         del shape[piece[1]]
     return no_state(graph, (first.h, chain.steps[0].c_before), shape[0] if shape else None)
@@ -160,8 +159,8 @@ def no_state(graph: Graph, names: Iterable[str], batch: int | None) -> str:
     An operator broadcasts one row, a layer takes one for each sentence; zeros are absent there.
     """
     for name in filter(None, names):
-        array, known = graph.constants.get(name), sizes(graph, name)
-        rank = layout(graph, name).rank
+        array, known = graph.constants.get(name), graph.types[name].counts
+        rank = graph.types[name].rank
         if rank not in (None, 2):
             return f"{name!r} has {rank} axes, a state has (N, O)"
         zeros = array is not None and not array.any()

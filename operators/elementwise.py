@@ -251,6 +251,7 @@ define(
     kind="moves",
     inputs="gates",
     attributes={"layout": REQUIRED},
+    since=0,
     type=same,
     compute=lambda at, gates: at.layout(gates),
 )

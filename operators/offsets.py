@@ -25,6 +25,7 @@ define(
     kind="view",
     inputs="x",
     drops=True,
+    since=0,
     type=same,
     compute=lambda _, x: x,
 )
@@ -34,6 +35,7 @@ define(
     kind="view",
     inputs="x ~like",
     offsets=True,
+    since=0,
     type=lambda _, x, like: Type(x.dtype, x.shape, like.lod),
     compute=lambda _, x, like: like.with_data(data_of(x)),
 )
@@ -43,6 +45,7 @@ define(
     kind="view",
     inputs="x offsets",
     offsets=True,
+    since=0,
     type=lambda context, x, offsets: Type(x.dtype, x.shape, (context.lod(),)),
     compute=lambda _, x, offsets: Ragged(data_of(x), data_of(offsets)),
 )
@@ -69,6 +72,7 @@ define(
     kind="sequences",
     inputs="~first ~rest*",
     offsets=True,
+    since=0,
     type=_appended,
     compute=_append,
 )
@@ -93,6 +97,7 @@ define(
     inputs="padded lengths",
     attributes={"time_major": 0},
     offsets=True,
+    since=0,
     type=_unpadded,
     compute=_unpad,
 )
@@ -123,6 +128,7 @@ define(
     inputs="~x like?",
     attributes={"time_major": 0},
     offsets=True,
+    since=0,
     type=_padded,
     compute=_pad,
 )
@@ -152,6 +158,7 @@ define(
     inputs="~x value",
     attributes={"time": None},
     offsets=True,
+    since=0,
     type=_filled,
     compute=_fill,
 )
@@ -161,6 +168,7 @@ define(
     kind="sequences",
     inputs="~x",
     offsets=True,
+    since=0,
     type=lambda _, x: Type("int64", (sequences_of(x),), ()),
     compute=lambda _, x: x.lengths,
 )

@@ -53,11 +53,9 @@ def _gemm(at: Any, a: Array, b: Array, c: Array | None = None) -> Array:
 
 def _gemm_type(context: Context, a: Type, b: Type, c: Type | None = None) -> Type:
     at, dtype = context.at, common(*(each for each in (a, b, c) if each is not None))
-    if a.shape is None or b.shape is None:
-        return Type(dtype, (None, None))
     (rows, inner), (depth, columns) = (
-        shape[::-1] if turned else shape
-        for shape, turned in ((a.shape, at.transA), (b.shape, at.transB))
+        (None, None) if given.shape is None else given.shape[::-1] if turned else given.shape
+        for given, turned in ((a, at.transA), (b, at.transB))
     )
     context.same(inner, depth)
     return Type(dtype, (rows, columns))

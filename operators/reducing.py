@@ -90,7 +90,6 @@ for _name, _reduction in _REDUCTIONS.items():
         type=_reduced,
         compute=_reduces(_reduction),
         sized=_name == "Prod",
-        since=18,
     )
 
 
@@ -169,7 +168,6 @@ define(
     mixes=lambda at, rank, axis: (int(axis.reshape(())),),
     type=same,
     compute=_cum_sum,
-    since=14,
 )
 
 
@@ -267,5 +265,4 @@ define(
     attributes={"epsilon": 1e-5, "training_mode": 0},
     type=same,
     compute=_batch_normalization,
-    since=15,
 )

@@ -16,14 +16,12 @@ def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type,
     dtype = weights[0].iter.dtype.name
     if x.lod is None:
         return (Type(dtype),) * context.at.outputs
-    front = x.shape and x.shape[:-1]
-    batch: Size | None = sequences_of(x)
-    if not x.lod and front is not None:
-        batch = front[1]
+    front = (None,) * (1 if x.lod else 2) if x.shape is None else x.shape[:-1]
+    batch = sequences_of(x) if x.lod else front[1]
     finals = {"h": spec.recurrent_size, "c": spec.hidden_size}
 
     def each_word(width: int) -> Type:
-        return Type(dtype, None if front is None else (*front, Size.of(width)), x.lod)
+        return Type(dtype, (*front, Size.of(width)), x.lod)
 
     def final(width: int) -> Type:
         sizes = (spec.layers, spec.directions, batch, width)
@@ -42,6 +40,7 @@ define(
     inputs="x h? c? attention?",
     attributes={"spec": REQUIRED, "weights": REQUIRED, "layer": None, "cells": False},
     offsets=True,
+    since=0,
     outputs=4,
     type=_layer_types,
     compute=None,

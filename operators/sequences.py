@@ -64,6 +64,7 @@ define(
     inputs="~x",
     attributes={"kind": REQUIRED, "empty": 0.0},
     offsets=True,
+    since=0,
     type=_pooled,
     compute=_pool,
 )
@@ -90,7 +91,9 @@ def _reverse(_: Any, x: Ragged) -> Ragged:
 
 
 for _name, _compute in {"SequenceSoftmax": _softmax, "SequenceReverse": _reverse}.items():
-    define(_name, kind="sequences", inputs="~x", offsets=True, type=_like, compute=_compute)
+    define(
+        _name, kind="sequences", inputs="~x", offsets=True, since=0, type=_like, compute=_compute
+    )
 
 
 def _context(at: Any, x: Ragged) -> Ragged:
@@ -123,6 +126,7 @@ define(
     inputs="~x",
     attributes={"length": REQUIRED, "start": REQUIRED},
     offsets=True,
+    since=0,
     type=_widened,
     compute=_context,
 )
@@ -158,6 +162,7 @@ define(
     inputs="x ~like",
     attributes={"level": -1},
     offsets=True,
+    since=0,
     type=_expanded,
     compute=_expand,
 )
@@ -192,6 +197,7 @@ define(
     kind="sequences",
     inputs="~first ~rest*",
     offsets=True,
+    since=0,
     type=_joined,
     compute=_concat,
 )
@@ -244,6 +250,7 @@ define(
     kind="sequences",
     inputs="~emission transition",
     offsets=True,
+    since=0,
     type=_tags,
     compute=_crf_decode,
 )

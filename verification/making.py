@@ -48,18 +48,23 @@ class _Role:
 def make_inputs(
     model: Graph, *others: Graph, empty: bool = True, seed: int = 0
 ) -> dict[str, Batch]:
-    """Inputs on which the model runs; ``empty``: with a sentence of length zero.
+    """Inputs on which the model runs; ``empty``: with a sentence of length zero, if it takes one.
 
-    ``others`` may tell what an input is that the model does not use. Sizes that are not declared are found by trying. Raises `UnsupportedError` where none are, with
-    the last attempt's reason.
+    ``others`` may tell what an input is that the model does not use. Sizes that are not declared
+    are found by trying. Raises `UnsupportedError` where none are, with the last attempt's reason.
     """
     graphs = [fuse(each).model for each in (model, *others)]
     roles = {value.name: _role(graphs, value) for value in model.inputs}
     session = Session(model, backend="reference")
     error: OnernnError | None = None
-    for shapes, time, batch in itertools.islice(_shapes(model.inputs, roles), _ATTEMPTS):
+    choices = (
+        (*shaped, with_empty)
+        for shaped in itertools.islice(_shapes(model.inputs, roles), _ATTEMPTS)
+        for with_empty in ((True, False) if empty else (False,))
+    )
+    for shapes, time, batch, with_empty in choices:
         rng = np.random.default_rng(seed)
-        lengths = _lengths(time, batch, empty)
+        lengths = _lengths(time, batch, with_empty)
         feed = {
             value.name: _batch(value, roles[value.name], shapes[value.name], lengths, rng)
             for value in model.inputs

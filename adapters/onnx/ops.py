@@ -14,6 +14,7 @@ from onernn.adapters.onnx.messages import BFLOAT16
 from onernn.adapters.onnx.native import OnnxOperator
 from onernn.adapters.onnx.tensors import dtype_of
 from onernn.core.errors import UnsupportedError
+from onernn.operators import OPERATORS, Operator
 
 _WHOLE = 2**31 - 1  # where a Slice ends that goes to the end
 
@@ -28,24 +29,6 @@ RULES: dict[str, Rule] = {
     "SequenceEmpty": control.sequence_empty,
     "ConcatFromSequence": control.concat_from_sequence,
 }
-ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "BatchNormalization": ("epsilon",),
-    "Cast": ("to",),
-    "Clip": (),
-    "ConstantOfShape": ("value",),
-    "Identity": (),
-    "LayerNormalization": ("axis", "epsilon"),
-    "LogSoftmax": ("axis",),
-    "Pad": ("mode",),
-    "Range": (),
-    "Slice": (),
-    "Softmax": ("axis",),
-    "Split": ("axis",),
-    "Squeeze": (),
-    "TopK": ("axis", "largest", "sorted"),
-    "Unsqueeze": (),
-}
-"""Canonical operators and their attributes, as the newest opset has them."""
 
 
 def rule(*types: str) -> Callable[[Rule], Rule]:
@@ -60,52 +43,26 @@ _LIKE = {"axis": 0, "end": 0, "equation": "", "perm": ()}
 """What attributes are like that have no default; the graph compares others with theirs."""
 
 
-def _plain(inputs: int | None, *attributes: str) -> Rule:
-    """An operator that means the same in every opset: at most so many inputs, None: any number.
+def _plain(operator: Operator) -> Rule:
+    """An operator that means the same in every opset.
 
-    Attributes travel along where they are given; the kernel knows the defaults.
+    Attributes travel along where they are given; the operator's record knows the defaults.
     """
 
     def lower(op: OnnxOperator) -> None:
-        count = len(op.inputs) if inputs is None else min(inputs, len(op.inputs))
-        values = [op.optional(at) for at in range(count)]
-        given = {k: op.attribute(k, _LIKE.get(k)) for k in attributes if k in op.attributes}
+        most = len(op.inputs) if operator.most is None else operator.most
+        values = [op.optional(at) for at in range(min(most, len(op.inputs)))]
+        given = {
+            k: op.attribute(k, _LIKE.get(k)) for k in operator.attributes if k in op.attributes
+        }
         op.give(0, op.emit(op.at.type, *values, **given))
 
     return lower
 
 
-for _types, _inputs, _attributes in (
-    ("Abs Ceil Cos Erf Exp Floor IsNaN Log Neg NonZero Not Reciprocal Relu Round", 1, ""),
-    ("HardSwish Sigmoid Sign Sin Size Softplus Softsign Sqrt Tanh", 1, ""),
-    ("Add And Div Equal Expand Greater GreaterOrEqual Less LessOrEqual MatMul Mul", 2, ""),
-    ("Or PRelu Pow Sub Tile Xor", 2, ""),
-    ("CastLike", 2, ""),
-    ("Where", 3, ""),
-    ("Max Mean Min Sum", None, ""),
-    ("ArgMax ArgMin", 1, "axis keepdims select_last_index"),
-    ("Celu Elu LeakyRelu ThresholdedRelu", 1, "alpha"),
-    ("Compress", 2, "axis"),
-    ("Concat", None, "axis"),
-    ("CumSum", 2, "exclusive reverse"),
-    ("Einsum", None, "equation"),
-    ("Flatten", 1, "axis"),
-    ("Gather GatherElements", 2, "axis"),
-    ("GatherND", 2, "batch_dims"),
-    ("Gelu", 1, "approximate"),
-    ("Gemm", 3, "alpha beta transA transB"),
-    ("HardSigmoid", 1, "alpha beta"),
-    ("Mod", 2, "fmod"),
-    ("OneHot", 3, "axis"),
-    ("Reshape", 2, "allowzero"),
-    ("ReverseSequence", 2, "batch_axis time_axis"),
-    ("Selu", 1, "alpha gamma"),
-    ("Shape", 1, "start end"),
-    ("Transpose", 1, "perm"),
-    ("Trilu", 2, "upper"),
-):
-    rule(*_types.split())(_plain(_inputs, *_attributes.split()))
-    ATTRIBUTES.update(dict.fromkeys(_types.split(), tuple(_attributes.split())))
+for _operator in OPERATORS.values():
+    if _operator.since and _operator.name not in RULES:
+        rule(_operator.name)(_plain(_operator))
 
 
 @rule("Identity")
@@ -149,7 +106,7 @@ def _cast(op: OnnxOperator) -> None:
 @rule("Clip")
 def _clip(op: OnnxOperator) -> None:
     if op.opset >= 11:
-        return _plain(3)(op)
+        return _plain(OPERATORS["Clip"])(op)
     x = op.value()
     bounds = [op.attribute(name, None) for name in ("min", "max")]
     limits = ["" if b is None else _like(op, b, x) for b in bounds]
@@ -191,7 +148,6 @@ def _squeeze(op: OnnxOperator) -> None:
 REDUCTIONS = [
     f"Reduce{kind}" for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()
 ]
-ATTRIBUTES.update(dict.fromkeys(REDUCTIONS, ("keepdims", "noop_with_empty_axes")))
 
 
 @rule(*REDUCTIONS)

@@ -26,12 +26,11 @@ from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, Node, Value
 from onernn.core.ragged import Ragged
+from onernn.operators import OPERATORS
 
 IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
 """The opsets that are written, and the version of the format each came with."""
 OPSET = 18
-SINCE = {"LayerNormalization": 17, "Gelu": 20, "Trilu": 14, "HardSwish": 14}
-"""The first opset of an operator, where that is not written by all."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -133,8 +132,9 @@ def _node(w: Writing, node: Node) -> None:
     inputs = w.batches_of(node)
     if node.op in _OURS:
         return _OURS[node.op](w, node, inputs)
-    if w.opset < SINCE.get(node.op, 0):
-        raise UnsupportedError(f"needs opset {SINCE[node.op]}, {w.opset} is to be written")
+    since = OPERATORS[node.op].since
+    if w.opset < since:
+        raise UnsupportedError(f"needs opset {since}, {w.opset} is to be written")
     if any(batch and batch.lengths for batch in inputs):
         return write_ragged(w, node, inputs)
     if node.op in _DENSE:

@@ -13,19 +13,11 @@ from onernn.adapters.onnx.protos import number_of
 from onernn.adapters.onnx.writing import Writing, dense
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
+from onernn.operators import OPERATORS
 
 Inputs = list[Batch | None]
 Rule = Callable[[Writing, Node, Inputs, Batch], None]
 RAGGED: dict[str, Rule] = {}
-
-ELEMENTWISE = frozenset(
-    """
-    Abs Add And Ceil Celu Clip Cos Div Elu Equal Erf Exp Floor Gelu Greater
-    GreaterOrEqual HardSigmoid HardSwish Identity IsNaN LeakyRelu Less LessOrEqual Log Max Mean
-    Min Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Sigmoid Sign Sin Softplus Softsign
-    Sqrt Sub Sum Tanh ThresholdedRelu Where Xor
-    """.split()
-)
 
 
 def rule(*ops: str) -> Callable[[Rule], Rule]:
@@ -62,7 +54,7 @@ def _copy(w: Writing, node: Node, tensors: list[str], like: Batch, **attributes:
         w.give(node, out, like.lengths, at)
 
 
-@rule(*ELEMENTWISE)
+@rule("Identity", *(name for name, each in OPERATORS.items() if each.kind == "elementwise"))
 def _elementwise(w: Writing, node: Node, inputs: Inputs, like: Batch) -> None:
     tensors = [_operand(w, b, name, like) for b, name in zip(inputs, node.inputs, strict=True)]
     _copy(w, node, tensors, like, **w.attributes(node))

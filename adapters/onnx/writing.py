@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onernn.adapters.onnx.batches import Batch, Batches
-from onernn.adapters.onnx.ops import ATTRIBUTES
 from onernn.adapters.onnx.protos import GraphProto, number_of
 from onernn.adapters.types import Type
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
+from onernn.operators import OPERATORS
 
 _SINCE = {"Reshape": {"allowzero": 14}, "Shape": {"start": 15, "end": 15}}
 """The first opset of an attribute, which is 0 where it is not given."""
@@ -88,8 +88,8 @@ class Writing:
         for name, since in _SINCE.get(node.op, {}).items():
             if name in found and self.opset < since and found.pop(name) != 0:
                 raise UnsupportedError(f"attribute {name} needs opset {since}")
-        known = ATTRIBUTES.get(node.op)
-        if known is None or not set(found) <= set(known):
+        operator = OPERATORS[node.op]
+        if not operator.since or operator.kind == "control":
             raise UnsupportedError(f"ONNX has no {node.op} with attributes {sorted(found)}")
         return found
 

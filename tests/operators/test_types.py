@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.random_models import random_trial
 from support.typing import Bindings, check_types
 
 from onernn import Ragged, fuse, load
@@ -44,6 +46,17 @@ def test_types_of_the_shared_models_are_what_their_runs_show(shared_models: Path
     assert names
     for file in sorted(shared_models.glob("mxnet/*-symbol.json")):
         check_recording(file, Path(str(file).replace("-symbol.json", ".npz")))
+
+
+def test_types_of_random_graphs_are_what_their_runs_show() -> None:
+    known = total = 0
+    for seed in range(int(os.environ.get("ONERNN_RANDOM_GRAPHS", "100"))):
+        trial = random_trial(seed)
+        for graph in (trial.graph, fuse(trial.graph).model):
+            for feed in trial.feeds:
+                unknown = check_types(graph, feed, backend="reference")
+                known, total = known + len(graph.types) - len(unknown), total + len(graph.types)
+    assert known > 0.9 * total  # else the check says little
 
 
 RAGGED = Ragged(np.zeros((3, 4), np.float32), [0, 1, 3])

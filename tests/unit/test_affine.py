@@ -55,9 +55,3 @@ def test_sums_of_sums_are_read_once() -> None:
     nodes += [node("Add", f"v{k}", f"v{k}", out=f"v{k + 1}") for k in range(60)]
     whole = graph(*nodes, node("Tanh", "v60", out="y"))
     assert affine(whole, "v60") is None and fuse(whole).model.nodes == whole.nodes
-
-
-@pytest.mark.parametrize("op", ["Add", "MatMul", "Gemm", "Split", "Slice", "Identity", "Mul"])
-def test_operators_without_their_inputs_are_nothing(op: str) -> None:
-    assert affine(graph(Node(op, (), ("y",))), "y") is None
-    assert affine(graph(Node(op, ("x",), ("y",))), "y") is None

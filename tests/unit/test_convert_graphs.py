@@ -13,8 +13,8 @@ from support.onnx_written import assert_same, run, written
 
 import onernn
 from onernn import Activation, Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
-from onernn.adapters.onnx.write import SINCE
 from onernn.core.graph import Node, Value
+from onernn.operators import OPERATORS
 from onernn.reorders.gates import GateLayout
 
 LENGTHS = [3, 0, 5, 1]
@@ -122,7 +122,7 @@ CONSTANTS = {
 @pytest.mark.parametrize("opset", [13, 18, 22])
 @pytest.mark.parametrize("nodes", ROW_WISE, ids=lambda nodes: nodes[-1].op)
 def test_row_wise_operators_run_over_padded_batches(nodes: list[Node], opset: int) -> None:
-    check(nodes, ["y"], CONSTANTS, opset=max(opset, SINCE.get(nodes[-1].op, 13)))
+    check(nodes, ["y"], CONSTANTS, opset=max(opset, OPERATORS[nodes[-1].op].since))
 
 
 POOLS = ["sum", "average", "sqrt", "max", "first", "last"]
