@@ -30,14 +30,17 @@ class Size:
         """A name's size, or a number's."""
         if isinstance(value, Size):
             return value
-        return cls((((value,), 1),)) if isinstance(value, str) else cls._sum({(): int(value)})
+        if isinstance(value, str):
+            return cls((((value,), 1),))
+        number = int(value)  # any number that a constant holds
+        return cls((((), number),) if number else ())
 
     @classmethod
     def _sum(cls, terms: Mapping[Product, int]) -> Size:
         left = sorted((names, by) for names, by in terms.items() if by)
         # A model of thirty operators can square a size thirty times.
         if sum(len(names) + 1 for names, _ in left) > _MOST_FACTORS or any(
-            abs(by) >= 2**63 for _, by in left
+            not -(2**63) <= by < 2**63 for _, by in left
         ):
             raise SizeError("a size with too many names, or numbers of 2**63 and more, in it")
         return cls(tuple(left))
