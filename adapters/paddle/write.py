@@ -51,7 +51,7 @@ def write_paddle(
     with TemporaryDirectory(dir=path.parent, prefix=".onernn-") as folder:
         trial = Path(folder, "trial.pdmodel")
         save(program, trial)
-        outputs = [types[value.name] for value in graph.outputs]
+        outputs = [types[name] for name in dict.fromkeys(v.name for v in graph.outputs)]
         check_again(lambda: load_paddle(trial), path, outputs, feed)
     save(program, path)
     return unplaced

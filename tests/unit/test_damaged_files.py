@@ -5,6 +5,7 @@ A few of each kind in every run; ONERNN_DAMAGED=1000 tries so many. tests/fuzz s
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import pytest
 from fuzz import targets
 from fuzz.mutate import damaged
 
-from onernn import ModelFormatError
+from onernn import Graph, ModelFormatError, OnernnError, convert
+from onernn.core.graph import Node, Value
 
+RELU = Node("Relu", ("x",), ("y",))
 FILES = int(os.environ.get("ONERNN_DAMAGED", 12))
 
 
@@ -44,3 +47,11 @@ def test_what_is_no_error_of_ours_is_found() -> None:
 
     (found,) = targets.attempt([("first", foreign), ("second", ours)])
     assert isinstance(found, targets.Finding) and found.what == "KeyError: 'inside'"
+
+
+@pytest.mark.parametrize("suffix", [".pdmodel", ".onnx"])
+def test_an_output_that_is_named_twice_is_written_or_refused(suffix: str, tmp_path: Path) -> None:
+    value = Value("y", "float32", (2,))
+    twice = Graph("g", (Value("x", "float32", (2,)),), (value, value), (RELU,), {})
+    with contextlib.suppress(OnernnError):
+        convert(twice, tmp_path / f"model{suffix}")
