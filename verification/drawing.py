@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from onernn.core.errors import printable
 from onernn.core.files import replacing
 from onernn.core.graph import UNSUPPORTED, Graph, Node
 from onernn.fuse_passes import Pass, fuse
@@ -21,7 +22,7 @@ def to_dot(graph: Graph) -> str:
     Constants are left out, a box tells how many feed it.
     """
     inside = "\n".join(f"  {line}" for line in _lines(graph))
-    return f"digraph {_quoted(graph.name)} {{\n  rankdir=LR; node [shape=box];\n{inside}\n}}\n"
+    return f"digraph {_quoted(printable(graph.name))} {{\n  rankdir=LR; node [shape=box];\n{inside}\n}}\n"
 
 
 def draw_passes(model: Graph, passes: tuple[Pass, ...], folder: Path) -> list[Path]:
@@ -55,16 +56,16 @@ def _write(graph: Graph, file: Path) -> Path:
 def _lines(graph: Graph) -> Iterator[str]:
     sources = {value.name: f"in{k}" for k, value in enumerate(graph.inputs)}
     for value in graph.inputs:
-        yield f"{sources[value.name]} [shape=oval, label={_quoted(str(value))}];"
+        yield f"{sources[value.name]} [shape=oval, label={_quoted(printable(value))}];"
     for k, node in enumerate(graph.nodes):
         colour = ", style=filled, fillcolor=" + _COLOURS[node.op] if node.op in _COLOURS else ""
         yield f"n{k} [label={_quoted(_label(graph, node))}{colour}];"
         sources |= {name: f"n{k}" for name in node.outputs if name}
         for name in dict.fromkeys(node.inputs):
             if name in sources:
-                yield f"{sources[name]} -> n{k} [label={_quoted(name)}];"
+                yield f"{sources[name]} -> n{k} [label={_quoted(printable(name))}];"
     for k, value in enumerate(graph.outputs):
-        yield f"out{k} [shape=oval, label={_quoted(str(value))}];"
+        yield f"out{k} [shape=oval, label={_quoted(printable(value))}];"
         if value.name in sources:
             yield f"{sources[value.name]} -> out{k};"
 
@@ -88,5 +89,7 @@ def _label(graph: Graph, node: Node) -> str:
 
 
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    # Graphviz reads backslashes, quotes, and HTML's entities; what is not printable would steer a viewer.
+    escaped = printable(text, "\n").replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;")
+    escaped = escaped.replace("\n", "\\n")
     return f'"{escaped}"'

@@ -17,6 +17,7 @@ from support.planted import model, read, reordered, tagger
 import onernn
 from onernn.core.errors import MissingDependencyError
 from onernn.core.graph import Graph, Node, Value
+from onernn.verification.drawing import to_dot
 from onernn.verification.references import Against
 from onernn.verification.reporting.picture import COLOURS, fused_values, picture
 from onernn.verification.reporting.report import check_report, number, render, write_report
@@ -168,3 +169,19 @@ def test_the_command_writes_a_report_that_repeats_the_command(tmp_path: Path) ->
         [*command[:-1], str(tmp_path / "no" / "r.html")], capture_output=True, text=True
     )
     assert done.returncode == 2 and "no such folder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["<script>x</script>", "a\x1b[2J\u202eb\x00", "\ud800", "]]>&lt;!--", "\"' onload=x"]
+)
+def test_a_hostile_name_stays_text_in_svg_dot_and_page(name: str, failing: Report) -> None:
+    made = Graph(name, (Value(name),), (Value("y"),), (Node("Tanh", (name,), ("y",)),), {})
+    svg = picture(made, name, fused={})
+    tags = {each.tag.partition("}")[2] for each in ElementTree.fromstring(svg).iter()}
+    assert tags <= {"svg", "path", "g", "title", "rect", "text"}
+    cases = [svg, to_dot(made), render(failing, name)]
+    for text in cases:
+        assert re.fullmatch(r"[^\x00-\x09\x0b-\x1f\u202e\ud800-\udfff]*", text)
+        assert text.encode()
+    assert "script" not in Page(cases[2]).tags
+    assert "&lt;" not in cases[1] and "&amp;lt;" in to_dot(Graph("&lt;", (), (), (), {}))

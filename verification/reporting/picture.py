@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from html import escape
+from html import escape as escaped
 from typing import NamedTuple
 
+from onernn.core.errors import printable
 from onernn.core.graph import UNSUPPORTED, Graph, Node, native_types
 
 _WIDE, _HIGH, _ACROSS, _DOWN = 168, 50, 20, 30
@@ -24,6 +25,11 @@ class _Box(NamedTuple):
     border: str
     oval: bool = False
     title: str = ""
+
+
+def escape(text: str) -> str:
+    """A name in an SVG: no markup, and nothing that XML forbids or that turns the text around."""
+    return escaped(printable(text, "\n"))
 
 
 def picture(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.adapters.requirements import require
+from onernn.core.errors import printable
 from onernn.verification.errors import Profile
 
 _FLOOR = 1e-12
@@ -40,7 +41,9 @@ def plots(profile: Profile, allowed: float) -> list[Plot]:
         if len(rows) < 2:
             continue
         # Text stays text; ids differ between the pictures of one page.
-        with rc_context({"svg.fonttype": "none", "svg.hashsalt": f"{profile.name}/{kind}"}):
+        with rc_context(
+            {"svg.fonttype": "none", "svg.hashsalt": f"{printable(profile.name)}/{kind}"}
+        ):
             figure = Figure(figsize=(4.2, 2.9), layout="constrained")
             _draw(figure.add_subplot(), rows, allowed, many)
             figure.axes[0].set(xlabel=axis, ylabel="|difference|")

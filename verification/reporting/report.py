@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from onernn.adapters.naming import native_pass
 from onernn.adapters.requirements import require
-from onernn.core.errors import LibraryError, MissingDependencyError, OnernnError
+from onernn.core.errors import LibraryError, MissingDependencyError, OnernnError, printable
 from onernn.core.files import replacing
 from onernn.core.graph import native_types
 from onernn.core.ragged import Ragged
@@ -63,11 +63,20 @@ def render(report: Report, command: str = "") -> str:
         "templates/report.html.jinja"
     )
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        finalize=_shown,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["number"] = number
     template = environment.from_string(source.read_text("utf-8"))
     return template.render(**_content(report, command))
+
+
+def _shown(value: Any) -> Any:
+    """What every expression of the page passes before it is escaped; SVGs were escaped when drawn."""
+    return printable(value, "\n") if type(value) is str else value
 
 
 def number(value: float) -> str:
