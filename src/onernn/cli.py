@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import shlex
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -13,17 +12,15 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from onernn.adapters.layers import convert_weights
 from onernn.adapters.loading import load
-from onernn.adapters.naming import native_pass
 from onernn.adapters.onnx.write import OPSET
 from onernn.adapters.plugins import plugin_for
 from onernn.core.arrays import Array
 from onernn.core.errors import LibraryError, OnernnError, UnsupportedError
 from onernn.core.files import replacing
-from onernn.core.graph import Graph, native_types
+from onernn.core.graph import Graph
 from onernn.core.guard import naming, unforeseen
 from onernn.emit.writing import read_declared, read_static, write_cpp
 from onernn.fuse_passes import fuse, passes_for
@@ -35,6 +32,7 @@ from onernn.showing import (
     section,
     show_audit,
     show_examination,
+    show_fusion,
     show_report,
     stdout,
 )
@@ -343,20 +341,7 @@ def inspect(
     console.print(graph.name, style="bold")
     for title, values in (("inputs", graph.inputs), ("outputs", graph.outputs)):
         section(console, title, map(str, values))
-
-    before, after = (Counter(node.op for node in g.nodes) for g in (graph, result.model))
-    table = Table("operator", "before", "after", title="operators", title_justify="left")
-    for op in sorted(before | after):
-        table.add_row(op, str(before[op]), str(after[op]))
-    console.print(table)
-
-    fired = [
-        f"{each.name} -> {each.where}: {native_types(each.origin)}"
-        + (f" ({name})" if (name := native_pass(each)) else "")
-        for each in result.applied
-    ]
-    section(console, "fused", fired)
-    section(console, "not fused", map(str, result.refusals))
+    show_fusion(console, graph, result)
     refusals = unsupported(result.model)
     section(console, "unsupported", map(str, refusals))
     if refusals:

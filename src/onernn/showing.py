@@ -13,7 +13,10 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from onernn.adapters.naming import native_pass
 from onernn.core.errors import OnernnError, printable
+from onernn.core.graph import Graph, native_types
+from onernn.fuse_passes import FuseResult
 from onernn.verification import support
 from onernn.verification.auditing import AuditReport
 from onernn.verification.doctor import Examination
@@ -73,6 +76,22 @@ def section(console: Console, title: str, lines: object) -> None:
         console.print(title, style="bold")
         for line in listed:
             console.print(f"  {line}")
+
+
+def show_fusion(console: Console, graph: Graph, result: FuseResult) -> None:
+    """A graph's operators before and after fusion, what fused, and what did not and why."""
+    before, after = (Counter(node.op for node in g.nodes) for g in (graph, result.model))
+    table = Table("operator", "before", "after", title="operators", title_justify="left")
+    for op in sorted(before | after):
+        table.add_row(op, str(before[op]), str(after[op]))
+    console.print(table)
+    fired = [
+        f"{each.name} -> {each.where}: {native_types(each.origin)}"
+        + (f" ({name})" if (name := native_pass(each)) else "")
+        for each in result.applied
+    ]
+    section(console, "fused", fired)
+    section(console, "not fused", map(str, result.refusals))
 
 
 def show_audit(console: Console, found: AuditReport) -> None:
