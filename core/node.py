@@ -79,7 +79,10 @@ class Node:
     @cached_property
     def at(self) -> SimpleNamespace:
         """The attributes, with the operator's defaults where they are absent."""
-        return OPERATORS[self.op].at(self.attributes, len(self.outputs))
+        operator = OPERATORS.get(self.op)
+        if operator is None:  # one that is not supported: its attributes are all there is
+            return SimpleNamespace(**self.attributes)
+        return operator.at(self.attributes, len(self.outputs))
 
     @cached_property
     def problem(self) -> str:
