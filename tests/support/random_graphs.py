@@ -189,7 +189,8 @@ class Builder:
 
 def random_sizes(rng: np.random.Generator, lowest: int = 1) -> Sizes:
     time, batch = (max(int(each), lowest) for each in rng.choice(SIZES, 2))
-    lengths = tuple(int(n) for n in rng.choice([0, 1, 2, 2, 3], int(rng.choice(SIZES))))
+    count = max(int(rng.choice(SIZES)), lowest)
+    lengths = tuple(int(n) for n in rng.choice([0, 1, 2, 2, 3], count))
     first = int(rng.integers(len(lengths) + 1))
     return Sizes(time, batch, lengths, (first, len(lengths) - first))
 

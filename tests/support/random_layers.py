@@ -101,7 +101,7 @@ class Layers(Views):
             x = self.layer(x, spec, self.weights(spec), self.state(spec, x) if states else ())
             for _ in range(int(self.rng.integers(3))):
                 x = self.view(x)
-            spec = replace(spec, input_size=self.array(x).shape[-1] or 1)
+            spec = replace(spec, input_size=max(1, *self.array(x).shape[-1:], 0))
         return self.layer(x, spec, self.weights(spec))
 
     def framed(self) -> str:
