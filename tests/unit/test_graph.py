@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from onernn.core.errors import ModelFormatError
 from onernn.core.graph import Graph, NativeOp, Node, Value
+from onernn.core.types import UNKNOWN
 
 
 def op(inputs: str, outputs: str, name: str = "Op") -> Node:
@@ -269,3 +270,9 @@ def test_inputs_of_a_node_end_with_absent_ones() -> None:
 def test_a_value_prints_sizes_and_depth() -> None:
     assert str(Value("x", "float32", (None, 3), 1)) == "x: float32(?, 3), LoD depth 1"
     assert str(Value("x")) == "x: any()"
+
+
+def test_what_an_unknown_operator_gives_is_of_unknown_type() -> None:
+    unknown = Node("Unsupported", ("x",), ("y",), {"reason": "not known"})
+    built = Graph("g", (Value("x", "float32", (2,)),), (Value("y"),), (unknown,), {})
+    assert built.types["y"] == UNKNOWN and built.types["x"].dtype == "float32"
