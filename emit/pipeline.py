@@ -48,10 +48,10 @@ def parse(model: Graph, declared: Mapping[str, Value] | None = None) -> Program:
         graph, inputs=tuple((declared or {}).get(value.name, value) for value in graph.inputs)
     )
     program = Program(graph)
-    names = {*graph.constants, *(name for node in graph.nodes for name in node.outputs)}
+    every = {*graph.constants, *(name for node in graph.nodes for name in node.outputs)}
     refusals = [
         Refusal("a name with a NUL", repr(name))
-        for name in names.union(value.name for value in graph.inputs)
+        for name in every.union(value.name for value in graph.inputs)
         if "\0" in name
     ]
     for value in graph.inputs:
