@@ -45,6 +45,7 @@ control      runs graphs of its own"""
 Compute = Callable[..., Any]
 Axes = Callable[..., Iterable[int] | None]
 TypeRule = Callable[..., Any]
+Growth = Callable[..., int]
 Drops = bool | Callable[..., bool]
 
 
@@ -76,6 +77,7 @@ class Operator:
     words, so that the result is an array.
     ``type(at, *types)`` gives the types of the outputs. ``since``: the first opset in which
     ONNX has it, 0 for an operator of our own.
+    ``growth(at, *values)`` bounds the bytes that a run may make; None: those of the largest input.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Operator:
     outputs: tuple[int, int]
     since: int
     sized: bool
+    growth: Growth | None
 
     @property
     def least(self) -> int:
@@ -197,6 +200,7 @@ def define(
     outputs: int | tuple[int, int] = 1,
     since: int = 13,
     sized: bool = False,
+    growth: Growth | None = None,
 ) -> None:
     """Adds an operator; see `Operator`.
 
@@ -220,4 +224,5 @@ def define(
         outputs=(1, outputs) if isinstance(outputs, int) else outputs,
         since=since,
         sized=sized,
+        growth=growth,
     )

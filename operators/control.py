@@ -13,6 +13,7 @@ from onernn.core.inference import Context
 from onernn.core.operator import REQUIRED, define
 from onernn.core.sizes import Size
 from onernn.core.types import UNKNOWN, Type, dense
+from onernn.operators import growth
 
 _TURNS = 4  # rounds in which the types of carried values settle; then they are unknown
 
@@ -61,6 +62,7 @@ define(
     outputs=2**16,
     type=_branches,
     compute=None,
+    growth=growth.no_new_bytes,
 )
 
 
@@ -100,6 +102,7 @@ define(
     outputs=2**16,
     type=_loop,
     compute=None,
+    growth=growth.no_new_bytes,
 )
 
 
@@ -134,4 +137,5 @@ define(
     outputs=2**16,
     type=_scan,
     compute=None,
+    growth=growth.no_new_bytes,
 )

@@ -19,6 +19,7 @@ from onernn.core.inference import Context
 from onernn.core.operator import REQUIRED, Compute, TypeRule, define
 from onernn.core.spec import Activation
 from onernn.core.types import Type
+from onernn.operators import growth
 from onernn.operators.activations import function
 from onernn.operators.rules import broadcast, common, elementwise, of_dtype, same, truths
 
@@ -38,7 +39,7 @@ def _elementwise(
         attributes=attributes,
         type=type,
         compute=compute,
-        **more,
+        **{"growth": growth.broadcast, **more},
     )
 
 
@@ -158,16 +159,17 @@ def _cast_type(context: Context, x: Type) -> Type:
     return Type("float32" if to == "bfloat16" else np.dtype(to).name, x.shape)
 
 
-_elementwise("Cast", "x", _cast, {"to": REQUIRED}, type=_cast_type, sized=True)
+_elementwise("Cast", "x", _cast, {"to": REQUIRED}, type=_cast_type, sized=True, growth=growth.wide)
 _elementwise(
     "CastLike",
     "x like",
     lambda _, x, like: x.astype(like.dtype),
     type=lambda _, x, like: Type(like.dtype, x.shape),
+    growth=growth.wide,
 )
 
 _ERF = np.vectorize(math.erf, otypes=[float])
-_elementwise("Erf", "x", lambda _, x: _ERF(x).astype(x.dtype))
+_elementwise("Erf", "x", lambda _, x: _ERF(x).astype(x.dtype), growth=growth.wide)
 
 
 def _gelu(at: Any, x: Array) -> Array:
@@ -178,7 +180,7 @@ def _gelu(at: Any, x: Array) -> Array:
     return of(0.5) * x * (of(1) + _ERF(x * of(math.sqrt(0.5))).astype(x.dtype))
 
 
-_elementwise("Gelu", "x", _gelu, {"approximate": "none"}, since=20)
+_elementwise("Gelu", "x", _gelu, {"approximate": "none"}, since=20, growth=growth.wide)
 _elementwise("PRelu", "x slope", lambda _, x, slope: np.where(x < 0, x * slope, x))
 
 

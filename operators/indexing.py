@@ -14,6 +14,7 @@ from onernn.core.operator import along_axis, define
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.sizes import Size
 from onernn.core.types import Type
+from onernn.operators import growth
 from onernn.operators.rules import at_axis, integers, same, with_size
 
 _FROM_ZERO = {"non_negative": False}
@@ -57,6 +58,7 @@ define(
     type=_gathered,
     compute=_gather,
     sized=True,
+    growth=growth.gather,
 )
 
 
@@ -111,6 +113,7 @@ define(
     drops=True,
     type=_gathered_nd,
     compute=_gather_nd,
+    growth=growth.gather_nd,
 )
 
 
@@ -159,6 +162,7 @@ define(
     drops=True,
     type=_padded,
     compute=_pad,
+    growth=growth.pad,
 )
 
 
@@ -219,6 +223,7 @@ define(
     offsets=True,
     type=_one_hot_type,
     compute=_one_hot,
+    growth=growth.one_hot,
 )
 
 
@@ -253,4 +258,5 @@ define(
     drops=True,
     type=_non_zero,
     compute=lambda _, x: np.array(np.nonzero(x), np.int64),
+    growth=growth.non_zero,
 )

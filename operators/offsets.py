@@ -12,6 +12,7 @@ from onernn.core.operator import define
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.sizes import Size
 from onernn.core.types import Type, sequences_of, words_of
+from onernn.operators import growth
 from onernn.operators.rules import Sizes, common, same
 
 
@@ -28,6 +29,7 @@ define(
     since=0,
     type=same,
     compute=lambda _, x: x,
+    growth=growth.no_new_bytes,
 )
 
 define(
@@ -38,6 +40,7 @@ define(
     since=0,
     type=lambda _, x, like: Type(x.dtype, x.shape, like.lod),
     compute=lambda _, x, like: like.with_data(data_of(x)),
+    growth=growth.no_new_bytes,
 )
 
 define(
@@ -48,6 +51,7 @@ define(
     since=0,
     type=lambda context, x, offsets: Type(x.dtype, x.shape, (context.lod(),)),
     compute=lambda _, x, offsets: Ragged(data_of(x), data_of(offsets)),
+    growth=growth.no_new_bytes,
 )
 
 
@@ -75,6 +79,7 @@ define(
     since=0,
     type=_appended,
     compute=_append,
+    growth=growth.joined,
 )
 
 
@@ -131,6 +136,7 @@ define(
     since=0,
     type=_padded,
     compute=_pad,
+    growth=growth.sequence_pad,
 )
 
 
@@ -161,6 +167,7 @@ define(
     since=0,
     type=_filled,
     compute=_fill,
+    growth=growth.sequence_fill,
 )
 
 define(
@@ -171,4 +178,5 @@ define(
     since=0,
     type=lambda _, x: Type("int64", (sequences_of(x),), ()),
     compute=lambda _, x: x.lengths,
+    growth=growth.no_new_bytes,
 )

@@ -12,6 +12,7 @@ from onernn.core.inference import Context
 from onernn.core.operator import REQUIRED, define
 from onernn.core.sizes import Size
 from onernn.core.types import Type
+from onernn.operators import growth
 from onernn.operators.rules import Sizes, broadcast, common
 
 
@@ -38,7 +39,14 @@ def _product(context: Context, a: Sizes, b: Sizes) -> Sizes | None:
     return None if outer is None else (*outer, *a[-2:-1], *columns)
 
 
-define("MatMul", kind="mixes", inputs="a b", type=_matmul_type, compute=_matmul)
+define(
+    "MatMul",
+    kind="mixes",
+    inputs="a b",
+    type=_matmul_type,
+    compute=_matmul,
+    growth=growth.matmul,
+)
 
 
 def _gemm(at: Any, a: Array, b: Array, c: Array | None = None) -> Array:
@@ -69,6 +77,7 @@ define(
     mixes=lambda at, *_: (0,) if at.transA else (),
     type=_gemm_type,
     compute=_gemm,
+    growth=growth.gemm,
 )
 
 
@@ -105,4 +114,5 @@ define(
     mixes=lambda *_: (0,),
     type=_einsum_type,
     compute=lambda at, *factors: np.einsum(at.equation, *factors),
+    growth=growth.einsum,
 )

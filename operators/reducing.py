@@ -15,6 +15,7 @@ from onernn.core.errors import ShapeError
 from onernn.core.inference import Context
 from onernn.core.operator import along_axis, define
 from onernn.core.types import Type
+from onernn.operators import growth
 from onernn.operators.rules import ONE, at_axis, integers, same, with_size
 
 
@@ -122,6 +123,7 @@ for _name, _find in {"ArgMax": np.argmax, "ArgMin": np.argmin}.items():
         mixes=along_axis,
         type=_index,
         compute=_extreme(_find),
+        growth=growth.wide,
     )
 
 
@@ -202,6 +204,7 @@ define(
     mixes=along_axis,
     type=_top_k_type,
     compute=_top_k,
+    growth=growth.wide,
 )
 
 
@@ -244,6 +247,7 @@ define(
     type=_normalized,
     compute=_layer_normalization,
     since=17,
+    growth=growth.layer_normalization,
 )
 
 
@@ -265,4 +269,5 @@ define(
     attributes={"epsilon": 1e-5, "training_mode": 0},
     type=same,
     compute=_batch_normalization,
+    growth=growth.batch_normalization,
 )

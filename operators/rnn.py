@@ -7,6 +7,7 @@ from onernn.core.operator import REQUIRED, define
 from onernn.core.sizes import Size
 from onernn.core.types import Type, sequences_of
 from onernn.core.weights import layers_of
+from onernn.operators import growth
 
 
 def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type, ...]:
@@ -44,4 +45,5 @@ define(
     outputs=4,
     type=_layer_types,
     compute=None,
+    growth=growth.rnn,
 )

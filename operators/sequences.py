@@ -15,6 +15,7 @@ from onernn.core.operator import REQUIRED, define
 from onernn.core.ragged import Ragged
 from onernn.core.sizes import Size
 from onernn.core.types import Type, sequences_of, words_of
+from onernn.operators import growth
 from onernn.operators.rules import ONE, common
 
 
@@ -67,6 +68,7 @@ define(
     since=0,
     type=_pooled,
     compute=_pool,
+    growth=growth.sequence_pool,
 )
 
 
@@ -129,6 +131,7 @@ define(
     since=0,
     type=_widened,
     compute=_context,
+    growth=growth.sequence_context,
 )
 
 
@@ -165,6 +168,7 @@ define(
     since=0,
     type=_expanded,
     compute=_expand,
+    growth=growth.sequence_expand,
 )
 
 
@@ -200,6 +204,7 @@ define(
     since=0,
     type=_joined,
     compute=_concat,
+    growth=growth.joined,
 )
 
 
@@ -253,4 +258,5 @@ define(
     since=0,
     type=_tags,
     compute=_crf_decode,
+    growth=growth.crf_decode,
 )

@@ -16,6 +16,7 @@ from onernn.core.inference import Context
 from onernn.core.operator import REQUIRED, along_axis, define
 from onernn.core.sizes import Size
 from onernn.core.types import Type
+from onernn.operators import growth
 from onernn.operators.rules import (
     ONE,
     at_axis,
@@ -36,6 +37,7 @@ define(
     type=same,
     compute=lambda _, x: x,
     sized=True,
+    growth=growth.no_new_bytes,
 )
 
 
@@ -60,6 +62,7 @@ define(
     mixes=lambda at, rank: () if _perm(at, rank)[:1] == (0,) else (0,),
     type=_transposed,
     compute=lambda at, x: x.transpose(at.perm),
+    growth=growth.no_new_bytes,
 )
 
 
@@ -86,6 +89,7 @@ define(
     type=_squeezed,
     compute=_squeeze,
     sized=True,
+    growth=growth.no_new_bytes,
 )
 
 
@@ -110,6 +114,7 @@ define(
     type=_unsqueezed,
     compute=_unsqueeze,
     sized=True,
+    growth=growth.no_new_bytes,
 )
 
 
@@ -137,6 +142,7 @@ define(
     type=_joined,
     compute=lambda at, *parts: np.concatenate(parts, axis=at.axis),
     sized=True,
+    growth=growth.joined,
 )
 
 
@@ -159,6 +165,7 @@ define(
     mixes=along_axis,
     type=_flattened,
     compute=_flatten,
+    growth=growth.no_new_bytes,
 )
 
 
@@ -271,6 +278,7 @@ define(
     type=_sliced,
     compute=_slice,
     sized=True,
+    growth=growth.no_new_bytes,
 )
 
 
@@ -311,6 +319,7 @@ define(
     mixes=along_axis,
     type=_parts,
     compute=_split,
+    growth=growth.no_new_bytes,
 )
 
 

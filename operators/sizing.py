@@ -13,6 +13,7 @@ from onernn.core.inference import Context
 from onernn.core.operator import define
 from onernn.core.sizes import Size
 from onernn.core.types import Type, valued
+from onernn.operators import growth
 from onernn.operators.rules import broadcast, volume
 
 
@@ -40,6 +41,7 @@ define(
     drops=True,
     type=_shape_type,
     compute=lambda at, x: np.array(x.shape[at.start : at.end], np.int64),
+    growth=growth.no_new_bytes,
 )
 
 
@@ -55,6 +57,7 @@ define(
     drops=True,
     type=_size_type,
     compute=lambda _, x: np.array(x.size, np.int64),
+    growth=growth.no_new_bytes,
 )
 
 
@@ -77,6 +80,7 @@ define(
     inputs="x shape",
     type=lambda _, x, shape: Type(x.dtype, broadcast(x.shape, _asked(shape))),
     compute=_expand,
+    growth=growth.expand,
 )
 
 
@@ -93,6 +97,7 @@ define(
     drops=True,
     type=lambda context, shape: Type(np.asarray(context.at.value).dtype.name, _asked(shape)),
     compute=_filled,
+    growth=growth.constant_of_shape,
 )
 
 
@@ -119,6 +124,7 @@ define(
     drops=True,
     type=_range_type,
     compute=_range,
+    growth=growth.span,
 )
 
 
@@ -135,4 +141,12 @@ def _tiled(_: Context, x: Type, repeats: Type) -> Type:
     return Type(x.dtype, tuple(map(volume, zip(x.shape, times, strict=True))))
 
 
-define("Tile", kind="moves", inputs="x repeats", drops=True, type=_tiled, compute=_tile)
+define(
+    "Tile",
+    kind="moves",
+    inputs="x repeats",
+    drops=True,
+    type=_tiled,
+    compute=_tile,
+    growth=growth.tile,
+)

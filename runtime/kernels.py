@@ -18,12 +18,12 @@ from onernn.core.arrays import Array
 from onernn.core.budget import bytes_of, running
 from onernn.core.errors import ShapeError
 from onernn.core.graph import Graph, Node, Value
+from onernn.core.operator import Growth
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.weights import RnnWeights
 from onernn.operators import OPERATORS
-from onernn.runtime.growth import (
+from onernn.operators.growth import (
     BY_PRODUCT,
-    GROWTH,
     largest_input,
     no_new_bytes,
     product_of_sizes,
@@ -188,8 +188,8 @@ _ALWAYS_COUNTED = 2**16
 
 
 def _accounted(name: str, run: Kernel) -> Kernel:
-    """Asks the run's budget before the kernel runs, and counts what it made (`onernn.runtime.growth`)."""
-    growth = GROWTH.get(name, largest_input)
+    """Asks the run's budget before the kernel runs, and counts what it made."""
+    growth: Growth = OPERATORS[name].growth or largest_input
     by_product = growth in BY_PRODUCT
     may_share = growth in (no_new_bytes, largest_input)
 
@@ -197,7 +197,7 @@ def _accounted(name: str, run: Kernel) -> Kernel:
         budget = running()
         product = by_product and product_of_sizes(values)
         if not 0 < product < budget.most - budget.used:  # what is exact costs some microseconds
-            budget.ask(growth(node, *values))
+            budget.ask(growth(node.at, *values))
         made = run(node, *values)
         for each in made if type(made) is tuple else (made,):
             array = each.data if type(each) is Ragged else each

@@ -15,7 +15,7 @@ import pytest
 from onernn import BudgetError, Graph, Ragged, Session, load
 from onernn.core.graph import Node, Value
 from onernn.core.ragged import data_of
-from onernn.runtime import growth
+from onernn.operators import OPERATORS, growth
 from onernn.verification.recording import read_arrays, read_inputs
 
 MOST = 10**7
@@ -213,10 +213,10 @@ def checked(file: Path, passes: tuple[()] | None) -> int:
         nonlocal count
         given = [values[name] if name else None for name in node.inputs]
         values.update(zip(node.outputs, outputs, strict=False))
-        bound = growth.GROWTH.get(node.op, growth.largest_input)
+        bound = OPERATORS[node.op].growth or growth.largest_input
         if bound is not growth.no_new_bytes:
             count += 1
-            exact = bound(node, *given)
+            exact = bound(node.at, *given)
             assert sum(data_of(each).nbytes for each in outputs) <= exact, node.label
             if bound in growth.BY_PRODUCT and (cheap := growth.product_of_sizes(given)):
                 assert exact <= cheap, node.label
