@@ -34,6 +34,10 @@ def test_exported_models_survive_being_written_again(
     folder: Path, opset: int, tmp_path: Path
 ) -> None:
     model = onernn.load(folder / "model.onnx")
+    if folder.name == "torch_gru_dynamic" and opset == 13:
+        with pytest.raises(onernn.UnsupportedError, match="attribute start needs opset 15"):
+            onernn.convert(model, tmp_path / "m.onnx", opset=opset)
+        return
     assert onernn.convert(model, tmp_path / "m.onnx", opset=opset, check=folder / "io.npz")
 
 
