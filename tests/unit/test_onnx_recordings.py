@@ -11,7 +11,8 @@ import onernn
 DATA = Path(__file__).parents[1] / "data" / "onnx"
 RECORDED = sorted(path.parent for path in DATA.glob("*/model.onnx"))
 STAY = {
-    "keras_masked": {"Loop"},  # a mask that is fed: any step of a sentence may be left out
+    # A mask that is fed: any step of a sentence may be left out. A step before the loop is a layer.
+    "keras_masked": {"Loop", "Rnn"},
     "keras_stacked_cells": {"Scan"},  # two cells in one step
     "tensorflow_cond": {"If"},
     "tensorflow_scan": {"Scan"},  # collects the cell state of every step

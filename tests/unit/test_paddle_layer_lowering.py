@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from unit.test_paddle_lowering import op, program
 
-from onernn import Ragged, Session, UnsupportedError
+from onernn import BudgetError, Ragged, Session, UnsupportedError
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Program, Variable
 
@@ -90,7 +90,7 @@ def test_what_is_not_exact_is_refused_with_its_reason(reason: str) -> None:
 def test_a_constant_that_would_fill_memory_is_an_error_of_the_run() -> None:
     fill = op("fill_constant", {}, {"Out": "y"}, shape=(2**31, 2**31), dtype=5, value=1.0)
     session = Session(lower(program(fill)), backend="reference")
-    with pytest.raises(ValueError, match="at most"):
+    with pytest.raises(BudgetError, match="at most"):
         session.run({"x": Ragged(np.zeros((1, 4), F32), [0, 1])})
 
 

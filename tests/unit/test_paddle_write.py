@@ -205,7 +205,6 @@ REFUSED: dict[str, Case] = {
         Cell.GRU, activations=("sigmoid", "softsign")
     ),
     "operator Round has no form": one("Round", {"x": words(4)}),
-    "attributes axis have no form": one("SequenceData", {"x": words(4)}, axis=1),
     "backwards": one(
         "Slice", {"x": np.ones((3, 4), np.float32)}, s=np.array([2]), e=np.array([0]),
         a=np.array([0]), t=np.array([-1]),
