@@ -119,7 +119,7 @@ def _under_words(
     given = [each for each in inputs if each is not None]
     like = next((each for each in given if each.lod != ()), None)
     if like is None or operator.dropped is True:
-        return tuple(replace(each, lod=()) for each in outputs)
+        return tuple(Type(each.dtype, each.shape, (), each.value) for each in outputs)
     rank = given[0].rank
     if like.lod is None or rank is None:
         return tuple(replace(each, lod=None) for each in outputs)

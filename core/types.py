@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.sizes import Size
+
+_name_of = cache(str)
+"""A dtype's name; NumPy makes it anew each time."""
 
 LodName = str
 """Two ragged values share their offsets where the names of their levels are the same."""
@@ -98,10 +102,10 @@ def type_of(value: Array | Ragged, name: str = "") -> Type:
     array = data_of(value)
     if isinstance(value, Ragged):
         shape = dense(None, array.shape).shape
-        return Type(array.dtype.name, shape, lod_names(name, len(value.outer) + 1))
-    if array.dtype.kind in "iu":
-        return valued(array.dtype.name, array)
-    return dense(array.dtype.name, array.shape)
+        return Type(_name_of(array.dtype), shape, lod_names(name, len(value.outer) + 1))
+    if array.dtype.kind in "iu" and array.ndim < 2:
+        return valued(_name_of(array.dtype), array)
+    return dense(_name_of(array.dtype), array.shape)
 
 
 def lod_names(name: str, depth: int) -> tuple[LodName, ...]:

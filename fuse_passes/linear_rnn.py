@@ -41,10 +41,12 @@ class FuseLinearRnn:
     def match(self, graph: Graph, node: Node) -> LinearRnn | Refusal | None:
         if node.op != "Rnn":
             return None
+        order = graph.producer(node.inputs[0])
+        if order is None or order.op != "GateLayout":
+            return None
         spec = node.attributes["spec"]
         weights, *others = layers_of(spec, node.attributes["weights"])
-        order = graph.producer(node.inputs[0])
-        if weights.layer is not None or others or order is None or order.op != "GateLayout":
+        if weights.layer is not None or others:
             return None
         if not graph.used_only_by(node.inputs[0], node):
             return Refusal(f"{node.inputs[0]!r} has another user", node.outputs[0])

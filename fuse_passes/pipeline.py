@@ -124,8 +124,11 @@ def _fused_within(model: Graph, passes: tuple[Pass, ...]) -> FuseResult:
                 attributes[name] = replace(inner.model, inputs=body.inputs)
                 applied += inner.applied
                 refusals += inner.refusals
-        nodes.append(replace(node, attributes=attributes))
-    return FuseResult(replace(model, nodes=tuple(nodes)), tuple(applied), tuple(refusals))
+        changed = any(attributes[name] is not node.attributes[name] for name in attributes)
+        nodes.append(replace(node, attributes=attributes) if changed else node)
+    if any(new is not old for new, old in zip(nodes, model.nodes, strict=True)):
+        model = replace(model, nodes=tuple(nodes))
+    return FuseResult(model, tuple(applied), tuple(refusals))
 
 
 def _fused_body(graph: Graph, node: Node, name: str, passes: tuple[Pass, ...]) -> FuseResult:

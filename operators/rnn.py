@@ -6,15 +6,16 @@ from onernn.core.inference import Context
 from onernn.core.operator import REQUIRED, define
 from onernn.core.sizes import Size
 from onernn.core.types import Type, sequences_of
-from onernn.core.weights import layers_of
+from onernn.core.weights import RnnWeights
 from onernn.operators import growth
 
 
 def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type, ...]:
     """(y, h, c where the cell has one, the cell state of every word)."""
     spec = context.at.spec
-    weights = layers_of(spec, context.at.weights)
-    dtype = weights[0].iter.dtype.name
+    weights = context.at.weights
+    first = weights if isinstance(weights, RnnWeights) else weights[0]
+    dtype = first.iter.dtype.name
     if x.lod is None:
         return (Type(dtype),) * context.at.outputs
     front = (None,) * (1 if x.lod else 2) if x.shape is None else x.shape[:-1]
