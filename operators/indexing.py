@@ -126,6 +126,8 @@ def _pad(
         raise ShapeError(f"pads {pads.tolist()}: expected two for each of {len(chosen)} axes")
     around = np.zeros((x.ndim, 2), np.int64)
     around[chosen] = pads.reshape(2, -1).T
+    if (np.minimum(around, 0).sum(1) + x.shape < 0).any():
+        raise ShapeError(f"pads {pads.tolist()} cut more than there is of {x.shape}")
     cut = tuple(
         slice(max(-low, 0), size + min(high, 0))
         for size, (low, high) in zip(x.shape, around.tolist(), strict=True)

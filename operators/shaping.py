@@ -324,6 +324,8 @@ define(
 
 
 def _trilu(at: Any, x: Array, k: Array | None = None) -> Array:
+    if x.ndim < 2:  # NumPy makes a matrix of a vector
+        raise ShapeError(f"Trilu: expected matrices, got {x.shape}")
     diagonal = 0 if k is None else int(k.reshape(()))
     return np.triu(x, diagonal) if at.upper else np.tril(x, diagonal)
 

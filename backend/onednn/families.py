@@ -79,6 +79,8 @@ class FloatFamily:
         self._chain = ChainDirection(*self._arguments) if self._projected else None
         executor = self._chain or self._primitive
         self.kernel = executor.kernel if executor else ""
+        # The portable kernel pairs the last of an odd number of channels with a zero.
+        self.loses_nan |= self.kernel == "ref" and dtype == "bf16"
         if self._primitive and rules_for(spec, dtype, library.effective_isa):
             self.kernel += " or a chain of matmul"
 

@@ -117,6 +117,21 @@ def test_what_is_not_finite_goes_through_a_projected_input(
             np.testing.assert_allclose(got[known], expected[known], rtol=0, atol=3e-2)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+def test_infinity_in_the_last_channel_saturates_gates(dtype: str, value: float) -> None:
+    """bf16 is multiplied in pairs: the last of three channels has a zero beside it."""
+    for cell, more in CELLS:
+        spec = RnnSpec(cell, 3, 4, **more)
+        x = np.zeros((2, 1, 3), np.float32)
+        x[0, 0, -1] = value
+        attention = np.ones((2, 1, 1), np.float32) / 2 if cell.has_attention else None
+        with np.errstate(invalid="ignore"):
+            y, _ = prepared("onednn", spec, dtype=dtype).run(x, None, attention)
+            want, _ = prepared("reference", spec, dtype="f64").run(x, None, attention)
+        np.testing.assert_array_equal(np.isnan(y), np.isnan(want))
+
+
 @both
 class TestState:
     """src_iter = dst_iter, also where T = 1; src_iter_c = dst_iter_c."""

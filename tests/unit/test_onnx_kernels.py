@@ -316,6 +316,8 @@ def test_what_would_mix_words_is_refused(op, more, attributes) -> None:
         ("Range", [np.int64(0), np.int64(5), np.int64(0)], {}, "delta is 0"),
         ("OneHot", [ints(0), ints(-1), np.zeros(2)], {}, "depth -1"),
         ("Pad", [MATRIX, ints(1, 1)], {}, "expected two for each of 2 axes"),
+        ("Pad", [CUBE[:, :1], ints(0, -2, 0, 0, 1, 0)], {}, "cut more than there is"),
+        ("Trilu", [ints(1, 2, 3)], {}, "expected matrices"),
         ("Div", [WHOLE, ints(0)], {}, "division by zero"),
         ("Mod", [WHOLE, ints(0)], {}, "division by zero"),
         ("Mod", [CUBE, CUBE], {}, "integers only"),
