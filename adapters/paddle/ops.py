@@ -313,7 +313,7 @@ def _unsqueeze(op: PaddleOperator) -> None:
             raise UnsupportedError(f"attribute axes: {axis} for {len(placed)} axes")
         placed.insert(place, True)
     new = [at for at, added in enumerate(placed) if added]
-    # A LoD stays where the first size stays: under a new first axis, where there is one word.
+    # A new first axis has no LoD. Paddle keeps that of a batch of one word, whose first size stays.
     depth = 0 if 0 in new else None
     op.give(
         "Out", op.emit("Unsqueeze", x, op.ints(new), depth=depth) if new else op.emit("Identity", x)
