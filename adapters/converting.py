@@ -6,16 +6,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from onernn.adapters.declaring import declared
 from onernn.adapters.onnx.checking import check_written
 from onernn.adapters.onnx.files import narrow_weights, rename, save
-from onernn.adapters.onnx.write import OPSET, padded, to_onnx
+from onernn.adapters.onnx.write import OPSET, to_onnx
 from onernn.adapters.paddle.write import Place, write_paddle
-from onernn.adapters.types import fitting_inputs, types_of
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph
 from onernn.core.guard import guarded
 from onernn.fuse_passes import fuse
-from onernn.runtime.session import unsupported
 
 Progress = Callable[[str, int, int], None]
 
@@ -70,22 +69,11 @@ def write_model(
             if note is not None:
                 note(f"not placed on oneDNN: {refusal}")
         return
-    if refusals := unsupported(model):
-        raise UnsupportedError(f"{model.name} cannot be written:", refusals)
     with guarded(lambda: model.name):
-        feed = fitting_inputs(model) if inputs is None else inputs
-        types = types_of(model, feed)
-        written = to_onnx(
-            model, types, opset=opset, allow_functions=allow_functions, progress=progress
-        )
-        names = names or {}
+        model = declared(model, inputs)
+        written = to_onnx(model, opset=opset, allow_functions=allow_functions, progress=progress)
         narrow_weights(written, output_dtype)
-        rename(written, names)
-        check_written(
-            written,
-            path,
-            [types[value.name] for value in model.outputs],
-            {names.get(name, name): array for name, array in padded(feed).items()},
-            note or (lambda _: None),
-        )
+        rename(written, names or {})
+        outputs = [model.types[value.name] for value in model.outputs]
+        check_written(written, path, outputs, note or (lambda _: None))
     save(written, path)

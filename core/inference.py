@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 
-from onernn.core.errors import OnernnError
+from onernn.core.errors import OnernnError, ShapeError
 from onernn.core.node import Node
 from onernn.core.operator import OPERATORS, Operator
 from onernn.core.sizes import Size
@@ -55,7 +55,7 @@ class Context:
     """What a type rule knows beside its inputs' types.
 
     ``at``: the node's attributes with their defaults. ``same(a, b)`` says that two sizes are equal
-    and gives the one; ``fresh(label)`` is a size that only a run tells, named after the node.
+    and gives the one, or raises `ShapeError`; ``fresh(label)`` is a size that only a run tells, named after the node.
     """
 
     def __init__(self, node: Node, sizes: Sizes) -> None:
@@ -65,7 +65,11 @@ class Context:
 
     def same(self, *sizes: Size | None) -> Size | None:
         self.said.append(sizes)
-        return self._sizes.same(*sizes)
+        found = self._sizes.same(*sizes)
+        numbers = {self._sizes.settled(size).number for size in sizes if size is not None} - {None}
+        if len(numbers) > 1:
+            raise ShapeError(f"expected equal sizes, got {sorted(filter(None, numbers))}")
+        return found
 
     def fresh(self, label: str) -> Size:
         return Size.of(f"{self._name}.{label}")

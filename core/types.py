@@ -50,6 +50,11 @@ class Type:
         return tuple(None if size is None else size.number for size in self.shape or ())
 
     @property
+    def depth(self) -> int:
+        """The number of LoD levels, 0 where it is unknown."""
+        return len(self.lod or ())
+
+    @property
     def ragged(self) -> bool | None:
         """Whether the value carries offsets; None where nobody can tell."""
         return None if self.lod is None else bool(self.lod)

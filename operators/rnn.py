@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onernn.core.errors import ShapeError
 from onernn.core.inference import Context
 from onernn.core.operator import REQUIRED, define
 from onernn.core.sizes import Size
@@ -18,7 +19,11 @@ def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type,
     dtype = first.iter.dtype.name
     if x.lod is None:
         return (Type(dtype),) * context.at.outputs
-    front = (None,) * (1 if x.lod else 2) if x.shape is None else x.shape[:-1]
+    axes = 2 if x.lod else 3
+    *front, width = (None,) * axes if x.shape is None else x.shape
+    if len(front) != axes - 1:
+        raise ShapeError(f"x: expected {axes} axes, got {x}")
+    context.same(width, Size.of(spec.input_size))
     batch = sequences_of(x) if x.lod else front[1]
     finals = {"h": spec.recurrent_size, "c": spec.hidden_size}
 

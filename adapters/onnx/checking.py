@@ -1,8 +1,8 @@
-"""Whether what was written is a model: run by ours again, and asked of onnx's own checker."""
+"""Whether what was written is a model: read by ours again, and asked of onnx's own checker."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,8 @@ from onernn.adapters.checking import check_again
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.messages import MESSAGES
 from onernn.adapters.onnx.read import model_of
-from onernn.adapters.types import Type
 from onernn.core.errors import UnsupportedError
+from onernn.core.types import Type
 
 _LARGE = 1024  # bytes of a constant whose numbers say nothing about types
 
@@ -20,16 +20,15 @@ def check_written(
     model: Any,
     path: Path,
     outputs: Sequence[Type],
-    feed: Mapping[str, Any],
     note: Callable[[str], None],
 ) -> None:
     """Raises `UnsupportedError` where a ModelProto is not what ``path`` may hold.
 
-    It is read and run again, see `check_again`, and examined by onnx's checker with its type
+    It is read again, see `check_again`, and examined by onnx's checker with its type
     inference. Without the onnx package, or with one that is older than the opset, ``note`` tells
     that it was not.
     """
-    check_again(lambda: lower(model_of(model, path)), path, outputs, feed)
+    check_again(lambda: lower(model_of(model, path)), path, outputs)
     try:
         import onnx
     except ImportError:

@@ -21,11 +21,11 @@ from onernn.adapters.onnx.write_rnn import DOMAIN, rnn
 from onernn.adapters.onnx.write_scan import loop_of_scan
 from onernn.adapters.onnx.write_sentences import SENTENCES
 from onernn.adapters.onnx.writing import Writing, dense
-from onernn.adapters.types import Type
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, Node, Value
 from onernn.core.ragged import Ragged
+from onernn.core.types import UNKNOWN, Type
 from onernn.operators import OPERATORS
 
 IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
@@ -37,13 +37,12 @@ Progress = Callable[[str, int, int], None]
 
 def to_onnx(
     graph: Graph,
-    types: Mapping[str, Type],
     *,
     opset: int = OPSET,
     allow_functions: bool = False,
     progress: Progress | None = None,
 ) -> Any:
-    """The ModelProto of a graph and the types of its values.
+    """The ModelProto of a graph that is `declared`.
 
     A ragged input NAME becomes NAME (batch, time, ...) and NAME_lengths (batch,) int32; ragged
     outputs come padded, zeros behind the sentences. Raises `UnsupportedError` naming an operator
@@ -56,7 +55,9 @@ def to_onnx(
     model = MESSAGES.message("ModelProto")(ir_version=IR_VERSIONS[opset], producer_name="onernn")
     model.opset_import.add(domain="", version=opset)
     functions: dict[str, Any] | None = {} if allow_functions else None
-    w = Writing(GraphProto(model.graph), opset, types, graph.constants, functions, _wanted(graph))
+    w = Writing(
+        GraphProto(model.graph), opset, graph.types, graph.constants, functions, _wanted(graph)
+    )
     _inputs(w, graph)
     given = {value.name for value in graph.inputs}
     outputs = [v.name if v.name in given else w.graph.fresh(v.name) for v in graph.outputs]
@@ -101,20 +102,20 @@ def _inputs(w: Writing, graph: Graph) -> None:
     several = sum(value.lod_depth > 0 for value in graph.inputs) > 1
     for value in graph.inputs:
         found = w.types[value.name]
-        sizes = (None,) * found.rank if value.shape is None else value.shape
+        dtype, sizes = found.dtype or "", value.shape or ()
         if value.lod_depth:
             time = f"{value.name}_time" if several else "time"
             shape: list[Any] = ["batch", time, *sizes[1:]]
             lengths = w.graph.fresh(f"{value.name}_lengths")
             if lengths != f"{value.name}_lengths":
                 raise UnsupportedError(f"input {value.name}: {value.name}_lengths is one, too")
-            w.graph.proto.input.append(value_info(value.name, found.dtype, shape))
+            w.graph.proto.input.append(value_info(value.name, dtype, shape))
             w.graph.proto.input.append(value_info(lengths, "int32", ["batch"]))
-            w.bind(value.name, Batch(value.name, found.dtype, found.rank, lengths))
+            w.bind(value.name, Batch(value.name, dtype, len(sizes), lengths))
         else:
             named = [f"{value.name}_{k}" if size is None else size for k, size in enumerate(sizes)]
-            w.graph.proto.input.append(value_info(value.name, found.dtype, named))
-            w.bind(value.name, Batch(value.name, found.dtype, found.rank))
+            w.graph.proto.input.append(value_info(value.name, dtype, named))
+            w.bind(value.name, Batch(value.name, dtype, len(sizes)))
 
 
 def _output(w: Writing, name: str, value: Value) -> None:
@@ -220,7 +221,7 @@ def _grows(w: Writing, node: Node) -> bool:
 
 
 def _body(w: Writing, body: Graph, taken: list[str], loops: bool) -> GraphProto:
-    types: Mapping[str, Type] = defaultdict(lambda: Type("", 0))
+    types: Mapping[str, Type] = defaultdict(lambda: UNKNOWN)
     inner = Writing(w.graph.body(), w.opset, types, body.constants, w.functions, _wanted(body))
     own = len(body.inputs) - len(taken)
     names = [inner.graph.fresh(value.name) for value in body.inputs[:own]] + taken

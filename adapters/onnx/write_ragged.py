@@ -64,8 +64,8 @@ def _elementwise(w: Writing, node: Node, inputs: Inputs, like: Batch) -> None:
 def _cast(w: Writing, node: Node, inputs: Inputs, like: Batch) -> None:
     if inputs[0] is not like:
         raise UnsupportedError("what is cast is not ragged")
-    to = number_of(w.types[node.outputs[0]].dtype)
-    w.give(node, w.emit("Cast", like.data, to=to), like.lengths)
+    dtype = w.types[node.outputs[0]].dtype or ""
+    w.give(node, w.emit("Cast", like.data, to=number_of(dtype)), like.lengths)
 
 
 @rule("Dropout")

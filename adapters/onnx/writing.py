@@ -7,10 +7,10 @@ from typing import Any
 
 from onernn.adapters.onnx.batches import Batch, Batches
 from onernn.adapters.onnx.protos import GraphProto, number_of
-from onernn.adapters.types import Type
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
+from onernn.core.types import Type
 from onernn.operators import OPERATORS
 
 _SINCE = {"Reshape": {"allowzero": 14}, "Shape": {"start": 15, "end": 15}}
@@ -57,7 +57,7 @@ class Writing:
         """Binds an output of a node, where anybody named it."""
         if at < len(node.outputs) and (name := node.outputs[at]):
             found = self.types[name]
-            self.bind(name, Batch(tensor, found.dtype, found.rank, lengths))
+            self.bind(name, Batch(tensor, found.dtype or "", len(found.counts), lengths))
 
     def emit(self, op: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         return self.graph.emit(op, *inputs, name=name, **attributes)

@@ -11,14 +11,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
 from onernn.adapters.checking import check_again
+from onernn.adapters.declaring import declared
 from onernn.adapters.paddle import write_dense, write_rnn, write_sequences
 from onernn.adapters.paddle.lower import load_paddle
 from onernn.adapters.paddle.write_program import Declared, ProgramWriter, save
 from onernn.adapters.paddle.write_values import CODES, RULES, Writing
-from onernn.adapters.types import Type, fitting_inputs, types_of
 from onernn.core.errors import Refusal, UnsupportedError
 from onernn.core.graph import Graph, Node
-from onernn.runtime.session import unsupported
 
 __all__ = ["Place", "save", "to_paddle", "write_dense", "write_rnn", "write_sequences"]
 
@@ -42,40 +41,36 @@ def write_paddle(
     on no others; what comes back is where it was not set, and why. ``inputs``: a batch that the
     graph runs on, where made-up ones do not fit. Give a graph that is fused already.
 
-    What is written is read and run again before it gets its name. Raises `UnsupportedError` naming
+    What is written is read again before it gets its name. Raises `UnsupportedError` naming
     an operator that Paddle cannot say.
     """
-    path, feed = Path(path), fitting_inputs(graph) if inputs is None else inputs
-    types = types_of(graph, feed)
-    program, unplaced = to_paddle(graph, types, place=place, fused=fused, progress=progress)
+    path, graph = Path(path), declared(graph, inputs)
+    program, unplaced = to_paddle(graph, place=place, fused=fused, progress=progress)
     with TemporaryDirectory(dir=path.parent, prefix=".onernn-") as folder:
         trial = Path(folder, "trial.pdmodel")
         save(program, trial)
-        outputs = [types[name] for name in dict.fromkeys(v.name for v in graph.outputs)]
-        check_again(lambda: load_paddle(trial), path, outputs, feed)
+        outputs = [graph.types[name] for name in dict.fromkeys(v.name for v in graph.outputs)]
+        check_again(lambda: load_paddle(trial), path, outputs)
     save(program, path)
     return unplaced
 
 
 def to_paddle(
     graph: Graph,
-    types: Mapping[str, Type],
     *,
     place: Place = "cpu",
     fused: bool | None = None,
     progress: Progress | None = None,
 ) -> tuple[ProgramWriter, tuple[Refusal, ...]]:
-    """The program of a graph and the types of its values; see `write_paddle`."""
+    """The program of a graph that is `declared`; see `write_paddle`."""
     if place not in get_args(Place):
         raise ValueError(f"place: expected one of {get_args(Place)}, got {place!r}")
     fused = place == "onednn" if fused is None else fused
     if place == "onednn" and not fused:
         raise ValueError("place='onednn' belongs to fused operators, got fused=False")
-    if refusals := unsupported(graph):
-        raise UnsupportedError(f"{graph.name} cannot be written:", refusals)
     names = {value.name for value in graph.inputs} | {"feed", "fetch"}
     names.update(*(node.outputs for node in graph.nodes))
-    w = Writing(graph, types, ProgramWriter(names), fused, place)
+    w = Writing(graph, ProgramWriter(names), fused, place)
     _feed(w)
     for at, node in enumerate(graph.nodes):
         if progress is not None:
@@ -96,9 +91,8 @@ def _feed(w: Writing) -> None:
         found = w.types[value.name]
         if found.dtype not in CODES:
             raise UnsupportedError(f"input {value.name!r}: Paddle has no {found.dtype} numbers")
-        sizes = value.shape if value.shape is not None else (None,) * found.rank
         w.program.feeds.append(value.name)
-        w.program.variables[value.name] = Declared(found.dtype, sizes, found.depth)
+        w.program.variables[value.name] = Declared(found.dtype, value.shape or (), found.depth)
         w.bind(value.name, value.name)
 
 

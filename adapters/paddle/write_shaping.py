@@ -87,7 +87,7 @@ def _split(w: Writing, node: Node, inputs: list[str]) -> None:
 @rule("Reshape")
 def _reshape(w: Writing, node: Node, inputs: list[str]) -> None:
     only(node, "allowzero")
-    rank = w.types[node.outputs[0]].rank
+    rank = w.rank_of(node)
     if node.input(1) in w.graph.constants:
         sizes = ints(w, node, 1, "shape")
         if 0 in sizes and node.attributes.get("allowzero"):
@@ -132,7 +132,7 @@ def _einsum(w: Writing, node: Node, inputs: list[str]) -> None:
 @rule("Squeeze", "Unsqueeze")
 def _squeeze(w: Writing, node: Node, inputs: list[str]) -> None:
     only(node)
-    rank = w.types[node.outputs[0]].rank
+    rank = w.rank_of(node)
     whole = max(rank, w.rank(inputs[0]))
     axes = sorted(axis % whole for axis in ints(w, node, 1, "axes"))
     sizes, type_ = list(w.of(inputs[0]).sizes), f"{node.op.lower()}2"
@@ -213,7 +213,7 @@ def _constant_of_shape(w: Writing, node: Node, inputs: list[str]) -> None:
         return w.give(node, w.emit("assign", {"X": w.constant(np.full(sizes, value))}))
     if value.dtype.kind == "b" or not np.isfinite(value):
         raise UnsupportedError(f"a constant {value} of a shape that is computed")
-    w.give(node, filled(w, inputs[0], value, w.types[node.outputs[0]].rank))
+    w.give(node, filled(w, inputs[0], value, w.rank_of(node)))
 
 
 @rule("Expand")
@@ -226,5 +226,5 @@ def _expand(w: Writing, node: Node, inputs: list[str]) -> None:
     if node.inputs[1] in w.graph.constants:
         ones = w.constant(np.ones(ints(w, node, 1, "shape"), dtype))
     else:
-        ones = filled(w, inputs[1], np.ones((), dtype), w.types[node.outputs[0]].rank)
+        ones = filled(w, inputs[1], np.ones((), dtype), w.rank_of(node))
     w.give(node, w.add(x, ones, "elementwise_mul"))

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from onernn.adapters.paddle.framework import DTYPES
 from onernn.adapters.paddle.write_program import Declared, ProgramWriter, Sizes
-from onernn.adapters.types import Type
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
 from onernn.core.graph import Graph, Node
+from onernn.core.types import Type
 
 CODES = {name: code for code, name in DTYPES.items()}
 Attributes = Mapping[str, Any]
@@ -38,7 +38,6 @@ class Writing:
     """``fused``: recurrent layers as fusion_gru and fusion_lstm; ``place``: "cpu" or "onednn"."""
 
     graph: Graph
-    types: Mapping[str, Type]
     program: ProgramWriter
     fused: bool
     place: str
@@ -46,6 +45,14 @@ class Writing:
     unplaced: list[Refusal] = field(default_factory=list)
     _values: dict[str, str] = field(default_factory=dict)
     _makers: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def types(self) -> Mapping[str, Type]:
+        return self.graph.types
+
+    def rank_of(self, node: Node) -> int:
+        """The number of axes of a node's first output."""
+        return len(self.types[node.outputs[0]].counts)
 
     def value(self, name: str) -> str:
         """The variable that holds a value; a constant becomes a parameter with its first use."""
@@ -149,11 +156,9 @@ class Writing:
         if (place := self._makers.pop(variable, None)) is not None:
             self._rename(variable, name, place)
             known = sizes or self.of(name).sizes
-            fits = len(known) == found.rank
-            open_sizes = (None,) * found.rank
-            self.program.variables[name] = Declared(
-                found.dtype, known if fits else open_sizes, found.depth
-            )
+            if len(known) != found.rank:
+                known = (None,) * len(found.counts)
+            self.program.variables[name] = Declared(found.dtype or "", known, found.depth)
             variable = name
         self.bind(name, variable)
 

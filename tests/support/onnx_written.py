@@ -9,8 +9,8 @@ import onnx
 import onnxruntime
 
 from onernn import Graph, Ragged
+from onernn.adapters.declaring import declared
 from onernn.adapters.onnx.write import to_onnx
-from onernn.adapters.types import fitting_inputs, types_of
 
 
 def padded_feed(inputs: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -26,8 +26,7 @@ def padded_feed(inputs: dict[str, Any]) -> dict[str, np.ndarray]:
 
 def written(graph: Graph, inputs: dict[str, Any] | None = None, **options: Any) -> onnx.ModelProto:
     """The model, which onnx's checker accepts with its types."""
-    types = types_of(graph, fitting_inputs(graph) if inputs is None else inputs)
-    data = to_onnx(graph, types, **options).SerializeToString()
+    data = to_onnx(declared(graph, inputs), **options).SerializeToString()
     model = onnx.load_from_string(data)
     onnx.checker.check_model(model, full_check=True)
     return model

@@ -114,7 +114,10 @@ OPERATORS: dict[str, Case] = {
     "Slice of rows, by steps": one("Slice", D, s=ints(0), e=ints(3), a=ints(0), t=ints(2)),
     "Slice between ends of run time": one("Slice", {**D, "s": ints(1), "e": ints(3)}, a=ints(0)),
     "Shape": one("Shape", {"x": numbers(3, 4, 2)}, start=1),
-    "ConstantOfShape": one("ConstantOfShape", {"s": ints(2, 3)}, value=2.5),
+    "ConstantOfShape": of_nodes(
+        [Node("Shape", ("x",), ("s",)), Node("ConstantOfShape", ("s",), ("y0",), {"value": 2.5})],
+        {"x": numbers(2, 3)}, "y0",
+    ),
     "Expand": one("Expand", {"x": numbers(3, 1)}, s=ints(2, 1, 4)),
     **{f"{op} over columns": one(op, D, a=ints(1), keepdims=0)
        for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")},

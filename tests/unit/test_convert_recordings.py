@@ -227,7 +227,9 @@ def test_a_model_without_shapes_asks_for_a_recording() -> None:
     values = (onernn.core.graph.Value("x"),)
     relu = onernn.core.graph.Node("Relu", ("x",), ("y",))
     graph = onernn.Graph("g", values, (onernn.core.graph.Value("y"),), (relu,), {})
-    with pytest.raises(UnsupportedError, match="several ranks of x fit; give a recording"):
+    with pytest.raises(
+        UnsupportedError, match="several ranks fit; give a recording, which tells the ranks of x"
+    ):
         onernn.convert(graph, "never.onnx")
 
 

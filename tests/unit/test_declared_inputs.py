@@ -1,0 +1,96 @@
+"""What a model does not tell of its inputs and a writer has to know: inferred, never tried out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from support.onnx_written import assert_same
+
+import onernn
+from onernn import Graph, UnsupportedError
+from onernn.adapters.declaring import declared
+from onernn.core.graph import Node, Value
+from onernn.verification.recording import read_arrays, read_inputs, read_outputs
+
+DATA = Path(__file__).parents[1] / "data" / "mxnet"
+X = Value("x")
+
+
+def _graph(*nodes: Node, inputs: tuple[Value, ...] = (X,), **constants: np.ndarray) -> Graph:
+    return Graph("g", inputs, (Value(nodes[-1].outputs[0]),), nodes, constants)
+
+
+@pytest.mark.parametrize(
+    "name",
+    "gluon_bidirectional_ntc gluon_foreach gluon_language_model gluon_unrolled_stack"
+    " legacy_unfused".split(),
+)
+def test_an_mxnet_model_that_tells_no_ranks_is_written_without_a_recording(
+    name: str, tmp_path: Path
+) -> None:
+    model, arrays = onernn.load(DATA / name), read_arrays(DATA / name / "io.npz")
+    assert any(value.shape is None for value in model.inputs)
+    onernn.convert(model, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    feed = read_inputs(arrays, model.inputs)
+    written = {each.name: each for each in session.get_inputs()}
+    for name, value in feed.items():
+        assert len(written[name].shape) == np.ndim(value)
+    got = dict(zip((v.name for v in session.get_outputs()), session.run(None, feed), strict=True))
+    for name, want in read_outputs(arrays, model.outputs).items():
+        assert_same(got[name], want)
+
+
+def test_a_recording_tells_rank_and_dtype() -> None:
+    relu = _graph(Node("Relu", ("x",), ("y",)))
+    (x,) = declared(relu, {"x": np.zeros((2, 3), np.float64)}).inputs
+    assert x == Value("x", "float64", (None, None))
+    told = _graph(*relu.nodes, inputs=(Value("x", "float32", (None, 3)),))
+    assert declared(told, {"x": np.zeros((2, 3))}).inputs == told.inputs
+
+
+def test_the_rank_is_one_with_which_every_type_is_known() -> None:
+    gemm = _graph(Node("Gemm", ("x", "w"), ("y",)), w=np.zeros((4, 5), np.float32))
+    assert declared(gemm).inputs == (Value("x", "float32", (None, None)),)
+    taken = _graph(
+        Node("Gemm", ("x", "w"), ("m",)),
+        Node("MatMul", ("x", "v"), ("n",)),
+        Node("Add", ("m", "n"), ("y",)),
+        w=np.zeros((4, 5), np.float32),
+        v=np.zeros((3, 5), np.float32),
+    )
+    with pytest.raises(
+        UnsupportedError, match="what node .m. .Gemm. makes of float32.*; give a rec"
+    ):
+        declared(taken)  # x has 4 columns, and 3
+
+
+def test_of_ranks_that_differ_in_axes_that_are_merged_the_smallest_is_taken() -> None:
+    """As MXNet's FullyConnected flattens all axes but the first."""
+    flat = _graph(
+        Node("Reshape", ("x", "shape"), ("f",)),
+        Node("Gemm", ("f", "w"), ("y",)),
+        shape=np.array([0, -1]),
+        w=np.zeros((4, 5), np.float32),
+    )
+    assert declared(flat).inputs == (Value("x", "float32", (None, None)),)
+
+
+def test_many_inputs_without_ranks_are_refused_at_once() -> None:
+    names = [f"x{n}" for n in range(12)]
+    started = time.monotonic()
+    with pytest.raises(
+        UnsupportedError, match="too many inputs tell no rank; give a recording.*ranks of x0, x1"
+    ):
+        declared(_graph(Node("Sum", tuple(names), ("y",)), inputs=tuple(map(Value, names))))
+    assert time.monotonic() - started < 1
+
+
+@pytest.mark.parametrize("size", [2**32 - 1, 2**62])
+def test_a_size_that_fills_the_memory_is_only_a_number(size: int) -> None:
+    wide = _graph(Node("Relu", ("x",), ("y",)), inputs=(Value("x", "float32", (size, None)),))
+    assert declared(wide).types["y"].counts == (size, None)
