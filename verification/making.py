@@ -17,6 +17,7 @@ from onernn.core.errors import OnernnError, UnsupportedError
 from onernn.core.graph import Graph, Node, Value
 from onernn.core.ragged import Ragged
 from onernn.fuse_passes import fuse
+from onernn.operators import OPERATORS
 from onernn.runtime.session import Session
 from onernn.verification.recording import Batch
 
@@ -26,11 +27,8 @@ _LONGEST = 65
 """Unrolled layers have a length of their own, which they do not always declare: all up to it."""
 _ATTEMPTS = 256
 _Plan = tuple[int | str, ...]
-# A value that goes through these keeps its role.
-_THROUGH = set(
-    "Identity Cast CastLike Transpose Reshape Unsqueeze Squeeze Einsum Slice Max Min Clip Split"
-    " Expand GateLayout SequenceData SequenceLike Dropout".split()
-)
+_SAME_NUMBERS = set("Cast CastLike Clip Dropout Einsum Max Min SequenceUnpad".split())
+"""Beside views and moves, operators behind which a value keeps its role."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +95,21 @@ def _role_in(graph: Graph, value: str) -> _Role | None:
             role = _told(graph, node, name)
             if role is not None:
                 return role
-            if node.op in _THROUGH or node.op == "SequenceUnpad":
+            if _keeps_role(node, name):
                 fresh = [out for out in node.outputs if out and out not in seen]
                 seen.update(fresh)
                 wanted += fresh
     return None
+
+
+def _keeps_role(node: Node, name: str) -> bool:
+    """Whether an operator's results are a value's own elements; not those of several, joined."""
+    if node.op in _SAME_NUMBERS:
+        return True
+    operator = OPERATORS.get(node.op)  # None where it is not supported
+    if operator is None or operator.most is None:  # any number of inputs are joined
+        return False
+    return operator.kind in ("view", "moves") and name == node.inputs[0]
 
 
 def _told(graph: Graph, node: Node, name: str) -> _Role | None:

@@ -218,6 +218,22 @@ def test_inputs_are_made_for_every_recorded_model(data: Path) -> None:
         assert set(make_inputs(graph)) == {value.name for value in graph.inputs}, each
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        Node("Flatten", ("ids",), ("moved",)),
+        Node("ReverseSequence", ("ids", "lengths"), ("moved",), {"time_axis": 1, "batch_axis": 0}),
+    ],
+    ids=lambda node: node.op,
+)
+def test_ids_are_ids_behind_whatever_only_moves_them(node: Node) -> None:
+    inputs = (Value("ids", "int64", (5, 3)),)
+    nodes = (node, Node("Gather", ("table", "moved"), ("y",)))
+    constants = {"table": np.zeros((100, 2), np.float32), "lengths": np.array([3, 1, 2, 3, 0])}
+    graph = Graph("g", inputs, (Value("y"),), nodes, constants)
+    assert np.max(make_inputs(graph)["ids"]) > 20  # of 100 rows
+
+
 def test_a_model_whose_inputs_cannot_be_guessed_asks_for_data() -> None:
     graph = Graph(
         "odd",
