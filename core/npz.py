@@ -16,13 +16,18 @@ _MOST_PACKED = 100
 _PIECE = 2**20
 
 
+def most_unpacked(packed: int) -> int:
+    """How much so many packed bytes may become: of a member, and of a file, whose members overlap."""
+    return LOADING + _MOST_PACKED * packed
+
+
 def read_member(archive: ZipFile, member: ZipInfo, budget: Budget) -> Array:
     """The array of a member; nothing else of the file is read.
 
     Raises `BudgetError`, and `ValueError`, or what zipfile does, for what is none.
     """
     size, name = member.file_size, member.filename
-    if size > LOADING + _MOST_PACKED * member.compress_size:
+    if size > most_unpacked(member.compress_size):
         raise ValueError(
             f"{name}: {member.compress_size:,} bytes would become {size:,}; store it uncompressed"
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from onernn.core.arrays import Array
+from onernn.core.budget import LOADING, Budget, budget_of_run
 from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value
 from onernn.core.guard import MISFITS
@@ -31,6 +33,8 @@ _OF_SIZES = frozenset(
 
 _MOST_PASSES = 100_000
 """Operators that inference goes through again because of new sizes; a second takes some 30,000."""
+_MOST_TURNS = 10_000
+"""Operators that loops over constants may run each time."""
 
 
 def parse(model: Graph, declared: Mapping[str, Value] | None = None) -> Program:
@@ -113,6 +117,12 @@ def _given(node: Node) -> list[str]:
     return [name for name in node.inputs if name]
 
 
+def _computing(program: Program) -> AbstractContextManager[Budget]:
+    """What values known now may take together: there is no run whose budget counts them."""
+    own = sum(array.nbytes for array in program.graph.constants.values())
+    return budget_of_run(LOADING + 16 * own, _MOST_TURNS)
+
+
 def _computed(program: Program, node: Node) -> bool:
     """Puts the outputs among what is known, where everything that is read is."""
     if node.op not in KERNELS or node.op == "Rnn":
@@ -159,17 +169,22 @@ def infer_types(program: Program) -> None:
     program.known = dict(graph.constants)
     program.dtypes = {name: array.dtype.name for name, array in graph.constants.items()}
     program.dtypes |= {value.name: str(value.dtype) for value in graph.inputs}
-    for each in program.operators:
-        if _computed(program, each.node):
-            outputs = filter(None, each.node.outputs)
-            found = {name: program.known[name].dtype.name for name in outputs}
-        else:
-            types = _named(each, "types", program)
-            found = dict(zip(each.node.outputs, types, strict=True))
-        for name, dtype in found.items():
-            if dtype not in CTYPES and name not in program.known:
-                raise UnsupportedError(f"{each.node.label}: {name!r} is of {dtype}")
-        program.dtypes |= found
+    with _computing(program):
+        for each in program.operators:
+            _infer_type(program, each)
+
+
+def _infer_type(program: Program, each: Operator) -> None:
+    if _computed(program, each.node):
+        outputs = filter(None, each.node.outputs)
+        found = {name: program.known[name].dtype.name for name in outputs}
+    else:
+        types = _named(each, "types", program)
+        found = dict(zip(each.node.outputs, types, strict=True))
+    for name, dtype in found.items():
+        if dtype not in CTYPES and name not in program.known:
+            raise UnsupportedError(f"{each.node.label}: {name!r} is of {dtype}")
+    program.dtypes |= found
 
 
 def _named(each: Operator, step: str, program: Program) -> Any:
@@ -244,24 +259,29 @@ def _pass(program: Program) -> None:
         if value.lod_depth:
             count, words = Size.of(f"{ident}_sentences"), program.shapes[value.name][0]
             program.lods[value.name] = Sentences(value.name, count, words)
-    for each in program.operators:
-        node = each.node
-        if _computed(program, node):
-            pass
-        elif node.op in ("Shape", "Size"):
-            _named(each, "shapes", program)
-            shape = program.shape(node.inputs[0])
-            if node.op == "Shape":
-                shape = shape[node.attributes.get("start", 0) : node.attributes.get("end")]
-            made: Array = np.empty(len(shape) if node.op == "Shape" else (), object)
-            made[...] = shape if node.op == "Shape" else volume(shape)
-            program.known[node.outputs[0]] = _settled(made)
-        else:
-            shapes = _named(each, "shapes", program)
-            program.shapes |= dict(zip(node.outputs, shapes, strict=True))
-        for name in filter(None, node.outputs):
-            if name in program.known:
-                program.shapes[name] = shape_of(program.known[name].shape)
+    with _computing(program):
+        for each in program.operators:
+            _infer_shape(program, each)
+
+
+def _infer_shape(program: Program, each: Operator) -> None:
+    node = each.node
+    if _computed(program, node):
+        pass
+    elif node.op in ("Shape", "Size"):
+        _named(each, "shapes", program)
+        shape = program.shape(node.inputs[0])
+        if node.op == "Shape":
+            shape = shape[node.attributes.get("start", 0) : node.attributes.get("end")]
+        made: Array = np.empty(len(shape) if node.op == "Shape" else (), object)
+        made[...] = shape if node.op == "Shape" else volume(shape)
+        program.known[node.outputs[0]] = _settled(made)
+    else:
+        shapes = _named(each, "shapes", program)
+        program.shapes |= dict(zip(node.outputs, shapes, strict=True))
+    for name in filter(None, node.outputs):
+        if name in program.known:
+            program.shapes[name] = shape_of(program.known[name].shape)
 
 
 def _name(program: Program) -> None:

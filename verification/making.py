@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from time import monotonic
 
 import numpy as np
 
 from onernn.core.arrays import Array
-from onernn.core.errors import OnernnError, UnsupportedError
+from onernn.core.errors import BudgetError, OnernnError, UnsupportedError
 from onernn.core.graph import Graph, Node, Value
 from onernn.core.ragged import Ragged
 from onernn.fuse_passes import fuse
@@ -26,6 +27,8 @@ _LOUD = 6.0
 _LONGEST = 65
 """Unrolled layers have a length of their own, which they do not always declare: all up to it."""
 _ATTEMPTS = 256
+_SECONDS, _BYTES = 5, 10**9
+"""For all attempts, and for what the model makes of an attempt's small inputs."""
 _Plan = tuple[int | str, ...]
 _SAME_NUMBERS = set("Cast CastLike Clip Dropout Einsum Max Min SequenceUnpad".split())
 """Beside views and moves, operators behind which a value keeps its role."""
@@ -53,8 +56,9 @@ def make_inputs(
     """
     graphs = [fuse(each).model for each in (model, *others)]
     roles = {value.name: _role(graphs, value) for value in model.inputs}
-    session = Session(model, backend="reference")
+    session = Session(model, backend="reference", max_bytes=_BYTES)
     error: OnernnError | None = None
+    until = monotonic() + _SECONDS
     choices = (
         (*shaped, with_empty)
         for shaped in itertools.islice(_shapes(model.inputs, roles), _ATTEMPTS)
@@ -72,6 +76,8 @@ def make_inputs(
             return feed
         except OnernnError as failed:
             error = failed
+            if isinstance(failed, BudgetError) or monotonic() > until:
+                break
     shown = "; ".join(map(str, model.inputs))
     reason = f": {error}" if error else ""
     raise UnsupportedError(

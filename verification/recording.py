@@ -8,6 +8,7 @@ unless an output bears that name.
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -17,15 +18,16 @@ import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.budget import Budget, usable_memory
-from onernn.core.errors import BudgetError, ModelFormatError
+from onernn.core.errors import BudgetError, ModelFormatError, UnsupportedError
 from onernn.core.files import replacing
 from onernn.core.graph import Value
-from onernn.core.npz import read_member
+from onernn.core.npz import most_unpacked, read_member
 from onernn.core.ragged import Ragged
 
 Batch = Ragged | Array
 INPUTS, OUTPUTS = ("in__", "lod__"), ("out__", "outlod__")
 """How the names of a recording's arrays begin."""
+_LONGEST = 2**16 - 5  # bytes of a name, without .npy
 
 
 def read_arrays(
@@ -34,11 +36,11 @@ def read_arrays(
     """The arrays of an ``.npz`` whose names begin so; the others are not read.
 
     Raises `ModelFormatError` where it is none, or holds objects, and `BudgetError` where they would
-    take more than three quarters of the memory.
+    take more than the file can hold, or three quarters of the memory.
     """
-    budget = Budget(usable_memory())
     try:
         with zipfile.ZipFile(file) as archive:
+            budget = Budget(min(usable_memory(), most_unpacked(os.path.getsize(file))))
             members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
             return {
                 name: read_member(archive, member, budget)
@@ -110,12 +112,12 @@ def _batch(arrays: Mapping[str, Array], data: str, lod: str, name: str) -> Batch
 
 def write_outputs(file: str | Path, outputs: Mapping[str, Batch]) -> None:
     """Writes out__ and outlod__ keys; with the inputs' file they are a recording."""
-    _write(file, _keyed("out__", "outlod__", outputs))
+    write_arrays(file, _keyed("out__", "outlod__", outputs))
 
 
 def write_inputs(file: str | Path, inputs: Mapping[str, Batch]) -> None:
     """Writes in__ and lod__ keys, as `read_given` reads them."""
-    _write(file, _keyed("in__", "lod__", inputs))
+    write_arrays(file, _keyed("in__", "lod__", inputs))
 
 
 def _keyed(data: str, lod: str, values: Mapping[str, Batch]) -> dict[str, Array]:
@@ -129,6 +131,14 @@ def _keyed(data: str, lod: str, values: Mapping[str, Batch]) -> dict[str, Array]
     return arrays
 
 
-def _write(file: str | Path, arrays: Mapping[str, Array]) -> None:
+def write_arrays(file: str | Path, arrays: Mapping[str, Array]) -> None:
+    """Writes an ``.npz``. Raises `UnsupportedError` for names that a zip would cut, or cannot hold."""
+    for name in arrays:
+        try:
+            fits = "\0" not in name and len(name.encode()) <= _LONGEST
+        except UnicodeEncodeError:
+            fits = False
+        if not fits:
+            raise UnsupportedError(f"{name[:80]!r} cannot be the name of an array in an .npz")
     with replacing(file) as stream:  # savez would add .npz to a name without it
         np.savez(stream, **arrays)  # type: ignore[arg-type]

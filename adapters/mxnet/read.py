@@ -102,7 +102,7 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
         return Files(symbol, Path(params))
     stem = symbol.name.removesuffix(ENDING).removesuffix(".json")
     epochs = re.compile(re.escape(stem) + r"(-\d+)?\.params")
-    beside = sorted(file for file in symbol.parent.iterdir() if file.suffix == ".params")
+    beside = sorted(symbol.parent.glob("*.params"))
     named = [file for file in beside if epochs.fullmatch(file.name)]
     others = [file for file in beside if file.name.startswith(f"{stem}-")]
     found = _only(named or others, "params")
@@ -115,7 +115,7 @@ def _symbol(path: Path) -> Path:
     if os.path.isfile(path):
         return path
     held = sorted(path.glob(f"*{ENDING}")) if os.path.isdir(path) else []
-    found = _only([*held, *filter(os.path.isfile, [Path(f"{path}{ENDING}")])], "path")
+    found = _only([*held, Path(f"{path}{ENDING}")], "path")
     if found is None:
         raise ModelFormatError(f"no such file, no *{ENDING} in it, and no {path}{ENDING}", path)
     if found in held:
@@ -124,10 +124,12 @@ def _symbol(path: Path) -> Path:
 
 
 def _only(candidates: list[Path], argument: str) -> Path | None:
-    if len(candidates) > 1:
-        names = ", ".join(map(str, candidates))
+    """The one that is a file, or None: a pipe in a folder would be waited for."""
+    files = [file for file in candidates if os.path.isfile(file)]
+    if len(files) > 1:
+        names = ", ".join(map(str, files))
         raise ModelFormatError(f"several candidates, give one as {argument}: {names}")
-    return candidates[0] if candidates else None
+    return files[0] if files else None
 
 
 def read_symbol(file: str | Path) -> Symbol:
@@ -147,11 +149,15 @@ def parse_symbol(data: bytes | str, file: str | Path = "") -> Symbol:
     offset = None
     try:
         text = data if isinstance(data, str) else data.decode("utf-8")
-        return _graph(json.loads(text), "the symbol", 0)
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()  # "\\ud800" is JSON, but no text
+        return _graph(found, "the symbol", 0)
     except json.JSONDecodeError as error:
         reason, offset = f"no JSON: {error.msg}", len(text[: error.pos].encode())
     except UnicodeDecodeError as error:
         reason, offset = "no UTF-8 text", error.start
+    except UnicodeEncodeError:
+        reason = "half a character in a name"
     except RecursionError:
         reason = "JSON nested too deep"
     except ValueError as error:  # numbers of thousands of digits

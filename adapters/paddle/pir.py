@@ -45,6 +45,7 @@ def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
     loading().parses_json(data)
     try:
         whole = json.loads(data)
+        json.dumps(whole, ensure_ascii=False).encode()  # "\\ud800" is JSON, but no text
         base = whole["base_code"]
         if base["magic"] != "pir":
             raise KeyError("magic")

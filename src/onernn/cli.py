@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import track
@@ -19,7 +18,6 @@ from onernn.adapters.onnx.write import OPSET
 from onernn.adapters.plugins import plugin_for
 from onernn.core.arrays import Array
 from onernn.core.errors import LibraryError, OnernnError, UnsupportedError
-from onernn.core.files import replacing
 from onernn.core.graph import Graph
 from onernn.core.guard import naming, unforeseen
 from onernn.emit.writing import read_declared, read_static, write_cpp
@@ -36,7 +34,7 @@ from onernn.showing import (
     show_report,
     stdout,
 )
-from onernn.verification import support
+from onernn.verification import recording, support
 from onernn.verification.auditing import audit
 from onernn.verification.converting import convert
 from onernn.verification.doctor import examine
@@ -245,8 +243,7 @@ def weights(
         with naming(each):
             found = convert_weights(each, to)
         arrays |= {prefix + key: array for key, array in found.items()}
-    with replacing(output) as stream:  # savez would add .npz to a name without it
-        np.savez(stream, **arrays)  # type: ignore[arg-type]
+    recording.write_arrays(output, arrays)
     for key, array in arrays.items():
         stdout().print(f"{key} {array.dtype} {array.shape}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def _equal(count: int) -> Graph:
 
 
 def _graph(nodes: list[Node], inputs: list[Value], *outputs: str) -> Graph:
-    constants = {"column": np.array([-1, 1]), "row": np.array([1, -1])}
+    constants = {"column": np.array([-1, 1]), "row": np.array([1, -1]), "years": np.array(2**50)}
     made = tuple(map(Value, outputs))
     return Graph("m", tuple(inputs), made, tuple(nodes), constants).pruned()
 
@@ -99,6 +100,30 @@ def test_sizes_that_nobody_computes_with_are_refused_at_once(made: Graph, tmp_pa
         write_cpp(made, tmp_path)
     assert time.process_time() - begin < 20
     assert not list(tmp_path.iterdir())
+
+
+def _doubled(count: int) -> Graph:
+    """A constant that is joined with itself, again and again."""
+    names = ["row", *(f"twice{k}" for k in range(count))]
+    nodes = [Node("Concat", (a, a), (b,), {"axis": 0}) for a, b in pairwise(names)]
+    nodes.append(Node("Add", ("x", names[-1]), ("y",)))
+    return _graph(nodes, [Value("x", "float32", (1,))], "y")
+
+
+def _turning() -> Graph:
+    """A loop over constants that ends in years."""
+    values = [Value("turn", "int64", ()), Value("on", "bool", ()), Value("v")]
+    inside = [Node("Identity", ("on",), ("still",)), Node("Neg", ("v",), ("w",))]
+    body = Graph("b", tuple(values), (Value("still"), Value("w")), tuple(inside), {})
+    nodes = [Node("Loop", ("years", "", "row"), ("v",), {"body": body, "carried": 1})]
+    nodes.append(Node("Add", ("x", "v"), ("y",)))
+    return _graph(nodes, [Value("x", "float32", (2,))], "y")
+
+
+@pytest.mark.parametrize(("made", "told"), [(_doubled(60), "bytes"), (_turning(), "operators")])
+def test_what_is_made_of_constants_has_a_budget(made: Graph, told: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=rf"more than .* {told}|would take .* {told}"):
+        write_cpp(made, tmp_path)
 
 
 @pytest.mark.parametrize("made", [_joined(20), _squared(3), _equal(30)])

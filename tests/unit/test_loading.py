@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,9 +17,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onernn import BudgetError, ModelFormatError, OnernnError, load
+from onernn import BudgetError, ModelFormatError, OnernnError, UnsupportedError, load
 from onernn.adapters.mxnet.write import write_params
-from onernn.verification.recording import read_arrays
+from onernn.verification.recording import read_arrays, write_outputs
 
 MB = 10**6
 
@@ -255,6 +256,48 @@ def test_npz_bombs_are_refused_and_what_nobody_asks_for_is_not_read(
         read_arrays(file)
     assert tracemalloc.get_traced_memory()[1] < 10 * MB
     tracemalloc.stop()
+
+
+def test_members_that_share_their_bytes_count_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onernn.core.npz.LOADING", MB)
+    members = {f"in__{k}": npy((200_000,), 200_000) for k in range(99)}
+    file = tmp_path / "io.npz"
+    file.write_bytes(npz(**members))
+    with pytest.raises(BudgetError, match="would take 800,128 bytes"):
+        read_arrays(file)
+
+
+def test_pipes_in_a_folder_are_no_files_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "symbol").mkdir()
+    os.mkfifo(tmp_path / "symbol" / "m-symbol.json")
+    path = mxnet(tmp_path, 4)
+    (tmp_path / "m-0000.params").unlink()
+    os.mkfifo(tmp_path / "m-0000.params")
+    for model in (path, tmp_path, tmp_path / "symbol", tmp_path / "symbol" / "m"):
+        with pytest.raises(ModelFormatError, match=r"no \.params file|no such file"):
+            load(model)
+
+
+def test_half_a_character_is_no_name(data: Path, tmp_path: Path) -> None:
+    pir = next(iter(data.glob("paddle/pir_*/model.json"))).read_bytes()
+    (tmp_path / "model.json").write_bytes(pir.replace(b'"magic"', b'"\\ud800":0,"magic"', 1))
+    symbol = mxnet(tmp_path, 4)
+    symbol.write_text(symbol.read_text().replace('"data"', r'"\udfff"'))
+    for model in (symbol, tmp_path / "model.json"):
+        with pytest.raises(ModelFormatError, match="half a character|surrogates not allowed"):
+            load(model)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 70_000, "\ud800"])
+def test_a_name_that_a_zip_would_cut_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="cannot be the name of an array"):
+        write_outputs(tmp_path / "o.npz", {name: np.zeros(1)})
+    assert not list(tmp_path.iterdir())
+    whole = {"词" * 20_000: np.ones(1, np.float32)}
+    write_outputs(tmp_path / "o.npz", whole)
+    assert [*read_arrays(tmp_path / "o.npz")] == [f"out__{key}" for key in whole]
 
 
 def test_a_zip_directory_that_lies_is_found_out(tmp_path: Path) -> None:
