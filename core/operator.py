@@ -14,9 +14,12 @@ from onernn.core.ragged import Ragged, data_of
 
 REQUIRED: Final = object()
 """In the place of an attribute's default: it has to be given."""
+ANYTHING: Final = object()
+"""In the place of a default: whatever is given, nobody reads it where nothing is."""
 
+_INTEGERS = (bool, int, np.integer, np.bool_)
 _KINDS: tuple[tuple[type, ...], ...] = (
-    (bool, int, np.integer, np.bool_),
+    _INTEGERS,
     (float, int, np.floating, np.integer),
     (tuple, list),
     (str,),
@@ -26,9 +29,11 @@ _KINDS: tuple[tuple[type, ...], ...] = (
 def is_like(value: Any, default: Any) -> bool:
     """Whether a value is of a default's kind; any is where the default tells none.
 
-    Frameworks write 1 for True, and for 1.0.
+    Frameworks write 1 for True, and for 1.0. Lists hold what the default's does, or numbers.
     """
     kinds = next((kinds for kinds in _KINDS if isinstance(default, kinds)), None)
+    if isinstance(default, tuple | list) and isinstance(value, tuple | list):
+        return all(is_like(each, default[0] if default else 0.0) for each in value)
     return kinds is None or isinstance(value, kinds)
 
 
@@ -132,7 +137,10 @@ class Operator:
         if unknown:
             return f"unknown attribute {', '.join(unknown)}"
         for name, value in attributes.items():
-            if not is_like(value, default := self.attributes[name]):
+            default = self.attributes[name]
+            if default is None and value is not None:  # integers that the operator can find itself
+                default = (0,) if isinstance(value, tuple | list) else 0
+            if not is_like(value, default):
                 return f"attribute {name}={value!r}: expected one like {default!r}"
         lacking = [k for k, v in self.attributes.items() if v is REQUIRED and k not in attributes]
         return f"attribute {', '.join(lacking)} is missing" if lacking else ""

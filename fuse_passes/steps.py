@@ -112,6 +112,8 @@ class Stacker:
             inner = self.stack(columns[0], depth)
             if ranks == {2}:
                 return inner
+            if 0 in ranks:  # a number becomes (1, 1): it has no axis to keep
+                return None
             shape = (self.constant([0, 0, -1]),)
             return inner and Stacked(self.emit("Reshape", (inner.name, *shape)), inner.backwards)
         if op == "Concat" and attributes["axis"]:

@@ -62,7 +62,8 @@ class Models(Layers):
     """Adds what needs steps or bodies."""
 
     def cut(self, x: str, axis: int) -> list[str]:
-        count = self.array(x).shape[axis] if self.array(x).ndim else 0
+        shape = self.array(x).shape
+        count = shape[axis] if -len(shape) <= axis < len(shape) else 0
         if not count:
             raise Discard
         parts = self.emit("Split", x, outputs=count, axis=axis)

@@ -125,6 +125,16 @@ def test_steps_of_other_ranks_stay_steps(rank: int) -> None:
     assert names(checked(g, joined)) == (["restacked_steps"] if rank == 2 else [])
 
 
+@pytest.mark.parametrize("rank", [1, 2])
+def test_flattened_numbers_stay_steps(rank: int) -> None:
+    """Flatten makes (1, 1) of a number, (N, 1) of (N,)."""
+    g = Known()
+    steps = g.cut(g.dense_input(*(3, "N")[:rank]), 0)
+    flat = [g.emit("Flatten", step) for step in steps]
+    joined = g.emit("Concat", *(g.emit("Unsqueeze", f, g.ints(0)) for f in flat), axis=0)
+    assert names(checked(g, joined)) == ["restacked_steps"] * (rank == 2)
+
+
 @pytest.mark.parametrize(
     "axis, moved", [(-1, True), (2, True), (-2, False), (1, False), (-3, False)]
 )

@@ -91,6 +91,8 @@ def test_the_error_tells_file_and_native_operator() -> None:
         (Node("Tanh", ("x",), ("a", "b")), "expected 1 to 1 outputs, got 2"),
         (Node("Tanh", ("x",), ("a",), {"odd": 1}), "unknown attribute odd"),
         (Node("Concat", ("x", "x"), ("a",)), "attribute axis is missing"),
+        (Node("Transpose", ("x",), ("a",), {"perm": ({}, {})}), r"attribute perm=.*like \(0,\)"),
+        (Node("Transpose", ("x",), ("a",), {"perm": "ab"}), "attribute perm='ab'.*like 0"),
     ],
     ids=lambda found: found if isinstance(found, str) else "",
 )
