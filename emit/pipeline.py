@@ -192,9 +192,9 @@ def _named(each: Operator, step: str, program: Program) -> Any:
     try:
         return getattr(each, step)(program)
     except (UnsupportedError, ShapeError) as error:
-        label = each.node.label
-        text = str(error) if label in str(error) else f"{label}: {error}"
-        raise UnsupportedError(text, (Refusal(str(error), label),)) from error
+        reason = str(error).removeprefix(f"{each.node.label}: ")
+        told = f"{program.graph.name}: no C++ is generated:"
+        raise UnsupportedError(told, (Refusal(reason, each.node.label),)) from error
     except MISFITS as error:
         raise UnsupportedError(f"{each.node.label}: {error}") from error
 
@@ -206,12 +206,12 @@ def infer_shapes(program: Program, static: Mapping[str, int] | None = None) -> N
     ``static`` are fixed: all but T at once, T in the memory only, so that a step still has T=1.
     Raises `ShapeError` for a size that the model does not have.
     """
-    _settle(program)
-    _name(program)
     program.static = dict(static or {})
     _settle(program)
+    _name(program)
+    _settle(program)
     names = sizes_of(program)
-    unknown = set(program.static) - set(names)
+    unknown = set(program.static) - {*names, *program.bindings}
     if unknown:
         said = ", ".join(names) or "no size is open"
         raise ShapeError(f"--static {', '.join(sorted(unknown))}: the model has {said}")
@@ -241,10 +241,11 @@ def _settle(program: Program) -> None:
             if len(program.bindings) * len(program.operators) > _MOST_PASSES:
                 raise UnsupportedError("too many sizes are open: say --static") from None
         except UnsupportedError:
-            time = program.static.get("T")
-            if time is None or "T" in program.bindings:
+            lacking = program.static.keys() - program.bindings.keys()
+            if not lacking:
                 raise
-            program.bind("T", Size.of(time))  # the number may be what was lacking
+            for name in lacking:  # the number may be what was lacking
+                program.bind(name, Size.of(program.static[name]))
 
 
 def _pass(program: Program) -> None:

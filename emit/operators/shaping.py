@@ -73,7 +73,8 @@ class View(Operator):
             try:
                 sizes[open_at[0]] = volume(given) // others
             except ValueError as error:
-                raise UnsupportedError(f"{self.node.label}: {error}; say --static") from error
+                name = min(volume(given).names, default="T")
+                raise UnsupportedError(f"{error}: say --static {name}=...") from error
         out = shape_of(sizes)
         program.same(volume(given), volume(out), self.node.label)
         return out

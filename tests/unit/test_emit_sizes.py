@@ -129,3 +129,14 @@ def test_what_is_made_of_constants_has_a_budget(made: Graph, told: str, tmp_path
 @pytest.mark.parametrize("made", [_joined(20), _squared(3), _equal(30)])
 def test_sizes_that_grow_a_little_are_generated(made: Graph, tmp_path: Path) -> None:
     assert write_cpp(made, tmp_path)
+
+
+def test_a_size_that_an_export_fixed_is_said_by_its_name(tmp_path: Path) -> None:
+    """Exporters write the T of their example into a Reshape although the input leaves it open."""
+    nodes = (Node("Reshape", ("x", "s"), ("flat",)), Node("Tanh", ("flat",), ("y",)))
+    x = Value("x", "float32", (None, None, 5))
+    graph = Graph("g", (x,), (Value("y"),), nodes, {"s": np.array([7, -1, 5])})
+    with pytest.raises(UnsupportedError, match="--static x_0=") as error:
+        write_cpp(graph, tmp_path)
+    assert str(error.value).count("node 'flat'") == 1
+    assert write_cpp(graph, tmp_path, static={"x_0": 7})
