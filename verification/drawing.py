@@ -42,14 +42,19 @@ def draw_passes(model: Graph, passes: tuple[Pass, ...], folder: Path) -> list[Pa
 
 
 def _write(graph: Graph, file: Path) -> Path:
+    text, picture = to_dot(graph).encode(), file.with_suffix(".svg")
     with replacing(file) as stream:
-        stream.write(to_dot(graph).encode())
+        stream.write(text)
     if shutil.which("dot"):
         try:
-            command = ["dot", "-Tsvg", "-o", str(file.with_suffix(".svg")), str(file)]
-            subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
+            drawn = subprocess.run(
+                ["dot", "-Tsvg"], input=text, check=True, capture_output=True, timeout=_SECONDS
+            )
         except (subprocess.SubprocessError, OSError):
-            file.with_suffix(".svg").unlink(missing_ok=True)
+            picture.unlink(missing_ok=True)  # an older graph's
+        else:
+            with replacing(picture) as stream:
+                stream.write(drawn.stdout)
     return file
 
 
