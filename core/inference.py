@@ -55,7 +55,8 @@ class Context:
     """What a type rule knows beside its inputs' types.
 
     ``at``: the node's attributes with their defaults. ``same(a, b)`` says that two sizes are equal
-    and gives the one, or raises `ShapeError`; ``fresh(label)`` is a size that only a run tells, named after the node.
+    and gives the one, or raises `ShapeError`; ``fresh(label)`` is a size that only a run tells,
+    named after the node.
     """
 
     def __init__(self, node: Node, sizes: Sizes) -> None:

@@ -117,18 +117,14 @@ def _fused_within(model: Graph, passes: tuple[Pass, ...]) -> FuseResult:
     applied: list[Applied] = []
     refusals: list[Refusal] = []
     for node in model.nodes:
-        attributes = dict(node.attributes)
-        for name, body in node.attributes.items():
-            if isinstance(body, Graph):
-                inner = _fused_body(model, node, name, passes)
-                attributes[name] = replace(inner.model, inputs=body.inputs)
-                applied += inner.applied
-                refusals += inner.refusals
-        changed = any(attributes[name] is not node.attributes[name] for name in attributes)
-        nodes.append(replace(node, attributes=attributes) if changed else node)
-    if any(new is not old for new, old in zip(nodes, model.nodes, strict=True)):
-        model = replace(model, nodes=tuple(nodes))
-    return FuseResult(model, tuple(applied), tuple(refusals))
+        bodies = {name: each for name, each in node.attributes.items() if isinstance(each, Graph)}
+        for name, body in bodies.items():
+            inner = _fused_body(model, node, name, passes)
+            bodies[name] = replace(inner.model, inputs=body.inputs)
+            applied += inner.applied
+            refusals += inner.refusals
+        nodes.append(replace(node, attributes={**node.attributes, **bodies}) if bodies else node)
+    return FuseResult(replace(model, nodes=tuple(nodes)), tuple(applied), tuple(refusals))
 
 
 def _fused_body(graph: Graph, node: Node, name: str, passes: tuple[Pass, ...]) -> FuseResult:

@@ -55,11 +55,8 @@ def _is_row_wise(graph: Graph, node: Node) -> bool:
         return False
     if node.op in ("MatMul", "Gemm"):
         return rank > 1 and not node.attributes.get("transA")
-    rows = [1 if a is None or a.ndim < rank else len(a) for a in others]
-    same_rank = graph.types[node.outputs[0]].rank == rank
-    return same_rank and set(rows) <= {1} and _is_elementwise(node)
-
-
-def _is_elementwise(node: Node) -> bool:
     operator = OPERATORS.get(node.op)
-    return operator is not None and (node.op == "Identity" or operator.kind == "elementwise")
+    if operator is None or not (node.op == "Identity" or operator.kind == "elementwise"):
+        return False
+    one_row = all(a is None or a.ndim < rank or len(a) == 1 for a in others)
+    return one_row and graph.types[node.outputs[0]].rank == rank

@@ -13,13 +13,7 @@ from onernn.core.ragged import Ragged, data_of
 from onernn.core.sizes import Size
 from onernn.core.types import Type, sequences_of, words_of
 from onernn.operators import growth
-from onernn.operators.rules import Sizes, common, same
-
-
-def _inner(x: Type, front: Sizes) -> Sizes | None:
-    """The axes of one word, behind others."""
-    return None if x.shape is None else (*front, *x.shape[1:])
-
+from onernn.operators.rules import common, same, word_behind
 
 define(
     "SequenceData",
@@ -68,7 +62,7 @@ def _appended(context: Context, *values: Type) -> Type:
     if len(depths) > 1 or None in depths:
         return Type(common(*values))
     lod = tuple(context.lod(f"lod{level}") for level in range(len(values[0].lod or ())))
-    return Type(common(*values), _inner(values[0], (words_of(lod),)), lod)
+    return Type(common(*values), word_behind(values[0], (words_of(lod),)), lod)
 
 
 define(
@@ -124,7 +118,7 @@ def _padded(context: Context, x: Type, like: Type | None = None) -> Type:
     if like is not None:
         time = like.shape[major] if like.shape else None
     front = (sequences_of(x), time)
-    return Type(x.dtype, _inner(x, front if major else front[::-1]), ())
+    return Type(x.dtype, word_behind(x, front if major else front[::-1]), ())
 
 
 define(
@@ -155,7 +149,7 @@ def _fill(at: Any, x: Ragged, value: Any) -> Array:
 
 def _filled(context: Context, x: Type, value: Type) -> Type:
     time = context.fresh("longest") if context.at.time is None else Size.of(context.at.time)
-    return Type(x.dtype, _inner(x, (sequences_of(x), time)), ())
+    return Type(x.dtype, word_behind(x, (sequences_of(x), time)), ())
 
 
 define(

@@ -74,6 +74,11 @@ def at_axis(axis: int, rank: int) -> int:
     return axis % rank
 
 
+def word_behind(x: Type, front: Sizes) -> Sizes | None:
+    """The axes of one word of a value, behind others."""
+    return None if x.shape is None else (*front, *x.shape[1:])
+
+
 def with_size(shape: Sizes, axis: int, size: Size | None) -> Sizes:
     at = at_axis(axis, len(shape))
     return (*shape[:at], size, *shape[at + 1 :])

@@ -16,7 +16,7 @@ from onernn.core.ragged import Ragged
 from onernn.core.sizes import Size
 from onernn.core.types import Type, sequences_of, words_of
 from onernn.operators import growth
-from onernn.operators.rules import ONE, common
+from onernn.operators.rules import ONE, common, word_behind
 
 
 def _offsets(lengths: Int64) -> Int64:
@@ -55,8 +55,8 @@ def _pool(at: Any, x: Ragged) -> Ragged | Array:
 
 
 def _pooled(_: Context, x: Type) -> Type:
-    shape = None if x.shape is None else (sequences_of(x), *x.shape[1:])
-    return Type(x.dtype, shape, None if x.lod is None else x.lod[:-1])
+    lod = None if x.lod is None else x.lod[:-1]
+    return Type(x.dtype, word_behind(x, (sequences_of(x),)), lod)
 
 
 define(
@@ -192,8 +192,7 @@ def _concat(_: Any, *parts: Ragged) -> Ragged:
 
 def _joined(context: Context, *parts: Type) -> Type:
     lod = (context.lod(),)
-    shape = parts[0].shape
-    return Type(common(*parts), None if shape is None else (words_of(lod), *shape[1:]), lod)
+    return Type(common(*parts), word_behind(parts[0], (words_of(lod),)), lod)
 
 
 define(
