@@ -122,7 +122,7 @@ def test_a_symbol_cut_anywhere_is_refused(data: Path) -> None:
 def test_changed_characters_give_a_model_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]]
 ) -> None:
-    here = Path(__file__).parents[1] / "data" / "mxnet" / "gluon_foreach"
+    here = Path(__file__).parents[2] / "data" / "mxnet" / "gluon_foreach"
     whole = bytearray((here / "model-symbol.json").read_bytes())
     for at, byte in changes:
         whole[at % len(whole)] = byte

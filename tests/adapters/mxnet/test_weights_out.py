@@ -16,7 +16,7 @@ from onernn import convert_weights
 from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.read import parse_symbol
 
-RECORDED = read_recorded(Path(__file__).parents[1] / "data" / "mxnet" / "operators.json.gz")
+RECORDED = read_recorded(Path(__file__).parents[2] / "data" / "mxnet" / "operators.json.gz")
 CASES = [case for case in RECORDED if case.name.endswith("_1_1_float32")]
 # The operator, and what else it has to say for MXNet's cells.
 OPERATORS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -18,7 +18,7 @@ from onernn.verification.comparing import TOLERANCES, compare
 from onernn.verification.recording import read_arrays
 
 BACKENDS = os.environ.get("ONERNN_BACKENDS", "reference,onednn").split(",")
-OPERATORS = read_recorded(Path(__file__).parents[1] / "data" / "mxnet" / "operators.json.gz")
+OPERATORS = read_recorded(Path(__file__).parents[2] / "data" / "mxnet" / "operators.json.gz")
 
 # The recurrent nodes that are left, and the operators of which none may be left.
 MODELS = {
