@@ -35,7 +35,7 @@ doctor: .venv/.ready
 GRAPHS ?= 2000
 .PHONY: fuzz-graphs
 fuzz-graphs: .venv/.ready
-	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/unit/test_fuse_random.py
+	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/fuse_passes/test_random_graphs.py
 
 # Damaged model files, SECONDS of each kind, guided by coverage: nothing but results and errors of
 # ours may come of them. What is found lies in out/fuzz.
