@@ -15,7 +15,7 @@ import pytest
 from onernn import ModelFormatError, UnsupportedError
 from onernn.adapters.paddle.read import Operator, Variable, find, read_program
 
-DATA = Path(__file__).resolve().parents[1] / "data" / "paddle"
+DATA = Path(__file__).resolve().parents[2] / "data" / "paddle"
 
 # bigru_concat/model.pdiparams: where each tensor starts, where its numbers start, its shape.
 # A header takes 4 + 8 + 4 + 4 bytes and a description of 4 (one axis) or 6 (two axes).

@@ -2,63 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.paddle_operators import op, program
 
 from onernn import Graph, ModelFormatError, Ragged, Session, UnsupportedError
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.native import INERT
 from onernn.adapters.paddle.ops import RULES
-from onernn.adapters.paddle.read import Operator, Program, Variable
+from onernn.adapters.paddle.read import Operator, Variable
 from onernn.core.arrays import Array
 
 X = np.arange(-4, 8, dtype=np.float32).reshape(3, 4)
-Slots = Mapping[str, str | tuple[str, ...]]
-
-
-def op(type: str, inputs: Slots, outputs: Slots, **attributes: Any) -> Operator:  # noqa: A002
-    """An operator; `program` gives it its position."""
-
-    def slots(given: Slots) -> dict[str, tuple[str, ...]]:
-        return {slot: (v,) if isinstance(v, str) else v for slot, v in given.items()}
-
-    return Operator(0, type, slots(inputs), slots(outputs), attributes)
-
-
-def program(
-    *operators: Operator,
-    feeds: tuple[str, ...] = ("x",),
-    fetches: tuple[str, ...] = ("y",),
-    parameters: Mapping[str, Array] | None = None,
-    backwards: bool = False,
-    **declared: Variable,
-) -> Program:
-    """Every variable is declared float32 (?, 4), inputs with one LoD level, unless given.
-
-    ``backwards``: the columns of feeds and fetches count down.
-    """
-    sign = -1 if backwards else 1
-    fed = [op("feed", {"X": "feed"}, {"Out": name}, col=sign * k) for k, name in enumerate(feeds)]
-    got = [op("fetch", {"X": name}, {"Out": "f"}, col=sign * k) for k, name in enumerate(fetches)]
-    placed = tuple(
-        Operator(k, each.type, each.inputs, each.outputs, each.attributes)
-        for k, each in enumerate([*fed, *operators, *got])
-    )
-    names = {n for o in placed for s in (o.inputs, o.outputs) for v in s.values() for n in v}
-    variables = {n: Variable(n, 7, "float32", (None, 4), int(n in feeds), False) for n in names}
-    return Program(
-        Path("somewhere/model.pdmodel"),
-        placed,
-        {**variables, **declared},
-        dict(parameters or {}),
-        2006002,
-        1,
-    )
 
 
 def reasons(graph: Graph) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from unit.test_paddle_lowering import op, program
+from support.paddle_operators import op, program
 
 from onernn import BudgetError, Ragged, Session, UnsupportedError
 from onernn.adapters.paddle.lower import lower

@@ -25,7 +25,7 @@ from onernn.core.ragged import data_of
 from onernn.core.weights import layers_of
 from onernn.verification.comparing import TOLERANCES, compare
 
-DATA = Path(__file__).parents[1] / "data" / "paddle"
+DATA = Path(__file__).parents[2] / "data" / "paddle"
 RECORDED = sorted(path.parent for path in DATA.glob("*/model.pdmodel"))
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onernn import ModelFormatError, UnsupportedError
 from onernn.adapters.paddle.read import Program, read_program
 
-DATA = Path(__file__).resolve().parents[1] / "data" / "paddle" / "bigru_concat"
+DATA = Path(__file__).resolve().parents[2] / "data" / "paddle" / "bigru_concat"
 MODEL = (DATA / "model.pdmodel").read_bytes()
 PARAMS = (DATA / "model.pdiparams").read_bytes()
 

@@ -29,7 +29,7 @@ from onernn.runtime.session import unsupported
 from onernn.verification.comparing import TOLERANCES, compare
 from onernn.verification.recording import read_arrays, read_inputs
 
-DATA = Path(__file__).parents[1] / "data" / "paddle"
+DATA = Path(__file__).parents[2] / "data" / "paddle"
 CELLS: dict[str, list[Cell]] = {
     "pir_around": [],
     "pir_initial_state": [Cell.RNN_TANH],
