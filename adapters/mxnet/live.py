@@ -12,8 +12,9 @@ from onernn.adapters.mxnet.attributes import number
 from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
 from onernn.adapters.mxnet.recurrent import stack_of
+from onernn.adapters.repacking import Repacked
 from onernn.backend import PreparedLayer, Tape, open_backend
-from onernn.core.arrays import Array, same_bytes
+from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED
 from onernn.core.ragged import Ragged, data_of
@@ -75,7 +76,7 @@ class LiveRnn:
                 " do: pass semantics='mxnet-cpu' to leave it out, as MXNet's own CPU does in"
                 " silence, or make the layer with p=0 (in gluon dropout=0)"
             )
-        self._ready: tuple[Array, PreparedLayer] | None = None
+        self._layers = Repacked(self._new_layer)
 
     @property
     def arguments(self) -> list[str]:
@@ -111,23 +112,21 @@ class LiveRnn:
 
     def layer(self, parameters: Array) -> PreparedLayer:
         """The layer of these parameters, a vector; the same one while the numbers stay."""
-        ready = self._ready
-        if ready is not None and same_bytes(ready[0], parameters):
-            return ready[1]
-        kept = parameters.copy()
-        mxnet.split(kept, self.stack)  # raises what is wrong with its length
+        return self._layers((), [parameters])
+
+    def _new_layer(self, _: tuple[()], parameters: Sequence[Array]) -> PreparedLayer:
+        (flat,) = parameters
+        mxnet.split(flat, self.stack)  # raises what is wrong with its length
         symbol = _symbol(self._attributes, self.arguments)
-        graph = lower(symbol, {"parameters": kept}, self._options.semantics)
+        graph = lower(symbol, {"parameters": flat}, self._options.semantics)
         for node in graph.nodes:
             if node.op == UNSUPPORTED:
                 raise UnsupportedError(str(node.attributes["reason"]))
         (rnn,) = (node for node in graph.nodes if node.op == "Rnn")
         engine = open_backend(self._options.backend, threads=self._options.threads)
-        layer = engine.prepare(
+        return engine.prepare(
             rnn.attributes["spec"], rnn.attributes["weights"], dtype=self._options.dtype
         )
-        self._ready = (kept, layer)
-        return layer
 
     def run(self, given: Arguments) -> tuple[Array, ...]:
         """y (T, N, D*R), then the final states (L*D, N, R), in the dtype of the data."""
