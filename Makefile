@@ -19,7 +19,7 @@ test: .venv/.ready
 
 # Generated C++ of 100 random models and all of the peers' cases; make test takes some of them.
 emit: .venv/.ready
-	ONERNN_EMIT_MODELS=100 $(BIN)/pytest tests/unit/test_emit_models.py
+	ONERNN_EMIT_MODELS=100 $(BIN)/pytest tests/emit/test_emitted_models.py
 
 check: ruff mypy imports
 
