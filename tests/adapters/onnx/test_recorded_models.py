@@ -8,7 +8,7 @@ import pytest
 
 import onernn
 
-DATA = Path(__file__).parents[1] / "data" / "onnx"
+DATA = Path(__file__).parents[2] / "data" / "onnx"
 RECORDED = sorted(path.parent for path in DATA.glob("*/model.onnx"))
 STAY = {
     # A mask that is fed: any step of a sentence may be left out. A step before the loop is a layer.

@@ -18,7 +18,7 @@ from onernn.adapters.converting import write_model
 from onernn.verification.frameworks import run_framework
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 RECORDED = sorted(path.parent for path in DATA.glob("paddle/*/model.pdmodel"))
 
 
