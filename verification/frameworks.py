@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.mxnet import read as mxnet_files
-from onernn.adapters.mxnet.rules import slots_of_node
+from onernn.adapters.mxnet.lower.rules import slots_of_node
 from onernn.adapters.paddle import read as paddle_files
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.adapters.fault import Effect, Fault, Suspect
-from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.lower import lower, read_model
+from onernn.adapters.mxnet.lower.nodes import output_name
+from onernn.adapters.mxnet.lower.recurrent import stack_of
 from onernn.adapters.mxnet.read import Symbol, SymbolNode
-from onernn.adapters.mxnet.recurrent import stack_of
-from onernn.adapters.mxnet.walk import output_name
+from onernn.adapters.mxnet.read import attributes as parse
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, NativeOp
 

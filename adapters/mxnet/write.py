@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.mxnet.params import BFLOAT16, DENSE, DTYPES, LIST_MAGIC, V2, V3
 from onernn.adapters.mxnet.read import VARIABLE, Symbol, SymbolNode
+from onernn.adapters.mxnet.read.params import BFLOAT16, DENSE, DTYPES, LIST_MAGIC, V2, V3
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.files import replacing

@@ -12,9 +12,9 @@ from tests.frameworks.mxnet_graphs import Case, check, differences, operators_of
 from tests.frameworks.mxnet_operators import CASES, S, values
 
 from onernn import Session
-from onernn.adapters.mxnet.aliases import ALIASES
-from onernn.adapters.mxnet.ops import RULES
-from onernn.adapters.mxnet.rules import find_rule
+from onernn.adapters.mxnet.lower.aliases import ALIASES
+from onernn.adapters.mxnet.lower.rules import find_rule
+from onernn.adapters.mxnet.lower.table import RULES
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -11,10 +11,10 @@ import pytest
 from support.oracle import run_oracle
 
 from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError, load
-from onernn.adapters.mxnet.keys import Declared, match
 from onernn.adapters.mxnet.lower import lower
-from onernn.adapters.mxnet.native import swap_equation
+from onernn.adapters.mxnet.lower.operator import swap_equation
 from onernn.adapters.mxnet.read import parse_symbol
+from onernn.adapters.mxnet.read.matching import Declared, match
 from onernn.adapters.mxnet.write import write_params, write_symbol
 from onernn.backend import open_backend
 from onernn.core.errors import ModelFormatError

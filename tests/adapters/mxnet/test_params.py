@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onernn import BudgetError, ModelFormatError, UnsupportedError
-from onernn.adapters.mxnet.params import read_params
+from onernn.adapters.mxnet.read.params import read_params
 from onernn.adapters.mxnet.write import write_params
 
 MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.native import MxnetOperator
+from onernn.adapters.mxnet.lower.operator import MxnetOperator
+from onernn.adapters.mxnet.lower.rules import rule
+from onernn.adapters.mxnet.lower.shaping import sliced
 from onernn.adapters.mxnet.read import SymbolNode
-from onernn.adapters.mxnet.rules import rule
-from onernn.adapters.mxnet.shaping import sliced
+from onernn.adapters.mxnet.read import attributes as parse
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import Cell, RnnSpec
 from onernn.reorders import mxnet

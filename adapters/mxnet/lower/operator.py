@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from onernn.adapters.lowering import GraphBuilder, NativeOperator
-from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.read import Symbol, SymbolNode
+from onernn.adapters.mxnet.read import attributes as parse
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import NativeOp

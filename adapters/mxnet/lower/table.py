@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onernn.adapters.mxnet import arithmetic, control, elementwise, layers, recurrent, shaping
-from onernn.adapters.mxnet.rules import RULES
+from onernn.adapters.mxnet.lower import arithmetic, control, elementwise, layers, recurrent, shaping
+from onernn.adapters.mxnet.lower.rules import RULES
 
 __all__ = ["RULES", "arithmetic", "control", "elementwise", "layers", "recurrent", "shaping"]

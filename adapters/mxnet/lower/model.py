@@ -10,21 +10,21 @@ import numpy as np
 
 from onernn.adapters.folding import Room
 from onernn.adapters.lowering import GraphBuilder
-from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet import ops
-from onernn.adapters.mxnet.keys import Declared, Matched, match
-from onernn.adapters.mxnet.native import Context, Facts
-from onernn.adapters.mxnet.params import read_params
+from onernn.adapters.mxnet.lower import table
+from onernn.adapters.mxnet.lower.nodes import lower_nodes
+from onernn.adapters.mxnet.lower.operator import Context, Facts
+from onernn.adapters.mxnet.lower.recurrent import stack_of
+from onernn.adapters.mxnet.lower.rules import find_rule, needed, slots_of_node
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Files, Symbol, SymbolNode, find, read_symbol
-from onernn.adapters.mxnet.recurrent import stack_of
-from onernn.adapters.mxnet.rules import find_rule, needed, slots_of_node
-from onernn.adapters.mxnet.walk import lower_nodes
+from onernn.adapters.mxnet.read import attributes as parse
+from onernn.adapters.mxnet.read.matching import Declared, Matched, match
+from onernn.adapters.mxnet.read.params import read_params
 from onernn.core.arrays import Array
 from onernn.core.errors import ModelFormatError, ShapeError, UnsupportedError, printable
 from onernn.core.graph import Graph, Value
 from onernn.reorders import mxnet
 
-__all__ = ["load_mxnet", "lower", "ops"]
+__all__ = ["load_mxnet", "lower", "table"]
 
 PARAMETERS = frozenset("weight bias gamma beta moving_mean moving_var parameters".split())
 """Input slots in which a variable without numbers is a parameter that is missing."""

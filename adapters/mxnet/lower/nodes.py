@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from onernn.adapters.mxnet.native import Context, MxnetOperator
+from onernn.adapters.mxnet.lower.operator import Context, MxnetOperator
+from onernn.adapters.mxnet.lower.rules import Rule, find_rule, needed, slots_of
 from onernn.adapters.mxnet.read import VARIABLE, Entry, SymbolNode
-from onernn.adapters.mxnet.rules import Rule, find_rule, needed, slots_of
 from onernn.core.errors import OnernnError, UnsupportedError
 from onernn.core.graph import NativeOp
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from onernn.adapters.mxnet.native import MxnetOperator
-from onernn.adapters.mxnet.rules import Function, rule
+from onernn.adapters.mxnet.lower.operator import MxnetOperator
+from onernn.adapters.mxnet.lower.rules import Function, rule
 from onernn.core.errors import UnsupportedError
 
 Formula = Callable[[MxnetOperator, str, str], str]

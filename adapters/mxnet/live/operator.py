@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onernn.adapters.mxnet.attributes import number
 from onernn.adapters.mxnet.lower import lower
+from onernn.adapters.mxnet.lower.recurrent import stack_of
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
-from onernn.adapters.mxnet.recurrent import stack_of
+from onernn.adapters.mxnet.read.attributes import number
 from onernn.adapters.repacking import Repacked
 from onernn.backend import PreparedLayer, Tape, open_backend
 from onernn.core.arrays import Array

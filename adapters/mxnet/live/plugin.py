@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from onernn.adapters.mxnet.custom import OPERATOR, live_mxnet, parsed, register, texts, view
-from onernn.adapters.mxnet.live import LiveRnn, Options
+from onernn.adapters.mxnet.live.custom import OPERATOR, live_mxnet, parsed, register, texts, view
+from onernn.adapters.mxnet.live.operator import LiveRnn, Options
 from onernn.core.errors import ShapeError, UnsupportedError
 
 RNN = ("RNN", "_npx_rnn")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from onernn.adapters.mxnet.aliases import ALIASES
-from onernn.adapters.mxnet.native import MxnetOperator
+from onernn.adapters.mxnet.lower.aliases import ALIASES
+from onernn.adapters.mxnet.lower.operator import MxnetOperator
 from onernn.adapters.mxnet.read import Symbol, SymbolNode
 from onernn.core.errors import UnsupportedError
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onernn.adapters.lowering import GraphBuilder
-from onernn.adapters.mxnet.native import Context, Facts, MxnetOperator
+from onernn.adapters.mxnet.lower.nodes import lower_nodes
+from onernn.adapters.mxnet.lower.operator import Context, Facts, MxnetOperator
+from onernn.adapters.mxnet.lower.rules import rule
 from onernn.adapters.mxnet.read import VARIABLE, Symbol
-from onernn.adapters.mxnet.rules import rule
-from onernn.adapters.mxnet.walk import lower_nodes
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Value
 

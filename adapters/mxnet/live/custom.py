@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from onernn.adapters.mxnet.live import LiveRnn, Options, Recorded
+from onernn.adapters.mxnet.live.operator import LiveRnn, Options, Recorded
 from onernn.core.arrays import Array
 from onernn.core.errors import MissingDependencyError, UnsupportedError
 

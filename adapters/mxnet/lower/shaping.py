@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
-from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.native import FIRST, LAST, MxnetOperator
-from onernn.adapters.mxnet.rules import rule
+from onernn.adapters.mxnet.lower.operator import FIRST, LAST, MxnetOperator
+from onernn.adapters.mxnet.lower.rules import rule
+from onernn.adapters.mxnet.read import attributes as parse
 from onernn.core.errors import UnsupportedError
 
 _MOST = 2**26  # elements of a constant that is made from its attributes alone
