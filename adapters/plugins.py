@@ -5,7 +5,7 @@ from __future__ import annotations
 from onernn.adapters.mxnet.live.plugin import RNN
 from onernn.adapters.mxnet.read import is_symbol
 from onernn.adapters.onnx.splitting import RECURRENT as ONNX
-from onernn.adapters.paddle.parts import RECURRENT as PADDLE
+from onernn.adapters.paddle.live.replaceable_parts import RECURRENT as PADDLE
 from onernn.core.graph import Graph
 
 

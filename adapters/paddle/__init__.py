@@ -8,7 +8,7 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     """`optimize`, imported when it is asked for: the reader does not need what it needs."""
     if name == "optimize":
-        from onernn.adapters.paddle.plugin import optimize
+        from onernn.adapters.paddle.live.plugin import optimize
 
         return optimize
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn import Ragged, Session
-from onernn.adapters.paddle import framework
-from onernn.adapters.paddle.live import LivePart
-from onernn.adapters.paddle.parts import Part
-from onernn.adapters.paddle.read import parse_program
+from onernn.adapters.paddle import messages
+from onernn.adapters.paddle.live.execution import LivePart
+from onernn.adapters.paddle.live.replaceable_parts import Part
+from onernn.adapters.paddle.read.pdmodel import parse_program
 from onernn.core.arrays import Array
 
 Batch = Ragged | Array
@@ -44,7 +44,7 @@ def serialized(
 
     ``inner``: operators of a second block. An attribute ``sub_block`` is a block.
     """
-    desc = framework.message("ProgramDesc")()
+    desc = messages.message("ProgramDesc")()
     desc.version.version = 2006002
     for idx, ops in enumerate((operators, inner) if inner else (operators,)):
         block = desc.blocks.add(idx=idx, parent_idx=idx - 1)
@@ -61,7 +61,7 @@ def serialized(
         array = parameters.get(name)
         variable = desc.blocks[0].vars.add(name=name)
         variable.persistable = array is not None or name in persistable
-        variable.type.type = framework.LOD_TENSOR
+        variable.type.type = messages.LOD_TENSOR
         tensor = variable.type.lod_tensor
         tensor.lod_level = int(name in ragged)
         tensor.tensor.data_type = 5
@@ -81,12 +81,12 @@ def _add(block: Any, each: Op) -> None:
 
 def types(program: bytes) -> list[str]:
     """The operators of the main block, but for feeds and fetches."""
-    found = [each.type for each in framework.parse("ProgramDesc", program, Path()).blocks[0].ops]
+    found = [each.type for each in messages.parse("ProgramDesc", program, Path()).blocks[0].ops]
     return [each for each in found if each not in ("feed", "fetch")]
 
 
 def variables(program: bytes) -> set[str]:
-    return {each.name for each in framework.parse("ProgramDesc", program, Path()).blocks[0].vars}
+    return {each.name for each in messages.parse("ProgramDesc", program, Path()).blocks[0].vars}
 
 
 def execute(

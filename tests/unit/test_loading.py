@@ -146,7 +146,7 @@ def test_links_that_leave_the_folder_are_refused(kind: str, data: Path, tmp_path
 def separate(folder: Path) -> Path:
     """A combined file taken apart, as Paddle 1 saved; gives one of the parts."""
     from onernn.adapters.paddle.read import read_program
-    from onernn.adapters.paddle.write_program import _tensor
+    from onernn.adapters.paddle.write.program import _tensor
 
     for name, array in read_program(folder).parameters.items():
         (folder / name).write_bytes(_tensor(array))

@@ -17,7 +17,7 @@ import onernn
 from onernn import Graph, UnsupportedError
 from onernn.adapters.onnx.checking import check_written
 from onernn.adapters.onnx.write import to_onnx
-from onernn.adapters.paddle.write_values import RULES
+from onernn.adapters.paddle.write.emitting import RULES
 from onernn.core.graph import Node, Value
 from onernn.core.types import Type, dense
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from onernn import ShapeError, UnsupportedError
-from onernn.adapters.paddle.live import Arguments, LayerKind, LiveLayer, Options
+from onernn.adapters.paddle.live.execution import Arguments, LayerKind, LiveLayer, Options
 from onernn.backend import TapeError
 from onernn.core.arrays import Array
 from onernn.reorders.paddle import RNN_CELLS

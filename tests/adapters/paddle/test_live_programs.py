@@ -21,9 +21,9 @@ from onernn import (
     UnsupportedError,
     load,
 )
-from onernn.adapters.paddle import framework
-from onernn.adapters.paddle.live import LivePart, Options
-from onernn.adapters.paddle.parts import RECURRENT, LiveProgram, Part
+from onernn.adapters.paddle import messages
+from onernn.adapters.paddle.live.execution import LivePart, Options
+from onernn.adapters.paddle.live.replaceable_parts import RECURRENT, LiveProgram, Part
 from onernn.adapters.paddle.read import find, read_program
 from onernn.core.arrays import Array
 from onernn.verification.comparing import TOLERANCES, compare
@@ -150,7 +150,7 @@ def test_a_projection_and_its_gru_become_one_operator() -> None:
     assert part.parameters == ("wx", "b", "wh", "bh")
     program = live.rewritten({7: part}, 8)
     assert types(program) == ["py_func"]
-    desc = framework.parse("ProgramDesc", program, Path())
+    desc = messages.parse("ProgramDesc", program, Path())
     (made,) = (each for each in desc.blocks[0].ops if each.type == "py_func")
     assert {a.name: a.i for a in made.attrs if a.type == 0} == {
         "forward_callable_id": 7,

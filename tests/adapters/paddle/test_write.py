@@ -17,7 +17,7 @@ from support.paddle_writing import LAYERS, OPERATORS, Case, layer, of_nodes, one
 
 import onernn
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError, fuse, load, verify
-from onernn.adapters.paddle.framework import message
+from onernn.adapters.paddle.messages import message
 from onernn.adapters.paddle.read import read_program
 from onernn.adapters.paddle.write import write_paddle
 from onernn.core.graph import Node, Value

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onernn.adapters.paddle import framework
-from onernn.adapters.paddle.dataflow import Flow
+from onernn.adapters.paddle import messages
+from onernn.adapters.paddle.live.variable_uses import Flow
 from onernn.adapters.paddle.lower import lower
-from onernn.adapters.paddle.ops import RULES
-from onernn.adapters.paddle.read import Operator, Program, Variable, parse_program
+from onernn.adapters.paddle.lower.ops import RULES
+from onernn.adapters.paddle.read import Operator, Program, Variable
+from onernn.adapters.paddle.read.pdmodel import parse_program
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph
@@ -79,7 +80,7 @@ class LiveProgram:
         file: Path = Path("program"),
     ) -> None:
         program = parse_program(data, file, parameters)
-        self._desc = framework.parse("ProgramDesc", data, file)
+        self._desc = messages.parse("ProgramDesc", data, file)
         self._flow = flow = Flow(self._desc)
         # What the program itself assigns is no constant.
         constants = {k: v for k, v in program.parameters.items() if not flow.writers[k]}
@@ -140,7 +141,7 @@ class LiveProgram:
 
         ``backward``: the number of what is called for gradients.
         """
-        desc = framework.message("ProgramDesc")()
+        desc = messages.message("ProgramDesc")()
         desc.CopyFrom(self._desc)
         block = desc.blocks[0]
         at_last = {part.operators[-1].position: number for number, part in parts.items()}
@@ -301,7 +302,7 @@ def _lowered(
 
 
 def _py_func(part: Part, forward: int, backward: int) -> Any:
-    made = framework.message("OpDesc")(type="py_func")
+    made = messages.message("OpDesc")(type="py_func")
     made.inputs.add(parameter="X", arguments=(*part.data, *part.parameters))
     made.outputs.add(parameter="Out", arguments=part.outputs)
     made.attrs.add(name="forward_callable_id", type=_INT, i=forward)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onernn.adapters.paddle.framework import DTYPES
-from onernn.adapters.paddle.write_program import Declared, ProgramWriter, Sizes
+from onernn.adapters.paddle.messages import DTYPES
+from onernn.adapters.paddle.write.program import Declared, ProgramWriter, Sizes
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
 from onernn.core.graph import Graph, Node

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from onernn.adapters.paddle import framework
-from onernn.adapters.paddle.pir_ops import OPERATORS, Meaning
-from onernn.adapters.paddle.read import Operator, Program, Variable
+from onernn.adapters.paddle import messages
+from onernn.adapters.paddle.read.pir_operators import OPERATORS, Meaning
+from onernn.adapters.paddle.read.program import Operator, Parameters, Program, Variable
 from onernn.core.arrays import Array
 from onernn.core.budget import loading
 from onernn.core.errors import ModelFormatError, UnsupportedError
@@ -29,12 +29,10 @@ _DTYPES = {
     **{"t_i64": "int64", "t_f16": "float16", "t_bf16": "bfloat16", "t_f32": "float32"},
     **{"t_f64": "float64"},
 }
-_CODES = {name: code for code, name in framework.DTYPES.items()}
+_CODES = {name: code for code, name in messages.DTYPES.items()}
 _INERT = ("struct_name", "place", "op_role", "op_dist_attr", "stop_gradient", "persistable")
 _NUMBERS = {"NAN": math.nan, "INF": math.inf, "-INF": -math.inf}
 _MOST = 2**16  # elements of a constant that is made while reading
-
-Parameters = Callable[[Sequence[Variable]], Mapping[str, Array]]
 
 
 def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
@@ -116,7 +114,7 @@ class _Reader:
         dtype, sizes = _tensor(made["TT"])
         self._names[int(made["%"])] = name
         kept = bool(operation["OA"][0])
-        found = Variable(name, framework.LOD_TENSOR, dtype, sizes, 0, kept)
+        found = Variable(name, messages.LOD_TENSOR, dtype, sizes, 0, kept)
         self.variables[name] = found
         if kept:
             self.saved[name] = found
@@ -125,7 +123,7 @@ class _Reader:
         (made,), name = operation["O"], str(attributes["name"])
         self._names[int(made["%"])] = name
         dtype, sizes = _tensor(made["TT"])
-        self.variables[name] = Variable(name, framework.LOD_TENSOR, dtype, sizes, 0, False)
+        self.variables[name] = Variable(name, messages.LOD_TENSOR, dtype, sizes, 0, False)
         self._add("feed", {"X": ("feed",)}, {"Out": (name,)}, {"col": len(self.operators)})
 
     def _fetch(self, operand: int, attributes: Mapping[str, Any]) -> None:
@@ -157,7 +155,7 @@ class _Reader:
         names = [f"%{at}.{k}" for k in range(len(types))] if several else [f"%{at}"]
         for name, each in zip(names, types, strict=True):
             dtype, sizes = _tensor(each)
-            self.variables[name] = Variable(name, framework.LOD_TENSOR, dtype, sizes, 0, False)
+            self.variables[name] = Variable(name, messages.LOD_TENSOR, dtype, sizes, 0, False)
         if several:
             self._lists[at] = names
         else:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onernn.adapters.paddle.write_sequences import (
+from onernn.adapters.paddle.write.emitting import Padded, Writing, rule
+from onernn.adapters.paddle.write.sequences import (
     laid_out,
     lengths_of,
     of_one_length,
@@ -19,7 +20,6 @@ from onernn.adapters.paddle.write_sequences import (
     turned,
     unpadded,
 )
-from onernn.adapters.paddle.write_values import Padded, Writing, rule
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
 from onernn.core.graph import Node

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.paddle.parts import Part
+from onernn.adapters.paddle.live.replaceable_parts import Part
 from onernn.backend import PreparedLayer, Tape, open_backend
 from onernn.core.arrays import Array, same_bytes
 from onernn.core.errors import ShapeError, UnsupportedError

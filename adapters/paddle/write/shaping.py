@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.paddle.write_values import ALL, CODES, Writing, ints, only, rule
+from onernn.adapters.paddle.write.emitting import ALL, CODES, Writing, ints, only, rule
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onernn.adapters.paddle.native import PaddleOperator
-from onernn.adapters.paddle.table import rule
+from onernn.adapters.paddle.lower.operator import PaddleOperator
+from onernn.adapters.paddle.lower.table import rule
 from onernn.core.errors import UnsupportedError
 
 

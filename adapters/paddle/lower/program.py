@@ -11,10 +11,10 @@ from pathlib import Path
 
 from onernn.adapters.folding import Room
 from onernn.adapters.lowering import GraphBuilder
-from onernn.adapters.paddle.native import PaddleOperator
-from onernn.adapters.paddle.ops import RULES, RULES_OF_3
+from onernn.adapters.paddle.lower.operator import PaddleOperator
+from onernn.adapters.paddle.lower.ops import RULES, RULES_OF_3
+from onernn.adapters.paddle.lower.table import Rule
 from onernn.adapters.paddle.read import Operator, Program, Variable, read_program
-from onernn.adapters.paddle.table import Rule
 from onernn.core.errors import ModelFormatError, OnernnError, UnsupportedError
 from onernn.core.graph import Graph, NativeOp, Value
 

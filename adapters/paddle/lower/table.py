@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onernn.adapters.paddle.native import PaddleOperator
+from onernn.adapters.paddle.lower.operator import PaddleOperator
 
 Rule = Callable[[PaddleOperator], None]
 RULES: dict[str, Rule] = {}

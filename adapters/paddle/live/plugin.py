@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from onernn.adapters.paddle import framework
-from onernn.adapters.paddle.layers_live import optimized_layer
-from onernn.adapters.paddle.live import LivePart, Options
-from onernn.adapters.paddle.live_tensors import batch, tensor_of, view
-from onernn.adapters.paddle.parts import LiveProgram
+from onernn.adapters.paddle import messages
+from onernn.adapters.paddle.live.execution import LivePart, Options
+from onernn.adapters.paddle.live.layers import optimized_layer
+from onernn.adapters.paddle.live.replaceable_parts import LiveProgram
+from onernn.adapters.paddle.live.tensors import batch, tensor_of, view
 from onernn.adapters.paddle.read import Variable, read_program
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
@@ -159,7 +159,7 @@ def _held(scope: Any, variables: Iterable[Variable]) -> Mapping[str, Array]:
     """The parameters in a scope, without a copy."""
     found = {}
     for variable in variables:
-        if variable.persistable and variable.kind == framework.LOD_TENSOR:
+        if variable.persistable and variable.kind == messages.LOD_TENSOR:
             held = scope.find_var(variable.name)
             if held is not None and held.get_tensor()._is_initialized():
                 array = view(held.get_tensor(), variable.name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onernn.adapters.paddle.native import PaddleOperator
+from onernn.adapters.paddle.lower.operator import PaddleOperator
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import layers_of

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from onernn.adapters.fault import Effect, Fault, Suspect
-from onernn.adapters.paddle.disturb import (
+from onernn.adapters.paddle.faults.wrong_kernels import (
     has_empty_sentences,
     misread_sentences,
     padding,

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onernn.adapters.paddle.write_dense import convolution
-from onernn.adapters.paddle.write_program import Sizes
-from onernn.adapters.paddle.write_shaping import filled
-from onernn.adapters.paddle.write_values import Padded, Writing, only, rule
+from onernn.adapters.paddle.write.arithmetic import convolution
+from onernn.adapters.paddle.write.emitting import Padded, Writing, only, rule
+from onernn.adapters.paddle.write.program import Sizes
+from onernn.adapters.paddle.write.shaping import filled
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 from onernn.reorders.gates import GateLayout

@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.paddle import dense, indexing, lstm, recurrent, rnn, sequences
-from onernn.adapters.paddle.native import PaddleOperator
-from onernn.adapters.paddle.table import RULES, rule
+from onernn.adapters.paddle.lower import arithmetic, gru, lstm, rnn, sequences, shaping
+from onernn.adapters.paddle.lower.operator import PaddleOperator
+from onernn.adapters.paddle.lower.table import RULES, rule
 from onernn.core.errors import UnsupportedError
 
-__all__ = ["RULES", "dense", "indexing", "sequences"]
+__all__ = ["RULES", "arithmetic", "sequences", "shaping"]
 
-rule("gru")(recurrent.gru)
-rule("fusion_gru")(recurrent.fusion_gru)
-rule("multi_gru")(recurrent.multi_gru)
-rule("gru_unit")(recurrent.gru_unit)
-rule("attention_lstm")(recurrent.attention_lstm)
-rule("crf_decoding")(recurrent.crf_decoding)
+rule("gru")(gru.gru)
+rule("fusion_gru")(gru.fusion_gru)
+rule("multi_gru")(gru.multi_gru)
+rule("gru_unit")(gru.gru_unit)
+rule("attention_lstm")(gru.attention_lstm)
+rule("crf_decoding")(gru.crf_decoding)
 rule("lstm")(lstm.lstm)
 rule("fusion_lstm")(lstm.fusion_lstm)
 rule("fused_embedding_fc_lstm")(lstm.fused_embedding_fc_lstm)

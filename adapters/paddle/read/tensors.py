@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onernn.adapters.paddle import framework
+from onernn.adapters.paddle import messages
 from onernn.core.arrays import Array, widened
 from onernn.core.budget import FileBudget, loading
 from onernn.core.errors import ModelFormatError
@@ -96,15 +96,15 @@ class _Stream:
         if not 0 < length <= _MOST_DESCRIPTION:
             raise self._error(f"{what}: a description of {length} bytes", start)
         start = self.at
-        desc = framework.parse("TensorDesc", self._take(length, what), self.file, start)
-        if desc.data_type not in framework.DTYPES:
+        desc = messages.parse("TensorDesc", self._take(length, what), self.file, start)
+        if desc.data_type not in messages.DTYPES:
             raise self._error(f"{what}: unknown data type {desc.data_type}", start)
         dims = tuple(desc.dims)
         # Beside a zero, sizes cost no bytes in the file, but NumPy multiplies them all the same.
         most = math.prod(size or 1 for size in dims)
         if len(dims) > _MOST_AXES or min(dims, default=0) < 0 or most > 2**56:
             raise self._error(f"{what}: impossible shape {dims}", start)
-        return dims, framework.DTYPES[desc.data_type]
+        return dims, messages.DTYPES[desc.data_type]
 
     def _version(self, what: str) -> None:
         start = self.at

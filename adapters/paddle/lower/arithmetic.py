@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.paddle.framework import DTYPES
-from onernn.adapters.paddle.native import DTYPES as COMPUTED
-from onernn.adapters.paddle.native import PaddleOperator
-from onernn.adapters.paddle.table import rule
+from onernn.adapters.paddle.lower.operator import DTYPES as COMPUTED
+from onernn.adapters.paddle.lower.operator import PaddleOperator
+from onernn.adapters.paddle.lower.table import rule
+from onernn.adapters.paddle.messages import DTYPES
 from onernn.core.errors import UnsupportedError
 
 _MOST = 2**16

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.paddle import framework
+from onernn.adapters.paddle import messages
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.files import replacing_all
 
 VERSION = 2006002
 """Of the format: that of Paddle 2.6.2, which 3.x reads, too."""
-_CODES = {name: code for code, name in framework.DTYPES.items()}
+_CODES = {name: code for code, name in messages.DTYPES.items()}
 _MOST_DIMS = 2**31 - 1  # attributes are int32
 
 Slots = dict[str, list[str]]
@@ -106,10 +106,10 @@ class ProgramWriter:
             used.update(*each.inputs.values(), *each.outputs.values())
         if not self.parameters.keys() & used:  # paddle.inference loads no empty file
             used.add(self.parameter(np.zeros(1, np.float32), "none"))
-        desc = framework.message("ProgramDesc")()
+        desc = messages.message("ProgramDesc")()
         desc.version.version = VERSION
         block = desc.blocks.add(idx=0, parent_idx=-1)
-        for name, kind in (("feed", framework.FEED), ("fetch", framework.FETCH)):
+        for name, kind in (("feed", messages.FEED), ("fetch", messages.FETCH)):
             block.vars.add(name=name, persistable=True).type.type = kind
         for name in sorted(used):
             self._declare(block, name)
@@ -129,7 +129,7 @@ class ProgramWriter:
         saved = block.vars.add(name=name, persistable=name in self.parameters)
         saved.need_check_feed = name in self.feeds
         saved.is_parameter = saved.stop_gradient = name in self.parameters
-        saved.type.type = framework.LOD_TENSOR
+        saved.type.type = messages.LOD_TENSOR
         held = saved.type.lod_tensor
         held.lod_level = found.depth
         held.tensor.data_type = _CODES[found.dtype]
@@ -146,7 +146,7 @@ def save(program: ProgramWriter, path: Path) -> None:
 
 def _tensor(array: Array) -> bytes:
     """What `tensors.read_tensors` reads: no LoD, then the description, then the numbers."""
-    desc = framework.message("TensorDesc")(data_type=_CODES[array.dtype.name])
+    desc = messages.message("TensorDesc")(data_type=_CODES[array.dtype.name])
     desc.dims.extend(array.shape)
     described = desc.SerializeToString()
     head = struct.pack("<IQIi", 0, 0, 0, len(described)) + described
@@ -172,7 +172,7 @@ def _write_operation(block: Any, operation: Operation) -> None:
                     f"attribute {name}={value} of {operation.type}: over 32 bits"
                 )
         chosen = (_LISTS if several else _SINGLE)[kind]
-        attribute = op.attrs.add(name=name, type=framework.ATTRIBUTE_FIELDS.index(chosen))
+        attribute = op.attrs.add(name=name, type=messages.ATTRIBUTE_FIELDS.index(chosen))
         if several:
             getattr(attribute, chosen).extend(value)
         else:

@@ -5,8 +5,8 @@ Slots, defaults and the LoD of outputs: sequence_ops/ of 2.6, measured with 2.6.
 
 from __future__ import annotations
 
-from onernn.adapters.paddle.native import PaddleOperator
-from onernn.adapters.paddle.table import rule
+from onernn.adapters.paddle.lower.operator import PaddleOperator
+from onernn.adapters.paddle.lower.table import rule
 from onernn.core.errors import UnsupportedError
 
 POOLS = ("AVERAGE", "SUM", "SQRT", "LAST", "FIRST", "MAX")

@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from onernn.adapters.paddle.live import Arguments, LayerKind, LiveLayer, Options, Recorded
-from onernn.adapters.paddle.live_tensors import view_eager
+from onernn.adapters.paddle.live.execution import Arguments, LayerKind, LiveLayer, Options, Recorded
+from onernn.adapters.paddle.live.tensors import view_eager
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, ShapeError, UnsupportedError

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.paddle.write_shaping import filled
-from onernn.adapters.paddle.write_values import CODES, Writing, ints, only, rule
+from onernn.adapters.paddle.write.emitting import CODES, Writing, ints, only, rule
+from onernn.adapters.paddle.write.shaping import filled
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 

@@ -12,14 +12,14 @@ from typing import Any, Literal, get_args
 
 from onernn.adapters.checking import check_again
 from onernn.adapters.declaring import declared
-from onernn.adapters.paddle import write_dense, write_rnn, write_sequences
 from onernn.adapters.paddle.lower import load_paddle
-from onernn.adapters.paddle.write_program import Declared, ProgramWriter, save
-from onernn.adapters.paddle.write_values import CODES, RULES, Writing
+from onernn.adapters.paddle.write import arithmetic, recurrent, sequences
+from onernn.adapters.paddle.write.emitting import CODES, RULES, Writing
+from onernn.adapters.paddle.write.program import Declared, ProgramWriter, save
 from onernn.core.errors import Refusal, UnsupportedError
 from onernn.core.graph import Graph, Node
 
-__all__ = ["Place", "save", "to_paddle", "write_dense", "write_rnn", "write_sequences"]
+__all__ = ["Place", "arithmetic", "recurrent", "save", "sequences", "to_paddle"]
 
 Place = Literal["cpu", "onednn"]
 Progress = Callable[[str, int, int], None]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.paddle.native import PaddleOperator
+from onernn.adapters.paddle.lower.operator import PaddleOperator
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import Activation, Cell, Direction, RnnSpec

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onernn.adapters.paddle.native import PaddleOperator
-from onernn.adapters.paddle.recurrent import functions
+from onernn.adapters.paddle.lower.gru import functions
+from onernn.adapters.paddle.lower.operator import PaddleOperator
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import Cell, RnnSpec

@@ -1,0 +1,7 @@
+"""The known faults of Paddle's own recurrent path."""
+
+from __future__ import annotations
+
+from onernn.adapters.paddle.faults.detection import suspect
+
+__all__ = ["suspect"]

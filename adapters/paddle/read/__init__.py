@@ -1,0 +1,8 @@
+"""Paddle's saved models, read without Paddle."""
+
+from __future__ import annotations
+
+from onernn.adapters.paddle.read.files import Files, find, read_program
+from onernn.adapters.paddle.read.program import Operator, Program, Variable
+
+__all__ = ["Files", "Operator", "Program", "Variable", "find", "read_program"]

@@ -1,0 +1,55 @@
+"""A Paddle program as values: what its files hold, whatever their format is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onernn.core.arrays import Array
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of block 0. ``kind``: VarType.Type, 7 a tensor; dtype by NumPy's name, or bfloat16.
+
+    Sizes are None where dynamic; dtype and shape are None where the kind has none.
+    """
+
+    name: str
+    kind: int
+    dtype: str | None
+    shape: tuple[int | None, ...] | None
+    lod_depth: int
+    persistable: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """An operator of block 0, variables by the names of its slots.
+
+    Attributes are Python values, lists are tuples, a block is its number.
+    """
+
+    position: int
+    type: str
+    inputs: Mapping[str, tuple[str, ...]]
+    outputs: Mapping[str, tuple[str, ...]]
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What the files hold. Arrays are read-only, bfloat16 ones are float32 of the same values."""
+
+    file: Path
+    operators: tuple[Operator, ...]
+    variables: Mapping[str, Variable]
+    parameters: Mapping[str, Array]
+    version: int
+    blocks: int
+
+
+Parameters = Callable[[Sequence[Variable]], Mapping[str, Array]]
+"""Gives the arrays among variables by name."""
