@@ -10,7 +10,7 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
-from onernn.reorders.layers import Layer
+from onernn.reorders.layers import PivotLayer
 from onernn.reorders.layouts import framework
 
 
@@ -19,7 +19,7 @@ def convert_weights(
 ) -> dict[str, Array]:
     """A layer's arrays by the names of another framework, exact wherever that can say them.
 
-    ``layer``: a `Layer`; (spec, weights); an "Rnn" node of a graph; a torch.nn.RNN, LSTM, GRU or
+    ``layer``: a `PivotLayer`; (spec, weights); an "Rnn" node of a graph; a torch.nn.RNN, LSTM, GRU or
     cell of these; a built keras SimpleRNN, LSTM, GRU or Bidirectional; or arrays by name, whose
     layout ``source`` names. ``to`` and ``source``: a name of `reorders.layouts.FRAMEWORKS`.
     ``options`` go to the reader of ``source``, see `read_layer`.
@@ -29,7 +29,7 @@ def convert_weights(
     return framework(to).write(read_layer(layer, source, **options))
 
 
-def read_layer(layer: Any, source: str | None = None, **options: Any) -> Layer:
+def read_layer(layer: Any, source: str | None = None, **options: Any) -> PivotLayer:
     """The layer in the pivot; ``options`` are those of the ``read`` of its layout's module."""
     if isinstance(layer, Mapping):
         if source is None:
@@ -37,12 +37,12 @@ def read_layer(layer: Any, source: str | None = None, **options: Any) -> Layer:
         return framework(source).read(layer, **options)
     if source is not None or options:
         raise UnsupportedError(f"source and options belong to arrays by name, not to {type(layer)}")
-    if isinstance(layer, Layer):
+    if isinstance(layer, PivotLayer):
         return layer
     if isinstance(layer, tuple) and len(layer) == 2:
-        return Layer.of(*layer)
+        return PivotLayer.of(*layer)
     if isinstance(layer, Node) and layer.op == "Rnn":
-        return Layer.of(layer.attributes["spec"], layer.attributes["weights"])
+        return PivotLayer.of(layer.attributes["spec"], layer.attributes["weights"])
     home = type(layer).__module__.partition(".")[0]
     if home == "torch":
         return _from_torch(layer)
@@ -51,7 +51,7 @@ def read_layer(layer: Any, source: str | None = None, **options: Any) -> Layer:
     raise UnsupportedError(f"expected a recurrent layer, got {type(layer).__qualname__}")
 
 
-def _from_torch(layer: Any) -> Layer:
+def _from_torch(layer: Any) -> PivotLayer:
     known = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
     if type(layer).__name__ not in known:
         raise UnsupportedError(f"expected one of torch.nn's {', '.join(known)}, got {layer}")
@@ -60,7 +60,7 @@ def _from_torch(layer: Any) -> Layer:
     return framework("torch").read(state, **({"nonlinearity": layer.nonlinearity} if plain else {}))
 
 
-def _from_keras(layer: Any) -> Layer:
+def _from_keras(layer: Any) -> PivotLayer:
     kind = type(layer).__name__
     if kind == "Bidirectional":
         if layer.merge_mode not in ("concat", "sum"):

@@ -32,7 +32,7 @@ def unforeseen(error: Exception, where: object) -> UnforeseenError:
 
 @contextmanager
 def guarded(where: Callable[[], object]) -> Iterator[None]:
-    """What neither we nor the disk raised becomes an `UnforeseenError` that begins with ``where()``.
+    """What neither we nor the disk raised becomes an `UnforeseenError` beginning with ``where()``.
 
     Guards stand in each other: the inner one tells the node, the outer one the file.
     """

@@ -17,7 +17,7 @@ _FAILURES = (OnernnError, ValueError, IndexError, TypeError, KeyError, OverflowE
 
 
 class Sizes:
-    """Which names of sizes mean the same: filled by rules that see two sizes which must be equal."""
+    """Which names of sizes mean the same: rules fill it where two sizes must be equal."""
 
     def __init__(self) -> None:
         self._bound: dict[str, Size] = {}

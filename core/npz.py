@@ -12,12 +12,12 @@ from onernn.core.arrays import Array
 from onernn.core.budget import LOADING, Budget
 
 _MOST_PACKED = 100
-"""Bytes that a packed one may become, beyond those that are always allowed; numbers give 1 to 20."""
+"""Bytes that a packed one may become, beyond what is always allowed; numbers give 1 to 20."""
 _PIECE = 2**20
 
 
 def most_unpacked(packed: int) -> int:
-    """How much so many packed bytes may become: of a member, and of a file, whose members overlap."""
+    """What so many packed bytes may become: of a member, and of a file, whose members overlap."""
     return LOADING + _MOST_PACKED * packed
 
 

@@ -213,8 +213,9 @@ def define(
     """Adds an operator; see `Operator`.
 
     ``inputs``: names in order; ``x?`` may be absent, ``x*`` is any number of them, ``~x`` must be
-    ragged, ``#x`` are integers that tell axes. ``outputs``: how many, or from how many to how many. ``sized``: ``compute`` also works
-    on arrays of `Size`, so that shapes are followed through it.
+    ragged, ``#x`` are integers that tell axes. ``outputs``: how many, or from how many to
+    how many. ``sized``: ``compute`` also works on arrays of `Size`, so that shapes are followed
+    through it.
     """
     slots = tuple(
         Slot(each.strip("~#?*"), *(mark in each for mark in "?*~#")) for each in inputs.split()

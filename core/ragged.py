@@ -31,7 +31,8 @@ def _checked_offsets(offsets: npt.ArrayLike, count: int, of: str, level: str) ->
     if falls.size:
         at = falls[0]
         raise ShapeError(
-            f"{level}: must not decrease, position {at + 1} goes from {found[at]} to {found[at + 1]}"
+            f"{level}: must not decrease, position {at + 1} goes"
+            f" from {found[at]} to {found[at + 1]}"
         )
     if found[-1] != count:
         raise ShapeError(f"{level}: ends at {found[-1]}, but there are {count} {of}")

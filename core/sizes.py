@@ -1,4 +1,4 @@
-"""Sizes that a call may choose: polynomials with integer coefficients over names such as T and N."""
+"""Sizes that a call may choose: polynomials with integer coefficients over names as T and N."""
 
 from __future__ import annotations
 

@@ -121,9 +121,8 @@ class RnnSpec:
             object.__setattr__(self, name, int(size))
         for name, kinds in (("direction", Direction), ("stacking", Stacking), ("update", Update)):
             if getattr(self, name) not in get_args(kinds):
-                raise ValueError(
-                    f"RnnSpec.{name}: expected one of {get_args(kinds)}, got {getattr(self, name)!r}"
-                )
+                got = getattr(self, name)
+                raise ValueError(f"RnnSpec.{name}: expected one of {get_args(kinds)}, got {got!r}")
         if self.cell is not Cell.LSTM:
             for name in ("projection_size", "peephole", "cell_clip", "input_forget"):
                 if getattr(self, name):
@@ -173,6 +172,16 @@ class RnnSpec:
     @property
     def gates(self) -> int:
         return len(self.cell.gates)
+
+    def reads(self, layer: int) -> int:
+        """Channels of what a layer of the stack reads."""
+        if layer == 0:
+            return self.input_size
+        return self.output_size if self.stacking == "framework" else self.recurrent_size
+
+    def joins(self, layer: int) -> bool:
+        """Whether the directions are joined behind a layer, or each goes on alone."""
+        return self.stacking == "framework" or layer == self.layers - 1
 
     def one_layer(self, input_size: int, direction: Direction) -> RnnSpec:
         """The same cell as one layer of another input size and direction."""

@@ -64,9 +64,10 @@ class RnnWeights:
         peephole: Array | None = None,
         projection: Array | None = None,
     ) -> RnnWeights:
-        """From layer (L, D, G, O, I) and iter (L, D, G, O, R) in ldgoi, projection (L, D, R, O) in ldoi.
+        """From layer (L, D, G, O, I) and iter (L, D, G, O, R) in ldgoi, projection in ldoi.
 
-        Bias and peephole are the same in both. Raises `ShapeError` naming the array.
+        The projection is (L, D, R, O) there; bias and peephole are the same in both. Raises
+        `ShapeError` naming the array.
         """
         given = {"layer": layer, "iter": iter, "projection": projection}
         axes = {"layer": (0, 1, 4, 2, 3), "iter": (0, 1, 4, 2, 3), "projection": (0, 1, 3, 2)}
@@ -146,7 +147,7 @@ def layers_of(spec: RnnSpec, weights: Weights) -> tuple[RnnWeights, ...]:
     """
     for one in (weights,) if isinstance(weights, RnnWeights) else weights:
         _check_finite(one)
-    handed_on = spec.output_size if spec.stacking == "framework" else spec.recurrent_size
+    handed_on = spec.reads(1)
     if spec.stacking == "onednn" and spec.layers > 1 and spec.input_size != handed_on:
         raise ShapeError(
             "input_size: stacking='onednn' needs src_layer = dst_layer in every direction,"
@@ -166,5 +167,5 @@ def layers_of(spec: RnnSpec, weights: Weights) -> tuple[RnnWeights, ...]:
         if one.iter.dtype != weights[0].iter.dtype:
             expected, got = weights[0].iter.dtype, one.iter.dtype
             raise ShapeError(f"weights: layer 0 is {expected}, layer {layer} is {got}")
-        one.check(spec.one_layer(handed_on if layer else spec.input_size, spec.direction))
+        one.check(spec.one_layer(spec.reads(layer), spec.direction))
     return tuple(weights)

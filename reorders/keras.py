@@ -7,6 +7,8 @@ product, where the bias has two rows.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from onernn.core.arrays import Array
@@ -14,9 +16,10 @@ from onernn.core.errors import ShapeError
 from onernn.core.spec import Activation, Cell, Direction
 from onernn.core.weights import RnnWeights
 from onernn.reorders.layers import (
+    SIMPLE,
     Arrays,
     Framework,
-    Layer,
+    PivotLayer,
     cell_of,
     check_all_read,
     gate_layout,
@@ -46,7 +49,7 @@ def read(
     function: str = "tanh",
     activations: tuple[Activation, ...] | None = None,
     merge: Direction = "bidirectional_concat",
-) -> Layer:
+) -> PivotLayer:
     """A layer from kernel (I, G*O), recurrent_kernel (O, G*O) and bias; stacks have them under
     0/, 1/, ..., Bidirectional under forward/ and backward/.
 
@@ -88,7 +91,7 @@ def _read_part(arrays: Arrays, cell: Cell, prefix: str, seen: set[str]) -> RnnWe
     )
 
 
-def write(layer: Layer) -> dict[str, Array]:
+def write(layer: PivotLayer) -> dict[str, Array]:
     """The weights of a layer. Raises `UnsupportedError` for what Keras cannot say."""
     FRAMEWORK.check(layer)
     spec, out = layer.spec, {}
@@ -114,6 +117,9 @@ FRAMEWORK = Framework(
     GATES,
     read,
     write,
-    directions=("left2right", "bidirectional_concat", "bidirectional_sum"),
-    functions=True,
+    limits=replace(
+        SIMPLE,
+        directions=("left2right", "bidirectional_concat", "bidirectional_sum"),
+        functions=None,
+    ),
 )

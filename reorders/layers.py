@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
+from onernn.core.limits import Limits, why_not
 from onernn.core.spec import Activation, Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights, layers_of
 from onernn.reorders.gates import GateLayout
@@ -17,16 +18,32 @@ from onernn.reorders.gates import GateLayout
 Arrays = Mapping[str, Array]
 
 
-class Layer(NamedTuple):
+class PivotLayer(NamedTuple):
     """A recurrent layer or stack in the pivot: one-layer weights for each layer."""
 
     spec: RnnSpec
     weights: tuple[RnnWeights, ...]
 
     @classmethod
-    def of(cls, spec: RnnSpec, weights: RnnWeights | Sequence[RnnWeights]) -> Layer:
+    def of(cls, spec: RnnSpec, weights: RnnWeights | Sequence[RnnWeights]) -> PivotLayer:
         """Checked. Raises `ShapeError` for weights that do not fit the spec."""
         return cls(spec, layers_of(spec, weights))
+
+
+SIMPLE = Limits(
+    who="",
+    directions=("left2right", "bidirectional_concat"),
+    functions=(),
+    replaces=False,
+    gate_clip=False,
+    cell_clip=False,
+    input_forget=False,
+    peephole=False,
+    projection=False,
+    projected=False,
+    apart=False,
+)
+"""What every layout of stacks can say; a framework adds to it."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +51,8 @@ class Framework:
     """How a framework lays out its recurrent layers.
 
     ``gates``: for each cell that it can say, its gates in its own order by oneDNN's letters.
-    ``read(arrays, **options)`` gives a `Layer`, ``write(layer, **options)`` the arrays by the
-    framework's names. The flags tell what else it can say.
+    ``read(arrays, **options)`` gives a `PivotLayer`, ``write(layer, **options)`` the arrays by the
+    framework's names. ``limits``: what else it can say.
     """
 
     name: str
@@ -43,51 +60,16 @@ class Framework:
     matrices: str
     biases: str
     gates: Mapping[Cell, str]
-    read: Callable[..., Layer]
+    read: Callable[..., PivotLayer]
     write: Callable[..., dict[str, Array]]
     signs: str = "+"
-    directions: tuple[Direction, ...] = ("left2right", "bidirectional_concat")
-    stacks: bool = True
-    projection: bool = False
-    peephole: bool = False
-    functions: bool = False
-    clips: bool = False
+    limits: Limits = SIMPLE
 
-    def check(self, layer: Layer) -> None:
+    def check(self, layer: PivotLayer) -> None:
         """Raises `UnsupportedError` naming the first thing that the framework cannot say."""
-        spec, has = layer.spec, f"{self.title} has no"
-        if spec.cell not in self.gates:
-            raise UnsupportedError(f"{has} {CELL_NAMES[spec.cell]}")
-        if spec.direction not in self.directions:
-            raise UnsupportedError(f"{has} layers that run {spec.direction}")
-        if spec.layers > 1 and not self.stacks:
-            raise UnsupportedError(f"{has} stacks of layers")
-        wrong = {
-            "projections": spec.projection_size and not self.projection,
-            "peepholes": spec.peephole and not self.peephole,
-            "other gate functions": spec.activations is not None and not self.functions,
-            "clipped gates": spec.gate_clip is not None and not self.clips,
-            "clipped cell states": spec.cell_clip is not None,
-            "stacks whose directions never meet": spec.layers > 1 and spec.stacking == "onednn",
-            "coupled input and forget gates": spec.input_forget,
-            "GRU that replaces with its update gate": spec.update == "replace",
-            "layers whose input is projected already": any(w.layer is None for w in layer.weights),
-        }
-        for obstacle, found in wrong.items():
-            if found:
-                raise UnsupportedError(f"{has} {obstacle}")
-
-
-CELL_NAMES = {
-    Cell.RNN_TANH: "plain RNN with tanh",
-    Cell.RNN_RELU: "plain RNN with relu",
-    Cell.RNN_SIGMOID: "plain RNN with sigmoid",
-    Cell.LSTM: "LSTM",
-    Cell.GRU: "GRU with the reset gate before the product",
-    Cell.LBR_GRU: "GRU with the reset gate behind the product",
-    Cell.AUGRU: "GRU with attention (AUGRU)",
-    Cell.LBR_AUGRU: "GRU with attention (LBR AUGRU)",
-}
+        limits = replace(self.limits, who=self.title, cells=tuple(self.gates))
+        if reason := why_not(layer.spec, layer.weights, limits):
+            raise UnsupportedError(reason)
 
 
 def gates_of(*, lstm: str, gru: str) -> dict[Cell, str]:
@@ -163,8 +145,8 @@ def layer_of(
     parts: Sequence[Sequence[RnnWeights]],
     direction: Direction | None = None,
     activations: tuple[Activation, ...] | None = None,
-) -> Layer:
-    """A `Layer` from the weights (1, 1, ...) of each layer and direction, its sizes from these."""
+) -> PivotLayer:
+    """A `PivotLayer` from weights (1, 1, ...) by layer and direction, its sizes from these."""
     if not parts or not parts[0]:
         raise ShapeError("no recurrent weights among the arrays")
     first = parts[0][0]
@@ -180,7 +162,7 @@ def layer_of(
         peephole=first.peephole is not None,
         activations=activations,
     )
-    return Layer.of(spec, [stacked(of_layer) for of_layer in parts])
+    return PivotLayer.of(spec, [stacked(of_layer) for of_layer in parts])
 
 
 def part_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from onernn.core.spec import Cell
 from onernn.reorders import keras, mxnet, onednn, onnx, openvino, paddle, torch
 from onernn.reorders.gates import input_layer, input_layer_back
 from onernn.reorders.layers import (
+    SIMPLE,
     Arrays,
     Framework,
-    Layer,
+    PivotLayer,
     check_all_read,
     layer_of,
     need,
@@ -23,7 +25,7 @@ from onernn.reorders.layers import (
 )
 
 
-def _read_paddle_gru(arrays: Arrays, *, origin_mode: bool = False) -> Layer:
+def _read_paddle_gru(arrays: Arrays, *, origin_mode: bool = False) -> PivotLayer:
     """``fusion_gru``: WeightX (I, 3*O), WeightH in two blocks, Bias (1, 3*O) or none."""
     layout, _ = paddle.gru_layout(origin_mode=origin_mode, gate_activation="sigmoid")
     check_all_read(arrays, {"WeightX", "WeightH", "Bias"})
@@ -34,7 +36,7 @@ def _read_paddle_gru(arrays: Arrays, *, origin_mode: bool = False) -> Layer:
     return layer_of(Cell.GRU, [[part_of(source[0, 0], state[0, 0], whole)]])
 
 
-def _write_paddle_gru(layer: Layer, *, origin_mode: bool = False) -> dict[str, Array]:
+def _write_paddle_gru(layer: PivotLayer, *, origin_mode: bool = False) -> dict[str, Array]:
     FRAMEWORKS["paddle-gru"].check(layer)
     layout, _ = paddle.gru_layout(origin_mode=origin_mode, gate_activation="sigmoid")
     (weights,) = layer.weights
@@ -46,8 +48,8 @@ def _write_paddle_gru(layer: Layer, *, origin_mode: bool = False) -> dict[str, A
     return out
 
 
-def _read_paddle_lstm(arrays: Arrays) -> Layer:
-    """``fusion_lstm``: WeightX (I, 4*O), WeightH (O, 4*O), Bias (1, 4*O), (1, 7*O) with peepholes."""
+def _read_paddle_lstm(arrays: Arrays) -> PivotLayer:
+    """``fusion_lstm``: WeightX (I, 4*O), WeightH (O, 4*O), Bias (1, 4*O) or (1, 7*O)."""
     check_all_read(arrays, {"WeightX", "WeightH", "Bias"})
     state, bias = need(arrays, "WeightH", 2), need(arrays, "Bias", 2)
     peephole = bias.size == 7 * len(state)
@@ -61,7 +63,7 @@ def _read_paddle_lstm(arrays: Arrays) -> Layer:
     return layer_of(Cell.LSTM, [[part]])
 
 
-def _write_paddle_lstm(layer: Layer) -> dict[str, Array]:
+def _write_paddle_lstm(layer: PivotLayer) -> dict[str, Array]:
     FRAMEWORKS["paddle-lstm"].check(layer)
     (weights,) = layer.weights
     assert weights.layer is not None  # checked
@@ -75,7 +77,7 @@ def _write_paddle_lstm(layer: Layer) -> dict[str, Array]:
     }
 
 
-def _write_paddle_rnn(layer: Layer) -> dict[str, Array]:
+def _write_paddle_rnn(layer: PivotLayer) -> dict[str, Array]:
     FRAMEWORKS["paddle-rnn"].check(layer)
     return torch.write(layer)  # the names and orders of paddle.nn are PyTorch's
 
@@ -96,13 +98,13 @@ def _mxnet_stack(named: Arrays, function: str) -> tuple[mxnet.Stack, int]:
     return stack, need(named, "l0_i2h_weight", 2).shape[1]
 
 
-def _read_mxnet_gluon(named: Arrays, *, function: str = "tanh") -> Layer:
+def _read_mxnet_gluon(named: Arrays, *, function: str = "tanh") -> PivotLayer:
     """gluon's l0_i2h_weight, l0_h2h_weight, l0_i2h_bias, ..., r0_... and l1_...."""
     stack, width = _mxnet_stack(named, function)
     check_all_read(named, mxnet.part_names(stack))
     for name in mxnet.part_names(stack):
         need(named, name, 1 if name.endswith("bias") else 2)
-    return Layer.of(stack.spec(width), mxnet.weights(named, stack))
+    return PivotLayer.of(stack.spec(width), mxnet.weights(named, stack))
 
 
 def _read_mxnet(
@@ -113,30 +115,30 @@ def _read_mxnet(
     layers: int = 1,
     directions: int = 1,
     projection: int | None = None,
-) -> Layer:
+) -> PivotLayer:
     """The vector ``parameters`` of the operator RNN; the rest are the operator's attributes."""
     if mode not in mxnet.CELLS:
         raise UnsupportedError(f"mode {mode!r}: expected one of {', '.join(mxnet.CELLS)}")
     check_all_read(arrays, {"parameters"})
     stack = mxnet.Stack(mode, hidden, layers, directions, projection)
     flat = need(arrays, "parameters")
-    return Layer.of(
+    return PivotLayer.of(
         stack.spec(stack.input_size(flat.size)), mxnet.weights(mxnet.split(flat, stack), stack)
     )
 
 
-def _write_mxnet_gluon(layer: Layer) -> dict[str, Array]:
+def _write_mxnet_gluon(layer: PivotLayer) -> dict[str, Array]:
     FRAMEWORKS["mxnet-gluon"].check(layer)
     return mxnet.weights_back(layer.spec, layer.weights)
 
 
-def _write_mxnet(layer: Layer) -> dict[str, Array]:
+def _write_mxnet(layer: PivotLayer) -> dict[str, Array]:
     FRAMEWORKS["mxnet"].check(layer)
     stack = mxnet.stack_of(layer.spec)
     return {"parameters": mxnet.join(mxnet.weights_back(layer.spec, layer.weights), stack)}
 
 
-def _read_mxnet_gates(gates: Arrays, *, function: str = "tanh") -> Layer:
+def _read_mxnet_gates(gates: Arrays, *, function: str = "tanh") -> PivotLayer:
     """The legacy cells' l0_i2h_i_weight, ..., an array a gate."""
     letters = {name.split("_")[2] for name in gates if name.count("_") == 3}
     mode = {"f": "lstm", "z": "gru"}.get(min(letters & {"f", "z"}, default=""), f"rnn_{function}")
@@ -150,7 +152,7 @@ def _read_mxnet_gates(gates: Arrays, *, function: str = "tanh") -> Layer:
     return _read_mxnet_gluon(mxnet.join_gates(gates, mxnet.Stack(mode, units, count, sides)))
 
 
-def _write_mxnet_gates(layer: Layer) -> dict[str, Array]:
+def _write_mxnet_gates(layer: PivotLayer) -> dict[str, Array]:
     FRAMEWORKS["mxnet-gates"].check(layer)
     named = mxnet.weights_back(layer.spec, layer.weights)
     return mxnet.split_gates(named, mxnet.stack_of(layer.spec))
@@ -163,6 +165,7 @@ def _by_letters(layout: Any, cell: Cell) -> str:
 
 _MXNET = {cell: _by_letters(mxnet.LAYOUTS[mode], cell) for cell, mode in mxnet.MODES.items()}
 _PADDLE = {cell: _by_letters(layout, cell) for cell, layout in paddle.RNN_CELLS.values()}
+_ONE_DIRECTION = replace(SIMPLE, directions=("left2right", "right2left"), stacks=False)
 _MXNET_BIASES = "i2h_bias, h2h_bias (G*O,)"
 _ALL: Sequence[Framework] = (
     *onednn.FRAMEWORKS.values(),
@@ -179,8 +182,7 @@ _ALL: Sequence[Framework] = (
         _read_paddle_gru,
         _write_paddle_gru,
         signs="u turned, unless origin_mode",
-        directions=("left2right", "right2left"),
-        stacks=False,
+        limits=_ONE_DIRECTION,
     ),
     Framework(
         "paddle-lstm",
@@ -190,9 +192,7 @@ _ALL: Sequence[Framework] = (
         {Cell.LSTM: _by_letters(paddle.LSTM, Cell.LSTM)},
         _read_paddle_lstm,
         _write_paddle_lstm,
-        directions=("left2right", "right2left"),
-        stacks=False,
-        peephole=True,
+        limits=replace(_ONE_DIRECTION, peephole=True),
     ),
     Framework(
         "paddle-rnn",
@@ -211,7 +211,7 @@ _ALL: Sequence[Framework] = (
         _MXNET,
         _read_mxnet,
         _write_mxnet,
-        projection=True,
+        limits=replace(SIMPLE, projection=True),
     ),
     Framework(
         "mxnet-gluon",
@@ -221,7 +221,7 @@ _ALL: Sequence[Framework] = (
         _MXNET,
         _read_mxnet_gluon,
         _write_mxnet_gluon,
-        projection=True,
+        limits=replace(SIMPLE, projection=True),
     ),
     Framework(
         "mxnet-gates",

@@ -229,7 +229,7 @@ def stack_of(spec: RnnSpec) -> Stack:
 
 
 def split_gates(named: Mapping[str, Array], stack: Stack) -> dict[str, Array]:
-    """Parts by gluon's names -> an array a gate, ``l0_i2h_i_weight``, as the legacy cells unpack."""
+    """Parts by gluon's names -> an array a gate, ``l0_i2h_i_weight``, as legacy cells unpack."""
     letters = LEGACY_GATES.get(stack.mode)
     if letters is None:
         return dict(named)

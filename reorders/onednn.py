@@ -7,6 +7,8 @@ oneDNN's documentation of memory format tags.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 
@@ -15,9 +17,10 @@ from onernn.core.errors import ShapeError
 from onernn.core.spec import Activation, Cell, Direction
 from onernn.core.weights import RnnWeights
 from onernn.reorders.layers import (
+    SIMPLE,
     Arrays,
     Framework,
-    Layer,
+    PivotLayer,
     check_all_read,
     layer_of,
     need,
@@ -37,14 +40,14 @@ def ldgoi_back(transposed: Array) -> Array:
     return np.ascontiguousarray(transposed.transpose(0, 1, 4, 2, 3))
 
 
-def _reader(back: Callable[[Array], Array]) -> Callable[..., Layer]:
+def _reader(back: Callable[[Array], Array]) -> Callable[..., PivotLayer]:
     def read(
         arrays: Arrays,
         *,
         cell: Cell | str,
         direction: Direction | None = None,
         activations: tuple[Activation, ...] | None = None,
-    ) -> Layer:
+    ) -> PivotLayer:
         """A layer from weights_layer, weights_iter, bias ldgo, weights_peephole ldgo and
         weights_projection ldio; those of stacks whose layers differ in their inputs stand under
         0/, 1/, ... with L = 1.
@@ -66,8 +69,10 @@ def _reader(back: Callable[[Array], Array]) -> Callable[..., Layer]:
     return read
 
 
-def _writer(framework: str, form: Callable[[Array], Array]) -> Callable[[Layer], dict[str, Array]]:
-    def write(layer: Layer) -> dict[str, Array]:
+def _writer(
+    framework: str, form: Callable[[Array], Array]
+) -> Callable[[PivotLayer], dict[str, Array]]:
+    def write(layer: PivotLayer) -> dict[str, Array]:
         """The arrays by oneDNN's names of arguments. Raises `UnsupportedError`."""
         FRAMEWORKS[framework].check(layer)
         groups = [list(layer.weights)]
@@ -101,9 +106,7 @@ def _framework(
         GATES,
         _reader(back),
         _writer(name, form),
-        directions=("left2right", "right2left", "bidirectional_concat", "bidirectional_sum"),
-        projection=True,
-        peephole=True,
+        limits=replace(SIMPLE, directions=get_args(Direction), projection=True, peephole=True),
     )
 
 

@@ -5,6 +5,8 @@ Layouts: ONNX operator specification, RNN, GRU, LSTM. W (D, G*O, I) is ldgoi, R 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from onernn.core.arrays import Array, sealed
@@ -14,9 +16,10 @@ from onernn.core.weights import RnnWeights
 from onernn.reorders import layers
 from onernn.reorders.gates import GateLayout
 from onernn.reorders.layers import (
+    SIMPLE,
     Arrays,
     Framework,
-    Layer,
+    PivotLayer,
     cell_of,
     check_all_read,
     gates_of,
@@ -95,7 +98,7 @@ def read(
     direction: Direction | None = None,
     function: str = "tanh",
     activations: tuple[Activation, ...] | None = None,
-) -> Layer:
+) -> PivotLayer:
     """A layer from an operator's W, R, B and P; stacks have them under 0/, 1/, ....
 
     The rest are the operator's attributes; ``function`` is an RNN's. Raises `ShapeError`.
@@ -121,7 +124,7 @@ def read(
     return layer_of(cell, parts, direction, activations)
 
 
-def write(layer: Layer) -> dict[str, Array]:
+def write(layer: PivotLayer) -> dict[str, Array]:
     """W, R, B and P of an operator, or of several under 0/, 1/, ....
 
     Raises `UnsupportedError` for what ONNX cannot say.
@@ -148,8 +151,11 @@ FRAMEWORK = Framework(
     GATES,
     read,
     write,
-    directions=("left2right", "right2left", "bidirectional_concat"),
-    peephole=True,
-    functions=True,
-    clips=True,
+    limits=replace(
+        SIMPLE,
+        directions=("left2right", "right2left", "bidirectional_concat"),
+        peephole=True,
+        functions=None,
+        gate_clip=True,
+    ),
 )

@@ -6,6 +6,8 @@ with h = (1-z) h~ + z h'; one bias, and with linear_before_reset a fourth block 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from onernn.core.arrays import Array
@@ -13,9 +15,10 @@ from onernn.core.errors import ShapeError
 from onernn.core.spec import Activation, Cell, Direction
 from onernn.core.weights import RnnWeights
 from onernn.reorders.layers import (
+    SIMPLE,
     Arrays,
     Framework,
-    Layer,
+    PivotLayer,
     cell_of,
     check_all_read,
     gate_layout,
@@ -37,7 +40,7 @@ def read(
     linear_before_reset: bool | None = None,
     function: str = "tanh",
     activations: tuple[Activation, ...] | None = None,
-) -> Layer:
+) -> PivotLayer:
     """A layer from W (D, G*O, I), R (D, G*O, O) and B (D, G*O) or (D, 4*O); stacks have them under
     0/, 1/, ....
 
@@ -81,7 +84,7 @@ def _read_layer(arrays: Arrays, cell: Cell, prefix: str, seen: set[str]) -> list
     return parts
 
 
-def write(layer: Layer) -> dict[str, Array]:
+def write(layer: PivotLayer) -> dict[str, Array]:
     """The weights of a layer. Raises `UnsupportedError` for what OpenVINO cannot say."""
     FRAMEWORK.check(layer)
     spec, out = layer.spec, {}
@@ -109,7 +112,10 @@ FRAMEWORK = Framework(
     GATES,
     read,
     write,
-    directions=("left2right", "right2left", "bidirectional_concat"),
-    functions=True,
-    clips=True,
+    limits=replace(
+        SIMPLE,
+        directions=("left2right", "right2left", "bidirectional_concat"),
+        functions=None,
+        gate_clip=True,
+    ),
 )

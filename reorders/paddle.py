@@ -72,7 +72,7 @@ LSTM = GateLayout((1, 2, 0, 3), (1, 1, 1, 1))
 
 
 def lstm_bias(bias: Array, *, peephole: bool) -> tuple[Array, Array | None]:
-    """``Bias`` (1, 4*O), or (1, 7*O) with peepholes -> bias ldgo (1, 1, 4, O), peephole (1, 1, 3, O).
+    """``Bias`` (1, 4*O), or (1, 7*O) with peepholes -> bias (1, 1, 4, O), peephole (1, 1, 3, O).
 
     Behind the biases stand w_ic, w_fc, w_oc: gates i, f, o, as in oneDNN.
     """

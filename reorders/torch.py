@@ -6,13 +6,16 @@ the reset gate behind the product: LBR_GRU.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from onernn.core.arrays import Array
 from onernn.core.spec import Cell
 from onernn.core.weights import RnnWeights
 from onernn.reorders.layers import (
+    SIMPLE,
     Arrays,
     Framework,
-    Layer,
+    PivotLayer,
     cell_of,
     check_all_read,
     gate_layout,
@@ -32,7 +35,7 @@ def _suffix(layer: int, direction: int) -> str:
     return f"_l{layer}{'_reverse' * direction}"
 
 
-def read(state: Arrays, *, nonlinearity: str = "tanh") -> Layer:
+def read(state: Arrays, *, nonlinearity: str = "tanh") -> PivotLayer:
     """A layer from weight_ih_l0 (G*O, I), weight_hh_l0 (G*O, R), bias_ih_l0, bias_hh_l0 (G*O,),
     weight_hr_l0 (R, O), then _l0_reverse, _l1, ...; those of a Cell have no suffix.
 
@@ -74,7 +77,7 @@ def _read_part(state: Arrays, cell: Cell, suffix: str, seen: set[str]) -> RnnWei
     )
 
 
-def write(layer: Layer) -> dict[str, Array]:
+def write(layer: PivotLayer) -> dict[str, Array]:
     """The state dict of a layer. Raises `UnsupportedError` for what PyTorch cannot say."""
     FRAMEWORK.check(layer)
     cell = layer.spec.cell
@@ -101,5 +104,5 @@ FRAMEWORK = Framework(
     GATES,
     read,
     write,
-    projection=True,
+    limits=replace(SIMPLE, projection=True),
 )

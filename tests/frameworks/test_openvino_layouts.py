@@ -12,7 +12,7 @@ from openvino import opset14 as ops
 import onernn
 from onernn import Cell, RnnSpec
 from onernn.backend import open_backend
-from onernn.reorders.layers import Layer
+from onernn.reorders.layers import PivotLayer
 
 DIRECTIONS = {
     "left2right": "forward",
@@ -27,7 +27,7 @@ KINDS = [
 ]
 
 
-def random_layer(spec: RnnSpec) -> Layer:
+def random_layer(spec: RnnSpec) -> PivotLayer:
     rng, d, units = np.random.default_rng(0), spec.directions, spec.hidden_size
 
     def uniform(*shape: int) -> np.ndarray:
@@ -38,7 +38,7 @@ def random_layer(spec: RnnSpec) -> Layer:
         uniform(1, d, units, spec.gates, units),
         uniform(1, d, spec.cell.bias_rows, units),
     )
-    return Layer.of(spec, weights)
+    return PivotLayer.of(spec, weights)
 
 
 @pytest.mark.parametrize("direction", list(DIRECTIONS))

@@ -18,7 +18,7 @@ import onernn
 from onernn import Activation, Cell, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.adapters.layers import read_layer
 from onernn.core.graph import Node
-from onernn.reorders.layers import Layer
+from onernn.reorders.layers import PivotLayer
 from onernn.reorders.layouts import FRAMEWORKS, table
 
 DIRECTIONS = ["left2right", "right2left", "bidirectional_concat", "bidirectional_sum"]
@@ -26,7 +26,7 @@ FIELDS = ("layer", "iter", "bias", "peephole", "projection")
 
 
 @st.composite
-def layers(draw: st.DrawFn) -> Layer:
+def layers(draw: st.DrawFn) -> PivotLayer:
     cell = draw(st.sampled_from(list(Cell)))
     more: dict[str, Any] = {}
     if cell is Cell.LSTM:
@@ -43,7 +43,7 @@ def layers(draw: st.DrawFn) -> Layer:
     weights = random_weights(spec, draw(st.integers(0, 99)))
     if draw(st.booleans()):  # without biases
         weights = [RnnWeights(w.layer, w.iter, None, w.peephole, w.projection) for w in weights]
-    return Layer.of(spec, weights)
+    return PivotLayer.of(spec, weights)
 
 
 def options(name: str, spec: RnnSpec) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def options(name: str, spec: RnnSpec) -> dict[str, Any]:
     return {}
 
 
-def assert_same(got: Layer, want: Layer, *, direction: bool = True) -> None:
+def assert_same(got: PivotLayer, want: PivotLayer, *, direction: bool = True) -> None:
     for name in ("cell", "input_size", "hidden_size", "layers", "projection_size", "peephole"):
         assert getattr(got.spec, name) == getattr(want.spec, name), name
     assert not direction or got.spec.direction == want.spec.direction
@@ -90,7 +90,7 @@ def assert_same(got: Layer, want: Layer, *, direction: bool = True) -> None:
                 assert one.dtype == other.dtype
 
 
-def says(name: str, layer: Layer) -> bool:
+def says(name: str, layer: PivotLayer) -> bool:
     try:
         FRAMEWORKS[name].check(layer)
     except UnsupportedError:
@@ -100,7 +100,7 @@ def says(name: str, layer: Layer) -> bool:
 
 @given(layers())
 @settings(max_examples=25)
-def test_layers_go_through_every_pair_of_layouts_and_back(layer: Layer) -> None:
+def test_layers_go_through_every_pair_of_layouts_and_back(layer: PivotLayer) -> None:
     able = [name for name in FRAMEWORKS if says(name, layer)]
     assert {"onednn", "onednn-ldgoi"} <= set(able)
     direct = {name: onernn.convert_weights(layer, name) for name in able}
@@ -108,7 +108,7 @@ def test_layers_go_through_every_pair_of_layouts_and_back(layer: Layer) -> None:
         middle = read_layer(direct[first], first, **options(first, layer.spec))
         # is_reverse is an attribute of Paddle's operators, not in the arrays.
         assert_same(middle, layer, direction=first not in ("paddle-gru", "paddle-lstm"))
-        middle = Layer(layer.spec, middle.weights)
+        middle = PivotLayer(layer.spec, middle.weights)
         for second in able:
             again = onernn.convert_weights(middle, second)
             for name in {*again, *direct[second]} - zero_biases(again, direct[second]):
@@ -122,7 +122,7 @@ def zero_biases(one: dict, other: dict) -> set[str]:
 
 
 @given(layers(), st.sampled_from([n for n in FRAMEWORKS if not n.startswith("onednn")]))
-def test_what_a_layout_cannot_say_is_refused_by_name(layer: Layer, name: str) -> None:
+def test_what_a_layout_cannot_say_is_refused_by_name(layer: PivotLayer, name: str) -> None:
     framework = FRAMEWORKS[name]
     if says(name, layer):
         assert framework.write(layer)
@@ -131,9 +131,9 @@ def test_what_a_layout_cannot_say_is_refused_by_name(layer: Layer, name: str) ->
         onernn.convert_weights(layer, name)
 
 
-def one(cell: Cell, **more: Any) -> Layer:
+def one(cell: Cell, **more: Any) -> PivotLayer:
     spec = RnnSpec(cell, 3, 4, **more)
-    return Layer.of(spec, random_weights(spec, 0))
+    return PivotLayer.of(spec, random_weights(spec, 0))
 
 
 OBSTACLES = [
@@ -143,31 +143,31 @@ OBSTACLES = [
     ("torch", one(Cell.RNN_SIGMOID), "plain RNN with sigmoid"),
     ("torch", one(Cell.LSTM, direction="right2left"), "layers that run right2left"),
     ("torch", one(Cell.LSTM, gate_clip=1.0), "clipped gates"),
-    ("torch", one(Cell.LSTM, cell_clip=(-1, 1)), "clipped cell states"),
+    ("torch", one(Cell.LSTM, cell_clip=(-1, 1)), "a clipped cell state"),
     ("torch", one(Cell.LSTM, input_forget=True), "coupled input and forget gates"),
-    ("torch", one(Cell.LBR_GRU, activations=("tanh", "tanh")), "other gate functions"),
-    ("onnx", one(Cell.LSTM, projection_size=2), "projections"),
+    ("torch", one(Cell.LBR_GRU, activations=("tanh", "tanh")), "tanh, tanh, only sigmoid"),
+    ("onnx", one(Cell.LSTM, projection_size=2), "a projection"),
     ("onnx", one(Cell.LSTM, direction="bidirectional_sum"), "run bidirectional_sum"),
-    ("keras", one(Cell.LSTM, projection_size=2), "projections"),
+    ("keras", one(Cell.LSTM, projection_size=2), "a projection"),
     ("openvino", one(Cell.LSTM, peephole=True), "peepholes"),
     ("paddle-gru", one(Cell.LBR_GRU), "GRU with the reset gate behind the product"),
     ("paddle-gru", one(Cell.GRU, layers=2), "stacks of layers"),
     ("paddle-rnn", one(Cell.GRU), "GRU with the reset gate before the product"),
     ("mxnet", one(Cell.LSTM, peephole=True), "peepholes"),
     ("onnx", one(Cell.GRU, update="replace", activations=("tanh", "tanh")), "replaces with its"),
-    ("mxnet-gates", one(Cell.LSTM, projection_size=2), "projections"),
+    ("mxnet-gates", one(Cell.LSTM, projection_size=2), "a projection"),
 ]
 
 
 @pytest.mark.parametrize("name, layer, obstacle", OBSTACLES)
-def test_the_obstacle_is_named(name: str, layer: Layer, obstacle: str) -> None:
+def test_the_obstacle_is_named(name: str, layer: PivotLayer, obstacle: str) -> None:
     with pytest.raises(UnsupportedError, match=f"has no .*{obstacle}"):
         onernn.convert_weights(layer, name)
 
 
 def test_an_input_that_is_projected_already_has_no_input_weights_to_write() -> None:
     spec = RnnSpec(Cell.LSTM, 16, 4)
-    layer = Layer.of(spec, random_weights(spec, 0, projected=True))
+    layer = PivotLayer.of(spec, random_weights(spec, 0, projected=True))
     with pytest.raises(UnsupportedError, match="input is projected already"):
         onernn.convert_weights(layer, "torch")
 
@@ -223,7 +223,7 @@ def test_the_table_in_the_documentation_is_what_the_code_says(repo: Path) -> Non
     assert table() in page
 
 
-def oracle(layer: Layer, x: np.ndarray) -> np.ndarray:
+def oracle(layer: PivotLayer, x: np.ndarray) -> np.ndarray:
     states = tuple(
         np.zeros((layer.spec.layers, layer.spec.directions, 1, layer.spec.hidden_size))
         for _ in layer.spec.cell.states
@@ -310,5 +310,5 @@ def test_keras_functions_other_than_the_usual_ones_travel_with_the_layer() -> No
     arrays = onernn.convert_weights(one(Cell.LSTM), "keras")
     layer = read_layer(arrays, "keras", activations=(hard, Activation("tanh"), Activation("tanh")))
     assert layer.spec.functions[0] == hard
-    with pytest.raises(UnsupportedError, match="PyTorch has no other gate functions"):
+    with pytest.raises(UnsupportedError, match="PyTorch has no LSTM with hardsigmoid"):
         onernn.convert_weights(layer, "torch")

@@ -163,7 +163,7 @@ def test_gradients_of_attention_cells_are_right(cell: Cell) -> None:
 def test_attention_reaches_every_sentence(
     cell: Cell, dtype: str, hidden: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brgemm kernels give later blocks of a batch the attention of the first. Ours get plain weights."""
+    """Brgemm gives later blocks of a batch the first one's attention; ours get plain weights."""
     spec = RnnSpec(cell, 7, hidden)
     weights, rng = random_weights(spec, 1), np.random.default_rng(0)
 

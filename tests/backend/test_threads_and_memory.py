@@ -1,4 +1,4 @@
-"""Many threads, many shapes, many steps: right numbers, flat memory, no waiting for the interpreter.
+"""Many threads, many shapes, many steps: right numbers, flat memory, no waiting.
 
 The long forms run where ONERNN_SOAK is set: 8 x 1000 runs, 20,000 shapes, 100,000 steps.
 """
@@ -208,7 +208,8 @@ class TestMemory:
         import gc, tracemalloc
         for dtype in ("f32", "bf16", "u8"):
             spec = RnnSpec(Cell.LSTM, 8, 16)
-            layer = open_backend("onednn", threads=1).prepare(spec, random_weights(spec, 0), dtype=dtype)
+            backend = open_backend("onednn", threads=1)
+            layer = backend.prepare(spec, random_weights(spec, 0), dtype=dtype)
             x, state = np.ones((1, 1, 8), np.float32) / 2, None
             def stream(count, state):
                 for _ in range(count):
@@ -378,7 +379,8 @@ class TestFork:
         spec = RnnSpec(Cell.GRU, 64, 600)
         weights = random_weights(spec, 0)
         x = random_ragged([150] * 4, 64, 0)
-        two, one = (open_backend("onednn", threads=n).prepare(spec, weights, dtype="{dtype}") for n in (2, 1))
+        backends = [open_backend("onednn", threads=n) for n in (2, 1)]
+        two, one = (each.prepare(spec, weights, dtype="{dtype}") for each in backends)
         two.run(x)
         want = one.run(x)[0].data
         child = os.fork()

@@ -474,7 +474,8 @@ def test_memory_stays_flat_over_training_steps_of_changing_shapes() -> None:
             lengths = rng.integers(0, 24, 8)
             x = Ragged.from_lengths(np.ones((lengths.sum(), 128), np.float32), lengths)
             y, _, tape = layer.run_training(x)
-            for array, gradient in zip(arrays, (g := layer.backward(tape, y).layers[0]).__dict__.values()):
+            gradients = layer.backward(tape, y).layers[0]
+            for array, gradient in zip(arrays, gradients.__dict__.values()):
                 array -= 1e-4 * gradient
 
         for _ in range(50):

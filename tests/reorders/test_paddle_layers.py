@@ -1,4 +1,4 @@
-"""Parameters of Paddle's lstm and rnn: every scalar lands where its formula wants it, and goes back."""
+"""Parameters of Paddle's lstm and rnn: each scalar lands where its formula wants it, and back."""
 
 from __future__ import annotations
 
