@@ -1,4 +1,4 @@
-"""Finds the writer for a file: another framework's, from any loaded model."""
+"""Files of a framework, written from any loaded model."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from onernn.adapters.declaring import declared
-from onernn.adapters.onnx.checking import check_written
-from onernn.adapters.onnx.files import narrow_weights, rename, save
-from onernn.adapters.onnx.write import OPSET, to_onnx
-from onernn.adapters.paddle.write import Place, write_paddle
+from onernn.adapters.adapter import Writer
+from onernn.adapters.registry import WRITERS
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph
 from onernn.core.guard import guarded
+from onernn.core.ragged import Batch
 from onernn.fuse_passes import fuse
 
 Progress = Callable[[str, int, int], None]
@@ -23,57 +21,39 @@ def write_model(
     model: Graph,
     path: str | Path,
     *,
-    opset: int = OPSET,
-    output_dtype: str = "float32",
-    names: Mapping[str, str] | None = None,
-    allow_functions: bool = False,
-    place: Place = "cpu",
-    fused: bool | None = None,
-    inputs: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Batch] | None = None,
     progress: Progress | None = None,
     note: Callable[[str], None] | None = None,
+    **options: Any,
 ) -> None:
     """Writes a model as the kind of file that the suffix of ``path`` names: ``.onnx``, ``.pdmodel``.
 
-    The model is fused before. Of ONNX alone: ``opset``, that of ONNX's operators. ``output_dtype``: in what
-    weights of two axes or more are stored, float32, float16 or bfloat16; they are computed with in
-    float32. ``names``: new names of inputs and outputs. ``allow_functions``: what ONNX's operators
-    cannot say may become a function of the model's own. Of Paddle alone: ``place`` and ``fused``,
-    see `adapters.paddle.write.write_paddle`. ``inputs``: a batch that the model runs on, where it
-    declares no shapes. ``progress(stage, done, of)`` is called now and then, ``note(text)`` for
-    what a user should know.
-
-    An ONNX model is checked before there is a file, see `adapters.onnx.checking`.
+    The model is fused before. ``inputs``: a batch that the model runs on, where it declares no
+    shapes. ``progress(stage, done, of)`` is called now and then, ``note(text)`` for what a user
+    should know. ``options``: of ONNX see `adapters.onnx.write_file.write_onnx`, of Paddle see
+    `adapters.paddle.write.write_paddle`.
 
     Raises `UnsupportedError` naming what the target cannot say, for an option of another target,
     and for other suffixes.
     """
     path = Path(path)
-    if path.suffix not in (".onnx", ".pdmodel"):
-        raise UnsupportedError(
-            f"{path}: cannot write {path.suffix or 'a file of no suffix'}; .onnx and .pdmodel can be"
-        )
-    of_onnx = {"opset": opset != OPSET, "names": names, "allow_functions": allow_functions}
-    of_onnx["output_dtype"] = output_dtype != "float32"
-    of_paddle = {"place": place != "cpu", "fused": fused is not None}
-    for name, given in (of_paddle if path.suffix == ".onnx" else of_onnx).items():
-        if given:
+    writer = writer_for(path)
+    foreign = {name: value for each in WRITERS.values() for name, value in each.options.items()}
+    for name, value in options.items():
+        if name not in foreign:
+            raise TypeError(f"{name!r} is no option; there are {', '.join(foreign)}")
+        if name not in writer.options and value not in (None, foreign[name]):
             raise UnsupportedError(f"{path}: {name} is no option of {path.suffix} files")
+    chosen = {name: options.get(name, default) for name, default in writer.options.items()}
     model = fuse(model).model
-    if path.suffix == ".pdmodel":
-        with guarded(lambda: model.name):
-            unplaced = write_paddle(
-                model, path, place=place, fused=fused, inputs=inputs, progress=progress
-            )
-        for refusal in unplaced:
-            if note is not None:
-                note(f"not placed on oneDNN: {refusal}")
-        return
     with guarded(lambda: model.name):
-        model = declared(model, inputs)
-        written = to_onnx(model, opset=opset, allow_functions=allow_functions, progress=progress)
-        narrow_weights(written, output_dtype)
-        rename(written, names or {})
-        outputs = [model.types[value.name] for value in model.outputs]
-        check_written(written, path, outputs, note or (lambda _: None))
-    save(written, path)
+        tell = note or (lambda _: None)
+        writer.write(model, path, inputs=inputs, progress=progress, note=tell, **chosen)
+
+
+def writer_for(path: Path) -> Writer:
+    """The framework that writes files of this suffix. Raises `UnsupportedError` for others."""
+    if path.suffix not in WRITERS:
+        kind, known = path.suffix or "a file of no suffix", " and ".join(WRITERS)
+        raise UnsupportedError(f"{path}: cannot write {kind}; {known} can be")
+    return WRITERS[path.suffix]

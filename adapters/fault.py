@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from onernn.core.graph import Graph, NativeOp
@@ -22,8 +21,9 @@ S = TypeVar("S")
 class Fault(Generic[S]):
     """A fault that hits a model: where, on which of the framework's paths, and how.
 
-    ``rewrite`` turns the native program into what the fault makes of it; ``disturb`` does the same
-    to a lowered graph, where that depends on the batch, from the values of the right run.
+    ``change_program`` turns the native program into what the framework runs in its place. Where
+    that depends on the batch, ``change_graph`` does it to the lowered graph, from the values of the
+    right run.
     ``measure`` tells the cost of a batch where the effect is "slower"; ``occurs`` whether a batch
     brings the fault out, where that is more than other outputs.
     """
@@ -34,14 +34,14 @@ class Fault(Generic[S]):
     at: NativeOp
     value: str
     text: str
-    rewrite: Callable[[S], S] | None = None
-    disturb: Callable[[Graph, Values], Graph] | None = None
+    change_program: Callable[[S], S] | None = None
+    change_graph: Callable[[Graph, Values], Graph] | None = None
     measure: Callable[[Values], str] | None = None
     occurs: Callable[[Values], bool] | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Suspect(Generic[S]):
+class FaultyModel(Generic[S]):
     """A native program and the faults that hit it. ``paths``: the framework's ways of running it.
 
     Faults on other paths than these (an exporter, training) are told, and hit no run.
@@ -51,20 +51,19 @@ class Suspect(Generic[S]):
     program: S
     lower: Callable[[S], Graph]
     paths: Mapping[str, str]
-    faults: tuple[Fault[S], ...] = field(default=())
+    faults: tuple[Fault[S], ...] = ()
 
     @property
     def model(self) -> Graph:
         """The graph as the operators document it."""
         return self.lower(self.program)
 
-    def faulty(self, faults: Iterable[Fault[S]], values: Values) -> Graph:
+    def with_faults(self, faults: Iterable[Fault[S]], values: Values) -> Graph:
         """The graph of what the framework computes under some of the faults."""
-        chosen = [*faults]
-        rewrites = [fault.rewrite for fault in chosen if fault.rewrite]
-        graph = self.lower(
-            reduce(lambda program, rewrite: rewrite(program), rewrites, self.program)
-        )
+        chosen, program = [*faults], self.program
         for fault in chosen:
-            graph = fault.disturb(graph, values) if fault.disturb else graph
+            program = fault.change_program(program) if fault.change_program else program
+        graph = self.lower(program)
+        for fault in chosen:
+            graph = fault.change_graph(graph, values) if fault.change_graph else graph
         return graph

@@ -1,53 +1,66 @@
-"""Finds the adapter for a file."""
+"""Models from files: read by the framework's adapter, and examined for the framework's faults."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal, get_args
+from typing import Any
 
-from onernn.adapters.mxnet.lower import load_mxnet
-from onernn.adapters.mxnet.read import is_symbol
-from onernn.adapters.onnx.lower import load_onnx
-from onernn.adapters.paddle.lower import load_paddle
+from onernn.adapters.adapter import StrPath
+from onernn.adapters.fault import FaultyModel
+from onernn.adapters.registry import ADAPTERS, SEMANTICS, adapter_of
 from onernn.adapters.unread_files import refuse_unread
 from onernn.core.budget import budget_of_load
 from onernn.core.errors import BudgetError, ModelFormatError, UnsupportedError
 from onernn.core.graph import Graph
 from onernn.core.guard import guarded
 
-Semantics = Literal["documented", "mxnet-cpu"]
 
-
-def load(
-    path: str | Path, params: str | Path | None = None, semantics: Semantics = "documented"
-) -> Graph:
+def load(path: StrPath, params: StrPath | None = None, semantics: str = "documented") -> Graph:
     """The model in a file or folder, lowered to canonical operators; nothing is run.
 
     ``path``: a Paddle folder, ``.pdmodel`` or ``__model__``; an MXNet ``-symbol.json``, its folder
     or the prefix of its name; an ``.onnx`` file. ``params``: the parameters' file or folder, where
     it is not beside the model under its usual name. ``semantics`` chooses between what an operator
-    documents and what its framework computed, where these differ.
+    documents and what its framework computed, where these differ: "documented" or "mxnet-cpu".
 
     Raises `ModelFormatError` for a file that is no model, `UnsupportedError` for a kind that is
     not read, telling what to do. An operator nobody knows raises only when the model is to be run.
     """
-    if semantics not in get_args(Semantics):
-        raise ValueError(f"semantics: expected one of {get_args(Semantics)}, got {semantics!r}")
+    if semantics not in SEMANTICS:
+        raise ValueError(f"semantics: expected one of {SEMANTICS}, got {semantics!r}")
     try:
         with guarded(lambda: path), budget_of_load():
-            return _load(path, params, semantics)
+            refuse_unread(path)
+            return adapter_of(path).load(path, params, semantics)
     except BudgetError as error:
         raise BudgetError(f"{path}: {error}") from error
     except OSError as error:
         raise ModelFormatError(f"cannot be read: {error.strerror or error}", path) from error
 
 
-def _load(path: str | Path, params: str | Path | None, semantics: str) -> Graph:
+def find_faults(path: StrPath, params: StrPath | None = None) -> FaultyModel[Any]:
+    """A saved model with the known faults of its framework; ``path`` and ``params`` as in `load`.
+
+    Raises `ModelFormatError` for a file that is no model, `UnsupportedError` for a kind of which no
+    faults are known.
+    """
     refuse_unread(path)
-    if is_symbol(path):
-        return load_mxnet(path, params, semantics)
-    if str(path).endswith(".onnx"):
-        if params is not None:
-            raise UnsupportedError("params: the parameters of an ONNX model are named in the model")
-        return load_onnx(path)
-    return load_paddle(path, params)
+    adapter = adapter_of(path)
+    if adapter.find_faults is None:
+        known = " and ".join(f"{each.name}'s" for each in ADAPTERS if each.find_faults)
+        raise UnsupportedError(f"{path}: only {known} faults are known, not {adapter.name}'s")
+    return adapter.find_faults(path, params)
+
+
+def plugin_for(graph: Graph) -> str:
+    """How a loaded model runs that ours alone cannot run: in its framework, the layers ours.
+
+    "" where no layer would be replaced: unrolled cells and loops are not operators of their own.
+    """
+    find = adapter_of(graph.name).plugin
+    if find is None:
+        return ""
+    plugin = find(graph.name)
+    native = {op.type for node in graph.nodes if node.op == "Rnn" for op in node.origin}
+    if native.isdisjoint(plugin.replaces):
+        return ""
+    return f"onernn.adapters.{plugin.call}: {plugin.host} runs the rest"

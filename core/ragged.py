@@ -298,6 +298,10 @@ def _packing(offsets: bytes) -> Packing:
     return Packing.of(np.frombuffer(offsets, np.int64))
 
 
+Batch = Ragged | Array
+"""What a graph takes and gives."""
+
+
 def data_of(value: Any) -> Array:
     """The array inside: a ragged batch's words, or the array itself."""
     return value.data if isinstance(value, Ragged) else np.asarray(value)

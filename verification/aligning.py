@@ -9,8 +9,7 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import ModelFormatError
 from onernn.core.graph import Value
-from onernn.core.ragged import Ragged
-from onernn.verification.recording import Batch
+from onernn.core.ragged import Batch, Ragged
 
 LENGTHS = "_lengths"
 """What `onernn convert` appends to the name of a ragged input that it writes padded."""

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onernn.adapters.fault import Effect, Fault, Suspect
-from onernn.adapters.suspects import suspect
+from onernn.adapters.fault import Effect, Fault, FaultyModel
+from onernn.adapters.loading import find_faults
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.graph import Graph
+from onernn.core.ragged import Batch
 from onernn.verification.comparing import TOLERANCES, OutputComparison, compare
 from onernn.verification.making import make_inputs
-from onernn.verification.recording import INPUTS, Batch, read_arrays, read_inputs
+from onernn.verification.recording import INPUTS, read_arrays, read_inputs
 from onernn.verification.tracing import trace
 
 
@@ -108,10 +109,10 @@ def audit(
     `UnsupportedError` for ONNX files, operators nobody can run, and where no inputs can be made.
     """
     path = model.name if isinstance(model, Graph) else model
-    run = AuditRun(suspect(path, params), data)
-    findings = tuple(run.finding(fault) for fault in run.suspect.faults)
-    together = {way: run.compared(run.faults_on(way)) for way in run.suspect.paths}
-    framework, ways = run.suspect.framework, run.suspect.paths
+    run = AuditRun(find_faults(path, params), data)
+    findings = tuple(run.finding(fault) for fault in run.model.faults)
+    together = {way: run.compared(run.faults_on(way)) for way in run.model.paths}
+    framework, ways = run.model.framework, run.model.paths
     return AuditReport(str(path), framework, run.batch, findings, together, ways)
 
 
@@ -119,9 +120,9 @@ class AuditRun:
     """A model on one batch, as documented; and what it gives under its faults beside that."""
 
     def __init__(
-        self, found: Suspect[Any], data: str | Path | Mapping[str, Array] | None = None
+        self, found: FaultyModel[Any], data: str | Path | Mapping[str, Array] | None = None
     ) -> None:
-        self.suspect, graph = found, found.model
+        self.model, graph = found, found.model
         self.feed: Mapping[str, Batch] = {}
         self.values: dict[str, Any] = {}
         if data is not None:
@@ -129,7 +130,9 @@ class AuditRun:
             self.batch = str(data) if isinstance(data, str | Path) else "recording"
             self.feed = read_inputs(arrays, graph.inputs, self.batch)
             self.values = _values(graph, self.feed)
-        elif any(fault.rewrite or fault.disturb or fault.measure for fault in found.faults):
+        elif any(
+            fault.change_program or fault.change_graph or fault.measure for fault in found.faults
+        ):
             self.batch = "made inputs, sentences of length zero among them"
             self.feed = make_inputs(graph)
             try:
@@ -143,11 +146,11 @@ class AuditRun:
 
     def faults_on(self, path: str) -> list[Fault[Any]]:
         """Those that change numbers on one of the framework's paths."""
-        return [f for f in self.suspect.faults if path in f.paths and f.effect == "wrong"]
+        return [f for f in self.model.faults if path in f.paths and f.effect == "wrong"]
 
     def outputs(self, faults: Sequence[Fault[Any]]) -> dict[str, Batch]:
         """The outputs that the framework gives under some of its faults."""
-        graph = self.suspect.faulty(faults, self.values)
+        graph = self.model.with_faults(faults, self.values)
         values = _values(graph, {value.name: self.feed[value.name] for value in graph.inputs})
         return {output.name: values[output.name] for output in graph.outputs}
 
@@ -160,7 +163,7 @@ class AuditRun:
         )
 
     def finding(self, fault: Fault[Any]) -> Finding:
-        outputs = self.compared([fault]) if fault.rewrite or fault.disturb else ()
+        outputs = self.compared([fault]) if fault.change_program or fault.change_graph else ()
         happens = fault.effect in ("crashes", "refuses")
         if fault.effect == "wrong":
             happens = not all(output.passed for output in outputs)
@@ -173,15 +176,15 @@ class AuditRun:
             fault.value,
             f"{fault.text}: {fault.measure(self.values)}" if fault.measure else fault.text,
             outputs,
-            happens and not set(fault.paths).isdisjoint(self.suspect.paths),
+            happens and not set(fault.paths).isdisjoint(self.model.paths),
         )
 
 
 def predicted(
-    model: str | Path | Suspect[Any], path: str, recording: Mapping[str, Array]
+    model: str | Path | FaultyModel[Any], path: str, recording: Mapping[str, Array]
 ) -> dict[str, Batch]:
     """The outputs that the framework gives for recorded inputs on one of its paths."""
-    run = AuditRun(model if isinstance(model, Suspect) else suspect(model), recording)
+    run = AuditRun(model if isinstance(model, FaultyModel) else find_faults(model), recording)
     return run.outputs(run.faults_on(path))
 
 

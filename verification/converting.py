@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from onernn.adapters.converting import write_model
+from onernn.adapters.converting import write_model, writer_for
 from onernn.adapters.loading import load
-from onernn.adapters.onnx.write import padded
 from onernn.core.arrays import Array
 from onernn.core.errors import MissingDependencyError
 from onernn.core.graph import Graph, graph_of
-from onernn.core.ragged import Ragged, data_of
+from onernn.core.ragged import Batch, Ragged, data_of
 from onernn.runtime.session import checked_feed
 from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
-from onernn.verification.frameworks import run_framework, version_of
-from onernn.verification.recording import Batch, read_arrays, read_inputs, read_outputs
+from onernn.verification.frameworks import run_framework
+from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 from onernn.verification.verifying import Report, verify
 
 _TOLERANCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
@@ -38,40 +36,44 @@ def convert(
 ) -> Report | None:
     """Writes a model as another framework's file, chosen by the suffix of ``path``.
 
-    ``model``: as `onernn.load` gives it, or its path. ``.pdmodel``: Paddle's program, the parameters beside it; ``check``, a recording, is run by
-    ours on what was written. ``.onnx``: a ragged input NAME becomes NAME, padded (batch, time, ...), and NAME_lengths (batch,) int32;
-    ragged outputs come padded, zeros behind the sentences. ``check``: a recording; plain ONNX
-    Runtime runs it on the file, and the report tells whether the recorded outputs come. Further
-    options: `adapters.converting.write_model`.
+    ``model``: as `onernn.load` gives it, or its path. ``.pdmodel``: Paddle's program, its parameters
+    beside it. ``.onnx``: a ragged input NAME becomes NAME, padded (batch, time, ...), and
+    NAME_lengths (batch,) int32; ragged outputs come padded, zeros behind the sentences.
+    ``check``: a recording; the report tells whether what was written gives the recorded outputs,
+    a ``.pdmodel`` run by ours, an ``.onnx`` by plain ONNX Runtime. Further options:
+    `adapters.converting.write_model`.
 
     ONNX Runtime runs in a process of its own. Raises `UnsupportedError` naming what the target
     cannot say, or where ONNX Runtime does not run the file or crashes, `MissingDependencyError`
     where a check lacks onnxruntime.
     """
-    model = graph_of(model)
-    options = {"names": names, "output_dtype": output_dtype, **options}
+    model, writer = graph_of(model), writer_for(Path(path))
+    options = {"names": names or None, "output_dtype": output_dtype, **options}
     if check is None:
         write_model(model, path, **options)
         return None
     arrays = read_arrays(check) if isinstance(check, str | Path) else check
     where = str(check) if isinstance(check, str | Path) else "recording"
     inputs = checked_feed(model.inputs, read_inputs(arrays, model.inputs, where))
-    if Path(path).suffix == ".pdmodel":
+    runtime = writer.runtime
+    if runtime is None or writer.pads is None:
         write_model(model, path, inputs=inputs, **options)
         return verify(load(path), arrays, atol=atol, rtol=rtol, diagnose=False, backend="reference")
     expected = read_outputs(arrays, model.outputs, where)
-    if not find_spec("onnxruntime"):  # told before anything is written
-        raise MissingDependencyError("a check needs 'onnxruntime'; run: pip install 'onernn[onnx]'")
+    if not runtime.version:  # told before anything is written
+        raise MissingDependencyError(
+            f"a check needs {runtime.name!r}; run: pip install 'onernn[{runtime.extra}]'"
+        )
     write_model(model, path, inputs=inputs, **options)
-    feed = {(names or {}).get(name, name): array for name, array in padded(inputs).items()}
-    given = run_framework("onnxruntime", str(path), None, feed, [v.name for v in model.outputs])
+    feed = {(names or {}).get(name, name): each for name, each in writer.pads(inputs).items()}
+    given = run_framework(runtime.name, str(path), None, feed, [v.name for v in model.outputs])
     dtype = _TOLERANCES[output_dtype]
     compared = (
         _compared(name, array, want, tolerance_of(dtype, atol, rtol, want, array))
         for name, want in expected.items()
         for array in [data_of(given[name])]
     )
-    return Report(tuple(compared), f"ONNX Runtime {version_of('onnxruntime')}")
+    return Report(tuple(compared), f"{runtime.name} {runtime.version}")
 
 
 def _compared(name: str, given: Array, reference: Batch, tolerance: Tolerance) -> OutputComparison:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from onernn.core.arrays import Array, Int64
-from onernn.core.ragged import Ragged
+from onernn.core.ragged import Batch, Ragged
 from onernn.verification.probing import Axes
-from onernn.verification.recording import Batch
 
 _SMALL = 1e-3
 """Elements below this part of the largest have no meaningful relative error of their own."""

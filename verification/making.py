@@ -16,11 +16,10 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import BudgetError, OnernnError, UnsupportedError
 from onernn.core.graph import Graph, Node, Value
-from onernn.core.ragged import Ragged
+from onernn.core.ragged import Batch, Ragged
 from onernn.fuse_passes import fuse
 from onernn.operators import OPERATORS
 from onernn.runtime.session import Session
-from onernn.verification.recording import Batch
 
 TIME, BATCH = 14, 5
 _LOUD = 6.0

@@ -22,9 +22,8 @@ from onernn.core.errors import BudgetError, ModelFormatError, UnsupportedError
 from onernn.core.files import replacing
 from onernn.core.graph import Value
 from onernn.core.npz import most_unpacked, read_member
-from onernn.core.ragged import Ragged
+from onernn.core.ragged import Batch, Ragged
 
-Batch = Ragged | Array
 INPUTS, OUTPUTS = ("in__", "lod__"), ("out__", "outlod__")
 """How the names of a recording's arrays begin."""
 _LONGEST = 2**16 - 5  # bytes of a name, without .npy

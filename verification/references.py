@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onernn.adapters.loading import Semantics, load
+from onernn.adapters.loading import load
+from onernn.adapters.registry import RUNTIMES
 from onernn.core.graph import Graph
+from onernn.core.ragged import Batch
 from onernn.runtime.session import Session
 from onernn.verification.diagnosis.causes import traced
-from onernn.verification.frameworks import FRAMEWORKS, run_framework, version_of
+from onernn.verification.frameworks import run_framework
 from onernn.verification.layerwise import Traced
-from onernn.verification.recording import Batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,21 +50,21 @@ class Against:
         if self.kind:
             names = [value.name for value in self.graph.outputs]
             outputs = run_framework(self.kind, self.path, self.params, feed, names)
-            who = f"{self.kind} {version_of(self.kind)} on {self.path}"
+            who = f"{self.kind} {RUNTIMES[self.kind].version} on {self.path}"
             return Reference(who, outputs, self.graph, feed)
         outputs = Session(self.graph, backend="reference").run(feed)
         return Reference(self.path or self.graph.name, outputs, self.graph, feed)
 
 
 def open_against(
-    text: str, params: str | Path | None = None, semantics: Semantics = "documented"
+    text: str, params: str | Path | None = None, semantics: str = "documented"
 ) -> Against:
     """From ``PATH``, or ``paddle:PATH``, ``mxnet:PATH``, ``onnxruntime:PATH``.
 
     Raises what `load` does: names of inputs and outputs are read from the model's files.
     """
     kind, colon, path = text.partition(":")
-    if not colon or kind not in FRAMEWORKS:
+    if not colon or kind not in RUNTIMES:
         kind, path = "", text
     known = str(params) if params is not None else None
     return Against(load(path, params, semantics), path, kind, known)

@@ -11,12 +11,11 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError
 from onernn.core.graph import Graph
-from onernn.core.ragged import Ragged, data_of
+from onernn.core.ragged import Batch, Ragged, data_of
 from onernn.core.weights import RnnWeights
 from onernn.runtime.session import Session
 from onernn.verification.aligning import in_one_form
 from onernn.verification.comparing import Tolerance
-from onernn.verification.recording import Batch
 
 _DRAWS = 3
 _MULTIPLE = 8

@@ -10,9 +10,8 @@ from typing import Any
 from onernn.backend import open_backend
 from onernn.core.errors import LibraryError
 from onernn.core.graph import Graph, Node, Value
-from onernn.core.ragged import Ragged
+from onernn.core.ragged import Batch, Ragged
 from onernn.runtime.session import Session
-from onernn.verification.recording import Batch
 
 Values = Mapping[str, Any]
 

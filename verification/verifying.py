@@ -13,7 +13,7 @@ from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError, UnsupportedError
 from onernn.core.graph import Graph, graph_of
 from onernn.core.guard import guarded
-from onernn.core.ragged import data_of
+from onernn.core.ragged import Batch, data_of
 from onernn.runtime.session import Session
 from onernn.verification.aligning import LENGTHS, feed_for, in_one_form, outputs_for
 from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
@@ -22,13 +22,7 @@ from onernn.verification.errors import Errors, Profile, errors, profile
 from onernn.verification.layerwise import Layer, Traced, first_apart, layers, matched
 from onernn.verification.making import make_inputs
 from onernn.verification.probing import Axes, axes_of
-from onernn.verification.recording import (
-    Batch,
-    read_arrays,
-    read_given,
-    read_inputs,
-    read_outputs,
-)
+from onernn.verification.recording import read_arrays, read_given, read_inputs, read_outputs
 from onernn.verification.references import Against, Reference, open_against
 from onernn.verification.rounding import rounding
 

@@ -1,5 +1,61 @@
 """MXNet: reads its models without MXNet, and works inside a live one."""
 
-from onernn.adapters.mxnet.live.plugin import optimize, rnn
+from __future__ import annotations
 
-__all__ = ["optimize", "rnn"]
+from collections.abc import Mapping
+from typing import Any
+
+from onernn.adapters.adapter import Adapter, Plugin, Runtime, StrPath
+from onernn.adapters.fault import FaultyModel
+from onernn.core.graph import Graph
+from onernn.core.ragged import Batch
+
+
+def __getattr__(name: str) -> Any:
+    """`optimize` and `rnn`, imported when they are asked for: the reader does not need them."""
+    if name in ("optimize", "rnn"):
+        from onernn.adapters.mxnet.live import plugin
+
+        return getattr(plugin, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _reads(path: StrPath) -> bool:
+    from onernn.adapters.mxnet.read import is_symbol
+
+    return is_symbol(path)
+
+
+def _load(path: StrPath, params: StrPath | None, semantics: str) -> Graph:
+    from onernn.adapters.mxnet.lower import load_mxnet
+
+    return load_mxnet(path, params, semantics)
+
+
+def _run(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
+    from onernn.adapters.mxnet.live.run_model import run_model
+
+    return run_model(path, params, feed)
+
+
+def _find_faults(path: StrPath, params: StrPath | None) -> FaultyModel[Any]:
+    from onernn.adapters.mxnet.faults import find_faults
+
+    return find_faults(path, params)
+
+
+def _plugin(path: str) -> Plugin:
+    from onernn.adapters.mxnet.live.plugin import RNN
+
+    return Plugin(call=f"mxnet.optimize(mx.sym.load({path!r}))", host="MXNet", replaces=RNN)
+
+
+ADAPTER = Adapter(
+    name="MXNet",
+    reads=_reads,
+    load=_load,
+    semantics=("mxnet-cpu",),
+    runtime=Runtime(name="mxnet", packages=("mxnet",), extra="mxnet", run=_run),
+    find_faults=_find_faults,
+    plugin=_plugin,
+)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.fault import Effect, Fault, Suspect
+from onernn.adapters.fault import Effect, Fault, FaultyModel
 from onernn.adapters.mxnet.lower import lower, read_model
 from onernn.adapters.mxnet.lower.nodes import output_name
 from onernn.adapters.mxnet.lower.recurrent import stack_of
@@ -39,7 +39,7 @@ class _Layer(NamedTuple):
     native: bool  # runs on MXNet's own kernels wherever it runs: float64, or a projection
 
 
-def suspect(path: str | Path, params: str | Path | None = None) -> Suspect[Symbol]:
+def find_faults(path: str | Path, params: str | Path | None = None) -> FaultyModel[Symbol]:
     """The symbol in a file with its faults; see `load_mxnet`."""
     files, symbol, found = read_model(path, params)
     doubles = all(array.dtype == np.float64 for array in found.arrays.values())
@@ -52,7 +52,7 @@ def suspect(path: str | Path, params: str | Path | None = None) -> Suspect[Symbo
     def lowered(symbol: Symbol) -> Graph:
         return lower(symbol, found.arrays, "documented", str(files.symbol))
 
-    return Suspect("MXNet 1.9.1", symbol, lowered, PATHS, tuple(faults))
+    return FaultyModel("MXNet 1.9.1", symbol, lowered, PATHS, tuple(faults))
 
 
 def _faults(layer: _Layer) -> Iterator[MxnetFault]:
@@ -75,8 +75,8 @@ def _faults(layer: _Layer) -> Iterator[MxnetFault]:
         refusing = tuple(PATHS) if layer.native else ("native",)
         if not layer.native:
             text = f"{what} are ignored without a word"
-            rewrite = partial(change, position=layer.at.position)
-            yield _fault(layer, f"{name}_ignored", "wrong", ("cpu",), text, rewrite)
+            changed = partial(change, position=layer.at.position)
+            yield _fault(layer, f"{name}_ignored", "wrong", ("cpu",), text, changed)
         text = f"{what} raise an error in MXNet's own kernels"
         yield _fault(layer, f"{name}_refused", "refuses", refusing, text)
     if stack.projection and not _flag(read, "state_outputs"):
@@ -117,9 +117,14 @@ def _exported(layer: _Layer, clips: bool) -> Iterator[MxnetFault]:
 
 
 def _fault(
-    layer: _Layer, name: str, effect: Effect, paths: tuple[str, ...], text: str, rewrite: Any = None
+    layer: _Layer,
+    name: str,
+    effect: Effect,
+    paths: tuple[str, ...],
+    text: str,
+    change_program: Any = None,
 ) -> MxnetFault:
-    return Fault(name, effect, paths, layer.at, output_name(layer.node, 0, 1), text, rewrite)
+    return Fault(name, effect, paths, layer.at, output_name(layer.node, 0, 1), text, change_program)
 
 
 def _flag(attributes: Any, name: str) -> bool:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from onernn.adapters.adapter import Adapter, Plugin, Runtime, StrPath, Writer
+from onernn.core.errors import UnsupportedError
+from onernn.core.graph import Graph
+from onernn.core.ragged import Batch
 
 
 def __getattr__(name: str) -> Any:
@@ -12,3 +19,53 @@ def __getattr__(name: str) -> Any:
 
         return optimize
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _load(path: StrPath, params: StrPath | None, _: str) -> Graph:
+    from onernn.adapters.onnx.lower import load_onnx
+
+    if params is not None:
+        raise UnsupportedError("params: the parameters of an ONNX model are named in the model")
+    return load_onnx(path)
+
+
+def _write(model: Graph, path: Path, **options: Any) -> None:
+    from onernn.adapters.onnx.write_file import write_onnx
+
+    write_onnx(model, path, **options)
+
+
+def _padded(inputs: Mapping[str, Batch]) -> Mapping[str, Batch]:
+    from onernn.adapters.onnx.write import padded
+
+    return padded(inputs)
+
+
+def _run(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
+    from onernn.adapters.onnx.run_model import run_model
+
+    return run_model(path, params, feed)
+
+
+def _plugin(path: str) -> Plugin:
+    from onernn.adapters.onnx.splitting import RECURRENT
+
+    return Plugin(call=f"onnx.optimize({path!r})", host="ONNX Runtime", replaces=RECURRENT)
+
+
+RUNTIME = Runtime(name="onnxruntime", packages=("onnxruntime",), extra="onnx", run=_run)
+
+ADAPTER = Adapter(
+    name="ONNX",
+    reads=lambda path: str(path).endswith(".onnx"),
+    load=_load,
+    writer=Writer(
+        suffix=".onnx",
+        write=_write,
+        options={"opset": 18, "output_dtype": "float32", "names": None, "allow_functions": False},
+        pads=_padded,
+        runtime=RUNTIME,
+    ),
+    runtime=RUNTIME,
+    plugin=_plugin,
+)

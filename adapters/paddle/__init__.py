@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+
+from onernn.adapters.adapter import Adapter, Plugin, Runtime, StrPath, Writer
+from onernn.adapters.fault import FaultyModel
+from onernn.core.graph import Graph
+from onernn.core.ragged import Batch
 
 
 def __getattr__(name: str) -> Any:
@@ -12,3 +19,54 @@ def __getattr__(name: str) -> Any:
 
         return optimize
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _load(path: StrPath, params: StrPath | None, _: str) -> Graph:
+    from onernn.adapters.paddle.lower import load_paddle
+
+    return load_paddle(path, params)
+
+
+def _write(model: Graph, path: Path, *, note: Callable[[str], None], **options: Any) -> None:
+    from onernn.adapters.paddle.write import write_paddle
+
+    for refusal in write_paddle(model, path, **options):
+        note(f"not placed on oneDNN: {refusal}")
+
+
+def _run(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
+    from onernn.adapters.paddle.live.run_model import run_model
+
+    return run_model(path, params, feed)
+
+
+def _find_faults(path: StrPath, params: StrPath | None) -> FaultyModel[Any]:
+    from onernn.adapters.paddle.faults import find_faults
+    from onernn.adapters.paddle.read import read_program
+
+    return find_faults(read_program(path, params))
+
+
+def _plugin(path: str) -> Plugin:
+    from onernn.adapters.paddle.live.replaceable_parts import RECURRENT
+
+    call = f"paddle.optimize(paddle.inference.Config({path!r}, PARAMETERS))"
+    if path.endswith(".json"):
+        call = "paddle.optimize(layer), of the paddle.nn.Layer that it was saved from"
+    return Plugin(call=call, host="Paddle", replaces=RECURRENT)
+
+
+ADAPTER = Adapter(
+    name="Paddle",
+    reads=lambda path: True,
+    load=_load,
+    writer=Writer(suffix=".pdmodel", write=_write, options={"place": "cpu", "fused": None}),
+    runtime=Runtime(
+        name="paddle",
+        packages=("paddlepaddle", "paddlepaddle-gpu"),
+        extra="paddle",
+        run=_run,
+    ),
+    find_faults=_find_faults,
+    plugin=_plugin,
+)

@@ -13,12 +13,9 @@ from rich.console import Console
 from rich.progress import track
 
 from onernn.adapters.layers import convert_weights
-from onernn.adapters.loading import load
-from onernn.adapters.onnx.write import OPSET
-from onernn.adapters.plugins import plugin_for
+from onernn.adapters.loading import load, plugin_for
 from onernn.core.arrays import Array
 from onernn.core.errors import LibraryError, OnernnError, UnsupportedError
-from onernn.core.graph import Graph
 from onernn.core.guard import naming, unforeseen
 from onernn.emit.writing import read_declared, read_static, write_cpp
 from onernn.fuse_passes import fuse, passes_for
@@ -86,7 +83,7 @@ def run(
     semantics: Semantics = "documented",
 ) -> None:
     """Runs MODEL on recorded inputs and writes its outputs."""
-    graph = _load(model, params, semantics)
+    graph = load(model, params, semantics)
     inputs = read_inputs(read_arrays(input, INPUTS), graph.inputs, str(input))
     session = Session(graph, dtype=dtype, threads=threads, backend=backend)
     write_outputs(output, session.run(inputs))
@@ -126,8 +123,8 @@ def verify_command(
     try:
         if report is not None:
             check_report(report)
-        graph = _load(model, params, semantics)
-        reference = None if against is None else open_against(against, against_params, semantics)  # type: ignore[arg-type]
+        graph = load(model, params, semantics)
+        reference = None if against is None else open_against(against, against_params, semantics)
         with progress() as tell:
             found = verify(
                 graph,
@@ -163,7 +160,7 @@ def convert_command(
     check: Annotated[
         Path | None, typer.Option(help="A recording that the written file must reproduce.")
     ] = None,
-    opset: Annotated[int, typer.Option(help="Version of ONNX's operators.")] = OPSET,
+    opset: Annotated[int, typer.Option(help="Version of ONNX's operators.")] = 18,
     output_dtype: Annotated[
         str, typer.Option(help="How weights are stored: float32, float16 or bfloat16.")
     ] = "float32",
@@ -187,7 +184,7 @@ def convert_command(
 ) -> None:
     """Writes MODEL as another framework's file. Exit 1 where --check finds other outputs."""
     try:
-        graph = _load(model, params, semantics)
+        graph = load(model, params, semantics)
         pairs = [each.partition("=") for each in names or ()]
         if wrong := [old for old, equals, new in pairs if not (old and equals and new)]:
             raise UnsupportedError(f"--names: expected OLD=NEW, got {wrong}")
@@ -232,7 +229,7 @@ def weights(
 
     One layer by the framework's names, several each under the name of the value it makes.
     """
-    fused = fuse(_load(model, params, semantics)).model
+    fused = fuse(load(model, params, semantics)).model
     layers = {each.outputs[0]: each for each in fused.nodes if each.op == "Rnn"}
     if node is not None and node not in layers or not layers:
         raise UnsupportedError(f"no such recurrent layer; there are: {', '.join(layers) or 'none'}")
@@ -302,7 +299,7 @@ def emit(
     semantics: Semantics = "documented",
 ) -> None:
     """Writes MODEL as C++17 that needs nothing: a header, its weights, an example."""
-    graph = _load(model, params, semantics)
+    graph = load(model, params, semantics)
     written = write_cpp(
         graph,
         output,
@@ -332,7 +329,7 @@ def inspect(
     semantics: Semantics = "documented",
 ) -> None:
     """Shows MODEL's operators before and after fusion, what fused, what did not and why."""
-    graph, passes = _load(model, params, semantics), passes_for(dtype)
+    graph, passes = load(model, params, semantics), passes_for(dtype)
     result = fuse(graph, passes)
     console = stdout()
     console.print(graph.name, style="bold")
@@ -383,10 +380,6 @@ def doctor(
     else:
         show_examination(stdout(), examination)
     raise typer.Exit(0 if examination.passed else 1)
-
-
-def _load(model: str, params: str | None, semantics: str) -> Graph:
-    return load(model, params, semantics)  # type: ignore[arg-type]
 
 
 def main() -> None:

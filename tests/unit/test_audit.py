@@ -57,7 +57,7 @@ def test_a_model_without_known_faults_passes(data: Path) -> None:
 
 
 def test_what_cannot_be_audited_says_why(model: Path, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="only Paddle's and MXNet's faults are known"):
+    with pytest.raises(UnsupportedError, match="only MXNet's and Paddle's faults are known"):
         audit(tmp_path / "model.onnx")
     with pytest.raises(ModelFormatError, match="no such file or folder"):
         audit(tmp_path / "nothing")

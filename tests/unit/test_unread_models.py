@@ -15,8 +15,7 @@ from support.onnx_models import model, theirs
 import onernn
 import onernn.adapters.onnx
 from onernn import UnsupportedError
-from onernn.adapters.plugins import plugin_for
-from onernn.adapters.suspects import suspect
+from onernn.adapters.loading import find_faults, plugin_for
 from onernn.cli import main
 
 X = np.random.default_rng(1).normal(size=(5, 2, 3)).astype(np.float32)
@@ -81,7 +80,7 @@ def test_a_file_of_another_kind_is_told_what_to_do(name: str, advice: str, tmp_p
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(b"PK\x03\x04")
     path = file.parent if file.parent != tmp_path else file
-    for read in (onernn.load, onernn.Session, suspect):
+    for read in (onernn.load, onernn.Session, find_faults):
         with pytest.raises(UnsupportedError, match=advice):
             read(path)
 

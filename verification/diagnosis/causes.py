@@ -11,7 +11,7 @@ import numpy as np
 
 from onernn.core.errors import OnernnError
 from onernn.core.graph import Graph, Value
-from onernn.core.ragged import data_of
+from onernn.core.ragged import Batch, data_of
 from onernn.fuse_passes import fuse
 from onernn.verification.aligning import in_one_form
 from onernn.verification.comparing import Tolerance, compare
@@ -22,7 +22,6 @@ from onernn.verification.diagnosis.graph_faults import Trial, graph_faults, with
 from onernn.verification.diagnosis.weight_faults import borrowed_bias, clipped, weight_faults
 from onernn.verification.expanding import expand, told
 from onernn.verification.layerwise import Traced
-from onernn.verification.recording import Batch
 from onernn.verification.tracing import fast_backend, rerun, trace
 
 SECONDS = 60.0

@@ -17,12 +17,11 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError
 from onernn.core.graph import Graph
-from onernn.core.ragged import data_of
+from onernn.core.ragged import Batch, data_of
 from onernn.verification.aligning import in_one_form
 from onernn.verification.diagnosis.graph_faults import Trial, with_change
 from onernn.verification.diagnosis.weight_faults import weight_faults
 from onernn.verification.layerwise import Traced
-from onernn.verification.recording import Batch
 from onernn.verification.tracing import fast_backend, rerun
 
 _MOST = 200

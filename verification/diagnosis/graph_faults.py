@@ -10,10 +10,9 @@ import numpy as np
 
 from onernn.core.arrays import Array, Int64
 from onernn.core.graph import Graph, Node
-from onernn.core.ragged import Ragged, data_of
+from onernn.core.ragged import Batch, Ragged, data_of
 from onernn.verification.diagnosis.gate_faults import Change
 from onernn.verification.layerwise import Traced
-from onernn.verification.recording import Batch
 
 
 class Trial(NamedTuple):

@@ -13,9 +13,8 @@ from onernn.adapters.requirements import require
 from onernn.core.errors import LibraryError, MissingDependencyError, OnernnError, printable
 from onernn.core.files import replacing
 from onernn.core.graph import native_types
-from onernn.core.ragged import Ragged
+from onernn.core.ragged import Batch, Ragged
 from onernn.fuse_passes import fuse
-from onernn.verification.recording import Batch
 from onernn.verification.reporting.picture import fused_values, picture
 from onernn.verification.reporting.plots import Plot, plots
 from onernn.verification.verifying import Evidence, Report

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from onernn.adapters.paddle.faults.detection import suspect
+from onernn.adapters.paddle.faults.detection import find_faults
 
-__all__ = ["suspect"]
+__all__ = ["find_faults"]

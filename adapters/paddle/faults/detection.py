@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from onernn.adapters.fault import Effect, Fault, Suspect
+from onernn.adapters.fault import Effect, Fault, FaultyModel
 from onernn.adapters.paddle.faults.wrong_kernels import (
     has_empty_sentences,
     misread_sentences,
@@ -49,9 +49,11 @@ class Fusion(NamedTuple):
     bias: str
 
 
-def suspect(program: Program) -> Suspect[Program]:
+def find_faults(program: Program) -> FaultyModel[Program]:
     """The program with its faults."""
-    return Suspect("Paddle 2.6.2, 3.3.1", program, lower, PATHS, tuple(_Detector(program).faults()))
+    return FaultyModel(
+        "Paddle 2.6.2, 3.3.1", program, lower, PATHS, tuple(_Detector(program).faults())
+    )
 
 
 class _Detector:
@@ -95,13 +97,15 @@ class _Detector:
         if states:
             drop = partial(_without_states, position=op.position)
             text = f"the fuse pass drops {' and '.join(states)}: sentences start from zeros"
-            yield _fault(op, "state_dropped", "wrong", ("fused", "onednn"), text, rewrite=drop)
+            yield _fault(
+                op, "state_dropped", "wrong", ("fused", "onednn"), text, change_program=drop
+            )
         plain = _has_default_functions(op)
         if op.type == "lstm" and not plain:
             text = "the fuse pass forgets the activations: sigmoid, tanh and tanh are used"
             reset = partial(_with_attributes, position=op.position, attributes=FUNCTIONS["lstm"])
             paths = ("fused", "onednn")
-            yield _fault(op, "activations_dropped", "wrong", paths, text, rewrite=reset)
+            yield _fault(op, "activations_dropped", "wrong", paths, text, change_program=reset)
             plain = True
         yield _empty(op, ("fused",) if plain else ("fused", "onednn"), stateless=True)
         if plain:
@@ -115,7 +119,7 @@ class _Detector:
             other = {"origin_mode": False}
             change = partial(_with_attributes, position=op.position, attributes=other)
             paths = ("plain", "fused")
-            yield _fault(op, "origin_mode_ignored", "wrong", paths, text, rewrite=change)
+            yield _fault(op, "origin_mode_ignored", "wrong", paths, text, change_program=change)
         if not _first(op.inputs, "H0"):
             yield _empty(op, ("plain", "fused"), stateless=False)
         if not _has_default_functions(op):
@@ -129,7 +133,7 @@ class _Detector:
                 " sentences start from stale states (shown with their neighbours')"
             )
             stale = partial(stale_state, at=_at(op))
-            yield _fault(op, "state_stale", "wrong", ("onednn",), text, disturb=stale)
+            yield _fault(op, "state_stale", "wrong", ("onednn",), text, change_graph=stale)
         yield _padding(op)
         yield from self.unwritten_cell(op)
 
@@ -163,7 +167,9 @@ class _Detector:
                 text = f"the fuse pass adds the projections' biases into one that others read: {listed}"
                 change = partial(_summed, bias=name, fusions=tuple(fusions))
                 paths, first = ("fused", "onednn"), fusions[0].rnn
-                yield _fault(first, "bias_shared", "wrong", paths, text, value=name, rewrite=change)
+                yield _fault(
+                    first, "bias_shared", "wrong", paths, text, value=name, change_program=change
+                )
 
     def fusion(self, op: Operator) -> Fusion | str | None:
         """What the pass fuses, why it does not, or None where there is no projection."""
@@ -211,7 +217,7 @@ def _empty(op: Operator, paths: tuple[str, ...], *, stateless: bool) -> PaddleFa
     by_sentence = stateless or op.attributes.get("use_seq", True)
     change = partial(misread_sentences, at=_at(op), by_sentence=by_sentence, stateless=stateless)
     occurs = partial(has_empty_sentences, value=_input(op))
-    return _fault(op, "empty_sentences", "wrong", paths, text, disturb=change, occurs=occurs)
+    return _fault(op, "empty_sentences", "wrong", paths, text, change_graph=change, occurs=occurs)
 
 
 def _padding(op: Operator) -> PaddleFault:
@@ -228,13 +234,15 @@ def _fault(
     text: str,
     *,
     value: str = "",
-    rewrite: Any = None,
-    disturb: Any = None,
+    change_program: Any = None,
+    change_graph: Any = None,
     measure: Any = None,
     occurs: Any = None,
 ) -> PaddleFault:
     value = value or _first(op.outputs, "Hidden") or _first(op.outputs, "Out")
-    return Fault(name, effect, paths, _at(op), value, text, rewrite, disturb, measure, occurs)
+    return Fault(
+        name, effect, paths, _at(op), value, text, change_program, change_graph, measure, occurs
+    )
 
 
 def _at(op: Operator) -> NativeOp:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from onernn import Ragged
-from onernn.adapters.fault import Suspect
-from onernn.adapters.paddle.faults import suspect
+from onernn.adapters.fault import FaultyModel
+from onernn.adapters.paddle.faults import find_faults
 from onernn.adapters.paddle.read import Operator, Program, Variable
 from onernn.core.arrays import Array
 from onernn.verification.auditing import AuditRun, predicted
@@ -51,7 +51,7 @@ def numbers(seed: int = 0, **shapes: tuple[int, ...]) -> dict[str, Array]:
     return {name: rng.uniform(-1, 1, s).astype(np.float32) for name, s in shapes.items()}
 
 
-def recording(found: Suspect[Program], lengths: list[int], seed: int = 1) -> dict[str, Array]:
+def recording(found: FaultyModel[Program], lengths: list[int], seed: int = 1) -> dict[str, Array]:
     given = {"lod__x": np.cumsum([0, *lengths])}
     for value in found.model.inputs:
         rows = sum(lengths) if value.name == "x" else len(lengths)
@@ -174,7 +174,7 @@ def close(actual: Array, expected: Array) -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=5e-6)
 
 
-def counted(found: Suspect[Program], given: Mapping[str, Array]) -> dict[str, Any]:
+def counted(found: FaultyModel[Program], given: Mapping[str, Array]) -> dict[str, Any]:
     run = AuditRun(found, given)
     return {f.id: found for f in found.faults if (found := run.finding(f)).counts}
 
@@ -183,7 +183,7 @@ def counted(found: Suspect[Program], given: Mapping[str, Array]) -> dict[str, An
 def test_the_pass_drops_the_state(with_bias: bool) -> None:
     parameters = numbers(**GRU)
     front = fc("x", "w", "b", "a") if with_bias else bare()
-    found = suspect(program(parameters, *front, gru(h0="h0", is_reverse=True)))
+    found = find_faults(program(parameters, *front, gru(h0="h0", is_reverse=True)))
     lengths = [3, 1, 4]
     given = recording(found, lengths)
     gates = gates_of(given, parameters, "bh", *(["b"] if with_bias else []))
@@ -202,7 +202,7 @@ def test_biases_are_added_into_one_that_others_read() -> None:
     parameters = numbers(**GRU, b2=(3 * O,), w2=(C, 3 * O))
     front = [*fc("x", "w", "b", "a"), *fc("x", "w2", "b2", "a2")]
     last = op("elementwise_add", {"X": "x2", "Y": "bh"}, {"Out": "y3"})
-    found = suspect(
+    found = find_faults(
         program(
             parameters,
             *front,
@@ -234,13 +234,13 @@ def test_biases_are_added_into_one_that_others_read() -> None:
 
 
 def test_a_bias_of_its_own_is_no_fault() -> None:
-    found = suspect(program(numbers(**GRU), *fc("x", "w", "b", "a"), gru()))
+    found = find_faults(program(numbers(**GRU), *fc("x", "w", "b", "a"), gru()))
     assert not counted(found, recording(found, [3, 2]))
 
 
 def test_the_native_kernel_ignores_origin_mode() -> None:
     parameters = numbers(**GRU)
-    found = suspect(program(parameters, fusion_gru(origin_mode=True)))
+    found = find_faults(program(parameters, fusion_gru(origin_mode=True)))
     given, lengths = recording(found, [3, 2]), [3, 2]
     gates = gates_of(given, parameters, "bh")
     for path, origin in (("plain", False), ("fused", False), ("onednn", True)):
@@ -257,10 +257,10 @@ def test_empty_sentences_are_misread(lengths: list[int], kind: str, reverse: boo
     parameters = numbers(**GRU)
     if kind == "pass":
         front = fc("x", "w", "b", "a")
-        found = suspect(program(parameters, *front, gru(h0="h0", is_reverse=reverse)))
+        found = find_faults(program(parameters, *front, gru(h0="h0", is_reverse=reverse)))
     else:
         seq = {"use_seq": kind == "sequences"}
-        found = suspect(program(parameters, fusion_gru(is_reverse=reverse, **seq)))
+        found = find_faults(program(parameters, fusion_gru(is_reverse=reverse, **seq)))
     given = recording(found, lengths)
     gates = gates_of(given, parameters, "bh", *(["b"] if kind == "pass" else []))
     compute = batch_compute if kind == "batches" else seq_compute
@@ -271,13 +271,13 @@ def test_empty_sentences_are_misread(lengths: list[int], kind: str, reverse: boo
 
 
 def test_a_state_of_its_own_keeps_the_native_kernel_right() -> None:
-    found = suspect(program(numbers(**GRU), fusion_gru(h0="h0")))
+    found = find_faults(program(numbers(**GRU), fusion_gru(h0="h0")))
     assert [*counted(found, recording(found, [3, 0, 2]))] == ["state_stale"]
 
 
 def test_states_go_stale_on_onednn() -> None:
     parameters = numbers(**GRU)
-    found = suspect(program(parameters, fusion_gru(h0="h0")))
+    found = find_faults(program(parameters, fusion_gru(h0="h0")))
     lengths = [3, 2, 2]
     given = recording(found, lengths)
     states = given["in__h0"][[2, 0, 1]]
@@ -290,8 +290,8 @@ def test_states_go_stale_on_onednn() -> None:
 def test_an_lstm_loses_its_activations_and_states() -> None:
     """What is left is the operator without these attributes and inputs."""
     parameters = numbers(**LSTM)
-    found = suspect(program(parameters, *bare(lstm("H0", "C0", candidate_activation="relu"))))
-    plain = suspect(program(parameters, *bare(lstm())))
+    found = find_faults(program(parameters, *bare(lstm("H0", "C0", candidate_activation="relu"))))
+    plain = find_faults(program(parameters, *bare(lstm())))
     given = recording(found, [3, 2])
     right = predicted(
         plain, "plain", {k: a for k, a in given.items() if k[-2:] not in ("h0", "c0")}
@@ -302,16 +302,16 @@ def test_an_lstm_loses_its_activations_and_states() -> None:
 
 def test_a_cell_that_is_read_is_not_written() -> None:
     parameters = numbers(**LSTM)
-    alone = suspect(program(parameters, *bare(lstm())))
+    alone = find_faults(program(parameters, *bare(lstm())))
     assert not counted(alone, recording(alone, [2]))
     reader = op("tanh", {"X": "c"}, {"Out": "z"})
-    read = suspect(program(parameters, *bare(lstm(), reader), fetches=("y", "z")))
+    read = find_faults(program(parameters, *bare(lstm(), reader), fetches=("y", "z")))
     (finding,) = counted(read, recording(read, [2])).values()
     assert (finding.fault, finding.value, finding.paths) == ("cell_unwritten", "c", ("onednn",))
 
 
 def test_onednn_refuses_other_activations() -> None:
-    found = suspect(program(numbers(**GRU), fusion_gru(activation="relu")))
+    found = find_faults(program(numbers(**GRU), fusion_gru(activation="relu")))
     (finding,) = counted(found, recording(found, [2])).values()
     assert (finding.fault, finding.effect) == ("activations_refused", "refuses")
 
@@ -335,7 +335,7 @@ NOT_FUSED: dict[str, tuple[list[Operator], str]] = {
 def test_what_no_pass_fuses_has_no_fault_but_says_why(name: str) -> None:
     operators, reason = NOT_FUSED[name]
     fetches = ("y", "z") if READER in operators else ("y",)
-    found = suspect(program(numbers(**GRU), *operators, fetches=fetches))
+    found = find_faults(program(numbers(**GRU), *operators, fetches=fetches))
     assert not counted(found, recording(found, [3, 0, 2]))
     (told,) = (fault for fault in found.faults if fault.id == "not_fused")
     assert reason in told.text and told.effect == "slower"
@@ -343,13 +343,13 @@ def test_what_no_pass_fuses_has_no_fault_but_says_why(name: str) -> None:
 
 def test_an_lstm_behind_a_bias_is_not_fused() -> None:
     parameters = numbers(**LSTM, b=(4 * O,))
-    found = suspect(program(parameters, *fc("x", "w", "b", "a"), lstm("H0", "C0")))
+    found = find_faults(program(parameters, *fc("x", "w", "b", "a"), lstm("H0", "C0")))
     assert not counted(found, recording(found, [3, 0, 2]))
     assert "fc_lstm_fuse_pass is disabled" in found.faults[0].text
 
 
 def test_the_cost_of_padding_is_that_of_the_batch() -> None:
-    found = suspect(program(numbers(**GRU), *fc("x", "w", "b", "a"), gru()))
+    found = find_faults(program(numbers(**GRU), *fc("x", "w", "b", "a"), gru()))
     run = AuditRun(found, recording(found, [10, 1, 1]))
     (told,) = (run.finding(fault) for fault in found.faults if fault.id == "padded")
     assert "30 rows for 12 words, 2.5 times as many" in told.text and not told.counts

@@ -1,0 +1,94 @@
+"""The record of a framework: what its folder can do, for all who ask the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from onernn.adapters.fault import FaultyModel
+from onernn.core.graph import Graph
+from onernn.core.ragged import Batch
+
+StrPath = str | Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """How the framework itself runs a model, as the reference for ours.
+
+    ``name``: in ``verify --against NAME:PATH``. ``packages``: one of these is to be installed, which
+    our extra ``extra`` does.
+    ``run(path, params, feed)`` gives the outputs in order; it is called in a process of its own,
+    and ``params`` is "" where there is none.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+    extra: str
+    run: Callable[[str, str, Mapping[str, Batch]], list[Batch]]
+
+    @property
+    def version(self) -> str:
+        """The installed version, "" where none is."""
+        for package in self.packages:
+            try:
+                return metadata.version(package)
+            except metadata.PackageNotFoundError:
+                continue
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """How files of the framework are written.
+
+    ``write(model, path, inputs=, progress=, note=, **options)``: ``inputs`` is a batch that the
+    model runs on or None, ``note`` takes a text for the user. ``options``: the names of its further
+    options, with their defaults. A file that pads ragged values tells with ``pads`` what it takes
+    for a batch, and is checked in the framework's ``runtime``; other files are checked by ours.
+    """
+
+    suffix: str
+    write: Callable[..., None]
+    options: Mapping[str, Any]
+    pads: Callable[[Mapping[str, Batch]], Mapping[str, Batch]] | None = None
+    runtime: Runtime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
+    """How a user gets our layers inside the framework.
+
+    ``call``: what to type, after ``onernn.adapters``. ``host`` runs all other operators.
+    ``replaces``: the framework's operators that become ours.
+    """
+
+    call: str
+    host: str
+    replaces: Collection[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """A framework. What it lacks is None or empty.
+
+    Every function here imports what it needs when it is called, so that making the record and
+    importing onernn cost nothing.
+
+    ``reads(path)``: whether a file or folder is this framework's. ``load(path, params, semantics)``
+    lowers it. ``semantics``: names of other meanings of its operators than the documented one.
+    ``find_faults(path, params)``: a saved model with the known faults of the framework.
+    ``plugin(path)``: how to run that model inside the framework.
+    """
+
+    name: str
+    reads: Callable[[StrPath], bool]
+    load: Callable[[StrPath, StrPath | None, str], Graph]
+    semantics: tuple[str, ...] = ()
+    writer: Writer | None = None
+    runtime: Runtime | None = None
+    find_faults: Callable[[StrPath, StrPath | None], FaultyModel[Any]] | None = None
+    plugin: Callable[[str], Plugin] | None = None

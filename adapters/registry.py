@@ -1,0 +1,22 @@
+"""The frameworks. Adding one is a folder here and a name in `ADAPTERS`."""
+
+from __future__ import annotations
+
+from onernn.adapters import mxnet, onnx, paddle
+from onernn.adapters.adapter import Adapter, Runtime, StrPath, Writer
+
+ADAPTERS = (mxnet.ADAPTER, onnx.ADAPTER, paddle.ADAPTER)
+"""The first that reads a file gets it. Paddle is last: its files may have any name."""
+
+WRITERS: dict[str, Writer] = {a.writer.suffix: a.writer for a in ADAPTERS if a.writer}
+"""By the suffix of the file to write."""
+
+RUNTIMES: dict[str, Runtime] = {a.runtime.name: a.runtime for a in ADAPTERS if a.runtime}
+"""By the name in ``NAME:PATH``."""
+
+SEMANTICS = ("documented", *(name for adapter in ADAPTERS for name in adapter.semantics))
+
+
+def adapter_of(path: StrPath) -> Adapter:
+    """The framework of a file or folder."""
+    return next(adapter for adapter in ADAPTERS if adapter.reads(path))
