@@ -43,7 +43,7 @@ def moves(node: Node, arrays: Iterable[Array | None]) -> bool:
     return node.op in _MOVING or masked or all(array.dtype.kind in "biu" for array in given)
 
 
-class Room:
+class FoldingBudget:
     """What folded constants may take: 16 times the bytes that the model itself brings, and 16 MB."""
 
     def __init__(self, constants: Iterable[Array] = ()) -> None:

@@ -1,19 +1,29 @@
-"""What every adapter's table of operators is written with."""
+"""What every adapter's table of operators is written with, and the loop that runs its rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from onernn.adapters.folding import Room, moves
+from onernn.adapters.folding import FoldingBudget, moves
 from onernn.core.arrays import Array
-from onernn.core.errors import UnsupportedError
+from onernn.core.errors import OnernnError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, NativeOp, Node, Value
+from onernn.core.inference import Inference
 from onernn.core.operator import is_like
+from onernn.core.types import UNKNOWN, Type, type_of
+
+Results = str | tuple[str, ...] | Mapping[str, str]
+"""What a rule returns: the value of its output, those of all by position, or by slot.
+
+Absent ones are "". A position is a slot, too: "0", "1", ....
+"""
 
 _LARGE = 2**20
 """Bytes from which on a constant is worth letting go of while a model is read."""
@@ -64,6 +74,12 @@ class NativeOperator:
         if found != value:
             raise UnsupportedError(f"attribute {name}={found!r}: only {value!r} is supported")
 
+    def lowered(self, rule: Callable[[Self], Results]) -> Results:
+        """What a rule returns. Raises `UnsupportedError` for what it did not read."""
+        results = rule(self)
+        self.check_read()
+        return results
+
     def check_read(self) -> None:
         if self._unread:
             listed = ", ".join(f"{kind} {name}" for kind, name in sorted(self._unread))
@@ -74,13 +90,13 @@ class GraphBuilder:
     """Collects nodes; names values after the framework's variables, each value once.
 
     A variable may be assigned again: `value` tells which value it holds now. ``depth`` is a
-    value's number of LoD levels. ``room``: what constants that are computed here may take; the
+    value's number of LoD levels. ``budget``: what constants that are computed here may take; the
     builder of a body shares it.
     """
 
-    def __init__(self, name: str, room: Room | None = None) -> None:
+    def __init__(self, name: str, budget: FoldingBudget | None = None) -> None:
         self.name = name
-        self.room = Room() if room is None else room
+        self.budget = FoldingBudget() if budget is None else budget
         self.inputs: list[Value] = []
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
@@ -90,6 +106,8 @@ class GraphBuilder:
         self._values: dict[str, str] = {}
         self._names: dict[str, int] = {}  # each name, and how many were made from it
         self._maker: dict[str, int] = {}  # where the node of a provisional name stands
+        self._types = Inference()
+        self._typed = 0  # how many nodes have their types
 
     def fresh(self, name: str) -> str:
         """The name, or one made from it that no value bears yet."""
@@ -104,6 +122,22 @@ class GraphBuilder:
         """The value that a variable holds; its own name where nothing has made it yet."""
         return self._values.get(variable, variable)
 
+    def type_of(self, value: str) -> Type:
+        """What is known of a value before anything runs."""
+        for node in self.nodes[self._typed :]:
+            for name in filter(None, node.inputs):
+                self._type_given(name)
+            self._types.add(node)
+        self._typed = len(self.nodes)
+        self._type_given(value)
+        return self._types[value]
+
+    def _type_given(self, name: str) -> None:
+        """The type of a value that no node makes: a constant, an input, or nothing yet."""
+        if name not in self._types:
+            array = self.constants.get(name)
+            self._types[name] = UNKNOWN if array is None else type_of(array)
+
     def is_made(self, value: str) -> bool:
         """Whether it is a constant or a node makes it: it is no input."""
         return value in self.constants or any(value in node.outputs for node in self.nodes)
@@ -115,11 +149,13 @@ class GraphBuilder:
         self.constants = {names.get(k, k): array for k, array in self.constants.items()}
         self.depth[one], self.depth[other] = self.depth.get(other, 0), self.depth.get(one, 0)
         self._values = {k: names.get(v, v) for k, v in self._values.items()}
+        self._types, self._typed = Inference({v.name: v.type for v in self.inputs}), 0
 
     def input(self, value: Value) -> None:
         self.inputs.append(value)
         self._names.setdefault(value.name, 0)
         self.depth[value.name] = value.lod_depth
+        self._types[value.name] = value.type
 
     def constant(self, array: npt.ArrayLike, name: str) -> str:
         """A constant value; the name is made unique."""
@@ -147,7 +183,7 @@ class GraphBuilder:
             arrays = [known.get(name, self.constants.get(name)) for name in node.inputs]
             if any(name and a is None for name, a in zip(node.inputs, arrays, strict=True)):
                 return None
-            made = self.room.fold(node, arrays)
+            made = self.budget.fold(node, arrays)
             if made is None:
                 return None
             known.update(zip(node.outputs, made, strict=True))
@@ -188,22 +224,27 @@ class GraphBuilder:
         node = Node(op, tuple(inputs), outs, attributes or {}, self.origin)
         arrays = [self.constants.get(name) for name in inputs]
         known = not found and not any(n and a is None for n, a in zip(inputs, arrays, strict=True))
-        if made := self.room.fold(node, arrays) if known and moves(node, arrays) else None:
+        if made := self.budget.fold(node, arrays) if known and moves(node, arrays) else None:
             self.constants.update(zip(outs, made, strict=True))
         else:
             self.nodes.append(node)
         return outs
 
-    def give(self, variable: str, value: str) -> None:
-        """Binds a variable to a value; one with a provisional name takes the variable's over."""
+    def give(self, variable: str, value: str, name: str = "") -> None:
+        """Binds a variable to a value.
+
+        A value with a provisional name is called ``name`` from now on, or as the variable.
+        """
         place = self._maker.pop(value, None)
         if place is not None:
-            name = self.fresh(variable)
+            name = self.fresh(name or variable)
             names = {value: name}
             self.nodes[place:] = [_renamed(node, names) for node in self.nodes[place:]]
             self.depth[name] = self.depth.pop(value)
             if value in self.constants:
                 self.constants[name] = self.constants.pop(value)
+            if value in self._types:
+                self._types.rename(value, name)
             value = name
         self._values[variable] = value
 
@@ -216,10 +257,10 @@ class GraphBuilder:
             if not held and not any(value in node.inputs for node in self.nodes):
                 del self.constants[value]
 
-    def refuse(self, variable: str, reason: str, reads: Iterable[str] = ()) -> None:
+    def refuse(self, variable: str, reason: str, reads: Iterable[str] = (), name: str = "") -> None:
         """Gives a variable a value that nobody can compute from those that are read, and why."""
         known = [each for each in reads if each in self.depth or each in self.constants]
-        self.give(variable, self.emit(UNSUPPORTED, known, {"reason": reason}, depth=0))
+        self.give(variable, self.emit(UNSUPPORTED, known, {"reason": reason}, depth=0), name)
 
     def graph(self, outputs: Sequence[Value]) -> Graph:
         """What was built, without what no output needs."""
@@ -240,3 +281,68 @@ def _renamed(node: Node, names: Mapping[str, str]) -> Node:
         tuple(names.get(value, value) for value in values) for values in (node.inputs, node.outputs)
     )
     return replace(node, inputs=inputs, outputs=outputs)
+
+
+class Output(NamedTuple):
+    """An output of a native operator: its slot, its variable, and what the value is called.
+
+    A value without a name is called as the variable.
+    """
+
+    slot: str
+    variable: str
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class LoweringStep:
+    """One native operator that is to be lowered.
+
+    ``reads``: the variables that it takes. ``lower`` runs its rule. ``outputs(count)``: those that
+    somebody wants, where the rule gave ``count`` values; none where it was refused.
+    """
+
+    at: NativeOp
+    reads: tuple[str, ...]
+    lower: Callable[[], Results]
+    outputs: Callable[[int], Iterable[Output]]
+
+
+def lower_steps(
+    builder: GraphBuilder, steps: Sequence[LoweringStep], kept: Iterable[str] = ()
+) -> None:
+    """Lowers operators one after the other, and binds their outputs.
+
+    An operator that its rule refuses becomes nodes that tell the reason. Large constants are let go
+    of behind their last reader; ``kept`` are variables that somebody reads later.
+    """
+    left = Counter(chain(kept, *(step.reads for step in steps)))
+    for step in steps:
+        builder.origin = (step.at,)
+        values, refusal = _lowered(step)
+        for slot, variable, name in step.outputs(len(values)):
+            if values.get(slot):
+                builder.give(variable, values[slot], name)
+            else:
+                reason = refusal or f"output {slot} is not computed"
+                builder.refuse(variable, reason, map(builder.value, step.reads), name)
+        for variable in step.reads:
+            left[variable] -= 1
+            if not left[variable]:
+                builder.forget(variable)
+
+
+def _lowered(step: LoweringStep) -> tuple[Mapping[str, str], str]:
+    """The values of an operator's outputs by slot, and why there are none."""
+    try:
+        results = step.lower()
+    except OnernnError as error:
+        return {}, str(error)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Slots, attributes or inputs of no known form.
+        return {}, f"malformed: {type(error).__name__} {error}"
+    if isinstance(results, str):
+        results = (results,)
+    if isinstance(results, tuple):
+        results = {str(at): value for at, value in enumerate(results)}
+    return results, ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 from onernn.core.errors import OnernnError, ShapeError
 from onernn.core.node import Node
@@ -80,21 +80,47 @@ class Context:
         return f"{self._name}.{label}"
 
 
-def infer(nodes: Iterable[Node], known: Mapping[str, Type]) -> dict[str, Type]:
-    """The type of every value, ``known`` and made; what a rule cannot tell is unknown."""
-    sizes, found = Sizes(), dict(known)
-    for node in nodes:
-        inputs = tuple(sizes.settle(found[name]) if name else None for name in node.inputs)
+class Inference:
+    """The types of values, found node after node. ``known``: those that no node makes."""
+
+    def __init__(self, known: Mapping[str, Type] = MappingProxyType({})) -> None:
+        self._sizes, self._found = Sizes(), dict(known)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def __getitem__(self, name: str) -> Type:
+        return self._sizes.settle(self._found[name])
+
+    def __setitem__(self, name: str, known: Type) -> None:
+        self._found[name] = known
+
+    def add(self, node: Node) -> None:
+        """Finds the types of a node's outputs; those of its inputs are there."""
+        inputs = tuple(self[name] if name else None for name in node.inputs)
         before, outputs, said = node.typed
         if before == inputs:  # graphs made one from another share most nodes
             for equal in said:
-                sizes.same(*equal)
+                self._sizes.same(*equal)
         else:
-            context = Context(node, sizes)
+            context = Context(node, self._sizes)
             outputs = _outputs(node, inputs, context)
             node.remember_types(inputs, outputs, tuple(context.said))
-        found.update(zip(node.outputs, outputs, strict=True))
-    return {name: sizes.settle(each) for name, each in found.items() if name}
+        self._found.update(zip(node.outputs, outputs, strict=True))
+
+    def rename(self, name: str, new: str) -> None:
+        self._found[new] = self._found.pop(name)
+
+    def types(self) -> dict[str, Type]:
+        return {name: self[name] for name in self._found if name}
+
+
+def infer(nodes: Iterable[Node], known: Mapping[str, Type]) -> dict[str, Type]:
+    """The type of every value, ``known`` and made; what a rule cannot tell is unknown."""
+    inference = Inference(known)
+    for node in nodes:
+        inference.add(node)
+    return inference.types()
 
 
 def _outputs(node: Node, inputs: tuple[Type | None, ...], context: Context) -> tuple[Type, ...]:

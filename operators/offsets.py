@@ -87,7 +87,11 @@ def _unpadded(context: Context, padded: Type, lengths: Type) -> Type:
     lod = (context.lod(),)
     if padded.shape is None:
         return Type(padded.dtype, None, lod)
-    return Type(padded.dtype, (words_of(lod), *padded.shape[2:]), lod)
+    out = Type(padded.dtype, (words_of(lod), *padded.shape[2:]), lod)
+    batch = padded.shape[1 if context.at.time_major else 0]
+    given = lengths.shape if lengths.shape and lengths.rank == 1 else ()
+    context.same(batch, *given, sequences_of(out))
+    return out
 
 
 define(

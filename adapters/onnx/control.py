@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from onernn.adapters.lowering import Results
 from onernn.adapters.onnx.loops import emit_layer, emit_scan, layer_of_steps, sized_scan
 from onernn.adapters.onnx.native import OnnxOperator
 from onernn.adapters.onnx.read import Subgraph, Variable
@@ -13,11 +14,11 @@ from onernn.core.errors import UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph
 
 
-def conditional(op: OnnxOperator) -> None:
+def conditional(op: OnnxOperator) -> Results:
     (then, of_then), (other, of_other) = op.body("then_branch"), op.body("else_branch")
     if len(then.outputs) != len(op.outputs) or len(other.outputs) != len(op.outputs):
         raise UnsupportedError(f"its branches do not give {len(op.outputs)} outputs")
-    results = op.emit_many(
+    return op.emit_many(
         "If",
         len(op.outputs),
         op.value(0),
@@ -27,10 +28,9 @@ def conditional(op: OnnxOperator) -> None:
         else_branch=other,
         then_taken=len(of_then),
     )
-    _give(op, results)
 
 
-def loop(op: OnnxOperator) -> None:
+def loop(op: OnnxOperator) -> Results:
     """A loop that goes through a sequence becomes a layer or a scan; others stay loops.
 
     A sequence that starts empty, and to which every turn appends, is what is collected.
@@ -53,17 +53,15 @@ def loop(op: OnnxOperator) -> None:
         count = len(body.outputs) - 1
         results = [*op.emit_many("Loop", count, *inputs, body=body, carried=len(carried))]
         states, collected = results[: len(carried)], results[len(carried) :]
-    for at in fixed:
-        op.give(at, op.value(2 + at))
-    for at, value in zip(slots, states, strict=True):
-        op.give(at, value)
+    values = {at: op.value(2 + at) for at in fixed}
+    values.update(zip(slots, states, strict=True))
     plain = len(collected) - len(appended)
     for at, value in zip(appended, collected[plain:], strict=True):
         op.variable(str(2 + at))
         op.builder.stacked.add(op.made(at))
-        op.give(at, value)
-    for at, value in enumerate(collected[:plain], len(op.inputs) - 2):
-        op.give(at, value)
+        values[at] = value
+    values.update(enumerate(collected[:plain], len(op.inputs) - 2))
+    return {str(at): value for at, value in values.items()}
 
 
 def _with_counters(
@@ -110,24 +108,24 @@ def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
     ), appended
 
 
-def sequence_empty(op: OnnxOperator) -> None:
+def sequence_empty(op: OnnxOperator) -> Results:
     """Understood as what a loop begins to append to; whoever else reads it is refused."""
     op.attribute("dtype", 1)
     op.builder.empty.add(op.made(0))
-    op.give(0, op.emit(UNSUPPORTED, reason="a sequence that no loop fills is not supported"))
+    return op.emit(UNSUPPORTED, reason="a sequence that no loop fills is not supported")
 
 
-def concat_from_sequence(op: OnnxOperator) -> None:
+def concat_from_sequence(op: OnnxOperator) -> Results:
     """What a loop appended, put together along a new axis."""
     value, axis = op.value(), op.attribute("axis", 0)
     if op.scope.variable(op.variable("0")) not in op.builder.stacked:
         raise UnsupportedError("a sequence that no loop fills is not supported")
     if not op.attribute("new_axis", 0) or axis not in (0, 1):
         raise UnsupportedError("only a new first or second axis")
-    op.give(0, op.emit("Einsum", value, equation="ab...->ba...") if axis else value)
+    return op.emit("Einsum", value, equation="ab...->ba...") if axis else value
 
 
-def scan(op: OnnxOperator) -> None:
+def scan(op: OnnxOperator) -> Results:
     if op.opset < 9:
         raise UnsupportedError("Scan of opset 8, which has a batch axis, is not supported")
     body, taken = op.body("body")
@@ -141,7 +139,7 @@ def scan(op: OnnxOperator) -> None:
     if not any(axes):
         body = sized_scan(op, body, values, states)
     collected = len(body.outputs) - states
-    results = op.emit_many(
+    return op.emit_many(
         "Scan",
         len(body.outputs),
         *values,
@@ -154,7 +152,6 @@ def scan(op: OnnxOperator) -> None:
         output_axes=op.attribute("scan_output_axes", (0,) * collected),
         output_directions=op.attribute("scan_output_directions", (0,) * collected),
     )
-    _give(op, results)
 
 
 def _check(body: Graph, taken: list[str], inputs: int, outputs: int) -> None:
@@ -162,8 +159,3 @@ def _check(body: Graph, taken: list[str], inputs: int, outputs: int) -> None:
         raise UnsupportedError(
             f"its body has {len(body.inputs) - len(taken)} inputs and {len(body.outputs)} outputs"
         )
-
-
-def _give(op: OnnxOperator, results: tuple[str, ...]) -> None:
-    for at, value in enumerate(results):
-        op.give(at, value)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from onernn.adapters.folding import Room
+from onernn.adapters.folding import FoldingBudget
+from onernn.adapters.lowering import LoweringStep, Output, Results, lower_steps
 from onernn.adapters.onnx.native import OnnxBuilder, OnnxOperator, Scope
 from onernn.adapters.onnx.ops import RULES
 from onernn.adapters.onnx.read import Model, Operator, Reference, Subgraph, Variable, read_model
 from onernn.core.arrays import Array
-from onernn.core.errors import ModelFormatError, OnernnError, UnsupportedError
+from onernn.core.errors import ModelFormatError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, NativeOp, Value
 
 _MOST_CALLS = 10**4  # of functions; each of ten may call ten others
@@ -37,8 +40,8 @@ def lower(model: Model, bound: Mapping[str, Array] = MappingProxyType({})) -> Gr
     """
     lowering = _Lowering(model)
     given = (*model.graph.constants.values(), *bound.values())
-    builder = OnnxBuilder(str(model.file), Room(given))
-    scope = Scope(builder, None, "", model.graph.declared)
+    builder = OnnxBuilder(str(model.file), FoldingBudget(given))
+    scope = Scope(builder)
     for name, array in bound.items():
         builder.constant(array, name)
     for variable in model.graph.inputs:
@@ -46,7 +49,6 @@ def lower(model: Model, bound: Mapping[str, Array] = MappingProxyType({})) -> Gr
             builder.refuse(variable.name, variable.refusal)
         elif variable.name not in bound:
             builder.input(_value(builder, variable))
-            builder.types[variable.name] = variable
     lowering.run(scope, model.graph, {}, model.opset)
     return builder.graph([_output(builder, variable) for variable in model.graph.outputs])
 
@@ -65,14 +67,13 @@ def _output(builder: OnnxBuilder, variable: Variable) -> Value:
         name = builder.fresh(f"{variable.name}/output")
         builder.refuse(name, variable.refusal)
         return Value(builder.value(name))
-    inferred = builder.types.get(value, Variable(value))
     if value in builder.constants and value != variable.name:
         builder.constant(builder.constants[value], variable.name)
     elif value != variable.name:  # what an input or another output is called, too
         builder.give(variable.name, builder.emit("Identity", (value,)))
-    dtype = variable.dtype or inferred.dtype
-    shape = variable.shape if variable.shape is not None else inferred.shape
-    return _value(builder, Variable(variable.name, dtype, shape))
+    declared, known = _value(builder, variable), builder.type_of(variable.name)
+    shape = declared.shape if known.shape is None or declared.shape is not None else known.counts
+    return replace(declared, dtype=declared.dtype or known.dtype, shape=shape)
 
 
 class _Lowering:
@@ -88,55 +89,49 @@ class _Lowering:
             scope.builder.constant(array, name)
         for name, reason in graph.unread.items():
             scope.builder.refuse(name, reason)
-        made: set[str] = set()
-        left = Counter(name for op in graph.operators for name in _reads(op))
-        left.update(variable.name for variable in graph.outputs)
-        for op in graph.operators:
-            scope.builder.origin = (NativeOp(op.position, op.type),)
-            for name in filter(None, op.outputs):
-                if name in made:
-                    raise ModelFormatError(f"value {name!r} is made twice", self.model.file)
-                made.add(name)
-            self._operator(scope, op, arguments, opset, 0)
-            for name in _reads(op):
-                left[name] -= 1
-                if not left[name]:
-                    scope.builder.forget(scope.variable(name))
+        made = Counter(name for op in graph.operators for name in op.outputs if name)
+        if twice := [name for name, times in made.items() if times > 1]:
+            raise ModelFormatError(f"value {twice[0]!r} is made twice", self.model.file)
+        steps = [
+            self._step(scope, op, NativeOp(op.position, op.type), arguments, opset, 0)
+            for op in graph.operators
+        ]
+        lower_steps(scope.builder, steps, [variable.name for variable in graph.outputs])
 
-    def _operator(
-        self, scope: Scope, op: Operator, arguments: Mapping[str, Any], opset: int, depth: int
-    ) -> None:
-        given: Mapping[str, str] = {}
-        try:
+    def _step(
+        self,
+        scope: Scope,
+        op: Operator,
+        origin: NativeOp,
+        arguments: Mapping[str, Any],
+        opset: int,
+        depth: int,
+    ) -> LoweringStep:
+        outputs = [
+            Output(str(at), scope.variable(name)) for at, name in enumerate(op.outputs) if name
+        ]
+
+        def lower() -> Results:
             attributes = {k: _resolved(v, arguments) for k, v in op.attributes.items()}
             present = {k: v for k, v in attributes.items() if v is not None}
             if (op.domain, op.type) in self.model.functions:
-                return self._call(scope, op, present, depth + 1)
+                return self._call(scope, op, origin, present, depth + 1)
             if op.domain or op.type not in RULES:
                 raise UnsupportedError("this operator is not known")
-            view = OnnxOperator(
-                scope, op, present, opset, partial(self._body, arguments=arguments, opset=opset)
-            )
-            RULES[op.type](view)
-            view.check_read()
-            given, reason = view.given, "this output is not computed"
-        except OnernnError as error:
-            reason = str(error)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # Attributes or inputs of no known form.
-            reason = f"malformed: {type(error).__name__} {error}"
-        for name in filter(None, op.outputs):
-            variable = scope.variable(name)
-            if name not in given:
-                reads = [scope.builder.value(scope.variable(each)) for each in op.inputs if each]
-                scope.builder.refuse(variable, f"output {name}: {reason}", reads)
-            else:
-                scope.builder.give(variable, given[name])
-                if name in view.inferred:
-                    value = scope.builder.value(variable)
-                    scope.builder.types[value] = view.inferred[name]
+            body = partial(self._body, arguments=arguments, opset=opset)
+            return OnnxOperator(scope, op, present, opset, body).lowered(RULES[op.type])
 
-    def _call(self, scope: Scope, op: Operator, arguments: Mapping[str, Any], depth: int) -> None:
+        reads = tuple(map(scope.variable, _reads(op)))
+        return LoweringStep(origin, reads, lower, lambda _: outputs)
+
+    def _call(
+        self,
+        scope: Scope,
+        op: Operator,
+        origin: NativeOp,
+        arguments: Mapping[str, Any],
+        depth: int,
+    ) -> Results:
         """Lowers what a function's operators compute in the place of a call."""
         function, self._calls = self.model.functions[op.domain, op.type], self._calls + 1
         if depth > _DEEPEST or self._calls > _MOST_CALLS:
@@ -150,29 +145,35 @@ class _Lowering:
         for name, actual in zip(formal, (*op.inputs, *op.outputs), strict=True):
             if actual or name in function.inputs:
                 names[name] = actual and scope.variable(actual)
-        inner = Scope(scope.builder, names, f"{op.type}#{self._calls}/", {})
-        for each in function.operators:
-            self._operator(inner, each, {**function.attributes, **arguments}, function.opset, depth)
+        inner = Scope(scope.builder, names, f"{op.type}#{self._calls}/")
+        known = {**function.attributes, **arguments}
+        steps = [
+            self._step(inner, each, origin, known, function.opset, depth)
+            for each in function.operators
+        ]
+        lower_steps(scope.builder, steps, filter(None, names.values()))
+        made = map(inner.variable, function.outputs[: len(op.outputs)])
+        return tuple(map(scope.builder.value, made))
 
     def _body(
         self, graph: Subgraph, op: OnnxOperator, arguments: Mapping[str, Any], opset: int
     ) -> tuple[Graph, list[str]]:
         """The graph inside an operator, and the values of outside that it takes."""
-        outer, builder = op.scope, OnnxBuilder(f"body of {op.at.type}", op.builder.room)
-        scope = Scope(builder, None, "", graph.declared)
+        outer, builder = op.scope, OnnxBuilder(f"body of {op.at.type}", op.builder.budget)
+        scope = Scope(builder)
         taken: list[str] = []
         for variable in graph.inputs:
             if variable.refusal:
                 raise UnsupportedError(f"its body: {variable.name}: {variable.refusal}")
             builder.input(_value(builder, variable))
-            builder.types[variable.name] = variable
-        for name in sorted(_free_names(graph)):
+        for name in _free_names(graph):
             value = outer.builder.value(outer.variable(name))
             if value in outer.builder.constants:
                 builder.constant(outer.builder.constants[value], name)
             else:
-                builder.types[name] = Variable(name, shape=op.shape_of(value))
-                builder.input(_value(builder, builder.types[name]))
+                known = outer.builder.type_of(value)
+                shape = None if known.shape is None else known.counts
+                builder.input(Value(name, known.dtype, shape))
                 taken.append(value)
         self.run(scope, graph, arguments, opset)
         body = builder.graph([_output(builder, variable) for variable in graph.outputs])
@@ -187,17 +188,16 @@ def _resolved(value: Any, arguments: Mapping[str, Any]) -> Any:
     return arguments.get(value.name) if isinstance(value, Reference) else value
 
 
-def _free_names(graph: Subgraph) -> set[str]:
+def _free_names(graph: Subgraph) -> list[str]:
     """What a graph takes from outside."""
     own = {*(v.name for v in graph.inputs), *graph.constants, *graph.unread}
-    used = {v.name for v in graph.outputs}
-    for op in graph.operators:
-        own.update(op.outputs)
-        used |= _reads(op)
-    return used - own - {""}
+    own.update(name for op in graph.operators for name in op.outputs)
+    used = {v.name for v in graph.outputs}.union(*map(_reads, graph.operators))
+    return sorted(used - own)
 
 
-def _reads(op: Operator) -> set[str]:
+def _reads(op: Operator) -> tuple[str, ...]:
     """What an operator takes, its bodies too."""
     bodies = (value for value in op.attributes.values() if isinstance(value, Subgraph))
-    return set(op.inputs).union(*map(_free_names, bodies)) - {""}
+    names = chain(op.inputs, *map(_free_names, bodies))
+    return tuple(dict.fromkeys(filter(None, names)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from onernn.adapters.folding import Room
+from onernn.adapters.folding import FoldingBudget
 from onernn.adapters.lowering import GraphBuilder, NativeOperator
-from onernn.adapters.onnx.read import Operator, Subgraph, Unread, Variable
+from onernn.adapters.onnx.read import Operator, Subgraph, Unread
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, NativeOp, Node
@@ -23,14 +24,12 @@ KEEPS_SHAPE = frozenset({"Cast", "Identity", "ReverseSequence"})
 class OnnxBuilder(GraphBuilder):
     """A graph under construction.
 
-    ``types``: those of values, where they are known, ``makers`` the nodes that make them.
-    ``empty``: variables that are sequences without a tensor, ``stacked``: those whose tensor stands
-    for all of a sequence.
+    ``makers``: the nodes that make values. ``empty``: variables that are sequences without a
+    tensor, ``stacked``: those whose tensor stands for all of a sequence.
     """
 
-    def __init__(self, name: str, room: Room) -> None:
-        super().__init__(name, room)
-        self.types: dict[str, Variable] = {}
+    def __init__(self, name: str, budget: FoldingBudget) -> None:
+        super().__init__(name, budget)
         self.makers: dict[str, Node] = {}
         self.empty: set[str] = set()
         self.stacked: set[str] = set()
@@ -49,8 +48,8 @@ class OnnxBuilder(GraphBuilder):
             self.makers.update(dict.fromkeys(names, self.nodes[-1]))
         return names
 
-    def give(self, variable: str, value: str) -> None:
-        super().give(variable, value)
+    def give(self, variable: str, value: str, name: str = "") -> None:
+        super().give(variable, value, name)
         if value in self.makers:
             self.makers[self.value(variable)] = self.makers[value]
 
@@ -61,17 +60,13 @@ class Scope:
     def __init__(
         self,
         builder: OnnxBuilder,
-        names: Mapping[str, str] | None,
-        prefix: str,
-        declared: Mapping[str, Variable],
+        names: Mapping[str, str] = MappingProxyType({}),
+        prefix: str = "",
     ) -> None:
-        self.builder, self.declared = builder, declared
-        self._names, self._prefix = names, prefix
+        self.builder, self._names, self._prefix = builder, names, prefix
 
     def variable(self, name: str) -> str:
         """The builder's variable of a name."""
-        if self._names is None:
-            return name
         return self._names[name] if name in self._names else f"{self._prefix}{name}"
 
 
@@ -93,8 +88,6 @@ class OnnxOperator(NativeOperator):
             if isinstance(value, Unread):
                 raise UnsupportedError(f"attribute {name}: {value.reason}")
         self.builder, self.opset, self.scope = scope.builder, opset, scope
-        self.given: dict[str, str] = {}
-        self.inferred: dict[str, Variable] = {}
         self._body = body
 
     def optional(self, at: int) -> str:
@@ -107,30 +100,6 @@ class OnnxOperator(NativeOperator):
         if not found:
             raise UnsupportedError(f"input {at} is missing")
         return found
-
-    def type_of(self, at: int) -> Variable:
-        """What is known about the type of an input."""
-        name, value = self.variable(str(at)), self.optional(at)
-        if value in self.builder.constants:
-            array = self.builder.constants[value]
-            return Variable(value, str(array.dtype), array.shape)
-        return self.builder.types.get(value) or self.scope.declared.get(name, Variable(value))
-
-    def shape_of(self, value: str) -> tuple[int | None, ...] | None:
-        """What is known about the shape of a value."""
-        builder, moved = self.builder, list[Sequence[int]]()
-        while value not in builder.constants and value not in builder.types:
-            node = builder.makers.get(value)
-            if node is not None and node.op == "Transpose" and "perm" in node.attributes:
-                moved.append(node.attributes["perm"])
-            elif node is None or node.op not in KEEPS_SHAPE:
-                return None
-            value = node.inputs[0]
-        constant = builder.constants.get(value)
-        shape = builder.types[value].shape if constant is None else constant.shape
-        for perm in reversed(moved):
-            shape = None if shape is None else tuple(shape[at] for at in perm)
-        return shape
 
     def constant(self, at: int, role: str) -> Array | None:
         """A constant input, None where it is absent."""
@@ -171,12 +140,3 @@ class OnnxOperator(NativeOperator):
     def wants(self, at: int) -> bool:
         """Whether the model names an output."""
         return bool(self.outputs.get(str(at), ("",))[0])
-
-    def give(self, at: int, value: str) -> None:
-        """Binds an output's variable, where the model wants it."""
-        if self.wants(at):
-            self.given[self.outputs[str(at)][0]] = value
-
-    def infer(self, at: int, type_of: Variable) -> None:
-        """Tells an output's type."""
-        self.inferred[self.outputs[str(at)][0]] = type_of

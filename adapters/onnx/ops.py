@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from onernn.adapters.lowering import Results
 from onernn.adapters.onnx import control, recurrent
 from onernn.adapters.onnx.messages import BFLOAT16
 from onernn.adapters.onnx.native import OnnxOperator
@@ -18,7 +19,7 @@ from onernn.operators import OPERATORS, Operator
 
 _WHOLE = 2**31 - 1  # where a Slice ends that goes to the end
 
-Rule = Callable[[OnnxOperator], None]
+Rule = Callable[[OnnxOperator], Results]
 RULES: dict[str, Rule] = {
     "RNN": recurrent.rnn,
     "GRU": recurrent.gru,
@@ -49,13 +50,13 @@ def _plain(operator: Operator) -> Rule:
     Attributes travel along where they are given; the operator's record knows the defaults.
     """
 
-    def lower(op: OnnxOperator) -> None:
+    def lower(op: OnnxOperator) -> Results:
         most = len(op.inputs) if operator.most is None else operator.most
         values = [op.optional(at) for at in range(min(most, len(op.inputs)))]
         given = {
             k: op.attribute(k, _LIKE.get(k)) for k in operator.attributes if k in op.attributes
         }
-        op.give(0, op.emit(op.at.type, *values, **given))
+        return op.emit(op.at.type, *values, **given)
 
     return lower
 
@@ -66,12 +67,12 @@ for _operator in OPERATORS.values():
 
 
 @rule("Identity")
-def _identity(op: OnnxOperator) -> None:
-    op.give(0, op.value())
+def _identity(op: OnnxOperator) -> Results:
+    return op.value()
 
 
 @rule("Constant")
-def _constant(op: OnnxOperator) -> None:
+def _constant(op: OnnxOperator) -> Results:
     numbers = {"value_float": "float32", "value_floats": "float32"}
     numbers |= {"value_int": "int64", "value_ints": "int64"}
     given = [(k, op.attribute(k, None)) for k in ("value", *numbers) if k in op.attributes]
@@ -81,36 +82,36 @@ def _constant(op: OnnxOperator) -> None:
     array = np.asarray(value, numbers.get(kind))
     if array.dtype.kind not in "biuf":
         raise UnsupportedError(f"attribute {kind}: expected numbers, got {array.dtype}")
-    op.give(0, op.builder.constant(array, op.scope.variable(op.outputs["0"][0])))
+    return op.builder.constant(array, op.scope.variable(op.outputs["0"][0]))
 
 
 @rule("ConstantOfShape")
-def _constant_of_shape(op: OnnxOperator) -> None:
+def _constant_of_shape(op: OnnxOperator) -> Results:
     value = op.attribute("value", np.zeros(1, np.float32))
-    op.give(0, op.emit("ConstantOfShape", op.value(), value=value))
+    return op.emit("ConstantOfShape", op.value(), value=value)
 
 
 @rule("Range")
-def _range(op: OnnxOperator) -> None:
-    op.give(0, op.emit("Range", *(op.value(at) for at in range(3))))
+def _range(op: OnnxOperator) -> Results:
+    return op.emit("Range", *(op.value(at) for at in range(3)))
 
 
 @rule("Cast")
-def _cast(op: OnnxOperator) -> None:
+def _cast(op: OnnxOperator) -> Results:
     number = op.attribute("to", 0)
     if number == BFLOAT16:
         op.builder.notes["bfloat16 values are float32 ones, rounded where the model casts"] = None
-    op.give(0, op.emit("Cast", op.value(), to=dtype_of(number)))
+    return op.emit("Cast", op.value(), to=dtype_of(number))
 
 
 @rule("Clip")
-def _clip(op: OnnxOperator) -> None:
+def _clip(op: OnnxOperator) -> Results:
     if op.opset >= 11:
         return _plain(OPERATORS["Clip"])(op)
     x = op.value()
     bounds = [op.attribute(name, None) for name in ("min", "max")]
     limits = ["" if b is None else _like(op, b, x) for b in bounds]
-    op.give(0, op.emit("Clip", x, *limits))
+    return op.emit("Clip", x, *limits)
 
 
 def _like(op: OnnxOperator, number: float, x: str) -> str:
@@ -120,13 +121,13 @@ def _like(op: OnnxOperator, number: float, x: str) -> str:
 
 
 @rule("Softmax", "LogSoftmax")
-def _softmax(op: OnnxOperator) -> None:
+def _softmax(op: OnnxOperator) -> Results:
     if op.opset >= 13:
-        return op.give(0, op.emit(op.at.type, op.value(), axis=op.attribute("axis", -1)))
+        return op.emit(op.at.type, op.value(), axis=op.attribute("axis", -1))
     # Up to opset 12 all axes from the given one on are one.
     x = op.value()
     rows = op.emit(op.at.type, op.emit("Flatten", x, axis=op.attribute("axis", 1)), axis=-1)
-    op.give(0, op.emit("Reshape", rows, op.emit("Shape", x), allowzero=1))
+    return op.emit("Reshape", rows, op.emit("Shape", x), allowzero=1)
 
 
 def _positions(op: OnnxOperator, since: int, *, required: bool = False) -> str:
@@ -140,9 +141,9 @@ def _positions(op: OnnxOperator, since: int, *, required: bool = False) -> str:
 
 
 @rule("Squeeze", "Unsqueeze")
-def _squeeze(op: OnnxOperator) -> None:
+def _squeeze(op: OnnxOperator) -> Results:
     axes = _positions(op, 13, required=op.at.type == "Unsqueeze")
-    op.give(0, op.emit(op.at.type, op.value(), axes))
+    return op.emit(op.at.type, op.value(), axes)
 
 
 REDUCTIONS = [
@@ -151,21 +152,21 @@ REDUCTIONS = [
 
 
 @rule(*REDUCTIONS)
-def _reduce(op: OnnxOperator) -> None:
+def _reduce(op: OnnxOperator) -> Results:
     axes = _positions(op, 13 if op.at.type == "ReduceSum" else 18)
     flags = {"keepdims": op.attribute("keepdims", 1)}
     flags["noop_with_empty_axes"] = op.attribute("noop_with_empty_axes", 0)
-    op.give(0, op.emit(op.at.type, op.value(), axes, **flags))
+    return op.emit(op.at.type, op.value(), axes, **flags)
 
 
 @rule("Slice")
-def _slice(op: OnnxOperator) -> None:
+def _slice(op: OnnxOperator) -> Results:
     if op.opset >= 10:
         places = [op.optional(at) for at in range(1, 5)]
     else:
         given = [op.attribute(name, None) for name in ("starts", "ends", "axes")]
         places = ["" if each is None else op.ints(*each) for each in given]
-    op.give(0, op.emit("Slice", op.value(), *_cutting(op, *places)))
+    return op.emit("Slice", op.value(), *_cutting(op, *places))
 
 
 def _cutting(op: OnnxOperator, starts: str, ends: str, axes: str, steps: str = "") -> list[str]:
@@ -184,7 +185,7 @@ def _cutting(op: OnnxOperator, starts: str, ends: str, axes: str, steps: str = "
 
 
 @rule("Split")
-def _split(op: OnnxOperator) -> None:
+def _split(op: OnnxOperator) -> Results:
     if op.opset >= 13:
         sizes = op.optional(1)
     else:
@@ -193,57 +194,53 @@ def _split(op: OnnxOperator) -> None:
     count = len(op.outputs)
     if op.attribute("num_outputs", count) != count:
         raise UnsupportedError(f"attribute num_outputs: there are {count} outputs")
-    pieces = op.emit_many("Split", count, op.value(), sizes, axis=op.attribute("axis", 0))
-    for at, piece in enumerate(pieces):
-        op.give(at, piece)
+    return op.emit_many("Split", count, op.value(), sizes, axis=op.attribute("axis", 0))
 
 
 @rule("TopK")
-def _top_k(op: OnnxOperator) -> None:
+def _top_k(op: OnnxOperator) -> Results:
     count = op.value(1) if op.opset >= 10 else op.ints(op.attribute("k", None))
     op.attribute("sorted", 1)  # in order is right where any order is
     flags = {"axis": op.attribute("axis", -1), "largest": op.attribute("largest", 1)}
-    for at, value in enumerate(op.emit_many("TopK", 2, op.value(), count, **flags)):
-        op.give(at, value)
+    return op.emit_many("TopK", 2, op.value(), count, **flags)
 
 
 @rule("Pad")
-def _pad(op: OnnxOperator) -> None:
+def _pad(op: OnnxOperator) -> Results:
     x, mode = op.value(), op.attribute("mode", "constant")
     if op.opset >= 11:
         more = [op.value(1), op.optional(2), op.optional(3)]
     else:
         more = [op.ints(*op.attribute("pads", None))]
         more.append(_like(op, op.attribute("value", 0.0), x))
-    op.give(0, op.emit("Pad", x, *more, mode=mode))
+    return op.emit("Pad", x, *more, mode=mode)
 
 
 @rule("Dropout")
-def _dropout(op: OnnxOperator) -> None:
+def _dropout(op: OnnxOperator) -> Results:
     op.attribute("ratio", 0.5)  # in inference nothing is dropped
     op.optional(1)
     training = op.constant(2, "input training_mode")
     if training is not None and training.any():
         raise UnsupportedError("input training_mode is true: only inference is run")
-    op.give(0, op.value())
-    if op.wants(1):
-        if op.opset < 12:
-            raise UnsupportedError("output 1: before opset 12 it was not said what it is")
-        op.give(1, op.emit_many("Dropout", 2, op.value())[1])
+    if not op.wants(1):
+        return op.value()
+    if op.opset < 12:
+        raise UnsupportedError("output 1: before opset 12 it was not said what it is")
+    return op.value(), op.emit_many("Dropout", 2, op.value())[1]
 
 
 @rule("BatchNormalization")
-def _batch_normalization(op: OnnxOperator) -> None:
+def _batch_normalization(op: OnnxOperator) -> Results:
     op.only("spatial", 1)
     op.only("training_mode", 0)
     inputs = [op.value(at) for at in range(5)]
-    op.give(0, op.emit("BatchNormalization", *inputs, epsilon=op.attribute("epsilon", 1e-5)))
+    return op.emit("BatchNormalization", *inputs, epsilon=op.attribute("epsilon", 1e-5))
 
 
 @rule("LayerNormalization")
-def _layer_normalization(op: OnnxOperator) -> None:
+def _layer_normalization(op: OnnxOperator) -> Results:
     op.only("stash_type", 1)
     inputs = [op.value(0), op.value(1), op.optional(2)]
     flags = {"axis": op.attribute("axis", -1), "epsilon": op.attribute("epsilon", 1e-5)}
-    for at, value in enumerate(op.emit_many("LayerNormalization", 3, *inputs, **flags)):
-        op.give(at, value)
+    return op.emit_many("LayerNormalization", 3, *inputs, **flags)

@@ -72,7 +72,6 @@ class Subgraph:
     outputs: tuple[Variable, ...]
     constants: Mapping[str, Array]
     unread: Mapping[str, str]
-    declared: Mapping[str, Variable]
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +189,6 @@ class _Reader:
                 unread[name] = str(error)
         for sparse in graph.sparse_initializer:
             unread[self.text(sparse.values.name)] = "a sparse tensor is not read"
-        declared = {v.name: v for v in map(self.variable, graph.value_info)}
         inputs, outputs = (tuple(map(self.variable, v)) for v in (graph.input, graph.output))
         return Subgraph(
             tuple(self.operator(at, node) for at, node in enumerate(graph.node)),
@@ -198,7 +196,6 @@ class _Reader:
             outputs,
             constants,
             unread,
-            declared | {v.name: v for v in (*inputs, *outputs)},
         )
 
     def variable(self, info: Any) -> Variable:

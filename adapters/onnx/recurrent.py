@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.adapters.lowering import Results
 from onernn.adapters.onnx.native import OnnxOperator
-from onernn.adapters.onnx.read import Variable
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.spec import Activation, Cell, Direction, RnnSpec
@@ -29,17 +29,17 @@ _DIRECTIONS: dict[str, Direction] = {
 _PLAIN_RNN = {"tanh": Cell.RNN_TANH, "relu": Cell.RNN_RELU, "sigmoid": Cell.RNN_SIGMOID}
 
 
-def rnn(op: OnnxOperator) -> None:
-    _lower(op, ("tanh",), lambda names: _PLAIN_RNN.get(names[0].name, Cell.RNN_TANH))
+def rnn(op: OnnxOperator) -> Results:
+    return _lower(op, ("tanh",), lambda names: _PLAIN_RNN.get(names[0].name, Cell.RNN_TANH))
 
 
-def gru(op: OnnxOperator) -> None:
+def gru(op: OnnxOperator) -> Results:
     cell = Cell.LBR_GRU if op.attribute("linear_before_reset", 0) else Cell.GRU
-    _lower(op, ("sigmoid", "tanh"), lambda _: cell)
+    return _lower(op, ("sigmoid", "tanh"), lambda _: cell)
 
 
-def lstm(op: OnnxOperator) -> None:
-    _lower(op, ("sigmoid", "tanh", "tanh"), lambda _: Cell.LSTM)
+def lstm(op: OnnxOperator) -> Results:
+    return _lower(op, ("sigmoid", "tanh", "tanh"), lambda _: Cell.LSTM)
 
 
 class _Arrays(NamedTuple):
@@ -58,7 +58,7 @@ def _lower(
     op: OnnxOperator,
     default: tuple[str, ...],
     cell_of: Callable[[tuple[Activation, ...]], Cell],
-) -> None:
+) -> Results:
     direction = _DIRECTIONS[_one_of(op, "direction", "forward", _DIRECTIONS)]
     batch_major = bool(_one_of(op, "layout", 0, (0, 1)))
     is_lstm = op.at.type == "LSTM"
@@ -90,8 +90,7 @@ def _lower(
             op.emit("Concat", *pair, axis=axis)
             for pair, axis in zip(zip(*sides, strict=True), (-1, 1, 1), strict=False)
         )
-    run.give(y, final)
-    _infer(op, spec, batch_major)
+    return run.outputs(y, final)
 
 
 def _one_of(op: OnnxOperator, name: str, default: Any, known: Any) -> Any:
@@ -227,23 +226,20 @@ class _Layer:
         inputs = (self.x, *states[: len(spec.cell.states)])
         return op.emit_many("Rnn", 1 + len(spec.cell.states), *inputs, spec=spec, weights=weights)
 
-    def give(self, y: str, final: list[str]) -> None:
-        op = self.op
-        if op.wants(0):
-            op.give(0, self._narrow(self._output(y)))
-        for at, (state, given) in enumerate(zip(final, self.given, strict=False), 1):
-            if not op.wants(at):
-                continue
-            state = op.emit("Squeeze", state, op.ints(0))
-            if self.lengths and given:  # a sentence of length zero ends with zeros all the same
-                some = op.emit("Cast", self.lengths, to="bool")
-                state = op.emit(
-                    "Where", op.emit("Unsqueeze", some, op.ints(1)), state, self._zero()
-                )
-            op.give(at, self._narrow(self._time_major(state)))
+    def outputs(self, y: str, final: list[str]) -> Results:
+        """Y, Y_h and Y_c, as far as the model wants them."""
+        states = enumerate(zip(final, self.given, strict=False), 1)
+        return (
+            self._output(y) if self.op.wants(0) else "",
+            *(self._final(*each) if self.op.wants(at) else "" for at, each in states),
+        )
 
-    def _zero(self) -> str:
-        return self.op.emit("CastLike", self.op.ints(0), self.padded)
+    def _final(self, state: str, given: bool) -> str:
+        op, state = self.op, self.op.emit("Squeeze", state, self.op.ints(0))
+        if self.lengths and given:  # a sentence of length zero ends with zeros all the same
+            some = op.emit("Unsqueeze", op.emit("Cast", self.lengths, to="bool"), op.ints(1))
+            state = op.emit("Where", some, state, op.emit("CastLike", op.ints(0), self.padded))
+        return self._narrow(self._time_major(state))
 
     def _output(self, y: str) -> str:
         """y (T, N, D*O) or ragged -> Y (T, D, N, O), or (N, T, D, O) where batch_major."""
@@ -253,23 +249,9 @@ class _Layer:
         elif batch_major:
             y = self._time_major(y)
         if self.directions == 1:
-            return op.emit("Unsqueeze", y, op.ints(2 if batch_major else 1))
+            return self._narrow(op.emit("Unsqueeze", y, op.ints(2 if batch_major else 1)))
         y = op.emit("Reshape", y, op.ints(0, 0, self.directions, -1))
-        return y if batch_major else op.emit("Transpose", y, perm=(0, 2, 1, 3))
+        return self._narrow(y if batch_major else op.emit("Transpose", y, perm=(0, 2, 1, 3)))
 
     def _narrow(self, value: str) -> str:
         return self.op.emit("Cast", value, to="float16") if self.half else value
-
-
-def _infer(op: OnnxOperator, spec: RnnSpec, batch_major: bool) -> None:
-    """The types of the outputs, as far as those of the inputs are known."""
-    x = op.type_of(0)
-    time, batch = x.shape[:2] if x.shape is not None and len(x.shape) == 3 else (None, None)
-    if batch_major:
-        time, batch = batch, time
-    d, units = spec.directions, spec.recurrent_size
-    y = (batch, time, d, units) if batch_major else (time, d, batch, units)
-    state = (batch, d, units) if batch_major else (d, batch, units)
-    for at, shape in enumerate((y, state, state)):
-        if op.wants(at):
-            op.infer(at, Variable("", op.type_of(1).dtype or x.dtype, shape))

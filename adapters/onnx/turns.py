@@ -126,8 +126,10 @@ def sized(op: OnnxOperator, inside: Value, outside: str, *, step: bool = False) 
     """
     if inside.shape is not None:
         return inside
-    shape = op.shape_of(outside)
-    return replace(inside, shape=shape[1:] if shape and step else shape)
+    found = op.builder.type_of(outside)
+    if found.shape is None:
+        return inside
+    return replace(inside, shape=found.counts[1:] if step else found.counts)
 
 
 class _Sum(NamedTuple):
@@ -276,8 +278,8 @@ class _Loop:
             elif node.op not in KEEPS_SHAPE:
                 break
             value = node.inputs[0]
-        shape = self._op.shape_of(value)
-        size = shape[axis] if shape is not None and axis < len(shape) else None
+        sizes = self._builder.type_of(value).counts
+        size = sizes[axis] if axis < len(sizes) else None
         return _Sum(0, 0, (value, axis)) if size is None else _Sum(0, size)
 
 

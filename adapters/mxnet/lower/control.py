@@ -86,7 +86,7 @@ def _body(
     facts: dict[str, Facts],
 ) -> tuple[Context, list[str]]:
     """The subgraph lowered, and the values of its heads; constants of outside are its own."""
-    builder = GraphBuilder(op.node.name, op.builder.room)
+    builder = GraphBuilder(op.node.name, op.builder.budget)
     mode = replace(subgraph, attributes=op.context.symbol.attributes)
     outer = op.context
     inner = Context(builder, outer.semantics, mode, notes=outer.notes, differing=outer.differing)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onernn.adapters.folding import Room
+from onernn.adapters.folding import FoldingBudget
 from onernn.adapters.lowering import GraphBuilder
 from onernn.adapters.mxnet.lower import table
 from onernn.adapters.mxnet.lower.nodes import lower_nodes
@@ -113,7 +113,7 @@ def _lowered(
     shapes: Mapping[str, tuple[int | None, ...]],
 ) -> tuple[Context, list[str]]:
     """The graph under construction, and the values of the heads."""
-    builder = GraphBuilder(name, Room(arrays.values()))
+    builder = GraphBuilder(name, FoldingBudget(arrays.values()))
     context = Context(builder, semantics, symbol)
     for key, array in arrays.items():
         if array.dtype == np.float16:

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from onernn.adapters.folding import Room
+from onernn.adapters.folding import FoldingBudget
 from onernn.adapters.lowering import GraphBuilder
 from onernn.adapters.paddle.lower.operator import PaddleOperator
 from onernn.adapters.paddle.lower.ops import RULES, RULES_OF_3
@@ -29,7 +29,7 @@ def load_paddle(path: str | Path, params: str | Path | None = None) -> Graph:
 
 def lower(program: Program) -> Graph:
     """The graph of a program. Raises `ModelFormatError` where it contradicts itself."""
-    builder = GraphBuilder(str(program.file), Room(program.parameters.values()))
+    builder = GraphBuilder(str(program.file), FoldingBudget(program.parameters.values()))
     for name, array in program.parameters.items():
         builder.constant(array, name)
     feeds = [op for op in program.operators if op.type == "feed"]

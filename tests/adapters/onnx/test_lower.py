@@ -225,7 +225,7 @@ REFUSED = [
     ([helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft")], "not known"),
     ([helper.make_node("Relu", ["x"], ["y"], slope=2.0)], "not understood: attribute slope"),
     ([helper.make_node("Relu", ["x", "c"], ["y"])], "not understood: input 1"),
-    ([helper.make_node("Relu", ["x"], ["y", "z"])], "this output is not computed"),
+    ([helper.make_node("Relu", ["x"], ["y", "z"])], "output 1 is not computed"),
     ([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E4M3FN)], "float8e4m3fn"),
     ([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT4)], "int4 numbers"),
     ([helper.make_node("Constant", [], ["y"], value_string="a")], "expected one attribute"),
