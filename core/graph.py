@@ -103,6 +103,10 @@ class Graph:
     def is_output(self, name: str) -> bool:
         return any(value.name == name for value in self.outputs)
 
+    def is_read(self, name: str) -> bool:
+        """Whether any node, or the caller of the graph, reads the value; nobody reads ""."""
+        return bool(name) and (name in self._users or self.is_output(name))
+
     def used_only_by(self, name: str, node: Node) -> bool:
         """Whether nobody else, the caller of the graph included, sees the value."""
         return self.users(name) == [node] and not self.is_output(name)

@@ -14,8 +14,6 @@ from onernn.core.ragged import Ragged, data_of
 
 REQUIRED: Final = object()
 """In the place of an attribute's default: it has to be given."""
-ANYTHING: Final = object()
-"""In the place of a default: whatever is given, nobody reads it where nothing is."""
 
 _INTEGERS = (bool, int, np.integer, np.bool_)
 _KINDS: tuple[tuple[type, ...], ...] = (

@@ -58,7 +58,7 @@ class PairDirections:
         for rnn in (forward, backward):
             if not graph.used_only_by(rnn.outputs[0], node):
                 return Refusal(f"{rnn.outputs[0]!r} has another user", where)
-            if any(_is_read(graph, name) for name in rnn.outputs[3:]):
+            if any(graph.is_read(name) for name in rnn.outputs[3:]):
                 return Refusal("the cell of every word of one direction is used", where)
         states = [[*map(bool, _states(rnn))] for rnn in (forward, backward)]
         if states[0] != states[1]:
@@ -80,7 +80,7 @@ class PairDirections:
         finals: list[str] = []
         parted: list[Node] = []
         for k, pair in enumerate(_finals(forward, backward)):
-            read = any(_is_read(graph, end) for end in pair)
+            read = any(graph.is_read(end) for end in pair)
             finals.append(fresh(graph, f"{name}/final{k}") if read else "")
             if finals[-1]:
                 parted.append(Node("Split", (finals[-1],), pair, {"axis": 1}))
@@ -106,10 +106,6 @@ def _finals(forward: Node, backward: Node) -> list[tuple[str, str]]:
     ends = [(*rnn.outputs[1:3], "", "")[:2] for rnn in (forward, backward)]
     count = max(len(rnn.outputs[1:3]) for rnn in (forward, backward))
     return list(zip(*ends, strict=True))[:count]
-
-
-def _is_read(graph: Graph, name: str) -> bool:
-    return bool(name) and (bool(graph.users(name)) or graph.is_output(name))
 
 
 def _reads(graph: Graph, node: Node, other: Node) -> bool:

@@ -199,7 +199,7 @@ def crf_decode(_: Any, emission: Any, transition: Any) -> int:
 
 
 def rnn(at: Any, x: Any, *_: Any) -> int:
-    """Every word's output, its cell state where that is asked for, final states; float32."""
+    """Every word's output, its cell state where the node has it, final states; float32."""
     spec = at.spec
     words, sentences = (
         (len(x.data), len(x))
@@ -207,7 +207,7 @@ def rnn(at: Any, x: Any, *_: Any) -> int:
         else (_elements(x.shape[:2]), x.shape[1] if x.ndim > 1 else 1)
     )
     width = spec.directions * max(spec.hidden_size, spec.recurrent_size)
-    words *= 2 if at.cells else 1
+    words *= 2 if at.outputs > 3 else 1
     return 4 * width * (words + 2 * spec.layers * sentences)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onernn.core.errors import ShapeError
 from onernn.core.inference import Context
-from onernn.core.operator import ANYTHING, REQUIRED, define
+from onernn.core.operator import REQUIRED, define
 from onernn.core.sizes import Size
 from onernn.core.types import Type, sequences_of
 from onernn.core.weights import RnnWeights
@@ -45,7 +45,7 @@ define(
     "Rnn",
     kind="layer",
     inputs="x h? c? attention?",
-    attributes={"spec": REQUIRED, "weights": REQUIRED, "layer": ANYTHING, "cells": False},
+    attributes={"spec": REQUIRED, "weights": REQUIRED},
     offsets=True,
     since=0,
     outputs=4,

@@ -1,8 +1,8 @@
 """What runs a node: a function of the node and its input values, None where absent.
 
 It gives the output value, or a tuple of them; values are arrays or `Ragged`. Operators compute
-themselves; here is what needs a session: layers that it has prepared, and graphs inside of nodes.
-The last inputs of these nodes are the values of outside that the graph takes, behind its own.
+themselves. Here is what needs a session: layers that it has prepared, and graphs inside of nodes.
+The last inputs of a node with a graph are the values of outside that the graph takes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from onernn.backend.cells import cell_sequence
 from onernn.core.arrays import Array
 from onernn.core.budget import bytes_of, running
 from onernn.core.errors import ShapeError
 from onernn.core.graph import Graph, Node, Value
 from onernn.core.operator import Growth
 from onernn.core.ragged import Ragged, data_of
-from onernn.core.weights import RnnWeights
 from onernn.operators import OPERATORS
 from onernn.operators.growth import (
     BY_PRODUCT,
@@ -28,6 +26,7 @@ from onernn.operators.growth import (
     no_new_bytes,
     product_of_sizes,
 )
+from onernn.runtime.recurrent import run_prepared
 
 Kernel = Callable[..., Any]
 
@@ -158,31 +157,6 @@ def _stacked(parts: list[Array], axis: int, value: Value) -> Array:
     return np.zeros(sizes, value.dtype)
 
 
-def _rnn(node: Node, x: Any, h: Any = None, c: Any = None, attention: Any = None) -> Any:
-    """(y, final states...); then the cell state of every word, where ``cells`` asks for it.
-
-    ``layer``: the `PreparedLayer` that runs the node.
-    """
-    layer, spec, weights = (node.attributes[key] for key in ("layer", "spec", "weights"))
-    state = None if h is None and c is None else _state(node, x, h, c)
-    y, final = layer.run(x, state, attention)
-    if not node.attributes["cells"]:
-        return (y, *final)
-    first = weights if isinstance(weights, RnnWeights) else weights[0]
-    return (y, *final, cell_sequence(spec, first, x, y, state))
-
-
-def _state(node: Node, x: Any, h: Any, c: Any) -> tuple[Array, ...]:
-    """Both states, zeros for the one of an LSTM's that is absent."""
-    spec = node.attributes["spec"]
-    shape = (spec.layers, spec.directions, len(x) if isinstance(x, Ragged) else x.shape[1])
-    given = {"h": (h, spec.recurrent_size), "c": (c, spec.hidden_size)}
-    return tuple(
-        np.zeros((*shape, given[name][1]), np.float32) if given[name][0] is None else given[name][0]
-        for name in spec.cell.states
-    )
-
-
 _ALWAYS_COUNTED = 2**16
 """Bytes up to which a view counts as if it were none: finding out costs more."""
 
@@ -219,7 +193,7 @@ _RUN: dict[str, Kernel] = {
     **{name: operator.run for name, operator in OPERATORS.items() if operator.compute},
     "If": _if,
     "Loop": _loop,
-    "Rnn": _rnn,
+    "Rnn": run_prepared,
     "Scan": _scan,
 }
 KERNELS: dict[str, Kernel] = {name: _accounted(name, run) for name, run in _RUN.items()}

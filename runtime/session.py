@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from onernn.backend import open_backend
-from onernn.backend.cells import check_cells
+from onernn.backend.cell_states import check_cells
 from onernn.core.arrays import Array
 from onernn.core.budget import STEPS, budget_of_run, usable_memory
 from onernn.core.errors import Refusal, ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value, graph_of
 from onernn.core.guard import naming
 from onernn.core.ragged import Ragged
+from onernn.core.rnn import Recurrent
 from onernn.fuse_passes import Pass, fuse, passes_for
 from onernn.runtime.kernels import KERNELS
+from onernn.runtime.recurrent import PreparedNode, prepared
 
 _CELLS = "the cell of every word on NumPy"
 
@@ -87,29 +89,25 @@ class Session:
             raise UnsupportedError(f"{model.name} cannot be run:", refusals)
         self._engine = open_backend(backend, threads=threads)
         self._options: dict[str, Any] = {"dtype": dtype, "strict": strict}
-        self._layers: list[Node] = []
-        self._ready = self._prepared(self.graph)
+        self._layers: dict[Node, PreparedNode] = {}
+        self._prepare(self.graph)
 
-    def _prepared(self, graph: Graph) -> Graph:
-        """The graph with a layer, its weights packed, in each recurrent node; in bodies, too."""
-        return replace(graph, nodes=tuple(self._prepared_node(graph, n) for n in graph.nodes))
-
-    def _prepared_node(self, graph: Graph, node: Node) -> Node:
-        attributes = dict(node.attributes)
-        for name, value in attributes.items():
-            if isinstance(value, Graph):
-                attributes[name] = self._prepared(value)
-        if node.op != "Rnn":
-            return replace(node, attributes=attributes)
-        with naming(node, graph.name):
-            attributes["cells"] = _wants_cells(graph, node)
-            if attributes["cells"]:
-                check_cells(attributes["spec"])
-            attributes["layer"] = self._engine.prepare(
-                attributes["spec"], attributes["weights"], **self._options
-            )
-        self._layers.append(replace(node, attributes=attributes))
-        return self._layers[-1]
+    def _prepare(self, graph: Graph) -> None:
+        """A layer, its weights packed, for each recurrent node; for those in bodies, too."""
+        for node in graph.nodes:
+            for value in node.attributes.values():
+                if isinstance(value, Graph):
+                    self._prepare(value)
+            if node.op != "Rnn":
+                continue
+            rnn = Recurrent.of(node)
+            with naming(node, graph.name):
+                layer = self._engine.prepare(rnn.spec, rnn.weights, **self._options)
+                cells_from = None
+                if graph.is_read(rnn.cells):
+                    check_cells(rnn.spec)
+                    (cells_from,) = rnn.layers
+            self._layers[node] = PreparedNode(node, layer, cells_from)
 
     def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
         """The outputs by name, for inputs by name.
@@ -120,8 +118,8 @@ class Session:
         """
         values: dict[str, Any] = dict(self.graph.constants)
         values.update(checked_feed(self.graph.inputs, inputs))
-        with budget_of_run(self._max_bytes, self._max_steps):
-            for node in self._ready.nodes:
+        with budget_of_run(self._max_bytes, self._max_steps), prepared(self._layers):
+            for node in self.graph.nodes:
                 arguments = [values[name] if name else None for name in node.inputs]
                 started = time.perf_counter()
                 with naming(node, self.graph.name):
@@ -137,26 +135,20 @@ class Session:
         """One entry for each recurrent node, those inside loops and branches, too."""
         return tuple(
             Explained(
-                node.label,
-                (layer := node.attributes["layer"]).spec.cell.name,
-                layer.spec.direction,
-                layer.dtype,
-                layer.kernel,
-                "; ".join(filter(None, (layer.why, _CELLS if node.attributes["cells"] else ""))),
+                each.node.label,
+                each.layer.spec.cell.name,
+                each.layer.spec.direction,
+                each.layer.dtype,
+                each.layer.kernel,
+                "; ".join(filter(None, (each.layer.why, _CELLS if each.cells_from else ""))),
             )
-            for node in self._layers
+            for each in self._layers.values()
         )
 
     def explain(self) -> str:
-        """A line for each recurrent node: cell, direction, dtype, kernel chosen, why; then the notes."""
+        """A line a recurrent node: cell, direction, dtype, kernel chosen, why; then the notes."""
         lines = list(map(str, self.explained)) or ["no recurrent nodes"]
         return "\n".join([*lines, *(f"note: {note}" for note in self.graph.notes)])
-
-
-def _wants_cells(graph: Graph, node: Node) -> bool:
-    """Whether anybody sees the fourth output, the cell state of every word."""
-    name = node.outputs[3] if len(node.outputs) > 3 else ""
-    return bool(name) and bool(graph.users(name) or graph.is_output(name))
 
 
 def checked_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | Array]:

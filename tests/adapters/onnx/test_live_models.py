@@ -254,10 +254,9 @@ def test_what_stands_behind_the_sentences_is_not_computed() -> None:
     session = optimize(tagger())
     seen: list[Any] = []
     for step in session._steps:
-        for node in step.ours._ready.nodes if step.ours else ():
-            if node.op == "Rnn":
-                layer = node.attributes["layer"]
-                layer.run = lambda x, *more, rows=layer.run: seen.append(x) or rows(x, *more)
+        for prepared in step.ours._layers.values() if step.ours else ():
+            layer = prepared.layer
+            layer.run = lambda x, *more, rows=layer.run: seen.append(x) or rows(x, *more)
     lengths = np.array([8, 1, 0, 3, 4], np.int32)
     given = {"ids": RNG.integers(0, 20, (8, 5)), "n": lengths}
     assert_equal(session.run(None, given), plain(tagger()).run(None, given))
