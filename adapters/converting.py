@@ -30,7 +30,7 @@ def write_model(
 
     The model is fused before. ``inputs``: a batch that the model runs on, where it declares no
     shapes. ``progress(stage, done, of)`` is called now and then, ``note(text)`` for what a user
-    should know. ``options``: of ONNX see `adapters.onnx.write_file.write_onnx`, of Paddle see
+    should know. ``options``: of ONNX see `adapters.onnx.write.file.write_onnx`, of Paddle see
     `adapters.paddle.write.write_paddle`.
 
     Raises `UnsupportedError` naming what the target cannot say, for an option of another target,

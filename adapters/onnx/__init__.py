@@ -15,7 +15,7 @@ from onernn.core.ragged import Batch
 def __getattr__(name: str) -> Any:
     """`optimize`, imported when it is asked for: the reader does not need what it needs."""
     if name == "optimize":
-        from onernn.adapters.onnx.plugin import optimize
+        from onernn.adapters.onnx.live.plugin import optimize
 
         return optimize
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -30,7 +30,7 @@ def _load(path: StrPath, params: StrPath | None, _: str) -> Graph:
 
 
 def _write(model: Graph, path: Path, **options: Any) -> None:
-    from onernn.adapters.onnx.write_file import write_onnx
+    from onernn.adapters.onnx.write.file import write_onnx
 
     write_onnx(model, path, **options)
 
@@ -42,13 +42,13 @@ def _padded(inputs: Mapping[str, Batch]) -> Mapping[str, Batch]:
 
 
 def _run(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    from onernn.adapters.onnx.run_model import run_model
+    from onernn.adapters.onnx.live.run_model import run_model
 
     return run_model(path, params, feed)
 
 
 def _plugin(path: str) -> Plugin:
-    from onernn.adapters.onnx.splitting import RECURRENT
+    from onernn.adapters.onnx.live.splitting import RECURRENT
 
     return Plugin(call=f"onnx.optimize({path!r})", host="ONNX Runtime", replaces=RECURRENT)
 

@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from support.onnx_rnn import random_case
 
 from onernn import MissingDependencyError
-from onernn.adapters.onnx import optimize, plugin
+from onernn.adapters.onnx import optimize
+from onernn.adapters.onnx.live import plugin
 
 RNG = np.random.default_rng(0)
 

@@ -15,8 +15,8 @@ from support.onnx_models import model, read, theirs
 
 import onernn
 from onernn import Graph, UnsupportedError
-from onernn.adapters.onnx.checking import check_written
 from onernn.adapters.onnx.write import to_onnx
+from onernn.adapters.onnx.write.checking import check_written
 from onernn.adapters.paddle.write.emitting import RULES
 from onernn.core.graph import Node, Value
 from onernn.core.types import Type, dense

@@ -15,6 +15,7 @@ from support.onnx_written import assert_same, padded_feed
 import onernn
 from onernn import ModelFormatError, Ragged, Session, UnsupportedError
 from onernn.adapters.converting import write_model
+from onernn.adapters.onnx.write.file import save
 from onernn.verification.frameworks import run_framework
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 
@@ -199,9 +200,8 @@ def test_names_inside_a_body_are_taken_too(tmp_path: Path) -> None:
 def test_large_models_keep_their_tensors_beside_the_file(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onernn.adapters.onnx import files
 
-    monkeypatch.setattr(files.save, "__kwdefaults__", {"most": 2000})
+    monkeypatch.setattr(save, "__kwdefaults__", {"most": 2000})
     model = onernn.load(folder)
     graph = converted(model, tmp_path / "m.onnx", folder / "io.npz")
     assert (tmp_path / "m.onnx.data").stat().st_size > 2000

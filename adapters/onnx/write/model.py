@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.onnx.batches import Batch
+from onernn.adapters.onnx.lower.rules import REDUCTIONS
 from onernn.adapters.onnx.messages import MESSAGES
-from onernn.adapters.onnx.ops import REDUCTIONS
-from onernn.adapters.onnx.protos import GraphProto, number_of, value_info
-from onernn.adapters.onnx.write_own import OWN
-from onernn.adapters.onnx.write_ragged import write_ragged
-from onernn.adapters.onnx.write_rnn import DOMAIN, rnn
-from onernn.adapters.onnx.write_scan import loop_of_scan
-from onernn.adapters.onnx.write_sentences import SENTENCES
-from onernn.adapters.onnx.writing import Writing, dense
+from onernn.adapters.onnx.write.decoding import loop_of_scan
+from onernn.adapters.onnx.write.offsets import OWN
+from onernn.adapters.onnx.write.padding import Batch
+from onernn.adapters.onnx.write.protobuf import GraphProto, number_of, value_info
+from onernn.adapters.onnx.write.recurrent import DOMAIN, rnn
+from onernn.adapters.onnx.write.rowwise import write_ragged
+from onernn.adapters.onnx.write.sequences import SENTENCES
+from onernn.adapters.onnx.write.writer import Writing, dense
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, Node, Value

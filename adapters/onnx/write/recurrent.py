@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.onnx.batches import Batch
-from onernn.adapters.onnx.protos import GraphProto
-from onernn.adapters.onnx.write_cells import Layer, Written, scan_layer
-from onernn.adapters.onnx.writing import Writing, dense, ragged
+from onernn.adapters.onnx.write.padding import Batch
+from onernn.adapters.onnx.write.protobuf import GraphProto
+from onernn.adapters.onnx.write.scanned_layer import Layer, Written, scan_layer
+from onernn.adapters.onnx.write.writer import Writing, dense, ragged
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node

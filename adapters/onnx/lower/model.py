@@ -13,8 +13,8 @@ from typing import Any
 
 from onernn.adapters.folding import FoldingBudget
 from onernn.adapters.lowering import LoweringStep, Output, Results, lower_steps
-from onernn.adapters.onnx.native import OnnxBuilder, OnnxOperator, Scope
-from onernn.adapters.onnx.ops import RULES
+from onernn.adapters.onnx.lower.operator import OnnxBuilder, OnnxOperator, Scope
+from onernn.adapters.onnx.lower.rules import RULES
 from onernn.adapters.onnx.read import Model, Operator, Reference, Subgraph, Variable, read_model
 from onernn.core.arrays import Array
 from onernn.core.errors import ModelFormatError, UnsupportedError

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.onnx.protos import GraphProto
-from onernn.adapters.onnx.writing import Writing
+from onernn.adapters.onnx.write.protobuf import GraphProto
+from onernn.adapters.onnx.write.writer import Writing
 from onernn.core.arrays import Array
 from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights

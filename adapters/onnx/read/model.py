@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onernn.adapters.onnx.messages import ATTRIBUTE_FIELDS, MESSAGES
-from onernn.adapters.onnx.tensors import ExternalData, array_of, dtype_of
+from onernn.adapters.onnx.read.tensors import ExternalData, array_of, dtype_of
 from onernn.core.arrays import Array
 from onernn.core.budget import FileBudget, loading
 from onernn.core.errors import ModelFormatError, UnsupportedError

@@ -1,21 +1,56 @@
-"""A ModelProto on its way into a file: narrower weights, other names, data beside the model."""
+"""An ``.onnx`` file of a graph: written, checked, and then put in its place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from onernn.adapters.declaring import declared
 from onernn.adapters.onnx.messages import NUMBERS
-from onernn.adapters.onnx.protos import bfloat16_tensor, tensor
+from onernn.adapters.onnx.write.checking import check_written
+from onernn.adapters.onnx.write.model import Progress, to_onnx
+from onernn.adapters.onnx.write.protobuf import bfloat16_tensor, tensor
 from onernn.core.errors import UnsupportedError
 from onernn.core.files import replacing_all
+from onernn.core.graph import Graph
+from onernn.core.ragged import Batch
 
 WEIGHT_DTYPES = ("float32", "float16", "bfloat16")
 _MOST = 2**31 - 2**20  # bytes of one protobuf message, with room for all that is no tensor
 _ALIGNED = 64
+
+
+def write_onnx(
+    graph: Graph,
+    path: Path,
+    *,
+    opset: int,
+    output_dtype: str,
+    names: Mapping[str, str] | None,
+    allow_functions: bool,
+    inputs: Mapping[str, Batch] | None,
+    progress: Progress | None,
+    note: Callable[[str], None],
+) -> None:
+    """Writes a graph that is fused already.
+
+    ``opset``: that of ONNX's operators. ``output_dtype``: in what weights of two axes or more are
+    stored, float32, float16 or bfloat16; they are computed with in float32. ``names``: new names
+    of inputs and outputs. ``allow_functions``: what ONNX's operators cannot say may become a
+    function of the model's own. ``inputs``: a batch that the graph runs on.
+
+    The model is checked before there is a file, see `adapters.onnx.write.checking`. Raises
+    `UnsupportedError` naming what ONNX cannot say.
+    """
+    graph = declared(graph, inputs)
+    written = to_onnx(graph, opset=opset, allow_functions=allow_functions, progress=progress)
+    narrow_weights(written, output_dtype)
+    rename(written, names or {})
+    check_written(written, path, [graph.types[value.name] for value in graph.outputs], note)
+    save(written, path)
 
 
 def narrow_weights(model: Any, dtype: str) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from onernn.adapters.onnx.batches import Batch
-from onernn.adapters.onnx.protos import number_of
-from onernn.adapters.onnx.writing import Writing, dense, ragged
+from onernn.adapters.onnx.write.padding import Batch
+from onernn.adapters.onnx.write.protobuf import number_of
+from onernn.adapters.onnx.write.writer import Writing, dense, ragged
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 

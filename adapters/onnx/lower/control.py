@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from onernn.adapters.lowering import Results
-from onernn.adapters.onnx.loops import emit_layer, emit_scan, layer_of_steps, sized_scan
-from onernn.adapters.onnx.native import OnnxOperator
+from onernn.adapters.onnx.lower.loops import emit_layer, emit_scan, layer_of_steps, sized_scan
+from onernn.adapters.onnx.lower.operator import OnnxOperator
+from onernn.adapters.onnx.lower.turns import Steps, steps_of_loop, without_constants
 from onernn.adapters.onnx.read import Subgraph, Variable
-from onernn.adapters.onnx.turns import Steps, steps_of_loop, without_constants
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onernn.adapters.onnx.native import OnnxOperator
-from onernn.adapters.onnx.turns import Steps, sized
+from onernn.adapters.onnx.lower.operator import OnnxOperator
+from onernn.adapters.onnx.lower.turns import Steps, sized
 from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError
 from onernn.core.graph import Graph, Node, Value

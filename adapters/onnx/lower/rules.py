@@ -10,10 +10,10 @@ from collections.abc import Callable
 import numpy as np
 
 from onernn.adapters.lowering import Results
-from onernn.adapters.onnx import control, recurrent
+from onernn.adapters.onnx.lower import control, recurrent
+from onernn.adapters.onnx.lower.operator import OnnxOperator
 from onernn.adapters.onnx.messages import BFLOAT16
-from onernn.adapters.onnx.native import OnnxOperator
-from onernn.adapters.onnx.tensors import dtype_of
+from onernn.adapters.onnx.read.tensors import dtype_of
 from onernn.core.errors import UnsupportedError
 from onernn.operators import OPERATORS, Operator
 

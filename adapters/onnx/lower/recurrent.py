@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.adapters.lowering import Results
-from onernn.adapters.onnx.native import OnnxOperator
+from onernn.adapters.onnx.lower.operator import OnnxOperator
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.spec import Activation, Cell, Direction, RnnSpec

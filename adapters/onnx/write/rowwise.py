@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.onnx.batches import Batch
-from onernn.adapters.onnx.ops import REDUCTIONS
-from onernn.adapters.onnx.protos import number_of
-from onernn.adapters.onnx.writing import Writing, dense
+from onernn.adapters.onnx.lower.rules import REDUCTIONS
+from onernn.adapters.onnx.write.padding import Batch
+from onernn.adapters.onnx.write.protobuf import number_of
+from onernn.adapters.onnx.write.writer import Writing, dense
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 from onernn.operators import OPERATORS

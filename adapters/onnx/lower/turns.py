@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
-from onernn.adapters.onnx.native import KEEPS_SHAPE, OnnxOperator
+from onernn.adapters.onnx.lower.operator import KEEPS_SHAPE, OnnxOperator
 from onernn.adapters.onnx.read import Operator, Subgraph
 from onernn.core.arrays import Array
 from onernn.core.graph import Graph, Node, Value

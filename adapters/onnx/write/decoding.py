@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onernn.adapters.onnx.batches import Batch
-from onernn.adapters.onnx.writing import Writing, dense, ragged
+from onernn.adapters.onnx.write.padding import Batch
+from onernn.adapters.onnx.write.writer import Writing, dense, ragged
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, Node, Value
 

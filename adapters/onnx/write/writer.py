@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onernn.adapters.onnx.batches import Batch, Batches
-from onernn.adapters.onnx.protos import GraphProto, number_of
+from onernn.adapters.onnx.write.padding import Batch, Batches
+from onernn.adapters.onnx.write.protobuf import GraphProto, number_of
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node

@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.onnx.lower import lower
-from onernn.adapters.onnx.read import parse_model
-from onernn.adapters.onnx.splitting import (
+from onernn.adapters.onnx.live.splitting import (
     Split,
     Step,
     is_recurrent,
@@ -23,6 +21,8 @@ from onernn.adapters.onnx.splitting import (
     overridable,
     recurrent_inside,
 )
+from onernn.adapters.onnx.lower import lower
+from onernn.adapters.onnx.read import parse_model
 from onernn.adapters.requirements import require
 from onernn.backend import open_backend
 from onernn.core.arrays import Array

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onernn.adapters.onnx.protos import GraphProto
+from onernn.adapters.onnx.write.protobuf import GraphProto
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Our recurrent layers inside ONNX Runtime."""
