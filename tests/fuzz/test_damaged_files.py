@@ -10,9 +10,9 @@ import os
 from pathlib import Path
 
 import pytest
+
 from fuzz import targets
 from fuzz.mutate import damaged
-
 from onernn import Graph, ModelFormatError, OnernnError, convert
 from onernn.core.graph import Node, Value
 

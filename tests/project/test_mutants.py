@@ -158,7 +158,7 @@ MUTANTS = [
         "backend/onednn/chain.py",
         '            x = workspace.room.taken("x", x, packing.flip)\n',
         "            x = x.copy()\n",
-        ("layers_narrow", "test_u8_is_right_to_its_steps"),
+        ("narrow_types", "test_u8_is_right_to_its_steps"),
     ),
     Mutant(
         "a bias dropped in fusion",
@@ -228,7 +228,7 @@ MUTANTS = [
         "backend/checks.py",
         'return dense if layout == "tnc" else dense.swapaxes(0, 1)',
         "return dense",
-        ("layouts", "ntc_is_tnc"),
+        ("array_layouts", "ntc_is_tnc"),
     ),
 ]
 PLAIN = 6
