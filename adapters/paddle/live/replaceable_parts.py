@@ -13,7 +13,7 @@ from typing import Any
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.live.variable_uses import Flow
 from onernn.adapters.paddle.lower import lower
-from onernn.adapters.paddle.lower.ops import RULES
+from onernn.adapters.paddle.lower.table import RULES
 from onernn.adapters.paddle.read import Operator, Program, Variable
 from onernn.adapters.paddle.read.pdmodel import parse_program
 from onernn.core.arrays import Array

@@ -1,4 +1,4 @@
-"""The rules of Paddle's dense operators around recurrent layers.
+"""The rules of Paddle's operators that compute.
 
 Slots and defaults: the operators' makers in 2.6. Which LoD an output gets, and where the native
 kernel differs from its documentation, is measured with 2.6.2.
@@ -11,101 +11,151 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.paddle.lower.operator import DTYPES as COMPUTED
 from onernn.adapters.paddle.lower.operator import PaddleOperator
-from onernn.adapters.paddle.lower.table import rule
-from onernn.adapters.paddle.messages import DTYPES
+from onernn.adapters.paddle.lower.rules import Made, rule
+from onernn.adapters.paddle.operators import ROWS
 from onernn.core.errors import UnsupportedError
 
-_MOST = 2**16
-"""Most elements of a constant that is made while reading; larger ones are made at run time."""
+
+def _project(op: PaddleOperator, slot: str, columns: int, weight: str) -> str:
+    """The input as a matrix behind its first ``columns`` axes, times weight (a matrix)."""
+    x, sizes = op.value(slot), op.shape(slot)
+    if not 0 < columns < len(sizes):
+        raise UnsupportedError(f"{columns} leading columns of an input of {len(sizes)} axes")
+    if len(sizes) > columns + 1:
+        rows = op.builder.constants[weight].shape[0] if weight in op.builder.constants else -1
+        x = op.emit("Reshape", x, op.ints([0] * columns + [rows]))
+    return op.emit("MatMul", x, weight)
 
 
-def _dtype(op: PaddleOperator, name: str, default: int) -> str:
-    number = op.attribute(name, default)
-    dtype = DTYPES.get(number, "")
-    if dtype not in COMPUTED:
-        raise UnsupportedError(f"attribute {name}={number}: {dtype or 'unknown'} numbers")
-    return dtype
+@rule("mul")
+def _mul(op: PaddleOperator) -> Made:
+    for scale in ("scale_x", "scale_out"):
+        op.only(scale, 1.0)
+    op.only("scale_y", (1.0,))
+    y, sizes = op.value("Y"), op.shape("Y")
+    columns, split = op.attribute("x_num_col_dims", 1), op.attribute("y_num_col_dims", 1)
+    if not 0 < split < len(sizes):
+        raise UnsupportedError(f"attribute y_num_col_dims={split}: Y has {len(sizes)} axes")
+    if len(sizes) > 2:
+        matrix = op.constant("Y").reshape(math.prod(op.constant("Y").shape[:split]), -1)
+        y = op.builder.constant(matrix, f"{y}/matrix")
+    out = _project(op, "X", columns, y)
+    if len(sizes) - split > 1:
+        out = op.emit("Reshape", out, op.ints([0] * columns + list(op.constant("Y").shape[split:])))
+    return out
 
 
-def _integers(op: PaddleOperator, attribute: str, tensor: str, tensors: str) -> str:
-    """A list of int64 from a list of tensors, else from a tensor, else from an attribute."""
-    found = op.attribute(attribute, ())
-    parts = [op.dense(op.builder.value(name)) for name in op.variables(tensors)]
-    whole = op.optional(tensor)
-    if parts:
-        parts = [op.emit("Reshape", part, op.ints([1])) for part in parts]
-        whole = op.emit("Concat", *parts, axis=0)
-    elif not whole:
-        return op.ints(found)
-    return op.emit("Cast", op.emit("Reshape", op.dense(whole), op.ints([-1])), to="int64")
-
-
-UNARY = {
-    **{"exp": "Exp", "log": "Log", "sqrt": "Sqrt", "abs": "Abs", "floor": "Floor", "ceil": "Ceil"},
-    **{"reciprocal": "Reciprocal", "sin": "Sin", "cos": "Cos", "softsign": "Softsign"},
-    **{"logical_not": "Not", "assign": "Identity", "sign": "Sign"},
+# What Paddle 3's passes fuse into an fc, and it saves with every fc.
+_FUSED: dict[str, Any] = {
+    "fuse_activation": "",
+    "fuse_alpha": 0.0,
+    "fuse_beta": 0.0,
+    "fused_output_scale": 1.0,
+    "fused_reshape2_shape": (),
+}
+_ACTIVATIONS = {
+    "": "",
+    **{row.type: row.op for row in ROWS if row.op in ("Relu", "Tanh", "Sigmoid")},
 }
 
 
-@rule(*UNARY)
-def _unary(op: PaddleOperator) -> None:
+@rule("fc")
+def _fc(op: PaddleOperator) -> Made:
+    op.only("padding_weights", False)
+    op.only("Scale_in", 1.0)
+    op.only("Scale_weights", (1.0,))
+    op.only("Scale_out", 1.0)
+    for name, neutral in _FUSED.items():
+        op.only(name, neutral)
+    out = _project(op, "Input", op.attribute("in_num_col_dims", 1), op.value("W"))
+    if bias := op.optional("Bias"):
+        flat = op.builder.constant(op.builder.array(bias, "Bias").reshape(-1), f"{bias}/flat")
+        out = op.emit("Add", out, flat)
+    activation = op.attribute("activation_type", "")
+    if activation not in _ACTIVATIONS:
+        raise UnsupportedError(f"attribute activation_type={activation!r}")
+    return op.emit(_ACTIVATIONS[activation], out) if activation else out
+
+
+@rule("matmul_v2")
+def _matmul(op: PaddleOperator) -> Made:
+    """Paddle 2 drops the LoD of X; 3 hands it on, whatever becomes of its rows."""
+    x, rank, factors = op.value("X"), len(op.shape("X")), []
+    for slot, flag in (("X", "trans_x"), ("Y", "trans_y")):
+        value = op.dense(op.value(slot))
+        if op.attribute(flag, False) and len(sizes := op.shape(slot)) > 1:
+            perm = [*range(len(sizes) - 2), len(sizes) - 1, len(sizes) - 2]
+            value = op.emit("Transpose", value, perm=perm)
+        factors.append(value)
+    out = op.emit("MatMul", *factors)
+    if op.version < 3_000_000 or not op.is_ragged(x):
+        return out
+    if rank < 2 or len(op.shape("Y")) > rank or rank == 2 and op.attribute("trans_x", False):
+        raise UnsupportedError("input X: Paddle 3 keeps a LoD that does not fit")
+    return op.under(out, x)
+
+
+def _affine(op: PaddleOperator, x: str, kind: str, number: float, neutral: float) -> str:
+    if number == neutral:
+        return x
+    dtype = op.dtype("X")
+    if dtype.kind != "f" and number != int(number):
+        raise UnsupportedError(f"{kind} {number} of {dtype} numbers")
+    return op.emit(kind, x, op.builder.constant(np.asarray(number, dtype), f"{x}/{kind}"))
+
+
+@rule("scale")
+def _scale(op: PaddleOperator) -> Made:
+    factor, added = op.attribute("scale", 1.0), op.attribute("bias", 0.0)
+    steps = [("Mul", factor, 1.0), ("Add", added, 0.0)]
+    if not op.attribute("bias_after_scale", True):
+        steps.reverse()
+    out = op.value("X")
+    for kind, number, neutral in steps:
+        out = _affine(op, out, kind, number, neutral)
+    return op.emit("Identity", out) if out == op.value("X") else out
+
+
+@rule("dropout")
+def _dropout(op: PaddleOperator) -> Made:
+    op.variable("Seed")  # in inference nothing is drawn
+    if not op.attributes.get("is_test", False):
+        op.builder.notes["dropout saved in training mode runs as in inference"] = None
+    kept = float(np.float32(1) - np.float32(op.attribute("dropout_prob", 0.5)))
+    upscaled = op.attribute("dropout_implementation", "downgrade_in_infer") == "upscale_in_train"
     x = op.value("X")
-    x = op.dense(x) if op.at.type == "abs" else x  # the one that drops the LoD
-    op.give("Out", op.emit(UNARY[op.at.type], x))
+    out = x if upscaled else _affine(op, x, "Mul", kept, 1.0)
+    return op.emit("Identity", x) if out == x else out
 
 
 @rule("square")
-def _square(op: PaddleOperator) -> None:
-    op.give("Out", op.emit("Mul", op.value("X"), op.value("X")))
+def _square(op: PaddleOperator) -> Made:
+    return op.emit("Mul", op.value("X"), op.value("X"))
 
 
 @rule("rsqrt")
-def _rsqrt(op: PaddleOperator) -> None:
-    op.give("Out", op.emit("Reciprocal", op.emit("Sqrt", op.value("X"))))
-
-
-@rule("leaky_relu")
-def _leaky_relu(op: PaddleOperator) -> None:
-    op.give("Out", op.emit("LeakyRelu", op.value("X"), alpha=op.attribute("alpha", 0.02)))
-
-
-@rule("elu")
-def _elu(op: PaddleOperator) -> None:
-    op.give("Out", op.emit("Elu", op.value("X"), alpha=op.attribute("alpha", 1.0)))
-
-
-@rule("hard_sigmoid")
-def _hard_sigmoid(op: PaddleOperator) -> None:
-    numbers = {"alpha": op.attribute("slope", 0.2), "beta": op.attribute("offset", 0.5)}
-    op.give("Out", op.emit("HardSigmoid", op.value("X"), **numbers))
-
-
-@rule("gelu")
-def _gelu(op: PaddleOperator) -> None:
-    form = "tanh" if op.attribute("approximate", False) else "none"
-    op.give("Out", op.emit("Gelu", op.value("X"), approximate=form))
+def _rsqrt(op: PaddleOperator) -> Made:
+    return op.emit("Reciprocal", op.emit("Sqrt", op.value("X")))
 
 
 @rule("swish", "silu")
-def _swish(op: PaddleOperator) -> None:
+def _swish(op: PaddleOperator) -> Made:
     op.only("beta", 1.0)
-    x = op.value("X")
-    op.give("Out", op.emit("Mul", x, op.emit("Sigmoid", x)))
+    return op.emit("Mul", op.value("X"), op.emit("Sigmoid", op.value("X")))
 
 
 @rule("softplus")
-def _softplus(op: PaddleOperator) -> None:
+def _softplus(op: PaddleOperator) -> Made:
+    """Above the threshold it is x itself, which is what rounding gives."""
     op.only("beta", 1.0)
-    op.attribute("threshold", 20.0)  # above it x itself, which is what rounding gives
     if op.attribute("threshold", 20.0) < 20:
         raise UnsupportedError("attribute threshold: below 20 the function jumps")
-    op.give("Out", op.emit("Softplus", op.value("X")))
+    return op.emit("Softplus", op.value("X"))
 
 
 @rule("clip", "relu6")
-def _clip(op: PaddleOperator) -> None:
+def _clip(op: PaddleOperator) -> Made:
     if op.optional("Min") or op.optional("Max"):
         raise UnsupportedError("bounds that are computed at run time")
     if op.at.type == "relu6":
@@ -113,163 +163,72 @@ def _clip(op: PaddleOperator) -> None:
     else:
         low, high = op.attribute("min", 0.0), op.attribute("max", 0.0)
     bounds = [op.builder.constant(np.asarray(v, op.dtype("X")), "bound") for v in (low, high)]
-    op.give("Out", op.emit("Clip", op.value("X"), *bounds))
-
-
-@rule("log_softmax")
-def _log_softmax(op: PaddleOperator) -> None:
-    x, axis = op.value("X"), op.attribute("axis", -1)
-    if op.is_ragged(x) and axis in (0, -len(op.shape("X"))):
-        raise UnsupportedError(f"attribute axis={axis}: over the words of all sentences")
-    op.give("Out", op.emit("LogSoftmax", x, axis=axis))
+    return op.emit("Clip", op.value("X"), *bounds)
 
 
 @rule("cast")
-def _cast(op: PaddleOperator) -> None:
+def _cast(op: PaddleOperator) -> Made:
     op.attribute("in_dtype", -1)
-    x, dtype = op.value("X"), _dtype(op, "out_dtype", 5)
-    op.give("Out", op.emit("Cast", x, to=dtype))
+    return op.emit("Cast", op.value("X"), to=op.chosen_dtype("out_dtype", 5))
 
 
-@rule("shape")
-def _shape(op: PaddleOperator) -> None:
-    op.give("Out", op.emit("Cast", op.emit("Shape", op.value("Input"), depth=0), to="int32"))
-
-
-def _filling(op: PaddleOperator) -> Any:
-    """The value of fill_constant and its like: a text comes before a number."""
-    dtype, text = _dtype(op, "dtype", 5), op.attribute("str_value", "")
-    number = op.attribute("value", 0.0)
-    if text:
-        number = float(text)  # also of integers
-    op.attribute("force_cpu", False)
-    op.attribute("place_type", -1)
-    return np.asarray(number).astype(dtype)
-
-
-@rule("fill_constant")
-def _fill_constant(op: PaddleOperator) -> None:
-    value = _filling(op)
-    if given := op.optional("ValueTensor"):
-        value = op.builder.array(given, "ValueTensor").reshape(()).astype(value.dtype)
-    shape = _integers(op, "shape", "ShapeTensor", "ShapeTensorList")
-    sizes = op.builder.constants.get(shape)
-    if sizes is not None and min(sizes, default=0) >= 0 and math.prod(sizes.tolist()) <= _MOST:
-        return op.give("Out", op.builder.constant(np.full(sizes, value), "filled"))
-    op.give("Out", op.emit("ConstantOfShape", shape, value=value.reshape(1), depth=0))
-
-
-@rule("fill_constant_batch_size_like")
-def _fill_like(op: PaddleOperator) -> None:
-    """One size is that of another value; of a ragged one, the number of its sentences."""
-    value, like, shape = _filling(op), op.value("Input"), list(op.attribute("shape", ()))
-    source, target = op.attribute("input_dim_idx", 0), op.attribute("output_dim_idx", 0)
-    if op.is_ragged(like) and source == 0:
-        like = op.emit("SequenceLengths", like, depth=0)
-    if not 0 <= target < len(shape) or source < 0:
-        raise UnsupportedError(f"attribute output_dim_idx={target} of shape {shape}")
-    size = op.emit("Shape", like, depth=0, start=source, end=source + 1)
-    parts = [op.ints(shape[:target]), size, op.ints(shape[target + 1 :])]
-    whole = op.emit("Concat", *parts, axis=0, depth=0)
-    op.give("Out", op.emit("ConstantOfShape", whole, value=value.reshape(1), depth=0))
-
-
-@rule("slice")
-def _slice(op: PaddleOperator) -> None:
-    x, axes, gone = op.value("Input"), op.attribute("axes", ()), op.attribute("decrease_axis", ())
-    op.attribute("infer_flags", ())
-    if 0 in axes:
-        x = op.dense(x)
-    begin = _integers(op, "starts", "StartsTensor", "StartsTensorList")
-    end = _integers(op, "ends", "EndsTensor", "EndsTensorList")
-    out = op.emit("Slice", x, begin, end, op.ints(axes))
-    if gone and op.declared("Out") == (1,) and len(gone) == len(op.shape("Input")):
-        out = op.emit("Reshape", out, op.ints([1]))  # before 2.5 there were no scalars
-    elif gone:
-        out = op.emit("Squeeze", out, op.ints(gone))
-    op.give("Out", out)
-
-
-@rule("stack")
-def _stack(op: PaddleOperator) -> None:
-    axis, rank = op.attribute("axis", 0), len(op.shape("X"))
-    at = op.ints([axis + rank + 1 if axis < 0 else axis])
-    first, *others = (op.builder.value(name) for name in op.variables("X"))
-    # Under a new first axis Paddle keeps a LoD that does not fit.
-    first = op.dense(first) if axis in (0, -rank - 1) else first
-    parts = [op.emit("Unsqueeze", part, at) for part in (first, *map(op.dense, others))]
-    op.give("Y", op.emit("Concat", *parts, axis=axis))
-
-
-@rule("split")
-def _split(op: PaddleOperator) -> None:
-    if op.optional("AxisTensor") or op.variables("SectionsTensorList"):
-        raise UnsupportedError("axis or sections that are computed at run time")
-    x, shape, axis = op.value("X"), op.shape("X"), op.attribute("axis", 0)
-    if axis < 0:  # Python's paddle.split never saves one
-        raise UnsupportedError(f"attribute axis={axis}: Paddle 2.6.2 cuts the memory elsewhere")
-    sections, parts = list(op.attribute("sections", ())), op.attribute("num", 0)
-    outputs = op.outputs.get("Out", ())
-    if sections and -1 in sections:
-        if shape[axis] is None or sections.count(-1) > 1:
-            raise UnsupportedError(f"attribute sections={sections} of {shape}")
-        sections[sections.index(-1)] = shape[axis] - sum(sections) - 1
-    if (len(sections) or parts) != len(outputs):
-        raise UnsupportedError(f"{len(sections) or parts} parts into {len(outputs)} outputs")
-    inputs = (op.dense(x) if axis == 0 else x, *([op.ints(sections)] if sections else []))
-    made = op.builder.emit_many("Split", inputs, len(outputs), {"axis": axis})
-    op.given.update(zip(outputs, made, strict=True))
-
-
-REDUCTIONS = {
-    **{"reduce_sum": "ReduceSum", "reduce_mean": "ReduceMean", "reduce_max": "ReduceMax"},
-    **{"reduce_min": "ReduceMin", "reduce_prod": "ReduceProd"},
-    **{"reduce_any": "ReduceMax", "reduce_all": "ReduceMin", "mean": "ReduceMean"},
-}
-
-
-@rule(*REDUCTIONS)
-def _reduce(op: PaddleOperator) -> None:
-    op.attribute("in_dtype", -1)
-    rank, keep = len(op.shape("X")), op.attribute("keep_dim", False)
-    axes = op.attribute("dim", (0,))
-    axes = [axis % max(rank, 1) for axis in ([axes] if isinstance(axes, int) else axes)]
-    if op.attribute("reduce_all", False) or not axes or op.at.type == "mean":
-        axes = list(range(rank))
-    x = op.dense(op.value("X"))
-    if op.attribute("out_dtype", -1) >= 0:
-        x = op.emit("Cast", x, to=_dtype(op, "out_dtype", -1))
-    elif op.at.type == "reduce_sum" and op.dtype("X") in (np.int32, np.bool_):
-        x = op.emit("Cast", x, to="int64")
-    out = op.emit(REDUCTIONS[op.at.type], x, op.ints(axes), keepdims=int(keep))
-    if not keep and len(axes) == rank and op.declared("Out") == (1,):
-        out = op.emit("Reshape", out, op.ints([1]))  # before 2.5 there were no scalars
-    op.give("Out", out)
-
-
-@rule("top_k", "top_k_v2")
-def _top_k(op: PaddleOperator) -> None:
-    x, rank = op.value("X"), len(op.shape("X"))
-    axis = op.attribute("axis", -1) if op.at.type == "top_k_v2" else -1
-    x = op.dense(x) if axis in (0, -rank) else x
-    k = op.optional("K")
-    op.attribute("sorted", True)  # sorted is what any order may be
-    count = op.emit("Cast", k, to="int64") if k else op.ints([op.attribute("k", 1)])
-    op.attribute("k", 1)
-    attributes = {"axis": axis, "largest": int(op.attribute("largest", True))}
-    values, at = op.builder.emit_many("TopK", (x, count), 2, attributes)
-    op.give("Out", values)
-    op.give("Indices", at)
+@rule("where")
+def _where(op: PaddleOperator) -> Made:
+    condition, x, y = (op.value(slot) for slot in ("Condition", "X", "Y"))
+    return op.under(op.emit("Where", *map(op.dense, (condition, x, y))), x)
 
 
 @rule("sum")
-def _sum(op: PaddleOperator) -> None:
-    first, *others = (op.builder.value(name) for name in op.variables("X"))
-    op.give("Out", op.emit("Sum", first, *map(op.dense, others)))
+def _sum(op: PaddleOperator) -> Made:
+    first, *others = op.values("X")
+    return op.emit("Sum", first, *map(op.dense, others))
+
+
+@rule("cumsum")
+def _cumsum(op: PaddleOperator) -> Made:
+    op.absent("Axis")
+    value, axis, flat = op.value("X"), op.attribute("axis", -1), op.attribute("flatten", False)
+    if op.attribute("exclusive", False):
+        raise UnsupportedError("attribute exclusive: Paddle gives a single element itself, not 0")
+    if flat and op.is_ragged(value):
+        raise UnsupportedError("attribute flatten: Paddle keeps a LoD that does not fit")
+    x = op.dense(value)
+    if flat:
+        x, axis = op.emit("Reshape", x, op.ints([-1])), 0
+    at = op.builder.constant(np.int64(axis), "axis")
+    return op.under(op.emit("CumSum", x, at, reverse=int(op.attribute("reverse", False))), value)
+
+
+@rule("arg_max")
+def _arg_max(op: PaddleOperator) -> Made:
+    dtypes = {-1: "int64", 2: "int32", 3: "int64"}
+    x, axis, dtype = op.dense(op.value("X")), op.attribute("axis", -1), op.attribute("dtype", -1)
+    if dtype not in dtypes:
+        raise UnsupportedError(f"attribute dtype={dtype}")
+    keep, flat = op.attribute("keepdims", False), op.attribute("flatten", False)
+    if flat:
+        x, axis = op.emit("Reshape", x, op.ints([-1])), 0
+    out = op.emit("ArgMax", x, axis=axis, keepdims=int(keep and not flat))
+    if keep and flat:
+        out = op.emit("Reshape", out, op.ints([1] * len(op.shape("X"))))
+    return op.emit("Cast", out, to=dtypes[dtype]) if dtypes[dtype] != "int64" else out
+
+
+@rule("top_k", "top_k_v2")
+def _top_k(op: PaddleOperator) -> Made:
+    x, rank = op.value("X"), len(op.shape("X"))
+    axis = op.attribute("axis", -1) if op.at.type == "top_k_v2" else -1
+    x = op.dense(x) if axis in (0, -rank) else x
+    k, number = op.optional("K"), op.attribute("k", 1)
+    op.attribute("sorted", True)  # sorted is what any order may be
+    count = op.emit("Cast", k, to="int64") if k else op.ints([number])
+    attributes = {"axis": axis, "largest": int(op.attribute("largest", True))}
+    values, at = op.builder.emit_many("TopK", (x, count), 2, attributes)
+    return {"Out": values, "Indices": at}
 
 
 @rule("layer_norm")
-def _layer_norm(op: PaddleOperator) -> None:
+def _layer_norm(op: PaddleOperator) -> Made:
     x, shape, axis = op.value("X"), op.shape("X"), op.attribute("begin_norm_axis", 1)
     sizes = shape[axis:]
     numbers = [op.optional(slot) for slot in ("Scale", "Bias")]
@@ -280,11 +239,11 @@ def _layer_norm(op: PaddleOperator) -> None:
         parts[0] = op.builder.constant(np.ones(sizes, op.dtype("X")), "ones")
     attributes = {"axis": axis, "epsilon": op.attribute("epsilon", 1e-5)}
     inputs = (x, *filter(None, parts))
-    op.give("Y", op.builder.emit_many("LayerNormalization", inputs, 3, attributes)[0])
+    return {"Y": op.builder.emit_many("LayerNormalization", inputs, 3, attributes)[0]}
 
 
 @rule("batch_norm")
-def _batch_norm(op: PaddleOperator) -> None:
+def _batch_norm(op: PaddleOperator) -> Made:
     """Inference: with the statistics that training left."""
     fixed = op.attributes.get("is_test", False) or op.attribute("use_global_stats", False)
     op.attribute("use_global_stats", False)
@@ -297,4 +256,4 @@ def _batch_norm(op: PaddleOperator) -> None:
         raise UnsupportedError(f"attribute data_layout={layout!r} of {rank} axes")
     numbers = [op.value(slot) for slot in ("Scale", "Bias", "Mean", "Variance")]
     epsilon = op.attribute("epsilon", 1e-5)
-    op.give("Y", op.emit("BatchNormalization", op.value("X"), *numbers, epsilon=epsilon))
+    return {"Y": op.emit("BatchNormalization", op.value("X"), *numbers, epsilon=epsilon)}

@@ -1,4 +1,4 @@
-"""The rules of Paddle's recurrent operators, and of the decoding behind them."""
+"""The rules of Paddle's GRU operators."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.paddle.lower.operator import PaddleOperator
+from onernn.adapters.paddle.lower.rules import Made, rule
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import Activation, Cell, Direction, RnnSpec
@@ -17,15 +18,17 @@ from onernn.reorders import paddle
 from onernn.reorders.gates import input_layer, summed_bias
 
 
-def gru(op: PaddleOperator) -> None:
+@rule("gru")
+def _gru(op: PaddleOperator) -> Made:
     flat, bias = op.constant("Weight"), op.optional_constant("Bias")
     spec, layout = _cell(op, flat)
     weights = RnnWeights(None, paddle.weight_h(flat, layout), summed_bias(layout, bias))
-    x = op.emit("GateLayout", op.value("Input"), layout=layout)
-    _rnn(op, x, spec, weights)
+    x = op.emit("GateLayout", op.ragged("Input"), layout=layout)
+    return _rnn(op, x, spec, weights)
 
 
-def fusion_gru(op: PaddleOperator) -> None:
+@rule("fusion_gru")
+def _fusion_gru(op: PaddleOperator) -> Made:
     flat, projection = op.constant("WeightH"), op.constant("WeightX")
     spec, layout = _cell(op, flat)
     weights = RnnWeights(
@@ -33,18 +36,17 @@ def fusion_gru(op: PaddleOperator) -> None:
         paddle.weight_h(flat, layout),
         summed_bias(layout, op.optional_constant("Bias")),
     )
-    _rnn(op, op.value("X"), spec.one_layer(projection.shape[0], spec.direction), weights)
+    spec = spec.one_layer(projection.shape[0], spec.direction)
+    return _rnn(op, op.ragged("X"), spec, weights)
 
 
-def multi_gru(op: PaddleOperator) -> None:
+@rule("multi_gru")
+def _multi_gru(op: PaddleOperator) -> Made:
     """A stack of bidirectional layers: weights of l0 forward, l0 backward, l1 forward, ..."""
     op.only("Scale_data", 1.0)
     op.only("Shift_data", 0.0)
     layers = op.attribute("layers", 1)
-    slots = {
-        slot: [op.builder.array(op.builder.value(v), slot) for v in op.variables(slot)]
-        for slot in ("WeightX", "WeightH", "Bias")
-    }
+    slots = {slot: op.constants(slot) for slot in ("WeightX", "WeightH", "Bias")}
     biases = slots["Bias"] or [None] * 2 * layers
     if layers < 1 or {len(slots["WeightX"]), len(slots["WeightH"]), len(biases)} != {2 * layers}:
         counts = {slot: len(arrays) for slot, arrays in slots.items()}
@@ -62,13 +64,12 @@ def multi_gru(op: PaddleOperator) -> None:
         direction="bidirectional_concat",
     )
     layers_of(spec, stack)
-    if not op.is_ragged(op.value("X")):
-        raise UnsupportedError("its input carries no LoD")
     weights = stack if layers > 1 else stack[0]
-    op.give("Hidden", op.emit("Rnn", op.value("X"), spec=spec, weights=weights))
+    return {"Hidden": op.emit("Rnn", op.ragged("X"), spec=spec, weights=weights)}
 
 
-def gru_unit(op: PaddleOperator) -> None:
+@rule("gru_unit")
+def _gru_unit(op: PaddleOperator) -> Made:
     """One step of N sentences: a batch of one word each."""
     flat, bias = op.constant("Weight"), op.optional_constant("Bias")
     spec, layout = _cell(op, flat, _UNIT_FUNCTIONS)
@@ -78,13 +79,7 @@ def gru_unit(op: PaddleOperator) -> None:
     x = op.emit("Unsqueeze", x, op.ints([0]))
     state = op.emit("Unsqueeze", op.dense(op.value("HiddenPrev")), op.ints([0, 1]))
     y = op.emit("Rnn", x, state, spec=spec, weights=weights)
-    op.give("Hidden", op.emit("Squeeze", y, op.ints([0])))
-
-
-def attention_lstm(op: PaddleOperator) -> None:
-    raise UnsupportedError(
-        "each step attends to the whole sentence anew: no recurrent primitive computes that"
-    )
+    return {"Hidden": op.emit("Squeeze", y, op.ints([0]))}
 
 
 _FUNCTIONS: Mapping[Any, str] = {name: name for name in ("sigmoid", "tanh", "relu", "identity")}
@@ -123,24 +118,9 @@ def _cell(
     return spec, layout
 
 
-def _rnn(op: PaddleOperator, x: str, spec: RnnSpec, weights: RnnWeights) -> None:
+def _rnn(op: PaddleOperator, x: str, spec: RnnSpec, weights: RnnWeights) -> Made:
     weights.check(spec)
     state = op.optional("H0")
     if state:
         state = op.emit("Unsqueeze", op.dense(state), op.ints([0, 1]))
-    if not op.is_ragged(x):
-        raise UnsupportedError("its input carries no LoD")
-    op.give("Hidden", op.emit("Rnn", x, state, spec=spec, weights=weights))
-
-
-def crf_decoding(op: PaddleOperator) -> None:
-    emission = op.value("Emission")
-    if op.optional("Length"):
-        raise UnsupportedError("input Length: padded emissions are not supported")
-    if not op.is_ragged(emission):
-        raise UnsupportedError("its input carries no LoD")
-    path = op.emit("CrfDecode", emission, op.value("Transition"))
-    if label := op.optional("Label"):  # then the output tells where the path agrees with it
-        agreed = op.emit("Equal", path, op.emit("Reshape", op.dense(label), op.ints([-1, 1])))
-        path = op.emit("Cast", agreed, to="int64")
-    op.give("ViterbiPath", path)
+    return {"Hidden": op.emit("Rnn", x, state, spec=spec, weights=weights)}

@@ -9,6 +9,7 @@ import numpy as np
 
 from onernn.adapters.paddle.lower.gru import functions
 from onernn.adapters.paddle.lower.operator import PaddleOperator
+from onernn.adapters.paddle.lower.rules import Made, rule
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import Cell, RnnSpec
@@ -17,34 +18,37 @@ from onernn.reorders import paddle
 from onernn.reorders.gates import input_layer
 
 
-def lstm(op: PaddleOperator) -> None:
+@rule("lstm")
+def _lstm(op: PaddleOperator) -> Made:
     """The input is projected already; its bias is that of the gates."""
-    x = op.emit("GateLayout", op.value("Input"), layout=paddle.LSTM)
-    _lstm(op, x, None, op.constant("Weight"), op.constant("Bias"))
+    x = op.emit("GateLayout", op.ragged("Input"), layout=paddle.LSTM)
+    return _layer(op, x, None, op.constant("Weight"), op.constant("Bias"))
 
 
-def fusion_lstm(op: PaddleOperator) -> None:
+@rule("fusion_lstm")
+def _fusion_lstm(op: PaddleOperator) -> Made:
     op.only("Scale_data", 1.0)
     op.only("Shift_data", 0.0)
     weight_x, weight_h = op.constant("WeightX"), op.constant("WeightH")
-    _lstm(op, op.value("X"), weight_x, weight_h, op.constant("Bias"))
+    return _layer(op, op.ragged("X"), weight_x, weight_h, op.constant("Bias"))
 
 
-def fused_embedding_fc_lstm(op: PaddleOperator) -> None:
+@rule("fused_embedding_fc_lstm")
+def _fused_embedding_fc_lstm(op: PaddleOperator) -> Made:
     """Rows of a table that is projected and has the gates' bias added: Bias is for peepholes."""
-    ids = op.emit("Squeeze", op.value("Ids"), op.ints([-1]))
+    ids = op.emit("Squeeze", op.ragged("Ids"), op.ints([-1]))
     gates = op.builder.constant(paddle.LSTM(op.constant("Embeddings")), "Embeddings/gates")
     rows = op.emit("Gather", gates, ids, axis=0, non_negative=True)
     weight_h, bias = op.constant("WeightH"), op.constant("Bias").copy()
     bias[..., : weight_h.shape[1]] = 0
-    _lstm(op, rows, None, weight_h, bias)
+    return _layer(op, rows, None, weight_h, bias)
 
 
-def _lstm(op: PaddleOperator, x: str, weight_x: Array | None, weight_h: Array, bias: Array) -> None:
+def _layer(
+    op: PaddleOperator, x: str, weight_x: Array | None, weight_h: Array, bias: Array
+) -> Made:
     if weight_h.dtype != np.float32:
         raise UnsupportedError(f"its weights are {weight_h.dtype}, only float32 is supported")
-    if not op.is_ragged(x):
-        raise UnsupportedError("its input carries no LoD")
     chosen = functions(
         op,
         ("gate_activation", "sigmoid"),
@@ -75,5 +79,11 @@ def _lstm(op: PaddleOperator, x: str, weight_x: Array | None, weight_h: Array, b
     attributes = {"spec": spec, "weights": weights}
     # The final states are no outputs of Paddle's; the cell of each word is.
     hidden, cell = op.builder.emit_many("Rnn", (x, *states), 4, attributes)[::3]
-    op.give("Hidden", hidden)
-    op.give("Cell", cell)
+    return {"Hidden": hidden, "Cell": cell}
+
+
+@rule("attention_lstm")
+def _attention_lstm(op: PaddleOperator) -> Made:
+    raise UnsupportedError(
+        "each step attends to the whole sentence anew: no recurrent primitive computes that"
+    )

@@ -8,23 +8,24 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.lowering import GraphBuilder, NativeOperator
-from onernn.adapters.paddle.read import Operator, Variable
+from onernn.adapters.paddle import messages
+from onernn.adapters.paddle.read.program import Operator, Variable
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import NativeOp
 
 INERT = frozenset(
     """
-    op_callstack op_device op_namescope op_role op_role_var with_quant_attr is_test
-    use_mkldnn use_onednn use_cudnn use_quantizer mkldnn_data_type onednn_data_type use_seq mkldnn_cache_capacity
-    Scale_data Shift_data Scale_weights force_fp32_output
-    is_sparse is_distributed remote_prefetch trainer_id slot epmap table_names height_sections
-    table_class     entry_config entry x_data_format y_data_format grad_inplace fix_seed seed
+    op_callstack op_device op_namescope op_role op_role_var with_quant_attr is_test use_mkldnn
+    use_onednn use_cudnn use_quantizer mkldnn_data_type onednn_data_type use_seq
+    mkldnn_cache_capacity Scale_data Shift_data Scale_weights force_fp32_output is_sparse
+    is_distributed remote_prefetch trainer_id slot epmap table_names height_sections table_class
+    entry_config entry x_data_format y_data_format grad_inplace fix_seed seed
     """.split()
 )
 """Attributes that cannot change the result of a float32 model on CPU."""
 
-DTYPES = frozenset("bool uint8 int8 int16 int32 int64 float32 float64".split())
+COMPUTED = frozenset("bool uint8 int8 int16 int32 int64 float32 float64".split())
 """What NumPy computes in like Paddle; bfloat16 parameters are read as float32."""
 
 _MOVING = frozenset(
@@ -37,19 +38,22 @@ _MOVING = frozenset(
 
 
 class PaddleOperator(NativeOperator):
-    """One operator with the graph it is lowered into."""
+    """One operator with the graph it is lowered into, and the Paddle ``version`` that saved it."""
 
     def __init__(
-        self, builder: GraphBuilder, variables: Mapping[str, Variable], op: Operator
+        self,
+        builder: GraphBuilder,
+        variables: Mapping[str, Variable],
+        op: Operator,
+        version: int,
     ) -> None:
         at = NativeOp(op.position, op.type)
         super().__init__(at, op.inputs, op.outputs, op.attributes, INERT)
-        self.builder, self._variables = builder, variables
-        self.given: dict[str, str] = {}
+        self.builder, self.version, self._variables = builder, version, variables
         for slot, names in op.inputs.items():
             dtypes = {variables[name].dtype for name in names if name in variables}
             widened = op.type in _MOVING and self._parameters(names)
-            if (others := dtypes - DTYPES - {None}) and not widened:
+            if (others := dtypes - COMPUTED - {None}) and not widened:
                 raise UnsupportedError(f"input {slot}: {others.pop()} numbers are not supported")
 
     def _parameters(self, names: tuple[str, ...]) -> bool:
@@ -62,15 +66,38 @@ class PaddleOperator(NativeOperator):
             raise UnsupportedError(f"input {slot} is missing")
         return self.builder.value(variable)
 
+    def values(self, slot: str) -> list[str]:
+        """The values in an input slot that is a list."""
+        return [self.builder.value(name) for name in self.variables(slot)]
+
     def optional(self, slot: str) -> str:
         variable = self.variable(slot)
         return variable and self.builder.value(variable)
+
+    def ragged(self, slot: str, levels: int | None = None) -> str:
+        """The value in a required input slot; it must have (so many) LoD levels."""
+        value = self.value(slot)
+        depth = self.depth(value)
+        if not depth:
+            raise UnsupportedError(f"input {slot} carries no LoD")
+        if levels not in (None, depth):
+            raise UnsupportedError(f"input {slot}: {depth} LoD levels, only {levels} is supported")
+        return value
+
+    def absent(self, *slots: str) -> None:
+        """Refuses inputs in the place of attributes, which only a run tells."""
+        for slot in slots:
+            if self.variables(slot):
+                raise UnsupportedError(f"input {slot}: computed at run time")
 
     def constant(self, slot: str) -> Array:
         return self.builder.array(self.value(slot), slot)
 
     def optional_constant(self, slot: str) -> Array | None:
         return self.constant(slot) if self.variable(slot) else None
+
+    def constants(self, slot: str) -> list[Array]:
+        return [self.builder.array(value, slot) for value in self.values(slot)]
 
     def shape(self, slot: str, at: int = 0) -> tuple[int | None, ...]:
         """The declared sizes of an input, None where dynamic."""
@@ -85,33 +112,58 @@ class PaddleOperator(NativeOperator):
             )
         return declared.shape
 
-    def is_ragged(self, value: str) -> bool:
-        return self.builder.depth.get(value, 0) > 0
-
-    def dense(self, value: str) -> str:
-        """The value without its LoD, for operators of Paddle that do not hand it on."""
-        return self.emit("SequenceData", value, depth=0) if self.is_ragged(value) else value
-
     def dtype(self, slot: str) -> np.dtype[Any]:
         declared = self._variables.get(self.variable(slot))
         if declared is None or declared.dtype is None:
             raise UnsupportedError(f"input {slot}: the model does not declare its dtype")
         return np.dtype(declared.dtype)
 
-    def declared(self, slot: str) -> tuple[int | None, ...] | None:
-        """The declared sizes of an output, where the model tells them."""
-        names = self.outputs.get(slot, ())
-        found = self._variables.get(names[0]) if names else None
-        return None if found is None else found.shape
+    def chosen_dtype(self, name: str, default: int) -> str:
+        """The dtype that an attribute tells."""
+        number = self.attribute(name, default)
+        dtype = messages.DTYPES.get(number, "")
+        if dtype not in COMPUTED:
+            raise UnsupportedError(f"attribute {name}={number}: {dtype or 'unknown'} numbers")
+        return dtype
+
+    def depth(self, value: str) -> int:
+        """How many LoD levels a value has."""
+        return self.builder.depth.get(value, 0)
+
+    def is_ragged(self, value: str) -> bool:
+        return self.depth(value) > 0
 
     def emit(self, op: str, *inputs: str, depth: int | None = None, **attributes: Any) -> str:
         return self.builder.emit(op, inputs, attributes, depth=depth)
+
+    def dense(self, value: str) -> str:
+        """The value without its LoD, for operators of Paddle that do not hand it on."""
+        return self.emit("SequenceData", value, depth=0) if self.is_ragged(value) else value
+
+    def under(self, out: str, like: str) -> str:
+        """The value with the LoD of another one that has as many rows, if that has one."""
+        depth = self.depth(like)
+        return self.emit("SequenceLike", out, like, depth=depth) if depth else out
+
+    def gives_one(self) -> bool:
+        """Whether the output is declared as one number: before 2.5 Paddle had no scalars."""
+        names = self.outputs.get("Out", ())
+        declared = self._variables.get(names[0]) if names else None
+        return declared is not None and declared.shape == (1,)
 
     def ints(self, values: Any) -> str:
         """A constant list of int64: axes or a shape."""
         return self.builder.constant(np.asarray(values, np.int64), f"{self.at.type}/ints")
 
-    def give(self, slot: str, value: str) -> None:
-        """Tells the value of an output slot's variable, where the model wants it."""
-        for variable in self.outputs.get(slot, ())[:1]:
-            self.given[variable] = value
+    def integers(self, attribute: str, tensor: str, tensors: str) -> str:
+        """A list of int64 from a list of tensors, else from a tensor, else from an attribute."""
+        found = self.attribute(attribute, ())
+        parts = [self.dense(value) for value in self.values(tensors)]
+        whole = self.optional(tensor)
+        if parts:
+            parts = [self.emit("Reshape", part, self.ints([1])) for part in parts]
+            whole = self.emit("Concat", *parts, axis=0)
+        elif not whole:
+            return self.ints(found)
+        flat = self.emit("Reshape", self.dense(whole), self.ints([-1]))
+        return self.emit("Cast", flat, to="int64")

@@ -12,8 +12,7 @@ from pathlib import Path
 from onernn.adapters.folding import FoldingBudget
 from onernn.adapters.lowering import GraphBuilder
 from onernn.adapters.paddle.lower.operator import PaddleOperator
-from onernn.adapters.paddle.lower.ops import RULES, RULES_OF_3
-from onernn.adapters.paddle.lower.table import Rule
+from onernn.adapters.paddle.lower.table import RULES
 from onernn.adapters.paddle.read import Operator, Program, Variable, read_program
 from onernn.core.errors import ModelFormatError, OnernnError, UnsupportedError
 from onernn.core.graph import Graph, NativeOp, Value
@@ -38,10 +37,9 @@ def lower(program: Program) -> Graph:
     for op in sorted(feeds, key=column):
         builder.input(_declared(program, _only(program, op.outputs, "Out")))
     declared = _declared_once(program)
-    rules = RULES if program.version < 3_000_000 else RULES_OF_3
     for op in program.operators:
         if op.type not in ("feed", "fetch"):
-            _lower_operator(builder, declared, op, rules)
+            _lower_operator(builder, declared, op, program.version)
     return builder.graph([_fetched(builder, program, op) for op in sorted(fetches, key=column)])
 
 
@@ -57,17 +55,20 @@ def _lower_operator(
     builder: GraphBuilder,
     variables: Mapping[str, Variable],
     op: Operator,
-    rules: Mapping[str, Rule],
+    version: int,
 ) -> None:
     builder.origin = (NativeOp(op.position, op.type),)
     given: dict[str, str] = {}
     try:
-        if op.type not in rules:
+        if op.type not in RULES:
             raise UnsupportedError("this operator is not known")
-        view = PaddleOperator(builder, variables, op)
-        rules[op.type](view)
+        view = PaddleOperator(builder, variables, op, version)
+        made = RULES[op.type](view)
         view.check_read()
-        given, reason = view.given, "this output is not computed"
+        for slot, values in ({"Out": made} if isinstance(made, str) else made).items():
+            listed = [values] if isinstance(values, str) else values
+            given.update(zip(op.outputs.get(slot, ()), listed, strict=False))
+        reason = "this output is not computed"
     except OnernnError as error:
         reason = str(error)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

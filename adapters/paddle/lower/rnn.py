@@ -8,13 +8,15 @@ from __future__ import annotations
 import numpy as np
 
 from onernn.adapters.paddle.lower.operator import PaddleOperator
+from onernn.adapters.paddle.lower.rules import Made, rule
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import layers_of
 from onernn.reorders import paddle
 
 
-def rnn(op: PaddleOperator) -> None:
+@rule("rnn")
+def _rnn(op: PaddleOperator) -> Made:
     """Time-major; what stands behind a sentence's length does not run, and gives zeros."""
     mode, layers = op.attribute("mode", "RNN_TANH"), op.attribute("num_layers", 1)
     if mode not in paddle.RNN_CELLS:
@@ -22,9 +24,7 @@ def rnn(op: PaddleOperator) -> None:
     both = op.attribute("is_bidirec", False)
     if op.attribute("dropout_prob", 0.0) and not op.attributes.get("is_test", False):
         op.builder.notes["dropout saved in training mode runs as in inference"] = None
-    arrays = [
-        op.builder.array(op.builder.value(v), "WeightList") for v in op.variables("WeightList")
-    ]
+    arrays = op.constants("WeightList")
     if any(array.dtype != np.float32 for array in arrays):
         raise UnsupportedError("its weights are not float32, only float32 layers are supported")
     stack = paddle.rnn_weights(arrays, mode, layers, 2 if both else 1)
@@ -37,11 +37,11 @@ def rnn(op: PaddleOperator) -> None:
     )
     layers_of(spec, stack)
 
-    x, states = op.dense(op.value("Input")), op.variables("PreState")
+    x, states = op.dense(op.value("Input")), op.values("PreState")
     if len(states) != len(spec.cell.states):
         raise UnsupportedError(f"input PreState: {len(states)} states for {spec.cell.name}")
     parts = [spec.layers, spec.directions, -1, spec.hidden_size]
-    given = [op.emit("Reshape", op.builder.value(s), op.ints(parts)) for s in states]
+    given = [op.emit("Reshape", state, op.ints(parts)) for state in states]
     attributes = {"spec": spec, "weights": stack if len(stack) > 1 else stack[0]}
     lengths, words = op.optional("SequenceLength"), x
     if lengths:
@@ -50,7 +50,5 @@ def rnn(op: PaddleOperator) -> None:
     y, *finals = op.builder.emit_many("Rnn", (words, *given), count, attributes)
     if lengths:
         y = op.emit("SequencePad", y, x, time_major=True, depth=0)
-    op.give("Out", y)
     rows = op.ints([spec.layers * spec.directions, -1, spec.hidden_size])
-    flat = [op.emit("Reshape", final, rows, depth=0) for final in finals]
-    op.given.update(zip(op.outputs.get("State", ()), flat, strict=False))
+    return {"Out": y, "State": [op.emit("Reshape", final, rows, depth=0) for final in finals]}

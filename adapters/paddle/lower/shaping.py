@@ -1,87 +1,162 @@
-"""The rules of Paddle's operators that choose, count and turn elements.
+"""The rules of Paddle's operators that shape, join, part and fill.
 
-Slots and defaults: the operators' makers in 2.6. All of these hand on the LoD of their first value,
-whatever they do to its rows: measured with 2.6.2.
+Slots and defaults: the operators' makers in 2.6. Which LoD is handed on is measured with 2.6.2.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from onernn.adapters.paddle.lower.operator import PaddleOperator
-from onernn.adapters.paddle.lower.table import rule
+from onernn.adapters.paddle.lower.rules import Made, rule
 from onernn.core.errors import UnsupportedError
 
-
-def _under(op: PaddleOperator, out: str, x: str) -> str:
-    """As many rows under the LoD of x."""
-    return op.emit("SequenceLike", out, x, depth=op.builder.depth[x]) if op.is_ragged(x) else out
+_MOST = 2**16
+"""Most elements of a constant that is made while reading; larger ones are made at run time."""
 
 
-def _check_fits(op: PaddleOperator, x: str, changed: bool, what: str) -> None:
-    if changed and op.is_ragged(x):
-        raise UnsupportedError(f"{what}: Paddle keeps a LoD that does not fit")
+@rule("reshape2")
+def _reshape(op: PaddleOperator) -> Made:
+    x, sizes, shape = op.value("X"), op.shape("X"), op.attribute("shape", ())
+    if op.variables("ShapeTensor"):
+        raise UnsupportedError("input ShapeTensor: sizes one by one")
+    if computed := op.optional("Shape"):
+        if op.is_ragged(x):
+            raise UnsupportedError("input Shape: a LoD under a shape that is computed")
+        return op.emit("Reshape", x, op.emit("Cast", computed, to="int64"))
+    if op.is_ragged(x) and shape[:1] == (-1,):
+        words = _known(sizes[1:])
+        rows = _known([sizes[at] if size == 0 else size for at, size in enumerate(shape)][1:])
+        if None not in (words, rows) and words != rows:  # Paddle keeps a LoD that does not fit
+            raise UnsupportedError(f"attribute shape={shape} splits or joins the words of a LoD")
+    return op.emit("Reshape", x, op.ints(shape))
 
 
-def _not_at_run_time(op: PaddleOperator, *slots: str) -> None:
-    for slot in slots:
-        if op.variables(slot):
-            raise UnsupportedError(f"input {slot}: computed at run time")
+def _known(sizes: Sequence[int | None]) -> int | None:
+    """The product of the sizes, None where one is dynamic."""
+    return None if None in sizes else math.prod(size or 0 for size in sizes)
 
 
-@rule("cumsum")
-def _cumsum(op: PaddleOperator) -> None:
-    _not_at_run_time(op, "Axis")
-    value, axis, flat = op.value("X"), op.attribute("axis", -1), op.attribute("flatten", False)
-    if op.attribute("exclusive", False):
-        raise UnsupportedError("attribute exclusive: Paddle gives a single element itself, not 0")
-    _check_fits(op, value, flat, "attribute flatten")
-    x = op.dense(value)
-    if flat:
-        x, axis = op.emit("Reshape", x, op.ints([-1])), 0
-    at = op.builder.constant(np.int64(axis), "axis")
-    out = op.emit("CumSum", x, at, reverse=int(op.attribute("reverse", False)))
-    op.give("Out", _under(op, out, value))
+@rule("transpose2")
+def _transpose(op: PaddleOperator) -> Made:
+    op.only("data_format", "AnyLayout")
+    return op.emit("Transpose", op.dense(op.value("X")), perm=op.attribute("axis", ()))
 
 
-@rule("where")
-def _where(op: PaddleOperator) -> None:
-    condition, x, y = (op.value(slot) for slot in ("Condition", "X", "Y"))
-    out = op.emit("Where", *map(op.dense, (condition, x, y)))
-    op.give("Out", _under(op, out, x))
+@rule("squeeze2")
+def _squeeze(op: PaddleOperator) -> Made:
+    """Axes of another size than one stay; none given are all of size one."""
+    x, sizes, axes = op.value("X"), op.shape("X"), op.attribute("axes", ())
+    if not axes and None in sizes:
+        raise UnsupportedError("attribute axes=(): which axes go shows only at run time")
+    chosen = {axis % len(sizes) for axis in axes} or set(range(len(sizes)))
+    gone = sorted(axis for axis in chosen if sizes[axis] in (1, None))
+    if 0 in gone and op.is_ragged(x):
+        raise UnsupportedError(f"attribute axes={axes}: the words of a LoD cannot be squeezed")
+    return op.emit("Squeeze", x, op.ints(gone)) if gone else op.emit("Identity", x)
 
 
-@rule("gather")
-def _gather(op: PaddleOperator) -> None:
-    """Indices (K,) or (K, 1) count from zero."""
-    _not_at_run_time(op, "Axis")
-    x, at, axis = op.value("X"), op.dense(op.value("Index")), op.attribute("axis", 0)
-    op.attribute("overwrite", True)  # of the gradient
-    axis %= len(op.shape("X"))
-    _check_fits(op, x, axis == 0, f"attribute axis={axis}")
-    if len(op.shape("Index")) > 1:
-        at = op.emit("Reshape", at, op.ints([-1]))
-    out = op.emit("Gather", op.dense(x), at, axis=axis, non_negative=True)
-    op.give("Out", _under(op, out, x))
+@rule("unsqueeze2")
+def _unsqueeze(op: PaddleOperator) -> Made:
+    """One axis after the other: each counts those that were put in before it."""
+    x, placed = op.value("X"), [False] * len(op.shape("X"))
+    for axis in op.attribute("axes", ()):
+        place = axis if axis >= 0 else axis + len(placed) + 1
+        if not 0 <= place <= len(placed):
+            raise UnsupportedError(f"attribute axes: {axis} for {len(placed)} axes")
+        placed.insert(place, True)
+    new = [at for at, added in enumerate(placed) if added]
+    # A new first axis has no LoD. Paddle keeps that of a batch of one word, whose first size stays.
+    depth = 0 if 0 in new else None
+    return op.emit("Unsqueeze", x, op.ints(new), depth=depth) if new else op.emit("Identity", x)
 
 
-@rule("flip")
-def _flip(op: PaddleOperator) -> None:
-    x, axes = op.value("X"), list(op.attribute("axis", ()))
-    behind, least = [-1] * len(axes), [-(2**63)] * len(axes)
-    out = op.emit("Slice", op.dense(x), *map(op.ints, (behind, least, axes, behind)))
-    op.give("Out", _under(op, out, x))
+@rule("concat")
+def _concat(op: PaddleOperator) -> Made:
+    values, axis = op.values("X"), op.attribute("axis", 0)
+    axis += len(op.shape("X")) if axis < 0 else 0
+    levels = {op.depth(value) for value in values}
+    if not op.is_ragged(values[0]):
+        values = [op.dense(value) for value in values]
+    elif axis == 0:
+        if len(levels) > 1:
+            raise UnsupportedError(f"attribute axis=0: inputs X have {sorted(levels)} LoD levels")
+        return op.emit("SequenceAppend", *values)
+    return op.emit("Concat", *values, axis=axis)
 
 
-@rule("strided_slice")
-def _strided_slice(op: PaddleOperator) -> None:
-    for role in ("Starts", "Ends", "Strides"):
-        _not_at_run_time(op, f"{role}Tensor", f"{role}TensorList")
-    op.attribute("infer_flags", ())
-    op.only("decrease_axis", ())
-    x, axes, steps = op.value("Input"), op.attribute("axes", ()), op.attribute("strides", ())
-    if min(steps, default=1) < 1:
-        raise UnsupportedError(f"attribute strides={steps}: backwards")
-    _check_fits(op, x, 0 in axes, f"attribute axes={axes}")
-    ends = (op.attribute("starts", ()), op.attribute("ends", ()))
-    op.give("Out", op.emit("Slice", x, *map(op.ints, (*ends, axes, steps))))
+@rule("stack")
+def _stack(op: PaddleOperator) -> Made:
+    axis, rank = op.attribute("axis", 0), len(op.shape("X"))
+    at = op.ints([axis + rank + 1 if axis < 0 else axis])
+    first, *others = op.values("X")
+    # Under a new first axis Paddle keeps a LoD that does not fit.
+    first = op.dense(first) if axis in (0, -rank - 1) else first
+    parts = [op.emit("Unsqueeze", part, at) for part in (first, *map(op.dense, others))]
+    return {"Y": op.emit("Concat", *parts, axis=axis)}
+
+
+@rule("split")
+def _split(op: PaddleOperator) -> Made:
+    if op.optional("AxisTensor") or op.variables("SectionsTensorList"):
+        raise UnsupportedError("axis or sections that are computed at run time")
+    x, shape, axis = op.value("X"), op.shape("X"), op.attribute("axis", 0)
+    if axis < 0:  # Python's paddle.split never saves one
+        raise UnsupportedError(f"attribute axis={axis}: Paddle 2.6.2 cuts the memory elsewhere")
+    sections, parts = list(op.attribute("sections", ())), op.attribute("num", 0)
+    count = len(op.outputs.get("Out", ()))
+    if sections and -1 in sections:
+        if shape[axis] is None or sections.count(-1) > 1:
+            raise UnsupportedError(f"attribute sections={sections} of {shape}")
+        sections[sections.index(-1)] = shape[axis] - sum(sections) - 1
+    if (len(sections) or parts) != count:
+        raise UnsupportedError(f"{len(sections) or parts} parts into {count} outputs")
+    inputs = (op.dense(x) if axis == 0 else x, *([op.ints(sections)] if sections else []))
+    return {"Out": op.builder.emit_many("Split", inputs, count, {"axis": axis})}
+
+
+@rule("shape")
+def _shape(op: PaddleOperator) -> Made:
+    return op.emit("Cast", op.emit("Shape", op.value("Input"), depth=0), to="int32")
+
+
+def _filling(op: PaddleOperator) -> Any:
+    """The value of fill_constant and its like: a text comes before a number."""
+    dtype, text = op.chosen_dtype("dtype", 5), op.attribute("str_value", "")
+    number = op.attribute("value", 0.0)
+    if text:
+        number = float(text)  # also of integers
+    op.attribute("force_cpu", False)
+    op.attribute("place_type", -1)
+    return np.asarray(number).astype(dtype)
+
+
+@rule("fill_constant")
+def _fill_constant(op: PaddleOperator) -> Made:
+    value = _filling(op)
+    if given := op.optional("ValueTensor"):
+        value = op.builder.array(given, "ValueTensor").reshape(()).astype(value.dtype)
+    shape = op.integers("shape", "ShapeTensor", "ShapeTensorList")
+    sizes = op.builder.constants.get(shape)
+    if sizes is not None and min(sizes, default=0) >= 0 and math.prod(sizes.tolist()) <= _MOST:
+        return op.builder.constant(np.full(sizes, value), "filled")
+    return op.emit("ConstantOfShape", shape, value=value.reshape(1), depth=0)
+
+
+@rule("fill_constant_batch_size_like")
+def _fill_like(op: PaddleOperator) -> Made:
+    """One size is that of another value; of a ragged one, the number of its sentences."""
+    value, like, shape = _filling(op), op.value("Input"), list(op.attribute("shape", ()))
+    source, target = op.attribute("input_dim_idx", 0), op.attribute("output_dim_idx", 0)
+    if op.is_ragged(like) and source == 0:
+        like = op.emit("SequenceLengths", like, depth=0)
+    if not 0 <= target < len(shape) or source < 0:
+        raise UnsupportedError(f"attribute output_dim_idx={target} of shape {shape}")
+    size = op.emit("Shape", like, depth=0, start=source, end=source + 1)
+    parts = [op.ints(shape[:target]), size, op.ints(shape[target + 1 :])]
+    whole = op.emit("Concat", *parts, axis=0, depth=0)
+    return op.emit("ConstantOfShape", whole, value=value.reshape(1), depth=0)

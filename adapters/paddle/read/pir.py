@@ -203,7 +203,7 @@ class _Reader:
             s: tuple(names) for s, names in zip(meaning.outputs, outputs, strict=False) if names
         }
         self._add(meaning.type, slots, made, given)
-        if meaning.then:
+        if meaning.widened:
             self._widened(made["Out"][0])
 
     def _widened(self, name: str) -> None:

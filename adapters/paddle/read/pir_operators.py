@@ -1,4 +1,6 @@
-"""The table of PIR's operators: which of Paddle 2 means the same, and how operands are called there.
+"""The table of PIR's operators: which of Paddle 2 means the same, and how operands are called.
+
+A row of `operators` tells it already; here stand those that have none.
 
 From paddle/phi/ops/yaml/ops.yaml (order of operands and results) and op_compat.yaml (names).
 """
@@ -8,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from onernn.adapters.paddle.operators import REDUCTIONS, ROWS, Row
 
 Names = Mapping[str, Any]
 
@@ -19,7 +23,7 @@ class Meaning:
 
     ``renamed`` and ``coded`` are attributes under other names, the second ones a dtype; ``fixed``
     are those that PIR has not, ``dropped`` those that Paddle 2 has not. ``lists``: constants are
-    lists even of one number. ``then``: the result is int64 where Paddle 2 gives int32.
+    lists even of one number. ``widened``: the result is int64 where Paddle 2 gives int32.
     """
 
     type: str
@@ -30,35 +34,30 @@ class Meaning:
     fixed: Names = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     lists: bool = False
-    then: bool = False
+    widened: bool = False
 
 
 def _of(type_: str, inputs: str = "X", outputs: str = "Out", **more: Any) -> Meaning:
     return Meaning(type_, tuple(inputs.split()), tuple(outputs.split()), **more)
 
 
-def _reduction(name: str) -> Meaning:
-    return _of(name, "X =dim", lists=True, renamed={"axis": "dim", "keepdim": "keep_dim"})
+def _of_row(row: Row) -> Meaning:
+    return Meaning(row.type, row.inputs, (row.output,), renamed=row.renamed)
 
 
-_SAME = """
-relu tanh sigmoid exp log sqrt abs floor ceil reciprocal sin cos softsign logical_not sign square
-rsqrt gelu elu silu relu6 assign softmax log_softmax softplus flip
-""".split()
-_BINARY = {
-    **{"add": "elementwise_add", "subtract": "elementwise_sub", "multiply": "elementwise_mul"},
-    **{"divide": "elementwise_div", "maximum": "elementwise_max", "minimum": "elementwise_min"},
-    **{"elementwise_pow": "elementwise_pow"},
-    **{name: name for name in ("equal", "less_than", "less_equal", "greater_than")},
-    **{name: name for name in ("greater_equal", "logical_and", "logical_or", "logical_xor")},
-}
+def _of_reduction(row: Row) -> Meaning:
+    """Their axes are an operand, which is a constant as a rule."""
+    dtypes = {"dtype": "out_dtype"} if row.type == "reduce_sum" else {}
+    return _of(row.type, "X =dim", lists=True, renamed=_KEEPS, coded=dtypes)
+
+
+_KEEPS = {"axis": "dim", "keepdim": "keep_dim"}
 _XSHAPE = "Out XShape"
 
 OPERATORS: dict[str, Meaning] = {
-    **{name: _of(name) for name in _SAME},
-    **{name: _of(type_, "X Y") for name, type_ in _BINARY.items()},
-    "leaky_relu": _of("leaky_relu", renamed={"negative_slope": "alpha"}),
-    "hardsigmoid": _of("hard_sigmoid"),
+    **{row.pir or row.type: _of_row(row) for row in ROWS if row.pir != "-"},
+    **{row.pir: _of_reduction(row) for row in REDUCTIONS if row.pir != "-"},
+    **{name: _of(name) for name in ("square", "rsqrt", "silu", "relu6", "flip")},
     "swish": _of("swish", fixed={"beta": 1.0}),
     "embedding": _of("lookup_table_v2", "Ids W", dropped=("sparse",)),
     "matmul": _of("matmul_v2", "X Y", renamed={"transpose_x": "trans_x", "transpose_y": "trans_y"}),
@@ -71,7 +70,7 @@ OPERATORS: dict[str, Meaning] = {
     "full_with_tensor": _of("fill_constant", "ValueTensor ShapeTensor", coded={"dtype": "dtype"}),
     "full_int_array": _of("fill_constant", "", coded={"dtype": "dtype"}),
     "shape": _of("shape", "Input"),
-    "shape64": _of("shape", "Input", then=True),
+    "shape64": _of("shape", "Input", widened=True),
     "slice": _of("slice", "Input =starts|StartsTensor =ends|EndsTensor", lists=True),
     "strided_slice": _of(
         "strided_slice",
@@ -82,14 +81,6 @@ OPERATORS: dict[str, Meaning] = {
     "split": _of("split", "X =sections|SectionsTensor =axis|AxisTensor"),
     "split_with_num": _of("split", "X =axis|AxisTensor"),
     "stack": _of("stack", outputs="Y"),
-    "sum": _of(
-        "reduce_sum",
-        "X =dim",
-        lists=True,
-        renamed={"keepdim": "keep_dim"},
-        coded={"dtype": "out_dtype"},
-    ),
-    **{name: _reduction(f"reduce_{name}") for name in ("mean", "max", "min", "prod", "any", "all")},
     "cast": _of("cast", coded={"dtype": "out_dtype"}),
     "topk": _of("top_k_v2", "X =k|K", "Out Indices"),
     "argmax": _of("arg_max", "X =axis", coded={"dtype": "dtype"}),

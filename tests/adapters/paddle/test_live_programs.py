@@ -229,7 +229,7 @@ REFUSED = {
         *gru(),
         op("relu", {"X": "gy"}, {"Out": "z"}),
     ],
-    "its input carries no LoD": gru("dense"),
+    "input Input carries no LoD": gru("dense"),
     "Weight 'made' is computed at run time": [
         op("relu", {"X": "x"}, {"Out": "made"}),
         *gru()[:2],
@@ -350,7 +350,7 @@ def test_batches_may_have_other_lod_levels_than_declared() -> None:
     (flat,) = ours.run([x, h0], held)
     (deep,) = ours.run([Ragged(x.data, x.offsets, (np.array([0, 1, 3]),)), h0], held)
     assert deep.lod == [[0, 1, 3], *flat.lod] and np.array_equal(deep.data, flat.data)
-    with pytest.raises(UnsupportedError, match="its input carries no LoD"):
+    with pytest.raises(UnsupportedError, match="input Input carries no LoD"):
         ours.run([x.data, h0], held)
     with pytest.raises(ShapeError, match="state h"):
         ours.run([x, h0[:2]], held)

@@ -12,7 +12,7 @@ from support.paddle_operators import op, program
 from onernn import Graph, ModelFormatError, Ragged, Session, UnsupportedError
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.lower.operator import INERT
-from onernn.adapters.paddle.lower.ops import RULES
+from onernn.adapters.paddle.lower.table import RULES
 from onernn.adapters.paddle.read import Operator, Variable
 from onernn.core.arrays import Array
 
