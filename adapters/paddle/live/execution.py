@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import Lock
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from onernn.adapters.paddle.live.replaceable_parts import Part
+from onernn.adapters.repacking import Repacked
 from onernn.backend import PreparedLayer, Tape, open_backend
-from onernn.core.arrays import Array, same_bytes
+from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.ragged import Ragged
 from onernn.core.spec import RnnSpec
@@ -44,38 +44,6 @@ class Options:
         return self.backend != "reference"
 
 
-class _Packed:
-    """What is made of parameters: once, and again when their numbers have changed.
-
-    They are compared in every call, with a copy: trainers change them in place. Not so where they
-    are ``constant``: then those of the first call count.
-    """
-
-    def __init__(self, make: Any, *, constant: bool = False) -> None:
-        self._make, self._constant, self._lock = make, constant, Lock()
-        self._copies: list[Array] = []
-        self._made: dict[Any, Any] = {}
-
-    def __call__(self, key: Any, parameters: Sequence[Array]) -> Any:
-        with self._lock:
-            known = self._constant and self._made
-            if not known and (
-                len(self._copies) != len(parameters)
-                or not all(map(same_bytes, self._copies, parameters))
-            ):
-                self._made.clear()
-                self._copies = [_copied(array) for array in parameters]
-            if key not in self._made:
-                self._made[key] = self._make(key, self._copies)
-            return self._made[key]
-
-
-def _copied(array: Array) -> Array:
-    out = array.copy()
-    out.flags.writeable = False  # then nobody copies it again
-    return out
-
-
 class LivePart:
     """A part of a program, made ready to run for parameters as they are at each call.
 
@@ -84,12 +52,11 @@ class LivePart:
 
     def __init__(self, part: Part, options: Options, *, constant: bool = False) -> None:
         self.part, self.constant, self._options = part, constant, options
-        self._sessions = _Packed(self._new_session, constant=constant)
+        self._sessions = Repacked(self._new_session, constant=constant)
 
     def session(self, depths: Sequence[int], parameters: Sequence[Array]) -> Session:
         """For inputs of so many LoD levels. Raises `UnsupportedError` where that cannot run."""
-        found: Session = self._sessions(tuple(depths), parameters)
-        return found
+        return self._sessions(tuple(depths), parameters)
 
     def run(self, data: Sequence[Batch], parameters: Sequence[Array]) -> list[Batch]:
         """The part's outputs for its data and parameters, in its order."""
@@ -166,12 +133,11 @@ class LiveLayer:
 
     def __init__(self, kind: LayerKind, options: Options) -> None:
         self.kind, self._options = kind, options
-        self._layers = _Packed(self._new_layer)
+        self._layers = Repacked(self._new_layer)
 
     def layer(self, weights: Sequence[Array]) -> PreparedLayer:
         """The layer of these weights; the same one while the numbers stay."""
-        found: PreparedLayer = self._layers((), weights)
-        return found
+        return self._layers((), weights)
 
     def run(self, given: Arguments) -> tuple[Array, ...]:
         """y with the axes of x, then the final states (L*D, N, O)."""

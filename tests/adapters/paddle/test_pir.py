@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -100,8 +101,11 @@ def operators(program: Any) -> list[Any]:
 
 
 def zeros(variables: Any) -> dict[str, np.ndarray]:
-    """Parameters of the declared sizes."""
-    return {v.name: np.zeros([s or 0 for s in v.shape or ()], v.dtype) for v in variables}
+    """Parameters of the declared sizes; no file holds larger ones than the programs here have."""
+    shapes = {v.name: tuple(size or 0 for size in v.shape or ()) for v in variables}
+    if any(math.prod(shape) > 2**20 for shape in shapes.values()):
+        raise ModelFormatError("too short", "m.pdiparams")
+    return {v.name: np.zeros(shapes[v.name], v.dtype) for v in variables}
 
 
 def parsed(program: Any) -> Program:
