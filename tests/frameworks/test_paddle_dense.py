@@ -180,6 +180,7 @@ CASES = [
     one("gelu", approximate=False),
     one("gelu", approximate=True),
     one("clip", min=-0.5, max=1.5),
+    one("log_softmax", axis=0),
     one("log_softmax", axis=-1),
     one("log_softmax", (3, 2), axis=1),
     *(

@@ -164,7 +164,7 @@ class LiveLayer:
         weights = paddle.rnn_gradients_back(grads.layers, self.kind.mode)
         return outputs.padded(grads.x), [*map(_rows, grads.state)], weights
 
-    def _new_layer(self, _: Any, weights: Sequence[Array]) -> PreparedLayer:
+    def _new_layer(self, _: tuple[()], weights: Sequence[Array]) -> PreparedLayer:
         kind, chosen = self.kind, self._options
         stack = paddle.rnn_weights(weights, kind.mode, kind.layers, kind.directions)
         engine = open_backend(chosen.backend, threads=chosen.threads)

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from onernn.adapters.lowering import Results
 from onernn.adapters.paddle.lower.operator import PaddleOperator
-from onernn.adapters.paddle.lower.rules import Made, rule
+from onernn.adapters.paddle.lower.rules import rule
 from onernn.adapters.paddle.operators import ROWS
 from onernn.core.errors import UnsupportedError
 
@@ -29,7 +30,7 @@ def _project(op: PaddleOperator, slot: str, columns: int, weight: str) -> str:
 
 
 @rule("mul")
-def _mul(op: PaddleOperator) -> Made:
+def _mul(op: PaddleOperator) -> Results:
     for scale in ("scale_x", "scale_out"):
         op.only(scale, 1.0)
     op.only("scale_y", (1.0,))
@@ -61,7 +62,7 @@ _ACTIVATIONS = {
 
 
 @rule("fc")
-def _fc(op: PaddleOperator) -> Made:
+def _fc(op: PaddleOperator) -> Results:
     op.only("padding_weights", False)
     op.only("Scale_in", 1.0)
     op.only("Scale_weights", (1.0,))
@@ -79,7 +80,7 @@ def _fc(op: PaddleOperator) -> Made:
 
 
 @rule("matmul_v2")
-def _matmul(op: PaddleOperator) -> Made:
+def _matmul(op: PaddleOperator) -> Results:
     """Paddle 2 drops the LoD of X; 3 hands it on, whatever becomes of its rows."""
     x, rank, factors = op.value("X"), len(op.shape("X")), []
     for slot, flag in (("X", "trans_x"), ("Y", "trans_y")):
@@ -106,7 +107,7 @@ def _affine(op: PaddleOperator, x: str, kind: str, number: float, neutral: float
 
 
 @rule("scale")
-def _scale(op: PaddleOperator) -> Made:
+def _scale(op: PaddleOperator) -> Results:
     factor, added = op.attribute("scale", 1.0), op.attribute("bias", 0.0)
     steps = [("Mul", factor, 1.0), ("Add", added, 0.0)]
     if not op.attribute("bias_after_scale", True):
@@ -118,7 +119,7 @@ def _scale(op: PaddleOperator) -> Made:
 
 
 @rule("dropout")
-def _dropout(op: PaddleOperator) -> Made:
+def _dropout(op: PaddleOperator) -> Results:
     op.variable("Seed")  # in inference nothing is drawn
     if not op.attributes.get("is_test", False):
         op.builder.notes["dropout saved in training mode runs as in inference"] = None
@@ -130,23 +131,23 @@ def _dropout(op: PaddleOperator) -> Made:
 
 
 @rule("square")
-def _square(op: PaddleOperator) -> Made:
+def _square(op: PaddleOperator) -> Results:
     return op.emit("Mul", op.value("X"), op.value("X"))
 
 
 @rule("rsqrt")
-def _rsqrt(op: PaddleOperator) -> Made:
+def _rsqrt(op: PaddleOperator) -> Results:
     return op.emit("Reciprocal", op.emit("Sqrt", op.value("X")))
 
 
 @rule("swish", "silu")
-def _swish(op: PaddleOperator) -> Made:
+def _swish(op: PaddleOperator) -> Results:
     op.only("beta", 1.0)
     return op.emit("Mul", op.value("X"), op.emit("Sigmoid", op.value("X")))
 
 
 @rule("softplus")
-def _softplus(op: PaddleOperator) -> Made:
+def _softplus(op: PaddleOperator) -> Results:
     """Above the threshold it is x itself, which is what rounding gives."""
     op.only("beta", 1.0)
     if op.attribute("threshold", 20.0) < 20:
@@ -155,7 +156,7 @@ def _softplus(op: PaddleOperator) -> Made:
 
 
 @rule("clip", "relu6")
-def _clip(op: PaddleOperator) -> Made:
+def _clip(op: PaddleOperator) -> Results:
     if op.optional("Min") or op.optional("Max"):
         raise UnsupportedError("bounds that are computed at run time")
     if op.at.type == "relu6":
@@ -167,25 +168,25 @@ def _clip(op: PaddleOperator) -> Made:
 
 
 @rule("cast")
-def _cast(op: PaddleOperator) -> Made:
+def _cast(op: PaddleOperator) -> Results:
     op.attribute("in_dtype", -1)
     return op.emit("Cast", op.value("X"), to=op.chosen_dtype("out_dtype", 5))
 
 
 @rule("where")
-def _where(op: PaddleOperator) -> Made:
+def _where(op: PaddleOperator) -> Results:
     condition, x, y = (op.value(slot) for slot in ("Condition", "X", "Y"))
     return op.under(op.emit("Where", *map(op.dense, (condition, x, y))), x)
 
 
 @rule("sum")
-def _sum(op: PaddleOperator) -> Made:
+def _sum(op: PaddleOperator) -> Results:
     first, *others = op.values("X")
     return op.emit("Sum", first, *map(op.dense, others))
 
 
 @rule("cumsum")
-def _cumsum(op: PaddleOperator) -> Made:
+def _cumsum(op: PaddleOperator) -> Results:
     op.absent("Axis")
     value, axis, flat = op.value("X"), op.attribute("axis", -1), op.attribute("flatten", False)
     if op.attribute("exclusive", False):
@@ -200,7 +201,7 @@ def _cumsum(op: PaddleOperator) -> Made:
 
 
 @rule("arg_max")
-def _arg_max(op: PaddleOperator) -> Made:
+def _arg_max(op: PaddleOperator) -> Results:
     dtypes = {-1: "int64", 2: "int32", 3: "int64"}
     x, axis, dtype = op.dense(op.value("X")), op.attribute("axis", -1), op.attribute("dtype", -1)
     if dtype not in dtypes:
@@ -215,7 +216,7 @@ def _arg_max(op: PaddleOperator) -> Made:
 
 
 @rule("top_k", "top_k_v2")
-def _top_k(op: PaddleOperator) -> Made:
+def _top_k(op: PaddleOperator) -> Results:
     x, rank = op.value("X"), len(op.shape("X"))
     axis = op.attribute("axis", -1) if op.at.type == "top_k_v2" else -1
     x = op.dense(x) if axis in (0, -rank) else x
@@ -228,7 +229,7 @@ def _top_k(op: PaddleOperator) -> Made:
 
 
 @rule("layer_norm")
-def _layer_norm(op: PaddleOperator) -> Made:
+def _layer_norm(op: PaddleOperator) -> Results:
     x, shape, axis = op.value("X"), op.shape("X"), op.attribute("begin_norm_axis", 1)
     sizes = shape[axis:]
     numbers = [op.optional(slot) for slot in ("Scale", "Bias")]
@@ -243,7 +244,7 @@ def _layer_norm(op: PaddleOperator) -> Made:
 
 
 @rule("batch_norm")
-def _batch_norm(op: PaddleOperator) -> Made:
+def _batch_norm(op: PaddleOperator) -> Results:
     """Inference: with the statistics that training left."""
     fixed = op.attributes.get("is_test", False) or op.attribute("use_global_stats", False)
     op.attribute("use_global_stats", False)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from onernn.adapters.lowering import Results
 from onernn.adapters.paddle.lower.operator import PaddleOperator
-from onernn.adapters.paddle.lower.rules import Made, rule
+from onernn.adapters.paddle.lower.rules import rule
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import Activation, Cell, Direction, RnnSpec
@@ -19,7 +20,7 @@ from onernn.reorders.gates import input_layer, summed_bias
 
 
 @rule("gru")
-def _gru(op: PaddleOperator) -> Made:
+def _gru(op: PaddleOperator) -> Results:
     flat, bias = op.constant("Weight"), op.optional_constant("Bias")
     spec, layout = _cell(op, flat)
     weights = RnnWeights(None, paddle.weight_h(flat, layout), summed_bias(layout, bias))
@@ -28,7 +29,7 @@ def _gru(op: PaddleOperator) -> Made:
 
 
 @rule("fusion_gru")
-def _fusion_gru(op: PaddleOperator) -> Made:
+def _fusion_gru(op: PaddleOperator) -> Results:
     flat, projection = op.constant("WeightH"), op.constant("WeightX")
     spec, layout = _cell(op, flat)
     weights = RnnWeights(
@@ -41,7 +42,7 @@ def _fusion_gru(op: PaddleOperator) -> Made:
 
 
 @rule("multi_gru")
-def _multi_gru(op: PaddleOperator) -> Made:
+def _multi_gru(op: PaddleOperator) -> Results:
     """A stack of bidirectional layers: weights of l0 forward, l0 backward, l1 forward, ..."""
     op.only("Scale_data", 1.0)
     op.only("Shift_data", 0.0)
@@ -69,7 +70,7 @@ def _multi_gru(op: PaddleOperator) -> Made:
 
 
 @rule("gru_unit")
-def _gru_unit(op: PaddleOperator) -> Made:
+def _gru_unit(op: PaddleOperator) -> Results:
     """One step of N sentences: a batch of one word each."""
     flat, bias = op.constant("Weight"), op.optional_constant("Bias")
     spec, layout = _cell(op, flat, _UNIT_FUNCTIONS)
@@ -118,7 +119,7 @@ def _cell(
     return spec, layout
 
 
-def _rnn(op: PaddleOperator, x: str, spec: RnnSpec, weights: RnnWeights) -> Made:
+def _rnn(op: PaddleOperator, x: str, spec: RnnSpec, weights: RnnWeights) -> Results:
     weights.check(spec)
     state = op.optional("H0")
     if state:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from onernn.adapters.lowering import Results
 from onernn.adapters.paddle.lower.operator import PaddleOperator
-from onernn.adapters.paddle.lower.rules import Made, rule
+from onernn.adapters.paddle.lower.rules import rule
 from onernn.core.errors import UnsupportedError
 
 
 @rule("lookup_table", "lookup_table_v2")
-def _lookup_table(op: PaddleOperator) -> Made:
+def _lookup_table(op: PaddleOperator) -> Results:
     ids, table = op.value("Ids"), op.value("W")
     if op.at.type == "lookup_table":  # ids (..., 1); v2 takes them without the last axis
         ids = op.emit("Squeeze", ids, op.ints([-1]))
@@ -37,7 +38,7 @@ def _check_lod_fits(op: PaddleOperator, x: str, axes: object, *, rows_change: bo
 
 
 @rule("gather")
-def _gather(op: PaddleOperator) -> Made:
+def _gather(op: PaddleOperator) -> Results:
     """Indices (K,) or (K, 1) count from zero."""
     op.absent("Axis")
     x, at, axis = op.value("X"), op.dense(op.value("Index")), op.attribute("axis", 0)
@@ -50,7 +51,7 @@ def _gather(op: PaddleOperator) -> Made:
 
 
 @rule("flip")
-def _flip(op: PaddleOperator) -> Made:
+def _flip(op: PaddleOperator) -> Results:
     x, axes = op.value("X"), list(op.attribute("axis", ()))
     behind, least = [-1] * len(axes), [-(2**63)] * len(axes)
     out = op.emit("Slice", op.dense(x), *map(op.ints, (behind, least, axes, behind)))
@@ -58,7 +59,7 @@ def _flip(op: PaddleOperator) -> Made:
 
 
 @rule("slice")
-def _slice(op: PaddleOperator) -> Made:
+def _slice(op: PaddleOperator) -> Results:
     x, axes, gone = op.value("Input"), op.attribute("axes", ()), op.attribute("decrease_axis", ())
     op.attribute("infer_flags", ())
     if 0 in axes:
@@ -72,7 +73,7 @@ def _slice(op: PaddleOperator) -> Made:
 
 
 @rule("strided_slice")
-def _strided_slice(op: PaddleOperator) -> Made:
+def _strided_slice(op: PaddleOperator) -> Results:
     for role in ("Starts", "Ends", "Strides"):
         op.absent(f"{role}Tensor", f"{role}TensorList")
     op.attribute("infer_flags", ())

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from onernn.adapters.lowering import Results
 from onernn.adapters.paddle.lower.gru import functions
 from onernn.adapters.paddle.lower.operator import PaddleOperator
-from onernn.adapters.paddle.lower.rules import Made, rule
+from onernn.adapters.paddle.lower.rules import rule
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import Cell, RnnSpec
@@ -19,14 +20,14 @@ from onernn.reorders.gates import input_layer
 
 
 @rule("lstm")
-def _lstm(op: PaddleOperator) -> Made:
+def _lstm(op: PaddleOperator) -> Results:
     """The input is projected already; its bias is that of the gates."""
     x = op.emit("GateLayout", op.ragged("Input"), layout=paddle.LSTM)
     return _layer(op, x, None, op.constant("Weight"), op.constant("Bias"))
 
 
 @rule("fusion_lstm")
-def _fusion_lstm(op: PaddleOperator) -> Made:
+def _fusion_lstm(op: PaddleOperator) -> Results:
     op.only("Scale_data", 1.0)
     op.only("Shift_data", 0.0)
     weight_x, weight_h = op.constant("WeightX"), op.constant("WeightH")
@@ -34,7 +35,7 @@ def _fusion_lstm(op: PaddleOperator) -> Made:
 
 
 @rule("fused_embedding_fc_lstm")
-def _fused_embedding_fc_lstm(op: PaddleOperator) -> Made:
+def _fused_embedding_fc_lstm(op: PaddleOperator) -> Results:
     """Rows of a table that is projected and has the gates' bias added: Bias is for peepholes."""
     ids = op.emit("Squeeze", op.ragged("Ids"), op.ints([-1]))
     gates = op.builder.constant(paddle.LSTM(op.constant("Embeddings")), "Embeddings/gates")
@@ -46,7 +47,7 @@ def _fused_embedding_fc_lstm(op: PaddleOperator) -> Made:
 
 def _layer(
     op: PaddleOperator, x: str, weight_x: Array | None, weight_h: Array, bias: Array
-) -> Made:
+) -> Results:
     if weight_h.dtype != np.float32:
         raise UnsupportedError(f"its weights are {weight_h.dtype}, only float32 is supported")
     chosen = functions(
@@ -83,7 +84,7 @@ def _layer(
 
 
 @rule("attention_lstm")
-def _attention_lstm(op: PaddleOperator) -> Made:
+def _attention_lstm(op: PaddleOperator) -> Results:
     raise UnsupportedError(
         "each step attends to the whole sentence anew: no recurrent primitive computes that"
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
-from onernn.adapters.lowering import GraphBuilder, NativeOperator
+from onernn.adapters.lowering import GraphBuilder, NativeOperator, Results
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.read.program import Operator, Variable
 from onernn.core.arrays import Array
@@ -37,6 +37,11 @@ _MOVING = frozenset(
 """What parameters of any number type may go through: their numbers stay, or are widened exactly."""
 
 
+def listed(slot: str, names: Sequence[str]) -> list[tuple[str, str]]:
+    """The places in a slot with what stands there: the slot itself is the first one."""
+    return [(f"{slot}.{at}" if at else slot, name) for at, name in enumerate(names)]
+
+
 class PaddleOperator(NativeOperator):
     """One operator with the graph it is lowered into, and the Paddle ``version`` that saved it."""
 
@@ -55,6 +60,12 @@ class PaddleOperator(NativeOperator):
             widened = op.type in _MOVING and self._parameters(names)
             if (others := dtypes - COMPUTED - {None}) and not widened:
                 raise UnsupportedError(f"input {slot}: {others.pop()} numbers are not supported")
+
+    def lowered(self, rule: Callable[[Self], Results]) -> Results:
+        results = super().lowered(rule)
+        if isinstance(results, Mapping):
+            return results
+        return dict(listed("Out", (results,) if isinstance(results, str) else results))
 
     def _parameters(self, names: tuple[str, ...]) -> bool:
         return all(self.builder.value(name) in self.builder.constants for name in names)

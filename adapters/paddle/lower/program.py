@@ -10,11 +10,11 @@ from itertools import chain
 from pathlib import Path
 
 from onernn.adapters.folding import FoldingBudget
-from onernn.adapters.lowering import GraphBuilder
-from onernn.adapters.paddle.lower.operator import PaddleOperator
+from onernn.adapters.lowering import GraphBuilder, LoweringStep, Output, Results, lower_steps
+from onernn.adapters.paddle.lower.operator import PaddleOperator, listed
 from onernn.adapters.paddle.lower.table import RULES
 from onernn.adapters.paddle.read import Operator, Program, Variable, read_program
-from onernn.core.errors import ModelFormatError, OnernnError, UnsupportedError
+from onernn.core.errors import ModelFormatError, UnsupportedError
 from onernn.core.graph import Graph, NativeOp, Value
 
 
@@ -37,9 +37,12 @@ def lower(program: Program) -> Graph:
     for op in sorted(feeds, key=column):
         builder.input(_declared(program, _only(program, op.outputs, "Out")))
     declared = _declared_once(program)
-    for op in program.operators:
-        if op.type not in ("feed", "fetch"):
-            _lower_operator(builder, declared, op, program.version)
+    steps = [
+        _step(builder, declared, op, program.version)
+        for op in program.operators
+        if op.type not in ("feed", "fetch")
+    ]
+    lower_steps(builder, steps, [_only(program, op.inputs, "X") for op in fetches])
     return builder.graph([_fetched(builder, program, op) for op in sorted(fetches, key=column)])
 
 
@@ -51,36 +54,17 @@ def _declared_once(program: Program) -> dict[str, Variable]:
     return {name: v for name, v in program.variables.items() if made[name] < 2}
 
 
-def _lower_operator(
-    builder: GraphBuilder,
-    variables: Mapping[str, Variable],
-    op: Operator,
-    version: int,
-) -> None:
-    builder.origin = (NativeOp(op.position, op.type),)
-    given: dict[str, str] = {}
-    try:
+def _step(
+    builder: GraphBuilder, variables: Mapping[str, Variable], op: Operator, version: int
+) -> LoweringStep:
+    def lowered() -> Results:
         if op.type not in RULES:
             raise UnsupportedError("this operator is not known")
-        view = PaddleOperator(builder, variables, op, version)
-        made = RULES[op.type](view)
-        view.check_read()
-        for slot, values in ({"Out": made} if isinstance(made, str) else made).items():
-            listed = [values] if isinstance(values, str) else values
-            given.update(zip(op.outputs.get(slot, ()), listed, strict=False))
-        reason = "this output is not computed"
-    except OnernnError as error:
-        reason = str(error)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # Slots or attributes of no known form.
-        reason = f"malformed: {type(error).__name__} {error}"
-    for variable, value in given.items():
-        builder.give(variable, value)
-    for slot, names in op.outputs.items():
-        for variable in names:
-            if variable not in given:
-                reads = map(builder.value, chain.from_iterable(op.inputs.values()))
-                builder.refuse(variable, f"output {slot}: {reason}", reads)
+        return PaddleOperator(builder, variables, op, version).lowered(RULES[op.type])
+
+    outputs = [Output(*each) for slot, names in op.outputs.items() for each in listed(slot, names)]
+    reads = tuple(chain.from_iterable(op.inputs.values()))
+    return LoweringStep(NativeOp(op.position, op.type), reads, lowered, lambda _: outputs)
 
 
 def _fetched(builder: GraphBuilder, program: Program, op: Operator) -> Value:

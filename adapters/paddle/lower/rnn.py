@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from onernn.adapters.paddle.lower.operator import PaddleOperator
-from onernn.adapters.paddle.lower.rules import Made, rule
+from onernn.adapters.lowering import Results
+from onernn.adapters.paddle.lower.operator import PaddleOperator, listed
+from onernn.adapters.paddle.lower.rules import rule
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import layers_of
@@ -16,7 +17,7 @@ from onernn.reorders import paddle
 
 
 @rule("rnn")
-def _rnn(op: PaddleOperator) -> Made:
+def _rnn(op: PaddleOperator) -> Results:
     """Time-major; what stands behind a sentence's length does not run, and gives zeros."""
     mode, layers = op.attribute("mode", "RNN_TANH"), op.attribute("num_layers", 1)
     if mode not in paddle.RNN_CELLS:
@@ -51,4 +52,5 @@ def _rnn(op: PaddleOperator) -> Made:
     if lengths:
         y = op.emit("SequencePad", y, x, time_major=True, depth=0)
     rows = op.ints([spec.layers * spec.directions, -1, spec.hidden_size])
-    return {"Out": y, "State": [op.emit("Reshape", final, rows, depth=0) for final in finals]}
+    flat = [op.emit("Reshape", final, rows, depth=0) for final in finals]
+    return {"Out": y, **dict(listed("State", flat))}

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from onernn.adapters.lowering import Results
 from onernn.adapters.paddle.lower.operator import PaddleOperator
-from onernn.adapters.paddle.lower.rules import RULES, Made
+from onernn.adapters.paddle.lower.rules import RULES
 from onernn.adapters.paddle.operators import REDUCTIONS, ROWS, Row
 from onernn.core.errors import UnsupportedError
 from onernn.core.operator import OPERATORS
 
 
-def _unary(row: Row, op: PaddleOperator) -> Made:
+def _unary(row: Row, op: PaddleOperator) -> Results:
     canonical, x = OPERATORS[row.op], op.value("X")
     if canonical.slots[0].ragged:
         op.ragged("X")
@@ -32,7 +33,7 @@ def _unary(row: Row, op: PaddleOperator) -> Made:
     return {row.output: out}
 
 
-def _binary(row: Row, op: PaddleOperator) -> Made:
+def _binary(row: Row, op: PaddleOperator) -> Results:
     """The LoD of X is handed on. ``axis`` is where the axes of Y begin among those of X."""
     op.attribute("force_cpu", False)
     attributes = _attributes(row, op)
@@ -52,7 +53,7 @@ def _binary(row: Row, op: PaddleOperator) -> Made:
     return {row.output: op.emit(row.op, x, y, **attributes)}
 
 
-def _reduction(row: Row, op: PaddleOperator) -> Made:
+def _reduction(row: Row, op: PaddleOperator) -> Results:
     op.attribute("in_dtype", -1)
     rank, keep = len(op.shape("X")), op.attribute("keep_dim", False)
     axes = op.attribute("dim", (0,))
@@ -79,7 +80,7 @@ def _attributes(row: Row, op: PaddleOperator) -> dict[str, Any]:
     }
 
 
-def _fill(read: Callable[[Row, PaddleOperator], Made], *rows: Row) -> None:
+def _fill(read: Callable[[Row, PaddleOperator], Results], *rows: Row) -> None:
     for row in rows:
         RULES.setdefault(row.type, partial(read, row))  # unless reading has a rule of its own
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
+from onernn.adapters.lowering import Results
 from onernn.adapters.paddle.lower.operator import PaddleOperator
 
-Made = str | Mapping[str, str | Sequence[str]]
-"""The value of the output Out, or those of output slots by name."""
-Rule = Callable[[PaddleOperator], Made]
+Rule = Callable[[PaddleOperator], Results]
+"""Gives the value of the output Out, its values where it is a list, or those of slots by name."""
 RULES: dict[str, Rule] = {}
 
 

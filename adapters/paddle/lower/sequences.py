@@ -5,15 +5,16 @@ Slots, defaults and the LoD of outputs: sequence_ops/ of 2.6, measured with 2.6.
 
 from __future__ import annotations
 
+from onernn.adapters.lowering import Results
 from onernn.adapters.paddle.lower.operator import PaddleOperator
-from onernn.adapters.paddle.lower.rules import Made, rule
+from onernn.adapters.paddle.lower.rules import rule
 from onernn.core.errors import UnsupportedError
 
 POOLS = ("AVERAGE", "SUM", "SQRT", "LAST", "FIRST", "MAX")
 
 
 @rule("sequence_pool")
-def _pool(op: PaddleOperator) -> Made:
+def _pool(op: PaddleOperator) -> Results:
     """One row a sentence: the levels above stay."""
     x, kind = op.ragged("X"), op.attribute("pooltype", "AVERAGE")
     if kind not in POOLS:
@@ -23,7 +24,7 @@ def _pool(op: PaddleOperator) -> Made:
 
 
 @rule("sequence_conv")
-def _conv(op: PaddleOperator) -> Made:
+def _conv(op: PaddleOperator) -> Results:
     """A window of words around each one, times the filter; zeros stand outside of the sentence."""
     op.only("contextStride", 1)
     op.only("paddingTrainable", False)
@@ -37,7 +38,7 @@ def _conv(op: PaddleOperator) -> Made:
 
 
 @rule("sequence_expand")
-def _expand(op: PaddleOperator) -> Made:
+def _expand(op: PaddleOperator) -> Results:
     """Sentence n of X as often as element n of a level of Y has parts."""
     x, like, level = op.value("X"), op.ragged("Y"), op.attribute("ref_level", -1)
     depth, own = op.depth(like), op.depth(x)
@@ -47,7 +48,7 @@ def _expand(op: PaddleOperator) -> Made:
 
 
 @rule("sequence_expand_as")
-def _expand_as(op: PaddleOperator) -> Made:
+def _expand_as(op: PaddleOperator) -> Results:
     """Row n of X for each word of sentence n of Y, as ragged as Y."""
     x, like = op.value("X"), op.ragged("Y", 1)
     rows = op.emit("SequenceExpand", op.dense(x), like, depth=0, level=0)
@@ -55,7 +56,7 @@ def _expand_as(op: PaddleOperator) -> Made:
 
 
 @rule("sequence_concat")
-def _concat(op: PaddleOperator) -> Made:
+def _concat(op: PaddleOperator) -> Results:
     """Sentence n of all inputs, one behind the other."""
     values = op.values("X")
     if any(op.depth(value) != 1 for value in values):
@@ -64,7 +65,7 @@ def _concat(op: PaddleOperator) -> Made:
 
 
 @rule("sequence_pad")
-def _pad(op: PaddleOperator) -> Made:
+def _pad(op: PaddleOperator) -> Results:
     """(N, T, ...), T the longest sentence or ``padded_length``, and the lengths (N,)."""
     x, value = op.ragged("X", 1), op.value("PadValue")
     time = op.attribute("padded_length", -1)
@@ -75,13 +76,13 @@ def _pad(op: PaddleOperator) -> Made:
 
 
 @rule("sequence_unpad")
-def _unpad(op: PaddleOperator) -> Made:
+def _unpad(op: PaddleOperator) -> Results:
     lengths = op.dense(op.value("Length"))
     return op.emit("SequenceUnpad", op.dense(op.value("X")), lengths, depth=1)
 
 
 @rule("lod_reset")
-def _lod_reset(op: PaddleOperator) -> Made:
+def _lod_reset(op: PaddleOperator) -> Results:
     op.only("append", False)
     x, like, target = op.value("X"), op.optional("Y"), op.attribute("target_lod", ())
     if like and op.is_ragged(like):  # Y comes before target_lod
@@ -94,7 +95,7 @@ def _lod_reset(op: PaddleOperator) -> Made:
 
 
 @rule("crf_decoding")
-def _crf_decoding(op: PaddleOperator) -> Made:
+def _crf_decoding(op: PaddleOperator) -> Results:
     if op.optional("Length"):
         raise UnsupportedError("input Length: padded emissions are not supported")
     path = op.emit("CrfDecode", op.ragged("Emission"), op.value("Transition"))

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from onernn.adapters.lowering import Results
 from onernn.adapters.paddle.lower.operator import PaddleOperator
-from onernn.adapters.paddle.lower.rules import Made, rule
+from onernn.adapters.paddle.lower.rules import rule
 from onernn.core.errors import UnsupportedError
 
 _MOST = 2**16
@@ -20,7 +21,7 @@ _MOST = 2**16
 
 
 @rule("reshape2")
-def _reshape(op: PaddleOperator) -> Made:
+def _reshape(op: PaddleOperator) -> Results:
     x, sizes, shape = op.value("X"), op.shape("X"), op.attribute("shape", ())
     if op.variables("ShapeTensor"):
         raise UnsupportedError("input ShapeTensor: sizes one by one")
@@ -42,13 +43,13 @@ def _known(sizes: Sequence[int | None]) -> int | None:
 
 
 @rule("transpose2")
-def _transpose(op: PaddleOperator) -> Made:
+def _transpose(op: PaddleOperator) -> Results:
     op.only("data_format", "AnyLayout")
     return op.emit("Transpose", op.dense(op.value("X")), perm=op.attribute("axis", ()))
 
 
 @rule("squeeze2")
-def _squeeze(op: PaddleOperator) -> Made:
+def _squeeze(op: PaddleOperator) -> Results:
     """Axes of another size than one stay; none given are all of size one."""
     x, sizes, axes = op.value("X"), op.shape("X"), op.attribute("axes", ())
     if not axes and None in sizes:
@@ -61,7 +62,7 @@ def _squeeze(op: PaddleOperator) -> Made:
 
 
 @rule("unsqueeze2")
-def _unsqueeze(op: PaddleOperator) -> Made:
+def _unsqueeze(op: PaddleOperator) -> Results:
     """One axis after the other: each counts those that were put in before it."""
     x, placed = op.value("X"), [False] * len(op.shape("X"))
     for axis in op.attribute("axes", ()):
@@ -76,7 +77,7 @@ def _unsqueeze(op: PaddleOperator) -> Made:
 
 
 @rule("concat")
-def _concat(op: PaddleOperator) -> Made:
+def _concat(op: PaddleOperator) -> Results:
     values, axis = op.values("X"), op.attribute("axis", 0)
     axis += len(op.shape("X")) if axis < 0 else 0
     levels = {op.depth(value) for value in values}
@@ -90,7 +91,7 @@ def _concat(op: PaddleOperator) -> Made:
 
 
 @rule("stack")
-def _stack(op: PaddleOperator) -> Made:
+def _stack(op: PaddleOperator) -> Results:
     axis, rank = op.attribute("axis", 0), len(op.shape("X"))
     at = op.ints([axis + rank + 1 if axis < 0 else axis])
     first, *others = op.values("X")
@@ -101,7 +102,7 @@ def _stack(op: PaddleOperator) -> Made:
 
 
 @rule("split")
-def _split(op: PaddleOperator) -> Made:
+def _split(op: PaddleOperator) -> Results:
     if op.optional("AxisTensor") or op.variables("SectionsTensorList"):
         raise UnsupportedError("axis or sections that are computed at run time")
     x, shape, axis = op.value("X"), op.shape("X"), op.attribute("axis", 0)
@@ -116,11 +117,11 @@ def _split(op: PaddleOperator) -> Made:
     if (len(sections) or parts) != count:
         raise UnsupportedError(f"{len(sections) or parts} parts into {count} outputs")
     inputs = (op.dense(x) if axis == 0 else x, *([op.ints(sections)] if sections else []))
-    return {"Out": op.builder.emit_many("Split", inputs, count, {"axis": axis})}
+    return op.builder.emit_many("Split", inputs, count, {"axis": axis})
 
 
 @rule("shape")
-def _shape(op: PaddleOperator) -> Made:
+def _shape(op: PaddleOperator) -> Results:
     return op.emit("Cast", op.emit("Shape", op.value("Input"), depth=0), to="int32")
 
 
@@ -136,7 +137,7 @@ def _filling(op: PaddleOperator) -> Any:
 
 
 @rule("fill_constant")
-def _fill_constant(op: PaddleOperator) -> Made:
+def _fill_constant(op: PaddleOperator) -> Results:
     value = _filling(op)
     if given := op.optional("ValueTensor"):
         value = op.builder.array(given, "ValueTensor").reshape(()).astype(value.dtype)
@@ -148,7 +149,7 @@ def _fill_constant(op: PaddleOperator) -> Made:
 
 
 @rule("fill_constant_batch_size_like")
-def _fill_like(op: PaddleOperator) -> Made:
+def _fill_like(op: PaddleOperator) -> Results:
     """One size is that of another value; of a ragged one, the number of its sentences."""
     value, like, shape = _filling(op), op.value("Input"), list(op.attribute("shape", ()))
     source, target = op.attribute("input_dim_idx", 0), op.attribute("output_dim_idx", 0)

@@ -225,7 +225,7 @@ REFUSED = {
         *gru(),
         op("relu", {"X": "y"}, {"Out": "y"}),
     ],
-    "'gy' is read, output BatchGate: this output is not computed": [
+    "'gy' is read, output BatchGate is not computed": [
         *gru(),
         op("relu", {"X": "gy"}, {"Out": "z"}),
     ],

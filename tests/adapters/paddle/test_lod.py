@@ -59,6 +59,7 @@ KEPT = {
     "tanh": {},
     "scale": {"scale": 2.0},
     "softmax": {"axis": 0},  # over the words of all sentences
+    "log_softmax": {"axis": 0},
     "reshape2": {"shape": (0, 3, -1)},
     "unsqueeze2": {"axes": (1, 2)},
     "squeeze2": {"axes": (1,)},  # an axis of two: nothing to do
