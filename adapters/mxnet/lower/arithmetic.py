@@ -29,9 +29,9 @@ def _plain(kind: str) -> Formula:
 
 def _comparison(kind: str, *, opposite: bool = False) -> Formula:
     def formula(op: MxnetOperator, one: str, other: str) -> str:
-        out = op.emit(kind, one, other, dtype=bool)
+        out = op.emit(kind, one, other)
         out = op.emit("Not", out) if opposite else out
-        return out if op.at.type.startswith("_npi_") else op.cast(out, _dtype(op, one))
+        return out if op.at.type.startswith("_npi_") else op.cast(out, op.dtype_of(one))
 
     return formula
 
@@ -39,7 +39,7 @@ def _comparison(kind: str, *, opposite: bool = False) -> Formula:
 def _logic(kind: str) -> Formula:
     def formula(op: MxnetOperator, one: str, other: str) -> str:
         truths = [op.cast(value, bool) for value in (one, other)]
-        return op.cast(op.emit(kind, *truths), _dtype(op, one))
+        return op.cast(op.emit(kind, *truths), op.dtype_of(one))
 
     return formula
 
@@ -47,28 +47,24 @@ def _logic(kind: str) -> Formula:
 def _remainder(op: MxnetOperator, one: str, other: str) -> str:
     """Of the sign of the divisor, and 0 where that is 0."""
     op.check_floats(one, other)
-    zero, dtype = op.scalar(0.0, one), _dtype(op, one)
+    zero = op.scalar(0.0, one)
     rest = op.emit("Mod", one, other, fmod=1)  # of the sign of the dividend
-    negative = [op.emit("Less", each, zero, dtype=bool) for each in (rest, other)]
+    negative = [op.emit("Less", each, zero) for each in (rest, other)]
     moved = op.emit("Add", rest, other)
-    rest = op.emit("Where", op.emit("Xor", *negative), moved, rest, dtype=dtype)
-    exact = op.emit("Equal", op.emit("Mod", one, other, fmod=1), zero, dtype=bool)
-    none = op.emit("Or", exact, op.emit("Equal", other, zero, dtype=bool))
-    return op.emit("Where", none, zero, rest, dtype=dtype)
+    rest = op.emit("Where", op.emit("Xor", *negative), moved, rest)
+    exact = op.emit("Equal", op.emit("Mod", one, other, fmod=1), zero)
+    none = op.emit("Or", exact, op.emit("Equal", other, zero))
+    return op.emit("Where", none, zero, rest)
 
 
 def _hypotenuse(op: MxnetOperator, one: str, other: str) -> str:
     """In float64, in which no square of a float32 overflows."""
-    if _dtype(op, one) != np.float32:
-        raise UnsupportedError(f"of {_dtype(op, one)} values")
+    if (dtype := op.dtype_of(one)) != np.float32:
+        raise UnsupportedError(f"of {dtype} values")
     squares = [
         op.emit("Mul", wide, wide) for wide in (op.cast(v, np.float64) for v in (one, other))
     ]
     return op.cast(op.emit("Sqrt", op.emit("Add", *squares)), np.float32)
-
-
-def _dtype(op: MxnetOperator, value: str) -> np.dtype[np.generic]:
-    return op.facts(value).dtype or np.dtype(np.float32)
 
 
 FORMULAS: dict[str, Formula] = {
@@ -108,7 +104,7 @@ def _on_two(formula: Formula, *, alike: bool = False) -> Function:
 
     def lower(op: MxnetOperator) -> str:
         pair = op.value("lhs"), op.value("rhs")
-        dtypes = {op.facts(value).dtype for value in pair}
+        dtypes = {op.builder.type_of(value).dtype for value in pair}
         if len(dtypes) > 1:
             raise UnsupportedError(f"of {' and '.join(sorted(map(str, dtypes)))} values")
         if alike:
@@ -135,7 +131,7 @@ def _beside_scalar(op: MxnetOperator) -> str:
     x, whole = op.value("data"), op.flag("is_int", True)
     if op.at.type.endswith("true_divide_scalar"):
         op.check_floats(x)  # NumPy mode's default dtype, whatever the scalar is
-    kind = _dtype(op, x).kind
+    kind = op.dtype_of(x).kind
     if kind == "f" or (whole and kind != "b"):
         return x
     return op.cast(x, np.int64 if whole else np.float64)

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from onernn.adapters.lowering import GraphBuilder
 from onernn.adapters.mxnet.lower.nodes import lower_nodes
-from onernn.adapters.mxnet.lower.operator import Context, Facts, MxnetOperator
+from onernn.adapters.mxnet.lower.operator import MxnetOperator
 from onernn.adapters.mxnet.lower.rules import rule
 from onernn.adapters.mxnet.read import VARIABLE, Symbol
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Value
+from onernn.core.types import dense
 
 
 @rule("_foreach", "*data", inferred="none")
@@ -43,21 +44,21 @@ def _foreach(op: MxnetOperator) -> tuple[str, ...]:
     if unsized := [value for value in sequences if op.is_inferred(value)]:
         raise UnsupportedError(f"sequence {unsized[0]!r}: its size is inferred")
 
-    facts = {name: op.facts(value) for name, value in pairs + others}
-    facts |= {name: _more(facts[name], -1) for name, _ in pairs[len(states) :]}
-    inner, heads = _body(op, subgraph, others, facts)
-    # What its operators said of the states: a second time, it is known from the start.
-    learned = {name: inner.of(name) for name, _ in pairs}
-    for (name, _), head in zip(pairs, heads[outputs:], strict=False):
-        learned[name] = learned[name]._replace(rank=learned[name].rank or inner.of(head).rank)
-    if learned != {name: facts[name] for name in learned}:
-        inner, heads = _body(op, subgraph, others, facts | learned)
-    for name, value in pairs[: len(states)]:
-        op.context.facts[value] = learned[name]
-
+    inner, heads = _body(op, subgraph, pairs, others, len(states))
+    # A state keeps its shape: what the body makes of it tells that of the one before.
+    told = [inner.type_of(head).rank for head in heads[outputs:]]
+    open_states = [
+        (value, rank)
+        for (_, value), rank in zip(pairs, told, strict=False)
+        if rank is not None and op.rank(value) is None
+    ]
+    for value, rank in open_states:
+        op.context.declare_rank(value, rank)
+    if open_states:
+        inner, heads = _body(op, subgraph, pairs, others, len(states))
     heads = heads[outputs:] + heads[:outputs]
-    taken = [value for name, value in others if name not in inner.builder.constants]
-    body = inner.builder.graph([Value(head) for head in heads])
+    taken = [value for name, value in others if name not in inner.constants]
+    body = inner.graph([Value(head) for head in heads])
     for node in body.nodes:
         if node.op == UNSUPPORTED:
             raise UnsupportedError(f"in its subgraph, {node.label}: {node.attributes['reason']}")
@@ -74,33 +75,34 @@ def _foreach(op: MxnetOperator) -> tuple[str, ...]:
         output_axes=(0,) * outputs,
         output_directions=(0,) * outputs,
     )
-    for at, (out, head) in enumerate(zip(outs, heads, strict=True)):
-        op.context.facts[out] = _more(inner.of(head), int(at >= len(states)))
     return outs[len(states) :] + outs[: len(states)]
 
 
 def _body(
     op: MxnetOperator,
     subgraph: Symbol,
+    pairs: list[tuple[str, str]],
     others: list[tuple[str, str]],
-    facts: dict[str, Facts],
-) -> tuple[Context, list[str]]:
-    """The subgraph lowered, and the values of its heads; constants of outside are its own."""
+    states: int,
+) -> tuple[GraphBuilder, list[str]]:
+    """The subgraph lowered, and the values of its heads.
+
+    Inputs are the states and one step of each sequence, ``pairs``, and ``others`` as they are;
+    constants of outside are its own.
+    """
+    outer, constants = op.context, op.builder.constants
     builder = GraphBuilder(op.node.name, op.builder.budget)
-    mode = replace(subgraph, attributes=op.context.symbol.attributes)
-    outer = op.context
-    inner = Context(builder, outer.semantics, mode, notes=outer.notes, differing=outer.differing)
-    constants = op.builder.constants
-    outside = dict(others)
     for name, value in others:
         if value in constants:
-            inner.constant(constants[value], name)
-    for name, known in facts.items():
-        if outside.get(name) not in constants:
-            builder.input(Value(name))
-            inner.facts[name] = known
-    return inner, lower_nodes(inner)
-
-
-def _more(facts: Facts, axes: int) -> Facts:
-    return Facts(facts.dtype, None if facts.rank is None else facts.rank + axes)
+            builder.constant(constants[value], name)
+    for at, (name, value) in enumerate(pairs + others):
+        if name in builder.constants:
+            continue
+        found = op.builder.type_of(value)
+        if len(pairs) > at >= states:
+            found = dense(found.dtype, found.shape and found.shape[1:])
+        builder.input(Value(name))
+        builder.declare(name, found)
+    mode = replace(subgraph, attributes=outer.symbol.attributes)
+    inner = replace(outer, builder=builder, symbol=mode, inferred=set())
+    return builder, lower_nodes(inner)

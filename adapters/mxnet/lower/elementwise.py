@@ -71,14 +71,14 @@ def _rsqrt(op: MxnetOperator) -> str:
 @rule("logical_not", "data", inferred="all")
 def _not(op: MxnetOperator) -> str:
     x = op.value("data")
-    return op.cast(op.emit("Not", op.cast(x, bool)), op.facts(x).dtype or np.float32)
+    return op.cast(op.emit("Not", op.cast(x, bool)), op.dtype_of(x))
 
 
 @rule("clip", "data", inferred="all")
 def _clip(op: MxnetOperator) -> str:
     x = op.value("data")
     low, high = (op.scalar(op.number(name, 0.0), x) for name in ("a_min", "a_max"))
-    return op.emit("Clip", x, low, high, rank=op.facts(x).rank)
+    return op.emit("Clip", x, low, high)
 
 
 @rule("hard_sigmoid", "data", inferred="all")
@@ -119,9 +119,9 @@ def _leaky_relu(op: MxnetOperator) -> str:
         return op.emit(kind.capitalize(), x)
     if kind == "prelu":  # a slope for each channel, which is axis 1
         gamma = op.array("gamma").reshape(-1)
-        if gamma.size > 1 and (rank := op.rank(x, "attribute act_type='prelu'")) > 2:
+        if gamma.size > 1 and (rank := op.known_rank(x, "attribute act_type='prelu'")) > 2:
             gamma = gamma.reshape(-1, *[1] * (rank - 2))
-        return op.emit("PRelu", x, op.context.constant(gamma, f"{op.node.name}/gamma"))
+        return op.emit("PRelu", x, op.constant(gamma, "gamma"))
     raise UnsupportedError(f"attribute act_type={kind!r}")
 
 
@@ -129,31 +129,28 @@ def _leaky_relu(op: MxnetOperator) -> str:
 def _cast(op: MxnetOperator) -> str:
     """``amp_cast`` leaves whole numbers as they are."""
     x, dtype = op.value("data"), op.dtype("dtype")
-    found = op.facts(x).dtype
-    if op.at.type == "amp_cast" and found is not None and found.kind != "f":
+    if op.at.type == "amp_cast" and op.dtype_of(x).kind != "f":
         return x
-    return op.emit("Cast", x, dtype=dtype, to=dtype.name)
+    return op.emit("Cast", x, to=dtype.name)
 
 
 @rule("where _npi_where", "condition x y", inferred="all")
 def _where(op: MxnetOperator) -> str:
     """A legacy condition may be a list, for the rows of x and y, which are alike."""
     condition, x, y = (op.value(slot) for slot in ("condition", "x", "y"))
-    dtype, rank = op.facts(x)
-    condition = op.cast(condition, bool)
-    if op.at.type == "where" and (rank is None or rank != op.facts(condition).rank):
+    condition, rank = op.cast(condition, bool), op.rank(x)
+    if op.at.type == "where" and (rank is None or rank != op.rank(condition)):
         sizes = op.sizes_of(condition)
         axes = [op.sizes_of(each) for each in (op.sizes_of(x), sizes)]
         ones = np.ones(1, np.int64)
-        more = op.emit("ConstantOfShape", op.emit("Sub", *axes), dtype=ones.dtype, value=ones)
+        more = op.emit("ConstantOfShape", op.emit("Sub", *axes), value=ones)
         whole = op.emit("Concat", sizes, more, axis=0)
-        condition = op.emit("Reshape", condition, whole, rank=rank)
-    return op.emit("Where", condition, x, y, dtype=dtype)
+        condition = op.emit("Reshape", condition, whole)
+    return op.emit("Where", condition, x, y)
 
 
 @rule("ones_like zeros_like", "data", inferred="all")
 def _like(op: MxnetOperator) -> str:
     x = op.value("data")
-    filled = np.full(1, op.at.type == "ones_like", op.facts(x).dtype or np.float32)
-    rank = op.facts(x).rank
-    return op.emit("ConstantOfShape", op.sizes_of(x), dtype=filled.dtype, rank=rank, value=filled)
+    filled = np.full(1, op.at.type == "ones_like", op.dtype_of(x))
+    return op.emit("ConstantOfShape", op.sizes_of(x), value=filled)

@@ -21,11 +21,11 @@ def _fully_connected(op: MxnetOperator) -> str:
     bias = "" if op.flag("no_bias") else op.value("bias")
     _check_rows(op, weight, op.integer("num_hidden"))
     if op.flag("flatten", True):
-        matrix = x if op.facts(x).rank == 2 else op.emit("Flatten", x, axis=1, rank=2)
+        matrix = x if op.rank(x) == 2 else op.emit("Flatten", x, axis=1)
         inputs = (matrix, weight, bias) if bias else (matrix, weight)
-        return op.emit("Gemm", *inputs, transB=1, rank=2)
-    out = op.emit("MatMul", x, _transposed(op, weight), rank=op.facts(x).rank)
-    return op.emit("Add", out, bias, rank=op.facts(x).rank) if bias else out
+        return op.emit("Gemm", *inputs, transB=1)
+    out = op.emit("MatMul", x, _transposed(op, weight))
+    return op.emit("Add", out, bias) if bias else out
 
 
 def _check_rows(op: MxnetOperator, weight: str, rows: int) -> None:
@@ -39,7 +39,7 @@ def _transposed(op: MxnetOperator, weight: str) -> str:
     name = f"{weight}/Transpose"
     if name in op.builder.constants:
         return name
-    return op.emit("Transpose", weight, perm=(1, 0), rank=2)
+    return op.emit("Transpose", weight, perm=(1, 0))
 
 
 def _indices(op: MxnetOperator, slot: str) -> str:
@@ -48,10 +48,10 @@ def _indices(op: MxnetOperator, slot: str) -> str:
 
 
 def _clipped(op: MxnetOperator, at: str, table: str, axis: int) -> str:
-    size = op.emit("Gather", op.sizes_of(table), op.ints(axis), axis=0, dtype=np.int64)
+    size = op.emit("Gather", op.sizes_of(table), op.ints(axis), axis=0)
     last = op.emit("Sub", size, op.ints(1))
     first = op.ints(0)
-    return op.emit("Min", op.emit("Max", at, first, rank=op.facts(at).rank), last)
+    return op.emit("Min", op.emit("Max", at, first), last)
 
 
 @rule("Embedding", "data weight")
@@ -61,39 +61,34 @@ def _embedding(op: MxnetOperator) -> str:
     _check_rows(op, weight, op.integer("input_dim"))
     op.integer("output_dim")
     op.dtype("dtype")
-    rank = op.facts(at).rank
     at = _clipped(op, at, weight, 0)
-    return op.emit("Gather", weight, at, axis=0, rank=None if rank is None else rank + 1)
+    return op.emit("Gather", weight, at, axis=0)
 
 
 @rule("take", "a indices")
 def _take(op: MxnetOperator) -> str:
     table, axis, mode = op.value("a"), op.integer("axis", 0), op.text("mode", "clip")
     at = _indices(op, "indices")
-    ranks = op.facts(table).rank, op.facts(at).rank
-    rank = None if None in ranks else sum(r or 0 for r in ranks) - 1
     if mode == "clip":
         at = _clipped(op, at, table, axis)
     elif mode == "wrap":
-        size = op.emit("Gather", op.sizes_of(table), op.ints(axis), axis=0, dtype=np.int64)
-        at = op.emit("Mod", at, size, rank=op.facts(at).rank)
+        size = op.emit("Gather", op.sizes_of(table), op.ints(axis), axis=0)
+        at = op.emit("Mod", at, size)
     else:
         raise UnsupportedError(f"attribute mode={mode!r}")
-    return op.emit("Gather", table, at, axis=axis, rank=rank)
+    return op.emit("Gather", table, at, axis=axis)
 
 
 @rule("one_hot", "indices")
 def _one_hot(op: MxnetOperator) -> str:
     at, dtype = _indices(op, "indices"), op.dtype("dtype")
     values = np.array([op.number("off_value", 0.0), op.number("on_value", 1.0)], dtype)
-    made = op.context.constant(values, f"{op.node.name}/values")
-    rank = op.facts(at).rank
+    made = op.constant(values, "values")
     # A negative index gives a row of off, where ONNX would count from the end.
     depth = op.integer("depth")
-    outside = op.emit("Less", at, op.ints(0), dtype=bool)
-    at = op.emit("Where", outside, op.ints(depth), at, dtype=np.int64)
-    rank = None if rank is None else rank + 1
-    return op.emit("OneHot", at, op.ints(depth), made, axis=-1, dtype=dtype, rank=rank)
+    outside = op.emit("Less", at, op.ints(0))
+    at = op.emit("Where", outside, op.ints(depth), at)
+    return op.emit("OneHot", at, op.ints(depth), made, axis=-1)
 
 
 @rule("pick", "data index")
@@ -102,13 +97,11 @@ def _pick(op: MxnetOperator) -> str:
     x, axis = op.value("data"), op.integer("axis", -1)
     op.only("mode", "clip")
     shape = op.resized(op.sizes_of(x), axis, 1)  # the index may have the axis, or not
-    at = op.emit("Reshape", _indices(op, "index"), shape, rank=op.facts(x).rank)
+    at = op.emit("Reshape", _indices(op, "index"), shape)
     out = op.emit("GatherElements", x, _clipped(op, at, x, axis), axis=axis)
-    rank = op.facts(x).rank
     if op.flag("keepdims"):
         return out
-    rank = None if rank is None else rank - 1
-    return op.listed(op.emit("Squeeze", out, op.ints(axis), rank=rank))
+    return op.listed(op.emit("Squeeze", out, op.ints(axis)))
 
 
 @rule("Dropout", "data", inferred="first")
@@ -134,17 +127,14 @@ def _batch_norm(op: MxnetOperator) -> str:
         gamma = np.ones_like(gamma)
     names = (gamma, beta, mean, variance)
     if axis == 1:
-        made = [
-            op.context.constant(a, f"{op.node.name}/{s}") for s, a in zip(slots, names, strict=True)
-        ]
-        return op.emit("BatchNormalization", x, *made, epsilon=epsilon, rank=op.facts(x).rank)
-    if axis != -1 and axis + 1 != op.rank(x, f"attribute axis={axis}"):
+        made = [op.constant(a, s) for s, a in zip(slots, names, strict=True)]
+        return op.emit("BatchNormalization", x, *made, epsilon=epsilon)
+    if axis != -1 and axis + 1 != op.known_rank(x, f"attribute axis={axis}"):
         raise UnsupportedError(f"attribute axis={axis}: neither 1 nor the last one")
     factor = gamma / np.sqrt(variance + variance.dtype.type(epsilon))
-    rank = op.facts(x).rank
-    out = op.emit("Sub", x, op.context.constant(mean, f"{op.node.name}/mean"), rank=rank)
-    out = op.emit("Mul", out, op.context.constant(factor, f"{op.node.name}/factor"), rank=rank)
-    return op.emit("Add", out, op.context.constant(beta, f"{op.node.name}/beta"), rank=rank)
+    out = op.emit("Sub", x, op.constant(mean, "mean"))
+    out = op.emit("Mul", out, op.constant(factor, "factor"))
+    return op.emit("Add", out, op.constant(beta, "beta"))
 
 
 @rule("LayerNorm", "data gamma beta")
@@ -152,22 +142,25 @@ def _layer_norm(op: MxnetOperator) -> str:
     if op.flag("output_mean_var"):
         raise UnsupportedError("attribute output_mean_var: only the first output is computed")
     x, axis = op.value("data"), op.integer("axis", -1)
-    if axis != -1 and axis + 1 != op.rank(x, f"attribute axis={axis}"):
+    if axis != -1 and axis + 1 != op.known_rank(x, f"attribute axis={axis}"):
         raise UnsupportedError(f"attribute axis={axis}: not the last one")
     scale, epsilon = (op.value("gamma"), op.value("beta")), op.number("eps", 1e-5)
-    rank = op.facts(x).rank
-    return op.emit("LayerNormalization", x, *scale, axis=-1, epsilon=epsilon, rank=rank)
+    return op.emit("LayerNormalization", x, *scale, axis=-1, epsilon=epsilon)
 
 
 @rule("L2Normalization", "data")
 def _l2_normalization(op: MxnetOperator) -> str:
     """x / sqrt(sum of squares + eps): over all but the batch, or over axis 1."""
     x, mode, epsilon = op.value("data"), op.text("mode", "instance"), op.number("eps", 1e-10)
-    if mode == "spatial" or mode == "instance" and op.rank(x, f"attribute mode={mode!r}") != 2:
+    if (
+        mode == "spatial"
+        or mode == "instance"
+        and op.known_rank(x, f"attribute mode={mode!r}") != 2
+    ):
         raise UnsupportedError(f"attribute mode={mode!r}")
     square = op.emit("ReduceSumSquare", x, op.ints(1), keepdims=1)
     below = op.emit("Sqrt", op.emit("Add", square, op.scalar(epsilon, x)))
-    return op.emit("Div", x, below, rank=op.facts(x).rank)
+    return op.emit("Div", x, below)
 
 
 def _softmax(kind: str) -> Callable[[MxnetOperator], str]:
@@ -181,7 +174,7 @@ def _softmax(kind: str) -> Callable[[MxnetOperator], str]:
             raise UnsupportedError("attribute use_length")
         dtype = op.text("dtype", "None")
         if temperature not in (None, 1.0):
-            x = op.emit("Div", x, op.scalar(temperature or 0.0, x), rank=op.facts(x).rank)
+            x = op.emit("Div", x, op.scalar(temperature or 0.0, x))
         if op.at.type == "softmin":
             x = op.emit("Neg", x)
         out = op.emit(kind, x, axis=axis)
@@ -206,20 +199,20 @@ def _softmax_output(op: MxnetOperator) -> str:
     channel = op.text("mode", "instance") == "channel"
     if op.flag("multi_output") or channel:
         return op.emit("Softmax", x, axis=1)
-    dtype, rank = op.facts(x)
+    dtype, rank = op.dtype_of(x), op.rank(x)
     if op.flag("preserve_shape") or rank == 2:
         return op.emit("Softmax", x, axis=-1)
     if op.at.type == "SoftmaxActivation" or (rank == 4 and dtype != np.float64):
         meanings = "softmax over all that stands behind the batch", "softmax over the last axis"
         if not op.as_documented(*meanings):
             return op.emit("Softmax", x, axis=-1)
-    flat, sizes = op.emit("Flatten", x, axis=1, rank=2), op.sizes_of(x)
+    flat, sizes = op.emit("Flatten", x, axis=1), op.sizes_of(x)
     if rank is None and dtype != np.float64 and op.context.semantics != "documented":
-        four = op.emit("Equal", op.sizes_of(sizes), op.ints(4), dtype=bool)
+        four = op.emit("Equal", op.sizes_of(sizes), op.ints(4))
         ends = [op.emit("Gather", s, op.ints(-1), axis=0) for s in (sizes, op.sizes_of(flat))]
-        width = op.emit("Where", four, *ends, dtype=np.int64)
-        flat = op.emit("Reshape", flat, op.emit("Concat", op.ints(-1), width, axis=0), rank=2)
-    return op.emit("Reshape", op.emit("Softmax", flat, axis=-1), sizes, rank=rank)
+        width = op.emit("Where", four, *ends)
+        flat = op.emit("Reshape", flat, op.emit("Concat", op.ints(-1), width, axis=0))
+    return op.emit("Reshape", op.emit("Softmax", flat, axis=-1), sizes)
 
 
 @rule("LinearRegressionOutput MAERegressionOutput LogisticRegressionOutput", "data label")
@@ -245,20 +238,17 @@ def _reduces(kind: str) -> Callable[[MxnetOperator], str]:
         if not legacy:
             for name in ("dtype", "initial"):
                 op.only(name, "None")
-        rank = op.facts(x).rank
         if op.flag("exclude") and axes:
-            known = op.rank(x, "attribute exclude")
+            known = op.known_rank(x, "attribute exclude")
             axes = tuple(sorted(set(range(known)) - {axis % known for axis in axes}))
             if not axes:
                 return x
         if not axes and (legacy or axes is None):
-            out = op.emit(f"Reduce{kind}", x, keepdims=int(keep), rank=rank if keep else 0)
+            out = op.emit(f"Reduce{kind}", x, keepdims=int(keep))
             return out if keep else op.listed(out)
         if not axes:
             return x
-        if not keep:
-            rank = None if rank is None else rank - len(axes)
-        out = op.emit(f"Reduce{kind}", x, op.ints(*axes), keepdims=int(keep), rank=rank)
+        out = op.emit(f"Reduce{kind}", x, op.ints(*axes), keepdims=int(keep))
         return op.listed(out) if not keep and _may_be_all(axes) else out
 
     return lower
@@ -274,20 +264,18 @@ def _arg(op: MxnetOperator) -> str:
     x, axis, keep = op.value("data"), op.optional_integer("axis"), op.flag("keepdims")
     kind = "ArgMax" if op.at.type.endswith("max") else "ArgMin"
     legacy = not op.at.type.startswith("_npi_")
-    rank = op.facts(x).rank
     if axis is None:
         if keep:
             raise UnsupportedError("attribute keepdims without an axis")
-        flat = op.emit("Reshape", x, op.ints(-1), rank=1)
-        out = op.emit(kind, flat, axis=0, keepdims=0, dtype=np.int64, rank=0)
+        flat = op.emit("Reshape", x, op.ints(-1))
+        out = op.emit(kind, flat, axis=0, keepdims=0)
     else:
-        left = rank if rank is None or keep else rank - 1
-        out = op.emit(kind, x, axis=axis, keepdims=int(keep), dtype=np.int64, rank=left)
+        out = op.emit(kind, x, axis=axis, keepdims=int(keep))
     if not legacy:
         return out
     if not keep and (axis is None or _may_be_all((axis,))):
         out = op.listed(out)
-    return op.cast(out, op.facts(x).dtype or np.float32)
+    return op.cast(out, op.dtype_of(x))
 
 
 @rule("dot _np_dot", "lhs rhs")
@@ -295,11 +283,11 @@ def _dot(op: MxnetOperator) -> str:
     """The last axis of the left with the first of the right: a matrix product for matrices."""
     one, other = op.value("lhs"), op.value("rhs")
     flip = op.flag("transpose_a"), op.flag("transpose_b")
-    ranks = [op.rank(value, "a dot") for value in (one, other)]
+    ranks = [op.known_rank(value, "a dot") for value in (one, other)]
     if ranks[1] != 2 or ranks[0] < 2 or (flip[0] and ranks[0] != 2):
         raise UnsupportedError(f"of values of {ranks[0]} and {ranks[1]} axes")
     pair = [op.swapped(v, 0, 1) if turn else v for v, turn in zip((one, other), flip, strict=True)]
-    return op.emit("MatMul", *pair, rank=ranks[0])
+    return op.emit("MatMul", *pair)
 
 
 @rule("batch_dot", "lhs rhs")
@@ -309,15 +297,13 @@ def _batch_dot(op: MxnetOperator) -> str:
         one = op.swapped(one, -1, -2)
     if op.flag("transpose_b"):
         other = op.swapped(other, -1, -2)
-    return op.emit("MatMul", one, other, rank=op.facts(one).rank)
+    return op.emit("MatMul", one, other)
 
 
 @rule("_npi_matmul", "a b")
 def _matmul(op: MxnetOperator) -> str:
     one, other = op.value("a"), op.value("b")
-    ranks = [op.facts(value).rank for value in (one, other)]
-    rank = None if None in ranks else max(r or 0 for r in ranks)
-    return op.emit("MatMul", one, other, rank=rank)
+    return op.emit("MatMul", one, other)
 
 
 @rule("_contrib_div_sqrt_dim", "data")
@@ -325,4 +311,4 @@ def _div_sqrt_dim(op: MxnetOperator) -> str:
     x = op.value("data")
     op.check_floats(x)
     size = op.emit("Gather", op.sizes_of(x), op.ints(-1), axis=0)
-    return op.emit("Div", x, op.emit("Sqrt", op.cast(size, op.facts(x).dtype or np.float32)))
+    return op.emit("Div", x, op.emit("Sqrt", op.cast(size, op.dtype_of(x))))

@@ -12,7 +12,7 @@ from onernn.adapters.folding import FoldingBudget
 from onernn.adapters.lowering import GraphBuilder
 from onernn.adapters.mxnet.lower import table
 from onernn.adapters.mxnet.lower.nodes import lower_nodes
-from onernn.adapters.mxnet.lower.operator import Context, Facts
+from onernn.adapters.mxnet.lower.operator import Context
 from onernn.adapters.mxnet.lower.recurrent import stack_of
 from onernn.adapters.mxnet.lower.rules import find_rule, needed, slots_of_node
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Files, Symbol, SymbolNode, find, read_symbol
@@ -89,40 +89,17 @@ def _graph(
     notes: Iterable[str],
 ) -> tuple[Graph, list[str]]:
     """The graph, and where the two meanings differ for it, in words."""
-    shapes = _shapes(symbol, arrays)
-    context = _lowered(symbol, arrays, semantics, name, shapes)
-    # What operators said of the inputs behind them: a second time, it is known from the start.
-    found = {value.name: context[0].of(value.name).rank for value in context[0].builder.inputs}
-    more = {key: (None,) * rank for key, rank in found.items() if rank and key not in shapes}
-    if more:
-        context = _lowered(symbol, arrays, semantics, name, more | shapes)
-    built, heads = context
-    built.builder.notes = dict.fromkeys([*notes, *built.told(built.notes)])
-    dtypes = [built.of(head).dtype for head in heads]
-    graph = built.builder.graph(
-        [Value(head, d and d.name) for head, d in zip(heads, dtypes, strict=True)]
-    )
-    return graph, built.told(text for text in built.notes if text in built.differing)
-
-
-def _lowered(
-    symbol: Symbol,
-    arrays: Mapping[str, Array],
-    semantics: str,
-    name: str,
-    shapes: Mapping[str, tuple[int | None, ...]],
-) -> tuple[Context, list[str]]:
-    """The graph under construction, and the values of the heads."""
     builder = GraphBuilder(name, FoldingBudget(arrays.values()))
     context = Context(builder, semantics, symbol)
     for key, array in arrays.items():
         if array.dtype == np.float16:
             context.notes["float16 parameters are computed in float32"] = []
             array = array.astype(np.float32)
-        context.constant(array, key)
-    uses, used = _uses(symbol), needed(symbol)
+        builder.constant(array, key)
+    known = set(arrays)
+    uses, used, shapes = _uses(symbol), needed(symbol), _shapes(symbol, arrays)
     for at, node in enumerate(symbol.nodes):
-        if node.op != VARIABLE or node.name in arrays or node.name in context.facts:
+        if node.op != VARIABLE or node.name in known:
             continue
         if at not in used:
             context.notes[f"{node.name} is a label for training: it is no input here"] = []
@@ -130,10 +107,11 @@ def _lowered(
         shape = _declared_shape(symbol, node) or shapes.get(node.name)
         dtype = _input_dtype(node, uses.get(node.name, set()), arrays)
         builder.input(Value(node.name, dtype, shape))
-        context.facts[node.name] = Facts(
-            np.dtype(dtype) if dtype else None, None if shape is None else len(shape)
-        )
-    return context, lower_nodes(context)
+        known.add(node.name)
+    heads = lower_nodes(context)
+    builder.notes = dict.fromkeys([*notes, *context.told(context.notes)])
+    graph = builder.graph([Value(head, builder.type_of(head).dtype) for head in heads])
+    return graph, context.told(text for text in context.notes if text in context.differing)
 
 
 def _variables(symbol: Symbol) -> Iterator[Declared]:

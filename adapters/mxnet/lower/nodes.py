@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
 
+from onernn.adapters.lowering import LoweringStep, Output, lower_steps
 from onernn.adapters.mxnet.lower.operator import Context, MxnetOperator
 from onernn.adapters.mxnet.lower.rules import Rule, find_rule, needed, slots_of
-from onernn.adapters.mxnet.read import VARIABLE, Entry, SymbolNode
-from onernn.core.errors import OnernnError, UnsupportedError
+from onernn.adapters.mxnet.read import VARIABLE, SymbolNode
+from onernn.core.errors import UnsupportedError
 from onernn.core.graph import NativeOp
 
 _OUTPUTS = {
@@ -25,82 +27,74 @@ _NAMED_BEFORE = 900  # until 0.9.0 auxiliary states were no inputs in the file
 def lower_nodes(context: Context) -> list[str]:
     """The value of each head, under MXNet's name of it.
 
-    Variables are inputs or constants that the builder has already. What cannot be lowered becomes
-    a node with the reason.
+    The builder has the variables already, as inputs or constants. What cannot be lowered becomes a
+    node with the reason.
     """
     builder, symbol = context.builder, context.symbol
-    made: dict[tuple[int, int], str] = {}
-    refused: dict[int, str] = {}
-    reads: dict[int, list[str]] = {}
-    heads = {(entry.node, entry.output) for entry in symbol.heads}
+    heads = [(entry.node, entry.output) for entry in symbol.heads]
+    used = needed(symbol)
+    read: dict[int, set[int]] = {}
+    for entry in (*symbol.heads, *(each for at in used for each in symbol.nodes[at].inputs)):
+        read.setdefault(entry.node, set()).add(entry.output)
     # Nodes may share a name: those whose values are outputs come first.
     taken = {output_name(symbol.nodes[at], out, n) for at, out in heads for n in (1, 2)}
+    counts: dict[int, int] = {}
 
-    def value(entry: Entry) -> str:
-        at = entry.node, entry.output
-        node = symbol.nodes[entry.node]
-        if at not in made:
-            reason = refused.get(entry.node, f"output {entry.output} is not computed")
-            builder.origin = (NativeOp(entry.node, node.op),)
-            name = output_name(node, entry.output, 1)
-            builder.refuse(name, reason, reads.get(entry.node, ()))
-            made[at] = builder.value(name)
-        return made[at]
+    def step(position: int, node: SymbolNode) -> LoweringStep:
+        def outputs(count: int) -> Iterator[Output]:
+            counts[position] = count
+            for k in sorted({*range(count), *read[position]}):
+                name = output_name(node, k, count if k < count else 1)
+                if name in taken and (position, k) not in heads:
+                    name = f"{name}#{position}"
+                yield Output(str(k), _variable(position, k), name)
 
-    used = needed(symbol)
-    for position, node in enumerate(symbol.nodes):
-        if node.op == VARIABLE:
-            made[position, 0] = node.name
-        if node.op == VARIABLE or position not in used:
-            continue
-        inputs = [value(entry) if entry.node in used else "" for entry in node.inputs]
-        reads[position] = inputs
-        builder.origin = (NativeOp(position, node.op),)
-        try:
-            results = _lower(context, position, node, inputs)
-        except OnernnError as error:
-            refused[position] = str(error)
-            continue
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # Attributes or inputs of no known form.
-            refused[position] = f"malformed: {type(error).__name__} {error}"
-            continue
-        for k, result in enumerate(results):
-            name = output_name(node, k, len(results))
-            if name in taken and (position, k) not in heads:
-                name = f"{name}#{position}"
-            made[position, k] = _given(context, name, result)
-    counts = Counter(position for position, _ in made)
+        reads = tuple(_variable(*each[:2]) if each.node in used else "" for each in node.inputs)
+        lower = partial(_lower, context, position, node, reads)
+        return LoweringStep(NativeOp(position, node.op), reads, lower, outputs)
+
+    steps = [step(at, node) for at, node in enumerate(symbol.nodes) if at in used]
+    lower_steps(builder, steps, [_variable(*head) for head in heads])
     values: list[str] = []
-    for entry in symbol.heads:
-        node, found = symbol.nodes[entry.node], value(entry)
-        name = output_name(node, entry.output, counts[entry.node])
+    for at, out in heads:
+        node, found = symbol.nodes[at], builder.value(_variable(at, out))
+        name = output_name(node, out, counts[at])
         if found in values or found.split("#")[0] != name:  # another node's value, or a second time
-            builder.origin = (NativeOp(entry.node, node.op),)
-            facts = context.of(found)
-            found = _given(context, name, builder.emit("Identity", (found,)))
-            context.facts[found] = facts
+            builder.origin = (NativeOp(at, node.op),)
+            builder.give(name, builder.emit("Identity", (found,)))
+            found = builder.value(name)
         values.append(found)
     return values
 
 
-def _lower(context: Context, position: int, node: SymbolNode, inputs: list[str]) -> tuple[str, ...]:
+def _variable(position: int, output: int) -> str:
+    """What the builder calls an output of a node."""
+    return f"{position}:{output}"
+
+
+def _lower(
+    context: Context, position: int, node: SymbolNode, reads: Sequence[str]
+) -> tuple[str, ...]:
+    if node.op == VARIABLE:
+        return (node.name,)
     found = find_rule(node.op)
     if found is None:
         raise UnsupportedError("this operator is not known")
-    inputs = inputs + late_inputs(context, found, node, len(inputs))
+    inputs = [each and context.builder.value(each) for each in reads]
+    inputs += late_inputs(context, found, node, len(inputs))
     slots: dict[str, list[str]] = {}
     for slot, value in zip(slots_of(found, len(inputs)), inputs, strict=True):
         slots.setdefault(slot, []).append(value)
-    unsized = [value in context.inferred for value in inputs]
+    unsized = [each in context.inferred for each in reads]
     if any(unsized) and not found.inferred:
         raise UnsupportedError("an input of zeros, whose size MXNet would infer from other inputs")
-    op = MxnetOperator(context, position, node, slots)
-    results = found.lower(op)
-    op.check_read()
+    inferred = {value for value, each in zip(inputs, unsized, strict=False) if each}
+    op = MxnetOperator(context, position, node, slots, inferred)
+    results = op.lowered(found.lower)
     results = (results,) if isinstance(results, str) else results
-    if found.inferred == "first" and unsized[0] or found.inferred == "all" and all(unsized):
-        context.inferred.update(results if unsized else ())
+    decisive = unsized[:1] if found.inferred == "first" else unsized
+    if op.gives_inferred or decisive and all(decisive) and found.inferred != "none":
+        context.inferred.update(_variable(position, k) for k in range(len(results)))
     return results
 
 
@@ -122,13 +116,3 @@ def output_name(node: SymbolNode, output: int, count: int) -> str:
     else:
         kind = "output" if count == 1 else f"output{output}"
     return f"{node.name}_{kind}" if node.name else kind
-
-
-def _given(context: Context, name: str, value: str) -> str:
-    """The value under a name, where it is new."""
-    context.builder.give(name, value)
-    found = context.builder.value(name)
-    context.facts[found] = context.of(value)
-    if value in context.inferred:
-        context.inferred.add(found)
-    return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,28 +23,12 @@ FIRST, LAST = -(2**62), 2**62
 COMPUTED = frozenset("bool uint8 int8 int32 int64 float32 float64".split())
 """What NumPy computes in like MXNet; float16 parameters are read as float32."""
 
-SAME_SHAPE = frozenset(
-    """
-    Identity Relu Sigmoid Tanh Softsign Softplus LeakyRelu Elu Selu Gelu Exp Log Sqrt Abs Neg Floor
-    Ceil Sign Reciprocal Sin Cos Erf Add Sub Mul Div Max Min Pow Equal Less LessOrEqual Greater
-    GreaterOrEqual And Or Xor Not Where Cast Clip Softmax LogSoftmax LayerNormalization
-    BatchNormalization ReverseSequence Slice HardSigmoid Mod Sum
-    """.split()
-)
-
-
-class Facts(NamedTuple):
-    """What is known of a value: its dtype and how many axes it has, None where unknown."""
-
-    dtype: DType | None = None
-    rank: int | None = None
-
 
 @dataclass
 class Context:
-    """The graph under construction, and what is known of its values.
+    """The graph under construction, and what is known of it beside types.
 
-    ``inferred``: values made from ``_zeros`` of unknown size, which MXNet infers from what they
+    ``inferred``: variables made from ``_zeros`` of unknown size, which MXNet infers from what they
     are added to. Here the unknown sizes are 1, and broadcasting gives the same numbers.
     ``notes``: what a user should know, and the nodes it is true of; ``differing`` are those of
     them that tell where the two meanings differ.
@@ -53,19 +37,18 @@ class Context:
     builder: GraphBuilder
     semantics: str
     symbol: Symbol
-    facts: dict[str, Facts] = field(default_factory=dict)
     inferred: set[str] = field(default_factory=set)
     notes: dict[str, list[str]] = field(default_factory=dict)
     differing: set[str] = field(default_factory=set)
 
-    def constant(self, array: npt.ArrayLike, name: str) -> str:
-        array = np.asarray(array)
-        made = self.builder.constant(array, name)
-        self.facts[made] = Facts(array.dtype, array.ndim)
-        return made
-
-    def of(self, value: str) -> Facts:
-        return self.facts.get(value, Facts())
+    def declare_rank(self, value: str, rank: int) -> None:
+        """What an operator tells of a value that declares no shape; an input says so, too."""
+        shape = (None,) * rank
+        for at, given in enumerate(self.builder.inputs):
+            if given.name == value:
+                self.builder.inputs[at] = given = replace(given, shape=shape)
+                return self.builder.declare(value, given.type)
+        self.builder.declare(value, replace(self.builder.type_of(value), shape=shape))
 
     def note(self, text: str, node: str) -> None:
         nodes = self.notes.setdefault(text, [])
@@ -78,21 +61,27 @@ class Context:
 
 
 class MxnetOperator(NativeOperator):
-    """One operator with the graph it is lowered into."""
+    """One operator with the graph it is lowered into; ``inferred`` are values of its inputs."""
 
     def __init__(
-        self, context: Context, position: int, node: SymbolNode, inputs: Mapping[str, Sequence[str]]
+        self,
+        context: Context,
+        position: int,
+        node: SymbolNode,
+        inputs: Mapping[str, Sequence[str]],
+        inferred: Collection[str] = (),
     ) -> None:
         read = {k: v for k, v in node.attributes.items() if not parse.TRAINING.fullmatch(k)}
         at = NativeOp(position, node.op)
         super().__init__(at, inputs, {}, read, parse.INERT)
         self.context, self.builder, self.node = context, context.builder, node
+        self.inferred, self.gives_inferred = inferred, False
 
     def values(self, slot: str) -> list[str]:
         found = self.variables(slot)
         for value in found:
-            dtype = self.context.of(value).dtype
-            if dtype is not None and dtype.name not in COMPUTED:
+            dtype = self.builder.type_of(value).dtype
+            if dtype is not None and dtype not in COMPUTED:
                 raise UnsupportedError(f"input {slot}: {dtype} numbers are not supported")
         return found
 
@@ -159,31 +148,38 @@ class MxnetOperator(NativeOperator):
             raise UnsupportedError(f"attribute {name}={found}: only {', '.join(sorted(COMPUTED))}")
         return np.dtype(found)
 
-    def facts(self, value: str) -> Facts:
-        return self.context.of(value)
+    def rank(self, value: str) -> int | None:
+        """How many axes a value has, None where the symbol does not tell."""
+        return self.builder.type_of(value).rank
 
-    def rank(self, value: str, why: str) -> int:
-        found = self.facts(value).rank
+    def known_rank(self, value: str, why: str) -> int:
+        """The same. Raises `UnsupportedError` where the symbol does not tell."""
+        found = self.rank(value)
         if found is None:
             raise UnsupportedError(f"{why}: the symbol does not tell how many axes {value!r} has")
         return found
 
+    def dtype_of(self, value: str) -> DType:
+        """A value's dtype, MXNet's default where the symbol does not tell."""
+        return np.dtype(self.builder.type_of(value).dtype or np.float32)
+
     def share_rank(self, *values: str) -> None:
         """What is known of the rank of one holds for all: they have one shape."""
-        known = [self.facts(value).rank for value in values]
-        rank = next((each for each in known if each is not None), None)
-        for value in values:
-            self.context.facts[value] = self.facts(value)._replace(rank=rank)
+        ranks = {value: self.rank(value) for value in values}
+        known = next((rank for rank in ranks.values() if rank is not None), None)
+        for value, rank in ranks.items():
+            if rank is None and known is not None:
+                self.context.declare_rank(value, known)
 
     def check_floats(self, *values: str) -> None:
         """Refuses whole numbers, which NumPy would promote where MXNet does not."""
         for value in values:
-            dtype = self.facts(value).dtype
-            if dtype is not None and dtype.kind != "f":
+            dtype = self.dtype_of(value)
+            if dtype.kind != "f":
                 raise UnsupportedError(f"of {dtype} values")
 
     def is_inferred(self, value: str) -> bool:
-        return value in self.context.inferred
+        return value in self.inferred
 
     def note(self, text: str) -> None:
         """What a user should know of this operator."""
@@ -202,68 +198,48 @@ class MxnetOperator(NativeOperator):
         self.note(text)
         return chosen
 
-    def emit(
-        self,
-        op: str,
-        *inputs: str,
-        dtype: npt.DTypeLike | None = None,
-        rank: int | None = None,
-        depth: int | None = None,
-        **attributes: Any,
-    ) -> str:
-        """A node's output. ``dtype``: that of the first input unless given; ``rank`` likewise."""
-        (out,) = self.emit_many(op, 1, *inputs, dtype=dtype, rank=rank, depth=depth, **attributes)
+    def emit(self, op: str, *inputs: str, depth: int | None = None, **attributes: Any) -> str:
+        """A node's output."""
+        (out,) = self.emit_many(op, 1, *inputs, depth=depth, **attributes)
         return out
 
     def emit_many(
-        self,
-        op: str,
-        count: int,
-        *inputs: str,
-        dtype: npt.DTypeLike | None = None,
-        rank: int | None = None,
-        depth: int | None = None,
-        **attributes: Any,
+        self, op: str, count: int, *inputs: str, depth: int | None = None, **attributes: Any
     ) -> tuple[str, ...]:
         """A node's outputs."""
-        given = [name for name in inputs if name]
-        known = [self.facts(name) for name in given]
-        if rank is None and op in SAME_SHAPE and known:
-            ranks = [facts.rank for facts in known]
-            rank = None if None in ranks else max(r for r in ranks if r is not None)
-        outs = self.builder.emit_many(op, inputs, count, attributes, depth=depth)
-        found = np.dtype(dtype) if dtype is not None else known[0].dtype if known else None
-        for out in outs:
-            array = self.builder.constants.get(out)
-            folded = None if array is None else Facts(array.dtype, array.ndim)
-            self.context.facts[out] = folded or Facts(found, rank)
-        return outs
+        return self.builder.emit_many(op, inputs, count, attributes, depth=depth)
+
+    def constant(self, array: npt.ArrayLike, label: str = "") -> str:
+        """A constant, named after the node."""
+        return self.builder.constant(
+            array, f"{self.node.name}/{label}" if label else self.node.name
+        )
 
     def ints(self, *values: int) -> str:
         """A constant list of int64: axes or a shape."""
-        return self.context.constant(np.asarray(values, np.int64), f"{self.node.name}/ints")
+        return self.constant(np.asarray(values, np.int64), "ints")
 
     def scalar(self, value: float, like: str) -> str:
         """A constant of the dtype of another value."""
-        dtype = self.facts(like).dtype or np.dtype(np.float32)
+        dtype = self.dtype_of(like)
         if dtype.kind in "iub" and not float(value).is_integer():
             raise UnsupportedError(f"the number {value} for {dtype} values")
         limits = np.iinfo(dtype) if dtype.kind in "iu" else None
         if limits and not limits.min <= value <= limits.max:
             raise UnsupportedError(f"the number {value} for {dtype} values")
-        return self.context.constant(np.asarray(value, dtype), f"{self.node.name}/scalar")
+        return self.constant(np.asarray(value, dtype), "scalar")
 
     def sizes_of(self, value: str) -> str:
         """The shape of a value, computed at run time where it is no constant."""
         if value in self.builder.constants:
             return self.ints(*self.builder.constants[value].shape)
-        return self.emit("Shape", value, dtype=np.int64, rank=1)
+        return self.emit("Shape", value)
 
     def cast(self, value: str, dtype: npt.DTypeLike) -> str:
         wanted = np.dtype(dtype)
-        if self.facts(value).dtype == wanted:
+        if self.builder.type_of(value).dtype == wanted.name:
             return value
-        return self.emit("Cast", value, dtype=wanted, to=wanted.name)
+        return self.emit("Cast", value, to=wanted.name)
 
     def resized(self, whole: str, axis: int, *size: int) -> str:
         """A shape with another size at an axis, or none."""
@@ -277,11 +253,11 @@ class MxnetOperator(NativeOperator):
         """The value; a list of one number where it would be a scalar, which only the operators of
         NumPy mode give.
         """
-        rank = self.facts(value).rank
+        rank = self.rank(value)
         if rank or self.at.type.startswith("_np"):
             return value
         if rank == 0:
-            return self.emit("Reshape", value, self.ints(1), rank=1)
+            return self.emit("Reshape", value, self.ints(1))
         sizes = self.sizes_of(value)
         skipped = self.emit("Min", self.sizes_of(sizes), self.ints(1))  # 0 for a scalar
         whole = self.emit("Concat", self.ints(1), sizes, axis=0)
@@ -290,13 +266,13 @@ class MxnetOperator(NativeOperator):
 
     def swapped(self, value: str, one: int, other: int) -> str:
         """The value with two axes exchanged, its rank known or not."""
-        rank = self.facts(value).rank
+        rank = self.rank(value)
         if rank is not None:
             perm = list(range(rank))
             if not (-rank <= one < rank and -rank <= other < rank):
                 raise UnsupportedError(f"axes {one} and {other} of a value of {rank} axes")
             perm[one], perm[other] = perm[other], perm[one]
-            return self.emit("Transpose", value, perm=tuple(perm), rank=rank)
+            return self.emit("Transpose", value, perm=tuple(perm))
         equation = swap_equation(one, other)
         return self.emit("Einsum", value, equation=equation)
 

@@ -70,15 +70,15 @@ def _rnn(op: MxnetOperator) -> tuple[str, ...]:
     weights = layers if len(layers) > 1 else layers[0]
     wanted = op.flag("state_outputs")
     count = 1 + len(slots)
-    y, *finals = op.emit_many("Rnn", count, x, *states, spec=spec, weights=weights, rank=3)
+    y, *finals = op.emit_many("Rnn", count, x, *states, spec=spec, weights=weights)
     if lengths:
-        y = op.emit("SequencePad", y, like, time_major=True, depth=0, rank=3)
+        y = op.emit("SequencePad", y, like, time_major=True, depth=0)
     if not wanted:
         return (y,)
     widths = (stack.recurrent, stack.hidden)
     rows = stack.layers * stack.directions
     return y, *(
-        op.emit("Reshape", final, op.ints(rows, -1, width), rank=3, depth=0)
+        op.emit("Reshape", final, op.ints(rows, -1, width), depth=0)
         for final, width in zip(finals, widths, strict=False)
     )
 
@@ -92,7 +92,7 @@ def _state(op: MxnetOperator, stack: mxnet.Stack, slot: str) -> str:
     if op.is_inferred(given):
         raise UnsupportedError(f"input {slot}: a state of inferred size that is not zero")
     width = stack.hidden if slot == "state_cell" else stack.recurrent
-    return op.emit("Reshape", given, op.ints(stack.layers, stack.directions, -1, width), rank=4)
+    return op.emit("Reshape", given, op.ints(stack.layers, stack.directions, -1, width))
 
 
 def _lengths(op: MxnetOperator, slot: str) -> str:
@@ -137,31 +137,28 @@ def _sequence_mask(op: MxnetOperator) -> str:
     value = op.number("value", 0.0)
     if not lengths:
         return x
-    rank = op.facts(x).rank
     ragged = op.emit("SequenceUnpad", x, lengths, time_major=not axis, depth=1)
-    masked = op.emit("SequencePad", ragged, x, time_major=not axis, depth=0, rank=rank)
+    masked = op.emit("SequencePad", ragged, x, time_major=not axis, depth=0)
     if not value:
         return masked
     # Where a mask of ones comes out as zeros, the value stands.
-    ones = np.ones(1, op.facts(x).dtype or np.float32)
-    whole = op.emit("ConstantOfShape", op.sizes_of(x), value=ones, dtype=ones.dtype, rank=rank)
+    ones = np.ones(1, op.dtype_of(x))
+    whole = op.emit("ConstantOfShape", op.sizes_of(x), value=ones)
     inside = op.emit("SequenceUnpad", whole, lengths, time_major=not axis, depth=1)
-    inside = op.emit("SequencePad", inside, x, time_major=not axis, depth=0, rank=rank)
-    kept = op.emit("Cast", inside, to="bool", dtype=bool)
-    return op.emit("Where", kept, masked, op.scalar(value, x), dtype=ones.dtype, rank=rank)
+    inside = op.emit("SequencePad", inside, x, time_major=not axis, depth=0)
+    kept = op.emit("Cast", inside, to="bool")
+    return op.emit("Where", kept, masked, op.scalar(value, x))
 
 
 @rule("SequenceLast", "data sequence_length")
 def _sequence_last(op: MxnetOperator) -> str:
     x, axis, lengths = _sequence(op)
-    rank = op.facts(x).rank
-    less = None if rank is None else rank - 1
     if not lengths:
-        last = op.context.constant(np.array(-1), f"{op.node.name}/last")
-        return op.emit("Gather", x, last, axis=axis, rank=less)
+        last = op.constant(np.array(-1), "last")
+        return op.emit("Gather", x, last, axis=axis)
     batch_major = x if axis else op.swapped(x, 0, 1)
     at = op.emit("Unsqueeze", op.emit("Sub", lengths, op.ints(1)), op.ints(-1))
-    return op.emit("GatherND", batch_major, at, batch_dims=1, non_negative=True, rank=less)
+    return op.emit("GatherND", batch_major, at, batch_dims=1, non_negative=True)
 
 
 @rule("SequenceReverse", "data sequence_length")

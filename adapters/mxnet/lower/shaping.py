@@ -58,7 +58,7 @@ def reshaped(op: MxnetOperator, x: str, target: tuple[int, ...], *, reverse: boo
     """
     plain = not reverse and min(target, default=0) >= -1
     if plain:
-        return op.emit("Reshape", x, op.ints(*target), rank=len(target))
+        return op.emit("Reshape", x, op.ints(*target))
     if reverse and -2 in target:
         raise UnsupportedError(f"attribute shape={target} with reverse")
     whole = op.sizes_of(x)
@@ -81,8 +81,7 @@ def reshaped(op: MxnetOperator, x: str, target: tuple[int, ...], *, reverse: boo
         else:
             raise UnsupportedError(f"attribute shape={target}")
     shape = op.emit("Concat", *(pieces[::-1] if reverse else pieces), axis=0)
-    rank = None if -2 in target else len(pieces)
-    return op.emit("Reshape", x, shape, rank=rank)
+    return op.emit("Reshape", x, shape)
 
 
 def _size(op: MxnetOperator, whole: str, at: int, reverse: bool) -> str:
@@ -105,7 +104,7 @@ def _split(op: MxnetOperator, size: str, codes: list[int], reverse: bool) -> lis
 @rule("Flatten", "data", inferred="first")
 def _flatten(op: MxnetOperator) -> str:
     x = op.value("data")
-    return x if op.facts(x).rank == 2 else op.emit("Flatten", x, axis=1, rank=2)
+    return x if op.rank(x) == 2 else op.emit("Flatten", x, axis=1)
 
 
 @rule("reshape_like", "lhs rhs")
@@ -113,7 +112,7 @@ def _reshape_like(op: MxnetOperator) -> str:
     for name in ("lhs_begin", "lhs_end", "rhs_begin", "rhs_end"):
         op.only(name, "None")
     like = op.value("rhs")
-    return op.emit("Reshape", op.value("lhs"), op.sizes_of(like), rank=op.facts(like).rank)
+    return op.emit("Reshape", op.value("lhs"), op.sizes_of(like))
 
 
 @rule("expand_dims", "data", inferred="first")
@@ -121,19 +120,16 @@ def _expand_dims(op: MxnetOperator) -> str:
     x, axis = op.value("data"), op.integer("axis")
     if op.is_inferred(x) and axis != -1:
         raise UnsupportedError(f"attribute axis={axis} of a value whose size is inferred")
-    rank = op.facts(x).rank
-    return op.emit("Unsqueeze", x, op.ints(axis), rank=None if rank is None else rank + 1)
+    return op.emit("Unsqueeze", x, op.ints(axis))
 
 
 @rule("squeeze _np_squeeze", "data")
 def _squeeze(op: MxnetOperator) -> str:
     x, axes = op.value("data"), op.optional_sizes("axis")
-    rank = op.facts(x).rank
     if axes is None:
         return op.listed(op.emit("Squeeze", x))
-    rank = None if rank is None else rank - len(axes)
-    out = op.emit("Squeeze", x, op.ints(*axes), rank=rank)
-    return op.listed(out) if rank == 0 else out
+    out = op.emit("Squeeze", x, op.ints(*axes))
+    return op.listed(out) if op.rank(out) == 0 else out
 
 
 @rule("SwapAxis", "data")
@@ -145,30 +141,28 @@ def _swap_axis(op: MxnetOperator) -> str:
 def _transpose(op: MxnetOperator) -> str:
     x, axes = op.value("data"), op.optional_sizes("axes")
     if not axes:
-        return op.emit("Transpose", x, rank=op.facts(x).rank)
+        return op.emit("Transpose", x)
     perm = tuple(axis % len(axes) for axis in axes)
-    return op.emit("Transpose", x, perm=perm, rank=len(perm))
+    return op.emit("Transpose", x, perm=perm)
 
 
 @rule("Concat _npi_concatenate", "*data")
 def _concat(op: MxnetOperator) -> str:
     values, axis = op.values("data"), op.integer("dim", op.integer("axis", 1))
-    return op.emit("Concat", *values, axis=axis, rank=op.facts(values[0]).rank)
+    return op.emit("Concat", *values, axis=axis)
 
 
 @rule("_rnn_param_concat", "*data")
 def _rnn_param_concat(op: MxnetOperator) -> str:
     op.only("dim", "0")
-    return op.emit("Concat", *op.values("data"), axis=0, rank=1)
+    return op.emit("Concat", *op.values("data"), axis=0)
 
 
 @rule("stack _npi_stack", "*data")
 def _stack(op: MxnetOperator) -> str:
     values, axis = op.values("data"), op.integer("axis", 0)
-    rank = op.facts(values[0]).rank
-    whole = None if rank is None else rank + 1
-    rows = [op.emit("Unsqueeze", value, op.ints(axis), rank=whole) for value in values]
-    return op.emit("Concat", *rows, axis=axis, rank=whole)
+    rows = [op.emit("Unsqueeze", value, op.ints(axis)) for value in values]
+    return op.emit("Concat", *rows, axis=axis)
 
 
 @rule("SliceChannel", "data", inferred="first")
@@ -195,19 +189,17 @@ def _pieces(
         raise UnsupportedError(f"{count} outputs")
     if op.is_inferred(x) and axis == 0:
         raise UnsupportedError(f"attribute axis={axis} of a value whose size is inferred")
-    rank = op.facts(x).rank
     if starts is None:
-        parts = op.emit_many("Split", count, x, axis=axis, rank=rank)
+        parts = op.emit_many("Split", count, x, axis=axis)
     else:
         ends = [*starts[1:], LAST]
         parts = tuple(
-            op.emit("Slice", x, op.ints(a), op.ints(b), op.ints(axis), rank=rank)
+            op.emit("Slice", x, op.ints(a), op.ints(b), op.ints(axis))
             for a, b in zip(starts, ends, strict=True)
         )
     if not squeezed:
         return parts
-    less = None if rank is None else rank - 1
-    return tuple(op.emit("Squeeze", part, op.ints(axis), rank=less) for part in parts)
+    return tuple(op.emit("Squeeze", part, op.ints(axis)) for part in parts)
 
 
 @rule("slice", "data")
@@ -229,7 +221,7 @@ def sliced(
     op: MxnetOperator, x: str, starts: list[int], ends: list[int], axes: list[int], steps: list[int]
 ) -> str:
     cuts = (op.ints(*each) for each in (starts, ends, axes, steps))
-    return op.emit("Slice", x, *cuts, rank=op.facts(x).rank)
+    return op.emit("Slice", x, *cuts)
 
 
 @rule("slice_axis", "data")
@@ -242,10 +234,10 @@ def _slice_axis(op: MxnetOperator) -> str:
 @rule("slice_like", "data shape_like")
 def _slice_like(op: MxnetOperator) -> str:
     x, whole, axes = op.value("data"), op.sizes_of(op.value("shape_like")), op.sizes("axes")
-    zeros = axes or range(op.rank(x, "attribute axes=()"))
+    zeros = axes or range(op.known_rank(x, "attribute axes=()"))
     ends = op.emit("Gather", whole, op.ints(*zeros), axis=0)
     starts = op.ints(*[0] * len(zeros))
-    return op.emit("Slice", x, starts, ends, op.ints(*zeros), rank=op.facts(x).rank)
+    return op.emit("Slice", x, starts, ends, op.ints(*zeros))
 
 
 @rule("reverse _npi_flip", "data")
@@ -261,18 +253,16 @@ def _broadcast_to(op: MxnetOperator) -> str:
     if math.prod([abs(size) or 1 for size in shape]) > _MOST:
         raise UnsupportedError(f"attribute shape={shape}: too large")
     kept = -2 if op.at.type.startswith("_npi_") else 0  # the size of the input
-    return op.emit(
-        "Expand", x, op.ints(*(1 if size == kept else size for size in shape)), rank=len(shape)
-    )
+    return op.emit("Expand", x, op.ints(*(1 if size == kept else size for size in shape)))
 
 
 @rule("broadcast_axis", "data")
 def _broadcast_axis(op: MxnetOperator) -> str:
-    x, rank = op.value("data"), op.facts(op.value("data")).rank
+    x = op.value("data")
     whole = op.sizes_of(x)
     for axis, size in zip(op.sizes("axis"), op.sizes("size"), strict=True):
         whole = op.resized(whole, axis, size)
-    return op.emit("Expand", x, whole, rank=rank)
+    return op.emit("Expand", x, whole)
 
 
 @rule("broadcast_like", "lhs rhs")
@@ -280,7 +270,7 @@ def _broadcast_like(op: MxnetOperator) -> str:
     for name in ("lhs_axes", "rhs_axes"):
         op.only(name, "None")
     like = op.value("rhs")
-    return op.emit("Expand", op.value("lhs"), op.sizes_of(like), rank=op.facts(like).rank)
+    return op.emit("Expand", op.value("lhs"), op.sizes_of(like))
 
 
 @rule("_zeros _ones _full _npi_zeros _npi_ones", "")
@@ -291,9 +281,9 @@ def _filled(op: MxnetOperator) -> str:
     sizes = tuple(1 if size == unknown else size for size in shape)
     if min(sizes, default=0) < 0 or math.prod(sizes) > _MOST:
         raise UnsupportedError(f"attribute shape={shape}")
-    made = op.context.constant(np.full(sizes, value, dtype), op.node.name)
+    made = op.constant(np.full(sizes, value, dtype))
     if unknown in shape:
-        op.context.inferred.add(made)
+        op.gives_inferred = True
     return made
 
 
@@ -309,15 +299,15 @@ def _arange(op: MxnetOperator) -> str:
     if not 0 <= count * repeat <= _MOST:
         raise UnsupportedError(f"{count * repeat} elements")
     values = np.repeat(start + np.arange(count) * step, repeat).astype(dtype)
-    return op.context.constant(values, op.node.name)
+    return op.constant(values)
 
 
 @rule("tile", "data")
 def _tile(op: MxnetOperator) -> str:
     x, times = op.value("data"), op.sizes("reps")
-    if op.rank(x, "attribute reps") != len(times):
+    if op.known_rank(x, "attribute reps") != len(times):
         raise UnsupportedError(f"attribute reps={times}: another number of axes than the input")
-    return op.emit("Tile", x, op.ints(*times), rank=len(times))
+    return op.emit("Tile", x, op.ints(*times))
 
 
 @rule("repeat", "data")
@@ -325,18 +315,14 @@ def _repeat(op: MxnetOperator) -> str:
     """Each element several times: a new axis of size one, enlarged, and joined with the old one."""
     x, times, axis = op.value("data"), op.integer("repeats"), op.optional_integer("axis")
     if axis is None:
-        x, axis = op.emit("Reshape", x, op.ints(-1), rank=1), 0
+        x, axis = op.emit("Reshape", x, op.ints(-1)), 0
     if axis < 0 or times < 0:
         raise UnsupportedError(f"attributes repeats={times}, axis={axis}")
-    rank = op.facts(x).rank
-    more = None if rank is None else rank + 1
     whole = op.sizes_of(x)
     before = op.emit("Slice", whole, op.ints(0), op.ints(axis + 1), op.ints(0))
     after = op.emit("Slice", whole, op.ints(axis + 1), op.ints(LAST), op.ints(0))
-    wide = op.emit("Unsqueeze", x, op.ints(axis + 1), rank=more)
-    wide = op.emit(
-        "Expand", wide, op.emit("Concat", before, op.ints(times), after, axis=0), rank=more
-    )
+    wide = op.emit("Unsqueeze", x, op.ints(axis + 1))
+    wide = op.emit("Expand", wide, op.emit("Concat", before, op.ints(times), after, axis=0))
     head = op.emit("Slice", whole, op.ints(0), op.ints(axis), op.ints(0))
     joined = op.emit("Concat", head, op.ints(-1), after, axis=0)
-    return op.emit("Reshape", wide, joined, rank=rank)
+    return op.emit("Reshape", wide, joined)
