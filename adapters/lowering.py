@@ -132,6 +132,11 @@ class GraphBuilder:
         self._type_given(value)
         return self._types[value]
 
+    def declare(self, value: str, known: Type) -> None:
+        """Tells the type of a value of which the framework says more than can be inferred."""
+        self.type_of(value)
+        self._types[value] = known
+
     def _type_given(self, name: str) -> None:
         """The type of a value that no node makes: a constant, an input, or nothing yet."""
         if name not in self._types:

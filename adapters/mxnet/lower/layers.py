@@ -243,9 +243,9 @@ def _reduces(kind: str) -> Callable[[MxnetOperator], str]:
             axes = tuple(sorted(set(range(known)) - {axis % known for axis in axes}))
             if not axes:
                 return x
-        if not axes and (legacy or axes is None):
+        if axes is None or (legacy and not axes):
             out = op.emit(f"Reduce{kind}", x, keepdims=int(keep))
-            return out if keep else op.listed(out)
+            return op.emit("Reshape", out, op.ints(1)) if legacy and not keep else out
         if not axes:
             return x
         out = op.emit(f"Reduce{kind}", x, op.ints(*axes), keepdims=int(keep))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from onernn.adapters.lowering import LoweringStep, Output, lower_steps
+from onernn.adapters.lowering import LoweringStep, Output, Results, lower_steps
 from onernn.adapters.mxnet.lower.operator import Context, MxnetOperator
 from onernn.adapters.mxnet.lower.rules import Rule, find_rule, needed, slots_of
 from onernn.adapters.mxnet.read import VARIABLE, SymbolNode
@@ -61,8 +61,9 @@ def lower_nodes(context: Context) -> list[str]:
         name = output_name(node, out, counts[at])
         if found in values or found.split("#")[0] != name:  # another node's value, or a second time
             builder.origin = (NativeOp(at, node.op),)
-            builder.give(name, builder.emit("Identity", (found,)))
-            found = builder.value(name)
+            again = f"head {len(values)}"
+            builder.give(again, builder.emit("Identity", (found,)), name)
+            found = builder.value(again)
         values.append(found)
     return values
 
@@ -72,11 +73,9 @@ def _variable(position: int, output: int) -> str:
     return f"{position}:{output}"
 
 
-def _lower(
-    context: Context, position: int, node: SymbolNode, reads: Sequence[str]
-) -> tuple[str, ...]:
+def _lower(context: Context, position: int, node: SymbolNode, reads: Sequence[str]) -> Results:
     if node.op == VARIABLE:
-        return (node.name,)
+        return node.name
     found = find_rule(node.op)
     if found is None:
         raise UnsupportedError("this operator is not known")
@@ -91,10 +90,10 @@ def _lower(
     inferred = {value for value, each in zip(inputs, unsized, strict=False) if each}
     op = MxnetOperator(context, position, node, slots, inferred)
     results = op.lowered(found.lower)
-    results = (results,) if isinstance(results, str) else results
     decisive = unsized[:1] if found.inferred == "first" else unsized
     if op.gives_inferred or decisive and all(decisive) and found.inferred != "none":
-        context.inferred.update(_variable(position, k) for k in range(len(results)))
+        count = 1 if isinstance(results, str) else len(results)
+        context.inferred.update(_variable(position, k) for k in range(count))
     return results
 
 

@@ -14,7 +14,7 @@ from onernn.adapters.mxnet.read import Symbol, SymbolNode
 from onernn.adapters.mxnet.read import attributes as parse
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
-from onernn.core.graph import NativeOp
+from onernn.core.graph import NativeOp, Value
 
 T = TypeVar("T")
 DType = np.dtype[Any]
@@ -43,12 +43,13 @@ class Context:
 
     def declare_rank(self, value: str, rank: int) -> None:
         """What an operator tells of a value that declares no shape; an input says so, too."""
-        shape = (None,) * rank
-        for at, given in enumerate(self.builder.inputs):
-            if given.name == value:
-                self.builder.inputs[at] = given = replace(given, shape=shape)
-                return self.builder.declare(value, given.type)
-        self.builder.declare(value, replace(self.builder.type_of(value), shape=shape))
+        open_sizes = Value(value, shape=(None,) * rank)
+        known = replace(self.builder.type_of(value), shape=open_sizes.type.shape)
+        self.builder.declare(value, known)
+        self.builder.inputs = [
+            replace(given, shape=open_sizes.shape) if given.name == value else given
+            for given in self.builder.inputs
+        ]
 
     def note(self, text: str, node: str) -> None:
         nodes = self.notes.setdefault(text, [])

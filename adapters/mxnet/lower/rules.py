@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from onernn.adapters.lowering import Results
 from onernn.adapters.mxnet.lower.aliases import ALIASES
 from onernn.adapters.mxnet.lower.operator import MxnetOperator
 from onernn.adapters.mxnet.read import Symbol, SymbolNode
 from onernn.core.errors import UnsupportedError
 
-Results = str | tuple[str, ...]
 Function = Callable[[MxnetOperator], Results]
 
 

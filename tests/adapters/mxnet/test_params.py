@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onernn import BudgetError, ModelFormatError, UnsupportedError
 from onernn.adapters.mxnet.read.params import read_params
 from onernn.adapters.mxnet.write import write_params
+from onernn.core.budget import LOADING
 
 MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3)
 CPU = struct.pack("<ii", 1, 0)
@@ -196,9 +197,9 @@ def test_changed_bytes_give_arrays_or_an_error(
         whole[at % len(whole)] = byte
     try:
         found = read(bytes(whole), tmp_path_factory.mktemp("changed"))
-    except ModelFormatError:
+    except (ModelFormatError, BudgetError):  # a sparse array of any size costs few bytes
         return
-    assert sum(array.nbytes for array in found.values()) < 10**6
+    assert sum(array.nbytes for array in found.values()) <= LOADING + 2 * len(whole)
 
 
 def test_what_is_written_is_read_again_to_the_bit(tmp_path: Path) -> None:
