@@ -16,7 +16,7 @@ from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.graph import Graph
 from onernn.core.ragged import Batch
 from onernn.verification.comparing import TOLERANCES, OutputComparison, compare
-from onernn.verification.making import make_inputs
+from onernn.verification.input_generation import make_inputs
 from onernn.verification.recording import INPUTS, read_arrays, read_inputs
 from onernn.verification.tracing import trace
 

@@ -15,16 +15,16 @@ from onernn.backend.onednn.library import load_library, other_copies
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import Direction
 from onernn.verification.comparing import TOLERANCES, Tolerance, compare
-from onernn.verification.trials import (
+from onernn.verification.sample_layers import (
     DIRECTIONS,
     EVEN,
     KINDS,
     LARGE,
     ODD,
     Outputs,
+    SampleLayer,
     Shape,
-    Trial,
-    trial,
+    sample_layer,
 )
 
 DTYPES = ("f32", "bf16", "f16", "u8")
@@ -153,8 +153,10 @@ def _tolerance(dtype: str, direction: Direction) -> Tolerance:
 
 
 @lru_cache(maxsize=8)
-def _expected(cell: str, direction: Direction, mode: str, shape: Shape) -> tuple[Trial, Outputs]:
-    """A trial and what the reference makes of it; the data types share it."""
-    case = trial(cell, direction, shape, training=mode == "training")
+def _expected(
+    cell: str, direction: Direction, mode: str, shape: Shape
+) -> tuple[SampleLayer, Outputs]:
+    """A layer and what the reference makes of it; the data types share it."""
+    case = sample_layer(cell, direction, shape, training=mode == "training")
     layer = open_backend("reference").prepare(case.spec, case.weights, dtype="f64")
     return case, case.outputs(layer) if mode == "inference" else case.gradients(layer)[0]

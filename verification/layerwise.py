@@ -21,7 +21,7 @@ _MOST = 3000
 
 
 @dataclass(frozen=True)
-class Layer:
+class NodeComparison:
     """A pair of matched nodes: what they are called in both models, and how they compare."""
 
     op: str
@@ -43,7 +43,7 @@ class Traced:
     values: Values
 
 
-def layers(model: Traced, reference: Traced, tolerance: Tolerance) -> tuple[Layer, ...]:
+def layers(model: Traced, reference: Traced, tolerance: Tolerance) -> tuple[NodeComparison, ...]:
     """All matched nodes in the model's order, compared; ones whose operators are alike.
 
     Recurrent nodes are matched with each other in order where there are equally many; the rest
@@ -56,7 +56,7 @@ def layers(model: Traced, reference: Traced, tolerance: Tolerance) -> tuple[Laye
     )
 
 
-def first_apart(found: tuple[Layer, ...]) -> Layer | None:
+def first_apart(found: tuple[NodeComparison, ...]) -> NodeComparison | None:
     """The first node that departs."""
     return next((each for each in found if not each.comparison.passed), None)
 
@@ -107,7 +107,7 @@ def _runs(mine: list[Node], theirs: list[Node]) -> list[tuple[Node, Node]]:
 
 def _compared(
     model: Traced, reference: Traced, mine: Node, theirs: Node, tolerance: Tolerance
-) -> Layer:
+) -> NodeComparison:
     name, other = mine.outputs[0], theirs.outputs[0]
     verdict: OutputComparison | None = None
     for own, their in zip(mine.outputs, theirs.outputs, strict=False):
@@ -122,7 +122,7 @@ def _compared(
         if verdict is None or (verdict.passed and not each.passed):
             verdict = each
     assert verdict is not None  # every matched node has a first value
-    return Layer(mine.op, name, other, model.parts.get(name), verdict)
+    return NodeComparison(mine.op, name, other, model.parts.get(name), verdict)
 
 
 def _flat(one: Any, two: Any) -> bool:

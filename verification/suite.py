@@ -34,6 +34,7 @@ from onernn.core.ragged import Ragged
 from onernn.core.spec import Direction, RnnSpec
 from onernn.core.weights import RnnWeights, Weights
 from onernn.verification.comparing import TOLERANCES, Tolerance, compare
+from onernn.verification.sample_layers import DIRECTIONS
 from onernn.verification.suite_cases import (
     CELLS,
     LAYERS,
@@ -44,7 +45,6 @@ from onernn.verification.suite_cases import (
     Combination,
     combinations,
 )
-from onernn.verification.trials import DIRECTIONS
 
 __all__ = ["Case", "Conformance", "Tolerance"]
 

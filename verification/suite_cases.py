@@ -14,7 +14,7 @@ from onernn.core.arrays import Array
 from onernn.core.ragged import Ragged
 from onernn.core.spec import Direction, RnnSpec
 from onernn.core.weights import RnnWeights
-from onernn.verification.trials import DIRECTIONS, KINDS, Shape, trial
+from onernn.verification.sample_layers import DIRECTIONS, KINDS, Shape, sample_layer
 
 # Bounds that float32 holds exactly: what an adapter reads equals them.
 _CLIPS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -113,7 +113,7 @@ class Combination(NamedTuple):
         """The same numbers at every call; ``lengths``: another batch for the same layer."""
         kind, clips = _KINDS[self.cell]
         counts = LENGTHS[self.lengths] if lengths is None else lengths
-        made = trial(kind, self.direction, Shape(*SIZES[self.size], self.layers, counts))
+        made = sample_layer(kind, self.direction, Shape(*SIZES[self.size], self.layers, counts))
         dtype = DTYPES[self.dtype]
         attention = None if made.attention is None else _ragged(made.attention, counts, dtype)
         state = tuple(part.astype(dtype) for part in made.state)

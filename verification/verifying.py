@@ -18,10 +18,10 @@ from onernn.runtime.session import Session
 from onernn.verification.aligning import LENGTHS, feed_for, in_one_form, outputs_for
 from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
 from onernn.verification.diagnosis.causes import Cause, Side, find_cause, traced
-from onernn.verification.errors import Errors, Profile, errors, profile
-from onernn.verification.layerwise import Layer, Traced, first_apart, layers, matched
-from onernn.verification.making import make_inputs
-from onernn.verification.probing import Axes, axes_of
+from onernn.verification.error_profiles import Errors, Profile, errors, profile
+from onernn.verification.input_generation import make_inputs
+from onernn.verification.layerwise import NodeComparison, Traced, first_apart, layers, matched
+from onernn.verification.output_axes import Axes, axes_of
 from onernn.verification.recording import read_arrays, read_given, read_inputs, read_outputs
 from onernn.verification.references import Against, Reference, open_against
 from onernn.verification.rounding import rounding
@@ -55,7 +55,7 @@ class Report:
     errors: Mapping[str, Errors] = field(default_factory=dict)
     profiles: tuple[Profile, ...] = ()
     cause: Cause | None = None
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[NodeComparison, ...] = ()
     notes: tuple[str, ...] = ()
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
 
@@ -67,7 +67,7 @@ class Report:
         return self.passed
 
     @property
-    def first(self) -> Layer | None:
+    def first(self) -> NodeComparison | None:
         """The first node that departs from the reference's."""
         return first_apart(self.layers)
 

@@ -1,7 +1,7 @@
 """onernn: one RNN primitive under every framework."""
 
-from onernn.adapters.layers import convert_weights
 from onernn.adapters.loading import load
+from onernn.adapters.weight_conversion import convert_weights
 from onernn.backend import Backend, register_backend
 from onernn.core.errors import (
     BudgetError,
@@ -21,7 +21,7 @@ from onernn.core.weights import RnnWeights
 from onernn.fuse_passes import FuseResult, fuse
 from onernn.runtime.session import Session
 from onernn.verification.auditing import AuditReport, audit
-from onernn.verification.converting import convert
+from onernn.verification.checked_conversion import convert
 from onernn.verification.verifying import Report, verify
 
 

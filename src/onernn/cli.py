@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from onernn.adapters.layers import convert_weights
 from onernn.adapters.loading import load, plugin_for
+from onernn.adapters.weight_conversion import convert_weights
 from onernn.core.arrays import Array
 from onernn.core.errors import LibraryError, OnernnError, UnsupportedError
 from onernn.core.guard import naming, unforeseen
@@ -31,15 +31,15 @@ from onernn.showing import (
     show_report,
     stdout,
 )
-from onernn.verification import recording, support
+from onernn.verification import recording, support_table
 from onernn.verification.auditing import audit
-from onernn.verification.converting import convert
+from onernn.verification.checked_conversion import convert
 from onernn.verification.doctor import examine
 from onernn.verification.drawing import draw_passes
 from onernn.verification.recording import INPUTS, read_arrays, read_inputs, write_outputs
 from onernn.verification.references import open_against
 from onernn.verification.reporting.report import check_report, write_report
-from onernn.verification.telling import explanation
+from onernn.verification.reporting.text import explanation
 from onernn.verification.verifying import Report, error_json, verify
 
 app = typer.Typer(
@@ -376,7 +376,7 @@ def doctor(
     if json:
         print(examination.to_json())
     elif markdown:
-        print(support.markdown(examination))
+        print(support_table.markdown(examination))
     else:
         show_examination(stdout(), examination)
     raise typer.Exit(0 if examination.passed else 1)

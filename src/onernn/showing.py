@@ -17,7 +17,7 @@ from onernn.adapters.naming import native_pass
 from onernn.core.errors import OnernnError, printable
 from onernn.core.graph import Graph, native_types
 from onernn.fuse_passes import FuseResult
-from onernn.verification import support
+from onernn.verification import support_table
 from onernn.verification.auditing import AuditReport
 from onernn.verification.doctor import Examination
 from onernn.verification.verifying import Report
@@ -133,12 +133,14 @@ def show_examination(console: Console, examination: Examination) -> None:
             *(f"another libdnnl in this process: {path}" for path in found.other_copies),
         ],
     )
-    table = Table("cell", "direction", *support.COLUMNS, title="max error", title_justify="left")
-    for row in support.rows(found):
+    table = Table(
+        "cell", "direction", *support_table.COLUMNS, title="max error", title_justify="left"
+    )
+    for row in support_table.rows(found):
         table.add_row(*row)
     console.print(table)
-    console.print(support.LEGEND)
-    section(console, "kernels", support.kernels(found))
-    section(console, "reasons", support.reasons(found))
+    console.print(support_table.LEGEND)
+    section(console, "kernels", support_table.kernels(found))
+    section(console, "reasons", support_table.reasons(found))
     verdicts = Counter(finding.verdict for finding in found.findings)
     section(console, "verdicts", [f"{count} {verdict}" for verdict, count in verdicts.items()])

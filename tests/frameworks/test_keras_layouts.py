@@ -14,7 +14,7 @@ import pytest  # noqa: E402
 
 import onernn  # noqa: E402
 from onernn import UnsupportedError  # noqa: E402
-from onernn.adapters.layers import read_layer  # noqa: E402
+from onernn.adapters.weight_conversion import read_layer  # noqa: E402
 from onernn.backend import open_backend  # noqa: E402
 
 X = np.random.default_rng(0).uniform(-1, 1, (2, 6, 3)).astype(np.float32)

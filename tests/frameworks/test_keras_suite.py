@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from onernn.adapters.layers import read_layer
+from onernn.adapters.weight_conversion import read_layer
 from onernn.verification.suite import Case
 
 os.environ.setdefault("KERAS_BACKEND", "jax")

@@ -7,7 +7,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from onernn.adapters.layers import read_layer
+from onernn.adapters.weight_conversion import read_layer
 from onernn.verification.suite import Case, Conformance
 
 MODES = {"rnn_tanh": "rnn_tanh", "rnn_relu": "rnn_relu", "lbr_gru": "gru"}

@@ -10,7 +10,7 @@ import torch
 
 import onernn
 from onernn import Cell, RnnSpec, UnsupportedError
-from onernn.adapters.layers import read_layer
+from onernn.adapters.weight_conversion import read_layer
 from onernn.backend import open_backend
 
 SIZES = {"input_size": 3, "hidden_size": 4}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from onernn.adapters.layers import read_layer
+from onernn.adapters.weight_conversion import read_layer
 from onernn.verification.suite import Case, Conformance
 
 LAYERS = {

@@ -16,7 +16,7 @@ from support.oracle import run_oracle
 
 import onernn
 from onernn import Activation, Cell, RnnSpec, RnnWeights, ShapeError, UnsupportedError
-from onernn.adapters.layers import read_layer
+from onernn.adapters.weight_conversion import read_layer
 from onernn.core.graph import Node
 from onernn.reorders.layers import PivotLayer
 from onernn.reorders.layouts import FRAMEWORKS, table

@@ -16,7 +16,7 @@ from onernn import BudgetError, Graph, Ragged, Session, UnsupportedError, load
 from onernn.core.graph import Node, Value
 from onernn.core.ragged import data_of
 from onernn.operators import OPERATORS, growth
-from onernn.verification.making import make_inputs
+from onernn.verification.input_generation import make_inputs
 from onernn.verification.recording import read_arrays, read_inputs
 
 MOST = 10**7
@@ -229,7 +229,7 @@ def checked(file: Path, passes: tuple[()] | None) -> int:
 def test_inputs_that_make_a_model_grow_without_end_are_tried_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("onernn.verification.making._BYTES", 10**7)
+    monkeypatch.setattr("onernn.verification.input_generation._BYTES", 10**7)
     names = ["x", *(f"twice{k}" for k in range(60))]
     nodes = [Node("Concat", (a, a), (b,), {"axis": 0}) for a, b in pairwise(names)]
     made = Graph("m", (Value("x", "float32", (None, None)),), (Value("twice59"),), tuple(nodes), {})

@@ -9,8 +9,8 @@ import numpy as np
 
 from onernn import Cell, Ragged, RnnWeights
 from onernn.backend import ReferenceLayer
+from onernn.verification.sample_layers import DIRECTIONS
 from onernn.verification.suite import Case
-from onernn.verification.trials import DIRECTIONS
 
 GRUS, LSTMS = ("gru", "lbr_gru"), ("lstm", "lstm_peephole", "lstm_projection")
 CLIPPED = ("lstm_cell_clip", "lstm_gate_clip", "gru_gate_clip", "lbr_gru_gate_clip")

@@ -19,7 +19,7 @@ from onernn import UnsupportedError
 from onernn.backend import open_backend
 from onernn.backend.onednn import primitives, training
 from onernn.backend.onednn.library import VARIABLE, load_library
-from onernn.verification import support
+from onernn.verification import support_table
 from onernn.verification.doctor import (
     DTYPES,
     MODES,
@@ -32,7 +32,7 @@ from onernn.verification.doctor import (
     examine,
     examined,
 )
-from onernn.verification.trials import DIRECTIONS, KINDS, ODD, trial
+from onernn.verification.sample_layers import DIRECTIONS, KINDS, ODD, sample_layer
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,8 @@ def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedP
 # One cell, so that the command line is quick.
 COMMAND = """
 from onernn import cli
-from onernn.verification import doctor, support
-doctor.KINDS = support.KINDS = {"GRU": doctor.KINDS["GRU"]}
+from onernn.verification import doctor, support_table
+doctor.KINDS = support_table.KINDS = {"GRU": doctor.KINDS["GRU"]}
 """
 
 
@@ -155,7 +155,7 @@ def test_every_row_meets_batches_of_many_sizes() -> None:
     assert {1, 3, 16, 17, 33} <= {*running} and 0 in ODD.lengths
     assert ODD.hidden_size % 2 and ODD.input_size % 2
     for cell in ("LSTM projection", "LSTM peephole projection"):
-        spec = trial(cell, "left2right", ODD).spec
+        spec = sample_layer(cell, "left2right", ODD).spec
         assert spec.recurrent_size > -(-4 * spec.hidden_size // 16) * 16
 
 
@@ -244,12 +244,12 @@ class TestReadme:
         text = (repo / "README.md").read_text()
         assert text.count(start) == text.count(end) == 1
         table = text.split(start)[1].split(end)[0].strip().splitlines()
-        made = support.markdown(here).splitlines()
+        made = support_table.markdown(here).splitlines()
         columns = None if table[0] == made[0] else ANYWHERE
         assert verdicts(table, columns) == verdicts(made, columns)
 
     def test_another_verdict_would_be_seen(self, here: Examination) -> None:
-        made = support.markdown(here).splitlines()
+        made = support_table.markdown(here).splitlines()
         other = [line.replace("(", "").replace(")", "") for line in made]
         assert verdicts(other) != verdicts(made)
         assert [row[0] for row in verdicts(made, ANYWHERE)[2::4]] == list(KINDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from support.faulty import FAULTS
 from support.oracle import run_oracle
 
+from onernn.verification.sample_layers import DIRECTIONS
 from onernn.verification.suite_cases import (
     CELLS,
     LENGTHS,
@@ -19,7 +21,6 @@ from onernn.verification.suite_cases import (
     Combination,
     combinations,
 )
-from onernn.verification.trials import DIRECTIONS
 
 pytest_plugins = ("pytester",)
 
@@ -235,7 +236,7 @@ def run_beside(pytester: pytest.Pytester, required: str) -> pytest.RunResult:
     pytester.makepyfile(ADAPTER.format(run="run", more=more))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONERNN_REQUIRE", required)
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
         return pytester.runpytest_subprocess("-q", "-rs")
 
 

@@ -17,9 +17,9 @@ from onernn import Ragged
 from onernn.core.errors import MissingDependencyError, ModelFormatError, UnsupportedError
 from onernn.core.graph import Graph, Node, Value
 from onernn.verification.aligning import feed_for, in_one_form, outputs_for
-from onernn.verification.errors import errors, profile
-from onernn.verification.making import make_inputs
-from onernn.verification.probing import Axes, axes_of
+from onernn.verification.error_profiles import errors, profile
+from onernn.verification.input_generation import make_inputs
+from onernn.verification.output_axes import Axes, axes_of
 from onernn.verification.references import Against, open_against
 from onernn.verification.tracing import trace
 from onernn.verification.verifying import verify

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from onernn.core.graph import Graph
-from onernn.verification.diagnosis.graph_faults import Trial
+from onernn.verification.diagnosis.graph_faults import Hypothesis
 
 
-def bias_sources(model: Graph) -> Iterator[tuple[str, Trial]]:
+def bias_sources(model: Graph) -> Iterator[tuple[str, Hypothesis]]:
     """A bias of the projection or of the layer alone: before fusion they are apart."""
     changed: list[tuple[str, Callable[[float], Graph]]] = []
     for node in model.nodes:
@@ -35,7 +35,7 @@ def bias_sources(model: Graph) -> Iterator[tuple[str, Trial]]:
         (0.0, "bias_merged", "is left out: there is one bias instead of two"),
     ):
         for name, scale in changed:
-            yield name, Trial(cause, f"one bias {how}", scale(factor), True)
+            yield name, Hypothesis(cause, f"one bias {how}", scale(factor), True)
 
 
 def _scaled(model: Graph, name: str, factor: float) -> Graph:

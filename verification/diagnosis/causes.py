@@ -18,7 +18,7 @@ from onernn.verification.comparing import Tolerance, compare
 from onernn.verification.diagnosis.advice import ADVICE
 from onernn.verification.diagnosis.bias_faults import bias_sources
 from onernn.verification.diagnosis.fitting import fitted
-from onernn.verification.diagnosis.graph_faults import Trial, graph_faults, with_change
+from onernn.verification.diagnosis.graph_faults import Hypothesis, graph_faults, with_change
 from onernn.verification.diagnosis.weight_faults import borrowed_bias, clipped, weight_faults
 from onernn.verification.expanding import expand, told
 from onernn.verification.layerwise import Traced
@@ -83,13 +83,13 @@ def find_cause(
     """
     ends = time.monotonic() + seconds
     tried = 0
-    for trials in _rounds(sides, given):
-        for side, where, trial in trials:
+    for hypotheses in _rounds(sides, given):
+        for side, where, hypothesis in hypotheses:
             if time.monotonic() > ends:
                 return None
             tried += 1
             progress("looking for the cause", tried, 0)
-            found = _explained(side, where, trial)
+            found = _explained(side, where, hypothesis)
             if found is not None:
                 return found
     for side in sides:
@@ -98,15 +98,15 @@ def find_cause(
     for refined in (False, True):
         for group in _groups(sides[0], refined):
             where = _where(sides[0], group)
-            for trial in fitted(sides[0].traced, group, sides[0].expected, ends):
-                if (found := _explained(sides[0], where, trial)) is not None:
+            for hypothesis in fitted(sides[0].traced, group, sides[0].expected, ends):
+                if (found := _explained(sides[0], where, hypothesis)) is not None:
                     return found
     return None
 
 
 def _rounds(
     sides: list[Side], given: Mapping[str, Batch]
-) -> Iterator[Iterator[tuple[Side, str, Trial]]]:
+) -> Iterator[Iterator[tuple[Side, str, Hypothesis]]]:
     """What explains the first layer apart; then simple explanations, refined ones, biases alone.
 
     Simple: all layers alike. Refined: some of them.
@@ -116,14 +116,14 @@ def _rounds(
             yield _localized(side, given)
     for refined in (False, True):
         for side in sides:
-            yield _trials(side, given, refined)
+            yield _hypotheses(side, given, refined)
     for side in sides:
-        yield ((side, where, trial) for where, trial in bias_sources(side.whole))
+        yield ((side, where, hypothesis) for where, hypothesis in bias_sources(side.whole))
     for side in sides:
         yield _borrowed(side)
 
 
-def _localized(side: Side, given: Mapping[str, Batch]) -> Iterator[tuple[Side, str, Trial]]:
+def _localized(side: Side, given: Mapping[str, Batch]) -> Iterator[tuple[Side, str, Hypothesis]]:
     """The faults that explain the first layer apart, in that layer and in others with it."""
     outputs = tuple(Value(name) for name in side.local)
     parts = {side.first: side.traced.parts[side.first]}
@@ -132,28 +132,28 @@ def _localized(side: Side, given: Mapping[str, Batch]) -> Iterator[tuple[Side, s
     tolerances = dict.fromkeys(side.local, loosest)
     small = replace(side, traced=alone, expected=side.local, tolerances=tolerances)
     likely = {
-        (trial.cause, trial.text)
-        for _, where, trial in _trials(small, given, False)
-        if _explained(small, where, trial) is not None
+        (hypothesis.cause, hypothesis.text)
+        for _, where, hypothesis in _hypotheses(small, given, False)
+        if _explained(small, where, hypothesis) is not None
     }
     for refined in (False, True):
-        yield from _trials(side, given, refined, likely)
+        yield from _hypotheses(side, given, refined, likely)
 
 
-def _trials(
+def _hypotheses(
     side: Side,
     given: Mapping[str, Batch],
     refined: bool,
     only: set[tuple[str, str]] | None = None,
-) -> Iterator[tuple[Side, str, Trial]]:
+) -> Iterator[tuple[Side, str, Hypothesis]]:
     """Each fault in each group of layers; ``only`` some, and there with the first layer apart."""
     for group in _groups(side, refined):
         if only is not None and side.first not in group:
             continue
         where = _where(side, group)
-        for trial in graph_faults(side.traced, group, given):
-            if only is None or (trial.cause, trial.text) in only:
-                yield side, where, trial
+        for hypothesis in graph_faults(side.traced, group, given):
+            if only is None or (hypothesis.cause, hypothesis.text) in only:
+                yield side, where, hypothesis
         specs = {
             node.attributes["spec"].cell: node.attributes["spec"]
             for node in side.traced.graph.nodes
@@ -171,7 +171,7 @@ def _trials(
                     continue
                 graph = with_change(side.traced, chosen, fault.change, side.other)
                 if graph is not None:
-                    yield side, where, Trial(fault.cause, fault.text, graph)
+                    yield side, where, Hypothesis(fault.cause, fault.text, graph)
 
 
 def _where(side: Side, group: tuple[str, ...]) -> str:
@@ -210,7 +210,7 @@ def _groups(side: Side, refined: bool) -> Iterator[tuple[str, ...]]:
             yield group
 
 
-def _borrowed(side: Side) -> Iterator[tuple[Side, str, Trial]]:
+def _borrowed(side: Side) -> Iterator[tuple[Side, str, Hypothesis]]:
     """All weights agree and the biases do not: told by which one is the larger."""
     for group in [*_groups(side, False), *_groups(side, True)]:
         graph = with_change(side.traced, group, borrowed_bias, side.other)
@@ -231,28 +231,30 @@ def _borrowed(side: Side) -> Iterator[tuple[Side, str, Trial]]:
             else "one of two biases is left out"
         )
         where = _where(side, group)
-        yield side, where, Trial(cause, f"it has the other model's bias: {what}", graph)
+        yield side, where, Hypothesis(cause, f"it has the other model's bias: {what}", graph)
 
 
-def _explained(side: Side, where: str, trial: Trial) -> Cause | None:
-    worst = _apart(side, trial)
+def _explained(side: Side, where: str, hypothesis: Hypothesis) -> Cause | None:
+    worst = _apart(side, hypothesis)
     if worst is None:
         return None
     before = _difference(side.traced.values, side.expected)
     if not worst * _BETTER < before:
         return None
-    text = f"{side.prefix} {trial.text} in {where}"
-    return Cause(trial.cause, text, where, before, worst)
+    text = f"{side.prefix} {hypothesis.text} in {where}"
+    return Cause(hypothesis.cause, text, where, before, worst)
 
 
-def _apart(side: Side, trial: Trial) -> float | None:
+def _apart(side: Side, hypothesis: Hypothesis) -> float | None:
     """The largest difference from what is expected, where every output passes."""
     try:
         with np.errstate(all="ignore"):
-            if trial.whole:
-                outputs = trace(expand(fuse(trial.graph).model)[0], side.feed)
+            if hypothesis.whole:
+                outputs = trace(expand(fuse(hypothesis.graph).model)[0], side.feed)
             else:
-                outputs = rerun(trial.graph, side.traced.graph, side.traced.values, fast_backend())
+                outputs = rerun(
+                    hypothesis.graph, side.traced.graph, side.traced.values, fast_backend()
+                )
     except OnernnError:
         return None
     for name, want in side.expected.items():
@@ -310,7 +312,9 @@ def _found_clip(side: Side, ends: float) -> Cause | None:
         if graph is not None:
             text = f"{what} [{-bound:.6g}, {bound:.6g}]"
             cause = _explained(
-                side, _where(side, tuple(side.traced.parts)), Trial("clip_ignored", text, graph)
+                side,
+                _where(side, tuple(side.traced.parts)),
+                Hypothesis("clip_ignored", text, graph),
             )
             if cause is not None:
                 return cause

@@ -19,7 +19,7 @@ from onernn.core.errors import OnernnError
 from onernn.core.graph import Graph
 from onernn.core.ragged import Batch, data_of
 from onernn.verification.aligning import in_one_form
-from onernn.verification.diagnosis.graph_faults import Trial, with_change
+from onernn.verification.diagnosis.graph_faults import Hypothesis, with_change
 from onernn.verification.diagnosis.weight_faults import weight_faults
 from onernn.verification.layerwise import Traced
 from onernn.verification.tracing import fast_backend, rerun
@@ -33,7 +33,7 @@ _ENOUGH = 3e-6
 
 def fitted(
     found: Traced, group: tuple[str, ...], expected: Mapping[str, Batch], ends: float
-) -> Iterator[Trial]:
+) -> Iterator[Hypothesis]:
     """The layers of a group with the biases that explain the outputs, under each structure that
 
     may hide them: as it is, gates permuted, reset elsewhere.
@@ -44,7 +44,7 @@ def fitted(
         return
     plain = _solved(found, found.graph, group, expected, ends)
     if plain is not None:
-        yield Trial(*_told(found.graph, plain, group), plain)
+        yield Hypothesis(*_told(found.graph, plain, group), plain)
     seen: set[str] = set()
     for fault in weight_faults(spec):
         structural = (
@@ -56,7 +56,7 @@ def fitted(
         changed = with_change(found, group, fault.change, {})
         graph = changed and _solved(found, changed, group, expected, ends)
         if graph:
-            yield Trial(fault.cause, f"{fault.text}, each bias where it belongs,", graph)
+            yield Hypothesis(fault.cause, f"{fault.text}, each bias where it belongs,", graph)
 
 
 def _told(before: Graph, after: Graph, group: tuple[str, ...]) -> tuple[str, str]:

@@ -13,14 +13,14 @@ from onernn.core.arrays import Array
 from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights
 
-Layer = tuple[RnnSpec, RnnWeights]
-Change = Callable[[RnnSpec, RnnWeights, RnnWeights | None], Layer | None]
+SpecAndWeights = tuple[RnnSpec, RnnWeights]
+Change = Callable[[RnnSpec, RnnWeights, RnnWeights | None], SpecAndWeights | None]
 """Of a layer, given the weights of its counterpart in the other model where there is one."""
 
 NAMES = {"u": "update", "r": "reset", "i": "input", "f": "forget", "c": "candidate"}
 
 
-class Fault(NamedTuple):
+class WeightFault(NamedTuple):
     """A cause, what to say of it after "matches when", and the change that shows it."""
 
     cause: str
@@ -47,18 +47,20 @@ def _permutations(spec: RnnSpec) -> Iterator[tuple[tuple[int, ...], str]]:
         yield order, text
 
 
-def whole_permutations(spec: RnnSpec) -> Iterator[Fault]:
+def whole_permutations(spec: RnnSpec) -> Iterator[WeightFault]:
     for order, text in _permutations(spec):
-        yield Fault("gates_swapped", text, _permuted(order, ("layer", "iter", "bias")))
+        yield WeightFault("gates_swapped", text, _permuted(order, ("layer", "iter", "bias")))
         if spec.peephole:
             peephole = ("layer", "iter", "bias", "peephole")
-            yield Fault("gates_swapped", text, _permuted(order, peephole))
+            yield WeightFault("gates_swapped", text, _permuted(order, peephole))
         if spec.cell.linear_before_reset and order[2] != 2:
             what = f"{text}, with the bias of the other model"
-            yield Fault("gates_swapped", what, _permuted(order, ("layer", "iter"), borrow=True))
+            yield WeightFault(
+                "gates_swapped", what, _permuted(order, ("layer", "iter"), borrow=True)
+            )
 
 
-def partial_permutations(spec: RnnSpec) -> Iterator[Fault]:
+def partial_permutations(spec: RnnSpec) -> Iterator[WeightFault]:
     called = {"layer": "input weights", "iter": "recurrent weights", "bias": "bias"}
     for arrays in (
         ("iter",),
@@ -70,10 +72,12 @@ def partial_permutations(spec: RnnSpec) -> Iterator[Fault]:
     ):
         where = " and ".join(called[name] for name in arrays)
         for order, text in _permutations(spec):
-            yield Fault("gates_swapped", f"{text} in the {where} only", _permuted(order, arrays))
+            yield WeightFault(
+                "gates_swapped", f"{text} in the {where} only", _permuted(order, arrays)
+            )
     if spec.peephole:
         for order in itertools.permutations(range(3)):
-            yield Fault(
+            yield WeightFault(
                 "gates_swapped",
                 f"peepholes i, f, o are taken from {', '.join('ifo'[k] for k in order)}",
                 _peepholes(order),
@@ -83,7 +87,9 @@ def partial_permutations(spec: RnnSpec) -> Iterator[Fault]:
 def _permuted(order: tuple[int, ...], arrays: tuple[str, ...], *, borrow: bool = False) -> Change:
     """Gate k becomes gate order[k] in these arrays; with ``borrow`` the bias is the other's."""
 
-    def change(spec: RnnSpec, weights: RnnWeights, other: RnnWeights | None) -> Layer | None:
+    def change(
+        spec: RnnSpec, weights: RnnWeights, other: RnnWeights | None
+    ) -> SpecAndWeights | None:
         weights = projecting(spec, weights)
         index = list(order)
         new = weights
@@ -121,7 +127,7 @@ def _permuted_bias(spec: RnnSpec, bias: Array, order: tuple[int, ...]) -> Array:
 
 
 def _peepholes(order: tuple[int, ...]) -> Change:
-    def change(spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None) -> Layer | None:
+    def change(spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None) -> SpecAndWeights | None:
         if weights.peephole is None or order == (0, 1, 2):
             return None
         return spec, replace(weights, peephole=weights.peephole[..., list(order), :])

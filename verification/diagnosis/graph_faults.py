@@ -15,7 +15,7 @@ from onernn.verification.diagnosis.gate_faults import Change
 from onernn.verification.layerwise import Traced
 
 
-class Trial(NamedTuple):
+class Hypothesis(NamedTuple):
     """A cause, what to say of it after "matches when", and the graph in which it is so.
 
     ``whole``: a model before fusion, not the traced graph with some nodes changed.
@@ -55,7 +55,7 @@ def _with_nodes(
 
 def graph_faults(
     traced: Traced, group: tuple[str, ...], given: Mapping[str, Batch]
-) -> Iterator[Trial]:
+) -> Iterator[Hypothesis]:
     """The faults around these layers. ``given``: all inputs there are, also those nobody takes."""
     nodes = {n.outputs[0]: n for n in traced.graph.nodes if n.op == "Rnn" and n.outputs[0] in group}
     yield from _states(traced, nodes, given)
@@ -66,7 +66,7 @@ def graph_faults(
 
 def _states(
     traced: Traced, nodes: Mapping[str, Node], given: Mapping[str, Batch]
-) -> Iterator[Trial]:
+) -> Iterator[Hypothesis]:
     for slots, what in (((1, 2), "state is"), ((1,), "hidden state is"), ((2,), "cell state is")):
         held = {k: n for k, n in nodes.items() if any(n.input(slot) for slot in slots)}
         if held and (
@@ -82,7 +82,9 @@ def _states(
                 ]
                 for name, n in held.items()
             }
-            yield Trial("h0_dropped", f"the initial {what} dropped", _with_nodes(traced.graph, new))
+            yield Hypothesis(
+                "h0_dropped", f"the initial {what} dropped", _with_nodes(traced.graph, new)
+            )
     bare = {name: n for name, n in nodes.items() if not n.input(1)}
     if not bare:
         return
@@ -110,13 +112,13 @@ def _states(
             if len(new) == len(bare):
                 names_told = repr(h) if c is None else f"{h!r} and {c!r}"
                 text = f"the input {names_told} is taken as the initial state"
-                yield Trial("h0_dropped", text, _with_nodes(traced.graph, new, constants))
+                yield Hypothesis("h0_dropped", text, _with_nodes(traced.graph, new, constants))
                 for _, lengths in _lengths(given):  # ONNX: empty sentences end in zeros
                     kept = {
                         k: a * (lengths > 0)[:, None] if a.shape[2] == len(lengths) else a
                         for k, a in constants.items()
                     }
-                    yield Trial("h0_dropped", text, _with_nodes(traced.graph, new, kept))
+                    yield Hypothesis("h0_dropped", text, _with_nodes(traced.graph, new, kept))
 
 
 def _inputs_read(graph: Graph) -> set[str]:
@@ -134,7 +136,7 @@ def _part(state: Array, traced: Traced, node: Node, at: int, parts: int, slot: i
     return rows[at % len(rows)][None, None].astype(np.float32)
 
 
-def _directions(traced: Traced, nodes: Mapping[str, Node]) -> Iterator[Trial]:
+def _directions(traced: Traced, nodes: Mapping[str, Node]) -> Iterator[Hypothesis]:
     turned = {"left2right": "right2left", "right2left": "left2right"}
     new = {}
     for name, node in nodes.items():
@@ -142,7 +144,7 @@ def _directions(traced: Traced, nodes: Mapping[str, Node]) -> Iterator[Trial]:
         flipped = replace(spec, direction=turned[spec.direction])
         new[name] = [replace(node, attributes={**node.attributes, "spec": flipped})]
     way = "each direction runs the other way" if len(nodes) > 1 else "it runs the other way"
-    yield Trial("direction_swapped", way, _with_nodes(traced.graph, new))
+    yield Hypothesis("direction_swapped", way, _with_nodes(traced.graph, new))
     pairs = [(f, f[: -len("forward")] + "backward") for f in nodes if f.endswith(".forward")]
     pairs = [(f, b) for f, b in pairs if b in nodes]
     if not pairs:
@@ -155,7 +157,7 @@ def _directions(traced: Traced, nodes: Mapping[str, Node]) -> Iterator[Trial]:
             swapped[name] = [replace(nodes[name], attributes=attributes)]
     exchanged = _with_nodes(traced.graph, swapped)
     text = "the weights of the forward and the backward direction are exchanged"
-    yield Trial("direction_swapped", text, exchanged)
+    yield Hypothesis("direction_swapped", text, exchanged)
     for states in (False, True):
         sides: dict[str, list[Node]] = {}
         for node in traced.graph.nodes:
@@ -167,14 +169,14 @@ def _directions(traced: Traced, nodes: Mapping[str, Node]) -> Iterator[Trial]:
         if sides:
             also = " and final states" if states else ""
             text = f"the outputs{also} of the forward and the backward direction change places"
-            yield Trial("direction_swapped", text, _with_nodes(traced.graph, sides))
+            yield Hypothesis("direction_swapped", text, _with_nodes(traced.graph, sides))
 
 
 def _states_of(names: tuple[str, ...], pairs: list[tuple[str, str]]) -> bool:
     return tuple(name.rpartition(".")[0] for name in names) in pairs
 
 
-def _reversed_padded(traced: Traced, nodes: Mapping[str, Node]) -> Iterator[Trial]:
+def _reversed_padded(traced: Traced, nodes: Mapping[str, Node]) -> Iterator[Hypothesis]:
     """Backward layers over sentences, as if they began at the end of the padding."""
     backward = {
         name: node
@@ -221,7 +223,7 @@ def _reversed_padded(traced: Traced, nodes: Mapping[str, Node]) -> Iterator[Tria
                 Node("SequenceLike", (words, node.inputs[0]), (name,)),
             ]
         if new:
-            yield Trial("reverse_padded", text, _with_nodes(traced.graph, new, constants))
+            yield Hypothesis("reverse_padded", text, _with_nodes(traced.graph, new, constants))
 
 
 def _padded_time(traced: Traced, source: Node | None, longest: int) -> int:
@@ -234,7 +236,7 @@ def _padded_time(traced: Traced, source: Node | None, longest: int) -> int:
 
 def _masks(
     traced: Traced, nodes: Mapping[str, Node], given: Mapping[str, Batch]
-) -> Iterator[Trial]:
+) -> Iterator[Hypothesis]:
     unpads = [
         node
         for node in traced.graph.nodes
@@ -251,7 +253,7 @@ def _masks(
             if source != name and data_of(traced.values[source]).size == value.size:
                 whole[source] = value.astype(data_of(traced.values[source]).dtype)
         text = "the sentences' lengths are ignored"
-        yield Trial("mask_ignored", text, _with_values(traced.graph, whole))
+        yield Hypothesis("mask_ignored", text, _with_values(traced.graph, whole))
     dense = {
         name: node
         for name, node in nodes.items()
@@ -271,7 +273,7 @@ def _masks(
             for zeros in (False, True):  # ONNX: empty sentences end in zeros
                 graph = _masked(traced, chosen, lengths, zeros)
                 if graph is not None:
-                    yield Trial(cause, f"{what} {name!r} says", graph)
+                    yield Hypothesis(cause, f"{what} {name!r} says", graph)
 
 
 def _source(graph: Graph, name: str) -> str:

@@ -16,8 +16,8 @@ from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.verification.diagnosis.gate_faults import (
     Change,
-    Fault,
-    Layer,
+    SpecAndWeights,
+    WeightFault,
     partial_permutations,
     projected_spec,
     projecting,
@@ -31,7 +31,7 @@ _LINEAR = {
 _PLAIN = {linear: plain for plain, linear in _LINEAR.items()}
 
 
-def weight_faults(spec: RnnSpec) -> Iterator[Fault]:
+def weight_faults(spec: RnnSpec) -> Iterator[WeightFault]:
     """The faults that layers like this one can have, the frequent ones first."""
     yield from whole_permutations(spec)
     yield from _updates(spec)
@@ -42,15 +42,15 @@ def weight_faults(spec: RnnSpec) -> Iterator[Fault]:
     yield from partial_permutations(spec)
 
 
-def _updates(spec: RnnSpec) -> Iterator[Fault]:
+def _updates(spec: RnnSpec) -> Iterator[WeightFault]:
     if not spec.cell.is_gru:
         return
 
-    def turned(spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None) -> Layer:
+    def turned(spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None) -> SpecAndWeights:
         return replace(spec, update="replace" if spec.update == "keep" else "keep"), weights
 
     sign = "the update gate has the other sign (u keeps the new state, not the old one)"
-    yield Fault("update_sign", sign, turned)
+    yield WeightFault("update_sign", sign, turned)
     for arrays in (
         ("bias",),
         ("layer", "iter"),
@@ -68,7 +68,7 @@ def _updates(spec: RnnSpec) -> Iterator[Fault]:
             weights: RnnWeights,
             _: RnnWeights | None,
             arrays: tuple[str, ...] = arrays,
-        ) -> Layer | None:
+        ) -> SpecAndWeights | None:
             weights = projecting(spec, weights)
             new: dict[str, Array] = {}
             for name in arrays:
@@ -80,12 +80,12 @@ def _updates(spec: RnnSpec) -> Iterator[Fault]:
             made = replace(weights, **new)
             return projected_spec(spec, made), made
 
-        yield Fault(
+        yield WeightFault(
             "update_sign", f"the update gate has the other sign in the {where} only", negated
         )
 
 
-def _resets(spec: RnnSpec) -> Iterator[Fault]:
+def _resets(spec: RnnSpec) -> Iterator[WeightFault]:
     if spec.cell in _LINEAR:
         after = "the reset gate is applied after the recurrent product (linear before reset)"
         for inside in (0.0, 1.0, 0.5, None):
@@ -95,7 +95,7 @@ def _resets(spec: RnnSpec) -> Iterator[Fault]:
                 weights: RnnWeights,
                 other: RnnWeights | None,
                 inside: float | None = inside,
-            ) -> Layer | None:
+            ) -> SpecAndWeights | None:
                 bias = weights.bias
                 if inside is None:
                     if other is None or other.bias is None or other.bias.shape[2] != 4:
@@ -108,15 +108,15 @@ def _resets(spec: RnnSpec) -> Iterator[Fault]:
                     return None
                 return replace(spec, cell=_LINEAR[spec.cell]), replace(weights, bias=bias)
 
-            yield Fault("reset_placement", after, later)
+            yield WeightFault("reset_placement", after, later)
     elif spec.cell in _PLAIN:
 
-        def sooner(spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None) -> Layer:
+        def sooner(spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None) -> SpecAndWeights:
             bias = None if weights.bias is None else _merged(weights.bias)[..., :3, :]
             return replace(spec, cell=_PLAIN[spec.cell]), replace(weights, bias=bias)
 
         before = "the reset gate is applied before the recurrent product, to the state"
-        yield Fault("reset_placement", before, sooner)
+        yield WeightFault("reset_placement", before, sooner)
 
 
 def _merged(bias: Array) -> Array:
@@ -127,9 +127,11 @@ def _merged(bias: Array) -> Array:
     return out
 
 
-def _biases(spec: RnnSpec) -> Iterator[Fault]:
+def _biases(spec: RnnSpec) -> Iterator[WeightFault]:
     def rows(function: Callable[[Array], Array]) -> Change:
-        def change(spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None) -> Layer | None:
+        def change(
+            spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None
+        ) -> SpecAndWeights | None:
             if weights.bias is None:
                 return None
             return spec, replace(weights, bias=function(weights.bias))
@@ -144,24 +146,28 @@ def _biases(spec: RnnSpec) -> Iterator[Fault]:
 
         return scale
 
-    yield Fault(
+    yield WeightFault(
         "bias_doubled",
         "its bias is halved: it is added twice",
         rows(lambda b: b * b.dtype.type(0.5)),
     )
-    yield Fault("bias_doubled", "its bias is doubled", rows(lambda b: b * b.dtype.type(2)))
+    yield WeightFault("bias_doubled", "its bias is doubled", rows(lambda b: b * b.dtype.type(2)))
     if not spec.cell.linear_before_reset:
         return
     merged = "both biases of the candidate are merged into one outside the reset gate's product"
-    yield Fault("bias_merged", merged, rows(_merged))
+    yield WeightFault("bias_merged", merged, rows(_merged))
     for row, name in ((3, "recurrent"), (2, "input")):
-        yield Fault("bias_merged", f"the candidate's {name} bias is left out", rows(scaled(row, 0)))
+        yield WeightFault(
+            "bias_merged", f"the candidate's {name} bias is left out", rows(scaled(row, 0))
+        )
         for factor, how in ((0.5, "halved: it is added twice"), (2, "doubled")):
             text = f"the candidate's {name} bias is {how}"
-            yield Fault("bias_doubled", text, rows(scaled(row, factor)))
+            yield WeightFault("bias_doubled", text, rows(scaled(row, factor)))
 
 
-def borrowed_bias(spec: RnnSpec, weights: RnnWeights, other: RnnWeights | None) -> Layer | None:
+def borrowed_bias(
+    spec: RnnSpec, weights: RnnWeights, other: RnnWeights | None
+) -> SpecAndWeights | None:
     """The layer with the other model's bias; None where that is the same."""
     if other is None:
         return None
@@ -172,25 +178,25 @@ def borrowed_bias(spec: RnnSpec, weights: RnnWeights, other: RnnWeights | None) 
     return spec, replace(weights, bias=theirs.astype(weights.iter.dtype))
 
 
-def _clips(spec: RnnSpec) -> Iterator[Fault]:
+def _clips(spec: RnnSpec) -> Iterator[WeightFault]:
     for name, what in (("gate_clip", "gates are"), ("cell_clip", "the cell state is")):
 
         def unclipped(
             spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None, name: str = name
-        ) -> Layer | None:
+        ) -> SpecAndWeights | None:
             if getattr(spec, name) is None:
                 return None
             if name == "gate_clip":
                 return replace(spec, gate_clip=None), weights
             return replace(spec, cell_clip=None, cell_clip_nan=False), weights
 
-        yield Fault("clip_ignored", f"{what} not clipped", unclipped)
+        yield WeightFault("clip_ignored", f"{what} not clipped", unclipped)
 
 
 def clipped(name: str, bound: float) -> Change:
     """Layers without a clip with one: "gate_clip", or "cell_clip" to [-bound, bound]."""
 
-    def change(spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None) -> Layer | None:
+    def change(spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None) -> SpecAndWeights | None:
         if getattr(spec, name) is not None or (name == "cell_clip" and spec.cell is not Cell.LSTM):
             return None
         if name == "gate_clip":
@@ -200,7 +206,7 @@ def clipped(name: str, bound: float) -> Change:
     return change
 
 
-def _transposed() -> Iterator[Fault]:
+def _transposed() -> Iterator[WeightFault]:
     def per_gate(array: Array) -> Array:
         return np.swapaxes(array, 2, 4)
 
@@ -226,10 +232,10 @@ def _transposed() -> Iterator[Fault]:
                 _: RnnWeights | None,
                 name: str = name,
                 function: Callable[[Array], Array] = function,
-            ) -> Layer | None:
+            ) -> SpecAndWeights | None:
                 array = getattr(weights, name)
                 if array is None or function is per_gate and array.shape[2] != array.shape[4]:
                     return None
                 return spec, replace(weights, **{name: function(array)})
 
-            yield Fault("weight_transposed", f"the {called} {how}", change)
+            yield WeightFault("weight_transposed", f"the {called} {how}", change)

@@ -10,7 +10,7 @@ import numpy as np
 
 from onernn.adapters.requirements import require
 from onernn.core.errors import printable
-from onernn.verification.errors import Profile
+from onernn.verification.error_profiles import Profile
 
 _FLOOR = 1e-12
 """Where zero stands on a logarithmic axis: nothing smaller is shown."""

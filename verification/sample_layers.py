@@ -52,7 +52,7 @@ EVEN = Shape(16, 32, 2, (3,) * 16)
 LARGE = Shape(32, 512, 1, (5, 3, 3, 1))  # large weights may run another way
 
 
-class Trial(NamedTuple):
+class SampleLayer(NamedTuple):
     """A layer and what it is given, all in [-1, 1]."""
 
     spec: RnnSpec
@@ -94,8 +94,10 @@ def _uniform(rng: np.random.Generator, shape: tuple[int, ...], bound: float = 1.
     return rng.uniform(-bound, bound, shape).astype(np.float32)
 
 
-def trial(cell: str, direction: Direction, shape: Shape, *, training: bool = False) -> Trial:
-    """The trial of a cell by its name in `KINDS`; the same at every call."""
+def sample_layer(
+    cell: str, direction: Direction, shape: Shape, *, training: bool = False
+) -> SampleLayer:
+    """The layer of a cell by its name in `KINDS`; the same at every call."""
     kind, extras = KINDS[cell]
     units = shape.hidden_size
     spec = RnnSpec(
@@ -135,7 +137,7 @@ def trial(cell: str, direction: Direction, shape: Shape, *, training: bool = Fal
     attention = None
     if kind.has_attention:
         attention = _batch(np.abs(_uniform(rng, (sum(lengths), 1))), lengths)
-    return Trial(
+    return SampleLayer(
         spec,
         weights,
         _batch(_uniform(rng, (sum(lengths), shape.input_size)), lengths),

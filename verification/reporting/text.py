@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onernn.verification.errors import Profile
+from onernn.verification.error_profiles import Profile
 from onernn.verification.verifying import Report
 
 

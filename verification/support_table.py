@@ -13,7 +13,7 @@ from onernn.verification.doctor import (
     Examination,
     Finding,
 )
-from onernn.verification.trials import DIRECTIONS, KINDS
+from onernn.verification.sample_layers import DIRECTIONS, KINDS
 
 COLUMNS = [f"{dtype} {mode}" for mode in MODES for dtype in DTYPES]
 LEGEND = (

@@ -9,7 +9,7 @@ import numpy as np
 
 from onernn.core.arrays import Array, Int64
 from onernn.core.ragged import Batch, Ragged
-from onernn.verification.probing import Axes
+from onernn.verification.output_axes import Axes
 
 _SMALL = 1e-3
 """Elements below this part of the largest have no meaningful relative error of their own."""
@@ -95,7 +95,7 @@ class Profile:
 def profile(name: str, actual: Batch, reference: Batch, axes: Axes | None) -> Profile | None:
     """The errors of one output by what recurrent layers go wrong in; None where nothing is known.
 
-    ``axes``: where time, batch and direction stand in it, as `probing.axes_of` finds them.
+    ``axes``: where time, batch and direction stand in it, as `output_axes.axes_of` finds them.
     """
     lengths = axes.lengths if axes else None
     if isinstance(reference, Ragged):
