@@ -227,6 +227,8 @@ class GraphBuilder:
         self.depth.update(dict.fromkeys(outs, found))
         self._maker.update(dict.fromkeys(outs, len(self.nodes)))
         node = Node(op, tuple(inputs), outs, attributes or {}, self.origin)
+        if node.problem:
+            raise UnsupportedError(node.problem)
         arrays = [self.constants.get(name) for name in inputs]
         known = not found and not any(n and a is None for n, a in zip(inputs, arrays, strict=True))
         if made := self.budget.fold(node, arrays) if known and moves(node, arrays) else None:

@@ -14,7 +14,7 @@ from typing import Any
 from onernn.adapters.folding import FoldingBudget
 from onernn.adapters.lowering import LoweringStep, Output, Results, lower_steps
 from onernn.adapters.onnx.lower.operator import OnnxBuilder, OnnxOperator, Scope
-from onernn.adapters.onnx.lower.rules import RULES
+from onernn.adapters.onnx.lower.rules import rule_for
 from onernn.adapters.onnx.read import Model, Operator, Reference, Subgraph, Variable, read_model
 from onernn.core.arrays import Array
 from onernn.core.errors import ModelFormatError, UnsupportedError
@@ -116,10 +116,9 @@ class _Lowering:
             present = {k: v for k, v in attributes.items() if v is not None}
             if (op.domain, op.type) in self.model.functions:
                 return self._call(scope, op, origin, present, depth + 1)
-            if op.domain or op.type not in RULES:
-                raise UnsupportedError("this operator is not known")
+            rule = rule_for(op.domain, op.type)
             body = partial(self._body, arguments=arguments, opset=opset)
-            return OnnxOperator(scope, op, present, opset, body).lowered(RULES[op.type])
+            return OnnxOperator(scope, op, present, opset, body).lowered(rule)
 
         reads = tuple(map(scope.variable, _reads(op)))
         return LoweringStep(origin, reads, lower, lambda _: outputs)

@@ -15,8 +15,10 @@ from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, NativeOp, Node
 
-INERT = frozenset({"momentum", "seed", "saturate"})
-"""Attributes without effect on what is run: training's, and those of eight-bit floats."""
+INERT = frozenset({"momentum", "seed", "saturate", "sorted"})
+"""Attributes without effect on what is run: training's, those of eight-bit floats, and leave for
+results in any order.
+"""
 
 KEEPS_SHAPE = frozenset({"Cast", "Identity", "ReverseSequence"})
 

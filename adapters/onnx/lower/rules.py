@@ -15,6 +15,7 @@ from onernn.adapters.onnx.lower.operator import OnnxOperator
 from onernn.adapters.onnx.messages import BFLOAT16
 from onernn.adapters.onnx.read.tensors import dtype_of
 from onernn.core.errors import UnsupportedError
+from onernn.core.operator import REQUIRED
 from onernn.operators import OPERATORS, Operator
 
 _WHOLE = 2**31 - 1  # where a Slice ends that goes to the end
@@ -40,30 +41,76 @@ def rule(*types: str) -> Callable[[Rule], Rule]:
     return register
 
 
-_LIKE = {"axis": 0, "end": 0, "equation": "", "perm": ()}
-"""What attributes are like that have no default; the graph compares others with theirs."""
+def rule_for(domain: str, op_type: str) -> Rule:
+    """The rule of an operator. Raises `UnsupportedError` where there is none."""
+    known = OPERATORS.get(op_type)
+    if domain or op_type not in RULES and not (known and known.since):
+        raise UnsupportedError("this operator is not known")
+    return RULES.get(op_type, _plain)
 
 
-def _plain(operator: Operator) -> Rule:
-    """An operator that means the same in every opset.
+_BECAME_INPUTS = {
+    "Slice": (10, ("starts", "ends", "axes")),
+    "TopK": (10, ("k",)),
+    "Clip": (11, ("min", "max")),
+    "Pad": (11, ("pads", "value")),
+    "Split": (13, ("split",)),
+    "Squeeze": (13, ("axes",)),
+    "Unsqueeze": (13, ("axes",)),
+    "ReduceSum": (13, ("axes",)),
+}
+"""Attributes that are inputs from an opset on, in the order of the inputs."""
+_ONLY = {"spatial": 1, "stash_type": 1, "training_mode": 0}
+"""Attributes of which one value is understood."""
+_LIKE = {"axis": 0, "equation": "", "perm": ()}
+"""What attributes are like of which the operator's record has no default."""
+
+
+def became_inputs(op_type: str) -> tuple[int, tuple[str, ...]]:
+    """The first opset in which attributes are inputs, and which; (0, ()) for most operators."""
+    reduces = (18, ("axes",)) if op_type.startswith("Reduce") else (0, ())
+    return _BECAME_INPUTS.get(op_type, reduces)
+
+
+def _plain(op: OnnxOperator) -> Results:
+    """An operator that means the same in every opset, but for attributes that became inputs.
 
     Attributes travel along where they are given; the operator's record knows the defaults.
     """
+    operator = OPERATORS[op.at.type]
+    values = _values(op, operator)
+    for name in _ONLY.keys() & op.attributes.keys():
+        op.only(name, _ONLY[name])
+    told = {k: v for k, v in operator.attributes.items() if v is not None and v is not REQUIRED}
+    like = {**_LIKE, **told}
+    given = {k: op.attribute(k, like.get(k)) for k in operator.attributes if k in op.attributes}
+    count = min(len(op.outputs), operator.outputs[1])
+    return op.emit_many(op.at.type, count, *values, **given)
 
-    def lower(op: OnnxOperator) -> Results:
-        most = len(op.inputs) if operator.most is None else operator.most
-        values = [op.optional(at) for at in range(min(most, len(op.inputs)))]
-        given = {
-            k: op.attribute(k, _LIKE.get(k)) for k in operator.attributes if k in op.attributes
-        }
-        return op.emit(op.at.type, *values, **given)
 
-    return lower
+def _values(op: OnnxOperator, operator: Operator) -> list[str]:
+    """The inputs, constants in the place of what older opsets have as attributes."""
+    since, names = became_inputs(op.at.type)
+    if op.opset < since:
+        x = op.value()
+        return [x, *(_constant_input(op, name, at, x) for at, name in enumerate(names, 1))]
+    most = len(op.inputs) if operator.most is None else operator.most
+    slots = map(operator.slot, range(max(operator.least, min(most, len(op.inputs)))))
+    return [
+        op.optional(at) if slot.optional or slot.variadic else op.value(at)
+        for at, slot in enumerate(slots)
+    ]
 
 
-for _operator in OPERATORS.values():
-    if _operator.since and _operator.name not in RULES:
-        rule(_operator.name)(_plain(_operator))
+def _constant_input(op: OnnxOperator, name: str, at: int, x: str) -> str:
+    """What older opsets have as an attribute; numbers are of the dtype of x."""
+    found = op.attribute(name, None)
+    if found is None and not OPERATORS[op.at.type].slot(at).optional:
+        raise UnsupportedError(f"attribute {name} is missing")
+    if found is not None and name in ("min", "max", "value"):
+        wide = op.builder.constant(np.asarray(found, np.float64), f"{op.at.type}/number")
+        return op.emit("CastLike", wide, x)
+    return "" if found is None else op.ints(*np.atleast_1d(found))
 
 
 @rule("Identity")
@@ -85,17 +132,6 @@ def _constant(op: OnnxOperator) -> Results:
     return op.builder.constant(array, op.scope.variable(op.outputs["0"][0]))
 
 
-@rule("ConstantOfShape")
-def _constant_of_shape(op: OnnxOperator) -> Results:
-    value = op.attribute("value", np.zeros(1, np.float32))
-    return op.emit("ConstantOfShape", op.value(), value=value)
-
-
-@rule("Range")
-def _range(op: OnnxOperator) -> Results:
-    return op.emit("Range", *(op.value(at) for at in range(3)))
-
-
 @rule("Cast")
 def _cast(op: OnnxOperator) -> Results:
     number = op.attribute("to", 0)
@@ -104,72 +140,25 @@ def _cast(op: OnnxOperator) -> Results:
     return op.emit("Cast", op.value(), to=dtype_of(number))
 
 
-@rule("Clip")
-def _clip(op: OnnxOperator) -> Results:
-    if op.opset >= 11:
-        return _plain(OPERATORS["Clip"])(op)
-    x = op.value()
-    bounds = [op.attribute(name, None) for name in ("min", "max")]
-    limits = ["" if b is None else _like(op, b, x) for b in bounds]
-    return op.emit("Clip", x, *limits)
-
-
-def _like(op: OnnxOperator, number: float, x: str) -> str:
-    """A constant in the dtype of x, which old opsets do not tell."""
-    wide = op.builder.constant(np.asarray(number, np.float64), f"{op.at.type}/number")
-    return op.emit("CastLike", wide, x)
-
-
 @rule("Softmax", "LogSoftmax")
 def _softmax(op: OnnxOperator) -> Results:
     if op.opset >= 13:
-        return op.emit(op.at.type, op.value(), axis=op.attribute("axis", -1))
+        return _plain(op)
     # Up to opset 12 all axes from the given one on are one.
     x = op.value()
     rows = op.emit(op.at.type, op.emit("Flatten", x, axis=op.attribute("axis", 1)), axis=-1)
     return op.emit("Reshape", rows, op.emit("Shape", x), allowzero=1)
 
 
-def _positions(op: OnnxOperator, since: int, *, required: bool = False) -> str:
-    """Axes: an attribute up to an opset, an input from there on."""
-    if op.opset >= since:
-        return op.value(1) if required else op.optional(1)
-    axes = op.attribute("axes", None)
-    if axes is None and required:
-        raise UnsupportedError("attribute axes is missing")
-    return "" if axes is None else op.ints(*axes)
-
-
-@rule("Squeeze", "Unsqueeze")
-def _squeeze(op: OnnxOperator) -> Results:
-    axes = _positions(op, 13, required=op.at.type == "Unsqueeze")
-    return op.emit(op.at.type, op.value(), axes)
-
-
-REDUCTIONS = [
-    f"Reduce{kind}" for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()
-]
-
-
-@rule(*REDUCTIONS)
-def _reduce(op: OnnxOperator) -> Results:
-    axes = _positions(op, 13 if op.at.type == "ReduceSum" else 18)
-    flags = {"keepdims": op.attribute("keepdims", 1)}
-    flags["noop_with_empty_axes"] = op.attribute("noop_with_empty_axes", 0)
-    return op.emit(op.at.type, op.value(), axes, **flags)
-
-
 @rule("Slice")
 def _slice(op: OnnxOperator) -> Results:
-    if op.opset >= 10:
-        places = [op.optional(at) for at in range(1, 5)]
-    else:
-        given = [op.attribute(name, None) for name in ("starts", "ends", "axes")]
-        places = ["" if each is None else op.ints(*each) for each in given]
-    return op.emit("Slice", op.value(), *_cutting(op, *places))
+    x, *places = _values(op, OPERATORS["Slice"])
+    return op.emit("Slice", x, *_cutting(op, *places))
 
 
-def _cutting(op: OnnxOperator, starts: str, ends: str, axes: str, steps: str = "") -> list[str]:
+def _cutting(
+    op: OnnxOperator, starts: str, ends: str, axes: str = "", steps: str = ""
+) -> list[str]:
     """Where a Slice cuts, without the axes of which it takes all: TensorFlow writes them."""
     arrays = [op.builder.constants.get(name) for name in (starts, ends, axes, steps)]
     given = [starts, ends, axes, *([steps] if steps else [])]
@@ -186,34 +175,8 @@ def _cutting(op: OnnxOperator, starts: str, ends: str, axes: str, steps: str = "
 
 @rule("Split")
 def _split(op: OnnxOperator) -> Results:
-    if op.opset >= 13:
-        sizes = op.optional(1)
-    else:
-        given = op.attribute("split", None)
-        sizes = "" if given is None else op.ints(*given)
-    count = len(op.outputs)
-    if op.attribute("num_outputs", count) != count:
-        raise UnsupportedError(f"attribute num_outputs: there are {count} outputs")
-    return op.emit_many("Split", count, op.value(), sizes, axis=op.attribute("axis", 0))
-
-
-@rule("TopK")
-def _top_k(op: OnnxOperator) -> Results:
-    count = op.value(1) if op.opset >= 10 else op.ints(op.attribute("k", None))
-    op.attribute("sorted", 1)  # in order is right where any order is
-    flags = {"axis": op.attribute("axis", -1), "largest": op.attribute("largest", 1)}
-    return op.emit_many("TopK", 2, op.value(), count, **flags)
-
-
-@rule("Pad")
-def _pad(op: OnnxOperator) -> Results:
-    x, mode = op.value(), op.attribute("mode", "constant")
-    if op.opset >= 11:
-        more = [op.value(1), op.optional(2), op.optional(3)]
-    else:
-        more = [op.ints(*op.attribute("pads", None))]
-        more.append(_like(op, op.attribute("value", 0.0), x))
-    return op.emit("Pad", x, *more, mode=mode)
+    op.only("num_outputs", len(op.outputs))
+    return _plain(op)
 
 
 @rule("Dropout")
@@ -228,19 +191,3 @@ def _dropout(op: OnnxOperator) -> Results:
     if op.opset < 12:
         raise UnsupportedError("output 1: before opset 12 it was not said what it is")
     return op.value(), op.emit_many("Dropout", 2, op.value())[1]
-
-
-@rule("BatchNormalization")
-def _batch_normalization(op: OnnxOperator) -> Results:
-    op.only("spatial", 1)
-    op.only("training_mode", 0)
-    inputs = [op.value(at) for at in range(5)]
-    return op.emit("BatchNormalization", *inputs, epsilon=op.attribute("epsilon", 1e-5))
-
-
-@rule("LayerNormalization")
-def _layer_normalization(op: OnnxOperator) -> Results:
-    op.only("stash_type", 1)
-    inputs = [op.value(0), op.value(1), op.optional(2)]
-    flags = {"axis": op.attribute("axis", -1), "epsilon": op.attribute("epsilon", 1e-5)}
-    return op.emit_many("LayerNormalization", 3, *inputs, **flags)

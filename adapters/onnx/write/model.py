@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.onnx.lower.rules import REDUCTIONS
 from onernn.adapters.onnx.messages import MESSAGES
 from onernn.adapters.onnx.write.decoding import loop_of_scan
 from onernn.adapters.onnx.write.offsets import OWN
@@ -27,6 +26,8 @@ from onernn.core.graph import Graph, Node, Value
 from onernn.core.ragged import Ragged
 from onernn.core.types import UNKNOWN, Type
 from onernn.operators import OPERATORS
+
+REDUCTIONS = [name for name in OPERATORS if name.startswith("Reduce")]
 
 IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
 """The opsets that are written, and the version of the format each came with."""

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.onnx.lower.rules import REDUCTIONS
 from onernn.adapters.onnx.write.padding import Batch
 from onernn.adapters.onnx.write.protobuf import number_of
 from onernn.adapters.onnx.write.writer import Writing, dense
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 from onernn.operators import OPERATORS
+
+REDUCTIONS = [name for name in OPERATORS if name.startswith("Reduce")]
 
 Inputs = list[Batch | None]
 Rule = Callable[[Writing, Node, Inputs, Batch], None]
