@@ -50,7 +50,7 @@ class Budget:
         if self.steps > self.most_steps:
             raise BudgetError(
                 f"its loops would run more than {self.most_steps:,} operators;"
-                " Session(max_steps=...) allows more"
+                " Session(max_steps=...), --max-steps, allows more"
             )
 
     def take(self, size: int, what: str = "it") -> None:
@@ -70,7 +70,7 @@ def running() -> Budget:
 @contextmanager
 def budget_of_run(most: int, steps: int) -> Iterator[Budget]:
     """A budget for what runs inside."""
-    budget = Budget(most, "; Session(max_bytes=...) allows more", steps)
+    budget = Budget(most, "; Session(max_bytes=...), --max-bytes, allows more", steps)
     token = _RUNS.set(budget)
     try:
         yield budget

@@ -9,20 +9,35 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import track
 
 from onernn.adapters.loading import load, plugin_for
+from onernn.adapters.registry import WRITERS
 from onernn.adapters.weight_conversion import convert_weights
 from onernn.core.arrays import Array
+from onernn.core.budget import STEPS
 from onernn.core.errors import LibraryError, OnernnError, UnsupportedError
 from onernn.core.guard import naming, unforeseen
 from onernn.emit.writing import read_declared, read_static, write_cpp
 from onernn.fuse_passes import fuse, passes_for
+from onernn.options import (
+    Atol,
+    Backend,
+    Dtype,
+    Json,
+    MaxBytes,
+    MaxSteps,
+    Model,
+    Opset,
+    Params,
+    Rtol,
+    Semantics,
+    Threads,
+)
 from onernn.reorders.layouts import FRAMEWORKS
 from onernn.runtime.session import Session, unsupported
 from onernn.showing import (
     complain,
+    errors_as_json,
     progress,
     section,
     show_audit,
@@ -30,6 +45,7 @@ from onernn.showing import (
     show_fusion,
     show_report,
     stdout,
+    watched,
 )
 from onernn.verification import recording, support_table
 from onernn.verification.auditing import audit
@@ -40,7 +56,7 @@ from onernn.verification.recording import INPUTS, read_arrays, read_inputs, writ
 from onernn.verification.references import open_against
 from onernn.verification.reporting.report import check_report, write_report
 from onernn.verification.reporting.text import explanation
-from onernn.verification.verifying import Report, error_json, verify
+from onernn.verification.verifying import Report, verify
 
 app = typer.Typer(
     help="Recurrent models of Paddle, MXNet and ONNX, without these, on oneDNN.",
@@ -49,26 +65,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-Model = Annotated[
-    str,
-    typer.Argument(
-        help="A Paddle folder, .pdmodel or __model__; an MXNet -symbol.json, its folder or the"
-        " prefix of its name; or an .onnx."
-    ),
-]
-Params = Annotated[str | None, typer.Option(help="Parameters that are not beside the model.")]
-Semantics = Annotated[
-    str,
-    typer.Option(
-        help="What MXNet's RNN means by lengths and clips: documented (they work), or mxnet-cpu"
-        " (it ignored them on CPU)."
-    ),
-]
-Dtype = Annotated[str, typer.Option(help="How recurrent layers compute: f32, bf16, f16 or u8.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the backend.")]
-Backend = Annotated[
-    str, typer.Option(help="onednn, generated (C++ compiled here), or reference (NumPy).")
-]
 
 
 @app.command()
@@ -79,13 +75,22 @@ def run(
     dtype: Dtype = "f32",
     threads: Threads = None,
     backend: Backend = "onednn",
+    max_bytes: MaxBytes = None,
+    max_steps: MaxSteps = STEPS,
     params: Params = None,
     semantics: Semantics = "documented",
 ) -> None:
     """Runs MODEL on recorded inputs and writes its outputs."""
     graph = load(model, params, semantics)
     inputs = read_inputs(read_arrays(input, INPUTS), graph.inputs, str(input))
-    session = Session(graph, dtype=dtype, threads=threads, backend=backend)
+    session = Session(
+        graph,
+        dtype=dtype,
+        threads=threads,
+        backend=backend,
+        max_bytes=max_bytes,
+        max_steps=max_steps,
+    )
     write_outputs(output, session.run(inputs))
 
 
@@ -107,12 +112,14 @@ def verify_command(
         ),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="An HTML file to write.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
-    atol: Annotated[float | None, typer.Option(help="Absolute tolerance.")] = None,
-    rtol: Annotated[float | None, typer.Option(help="Tolerance relative to max|ref|.")] = None,
+    json: Json = False,
+    atol: Atol = None,
+    rtol: Rtol = None,
     dtype: Dtype = "f32",
     threads: Threads = None,
     backend: Backend = "onednn",
+    max_bytes: MaxBytes = None,
+    max_steps: MaxSteps = STEPS,
     params: Params = None,
     against_params: Annotated[
         str | None, typer.Option(help="The parameters of --against, where not beside it.")
@@ -120,7 +127,7 @@ def verify_command(
     semantics: Semantics = "documented",
 ) -> None:
     """Compares MODEL's outputs with a reference's, and names the fault. Exit 1: they differ."""
-    try:
+    with errors_as_json(json):
         if report is not None:
             check_report(report)
         graph = load(model, params, semantics)
@@ -136,14 +143,12 @@ def verify_command(
                 progress=tell,
                 threads=threads,
                 backend=backend,
+                max_bytes=max_bytes,
+                max_steps=max_steps,
             )
             if report is not None:
                 tell("writing the report", 0, 0)
                 write_report(found, report, shlex.join(["onernn", *sys.argv[1:]]))
-    except (OnernnError, OSError, ValueError) as error:
-        if json:
-            print(error_json(error))
-        raise
     show_report(found, json)
     if not json:
         for title, lines in explanation(found):
@@ -160,7 +165,7 @@ def convert_command(
     check: Annotated[
         Path | None, typer.Option(help="A recording that the written file must reproduce.")
     ] = None,
-    opset: Annotated[int, typer.Option(help="Version of ONNX's operators.")] = 18,
+    opset: Opset = WRITERS[".onnx"].options["opset"],
     output_dtype: Annotated[
         str, typer.Option(help="How weights are stored: float32, float16 or bfloat16.")
     ] = "float32",
@@ -176,14 +181,14 @@ def convert_command(
     fused: Annotated[
         bool | None, typer.Option(help="Of a .pdmodel: recurrent layers as fusion_gru, _lstm.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
-    atol: Annotated[float | None, typer.Option(help="Absolute tolerance.")] = None,
-    rtol: Annotated[float | None, typer.Option(help="Tolerance relative to max|ref|.")] = None,
+    json: Json = False,
+    atol: Atol = None,
+    rtol: Rtol = None,
     params: Params = None,
     semantics: Semantics = "documented",
 ) -> None:
     """Writes MODEL as another framework's file. Exit 1 where --check finds other outputs."""
-    try:
+    with errors_as_json(json):
         graph = load(model, params, semantics)
         pairs = [each.partition("=") for each in names or ()]
         if wrong := [old for old, equals, new in pairs if not (old and equals and new)]:
@@ -204,12 +209,7 @@ def convert_command(
                 progress=tell,
                 note=complain,
             )
-    except (OnernnError, OSError, ValueError) as error:
-        if json:
-            print(error_json(error))
-        raise
-    if report is None:
-        report = Report((), "")
+    report = Report((), "") if report is None else report
     show_report(report, json)
     raise typer.Exit(0 if report.passed else 1)
 
@@ -251,16 +251,12 @@ def audit_command(
     data: Annotated[
         Path | None, typer.Option(help="A recording, for its inputs; they are made otherwise.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+    json: Json = False,
     params: Params = None,
 ) -> None:
     """Names the known faults of stock Paddle or MXNet that hit MODEL. Exit 1: at least one does."""
-    try:
+    with errors_as_json(json):
         found = audit(model, data, params=params)
-    except (OnernnError, OSError, ValueError) as error:
-        if json:
-            print(error_json(error))
-        raise
     if json:
         print(found.to_json())
     else:
@@ -353,7 +349,7 @@ def inspect(
 
 @app.command()
 def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+    json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table.")] = False,
     threads: Threads = None,
 ) -> None:
@@ -361,18 +357,8 @@ def doctor(
 
     Exit 1 where a number is wrong, 2 where libdnnl is missing.
     """
-    bar = Console(stderr=True)
-    try:
-        examination = examine(
-            threads,
-            lambda every: track(
-                every, "examining", console=bar, transient=True, disable=not bar.is_terminal
-            ),
-        )
-    except LibraryError as error:
-        if json:
-            print(error_json(error))
-        raise
+    with errors_as_json(json):
+        examination = examine(threads, lambda every: watched("examining", every))
     if json:
         print(examination.to_json())
     elif markdown:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, track
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +20,9 @@ from onernn.fuse_passes import FuseResult
 from onernn.verification import support_table
 from onernn.verification.auditing import AuditReport
 from onernn.verification.doctor import Examination
-from onernn.verification.verifying import Report
+from onernn.verification.verifying import Report, error_json
+
+T = TypeVar("T")
 
 
 class _Plain(Console):
@@ -52,6 +54,17 @@ def show_report(report: Report, json: bool) -> None:
 
 
 @contextmanager
+def errors_as_json(wanted: bool) -> Iterator[None]:
+    """Prints an error as JSON before it is raised, where a command was asked for JSON."""
+    try:
+        yield
+    except (OnernnError, OSError, ValueError) as error:
+        if wanted:
+            print(error_json(error))
+        raise
+
+
+@contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
     """A bar on a terminal's stderr, for what takes long."""
     console = Console(stderr=True)
@@ -60,6 +73,12 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         yield lambda stage, done, of: bar.update(
             task, description=stage, completed=done, total=of or None
         )
+
+
+def watched(what: str, items: Sequence[T]) -> Iterable[T]:
+    """The items, one after the other, with a bar on a terminal's stderr."""
+    console = Console(stderr=True)
+    return track(items, what, console=console, transient=True, disable=not console.is_terminal)
 
 
 def stdout() -> Console:

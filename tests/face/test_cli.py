@@ -9,7 +9,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
+from support import onnx_models
+
+BOOL, INT64 = onnx.TensorProto.BOOL, onnx.TensorProto.INT64
 
 
 def onernn(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -116,3 +121,31 @@ def test_inspect_draws_the_graph_after_each_pass(data: Path, tmp_path: Path) -> 
     assert "File exists" in failed(
         onernn("inspect", data / "paddle" / "bigru_concat", "--dot", occupied)
     )
+
+
+def test_a_run_keeps_within_the_memory_that_it_is_given(
+    model: Path, data: Path, tmp_path: Path
+) -> None:
+    recording = data / "paddle" / "fc_gru_h0_rev0" / "io.npz"
+    for command in (
+        ("run", model, "--input", recording, "--output", tmp_path / "out.npz"),
+        ("verify", model, "--data", recording),
+    ):
+        assert "of at most 1,000 are taken" in failed(onernn(*command, "--max-bytes", 1000))
+        assert onernn(*command, "--max-bytes", 10**7).returncode == 0
+
+
+def test_a_loop_keeps_within_the_steps_that_it_is_given(tmp_path: Path) -> None:
+    go, turn = (helper.make_tensor_value_info(n, k, []) for n, k in (("go", BOOL), ("t", INT64)))
+    again = helper.make_node("Identity", ["go"], ["again"])
+    body = helper.make_graph(
+        [again], "turn", [turn, go], [helper.make_tensor_value_info("again", BOOL, []), turn]
+    )
+    loop = helper.make_node("Loop", ["most", "going"], ["seen"], body=body)
+    feed = {"most": np.array(5), "going": np.array(True)}
+    onnx.save(onnx_models.model([loop], feed, ["seen"]), tmp_path / "m.onnx")
+    np.savez(tmp_path / "in.npz", **{f"in__{name}": value for name, value in feed.items()})
+    files = ("--input", tmp_path / "in.npz", "--output", tmp_path / "out.npz")
+    command = ("run", tmp_path / "m.onnx", *files, "--max-steps")
+    assert "more than 3 operators" in failed(onernn(*command, 3))
+    assert onernn(*command, 20).returncode == 0
