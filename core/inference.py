@@ -176,8 +176,11 @@ def _under_words(
 def _numbers(
     operator: Operator, node: Node, inputs: tuple[Type | None, ...], out: Type
 ) -> tuple[Type, ...] | None:
-    """Integers that are computed from known ones, sizes with names among them."""
-    if not operator.sized or out.dtype is None or not out.dtype.startswith(("int", "uint")):
+    """Integers that are computed from known ones, sizes with names among them.
+
+    Smaller ones wrap around.
+    """
+    if not operator.sized or out.dtype not in ("int32", "int64"):
         return None
     if not inputs or any(each is not None and each.value is None for each in inputs):
         return None

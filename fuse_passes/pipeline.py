@@ -10,6 +10,7 @@ from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, NativeOp, Node, graph_of
 from onernn.core.guard import guarded
 from onernn.fuse_passes.bidirectional import PairDirections
+from onernn.fuse_passes.bodies import bodies, sized
 from onernn.fuse_passes.common_values import ShareValues
 from onernn.fuse_passes.embedding_rnn import FuseEmbeddingRnn
 from onernn.fuse_passes.identities import DropIdentities
@@ -19,8 +20,10 @@ from onernn.fuse_passes.moved_views import MoveViews
 from onernn.fuse_passes.restacked_steps import RestackSteps
 from onernn.fuse_passes.rnn_views import DropRnnViews
 from onernn.fuse_passes.scanned_cells import FuseScannedCells
+from onernn.fuse_passes.scanned_loops import ScanLoops
 from onernn.fuse_passes.sequence_views import DropSequenceViews
 from onernn.fuse_passes.stack_layers import StackLayers
+from onernn.fuse_passes.taken_branches import TakeBranches
 from onernn.fuse_passes.unrolled_cells import FuseUnrolledCells
 
 
@@ -36,10 +39,12 @@ class Pass(Protocol):
         """A new graph; the old one and its constants stay as they are."""
 
 
-# Identities first, they hide everything. Then cells: the others see one rnn then. Views before what
+# Identities first, they hide everything. Then loops become scans, and cells: the others see one rnn then. Views before what
 # they hide. Pairs when both halves are fused alike, stacks when the layers are pairs.
 PASSES: tuple[Pass, ...] = (
     DropIdentities(),
+    TakeBranches(),
+    ScanLoops(),
     FuseUnrolledCells(),
     FuseScannedCells(),
     RestackSteps(),
@@ -117,13 +122,13 @@ def _fused_within(model: Graph, passes: tuple[Pass, ...]) -> FuseResult:
     applied: list[Applied] = []
     refusals: list[Refusal] = []
     for node in model.nodes:
-        bodies = {name: each for name, each in node.attributes.items() if isinstance(each, Graph)}
-        for name, body in bodies.items():
+        within = bodies(node)
+        for name, body in within.items():
             inner = _fused_body(model, node, name, passes)
-            bodies[name] = replace(inner.model, inputs=body.inputs)
+            within[name] = replace(inner.model, inputs=body.inputs)
             applied += inner.applied
             refusals += inner.refusals
-        nodes.append(replace(node, attributes={**node.attributes, **bodies}) if bodies else node)
+        nodes.append(replace(node, attributes={**node.attributes, **within}) if within else node)
     return FuseResult(replace(model, nodes=tuple(nodes)), tuple(applied), tuple(refusals))
 
 
@@ -132,15 +137,7 @@ def _fused_body(graph: Graph, node: Node, name: str, passes: tuple[Pass, ...]) -
     body: Graph = node.attributes[name]
     if not (graph.is_dense(*node.inputs) and body.is_dense(*(v.name for v in body.outputs))):
         return FuseResult(body, (), (Refusal(f"its {name} may see ragged values", node.label),))
-    before = {"then_branch": 1, "else_branch": 1 + node.attributes.get("then_taken", 0)}
-    first, axes = (node.attributes.get(key, ()) for key in ("states", "input_axes"))
-    inputs = list(body.inputs)
-    for at, outside in enumerate(node.inputs[before.get(name, 0) :][: len(inputs)]):
-        shape = list(graph.types[outside].counts) if outside else []
-        if axes and first <= at < first + len(axes) and shape:
-            del shape[axes[at - first] % len(shape)]  # an element of it
-        inputs[at] = replace(inputs[at], shape=tuple(shape) or inputs[at].shape)
-    return fuse(replace(body, inputs=tuple(inputs)), passes)
+    return fuse(sized(graph, node, name), passes)
 
 
 def _exhaust(model: Graph, current: Pass) -> tuple[Graph, list[Applied], list[Refusal]]:

@@ -1,75 +1,68 @@
-"""A scan whose body is one recurrent cell becomes an rnn."""
+"""A scan whose body is one recurrent cell, or one step of a layer, becomes a layer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, Node
+from onernn.core.graph import Graph, NativeOp, Node
+from onernn.core.rnn import Recurrent
+from onernn.core.sizes import Size
+from onernn.core.spec import Direction, RnnSpec
+from onernn.core.weights import RnnWeights
+from onernn.fuse_passes.bodies import sized
 from onernn.fuse_passes.cells import Reading, Step, step_of
 from onernn.fuse_passes.ordering import fresh
 from onernn.fuse_passes.steps import Stacker
 from onernn.fuse_passes.unrolled_cells import fits, layer, no_state, zero_or_state
+from onernn.fuse_passes.views import Axis, Factor, moved, views_behind
 
 
 @dataclass(frozen=True, eq=False)
 class Scanned:
-    """``states``: which inputs of the scan are h and c; ``backwards``: it begins at the end."""
+    """``states``: which inputs of the scan are h and c; ``flat``: a step's rows have more axes."""
 
     scan: Node
-    step: Step
-    reading: Reading
+    spec: RnnSpec
+    weights: RnnWeights
     states: tuple[int, ...]
-    backwards: bool
+    flat: bool = False
+    origin: tuple[NativeOp, ...] = ()
 
 
 class FuseScannedCells:
-    """``Scan(h0, x; body: h = cell(x, h))`` -> ``Rnn(x, h0)``: MXNet's foreach over a cell."""
+    """``Scan(h0, x; body: h = cell(x, h))`` -> ``Rnn(x, h0)``: MXNet's foreach over a cell.
+
+    The cell may be written out, or be a layer of one step, as PyTorch exports an LSTMCell.
+    """
 
     name = "scanned_cells"
 
     def match(self, graph: Graph, node: Node) -> Scanned | Refusal | None:
         if node.op != "Scan" or node.attributes["scanned"] != 1:
             return None
-        body: Graph = node.attributes["body"]
-        states = node.attributes["states"]
-        inputs = [value.name for value in body.inputs]
-        x, carried = inputs[states], inputs[:states]
-        made = [_source(body, value.name) for value in body.outputs]
-        for step in filter(None, (step_of(body, each) for each in body.nodes)):
-            wanted = [step.h, *([step.c] if step.c else [])]
-            if sorted(made[:states]) != sorted(wanted):
-                continue
-            order = tuple(made.index(name) for name in wanted)
-            before = [carried[at] for at in order]
-            for reading in step.readings:
-                if [reading.h, *([step.c_before] if step.c else [])] != before:
-                    continue
-                if not fits(body, reading):
-                    continue
-                reason = _obstacle(node, body, reading, x, made[states:], step)
-                batch = next(iter(graph.types[node.inputs[states]].counts[1:]), None)
-                reason = reason or no_state(graph, node.inputs[:states], batch)
-                if reason:
-                    return Refusal(reason, node.outputs[0])
-                backwards = tuple(node.attributes["input_directions"]) == (1,)
-                return Scanned(node, step, reading, order, backwards)
-        return Refusal("its body is not one recurrent cell", node.outputs[0])
+        body = sized(graph, node, "body")
+        found = _written_out(graph, node, body) or _one_step(graph, node, body)
+        if not isinstance(found, Scanned):
+            return Refusal(found or "its body is not one recurrent cell", node.outputs[0])
+        axes = (*node.attributes["input_axes"], *node.attributes["output_axes"])
+        ways = {*node.attributes["input_directions"], *node.attributes["output_directions"]}
+        if any(axes) or len(ways) > 1:
+            return Refusal("it scans other axes, or in two directions", node.outputs[0])
+        direction: Direction = "right2left" if ways == {1} else "left2right"
+        return replace(found, spec=replace(found.spec, direction=direction))
 
     def rewrite(self, graph: Graph, match: Scanned) -> Graph:
         scan, count = match.scan, len(match.states)
-        body: Graph = scan.attributes["body"]
-        origin = scan.origin + tuple(op for node in match.step.nodes for op in node.origin)
-        stacker = Stacker(graph, scan.outputs[0], tuple(dict.fromkeys(origin)))
-        x = scan.inputs[scan.attributes["states"]]
-        if match.reading.x != body.inputs[scan.attributes["states"]].name:  # flattened in the body
+        stacker = Stacker(graph, scan.outputs[0], match.origin)
+        x = scan.inputs[count]
+        if match.flat:
             x = stacker.emit("Reshape", (x, stacker.constant([0, 0, -1])))
-        spec, weights = layer(body, match.step.cell, match.reading, match.backwards)
         initial = [zero_or_state(stacker, graph, scan.inputs[at]) for at in match.states]
         ends = ("y", "h", "c")[: 1 + count]
         y, *finals = (fresh(graph, f"{scan.outputs[0]}/{name}") for name in ends)
-        attributes = {"spec": spec, "weights": weights}
-        made = [Node("Rnn", (x, *initial), (y, *finals), attributes, stacker.origin)]
+        rnn = Recurrent(match.spec, match.weights, x, y, origin=stacker.origin)
+        made = [rnn.with_states(tuple(initial), tuple(finals)).node()]
         axes = stacker.constant([0, 1])
         for at, name in zip(match.states, finals, strict=True):
             made.append(Node("Squeeze", (name, axes), (scan.outputs[at],), {}, stacker.origin))
@@ -78,23 +71,82 @@ class FuseScannedCells:
         return graph.splice((scan,), (*stacker.nodes, *made), stacker.constants)
 
 
+def _written_out(graph: Graph, node: Node, body: Graph) -> Scanned | str:
+    """The layer whose cell a body computes, or why there is none; "" where there is no cell."""
+    count = node.attributes["states"]
+    carried = [value.name for value in body.inputs[:count]]
+    made = [_source(body, value.name) for value in body.outputs]
+    for step in filter(None, (step_of(body, each) for each in body.nodes)):
+        wanted = [step.h, *([step.c] if step.c else [])]
+        if sorted(made[:count]) != sorted(wanted):
+            continue
+        order = tuple(made.index(name) for name in wanted)
+        before = [carried[at] for at in order]
+        for reading in step.readings:
+            if [reading.h, *([step.c_before] if step.c else [])] != before:
+                continue
+            if not fits(body, reading):
+                continue
+            if any(name != step.h for name in made[count:]):
+                return "it collects something else than the state"
+            return _of_step(graph, node, body, step, reading, order)
+    return ""
+
+
+def _of_step(
+    graph: Graph, node: Node, body: Graph, step: Step, reading: Reading, order: tuple[int, ...]
+) -> Scanned | str:
+    count = node.attributes["states"]
+    x = body.inputs[count].name
+    flat = body.producer(reading.x)
+    if reading.x != x and (flat is None or flat.op != "Flatten" or flat.inputs[0] != x):
+        return "its cell reads something else than the scanned value"
+    batch = next(iter(graph.types[node.inputs[count]].counts[1:]), None)
+    if reason := no_state(graph, node.inputs[:count], batch):
+        return reason
+    spec, weights = layer(body, step.cell, reading, False)
+    origin = node.origin + tuple(op for each in step.nodes for op in each.origin)
+    return Scanned(node, spec, weights, order, reading.x != x, tuple(dict.fromkeys(origin)))
+
+
 def _source(body: Graph, name: str) -> str:
     while (node := body.producer(name)) is not None and node.op == "Identity":
         name = node.inputs[0]
     return name
 
 
-def _obstacle(
-    node: Node, body: Graph, reading: Reading, x: str, results: list[str], step: Step
-) -> str:
-    attributes = node.attributes
-    flat = body.producer(reading.x)
-    source = flat.inputs[0] if flat is not None and flat.op == "Flatten" else reading.x
-    if source != x:
-        return "its cell reads something else than the scanned value"
-    if any(name != step.h for name in results):
-        return "it collects something else than the state"
-    directions = {*attributes["input_directions"], *attributes["output_directions"]}
-    if any((*attributes["input_axes"], *attributes["output_axes"])) or len(directions) > 1:
-        return "it scans other axes, or in two directions"
-    return ""
+def _one_step(graph: Graph, node: Node, body: Graph) -> Scanned | None:
+    """The layer of which a body runs one step; None where it does something else."""
+    count = node.attributes["states"]
+    rnns = [Recurrent.of(each) for each in body.nodes if each.op == "Rnn"]
+    if len(rnns) != 1 or graph.types[node.inputs[count]].rank != 3:
+        return None
+    (rnn,) = rnns
+    spec, inputs = rnn.spec, [value.name for value in body.inputs]
+    if spec.layers * spec.directions > 1 or rnn.attention or rnn.cells:
+        return None
+    wide, deep = spec.recurrent_size, spec.hidden_size
+    x = _behind(body, rnn.x, 2, 3, spec.input_size)
+    given = ((rnn.h, wide), (rnn.c, deep))
+    states = [_behind(body, name, 2, 4, width) for name, width in given if name]
+    if x != inputs[count] or sorted(states) != sorted(inputs[:count]):
+        return None
+    if count != len(spec.cell.states):
+        return None
+    order = tuple(map(inputs.index, states))
+    for at, value in enumerate(body.outputs):
+        # A state of the next step is the layer's new one of the same kind; h is what is collected.
+        is_c = at < count and order.index(at) == 1
+        ranks = {rnn.c_final: 4} if is_c else {rnn.y: 3, rnn.h_final: 4}
+        rank = ranks.get(views_behind(body, value.name)[0], 0)
+        if not rank or not _behind(body, value.name, rank, 2, deep if is_c else wide):
+            return None
+    return Scanned(node, spec, rnn.layers[0], order, origin=node.origin)
+
+
+def _behind(body: Graph, name: str, before: int, after: int, width: int) -> str:
+    """The value that views make ``name`` of: (1, ..., N, width) with other numbers of ones."""
+    source, chain = views_behind(body, name)
+    rows: list[Axis] = [(Factor("N", Size.of("N")),), (Factor("O", Size.of(width)),)]
+    given, wanted = ([*[()] * (rank - 2), *rows] for rank in (before, after))
+    return source if moved(body, chain, given) == moved(body, [], wanted) else ""

@@ -6,10 +6,12 @@ its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from onernn.core.inference import Context
+from onernn.core.node import Node
 from onernn.core.operator import REQUIRED, define
 from onernn.core.sizes import Size
 from onernn.core.types import UNKNOWN, Type, dense
@@ -67,14 +69,16 @@ define(
 
 
 def _settled(body: Any, front: list[Type], states: list[Type], rest: list[Type], skip: int) -> Any:
-    """The types of the states in any turn, and of the body's other outputs."""
+    """The types of the body's inputs in any turn, and of its outputs behind the states."""
+    states = [replace(each, value=None) for each in states]
     for _ in range(_TURNS):
         made = _outputs(body, [*front, *states, *rest])
         joined = list(map(_joined, states, made[skip:]))
         if joined == states:
-            return states, made[skip + len(states) :]
+            return [*front, *states, *rest], made[skip + len(states) :]
         states = joined
-    return [UNKNOWN] * len(states), [UNKNOWN] * (len(made) - skip - len(states))
+    unknown = [UNKNOWN] * len(states)
+    return [*front, *unknown, *rest], [UNKNOWN] * (len(made) - skip - len(states))
 
 
 def _stacked(element: Type, axis: int, count: Size | None) -> Type:
@@ -84,13 +88,16 @@ def _stacked(element: Type, axis: int, count: Size | None) -> Type:
     return Type(element.dtype, (*element.shape[:at], count, *element.shape[at:]), ())
 
 
+def _turns(at: Any, values: Sequence[Type]) -> Any:
+    """As `_settled`, of a Loop."""
+    front = [dense("int64", ()), dense("bool", ())]
+    return _settled(at.body, front, [*values[: at.carried]], [*values[at.carried :]], 1)
+
+
 def _loop(context: Context, most: Type | None, going: Type | None, *values: Type) -> Any:
-    count = context.at.carried
-    turn, truth = dense("int64", ()), dense("bool", ())
-    states = [replace(each, value=None) for each in values[:count]]
-    states, made = _settled(context.at.body, [turn, truth], states, list(values[count:]), 1)
+    inside, made = _turns(context.at, values)
     turns = context.fresh("turns")
-    return (*states, *(_stacked(each, 0, turns) for each in made))
+    return (*inside[2 : 2 + context.at.carried], *(_stacked(each, 0, turns) for each in made))
 
 
 define(
@@ -106,23 +113,28 @@ define(
 )
 
 
+def _steps(at: Any, values: Sequence[Type]) -> Any:
+    """As `_settled`, of a Scan."""
+    end = at.states + at.scanned
+    scanned = zip(values[at.states : end], at.input_axes, strict=True)
+    elements = [_element(each, axis) for each, axis in scanned]
+    return _settled(at.body, [], [*values[: at.states]], [*elements, *values[end:]], 0)
+
+
+def _element(given: Type, axis: int) -> Type:
+    if not given.shape:
+        return Type(given.dtype, None, given.lod)
+    place = axis % len(given.shape)
+    return Type(given.dtype, (*given.shape[:place], *given.shape[place + 1 :]), given.lod)
+
+
 def _scan(context: Context, *values: Type) -> Any:
-    at, count = context.at, context.at.states
-    states = [replace(each, value=None) for each in values[:count]]
-    elements, lengths = [], []
-    for given, axis in zip(values[count : count + at.scanned], at.input_axes, strict=True):
-        if given.shape is None:
-            elements.append(Type(given.dtype, None, given.lod))
-            continue
-        place = axis % len(given.shape)
-        lengths.append(given.shape[place])
-        shape = (*given.shape[:place], *given.shape[place + 1 :])
-        elements.append(Type(given.dtype, shape, given.lod))
-    rest = [*elements, *values[count + at.scanned :]]
-    states, made = _settled(at.body, [], states, rest, 0)
-    turns = context.same(*lengths)
+    at = context.at
+    scanned = zip(values[at.states : at.states + at.scanned], at.input_axes, strict=True)
+    turns = context.same(*(v.shape[axis] for v, axis in scanned if v.shape))
+    inside, made = _steps(at, values)
     stacked = (_stacked(each, axis, turns) for each, axis in zip(made, at.output_axes, strict=True))
-    return (*states, *stacked)
+    return (*inside[: at.states], *stacked)
 
 
 define(
@@ -139,3 +151,12 @@ define(
     compute=None,
     growth=growth.no_new_bytes,
 )
+
+
+def types_inside(node: Node, name: str, given: Sequence[Type | None]) -> list[Type]:
+    """The types of a body's inputs, in any turn, where the node's inputs are of those ``given``."""
+    if node.op == "If":
+        first = 1 + (node.at.then_taken if name == "else_branch" else 0)
+        return [each or UNKNOWN for each in given[first:]][: len(node.at.__dict__[name].inputs)]
+    values = [each or UNKNOWN for each in given[2 if node.op == "Loop" else 0 :]]
+    return (_turns if node.op == "Loop" else _steps)(node.at, values)[0]

@@ -182,6 +182,8 @@ class Models(Layers):
             names.append(last[-1])
             graphs.append(inner)
         condition = self.constant(np.array(self.chance(0.5)))
+        if self.chance(0.7):
+            condition = self.emit("Not", condition)
         bodies = [g.graph([name]) for g, name in zip(graphs, names, strict=True)]
         attributes = {"then_branch": bodies[0], "else_branch": bodies[1], "then_taken": len(taken)}
         return self.emit("If", condition, *taken, *taken, **attributes)
@@ -239,6 +241,24 @@ class Models(Layers):
         made = self.emit("Scan", *states, x, outputs=len(outputs), **attributes)
         return self.pick(made)
 
+    def counted(self) -> str:
+        """A cell in a loop that reads step t of a value in turn t; there may be fewer turns."""
+        x = self.any(3)
+        turns = self.emit("Squeeze", self.emit("Shape", x, start=0, end=1), self.ints(0))
+        if self.chance(0.2):
+            turns = self.constant(np.array(max(len(self.array(x)) - 1, 1)))
+        kind = self.pick(CELLS)
+        states = self.begin(kind, self.array(x).shape[1])
+        named: dict[str, Any] = {f"s{at}": self.known[name] for at, name in enumerate(states)}
+        inner = self.body([x], {"turn": np.array(0), "going": np.array(True), **named})
+        e = inner.emit("Gather", f"in_{x}", "turn", axis=int(self.chance(0.1)))
+        after = Written(inner, inner.array(e).shape[1]).step(kind, e, list(named), False)
+        outputs = [inner.emit("Identity", name) for name in (*after, after[0])]
+        body = inner.graph(["going", *outputs])
+        attributes = {"body": body, "carried": len(states)}
+        made = self.emit("Loop", turns, "", *states, x, outputs=len(outputs), **attributes)
+        return self.pick(made)
+
     def made(self) -> set[str]:
         return {name for node in self.nodes for name in node.outputs if name}
 
@@ -249,7 +269,8 @@ class Models(Layers):
         menu += [self.words] * (8 if any(map(self.is_ragged, self.known)) else 2)
         menu += [self.shaped, self.again, self.steps, self.steps, self.unrolled]
         if not self.depth:
-            menu += [self.unrolled, self.steps, self.embedded, self.loop] + [self.scan] * 3
+            menu += [self.unrolled, self.steps, self.embedded] + [self.scan] * 3
+            menu += [self.pick([self.loop, self.counted])]
         if self.depth < 2:
             menu += [self.branches]
         for _ in range(motifs):

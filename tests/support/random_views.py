@@ -39,7 +39,7 @@ class Views(Builder):
                 (0, -1),
                 (0, 0),
                 (0, 0, 0),
-                (-1, shape[-1]),
+                (-1, *shape[-1:]),
             ]
             shapes += [
                 shape,

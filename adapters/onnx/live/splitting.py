@@ -12,7 +12,7 @@ from onernn.adapters.onnx.backend import Rebinding
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
-from onernn.fuse_passes.rnn_views import VIEWS
+from onernn.fuse_passes.views import is_view
 from onernn.runtime.session import Session
 
 RECURRENT = ("RNN", "GRU", "LSTM")
@@ -78,7 +78,7 @@ class Split:
         group, made = [at], set(self._nodes[at].output) - {""}
         for place in range(at + 1, len(self._nodes)):
             node = self._nodes[place]
-            if node.op_type in VIEWS and node.domain in ("", "ai.onnx") and node.input[0] in made:
+            if is_view(node.op_type) and node.domain in ("", "ai.onnx") and node.input[0] in made:
                 if self._fixed.issuperset(filter(None, node.input[1:])):
                     group.append(place)
                     made.update(node.output)

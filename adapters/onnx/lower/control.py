@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from onernn.adapters.lowering import Results
-from onernn.adapters.onnx.lower.loops import emit_layer, emit_scan, layer_of_steps, sized_scan
 from onernn.adapters.onnx.lower.operator import OnnxOperator
-from onernn.adapters.onnx.lower.turns import Steps, steps_of_loop, without_constants
-from onernn.adapters.onnx.read import Subgraph, Variable
+from onernn.adapters.onnx.read import Operator, Subgraph, Variable
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph
 
@@ -31,51 +28,55 @@ def conditional(op: OnnxOperator) -> Results:
 
 
 def loop(op: OnnxOperator) -> Results:
-    """A loop that goes through a sequence becomes a layer or a scan; others stay loops.
-
-    A sequence that starts empty, and to which every turn appends, is what is collected.
-    """
+    """A sequence that starts empty, and to which every turn appends, is what is collected."""
     graph, appended = _without_sequences(op)
     slots = [at for at in range(len(op.inputs) - 2) if at not in appended]
-    graph, fixed = without_constants(op, graph, slots)
-    slots = [at for at in slots if at not in fixed]
+    graph, unchanged = _unchanged_from_outside(op, graph, slots)
+    slots = [at for at in slots if at not in unchanged]
     body, taken = op.body_of(graph)
     carried = [op.value(2 + at) for at in slots]
     _check(body, taken, 2 + len(carried), 1 + len(carried))
-    steps = steps_of_loop(op, body, carried, taken)
-    layer = layer_of_steps(steps) if steps else None
-    if steps:
-        results = emit_layer(op, steps, layer) if layer else emit_scan(op, steps)
-        states = _with_counters(op, steps, carried, results)
-        collected = results[len(steps.kept) :]
-    else:
-        inputs = (op.optional(0), op.optional(1), *carried, *taken)
-        count = len(body.outputs) - 1
-        results = [*op.emit_many("Loop", count, *inputs, body=body, carried=len(carried))]
-        states, collected = results[: len(carried)], results[len(carried) :]
-    values = {at: op.value(2 + at) for at in fixed}
-    values.update(zip(slots, states, strict=True))
-    plain = len(collected) - len(appended)
-    for at, value in zip(appended, collected[plain:], strict=True):
+    inputs = (op.optional(0), op.optional(1), *carried, *taken)
+    count = len(body.outputs) - 1
+    results = op.emit_many("Loop", count, *inputs, body=body, carried=len(carried))
+    for at in appended:
         op.variable(str(2 + at))
         op.builder.stacked.add(op.made(at))
-        values[at] = value
-    values.update(enumerate(collected[:plain], len(op.inputs) - 2))
+    # The body's outputs: what is carried, what is collected, what was appended to sequences.
+    collected = len(op.inputs) - 2
+    places = [*slots, *range(collected, collected + count - len(slots) - len(appended)), *appended]
+    values = dict(zip(places, results, strict=True))
+    values |= {at: op.value(2 + at) for at in unchanged}
     return {str(at): value for at, value in values.items()}
 
 
-def _with_counters(
-    op: OnnxOperator, steps: Steps, carried: list[str], results: Sequence[str]
-) -> list[str]:
-    """The final values of all that is carried: counters have counted the steps."""
-    states = dict(zip(steps.kept, results, strict=False))
-    if len(states) < len(carried):
-        turns = op.emit("Shape", steps.scanned, start=0, end=1)
-        scalar = op.emit("Squeeze", turns, op.ints(0))
-    return [
-        states[at] if at in states else op.emit("CastLike", scalar, begin)
-        for at, begin in enumerate(carried)
-    ]
+def _unchanged_from_outside(
+    op: OnnxOperator, graph: Subgraph, slots: list[int]
+) -> tuple[Subgraph, list[int]]:
+    """The body with what every turn hands on unchanged taken from outside, and which these are.
+
+    TensorFlow carries weights so: they have to be constants before the body's operators are read.
+    ``slots``: for each value that the body carries, which of the loop's it is.
+    """
+    makers = {name: each for each in graph.operators for name in each.outputs}
+    own = {v.name for v in graph.inputs} | {*graph.constants, *graph.unread, *makers}
+    fixed, names = [], []
+    for slot, inside, result in zip(slots, graph.inputs[2:], graph.outputs[1:], strict=False):
+        name, outside = result.name, op.inputs[str(2 + slot)][0]
+        for _ in makers:  # a file may hold cycles
+            if name not in makers or makers[name].type != "Identity":
+                break
+            name = makers[name].inputs[0]
+        if name == inside.name and outside and outside not in own:
+            fixed.append(slot)
+            names.append(Operator(op.at.position, "", "Identity", (outside,), (name,), {}))
+    gone = {slots.index(slot) for slot in fixed}
+    return replace(
+        graph,
+        operators=(*names, *graph.operators),
+        inputs=tuple(v for at, v in enumerate(graph.inputs) if at - 2 not in gone),
+        outputs=tuple(v for at, v in enumerate(graph.outputs) if at - 1 not in gone),
+    ), fixed
 
 
 def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
@@ -135,9 +136,6 @@ def scan(op: OnnxOperator) -> Results:
     if scanned < 1 or states < 0:
         raise UnsupportedError(f"attribute num_scan_inputs={scanned} of {len(values)} inputs")
     _check(body, taken, len(values), states)
-    axes = op.attribute("scan_input_axes", (0,) * scanned)
-    if not any(axes):
-        body = sized_scan(op, body, values, states)
     collected = len(body.outputs) - states
     return op.emit_many(
         "Scan",
@@ -147,7 +145,7 @@ def scan(op: OnnxOperator) -> Results:
         body=body,
         states=states,
         scanned=scanned,
-        input_axes=axes,
+        input_axes=op.attribute("scan_input_axes", (0,) * scanned),
         input_directions=op.attribute("scan_input_directions", (0,) * scanned),
         output_axes=op.attribute("scan_output_axes", (0,) * collected),
         output_directions=op.attribute("scan_output_directions", (0,) * collected),

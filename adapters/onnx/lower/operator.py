@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -13,47 +13,25 @@ from onernn.adapters.lowering import GraphBuilder, NativeOperator
 from onernn.adapters.onnx.read import Operator, Subgraph, Unread
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
-from onernn.core.graph import Graph, NativeOp, Node
+from onernn.core.graph import Graph, NativeOp
 
 INERT = frozenset({"momentum", "seed", "saturate", "sorted"})
 """Attributes without effect on what is run: training's, those of eight-bit floats, and leave for
 results in any order.
 """
 
-KEEPS_SHAPE = frozenset({"Cast", "Identity", "ReverseSequence"})
-
 
 class OnnxBuilder(GraphBuilder):
     """A graph under construction.
 
-    ``makers``: the nodes that make values. ``empty``: variables that are sequences without a
-    tensor, ``stacked``: those whose tensor stands for all of a sequence.
+    ``empty``: variables that are sequences without a tensor, ``stacked``: those whose tensor stands
+    for all of a sequence.
     """
 
     def __init__(self, name: str, budget: FoldingBudget) -> None:
         super().__init__(name, budget)
-        self.makers: dict[str, Node] = {}
         self.empty: set[str] = set()
         self.stacked: set[str] = set()
-
-    def emit_many(
-        self,
-        op: str,
-        inputs: Sequence[str],
-        count: int,
-        attributes: Mapping[str, Any] | None = None,
-        *,
-        depth: int | None = None,
-    ) -> tuple[str, ...]:
-        names = super().emit_many(op, inputs, count, attributes, depth=depth)
-        if names[0] not in self.constants:
-            self.makers.update(dict.fromkeys(names, self.nodes[-1]))
-        return names
-
-    def give(self, variable: str, value: str, name: str = "") -> None:
-        super().give(variable, value, name)
-        if value in self.makers:
-            self.makers[self.value(variable)] = self.makers[value]
 
 
 class Scope:

@@ -1,0 +1,59 @@
+"""Graphs inside of loops and branches, and what is known of their values outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from onernn.core.graph import Graph, Node
+from onernn.core.types import UNKNOWN, Type
+from onernn.fuse_passes.ordering import fresh
+from onernn.operators.control import types_inside
+
+
+def bodies(node: Node) -> dict[str, Graph]:
+    """The graphs among a node's attributes."""
+    return {name: each for name, each in node.attributes.items() if isinstance(each, Graph)}
+
+
+def inside(graph: Graph, node: Node, name: str) -> list[Type]:
+    """The types of the inputs of a node's body."""
+    return types_inside(node, name, [graph.types[each] if each else None for each in node.inputs])
+
+
+def sized(graph: Graph, node: Node, name: str) -> Graph:
+    """A node's body, whose inputs declare the sizes that are known outside.
+
+    A state that begins as one row, and may be of more in later turns, is told to be of one: a
+    layer would not repeat it.
+    """
+    body: Graph = node.attributes[name]
+    inputs = []
+    for at, (value, found) in enumerate(zip(body.inputs, inside(graph, node, name), strict=True)):
+        shape, began = found.counts, graph.types.get(node.input(at), UNKNOWN).counts
+        if node.op != "If" and len(shape) == len(began):
+            shape = tuple(
+                1 if a is None and b == 1 else a for a, b in zip(shape, began, strict=True)
+            )
+        inputs.append(replace(value, shape=shape or value.shape))
+    return replace(body, inputs=tuple(inputs))
+
+
+def inlined(graph: Graph, node: Node, name: str, arguments: Sequence[str]) -> Graph:
+    """The graph with a node's body in the place of the node."""
+    body: Graph = node.attributes[name]
+    names = {value.name: each for value, each in zip(body.inputs, arguments, strict=True)}
+    made = [*body.constants, *(each for inner in body.nodes for each in inner.outputs if each)]
+    names |= {each: fresh(graph, f"{node.outputs[0]}/{each}") for each in made}
+
+    def moved(inner: Node) -> Node:
+        inputs, outputs = (
+            tuple(each and names[each] for each in values)
+            for values in (inner.inputs, inner.outputs)
+        )
+        return replace(inner, inputs=inputs, outputs=outputs, origin=node.origin)
+
+    ends = zip(body.outputs, node.outputs, strict=True)
+    same = [Node("Identity", (names[v.name],), (to,), {}, node.origin) for v, to in ends if to]
+    constants = {names[each]: array for each, array in body.constants.items()}
+    return graph.splice((node,), (*map(moved, body.nodes), *same), constants)

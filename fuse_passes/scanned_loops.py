@@ -1,0 +1,215 @@
+"""Loops that read step t of a value in turn t, for all of its steps, become scans.
+
+So PyTorch and TensorFlow export loops over time. TensorFlow's count for themselves, and go on while
+that count is below the number of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from onernn.core.graph import Graph, Node, Value
+from onernn.core.sizes import Size
+from onernn.core.types import Type
+from onernn.fuse_passes.bodies import inside
+from onernn.fuse_passes.ordering import fresh
+from onernn.fuse_passes.steps import Stacker
+
+_TURN = Size.of("this turn")
+_ENDLESS = 2**31 - 1  # turns; exporters write it where nobody counts
+_WIDE = ("int32", "int64", "float32", "float64")
+"""What a number may be cast to on the way. float32 has 24 bits: TensorFlow's numbers of steps fit."""
+_COMPARED = {"Less": 0, "LessOrEqual": 1, "Greater": 0, "GreaterOrEqual": 1}
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """``body``: of the scan, which takes ``inputs``; ``states``: which of the loop's values it has."""
+
+    loop: Node
+    body: Graph
+    inputs: tuple[str, ...]
+    scanned: int
+    states: tuple[int, ...]
+
+
+class ScanLoops:
+    """``Loop(body: x[turn], ...)`` of as many turns as x has steps -> ``Scan(x)``."""
+
+    name = "scanned_loops"
+
+    def match(self, graph: Graph, node: Node) -> Steps | None:
+        if node.op != "Loop" or not graph.is_dense(*node.inputs):
+            return None
+        loop = _Loop(graph, node)
+        states = tuple(at for at in range(loop.count) if at not in loop.counters)
+        body: Graph = node.attributes["body"]
+        kept = (*(body.outputs[1 + at] for at in states), *body.outputs[1 + loop.count :])
+        body = replace(body, outputs=kept).pruned()
+        reads = [each for each in body.nodes if loop.reads(each)]
+        sources = list(dict.fromkeys(each.inputs[0] for each in reads))
+        if not sources or not loop.goes_through(loop.taken[name] for name in sources):
+            return None
+        steps = {name: fresh(body, f"{name}/step") for name in sources}
+        elements = [Value(steps[name], graph.types[loop.taken[name]].dtype) for name in sources]
+        step = {id(r): Node("Identity", (steps[r.inputs[0]],), r.outputs) for r in reads}
+        nodes = tuple(step.get(id(each), each) for each in body.nodes)
+        body = replace(body, inputs=(*body.inputs, *elements), nodes=nodes).bypass(step.values())
+        used = {name for each in body.nodes for name in each.inputs} | {v.name for v in kept}
+        if used & loop.numbers:
+            return None
+        rest = [value for value in body.inputs if value.name in used and value.name in loop.taken]
+        carried = [body.inputs[2 + at] for at in states]
+        names = (
+            *(node.inputs[2 + at] for at in states),
+            *(loop.taken[name] for name in sources),
+            *(loop.taken[value.name] for value in rest),
+        )
+        body = replace(body, inputs=(*carried, *elements, *rest))
+        return Steps(node, body, names, len(sources), states)
+
+    def rewrite(self, graph: Graph, match: Steps) -> Graph:
+        loop, count = match.loop, len(match.states)
+        carried = loop.attributes["carried"]
+        outputs = (*(loop.outputs[at] for at in match.states), *loop.outputs[carried:])
+        collected = len(outputs) - count
+        attributes = {
+            "body": match.body,
+            "states": count,
+            "scanned": match.scanned,
+            "input_axes": (0,) * match.scanned,
+            "input_directions": (0,) * match.scanned,
+            "output_axes": (0,) * collected,
+            "output_directions": (0,) * collected,
+        }
+        made = [Node("Scan", match.inputs, outputs, attributes, loop.origin)]
+        stacker = Stacker(graph, f"{next(filter(None, loop.outputs))}/turns", loop.origin)
+        turns = stacker.emit("Shape", match.inputs[count : count + 1], start=0, end=1)
+        number = stacker.emit("Squeeze", (turns, stacker.constant([0])))
+        for at, name in enumerate(loop.outputs[:carried]):
+            if name and at not in match.states:  # it has counted the turns
+                given = (number, loop.inputs[2 + at])
+                made.append(Node("CastLike", given, (name,), {}, loop.origin))
+        return graph.splice((loop,), (*stacker.nodes, *made), stacker.constants)
+
+
+class _Loop:
+    """What is known of a loop's numbers.
+
+    ``taken``: values of outside by their names in the body. ``counters``: which carried values are
+    t in turn t. ``numbers``: names in the body of the turn, the condition and the counters.
+    """
+
+    def __init__(self, graph: Graph, node: Node) -> None:
+        self.graph, self.node, self.body = graph, node, node.attributes["body"]
+        self.count = node.attributes["carried"]
+        self._names = [value.name for value in self.body.inputs]
+        self._given = inside(graph, node, "body")
+        self._given[0] = replace(self._given[0], value=_TURN)
+        behind = 2 + self.count
+        self.taken = dict(zip(self._names[behind:], node.inputs[behind:], strict=True))
+        begin = [_number(graph, graph.types, name) for name in node.inputs[2:behind]]
+        counters = {at for at, first in enumerate(begin) if first == Size.of(0)}
+        self.types = self._typed(counters)
+        while lost := {at for at in counters if not self._counts(at)}:
+            counters -= lost
+            self.types = self._typed(counters)
+        self.counters = counters
+        self.numbers = {*self._names[:2], *(self._names[2 + at] for at in counters)}
+
+    def _typed(self, counters: set[int]) -> Mapping[str, Type]:
+        """The types in the body where these carried values are t in turn t."""
+        given = list(self._given)
+        for at in counters:
+            given[2 + at] = replace(given[2 + at], value=_TURN)
+        return self.body.typed(dict(zip(self._names, given, strict=True)))
+
+    def _counts(self, at: int) -> bool:
+        """Whether every turn adds 1 to a carried integer."""
+        made = self.types[self.body.outputs[1 + at].name]
+        return made.dtype in _WIDE[:2] and made.value == _TURN + 1
+
+    def reads(self, node: Node) -> bool:
+        """Whether a node reads step t in turn t."""
+        if node.op != "Gather" or node.at.axis or node.inputs[0] not in self.taken:
+            return False
+        return self.types[node.inputs[1]].value == _TURN
+
+    def goes_through(self, sources: Iterable[str]) -> bool:
+        """Whether there are as many turns as each value has steps, whatever that number is."""
+        shapes = [self.graph.types[name].shape for name in sources]
+        lengths = {shape[0] if shape else None for shape in shapes}
+        length = lengths.pop()
+        if lengths or length is None:
+            return False
+        begin, again = self.node.inputs[1], self.body.outputs[0].name
+        # How many turns each lets pass. Before the first turn t is 0, behind turn t it is t.
+        before = _limits(
+            self.graph, begin, lambda name: _number(self.graph, self.graph.types, name)
+        )
+        after = _limits(self.body, again, self._inside, self._names[1])
+        most = self._most()
+        if before is None or after is None or most is None:
+            return False
+        after = [limit + _TURN + 1 for limit in after]
+        more = [[(limit - length).number for limit in each] for each in (most, before, after)]
+        if any(each is None or each < 0 for each in chain(*more)):
+            return False
+        return 0 in more[0] or 0 in more[1] and 0 in more[2]
+
+    def _most(self) -> list[Size] | None:
+        """The number of turns that is given, none where that is no bound."""
+        name = self.node.inputs[0]
+        found = _number(self.graph, self.graph.types, name) if name else Size.of(_ENDLESS)
+        if found is None:
+            return None
+        return [] if (found.number or 0) >= _ENDLESS else [found]
+
+    def _inside(self, name: str) -> Size | None:
+        return _number(self.body, self.types, name) or (
+            _number(self.graph, self.graph.types, self.taken[name]) if name in self.taken else None
+        )
+
+
+def _number(graph: Graph, types: Mapping[str, Type], name: str) -> Size | None:
+    """What is known of one number: an integer, or one that was cast to a float."""
+    while (node := graph.producer(name)) is not None and node.op in ("Cast", "Identity"):
+        if node.op == "Cast" and node.at.to not in _WIDE:
+            return None
+        name = node.inputs[0]
+    array = graph.constants.get(name)
+    if array is not None and array.dtype.kind == "f":
+        return Size.of(array.item()) if array.size == 1 and array.item() % 1 == 0 else None
+    value = types[name].value
+    if isinstance(value, tuple):
+        return value[0] if len(value) == 1 else None
+    return value
+
+
+def _limits(
+    graph: Graph, name: str, number: Callable[[str], Size | None], granted: str = ""
+) -> list[Size] | None:
+    """Sizes so that a condition says: each is above 0. ``granted``: a condition that held."""
+    waiting, seen, found = [name], {"", granted}, list[Size]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        node, array = graph.producer(name), graph.constants.get(name)
+        if array is not None and array.dtype == bool and array.all():
+            continue
+        if node is None:
+            return None
+        if node.op in ("And", "Cast", "Identity"):
+            waiting += node.inputs
+            continue
+        if node.op not in _COMPARED:
+            return None
+        low, high = map(number, node.inputs[:: -1 if node.op.startswith("Greater") else 1])
+        if low is None or high is None:
+            return None
+        found.append(high - low + _COMPARED[node.op])
+    return found

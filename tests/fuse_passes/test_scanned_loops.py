@@ -1,0 +1,125 @@
+"""Loops over canonical operators: turned into scans where turn t reads step t, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support.layers import random_weights
+
+from onernn import Cell, Graph, RnnSpec, Session, fuse
+from onernn.core.graph import Node, Value
+
+X = np.random.default_rng(0).uniform(-1, 1, (5, 2, 3)).astype(np.float32)
+ONE = {"one": np.array(1), "zero": np.array(0), "first": np.array([0]), "go": np.array(True)}
+
+
+def loop(*nodes: Node, carried: str = "s", turns: str = "n", **shapes: Any) -> Graph:
+    """A loop over the inputs' steps ``e``, and of m ``f``; ``nodes`` make ``s_out`` and ``y``."""
+    inputs = [
+        Value("x", "float32", (None, 2, 3)),
+        Value("m", "float32", shapes.get("m", (5, 2, 3))),
+    ]
+    inside = [Value("turn"), Value("going"), *map(Value, (f"{carried}_in", "x_in", "m_in", "n_in"))]
+    reads = [Node("Gather", (f"{n}_in", "turn"), (e,)) for n, e in (("x", "e"), ("m", "f"))]
+    outputs = tuple(map(Value, ("going", "s_out", "y")))
+    body = Graph("turn", tuple(inside), outputs, (*reads, *nodes), ONE).pruned()
+    around = [
+        Node("Shape", ("x",), ("sizes",)),
+        Node("Gather", ("sizes", "zero"), ("n",)),
+        Node("Sub", ("n", "one"), ("fewer",)),
+        Node("Expand", ("start", "row"), ("s",)),
+        Node("Loop", (turns, "", "s", "x", "m", "n"), ("end", "ys"), {"body": body, "carried": 1}),
+    ]
+    constants = {**ONE, "start": np.float32(0.5), "row": np.array([2, 3])}
+    return Graph("g", tuple(inputs), (Value("end"), Value("ys")), tuple(around), constants).pruned()
+
+
+def kinds(graph: Graph, *feeds: dict[str, np.ndarray]) -> set[str]:
+    """The operators after fusion, which computes the same."""
+    result = fuse(graph)
+    assert fuse(result.model).applied == ()
+    for feed in feeds:
+        given = {value.name: feed[value.name] for value in graph.inputs}
+        plain, fused = (
+            Session(graph, backend="reference", passes=passes).run(given) for passes in ((), None)
+        )
+        for name, want in plain.items():
+            np.testing.assert_allclose(fused[name], want, atol=1e-6)
+    return {node.op for node in result.model.nodes}
+
+
+SUMS = [Node("Add", ("e", "s_in"), ("s_out",)), Node("Neg", ("s_out",), ("y",))]
+
+
+def test_a_loop_over_all_steps_is_a_scan() -> None:
+    assert "Scan" in kinds(loop(*SUMS), {"x": X, "m": X}, {"x": X[:2], "m": X})
+
+
+@pytest.mark.parametrize("turns", ["fewer", "one"])
+def test_a_loop_over_some_steps_is_none(turns: str) -> None:
+    assert "Loop" in kinds(loop(*SUMS, turns=turns), {"x": X, "m": X})
+
+
+def test_a_step_that_is_collected_as_it_is_stays_so() -> None:
+    nodes = [Node("Add", ("e", "s_in"), ("s_out",)), Node("Identity", ("e",), ("y",))]
+    assert "Scan" in kinds(loop(*nodes), {"x": X, "m": X})
+
+
+@pytest.mark.parametrize("declared, op", [(5, "Scan"), (6, "Loop"), (None, "Loop")])
+def test_two_values_are_scanned_together_where_they_are_of_one_length(declared, op) -> None:
+    """A mask beside the words: all of its steps may be more than there are turns."""
+    both = [Node("Mul", ("e", "f"), ("ef",)), Node("Add", ("ef", "s_in"), ("s_out",))]
+    graph = loop(*both, Node("Neg", ("s_out",), ("y",)), m=(declared, 2, 3))
+    five = Value("x", "float32", (5, 2, 3))
+    graph = Graph("g", (five, graph.inputs[1]), graph.outputs, graph.nodes, graph.constants)
+    assert op in kinds(graph, {"x": X, "m": np.concatenate([X, X[:1]])[: declared or 6]})
+
+
+@pytest.mark.parametrize("name", ["turn", "x_in"])
+def test_a_turn_that_is_read_otherwise_stays_one(name: str) -> None:
+    """Its number is part of the sum, or x as a whole is: a scan may take that."""
+    nodes = [
+        Node("Cast", (name,), ("number",), {"to": "float32"}),
+        Node("ReduceSum", ("number",), ("all",), {"keepdims": 0}),
+        Node("Mul", ("e", "all"), ("ea",)),
+        Node("Add", ("ea", "s_in"), ("s_out",)),
+        Node("Neg", ("s_out",), ("y",)),
+    ]
+    op = {"turn": "Loop", "x_in": "Scan"}[name]
+    assert op in kinds(loop(*nodes), {"x": X, "m": X})
+
+
+@pytest.mark.parametrize("direction", ["left2right", "right2left"])
+def test_one_step_of_a_layer_has_no_direction(direction: str) -> None:
+    spec = RnnSpec(Cell.RNN_TANH, 3, 3, direction=direction)
+    axes = {"a0": np.array([0]), "a01": np.array([0, 1])}
+    nodes = [
+        Node("Unsqueeze", ("e", "first"), ("e1",)),
+        Node("Reshape", ("s_in", "four"), ("s1",)),
+        Node("Rnn", ("e1", "s1"), ("y1", "h1"), {"spec": spec, "weights": random_weights(spec, 1)}),
+        Node("Squeeze", ("h1", "a01"), ("s_out",)),
+        Node("Squeeze", ("y1", "a0"), ("y",)),
+    ]
+    ONE.update(axes, four=np.array([1, 1, -1, 3]))
+    graph = loop(*nodes)
+    found = kinds(graph, {"x": X, "m": X})
+    assert "Rnn" in found and not {"Loop", "Scan"} & found
+
+
+def test_a_branch_that_is_always_taken_is_part_of_the_graph() -> None:
+    """Its values may have the names of others outside."""
+    branches = {
+        name: Graph(name, (Value("a"),), (Value("n"),), (Node(op, ("a",), ("n",)),), {})
+        for name, op in (("then_branch", "Neg"), ("else_branch", "Abs"))
+    }
+    for number in (True, False):
+        nodes = [
+            Node("Exp", ("x",), ("n",)),
+            Node("If", ("c", "n", "x"), ("y",), {**branches, "then_taken": 1}),
+            Node("Add", ("n", "y"), ("z",)),
+        ]
+        inputs = (Value("x", "float32", (None, 2, 3)),)
+        graph = Graph("g", inputs, (Value("z"),), tuple(nodes), {"c": np.array(number)})
+        assert "If" not in kinds(graph, {"x": X})
