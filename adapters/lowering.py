@@ -284,6 +284,8 @@ class GraphBuilder:
 
 
 def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    if names.keys().isdisjoint((*node.inputs, *node.outputs)):
+        return node
     inputs, outputs = (
         tuple(names.get(value, value) for value in values) for values in (node.inputs, node.outputs)
     )
