@@ -1,4 +1,4 @@
-"""The known faults of MXNet 1.9.1's RNN operator on a CPU, and of its ONNX exporter, that hit a symbol.
+"""Known faults that hit a symbol: of MXNet 1.9.1's RNN operator on a CPU, of its ONNX exporter.
 
 Measured with 1.9.1: design/0018, tests/frameworks/test_mxnet_audit.py. What the exporter refuses
 stands in convert_RNN of mxnet/onnx/mx2onnx.
@@ -66,7 +66,7 @@ def _faults(layer: _Layer) -> Iterator[MxnetFault]:
         (
             "sequence lengths",
             "lengths",
-            _without_lengths if _flag(read, "use_sequence_length") else None,
+            _without_lengths if parse.is_set(read, "use_sequence_length") else None,
         ),
         ("clips of the cell state", "clip", _without_clips if clips else None),
     ):
@@ -79,7 +79,7 @@ def _faults(layer: _Layer) -> Iterator[MxnetFault]:
             yield _fault(layer, f"{name}_ignored", "wrong", ("cpu",), text, changed)
         text = f"{what} raise an error in MXNet's own kernels"
         yield _fault(layer, f"{name}_refused", "refuses", refusing, text)
-    if stack.projection and not _flag(read, "state_outputs"):
+    if stack.projection and not parse.is_set(read, "state_outputs"):
         text = "a projection with state_outputs=False: a segmentation fault"
         yield _fault(layer, "projection_crashes", "crashes", tuple(PATHS), text)
     if parse.number(read.get("p", "0")) > 0 and stack.layers > 1 and not layer.native:
@@ -95,9 +95,9 @@ def _exported(layer: _Layer, clips: bool) -> Iterator[MxnetFault]:
         reason
         for reason, found in (
             ("two directions", both and (stack.mode != "lstm" or stack.layers == 2)),
-            ("sequence lengths", _flag(read, "use_sequence_length")),
+            ("sequence lengths", parse.is_set(read, "use_sequence_length")),
             ("a projection", stack.projection),
-            ("state_outputs=False", not _flag(read, "state_outputs")),
+            ("state_outputs=False", not parse.is_set(read, "state_outputs")),
             (f"{stack.layers} layers", stack.layers > 2),
         )
         if found
@@ -125,11 +125,6 @@ def _fault(
     change_program: Any = None,
 ) -> MxnetFault:
     return Fault(name, effect, paths, layer.at, output_name(layer.node, 0, 1), text, change_program)
-
-
-def _flag(attributes: Any, name: str) -> bool:
-    text = attributes.get(name, "False")
-    return text != "None" and parse.flag(text)
 
 
 def _without_lengths(symbol: Symbol, *, position: int) -> Symbol:

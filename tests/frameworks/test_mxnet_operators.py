@@ -48,6 +48,21 @@ def test_other_names_stand_for_the_operators_that_mxnet_means() -> None:
             assert found == name or find_rule(found) is find_rule(name), (alias, found)
 
 
+def registered() -> list[str]:
+    """All names of operators that MXNet has, aliases among them."""
+    count, names = mx.base.mx_uint(), ctypes.POINTER(ctypes.c_char_p)()
+    library = mx.base._LIB
+    mx.base.check_call(library.NNListAllOpNames(ctypes.byref(count), ctypes.byref(names)))
+    return [mx.base.py_str(names[at]) for at in range(count.value)]
+
+
+def test_every_name_that_mxnet_has_stands_for_the_operator_that_it_means() -> None:
+    found = {name: find_rule(name) for name in registered()}
+    assert {"_PlusScalar", "_RModScalar", "_sparse_relu", "_npx_rnn"} < found.keys()
+    for name, rule in found.items():
+        assert find_rule(registered_as(name)) is rule, name
+
+
 def test_the_table_has_no_operator_that_mxnet_has_not() -> None:
     assert [name for name in RULES if registered_as(name) != name] == []
 

@@ -101,7 +101,7 @@ def register() -> None:
             self._recorded: Recorded | str = "nothing ran forward in training mode"
 
         def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
-            with _telling(self._name):
+            with _logged_errors(self._name):
                 given = self._live.bound(_views(self._live.arguments, in_data))
                 if is_train:
                     results, self._recorded = self._live.run_training(given)
@@ -112,7 +112,7 @@ def register() -> None:
         def backward(
             self, req: Any, out_grad: Any, in_data: Any, out_data: Any, in_grad: Any, aux: Any
         ) -> None:
-            with _telling(self._name):
+            with _logged_errors(self._name):
                 given = self._live.bound(_views(self._live.arguments, in_data))
                 dy, *dstates = _views(["output gradient"] * len(out_grad), out_grad)
                 grads = self._live.backward(given, self._recorded, dy, dstates)
@@ -123,7 +123,7 @@ def register() -> None:
         def __init__(self, **attributes: str) -> None:
             super().__init__(need_top_grad=True)
             options, self._name, plain = parsed(attributes)
-            with _telling(self._name):
+            with _logged_errors(self._name):
                 self._live = LiveRnn(plain, options)
 
         def list_arguments(self) -> list[str]:
@@ -177,7 +177,7 @@ def _put(results: Sequence[Array], targets: Sequence[Any], req: Sequence[str]) -
             memory[...] = result
 
 
-class _telling:
+class _logged_errors:
     """Logs what is raised, with the node's name: MXNet loses both."""
 
     def __init__(self, name: str) -> None:

@@ -11,14 +11,15 @@ import numpy as np
 from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.lower.recurrent import stack_of
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
-from onernn.adapters.mxnet.read.attributes import number
+from onernn.adapters.mxnet.read import attributes as parse
 from onernn.adapters.repacking import Repacked
 from onernn.backend import PreparedLayer, Tape, open_backend
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
-from onernn.core.graph import UNSUPPORTED
 from onernn.core.ragged import Ragged, data_of
+from onernn.core.rnn import Recurrent
 from onernn.reorders import mxnet
+from onernn.runtime.session import unsupported
 
 SLOTS = ("data", "parameters", "state", "state_cell", "sequence_length")
 
@@ -66,10 +67,10 @@ class LiveRnn:
         self.stack = stack_of(SymbolNode("RNN", "rnn", attributes))
         self._attributes, self._options = dict(attributes), options
         self.state_names = ("state", "state_cell")[: 1 + (self.stack.mode == "lstm")]
-        self.takes_lengths = attributes.get("use_sequence_length", "False") in ("True", "1", "true")
-        self.gives_states = attributes.get("state_outputs", "False") in ("True", "1", "true")
+        self.takes_lengths = parse.is_set(attributes, "use_sequence_length")
+        self.gives_states = parse.is_set(attributes, "state_outputs")
         self.masks = self.takes_lengths and options.semantics == "documented"
-        dropout = number(attributes.get("p", "0"))
+        dropout = parse.number(attributes.get("p", "0"))
         if dropout > 0 and self.stack.layers > 1 and options.semantics == "documented":
             raise UnsupportedError(
                 f"dropout p={dropout:g} between layers is drawn in training, which ours does not"
@@ -95,7 +96,7 @@ class LiveRnn:
         return Arguments(arrays[0], arrays[1], states, arrays[-1] if self.takes_lengths else None)
 
     def shapes(self, given: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[int]]]:
-        """(of the arguments, of all outputs), completed from the data's; unknown sizes are 0 or -1."""
+        """Of the arguments and of all outputs, from the data's; unknown sizes are 0 or -1."""
         stack, data = self.stack, list(given[0])
         known = list(map(list, given))
         if len(data) != 3:
@@ -119,14 +120,11 @@ class LiveRnn:
         mxnet.split(flat, self.stack)  # raises what is wrong with its length
         symbol = _symbol(self._attributes, self.arguments)
         graph = lower(symbol, {"parameters": flat}, self._options.semantics)
-        for node in graph.nodes:
-            if node.op == UNSUPPORTED:
-                raise UnsupportedError(str(node.attributes["reason"]))
-        (rnn,) = (node for node in graph.nodes if node.op == "Rnn")
+        for refusal in unsupported(graph):
+            raise UnsupportedError(refusal.reason)
+        (rnn,) = (Recurrent.of(node) for node in graph.nodes if node.op == "Rnn")
         engine = open_backend(self._options.backend, threads=self._options.threads)
-        return engine.prepare(
-            rnn.attributes["spec"], rnn.attributes["weights"], dtype=self._options.dtype
-        )
+        return engine.prepare(rnn.spec, rnn.weights, dtype=self._options.dtype)
 
     def run(self, given: Arguments) -> tuple[Array, ...]:
         """y (T, N, D*R), then the final states (L*D, N, R), in the dtype of the data."""

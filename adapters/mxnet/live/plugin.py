@@ -29,8 +29,8 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     ignores on CPU.
 
     Gradients go through our backward, but where the backend has none: asking for them is an error
-    then. Raises `UnsupportedError`, and replaces nothing, where there is no RNN operator, or one that
-    cannot run or be trained as documented (dropout between layers), and
+    then. Raises `UnsupportedError`, and replaces nothing, where there is no RNN operator, or one
+    that cannot run or be trained as documented (dropout between layers), and
     `MissingDependencyError` without MXNet. Errors at run time are logged (logger "onernn") with
     the node's name: MXNet itself only tells that an operator failed.
     """

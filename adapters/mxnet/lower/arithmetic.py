@@ -31,7 +31,7 @@ def _comparison(kind: str, *, opposite: bool = False) -> Formula:
     def formula(op: MxnetOperator, one: str, other: str) -> str:
         out = op.emit(kind, one, other)
         out = op.emit("Not", out) if opposite else out
-        return out if op.at.type.startswith("_npi_") else op.cast(out, op.dtype_of(one))
+        return out if op.numpy else op.cast(out, op.dtype_of(one))
 
     return formula
 
@@ -129,7 +129,7 @@ def _beside_scalar(op: MxnetOperator) -> str:
     Whole numbers stay, unless ``is_int`` says that the scalar is none: float64. Bools: int64.
     """
     x, whole = op.value("data"), op.flag("is_int", True)
-    if op.at.type.endswith("true_divide_scalar"):
+    if op.name.endswith("true_divide_scalar"):
         op.check_floats(x)  # NumPy mode's default dtype, whatever the scalar is
     kind = op.dtype_of(x).kind
     if kind == "f" or (whole and kind != "b"):

@@ -53,7 +53,7 @@ def _foreach(op: MxnetOperator) -> tuple[str, ...]:
         if rank is not None and op.rank(value) is None
     ]
     for value, rank in open_states:
-        op.context.declare_rank(value, rank)
+        op.declare_rank(value, rank)
     if open_states:
         inner, heads = _body(op, subgraph, pairs, others, len(states))
     heads = heads[outputs:] + heads[:outputs]

@@ -5,50 +5,51 @@ Formulas: documentation of MXNet 1.9.1's operators of the same names.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from onernn.adapters.mxnet.lower.operator import MxnetOperator
-from onernn.adapters.mxnet.lower.rules import rule
+from onernn.adapters.mxnet.lower.rules import Function, rule
 from onernn.core.errors import UnsupportedError
+from onernn.operators import OPERATORS
 
-UNARY = {
-    "relu": "Relu",
-    "sigmoid": "Sigmoid",
-    "tanh": "Tanh",
-    "softsign": "Softsign",
-    "exp": "Exp",
-    "log": "Log",
-    "sqrt": "Sqrt",
-    "abs": "Abs",
-    "negative": "Neg",
-    "floor": "Floor",
-    "ceil": "Ceil",
-    "sign": "Sign",
-    "reciprocal": "Reciprocal",
-    "sin": "Sin",
-    "cos": "Cos",
-    "erf": "Erf",
+PLAIN = {
+    "Relu": "relu _npx_relu",
+    "Sigmoid": "sigmoid _npx_sigmoid",
+    "Tanh": "tanh _npi_tanh",
+    "Softsign": "softsign",
+    "HardSigmoid": "hard_sigmoid",
+    "Exp": "exp _npi_exp",
+    "Log": "log _npi_log",
+    "Sqrt": "sqrt _npi_sqrt",
+    "Abs": "abs _npi_absolute",
+    "Neg": "negative _npi_negative",
+    "Floor": "floor _npi_floor",
+    "Ceil": "ceil _npi_ceil",
+    "Sign": "sign _npi_sign",
+    "Reciprocal": "reciprocal _npi_reciprocal",
+    "Sin": "sin _npi_sin",
+    "Cos": "cos _npi_cos",
+    "Erf": "erf",
 }
-NUMPY_UNARY = "tanh exp log sqrt negative floor ceil sign reciprocal sin cos".split()
+"""The operators that are one of ours; attributes have its names, and its defaults."""
 
 
-def _unary(kind: str) -> Callable[[MxnetOperator], str]:
+def _plain(kind: str) -> Function:
+    numbers = OPERATORS[kind].attributes
+
     def lower(op: MxnetOperator) -> str:
         x = op.value("data")
         op.check_floats(x)
-        return op.emit(kind, x)
+        given: dict[str, Any] = {name: op.number(name, numbers[name]) for name in numbers}
+        return op.emit(kind, x, **given)
 
     return lower
 
 
-for name, kind in UNARY.items():
-    names = f"{name} _npi_{name}" if name in NUMPY_UNARY else name
-    rule(names, "data", inferred="all")(_unary(kind))
-rule("_npi_absolute", "data", inferred="all")(_unary("Abs"))
-rule("_npx_relu", "data", inferred="all")(_unary("Relu"))
-rule("_npx_sigmoid", "data", inferred="all")(_unary("Sigmoid"))
+for kind, names in PLAIN.items():
+    rule(names, "data", inferred="all")(_plain(kind))
 
 
 @rule("_copy _np_copy BlockGrad make_loss", "data", inferred="all")
@@ -81,27 +82,12 @@ def _clip(op: MxnetOperator) -> str:
     return op.emit("Clip", x, low, high)
 
 
-@rule("hard_sigmoid", "data", inferred="all")
-def _hard_sigmoid(op: MxnetOperator) -> str:
-    alpha, beta = op.number("alpha", 0.2), op.number("beta", 0.5)
-    return op.emit("HardSigmoid", op.value("data"), alpha=alpha, beta=beta)
-
-
-ACTIVATIONS = {
-    "relu": "Relu",
-    "sigmoid": "Sigmoid",
-    "tanh": "Tanh",
-    "softrelu": "Softplus",
-    "softsign": "Softsign",
-}
-
-
 @rule("Activation", "data", inferred="all")
 def _activation(op: MxnetOperator) -> str:
     kind = op.text("act_type", "")
-    if kind not in ACTIVATIONS:
+    if kind not in ("relu", "sigmoid", "tanh", "softrelu", "softsign"):
         raise UnsupportedError(f"attribute act_type={kind!r}")
-    return op.emit(ACTIVATIONS[kind], op.value("data"))
+    return op.emit("Softplus" if kind == "softrelu" else kind.capitalize(), op.value("data"))
 
 
 @rule("LeakyReLU", "data gamma")
@@ -129,7 +115,7 @@ def _leaky_relu(op: MxnetOperator) -> str:
 def _cast(op: MxnetOperator) -> str:
     """``amp_cast`` leaves whole numbers as they are."""
     x, dtype = op.value("data"), op.dtype("dtype")
-    if op.at.type == "amp_cast" and op.dtype_of(x).kind != "f":
+    if op.name == "amp_cast" and op.dtype_of(x).kind != "f":
         return x
     return op.emit("Cast", x, to=dtype.name)
 
@@ -139,7 +125,7 @@ def _where(op: MxnetOperator) -> str:
     """A legacy condition may be a list, for the rows of x and y, which are alike."""
     condition, x, y = (op.value(slot) for slot in ("condition", "x", "y"))
     condition, rank = op.cast(condition, bool), op.rank(x)
-    if op.at.type == "where" and (rank is None or rank != op.rank(condition)):
+    if not op.numpy and (rank is None or rank != op.rank(condition)):
         sizes = op.sizes_of(condition)
         axes = [op.sizes_of(each) for each in (op.sizes_of(x), sizes)]
         ones = np.ones(1, np.int64)
@@ -152,5 +138,5 @@ def _where(op: MxnetOperator) -> str:
 @rule("ones_like zeros_like", "data", inferred="all")
 def _like(op: MxnetOperator) -> str:
     x = op.value("data")
-    filled = np.full(1, op.at.type == "ones_like", op.dtype_of(x))
+    filled = np.full(1, op.name == "ones_like", op.dtype_of(x))
     return op.emit("ConstantOfShape", op.sizes_of(x), value=filled)

@@ -175,7 +175,7 @@ def _softmax(kind: str) -> Callable[[MxnetOperator], str]:
         dtype = op.text("dtype", "None")
         if temperature not in (None, 1.0):
             x = op.emit("Div", x, op.scalar(temperature or 0.0, x))
-        if op.at.type == "softmin":
+        if op.name == "softmin":
             x = op.emit("Neg", x)
         out = op.emit(kind, x, axis=axis)
         return out if dtype == "None" else op.cast(out, op.dtype("dtype"))
@@ -202,7 +202,7 @@ def _softmax_output(op: MxnetOperator) -> str:
     dtype, rank = op.dtype_of(x), op.rank(x)
     if op.flag("preserve_shape") or rank == 2:
         return op.emit("Softmax", x, axis=-1)
-    if op.at.type == "SoftmaxActivation" or (rank == 4 and dtype != np.float64):
+    if op.name == "SoftmaxActivation" or (rank == 4 and dtype != np.float64):
         meanings = "softmax over all that stands behind the batch", "softmax over the last axis"
         if not op.as_documented(*meanings):
             return op.emit("Softmax", x, axis=-1)
@@ -219,7 +219,7 @@ def _softmax_output(op: MxnetOperator) -> str:
 def _regression_output(op: MxnetOperator) -> str:
     op.variables("label")  # for training
     x = op.value("data")
-    return op.emit("Sigmoid", x) if op.at.type.startswith("Logistic") else x
+    return op.emit("Sigmoid", x) if op.name.startswith("Logistic") else x
 
 
 def _may_be_all(axes: tuple[int, ...]) -> bool:
@@ -233,9 +233,8 @@ REDUCTIONS = {"sum": "Sum", "mean": "Mean", "max": "Max", "min": "Min", "prod": 
 def _reduces(kind: str) -> Callable[[MxnetOperator], str]:
     def lower(op: MxnetOperator) -> str:
         x, axes, keep = op.value("data"), op.optional_sizes("axis"), op.flag("keepdims")
-        legacy = not op.at.type.startswith("_np")
         op.check_floats(x)
-        if not legacy:
+        if op.numpy:
             for name in ("dtype", "initial"):
                 op.only(name, "None")
         if op.flag("exclude") and axes:
@@ -243,9 +242,9 @@ def _reduces(kind: str) -> Callable[[MxnetOperator], str]:
             axes = tuple(sorted(set(range(known)) - {axis % known for axis in axes}))
             if not axes:
                 return x
-        if axes is None or (legacy and not axes):
+        if axes is None or not (axes or op.numpy):
             out = op.emit(f"Reduce{kind}", x, keepdims=int(keep))
-            return op.emit("Reshape", out, op.ints(1)) if legacy and not keep else out
+            return out if keep or op.numpy else op.emit("Reshape", out, op.ints(1))
         if not axes:
             return x
         out = op.emit(f"Reduce{kind}", x, op.ints(*axes), keepdims=int(keep))
@@ -262,8 +261,7 @@ for name, kind in REDUCTIONS.items():
 def _arg(op: MxnetOperator) -> str:
     """Legacy: numbers of the input's dtype; NumPy's: int64."""
     x, axis, keep = op.value("data"), op.optional_integer("axis"), op.flag("keepdims")
-    kind = "ArgMax" if op.at.type.endswith("max") else "ArgMin"
-    legacy = not op.at.type.startswith("_npi_")
+    kind = "ArgMax" if op.name.endswith("max") else "ArgMin"
     if axis is None:
         if keep:
             raise UnsupportedError("attribute keepdims without an axis")
@@ -271,7 +269,7 @@ def _arg(op: MxnetOperator) -> str:
         out = op.emit(kind, flat, axis=0, keepdims=0)
     else:
         out = op.emit(kind, x, axis=axis, keepdims=int(keep))
-    if not legacy:
+    if op.numpy:
         return out
     if not keep and (axis is None or _may_be_all((axis,))):
         out = op.listed(out)

@@ -14,7 +14,7 @@ from onernn.adapters.mxnet.lower import table
 from onernn.adapters.mxnet.lower.nodes import lower_nodes
 from onernn.adapters.mxnet.lower.operator import Context
 from onernn.adapters.mxnet.lower.recurrent import stack_of
-from onernn.adapters.mxnet.lower.rules import find_rule, needed, slots_of_node
+from onernn.adapters.mxnet.lower.rules import find_rule, known_name, needed, slots_of_node
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Files, Symbol, SymbolNode, find, read_symbol
 from onernn.adapters.mxnet.read import attributes as parse
 from onernn.adapters.mxnet.read.matching import Declared, Matched, match
@@ -34,7 +34,8 @@ INDICES = frozenset("sequence_length indices index".split())
 
 _log = logging.getLogger("onernn")
 
-KEEPS_RANK = frozenset("SwapAxis swapaxes Dropout _copy identity BlockGrad transpose".split())
+KEEPS_RANK = frozenset("SwapAxis Dropout _copy BlockGrad transpose".split())
+"""Operators behind which an input of an RNN has as many axes as before."""
 
 
 def load_mxnet(
@@ -109,9 +110,9 @@ def _graph(
         builder.input(Value(node.name, dtype, shape))
         known.add(node.name)
     heads = lower_nodes(context)
-    builder.notes = dict.fromkeys([*notes, *context.told(context.notes)])
+    builder.notes = dict.fromkeys([*notes, *context.labelled(context.notes)])
     graph = builder.graph([Value(head, builder.type_of(head).dtype) for head in heads])
-    return graph, context.told(text for text in context.notes if text in context.differing)
+    return graph, context.labelled(text for text in context.notes if text in context.differing)
 
 
 def _variables(symbol: Symbol) -> Iterator[Declared]:
@@ -127,7 +128,7 @@ def _variables(symbol: Symbol) -> Iterator[Declared]:
 
 
 def _is_rnn(node: SymbolNode) -> bool:
-    return node.op in ("RNN", "_npx_rnn") and len(node.inputs) > 2
+    return known_name(node.op) == "RNN" and len(node.inputs) > 2
 
 
 def _stack(node: SymbolNode | None) -> mxnet.Stack | None:
@@ -152,8 +153,8 @@ def _uses(symbol: Symbol) -> dict[str, set[str]]:
         for entry, slot in zip(node.inputs, slots_of_node(node), strict=True):
             read = symbol.nodes[entry.node]
             if read.op == VARIABLE:
-                takes = "indices" if node.op in ("Embedding", "Cast") and slot == "data" else slot
-                uses.setdefault(read.name, set()).add(takes)
+                any_numbers = slot == "data" and known_name(node.op) in ("Embedding", "Cast")
+                uses.setdefault(read.name, set()).add("indices" if any_numbers else slot)
     for head in symbol.heads:
         if symbol.nodes[head.node].op == VARIABLE:
             uses.setdefault(symbol.nodes[head.node].name, set()).add("")
@@ -206,8 +207,8 @@ def _propose(
 ) -> None:
     """Gives a shape to the variable behind operators that keep the number of axes."""
     node = symbol.nodes[entry.node]
-    while node.op in KEEPS_RANK and node.inputs:
-        if node.op != "Dropout":
+    while known_name(node.op) in KEEPS_RANK and node.inputs:
+        if known_name(node.op) != "Dropout":
             shape = (None,) * len(shape)
         node = symbol.nodes[node.inputs[0].node]
     if node.op == VARIABLE:

@@ -7,7 +7,7 @@ from functools import partial
 
 from onernn.adapters.lowering import LoweringStep, Output, Results, lower_steps
 from onernn.adapters.mxnet.lower.operator import Context, MxnetOperator
-from onernn.adapters.mxnet.lower.rules import Rule, find_rule, needed, slots_of
+from onernn.adapters.mxnet.lower.rules import Rule, find_rule, known_name, needed, slots_of
 from onernn.adapters.mxnet.read import VARIABLE, SymbolNode
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import NativeOp
@@ -15,7 +15,6 @@ from onernn.core.graph import NativeOp
 _OUTPUTS = {
     "SliceChannel": ("output0",),
     "RNN": ("output", "state_output", "statecell_output"),
-    "_npx_rnn": ("output", "state_output", "statecell_output"),
     "_npi_matmul": ("out",),
     "_npi_concatenate": ("out",),
 }
@@ -88,7 +87,7 @@ def _lower(context: Context, position: int, node: SymbolNode, reads: Sequence[st
     if any(unsized) and not found.inferred:
         raise UnsupportedError("an input of zeros, whose size MXNet would infer from other inputs")
     inferred = {value for value, each in zip(inputs, unsized, strict=False) if each}
-    op = MxnetOperator(context, position, node, slots, inferred)
+    op = MxnetOperator(context, NativeOp(position, node.op), found.name, node, slots, inferred)
     results = op.lowered(found.lower)
     decisive = unsized[:1] if found.inferred == "first" else unsized
     if op.gives_inferred or decisive and all(decisive) and found.inferred != "none":
@@ -109,7 +108,7 @@ def output_name(node: SymbolNode, output: int, count: int) -> str:
     """What MXNet calls an output of a node of ``count`` outputs (Symbol::ListOutputNames)."""
     if node.op == VARIABLE:
         return node.name
-    given = _OUTPUTS.get(node.op, ())
+    given = _OUTPUTS.get(known_name(node.op), ())
     if output < len(given):
         kind = given[output]
     else:

@@ -41,41 +41,36 @@ class Context:
     notes: dict[str, list[str]] = field(default_factory=dict)
     differing: set[str] = field(default_factory=set)
 
-    def declare_rank(self, value: str, rank: int) -> None:
-        """What an operator tells of a value that declares no shape; an input says so, too."""
-        open_sizes = Value(value, shape=(None,) * rank)
-        known = replace(self.builder.type_of(value), shape=open_sizes.type.shape)
-        self.builder.declare(value, known)
-        self.builder.inputs = [
-            replace(given, shape=open_sizes.shape) if given.name == value else given
-            for given in self.builder.inputs
-        ]
-
     def note(self, text: str, node: str) -> None:
         nodes = self.notes.setdefault(text, [])
         if node not in nodes:
             nodes.append(node)
 
-    def told(self, texts: Iterable[str]) -> list[str]:
+    def labelled(self, texts: Iterable[str]) -> list[str]:
         """The notes with their nodes in front, each once."""
         return [": ".join(filter(None, [", ".join(self.notes[text]), text])) for text in texts]
 
 
 class MxnetOperator(NativeOperator):
-    """One operator with the graph it is lowered into; ``inferred`` are values of its inputs."""
+    """One operator with the graph it is lowered into.
+
+    ``name``: its name in the table. ``numpy``: whether it is one of NumPy mode's. ``inferred``:
+    values of its inputs.
+    """
 
     def __init__(
         self,
         context: Context,
-        position: int,
+        at: NativeOp,
+        name: str,
         node: SymbolNode,
         inputs: Mapping[str, Sequence[str]],
         inferred: Collection[str] = (),
     ) -> None:
         read = {k: v for k, v in node.attributes.items() if not parse.TRAINING.fullmatch(k)}
-        at = NativeOp(position, node.op)
         super().__init__(at, inputs, {}, read, parse.INERT)
         self.context, self.builder, self.node = context, context.builder, node
+        self.name, self.numpy = name, at.type.startswith("_np")
         self.inferred, self.gives_inferred = inferred, False
 
     def values(self, slot: str) -> list[str]:
@@ -157,8 +152,14 @@ class MxnetOperator(NativeOperator):
         """The same. Raises `UnsupportedError` where the symbol does not tell."""
         found = self.rank(value)
         if found is None:
-            raise UnsupportedError(f"{why}: the symbol does not tell how many axes {value!r} has")
+            raise UnsupportedError(
+                f"{why}: the symbol does not tell how many axes {value!r} has; it declares no shape"
+                f" (__shape__) of {', '.join(self._undeclared())}"
+            )
         return found
+
+    def _undeclared(self) -> list[str]:
+        return [each.name for each in self.builder.inputs if self.rank(each.name) is None]
 
     def dtype_of(self, value: str) -> DType:
         """A value's dtype, MXNet's default where the symbol does not tell."""
@@ -170,7 +171,17 @@ class MxnetOperator(NativeOperator):
         known = next((rank for rank in ranks.values() if rank is not None), None)
         for value, rank in ranks.items():
             if rank is None and known is not None:
-                self.context.declare_rank(value, known)
+                self.declare_rank(value, known)
+
+    def declare_rank(self, value: str, rank: int) -> None:
+        """What an operator tells of a value of unknown shape; inputs of the graph declare it."""
+        declared = Value(value, shape=(None,) * rank)
+        known = replace(self.builder.type_of(value), shape=declared.type.shape)
+        self.builder.declare(value, known)
+        self.builder.inputs = [
+            replace(given, shape=declared.shape) if given.name == value else given
+            for given in self.builder.inputs
+        ]
 
     def check_floats(self, *values: str) -> None:
         """Refuses whole numbers, which NumPy would promote where MXNet does not."""
@@ -242,20 +253,21 @@ class MxnetOperator(NativeOperator):
             return value
         return self.emit("Cast", value, to=wanted.name)
 
-    def resized(self, whole: str, axis: int, *size: int) -> str:
-        """A shape with another size at an axis, or none."""
-        ends = [(0, axis), (axis + 1 or LAST, LAST)]
-        parts = [
-            self.emit("Slice", whole, self.ints(a), self.ints(b), self.ints(0)) for a, b in ends
-        ]
-        return self.emit("Concat", parts[0], self.ints(*size), parts[1], axis=0)
+    def part(self, whole: str, first: int, end: int) -> str:
+        """A part of a list, such as a shape."""
+        return self.emit("Slice", whole, self.ints(first), self.ints(end), self.ints(0))
+
+    def resized(self, whole: str, axis: int, size: int) -> str:
+        """A shape with another size at an axis."""
+        before, after = self.part(whole, 0, axis), self.part(whole, axis + 1 or LAST, LAST)
+        return self.emit("Concat", before, self.ints(size), after, axis=0)
 
     def listed(self, value: str) -> str:
         """The value; a list of one number where it would be a scalar, which only the operators of
         NumPy mode give.
         """
         rank = self.rank(value)
-        if rank or self.at.type.startswith("_np"):
+        if rank or self.numpy:
             return value
         if rank == 0:
             return self.emit("Reshape", value, self.ints(1))

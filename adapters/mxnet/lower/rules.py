@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from onernn.adapters.lowering import Results
-from onernn.adapters.mxnet.lower.aliases import ALIASES
+from onernn.adapters.mxnet.lower.aliases import names_of
 from onernn.adapters.mxnet.lower.operator import MxnetOperator
 from onernn.adapters.mxnet.read import Symbol, SymbolNode
 from onernn.core.errors import UnsupportedError
@@ -15,12 +15,15 @@ Function = Callable[[MxnetOperator], Results]
 
 
 class Rule(NamedTuple):
-    """How an operator is lowered: its input slots, the last one with a star for all the rest.
+    """How an operator is lowered: its name in the table, and its input slots.
+
+    The last slot may have a star: it takes all the rest.
 
     ``inferred``: what becomes of inputs whose sizes MXNet infers (`Context.inferred`). Outputs
     are of inferred size if the "first" input is, or "all" are, or "none"; "" refuses.
     """
 
+    name: str
     slots: tuple[str, ...]
     lower: Function
     inferred: str
@@ -34,14 +37,20 @@ def rule(names: str, slots: str, *, inferred: str = "") -> Callable[[Function], 
 
     def register(function: Function) -> Function:
         for name in names.split():
-            RULES[name] = Rule(tuple(slots.split()), function, inferred)
+            RULES[name] = Rule(name, tuple(slots.split()), function, inferred)
         return function
 
     return register
 
 
 def find_rule(name: str) -> Rule | None:
-    return RULES.get(name) or RULES.get(ALIASES.get(name, ""))
+    return next((RULES[each] for each in names_of(name) if each in RULES), None)
+
+
+def known_name(name: str) -> str:
+    """The operator's name in the table; the same where it is not known."""
+    found = find_rule(name)
+    return found.name if found else name
 
 
 def slots_of_node(node: SymbolNode) -> list[str]:

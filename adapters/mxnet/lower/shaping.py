@@ -66,7 +66,7 @@ def reshaped(op: MxnetOperator, x: str, target: tuple[int, ...], *, reverse: boo
     while codes:
         code = codes.pop(0)
         if code == -2:
-            pieces.append(op.emit("Slice", whole, op.ints(at), op.ints(LAST), op.ints(0)))
+            pieces.append(op.part(whole, at, LAST))
             at = LAST
         elif code == -4:
             pieces += _split(op, _size(op, whole, at, reverse), codes, reverse)
@@ -252,7 +252,7 @@ def _broadcast_to(op: MxnetOperator) -> str:
     shape, x = op.sizes("shape"), op.value("data")
     if math.prod([abs(size) or 1 for size in shape]) > _MOST:
         raise UnsupportedError(f"attribute shape={shape}: too large")
-    kept = -2 if op.at.type.startswith("_npi_") else 0  # the size of the input
+    kept = -2 if op.numpy else 0  # the size of the input
     return op.emit("Expand", x, op.ints(*(1 if size == kept else size for size in shape)))
 
 
@@ -277,7 +277,7 @@ def _broadcast_like(op: MxnetOperator) -> str:
 def _filled(op: MxnetOperator) -> str:
     shape, dtype = op.sizes("shape"), op.dtype("dtype")
     unknown = -1 if op.context.symbol.np_shape else 0
-    value = op.number("value", 0.0) if op.at.type == "_full" else float("ones" in op.at.type)
+    value = op.number("value", 0.0) if op.name == "_full" else float("ones" in op.name)
     sizes = tuple(1 if size == unknown else size for size in shape)
     if min(sizes, default=0) < 0 or math.prod(sizes) > _MOST:
         raise UnsupportedError(f"attribute shape={shape}")
@@ -319,10 +319,8 @@ def _repeat(op: MxnetOperator) -> str:
     if axis < 0 or times < 0:
         raise UnsupportedError(f"attributes repeats={times}, axis={axis}")
     whole = op.sizes_of(x)
-    before = op.emit("Slice", whole, op.ints(0), op.ints(axis + 1), op.ints(0))
-    after = op.emit("Slice", whole, op.ints(axis + 1), op.ints(LAST), op.ints(0))
+    before, after = op.part(whole, 0, axis + 1), op.part(whole, axis + 1, LAST)
     wide = op.emit("Unsqueeze", x, op.ints(axis + 1))
     wide = op.emit("Expand", wide, op.emit("Concat", before, op.ints(times), after, axis=0))
-    head = op.emit("Slice", whole, op.ints(0), op.ints(axis), op.ints(0))
-    joined = op.emit("Concat", head, op.ints(-1), after, axis=0)
+    joined = op.emit("Concat", op.part(whole, 0, axis), op.ints(-1), after, axis=0)
     return op.emit("Reshape", wide, joined)

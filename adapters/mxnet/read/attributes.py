@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 from onernn.core.errors import UnsupportedError
 
@@ -28,6 +29,12 @@ def flag(text: str) -> bool:
     if text not in _FLAGS:
         raise UnsupportedError(f"expected True or False, got {text!r}")
     return _FLAGS[text]
+
+
+def is_set(attributes: Mapping[str, str], name: str) -> bool:
+    """A flag of an operator, off where it is absent."""
+    text = attributes.get(name, "None")
+    return text != "None" and flag(text)
 
 
 def integer(text: str) -> int:

@@ -243,7 +243,7 @@ REFUSED = {
         X, W, ("Reshape", "r", {"shape": "-1"}, ["w"]),
         ("RNN", "n", {"mode": "gru", "state_size": "9"}, ["x", "r", "x"]),
     ],
-    "a dot: the symbol does not tell how many axes 'x' has": [X, ("dot", "n", {}, ["x", "x"])],
+    "axes 'x' has; it declares no shape (__shape__) of x": [X, ("dot", "n", {}, ["x", "x"])],
     "an input of zeros, whose size MXNet would infer": [
         X, ("_zeros", "z", {"shape": "(0, 4)"}, []), ("Concat", "n", {"dim": "1"}, ["x", "z"])
     ],
@@ -470,6 +470,31 @@ def test_float16_parameters_are_widened_and_that_is_noted(tmp_path: Path) -> Non
     (out,) = Session(graph, backend="reference").run({"x": np.ones((1, 4), np.float32)}).values()
     assert out.dtype == np.float32
     np.testing.assert_allclose(out[0, 0], half[0].astype(np.float64).sum(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "other, name, attributes",
+    [("_sparse_LogisticRegressionOutput", "LogisticRegressionOutput", {}),
+     ("_sparse_sum", "sum", {"axis": "0"}), ("_RMinusScalar", "_rminus_scalar", {"scalar": "2"}),
+     ("_Maximum", "_maximum", {}), ("crop", "slice", {"begin": "(0,)", "end": "(1,)"})],
+)  # fmt: skip
+def test_another_name_of_an_operator_computes_the_same(
+    other: str, name: str, attributes: dict[str, str]
+) -> None:
+    x, count = np.array([[1.0, -2.0], [3.0, 0.5]], np.float32), 2 if name == "_maximum" else 1
+    one, same = (
+        Session(lower(symbol(X, (op, "n", attributes, ["x"] * count)), {}), backend="reference")
+        for op in (name, other)
+    )
+    (want,), (got,) = (session.run({"x": x}).values() for session in (one, same))
+    np.testing.assert_array_equal(got, want)
+    assert not np.array_equal(want, x) or name == "_maximum"
+
+
+def test_numpy_modes_full_has_its_value() -> None:
+    node = ("_npi_full", "n", {"shape": "(2,)", "value": "3"}, [])
+    (out,) = Session(lower(symbol(node), {}), backend="reference").run({}).values()
+    assert out.tolist() == [3, 3]
 
 
 def test_what_stands_before_an_unknown_operator_stays() -> None:
