@@ -16,7 +16,7 @@ _ATTRIBUTE_TYPES = {"f": 1, "i": 2, "s": 3, "t": 4, "g": 5, "floats": 6, "ints":
 _SHARED = 64  # elements of a constant that is looked up before it is written again
 
 
-class GraphProto:
+class ProtoGraph:
     """A graph, or the body of an operator or a function; each name is made once."""
 
     def __init__(self, proto: Any = None, names: dict[str, int] | None = None) -> None:
@@ -25,9 +25,9 @@ class GraphProto:
         self._names = {"": 0} if names is None else names  # and how many were made from each
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
-    def body(self) -> GraphProto:
+    def body(self) -> ProtoGraph:
         """A graph inside this one: it may use what is made here, and no name twice."""
-        return GraphProto(None, self._names)
+        return ProtoGraph(None, self._names)
 
     def fresh(self, hint: str) -> str:
         """The hint as a name, or one made from it that nothing bears yet."""
@@ -130,7 +130,7 @@ def value_info(name: str, dtype: str, shape: Sequence[int | str | None] | None) 
 
 def _attribute(name: str, value: Any) -> Any:
     out = MESSAGES.message("AttributeProto")(name=name)
-    if isinstance(value, GraphProto):
+    if isinstance(value, ProtoGraph):
         field, out.g.name = "g", value.proto.name
         out.g.CopyFrom(value.proto)
     elif isinstance(value, np.ndarray):

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.onnx.write.padding import Batch
-from onernn.adapters.onnx.write.protobuf import GraphProto
+from onernn.adapters.onnx.write.padding import OnnxValue, PaddedGraph
 from onernn.adapters.onnx.write.scanned_layer import Layer, Written, scan_layer
-from onernn.adapters.onnx.write.writer import Writing, dense, ragged
+from onernn.adapters.onnx.write.writer import GraphWriter, Inputs, dense, ragged
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
@@ -20,8 +19,6 @@ from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights, layers_of
 from onernn.operators.activations import DEFAULTS
 from onernn.reorders import onnx
-
-Inputs = list[Batch | None]
 
 _NAMES = {
     name.lower(): name
@@ -47,7 +44,7 @@ def obstacle(spec: RnnSpec, weights: RnnWeights) -> str:
     return ""
 
 
-def rnn(w: Writing, node: Node, inputs: Inputs) -> None:
+def rnn(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     """The rule of Rnn: layer by layer, each reading what the one before it gave."""
     spec: RnnSpec = node.attributes["spec"]
     layers = layers_of(spec, node.attributes["weights"])
@@ -64,7 +61,7 @@ def rnn(w: Writing, node: Node, inputs: Inputs) -> None:
     cells = len(node.outputs) > 3 and node.outputs[3] in w.wanted
     for at, weights in enumerate(layers):
         own = tuple(
-            w.emit("Gather", s, w.graph.constant(at, "int64"), axis=0) if s else "" for s in states
+            w.emit("Gather", s, w.constant(at, "int64"), axis=0) if s else "" for s in states
         )
         layer = Layer(tensor, x.lengths, own, attention)
         one = spec.one_layer(width, spec.direction)
@@ -85,7 +82,7 @@ def rnn(w: Writing, node: Node, inputs: Inputs) -> None:
             w.give(node, w.emit("Concat", *parts, axis=0), at=at)
 
 
-def _layer(w: Writing, spec: RnnSpec, weights: RnnWeights, layer: Layer) -> Written:
+def _layer(w: GraphWriter, spec: RnnSpec, weights: RnnWeights, layer: Layer) -> Written:
     reason = obstacle(spec, weights)
     if not reason:
         return _standard(w, spec, weights, layer)
@@ -96,22 +93,22 @@ def _layer(w: Writing, spec: RnnSpec, weights: RnnWeights, layer: Layer) -> Writ
     return _function(w, spec, weights, layer)
 
 
-def _function(w: Writing, spec: RnnSpec, weights: RnnWeights, layer: Layer) -> Written:
+def _function(w: GraphWriter, spec: RnnSpec, weights: RnnWeights, layer: Layer) -> Written:
     """A call of a function of the model's own, whose body is standard ONNX."""
-    inner = Writing(GraphProto(), w.opset, {}, {})
+    inner = PaddedGraph()
     names = Layer("X", "lengths", tuple(f"initial_{k}" for k in spec.cell.states), "attention")
     formal = Layer(*(_present(n, a) for n, a in zip(names, layer, strict=True)))
     actual = [name for name in (layer.x, layer.lengths, *layer.states, layer.attention) if name]
     taken = [name for name in (formal.x, formal.lengths, *formal.states, formal.attention) if name]
     for name in taken:
-        inner.graph.fresh(name)
+        inner.fresh(name)
     written = scan_layer(inner, spec, weights, formal)
     name = f"{spec.cell.name}_{len(w.functions or {}) + 1}"
     given = [written.y, *written.states]
     if w.functions is not None:
-        w.functions[name] = inner.graph.function(name, DOMAIN, taken, given, w.opset)
-    outs = [w.graph.fresh(out) for out in given]
-    w.graph.add(name, *actual, outputs=outs, domain=DOMAIN)
+        w.functions[name] = inner.function(name, DOMAIN, taken, given, w.opset)
+    outs = [w.fresh(out) for out in given]
+    w.add(name, *actual, outputs=outs, domain=DOMAIN)
     return Written(outs[0], tuple(outs[1:]))
 
 
@@ -122,7 +119,7 @@ def _present(name: Any, actual: Any) -> Any:
     return name if actual else ""
 
 
-def _attention(w: Writing, attention: Batch | None, is_ragged: bool) -> str:
+def _attention(w: GraphWriter, attention: OnnxValue | None, is_ragged: bool) -> str:
     if attention is None:
         return ""
     if is_ragged:
@@ -130,7 +127,7 @@ def _attention(w: Writing, attention: Batch | None, is_ragged: bool) -> str:
     return dense(attention, "the attention")
 
 
-def _kept(w: Writing, states: tuple[str, ...], layer: Layer) -> tuple[str, ...]:
+def _kept(w: GraphWriter, states: tuple[str, ...], layer: Layer) -> tuple[str, ...]:
     """A sentence without words keeps its initial state; ONNX gives zeros."""
     if not layer.lengths:
         return states
@@ -141,7 +138,7 @@ def _kept(w: Writing, states: tuple[str, ...], layer: Layer) -> tuple[str, ...]:
     )
 
 
-def _standard(w: Writing, spec: RnnSpec, weights: RnnWeights, layer: Layer) -> Written:
+def _standard(w: GraphWriter, spec: RnnSpec, weights: RnnWeights, layer: Layer) -> Written:
     cell, units, d = spec.cell, spec.hidden_size, spec.directions
     op = "LSTM" if cell is Cell.LSTM else "GRU" if cell.is_gru else "RNN"
     source = weights.layer
@@ -150,15 +147,15 @@ def _standard(w: Writing, spec: RnnSpec, weights: RnnWeights, layer: Layer) -> W
         one = np.eye(wide, dtype=weights.iter.dtype).reshape(1, 1, wide, spec.gates, units)
         source = np.broadcast_to(one, (1, d, *one.shape[2:]))
     constants = [onnx.matrix_back(source, cell), onnx.matrix_back(weights.iter, cell)]
-    names = [w.graph.constant(a, name=f"{op}/{k}") for a, k in zip(constants, "WR", strict=True)]
+    names = [w.constant(a, name=f"{op}/{k}") for a, k in zip(constants, "WR", strict=True)]
     names.append(_optional(w, None if weights.bias is None else onnx.bias_back(weights.bias, cell)))
     names += [layer.lengths, *layer.states]
     if spec.peephole and weights.peephole is not None:
         names.append(_optional(w, onnx.peephole_back(weights.peephole)))
     while not names[-1]:
         names.pop()
-    outs = [w.graph.fresh(f"{op}/{name}") for name in ("Y", "Y_h", "Y_c")[: 1 + len(cell.states)]]
-    w.graph.add(op, layer.x, *names, outputs=outs, **_attributes(spec))
+    outs = [w.fresh(f"{op}/{name}") for name in ("Y", "Y_h", "Y_c")[: 1 + len(cell.states)]]
+    w.add(op, layer.x, *names, outputs=outs, **_attributes(spec))
     y, *final = outs
     if spec.direction == "bidirectional_sum":
         y = w.reduce("ReduceSum", y, (1,), keepdims=0)
@@ -169,8 +166,8 @@ def _standard(w: Writing, spec: RnnSpec, weights: RnnWeights, layer: Layer) -> W
     return Written(y, tuple(final))
 
 
-def _optional(w: Writing, array: Array | None) -> str:
-    return "" if array is None else w.graph.constant(array)
+def _optional(w: GraphWriter, array: Array | None) -> str:
+    return "" if array is None else w.constant(array)
 
 
 def _attributes(spec: RnnSpec) -> dict[str, Any]:

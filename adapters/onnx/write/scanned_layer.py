@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.onnx.write.protobuf import GraphProto
-from onernn.adapters.onnx.write.writer import Writing
+from onernn.adapters.onnx.write.padding import PaddedGraph
+from onernn.adapters.onnx.write.protobuf import ProtoGraph
 from onernn.core.arrays import Array
 from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights
@@ -41,12 +41,12 @@ class Written(NamedTuple):
 
 
 def scan_layer(
-    w: Writing, spec: RnnSpec, weights: RnnWeights, layer: Layer, *, cells: bool = False
+    w: PaddedGraph, spec: RnnSpec, weights: RnnWeights, layer: Layer, *, cells: bool = False
 ) -> Written:
     """The layer; behind the end of a sentence its states stay as they are."""
     running = ""
     if layer.lengths:
-        mask = w.batches.mask(layer.lengths, w.batches.size(layer.x, 0))
+        mask = w.mask(layer.lengths, w.size(layer.x, 0))
         running = w.emit("Unsqueeze", w.emit("Transpose", mask, perm=(1, 0)), w.ints(2))
     sides = [
         _direction(w, spec, weights.part(0, d), layer, running, d, cells)
@@ -67,7 +67,7 @@ def scan_layer(
 
 
 def _direction(
-    w: Writing,
+    w: PaddedGraph,
     spec: RnnSpec,
     weights: RnnWeights,
     layer: Layer,
@@ -79,23 +79,23 @@ def _direction(
     x, dtype = layer.x, weights.iter.dtype
     if weights.layer is not None:
         matrix = weights.layer.reshape(weights.layer.shape[2], -1)
-        x = w.emit("MatMul", x, w.graph.constant(matrix))
+        x = w.emit("MatMul", x, w.constant(matrix))
     if weights.bias is not None:
-        x = w.emit("Add", x, w.graph.constant(weights.bias[0, 0, : spec.gates].reshape(-1)))
+        x = w.emit("Add", x, w.constant(weights.bias[0, 0, : spec.gates].reshape(-1)))
     widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
     begin = [
-        w.emit("Gather", given, w.graph.constant(d, "int64"), axis=0)
+        w.emit("Gather", given, w.constant(d, "int64"), axis=0)
         if given
         else _zeros(w, layer.x, widths[name], dtype)
         for name, given in zip(spec.cell.states, layer.states, strict=True)
     ]
     scanned = [tensor for tensor in (x, running, layer.attention) if tensor]
-    cell = _Body(w.graph.body(), spec, weights)
+    cell = _Body(w.body(), spec, weights)
     body = cell.write(bool(running), bool(layer.attention), cells)
     backwards = int(d == 1 or spec.direction == "right2left")
-    ends = tuple(w.graph.fresh("state") for _ in begin)
-    collected = [w.graph.fresh(name) for name in ("y", "cells")[: 1 + cells]]
-    w.graph.add(
+    ends = tuple(w.fresh("state") for _ in begin)
+    collected = [w.fresh(name) for name in ("y", "cells")[: 1 + cells]]
+    w.add(
         "Scan",
         *begin,
         *scanned,
@@ -108,15 +108,15 @@ def _direction(
     return collected[0], ends, collected[1] if cells else ""
 
 
-def _zeros(w: Writing, x: str, width: int, dtype: np.dtype[Any]) -> str:
-    shape = w.emit("Concat", w.batches.size(x, 1), w.ints(width), axis=0)
-    return w.emit("Expand", w.graph.constant(0, str(dtype)), shape)
+def _zeros(w: PaddedGraph, x: str, width: int, dtype: np.dtype[Any]) -> str:
+    shape = w.emit("Concat", w.size(x, 1), w.ints(width), axis=0)
+    return w.emit("Expand", w.constant(0, str(dtype)), shape)
 
 
 class _Body:
     """One step of a cell, as the body of a Scan."""
 
-    def __init__(self, graph: GraphProto, spec: RnnSpec, weights: RnnWeights) -> None:
+    def __init__(self, graph: ProtoGraph, spec: RnnSpec, weights: RnnWeights) -> None:
         self.graph, self.spec, self.weights = graph, spec, weights
         self.dtype = str(weights.iter.dtype)
 
@@ -126,7 +126,7 @@ class _Body:
     def number(self, value: float | Array) -> str:
         return self.graph.constant(value, self.dtype)
 
-    def write(self, masked: bool, attended: bool, cells: bool) -> GraphProto:
+    def write(self, masked: bool, attended: bool, cells: bool) -> ProtoGraph:
         states = [self.graph.fresh(name) for name in self.spec.cell.states]
         x = self.graph.fresh("x")
         inside = self.graph.fresh("inside") if masked else ""

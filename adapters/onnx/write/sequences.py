@@ -2,86 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from onernn.adapters.onnx.write.padding import Batch
+from onernn.adapters.onnx.write.padding import OnnxValue
 from onernn.adapters.onnx.write.protobuf import number_of
-from onernn.adapters.onnx.write.writer import Writing, dense, ragged
+from onernn.adapters.onnx.write.writer import GraphWriter, Inputs, Rules, dense, ragged
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 
-Inputs = list[Batch | None]
-Rule = Callable[[Writing, Node, Inputs], None]
-SENTENCES: dict[str, Rule] = {}
+RULES = Rules()
 
 
-def rule(*ops: str) -> Callable[[Rule], Rule]:
-    def register(function: Rule) -> Rule:
-        SENTENCES.update(dict.fromkeys(ops, function))
-        return function
-
-    return register
-
-
-def _sentences(inputs: Inputs) -> Batch:
+def _sentences(inputs: Inputs) -> OnnxValue:
     return ragged(inputs[0], "its input")
 
 
-@rule("SequencePool")
-def _pool(w: Writing, node: Node, inputs: Inputs) -> None:
+@RULES("SequencePool")
+def _pool(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     x, kind = _sentences(inputs), node.attributes["kind"]
     if w.types[node.outputs[0]].depth:
         raise UnsupportedError("rows under upper LoD levels are not written")
     out = _pooled(w, x, kind)
     some = _column(w, w.emit("Cast", x.lengths, to=9), x)
-    w.give(node, w.emit("Where", some, out, w.graph.constant(node.attributes["empty"], x.dtype)))
+    w.give(node, w.emit("Where", some, out, w.constant(node.attributes["empty"], x.dtype)))
 
 
-def _column(w: Writing, numbers: str, x: Batch) -> str:
+def _column(w: GraphWriter, numbers: str, x: OnnxValue) -> str:
     """(N,) as (N, 1, ...), to stand beside one row a sentence."""
     return w.emit("Unsqueeze", numbers, w.ints(*range(1, x.rank))) if x.rank > 1 else numbers
 
 
-def _pooled(w: Writing, x: Batch, kind: str) -> str:
+def _pooled(w: GraphWriter, x: OnnxValue, kind: str) -> str:
     """(N, ...); anything for a sentence without words."""
     if kind == "max":
         least = -np.inf if np.dtype(x.dtype).kind == "f" else np.iinfo(x.dtype).min
-        return w.reduce("ReduceMax", w.batches.filled(x, least), (1,), keepdims=0)
+        return w.reduce("ReduceMax", w.filled(x, least), (1,), keepdims=0)
     if kind in ("first", "last"):
         if kind == "first":
-            return w.emit("Gather", x.data, w.graph.constant(0, "int64"), axis=1)
+            return w.emit("Gather", x.data, w.constant(0, "int64"), axis=1)
         last = w.emit("Sub", w.emit("Cast", x.lengths, to=7), w.ints(1))
         place = w.emit("Unsqueeze", w.emit("Max", last, w.ints(0)), w.ints(1))
         return w.emit("GatherND", x.data, place, batch_dims=1)
-    total = w.reduce("ReduceSum", w.batches.filled(x), (1,), keepdims=0)
+    total = w.reduce("ReduceSum", w.filled(x), (1,), keepdims=0)
     if kind == "sum":
         return total
     count = _column(w, w.emit("Cast", x.lengths, to=number_of(x.dtype)), x)
     return w.emit("Div", total, w.emit("Sqrt", count) if kind == "sqrt" else count)
 
 
-@rule("SequenceSoftmax")
-def _softmax(w: Writing, node: Node, inputs: Inputs) -> None:
+@RULES("SequenceSoftmax")
+def _softmax(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     x = _sentences(inputs)
-    w.give(node, w.emit("Softmax", w.batches.filled(x, -np.inf), axis=1), x.lengths)
+    w.give(node, w.emit("Softmax", w.filled(x, -np.inf), axis=1), x.lengths)
 
 
-@rule("SequenceReverse")
-def _reverse(w: Writing, node: Node, inputs: Inputs) -> None:
+@RULES("SequenceReverse")
+def _reverse(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     x = _sentences(inputs)
     lengths = w.emit("Cast", x.lengths, to=7)
     out = w.emit("ReverseSequence", x.data, lengths, batch_axis=0, time_axis=1)
     w.give(node, out, x.lengths)
 
 
-@rule("SequenceContext")
-def _context(w: Writing, node: Node, inputs: Inputs) -> None:
+@RULES("SequenceContext")
+def _context(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     x, length, start = _sentences(inputs), node.attributes["length"], node.attributes["start"]
     before, after = max(0, -start), max(0, start + length - 1)
-    time = w.batches.size(x.data, 1)
-    wide = w.emit("Pad", w.batches.filled(x), w.ints(0, before, 0, 0, after, 0))
+    time = w.size(x.data, 1)
+    wide = w.emit("Pad", w.filled(x), w.ints(0, before, 0, 0, after, 0))
     parts = []
     for k in range(before + start, before + start + length):
         end = w.emit("Add", time, w.ints(k))
@@ -89,8 +77,8 @@ def _context(w: Writing, node: Node, inputs: Inputs) -> None:
     w.give(node, w.emit("Concat", *parts, axis=2), x.lengths)
 
 
-@rule("SequenceExpand")
-def _expand(w: Writing, node: Node, inputs: Inputs) -> None:
+@RULES("SequenceExpand")
+def _expand(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     like = ragged(inputs[1], "what is counted")
     x, level = dense(inputs[0], "what is repeated"), node.attributes["level"]
     if level not in (-1, w.types[node.inputs[1]].depth - 1):
@@ -101,43 +89,43 @@ def _expand(w: Writing, node: Node, inputs: Inputs) -> None:
     outer = w.emit("Slice", w.emit("Shape", like.data), w.ints(0), w.ints(2))
     shape = w.emit("Concat", outer, inner, axis=0)
     wide = w.emit("Expand", w.emit("Unsqueeze", x, w.ints(1)), shape)
-    w.give(node, w.batches.words(Batch(wide, like.dtype, rank, like.lengths)))
+    w.give(node, w.words(OnnxValue(wide, like.dtype, rank, like.lengths)))
 
 
-@rule("SequenceConcat")
-def _concat(w: Writing, node: Node, inputs: Inputs) -> None:
+@RULES("SequenceConcat")
+def _concat(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     """Side by side in time; a place beyond the end of one goes on where the next one starts."""
     parts = [ragged(each, "what is joined") for each in inputs]
     whole = w.emit("Concat", *(each.data for each in parts), axis=1)
     lengths = parts[0].lengths
     for each in parts[1:]:
         lengths = w.emit("Add", lengths, each.lengths)
-    time = w.batches.longest(lengths)
-    steps = w.emit("Unsqueeze", w.batches.steps(time), w.ints(0))
+    time = w.longest(lengths)
+    steps = w.emit("Unsqueeze", w.steps(time), w.ints(0))
     at, ends = steps, ""
     for each in parts:
         wide = w.emit("Unsqueeze", w.emit("Cast", each.lengths, to=7), w.ints(1))
         ends = w.emit("Add", ends, wide) if ends else wide
         beyond = w.emit("Cast", w.emit("GreaterOrEqual", steps, ends), to=7)
-        unused = w.emit("Sub", w.batches.size(each.data, 1), wide)
+        unused = w.emit("Sub", w.size(each.data, 1), wide)
         at = w.emit("Add", at, w.emit("Mul", beyond, unused))
-    last = w.emit("Sub", w.batches.size(whole, 1), w.ints(1))
+    last = w.emit("Sub", w.size(whole, 1), w.ints(1))
     places = w.emit("Unsqueeze", w.emit("Min", at, last), w.ints(2))
     w.give(node, w.emit("GatherND", whole, places, batch_dims=1), lengths)
 
 
-@rule("SequenceLengths")
-def _lengths(w: Writing, node: Node, inputs: Inputs) -> None:
+@RULES("SequenceLengths")
+def _lengths(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     w.give(node, w.emit("Cast", _sentences(inputs).lengths, to=7))
 
 
-@rule("SequenceFill")
-def _fill(w: Writing, node: Node, inputs: Inputs) -> None:
+@RULES("SequenceFill")
+def _fill(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     x, value = _sentences(inputs), dense(inputs[1], "what stands behind")
-    fixed = node.attributes.get("time")
-    time = w.batches.longest(x.lengths) if fixed is None else w.ints(fixed)
-    padded = w.batches.with_time(x, time)
-    mask = w.batches.mask_of(padded)
+    fixed = node.at.time
+    time = w.longest(x.lengths) if fixed is None else w.ints(fixed)
+    padded = w.with_time(x, time)
+    mask = w.mask_of(padded)
     if x.rank > 1:
         mask = w.emit("Unsqueeze", mask, w.ints(*range(2, x.padded_rank)))
     if inputs[1] is not None and inputs[1].rank >= x.rank:

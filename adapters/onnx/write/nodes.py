@@ -1,0 +1,135 @@
+"""The node of ONNX that each node of a graph becomes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from onernn.adapters.onnx.lower.rules import became_inputs
+from onernn.adapters.onnx.write import decoding, offsets, recurrent, rowwise, sequences
+from onernn.adapters.onnx.write.padding import OnnxValue
+from onernn.adapters.onnx.write.protobuf import number_of, value_info
+from onernn.adapters.onnx.write.scan_as_loop import loop_of_scan
+from onernn.adapters.onnx.write.writer import GraphWriter, Inputs, Rules, dense
+from onernn.core.errors import UnsupportedError
+from onernn.core.graph import Graph, Node
+from onernn.core.types import UNKNOWN
+from onernn.operators import OPERATORS
+
+RULES = Rules(**offsets.RULES, **sequences.RULES)
+RULES.update(Rnn=recurrent.rnn, CrfDecode=decoding.crf_decode)
+DENSE = Rules()
+"""What is not copied where no input is ragged."""
+
+
+def write_node(w: GraphWriter, node: Node) -> None:
+    """Raises `UnsupportedError` for what ONNX cannot say."""
+    inputs, since = w.inputs_of(node), OPERATORS[node.op].since
+    if w.opset < since:
+        raise UnsupportedError(f"needs opset {since}, {w.opset} is to be written")
+    if node.op in RULES:
+        RULES[node.op](w, node, inputs)
+    elif not since:
+        raise UnsupportedError(f"ONNX has no {node.op}")
+    elif any(value and value.lengths for value in inputs):
+        rowwise.write_ragged(w, node, inputs)
+    elif node.op in DENSE:
+        DENSE[node.op](w, node, inputs)
+    elif w.opset < became_inputs(node.op)[0]:
+        _with_axes_as_attribute(w, node, inputs)
+    else:
+        _copy(w, node, inputs)
+
+
+def _copy(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+    """The operator as it stands."""
+    w.copy(node, _tensors(inputs), **w.attributes(node))
+
+
+def _tensors(inputs: Inputs) -> list[str]:
+    return [value.data if value else "" for value in inputs]
+
+
+def _with_axes_as_attribute(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+    """A Reduce operator of opsets before 18."""
+    if node.at.noop_with_empty_axes:
+        raise UnsupportedError("noop_with_empty_axes needs opset 18")
+    more: dict[str, Any] = {"keepdims": node.at.keepdims}
+    if node.input(1) and (axes := w.array(node.inputs[1], "axes")).size:
+        more["axes"] = axes.reshape(-1).tolist()
+    w.give(node, w.emit(node.op, dense(inputs[0], "its input"), **more))
+
+
+@RULES("Dropout")
+def _dropout(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+    if any(node.outputs[1:]):
+        raise UnsupportedError("the mask of a Dropout is not written")
+    if inputs[0]:
+        w.give(node, inputs[0].data, inputs[0].lengths)
+
+
+@DENSE("CastLike")
+def _cast_like(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+    """A Cast where the dtype is known: CastLike came with opset 15."""
+    dtype = w.types[node.outputs[0]].dtype
+    if not dtype:
+        return _copy(w, node, inputs)
+    w.give(node, w.emit("Cast", dense(inputs[0], "its input"), to=number_of(dtype)))
+
+
+@DENSE("If")
+def _conditional(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+    count = node.at.then_taken
+    branches = {"then_branch": inputs[1 : 1 + count], "else_branch": inputs[1 + count :]}
+    bodies = {key: _body(w, node, key, taken) for key, taken in branches.items()}
+    _give_all(w, node, inputs[:1], **bodies)
+
+
+@DENSE("Loop")
+def _loop(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+    own = 2 + node.at.carried
+    _give_all(w, node, inputs[:own], body=_body(w, node, "body", inputs[own:]))
+
+
+@DENSE("Scan")
+def _scan(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+    if _grows(w, node):
+        return _loop(w, *loop_of_scan(w, node, inputs))
+    own = node.at.states + node.at.scanned
+    kinds = ("input_axes", "input_directions", "output_axes", "output_directions")
+    axes = {f"scan_{kind}": node.attributes[kind] for kind in kinds}
+    body = _body(w, node, "body", inputs[own:])
+    _give_all(w, node, inputs[:own], num_scan_inputs=node.at.scanned, **axes, body=body)
+
+
+def _grows(w: GraphWriter, node: Node) -> bool:
+    """Whether a state changes its shape, which ONNX's Scan forbids; unknown ones may."""
+    states = zip(node.inputs, node.outputs[: node.at.states], strict=False)
+    types = [(w.types[one], w.types[other]) for one, other in states if other]
+    return any(one.shape is None or one.shape != other.shape for one, other in types)
+
+
+def _give_all(w: GraphWriter, node: Node, inputs: Inputs, **attributes: Any) -> None:
+    outs = [w.fresh(name or "unused") for name in node.outputs]
+    w.add(node.op, *_tensors(inputs), outputs=outs, **attributes)
+    for at, out in enumerate(outs):
+        w.give(node, out, at=at)
+
+
+def _body(w: GraphWriter, node: Node, key: str, taken: Inputs) -> GraphWriter:
+    """The graph in an attribute; what it takes from outside it sees by name."""
+    body: Graph = node.attributes[key]
+    inner = w.writer_of(body, defaultdict(lambda: UNKNOWN))
+    own = len(body.inputs) - len(taken)
+    names = [inner.fresh(value.name) for value in body.inputs[:own]] + _tensors(taken)
+    for value, name in zip(body.inputs, names, strict=True):
+        inner.bind(value.name, OnnxValue(name, "", 0))
+    for each in body.nodes:
+        write_node(inner, each)
+    # An output that is an input, or stands there twice, needs a node of its own.
+    outs = [inner.emit("Identity", inner.value(value.name).data) for value in body.outputs]
+    inner.faces(names[:own], outs)
+    if node.op == "Loop":  # ONNX Runtime wants to know what turn and condition are
+        for at, dtype in enumerate(("int64", "bool")):
+            inner.proto.input[at].CopyFrom(value_info(names[at], dtype, ()))
+    return inner
