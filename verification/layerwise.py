@@ -13,7 +13,7 @@ from onernn.core.graph import Graph, Node
 from onernn.core.ragged import Ragged, data_of
 from onernn.verification.aligning import in_one_form
 from onernn.verification.comparing import OutputComparison, Tolerance, compare
-from onernn.verification.expanding import Part
+from onernn.verification.layer_names import LayerName
 from onernn.verification.tracing import Values
 
 _MOST = 3000
@@ -27,7 +27,7 @@ class NodeComparison:
     op: str
     value: str
     reference: str
-    part: Part | None
+    part: LayerName | None
     comparison: OutputComparison
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Traced:
     """A graph taken apart, what each of its Rnn nodes is, and all values of a run."""
 
     graph: Graph
-    parts: dict[str, Part]
+    parts: dict[str, LayerName]
     values: Values
 
 

@@ -75,7 +75,7 @@ def _probed(
     if t < 0 and slot == 0 or data.size == 0:
         return {}
     marked = _marked(graph, node, slot, values, (*place, ...))
-    paired = node.outputs[0].endswith((".forward", ".backward"))  # see expanding.py
+    paired = node.outputs[0].endswith((".forward", ".backward"))  # see ExpandLayers
     halves = _marked(graph, node, slot, values, ...) if paired else {}
     out: dict[str, Axes] = {}
     for name, mark in marked.items():

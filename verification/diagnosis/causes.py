@@ -20,7 +20,7 @@ from onernn.verification.diagnosis.bias_faults import bias_sources
 from onernn.verification.diagnosis.fitting import fitted
 from onernn.verification.diagnosis.graph_faults import Hypothesis, graph_faults, with_change
 from onernn.verification.diagnosis.weight_faults import borrowed_bias, clipped, weight_faults
-from onernn.verification.expanding import expand, told
+from onernn.verification.layer_names import expanded, in_words
 from onernn.verification.layerwise import Traced
 from onernn.verification.tracing import fast_backend, rerun, trace
 
@@ -66,7 +66,7 @@ class Side:
 
 def traced(model: Graph, feed: Mapping[str, Batch]) -> Traced:
     """A model fused, taken apart and run on the NumPy reference."""
-    graph, parts = expand(fuse(model).model)
+    graph, parts = expanded(fuse(model).model)
     return Traced(graph, parts, trace(graph, feed))
 
 
@@ -178,7 +178,7 @@ def _where(side: Side, group: tuple[str, ...]) -> str:
     parts = side.traced.parts
     nodes = {part.node for part in parts.values()}
     whole = len(group) == len(parts) and len(nodes) > 1
-    return "every recurrent layer" if whole else told(parts[name] for name in group)
+    return "every recurrent layer" if whole else in_words(parts[name] for name in group)
 
 
 def _groups(side: Side, refined: bool) -> Iterator[tuple[str, ...]]:
@@ -250,7 +250,7 @@ def _apart(side: Side, hypothesis: Hypothesis) -> float | None:
     try:
         with np.errstate(all="ignore"):
             if hypothesis.whole:
-                outputs = trace(expand(fuse(hypothesis.graph).model)[0], side.feed)
+                outputs = trace(expanded(fuse(hypothesis.graph).model)[0], side.feed)
             else:
                 outputs = rerun(
                     hypothesis.graph, side.traced.graph, side.traced.values, fast_backend()

@@ -1,0 +1,130 @@
+"""Recurrent stacks taken apart: one rnn for each layer, and for each direction, to the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+
+from onernn.core.errors import Refusal
+from onernn.core.graph import Graph, Node
+from onernn.core.rnn import Part, Recurrent, parts
+from onernn.core.spec import RnnSpec
+
+_SIDES = {"left2right": "forward", "right2left": "backward"}
+
+
+def part_name(rnn: Recurrent, part: Part) -> str:
+    """What the output of one part of a stack is called where `ExpandLayers` took it apart."""
+    if rnn.spec.directions == 2:
+        return f"{rnn.y}@{part.layer}.{_SIDES[part.side]}"
+    return _name(rnn, part.layer)
+
+
+def _name(rnn: Recurrent, layer: int) -> str:
+    return rnn.y if layer == rnn.spec.layers - 1 else f"{rnn.y}@{layer}"
+
+
+class ExpandLayers:
+    """``Rnn`` of several layers -> one of each layer, in each direction; none of `PASSES`.
+
+    It is for those who write, or compare, one layer at a time. Directions are joined by Concat or
+    Add, states cut by Split and joined by Concat. ``directions``: whether those of one layer are
+    taken apart, too; those that do not meet between two layers always are.
+    """
+
+    name = "expand_layers"
+
+    def __init__(self, *, directions: bool = True) -> None:
+        self.directions = directions
+
+    def match(self, graph: Graph, node: Node) -> Recurrent | Refusal | None:
+        if node.op != "Rnn":
+            return None
+        rnn = Recurrent.of(node)
+        if rnn.spec.layers == 1 and not self._splits(rnn.spec):
+            return None
+        if rnn.cells:
+            return Refusal("the cell state of every word is asked for", rnn.y)
+        return rnn
+
+    def rewrite(self, graph: Graph, match: Recurrent) -> Graph:
+        spec, last = match.spec, match.spec.layers - 1
+        count = spec.directions if self._splits(spec) else 1
+        nodes: list[Node] = []
+        begin = [
+            [
+                _cut(nodes, row, 1, count, f"{match.y}.{kind}0@{layer}")
+                for layer, row in enumerate(
+                    _cut(nodes, state, 0, spec.layers, f"{match.y}.{kind}0")
+                )
+            ]
+            for kind, state in zip("hc", match.states, strict=False)
+        ]
+        ends: list[list[tuple[str, ...]]] = []
+        ways = [match.x] * count
+        for layer, made in enumerate(self._layers(match)):
+            for side, one in enumerate(made):
+                states = tuple(rows[layer][side] for rows in begin)
+                finals = tuple(f"{one.y}.{kind}" for kind in spec.cell.states)
+                made[side] = replace(one, x=ways[side]).with_states(states, finals)
+                nodes.append(made[side].node())
+            ends.append([one.finals for one in made])
+            ways = [one.y for one in made]
+            if count == 2 and spec.joins(layer):
+                joined = _name(match, layer)
+                if spec.direction == "bidirectional_sum":
+                    nodes.append(Node("Add", tuple(ways), (joined,)))
+                else:
+                    _join(nodes, ways, -1, joined)
+                ways = [joined] * count
+        for at, name in enumerate(match.finals):
+            if name:
+                rows = [
+                    _join(nodes, [e[at] for e in row], 1, f"{name}@{layer}" if last else name)
+                    for layer, row in enumerate(ends)
+                ]
+                _join(nodes, rows, 0, name)
+        old = graph.producer(match.y)
+        assert old is not None
+        return graph.splice((old,), nodes)
+
+    def _splits(self, spec: RnnSpec) -> bool:
+        """Whether the directions of a layer become nodes of their own."""
+        return spec.directions == 2 and (self.directions or not spec.joins(0))
+
+    def _layers(self, rnn: Recurrent) -> Iterator[list[Recurrent]]:
+        """The nodes of each layer, still over the stack's input and states."""
+        layers = rnn.layers
+        for layer, sides in groupby(parts(rnn.spec), key=lambda part: part.layer):
+            weights = layers[layer]
+            if self._splits(rnn.spec) or rnn.spec.directions == 1:
+                yield [
+                    replace(
+                        rnn,
+                        spec=part.spec,
+                        weights=weights.part(0, part.direction),
+                        y=part_name(rnn, part),
+                    )
+                    for part in sides
+                ]
+            else:
+                spec = replace(next(sides).spec, direction=rnn.spec.direction)
+                yield [replace(rnn, spec=spec, weights=weights, y=_name(rnn, layer))]
+
+
+def _cut(nodes: list[Node], name: str, axis: int, count: int, stem: str) -> list[str]:
+    """The parts of a value along an axis; the value itself where there is one."""
+    if not name or count == 1:
+        return [name] * count
+    made = [f"{stem}@{at}" for at in range(count)]
+    nodes.append(Node("Split", (name,), tuple(made), {"axis": axis}))
+    return made
+
+
+def _join(nodes: list[Node], names: list[str], axis: int, into: str) -> str:
+    """The values joined as ``into``; the value itself where there is one."""
+    if len(names) == 1:
+        return names[0]
+    nodes.append(Node("Concat", tuple(names), (into,), {"axis": axis}))
+    return into

@@ -1,0 +1,81 @@
+"""Stacks taken apart compute the same, one layer at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support.layers import (
+    CELLS,
+    DIRECTIONS,
+    attention_for,
+    random_ragged,
+    random_state,
+    random_weights,
+    words,
+)
+
+from onernn import Cell, Graph, RnnSpec, Session, fuse
+from onernn.core.graph import Node, Value
+from onernn.fuse_passes.expand_layers import ExpandLayers
+
+LENGTHS = [3, 0, 5, 1]
+
+
+def stack(spec: RnnSpec, *, states: bool) -> tuple[Graph, dict[str, Any]]:
+    """One node over ragged words, between states that are fed and read, or without any."""
+    kinds = "hc"[: len(spec.cell.states)]
+    x = random_ragged(LENGTHS, spec.input_size, 1)
+    feed: dict[str, Any] = {"x": x}
+    names, outputs = ["", ""], ["y"]
+    if states:
+        feed |= dict(zip(kinds, random_state(spec, len(LENGTHS), 2), strict=True))
+        names, outputs = [*kinds, ""][:2], ["y", *(f"{kind}_end" for kind in kinds)]
+    attention = attention_for(spec, x, 3)
+    if attention is not None:
+        feed["a"] = attention
+        names.append("a")
+    attributes = {"spec": spec, "weights": random_weights(spec, 0)}
+    node = Node("Rnn", ("x", *names), tuple(outputs), attributes)
+    inputs = [Value(name, lod_depth=int(name in ("x", "a"))) for name in feed]
+    return Graph("g", tuple(inputs), tuple(map(Value, outputs)), (node,), {}), feed
+
+
+def run(graph: Graph, feed: dict[str, Any]) -> dict[str, np.ndarray]:
+    made = Session(graph, backend="reference", passes=()).run(feed)
+    return {name: words(value) for name, value in made.items()}
+
+
+@pytest.mark.parametrize("states", [True, False])
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("cell, more", CELLS)
+def test_a_stack_is_its_layers(cell: Cell, more: dict, direction: Any, layers: int, states: bool):
+    for stacking in ("framework", "onednn"):
+        spec = RnnSpec(cell, 4, 4, layers=layers, direction=direction, stacking=stacking, **more)
+        if more.get("projection_size") and stacking == "onednn":
+            continue
+        graph, feed = stack(spec, states=states)
+        want = run(graph, feed)
+        for both in (False, True):
+            result = fuse(graph, (ExpandLayers(directions=both),))
+            specs = [n.attributes["spec"] for n in result.model.nodes if n.op == "Rnn"]
+            apart = spec.directions == 2 and (both or (layers > 1 and stacking == "onednn"))
+            assert len(specs) == layers * (2 if apart else 1)
+            assert {each.layers for each in specs} == {1}
+            assert {each.directions for each in specs} == {1 if apart else spec.directions}
+            for name, value in run(result.model, feed).items():
+                np.testing.assert_allclose(value, want[name], atol=1e-6)
+
+
+def test_layers_that_share_a_state_have_parts_of_their_own() -> None:
+    spec = RnnSpec(Cell.GRU, 4, 4, layers=2)
+    graph, feed = stack(spec, states=True)
+    (node,) = graph.nodes
+    again = Node("Rnn", ("y", "h"), ("z", "z_end"), node.attributes)
+    outputs = (*graph.outputs, Value("z"))
+    graph = Graph("g", graph.inputs, outputs, (node, again), {})
+    want = run(graph, feed)
+    for name, value in run(fuse(graph, (ExpandLayers(),)).model, feed).items():
+        np.testing.assert_allclose(value, want[name], atol=1e-6)

@@ -1,0 +1,60 @@
+"""Which layer and direction of which recurrent node something is, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from onernn.core.graph import Graph, Node, native_types
+from onernn.core.rnn import Recurrent, parts
+from onernn.fuse_passes.expand_layers import ExpandLayers, part_name
+from onernn.fuse_passes.pipeline import fuse
+
+
+@dataclass(frozen=True)
+class LayerName:
+    """Which layer and direction of which recurrent node something is, as a reader counts them."""
+
+    node: str
+    layer: int
+    direction: str
+    layers: int = 1
+
+    def __str__(self) -> str:
+        return f"{self._place}, {self.direction}"
+
+    @property
+    def _place(self) -> str:
+        layer = f", layer {self.layer + 1} of {self.layers}" if self.layers > 1 else ""
+        return self.node + layer
+
+
+def in_words(parts: Iterable[LayerName]) -> str:
+    """Several parts in few words: directions of one layer together."""
+    sides: dict[str, list[str]] = {}
+    for part in parts:
+        sides.setdefault(part._place, []).append(part.direction)
+    both = {place: "both directions" if len(s) == 2 else s[0] for place, s in sides.items()}
+    return " and ".join(f"{place}, {side}" for place, side in both.items())
+
+
+def _called(node: Node) -> str:
+    """A recurrent node by the operators of the file, as "GRU (operator 3)"; else by its label."""
+    if not node.origin:
+        return node.label
+    places = sorted({op.position for op in node.origin})
+    some = ", ".join(map(str, places[:6])) + (", ..." if len(places) > 6 else "")
+    return f"{native_types(node.origin)} (operator{'s' * (len(places) > 1)} {some})"
+
+
+def expanded(graph: Graph) -> tuple[Graph, dict[str, LayerName]]:
+    """A graph in which every Rnn is one layer in one direction; and what part each is, by its y."""
+    found: dict[str, LayerName] = {}
+    for node in graph.nodes:
+        if node.op == "Rnn":
+            rnn = Recurrent.of(node)
+            for part in parts(rnn.spec):
+                side = "backward" if part.backwards else "forward"
+                name = part_name(rnn, part)
+                found[name] = LayerName(_called(node), part.layer, side, rnn.spec.layers)
+    return fuse(graph, (ExpandLayers(),)).model, found
