@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -116,9 +116,13 @@ class RnnWeights:
         if not all(0 <= index < count for index, count in zip(place, stack, strict=False)):
             raise IndexError(f"weights of {stack} layers and directions have no part {place}")
         at = tuple(slice(index, index + 1) for index in place)
+        return self.mapped(lambda array: array[at])
+
+    def mapped(self, function: Callable[[Array], Array]) -> RnnWeights:
+        """The weights with each array replaced by what the function makes of it."""
         arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        parts: Any = {name: a if a is None else a[at] for name, a in arrays.items()}
-        return RnnWeights(**parts)
+        made: Any = {name: a if a is None else function(a) for name, a in arrays.items()}
+        return RnnWeights(**made)
 
 
 Weights = RnnWeights | Sequence[RnnWeights]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from onernn.core.graph import Graph
 from onernn.core.ragged import Batch
 from onernn.verification.comparing import TOLERANCES, OutputComparison, compare
 from onernn.verification.input_generation import make_inputs
+from onernn.verification.json_text import json_text
 from onernn.verification.recording import INPUTS, read_arrays, read_inputs
 from onernn.verification.tracing import trace
 
@@ -75,19 +75,22 @@ class AuditReport:
                 "operator": each.operator,
                 "value": each.value,
                 "counts": each.counts,
-                "max_abs": _number(each.max_abs),
-                "outputs": _rows(each.outputs),
+                "max_abs": each.max_abs,
+                "outputs": [output.as_json() for output in each.outputs],
                 "text": each.text,
             }
             for each in self.findings
         ]
-        return json.dumps(
+        return json_text(
             {
                 "status": "pass" if self.passed else "fail",
                 "framework": self.framework,
                 "batch": self.batch,
                 "findings": findings,
-                "paths": {path: _rows(outputs) for path, outputs in self.paths.items()},
+                "paths": {
+                    path: [output.as_json() for output in outputs]
+                    for path, outputs in self.paths.items()
+                },
                 "cause": None,
             }
         )
@@ -195,19 +198,3 @@ def _values(graph: Graph, feed: Mapping[str, Batch]) -> dict[str, Any]:
 def _worst(outputs: tuple[OutputComparison, ...]) -> float | None:
     errors = [output.max_abs for output in outputs]
     return math.nan if any(map(math.isnan, errors)) else max(errors, default=None)
-
-
-def _rows(outputs: tuple[OutputComparison, ...]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": output.name,
-            "pass": output.passed,
-            "max_abs": _number(output.max_abs),
-            "max_rel": _number(output.max_rel),
-        }
-        for output in outputs
-    ]
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value  # JSON has no NaN

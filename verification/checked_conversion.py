@@ -86,7 +86,7 @@ def _compared(name: str, given: Array, reference: Batch, tolerance: Tolerance) -
             words = Ragged.from_padded(given, reference.lengths)
     if words is None:
         reason = f"shape: expected {len(reference)} padded sentences, got {given.shape}"
-        return OutputComparison(name, False, np.nan, np.nan, reason)
+        return OutputComparison.incomparable(name, reason)
     if not np.array_equal(words.to_padded(time=given.shape[1]), given, equal_nan=True):
-        return OutputComparison(name, False, np.nan, np.nan, "not zero behind the sentences")
+        return OutputComparison.incomparable(name, "not zero behind the sentences")
     return compare(name, reference.with_data(words.data), reference, tolerance)

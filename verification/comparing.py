@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -55,6 +56,25 @@ class OutputComparison:
     max_rel: float
     reason: str = ""
 
+    @classmethod
+    def incomparable(cls, name: str, reason: str) -> OutputComparison:
+        """The verdict where no difference can be measured."""
+        return cls(name, False, np.nan, np.nan, reason)
+
+    def as_json(self) -> dict[str, Any]:
+        """``{"name", "pass", "max_abs", "max_rel"}``."""
+        numbers = {"max_abs": self.max_abs, "max_rel": self.max_rel}
+        return {"name": self.name, "pass": self.passed, **numbers}
+
+
+def differences(actual: Array, reference: Array) -> Array:
+    """|a - b| in float64; 0 where both are the same infinity or NaN, infinite where only one is."""
+    one, other = np.asarray(actual, np.float64), np.asarray(reference, np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(one - other)
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    return np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
+
 
 def compare(
     name: str, actual: Ragged | Array, reference: Ragged | Array, tolerance: Tolerance
@@ -62,18 +82,18 @@ def compare(
     """Integers, shapes and LoD must be equal; floats within the tolerance; NaN where NaN is."""
     if isinstance(reference, Ragged):
         if not isinstance(actual, Ragged):
-            return OutputComparison(name, False, np.nan, np.nan, "LoD is missing")
+            return OutputComparison.incomparable(name, "LoD is missing")
         if actual.lod != reference.lod:
-            return OutputComparison(name, False, np.nan, np.nan, "LoD differs")
+            return OutputComparison.incomparable(name, "LoD differs")
         reference = reference.data
     actual = actual.data if isinstance(actual, Ragged) else np.asarray(actual)
     if actual.shape != reference.shape:
         reason = f"shape: expected {reference.shape}, got {actual.shape}"
-        return OutputComparison(name, False, np.nan, np.nan, reason)
+        return OutputComparison.incomparable(name, reason)
     floats = actual.dtype.kind == reference.dtype.kind == "f"
     if actual.dtype != reference.dtype and not floats:
         reason = f"dtype: expected {reference.dtype}, got {actual.dtype}"
-        return OutputComparison(name, False, np.nan, np.nan, reason)
+        return OutputComparison.incomparable(name, reason)
     if reference.dtype.kind != "f":
         unequal = int(np.count_nonzero(actual != reference))
         reason = f"{unequal} of {reference.size} values differ" if unequal else ""
@@ -89,10 +109,10 @@ def _compare_floats(
 ) -> OutputComparison:
     special = ~np.isfinite(reference)
     if not np.array_equal(actual[special], reference[special], equal_nan=True):
-        return OutputComparison(name, False, np.nan, np.nan, "NaN or infinity lost")
+        return OutputComparison.incomparable(name, "NaN or infinity lost")
     if not np.isfinite(actual[~special]).all():
         reason = "NaN or infinity where the reference is finite"
-        return OutputComparison(name, False, np.nan, np.nan, reason)
+        return OutputComparison.incomparable(name, reason)
     finite = reference[~special]
     worst = np.abs(actual[~special] - finite).max(initial=0)
     allowed = tolerance.atol + tolerance.rtol * np.abs(finite).max(initial=0)

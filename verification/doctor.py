@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from onernn.backend.onednn.library import load_library, other_copies
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import Direction
 from onernn.verification.comparing import TOLERANCES, Tolerance, compare
+from onernn.verification.json_text import json_text
 from onernn.verification.sample_layers import (
     DIRECTIONS,
     EVEN,
@@ -74,19 +74,12 @@ class Examination:
 
     def to_json(self) -> str:
         """``{"status", "isa", ..., "findings": [{"cell", "direction", ..., "verdict", ...}]}``."""
-        machine = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "findings"}
-        findings = [
-            finding.combination._asdict()
-            | {
-                "verdict": finding.verdict,
-                "kernel": finding.kernel,
-                "max_error": finding.max_error if math.isfinite(finding.max_error) else None,
-                "reason": finding.reason,
-            }
-            for finding in self.findings
-        ]
+        findings = []
+        for finding in self.findings:
+            found = vars(finding).copy()
+            findings.append({**found.pop("combination")._asdict(), **found})
         status = "pass" if self.passed else "fail"
-        return json.dumps({"status": status, **machine, "findings": findings, "cause": None})
+        return json_text({"status": status, **vars(self), "findings": findings, "cause": None})
 
 
 def examine(

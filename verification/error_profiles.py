@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from onernn.core.arrays import Array, Int64
 from onernn.core.ragged import Batch, Ragged
+from onernn.verification.comparing import differences
 from onernn.verification.output_axes import Axes
 
 _SMALL = 1e-3
@@ -32,11 +33,6 @@ class Errors:
     median_rel: float = math.nan
     p99_rel: float = math.nan
     cosine: float = math.nan
-
-    def as_json(self) -> dict[str, float | None]:
-        """By name; None for what JSON has no number for."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: v if math.isfinite(v) else None for name, v in values.items()}
 
 
 def errors(actual: Array, reference: Array) -> Errors:
@@ -85,11 +81,10 @@ class Profile:
 
     def as_json(self) -> dict[str, object]:
         """Rows as {"at", "max_abs", "mean_abs"}."""
+        keys = ("at", "max_abs", "mean_abs")
         kinds = {k: getattr(self, k) for k in ("steps", "lengths", "directions", "ends")}
-        return {"name": self.name, "state": self.state} | {
-            kind: [{"at": at, "max_abs": worst, "mean_abs": mean} for at, worst, mean in rows]
-            for kind, rows in kinds.items()
-        }
+        rows = {kind: [dict(zip(keys, row, strict=True)) for row in kinds[kind]] for kind in kinds}
+        return {"name": self.name, "state": self.state, **rows}
 
 
 def profile(name: str, actual: Batch, reference: Batch, axes: Axes | None) -> Profile | None:
@@ -103,7 +98,7 @@ def profile(name: str, actual: Batch, reference: Batch, axes: Axes | None) -> Pr
         time, batch = np.arange(len(reference.data)), lengths  # by word, not by axis
         if not isinstance(actual, Ragged) or actual.data.shape != reference.data.shape:
             return None
-        apart = _apart(actual.data, reference.data)
+        apart = differences(actual.data, reference.data)
         sentence = np.repeat(np.arange(len(lengths)), lengths)
         step = time - np.repeat(reference.offsets[:-1], lengths)
         words = apart.reshape(len(apart), -1)
@@ -117,7 +112,7 @@ def profile(name: str, actual: Batch, reference: Batch, axes: Axes | None) -> Pr
     actual, reference = np.asarray(actual), np.asarray(reference)
     if axes is None or actual.shape != reference.shape:
         return None
-    apart = _apart(actual, reference)
+    apart = differences(actual, reference)
     if axes.batch is None or lengths is None or len(lengths) != apart.shape[axes.batch]:
         lengths = None
     if axes.time is None:
@@ -144,15 +139,6 @@ def profile(name: str, actual: Batch, reference: Batch, axes: Axes | None) -> Pr
             if chosen.any()
         ),
     )
-
-
-def _apart(actual: Array, reference: Array) -> Array:
-    """|a - b|; 0 where both are the same infinity or NaN, infinite where only one is."""
-    one, other = np.asarray(actual, np.float64), np.asarray(reference, np.float64)
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(one - other)
-    same = (one == other) | (np.isnan(one) & np.isnan(other))
-    return np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
 
 
 def _worst(values: Array) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError
 from onernn.core.graph import Graph
 from onernn.core.ragged import Batch, Ragged, data_of
-from onernn.core.weights import RnnWeights
+from onernn.core.rnn import Recurrent
 from onernn.runtime.session import Session
 from onernn.verification.aligning import in_one_form
-from onernn.verification.comparing import Tolerance
+from onernn.verification.comparing import Tolerance, differences
+from onernn.verification.graph_changes import with_layers
 
 _DRAWS = 3
 _MULTIPLE = 8
@@ -55,8 +56,7 @@ def _wider(found: Tolerance, one: Batch, other: Batch, want: Batch) -> Tolerance
     reference = data_of(in_one_form(one, want)[1])
     if a.dtype.kind != "f" or a.shape != b.shape or not reference.size:
         return found
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(a.astype(np.float64) - b)
+    apart = differences(a, b)
     largest = np.abs(reference[np.isfinite(reference)]).max(initial=0)
     allowed = _MULTIPLE * float(apart[np.isfinite(apart)].max(initial=0))
     return replace(found, atol=max(found.atol, min(allowed, _MOST * float(largest))))
@@ -74,20 +74,9 @@ def _moved(value: Any, rng: np.random.Generator) -> Any:
 
 
 def _moved_graph(model: Graph, rng: np.random.Generator) -> Graph:
-    nodes = []
-    for node in model.nodes:
-        if node.op == "Rnn":
-            weights = node.attributes["weights"]
-            several = isinstance(weights, list | tuple)
-            layers = [_moved_weights(each, rng) for each in (weights if several else [weights])]
-            attributes = {**node.attributes, "weights": layers if several else layers[0]}
-            node = replace(node, attributes=attributes)
-        nodes.append(node)
+    def moved(rnn: Recurrent) -> Recurrent:
+        layers = [each.mapped(lambda array: _moved(array, rng)) for each in rnn.layers]
+        return replace(rnn, weights=layers)
+
     constants = {name: _moved(array, rng) for name, array in model.constants.items()}
-    return replace(model, nodes=tuple(nodes), constants=constants)
-
-
-def _moved_weights(weights: RnnWeights, rng: np.random.Generator) -> RnnWeights:
-    arrays: dict[str, Any] = {f.name: getattr(weights, f.name) for f in fields(weights)}
-    moved: dict[str, Any] = {k: a if a is None else _moved(a, rng) for k, a in arrays.items()}
-    return RnnWeights(**moved)
+    return replace(with_layers(model, moved) or model, constants=constants)

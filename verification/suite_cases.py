@@ -121,7 +121,7 @@ class Combination(NamedTuple):
             self.name,
             self.cell,
             replace(made.spec, **clips),
-            tuple(_cast(weights, dtype) for weights in made.weights),
+            tuple(each.mapped(lambda array: array.astype(dtype)) for each in made.weights),
             _ragged(made.x, counts, dtype),
             state if self.state == "given" else None,
             attention,
@@ -179,9 +179,3 @@ def _ragged(batch: Ragged | Array, lengths: tuple[int, ...], dtype: Any) -> Ragg
     if not isinstance(batch, Ragged):
         batch = Ragged.from_padded(batch, lengths, time_major=True)
     return batch.with_data(batch.data.astype(dtype))
-
-
-def _cast(weights: RnnWeights, dtype: Any) -> RnnWeights:
-    parts = ("layer", "iter", "bias", "peephole", "projection")
-    arrays = (getattr(weights, part) for part in parts)
-    return RnnWeights(*(None if a is None else a.astype(dtype) for a in arrays))  # type: ignore[arg-type]

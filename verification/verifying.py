@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from onernn.verification.comparing import OutputComparison, Tolerance, compare, 
 from onernn.verification.diagnosis.causes import Cause, Side, find_cause, traced
 from onernn.verification.error_profiles import Errors, Profile, errors, profile
 from onernn.verification.input_generation import make_inputs
+from onernn.verification.json_text import json_text
 from onernn.verification.layerwise import NodeComparison, Traced, first_apart, layers, matched
 from onernn.verification.output_axes import Axes, axes_of
 from onernn.verification.recording import read_arrays, read_given, read_inputs, read_outputs
@@ -73,40 +72,31 @@ class Report:
 
     def to_json(self) -> str:
         """``{"status", "outputs": [{"name", "pass", "max_abs", "max_rel"}], "cause", "details"}``."""
-        outputs = [
-            {
-                "name": output.name,
-                "pass": output.passed,
-                "max_abs": _number(output.max_abs),
-                "max_rel": _number(output.max_rel),
-            }
-            for output in self.outputs
-        ]
         cause = None if self.cause is None else {"id": self.cause.id, "text": self.cause.text}
         first = None
         if self.first is not None:
             reason = self.first.comparison.reason
             first = {"node": str(self.first), "value": self.first.value, "reason": reason}
         details = {
-            "errors": {name: each.as_json() for name, each in self.errors.items()},
+            "errors": {name: asdict(each) for name, each in self.errors.items()},
             "profiles": [each.as_json() for each in self.profiles],
             "first_apart": first,
             "notes": list(self.notes),
         }
-        status = "pass" if self.passed else "fail"
-        return json.dumps(
-            {"status": status, "outputs": outputs, "cause": cause, "details": details}
+        return json_text(
+            {
+                "status": "pass" if self.passed else "fail",
+                "outputs": [output.as_json() for output in self.outputs],
+                "cause": cause,
+                "details": details,
+            }
         )
 
 
 def error_json(error: Exception) -> str:
     """What ``--json`` prints where nothing could be compared."""
     cause = {"id": type(error).__name__, "text": str(error)}
-    return json.dumps({"status": "error", "outputs": [], "cause": cause})
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None  # JSON has neither NaN nor infinity
+    return json_text({"status": "error", "outputs": [], "cause": cause})
 
 
 def verify(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from onernn.core.graph import Graph
+from onernn.core.rnn import Recurrent
+from onernn.core.weights import RnnWeights
 from onernn.verification.diagnosis.graph_faults import Hypothesis
+from onernn.verification.graph_changes import with_layers
 
 
 def bias_sources(model: Graph) -> Iterator[tuple[str, Hypothesis]]:
     """A bias of the projection or of the layer alone: before fusion they are apart."""
-    changed: list[tuple[str, Callable[[float], Graph]]] = []
+    scales: dict[str, Callable[[float], Graph]] = {}
     for node in model.nodes:
         if node.op in ("Add", "Gemm"):
             for name in node.inputs:
@@ -20,22 +23,22 @@ def bias_sources(model: Graph) -> Iterator[tuple[str, Hypothesis]]:
                 if (
                     array is not None
                     and array.dtype.kind == "f"
-                    and max(array.shape, default=0) == array.size
+                    and array.size == max(array.shape, default=0)
                 ):
-                    changed.append((f"bias {name!r}", lambda f, n=name: _scaled(model, n, f)))  # type: ignore[misc]
+                    scales[f"bias {name!r}"] = partial(_scaled, model, name)
         elif node.op == "Rnn":
-            weights = node.attributes["weights"]
-            if not isinstance(weights, list | tuple) and weights.bias is not None:
-                changed.append((node.label, lambda f, n=node: _scaled_layer(model, n, f)))  # type: ignore[misc]
-    if len(changed) < 2:
+            rnn = Recurrent.of(node)
+            if isinstance(rnn.weights, RnnWeights) and rnn.weights.bias is not None:
+                scales[node.label] = partial(_scaled_layer, model, rnn.y, rnn.weights)
+    if len(scales) < 2:
         return
     for factor, cause, how in (
         (2.0, "bias_doubled", "is added twice"),
         (0.5, "bias_doubled", "is halved: it is added twice"),
         (0.0, "bias_merged", "is left out: there is one bias instead of two"),
     ):
-        for name, scale in changed:
-            yield name, Hypothesis(cause, f"one bias {how}", scale(factor), True)
+        for name, scaled in scales.items():
+            yield name, Hypothesis(cause, f"one bias {how}", scaled(factor), True)
 
 
 def _scaled(model: Graph, name: str, factor: float) -> Graph:
@@ -43,9 +46,10 @@ def _scaled(model: Graph, name: str, factor: float) -> Graph:
     return replace(model, constants={**model.constants, name: array * array.dtype.type(factor)})
 
 
-def _scaled_layer(model: Graph, node: Any, factor: float) -> Graph:
-    weights = node.attributes["weights"]
-    bias = weights.bias * weights.bias.dtype.type(factor)
-    attributes = {**node.attributes, "weights": replace(weights, bias=bias)}
-    nodes = tuple(replace(n, attributes=attributes) if n is node else n for n in model.nodes)
-    return replace(model, nodes=nodes)
+def _scaled_layer(model: Graph, name: str, weights: RnnWeights, factor: float) -> Graph:
+    assert weights.bias is not None
+    scaled = replace(weights, bias=weights.bias * weights.bias.dtype.type(factor))
+    changed = with_layers(
+        model, lambda rnn: replace(rnn, weights=scaled) if rnn.y == name else None
+    )
+    return changed or model

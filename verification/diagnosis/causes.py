@@ -14,12 +14,13 @@ from onernn.core.graph import Graph, Value
 from onernn.core.ragged import Batch, data_of
 from onernn.fuse_passes import fuse
 from onernn.verification.aligning import in_one_form
-from onernn.verification.comparing import Tolerance, compare
+from onernn.verification.comparing import Tolerance, compare, differences
 from onernn.verification.diagnosis.advice import ADVICE
 from onernn.verification.diagnosis.bias_faults import bias_sources
-from onernn.verification.diagnosis.fitting import fitted
+from onernn.verification.diagnosis.fitting import fitted, size_of_biases
 from onernn.verification.diagnosis.graph_faults import Hypothesis, graph_faults, with_change
 from onernn.verification.diagnosis.weight_faults import borrowed_bias, clipped, weight_faults
+from onernn.verification.graph_changes import recurrent_layers
 from onernn.verification.layer_names import expanded, in_words
 from onernn.verification.layerwise import Traced
 from onernn.verification.tracing import fast_backend, rerun, trace
@@ -154,22 +155,13 @@ def _hypotheses(
         for hypothesis in graph_faults(side.traced, group, given):
             if only is None or (hypothesis.cause, hypothesis.text) in only:
                 yield side, where, hypothesis
-        specs = {
-            node.attributes["spec"].cell: node.attributes["spec"]
-            for node in side.traced.graph.nodes
-            if node.op == "Rnn" and node.outputs[0] in group
-        }
-        for spec in specs.values():
-            alike = {
-                node.outputs[0]
-                for node in side.traced.graph.nodes
-                if node.op == "Rnn" and node.attributes["spec"].cell is spec.cell
-            }
-            chosen = [name for name in group if name in alike]
+        layers = recurrent_layers(side.traced.graph, group)
+        for spec in {rnn.spec.cell: rnn.spec for rnn in layers.values()}.values():
+            chosen = [name for name, rnn in layers.items() if rnn.spec.cell is spec.cell]
             for fault in weight_faults(spec):
                 if only is not None and (fault.cause, fault.text) not in only:
                     continue
-                graph = with_change(side.traced, chosen, fault.change, side.other)
+                graph = with_change(side.traced.graph, chosen, fault.change, side.other)
                 if graph is not None:
                     yield side, where, Hypothesis(fault.cause, fault.text, graph)
 
@@ -213,23 +205,13 @@ def _groups(side: Side, refined: bool) -> Iterator[tuple[str, ...]]:
 def _borrowed(side: Side) -> Iterator[tuple[Side, str, Hypothesis]]:
     """All weights agree and the biases do not: told by which one is the larger."""
     for group in [*_groups(side, False), *_groups(side, True)]:
-        graph = with_change(side.traced, group, borrowed_bias, side.other)
+        graph = with_change(side.traced.graph, group, borrowed_bias, side.other)
         if graph is None:
             continue
-        sizes = [0.0, 0.0]
-        for node in side.traced.graph.nodes:
-            if node.op == "Rnn" and node.outputs[0] in group:
-                pair = (node.attributes["weights"], side.other.get(node.outputs[0]))
-                for k, weights in enumerate(pair):
-                    if weights is not None and weights.bias is not None:
-                        sizes[k] += float(np.square(weights.bias).sum())
-        mine_is_larger = sizes[0] > sizes[1]
-        cause = "bias_doubled" if mine_is_larger else "bias_merged"
-        what = (
-            "one of its biases is added twice"
-            if mine_is_larger
-            else "one of two biases is left out"
-        )
+        mine, theirs = (size_of_biases(each, group) for each in (side.traced.graph, graph))
+        cause, what = "bias_merged", "one of two biases is left out"
+        if mine > theirs:
+            cause, what = "bias_doubled", "one of its biases is added twice"
         where = _where(side, group)
         yield side, where, Hypothesis(cause, f"it has the other model's bias: {what}", graph)
 
@@ -272,11 +254,7 @@ def _difference(outputs: Mapping[str, Any], expected: Mapping[str, Batch]) -> fl
         a, b = (np.asarray(data_of(v), np.float64) for v in (one, other))
         if a.shape != b.shape:
             return np.inf
-        with np.errstate(invalid="ignore"):
-            apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-        top = float(apart.max(initial=0))
-        if not np.isfinite(top):
-            return np.inf
+        top = float(differences(a, b).max(initial=0))
         worst = max(worst, top / (float(np.abs(b[np.isfinite(b)]).max(initial=0)) or 1.0))
     return worst
 
@@ -289,7 +267,7 @@ def _found_clip(side: Side, ends: float) -> Cause | None:
     ):
 
         def apart(bound: float, name: str = name) -> float:
-            graph = with_change(side.traced, side.traced.parts, clipped(name, bound), {})
+            graph = with_change(side.traced.graph, side.traced.parts, clipped(name, bound), {})
             if graph is None or time.monotonic() > ends:
                 return np.inf
             try:
@@ -308,7 +286,7 @@ def _found_clip(side: Side, ends: float) -> Cause | None:
             left, right = high - 0.618034 * (high - low), low + 0.618034 * (high - low)
             low, high = (low, right) if apart(float(left)) < apart(float(right)) else (left, high)
         bound = float(np.float32((low + high) / 2))
-        graph = with_change(side.traced, side.traced.parts, clipped(name, bound), {})
+        graph = with_change(side.traced.graph, side.traced.parts, clipped(name, bound), {})
         if graph is not None:
             text = f"{what} [{-bound:.6g}, {bound:.6g}]"
             cause = _explained(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -18,9 +17,11 @@ from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError
 from onernn.core.graph import Graph
 from onernn.core.ragged import Batch, data_of
+from onernn.core.rnn import Recurrent
 from onernn.verification.aligning import in_one_form
 from onernn.verification.diagnosis.graph_faults import Hypothesis, with_change
-from onernn.verification.diagnosis.weight_faults import weight_faults
+from onernn.verification.diagnosis.weight_faults import bias_of, weight_faults
+from onernn.verification.graph_changes import recurrent_layers, with_layers
 from onernn.verification.layerwise import Traced
 from onernn.verification.tracing import fast_backend, rerun
 
@@ -38,9 +39,8 @@ def fitted(
 
     may hide them: as it is, gates permuted, reset elsewhere.
     """
-    layers = {n.outputs[0]: n for n in found.graph.nodes if n.op == "Rnn" and n.outputs[0] in group}
-    spec = next(iter(layers.values())).attributes["spec"]
-    if any(node.attributes["spec"].cell is not spec.cell for node in layers.values()):
+    spec, *others = (rnn.spec for rnn in recurrent_layers(found.graph, group).values())
+    if any(other.cell is not spec.cell for other in others):
         return
     plain = _solved(found, found.graph, group, expected, ends)
     if plain is not None:
@@ -53,7 +53,7 @@ def fitted(
         if not structural or fault.text in seen or "other model" in fault.text:
             continue
         seen.add(fault.text)
-        changed = with_change(found, group, fault.change, {})
+        changed = with_change(found.graph, group, fault.change, {})
         graph = changed and _solved(found, changed, group, expected, ends)
         if graph:
             yield Hypothesis(fault.cause, f"{fault.text}, each bias where it belongs,", graph)
@@ -68,20 +68,19 @@ def _told(before: Graph, after: Graph, group: tuple[str, ...]) -> tuple[str, str
     ]
     if all(merged):
         return "bias_merged", "both biases of the candidate stand apart, one inside r*(...),"
-    size = [sum(float(np.square(b).sum()) for b in each.values()) for each in (old, new)]
-    if size[0] > size[1]:
+    if size_of_biases(before, group) > size_of_biases(after, group):
         return "bias_doubled", "its bias is smaller: one of its biases is added twice,"
     return "bias_merged", "its bias is larger: one of two biases is left out,"
 
 
+def size_of_biases(graph: Graph, group: tuple[str, ...]) -> float:
+    """The sum of the squares of all biases of these layers."""
+    return sum(float(np.square(bias).sum()) for bias in _biases(graph, group).values())
+
+
 def _biases(graph: Graph, group: tuple[str, ...]) -> dict[str, Array]:
-    out = {}
-    for node in graph.nodes:
-        if node.op == "Rnn" and node.outputs[0] in group:
-            spec, weights = node.attributes["spec"], node.attributes["weights"]
-            zeros = np.zeros((1, 1, spec.cell.bias_rows, spec.hidden_size), weights.iter.dtype)
-            out[node.outputs[0]] = zeros if weights.bias is None else weights.bias
-    return out
+    layers = recurrent_layers(graph, group)
+    return {name: bias_of(rnn.spec, rnn.layers[0]) for name, rnn in layers.items()}
 
 
 def _solved(
@@ -96,15 +95,14 @@ def _solved(
     def with_biases(vector: Array) -> Graph:
         pieces = np.split(vector, np.cumsum([b.size for b in old.values()])[:-1])
         new = {k: p.reshape(old[k].shape) for k, p in zip(old, pieces, strict=True)}
-        nodes = []
-        for node in graph.nodes:
-            if node.op == "Rnn" and node.outputs[0] in new:
-                weights: Any = node.attributes["weights"]
-                bias = new[node.outputs[0]].astype(weights.iter.dtype)
-                attributes = {**node.attributes, "weights": replace(weights, bias=bias)}
-                node = replace(node, attributes=attributes)
-            nodes.append(node)
-        return replace(graph, nodes=tuple(nodes))
+
+        def fitted_to(rnn: Recurrent) -> Recurrent | None:
+            if rnn.y not in new:
+                return None
+            bias = new[rnn.y].astype(rnn.layers[0].iter.dtype)
+            return replace(rnn, weights=replace(rnn.layers[0], bias=bias))
+
+        return with_layers(graph, fitted_to) or graph
 
     def residual(vector: Array) -> Array | None:
         try:

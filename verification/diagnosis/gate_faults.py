@@ -28,6 +28,22 @@ class WeightFault(NamedTuple):
     change: Change
 
 
+def on_arrays(names: tuple[str, ...], function: Callable[[Array], Array]) -> Change:
+    """The change of these arrays; None where one is missing.
+
+    Where "layer" is among them and the input is projected already, the projection is the identity.
+    """
+
+    def change(spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None) -> SpecAndWeights | None:
+        weights = projecting(spec, weights) if "layer" in names else weights
+        arrays = {name: getattr(weights, name) for name in names}
+        if any(array is None for array in arrays.values()):
+            return None
+        return _fitting(spec, replace(weights, **{k: function(a) for k, a in arrays.items()}))
+
+    return change
+
+
 def gate_name(spec: RnnSpec, gate: str) -> str:
     """As "u (update)": o is the output gate of an LSTM, and the candidate of a GRU."""
     name = NAMES.get(gate) or ("output" if spec.cell is Cell.LSTM else "candidate")
@@ -60,27 +76,29 @@ def whole_permutations(spec: RnnSpec) -> Iterator[WeightFault]:
             )
 
 
-def partial_permutations(spec: RnnSpec) -> Iterator[WeightFault]:
+PARTS = (("iter",), ("layer",), ("bias",), ("layer", "iter"), ("iter", "bias"), ("layer", "bias"))
+"""Arrays that somebody may have treated unlike the others."""
+
+
+def named(arrays: tuple[str, ...]) -> str:
+    """What a reader calls them."""
     called = {"layer": "input weights", "iter": "recurrent weights", "bias": "bias"}
-    for arrays in (
-        ("iter",),
-        ("layer",),
-        ("bias",),
-        ("layer", "iter"),
-        ("iter", "bias"),
-        ("layer", "bias"),
-    ):
-        where = " and ".join(called[name] for name in arrays)
+    return " and ".join(called[name] for name in arrays)
+
+
+def partial_permutations(spec: RnnSpec) -> Iterator[WeightFault]:
+    for arrays in PARTS:
         for order, text in _permutations(spec):
             yield WeightFault(
-                "gates_swapped", f"{text} in the {where} only", _permuted(order, arrays)
+                "gates_swapped", f"{text} in the {named(arrays)} only", _permuted(order, arrays)
             )
     if spec.peephole:
-        for order in itertools.permutations(range(3)):
+        for order in list(itertools.permutations(range(3)))[1:]:
+            index = list(order)
             yield WeightFault(
                 "gates_swapped",
                 f"peepholes i, f, o are taken from {', '.join('ifo'[k] for k in order)}",
-                _peepholes(order),
+                on_arrays(("peephole",), lambda array, index=index: array[..., index, :]),  # type: ignore[misc]
             )
 
 
@@ -110,7 +128,7 @@ def _permuted(order: tuple[int, ...], arrays: tuple[str, ...], *, borrow: bool =
             if other.bias.shape != weights.bias.shape:
                 return None
             new = replace(new, bias=other.bias)
-        return (projected_spec(spec, new), new)
+        return _fitting(spec, new)
 
     return change
 
@@ -126,15 +144,6 @@ def _permuted_bias(spec: RnnSpec, bias: Array, order: tuple[int, ...]) -> Array:
     return np.concatenate([whole, np.zeros_like(whole[..., :1, :])], axis=-2)
 
 
-def _peepholes(order: tuple[int, ...]) -> Change:
-    def change(spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None) -> SpecAndWeights | None:
-        if weights.peephole is None or order == (0, 1, 2):
-            return None
-        return spec, replace(weights, peephole=weights.peephole[..., list(order), :])
-
-    return change
-
-
 def projecting(spec: RnnSpec, weights: RnnWeights) -> RnnWeights:
     """With input weights: the identity where the input is projected already."""
     if weights.layer is not None:
@@ -144,6 +153,8 @@ def projecting(spec: RnnSpec, weights: RnnWeights) -> RnnWeights:
     return replace(weights, layer=eye.reshape(1, 1, width, spec.gates, spec.hidden_size))
 
 
-def projected_spec(spec: RnnSpec, weights: RnnWeights) -> RnnSpec:
-    assert weights.layer is not None
-    return replace(spec, input_size=weights.layer.shape[2])
+def _fitting(spec: RnnSpec, weights: RnnWeights) -> SpecAndWeights:
+    """With the input size that the weights have."""
+    if weights.layer is None:
+        return spec, weights
+    return replace(spec, input_size=weights.layer.shape[2]), weights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,8 +11,15 @@ import numpy as np
 from onernn.core.arrays import Array, Int64
 from onernn.core.graph import Graph, Node
 from onernn.core.ragged import Batch, Ragged, data_of
+from onernn.core.rnn import Recurrent
+from onernn.core.spec import Cell, Direction
+from onernn.core.weights import RnnWeights
 from onernn.verification.diagnosis.gate_faults import Change
+from onernn.verification.graph_changes import recurrent_layers, with_layers, with_nodes
 from onernn.verification.layerwise import Traced
+
+Layers = Mapping[str, Recurrent]
+"""By their y, each of one layer and direction."""
 
 
 class Hypothesis(NamedTuple):
@@ -28,97 +35,87 @@ class Hypothesis(NamedTuple):
 
 
 def with_change(
-    traced: Traced, group: Iterable[str], change: Change, other: Mapping[str, Any]
+    graph: Graph, group: Iterable[str], change: Change, other: Mapping[str, RnnWeights]
 ) -> Graph | None:
     """The graph with the layers of a group changed; None where the change is about none of them.
 
     ``other``: by a layer's name, its counterpart's weights in the other model.
     """
-    new: dict[str, Node] = {}
-    for node in traced.graph.nodes:
-        if node.op == "Rnn" and node.outputs[0] in group:
-            spec, weights = node.attributes["spec"], node.attributes["weights"]
-            changed = change(spec, weights, other.get(node.outputs[0]))
-            if changed is not None:
-                attributes = dict(zip(("spec", "weights"), changed, strict=True))
-                new[node.outputs[0]] = replace(node, attributes=attributes)
-    return _with_nodes(traced.graph, {name: [node] for name, node in new.items()}) if new else None
+    chosen = set(group)
 
+    def changed(rnn: Recurrent) -> Recurrent | None:
+        if rnn.y not in chosen:
+            return None
+        made = change(rnn.spec, rnn.layers[0], other.get(rnn.y))
+        return made and replace(rnn, spec=made[0], weights=made[1])
 
-def _with_nodes(
-    graph: Graph, new: Mapping[str, list[Node]], constants: Mapping[str, Array] | None = None
-) -> Graph:
-    """The graph with others in the place of the nodes that make these values."""
-    nodes = [each for node in graph.nodes for each in new.get(node.outputs[0], [node])]
-    return replace(graph, nodes=tuple(nodes), constants={**graph.constants, **(constants or {})})
+    return with_layers(graph, changed)
 
 
 def graph_faults(
     traced: Traced, group: tuple[str, ...], given: Mapping[str, Batch]
 ) -> Iterator[Hypothesis]:
     """The faults around these layers. ``given``: all inputs there are, also those nobody takes."""
-    nodes = {n.outputs[0]: n for n in traced.graph.nodes if n.op == "Rnn" and n.outputs[0] in group}
-    yield from _states(traced, nodes, given)
-    yield from _directions(traced, nodes)
-    yield from _reversed_padded(traced, nodes)
-    yield from _masks(traced, nodes, given)
+    layers = recurrent_layers(traced.graph, group)
+    yield from _dropped_states(traced, layers)
+    yield from _unread_states(traced, layers, given)
+    yield from _directions(traced, layers)
+    yield from _reversed_padded(traced, layers)
+    yield from _masks(traced, layers, given)
 
 
-def _states(
-    traced: Traced, nodes: Mapping[str, Node], given: Mapping[str, Batch]
+def _dropped_states(traced: Traced, layers: Layers) -> Iterator[Hypothesis]:
+    both = any(rnn.h and rnn.c for rnn in layers.values())
+    ways: list[tuple[dict[str, Any], str]] = [
+        ({"h": "", "c": ""}, ""),
+        ({"h": ""}, "hidden "),
+        ({"c": ""}, "cell "),
+    ]
+    for absent, what in ways:
+        held = [rnn for rnn in layers.values() if any(getattr(rnn, name) for name in absent)]
+        if held and (len(absent) == 1 or both or not any(rnn.c for rnn in held)):
+            new = {rnn.y: [replace(rnn, **absent).node()] for rnn in held}
+            text = f"the initial {what}state is dropped"
+            yield Hypothesis("h0_dropped", text, with_nodes(traced.graph, new))
+
+
+def _unread_states(
+    traced: Traced, layers: Layers, given: Mapping[str, Batch]
 ) -> Iterator[Hypothesis]:
-    for slots, what in (((1, 2), "state is"), ((1,), "hidden state is"), ((2,), "cell state is")):
-        held = {k: n for k, n in nodes.items() if any(n.input(slot) for slot in slots)}
-        if held and (
-            len(slots) == 1
-            or any(n.input(1) and n.input(2) for n in held.values())
-            or not any(n.input(2) for n in held.values())
-        ):
-            new = {
-                name: [
-                    replace(
-                        n, inputs=tuple("" if s in slots else i for s, i in enumerate(n.inputs))
-                    )
-                ]
-                for name, n in held.items()
-            }
-            yield Hypothesis(
-                "h0_dropped", f"the initial {what} dropped", _with_nodes(traced.graph, new)
-            )
-    bare = {name: n for name, n in nodes.items() if not n.input(1)}
+    """Inputs that nobody reads, as the initial states of layers that have none."""
+    bare = [rnn for rnn in layers.values() if not rnn.h]
     if not bare:
         return
     fed = _inputs_read(traced.graph)
     unread = {name: data_of(value) for name, value in given.items() if name not in fed}
     states = {k: a for k, a in unread.items() if a.dtype.kind == "f" and a.ndim in (2, 3, 4)}
     for h in states:
-        for c in (None, *(name for name in states if name != h)):
+        for c in ("", *(name for name in states if name != h)):
+            if c and any(rnn.spec.cell is not Cell.LSTM for rnn in bare):
+                continue
             constants: dict[str, Array] = {}
-            new = {}
-            for at, (name, node) in enumerate(bare.items()):
-                begin = [_part(states[h], traced, node, at, len(bare), 1)]
-                if c is not None:
-                    begin.append(_part(states[c], traced, node, at, len(bare), 2))
-                if any(b is None for b in begin) or (
-                    c and node.attributes["spec"].cell.name != "LSTM"
-                ):
-                    break
-                names = [f"{name}.given{k}" for k in range(len(begin))]
+            new: dict[str, list[Node]] = {}
+            for at, rnn in enumerate(bare):
+                steps = traced.values[rnn.h_final].shape[2]
+                widths = (rnn.spec.recurrent_size, rnn.spec.hidden_size)
+                begin = [
+                    _rows(states[name], at, len(bare), (steps, width))
+                    for name, width in zip(filter(None, (h, c)), widths, strict=False)
+                ]
+                names = [f"{rnn.y}.given{k}" for k in range(len(begin))]
                 constants |= {k: b for k, b in zip(names, begin, strict=True) if b is not None}
-                inputs = (node.inputs[0], *names, *[""] * (2 - len(names)), node.input(3))
-                while not inputs[-1]:
-                    inputs = inputs[:-1]
-                new[name] = [replace(node, inputs=inputs)]
-            if len(new) == len(bare):
-                names_told = repr(h) if c is None else f"{h!r} and {c!r}"
-                text = f"the input {names_told} is taken as the initial state"
-                yield Hypothesis("h0_dropped", text, _with_nodes(traced.graph, new, constants))
-                for _, lengths in _lengths(given):  # ONNX: empty sentences end in zeros
-                    kept = {
-                        k: a * (lengths > 0)[:, None] if a.shape[2] == len(lengths) else a
-                        for k, a in constants.items()
-                    }
-                    yield Hypothesis("h0_dropped", text, _with_nodes(traced.graph, new, kept))
+                new[rnn.y] = [rnn.with_states(tuple(names), rnn.finals).node()]
+            if len(constants) != len(bare) * (2 if c else 1):
+                continue  # a state does not fit
+            told = f"{h!r} and {c!r}" if c else repr(h)
+            text = f"the input {told} is taken as the initial state"
+            yield Hypothesis("h0_dropped", text, with_nodes(traced.graph, new, constants))
+            for _, lengths in _lengths(given):  # ONNX: empty sentences end in zeros
+                kept = {
+                    k: a * (lengths > 0)[:, None] if a.shape[2] == len(lengths) else a
+                    for k, a in constants.items()
+                }
+                yield Hypothesis("h0_dropped", text, with_nodes(traced.graph, new, kept))
 
 
 def _inputs_read(graph: Graph) -> set[str]:
@@ -126,38 +123,32 @@ def _inputs_read(graph: Graph) -> set[str]:
     return {value.name for value in graph.inputs if value.name in read}
 
 
-def _part(state: Array, traced: Traced, node: Node, at: int, parts: int, slot: int) -> Array | None:
-    """(1, 1, N, O) of a state (L*D, N, O), (L, D, N, O) or (N, O) that nobody reads, if it fits."""
-    spec, made = node.attributes["spec"], traced.values[node.outputs[1]]
-    shape = (made.shape[2], spec.hidden_size if slot == 2 else spec.recurrent_size)
+def _rows(state: Array, at: int, layers: int, shape: tuple[int, int]) -> Array | None:
+    """(1, 1, N, O) of layer ``at`` in a state (L*D, N, O), (L, D, N, O) or (N, O), if it fits."""
     rows = state.reshape(-1, *state.shape[-2:])
-    if rows.shape[1:] != shape or len(rows) not in (1, parts):
+    if rows.shape[1:] != shape or len(rows) not in (1, layers):
         return None
     return rows[at % len(rows)][None, None].astype(np.float32)
 
 
-def _directions(traced: Traced, nodes: Mapping[str, Node]) -> Iterator[Hypothesis]:
-    turned = {"left2right": "right2left", "right2left": "left2right"}
-    new = {}
-    for name, node in nodes.items():
-        spec = node.attributes["spec"]
-        flipped = replace(spec, direction=turned[spec.direction])
-        new[name] = [replace(node, attributes={**node.attributes, "spec": flipped})]
-    way = "each direction runs the other way" if len(nodes) > 1 else "it runs the other way"
-    yield Hypothesis("direction_swapped", way, _with_nodes(traced.graph, new))
-    pairs = [(f, f[: -len("forward")] + "backward") for f in nodes if f.endswith(".forward")]
-    pairs = [(f, b) for f, b in pairs if b in nodes]
+def _directions(traced: Traced, layers: Layers) -> Iterator[Hypothesis]:
+    turned: dict[str, Direction] = {"left2right": "right2left", "right2left": "left2right"}
+    new = {
+        name: [replace(rnn, spec=replace(rnn.spec, direction=turned[rnn.spec.direction])).node()]
+        for name, rnn in layers.items()
+    }
+    way = "each direction runs the other way" if len(layers) > 1 else "it runs the other way"
+    yield Hypothesis("direction_swapped", way, with_nodes(traced.graph, new))
+    pairs = [(f, f[: -len("forward")] + "backward") for f in layers if f.endswith(".forward")]
+    pairs = [(f, b) for f, b in pairs if b in layers]
     if not pairs:
         return
     swapped: dict[str, list[Node]] = {}
     for forward, backward in pairs:
-        one, other = (nodes[name].attributes["weights"] for name in (forward, backward))
-        for name, weights in ((forward, other), (backward, one)):
-            attributes = {**nodes[name].attributes, "weights": weights}
-            swapped[name] = [replace(nodes[name], attributes=attributes)]
-    exchanged = _with_nodes(traced.graph, swapped)
+        for one, other in ((forward, backward), (backward, forward)):
+            swapped[one] = [replace(layers[one], weights=layers[other].weights).node()]
     text = "the weights of the forward and the backward direction are exchanged"
-    yield Hypothesis("direction_swapped", text, exchanged)
+    yield Hypothesis("direction_swapped", text, with_nodes(traced.graph, swapped))
     for states in (False, True):
         sides: dict[str, list[Node]] = {}
         for node in traced.graph.nodes:
@@ -169,61 +160,51 @@ def _directions(traced: Traced, nodes: Mapping[str, Node]) -> Iterator[Hypothesi
         if sides:
             also = " and final states" if states else ""
             text = f"the outputs{also} of the forward and the backward direction change places"
-            yield Hypothesis("direction_swapped", text, _with_nodes(traced.graph, sides))
+            yield Hypothesis("direction_swapped", text, with_nodes(traced.graph, sides))
 
 
 def _states_of(names: tuple[str, ...], pairs: list[tuple[str, str]]) -> bool:
     return tuple(name.rpartition(".")[0] for name in names) in pairs
 
 
-def _reversed_padded(traced: Traced, nodes: Mapping[str, Node]) -> Iterator[Hypothesis]:
+def _reversed_padded(traced: Traced, layers: Layers) -> Iterator[Hypothesis]:
     """Backward layers over sentences, as if they began at the end of the padding."""
     backward = {
-        name: node
-        for name, node in nodes.items()
-        if node.attributes["spec"].direction == "right2left"
-        and isinstance(traced.values.get(node.inputs[0]), Ragged)
-        and not node.input(3)
+        name: rnn
+        for name, rnn in layers.items()
+        if rnn.spec.direction == "right2left"
+        and isinstance(traced.values.get(rnn.x), Ragged)
+        and not rnn.attention
     }
-    if not backward:
-        return
     text = "the backward direction begins at the end of the padding, not of each sentence"
     for behind in ("zeros", "what stands there"):
         constants: dict[str, Array] = {}
         new: dict[str, list[Node]] = {}
-        for name, node in backward.items():
-            x: Ragged = traced.values[node.inputs[0]]
-            source = traced.graph.producer(node.inputs[0])
-            unpads = source is not None and source.op == "SequenceUnpad"
-            nodes_before: list[Node] = []
+        for name, rnn in backward.items():
+            x: Ragged = traced.values[rnn.x]
+            source = traced.graph.producer(rnn.x)
+            padded, before = f"{name}.padded", list[Node]()
             if behind == "zeros":
                 longest = int(x.lengths.max(initial=0))
                 like = f"{name}.like"
                 constants[like] = np.zeros((_padded_time(traced, source, longest), len(x), 1))
-                padded = f"{name}.padded"
-                attributes = {"time_major": 1}
-                nodes_before = [Node("SequencePad", (node.inputs[0], like), (padded,), attributes)]
-            elif unpads and source is not None:
-                padded = source.inputs[0]
-                if not source.attributes.get("time_major"):
-                    padded = f"{name}.padded"
-                    nodes_before = [
-                        Node("Transpose", source.inputs[:1], (padded,), {"perm": (1, 0, 2)})
-                    ]
-            else:
+                before = [Node("SequencePad", (rnn.x, like), (padded,), {"time_major": 1})]
+            elif source is None or source.op != "SequenceUnpad":
                 continue
+            elif source.attributes.get("time_major"):
+                padded = source.inputs[0]
+            else:
+                before = [Node("Transpose", source.inputs[:1], (padded,), {"perm": (1, 0, 2)})]
             lengths, dense, words = f"{name}.lengths", f"{name}.dense", f"{name}.words"
             constants[lengths] = x.lengths
             new[name] = [
-                *nodes_before,
-                replace(
-                    node, inputs=(padded, *node.inputs[1:]), outputs=(dense, *node.outputs[1:])
-                ),
+                *before,
+                replace(rnn, x=padded, y=dense).node(),
                 Node("SequenceUnpad", (dense, lengths), (words,), {"time_major": 1}),
-                Node("SequenceLike", (words, node.inputs[0]), (name,)),
+                Node("SequenceLike", (words, rnn.x), (name,)),
             ]
         if new:
-            yield Hypothesis("reverse_padded", text, _with_nodes(traced.graph, new, constants))
+            yield Hypothesis("reverse_padded", text, with_nodes(traced.graph, new, constants))
 
 
 def _padded_time(traced: Traced, source: Node | None, longest: int) -> int:
@@ -234,13 +215,11 @@ def _padded_time(traced: Traced, source: Node | None, longest: int) -> int:
     return int(shape[0 if source.attributes.get("time_major") else 1])
 
 
-def _masks(
-    traced: Traced, nodes: Mapping[str, Node], given: Mapping[str, Batch]
-) -> Iterator[Hypothesis]:
+def _masks(traced: Traced, layers: Layers, given: Mapping[str, Batch]) -> Iterator[Hypothesis]:
     unpads = [
         node
         for node in traced.graph.nodes
-        if node.op == "SequenceUnpad" and _reaches(traced.graph, node, set(nodes))
+        if node.op == "SequenceUnpad" and _reaches(traced.graph, node, layers)
     ]
     if unpads:
         whole: dict[str, Array] = {}
@@ -255,15 +234,14 @@ def _masks(
         text = "the sentences' lengths are ignored"
         yield Hypothesis("mask_ignored", text, _with_values(traced.graph, whole))
     dense = {
-        name: node
-        for name, node in nodes.items()
-        if isinstance(traced.values.get(node.inputs[0]), np.ndarray) and not node.input(3)
+        name: rnn
+        for name, rnn in layers.items()
+        if isinstance(traced.values.get(rnn.x), np.ndarray) and not rnn.attention
     }
-    backward = {k: n for k, n in dense.items() if n.attributes["spec"].direction == "right2left"}
+    backward = {k: rnn for k, rnn in dense.items() if rnn.spec.direction == "right2left"}
     forward_masked = any(
-        isinstance(traced.values.get(node.inputs[0]), Ragged)
-        for node in traced.graph.nodes
-        if node.op == "Rnn"
+        isinstance(traced.values.get(rnn.x), Ragged)
+        for rnn in recurrent_layers(traced.graph).values()
     )
     every = (dense, "mask_ignored", "the sentences end where")
     begin = (backward, "reverse_padded", "the backward direction begins where")
@@ -290,10 +268,10 @@ def _with_values(graph: Graph, values: Mapping[str, Array]) -> Graph:
         if any(name in values for name in node.inputs):
             inputs = tuple(f"{name}.given" if name in values else name for name in node.inputs)
             new[node.outputs[0]] = [replace(node, inputs=inputs)]
-    return _with_nodes(graph, new, {f"{name}.given": array for name, array in values.items()})
+    return with_nodes(graph, new, {f"{name}.given": array for name, array in values.items()})
 
 
-def _masked(traced: Traced, dense: Mapping[str, Node], lengths: Int64, zeros: bool) -> Graph | None:
+def _masked(traced: Traced, dense: Layers, lengths: Int64, zeros: bool) -> Graph | None:
     """Dense layers run over sentences of these lengths; None where these do not fit.
 
     ``zeros``: sentences of length zero end in zeros, not in their initial state.
@@ -301,23 +279,21 @@ def _masked(traced: Traced, dense: Mapping[str, Node], lengths: Int64, zeros: bo
     new: dict[str, list[Node]] = {}
     words = (lengths > 0).astype(np.float32)[:, None]
     constants: dict[str, Array] = {"lengths.given": lengths, "words.given": words}
-    for name, node in dense.items():
-        x = traced.values[node.inputs[0]]
+    for name, rnn in dense.items():
+        x = traced.values[rnn.x]
         if x.ndim != 3 or x.shape[1] != len(lengths) or lengths.max(initial=0) > x.shape[0]:
             continue
         ragged, y, major = f"{name}.ragged", f"{name}.y", {"time_major": 1}
-        ends = [f"{end}.whole" if zeros and end else end for end in node.outputs[1:]]
+        whole = tuple(f"{end}.whole" if zeros and end else end for end in rnn.finals)
         new[name] = [
-            Node("SequenceUnpad", (node.inputs[0], "lengths.given"), (ragged,), major),
-            replace(node, inputs=(ragged, *node.inputs[1:]), outputs=(y, *ends)),
-            Node("SequencePad", (y, node.inputs[0]), (name,), major),
+            Node("SequenceUnpad", (rnn.x, "lengths.given"), (ragged,), major),
+            replace(rnn, x=ragged, y=y).with_states(rnn.states, whole).node(),
+            Node("SequencePad", (y, rnn.x), (name,), major),
         ]
-        new[name] += [
-            Node("Mul", (whole, "words.given"), (end,))
-            for whole, end in zip(ends, node.outputs[1:], strict=True)
-            if zeros and end
-        ]
-    return _with_nodes(traced.graph, new, constants) if new else None
+        if zeros:
+            pairs = zip(whole, rnn.finals, strict=True)
+            new[name] += [Node("Mul", (w, "words.given"), (end,)) for w, end in pairs if end]
+    return with_nodes(traced.graph, new, constants) if new else None
 
 
 def _lengths(given: Mapping[str, Batch]) -> Iterator[tuple[str, Int64]]:
@@ -333,7 +309,7 @@ def _lengths(given: Mapping[str, Batch]) -> Iterator[tuple[str, Int64]]:
             yield name, whole
 
 
-def _reaches(graph: Graph, node: Node, names: set[str]) -> bool:
+def _reaches(graph: Graph, node: Node, names: Container[str]) -> bool:
     """Whether a value goes into one of these nodes, through any others."""
     reached = set(node.outputs)
     for each in graph.nodes:

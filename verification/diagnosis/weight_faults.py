@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -15,12 +16,13 @@ from onernn.core.arrays import Array
 from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.verification.diagnosis.gate_faults import (
+    PARTS,
     Change,
     SpecAndWeights,
     WeightFault,
+    named,
+    on_arrays,
     partial_permutations,
-    projected_spec,
-    projecting,
     whole_permutations,
 )
 
@@ -45,78 +47,59 @@ def weight_faults(spec: RnnSpec) -> Iterator[WeightFault]:
 def _updates(spec: RnnSpec) -> Iterator[WeightFault]:
     if not spec.cell.is_gru:
         return
+    sign = "the update gate has the other sign"
+    whole = f"{sign} (u keeps the new state, not the old one)"
+    yield WeightFault("update_sign", whole, _with_other_update)
+    for arrays in PARTS:
+        text = f"{sign} in the {named(arrays)} only"
+        yield WeightFault("update_sign", text, on_arrays(arrays, partial(_scaled, gate=0, by=-1)))
 
-    def turned(spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None) -> SpecAndWeights:
-        return replace(spec, update="replace" if spec.update == "keep" else "keep"), weights
 
-    sign = "the update gate has the other sign (u keeps the new state, not the old one)"
-    yield WeightFault("update_sign", sign, turned)
-    for arrays in (
-        ("bias",),
-        ("layer", "iter"),
-        ("iter",),
-        ("layer",),
-        ("iter", "bias"),
-        ("layer", "bias"),
-    ):
-        where = " and ".join(
-            {"layer": "input weights", "iter": "recurrent weights"}.get(a, a) for a in arrays
-        )
+def _with_other_update(
+    spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None
+) -> SpecAndWeights | None:
+    return replace(spec, update="replace" if spec.update == "keep" else "keep"), weights
 
-        def negated(
-            spec: RnnSpec,
-            weights: RnnWeights,
-            _: RnnWeights | None,
-            arrays: tuple[str, ...] = arrays,
-        ) -> SpecAndWeights | None:
-            weights = projecting(spec, weights)
-            new: dict[str, Array] = {}
-            for name in arrays:
-                array = getattr(weights, name)
-                if array is None:
-                    return None
-                new[name] = array.copy()
-                new[name][..., 0, :] *= -1
-            made = replace(weights, **new)
-            return projected_spec(spec, made), made
 
-        yield WeightFault(
-            "update_sign", f"the update gate has the other sign in the {where} only", negated
-        )
+def _scaled(array: Array, gate: int | slice, by: float) -> Array:
+    """With a gate's numbers multiplied."""
+    out = array.copy()
+    out[..., gate, :] *= array.dtype.type(by)
+    return out
 
 
 def _resets(spec: RnnSpec) -> Iterator[WeightFault]:
     if spec.cell in _LINEAR:
         after = "the reset gate is applied after the recurrent product (linear before reset)"
         for inside in (0.0, 1.0, 0.5, None):
-
-            def later(
-                spec: RnnSpec,
-                weights: RnnWeights,
-                other: RnnWeights | None,
-                inside: float | None = inside,
-            ) -> SpecAndWeights | None:
-                bias = weights.bias
-                if inside is None:
-                    if other is None or other.bias is None or other.bias.shape[2] != 4:
-                        return None
-                    bias = other.bias
-                elif bias is not None:
-                    o = bias[..., 2:3, :]
-                    bias = np.concatenate([bias[..., :2, :], (1 - inside) * o, inside * o], axis=-2)
-                elif inside:
-                    return None
-                return replace(spec, cell=_LINEAR[spec.cell]), replace(weights, bias=bias)
-
-            yield WeightFault("reset_placement", after, later)
+            yield WeightFault("reset_placement", after, partial(_reset_later, inside=inside))
     elif spec.cell in _PLAIN:
-
-        def sooner(spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None) -> SpecAndWeights:
-            bias = None if weights.bias is None else _merged(weights.bias)[..., :3, :]
-            return replace(spec, cell=_PLAIN[spec.cell]), replace(weights, bias=bias)
-
         before = "the reset gate is applied before the recurrent product, to the state"
-        yield WeightFault("reset_placement", before, sooner)
+        yield WeightFault("reset_placement", before, _reset_sooner)
+
+
+def _reset_later(
+    spec: RnnSpec, weights: RnnWeights, other: RnnWeights | None, inside: float | None
+) -> SpecAndWeights | None:
+    """``inside``: the part of the candidate's bias that is reset, too; None: the other model's."""
+    bias = weights.bias
+    if inside is None:
+        if other is None or other.bias is None or other.bias.shape[2] != 4:
+            return None
+        bias = other.bias
+    elif bias is not None:
+        o = bias[..., 2:3, :]
+        bias = np.concatenate([bias[..., :2, :], (1 - inside) * o, inside * o], axis=-2)
+    elif inside:
+        return None
+    return replace(spec, cell=_LINEAR[spec.cell]), replace(weights, bias=bias)
+
+
+def _reset_sooner(
+    spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None
+) -> SpecAndWeights | None:
+    bias = None if weights.bias is None else _merged(weights.bias)[..., :3, :]
+    return replace(spec, cell=_PLAIN[spec.cell]), replace(weights, bias=bias)
 
 
 def _merged(bias: Array) -> Array:
@@ -128,41 +111,30 @@ def _merged(bias: Array) -> Array:
 
 
 def _biases(spec: RnnSpec) -> Iterator[WeightFault]:
-    def rows(function: Callable[[Array], Array]) -> Change:
-        def change(
-            spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None
-        ) -> SpecAndWeights | None:
-            if weights.bias is None:
-                return None
-            return spec, replace(weights, bias=function(weights.bias))
+    def fault(cause: str, text: str, function: Callable[[Array], Array]) -> WeightFault:
+        return WeightFault(cause, text, on_arrays(("bias",), function))
 
-        return change
-
-    def scaled(row: int, factor: float) -> Callable[[Array], Array]:
-        def scale(bias: Array) -> Array:
-            out = bias.copy()
-            out[..., row, :] *= bias.dtype.type(factor)
-            return out
-
-        return scale
-
-    yield WeightFault(
-        "bias_doubled",
-        "its bias is halved: it is added twice",
-        rows(lambda b: b * b.dtype.type(0.5)),
-    )
-    yield WeightFault("bias_doubled", "its bias is doubled", rows(lambda b: b * b.dtype.type(2)))
+    every = slice(None)
+    halved, doubled = "halved: it is added twice", "doubled"
+    for by, how in ((0.5, halved), (2, doubled)):
+        yield fault("bias_doubled", f"its bias is {how}", partial(_scaled, gate=every, by=by))
     if not spec.cell.linear_before_reset:
         return
     merged = "both biases of the candidate are merged into one outside the reset gate's product"
-    yield WeightFault("bias_merged", merged, rows(_merged))
+    yield fault("bias_merged", merged, _merged)
     for row, name in ((3, "recurrent"), (2, "input")):
-        yield WeightFault(
-            "bias_merged", f"the candidate's {name} bias is left out", rows(scaled(row, 0))
-        )
-        for factor, how in ((0.5, "halved: it is added twice"), (2, "doubled")):
+        left_out = f"the candidate's {name} bias is left out"
+        yield fault("bias_merged", left_out, partial(_scaled, gate=row, by=0))
+        for by, how in ((0.5, halved), (2, doubled)):
             text = f"the candidate's {name} bias is {how}"
-            yield WeightFault("bias_doubled", text, rows(scaled(row, factor)))
+            yield fault("bias_doubled", text, partial(_scaled, gate=row, by=by))
+
+
+def bias_of(spec: RnnSpec, weights: RnnWeights) -> Array:
+    """The bias of one layer and direction, zeros where it has none."""
+    if weights.bias is not None:
+        return weights.bias
+    return np.zeros((1, 1, spec.cell.bias_rows, spec.hidden_size), weights.iter.dtype)
 
 
 def borrowed_bias(
@@ -171,8 +143,7 @@ def borrowed_bias(
     """The layer with the other model's bias; None where that is the same."""
     if other is None:
         return None
-    zeros = np.zeros((1, 1, spec.cell.bias_rows, spec.hidden_size), weights.iter.dtype)
-    mine, theirs = (zeros if w.bias is None else w.bias for w in (weights, other))
+    mine, theirs = (bias_of(spec, each) for each in (weights, other))
     if theirs.shape != mine.shape or np.array_equal(mine, theirs):
         return None
     return spec, replace(weights, bias=theirs.astype(weights.iter.dtype))
@@ -180,17 +151,17 @@ def borrowed_bias(
 
 def _clips(spec: RnnSpec) -> Iterator[WeightFault]:
     for name, what in (("gate_clip", "gates are"), ("cell_clip", "the cell state is")):
+        yield WeightFault("clip_ignored", f"{what} not clipped", partial(_unclipped, name=name))
 
-        def unclipped(
-            spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None, name: str = name
-        ) -> SpecAndWeights | None:
-            if getattr(spec, name) is None:
-                return None
-            if name == "gate_clip":
-                return replace(spec, gate_clip=None), weights
-            return replace(spec, cell_clip=None, cell_clip_nan=False), weights
 
-        yield WeightFault("clip_ignored", f"{what} not clipped", unclipped)
+def _unclipped(
+    spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None, name: str
+) -> SpecAndWeights | None:
+    if getattr(spec, name) is None:
+        return None
+    if name == "gate_clip":
+        return replace(spec, gate_clip=None), weights
+    return replace(spec, cell_clip=None, cell_clip_nan=False), weights
 
 
 def clipped(name: str, bound: float) -> Change:
@@ -207,35 +178,39 @@ def clipped(name: str, bound: float) -> Change:
 
 
 def _transposed() -> Iterator[WeightFault]:
-    def per_gate(array: Array) -> Array:
-        return np.swapaxes(array, 2, 4)
-
-    def as_rows(array: Array) -> Array:  # read as (R, G*O) where the file holds (G*O, R)
-        flat = np.moveaxis(array, 2, 4).reshape(-1)
-        return flat.reshape(array.shape)
-
-    def as_columns(array: Array) -> Array:  # and the other way round
-        one, d, r, g, o = array.shape
-        return np.moveaxis(array.reshape(one, d, g, o, r), 4, 2)
-
-    ways = (
-        (per_gate, "is transposed, gate by gate"),
-        (as_rows, "is read row by row"),
-        (as_columns, "is read column by column"),
-    )
     for name, called in (("iter", "recurrent weight"), ("layer", "input weight")):
-        for function, how in ways:
-
-            def change(
-                spec: RnnSpec,
-                weights: RnnWeights,
-                _: RnnWeights | None,
-                name: str = name,
-                function: Callable[[Array], Array] = function,
-            ) -> SpecAndWeights | None:
-                array = getattr(weights, name)
-                if array is None or function is per_gate and array.shape[2] != array.shape[4]:
-                    return None
-                return spec, replace(weights, **{name: function(array)})
-
+        for function, how in (
+            (_per_gate, "is transposed, gate by gate"),
+            (_as_rows, "is read row by row"),
+            (_as_columns, "is read column by column"),
+        ):
+            change = partial(_reread, name=name, function=function)
             yield WeightFault("weight_transposed", f"the {called} {how}", change)
+
+
+def _reread(
+    spec: RnnSpec,
+    weights: RnnWeights,
+    _: RnnWeights | None,
+    name: str,
+    function: Callable[[Array], Array],
+) -> SpecAndWeights | None:
+    array = getattr(weights, name)
+    if array is None or function is _per_gate and array.shape[2] != array.shape[4]:
+        return None
+    return spec, replace(weights, **{name: function(array)})
+
+
+def _per_gate(array: Array) -> Array:
+    return np.swapaxes(array, 2, 4)
+
+
+def _as_rows(array: Array) -> Array:
+    """As read as (R, G*O) where the file holds (G*O, R)."""
+    return np.moveaxis(array, 2, 4).reshape(array.shape)
+
+
+def _as_columns(array: Array) -> Array:
+    """As read as (G*O, R) where the file holds (R, G*O)."""
+    one, d, r, g, o = array.shape
+    return np.moveaxis(array.reshape(one, d, g, o, r), 4, 2)
