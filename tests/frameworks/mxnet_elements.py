@@ -196,6 +196,7 @@ case("squeeze", lambda x: S.squeeze(x), x=(1, 3, 1))
 case("squeeze_everything", lambda x: S.squeeze(x), x=(1, 1))
 case("squeeze_axis", lambda x: S.squeeze(x, axis=(0,)), x=(1, 3, 1))
 case("squeeze_negative", lambda x: S.squeeze(x, axis=-1), x=(1, 3, 1))
+case("squeeze_the_only_axis", lambda x: S.squeeze(x, axis=0), x=(1,))
 for pair in ((0, 1), (2, 0), (1, 1)):
     case(
         f"SwapAxis_{pair}",

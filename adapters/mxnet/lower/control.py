@@ -15,7 +15,7 @@ from onernn.core.types import dense
 
 
 @rule("_foreach", "*data", inferred="none")
-def _foreach(op: MxnetOperator) -> tuple[str, ...]:
+def _foreach(op: MxnetOperator, *given: str) -> tuple[str, ...]:
     """ONNX's Scan over axis 0: the subgraph runs once a step, states go from step to step.
 
     Inputs are sequences, states, and whatever else the subgraph reads; locations tell which
@@ -26,7 +26,6 @@ def _foreach(op: MxnetOperator) -> tuple[str, ...]:
     (subgraph,) = op.node.subgraphs
     data, states, rest = (op.sizes(f"{kind}_locs") for kind in ("in_data", "in_state", "remain"))
     outputs, count = op.integer("num_out_data"), op.integer("num_outputs")
-    given = op.values("data")
     variables = [node.name for node in subgraph.nodes if node.op == VARIABLE]
     places = (*data, *states, *rest)
     if sorted(places) != list(range(len(variables))) or len(places) != len(given):

@@ -39,8 +39,7 @@ PLAIN = {
 def _plain(kind: str) -> Function:
     numbers = OPERATORS[kind].attributes
 
-    def lower(op: MxnetOperator) -> str:
-        x = op.value("data")
+    def lower(op: MxnetOperator, x: str) -> str:
         op.check_floats(x)
         given: dict[str, Any] = {name: op.number(name, numbers[name]) for name in numbers}
         return op.emit(kind, x, **given)
@@ -53,47 +52,42 @@ for kind, names in PLAIN.items():
 
 
 @rule("_copy _np_copy BlockGrad make_loss", "data", inferred="all")
-def _identity(op: MxnetOperator) -> str:
-    return op.value("data")
+def _identity(_: MxnetOperator, x: str) -> str:
+    return x
 
 
 @rule("square _npi_square", "data", inferred="all")
-def _square(op: MxnetOperator) -> str:
-    return op.emit("Mul", op.value("data"), op.value("data"))
+def _square(op: MxnetOperator, x: str) -> str:
+    return op.emit("Mul", x, x)
 
 
 @rule("rsqrt", "data", inferred="all")
-def _rsqrt(op: MxnetOperator) -> str:
-    x = op.value("data")
+def _rsqrt(op: MxnetOperator, x: str) -> str:
     op.check_floats(x)
     return op.emit("Reciprocal", op.emit("Sqrt", x))
 
 
 @rule("logical_not", "data", inferred="all")
-def _not(op: MxnetOperator) -> str:
-    x = op.value("data")
+def _not(op: MxnetOperator, x: str) -> str:
     return op.cast(op.emit("Not", op.cast(x, bool)), op.dtype_of(x))
 
 
 @rule("clip", "data", inferred="all")
-def _clip(op: MxnetOperator) -> str:
-    x = op.value("data")
-    low, high = (op.scalar(op.number(name, 0.0), x) for name in ("a_min", "a_max"))
-    return op.emit("Clip", x, low, high)
+def _clip(op: MxnetOperator, x: str) -> str:
+    return op.emit("Clip", x, *(op.scalar(op.number(k, 0.0), x) for k in ("a_min", "a_max")))
 
 
 @rule("Activation", "data", inferred="all")
-def _activation(op: MxnetOperator) -> str:
+def _activation(op: MxnetOperator, x: str) -> str:
     kind = op.text("act_type", "")
     if kind not in ("relu", "sigmoid", "tanh", "softrelu", "softsign"):
         raise UnsupportedError(f"attribute act_type={kind!r}")
-    return op.emit("Softplus" if kind == "softrelu" else kind.capitalize(), op.value("data"))
+    return op.emit("Softplus" if kind == "softrelu" else kind.capitalize(), x)
 
 
-@rule("LeakyReLU", "data gamma")
-def _leaky_relu(op: MxnetOperator) -> str:
-    x, kind = op.value("data"), op.text("act_type", "leaky")
-    slope = op.number("slope", 0.25)
+@rule("LeakyReLU", "data gamma?")
+def _leaky_relu(op: MxnetOperator, x: str) -> str:
+    kind, slope = op.text("act_type", "leaky"), op.number("slope", 0.25)
     low, high = op.number("lower_bound", 0.125), op.number("upper_bound", 0.334)
     if kind == "leaky":
         return op.emit("LeakyRelu", x, alpha=slope)
@@ -112,31 +106,28 @@ def _leaky_relu(op: MxnetOperator) -> str:
 
 
 @rule("Cast amp_cast", "data", inferred="all")
-def _cast(op: MxnetOperator) -> str:
+def _cast(op: MxnetOperator, x: str) -> str:
     """``amp_cast`` leaves whole numbers as they are."""
-    x, dtype = op.value("data"), op.dtype("dtype")
+    dtype = op.dtype("dtype")
     if op.name == "amp_cast" and op.dtype_of(x).kind != "f":
         return x
     return op.emit("Cast", x, to=dtype.name)
 
 
 @rule("where _npi_where", "condition x y", inferred="all")
-def _where(op: MxnetOperator) -> str:
+def _where(op: MxnetOperator, condition: str, x: str, y: str) -> str:
     """A legacy condition may be a list, for the rows of x and y, which are alike."""
-    condition, x, y = (op.value(slot) for slot in ("condition", "x", "y"))
     condition, rank = op.cast(condition, bool), op.rank(x)
     if not op.numpy and (rank is None or rank != op.rank(condition)):
         sizes = op.sizes_of(condition)
         axes = [op.sizes_of(each) for each in (op.sizes_of(x), sizes)]
         ones = np.ones(1, np.int64)
         more = op.emit("ConstantOfShape", op.emit("Sub", *axes), value=ones)
-        whole = op.emit("Concat", sizes, more, axis=0)
-        condition = op.emit("Reshape", condition, whole)
+        condition = op.emit("Reshape", condition, op.emit("Concat", sizes, more, axis=0))
     return op.emit("Where", condition, x, y)
 
 
 @rule("ones_like zeros_like", "data", inferred="all")
-def _like(op: MxnetOperator) -> str:
-    x = op.value("data")
+def _like(op: MxnetOperator, x: str) -> str:
     filled = np.full(1, op.name == "ones_like", op.dtype_of(x))
     return op.emit("ConstantOfShape", op.sizes_of(x), value=filled)

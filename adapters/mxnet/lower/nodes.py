@@ -7,7 +7,7 @@ from functools import partial
 
 from onernn.adapters.lowering import LoweringStep, Output, Results, lower_steps
 from onernn.adapters.mxnet.lower.operator import Context, MxnetOperator
-from onernn.adapters.mxnet.lower.rules import Rule, find_rule, known_name, needed, slots_of
+from onernn.adapters.mxnet.lower.rules import Rule, find_rule, known_name, needed
 from onernn.adapters.mxnet.read import VARIABLE, SymbolNode
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import NativeOp
@@ -81,7 +81,7 @@ def _lower(context: Context, position: int, node: SymbolNode, reads: Sequence[st
     inputs = [each and context.builder.value(each) for each in reads]
     inputs += late_inputs(context, found, node, len(inputs))
     slots: dict[str, list[str]] = {}
-    for slot, value in zip(slots_of(found, len(inputs)), inputs, strict=True):
+    for slot, value in zip(found.slots_of(len(inputs)), inputs, strict=True):
         slots.setdefault(slot, []).append(value)
     unsized = [each in context.inferred for each in reads]
     if any(unsized) and not found.inferred:

@@ -253,27 +253,37 @@ class MxnetOperator(NativeOperator):
             return value
         return self.emit("Cast", value, to=wanted.name)
 
-    def part(self, whole: str, first: int, end: int) -> str:
-        """A part of a list, such as a shape."""
-        return self.emit("Slice", whole, self.ints(first), self.ints(end), self.ints(0))
+    def matrix(self, value: str) -> str:
+        """The value with all axes but the first as one."""
+        return value if self.rank(value) == 2 else self.emit("Flatten", value, axis=1)
+
+    def joined(self, *lists: str) -> str:
+        """One list, such as a shape, from several."""
+        return self.emit("Concat", *lists, axis=0)
+
+    def part(self, value: str, first: int, end: int, axis: int = 0) -> str:
+        """A part of a list, such as a shape, or of a value along an axis."""
+        return self.emit("Slice", value, *map(self.ints, (first, end, axis)))
 
     def resized(self, whole: str, axis: int, size: int) -> str:
         """A shape with another size at an axis."""
         before, after = self.part(whole, 0, axis), self.part(whole, axis + 1 or LAST, LAST)
-        return self.emit("Concat", before, self.ints(size), after, axis=0)
+        return self.joined(before, self.ints(size), after)
 
-    def listed(self, value: str) -> str:
-        """The value; a list of one number where it would be a scalar, which only the operators of
-        NumPy mode give.
+    def listed(self, value: str, *gone: int) -> str:
+        """The value; a list of one number where it would be a scalar, which only NumPy mode knows.
+
+        ``gone``: the axes that it has lost, where not all of them may be.
         """
         rank = self.rank(value)
-        if rank or self.numpy:
+        some_left = gone and not (max(gone) < len(gone) and min(gone) >= -len(gone))
+        if rank or some_left or self.numpy:
             return value
         if rank == 0:
             return self.emit("Reshape", value, self.ints(1))
         sizes = self.sizes_of(value)
         skipped = self.emit("Min", self.sizes_of(sizes), self.ints(1))  # 0 for a scalar
-        whole = self.emit("Concat", self.ints(1), sizes, axis=0)
+        whole = self.joined(self.ints(1), sizes)
         kept = self.emit("Slice", whole, skipped, self.ints(LAST), self.ints(0))
         return self.emit("Reshape", value, kept)
 

@@ -43,8 +43,8 @@ def stack_of(node: SymbolNode) -> mxnet.Stack:
     return stack
 
 
-@rule("RNN", "data parameters state state_cell sequence_length", inferred="none")
-def _rnn(op: MxnetOperator) -> tuple[str, ...]:
+@rule("RNN", "data parameters? state? state_cell? sequence_length?", inferred="none")
+def _rnn(op: MxnetOperator, x: str) -> tuple[str, ...]:
     """Outputs y (T, N, D*R) and, with ``state_outputs``, h (L*D, N, R) and c (L*D, N, O)."""
     stack = stack_of(op.node)
     for name in ("mode", "state_size", "num_layers", "bidirectional", "projection_size"):
@@ -53,7 +53,7 @@ def _rnn(op: MxnetOperator) -> tuple[str, ...]:
         raise UnsupportedError(f"attribute projection_size for mode={stack.mode!r}")
     if p := op.number("p", 0.0):
         op.note(f"dropout p={p:g} between layers has no effect in inference")
-    x, flat = op.value("data"), op.array("parameters")
+    flat = op.array("parameters")
     if op.is_inferred(x):
         raise UnsupportedError("input data: its size is inferred")
     if flat.dtype.name not in ("float32", "float64"):
@@ -119,21 +119,21 @@ def _clipped(op: MxnetOperator, spec: RnnSpec) -> RnnSpec:
     return replace(spec, cell_clip=(low, high), cell_clip_nan=stops_nan)
 
 
-def _sequence(op: MxnetOperator) -> tuple[str, int, str]:
-    """(data, time axis, lengths or ""): data is (T, N, ...) or (N, T, ...)."""
-    x, axis = op.value("data"), op.integer("axis", 0)
+def _sequence(op: MxnetOperator) -> tuple[int, str]:
+    """(time axis, lengths or ""): data is (T, N, ...) or (N, T, ...)."""
+    axis = op.integer("axis", 0)
     if axis not in (0, 1):
         raise UnsupportedError(f"attribute axis={axis}")
     given = op.optional("sequence_length")
     lengths = op.cast(given, np.int64) if op.flag("use_sequence_length") else ""
     if lengths and not given:
         raise UnsupportedError("input sequence_length is missing")
-    return x, axis, lengths
+    return axis, lengths
 
 
-@rule("SequenceMask", "data sequence_length")
-def _sequence_mask(op: MxnetOperator) -> str:
-    x, axis, lengths = _sequence(op)
+@rule("SequenceMask", "data sequence_length?")
+def _sequence_mask(op: MxnetOperator, x: str) -> str:
+    axis, lengths = _sequence(op)
     value = op.number("value", 0.0)
     if not lengths:
         return x
@@ -150,9 +150,9 @@ def _sequence_mask(op: MxnetOperator) -> str:
     return op.emit("Where", kept, masked, op.scalar(value, x))
 
 
-@rule("SequenceLast", "data sequence_length")
-def _sequence_last(op: MxnetOperator) -> str:
-    x, axis, lengths = _sequence(op)
+@rule("SequenceLast", "data sequence_length?")
+def _sequence_last(op: MxnetOperator, x: str) -> str:
+    axis, lengths = _sequence(op)
     if not lengths:
         last = op.constant(np.array(-1), "last")
         return op.emit("Gather", x, last, axis=axis)
@@ -161,9 +161,9 @@ def _sequence_last(op: MxnetOperator) -> str:
     return op.emit("GatherND", batch_major, at, batch_dims=1, non_negative=True)
 
 
-@rule("SequenceReverse", "data sequence_length")
-def _sequence_reverse(op: MxnetOperator) -> str:
-    x, axis, lengths = _sequence(op)
+@rule("SequenceReverse", "data sequence_length?")
+def _sequence_reverse(op: MxnetOperator, x: str) -> str:
+    axis, lengths = _sequence(op)
     if axis:
         raise UnsupportedError(f"attribute axis={axis}")
     if not lengths:

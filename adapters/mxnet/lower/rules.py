@@ -11,33 +11,50 @@ from onernn.adapters.mxnet.lower.operator import MxnetOperator
 from onernn.adapters.mxnet.read import Symbol, SymbolNode
 from onernn.core.errors import UnsupportedError
 
-Function = Callable[[MxnetOperator], Results]
+Function = Callable[..., Results]
+"""Gives an operator's outputs, from the operator and the values in its required slots."""
 
 
 class Rule(NamedTuple):
-    """How an operator is lowered: its name in the table, and its input slots.
+    """How an operator is lowered.
 
-    The last slot may have a star: it takes all the rest.
-
+    ``name``: its name in the table. ``slots``: those of its inputs; ``rest`` takes all others.
+    ``required``: those whose values the function takes; it asks for other values itself.
     ``inferred``: what becomes of inputs whose sizes MXNet infers (`Context.inferred`). Outputs
     are of inferred size if the "first" input is, or "all" are, or "none"; "" refuses.
     """
 
     name: str
     slots: tuple[str, ...]
-    lower: Function
+    required: tuple[str, ...]
+    rest: str
+    function: Function
     inferred: str
+
+    def lower(self, op: MxnetOperator) -> Results:
+        values = [op.value(slot) for slot in self.required]
+        return self.function(op, *values, *(op.values(self.rest) if self.rest else ()))
+
+    def slots_of(self, count: int) -> list[str]:
+        """The slot of each of ``count`` inputs. Raises `UnsupportedError` for too many."""
+        if count > len(self.slots) and not self.rest:
+            raise UnsupportedError(f"{count} inputs, expected {', '.join(self.slots)}")
+        return [*self.slots, *[self.rest] * count][:count]
 
 
 RULES: dict[str, Rule] = {}
 
 
-def rule(names: str, slots: str, *, inferred: str = "") -> Callable[[Function], Function]:
-    """Registers a function that gives the operator's outputs."""
+def rule(names: str, inputs: str, *, inferred: str = "") -> Callable[[Function], Function]:
+    """Registers a function for operators; ``x?`` may be absent, ``*x`` is any number of them."""
+    slots = [each for each in inputs.split() if not each.startswith("*")]
+    required = tuple(each for each in slots if not each.endswith("?"))
+    rest = inputs.partition("*")[2]
 
     def register(function: Function) -> Function:
+        every = tuple(each.removesuffix("?") for each in slots)
         for name in names.split():
-            RULES[name] = Rule(name, tuple(slots.split()), function, inferred)
+            RULES[name] = Rule(name, every, required, rest, function, inferred)
         return function
 
     return register
@@ -57,7 +74,7 @@ def slots_of_node(node: SymbolNode) -> list[str]:
     """The slot of each of a node's inputs, "" where that is not known."""
     found = find_rule(node.op)
     try:
-        return slots_of(found, len(node.inputs)) if found else [""] * len(node.inputs)
+        return found.slots_of(len(node.inputs)) if found else [""] * len(node.inputs)
     except UnsupportedError:
         return [""] * len(node.inputs)
 
@@ -71,14 +88,3 @@ def needed(symbol: Symbol) -> set[int]:
             pairs = zip(node.inputs, slots_of_node(node), strict=True)
             found |= {entry.node for entry, slot in pairs if slot != "label"}
     return found
-
-
-def slots_of(found: Rule, count: int) -> list[str]:
-    """The slot of each of ``count`` inputs. Raises `UnsupportedError` where there are too many."""
-    slots = list(found.slots)
-    if slots and slots[-1].startswith("*"):
-        rest = slots.pop()[1:]
-        return (slots + [rest] * count)[:count]
-    if count > len(slots):
-        raise UnsupportedError(f"{count} inputs, expected {', '.join(slots)}")
-    return slots[:count]

@@ -7,6 +7,7 @@ many axes a value has, so these are written without knowing it where ONNX can sa
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,7 +20,7 @@ _MOST = 2**26  # elements of a constant that is made from its attributes alone
 
 
 @rule("Reshape", "data")
-def _reshape(op: MxnetOperator) -> str:
+def _reshape(op: MxnetOperator, x: str) -> str:
     target, reverse = op.sizes("shape"), op.flag("reverse")
     if not target:  # MXNet 0.x: 0 stands for the size that is left over
         target = tuple(-1 if size == 0 else size for size in op.sizes("target_shape"))
@@ -27,11 +28,11 @@ def _reshape(op: MxnetOperator) -> str:
             target = (0, *target[1:])
     if not target:
         raise UnsupportedError("attribute shape is missing")
-    return reshaped(op, op.value("data"), target, reverse=reverse)
+    return reshaped(op, x, target, reverse=reverse)
 
 
 @rule("_npx_reshape", "data")
-def _npx_reshape(op: MxnetOperator) -> str:
+def _npx_reshape(op: MxnetOperator, x: str) -> str:
     """Codes of NumPy mode: -2 keeps, -3 skips one of size 1, -4 keeps all, -5 joins, -6 splits."""
     op.only("order", "C")
     target = op.sizes("newshape")
@@ -39,16 +40,16 @@ def _npx_reshape(op: MxnetOperator) -> str:
     if -3 in target or 0 in target:
         raise UnsupportedError(f"attribute newshape={target}")
     codes = tuple(names.get(size, size) for size in target)
-    return reshaped(op, op.value("data"), codes, reverse=op.flag("reverse"))
+    return reshaped(op, x, codes, reverse=op.flag("reverse"))
 
 
 @rule("_np_reshape", "data")
-def _np_reshape(op: MxnetOperator) -> str:
+def _np_reshape(op: MxnetOperator, x: str) -> str:
     op.only("order", "C")
     target = op.sizes("newshape")
     if 0 in target or min(target, default=0) < -1:
         raise UnsupportedError(f"attribute newshape={target}")
-    return reshaped(op, op.value("data"), target)
+    return reshaped(op, x, target)
 
 
 def reshaped(op: MxnetOperator, x: str, target: tuple[int, ...], *, reverse: bool = False) -> str:
@@ -56,8 +57,7 @@ def reshaped(op: MxnetOperator, x: str, target: tuple[int, ...], *, reverse: boo
 
     -3 joins two, -4 splits one into the two that follow. ``reverse`` reads from the right.
     """
-    plain = not reverse and min(target, default=0) >= -1
-    if plain:
+    if not reverse and min(target, default=0) >= -1:
         return op.emit("Reshape", x, op.ints(*target))
     if reverse and -2 in target:
         raise UnsupportedError(f"attribute shape={target} with reverse")
@@ -80,8 +80,7 @@ def reshaped(op: MxnetOperator, x: str, target: tuple[int, ...], *, reverse: boo
             at += 1
         else:
             raise UnsupportedError(f"attribute shape={target}")
-    shape = op.emit("Concat", *(pieces[::-1] if reverse else pieces), axis=0)
-    return op.emit("Reshape", x, shape)
+    return op.emit("Reshape", x, op.joined(*(pieces[::-1] if reverse else pieces)))
 
 
 def _size(op: MxnetOperator, whole: str, at: int, reverse: bool) -> str:
@@ -102,154 +101,139 @@ def _split(op: MxnetOperator, size: str, codes: list[int], reverse: bool) -> lis
 
 
 @rule("Flatten", "data", inferred="first")
-def _flatten(op: MxnetOperator) -> str:
-    x = op.value("data")
-    return x if op.rank(x) == 2 else op.emit("Flatten", x, axis=1)
+def _flatten(op: MxnetOperator, x: str) -> str:
+    return op.matrix(x)
 
 
 @rule("reshape_like", "lhs rhs")
-def _reshape_like(op: MxnetOperator) -> str:
+def _reshape_like(op: MxnetOperator, x: str, like: str) -> str:
     for name in ("lhs_begin", "lhs_end", "rhs_begin", "rhs_end"):
         op.only(name, "None")
-    like = op.value("rhs")
-    return op.emit("Reshape", op.value("lhs"), op.sizes_of(like))
+    return op.emit("Reshape", x, op.sizes_of(like))
 
 
 @rule("expand_dims", "data", inferred="first")
-def _expand_dims(op: MxnetOperator) -> str:
-    x, axis = op.value("data"), op.integer("axis")
+def _expand_dims(op: MxnetOperator, x: str) -> str:
+    axis = op.integer("axis")
     if op.is_inferred(x) and axis != -1:
         raise UnsupportedError(f"attribute axis={axis} of a value whose size is inferred")
     return op.emit("Unsqueeze", x, op.ints(axis))
 
 
 @rule("squeeze _np_squeeze", "data")
-def _squeeze(op: MxnetOperator) -> str:
-    x, axes = op.value("data"), op.optional_sizes("axis")
+def _squeeze(op: MxnetOperator, x: str) -> str:
+    axes = op.optional_sizes("axis")
     if axes is None:
         return op.listed(op.emit("Squeeze", x))
-    out = op.emit("Squeeze", x, op.ints(*axes))
-    return op.listed(out) if op.rank(out) == 0 else out
+    return op.listed(op.emit("Squeeze", x, op.ints(*axes)), *axes)
 
 
 @rule("SwapAxis", "data")
-def _swap_axis(op: MxnetOperator) -> str:
-    return op.swapped(op.value("data"), op.integer("dim1", 0), op.integer("dim2", 0))
+def _swap_axis(op: MxnetOperator, x: str) -> str:
+    return op.swapped(x, op.integer("dim1", 0), op.integer("dim2", 0))
 
 
 @rule("transpose _np_transpose", "data")
-def _transpose(op: MxnetOperator) -> str:
-    x, axes = op.value("data"), op.optional_sizes("axes")
+def _transpose(op: MxnetOperator, x: str) -> str:
+    axes = op.optional_sizes("axes")
     if not axes:
         return op.emit("Transpose", x)
-    perm = tuple(axis % len(axes) for axis in axes)
-    return op.emit("Transpose", x, perm=perm)
+    return op.emit("Transpose", x, perm=tuple(axis % len(axes) for axis in axes))
 
 
 @rule("Concat _npi_concatenate", "*data")
-def _concat(op: MxnetOperator) -> str:
-    values, axis = op.values("data"), op.integer("dim", op.integer("axis", 1))
-    return op.emit("Concat", *values, axis=axis)
+def _concat(op: MxnetOperator, *values: str) -> str:
+    return op.emit("Concat", *values, axis=op.integer("dim", op.integer("axis", 1)))
 
 
 @rule("_rnn_param_concat", "*data")
-def _rnn_param_concat(op: MxnetOperator) -> str:
+def _rnn_param_concat(op: MxnetOperator, *values: str) -> str:
     op.only("dim", "0")
-    return op.emit("Concat", *op.values("data"), axis=0)
+    return op.joined(*values)
 
 
 @rule("stack _npi_stack", "*data")
-def _stack(op: MxnetOperator) -> str:
-    values, axis = op.values("data"), op.integer("axis", 0)
+def _stack(op: MxnetOperator, *values: str) -> str:
+    axis = op.integer("axis", 0)
     rows = [op.emit("Unsqueeze", value, op.ints(axis)) for value in values]
     return op.emit("Concat", *rows, axis=axis)
 
 
 @rule("SliceChannel", "data", inferred="first")
-def _slice_channel(op: MxnetOperator) -> tuple[str, ...]:
-    axis, count = op.integer("axis", 1), op.integer("num_outputs")
-    return _pieces(op, axis, count, None)
+def _slice_channel(op: MxnetOperator, x: str) -> tuple[str, ...]:
+    return _pieces(op, x, op.integer("axis", 1), op.integer("num_outputs"))
 
 
 @rule("_split_v2", "data")
-def _split_v2(op: MxnetOperator) -> tuple[str, ...]:
+def _split_v2(op: MxnetOperator, x: str) -> tuple[str, ...]:
     axis, sections, starts = op.integer("axis", 1), op.integer("sections", 0), op.sizes("indices")
     if sections:
-        return _pieces(op, axis, sections, None)
+        return _pieces(op, x, axis, sections)
     if starts[:1] != (0,) or list(starts) != sorted(starts):
         raise UnsupportedError(f"attribute indices={starts}")
-    return _pieces(op, axis, len(starts), starts)
+    return _pieces(op, x, axis, len(starts), starts)
 
 
 def _pieces(
-    op: MxnetOperator, axis: int, count: int, starts: tuple[int, ...] | None
+    op: MxnetOperator, x: str, axis: int, count: int, starts: tuple[int, ...] = ()
 ) -> tuple[str, ...]:
-    x, squeezed = op.value("data"), op.flag("squeeze_axis")
+    """Equal pieces, or those from each start to the next."""
+    squeezed = op.flag("squeeze_axis")
     if not 0 < count <= 2**16:
         raise UnsupportedError(f"{count} outputs")
     if op.is_inferred(x) and axis == 0:
         raise UnsupportedError(f"attribute axis={axis} of a value whose size is inferred")
-    if starts is None:
-        parts = op.emit_many("Split", count, x, axis=axis)
+    if starts:
+        ends = (*starts[1:], LAST)
+        parts = tuple(op.part(x, a, b, axis) for a, b in zip(starts, ends, strict=True))
     else:
-        ends = [*starts[1:], LAST]
-        parts = tuple(
-            op.emit("Slice", x, op.ints(a), op.ints(b), op.ints(axis))
-            for a, b in zip(starts, ends, strict=True)
-        )
-    if not squeezed:
-        return parts
-    return tuple(op.emit("Squeeze", part, op.ints(axis)) for part in parts)
+        parts = op.emit_many("Split", count, x, axis=axis)
+    return tuple(op.emit("Squeeze", part, op.ints(axis)) for part in parts) if squeezed else parts
 
 
 @rule("slice", "data")
-def _slice(op: MxnetOperator) -> str:
+def _slice(op: MxnetOperator, x: str) -> str:
     begin, end, step = op.bounds("begin"), op.bounds("end"), op.bounds("step")
-    steps = [1 if s is None else s for s in step or (1,) * len(begin)]
+    steps = [1 if by is None else by for by in step or (1,) * len(begin)]
     if not len(begin) == len(end) == len(steps) or 0 in steps:
         raise UnsupportedError(f"attributes begin={begin} end={end} step={step}")
-    starts = [
-        (0 if by > 0 else LAST) if at is None else at for at, by in zip(begin, steps, strict=True)
-    ]
-    ends = [
-        (LAST if by > 0 else FIRST) if at is None else at for at, by in zip(end, steps, strict=True)
-    ]
-    return sliced(op, op.value("data"), starts, ends, list(range(len(begin))), steps)
+    cuts = []
+    for first, last, by in zip(begin, end, steps, strict=True):
+        front, back = (0, LAST) if by > 0 else (LAST, FIRST)
+        cuts.append((front if first is None else first, back if last is None else last))
+    starts, ends = zip(*cuts, strict=True) if cuts else ((), ())
+    return sliced(op, x, starts, ends, range(len(begin)), steps)
 
 
-def sliced(
-    op: MxnetOperator, x: str, starts: list[int], ends: list[int], axes: list[int], steps: list[int]
-) -> str:
-    cuts = (op.ints(*each) for each in (starts, ends, axes, steps))
-    return op.emit("Slice", x, *cuts)
+def sliced(op: MxnetOperator, x: str, *cuts: Sequence[int]) -> str:
+    """From starts to ends of axes, by steps."""
+    return op.emit("Slice", x, *(op.ints(*each) for each in cuts))
 
 
 @rule("slice_axis", "data")
-def _slice_axis(op: MxnetOperator) -> str:
+def _slice_axis(op: MxnetOperator, x: str) -> str:
     begin, end = op.integer("begin"), op.optional_integer("end")
-    ends = [LAST if end is None else end]
-    return sliced(op, op.value("data"), [begin], ends, [op.integer("axis")], [1])
+    return sliced(op, x, [begin], [LAST if end is None else end], [op.integer("axis")], [1])
 
 
 @rule("slice_like", "data shape_like")
-def _slice_like(op: MxnetOperator) -> str:
-    x, whole, axes = op.value("data"), op.sizes_of(op.value("shape_like")), op.sizes("axes")
-    zeros = axes or range(op.known_rank(x, "attribute axes=()"))
-    ends = op.emit("Gather", whole, op.ints(*zeros), axis=0)
-    starts = op.ints(*[0] * len(zeros))
-    return op.emit("Slice", x, starts, ends, op.ints(*zeros))
+def _slice_like(op: MxnetOperator, x: str, like: str) -> str:
+    whole = op.sizes_of(like)
+    axes = op.sizes("axes") or range(op.known_rank(x, "attribute axes=()"))
+    ends = op.emit("Gather", whole, op.ints(*axes), axis=0)
+    return op.emit("Slice", x, op.ints(*[0] * len(axes)), ends, op.ints(*axes))
 
 
 @rule("reverse _npi_flip", "data")
-def _reverse(op: MxnetOperator) -> str:
-    axes = list(op.sizes("axis"))
+def _reverse(op: MxnetOperator, x: str) -> str:
+    axes = op.sizes("axis")
     n = len(axes)
-    return sliced(op, op.value("data"), [-1] * n, [FIRST] * n, axes, [-1] * n)
+    return sliced(op, x, [-1] * n, [FIRST] * n, axes, [-1] * n)
 
 
 @rule("broadcast_to _npi_broadcast_to", "data")
-def _broadcast_to(op: MxnetOperator) -> str:
-    shape, x = op.sizes("shape"), op.value("data")
+def _broadcast_to(op: MxnetOperator, x: str) -> str:
+    shape = op.sizes("shape")
     if math.prod([abs(size) or 1 for size in shape]) > _MOST:
         raise UnsupportedError(f"attribute shape={shape}: too large")
     kept = -2 if op.numpy else 0  # the size of the input
@@ -257,8 +241,7 @@ def _broadcast_to(op: MxnetOperator) -> str:
 
 
 @rule("broadcast_axis", "data")
-def _broadcast_axis(op: MxnetOperator) -> str:
-    x = op.value("data")
+def _broadcast_axis(op: MxnetOperator, x: str) -> str:
     whole = op.sizes_of(x)
     for axis, size in zip(op.sizes("axis"), op.sizes("size"), strict=True):
         whole = op.resized(whole, axis, size)
@@ -266,11 +249,10 @@ def _broadcast_axis(op: MxnetOperator) -> str:
 
 
 @rule("broadcast_like", "lhs rhs")
-def _broadcast_like(op: MxnetOperator) -> str:
+def _broadcast_like(op: MxnetOperator, x: str, like: str) -> str:
     for name in ("lhs_axes", "rhs_axes"):
         op.only(name, "None")
-    like = op.value("rhs")
-    return op.emit("Expand", op.value("lhs"), op.sizes_of(like))
+    return op.emit("Expand", x, op.sizes_of(like))
 
 
 @rule("_zeros _ones _full _npi_zeros _npi_ones", "")
@@ -281,10 +263,8 @@ def _filled(op: MxnetOperator) -> str:
     sizes = tuple(1 if size == unknown else size for size in shape)
     if min(sizes, default=0) < 0 or math.prod(sizes) > _MOST:
         raise UnsupportedError(f"attribute shape={shape}")
-    made = op.constant(np.full(sizes, value, dtype))
-    if unknown in shape:
-        op.gives_inferred = True
-    return made
+    op.gives_inferred = unknown in shape
+    return op.constant(np.full(sizes, value, dtype))
 
 
 @rule("_arange _npi_arange", "")
@@ -298,22 +278,21 @@ def _arange(op: MxnetOperator) -> str:
     count = int(np.ceil((numbers[1] - numbers[0]) / step)) if step else _MOST + 1
     if not 0 <= count * repeat <= _MOST:
         raise UnsupportedError(f"{count * repeat} elements")
-    values = np.repeat(start + np.arange(count) * step, repeat).astype(dtype)
-    return op.constant(values)
+    return op.constant(np.repeat(start + np.arange(count) * step, repeat).astype(dtype))
 
 
 @rule("tile", "data")
-def _tile(op: MxnetOperator) -> str:
-    x, times = op.value("data"), op.sizes("reps")
+def _tile(op: MxnetOperator, x: str) -> str:
+    times = op.sizes("reps")
     if op.known_rank(x, "attribute reps") != len(times):
         raise UnsupportedError(f"attribute reps={times}: another number of axes than the input")
     return op.emit("Tile", x, op.ints(*times))
 
 
 @rule("repeat", "data")
-def _repeat(op: MxnetOperator) -> str:
+def _repeat(op: MxnetOperator, x: str) -> str:
     """Each element several times: a new axis of size one, enlarged, and joined with the old one."""
-    x, times, axis = op.value("data"), op.integer("repeats"), op.optional_integer("axis")
+    times, axis = op.integer("repeats"), op.optional_integer("axis")
     if axis is None:
         x, axis = op.emit("Reshape", x, op.ints(-1)), 0
     if axis < 0 or times < 0:
@@ -321,6 +300,5 @@ def _repeat(op: MxnetOperator) -> str:
     whole = op.sizes_of(x)
     before, after = op.part(whole, 0, axis + 1), op.part(whole, axis + 1, LAST)
     wide = op.emit("Unsqueeze", x, op.ints(axis + 1))
-    wide = op.emit("Expand", wide, op.emit("Concat", before, op.ints(times), after, axis=0))
-    joined = op.emit("Concat", op.part(whole, 0, axis), op.ints(-1), after, axis=0)
-    return op.emit("Reshape", wide, joined)
+    wide = op.emit("Expand", wide, op.joined(before, op.ints(times), after))
+    return op.emit("Reshape", wide, op.joined(op.part(whole, 0, axis), op.ints(-1), after))
