@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from onernn.adapters.lowering import Results
 from onernn.adapters.mxnet.lower.aliases import names_of
@@ -13,6 +13,7 @@ from onernn.core.errors import UnsupportedError
 
 Function = Callable[..., Results]
 """Gives an operator's outputs, from the operator and the values in its required slots."""
+F = TypeVar("F", bound=Function)
 
 
 class Rule(NamedTuple):
@@ -45,13 +46,13 @@ class Rule(NamedTuple):
 RULES: dict[str, Rule] = {}
 
 
-def rule(names: str, inputs: str, *, inferred: str = "") -> Callable[[Function], Function]:
+def rule(names: str, inputs: str, *, inferred: str = "") -> Callable[[F], F]:
     """Registers a function for operators; ``x?`` may be absent, ``*x`` is any number of them."""
     slots = [each for each in inputs.split() if not each.startswith("*")]
     required = tuple(each for each in slots if not each.endswith("?"))
     rest = inputs.partition("*")[2]
 
-    def register(function: Function) -> Function:
+    def register(function: F) -> F:
         every = tuple(each.removesuffix("?") for each in slots)
         for name in names.split():
             RULES[name] = Rule(name, every, required, rest, function, inferred)
