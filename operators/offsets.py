@@ -26,13 +26,29 @@ define(
     growth=growth.no_new_bytes,
 )
 
+
+def _with_words(x: Type, words: Size | None) -> tuple[Size | None, ...] | None:
+    """The shape of rows that become words: so many, where nobody knows how many rows there are."""
+    known = x.shape[0] if x.shape else None
+    return x.shape and (words if known is None else known, *x.shape[1:])
+
+
+def _like(_: Context, x: Type, like: Type) -> Type:
+    return Type(x.dtype, _with_words(x, like.shape[0] if like.shape else None), like.lod)
+
+
+def _reset(context: Context, x: Type, _: Type) -> Type:
+    lod = (context.lod(),)
+    return Type(x.dtype, _with_words(x, words_of(lod)), lod)
+
+
 define(
     "SequenceLike",
     kind="view",
     inputs="x ~like",
     offsets=True,
     since=0,
-    type=lambda _, x, like: Type(x.dtype, x.shape, like.lod),
+    type=_like,
     compute=lambda _, x, like: like.with_data(data_of(x)),
     growth=growth.no_new_bytes,
 )
@@ -43,7 +59,7 @@ define(
     inputs="x offsets",
     offsets=True,
     since=0,
-    type=lambda context, x, offsets: Type(x.dtype, x.shape, (context.lod(),)),
+    type=_reset,
     compute=lambda _, x, offsets: Ragged(data_of(x), data_of(offsets)),
     growth=growth.no_new_bytes,
 )

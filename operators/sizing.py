@@ -27,10 +27,10 @@ def checked_sizes(shape: Array) -> tuple[int, ...]:
 def _shape_type(context: Context, x: Type) -> Type:
     if x.shape is None:
         return Type("int64", (None,))
-    sizes = x.shape[context.at.start : context.at.end]
-    if None in sizes:
-        return Type("int64", (Size.of(len(sizes)),))
-    return valued("int64", np.array(sizes, object))
+    sizes = [
+        context.fresh(f"size{axis}") if size is None else size for axis, size in enumerate(x.shape)
+    ]
+    return valued("int64", np.array(sizes[context.at.start : context.at.end], object))
 
 
 define(

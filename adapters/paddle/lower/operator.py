@@ -61,7 +61,8 @@ class PaddleOperator(NativeOperator):
             if (others := dtypes - COMPUTED - {None}) and not widened:
                 raise UnsupportedError(f"input {slot}: {others.pop()} numbers are not supported")
 
-    def lowered(self, rule: Callable[[Self], Results]) -> Results:
+    def lowered(self, rule: Callable[[Self], Results]) -> Mapping[str, str]:
+        """What a rule returns, by slot and place."""
         results = super().lowered(rule)
         if isinstance(results, Mapping):
             return results
@@ -111,23 +112,27 @@ class PaddleOperator(NativeOperator):
         return [self.builder.array(value, slot) for value in self.values(slot)]
 
     def shape(self, slot: str, at: int = 0) -> tuple[int | None, ...]:
-        """The declared sizes of an input, None where dynamic."""
+        """The sizes of an input as the model declares or computes it, None where dynamic."""
         variable = self.variables(slot)[at]
         value = self.builder.value(variable)
         if value in self.builder.constants:
             return self.builder.constants[value].shape
         declared = self._variables.get(variable)
-        if declared is None or declared.shape is None:
-            raise UnsupportedError(
-                f"input {slot}: the model does not declare the rank of {variable!r}"
-            )
-        return declared.shape
+        if declared is not None and declared.shape is not None:
+            return declared.shape
+        inferred = self.builder.type_of(value)
+        if inferred.shape is None:
+            raise UnsupportedError(f"input {slot}: nobody knows the rank of {variable!r}")
+        return inferred.counts
 
     def dtype(self, slot: str) -> np.dtype[Any]:
-        declared = self._variables.get(self.variable(slot))
-        if declared is None or declared.dtype is None:
-            raise UnsupportedError(f"input {slot}: the model does not declare its dtype")
-        return np.dtype(declared.dtype)
+        variable = self.variable(slot)
+        declared = self._variables.get(variable)
+        dtype = declared and declared.dtype
+        dtype = dtype or self.builder.type_of(self.builder.value(variable)).dtype
+        if dtype is None:
+            raise UnsupportedError(f"input {slot}: nobody knows its dtype")
+        return np.dtype(dtype)
 
     def chosen_dtype(self, name: str, default: int) -> str:
         """The dtype that an attribute tells."""

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from onernn.adapters.lowering import GraphBuilder
+from onernn.adapters.paddle.lower.operator import PaddleOperator, listed
+from onernn.adapters.paddle.lower.table import RULES as READING
 from onernn.adapters.paddle.messages import DTYPES
-from onernn.adapters.paddle.write.program import Declared, ProgramWriter, Sizes
+from onernn.adapters.paddle.read.program import Operator
+from onernn.adapters.paddle.write.program import VERSION, Declared, Operation, ProgramWriter
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
-from onernn.core.graph import Graph, Node
+from onernn.core.graph import Graph, Node, Value
 from onernn.core.types import Type
 
 CODES = {name: code for code, name in DTYPES.items()}
-Attributes = Mapping[str, Any]
-NONE: Attributes = MappingProxyType({})
 ALL = 2**31 - 1
 """The end of an axis, as a Slice says it."""
+
+Slots = Mapping[str, str | Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Padded:
-    """A ragged value as variables: (T, N, ...) and (N,) int64; ``like`` is the padded value itself."""
+    """A ragged value as variables: (T, N, ...) and (N,) int64; ``like`` is the padded value."""
 
     data: str
     lengths: str
@@ -35,7 +38,11 @@ class Padded:
 
 @dataclass(eq=False)
 class Writing:
-    """``fused``: recurrent layers as fusion_gru and fusion_lstm; ``place``: "cpu" or "onednn"."""
+    """``fused``: recurrent layers as fusion_gru and fusion_lstm; ``place``: "cpu" or "onednn".
+
+    Each operator is lowered as soon as it is written, as a reader of the file lowers it: dtype,
+    sizes and LoD of what it gives are those that its rule and the operators' types tell.
+    """
 
     graph: Graph
     program: ProgramWriter
@@ -45,6 +52,7 @@ class Writing:
     unplaced: list[Refusal] = field(default_factory=list)
     _values: dict[str, str] = field(default_factory=dict)
     _makers: dict[str, int] = field(default_factory=dict)
+    _reader: GraphBuilder = field(default_factory=lambda: GraphBuilder("written"))
 
     @property
     def types(self) -> Mapping[str, Type]:
@@ -57,7 +65,7 @@ class Writing:
     def value(self, name: str) -> str:
         """The variable that holds a value; a constant becomes a parameter with its first use."""
         if name not in self._values:
-            self._values[name] = self.program.parameter(self.graph.constants[name], name)
+            self._values[name] = self.constant(self.graph.constants[name], name)
         return self._values[name]
 
     def array(self, name: str, role: str) -> Array:
@@ -67,7 +75,18 @@ class Writing:
         return self.graph.constants[name]
 
     def constant(self, array: npt.ArrayLike, stem: str = "constant") -> str:
-        return self.program.parameter(np.asarray(array), stem)
+        array = np.asarray(array)
+        name = self.program.parameter(array, stem)
+        self._reader.give(name, self._reader.constant(array, name))
+        return name
+
+    def feed(self, value: Value) -> None:
+        """An input of the graph, under its own name."""
+        found = value.type
+        self.program.feeds.append(value.name)
+        self.program.variables[value.name] = Declared(found.dtype or "", found.counts, found.depth)
+        self._reader.input(value)
+        self.bind(value.name, value.name)
 
     def of(self, variable: str) -> Declared:
         return self.program.variables[variable]
@@ -78,72 +97,65 @@ class Writing:
     def bind(self, name: str, variable: str) -> None:
         self._values[name] = variable
 
-    def wants(self, node: Node, at: int) -> bool:
+    def wants(self, name: str) -> bool:
         """Whether anybody reads an output."""
-        name = node.outputs[at] if at < len(node.outputs) else ""
         return bool(name) and (bool(self.graph.users(name)) or self.graph.is_output(name))
 
     def emit(
         self,
         type: str,
-        inputs: Mapping[str, str | Sequence[str]],
-        sizes: int | Sizes | None = None,
-        dtype: str = "",
+        inputs: Slots,
         /,
         *,
         out: str = "Out",
         also: Sequence[str] = (),
-        lod: str | None = None,
-        attributes: Attributes = NONE,
+        **attributes: Any,
     ) -> str:
         """Appends an operator and gives a provisional name for the variable in its slot ``out``.
 
-        ``sizes``, or their number, and ``dtype``: those of the first input, unless told. ``lod``:
-        the variable whose LoD Paddle hands on, "" for none, the first input unless told. ``also``:
-        slots of side outputs that the operator insists on.
+        ``also``: slots of side outputs that the operator insists on.
         """
-        (out_name,) = self.emit_many(
-            type, inputs, 1, sizes, dtype, out=out, also=also, lod=lod, attributes=attributes
+        outputs = {out: 1, **dict.fromkeys(also, 1)}
+        return self.emit_all(type, inputs, outputs, **attributes)[out][0]
+
+    def emit_all(
+        self, type: str, inputs: Slots, outputs: Mapping[str, int], /, **attributes: Any
+    ) -> dict[str, list[str]]:
+        """As `emit`, of so many variables in each slot; the first slot is the main one."""
+        made: dict[str, list[str]] = {}
+        for slot, count in outputs.items():
+            stem = f"{type}.{slot if made else 'out'}"
+            made[slot] = [self.program.fresh(stem) for _ in range(count)]
+        self._makers.update(
+            dict.fromkeys(
+                (name for names in made.values() for name in names), len(self.program.operations)
+            )
         )
-        return out_name
+        self._read(self.program.add(type, inputs, made, attributes))
+        return {slot: [*names] for slot, names in made.items()}
 
-    def emit_many(
-        self,
-        type: str,
-        inputs: Mapping[str, str | Sequence[str]],
-        count: int,
-        sizes: int | Sizes | None = None,
-        dtype: str = "",
-        /,
-        *,
-        out: str = "Out",
-        also: Sequence[str] = (),
-        lod: str | None = None,
-        attributes: Attributes = NONE,
-    ) -> list[str]:
-        """As `emit`, for a slot that is a list of variables."""
-        given = next(iter(inputs.values()), "")
-        first = given if isinstance(given, str) else given[0]
-        like = self.of(first) if first else Declared("float32", ())
-        if sizes is None:
-            sizes = like.sizes
-        elif isinstance(sizes, int):
-            sizes = (None,) * sizes
-        source = first if lod is None else lod
-        depth = self.of(source).depth if source else 0
-        made = [self.program.fresh(f"{type}.out") for _ in range(count)]
-        side = {slot: [self.program.fresh(f"{type}.{slot}")] for slot in also}
-        for name in [*made, *(name for names in side.values() for name in names)]:
-            self.program.variables[name] = Declared(dtype or like.dtype, sizes, depth)
-            self._makers[name] = len(self.program.operations)
-        self.program.add(type, inputs, {out: list(made), **side}, attributes)
-        return made
+    def _read(self, operation: Operation) -> None:
+        """Tells what an operator's outputs are; side outputs are declared as the main one."""
+        op = Operator(
+            len(self.program.operations) - 1,
+            operation.type,
+            {slot: tuple(names) for slot, names in operation.inputs.items()},
+            {slot: tuple(names) for slot, names in operation.outputs.items()},
+            {k: tuple(v) if isinstance(v, list) else v for k, v in operation.attributes.items()},
+        )
+        results = PaddleOperator(self._reader, {}, op, VERSION).lowered(READING[op.type])
+        like = Declared("float32", ())
+        for place, name in (e for slot, names in op.outputs.items() for e in listed(slot, names)):
+            if place in results:
+                self._reader.give(name, results[place])
+                value = self._reader.value(name)
+                found = self._reader.type_of(value)
+                if found.dtype is None or found.shape is None:
+                    raise UnsupportedError(f"nobody can tell what Paddle's {op.type} gives")
+                like = Declared(found.dtype, found.counts, self._reader.depth.get(value, 0))
+            self.program.variables[name] = like
 
-    def side(self, variable: str, slot: str) -> str:
-        """The variable in another output slot of the operator that made this one."""
-        return self.program.operations[self._makers[variable]].outputs[slot][0]
-
-    def give(self, node: Node, variable: str, at: int = 0, sizes: Sizes | None = None) -> None:
+    def give(self, node: Node, variable: str, at: int = 0) -> None:
         """Binds an output of a node, where anybody named it, with the LoD that it must have."""
         name = node.outputs[at] if at < len(node.outputs) else ""
         if not name:
@@ -153,76 +165,96 @@ class Writing:
             variable = self.under(variable, self._like(node, found.depth))
         elif held.depth and not found.depth:
             variable = self.dense(variable)
+        if (held.dtype, len(held.sizes)) != (found.dtype, found.rank):
+            raise UnsupportedError(f"{name!r}: Paddle gives {held}, expected {found}")
         if (place := self._makers.pop(variable, None)) is not None:
             self._rename(variable, name, place)
-            known = sizes or self.of(name).sizes
-            if len(known) != found.rank:
-                known = (None,) * len(found.counts)
-            self.program.variables[name] = Declared(found.dtype or "", known, found.depth)
+            self.program.variables[name] = Declared(held.dtype, found.counts, found.depth)
             variable = name
         self.bind(name, variable)
 
     def under(self, variable: str, like: str) -> str:
         """The rows of a variable under the LoD of another."""
-        return self.emit("lod_reset", {"X": variable, "Y": like}, lod=like)
+        return self.emit("lod_reset", {"X": variable, "Y": like})
 
     def dense(self, variable: str) -> str:
         """The variable without its LoD: which a slice along the words drops."""
         if not self.of(variable).depth:
             return variable
-        cut = {"axes": [0], "starts": [0], "ends": [ALL], "infer_flags": [1]}
-        return self.emit("slice", {"Input": variable}, lod="", attributes=cut)
-
-    def cast(self, variable: str, dtype: str) -> str:
-        found = self.of(variable).dtype
-        if found == dtype:
-            return variable
-        codes = {"in_dtype": CODES[found], "out_dtype": CODES[dtype]}
-        return self.emit("cast", {"X": variable}, None, dtype, attributes=codes)
-
-    def reshape(self, variable: str, sizes: Sequence[int], known: Sizes | None = None) -> str:
-        """To these sizes, where 0 is that of the input and -1 what is left."""
-        shown = known or tuple(size if size > 0 else None for size in sizes)
-        shape = list(sizes)
         return self.emit(
-            "reshape2", {"X": variable}, shown, also=("XShape",), attributes={"shape": shape}
+            "slice", {"Input": variable}, axes=[0], starts=[0], ends=[ALL], infer_flags=[1]
         )
+
+    def cast(self, variable: str, dtype: str, *, always: bool = False) -> str:
+        """In this dtype; the variable itself where it is, unless ``always`` by an operator."""
+        found = self.of(variable).dtype
+        if found == dtype and not always:
+            return variable
+        return self.emit("cast", {"X": variable}, in_dtype=CODES[found], out_dtype=CODES[dtype])
+
+    def reshape(self, variable: str, sizes: Sequence[int], computed: str = "") -> str:
+        """To these sizes, where 0 is that of the input and -1 what is left, or computed ones."""
+        slots = {"X": variable}
+        if computed:
+            slots["Shape"] = self.cast(computed, "int32")
+        return self.emit("reshape2", slots, also=("XShape",), shape=list(sizes))
 
     def transpose(self, variable: str, perm: Sequence[int]) -> str:
-        sizes = tuple(self.of(variable).sizes[axis] for axis in perm)
-        order = {"X": variable}
+        return self.emit("transpose2", {"X": variable}, also=("XShape",), axis=list(perm))
+
+    def take(
+        self, variable: str, cuts: Mapping[int, tuple[int, int]], gone: Sequence[int] = ()
+    ) -> str:
+        """The elements [start, end) of axes; those ``gone`` are one element, and dropped."""
         return self.emit(
-            "transpose2", order, sizes, also=("XShape",), lod="", attributes={"axis": list(perm)}
+            "slice",
+            {"Input": variable},
+            axes=list(cuts),
+            starts=[start for start, _ in cuts.values()],
+            ends=[end for _, end in cuts.values()],
+            infer_flags=[1] * len(cuts),
+            decrease_axis=list(gone),
         )
 
-    def take(self, variable: str, cuts: Mapping[int, tuple[int, int]], gone: Sequence[int]) -> str:
-        """The elements [start, end) of axes; those ``gone`` are one element, and dropped."""
-        sizes = [
-            None if size is None or axis in cuts else size
-            for axis, size in enumerate(self.of(variable).sizes)
-            if axis not in gone
-        ]
-        axes = list(cuts)
-        attributes: dict[str, Any] = {
-            "axes": axes,
-            "starts": [cuts[axis][0] for axis in axes],
-            "ends": [cuts[axis][1] for axis in axes],
-            "infer_flags": [1] * len(axes),
-            "decrease_axis": list(gone),
-        }
-        lod = "" if 0 in cuts else None
-        return self.emit("slice", {"Input": variable}, tuple(sizes), lod=lod, attributes=attributes)
-
-    def add(self, x: str, y: str, type: str = "elementwise_add", dtype: str = "") -> str:
+    def binary(self, type: str, x: str, y: str) -> str:
         """An elementwise operator, broadcast as NumPy does."""
-        rank = max(self.rank(x), self.rank(y))
-        sizes = self.of(x).sizes if self.rank(x) == rank == self.rank(y) else rank
-        return self.emit(type, {"X": x, "Y": y}, sizes, dtype, attributes={"axis": -1})
+        return self.emit(type, {"X": x, "Y": y}, axis=-1)
+
+    def add(self, x: str, y: str) -> str:
+        return self.binary("elementwise_add", x, y)
+
+    def minus(self, x: str, y: str) -> str:
+        return self.binary("elementwise_sub", x, y)
+
+    def times(self, x: str, y: str) -> str:
+        return self.binary("elementwise_mul", x, y)
+
+    def scaled(self, x: str, factor: float) -> str:
+        return self.emit("scale", {"X": x}, scale=float(factor), bias=0.0, bias_after_scale=True)
 
     def concat(self, variables: Sequence[str], axis: int) -> str:
-        sizes = self.of(variables[0]).sizes
-        known = tuple(None if at == axis % len(sizes) else size for at, size in enumerate(sizes))
-        return self.emit("concat", {"X": variables}, known, attributes={"axis": axis})
+        return self.emit("concat", {"X": variables}, axis=axis)
+
+    def split(self, x: str, axis: int, count: int, sections: Sequence[int] = ()) -> list[str]:
+        """Parts of these sizes, or so many of one size."""
+        number = 0 if sections else count
+        made = self.emit_all(
+            "split", {"X": x}, {"Out": count}, axis=axis, num=number, sections=list(sections)
+        )
+        return made["Out"]
+
+    def copy(self, variable: str) -> str:
+        return self.emit("assign", {"X": variable})
+
+    def filled(self, shape: str, value: Any) -> str:
+        """A value of a shape that is computed, int64 or int32."""
+        return self.emit(
+            "fill_constant",
+            {"ShapeTensor": self.cast(shape, "int32")},
+            value=float(value),
+            dtype=CODES[np.asarray(value).dtype.name],
+            str_value=str(np.asarray(value)),
+        )
 
     def _like(self, node: Node, depth: int) -> str:
         for name in node.inputs:
@@ -236,9 +268,12 @@ class Writing:
                 for names in slots.values():
                     names[:] = [new if name == old else name for name in names]
         self.program.variables[new] = self.program.variables.pop(old)
+        self._reader.give(new, self._reader.value(old))
 
 
-Rule = Callable[[Writing, Node, list[str]], None]
+Written = str | Sequence[str]
+"""What a rule returns: the variable of the output, or those of all, "" where absent."""
+Rule = Callable[[Writing, Node, list[str]], Written]
 """A node and the variables of its inputs, "" where absent."""
 RULES: dict[str, Rule] = {}
 
@@ -257,6 +292,13 @@ def only(node: Node, *known: str) -> None:
     """Refuses attributes that a rule does not read."""
     if unknown := sorted(set(node.attributes) - set(known)):
         raise UnsupportedError(f"attributes {', '.join(unknown)} have no form in Paddle")
+
+
+def ragged(w: Writing, variable: str, levels: int = 1) -> str:
+    """A variable that must carry so many LoD levels."""
+    if (found := w.of(variable).depth) != levels:
+        raise UnsupportedError(f"a value of {found} LoD levels, Paddle's operator takes {levels}")
+    return variable
 
 
 def ints(w: Writing, node: Node, at: int, role: str) -> list[int]:

@@ -13,13 +13,13 @@ from typing import Any, Literal, get_args
 from onernn.adapters.checking import check_again
 from onernn.adapters.declaring import declared
 from onernn.adapters.paddle.lower import load_paddle
-from onernn.adapters.paddle.write import arithmetic, recurrent, sequences
+from onernn.adapters.paddle.write import arithmetic, recurrent, rows, sequences, shaping
 from onernn.adapters.paddle.write.emitting import CODES, RULES, Writing
-from onernn.adapters.paddle.write.program import Declared, ProgramWriter, save
+from onernn.adapters.paddle.write.program import ProgramWriter, save
 from onernn.core.errors import Refusal, UnsupportedError
-from onernn.core.graph import Graph, Node
+from onernn.core.graph import Graph, Node, Value
 
-__all__ = ["Place", "arithmetic", "recurrent", "save", "sequences", "to_paddle"]
+__all__ = ["Place", "arithmetic", "recurrent", "rows", "save", "sequences", "shaping", "to_paddle"]
 
 Place = Literal["cpu", "onednn"]
 Progress = Callable[[str, int, int], None]
@@ -71,7 +71,8 @@ def to_paddle(
     names = {value.name for value in graph.inputs} | {"feed", "fetch"}
     names.update(*(node.outputs for node in graph.nodes))
     w = Writing(graph, ProgramWriter(names), fused, place)
-    _feed(w)
+    for value in graph.inputs:
+        _feed(w, value)
     for at, node in enumerate(graph.nodes):
         if progress is not None:
             progress("writing", at, len(graph.nodes))
@@ -86,14 +87,10 @@ def to_paddle(
     return w.program, tuple(w.unplaced)
 
 
-def _feed(w: Writing) -> None:
-    for value in w.graph.inputs:
-        found = w.types[value.name]
-        if found.dtype not in CODES:
-            raise UnsupportedError(f"input {value.name!r}: Paddle has no {found.dtype} numbers")
-        w.program.feeds.append(value.name)
-        w.program.variables[value.name] = Declared(found.dtype, value.shape or (), found.depth)
-        w.bind(value.name, value.name)
+def _feed(w: Writing, value: Value) -> None:
+    if value.dtype not in CODES:
+        raise UnsupportedError(f"input {value.name!r}: Paddle has no {value.dtype} numbers")
+    w.feed(value)
 
 
 def _write(w: Writing, node: Node) -> None:
@@ -102,13 +99,16 @@ def _write(w: Writing, node: Node) -> None:
     for name in filter(None, (*node.inputs, *node.outputs)):
         if name in w.types and w.types[name].dtype not in CODES:
             raise UnsupportedError(f"{name!r}: Paddle has no {w.types[name].dtype} numbers")
-    RULES[node.op](w, node, [w.value(name) if name else "" for name in node.inputs])
+    made = RULES[node.op](w, node, [w.value(name) if name else "" for name in node.inputs])
+    for at, variable in enumerate([made] if isinstance(made, str) else made):
+        if variable:
+            w.give(node, variable, at)
 
 
 def _fetch(w: Writing, name: str) -> None:
     """Under the value's own name."""
     if w.value(name) != name:  # the same variable as another value
-        copied = w.emit("assign", {"X": w.value(name)})
+        copied = w.copy(w.value(name))
         w.program.operations[-1].outputs["Out"] = [name]
         w.program.variables[name] = w.program.variables.pop(copied)
     w.program.fetches.append(name)

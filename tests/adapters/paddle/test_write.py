@@ -193,17 +193,18 @@ def rnn_case(cell: Cell, **more: Any) -> Case:
 
 
 REFUSED: dict[str, Case] = {
-    "Paddle has no RNN_SIGMOID": rnn_case(Cell.RNN_SIGMOID),
-    "Paddle has no AUGRU": rnn_case(Cell.AUGRU),
-    "Paddle's LSTM has no projection": rnn_case(Cell.LSTM, projection_size=2),
-    "do not clip": rnn_case(Cell.LSTM, cell_clip=(-1.0, 1.0)),
-    "does not couple": rnn_case(Cell.LSTM, input_forget=True),
-    "Paddle's LBR_GRU has no other functions": rnn_case(
+    "Paddle has no plain RNN with sigmoid": rnn_case(Cell.RNN_SIGMOID),
+    "Paddle has no GRU with attention .AUGRU": rnn_case(Cell.AUGRU),
+    "Paddle has no LSTM with a projection": rnn_case(Cell.LSTM, projection_size=2),
+    "Paddle has no LSTM with a clipped cell state": rnn_case(Cell.LSTM, cell_clip=(-1.0, 1.0)),
+    "Paddle has no LSTM with coupled input and forget gates": rnn_case(Cell.LSTM, input_forget=True),
+    "Paddle has no LBR_GRU with sigmoid, relu, only sigmoid, tanh": rnn_case(
         Cell.LBR_GRU, activations=("sigmoid", "relu")
     ),
-    "function softsign: Paddle's gates know": rnn_case(
+    "Paddle has no GRU with softsign, only sigmoid": rnn_case(
         Cell.GRU, activations=("sigmoid", "softsign")
     ),
+    "Paddle has no LBR_GRU that replaces": rnn_case(Cell.LBR_GRU, update="replace"),
     "operator Round has no form": one("Round", {"x": words(4)}),
     "backwards": one(
         "Slice", {"x": np.ones((3, 4), np.float32)}, s=np.array([2]), e=np.array([0]),
