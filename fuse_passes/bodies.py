@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from onernn.core.graph import Graph, Node
 from onernn.core.types import UNKNOWN, Type
-from onernn.fuse_passes.ordering import fresh
+from onernn.fuse_passes.rewriting import fresh
 from onernn.operators.control import types_inside
 
 

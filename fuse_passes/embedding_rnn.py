@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
-from onernn.core.weights import RnnWeights, layers_of
-from onernn.fuse_passes.ordering import fresh
+from onernn.core.rnn import Recurrent
+from onernn.fuse_passes.rewriting import fresh
 
 LIMIT = 64 * 2**20
 """Bytes that a projected table may have."""
@@ -22,10 +23,9 @@ or four times as wide are read.
 """
 
 
-@dataclass(frozen=True, eq=False)
-class Embedded:
+class Embedded(NamedTuple):
     gather: Node
-    rnn: Node
+    node: Node
     table: Array
     projection: Array
 
@@ -44,54 +44,44 @@ class FuseEmbeddingRnn:
         self.limit, self.narrowest = limit, narrowest
 
     def match(self, graph: Graph, node: Node) -> Embedded | Refusal | None:
-        if node.op != "Rnn":
+        gather = graph.producer(node.inputs[0]) if node.op == "Rnn" else None
+        if gather is None or gather.op != "Gather" or gather.at.axis:
             return None
-        gather = graph.producer(node.inputs[0])
-        if gather is None or gather.op != "Gather" or gather.attributes.get("axis", 0):
-            return None
-        (weights, *others), spec, where = _layers(node), node.attributes["spec"], node.outputs[0]
+        rnn = Recurrent.of(node)
+        weights, *others = rnn.layers
         if weights.layer is None:
             return None
-        if others and spec.stacking == "onednn":
-            return Refusal("oneDNN's own stacking has input weights in every layer", where)
+        if others and rnn.spec.stacking == "onednn":
+            return Refusal("oneDNN's own stacking has input weights in every layer", rnn.y)
         if weights.layer.shape[1] > 1:
-            return Refusal("two directions would need two tables", where)
+            return Refusal("two directions would need two tables", rnn.y)
         table = graph.constants.get(gather.inputs[0])
         if table is None:
-            return Refusal(f"the table {gather.inputs[0]!r} is computed at run time", where)
+            return Refusal(f"the table {gather.inputs[0]!r} is computed at run time", rnn.y)
         if table.ndim != 2 or table.dtype != weights.iter.dtype:
-            return Refusal(f"the table is {table.dtype} {table.shape}", where)
-        if not graph.used_only_by(gather.outputs[0], node):
-            return Refusal(f"{gather.outputs[0]!r} has another user", where)
+            return Refusal(f"the table is {table.dtype} {table.shape}", rnn.y)
+        if not graph.used_only_by(rnn.x, node):
+            return Refusal(f"{rnn.x!r} has another user", rnn.y)
         if table.shape[1] < self.narrowest:
-            return Refusal(f"{table.shape[1]} channels: wider rows would cost more", where)
+            return Refusal(f"{table.shape[1]} channels: wider rows would cost more", rnn.y)
         size = len(table) * weights.layer[0, 0, 0].nbytes
         if size > self.limit:
-            return Refusal(f"the table would take {size} bytes, the limit is {self.limit}", where)
+            return Refusal(f"the table would take {size} bytes, the limit is {self.limit}", rnn.y)
         return Embedded(gather, node, table, weights.layer[0, 0].reshape(table.shape[1], -1))
 
     def rewrite(self, graph: Graph, match: Embedded) -> Graph:
-        gather, rnn = match.gather, match.rnn
-        (first, *others), spec = _layers(rnn), rnn.attributes["spec"]
-        layers = [replace(first, layer=None), *others]
-        name = fresh(graph, f"{rnn.outputs[0]}/table")
-        rows = fresh(graph, f"{rnn.outputs[0]}/projected")
-        words = Node(
-            "Gather", (name, *gather.inputs[1:]), (rows,), gather.attributes, gather.origin
+        gather, rnn = match.gather, Recurrent.of(match.node)
+        first, *others = rnn.layers
+        projected = replace(first, layer=None)
+        table = fresh(graph, f"{rnn.y}/table")
+        rows = fresh(graph, f"{rnn.y}/projected")
+        words = replace(gather, inputs=(table, *gather.inputs[1:]), outputs=(rows,))
+        new = replace(
+            rnn,
+            x=rows,
+            spec=replace(rnn.spec, input_size=match.projection.shape[1]),
+            weights=(projected, *others) if others else projected,
+            origin=tuple(dict.fromkeys((*gather.origin, *rnn.origin))),
         )
-        new = Node(
-            "Rnn",
-            (rows, *rnn.inputs[1:]),
-            rnn.outputs,
-            {
-                "spec": replace(spec, input_size=match.projection.shape[1]),
-                "weights": layers if others else layers[0],
-            },
-            tuple(dict.fromkeys((*gather.origin, *rnn.origin))),
-        )
-        table = np.matmul(match.table, match.projection)
-        return graph.splice((gather, rnn), (words, new), {name: table})
-
-
-def _layers(rnn: Node) -> tuple[RnnWeights, ...]:
-    return layers_of(rnn.attributes["spec"], rnn.attributes["weights"])
+        product = np.matmul(match.table, match.projection)
+        return graph.splice((gather, match.node), (words, new.node()), {table: product})

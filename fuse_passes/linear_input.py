@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
+from onernn.core.rnn import Recurrent
 from onernn.core.spec import RnnSpec
-from onernn.core.weights import RnnWeights, layers_of
-from onernn.fuse_passes.linear_rnn import Linear, find_linear
+from onernn.core.weights import RnnWeights
+from onernn.fuse_passes.linear_rnn import Linear, find_linear, folded_into
 
 _LINEAR = ("MatMul", "Gemm")
 
 
-@dataclass(frozen=True, eq=False)
-class LinearInput:
+class LinearInput(NamedTuple):
     linear: Linear
-    rnn: Node
+    node: Node
 
 
 class FuseLinearInput:
@@ -34,44 +35,32 @@ class FuseLinearInput:
     def match(self, graph: Graph, node: Node) -> LinearInput | Refusal | None:
         if node.op != "Rnn" or not _is_linear(graph, node.inputs[0]):
             return None
-        spec = node.attributes["spec"]
-        first, *others = layers_of(spec, node.attributes["weights"])
+        rnn = Recurrent.of(node)
+        first, *others = rnn.layers
         if first.layer is None:
             return None  # the pass linear_rnn's business
-        linear, where = find_linear(graph, node), node.outputs[0]
+        linear = find_linear(graph, node)
         if isinstance(linear, Refusal):
-            return replace(linear, where=where)
+            return replace(linear, where=rnn.y)
         if linear.weight.dtype != first.iter.dtype:
-            return Refusal(f"the projection is {linear.weight.dtype}", where)
+            return Refusal(f"the projection is {linear.weight.dtype}", rnn.y)
         (inner, outer), columns = linear.weight.shape, first.layer[0, :, 0].size
         if first.layer.shape[2] != outer:
-            return Refusal(f"the projection gives {outer} columns", where)
-        if others and spec.stacking == "onednn" and inner != outer:
-            return Refusal("oneDNN's own stacking has one input size for all layers", where)
+            return Refusal(f"the projection gives {outer} columns", rnn.y)
+        if others and rnn.spec.stacking == "onednn" and inner != outer:
+            return Refusal("oneDNN's own stacking has one input size for all layers", rnn.y)
         if inner * columns >= inner * outer + outer * columns:
             return Refusal(
-                f"{inner} -> {columns} costs more than {inner} -> {outer} -> {columns}", where
+                f"{inner} -> {columns} costs more than {inner} -> {outer} -> {columns}", rnn.y
             )
         return LinearInput(linear, node)
 
     def rewrite(self, graph: Graph, match: LinearInput) -> Graph:
-        linear, rnn = match.linear, match.rnn
-        spec = rnn.attributes["spec"]
-        first, *others = layers_of(spec, rnn.attributes["weights"])
-        layers = [_folded(first, linear, spec), *others]
-        gone = (rnn, *linear.nodes)
-        attributes = {
-            "spec": replace(spec, input_size=linear.weight.shape[0]),
-            "weights": tuple(layers) if others else layers[0],
-        }
-        new = Node(
-            "Rnn",
-            (linear.x, *rnn.inputs[1:]),
-            rnn.outputs,
-            attributes,
-            tuple(dict.fromkeys(op for node in reversed(gone) for op in node.origin)),
-        )
-        return graph.splice(gone, [new])
+        linear, rnn = match.linear, Recurrent.of(match.node)
+        first, *others = rnn.layers
+        folded = _folded(first, linear, rnn.spec)
+        weights = (folded, *others) if others else folded
+        return folded_into(graph, rnn, weights, linear, (match.node,))
 
 
 def _is_linear(graph: Graph, name: str) -> bool:

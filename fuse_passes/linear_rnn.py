@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
-from onernn.core.weights import layers_of
+from onernn.core.rnn import Recurrent
+from onernn.core.weights import Weights
 from onernn.reorders.gates import input_layer, summed_bias
 
 
@@ -23,11 +25,10 @@ class Linear:
     bias: Array | None
 
 
-@dataclass(frozen=True, eq=False)
-class LinearRnn:
+class LinearRnn(NamedTuple):
     linear: Linear
     layout: Node
-    rnn: Node
+    node: Node
 
 
 class FuseLinearRnn:
@@ -39,32 +40,27 @@ class FuseLinearRnn:
     name = "linear_rnn"
 
     def match(self, graph: Graph, node: Node) -> LinearRnn | Refusal | None:
-        if node.op != "Rnn":
-            return None
-        order = graph.producer(node.inputs[0])
+        order = graph.producer(node.inputs[0]) if node.op == "Rnn" else None
         if order is None or order.op != "GateLayout":
             return None
-        spec = node.attributes["spec"]
-        weights, *others = layers_of(spec, node.attributes["weights"])
+        rnn = Recurrent.of(node)
+        weights, *others = rnn.layers
         if weights.layer is not None or others:
             return None
-        if not graph.used_only_by(node.inputs[0], node):
-            return Refusal(f"{node.inputs[0]!r} has another user", node.outputs[0])
+        if not graph.used_only_by(rnn.x, node):
+            return Refusal(f"{rnn.x!r} has another user", rnn.y)
         linear = find_linear(graph, order)
         if isinstance(linear, Refusal):
-            return replace(linear, where=node.outputs[0])
+            return replace(linear, where=rnn.y)
         if linear.weight.dtype != weights.iter.dtype:
-            return Refusal(f"the projection is {linear.weight.dtype}", node.outputs[0])
-        if linear.weight.shape[1] != spec.gates * spec.hidden_size:
-            return Refusal(
-                f"the projection gives {linear.weight.shape[1]} columns", node.outputs[0]
-            )
+            return Refusal(f"the projection is {linear.weight.dtype}", rnn.y)
+        if linear.weight.shape[1] != rnn.spec.gates * rnn.spec.hidden_size:
+            return Refusal(f"the projection gives {linear.weight.shape[1]} columns", rnn.y)
         return LinearRnn(linear, order, node)
 
     def rewrite(self, graph: Graph, match: LinearRnn) -> Graph:
-        linear, rnn = match.linear, match.rnn
-        order, spec = match.layout.attributes["layout"], rnn.attributes["spec"]
-        (old,) = layers_of(spec, rnn.attributes["weights"])
+        linear, rnn = match.linear, Recurrent.of(match.node)
+        order, spec, (old,) = match.layout.attributes["layout"], rnn.spec, rnn.layers
         bias, folded = old.bias, summed_bias(order, linear.bias)
         if folded is not None:
             rows = (1, spec.directions, spec.cell.bias_rows, spec.hidden_size)
@@ -73,15 +69,25 @@ class FuseLinearRnn:
             bias[:, :, : spec.gates] += folded
         layer = np.repeat(input_layer(linear.weight, order), spec.directions, axis=1)
         weights = replace(old, layer=layer, bias=bias)
-        gone = (rnn, match.layout, *linear.nodes)
-        new = Node(
-            "Rnn",
-            (linear.x, *rnn.inputs[1:]),  # initial states travel along
-            rnn.outputs,
-            {"spec": replace(spec, input_size=linear.weight.shape[0]), "weights": weights},
-            tuple(dict.fromkeys(op for node in reversed(gone) for op in node.origin)),
-        )
-        return graph.splice(gone, [new])
+        return folded_into(graph, rnn, weights, linear, (match.node, match.layout))
+
+
+def folded_into(
+    graph: Graph, rnn: Recurrent, weights: Weights, linear: Linear, behind: tuple[Node, ...]
+) -> Graph:
+    """The graph with a layer over what a projection reads, in the place of both.
+
+    ``behind``: the nodes behind the projection, the layer first.
+    """
+    gone = (*behind, *linear.nodes)
+    new = replace(
+        rnn,
+        x=linear.x,
+        spec=replace(rnn.spec, input_size=linear.weight.shape[0]),
+        weights=weights,
+        origin=tuple(dict.fromkeys(op for node in reversed(gone) for op in node.origin)),
+    )
+    return graph.splice(gone, [new.node()])
 
 
 def find_linear(graph: Graph, user: Node) -> Linear | Refusal:

@@ -7,7 +7,7 @@ from typing import Any
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
-from onernn.fuse_passes.ordering import fresh
+from onernn.fuse_passes.rewriting import fresh
 
 SWAP = "ab...->ba..."
 """The einsum that exchanges time and batch."""

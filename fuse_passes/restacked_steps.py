@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
-from onernn.fuse_passes.ordering import ordered
+from onernn.fuse_passes.rewriting import ordered
 from onernn.fuse_passes.steps import Stacker
 
 

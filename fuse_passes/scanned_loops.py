@@ -14,7 +14,7 @@ from onernn.core.graph import Graph, Node, Value
 from onernn.core.sizes import Size
 from onernn.core.types import Type
 from onernn.fuse_passes.bodies import inside
-from onernn.fuse_passes.ordering import fresh
+from onernn.fuse_passes.rewriting import fresh
 from onernn.fuse_passes.steps import Stacker
 
 _TURN = Size.of("this turn")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
-from onernn.core.weights import RnnWeights, layers_of
-from onernn.fuse_passes.ordering import fresh
+from onernn.core.rnn import Recurrent
+from onernn.fuse_passes.rewriting import concatenated
 
 
-@dataclass(frozen=True, eq=False)
-class Consecutive:
-    lower: Node
-    upper: Node
+class Consecutive(NamedTuple):
+    lower: Recurrent
+    upper: Recurrent
+    nodes: tuple[Node, Node]
 
 
 class StackLayers:
@@ -22,56 +23,35 @@ class StackLayers:
     name = "stack_layers"
 
     def match(self, graph: Graph, node: Node) -> Consecutive | Refusal | None:
-        if node.op != "Rnn":
+        below = graph.producer(node.inputs[0]) if node.op == "Rnn" else None
+        if below is None or below.op != "Rnn" or below.outputs[0] != node.inputs[0]:
             return None
-        lower = graph.producer(node.inputs[0])
-        if lower is None or lower.op != "Rnn" or lower.outputs[0] != node.inputs[0]:
-            return None
-        where, name = node.outputs[0], lower.outputs[0]
-        below, above = (rnn.attributes["spec"] for rnn in (lower, node))
-        if replace(below, input_size=1, layers=1) != replace(above, input_size=1, layers=1):
-            return Refusal("the layers compute different cells", where)
-        if above.stacking != "framework":
-            return Refusal("oneDNN's own stacking joins layers in another way", where)
-        if above.cell.has_attention:
-            return Refusal("each layer has an attention of its own", where)
-        if _layers(node)[0].layer is None:
-            return Refusal("the upper layer has no input weights", where)
-        if _layers(lower)[0].iter.dtype != _layers(node)[0].iter.dtype:
-            return Refusal("the layers compute in different dtypes", where)
-        if not graph.used_only_by(name, node):
-            return Refusal(f"{name!r} has another user", where)
-        finals = (*lower.outputs[1:], *node.outputs[1:])
-        if any(value and (graph.users(value) or graph.is_output(value)) for value in finals):
-            return Refusal("a final state of one layer is used", where)
-        if [*map(bool, _states(lower))] != [*map(bool, _states(node))]:
-            return Refusal("only one layer has an initial state", where)
-        return Consecutive(lower, node)
+        lower, upper = Recurrent.of(below), Recurrent.of(node)
+        cells = [replace(rnn.spec, input_size=1, layers=1) for rnn in (lower, upper)]
+        if cells[0] != cells[1]:
+            return Refusal("the layers compute different cells", upper.y)
+        if upper.spec.stacking != "framework":
+            return Refusal("oneDNN's own stacking joins layers in another way", upper.y)
+        if upper.spec.cell.has_attention:
+            return Refusal("each layer has an attention of its own", upper.y)
+        first = upper.layers[0]
+        if first.layer is None:
+            return Refusal("the upper layer has no input weights", upper.y)
+        if lower.layers[0].iter.dtype != first.iter.dtype:
+            return Refusal("the layers compute in different dtypes", upper.y)
+        if not graph.used_only_by(lower.y, node):
+            return Refusal(f"{lower.y!r} has another user", upper.y)
+        if any(map(graph.is_read, (*below.outputs[1:], *node.outputs[1:]))):
+            return Refusal("a final state of one layer is used", upper.y)
+        if [*map(bool, lower.states)] != [*map(bool, upper.states)]:
+            return Refusal("only one layer has an initial state", upper.y)
+        return Consecutive(lower, upper, (below, node))
 
     def rewrite(self, graph: Graph, match: Consecutive) -> Graph:
-        lower, upper = match.lower, match.upper
-        name = upper.outputs[0]
-        joined: list[Node] = []
-        states: list[str] = []
-        for k, pair in enumerate(zip(_states(lower), _states(upper), strict=True)):
-            states.append(fresh(graph, f"{name}/state{k}") if pair[0] else "")
-            if pair[0]:
-                joined.append(Node("Concat", pair, (states[-1],), {"axis": 0}))
-        spec = lower.attributes["spec"]
-        layers = [*_layers(lower), *_layers(upper)]
-        new = Node(
-            "Rnn",
-            (lower.inputs[0], *states),
-            (name, *("" for _ in upper.outputs[1:])),
-            {"spec": replace(spec, layers=len(layers)), "weights": layers},
-            (*lower.origin, *upper.origin),
-        )
-        return graph.splice((lower, upper), (*joined, new))
-
-
-def _states(rnn: Node) -> tuple[str, str]:
-    return rnn.input(1), rnn.input(2)
-
-
-def _layers(rnn: Node) -> tuple[RnnWeights, ...]:
-    return layers_of(rnn.attributes["spec"], rnn.attributes["weights"])
+        lower, upper, old = match
+        pairs = zip(lower.states, upper.states, strict=True)
+        states, joins = concatenated(graph, f"{upper.y}/state", pairs, axis=0)
+        layers = (*lower.layers, *upper.layers)
+        spec, origin = replace(lower.spec, layers=len(layers)), (*lower.origin, *upper.origin)
+        new = Recurrent(spec, layers, lower.x, upper.y, origin=origin).with_states(states)
+        return graph.splice(old, (*joins, new.node()))

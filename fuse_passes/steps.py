@@ -10,7 +10,7 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.graph import Graph, NativeOp, Node
 from onernn.core.operator import OPERATORS
-from onernn.fuse_passes.ordering import fresh
+from onernn.fuse_passes.rewriting import fresh
 
 _END = -(2**62)
 _DEEPEST = 16  # operators behind one another; a recurrence that is not fused has no end

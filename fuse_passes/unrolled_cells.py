@@ -14,11 +14,12 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, NativeOp, Node
+from onernn.core.rnn import Recurrent
 from onernn.core.spec import Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.fuse_passes.affine import Columns
 from onernn.fuse_passes.cells import Reading, Step, step_of
-from onernn.fuse_passes.ordering import fresh, ordered
+from onernn.fuse_passes.rewriting import fresh, made_of, ordered
 from onernn.fuse_passes.steps import Stacker, piece_of
 
 
@@ -56,13 +57,13 @@ class FuseUnrolledCells:
         assert x is not None  # copying is always possible
         spec, weights = layer(graph, cell, match.readings[0], x.backwards)
         names = (match.readings[0].h, *((first.c_before,) if first.c else ()))
-        states = [zero_or_state(stacker, graph, name) for name in names]
-        ends = ("y", "h", "c")[: 2 + bool(first.c)]
-        y, *finals = (fresh(graph, f"{last.h}/{name}") for name in ends)
-        rnn = Node(
-            "Rnn", (x.name, *states), (y, *finals), {"spec": spec, "weights": weights}, origin
-        )
-        made = [rnn, *_final(stacker, graph, last.c, finals)]
+        states = tuple(zero_or_state(stacker, graph, name) for name in names)
+        y, *finals = (fresh(graph, f"{last.h}/{name}") for name in "yhc"[: 1 + len(states)])
+        rnn = Recurrent(spec, weights, x.name, y, origin=origin)
+        made = [rnn.with_states(states, tuple(finals)).node()]
+        if last.c:
+            axes = stacker.constant([0, 1])
+            made.append(Node("Squeeze", (finals[1], axes), (last.c,), {}, origin))
         axis = stacker.constant([0])
         rows = tuple(fresh(graph, f"{last.h}/step{t}") for t in range(count))
         made.append(Node("Split", (y,), rows, {"axis": 0}, origin))
@@ -139,10 +140,11 @@ def _obstacle(graph: Graph, chain: Chain) -> str:
                     return f"{name!r} has another user"
     made = {step.h for step in chain.steps} | {step.c for step in chain.steps if step.c}
     starts = [*(r.x for r in chain.readings), chain.readings[0].h, chain.steps[0].c_before]
-    if _reach(graph, starts, made):
+    if made_of(graph, starts, made):
         return "its input is made of its own output"
-    if any(not _fed(graph, reading.x) for reading in chain.readings):
-        return "its input is made of constants only"
+    fed = {value.name for value in graph.inputs}
+    if not all(made_of(graph, [reading.x], fed) for reading in chain.readings):
+        return "its input is made of constants only"  # it may be one row for all sentences
     if not graph.is_dense(*starts):
         return "its input or state may be ragged"
     first = chain.readings[0]
@@ -169,25 +171,6 @@ def no_state(graph: Graph, names: Iterable[str], batch: int | None) -> str:
         if batch == 1 and known[:1] != (1,) and not (zeros and len(known) < 2):
             return f"{name!r} may hold several states for one sentence"
     return ""
-
-
-def _reach(graph: Graph, names: Iterable[str], goals: set[str]) -> bool:
-    """Whether any of the names is, or is made of, one of the goals."""
-    waiting, seen = list(names), set()
-    while waiting:
-        name = waiting.pop()
-        if name in goals:
-            return True
-        node = graph.producer(name)
-        if node is not None and name not in seen:
-            seen.add(name)
-            waiting += node.inputs
-    return False
-
-
-def _fed(graph: Graph, name: str) -> bool:
-    """Whether a value is made of an input: of constants only, it may be one row for all sentences."""
-    return _reach(graph, [name], {value.name for value in graph.inputs})
 
 
 def _columns(reading: Reading) -> list[Columns]:
@@ -221,12 +204,6 @@ def zero_or_state(stacker: Stacker, graph: Graph, name: str) -> str:
     if array is not None and not array.any():
         return ""
     return stacker.emit("Unsqueeze", (name, stacker.constant([0, 1])))
-
-
-def _final(stacker: Stacker, graph: Graph, c: str, finals: list[str]) -> list[Node]:
-    if not c:
-        return []
-    return [Node("Squeeze", (finals[1], stacker.constant([0, 1])), (c,), {}, stacker.origin)]
 
 
 def _replaced(graph: Graph, chain: Chain, new: list[Node], constants: dict[str, Array]) -> Graph:

@@ -27,7 +27,7 @@ def test_a_projection_becomes_input_weights(linear, made, direction, more) -> No
     result = fuse_and_check(built)
     assert [each.name for each in result.applied] == ["linear_rnn"]
     (rnn,) = result.model.nodes
-    assert rnn.op == "Rnn" and rnn.inputs == ("x", more.get("state", ""))
+    assert rnn.op == "Rnn" and rnn.inputs == ("x", *more.values())
     assert rnn.attributes["spec"].input_size == INPUT
     types = [op.type for op in rnn.origin]
     assert types == [*(["mul", "elementwise_add"][: len(linear)]), "gru"]

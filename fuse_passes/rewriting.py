@@ -1,8 +1,8 @@
-"""Where new nodes go, and what their values are called."""
+"""What passes that rewrite a graph have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from onernn.core.graph import Graph, Node
 
@@ -32,3 +32,29 @@ def fresh(graph: Graph, name: str) -> str:
     while name in taken or graph.producer(name):
         name += "'"
     return name
+
+
+def made_of(graph: Graph, names: Iterable[str], goals: Container[str]) -> bool:
+    """Whether any of the values is, or is made of, over however many nodes, one of the goals."""
+    waiting, seen = [name for name in names if name], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in goals:
+            return True
+        node = graph.producer(name)
+        if node is not None and name not in seen:
+            seen.add(name)
+            waiting += filter(None, node.inputs)
+    return False
+
+
+def concatenated(
+    graph: Graph, stem: str, pairs: Iterable[tuple[str, str]], axis: int
+) -> tuple[tuple[str, ...], list[Node]]:
+    """Pairs of values as one each, "" where they are absent, and the nodes that join them."""
+    names, nodes = [], []
+    for at, pair in enumerate(pairs):
+        names.append(fresh(graph, f"{stem}{at}") if pair[0] else "")
+        if pair[0]:
+            nodes.append(Node("Concat", pair, (names[-1],), {"axis": axis}))
+    return tuple(names), nodes
