@@ -11,6 +11,7 @@ from typing import Any
 from onernn.adapters.fault import FaultyModel
 from onernn.core.graph import Graph
 from onernn.core.ragged import Batch
+from onernn.fuse_passes import Applied
 
 StrPath = str | Path
 
@@ -81,7 +82,8 @@ class Adapter:
     ``reads(path)``: whether a file or folder is this framework's. ``load(path, params, semantics)``
     lowers it. ``semantics``: names of other meanings of its operators than the documented one.
     ``find_faults(path, params)``: a saved model with the known faults of the framework.
-    ``plugin(path)``: how to run that model inside the framework.
+    ``plugin(path)``: how to run that model inside the framework. ``pass_name(applied)``: what the
+    framework calls a pass of ours that fired on its operators, "" where it has none.
     """
 
     name: str
@@ -92,3 +94,4 @@ class Adapter:
     runtime: Runtime | None = None
     find_faults: Callable[[StrPath, StrPath | None], FaultyModel[Any]] | None = None
     plugin: Callable[[str], Plugin] | None = None
+    pass_name: Callable[[Applied], str] = lambda _: ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onernn.adapters import mxnet, onnx, paddle
 from onernn.adapters.adapter import Adapter, Runtime, StrPath, Writer
+from onernn.fuse_passes import Applied
 
 ADAPTERS = (mxnet.ADAPTER, onnx.ADAPTER, paddle.ADAPTER)
 """The first that reads a file gets it. Paddle is last: its files may have any name."""
@@ -15,6 +16,11 @@ RUNTIMES: dict[str, Runtime] = {a.runtime.name: a.runtime for a in ADAPTERS if a
 """By the name in ``NAME:PATH``."""
 
 SEMANTICS = ("documented", *(name for adapter in ADAPTERS for name in adapter.semantics))
+
+
+def pass_name(applied: Applied) -> str:
+    """What a framework calls a pass that fired on its operators, "" where none has a name."""
+    return next(filter(None, (adapter.pass_name(applied) for adapter in ADAPTERS)), "")
 
 
 def adapter_of(path: StrPath) -> Adapter:

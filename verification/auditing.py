@@ -17,7 +17,7 @@ from onernn.core.ragged import Batch
 from onernn.verification.comparing import TOLERANCES, OutputComparison, compare
 from onernn.verification.input_generation import make_inputs
 from onernn.verification.json_text import json_text
-from onernn.verification.recording import INPUTS, read_arrays, read_inputs
+from onernn.verification.recording import INPUTS, opened, read_inputs
 from onernn.verification.tracing import trace
 
 
@@ -129,8 +129,7 @@ class AuditRun:
         self.feed: Mapping[str, Batch] = {}
         self.values: dict[str, Any] = {}
         if data is not None:
-            arrays = read_arrays(data, INPUTS) if isinstance(data, str | Path) else data
-            self.batch = str(data) if isinstance(data, str | Path) else "recording"
+            arrays, self.batch = opened(data, INPUTS)
             self.feed = read_inputs(arrays, graph.inputs, self.batch)
             self.values = _values(graph, self.feed)
         elif any(

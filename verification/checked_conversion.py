@@ -17,7 +17,7 @@ from onernn.core.ragged import Batch, Ragged, data_of
 from onernn.runtime.session import checked_feed
 from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
 from onernn.verification.frameworks import run_framework
-from onernn.verification.recording import read_arrays, read_inputs, read_outputs
+from onernn.verification.recording import opened, read_inputs, read_outputs
 from onernn.verification.verifying import Report, verify
 
 _TOLERANCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
@@ -52,8 +52,7 @@ def convert(
     if check is None:
         write_model(model, path, **options)
         return None
-    arrays = read_arrays(check) if isinstance(check, str | Path) else check
-    where = str(check) if isinstance(check, str | Path) else "recording"
+    arrays, where = opened(check)
     inputs = checked_feed(model.inputs, read_inputs(arrays, model.inputs, where))
     runtime = writer.runtime
     if runtime is None or writer.pads is None:

@@ -54,6 +54,15 @@ def read_arrays(
         raise ModelFormatError(f"cannot be read as an .npz: {error}", file) from error
 
 
+def opened(
+    recording: str | Path | Mapping[str, Array], prefixes: tuple[str, ...] = (*INPUTS, *OUTPUTS)
+) -> tuple[Mapping[str, Array], str]:
+    """The arrays of a recording, a file or these themselves, and what messages call it."""
+    if isinstance(recording, Mapping):
+        return recording, "recording"
+    return read_arrays(recording, prefixes), str(recording)
+
+
 def read_inputs(
     arrays: Mapping[str, Array], inputs: Iterable[Value], file: str = ""
 ) -> dict[str, Batch]:

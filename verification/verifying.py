@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from onernn.core.errors import OnernnError, UnsupportedError
 from onernn.core.graph import Graph, graph_of
 from onernn.core.guard import guarded
 from onernn.core.ragged import Batch, data_of
+from onernn.core.rnn import Recurrent
 from onernn.runtime.session import Session
 from onernn.verification.aligning import LENGTHS, feed_for, in_one_form, outputs_for
 from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
@@ -21,9 +22,10 @@ from onernn.verification.input_generation import make_inputs
 from onernn.verification.json_text import json_text
 from onernn.verification.layerwise import NodeComparison, Traced, first_apart, layers, matched
 from onernn.verification.output_axes import Axes, axes_of
-from onernn.verification.recording import read_arrays, read_given, read_inputs, read_outputs
+from onernn.verification.recording import opened, read_given, read_inputs, read_outputs
 from onernn.verification.references import Against, Reference, open_against
 from onernn.verification.rounding import rounding
+from onernn.verification.tracing import Values
 
 Progress = Callable[[str, int, int], None]
 
@@ -131,52 +133,38 @@ def verify(
     graph = graph_of(model)
     runner = Session(graph, dtype=dtype, **session)
     with guarded(lambda: graph.name):
-        return _verified(graph, runner, recording, against, dtype, atol, rtol, diagnose, progress)
-
-
-def _verified(
-    model: Graph,
-    runner: Session,
-    recording: str | Path | Mapping[str, Array] | None,
-    against: Against | None,
-    dtype: str,
-    atol: float | None,
-    rtol: float | None,
-    diagnose: bool,
-    progress: Progress,
-) -> Report:
-    inputs, given, reference, notes = _reference(model, recording, against, progress)
-    progress("running the model", 0, 1)
-    actual = runner.run(inputs)
-    pairs, assumed = outputs_for([v.name for v in model.outputs], reference.outputs)
-    if against is None:  # a recording may leave outputs out
-        assumed = []
-    expected = {name: value for name, (_, value) in pairs.items()}
-    asked = {n: tolerance_of(dtype, atol, rtol, actual[n], w) for n, w in expected.items()}
-    tolerances = asked
-    outputs = _compared(actual, expected, tolerances)
-    exact = atol is not None or rtol is not None or dtype != "f32"
-    if not exact and not all(each.passed for each in outputs):
-        tolerances = rounding(model, inputs, expected, asked)
+        inputs, given, reference, notes = _reference(graph, recording, against, progress)
+        progress("running the model", 0, 1)
+        actual = runner.run(inputs)
+        pairs, assumed = outputs_for([v.name for v in graph.outputs], reference.outputs)
+        if against is None:  # a recording may leave outputs out
+            assumed = []
+        expected = {name: value for name, (_, value) in pairs.items()}
+        asked = {n: tolerance_of(dtype, atol, rtol, actual[n], w) for n, w in expected.items()}
+        tolerances = asked
         outputs = _compared(actual, expected, tolerances)
-    notes += assumed
-    notes += [
-        f"output {name!r}: {each.atol:.3g} is allowed, what rounding errors make of it"
-        for name, each in tolerances.items()
-        if each.atol > asked[name].atol
-    ]
-    if not any(data_of(value).size for value in expected.values()):
-        notes.append("nothing was compared: all outputs are empty")
-    shown = {name: in_one_form(actual[name], expected[name]) for name in expected}
-    evidence = Evidence(model, reference, inputs, actual, expected, tolerances)
-    report = Report(
-        outputs,
-        runner.explain(),
-        {name: errors(data_of(a), data_of(b)) for name, (a, b) in shown.items()},
-        notes=tuple(notes),
-        evidence=evidence,
-    )
-    return _explained(report, given, pairs, diagnose, progress)
+        exact = atol is not None or rtol is not None or dtype != "f32"
+        if not exact and not all(each.passed for each in outputs):
+            tolerances = rounding(graph, inputs, expected, asked)
+            outputs = _compared(actual, expected, tolerances)
+        notes += assumed
+        notes += [
+            f"output {name!r}: {each.atol:.3g} is allowed, what rounding errors make of it"
+            for name, each in tolerances.items()
+            if each.atol > asked[name].atol
+        ]
+        if not any(data_of(value).size for value in expected.values()):
+            notes.append("nothing was compared: all outputs are empty")
+        shown = {name: in_one_form(actual[name], expected[name]) for name in expected}
+        evidence = Evidence(graph, reference, inputs, actual, expected, tolerances)
+        report = Report(
+            outputs,
+            runner.explain(),
+            {name: errors(data_of(a), data_of(b)) for name, (a, b) in shown.items()},
+            notes=tuple(notes),
+            evidence=evidence,
+        )
+        return _explained(report, given, pairs, diagnose, progress)
 
 
 def _compared(
@@ -197,17 +185,15 @@ def _reference(
     progress: Progress,
 ) -> tuple[dict[str, Batch], dict[str, Batch], Reference, list[str]]:
     """The model's inputs, all there are, the reference that ran on them, and what was assumed."""
-    where = str(recording) if isinstance(recording, str | Path) else "recording"
-    arrays = read_arrays(recording) if isinstance(recording, str | Path) else recording
-    if against is None:
-        if arrays is None:
-            raise UnsupportedError("nothing to compare with: give a recording, or against")
+    if recording is not None:
+        arrays, where = opened(recording)
+        if against is not None:
+            return _both(model, against, read_given(arrays), progress)
         inputs = read_inputs(arrays, model.inputs, where)
         expected = read_outputs(arrays, model.outputs, where)
         return inputs, inputs, Reference(where, expected), []
-    if arrays is not None:
-        given = read_given(arrays)
-        return _both(model, against, given, progress)
+    if against is None:
+        raise UnsupportedError("nothing to compare with: give a recording, or against")
     error: OnernnError | None = None
     for empty in (True, False):
         progress("making inputs", 0, 1)
@@ -291,17 +277,12 @@ def _sides(
         return []
     apart = (each for each in report.layers if each.part and not each.comparison.passed)
     first = next(((each.value, each.reference) for each in apart), ("", ""))
-    borrowed: list[dict[str, Any]] = [{}, {}]
-    local: list[dict[str, Any]] = [{}, {}]
-    for one, two in matched(mine, other) if other is not None else ():
-        if one.op != "Rnn" or two.op != "Rnn" or other is None:
-            continue
-        borrowed[0][one.outputs[0]] = two.attributes["weights"]
-        borrowed[1][two.outputs[0]] = one.attributes["weights"]
-        if one.outputs[0] == first[0]:
-            made = [n for n in zip(one.outputs, two.outputs, strict=False) if all(n)]
-            local[0] = {own: other.values[their] for own, their in made}
-            local[1] = {their: mine.values[own] for own, their in made}
+    pairs_of_layers = [
+        (Recurrent.of(one), Recurrent.of(two))
+        for one, two in (matched(mine, other) if other is not None else ())
+        if one.op == two.op == "Rnn"
+    ]
+    there = {} if other is None else other.values
     sides = [
         Side(
             evidence.model,
@@ -309,24 +290,46 @@ def _sides(
             evidence.inputs,
             evidence.expected,
             evidence.tolerances,
-            borrowed[0],
+            {one.y: two.layers[0] for one, two in pairs_of_layers},
             "matches when",
             first[0],
-            local[0],
+            _counterpart(pairs_of_layers, first[0], there),
         )
     ]
     graph = evidence.reference.graph
     wanted = {theirs: mine.values[name] for name, (theirs, _) in pairs.items()}
-    if other is None or graph is None or not set(wanted) <= set(other.values):
+    if other is None or graph is None or not set(wanted) <= set(there):
         return sides
     tolerances = {theirs: evidence.tolerances[name] for name, (theirs, _) in pairs.items()}
-    if not all(each.passed for each in _compared(other.values, wanted, tolerances)):
-        told = "the reference gives what the model gives when, in it,"
-        feed = evidence.reference.feed
+    if not all(each.passed for each in _compared(there, wanted, tolerances)):
+        turned = [(two, one) for one, two in pairs_of_layers]
         sides.append(
-            Side(graph, other, feed, wanted, tolerances, borrowed[1], told, first[1], local[1])
+            Side(
+                graph,
+                other,
+                evidence.reference.feed,
+                wanted,
+                tolerances,
+                {two.y: one.layers[0] for two, one in turned},
+                "the reference gives what the model gives when, in it,",
+                first[1],
+                _counterpart(turned, first[1], mine.values),
+            )
         )
     return sides
+
+
+def _counterpart(
+    pairs: Sequence[tuple[Recurrent, Recurrent]], name: str, values: Values
+) -> dict[str, Any]:
+    """What the layer of this name should make: what its counterpart makes, by its own names."""
+    return {
+        own: values[their]
+        for one, two in pairs
+        if one.y == name
+        for own, their in zip((one.y, *one.finals), (two.y, *two.finals), strict=False)
+        if own and their
+    }
 
 
 def _axes(

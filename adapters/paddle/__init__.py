@@ -10,6 +10,7 @@ from onernn.adapters.adapter import Adapter, Plugin, Runtime, StrPath, Writer
 from onernn.adapters.fault import FaultyModel
 from onernn.core.graph import Graph
 from onernn.core.ragged import Batch
+from onernn.fuse_passes import Applied
 
 
 def __getattr__(name: str) -> Any:
@@ -56,6 +57,12 @@ def _plugin(path: str) -> Plugin:
     return Plugin(call=call, host="Paddle", replaces=RECURRENT)
 
 
+def _pass_name(applied: Applied) -> str:
+    from onernn.adapters.paddle.pass_names import pass_name
+
+    return pass_name(applied)
+
+
 ADAPTER = Adapter(
     name="Paddle",
     reads=lambda path: True,
@@ -69,4 +76,5 @@ ADAPTER = Adapter(
     ),
     find_faults=_find_faults,
     plugin=_plugin,
+    pass_name=_pass_name,
 )

@@ -13,7 +13,7 @@ from rich.progress import Progress, track
 from rich.table import Table
 from rich.text import Text
 
-from onernn.adapters.naming import native_pass
+from onernn.adapters.registry import pass_name
 from onernn.core.errors import OnernnError, printable
 from onernn.core.graph import Graph, native_types
 from onernn.fuse_passes import FuseResult
@@ -106,7 +106,7 @@ def show_fusion(console: Console, graph: Graph, result: FuseResult) -> None:
     console.print(table)
     fired = [
         f"{each.name} -> {each.where}: {native_types(each.origin)}"
-        + (f" ({name})" if (name := native_pass(each)) else "")
+        + (f" ({name})" if (name := pass_name(each)) else "")
         for each in result.applied
     ]
     section(console, "fused", fired)

@@ -8,7 +8,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onernn.adapters.naming import native_pass
+from onernn.adapters.registry import RUNTIMES, pass_name
 from onernn.adapters.requirements import require
 from onernn.core.errors import LibraryError, MissingDependencyError, OnernnError, printable
 from onernn.core.files import replacing
@@ -156,7 +156,7 @@ def _fusion(report: Report, evidence: Evidence) -> dict[str, Any]:
         apart.add(report.first.value.partition("@")[0])
     fired = [
         f"{each.name}: {native_types(each.origin)}"
-        + (f" ({name} in Paddle)" if (name := native_pass(each)) else "")
+        + (f" ({name} in Paddle)" if (name := pass_name(each)) else "")
         for each in result.applied
     ]
     return {
@@ -171,11 +171,9 @@ def _fusion(report: Report, evidence: Evidence) -> dict[str, Any]:
 
 
 def _versions() -> Iterator[tuple[str, str]]:
-    for name in ("onernn", "numpy", "onnxruntime", "paddlepaddle", "mxnet"):
-        try:
-            yield name, metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+    yield "onernn", metadata.version("onernn")
+    yield "numpy", metadata.version("numpy")
+    yield from ((each.name, each.version) for each in RUNTIMES.values() if each.version)
     yield "Python", platform.python_version()
     yield "machine", f"{platform.system()} {platform.machine()}"
     try:

@@ -1,11 +1,11 @@
-"""What a framework's users call our passes."""
+"""What Paddle calls our passes."""
 
 from __future__ import annotations
 
 from onernn.fuse_passes import Applied
 
 
-def native_pass(applied: Applied) -> str:
+def pass_name(applied: Applied) -> str:
     """Paddle's name of a pass that fired on Paddle operators, "" where it has none."""
     types = {op.type for op in applied.origin}
     fc = "fc" if types & {"elementwise_add", "fc"} else "mul"
