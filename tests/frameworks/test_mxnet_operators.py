@@ -13,8 +13,7 @@ from tests.frameworks.mxnet_operators import CASES, S, values
 
 from onernn import Session
 from onernn.adapters.mxnet.lower.aliases import ALIASES
-from onernn.adapters.mxnet.lower.rules import find_rule
-from onernn.adapters.mxnet.lower.table import RULES
+from onernn.adapters.mxnet.lower.rules import RULES, find_rule
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

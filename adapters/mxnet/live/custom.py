@@ -10,7 +10,8 @@ import ctypes
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 from weakref import WeakSet
@@ -177,15 +178,11 @@ def _put(results: Sequence[Array], targets: Sequence[Any], req: Sequence[str]) -
             memory[...] = result
 
 
-class _logged_errors:
+@contextmanager
+def _logged_errors(name: str) -> Iterator[None]:
     """Logs what is raised, with the node's name: MXNet loses both."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
-        if error is not None:
-            _log.error("node %r (RNN): %s: %s", self._name, type(error).__name__, error)
+    try:
+        yield
+    except BaseException as error:
+        _log.error("node %r (RNN): %s: %s", name, type(error).__name__, error)
+        raise

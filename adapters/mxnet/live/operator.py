@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from onernn.adapters.mxnet.lower import lower
-from onernn.adapters.mxnet.lower.recurrent import stack_of
+from onernn.adapters.mxnet.lower.recurrent import input_shapes, stack_of
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
 from onernn.adapters.mxnet.read import attributes as parse
 from onernn.adapters.repacking import Repacked
@@ -20,8 +20,6 @@ from onernn.core.ragged import Ragged, data_of
 from onernn.core.rnn import Recurrent
 from onernn.reorders import mxnet
 from onernn.runtime.session import unsupported
-
-SLOTS = ("data", "parameters", "state", "state_cell", "sequence_length")
 
 
 @dataclass(frozen=True)
@@ -97,19 +95,15 @@ class LiveRnn:
 
     def shapes(self, given: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[int]]]:
         """Of the arguments and of all outputs, from the data's; unknown sizes are 0 or -1."""
-        stack, data = self.stack, list(given[0])
-        known = list(map(list, given))
-        if len(data) != 3:
-            return known, [[]] * (1 + len(self.state_names))
-        t, n, channels = data
-        rows = stack.layers * stack.directions
-        states = [[rows, n, stack.recurrent], [rows, n, stack.hidden]][: len(self.state_names)]
-        if channels > 0:
-            known[1] = [stack.elements(channels)]
-        known[2 : 2 + len(states)] = states
-        if self.takes_lengths:
-            known[-1] = [n]
-        return known, [[t, n, stack.recurrent * stack.directions], *states]
+        if len(given[0]) != 3:
+            return [*map(list, given)], [[]] * (1 + len(self.state_names))
+        t, n, channels = given[0]
+        shapes: Any = input_shapes(self.stack, t, n, channels)
+        if channels <= 0:
+            shapes["parameters"] = given[1]
+        states = [list(shapes[name]) for name in self.state_names]
+        y = [t, n, self.stack.recurrent * self.stack.directions]
+        return [list(shapes[name]) for name in self.arguments], [y, *states]
 
     def layer(self, parameters: Array) -> PreparedLayer:
         """The layer of these parameters, a vector; the same one while the numbers stay."""

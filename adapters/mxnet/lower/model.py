@@ -10,10 +10,9 @@ import numpy as np
 
 from onernn.adapters.folding import FoldingBudget
 from onernn.adapters.lowering import GraphBuilder
-from onernn.adapters.mxnet.lower import table
 from onernn.adapters.mxnet.lower.nodes import lower_nodes
 from onernn.adapters.mxnet.lower.operator import Context
-from onernn.adapters.mxnet.lower.recurrent import stack_of
+from onernn.adapters.mxnet.lower.recurrent import Shape, input_shapes, stack_of
 from onernn.adapters.mxnet.lower.rules import find_rule, known_name, needed, slots_of_node
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Files, Symbol, SymbolNode, find, read_symbol
 from onernn.adapters.mxnet.read import attributes as parse
@@ -23,8 +22,6 @@ from onernn.core.arrays import Array
 from onernn.core.errors import ModelFormatError, ShapeError, UnsupportedError, printable
 from onernn.core.graph import Graph, Value
 from onernn.reorders import mxnet
-
-__all__ = ["load_mxnet", "lower", "table"]
 
 PARAMETERS = frozenset("weight bias gamma beta moving_mean moving_var parameters".split())
 """Input slots in which a variable without numbers is a parameter that is missing."""
@@ -138,7 +135,7 @@ def _stack(node: SymbolNode | None) -> mxnet.Stack | None:
         return None  # the rule will say why
 
 
-def _declared_shape(symbol: Symbol, node: SymbolNode) -> tuple[int | None, ...] | None:
+def _declared_shape(symbol: Symbol, node: SymbolNode) -> Shape | None:
     text = node.attributes.get("__shape__")
     try:
         return None if text is None else parse.declared_shape(text, np_shape=symbol.np_shape)
@@ -173,21 +170,16 @@ def _input_dtype(node: SymbolNode, slots: set[str], arrays: Mapping[str, Array])
     return "float64" if floats == {np.dtype(np.float64)} else "float32"
 
 
-def _shapes(symbol: Symbol, arrays: Mapping[str, Array]) -> dict[str, tuple[int | None, ...]]:
+def _shapes(symbol: Symbol, arrays: Mapping[str, Array]) -> dict[str, Shape]:
     """What RNN operators say of the inputs in front of them."""
-    shapes: dict[str, tuple[int | None, ...]] = {}
+    shapes: dict[str, Shape] = {}
     for node in filter(_is_rnn, symbol.nodes):
         stack = _stack(node)
         flat = arrays.get(symbol.nodes[node.inputs[1].node].name)
         if stack is None:
             continue
-        width = _width(stack, flat)
-        rows = stack.layers * stack.directions
-        sizes: list[tuple[int | None, ...]] = [(None, None, width), (rows, None, stack.recurrent)]
-        sizes.append((rows, None, stack.hidden) if stack.mode == "lstm" else (None,))
-        sizes.append((None,))
-        data, _, *rest = node.inputs
-        for entry, shape in zip((data, *rest), sizes, strict=False):
+        told = input_shapes(stack, None, None, _width(stack, flat)).values()
+        for entry, shape in zip(node.inputs, told, strict=False):
             _propose(symbol, entry, shape, shapes)
     return shapes
 
@@ -199,12 +191,7 @@ def _width(stack: mxnet.Stack, flat: Array | None) -> int | None:
         return None  # the rule will say why
 
 
-def _propose(
-    symbol: Symbol,
-    entry: Entry,
-    shape: tuple[int | None, ...],
-    shapes: dict[str, tuple[int | None, ...]],
-) -> None:
+def _propose(symbol: Symbol, entry: Entry, shape: Shape, shapes: dict[str, Shape]) -> None:
     """Gives a shape to the variable behind operators that keep the number of axes."""
     node = symbol.nodes[entry.node]
     while known_name(node.op) in KEEPS_RANK and node.inputs:

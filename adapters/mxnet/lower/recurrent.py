@@ -43,6 +43,24 @@ def stack_of(node: SymbolNode) -> mxnet.Stack:
     return stack
 
 
+Shape = tuple[int | None, ...]
+
+
+def input_shapes(
+    stack: mxnet.Stack, time: int | None, batch: int | None, width: int | None
+) -> dict[str, Shape]:
+    """The shape of each input of an RNN operator by its slot, in order; lengths come last."""
+    rows = stack.layers * stack.directions
+    shapes: dict[str, Shape] = {
+        "data": (time, batch, width),
+        "parameters": (stack.elements(width) if width else None,),
+        "state": (rows, batch, stack.recurrent),
+    }
+    if stack.mode == "lstm":
+        shapes["state_cell"] = (rows, batch, stack.hidden)
+    return {**shapes, "sequence_length": (batch,)}
+
+
 @rule("RNN", "data parameters? state? state_cell? sequence_length?", inferred="none")
 def _rnn(op: MxnetOperator, x: str) -> tuple[str, ...]:
     """Outputs y (T, N, D*R) and, with ``state_outputs``, h (L*D, N, R) and c (L*D, N, O)."""
