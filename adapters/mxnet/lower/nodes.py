@@ -41,9 +41,9 @@ def lower_nodes(context: Context) -> list[str]:
 
     def step(position: int, node: SymbolNode) -> LoweringStep:
         def outputs(count: int) -> Iterator[Output]:
-            counts[position] = count
+            counts[position] = count or len(read[position])  # none where it was refused
             for k in sorted({*range(count), *read[position]}):
-                name = output_name(node, k, count if k < count else 1)
+                name = output_name(node, k, counts[position])
                 if name in taken and (position, k) not in heads:
                     name = f"{name}#{position}"
                 yield Output(str(k), _variable(position, k), name)

@@ -269,7 +269,10 @@ def test_a_scalar_that_the_dtype_cannot_hold_is_refused() -> None:
 
 def test_every_refusal_is_told_at_once_and_values_behind_it_have_none_of_their_own() -> None:
     nodes = [X, ("Strange", "a", {}, ["x"]), ("relu", "b", {}, ["a"]), ("Odd", "c", {}, ["b"])]
-    message = refused(*nodes, heads=[[2, 0, 0], [3, 0, 0]])
+    heads = [[2, 0, 0], [3, 0, 0]]
+    graph = lower(symbol(*nodes, heads=heads), {})
+    assert [value.name for value in graph.outputs] == ["b_output", "c_output"]
+    message = refused(*nodes, heads=heads)
     assert "node 'a_output' (Strange)" in message and "node 'c_output' (Odd)" in message
     assert "'b_output'" not in message
 
