@@ -7,12 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-from onernn.backend.checks import Layout, State
 from onernn.backend.gradients import Gradients, Tape, TapeError
-from onernn.backend.reference import ReferenceLayer
-from onernn.core.arrays import Array
+from onernn.backend.reference import reference_stack
+from onernn.backend.run_arguments import Layout, State
+from onernn.backend.stack import Stack
 from onernn.core.errors import UnsupportedError
-from onernn.core.ragged import Ragged
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights, Weights
 
@@ -20,68 +19,14 @@ __all__ = [
     "Backend",
     "Gradients",
     "Layout",
-    "PreparedLayer",
-    "ReferenceLayer",
+    "Stack",
     "State",
     "Tape",
     "TapeError",
     "open_backend",
+    "reference_stack",
     "register_backend",
 ]
-
-
-class PreparedLayer(Protocol):
-    """A layer or stack made ready to run; may be shared between threads.
-
-    ``kernel`` names what runs it, ``why`` says why not something faster ("" where it is).
-    """
-
-    spec: RnnSpec
-    dtype: str
-    kernel: str
-    why: str
-
-    def run(
-        self,
-        x: Ragged | Array,
-        state: State | None = None,
-        attention: Ragged | Array | None = None,
-        layout: Layout = "tnc",
-    ) -> tuple[Ragged | Array, State]:
-        """(y, state). x: `Ragged` (W, I) or (T, N, I) float32; state (h,) or (h, c), each ldnc.
-
-        y is like x with O (or D*O) channels. ``layout``: of dense x, attention and y, "tnc" or
-        "ntc". x may have any strides: `explain` tells what is read in place and what copied. The final state is that of each sentence's own end,
-        in the caller's order; a sentence of length zero keeps its initial state. Raises
-        `ShapeError` naming the argument; writes nothing into the caller's arrays.
-        """
-
-    def explain(self) -> str:
-        """One line: cell, direction, dtype, kernel, why no faster one, which inputs are copied."""
-
-    def run_training(
-        self,
-        x: Ragged | Array,
-        state: State | None = None,
-        attention: Ragged | Array | None = None,
-    ) -> tuple[Ragged | Array, State, Tape]:
-        """`run`, and a tape for one `backward`; the arguments may be changed afterwards.
-
-        oneDNN trains in f32 and bf16; AUGRU cells (wrong gradients there) and bf16 LSTM with
-        projection (no backward) train on the NumPy reference in float32, which ``tape.why`` tells,
-        or raise `UnsupportedError` where the layer is strict. So do u8 and f16, activations other
-        than sigmoid, tanh, relu and identity, and clips, always.
-        """
-
-    def backward(
-        self, tape: Tape, dy: Ragged | Array | None, dstate: State | None = None
-    ) -> Gradients:
-        """The gradients of a loss from those by what `run_training` returned.
-
-        dy: like y; dstate: like the state; None: zeros. float32 in and out, in bf16 too. Every
-        call gives fresh gradients: for several batches add them up. Raises `ShapeError` naming the
-        argument, `TapeError` for a tape that was used already or that another layer recorded.
-        """
 
 
 class Backend(Protocol):
@@ -89,7 +34,7 @@ class Backend(Protocol):
 
     def prepare(
         self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
-    ) -> PreparedLayer:
+    ) -> Stack:
         """A layer from its weights: one `RnnWeights`, or a list of one-layer ones.
 
         What the backend cannot run goes to the NumPy reference, which the layer's ``why`` tells;
@@ -101,11 +46,11 @@ class Backend(Protocol):
 class _ReferenceBackend:
     def prepare(
         self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
-    ) -> PreparedLayer:
+    ) -> Stack:
         first = weights if isinstance(weights, RnnWeights) else weights[0]
         if dtype == "f32" and first.iter.dtype == np.float64:  # a float64 model stays one
             dtype = "f64"
-        return ReferenceLayer(spec, weights, dtype, why="asked for by name")
+        return reference_stack(spec, weights, dtype, why="asked for by name")
 
 
 _REGISTERED: dict[str, Callable[[int | None], Backend]] = {}
@@ -141,7 +86,7 @@ def open_backend(
     if name == "reference":
         return _ReferenceBackend()
     if name == "onednn":
-        from onernn.backend.onednn.layer import OneDnnBackend  # loads libdnnl at first use only
+        from onernn.backend.onednn.backend import OneDnnBackend  # loads libdnnl at first use
 
         return OneDnnBackend(threads, cache_capacity)
     if name in _REGISTERED:

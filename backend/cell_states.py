@@ -1,14 +1,14 @@
 """The cell state of every word, which no primitive hands out.
 
 oneDNN's primitives give the hidden state of each word and the last cell state. Given all hidden
-states, the gates of all words are one matrix product; only the sum over time is left to be run step by step.
+states, the gates of all words are one matrix product; only the sum over time runs step by step.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from onernn.backend.checks import State, checked_state
+from onernn.backend.run_arguments import State, checked_state
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.ragged import Packing, Ragged, data_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.backend.checks import State, checked_numbers
+from onernn.backend.run_arguments import State, checked_numbers
 from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError, ShapeError
 from onernn.core.ragged import Ragged, data_of
@@ -65,7 +65,7 @@ class Tape:
 def checked_gradient(
     dy: Ragged | Array | None, frame: Ragged | Array, channels: int, dtype: np.dtype[Any]
 ) -> Array:
-    """The words (W, O) of dy, zeros where it is None. Raises `ShapeError` where it is not like y."""
+    """The words (W, O) of dy, zeros for None. Raises `ShapeError` where it is not like y."""
     expected = (*data_of(frame).shape[:-1], channels)
     if dy is None:
         return np.zeros(expected, dtype).reshape(-1, channels)

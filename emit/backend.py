@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.backend import Backend, Gradients, Layout, PreparedLayer, State, Tape, open_backend
-from onernn.backend.checks import checked_input, explained, laid_out
+from onernn.backend import Backend, Stack, State, open_backend
 from onernn.backend.onednn.library import WISHES, load_library
 from onernn.core.arrays import Array
 from onernn.core.errors import LibraryError, OnernnError, Refusal, UnsupportedError
@@ -66,100 +65,93 @@ class GeneratedBackend:
 
     def prepare(
         self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
-    ) -> PreparedLayer:
+    ) -> Stack:
         """See `Backend.prepare`. f16: matrices are stored so. bf16: see design/0020."""
         layers = layers_of(spec, weights)
         other = self.others.prepare(spec, layers, dtype=dtype)
-        chosen = None
-        if not other.kernel.startswith("NumPy"):
-            chosen = partial(faster, spec, dtype, load_library().effective_isa)
+        is_last = other.backend == "reference"
+        by_shape = None if is_last else partial(faster, spec, dtype, load_library().effective_isa)
         reason = f"generated code is not known to be faster than {other.kernel}"
-        if chosen is None or chosen(*MANY):
+        if by_shape is None or by_shape(*MANY):
             try:
-                return GeneratedLayer(self, spec, layers, dtype, other, chosen)
+                return self._stack(spec, layers, dtype, other, by_shape)
             except UnsupportedError as error:
                 reason = str(error)
-        if strict and other.kernel.startswith("NumPy"):
+        if strict and is_last:
             raise UnsupportedError(
                 f"{reason}; drop strict=True to run it on the reference", (Refusal(reason),)
             )
         other.why = "; ".join(filter(None, (reason, other.why)))
         return other
 
-
-class GeneratedLayer:
-    """A layer or stack in generated code; safe to share between threads.
-
-    Batches that oneDNN is faster for, and training, are oneDNN's.
-    """
-
-    def __init__(
+    def _stack(
         self,
-        backend: GeneratedBackend,
         spec: RnnSpec,
         layers: tuple[RnnWeights, ...],
         dtype: str,
-        other: PreparedLayer,
-        chosen: Callable[[int, int], bool] | None,
+        other: Stack,
+        by_shape: Callable[[int, int], bool] | None,
+    ) -> Stack:
+        always = by_shape is None or by_shape(1, 1)
+        few = "" if always else f"; {other.kernel} for some small batches"
+        return Stack(
+            spec,
+            dtype,
+            CompiledStack(spec, layers, dtype, min(self.threads, 2)),
+            other.trainer,
+            backend="generated",
+            name=f"generated C++{few}",
+            reads="read in place",
+            real=layers[0].iter.dtype,
+            other=other,
+            faster=by_shape,
+        )
+
+
+class CompiledStack:
+    """A `StackKernel` in generated code; safe to share between threads."""
+
+    def __init__(
+        self, spec: RnnSpec, layers: tuple[RnnWeights, ...], dtype: str, threads: int
     ) -> None:
         from cffi import FFI
 
         if dtype not in ("f32", "f16", "bf16"):
             raise UnsupportedError(f"generated code does not compute in {dtype}")
-        self.spec, self.dtype, self.why = spec, dtype, ""
-        self._other, self._chosen = other, chosen
-        self._real = layers[0].iter.dtype
-        self._threads = min(backend.threads, 2)
-        source, self._numbers = _layer_source(spec, layers, dtype, self._threads)
+        self._spec, self._threads = spec, threads
+        source, self._numbers = _layer_source(spec, layers, dtype, threads)
         self._ffi = FFI()
         self._ffi.cdef(_DECLARATIONS)
         self._lib: Any = opened(self._ffi, source)
         self._process = os.getpid()
         self._idle: deque[tuple[Any, Any, Any]] = deque()
-        always = chosen is None or chosen(1, 1)
-        few = "" if always else f"; {other.kernel} for some small batches"
-        self.kernel = f"generated C++{few}"
 
-    def generates(self, x: Ragged | Array, layout: Layout = "tnc") -> bool:
-        """Whether generated code is what runs a batch; else the layer beside it does."""
-        shape = np.shape(data_of(x))
-        if self._chosen is None or len(shape) != (2 if isinstance(x, Ragged) else 3):
-            return True  # whose checks name what is wrong
-        words = shape[0] if isinstance(x, Ragged) else shape[0] * shape[1]
-        sentences = len(x) if isinstance(x, Ragged) else shape[layout.find("n")]
-        return self._chosen(words, sentences)
+    def takes(self, x: Ragged | Array, initial: State) -> bool:
+        """See `StackKernel.takes`: all numbers come out right."""
+        return True
+
+    def run_again(self, x: Any, state: Any) -> None:
+        """See `StackKernel.run_again`: every batch is checked."""
 
     def run(
-        self,
-        x: Ragged | Array,
-        state: State | None = None,
-        attention: Ragged | Array | None = None,
-        layout: Layout = "tnc",
-    ) -> tuple[Ragged | Array, State]:
-        """See `PreparedLayer.run`."""
-        if not self.generates(x, layout):
-            return self._other.run(x, state, attention, layout)
+        self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
+    ) -> tuple[Array, State]:
+        """See `StackKernel.run`."""
         if self._threads > 1 and os.getpid() != self._process:
             raise LibraryError(
                 "this layer was made before this process was forked, and its second thread did not"
                 " survive that; use threads=1, prepare the layer after the fork, or start the"
                 " process with 'spawn'"
             )
-        x, initial, attention = checked_input(self.spec, x, state, attention, self._real, layout)
-        words = np.ascontiguousarray(data_of(x)).reshape(-1, self.spec.input_size)
-        count = len(x) if isinstance(x, Ragged) else x.shape[1]
-        offsets = x.offsets if isinstance(x, Ragged) else None
+        words = np.ascontiguousarray(data_of(x)).reshape(-1, self._spec.input_size)
         initial = tuple(map(np.ascontiguousarray, initial))  # as the final ones will lie, too
-        given = [words, offsets, *initial]
+        given = [words, x.offsets if isinstance(x, Ragged) else None, *initial]
         if attention is not None:
             given.append(np.ascontiguousarray(data_of(attention)))
-        y = np.empty((len(words), self.spec.output_size), self._real)
+        y = np.empty((len(words), self._spec.output_size), words.dtype)
         final = tuple(np.empty_like(s) for s in initial)
-        self._call(given, [y, *final], len(words), count)
-        if isinstance(x, Ragged):
-            return x.with_data(y), final
-        dense = y.reshape(*x.shape[:2], self.spec.output_size)
-        return np.ascontiguousarray(laid_out(dense, layout)), final
+        self._call(given, [y, *final], len(words), len(initial[0][0, 0]))
+        return y, final
 
     def _call(self, given: list[Array | None], made: list[Array], words: int, count: int) -> None:
         try:
@@ -186,24 +178,9 @@ class GeneratedLayer:
         handle = ffi.gc(handle, partial(_freed, self._lib, os.getpid()))
         return handle, ffi.new("const void*[]", given), ffi.new("void*[]", made)
 
-    def explain(self) -> str:
-        """See `PreparedLayer.explain`."""
-        return explained(self.spec, self.dtype, self.kernel, self.why, "read in place")
-
-    def run_training(
-        self,
-        x: Ragged | Array,
-        state: State | None = None,
-        attention: Ragged | Array | None = None,
-    ) -> tuple[Ragged | Array, State, Tape]:
-        """See `PreparedLayer.run_training`."""
-        return self._other.run_training(x, state, attention)
-
-    def backward(
-        self, tape: Tape, dy: Ragged | Array | None, dstate: State | None = None
-    ) -> Gradients:
-        """See `PreparedLayer.backward`."""
-        return self._other.backward(tape, dy, dstate)
+    def cache_info(self) -> dict[str, int]:
+        """See `StackKernel.cache_info`: it has no primitives."""
+        return {"hits": 0, "misses": 0}
 
 
 def _freed(lib: Any, process: int, handle: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from onernn import Cell, Ragged, RnnSpec, RnnWeights
-from onernn.backend import PreparedLayer, open_backend
+from onernn.backend import Stack, open_backend
 
 RHYME = """\
 Twinkle, twinkle, little star,
@@ -50,7 +50,7 @@ def new_parameters(rng: np.random.Generator) -> Parameters:
     return made
 
 
-def prepared(parameters: Parameters, dtype: str) -> PreparedLayer:
+def prepared(parameters: Parameters, dtype: str) -> Stack:
     weights = RnnWeights(*(parameters[name] for name in ("layer", "iter", "bias")))
     return open_backend("onednn").prepare(SPEC, weights, dtype=dtype)
 

@@ -17,7 +17,7 @@ import numpy as np
 import typer
 
 from onernn import Cell, Ragged, RnnSpec, RnnWeights
-from onernn.backend import PreparedLayer, open_backend
+from onernn.backend import Stack, open_backend
 
 CHANNELS = 128
 
@@ -53,7 +53,7 @@ def calibrated_scale(batches: list[Ragged]) -> float:
     return 127 / max(1.0, *(float(np.abs(batch.data).max()) for batch in batches))
 
 
-def milliseconds(layers: dict[str, PreparedLayer], x: Ragged, rounds: int = 20) -> dict[str, float]:
+def milliseconds(layers: dict[str, Stack], x: Ragged, rounds: int = 20) -> dict[str, float]:
     """The median time of each, in turns, so that a busy machine is as busy for all."""
     taken: dict[str, list[float]] = {name: [] for name in layers}
     for _ in range(rounds):

@@ -69,7 +69,7 @@ def _truth(value: Any) -> bool:
 
 
 def _if(node: Node, condition: Array, *taken: Any) -> tuple[Any, ...]:
-    """``then_taken`` of the values behind the condition are the first branch's, then the other's."""
+    """``then_taken`` of the values are the first branch's, the others the second one's."""
     count = node.attributes["then_taken"]
     if _truth(condition):
         return tuple(run_body(node.attributes["then_branch"], taken[:count]))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.backend import PreparedLayer
+from onernn.backend import Stack
 from onernn.backend.cell_states import cell_sequence
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError
@@ -27,7 +27,7 @@ class PreparedNode:
     """
 
     node: Node
-    layer: PreparedLayer
+    layer: Stack
     cells_from: RnnWeights | None
 
     def run(self, x: Any, h: Any = None, c: Any = None, attention: Any = None) -> tuple[Any, ...]:

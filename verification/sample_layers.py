@@ -7,7 +7,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from onernn.backend import PreparedLayer, State
+from onernn.backend import Stack, State
 from onernn.core.arrays import Array
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.spec import Cell, Direction, RnnSpec
@@ -61,12 +61,12 @@ class SampleLayer(NamedTuple):
     state: State
     attention: Ragged | Array | None
 
-    def outputs(self, layer: PreparedLayer) -> Outputs:
+    def outputs(self, layer: Stack) -> Outputs:
         """What a run gives, by name."""
         y, final = layer.run(self.x, self.state, self.attention)
         return {"y": data_of(y), **_numbered("state", final)}
 
-    def gradients(self, layer: PreparedLayer) -> tuple[Outputs, str, str]:
+    def gradients(self, layer: Stack) -> tuple[Outputs, str, str]:
         """What a run and its backward give, by name; the kernel and why none faster."""
         y, final, tape = layer.run_training(self.x, self.state, self.attention)
         rng = np.random.default_rng(2)

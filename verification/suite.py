@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from _onernn_pytestplugin import absent
-from onernn.backend import ReferenceLayer, State
+from onernn.backend import State, reference_stack
 from onernn.core.arrays import Array
 from onernn.core.ragged import Ragged
 from onernn.core.spec import Direction, RnnSpec
@@ -212,7 +212,7 @@ def _read(given: Any, spec: RnnSpec) -> tuple[RnnSpec, Weights]:
 
 
 def _reference(spec: RnnSpec, weights: Weights, case: Case) -> _Result:
-    y, state = ReferenceLayer(spec, weights, "f64").run(case.x, case.state, case.attention)
+    y, state = reference_stack(spec, weights, "f64").run(case.x, case.state, case.attention)
     assert isinstance(y, Ragged)  # as case.x is
     return y, state
 

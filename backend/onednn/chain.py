@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.backend.making import MAKING
+from onernn.backend.buffers import Buffers, aligned, borrowed
+from onernn.backend.creation_lock import CREATION
 from onernn.backend.onednn.chain_program import Stage, program
 from onernn.backend.onednn.chain_weights import ChainWeights
 from onernn.backend.onednn.library import Library
@@ -22,7 +23,7 @@ from onernn.backend.onednn.matmul import (
     create_matmul,
     create_tanh,
 )
-from onernn.backend.onednn.memory import Descriptor, Memory, Room, aligned, borrowed, new_stream
+from onernn.backend.onednn.memory import Descriptor, Memory, new_stream
 from onernn.backend.onednn.numbers import Precision
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
@@ -57,7 +58,7 @@ class _Workspace:
 
     def __init__(self, library: Library) -> None:
         self.stream = new_stream(library)
-        self.room = Room()
+        self.scratch = Buffers()
         self.buffers: dict[str, Array] = {}
         self.steps: dict[int, _Step] = {}
         self.blocks: dict[int, Any] = {}
@@ -137,7 +138,7 @@ class ChainDirection:
             c[:sentences] = c0[0][:sentences]
             ended.append(np.empty((len(packing.last), units), np.float32))
         if self._backwards:
-            x = workspace.room.taken("x", x, packing.flip)
+            x = workspace.scratch.taken("x", x, packing.flip)
         projected = self._projected(workspace, x, gates, x_factor)
         before, h_at = h.ctypes.data, h.ctypes.data + sentences * row_bytes
         at = [g.ctypes.data for g in gates]
@@ -155,7 +156,7 @@ class ChainDirection:
                 ended[0][left:batch] = c[left:batch]
         outputs = rows[sentences : sentences + words]
         if self._backwards:
-            y[:] = workspace.room.taken("y", outputs, packing.flip)
+            y[:] = workspace.scratch.taken("y", outputs, packing.flip)
         else:
             y[:] = outputs
         return [outputs[packing.last], *ended]
@@ -319,7 +320,7 @@ class ChainDirection:
         return self._cached((stage.out, rows), make)
 
     def _cached(self, key: tuple[Any, ...], make: Any) -> MatmulPrimitive:
-        with MAKING:
+        with CREATION:
             found = self._products.get(key)
             if found is not None:
                 self._hits += 1

@@ -2,7 +2,7 @@
 
 Each gate is one kernel: product, bias, the input's share, activation, and the products with other
 gates, all before the result leaves the registers. Equations: RNN developer guide of oneDNN, with
-the update gate turned (z = 1-u, by a sign in its weights) so that h' = (o - h) z + h is a chain, too.
+the update gate turned (z = 1-u, by a sign in its weights), so that h' = (o - h) z + h is a chain.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onernn.backend.making import MAKING
+from onernn.backend.creation_lock import CREATION
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.matmul import MatmulPrimitive
 from onernn.backend.onednn.memory import Descriptor, Memory, reordered
@@ -40,7 +40,7 @@ class ChainWeights:
     def memory(self, name: str, side: str, gate: int, primitive: MatmulPrimitive) -> Memory:
         """The constant behind an argument: weights, bias, scales or zero point."""
         key, layout = (name, side, gate), primitive.layouts[name]
-        with MAKING:
+        with CREATION:
             for held, memory in self._packed:
                 if held == key and memory.descriptor == layout:
                     return memory

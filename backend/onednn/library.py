@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onernn.backend.making import MAKING
+from onernn.backend.creation_lock import CREATION
 from onernn.backend.onednn._bindings import ffi
 from onernn.backend.onednn.soname import ElfLibrary, cached_copy, memory_copy, read_elf
 from onernn.core.cached import cached_property
@@ -116,7 +116,7 @@ _forked: int | None = None
 def load_library() -> Library:
     """The library of this process; `LibraryError` says what is missing and what to do."""
     global _library
-    with MAKING:
+    with CREATION:
         if _library is None:
             _library = _load(_find())
         return _library
@@ -191,7 +191,7 @@ def _load(path: Path) -> Library:
 
 
 def _check_wished_isa(lib: Any, path: Path, version: str) -> None:
-    """`LibraryError` for an instruction set that nobody knows: oneDNN would take the best instead."""
+    """`LibraryError` for an unknown instruction set: oneDNN would take the best one instead."""
     known = [n.removeprefix("dnnl_cpu_isa_") for n in dir(lib) if n.startswith("dnnl_cpu_isa_")]
     for variable in ISA_VARIABLES:
         wish = os.environ.get(variable, "").lower()

@@ -71,12 +71,6 @@ LARGEST = {"f32": 2.0**128, "bf16": 2.0**128 - 2.0**119, "f16": 65520.0, "u8": 2
 """Magnitudes below these are finite numbers of the types that data are computed in."""
 
 
-def magnitude(array: Array) -> float:
-    """The largest of an array, 0 of none, NaN where there is one."""
-    # Two passes, as an array of magnitudes would have to be made; both give NaN where there is one.
-    return float(np.maximum(array.max(initial=0), -array.min(initial=0)))
-
-
 def narrowed(library: Library, array: Array, dtype: str, scale: Scale = UNIT) -> Array:
     """float32 -> a buffer of ``dtype``, a contiguous copy unless it is contiguous float32.
 

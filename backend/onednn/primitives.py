@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.backend.making import MAKING
+from onernn.backend.creation_lock import CREATION
 from onernn.backend.onednn.creation import Primitive, create, new_attributes
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Descriptor, Memory, reordered
@@ -82,7 +82,7 @@ class PrimitiveCache:
 
     def get(self, shape: Shape) -> Primitive:
         """The primitive for a shape. Raises `UnsupportedError` where the library has none."""
-        with MAKING:
+        with CREATION:
             found = self._made.get(shape)
             if found is not None:
                 self.hits += 1
@@ -120,7 +120,7 @@ class PackedWeights:
 
     def get(self, name: str, layout: Descriptor) -> Memory:
         """A weight in a layout; ``attributes`` hold the scales of narrower types."""
-        with MAKING:
+        with CREATION:
             for memory in self._packed[name]:
                 if memory.descriptor == layout:
                     return memory
@@ -136,7 +136,7 @@ class PackedWeights:
         The gemm-based kernels of LBR cells, above all, pack anew for every T and N (measured:
         3.2), which would take the memory of hundreds of layers.
         """
-        with MAKING:
+        with CREATION:
             missing = [
                 layouts[name].nbytes
                 for name, packed in self._packed.items()

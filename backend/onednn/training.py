@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.backend.batch_cutting import Segment, segments
+from onernn.backend.buffers import ALIGNMENT, aligned, borrowed
+from onernn.backend.kernels import DirectionKernel
+from onernn.backend.layer_walk import LayerWalk
 from onernn.backend.onednn.creation import Primitive, create, new_attributes
-from onernn.backend.onednn.direction import Bound, Workspace
 from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.memory import ALIGNMENT, Descriptor, Memory, aligned, borrowed
+from onernn.backend.onednn.memory import Descriptor, Memory
 from onernn.backend.onednn.numbers import PRECISIONS, narrowed, stored, widened
-from onernn.backend.onednn.pool import run_all
+from onernn.backend.onednn.primitive_direction import Bound, Workspace
 from onernn.backend.onednn.primitives import (
     WEIGHTS,
     PackedWeights,
@@ -29,10 +31,8 @@ from onernn.backend.onednn.primitives import (
     plain_weights,
 )
 from onernn.backend.onednn.wrong_kernels import GRADIENTS, reason
-from onernn.backend.reference import ReferenceLayer
-from onernn.backend.reference_training import reference_training
-from onernn.backend.schedule import LARGE, Segment, segments
-from onernn.backend.training import Schedule, StackTraining
+from onernn.backend.reference import reference_trainer
+from onernn.backend.stack import Trainer
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.ragged import Packing
@@ -60,65 +60,37 @@ def refusal(spec: RnnSpec, dtype: str) -> str:
     return ""
 
 
-def onednn_training(
+def onednn_trainer(
     library: Library,
     spec: RnnSpec,
     layers: Sequence[RnnWeights],
     dtype: str,
     threads: int,
     strict: bool,
-) -> StackTraining:
+) -> Trainer:
     """What trains a layer: oneDNN, or where it cannot the NumPy reference, in float32.
 
     Raises `UnsupportedError` for u8 and f16, and instead of the reference where ``strict``.
     """
-    float32 = np.dtype(np.float32)
     why = refusal(spec, dtype)
     try:
         if not why:
-            schedule = _Threads(library, spec, threads)
-            with schedule.whole():
-                rows = [
-                    [
-                        _Direction(library, spec, w.part(0, d), d == 1, dtype)
-                        for d in range(spec.directions)
-                    ]
-                    for w in layers
-                ]
-            kernel = f"oneDNN {library.version} {rows[0][0].kernel}"
-            return StackTraining(spec, layers, rows, float32, kernel, "", schedule)
+            walk = LayerWalk(
+                spec,
+                layers,
+                lambda one, weights: TrainingKernel(library, one, weights, dtype),
+                threads=threads,
+                whole=False,
+                within=library.threads,
+            )
+            return Trainer(walk, f"oneDNN {library.version} {walk.name}", "")
     except UnsupportedError as error:
         why = str(error)
     if dtype not in TRAINED:
         raise UnsupportedError(f"{why}; prepare the layer in f32 or bf16 to train it")
     if strict:
         raise UnsupportedError(f"{why}; drop strict=True to train it on the reference")
-    return reference_training(spec, layers, float32, ReferenceLayer.kernel, why)
-
-
-class _Threads(Schedule):
-    """As in inference: directions, or shares of a batch, a thread each; OpenMP for large H."""
-
-    def __init__(self, library: Library, spec: RnnSpec, threads: int) -> None:
-        self._library, self._threads = library, threads
-        self._large = spec.hidden_size >= LARGE
-        self.shares = 1 if spec.directions > 1 else threads
-
-    def whole(self) -> AbstractContextManager[None]:
-        return self._library.threads(self._threads if self._large else 1)
-
-    def run_all(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-        if not 1 < len(tasks) <= self._threads:
-            return super().run_all(tasks)
-        inside = self._threads // len(tasks) if self._large else 1
-        results: list[Any] = [None] * len(tasks)
-
-        def run(k: int) -> None:
-            with self._library.threads(inside):
-                results[k] = tasks[k]()
-
-        run_all([partial(run, k) for k in range(len(tasks))])
-        return results
+    return reference_trainer(spec, layers, np.dtype(np.float32), why)
 
 
 class _Kernel:
@@ -188,44 +160,46 @@ class _Kept(NamedTuple):
     owners: Sequence[Array]  # of the data at those addresses
 
 
-class _Direction:
-    """One layer in one direction; see `TrainingDirection`."""
+class TrainingKernel(DirectionKernel):
+    """Forward into workspaces, backward out of them."""
 
-    def __init__(
-        self,
-        library: Library,
-        spec: RnnSpec,
-        weights: RnnWeights,
-        second: bool,
-        dtype: str,
-    ) -> None:
-        width = spec.gates * spec.hidden_size if weights.layer is None else weights.layer.shape[2]
-        self._backwards = second or spec.direction == "right2left"
-        one = spec.one_layer(width, "right2left" if self._backwards else "left2right")
-        self._spec, self._library, self._precision = one, library, PRECISIONS[dtype]
-        self._weights = plain_weights(library, one, weights, self._precision)
+    def __init__(self, library: Library, spec: RnnSpec, weights: RnnWeights, dtype: str) -> None:
+        self._backwards = spec.direction == "right2left"
+        self._spec, self._library, self._precision = spec, library, PRECISIONS[dtype]
+        self.dtype = stored(self._precision.out)
+        self._weights = plain_weights(library, spec, weights, self._precision)
         self._packed = PackedWeights(self._weights)
         self._suffixes = ["" if state == "h" else "_c" for state in spec.cell.states]
-        self._dtype = dtype
+        self._kind = dtype
         probe = self._pair(1, 1)
-        self.kernel = f"{probe.forward.name}, backward {probe.backward.name}"
+        self.name = f"{probe.forward.name}, backward {probe.backward.name}"
 
     def _pair(self, time: int, batch: int) -> _Pair:
         threads = self._library.current_threads
-        return _pair(self._library, self._spec, self._dtype, threads, time, batch)
+        return _pair(self._library, self._spec, self._kind, threads, time, batch)
 
     def _order(self, packing: Packing) -> tuple[Segment, ...]:
         return segments(packing)[:: -1 if self._backwards else 1]
 
-    def forward(
-        self, words: Array, packing: Packing, begin: Sequence[Array], attention: Array | None
-    ) -> tuple[Array, Sequence[Array], Any]:
+    def widened(self, y: Array) -> Array:
+        """See `DirectionKernel.widened`."""
+        return y if y.dtype == np.float32 else widened(self._library, y, self._precision.out)
+
+    def run(
+        self,
+        words: Array,
+        y: Array,
+        packing: Packing,
+        begin: Sequence[Array],
+        attention: Array | None,
+    ) -> tuple[Sequence[Array], Any]:
+        """See `DirectionKernel.run`."""
         library, precision = self._library, self._precision
         kinds = (precision.data, precision.cell)
         order = self._order(packing)
         pairs = [self._pair(time, batch) for _, time, batch in order]
-        x = narrowed(library, words, precision.data)
-        y = np.empty((len(words), self._spec.recurrent_size), stored(precision.out))
+        x = words if words.dtype != np.float32 else narrowed(library, words, precision.data)
+        whole = y if y.flags.c_contiguous else np.empty(y.shape, y.dtype)
         first = [narrowed(library, s, k) for s, k in zip(begin, kinds, strict=False)]
         states = [np.empty((len(order) + 1, *s.shape), s.dtype) for s in first]
         sizes = [p.forward.layouts["workspace"].nbytes for p in pairs]
@@ -234,21 +208,22 @@ class _Direction:
         rows = [piece.row for piece in order]
         table = {
             "src_layer": _addresses(x, rows),
-            "dst_layer": _addresses(y, rows),
+            "dst_layer": _addresses(whole, rows),
             "workspace": _addresses(workspaces, starts[:-1].tolist()),
         }
         for suffix, state in zip(self._suffixes, states, strict=True):
             at = _addresses(state, range(len(order) + 1))
             table |= {f"src_iter{suffix}": at[:-1], f"dst_iter{suffix}": at[1:]}
-        kept = _Kept(pairs, _by_piece(table), (x, y, workspaces, *states))
+        kept = _Kept(pairs, _by_piece(table), (x, whole, workspaces, *states))
 
         def execute(k: int) -> None:
             forward = pairs[k].forward
             forward.execute(kept.places[k] | self._weights_for(forward))
 
         ends = _carried(order, first, states, execute)
-        final = [widened(library, e, k) for e, k in zip(ends, kinds, strict=False)]
-        return widened(library, y, precision.out), final, kept
+        if whole is not y:
+            y[...] = whole
+        return [widened(library, e, k) for e, k in zip(ends, kinds, strict=False)], kept
 
     def backward(
         self,
@@ -258,6 +233,7 @@ class _Direction:
         dend: Sequence[Array],
         into: Mapping[str, Array],
     ) -> tuple[Array, Sequence[Array], Array | None]:
+        """See `DirectionKernel.backward`."""
         order = self._order(packing)
         rows = [piece.row for piece in order]
         dx = np.empty((len(dy), self._spec.input_size), np.float32)

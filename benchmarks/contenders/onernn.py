@@ -55,12 +55,12 @@ def prepare(task: Task, mode: str) -> Prepared:
 
 
 def _generates(task: Task, numbers: Numbers, layer: Any, ragged: Any) -> bool:
-    if not hasattr(layer, "generates"):
+    if layer.backend != "generated":
         return False
     if task.kind == "ragged":
-        return bool(layer.generates(ragged.from_lengths(numbers.words, task.lengths)))
+        return not layer.falls_back(ragged.from_lengths(numbers.words, task.lengths))
     x = numbers.padded
-    return bool(layer.generates(x[:1] if task.kind == "stream" else x))
+    return not layer.falls_back(x[:1] if task.kind == "stream" else x)
 
 
 def _calls(task: Task, numbers: Numbers, layer: Any, ragged: Any) -> Calls:

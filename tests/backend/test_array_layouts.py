@@ -8,8 +8,8 @@ from support.layers import random_ragged, random_state, random_weights, words
 
 from onernn import Cell, RnnSpec, RnnWeights, ShapeError
 from onernn.backend import open_backend
-from onernn.backend.onednn.direction import Bound, Workspace
-from onernn.backend.onednn.steps import LARGEST
+from onernn.backend.onednn.primitive_direction import Bound, Workspace
+from onernn.backend.repeated_batches import LARGEST
 
 both = pytest.mark.parametrize("backend", ["onednn", "reference"])
 LSTM = RnnSpec(Cell.LSTM, 3, 4, layers=2, direction="bidirectional_concat")
@@ -106,4 +106,4 @@ def test_what_is_read_in_place_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_layer_on_the_reference_says_why() -> None:
     spec = RnnSpec(Cell.GRU, 3, 4, gate_clip=1.0)
     line = open_backend("onednn").prepare(spec, random_weights(spec, 0)).explain()
-    assert "NumPy reference (oneDNN does not clip)" in line and "copied" in line
+    assert "NumPy reference (oneDNN has no GRU with clipped gates)" in line and "copied" in line

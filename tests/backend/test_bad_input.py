@@ -24,8 +24,7 @@ from support.layers import (
 )
 
 from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
-from onernn.backend import open_backend
-from onernn.backend.reference import ReferenceLayer
+from onernn.backend import open_backend, reference_stack
 
 BACKENDS = ["reference", "onednn"]
 TOLERANCES = {"f32": (1e-5, 1e-6), "bf16": (2e-2, 1e-2), "f16": (4e-3, 1e-3), "u8": (0.0, 2e-2)}
@@ -107,7 +106,7 @@ def test_what_is_not_finite_goes_through_a_projected_input(
         x.data[6, [1, -2]] = value
         attention = attention_for(spec, x, 0)
         layer = open_backend(backend).prepare(spec, weights, dtype=dtype)
-        exact = ReferenceLayer(spec, weights, "f64")
+        exact = reference_stack(spec, weights, "f64")
         with np.errstate(invalid="ignore", over="ignore"):
             (y, ends), (want, last) = (each.run(x, None, attention) for each in (layer, exact))
         for got, expected in zip((words(y), *ends), (words(want), *last), strict=True):
@@ -293,7 +292,7 @@ def test_everything_is_checked_before_any_call_of_c() -> None:
     backend: Any = open_backend("onednn")
     layer = prepared("onednn")
     broken = replace(backend.library, lib=Untouchable(), ffi=Untouchable())
-    backend.library = layer._library = broken
+    backend.library, layer._runs._within = broken, broken.threads
     h, c = random_state(SPEC, 2, 0)
     for arguments in [
         (X[..., :2],),

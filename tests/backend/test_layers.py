@@ -133,9 +133,15 @@ class TestFallback:
     @pytest.mark.parametrize(
         "spec, why",
         [
-            (RnnSpec(Cell.GRU, 2, 3, activations=("sigmoid", "relu")), "not sigmoid, relu"),
-            (RnnSpec(Cell.GRU, 2, 3, update="replace"), "this one replaces"),
-            (RnnSpec(Cell.GRU, 2, 3, gate_clip=1.0), "does not clip"),
+            (
+                RnnSpec(Cell.GRU, 2, 3, activations=("sigmoid", "relu")),
+                "no GRU with sigmoid, relu, only sigmoid, tanh",
+            ),
+            (
+                RnnSpec(Cell.GRU, 2, 3, update="replace"),
+                "no GRU that replaces with its update gate",
+            ),
+            (RnnSpec(Cell.GRU, 2, 3, gate_clip=1.0), "no GRU with clipped gates"),
         ],
     )
     def test_it_says_why(self, spec: RnnSpec, why: str) -> None:

@@ -26,7 +26,7 @@ from support.layers import (
 
 from onernn import Cell, Ragged, RnnSpec, UnsupportedError
 from onernn.backend import open_backend
-from onernn.backend.onednn import families
+from onernn.backend.onednn import kernels
 from onernn.backend.onednn.library import load_library
 
 U8 = [(Cell.LSTM, {}), (Cell.LSTM, {"projection_size": 8}), (Cell.GRU, {}), (Cell.LBR_GRU, {})]
@@ -137,9 +137,9 @@ def test_one_scale_for_all_weights_is_coarser_but_right() -> None:
 @pytest.mark.parametrize(
     "spec, why",
     [
-        (RnnSpec(Cell.RNN_TANH, 4, 4), "no u8 RNN_TANH"),
-        (RnnSpec(Cell.LSTM, 4, 4, peephole=True), "no u8 LSTM with peephole"),
-        (RnnSpec(Cell.AUGRU, 4, 4), "no u8 AUGRU"),
+        (RnnSpec(Cell.RNN_TANH, 4, 4), "no u8 plain RNN with tanh"),
+        (RnnSpec(Cell.LSTM, 4, 4, peephole=True), "no u8 LSTM with peepholes"),
+        (RnnSpec(Cell.AUGRU, 4, 4), "no u8 GRU with attention"),
     ],
 )
 def test_u8_cells_that_the_library_lacks_are_refused_by_name(spec: RnnSpec, why: str) -> None:
@@ -202,7 +202,7 @@ def test_a_chain_is_right_wherever_it_may_be_chosen(
     monkeypatch: pytest.MonkeyPatch, cell: Cell, dtype: str
 ) -> None:
     """Which batches take it is measured, and may change: all may."""
-    monkeypatch.setattr(families, "prefers_chain", lambda *_: True)
+    monkeypatch.setattr(kernels, "prefers_chain", lambda *_: True)
     rtol, atol = (1e-5, 1e-6) if dtype == "f32" else (2e-2, 1e-2)
     spec = RnnSpec(cell, 5, 24, layers=2, direction="bidirectional_concat")
     weights = random_weights(spec, 0)
@@ -210,5 +210,5 @@ def test_a_chain_is_right_wherever_it_may_be_chosen(
     for seed, lengths in enumerate([[9, 1, 0, 4, 4, 3], [3] * 7, [300, 2], [0], [2] * 90]):
         x, state = random_ragged(lengths, 5, seed), random_state(spec, len(lengths), seed)
         check_layer(layer, spec, weights, x, state, rtol=rtol, atol=atol)
-    chains = [family._chain for row in layer._stack(1) for family in row]
+    chains = [kernel._chain for row in layer._runs._kernels(1) for kernel in row]
     assert all(chain is not None and chain.cache_info()[1] for chain in chains)

@@ -39,22 +39,22 @@ def step_of(spec: RnnSpec, batch: int, seed: int, largest: float = 1.0) -> np.nd
 @contextmanager
 def bound_beforehand(layer: Any) -> Iterator[None]:
     """Calls inside run over buffers bound beforehand."""
-    fixed, answers = layer._fixed, []
+    repeated, answers = layer._runs._repeated, []
 
     def run(*arguments: Any) -> Any:
-        answers.append(type(fixed).run(fixed, *arguments))
+        answers.append(type(repeated).run(repeated, *arguments))
         return answers[-1]
 
-    fixed.run = run
+    repeated.run = run
     yield
-    del fixed.run
+    del repeated.run
     assert answers and None not in answers
 
 
 def both_ways(spec: RnnSpec, weights: Any, shape: tuple[int, ...], **more: Any) -> tuple[Any, Any]:
     """A layer to which this shape came before, and one that binds nothing beforehand."""
     layer, ordinary = (prepare(spec, weights, **more) for _ in range(2))
-    ordinary._fixed = None
+    ordinary._runs._repeated = None
     layer.run(np.zeros(shape, np.float32))
     return layer, ordinary
 

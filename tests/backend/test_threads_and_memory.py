@@ -23,7 +23,7 @@ from support.layers import CELLS, attention_for, random_ragged, random_state, ra
 from onernn import Cell, Ragged, RnnSpec
 from onernn.backend import open_backend
 from onernn.backend.onednn import primitives
-from onernn.backend.onednn.direction import Workspace
+from onernn.backend.onednn.primitive_direction import Workspace
 from onernn.core.errors import ShapeError
 from onernn.core.spec import Direction
 
@@ -151,7 +151,7 @@ class TestCaches:
         weights = random_weights(spec, 0)
         layer = open_backend("onednn", threads=1).prepare(spec, weights, dtype=dtype)
         reference = open_backend("reference").prepare(spec, weights, dtype="f64")
-        (row,) = layer._stack(1)
+        (row,) = layer._runs._kernels(1)
         packed = row[0]._primitive.primitives._packed if hasattr(row[0], "_primitive") else None
         rtol, atol = TOLERANCES[dtype]
         for batch in range(1, 20):

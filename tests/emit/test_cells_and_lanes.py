@@ -14,7 +14,7 @@ from support.emitting import CHECKED, build, compiler
 from support.layers import random_ragged, random_state, random_weights
 
 from onernn import Activation, Cell, Graph, Ragged, RnnSpec, RnnWeights
-from onernn.backend.reference import ReferenceLayer
+from onernn.backend import reference_stack
 from onernn.core.graph import Node, Value
 from onernn.emit.storing import narrowed
 
@@ -83,7 +83,7 @@ def check(
     """``rounded``: the reference sees inputs and states in bf16, the code inputs as they are."""
     x = random_ragged(lengths, spec.input_size, 5)
     state = random_state(spec, len(lengths), 6)
-    layer = ReferenceLayer(spec, [as_stored(one, stored) for one in weights], "f64")
+    layer = reference_stack(spec, [as_stored(one, stored) for one in weights], "f64")
     if rounded:
         state = tuple(brain(s) for s in state)
     y, final = layer.run(x.with_data(brain(x.data)) if rounded else x, state)
@@ -193,7 +193,7 @@ def test_functions_of_gates_are_right_from_end_to_end_of_their_range(tmp_path: P
         # One word a sentence, so that nothing of a NaN goes on to the next one.
         feed = {"x": Ragged(x[:, None], np.arange(len(x) + 1)), "h": np.zeros((1, 1, len(x), 1))}
         with np.errstate(all="ignore"):
-            y, _ = ReferenceLayer(spec, wide, "f64").run(feed["x"])
+            y, _ = reference_stack(spec, wide, "f64").run(feed["x"])
         status, got = emitted[name].run(feed, {"y": y, "h_n": y})
         assert status == 0
         want = y.data.reshape(-1)

@@ -56,16 +56,16 @@ MUTANTS = [
     ),
     Mutant(
         "the state forgotten between segments",
-        "backend/onednn/direction.py",
+        "backend/onednn/primitive_direction.py",
         "            side = 1 - side\n",
         "            side = 0\n",
         RAGGED,
     ),
     Mutant(
         "final states in sorted order",
-        "backend/onednn/layer.py",
-        "                state[:, :, job.sentences] = end\n",
-        "                state[...] = end\n",
+        "backend/layer_walk.py",
+        "            _put(final, np.s_[:, :, share.sentences], ends)\n            return y\n",
+        "            _put(final, np.s_[...], ends)\n            return y\n",
         RAGGED,
     ),
     Mutant(
@@ -79,27 +79,27 @@ MUTANTS = [
     Mutant(
         "gates u and r of the reference changed over",
         "backend/reference.py",
-        "        u = gate(self._clip(from_x[0] + h @ w_iter[:, 0]))\n        r = gate(",
-        "        r = gate(self._clip(from_x[0] + h @ w_iter[:, 0]))\n        u = gate(",
+        "u, r = (gate(",
+        "r, u = (gate(",
         REFERENCE,
     ),
     Mutant(
         "the reference's peephole reads the old cell state",
         "backend/reference.py",
-        "self._clip(o + p[2] * c)",
-        "self._clip(o + p[2] * 0)",
+        "clipped(a[:, 3] + p[2] * after)",
+        "clipped(a[:, 3] + p[2] * c)",
         REFERENCE,
     ),
     Mutant(
         "attention instead of 1 - attention",
         "backend/reference.py",
-        "u = (1 - attention) * u",
-        "u = attention * u",
+        'keep = (1 - step["a"]) * u if',
+        'keep = step["a"] * u if',
         REFERENCE,
     ),
     Mutant(
         "a state that is written while it is read",
-        "backend/onednn/direction.py",
+        "backend/onednn/primitive_direction.py",
         'for s in initial] for _ in "01"\n            ]\n',
         "for s in initial]\n            ] * 2\n",
         ("wrong_numbers", "overwritten"),
@@ -127,8 +127,8 @@ MUTANTS = [
     ),
     Mutant(
         "u8 where sums of its products saturate",
-        "backend/onednn/layer.py",
-        "if not library.sums_u8_exactly:",
+        "backend/onednn/backend.py",
+        "if not reason and not library.sums_u8_exactly:",
         "if False:",
         ("doctor", "saturate"),
     ),
@@ -141,22 +141,22 @@ MUTANTS = [
     ),
     Mutant(
         "sentences that end early get a state of another piece",
-        "backend/onednn/direction.py",
+        "backend/onednn/primitive_direction.py",
         "else in_odd_pieces(packing)\n",
         "else np.bool_(side)\n",
         RAGGED,
     ),
     Mutant(
         "the difference of two directions",
-        "backend/onednn/layer.py",
-        "wide = wide[:, :width] + wide[:, width:]",
-        "wide = wide[:, :width] - wide[:, width:]",
+        "backend/layer_walk.py",
+        "wide[:, :width] + wide[:, width:]",
+        "wide[:, :width] - wide[:, width:]",
         DENSE,
     ),
     Mutant(
         "a chain that does not turn sentences around",
         "backend/onednn/chain.py",
-        '            x = workspace.room.taken("x", x, packing.flip)\n',
+        '            x = workspace.scratch.taken("x", x, packing.flip)\n',
         "            x = x.copy()\n",
         ("narrow_types", "test_u8_is_right_to_its_steps"),
     ),
@@ -176,30 +176,30 @@ MUTANTS = [
     ),
     Mutant(
         "attention under other offsets",
-        "backend/checks.py",
+        "backend/run_arguments.py",
         "            if not np.array_equal(attention.offsets, x.offsets):\n",
         "            if False:\n",
         ("bad_input", "must_be_like_x"),
     ),
     Mutant(
         "NaN lost in a relu",
-        "backend/onednn/families.py",
-        "self.loses_nan = identity or spec.cell is Cell.RNN_RELU",
-        "self.loses_nan = identity",
+        "backend/onednn/kernels.py",
+        "if identity or pairs or spec.cell is Cell.RNN_RELU:",
+        "if identity or pairs:",
         ("bad_input", "not_a_number"),
     ),
     Mutant(
         "infinity multiplied by the identity",
-        "backend/onednn/families.py",
-        "self.loses_nan = identity or spec.cell",
-        "self.loses_nan = spec.cell",
+        "backend/onednn/kernels.py",
+        "if identity or pairs or",
+        "if pairs or",
         ("bad_input", "not_finite_goes"),
     ),
     Mutant(
         "NaN lost in u8",
-        "backend/onednn/families.py",
-        "self.projected = self.loses_nan = weights.layer is None",
-        "self.projected, self.loses_nan = weights.layer is None, False",
+        "backend/onednn/kernels.py",
+        "        if self._projected:\n            self.exact_below",
+        "        if False:\n            self.exact_below",
         ("bad_input", "not_finite_goes"),
     ),
     Mutant(
@@ -225,7 +225,7 @@ MUTANTS = [
     ),
     Mutant(
         "time and batch changed over",
-        "backend/checks.py",
+        "backend/run_arguments.py",
         'return dense if layout == "tnc" else dense.swapaxes(0, 1)',
         "return dense",
         ("array_layouts", "ntc_is_tnc"),
@@ -287,7 +287,7 @@ def checkout(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 
 def test_the_copy_is_what_runs_and_passes(checkout: Checkout) -> None:
-    code = "import onernn.backend.checks as found; print(found.__file__)"
+    code = "import onernn.backend.run_arguments as found; print(found.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": str(checkout.folder / "src")},

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from onernn import Cell, Ragged, RnnWeights
-from onernn.backend import ReferenceLayer
+from onernn.backend import reference_stack
 from onernn.verification.sample_layers import DIRECTIONS
 from onernn.verification.suite import Case
 
@@ -22,7 +22,7 @@ Outputs = tuple[list[np.ndarray], tuple[np.ndarray, ...]]
 
 def run(case: Case) -> Outputs:
     """What a framework without faults gives, in float32."""
-    layer = ReferenceLayer(case.spec, case.weights)
+    layer = reference_stack(case.spec, case.weights)
     y, state = layer.run(case.x, case.state, case.attention)
     assert isinstance(y, Ragged)
     return y.to_list(), state
@@ -30,7 +30,7 @@ def run(case: Case) -> Outputs:
 
 def over_padding(case: Case) -> Outputs:
     """The padding belongs to the sentences."""
-    layer = ReferenceLayer(case.spec, case.weights)
+    layer = reference_stack(case.spec, case.weights)
     y, state = layer.run(case.padded(time_major=True), case.state)
     return case.cut(y, time_major=True), state
 

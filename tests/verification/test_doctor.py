@@ -113,15 +113,15 @@ def test_a_wrong_gradient_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     combination = Combination("GRU", "left2right", "f32", "training")
     backend = open_backend("onednn")
     assert examined(backend, combination).verdict == WORKS
-    from onernn.backend.onednn.layer import OneDnnLayer
+    from onernn.backend import Stack
 
-    true = OneDnnLayer.backward
+    true = Stack.backward
 
     def backward(self: Any, *arguments: Any) -> Any:
         gradients = true(self, *arguments)
         return replace(gradients, state=tuple(-s for s in gradients.state))
 
-    monkeypatch.setattr(OneDnnLayer, "backward", backward)
+    monkeypatch.setattr(Stack, "backward", backward)
     finding = examined(backend, combination)
     assert finding.verdict == WRONG and finding.reason.startswith("dstate0")
 
@@ -171,7 +171,7 @@ def test_a_refusal_is_told_with_its_reason() -> None:
 def test_what_runs_on_numpy_is_told_as_slower(here: Examination) -> None:
     by = {f.combination: f for f in here.findings}
     finding = by[Combination("AUGRU", "left2right", "u8", "inference")]
-    assert finding.verdict == SLOWER and "no u8 AUGRU" in finding.reason
+    assert finding.verdict == SLOWER and "no u8 GRU with attention" in finding.reason
     assert finding.kernel == "NumPy reference" and finding.max_error < 1e-5
 
 

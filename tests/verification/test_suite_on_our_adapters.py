@@ -16,7 +16,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from onernn import Ragged, RnnSpec, RnnWeights, convert, fuse, load
-from onernn.backend import PreparedLayer, open_backend
+from onernn.backend import Stack, open_backend
 from onernn.core.graph import Graph, Node, Value
 from onernn.verification.suite import Case, Conformance
 from onernn.verification.suite_cases import CELLS
@@ -25,10 +25,10 @@ from onernn.verification.suite_cases import CELLS
 class TestOneDnn(Conformance):
     sizes, lengths = ("odd", "wide"), ("ragged", "equal", "long")
 
-    def layer(self, case: Case) -> PreparedLayer:
+    def layer(self, case: Case) -> Stack:
         return open_backend("onednn", threads=1).prepare(case.spec, case.weights)
 
-    def outputs(self, layer: PreparedLayer, case: Case) -> tuple[Ragged, tuple[np.ndarray, ...]]:
+    def outputs(self, layer: Stack, case: Case) -> tuple[Ragged, tuple[np.ndarray, ...]]:
         return layer.run(case.x, case.state, case.attention)
 
 

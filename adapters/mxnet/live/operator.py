@@ -13,7 +13,7 @@ from onernn.adapters.mxnet.lower.recurrent import input_shapes, stack_of
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
 from onernn.adapters.mxnet.read import attributes as parse
 from onernn.adapters.repacking import Repacked
-from onernn.backend import PreparedLayer, Tape, open_backend
+from onernn.backend import Stack, Tape, open_backend
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.ragged import Ragged, data_of
@@ -50,7 +50,7 @@ class Arguments(NamedTuple):
 class Recorded(NamedTuple):
     """What `LiveRnn.run_training` leaves for one backward: a tape, and the layer that wrote it."""
 
-    layer: PreparedLayer
+    layer: Stack
     tape: Tape
 
 
@@ -105,11 +105,11 @@ class LiveRnn:
         y = [t, n, self.stack.recurrent * self.stack.directions]
         return [list(shapes[name]) for name in self.arguments], [y, *states]
 
-    def layer(self, parameters: Array) -> PreparedLayer:
+    def layer(self, parameters: Array) -> Stack:
         """The layer of these parameters, a vector; the same one while the numbers stay."""
         return self._layers((), [parameters])
 
-    def _new_layer(self, _: tuple[()], parameters: Sequence[Array]) -> PreparedLayer:
+    def _new_layer(self, _: tuple[()], parameters: Sequence[Array]) -> Stack:
         (flat,) = parameters
         mxnet.split(flat, self.stack)  # raises what is wrong with its length
         symbol = _symbol(self._attributes, self.arguments)

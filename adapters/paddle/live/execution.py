@@ -10,7 +10,7 @@ import numpy as np
 
 from onernn.adapters.paddle.live.replaceable_parts import Part
 from onernn.adapters.repacking import Repacked
-from onernn.backend import PreparedLayer, Tape, open_backend
+from onernn.backend import Stack, Tape, open_backend
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.ragged import Ragged
@@ -124,7 +124,7 @@ class Arguments(NamedTuple):
 class Recorded(NamedTuple):
     """What `LiveLayer.run_training` leaves for one backward: a tape, and the layer that wrote it."""
 
-    layer: PreparedLayer
+    layer: Stack
     tape: Tape
 
 
@@ -135,7 +135,7 @@ class LiveLayer:
         self.kind, self._options = kind, options
         self._layers = Repacked(self._new_layer)
 
-    def layer(self, weights: Sequence[Array]) -> PreparedLayer:
+    def layer(self, weights: Sequence[Array]) -> Stack:
         """The layer of these weights; the same one while the numbers stay."""
         return self._layers((), weights)
 
@@ -164,7 +164,7 @@ class LiveLayer:
         weights = paddle.rnn_gradients_back(grads.layers, self.kind.mode)
         return outputs.padded(grads.x), [*map(_rows, grads.state)], weights
 
-    def _new_layer(self, _: tuple[()], weights: Sequence[Array]) -> PreparedLayer:
+    def _new_layer(self, _: tuple[()], weights: Sequence[Array]) -> Stack:
         kind, chosen = self.kind, self._options
         stack = paddle.rnn_weights(weights, kind.mode, kind.layers, kind.directions)
         engine = open_backend(chosen.backend, threads=chosen.threads)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from threading import RLock
 
-MAKING = RLock()
+CREATION = RLock()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=MAKING.acquire, after_in_parent=MAKING.release, after_in_child=MAKING.release
+        before=CREATION.acquire, after_in_parent=CREATION.release, after_in_child=CREATION.release
     )

@@ -6,30 +6,33 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Lock
+from typing import TypeVar
 
+_T = TypeVar("_T")
 _lock = Lock()
 _pool: ThreadPoolExecutor | None = None
 
 
-def run_all(tasks: Sequence[Callable[[], object]]) -> None:
-    """Runs tasks side by side, the first in this thread; an error of any reaches the caller.
+def run_all(tasks: Sequence[Callable[[], _T]]) -> list[_T]:
+    """The results of tasks that run side by side, the first in this thread.
 
-    Tasks may call `run_all` only with a single task: a worker that waited for workers could wait
-    for itself. cffi releases the GIL while kernels run.
+    An error of any reaches the caller. Tasks may call `run_all` only with a single task: a worker
+    that waited for workers could wait for itself. cffi releases the GIL while kernels run.
     """
-    here, started = list(tasks[:1]), []
-    for task in tasks[1:]:
+    first, *others = tasks
+    started = []
+    ends: list[Callable[[], _T]] = []
+    for task in others:
         try:
             started.append(_workers().submit(task))
+            ends.append(started[-1].result)
         except RuntimeError:  # Python is ending and starts no threads; MXNet's engine still runs
-            here.append(task)
+            ends.append(task)
     try:
-        for task in here:
-            task()
+        result = first()
     finally:
         wait(started)
-    for future in started:
-        future.result()
+    return [result, *(end() for end in ends)]
 
 
 def _workers() -> ThreadPoolExecutor:

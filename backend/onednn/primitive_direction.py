@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.backend.batch_cutting import in_odd_pieces, segments, single_steps
+from onernn.backend.buffers import aligned, borrowed
 from onernn.backend.onednn.creation import Primitive, argument
 from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.memory import Memory, aligned, bind, borrowed, new_stream
+from onernn.backend.onednn.memory import Memory, bind, new_stream
 from onernn.backend.onednn.numbers import Precision, Scale
 from onernn.backend.onednn.primitives import WEIGHTS, PrimitiveCache, Shape
-from onernn.backend.schedule import in_odd_pieces, segments, single_steps
 from onernn.core.arrays import Array
 from onernn.core.ragged import Packing
 from onernn.core.spec import RnnSpec
@@ -84,7 +85,7 @@ class Workspace:
             self.library.check(status, "execution of an RNN primitive")
 
 
-class Direction:
+class PrimitiveDirection:
     """Ready to run; shared between threads, each with a workspace of its own."""
 
     def __init__(

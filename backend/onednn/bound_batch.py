@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from onernn.backend.buffers import aligned
 from onernn.backend.onednn.creation import argument
-from onernn.backend.onednn.direction import Direction
 from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.memory import Memory, aligned, bind, new_stream
+from onernn.backend.onednn.memory import Memory, bind, new_stream
 from onernn.backend.onednn.numbers import UNIT, Copy, Scale, flat_memory, stored
+from onernn.backend.onednn.primitive_direction import PrimitiveDirection
 from onernn.backend.onednn.primitives import WEIGHTS, Shape
+from onernn.backend.repeated_batches import FLOAT32
 from onernn.core.arrays import Array
 from onernn.core.spec import RnnSpec
-
-FLOAT32 = np.dtype(np.float32)
 
 Call = tuple[Any, int, Any]
 """A primitive, and the count and array of its arguments."""
@@ -55,7 +55,7 @@ class FixedBatch:
         self._kept.append(made)
         return made
 
-    def bound(self, direction: Direction, over: dict[str, Array]) -> Call:
+    def bound(self, direction: PrimitiveDirection, over: dict[str, Array]) -> Call:
         """The call of a primitive over the arrays of its data arguments."""
         time, batch, width = over["src_layer"].shape
         shape = Shape.packed(time, batch, width, over["dst_layer"].shape[-1])
@@ -106,10 +106,10 @@ class FixedBatch:
         raise NotImplementedError
 
 
-class FloatBatch(FixedBatch):
+class BoundFloatBatch(FixedBatch):
     """f32 and bf16 through RNN primitives, one a layer."""
 
-    def __init__(self, library: Library, stack: Sequence[Direction], shape: Any) -> None:
+    def __init__(self, library: Library, stack: Sequence[PrimitiveDirection], shape: Any) -> None:
         primitives = stack[0].primitives
         super().__init__(library, primitives.spec, len(stack), shape)
         precision = primitives.precision

@@ -62,12 +62,6 @@ def checked_input(
     return (x.with_data(words) if isinstance(x, Ragged) else words), states, attention
 
 
-def explained(spec: RnnSpec, dtype: str, kernel: str, why: str, reads: str) -> str:
-    """The line of `PreparedLayer.explain`; ``reads`` tells how the input is read."""
-    reason = f" ({why})" if why else ""
-    return f"{spec.cell.name} {spec.direction}, {dtype}, {kernel}{reason}; x: {reads}"
-
-
 def laid_out(dense: Array, layout: Layout) -> Array:
     """tnc to or from ``layout``: a view of the same numbers."""
     return dense if layout == "tnc" else dense.swapaxes(0, 1)

@@ -1,0 +1,105 @@
+"""What a backend implements: a kernel for one layer in one direction, or for a whole stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from onernn.backend.run_arguments import State
+from onernn.core.arrays import Array
+from onernn.core.ragged import Packing, Ragged
+
+
+class BoundBatch(Protocol):
+    """A dense batch of one shape whose buffers and calls are there already."""
+
+    hits: int
+    """Primitives that its runs found."""
+
+    def run(
+        self, x: Array, state: Sequence[Array] | None
+    ) -> tuple[Array, tuple[Array, ...]] | None:
+        """(y, final states) for float32 x (T, N, I); None where it needs the ordinary way."""
+
+
+class DirectionKernel:
+    """One layer in one direction, ready for any batch; shared between threads.
+
+    Words come sorted and packed (`Packing`), states (N, O) in the order of the sentences there.
+    A backend overrides `run`, and what differs for its numbers.
+    """
+
+    name: str
+    """What runs, for `Stack.kernel`."""
+    dtype: np.dtype[Any]
+    """Of what `run` writes."""
+    exact_below: float | None = None
+    """Numbers that are not below it, NaN among them, come out wrong; None: all are right."""
+
+    def run(
+        self,
+        words: Array,
+        y: Array,
+        packing: Packing,
+        begin: Sequence[Array],
+        attention: Array | None,
+    ) -> tuple[Sequence[Array], Any]:
+        """Runs words (W, I), as `taken` gives them or the layer below, into y (W, O).
+
+        Rows of y may have any stride. Gives the final states, of at least the sentences that have
+        words, and what `backward` reads, None where the kernel does not train. Kernels that train
+        may keep words and y: nobody writes into these later.
+        """
+        raise NotImplementedError
+
+    def backward(
+        self,
+        kept: Any,
+        packing: Packing,
+        dy: Array,
+        dend: Sequence[Array],
+        into: Mapping[str, Array],
+    ) -> tuple[Array, Sequence[Array], Array | None]:
+        """Gradients (dx, dbegin, dattention); those of the weights are added to ``into``.
+
+        ``into``: by the names of `RnnWeights`, (I, G, O) and so on, without the axes L and D.
+        """
+        raise NotImplementedError
+
+    def taken(self, words: Array) -> Array:
+        """Words as `run` reads them, in any order: converted while they are few bytes."""
+        return words
+
+    def widened(self, y: Array) -> Array:
+        """What `run` wrote, or a sum of that, in the numbers of the caller."""
+        return y
+
+    def bind(
+        self, stack: Sequence[Self], shape: tuple[int, ...], packing: Packing
+    ) -> Callable[[], BoundBatch] | None:
+        """What makes bound batches of a shape (T, N, I) through a stack; None: nothing does."""
+        return None
+
+    def cache_info(self) -> tuple[int, int]:
+        """Primitives found, and made."""
+        return 0, 0
+
+
+class StackKernel(Protocol):
+    """All layers and directions of a stack, for arguments that are checked."""
+
+    def takes(self, x: Ragged | Array, initial: State) -> bool:
+        """Whether these numbers come out right."""
+
+    def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
+        """The result for a dense batch in a shape that came before; None: it has to be checked."""
+
+    def run(
+        self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
+    ) -> tuple[Array, State]:
+        """(y (W, D*O) in the order of x, final states) for ragged or dense (T, N, I) x."""
+
+    def cache_info(self) -> dict[str, int]:
+        """Primitives found and made so far."""

@@ -1,0 +1,126 @@
+"""Layers and stacks on libdnnl: which it runs, and how many threads they get."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from onernn.backend.batch_cutting import LARGE
+from onernn.backend.layer_walk import LayerWalk
+from onernn.backend.onednn.kernels import new_kernel
+from onernn.backend.onednn.library import Library, load_library
+from onernn.backend.onednn.numbers import PRECISIONS
+from onernn.backend.onednn.scaled_primitives import U8Options
+from onernn.backend.onednn.training import onednn_trainer
+from onernn.backend.reference import reference_stack
+from onernn.backend.stack import Stack
+from onernn.core.errors import Refusal, UnsupportedError
+from onernn.core.limits import Limits, why_not
+from onernn.core.spec import Cell, RnnSpec
+from onernn.core.weights import RnnWeights, Weights, layers_of
+
+FLOAT = Limits(
+    who="oneDNN",
+    functions=(),
+    replaces=False,
+    gate_clip=False,
+    cell_clip=False,
+    input_forget=False,
+    dtypes=("float32",),
+)
+U8_LBR_GRU = replace(FLOAT, kind="u8", cells=(Cell.LSTM, Cell.GRU, Cell.LBR_GRU), peephole=False)
+U8 = replace(U8_LBR_GRU, projected=False)
+
+
+def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> str:
+    """Why oneDNN cannot run this, "" where it can."""
+    if dtype != "u8":
+        return why_not(spec, layers, FLOAT)
+    reason = why_not(spec, layers, U8_LBR_GRU if spec.cell is Cell.LBR_GRU else U8)
+    if not reason and not library.sums_u8_exactly:
+        reason = (
+            f"u8 needs AVX-512 VNNI, this is {library.effective_isa}: without it sums of two"
+            " products saturate at 16 bits"
+        )
+    return reason
+
+
+class OneDnnBackend:
+    """Prepares layers on libdnnl, which is loaded with the first backend."""
+
+    def __init__(self, threads: int | None = None, cache_capacity: int | None = None) -> None:
+        self.library = load_library()
+        if cache_capacity:
+            self.library = replace(self.library, cache_capacity=cache_capacity)
+        self.threads = threads or self.library.max_threads or 1
+
+    def prepare(
+        self,
+        spec: RnnSpec,
+        weights: Weights,
+        *,
+        dtype: str = "f32",
+        strict: bool = False,
+        data_scale: float | None = None,
+        data_shift: float = 128.0,
+        per_channel: bool = True,
+    ) -> Stack:
+        """See `Backend.prepare`. u8 only: ``data_scale`` and ``data_shift``, see `U8Options`;
+        ``per_channel`` False gives the weights one scale in all."""
+        if dtype not in PRECISIONS:
+            raise UnsupportedError(f"dtype {dtype!r}: expected one of {', '.join(PRECISIONS)}")
+        layers = layers_of(spec, weights)
+        options = U8Options(data_scale, data_shift, per_channel) if dtype == "u8" else None
+        why = refusal(self.library, spec, layers, dtype)
+        try:
+            if not why:
+                return self._stack(spec, layers, dtype, options, strict)
+        except UnsupportedError as error:
+            why = str(error)
+        if strict:
+            raise UnsupportedError(
+                f"{why}; drop strict=True to run it on the reference", (Refusal(why),)
+            )
+        precise = "f64" if layers[0].iter.dtype == np.float64 else "f32"
+        return reference_stack(spec, layers, precise, why)
+
+    def _stack(
+        self,
+        spec: RnnSpec,
+        layers: tuple[RnnWeights, ...],
+        dtype: str,
+        options: U8Options | None,
+        strict: bool,
+    ) -> Stack:
+        library, threads = self.library, self.threads
+        direct = "read in place" if dtype == "f32" else f"converted to {dtype}"
+        # Shares: not where products are shorter than the calls around them, which need the
+        # interpreter.
+        short = dtype == "u8" and spec.cell is Cell.LBR_GRU and spec.hidden_size < LARGE
+        reads = (
+            f"contiguous float32 (T, N, I) is {direct}; ntc, strided and padded views, float64 and"
+            " shares of a batch are copied first, as are small batches of a shape that came before;"
+            " ragged batches are gathered"
+        )
+        walk = LayerWalk(
+            spec,
+            layers,
+            partial(new_kernel, library=library, dtype=dtype, options=options),
+            threads=threads,
+            whole=short,
+            within=library.threads,
+            capacity=library.cache_capacity,
+        )
+        return Stack(
+            spec,
+            dtype,
+            walk,
+            partial(onednn_trainer, library, spec, layers, dtype, threads, strict),
+            backend="onednn",
+            name=f"oneDNN {library.version} {walk.name}",
+            reads=reads,
+            other=None if walk.is_exact else reference_stack(spec, layers),
+        )

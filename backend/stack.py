@@ -1,0 +1,174 @@
+"""A layer or stack ready to run: arguments are checked, results framed, and training done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onernn.backend.creation_lock import CREATION
+from onernn.backend.gradients import Gradients, Tape, TapeError, checked_gradient
+from onernn.backend.kernels import StackKernel
+from onernn.backend.layer_walk import LayerWalk
+from onernn.backend.repeated_batches import FLOAT32
+from onernn.backend.run_arguments import Layout, State, checked_input, checked_state, laid_out
+from onernn.core.arrays import Array
+from onernn.core.ragged import Ragged, data_of
+from onernn.core.spec import RnnSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Trainer:
+    """What trains a stack; ``why`` says why not oneDNN, "" where it does."""
+
+    walk: LayerWalk
+    name: str
+    why: str
+
+
+class Stack:
+    """A layer or stack made ready to run; may be shared between threads.
+
+    ``kernel`` names what runs it, ``why`` says why not something faster ("" where it is),
+    ``backend`` which one of `open_backend` it belongs to.
+
+    A backend gives a `StackKernel` and its ``name``, how it ``reads`` x, for `explain`, and
+    ``real``: the dtype that it computes from and gives.
+    ``other``: the stack for batches that the kernel does not take, and those of so many words and
+    sentences for which ``faster`` is False. ``trainer`` makes what trains it, at first use: many
+    layers never train; it raises `UnsupportedError` where nothing does.
+    """
+
+    def __init__(
+        self,
+        spec: RnnSpec,
+        dtype: str,
+        kernel: StackKernel,
+        trainer: Callable[[], Trainer],
+        *,
+        backend: str,
+        name: str,
+        reads: str,
+        why: str = "",
+        real: np.dtype[Any] = FLOAT32,
+        other: Stack | None = None,
+        faster: Callable[[int, int], bool] | None = None,
+    ) -> None:
+        self.spec, self.dtype, self.backend, self.kernel, self.why = spec, dtype, backend, name, why
+        self._runs, self._real, self._other, self._faster = kernel, real, other, faster
+        self._new_trainer, self._reads = trainer, reads
+        self._trainer: Trainer | None = None
+
+    def run(
+        self,
+        x: Ragged | Array,
+        state: State | None = None,
+        attention: Ragged | Array | None = None,
+        layout: Layout = "tnc",
+    ) -> tuple[Ragged | Array, State]:
+        """(y, state). x: `Ragged` (W, I) or (T, N, I) float32; state (h,) or (h, c), each ldnc.
+
+        y is like x with O (or D*O) channels. ``layout``: of dense x, attention and y, "tnc" or
+        "ntc". x may have any strides: `explain` tells what is read in place and what copied. The
+        final state is that of each sentence's own end, in the caller's order; a sentence of length
+        zero keeps its initial state. Raises `ShapeError` naming the argument; writes nothing into
+        the caller's arrays.
+        """
+        if self._other is not None and self.falls_back(x, layout):
+            return self._other.run(x, state, attention, layout)
+        if attention is None and layout == "tnc":
+            if (
+                isinstance(x, Ragged)
+                and len(x) == 1
+                and x.data.shape[1:] == (self.spec.input_size,)
+            ):
+                dense, state = self.run(x.data[:, None], state)  # nothing to sort or to gather
+                return x.with_data(data_of(dense)[:, 0]), state
+            done = self._runs.run_again(x, state)
+            if done is not None:
+                return done
+        given = (x, state, attention, layout)
+        x, initial, attention = checked_input(self.spec, x, state, attention, self._real, layout)
+        if self._other is not None and not self._runs.takes(x, initial):
+            return self._other.run(*given)
+        y, final = self._runs.run(x, initial, attention)
+        return _framed(x, y, layout), final
+
+    def falls_back(self, x: Ragged | Array, layout: Layout = "tnc") -> bool:
+        """Whether the other stack is faster for a batch of this shape."""
+        if self._faster is None:
+            return False
+        shape = np.shape(data_of(x))
+        if len(shape) != (2 if isinstance(x, Ragged) else 3):
+            return False  # checks name what is wrong
+        words = shape[0] if isinstance(x, Ragged) else shape[0] * shape[1]
+        sentences = len(x) if isinstance(x, Ragged) else shape[layout.find("n")]
+        return not self._faster(words, sentences)
+
+    def explain(self) -> str:
+        """One line: cell, direction, dtype, kernel, why no faster one, which inputs are copied."""
+        reason = f" ({self.why})" if self.why else ""
+        return (
+            f"{self.spec.cell.name} {self.spec.direction}, {self.dtype}, {self.kernel}{reason};"
+            f" x: {self._reads}"
+        )
+
+    def trainer(self) -> Trainer:
+        """What trains it, made only once."""
+        with CREATION:
+            self._trainer = self._trainer or self._new_trainer()
+            return self._trainer
+
+    def run_training(
+        self,
+        x: Ragged | Array,
+        state: State | None = None,
+        attention: Ragged | Array | None = None,
+    ) -> tuple[Ragged | Array, State, Tape]:
+        """`run`, and a tape for one `backward`; the arguments may be changed afterwards.
+
+        oneDNN trains in f32 and bf16; AUGRU cells (wrong gradients there) and bf16 LSTM with
+        projection (no backward) train on the NumPy reference in float32, which ``tape.why`` tells,
+        or raise `UnsupportedError` where the layer is strict. So do u8 and f16, activations other
+        than sigmoid, tanh, relu and identity, and clips, always.
+        """
+        trainer = self.trainer()
+        x, initial, attention = checked_input(self.spec, x, state, attention, self._real)
+        y, final, kept = trainer.walk.run_training(x, initial, attention)
+        frame = _framed(x, y[:, :0].copy())
+        return _framed(x, y), final, Tape(trainer, trainer.name, trainer.why, frame, kept)
+
+    def backward(
+        self, tape: Tape, dy: Ragged | Array | None, dstate: State | None = None
+    ) -> Gradients:
+        """The gradients of a loss from those by what `run_training` returned.
+
+        dy: like y; dstate: like the state; None: zeros. float32 in and out, in bf16 too. Every
+        call gives fresh gradients: for several batches add them up. Raises `ShapeError` naming the
+        argument, `TapeError` for a tape that was used already or that another layer recorded.
+        """
+        if not isinstance(tape, Tape):
+            raise TapeError(f"tape: expected what run_training gave, got {type(tape).__name__}")
+        trainer, frame = self.trainer(), tape.frame
+        tape.check_maker(trainer)
+        given = checked_gradient(dy, frame, self.spec.output_size, self._real)
+        sentences = len(frame) if isinstance(frame, Ragged) else frame.shape[1]
+        dend = checked_state(self.spec, dstate, sentences, self._real, "dstate")
+        dx, dbegin, layers, dscale = trainer.walk.backward(tape.take(), frame, given, dend)
+        has_attention = self.spec.cell.has_attention
+        return Gradients(
+            _framed(frame, dx), dbegin, layers, _framed(frame, dscale) if has_attention else None
+        )
+
+    def cache_info(self) -> dict[str, int]:
+        """Primitives found and made so far, over all layers and directions."""
+        return self._runs.cache_info()
+
+
+def _framed(like: Ragged | Array, words: Array, layout: Layout = "tnc") -> Ragged | Array:
+    """Words (W, C) as a batch like ``like``, which is ragged or (T, N, I)."""
+    if isinstance(like, Ragged):
+        return like.with_data(words)
+    return np.ascontiguousarray(laid_out(words.reshape(*like.shape[:2], words.shape[1]), layout))
