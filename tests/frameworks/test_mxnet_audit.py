@@ -1,4 +1,4 @@
-"""Each fault that an audit predicts happens in MXNet 1.9.1, and its outputs are the predicted ones."""
+"""Each fault that an audit predicts happens in MXNet 1.9.1, with the outputs that it predicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`onernn verify --against mxnet:PATH`: MXNet itself runs the symbol, and its own faults are named."""
+"""`onernn verify --against mxnet:PATH`: MXNet runs the symbol, and its own faults are named."""
 
 from __future__ import annotations
 

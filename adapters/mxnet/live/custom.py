@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from onernn.adapters.mxnet.live.operator import LiveRnn, Options, Recorded
+from onernn.adapters.mxnet.live.execution import LiveRnn, Options, Recorded
 from onernn.core.arrays import Array
 from onernn.core.errors import MissingDependencyError, UnsupportedError
 
@@ -64,7 +64,7 @@ def view(array: Any, name: str) -> Array:
     return np.frombuffer(memory, dtype).reshape(array.shape)
 
 
-def texts(attributes: Mapping[str, Any], name: str, options: Options) -> dict[str, str]:
+def custom_attributes(attributes: Mapping[str, Any], name: str, options: Options) -> dict[str, str]:
     """The attributes of our operator: those of RNN, the node's name, our options."""
     own = {**vars(options), "name": name}
     ours = {f"{_OURS}{key}": str(value) for key, value in own.items()}
@@ -123,7 +123,7 @@ def register() -> None:
     class RnnProperty(mx.operator.CustomOpProp):  # type: ignore[misc, name-defined]
         def __init__(self, **attributes: str) -> None:
             super().__init__(need_top_grad=True)
-            options, self._name, plain = parsed(attributes)
+            options, self._name, plain = original_attributes(attributes)
             with _logged_errors(self._name):
                 self._live = LiveRnn(plain, options)
 
@@ -152,8 +152,8 @@ def register() -> None:
             return RnnOperator(self._live, self._name)
 
 
-def parsed(attributes: Mapping[str, str]) -> tuple[Options, str, dict[str, str]]:
-    """(options, the node's name, the attributes of RNN) of what `texts` made."""
+def original_attributes(attributes: Mapping[str, str]) -> tuple[Options, str, dict[str, str]]:
+    """(options, the node's name, the attributes of RNN) of what `custom_attributes` made."""
     ours = {k.removeprefix(_OURS): v for k, v in attributes.items() if k.startswith(_OURS)}
     plain = {k: v for k, v in attributes.items() if not k.startswith((_OURS, "__"))}
     name = ours.pop("name", "rnn")

@@ -10,8 +10,15 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from onernn.adapters.mxnet.live.custom import OPERATOR, live_mxnet, parsed, register, texts, view
-from onernn.adapters.mxnet.live.operator import LiveRnn, Options
+from onernn.adapters.mxnet.live.custom import (
+    OPERATOR,
+    custom_attributes,
+    live_mxnet,
+    original_attributes,
+    register,
+    view,
+)
+from onernn.adapters.mxnet.live.execution import LiveRnn, Options
 from onernn.core.errors import ShapeError, UnsupportedError
 
 RNN = ("RNN", "_npx_rnn")
@@ -106,7 +113,9 @@ def rnn(
     if mx.autograd.is_recording():
         register()
         custom = mx.nd.np._internal.Custom if isinstance(data, mx.np.ndarray) else mx.nd.Custom
-        return custom(*map(named.get, live.arguments), **texts(attributes, "rnn", chosen))
+        return custom(
+            *map(named.get, live.arguments), **custom_attributes(attributes, "rnn", chosen)
+        )
     views = [view(named[name], name) for name in live.arguments]
     results = live.run(live.bound(views))
     kind = mx.np.array if isinstance(data, mx.np.ndarray) else mx.nd.array
@@ -131,13 +140,13 @@ def _optimized_symbol(symbol: Any, params: Mapping[str, Any], options: Options) 
         if node["op"] not in RNN and given.get("op_type") != OPERATOR:
             continue
         found += 1
-        _, _, attributes = parsed(given)
+        _, _, attributes = original_attributes(given)
         live = _checked(node["name"], attributes, options)
         vector = params.get(graph["nodes"][node["inputs"][1][0]]["name"])
         if vector is not None:
             live.layer(view(vector, "parameters"))  # says now what it would say at the first run
         node["op"] = "Custom"
-        node["attrs"] = texts(attributes, node["name"], options)
+        node["attrs"] = custom_attributes(attributes, node["name"], options)
     graph.pop("node_row_ptr", None)  # a Custom operator shows all of its outputs
     made = mx.sym.load_json(json.dumps(graph))
     return made.as_np_ndarray() if isinstance(symbol, mx.sym.np._Symbol) else made, found
@@ -209,4 +218,4 @@ class _Replaced:
 
     def _rnn(self, *arguments: Any, **attributes: Any) -> Any:
         custom = self._custom or self._functions.Custom
-        return custom(*arguments, **texts(attributes, self._name, self._options))
+        return custom(*arguments, **custom_attributes(attributes, self._name, self._options))

@@ -14,8 +14,8 @@ ALIASES = dict(
     _div=elemwise_div broadcast_plus=broadcast_add broadcast_minus=broadcast_sub
     _contrib_SparseEmbedding=Embedding choose_element_0index=pick crop=slice
     _np_product=_np_prod _np_repeat=repeat _np_amax=_np_max _np_amin=_np_min
-    _npi_abs=_npi_absolute _npi_amax=_np_max _npi_amin=_np_min _npi_cast=Cast _npi_clip=clip _npi_copy=_np_copy
-    _npi_dot=_np_dot _npi_expand_dims=expand_dims _npi_full=_full
+    _npi_abs=_npi_absolute _npi_amax=_np_max _npi_amin=_np_min _npi_cast=Cast
+    _npi_clip=clip _npi_copy=_np_copy _npi_dot=_np_dot _npi_expand_dims=expand_dims _npi_full=_full
     _npi_hypot_scalar=_hypot_scalar _npi_max=_np_max _npi_maximum=broadcast_maximum
     _npi_maximum_scalar=_maximum_scalar _npi_min=_np_min _npi_minimum=broadcast_minimum
     _npi_minimum_scalar=_minimum_scalar _npi_prod=_np_prod _npi_reshape=_npx_reshape

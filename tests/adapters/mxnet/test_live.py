@@ -12,7 +12,7 @@ import pytest
 from support.oracle import run_oracle
 
 from onernn import MissingDependencyError, ShapeError, UnsupportedError
-from onernn.adapters.mxnet.live.operator import LiveRnn, Options
+from onernn.adapters.mxnet.live.execution import LiveRnn, Options
 from onernn.reorders import mxnet
 
 T, N, C, H = 5, 3, 4, 2

@@ -309,7 +309,7 @@ def test_inputs_know_what_the_operators_behind_them_tell() -> None:
         symbol(
             X, var("p"), ("SwapAxis", "t", {"dim1": "0", "dim2": "1"}, ["x"]),
             ("_zeros", "z", {"shape": "(1, 0, 2)"}, []),
-            ("RNN", "n", {"mode": "rnn_tanh", "state_size": "2", "num_layers": "1"}, ["t", "p", "z"]),
+            ("RNN", "n", {"mode": "rnn_tanh", "state_size": "2"}, ["t", "p", "z"]),
         ),
         {"p": np.zeros(2 * (3 + 2 + 2), np.float32)},
     )  # fmt: skip
