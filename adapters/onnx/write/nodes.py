@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 from onernn.adapters.onnx.lower.rules import became_inputs
@@ -13,8 +12,8 @@ from onernn.adapters.onnx.write.scan_as_loop import loop_of_scan
 from onernn.adapters.onnx.write.writer import GraphWriter, Inputs, Rules, dense
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, Node
-from onernn.core.types import UNKNOWN
 from onernn.operators import OPERATORS
+from onernn.operators.control import types_inside
 
 RULES = Rules(**offsets.RULES, **sequences.RULES)
 RULES.update(Rnn=recurrent.rnn, CrfDecode=decoding.crf_decode)
@@ -119,11 +118,13 @@ def _give_all(w: GraphWriter, node: Node, inputs: Inputs, **attributes: Any) -> 
 def _body(w: GraphWriter, node: Node, key: str, taken: Inputs) -> GraphWriter:
     """The graph in an attribute; what it takes from outside it sees by name."""
     body: Graph = node.attributes[key]
-    inner = w.writer_of(body, defaultdict(lambda: UNKNOWN))
-    own = len(body.inputs) - len(taken)
-    names = [inner.fresh(value.name) for value in body.inputs[:own]] + _tensors(taken)
-    for value, name in zip(body.inputs, names, strict=True):
-        inner.bind(value.name, OnnxValue(name, "", 0))
+    types = types_inside(node, key, [w.types.get(name) for name in node.inputs])
+    inputs = [value.name for value in body.inputs]
+    inner = w.writer_of(body, body.typed(dict(zip(inputs, types, strict=True))))
+    own = len(inputs) - len(taken)
+    names = [inner.fresh(name) for name in inputs[:own]] + _tensors(taken)
+    for value, name, known in zip(inputs, names, types, strict=True):
+        inner.bind(value, OnnxValue(name, known.dtype or "", len(known.counts)))
     for each in body.nodes:
         write_node(inner, each)
     # An output that is an input, or stands there twice, needs a node of its own.
