@@ -6,7 +6,7 @@ imported with first use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,34 +16,13 @@ import numpy as np
 from onernn.adapters.folding import FOLDED
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import Model, parse_model
+from onernn.adapters.repacking import Repacked
 from onernn.adapters.requirements import require
-from onernn.core.arrays import Array, same_bytes
+from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.runtime.session import Session
 
 _WEIGHTS = {"RNN": (1, 2, 3), "GRU": (1, 2, 3), "LSTM": (1, 2, 3, 7)}
-
-
-class Rebinding:
-    """Sessions of a model by what is bound to some of its names; may be shared between threads.
-
-    The last session is kept: weights are packed again where they have changed.
-    """
-
-    def __init__(self, make: Callable[[dict[str, Array]], Session]) -> None:
-        self._make = make
-        self._ready: tuple[dict[str, Array], Session] | None = None
-
-    def __call__(self, bound: Mapping[str, Array]) -> Session:
-        ready = self._ready
-        if ready is None or ready[0].keys() != bound.keys() or not _same(ready[0], bound):
-            copies = {name: array.copy() for name, array in bound.items()}
-            self._ready = ready = (copies, self._make(copies))
-        return ready[1]
-
-
-def _same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
-    return all(same_bytes(array, other[name]) for name, array in one.items())
 
 
 class Prepared:
@@ -56,9 +35,14 @@ class Prepared:
     def __init__(self, model: Model, **options: Any) -> None:
         self._model = model
         self._bound = _weight_inputs(model)
-        self._session = Rebinding(lambda bound: Session(lower(model, bound), **options))
+        self._options = options
+        self._session = Repacked(self._made)
         if not self._bound:
-            self._session({})
+            self._session(None, ())
+
+    def _made(self, _: None, weights: Sequence[Array]) -> Session:
+        bound = dict(zip(self._bound, weights, strict=True))
+        return Session(lower(self._model, bound), **self._options)
 
     def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
         """The outputs in order, for inputs by name, or in order. Raises `ShapeError`."""
@@ -72,8 +56,8 @@ class Prepared:
             feed = dict(zip(names, listed, strict=False))
         if missing := [name for name in names if name not in feed]:
             raise ShapeError(f"inputs: missing {missing}; the model takes {names}")
-        bound = {name: np.ascontiguousarray(feed.pop(name)) for name in self._bound}
-        outputs = self._session(bound).run(feed)
+        weights = [np.ascontiguousarray(feed.pop(name)) for name in self._bound]
+        outputs = self._session(None, weights).run(feed)
         return tuple(outputs[variable.name] for variable in self._model.graph.outputs)
 
 

@@ -169,7 +169,8 @@ def _array(name: str, value: Any, declared: Any) -> Array:
 def _run(step: Step, values: dict[str, Array], run_options: Any) -> dict[str, Array]:
     if step.ours is not None:
         bound = {n: np.ascontiguousarray(values.pop(n)) for n in step.overridable if n in values}
-        session = step.rebound(bound) if bound and step.rebound else step.ours
+        again = step.rebound if bound else None
+        session = again(tuple(bound), [*bound.values()]) if again else step.ours
         return dict(session.run(values))  # type: ignore[arg-type]
     if any(array.dtype.kind in "OSU" for array in values.values()):  # OrtValues hold no text
         return dict(
@@ -224,7 +225,8 @@ def optimize(
     typed = _typed(onnx, whole)
     split = Split(onnx, typed, session_options)
 
-    def made(at: int, bound: Mapping[str, Array]) -> Session:
+    def made(at: int, names: tuple[str, ...] = (), arrays: Sequence[Array] = ()) -> Session:
+        bound = dict(zip(names, arrays, strict=True))
         alone = split.alone(at, bound).SerializeToString()
         graph = lower(parse_model(alone, Path(named(typed.graph.node[at]))), bound)
         return Session(graph, dtype=dtype, threads=threads, backend=backend)
@@ -241,7 +243,7 @@ def optimize(
             continue
         where = named(node)
         try:
-            ours[at] = made(at, {})
+            ours[at] = made(at)
         except (ModelFormatError, ShapeError, UnsupportedError) as error:
             refusals.append(Refusal(str(error).replace("\n", " "), where))
             continue

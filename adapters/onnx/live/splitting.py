@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from onernn.adapters.folding import FOLDED
-from onernn.adapters.onnx.backend import Rebinding
+from onernn.adapters.repacking import Repacked
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
@@ -23,7 +23,7 @@ class Step:
     """A part of the model: what runs it, and the values it takes and gives.
 
     ``overridable``: its initializers in whose place a caller may give other values; ``rebound``
-    makes the session of ours that runs with these.
+    makes the session of ours that runs with these, by their names.
     """
 
     inputs: tuple[str, ...]
@@ -31,7 +31,7 @@ class Step:
     ours: Session | None
     theirs: Any
     overridable: tuple[str, ...] = ()
-    rebound: Callable[[Mapping[str, Array]], Session] | None = None
+    rebound: Repacked[tuple[str, ...], Session] | None = None
 
 
 def is_recurrent(node: Any) -> bool:
@@ -146,7 +146,9 @@ class Split:
         return found
 
     def steps(
-        self, ours: Mapping[int, Session], make: Callable[[int, dict[str, Array]], Session]
+        self,
+        ours: Mapping[int, Session],
+        make: Callable[[int, tuple[str, ...], Sequence[Array]], Session],
     ) -> list[Step]:
         """The parts in the order in which they run: levels, each ours behind theirs.
 
@@ -179,7 +181,7 @@ class Split:
                     {value.name for value in self.alone(at).graph.input} if self.overridable else ()
                 )
                 free = tuple(name for name in self.overridable if name in own)
-                again = Rebinding(partial(make, at)) if free else None
+                again = Repacked(partial(make, at)) if free else None
                 steps.append(Step(takes, gives, ours[at], None, free, again))
         return steps
 

@@ -18,7 +18,7 @@ from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.spec import Activation, Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights
-from onernn.operators.activations import DEFAULTS, function
+from onernn.operators.activations import DEFAULTS, completed
 from onernn.reorders import onnx
 
 _DIRECTIONS: dict[str, Direction] = {
@@ -77,7 +77,7 @@ def _lower(
         input_forget=is_lstm and bool(op.attribute("input_forget", 0)),
     )
     _check(op, arrays, spec)
-    run = _Layer(op, batch_major, spec.directions, half)
+    run = _Layouts(op, batch_major, spec.directions, half)
     if len(set(functions)) == 1:
         y, *final = run(*_folded(spec, arrays))
     else:  # a node of ours has the same functions in both directions
@@ -153,20 +153,10 @@ def _activations(
     for name in names:
         takes = len(DEFAULTS.get(name, ()))
         chosen = Activation(name, *(n.pop(0) if n else None for n in numbers[:takes]))
-        function(chosen)  # refuses an unknown one
-        found.append(_settled(chosen))
+        found.append(completed(chosen))
     if any(numbers):
         raise UnsupportedError("attributes activation_alpha and activation_beta: too many numbers")
     return [tuple(found[at : at + count]) for at in range(0, len(found), count)]
-
-
-def _settled(chosen: Activation) -> Activation:
-    """With the defaults written out, so that equal functions compare equal."""
-    defaults = DEFAULTS[chosen.name]
-    given = (chosen.alpha, chosen.beta)
-    return Activation(
-        chosen.name, *(d if g is None else g for g, d in zip(given, defaults, strict=False))
-    )
 
 
 def _folded(spec: RnnSpec, arrays: _Arrays) -> tuple[RnnSpec, RnnWeights]:
@@ -190,7 +180,7 @@ def _folded(spec: RnnSpec, arrays: _Arrays) -> tuple[RnnSpec, RnnWeights]:
     return replace(spec, input_forget=False), replace(weights, **turned)
 
 
-class _Layer:
+class _Layouts:
     """The input and states of an operator, led to the pivot's layout and back."""
 
     def __init__(self, op: OnnxOperator, batch_major: bool, directions: int, half: bool) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.onnx.write.padding import OnnxValue, PaddedGraph
-from onernn.adapters.onnx.write.scanned_layer import Layer, Written, scan_layer
+from onernn.adapters.onnx.write.scanned_layer import LayerInputs, LayerOutputs, scan_layer
 from onernn.adapters.onnx.write.writer import GraphWriter, Inputs, dense, ragged
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights, layers_of
-from onernn.operators.activations import DEFAULTS
+from onernn.operators.activations import completed
 from onernn.reorders import onnx
 
 _NAMES = {
@@ -63,7 +63,7 @@ def rnn(w: GraphWriter, node: Node, inputs: Inputs) -> None:
         own = tuple(
             w.emit("Gather", s, w.constant(at, "int64"), axis=0) if s else "" for s in states
         )
-        layer = Layer(tensor, x.lengths, own, attention)
+        layer = LayerInputs(tensor, x.lengths, own, attention)
         one = spec.one_layer(width, spec.direction)
         if cells:  # c of every word: one layer in one direction only
             written = scan_layer(w, one, weights, layer, cells=True)
@@ -82,7 +82,7 @@ def rnn(w: GraphWriter, node: Node, inputs: Inputs) -> None:
             w.give(node, w.emit("Concat", *parts, axis=0), at=at)
 
 
-def _layer(w: GraphWriter, spec: RnnSpec, weights: RnnWeights, layer: Layer) -> Written:
+def _layer(w: GraphWriter, spec: RnnSpec, weights: RnnWeights, layer: LayerInputs) -> LayerOutputs:
     reason = obstacle(spec, weights)
     if not reason:
         return _standard(w, spec, weights, layer)
@@ -93,11 +93,15 @@ def _layer(w: GraphWriter, spec: RnnSpec, weights: RnnWeights, layer: Layer) -> 
     return _function(w, spec, weights, layer)
 
 
-def _function(w: GraphWriter, spec: RnnSpec, weights: RnnWeights, layer: Layer) -> Written:
+def _function(
+    w: GraphWriter, spec: RnnSpec, weights: RnnWeights, layer: LayerInputs
+) -> LayerOutputs:
     """A call of a function of the model's own, whose body is standard ONNX."""
     inner = PaddedGraph()
-    names = Layer("X", "lengths", tuple(f"initial_{k}" for k in spec.cell.states), "attention")
-    formal = Layer(*(_present(n, a) for n, a in zip(names, layer, strict=True)))
+    names = LayerInputs(
+        "X", "lengths", tuple(f"initial_{k}" for k in spec.cell.states), "attention"
+    )
+    formal = LayerInputs(*(_present(n, a) for n, a in zip(names, layer, strict=True)))
     actual = [name for name in (layer.x, layer.lengths, *layer.states, layer.attention) if name]
     taken = [name for name in (formal.x, formal.lengths, *formal.states, formal.attention) if name]
     for name in taken:
@@ -109,7 +113,7 @@ def _function(w: GraphWriter, spec: RnnSpec, weights: RnnWeights, layer: Layer) 
         w.functions[name] = inner.function(name, DOMAIN, taken, given, w.opset)
     outs = [w.fresh(out) for out in given]
     w.add(name, *actual, outputs=outs, domain=DOMAIN)
-    return Written(outs[0], tuple(outs[1:]))
+    return LayerOutputs(outs[0], tuple(outs[1:]))
 
 
 def _present(name: Any, actual: Any) -> Any:
@@ -127,7 +131,7 @@ def _attention(w: GraphWriter, attention: OnnxValue | None, is_ragged: bool) -> 
     return dense(attention, "the attention")
 
 
-def _kept(w: GraphWriter, states: tuple[str, ...], layer: Layer) -> tuple[str, ...]:
+def _kept(w: GraphWriter, states: tuple[str, ...], layer: LayerInputs) -> tuple[str, ...]:
     """A sentence without words keeps its initial state; ONNX gives zeros."""
     if not layer.lengths:
         return states
@@ -138,7 +142,9 @@ def _kept(w: GraphWriter, states: tuple[str, ...], layer: Layer) -> tuple[str, .
     )
 
 
-def _standard(w: GraphWriter, spec: RnnSpec, weights: RnnWeights, layer: Layer) -> Written:
+def _standard(
+    w: GraphWriter, spec: RnnSpec, weights: RnnWeights, layer: LayerInputs
+) -> LayerOutputs:
     cell, units, d = spec.cell, spec.hidden_size, spec.directions
     op = "LSTM" if cell is Cell.LSTM else "GRU" if cell.is_gru else "RNN"
     source = weights.layer
@@ -163,7 +169,7 @@ def _standard(w: GraphWriter, spec: RnnSpec, weights: RnnWeights, layer: Layer) 
         y = w.emit("Squeeze", y, w.ints(1))
     else:
         y = w.emit("Reshape", w.emit("Transpose", y, perm=(0, 2, 1, 3)), w.ints(0, 0, -1))
-    return Written(y, tuple(final))
+    return LayerOutputs(y, tuple(final))
 
 
 def _optional(w: GraphWriter, array: Array | None) -> str:
@@ -191,8 +197,7 @@ def _attributes(spec: RnnSpec) -> dict[str, Any]:
 
 def _named(chosen: Activation) -> tuple[str, tuple[float, ...]]:
     """ONNX's name and numbers; what a function takes is written out, defaults too."""
-    name, *given = chosen
+    name, *numbers = completed(chosen)
     if name == "identity":
         return "Affine", (1.0, 0.0)
-    numbers = [d if g is None else g for g, d in zip(given, DEFAULTS[name], strict=False)]
     return _NAMES[name], tuple(number for number in numbers if number is not None)

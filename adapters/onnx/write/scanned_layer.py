@@ -14,10 +14,10 @@ from onernn.adapters.onnx.write.protobuf import ProtoGraph
 from onernn.core.arrays import Array
 from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights
-from onernn.operators.activations import DEFAULTS
+from onernn.operators.activations import completed
 
 
-class Layer(NamedTuple):
+class LayerInputs(NamedTuple):
     """What a layer is written from: x (T, N, I) or (T, N, G*O), lengths (N,) or "", its states.
 
     ``states`` are (D, N, O) each, "" where absent; ``attention`` (T, N, 1) likewise.
@@ -29,7 +29,7 @@ class Layer(NamedTuple):
     attention: str
 
 
-class Written(NamedTuple):
+class LayerOutputs(NamedTuple):
     """What a layer gives: y (T, N, D*O), joined as its direction says, and states (D, N, O).
 
     ``cells``: c of every step (T, N, O), of one direction, where it was asked for.
@@ -41,8 +41,8 @@ class Written(NamedTuple):
 
 
 def scan_layer(
-    w: PaddedGraph, spec: RnnSpec, weights: RnnWeights, layer: Layer, *, cells: bool = False
-) -> Written:
+    w: PaddedGraph, spec: RnnSpec, weights: RnnWeights, layer: LayerInputs, *, cells: bool = False
+) -> LayerOutputs:
     """The layer; behind the end of a sentence its states stay as they are."""
     running = ""
     if layer.lengths:
@@ -63,14 +63,14 @@ def scan_layer(
         w.emit("Concat", *(w.emit("Unsqueeze", s, w.ints(0)) for s in both), axis=0)
         for both in zip(*ends, strict=True)
     )
-    return Written(y, states, seen[0])
+    return LayerOutputs(y, states, seen[0])
 
 
 def _direction(
     w: PaddedGraph,
     spec: RnnSpec,
     weights: RnnWeights,
-    layer: Layer,
+    layer: LayerInputs,
     running: str,
     d: int,
     cells: bool,
@@ -160,16 +160,15 @@ class _Body:
         return self._function(chosen, a)
 
     def _function(self, chosen: Activation, a: str) -> str:
-        name, *given = chosen
-        numbers = [d if g is None else g for g, d in zip(given, DEFAULTS[name], strict=False)]
-        alpha, beta = (*(number or 0.0 for number in numbers), 0.0, 0.0)[:2]
+        name, *numbers = completed(chosen)
+        alpha, beta = (number or 0.0 for number in numbers)
         if name == "affine":
             return self.emit("Add", self.emit("Mul", a, self.number(alpha)), self.number(beta))
         if name == "scaledtanh":
             inner = self.emit("Tanh", self.emit("Mul", a, self.number(beta)))
             return self.emit("Mul", inner, self.number(alpha))
-        op = _OPERATORS[name]
-        return self.emit(op, a, **dict(zip(("alpha", "beta"), numbers, strict=False)))
+        told = zip(("alpha", "beta"), numbers, strict=True)
+        return self.emit(_OPERATORS[name], a, **{k: v for k, v in told if v is not None})
 
     def _step(self, x: list[str], states: list[str], attention: str) -> list[str]:
         spec, h = self.spec, states[0]
