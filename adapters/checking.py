@@ -1,4 +1,4 @@
-"""Whether what was written is what the model is: it is read again, and the types are inferred again."""
+"""Whether what was written is what the model is: it is read, and its types are inferred, again."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def write_model(
     note: Callable[[str], None] | None = None,
     **options: Any,
 ) -> None:
-    """Writes a model as the kind of file that the suffix of ``path`` names: ``.onnx``, ``.pdmodel``.
+    """Writes a model as the kind of file that the suffix of ``path`` names: .onnx, .pdmodel.
 
     The model is fused before. ``inputs``: a batch that the model runs on, where it declares no
     shapes. ``progress(stage, done, of)`` is called now and then, ``note(text)`` for what a user

@@ -44,7 +44,7 @@ def moves(node: Node, arrays: Iterable[Array | None]) -> bool:
 
 
 class FoldingBudget:
-    """What folded constants may take: 16 times the bytes that the model itself brings, and 16 MB."""
+    """What folded constants may take: 16 times the bytes that the model brings, and 16 MB."""
 
     def __init__(self, constants: Iterable[Array] = ()) -> None:
         self._left = 2**24 + 16 * sum(array.nbytes for array in constants)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from onernn.adapters.schema import Schema
 
 # What a ModelProto is made of, numbers from onnx/onnx.proto of 1.19; what no reader needs is left
@@ -70,3 +73,15 @@ NUMBER_FIELDS = {
 BFLOAT16 = 16
 NUMBERS = {name: number for number, name in DTYPES.items()}
 """NumPy's name of a dtype -> ONNX's number."""
+
+
+def reads(node: Any) -> Iterable[str]:
+    """What a node reads, its bodies' reads of outside among them."""
+    yield from filter(None, node.input)
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            own = {v.name for v in (*attribute.g.input, *attribute.g.initializer)}
+            own.update(name for each in attribute.g.node for name in each.output)
+            inside = {name for each in attribute.g.node for name in reads(each)}
+            inside.update(v.name for v in attribute.g.output)
+            yield from sorted(inside - own)

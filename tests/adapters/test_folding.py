@@ -36,7 +36,7 @@ def node(kind: str, inputs: list[str], output: str, **attributes: Any) -> onnx.N
 
 
 def halves(name: str, array: np.ndarray) -> tuple[Nodes, Constants]:
-    """Directions and halves of the gates stored in float16, turned: cast, turned, shaped, joined."""
+    """Directions and halves of gates stored in float16, turned: cast, turned, shaped, joined."""
     nodes, constants, directions = Nodes(), Constants(), []
     for d, rows in enumerate(array):
         parts = []
@@ -202,7 +202,7 @@ def test_nothing_grows_beyond_a_bound(nodes: Nodes) -> None:
 
 
 def test_parameters_of_paddle_are_widened_wherever_the_cast_stands() -> None:
-    """float16 -> transposed -> shaped -> cast -> joined into a gru's Weight; in numbers, exactly."""
+    """float16 -> transposed -> shaped -> cast -> joined into a gru's Weight: exactly."""
     rng = np.random.default_rng(5)
     weight = rng.uniform(-0.5, 0.5, (3, 9)).astype(np.float16)
     stored = {"a": np.ascontiguousarray(weight[:, :4].T), "b": weight[:, 4:].reshape(-1)}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 from onernn.adapters.folding import FOLDED
+from onernn.adapters.onnx.messages import reads
 from onernn.adapters.repacking import Repacked
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
@@ -210,15 +211,3 @@ def overridable(model: Any) -> dict[str, Any]:
     """
     names = {each.name for each in model.graph.initializer} if model.ir_version >= 4 else ()
     return {value.name: value for value in model.graph.input if value.name in names}
-
-
-def reads(node: Any) -> Iterable[str]:
-    """What a node reads, its bodies' reads of outside among them."""
-    yield from filter(None, node.input)
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            own = {v.name for v in (*attribute.g.input, *attribute.g.initializer)}
-            own.update(name for each in attribute.g.node for name in each.output)
-            inside = {name for each in attribute.g.node for name in reads(each)}
-            inside.update(v.name for v in attribute.g.output)
-            yield from sorted(inside - own)

@@ -20,6 +20,8 @@ from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, Value
 from onernn.core.ragged import Ragged
+from onernn.fuse_passes import fuse
+from onernn.fuse_passes.expand_layers import ExpandLayers
 
 IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
 """The opsets that are written, and the version of the format each came with."""
@@ -45,6 +47,7 @@ def to_onnx(
         raise UnsupportedError(
             f"opset {opset}: {min(IR_VERSIONS)} to {max(IR_VERSIONS)} are written"
         )
+    graph = fuse(graph, (ExpandLayers(directions=False),)).model
     model = MESSAGES.message("ModelProto")(ir_version=IR_VERSIONS[opset], producer_name="onernn")
     model.opset_import.add(domain="", version=opset)
     functions: dict[str, Any] | None = {} if allow_functions else None
@@ -63,6 +66,7 @@ def to_onnx(
             ) from error
     for name, value in zip(outputs, graph.outputs, strict=True):
         _output(w, name, value)
+    w.prune()
     for function in (functions or {}).values():
         model.functions.append(function)
     if functions:

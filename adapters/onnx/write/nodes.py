@@ -130,6 +130,7 @@ def _body(w: GraphWriter, node: Node, key: str, taken: Inputs) -> GraphWriter:
     # An output that is an input, or stands there twice, needs a node of its own.
     outs = [inner.emit("Identity", inner.value(value.name).data) for value in body.outputs]
     inner.faces(names[:own], outs)
+    inner.prune()
     if node.op == "Loop":  # ONNX Runtime wants to know what turn and condition are
         for at, dtype in enumerate(("int64", "bool")):
             inner.proto.input[at].CopyFrom(value_info(names[at], dtype, ()))

@@ -74,16 +74,11 @@ def _sequence_append(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     w.give(node, w.emit("Concat", *padded, axis=0), lengths)
 
 
-def _swapped(w: GraphWriter, tensor: str, rank: int) -> str:
-    """With batch and time, or time and batch, exchanged."""
-    return w.emit("Transpose", tensor, perm=(1, 0, *range(2, rank)))
-
-
 @RULES("SequenceUnpad")
 def _sequence_unpad(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     x, lengths = dense(inputs[0], "what is padded"), dense(inputs[1], "lengths")
     if node.at.time_major and inputs[0] is not None:
-        x = _swapped(w, x, inputs[0].rank)
+        x = w.swapped(x, inputs[0].rank)
     flat = w.emit("Reshape", w.emit("Cast", lengths, to=6), w.ints(-1))
     w.give(node, x, flat)
 
@@ -99,4 +94,4 @@ def _sequence_pad(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     else:
         time = w.longest(x.lengths)
     out = w.filled(w.with_time(x, time))
-    w.give(node, _swapped(w, out, x.padded_rank) if time_major else out)
+    w.give(node, w.swapped(out, x.padded_rank) if time_major else out)

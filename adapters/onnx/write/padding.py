@@ -27,11 +27,19 @@ class OnnxValue:
 
 
 class PaddedGraph(ProtoGraph):
-    """A graph that works on padded values; masks are computed once for each value."""
+    """A graph that works on padded values; masks and exchanged axes are made once for each."""
 
     def __init__(self, proto: Any = None, names: dict[str, int] | None = None) -> None:
         super().__init__(proto, names)
         self._masks: dict[tuple[str, str], str] = {}
+        self._swapped: dict[str, str] = {}
+
+    def swapped(self, tensor: str, rank: int) -> str:
+        """With batch and time, or time and batch, exchanged; what was exchanged is taken back."""
+        if tensor not in self._swapped:
+            out = self.emit("Transpose", tensor, perm=(1, 0, *range(2, rank)))
+            self._swapped |= {tensor: out, out: tensor}
+        return self._swapped[tensor]
 
     def size(self, tensor: str, axis: int) -> str:
         """One size of a tensor, (1,) int64."""

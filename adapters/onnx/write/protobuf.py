@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.onnx.messages import BFLOAT16, MESSAGES, NUMBERS
+from onernn.adapters.onnx.messages import BFLOAT16, MESSAGES, NUMBERS, reads
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 
@@ -73,6 +73,18 @@ class ProtoGraph:
         """The inputs and outputs of a body, whose types come from outside."""
         self.proto.input.extend(MESSAGES.message("ValueInfoProto")(name=name) for name in inputs)
         self.proto.output.extend(MESSAGES.message("ValueInfoProto")(name=name) for name in outputs)
+
+    def prune(self) -> None:
+        """Drops the nodes and constants that no output needs."""
+        needed = {value.name for value in self.proto.output}
+        for at, node in reversed(list(enumerate(self.proto.node))):
+            if needed.isdisjoint(node.output):
+                del self.proto.node[at]
+            else:
+                needed.update(reads(node))
+        for at, each in reversed(list(enumerate(self.proto.initializer))):
+            if each.name not in needed:
+                del self.proto.initializer[at]
 
     def function(
         self, name: str, domain: str, inputs: Sequence[str], outputs: Sequence[str], opset: int

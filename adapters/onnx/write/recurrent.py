@@ -1,6 +1,6 @@
-"""Recurrent layers as RNN, GRU and LSTM of ONNX, one for each layer of a stack.
+"""Recurrent layers as RNN, GRU and LSTM of ONNX.
 
-What these cannot say becomes a Scan: see `write_scan`.
+What these cannot say becomes a Scan: see `scanned_layer`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.onnx.write.padding import OnnxValue, PaddedGraph
+from onernn.adapters.onnx.write.padding import PaddedGraph
 from onernn.adapters.onnx.write.scanned_layer import LayerInputs, LayerOutputs, scan_layer
-from onernn.adapters.onnx.write.writer import GraphWriter, Inputs, dense, ragged
+from onernn.adapters.onnx.write.writer import GraphWriter, Inputs, dense
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
+from onernn.core.limits import Limits, why_not
+from onernn.core.rnn import Recurrent
 from onernn.core.spec import Activation, Cell, RnnSpec
-from onernn.core.weights import RnnWeights, layers_of
+from onernn.core.weights import RnnWeights
 from onernn.operators.activations import completed
 from onernn.reorders import onnx
 
@@ -29,106 +31,73 @@ DOMAIN = "onernn"
 _DIRECTIONS = {"left2right": "forward", "right2left": "reverse"}
 
 
-def obstacle(spec: RnnSpec, weights: RnnWeights) -> str:
-    """What ONNX's operators, or ONNX Runtime's, cannot say of a layer; "" where they can."""
-    if spec.cell.has_attention:
-        return f"{spec.cell.name}: ONNX has no attention gate"
-    if spec.projection_size:
-        return "ONNX's LSTM has no projection"
-    if spec.cell_clip is not None:
-        return "ONNX's LSTM does not clip its cell state"
-    if spec.update == "replace":
-        return "ONNX's GRU keeps with its update gate"
-    if weights.iter.dtype != np.float32:
-        return f"ONNX Runtime runs no {weights.iter.dtype} recurrent operators"
-    return ""
+_LIMITS = Limits(
+    who="ONNX",
+    cells=[cell for cell in Cell if not cell.has_attention],
+    replaces=False,
+    cell_clip=False,
+    projection=False,
+    dtypes=("float32",),  # of what ONNX Runtime runs
+)
+"""What ONNX's RNN, GRU and LSTM can say."""
 
 
-def rnn(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    """The rule of Rnn: layer by layer, each reading what the one before it gave."""
-    spec: RnnSpec = node.attributes["spec"]
-    layers = layers_of(spec, node.attributes["weights"])
-    if spec.stacking == "onednn" and spec.layers > 1:
-        raise UnsupportedError("stacking='onednn': each direction would have a stack of its own")
-    x, *more = [*inputs, None, None, None][:4]
-    if x is None:
-        raise UnsupportedError("its input is missing")
-    given = [dense(state, "a state") if state else "" for state in more[:2]]
-    states = given[: len(spec.cell.states)]
-    tensor = w.emit("Transpose", x.data, perm=(1, 0, 2)) if x.lengths else x.data
-    attention = _attention(w, more[2], bool(x.lengths))
-    width, ends = spec.input_size, []
-    cells = len(node.outputs) > 3 and node.outputs[3] in w.wanted
-    for at, weights in enumerate(layers):
-        own = tuple(
-            w.emit("Gather", s, w.constant(at, "int64"), axis=0) if s else "" for s in states
-        )
-        layer = LayerInputs(tensor, x.lengths, own, attention)
-        one = spec.one_layer(width, spec.direction)
-        if cells:  # c of every word: one layer in one direction only
-            written = scan_layer(w, one, weights, layer, cells=True)
-        else:
-            written = _layer(w, one, weights, layer)
-        tensor, width = written.y, spec.output_size
-        ends.append(_kept(w, written.states, layer))
-    y = w.emit("Transpose", tensor, perm=(1, 0, 2)) if x.lengths else tensor
-    w.give(node, y, x.lengths)
-    if cells:
-        c = w.emit("Transpose", written.cells, perm=(1, 0, 2)) if x.lengths else written.cells
-        w.give(node, c, x.lengths, at=3)
-    for at, of_layers in enumerate(zip(*ends, strict=True), 1):
-        if at < len(node.outputs) and node.outputs[at] in w.wanted:
-            parts = [w.emit("Unsqueeze", state, w.ints(0)) for state in of_layers]
-            w.give(node, w.emit("Concat", *parts, axis=0), at=at)
-
-
-def _layer(w: GraphWriter, spec: RnnSpec, weights: RnnWeights, layer: LayerInputs) -> LayerOutputs:
-    reason = obstacle(spec, weights)
-    if not reason:
-        return _standard(w, spec, weights, layer)
-    if not spec.cell.has_attention:
-        return scan_layer(w, spec, weights, layer)
-    if w.functions is None:
+def rnn(w: GraphWriter, node: Node, _: Inputs) -> None:
+    """One layer; `ExpandLayers` took stacks apart."""
+    rnn = Recurrent.of(node)
+    spec, (weights,) = rnn.spec, rnn.layers
+    x, lengths = w.value(rnn.x).data, w.value(rnn.x).lengths
+    states = tuple(
+        s and w.emit("Squeeze", dense(w.value(s), "a state"), w.ints(0)) for s in rnn.states
+    )
+    attention = rnn.attention and w.value(rnn.attention).data
+    if lengths:
+        x = w.swapped(x, 3)
+        attention = attention and w.swapped(attention, 3)
+    layer = LayerInputs(x, lengths, states, attention)
+    reason = why_not(spec, rnn.layers, _LIMITS)
+    if rnn.cells in w.wanted:
+        written = scan_layer(w, spec, weights, layer, cells=True)
+    elif not reason:
+        written = _standard(w, spec, weights, layer)
+    elif not spec.cell.has_attention:
+        written = scan_layer(w, spec, weights, layer)
+    elif w.functions is None:
         raise UnsupportedError(f"{reason}; allow functions, and it becomes one")
-    return _function(w, spec, weights, layer)
+    else:
+        written = _function(w, w.functions, spec, weights, layer)
+    for at, tensor in ((0, written.y), (3, written.cells)):
+        if tensor:
+            w.give(node, w.swapped(tensor, 3) if lengths else tensor, lengths, at)
+    finals = zip(rnn.finals, _kept(w, written.states, layer), strict=True)
+    for at, (name, state) in enumerate(finals, 1):
+        if name in w.wanted:
+            w.give(node, w.emit("Unsqueeze", state, w.ints(0)), at=at)
 
 
 def _function(
-    w: GraphWriter, spec: RnnSpec, weights: RnnWeights, layer: LayerInputs
+    w: GraphWriter,
+    functions: dict[str, Any],
+    spec: RnnSpec,
+    weights: RnnWeights,
+    layer: LayerInputs,
 ) -> LayerOutputs:
     """A call of a function of the model's own, whose body is standard ONNX."""
-    inner = PaddedGraph()
-    names = LayerInputs(
-        "X", "lengths", tuple(f"initial_{k}" for k in spec.cell.states), "attention"
+    inner, named = PaddedGraph(), zip(spec.cell.states, layer.states, strict=True)
+    formal = LayerInputs(
+        "X",
+        layer.lengths and "lengths",
+        tuple(actual and f"initial_{name}" for name, actual in named),
+        layer.attention and "attention",
     )
-    formal = LayerInputs(*(_present(n, a) for n, a in zip(names, layer, strict=True)))
-    actual = [name for name in (layer.x, layer.lengths, *layer.states, layer.attention) if name]
-    taken = [name for name in (formal.x, formal.lengths, *formal.states, formal.attention) if name]
-    for name in taken:
+    for name in formal.tensors:
         inner.fresh(name)
     written = scan_layer(inner, spec, weights, formal)
-    name = f"{spec.cell.name}_{len(w.functions or {}) + 1}"
-    given = [written.y, *written.states]
-    if w.functions is not None:
-        w.functions[name] = inner.function(name, DOMAIN, taken, given, w.opset)
-    outs = [w.fresh(out) for out in given]
-    w.add(name, *actual, outputs=outs, domain=DOMAIN)
-    return LayerOutputs(outs[0], tuple(outs[1:]))
-
-
-def _present(name: Any, actual: Any) -> Any:
-    """The formal names of those that the call has."""
-    if isinstance(name, tuple):
-        return tuple(n if a else "" for n, a in zip(name, actual, strict=True))
-    return name if actual else ""
-
-
-def _attention(w: GraphWriter, attention: OnnxValue | None, is_ragged: bool) -> str:
-    if attention is None:
-        return ""
-    if is_ragged:
-        return w.emit("Transpose", ragged(attention, "the attention").data, perm=(1, 0, 2))
-    return dense(attention, "the attention")
+    name, given = f"{spec.cell.name}_{len(functions) + 1}", (written.y, *written.states)
+    functions[name] = inner.function(name, DOMAIN, formal.tensors, given, w.opset)
+    y, *states = (w.fresh(out) for out in given)
+    w.add(name, *layer.tensors, outputs=(y, *states), domain=DOMAIN)
+    return LayerOutputs(y, tuple(states))
 
 
 def _kept(w: GraphWriter, states: tuple[str, ...], layer: LayerInputs) -> tuple[str, ...]:

@@ -28,6 +28,11 @@ class LayerInputs(NamedTuple):
     states: tuple[str, ...]
     attention: str
 
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Those that are there."""
+        return tuple(filter(None, (self.x, self.lengths, *self.states, self.attention)))
+
 
 class LayerOutputs(NamedTuple):
     """What a layer gives: y (T, N, D*O), joined as its direction says, and states (D, N, O).

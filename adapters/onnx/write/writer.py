@@ -40,7 +40,7 @@ class GraphWriter(PaddedGraph):
         self.opset, self.types, self.arrays = opset, types, graph.constants
         self.functions = functions
         read = {name for node in graph.nodes for name in node.inputs}
-        self.wanted = frozenset(read | {value.name for value in graph.outputs})
+        self.wanted = frozenset(read | {value.name for value in graph.outputs}) - {""}
         self._values: dict[str, OnnxValue] = {}
 
     def writer_of(self, body: Graph, types: Mapping[str, Type]) -> GraphWriter:

@@ -175,7 +175,7 @@ def test_a_body_with_an_unknown_operator_is_refused_with_the_reason() -> None:
 
 
 def lstm_branches() -> onnx.ModelProto:
-    """An LSTM in either branch, of the same numbers in other orders; the states are the branch's."""
+    """An LSTM in either branch, the same numbers in other orders; the states are the branch's."""
     rng = np.random.default_rng(4)
 
     def branch(name: str) -> onnx.GraphProto:

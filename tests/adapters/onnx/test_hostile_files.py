@@ -1,4 +1,4 @@
-"""Truncated, flipped and made-up ONNX files: a model or an error, never a crash or a full memory."""
+"""Truncated, flipped and made-up ONNX files: a model or an error, no crash and no full memory."""
 
 from __future__ import annotations
 

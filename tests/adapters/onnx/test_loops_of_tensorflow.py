@@ -96,10 +96,10 @@ def loop(counting: Counting, *, batch_major: bool = False) -> onnx.ModelProto:
         + [value("y", shape=[None, 3])],
         [numpy_helper.from_array(np.array(1, np.float32), "one")],
     )
+    cut = ("stop", "two") if batch_major else ("start", "stop")
     around = [
         helper.make_node("Shape", ["X0" if batch_major else "X"], ["sizes"]),
-        helper.make_node("Slice", ["sizes", *(("stop", "two") if batch_major else ("start", "stop")),
-                                   "start"], ["size"]),
+        helper.make_node("Slice", ["sizes", *cut, "start"], ["size"]),
         helper.make_node("Squeeze", ["size", "start"], ["n64"]),
         helper.make_node("Cast", ["n64"], ["n0"], to=TensorProto.INT32),
         helper.make_node("Cast", ["n0"], ["steps"], to=TensorProto.INT64),

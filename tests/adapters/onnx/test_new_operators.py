@@ -1,0 +1,88 @@
+"""An operator of ONNX that gets a record is read and written without a line in the adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from support.layers import random_ragged
+from support.onnx_written import assert_same, run, written
+
+from onernn import Graph, Session, UnsupportedError
+from onernn.adapters.onnx.lower import lower
+from onernn.adapters.onnx.read import parse_model
+from onernn.core.graph import Node, Value
+from onernn.core.operator import OPERATORS, along_axis, define
+from onernn.operators.rules import elementwise, same
+from onernn.runtime.kernels import KERNELS
+
+X = random_ragged([3, 0, 5, 1], 4, 0)
+
+
+def _hardmax(at: Any, x: np.ndarray) -> np.ndarray:
+    first = np.expand_dims(np.argmax(x, at.axis), at.axis)
+    return (np.arange(x.shape[at.axis]) == np.moveaxis(first, at.axis, -1)).astype(x.dtype)
+
+
+@pytest.fixture(autouse=True)
+def new_operators() -> Iterator[None]:
+    """Two operators of ONNX that the house does not know: when one becomes known, take another."""
+    kernels, operators = dict(KERNELS), dict(OPERATORS)
+    define("Tan", kind="elementwise", inputs="x", since=7, type=elementwise, compute=_tan)
+    define(
+        "Hardmax",
+        kind="mixes",
+        inputs="x",
+        attributes={"axis": -1},
+        mixes=along_axis,
+        since=13,
+        type=same,
+        compute=_hardmax,
+    )
+    names = OPERATORS.keys() - operators.keys()
+    assert names == {"Tan", "Hardmax"}
+    KERNELS.update((name, OPERATORS[name].run) for name in names)  # made when it is imported
+    yield
+    for table, before in ((KERNELS, kernels), (OPERATORS, operators)):
+        table.clear()
+        table.update(before)
+
+
+def _tan(_: Any, x: np.ndarray) -> np.ndarray:
+    return np.tan(x)
+
+
+def read(op: str, **attributes: Any) -> Graph:
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, (None, 4)) for n in "xy")
+    graph = helper.make_graph([helper.make_node(op, ["x"], ["y"], **attributes)], "new", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    onnx.checker.check_model(model)
+    return lower(parse_model(model.SerializeToString(), Path("new.onnx")))
+
+
+@pytest.mark.parametrize("op, attributes", [("Tan", {}), ("Hardmax", {}), ("Hardmax", {"axis": 1})])
+def test_it_is_read(op: str, attributes: dict[str, Any]) -> None:
+    (node,) = read(op, **attributes).nodes
+    assert (node.op, node.outputs, dict(node.attributes)) == (op, ("y",), attributes)
+
+
+@pytest.mark.parametrize("ragged", [True, False])
+@pytest.mark.parametrize("op", ["Tan", "Hardmax"])
+def test_it_is_written_and_runs_in_onnx_runtime(op: str, ragged: bool) -> None:
+    x = Value("x", "float32", (None, 4), int(ragged))
+    built = Graph("new", (x,), (Value("y"),), (Node(op, ("x",), ("y",)),), {})
+    feed = {"x": X if ragged else X.data}
+    assert op in [each.op_type for each in written(built).graph.node]
+    got = run(written(built), feed)["y"]
+    want = OPERATORS[op].run(built.nodes[0], feed["x"])
+    assert_same(got, want)
+
+
+def test_what_has_no_record_is_still_refused() -> None:
+    with pytest.raises(UnsupportedError, match="this operator is not known"):
+        Session(read("Atan"))
