@@ -208,12 +208,12 @@ def test_an_unknown_dtype_or_backend_is_told_at_once(options: dict[str, str], to
 
 
 def test_a_missing_library_is_an_error_and_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onernn.backend.onednn import layer
+    from onernn.backend.onednn import backend
 
     def missing() -> None:
         raise LibraryError("no libdnnl")
 
-    monkeypatch.setattr(layer, "load_library", missing)
+    monkeypatch.setattr(backend, "load_library", missing)
     with pytest.raises(LibraryError, match="no libdnnl"):
         optimize(tagger())
 
