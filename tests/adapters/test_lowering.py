@@ -176,6 +176,15 @@ def test_sizes_that_must_be_equal_are_one_as_soon_as_a_node_says_so() -> None:
     assert before.counts == (None, 2) and after.counts == (4, 2)
 
 
+def test_a_declared_type_holds_for_what_is_made_of_the_value_from_then_on() -> None:
+    made = builder(Value("x", "float32"))
+    before = made.emit("Tanh", ["x"])
+    assert made.type_of(before).rank is None
+    made.declare("x", Value("x", "float32", (None, 3)).type)
+    assert made.type_of(made.emit("Tanh", ["x"])).counts == (None, 3)
+    assert made.type_of(before).rank is None
+
+
 def test_nothing_is_known_of_what_nobody_has_made() -> None:
     made = builder()
     assert made.type_of("later").shape is None
