@@ -121,8 +121,7 @@ def _scale(op: PaddleOperator) -> Results:
 @rule("dropout")
 def _dropout(op: PaddleOperator) -> Results:
     op.variable("Seed")  # in inference nothing is drawn
-    if not op.attributes.get("is_test", False):
-        op.builder.notes["dropout saved in training mode runs as in inference"] = None
+    op.note_dropout()
     kept = float(np.float32(1) - np.float32(op.attribute("dropout_prob", 0.5)))
     upscaled = op.attribute("dropout_implementation", "downgrade_in_infer") == "upscale_in_train"
     x = op.value("X")

@@ -161,6 +161,10 @@ class PaddleOperator(NativeOperator):
         depth = self.depth(like)
         return self.emit("SequenceLike", out, like, depth=depth) if depth else out
 
+    def note_dropout(self) -> None:
+        if not self.attributes.get("is_test", False):
+            self.builder.notes["dropout saved in training mode runs as in inference"] = None
+
     def gives_one(self) -> bool:
         """Whether the output is declared as one number: before 2.5 Paddle had no scalars."""
         names = self.outputs.get("Out", ())
