@@ -82,6 +82,8 @@ ROWS = (
     Row("sin", "Sin"),
     Row("cos", "Cos"),
     Row("softsign", "Softsign"),
+    Row("erf", "Erf"),
+    Row("isnan_v2", "IsNaN", keeps_lod=False, pir="isnan"),
     Row("logical_not", "Not"),
     Row("assign", "Identity"),
     Row("softplus", "Softplus", written={"beta": 1.0, "threshold": 20.0}),
@@ -92,6 +94,21 @@ ROWS = (
         renamed={"negative_slope": "alpha"},
     ),
     Row("elu", "Elu", attributes={"alpha": Named("alpha", 1.0)}),
+    Row("celu", "Celu", attributes={"alpha": Named("alpha", 1.0)}),
+    Row(
+        "selu",
+        "Selu",
+        attributes={
+            "gamma": Named("scale", 1.0507009873554805),
+            "alpha": Named("alpha", 1.6732632423543772),
+        },
+    ),
+    Row(
+        "thresholded_relu",
+        "ThresholdedRelu",
+        attributes={"alpha": Named("threshold", 1.0)},
+        only={"value": 0.0},
+    ),
     Row(
         "hard_sigmoid",
         "HardSigmoid",

@@ -53,7 +53,7 @@ class PaddleGraph:
         return made
 
     def feed_like(self, name: str, value: Batch) -> Variable:
-        """An input that takes this batch, and others of as many sentences and words as they like."""
+        """An input that takes this batch, and others of any number of sentences and words."""
         data = value.data if isinstance(value, Ragged) else value
         levels = len(value.outer) + 1 if isinstance(value, Ragged) else 0
         return self.feed(name, [-1, *data.shape[1:]], str(data.dtype), levels)

@@ -92,7 +92,7 @@ def lstm_states_reverse() -> Any:
 
 @model
 def lstm_cell_used() -> Any:
-    """No projection bias; another operator reads Cell, which Paddle's oneDNN kernel never writes."""
+    """No projection bias; somebody reads Cell, which Paddle's oneDNN kernel never writes."""
     b = Builder(22)
     hidden, cell = lstm(b, b.mul(b.x, 4, 12), 3, use_peepholes=False)
     return b.done(hidden, b.op("tanh", {"X": cell}))

@@ -1,4 +1,4 @@
-"""Layers of paddle.nn whose kernel is ours: numbers, gradients, training, and what stays with Paddle."""
+"""Layers of paddle.nn whose kernel is ours: numbers, gradients, training, what stays theirs."""
 
 from __future__ import annotations
 

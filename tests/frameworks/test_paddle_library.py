@@ -1,4 +1,4 @@
-"""Paddle's libdnnl and ours: both in one process in either order, and Paddle's in the place of ours.
+"""Paddle's libdnnl and ours: both in one process in either order, and Paddle's instead of ours.
 
 Paddle 2.6.2 brings oneDNN 3.2, Paddle 3.3.1 brings 3.6 under the same SONAME.
 """
@@ -25,7 +25,8 @@ def ours():
     from onernn.backend.onednn.library import other_copies
     from onernn.verification.doctor import Combination, examined
     for cell, dtype in (("GRU", "f32"), ("LSTM", "bf16"), ("LBR GRU", "u8")):
-        finding = examined(open_backend("onednn"), Combination(cell, "left2right", dtype, "inference"))
+        combination = Combination(cell, "left2right", dtype, "inference")
+        finding = examined(open_backend("onednn"), combination)
         assert finding.verdict in ("works", "slower path"), finding
         assert dtype != "f32" or "oneDNN" in finding.kernel, finding
     return other_copies()

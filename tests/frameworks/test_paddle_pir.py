@@ -31,6 +31,33 @@ def test_models_saved_now_give_what_paddle_gives(tmp_path: Path, repo: Path) -> 
         assert recorded.read_bytes() == (folder / "model.json").read_bytes()
 
 
+ELEMENTWISE = """
+import sys, zlib
+import numpy as np, paddle
+from paddle.nn import functional as F
+class Model(paddle.nn.Layer):
+    def forward(self, x):
+        made = [paddle.erf(x), F.celu(x, 0.3), F.selu(x), F.selu(x, 1.2, 0.7), paddle.isnan(x.log())]
+        return *made, F.thresholded_relu(x, 0.25), F.hardsigmoid(x), F.elu(x, 0.4)
+model, x = Model(), np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
+results = [made.numpy() for made in model(paddle.to_tensor(x))]
+spec = [paddle.static.InputSpec([None, 4], "float32", "x")]
+paddle.jit.save(model, sys.argv[1] + "/m", input_spec=spec)
+np.savez(sys.argv[1] + "/io.npz", in__x=x, **{f"out__{k}": y for k, y in enumerate(results)})
+"""
+
+
+def test_elementwise_operators_have_their_names_and_attributes_there(tmp_path: Path) -> None:
+    env = {**os.environ, "FLAGS_enable_pir_api": "1"}
+    script = tmp_path / "save.py"  # Paddle reads the model's source
+    script.write_text(ELEMENTWISE)
+    line = [sys.executable, str(script), str(tmp_path)]
+    run = subprocess.run(line, capture_output=True, text=True, timeout=300, env=env)
+    assert run.returncode == 0, run.stderr[-2000:]
+    report = verify(load(tmp_path / "m.json"), tmp_path / "io.npz")
+    assert report.passed and len(report.outputs) == 8, report.outputs
+
+
 @pytest.mark.parametrize("name", ["pir_recurrent", "pir_initial_state", "pir_around"])
 def test_paddle_itself_runs_them_as_the_reference(name: str, data: Path) -> None:
     """Whatever format this process has chosen."""

@@ -65,6 +65,11 @@ OPERATORS: dict[str, Case] = {
     "LeakyRelu": one("LeakyRelu", W, alpha=0.2),
     "HardSigmoid": one("HardSigmoid", W, alpha=0.3, beta=0.4),
     "Gelu": one("Gelu", W, approximate="tanh"),
+    "Erf": one("Erf", W),
+    "IsNaN": one("IsNaN", {"x": np.array([[1, np.nan, 3]], np.float32)}),
+    "Celu": one("Celu", W, alpha=0.5),
+    "Selu": one("Selu", W, alpha=1.5, gamma=0.75),
+    "ThresholdedRelu": one("ThresholdedRelu", W, alpha=0.25),
     **{f"{op} of words and a row": one(op, PAIR) for op in ("Add", "Sub", "Mul", "Div")},
     **{f"{op} of rows": one(op, {"x": numbers(3, 4), "z": numbers(3, 4, seed=1)})
        for op in ("Max", "Min", "Less", "GreaterOrEqual", "Equal")},

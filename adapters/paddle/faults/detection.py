@@ -1,6 +1,7 @@
 """The known faults of Paddle's own recurrent path that hit a program.
 
-Measured with 2.6.2 and 3.3.1 under its legacy IR: design/0018, tests/frameworks/test_paddle_audit.py.
+Measured with 2.6.2 and 3.3.1 under its legacy IR: design/0018,
+tests/frameworks/test_paddle_audit.py.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ PaddleFault = Fault[Program]
 
 
 class Fusion(NamedTuple):
-    """A projection and an rnn that Paddle's pass makes one operator; ``bias``: its variable or ""."""
+    """An rnn that Paddle's pass makes one with its projection; ``bias``: the projection's or ""."""
 
     rnn: Operator
     bias: str
@@ -164,7 +165,7 @@ class _Detector:
         for name, fusions in users.items():
             if len(readers := self.readers[name]) > 1:
                 listed = ", ".join(f"{op.type} at {op.position}" for op in readers)
-                text = f"the fuse pass adds the projections' biases into one that others read: {listed}"
+                text = f"the fuse pass adds projections' biases into one that others read: {listed}"
                 change = partial(_summed, bias=name, fusions=tuple(fusions))
                 paths, first = ("fused", "onednn"), fusions[0].rnn
                 yield _fault(

@@ -1,4 +1,4 @@
-"""What Paddle's fused kernels compute of a batch that they go wrong on, as a graph that computes it."""
+"""What Paddle's fused kernels compute of a batch that they go wrong on, as a graph."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from onernn.adapters.fault import Values
 from onernn.core.arrays import Array, Int64
 from onernn.core.graph import Graph, NativeOp, Node
 from onernn.core.ragged import Ragged
+from onernn.core.rnn import Recurrent
 
 Chains = list[list[int]]
 """Which words follow one another from a state of zeros, as a kernel goes through them."""
@@ -32,15 +33,15 @@ def has_empty_sentences(values: Values, *, value: str) -> bool:
 
 
 def stale_state(graph: Graph, values: Values, *, at: NativeOp) -> Graph:
-    """The rnn starts from the states of each sentence's neighbour; a single one's, from its minus."""
+    """The rnn starts from the neighbour's states, a single sentence from minus its own."""
     for node in _rnns(graph, at):
+        rnn = Recurrent.of(node)
         stale = {}
-        for name in filter(None, node.inputs[1:3]):
+        for name in filter(None, rnn.states):
             state = values[name]
-            moved = np.roll(state, 1, axis=2) if state.shape[2] > 1 else -state
-            stale[name] = (f"{name}/stale", moved)
-        inputs = tuple(stale[name][0] if name in stale else name for name in node.inputs)
-        return graph.splice([node], [replace(node, inputs=inputs)], dict(stale.values()))
+            stale[f"{name}/stale"] = np.roll(state, 1, axis=2) if state.shape[2] > 1 else -state
+        states = tuple(name and f"{name}/stale" for name in rnn.states)
+        return graph.splice([node], [rnn.with_states(states, rnn.finals).node()], stale)
     return graph
 
 
@@ -52,12 +53,13 @@ def misread_sentences(
     ``stateless``: a pass has dropped the state that the graph still has.
     """
     for node in _rnns(graph, at):
-        x, states = values[node.inputs[0]], () if stateless else node.inputs[1:]
-        if any(states) or not isinstance(x, Ragged) or x.lengths.all():
+        rnn = Recurrent.of(node)
+        x, has_states = values[rnn.x], any(rnn.states) and not stateless
+        if has_states or not isinstance(x, Ragged) or x.lengths.all():
             return graph
-        reverse = node.attributes["spec"].direction == "right2left"
         by_sentence = by_sentence or len(x) == 1
-        chains = (_sentence_chains if by_sentence else _batch_chains)(x, reverse)
+        order = _sentence_chains if by_sentence else _batch_chains
+        chains = order(x, rnn.spec.direction == "right2left")
         return _regrouped(graph, node, [chain for chain in chains if chain])
     return graph
 
@@ -67,7 +69,7 @@ def _rnns(graph: Graph, at: NativeOp) -> Iterator[Node]:
 
 
 def _sentence_chains(x: Ragged, reverse: bool) -> Chains:
-    """SeqCompute of fusion_gru_op.cc: the first word of a sentence is taken before it is counted."""
+    """SeqCompute of fusion_gru_op.cc: it takes a sentence's first word before it counts words."""
     words, begin, chains = len(x.data), 0, []
     for length in x.lengths[::-1] if reverse else x.lengths:
         end = min(words, begin + max(1, int(length)))
@@ -98,33 +100,32 @@ def _batch_chains(x: Ragged, reverse: bool) -> Chains:
 
 def _regrouped(graph: Graph, node: Node, chains: Chains) -> Graph:
     """The rnn over other sentences, made of the same words; its outputs stay where they were."""
+    rnn = Recurrent.of(node)
     rows = np.concatenate([np.asarray(chain, np.int64) for chain in chains or [[]]])
     offsets: Int64 = np.cumsum([0, *map(len, chains)])
-    stem = f"{node.outputs[0]}/misread"
+    stem = f"{rnn.y}/misread"
     constants: dict[str, Array] = {
         f"{stem}/rows": rows,
         f"{stem}/back": np.argsort(rows),
         f"{stem}/offsets": offsets,
     }
+    misread = replace(
+        rnn,
+        spec=replace(rnn.spec, direction="left2right"),
+        x=f"{stem}/sentences",
+        y=f"{stem}/y",
+        cells=rnn.cells and f"{stem}/cells",
+    ).with_states((), rnn.finals)
     nodes = [
-        _gathered(node.inputs[0], f"{stem}/rows", f"{stem}/x"),
-        Node("SequenceReset", (f"{stem}/x", f"{stem}/offsets"), (f"{stem}/sentences",)),
+        _gathered(rnn.x, f"{stem}/rows", f"{stem}/x"),
+        Node("SequenceReset", (f"{stem}/x", f"{stem}/offsets"), (misread.x,)),
+        misread.node(),
     ]
-    names = {name: f"{stem}/{k}" for k, name in enumerate(node.outputs) if name}
-    spec = replace(node.attributes["spec"], direction="left2right")
-    nodes.append(
-        replace(
-            node,
-            inputs=(f"{stem}/sentences",),
-            outputs=tuple(names.get(name, "") for name in node.outputs),
-            attributes={**node.attributes, "spec": spec},
-        )
-    )
-    for k in (0, 3):  # y, and the cell of every word
-        if len(node.outputs) > k and (name := node.outputs[k]):
-            nodes.append(_gathered(names[name], f"{stem}/back", f"{names[name]}/words"))
-            like = (f"{names[name]}/words", node.inputs[0])
-            nodes.append(Node("SequenceLike", like, (name,), {}, node.origin))
+    for name, made in ((rnn.y, misread.y), (rnn.cells, misread.cells)):
+        if name:
+            words = f"{made}/words"
+            nodes.append(_gathered(made, f"{stem}/back", words))
+            nodes.append(Node("SequenceLike", (words, rnn.x), (name,), {}, node.origin))
     return graph.splice([node], nodes, constants)
 
 

@@ -122,7 +122,7 @@ class Arguments(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What `LiveLayer.run_training` leaves for one backward: a tape, and the layer that wrote it."""
+    """What `LiveLayer.run_training` leaves for one backward: a tape, and its layer."""
 
     layer: Stack
     tape: Tape

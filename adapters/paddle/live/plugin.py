@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 # Paddle 2.6.2 brings a zlib of its own, and Python's crashes where it is loaded after that. Before
-# Paddle this line prevents that. numpy.random must not be imported here: NumPy 2.4 unpacks with zlib.
+# Paddle this line prevents it. numpy.random must not be imported here: NumPy 2.4 unpacks by zlib.
 import zlib  # noqa: F401
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial

@@ -90,8 +90,8 @@ class LiveProgram:
         read = {name for op in self._inner for name in flow.uses[op.position].reads}
         if missing := sorted((read & persistent) - {*constants, *flow.writers}):
             raise UnsupportedError(
-                f"{file}: the parameters {missing} hold no numbers; run the startup program, or give"
-                " the scope in which the model was loaded"
+                f"{file}: the parameters {missing} hold no numbers; run the startup program, or"
+                " give the scope in which the model was loaded"
             )
         if unknown := sorted({*wanted} - {*program.variables}):
             raise UnsupportedError(f"{file}: fetch_list: it has no variables {unknown}")

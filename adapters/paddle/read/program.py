@@ -12,9 +12,10 @@ from onernn.core.arrays import Array
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable of block 0. ``kind``: VarType.Type, 7 a tensor; dtype by NumPy's name, or bfloat16.
+    """A variable of block 0. ``kind``: VarType.Type, 7 a tensor.
 
-    Sizes are None where dynamic; dtype and shape are None where the kind has none.
+    dtype by NumPy's name, or bfloat16. Sizes are None where dynamic; dtype and shape are None where
+    the kind has none.
     """
 
     name: str

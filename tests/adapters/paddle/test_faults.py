@@ -1,4 +1,4 @@
-"""Paddle's faults repeated: beside its kernels written down again, word by word, as they go wrong."""
+"""Paddle's faults repeated, beside its kernels written down again as they go wrong."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ REFUSED: dict[str, Case] = {
     "Paddle has no GRU with attention .AUGRU": rnn_case(Cell.AUGRU),
     "Paddle has no LSTM with a projection": rnn_case(Cell.LSTM, projection_size=2),
     "Paddle has no LSTM with a clipped cell state": rnn_case(Cell.LSTM, cell_clip=(-1.0, 1.0)),
-    "Paddle has no LSTM with coupled input and forget gates": rnn_case(Cell.LSTM, input_forget=True),
+    "Paddle has no LSTM with coupled input": rnn_case(Cell.LSTM, input_forget=True),
     "Paddle has no LBR_GRU with sigmoid, relu, only sigmoid, tanh": rnn_case(
         Cell.LBR_GRU, activations=("sigmoid", "relu")
     ),
@@ -210,7 +210,9 @@ REFUSED: dict[str, Case] = {
         "Slice", {"x": np.ones((3, 4), np.float32)}, s=np.array([2]), e=np.array([0]),
         a=np.array([0]), t=np.array([-1]),
     ),
-    "moves the axes of one value": one("Einsum", {"x": np.ones((3, 3)), "z": np.ones((3, 3))}, equation="ij,kj->ik"),
+    "moves the axes of one value": one(
+        "Einsum", {"x": np.ones((3, 3)), "z": np.ones((3, 3))}, equation="ij,kj->ik"
+    ),
     "Paddle takes the first": one("ArgMax", {"x": np.ones((3, 4))}, select_last_index=1),
     "a value of 2 LoD levels": one(
         "SequenceSoftmax",
