@@ -107,12 +107,12 @@ def _inputs(w: GraphWriter, graph: Graph) -> None:
             w.bind(value.name, OnnxValue(value.name, dtype, len(sizes)))
 
 
-def _output(w: GraphWriter, name: str, value: Value) -> None:
-    batch = w.value(value.name)
-    if batch.data != name and batch.lengths:
-        w.add("Identity", w.filled(batch), outputs=(name,))
-    elif batch.data != name:
-        w.add("Identity", batch.data, outputs=(name,))
-    known = value.shape if value.shape and len(value.shape) == batch.rank else (None,) * batch.rank
-    shape = (None, None, *known[1:]) if batch.lengths else known
-    w.proto.output.append(value_info(name, batch.dtype, shape))
+def _output(w: GraphWriter, name: str, output: Value) -> None:
+    found = w.value(output.name)
+    if found.data != name and found.lengths:
+        w.add("Identity", w.filled(found), outputs=(name,))
+    elif found.data != name:
+        w.add("Identity", found.data, outputs=(name,))
+    sizes = w.types[output.name].counts
+    shape = (None, None, *sizes[1:]) if found.lengths else sizes
+    w.proto.output.append(value_info(name, found.dtype, shape))

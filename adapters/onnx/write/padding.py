@@ -58,28 +58,28 @@ class PaddedGraph(ProtoGraph):
         wide = self.emit("Cast", columns, to=7)
         return self.emit("Less", self.steps(time), wide)
 
-    def mask_of(self, batch: OnnxValue) -> str:
+    def mask_of(self, value: OnnxValue) -> str:
         """(N, T) bool of a ragged value."""
-        key = (batch.data, batch.lengths)
+        key = (value.data, value.lengths)
         if key not in self._masks:
-            self._masks[key] = self.mask(batch.lengths, self.size(batch.data, 1))
+            self._masks[key] = self.mask(value.lengths, self.size(value.data, 1))
         return self._masks[key]
 
-    def filled(self, batch: OnnxValue, number: float = 0, name: str = "") -> str:
+    def filled(self, value: OnnxValue, number: float = 0) -> str:
         """The padded tensor with a number behind each sentence."""
-        mask = self.mask_of(batch)
-        if batch.padded_rank > 2:
-            mask = self.emit("Unsqueeze", mask, self.ints(*range(2, batch.padded_rank)))
-        rest = self.constant(number, batch.dtype)
-        return self.emit("Where", mask, batch.data, rest, name=name)
+        mask = self.mask_of(value)
+        if value.padded_rank > 2:
+            mask = self.emit("Unsqueeze", mask, self.ints(*range(2, value.padded_rank)))
+        rest = self.constant(number, value.dtype)
+        return self.emit("Where", mask, value.data, rest)
 
-    def words(self, batch: OnnxValue) -> str:
+    def words(self, value: OnnxValue) -> str:
         """The words of a ragged value (W, ...), sentence by sentence."""
-        flat = self.emit("Reshape", self.mask_of(batch), self.ints(-1))
-        sizes = self.emit("Shape", batch.data)
+        flat = self.emit("Reshape", self.mask_of(value), self.ints(-1))
+        sizes = self.emit("Shape", value.data)
         inner = self.emit("Slice", sizes, self.ints(2), self.ints(2**31))
         shape = self.emit("Concat", self.ints(-1), inner, axis=0)
-        rows = self.emit("Reshape", batch.data, shape)
+        rows = self.emit("Reshape", value.data, shape)
         return self.emit("Compress", rows, flat, axis=0)
 
     def from_words(self, words: str, lengths: str, time: str, dtype: str, rank: int) -> OnnxValue:
@@ -93,14 +93,14 @@ class PaddedGraph(ProtoGraph):
             self.emit("Gather", words, self.emit("Min", at, last)), dtype, rank, lengths
         )
 
-    def with_time(self, batch: OnnxValue, time: str) -> OnnxValue:
+    def with_time(self, value: OnnxValue, time: str) -> OnnxValue:
         """The same value padded to T (1,), which is as long as the longest sentence at least."""
-        cut = self.emit("Slice", batch.data, self.ints(0), time, self.ints(1))
+        cut = self.emit("Slice", value.data, self.ints(0), time, self.ints(1))
         more = self.emit("Sub", time, self.size(cut, 1))
-        before = self.ints(*[0] * batch.padded_rank, 0)
-        after = [self.ints(*[0] * (batch.padded_rank - 2))] if batch.padded_rank > 2 else []
+        before = self.ints(*[0] * value.padded_rank, 0)
+        after = [self.ints(*[0] * (value.padded_rank - 2))] if value.padded_rank > 2 else []
         pads = self.emit("Concat", before, more, *after, axis=0)
-        return OnnxValue(self.emit("Pad", cut, pads), batch.dtype, batch.rank, batch.lengths)
+        return OnnxValue(self.emit("Pad", cut, pads), value.dtype, value.rank, value.lengths)
 
     def longest(self, lengths: str) -> str:
         """The longest sentence's length, (1,) int64."""

@@ -18,22 +18,22 @@ RULES = Rules()
 """What takes the first ragged input as a further argument."""
 
 
-def _operand(w: GraphWriter, batch: OnnxValue | None, name: str, like: OnnxValue) -> str:
+def _operand(w: GraphWriter, value: OnnxValue | None, name: str, like: OnnxValue) -> str:
     """An operand under ``like``: what is dense broadcasts over the words, or is one row a word."""
-    if batch is None:
+    if value is None:
         return ""
-    if batch.rank > like.rank or (batch.lengths and batch.rank != like.rank):
-        raise UnsupportedError(f"{name!r} of {batch.rank} axes beside words of {like.rank}")
+    if value.rank > like.rank or (value.lengths and value.rank != like.rank):
+        raise UnsupportedError(f"{name!r} of {value.rank} axes beside words of {like.rank}")
     one_row = name in w.arrays and w.arrays[name].shape[:1] == (1,)
-    return batch.data if batch.rank < like.rank or one_row else _rows(w, batch, like)
+    return value.data if value.rank < like.rank or one_row else _rows(w, value, like)
 
 
-def _rows(w: GraphWriter, batch: OnnxValue, like: OnnxValue) -> str:
+def _rows(w: GraphWriter, value: OnnxValue, like: OnnxValue) -> str:
     """A row a word as a padded tensor: dense ones come in the order of the words."""
-    if batch.lengths:
-        return batch.data
+    if value.lengths:
+        return value.data
     time = w.size(like.data, 1)
-    return w.from_words(batch.data, like.lengths, time, batch.dtype, batch.rank).data
+    return w.from_words(value.data, like.lengths, time, value.dtype, value.rank).data
 
 
 def _elementwise(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
@@ -69,15 +69,15 @@ def _along_axes(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> 
         attributes["axis"] = _axis(node.at.axis, like.rank)
     told = next((at for at, slot in enumerate(operator.slots) if slot.tells), None)
     axes = None if told is None else _axes(w, node, told, like)
-    for at, batch in enumerate(inputs):
+    for at, value in enumerate(inputs):
         if at == told:
             tensors.append(w.constant(axes))
         elif at and not operator.slot(at).variadic:
-            tensors.append(dense(batch, operator.slot(at).name) if batch else "")
-        elif batch is None or batch.rank != like.rank:
+            tensors.append(dense(value, operator.slot(at).name) if value else "")
+        elif value is None or value.rank != like.rank:
             raise UnsupportedError("expected inputs of equal rank only")
         else:
-            tensors.append(_rows(w, batch, like))
+            tensors.append(_rows(w, value, like))
     w.copy(node, tensors, like.lengths, **attributes)
 
 

@@ -114,15 +114,15 @@ class Rules(dict[str, Callable[..., None]]):
         return register
 
 
-def dense(batch: OnnxValue | None, role: str) -> str:
+def dense(value: OnnxValue | None, role: str) -> str:
     """The tensor of a value that must not be ragged."""
-    if batch is None or batch.lengths:
-        raise UnsupportedError(f"{role} {'is ragged' if batch else 'is missing'}")
-    return batch.data
+    if value is None or value.lengths:
+        raise UnsupportedError(f"{role} {'is ragged' if value else 'is missing'}")
+    return value.data
 
 
-def ragged(batch: OnnxValue | None, role: str) -> OnnxValue:
+def ragged(value: OnnxValue | None, role: str) -> OnnxValue:
     """A value that must be ragged."""
-    if batch is None or not batch.lengths:
+    if value is None or not value.lengths:
         raise UnsupportedError(f"{role} is not ragged")
-    return batch
+    return value
