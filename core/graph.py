@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from onernn.core.cached import cached_property
 from onernn.core.errors import ModelFormatError, UnsupportedError, printable
 from onernn.core.inference import infer
 from onernn.core.node import UNSUPPORTED, NativeOp, Node, Value, native_types
-from onernn.core.types import Type, type_of
+from onernn.core.types import Type, constant_type
 
 __all__ = [
     "UNSUPPORTED",
@@ -86,7 +86,7 @@ class Graph:
 
     def typed(self, inputs: Mapping[str, Type]) -> dict[str, Type]:
         """The types of all values where the inputs are of these types."""
-        constants = {name: type_of(array) for name, array in self.constants.items()}
+        constants = {name: constant_type(array) for name, array in self.constants.items()}
         return infer(self.nodes, {**constants, **inputs})
 
     def is_dense(self, *names: str) -> bool:
@@ -96,6 +96,10 @@ class Graph:
     def producer(self, name: str) -> Node | None:
         """The node that makes a value; None for inputs, constants and ""."""
         return self._producers.get(name)
+
+    def has(self, node: Node) -> bool:
+        """Whether this very node is in the graph."""
+        return any(self.producer(name) is node for name in node.outputs if name)
 
     def users(self, name: str) -> list[Node]:
         return list(self._users.get(name, ()))
@@ -121,11 +125,8 @@ class Graph:
         gone = set(map(id, old))
         place = max(i for i, node in enumerate(self.nodes) if id(node) in gone)
         kept = [node for node in self.nodes[: place + 1] if id(node) not in gone]
-        return replace(
-            self,
-            nodes=(*kept, *new, *self.nodes[place + 1 :]),
-            constants={**self.constants, **constants},
-        ).pruned()
+        nodes = (*kept, *new, *self.nodes[place + 1 :])
+        return self._pruned(nodes, {**self.constants, **constants})
 
     def bypass(self, identities: Iterable[Node]) -> Graph:
         """The graph in which the users of each node read its first input instead.
@@ -143,21 +144,24 @@ class Graph:
         for node in self.nodes:
             inputs = tuple(map(source, node.inputs))
             if node.outputs[0] not in behind:
-                nodes.append(replace(node, inputs=inputs))
+                nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
             elif self.is_output(node.outputs[0]):
                 nodes.append(Node("Identity", inputs[:1], node.outputs[:1], {}, node.origin))
-        return replace(self, nodes=tuple(nodes)).pruned()
+        return self._pruned(nodes, self.constants)
 
     def pruned(self) -> Graph:
         """Without the nodes and constants that no output needs; inputs stay, they are the face."""
-        needed = {value.name for value in self.outputs}
-        nodes = []
-        for node in reversed(self.nodes):
-            if needed.intersection(filter(None, node.outputs)):
-                nodes.append(node)
-                needed.update(filter(None, node.inputs))
-        constants = {k: v for k, v in self.constants.items() if k in needed}
-        return replace(self, nodes=tuple(reversed(nodes)), constants=constants)
+        return self._pruned(self.nodes, self.constants)
+
+    def _pruned(self, nodes: Sequence[Node], constants: Mapping[str, Array]) -> Graph:
+        needed = {value.name for value in self.outputs} | {""}
+        kept = []
+        for node in reversed(nodes):
+            if not needed.isdisjoint(filter(None, node.outputs)):
+                kept.append(node)
+                needed.update(node.inputs)
+        used = {name: array for name, array in constants.items() if name in needed}
+        return replace(self, nodes=tuple(reversed(kept)), constants=used)
 
 
 _readers: list[Callable[[Any], Graph]] = []

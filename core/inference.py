@@ -112,7 +112,7 @@ class Inference:
         self._found[new] = self._found.pop(name)
 
     def types(self) -> dict[str, Type]:
-        return {name: self[name] for name in self._found if name}
+        return {name: self._sizes.settle(found) for name, found in self._found.items() if name}
 
 
 def infer(nodes: Iterable[Node], known: Mapping[str, Type]) -> dict[str, Type]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -111,6 +112,19 @@ def type_of(value: Array | Ragged, name: str = "") -> Type:
     if array.dtype.kind in "iu" and array.ndim < 2:
         return valued(_name_of(array.dtype), array)
     return dense(_name_of(array.dtype), array.shape)
+
+
+_CONSTANTS: dict[int, tuple[ref[Any], Type]] = {}
+
+
+def constant_type(array: Array) -> Type:
+    """`type_of` an array that nobody changes: found once, as graphs share their constants."""
+    key = id(array)
+    known = _CONSTANTS.get(key)
+    if known is None or known[0]() is not array:
+        known = ref(array, lambda _: _CONSTANTS.pop(key, None)), type_of(array)
+        _CONSTANTS[key] = known
+    return known[1]
 
 
 def lod_names(name: str, depth: int) -> tuple[LodName, ...]:

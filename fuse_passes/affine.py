@@ -30,7 +30,7 @@ class Columns(NamedTuple):
         return whole.reshape(-1, whole.shape[-1])[:, self.start : self.stop]
 
     def cut(self, start: int, stop: int) -> Columns:
-        return self._replace(start=self.start + start, stop=self.start + stop)
+        return Columns(self.constant, self.transposed, self.start + start, self.start + stop)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class ShareValues:
         for other in graph.users(node.inputs[0]):
             if other is node:
                 return None
-            if _key(graph, other) == key:
+            if other.op == node.op and _key(graph, other) == key:
                 return Same(other, node)
         return None
 

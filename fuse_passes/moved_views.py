@@ -48,15 +48,12 @@ class MoveViews:
 
     def _sinking(self, graph: Graph, node: Node) -> Sinking | None:
         views = [view for name in node.inputs if (view := graph.producer(name))]
+        if len(views) < len(node.inputs) or _view(graph, views[0]) != SWAP:
+            return None
         axis, rank = node.attributes["axis"], graph.types[node.outputs[0]].rank
         if axis < 0:
             axis = 0 if rank is None else axis + rank  # not known: as one that is exchanged
-        if len(views) < len(node.inputs) or axis < 2:
-            return None
-        kinds = [_view(graph, view) for view in views]
-        if kinds[0] is None or any(kind != kinds[0] for kind in kinds):
-            return None
-        if kinds[0] != SWAP:  # a reversal: of another axis than that of the Concat
+        if axis < 2 or any(_view(graph, view) != SWAP for view in views):
             return None
         if any(not graph.used_only_by(view.outputs[0], node) for view in views):
             return None

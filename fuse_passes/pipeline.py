@@ -91,61 +91,57 @@ def fuse(model: Graph | str | Path, passes: tuple[Pass, ...] = PASSES) -> FuseRe
     ``model``: as `onernn.load` gives it, or its path. The graphs of loops and branches are fused
     behind those around them.
     """
-    around = _fused_around(graph_of(model), passes)
-    within = _fused_within(around.model, passes)
-    refusals = (*around.refusals, *within.refusals)
-    if not within.applied:
-        return FuseResult(around.model, around.applied, refusals)
-    again = fuse(within.model, passes)
-    applied = (*around.applied, *within.applied, *again.applied)
-    return FuseResult(again.model, applied, again.refusals if again.applied else refusals)
-
-
-def _fused_around(model: Graph, passes: tuple[Pass, ...]) -> FuseResult:
-    """The graph itself: one pass may leave something to those before it."""
-    applied: list[Applied] = []
+    graph, applied = graph_of(model), list[Applied]()
+    done: dict[Pass, tuple[Graph, list[Refusal]]] = {}
     while True:
-        fired: list[Applied] = []
-        refusals: list[Refusal] = []
+        begin = graph
         for current in passes:
-            model, firings, refused = _exhaust(model, current)
-            fired += firings
-            refusals += refused
+            if current not in done or done[current][0] is not graph:
+                graph, fired, refused = _exhaust(graph, current)
+                done[current] = graph, refused
+                applied += fired
+        if graph is not begin:
+            continue  # a pass may leave something to those before it
+        graph, fired, within = _fused_bodies(graph, passes)
         applied += fired
-        if not fired:
-            return FuseResult(model, tuple(applied), tuple(refusals))
+        if graph is begin:
+            refusals = [refusal for current in passes for refusal in done[current][1]]
+            return FuseResult(graph, tuple(applied), (*refusals, *within))
 
 
-def _fused_within(model: Graph, passes: tuple[Pass, ...]) -> FuseResult:
-    """The graphs of its loops and branches."""
-    nodes: list[Node] = []
+def _fused_bodies(
+    graph: Graph, passes: tuple[Pass, ...]
+) -> tuple[Graph, list[Applied], list[Refusal]]:
+    """The graph with those of its loops and branches fused: itself where nothing changes."""
     applied: list[Applied] = []
     refusals: list[Refusal] = []
-    for node in model.nodes:
-        within = bodies(node)
-        for name, body in within.items():
-            inner = _fused_body(model, node, name, passes)
-            within[name] = replace(inner.model, inputs=body.inputs)
+    nodes = []
+    for node in graph.nodes:
+        for name, body in bodies(node).items():
+            if not (
+                graph.is_dense(*node.inputs) and body.is_dense(*(v.name for v in body.outputs))
+            ):
+                refusals.append(Refusal(f"its {name} may see ragged values", node.label))
+                continue
+            inner = fuse(sized(graph, node, name), passes)
             applied += inner.applied
             refusals += inner.refusals
-        nodes.append(replace(node, attributes={**node.attributes, **within}) if within else node)
-    return FuseResult(replace(model, nodes=tuple(nodes)), tuple(applied), tuple(refusals))
-
-
-def _fused_body(graph: Graph, node: Node, name: str, passes: tuple[Pass, ...]) -> FuseResult:
-    """A graph of a loop or branch, fused; its inputs have the sizes that are told outside."""
-    body: Graph = node.attributes[name]
-    if not (graph.is_dense(*node.inputs) and body.is_dense(*(v.name for v in body.outputs))):
-        return FuseResult(body, (), (Refusal(f"its {name} may see ragged values", node.label),))
-    return fuse(sized(graph, node, name), passes)
+            if inner.applied:
+                fused = replace(inner.model, inputs=body.inputs)
+                node = replace(node, attributes={**node.attributes, name: fused})
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes)) if applied else graph, applied, refusals
 
 
 def _exhaust(model: Graph, current: Pass) -> tuple[Graph, list[Applied], list[Refusal]]:
+    """The graph in which a pass finds nothing more: itself where it found nothing."""
     applied: list[Applied] = []
     with guarded(lambda: f"{model.name}: pass {current.name}, {node.label}"):
         while True:
-            refusals = []
-            for node in model.nodes:
+            begin, refusals = model, list[Refusal]()
+            for node in begin.nodes:
+                if model is not begin and not model.has(node):
+                    continue  # what it became has its turn in the next round
                 match = current.match(model, node)
                 if isinstance(match, Refusal):
                     refusals.append(Refusal(f"{current.name}: {match.reason}", match.where))
@@ -155,6 +151,5 @@ def _exhaust(model: Graph, current: Pass) -> tuple[Graph, list[Applied], list[Re
                     applied.append(
                         Applied(current.name, node.outputs[0], made.origin if made else node.origin)
                     )
-                    break
-            else:
+            if model is begin:
                 return model, applied, refusals

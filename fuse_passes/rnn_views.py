@@ -43,7 +43,9 @@ class DropRnnViews:
             return None
         source, chain = views_behind(graph, node.outputs[0])
         axes = _axes(graph, source)
-        if axes is None or moved(graph, chain, axes) != moved(graph, [], axes):
+        if axes is None or graph.types[node.outputs[0]].rank not in (None, 3):
+            return None
+        if moved(graph, chain, axes) != moved(graph, [], axes):
             return None
         return Undone(node, source)
 
@@ -81,6 +83,7 @@ def _repacked(graph: Graph, node: Node) -> Undone | None:
 
 def _axes(graph: Graph, name: str) -> list[Axis] | None:
     """What the axes of a layer's output are, padded or dense; None for other values."""
+    counts = graph.types[name].counts or (None, None)
     maker = graph.producer(name)
     padded = maker is not None and maker.op == "SequencePad"
     if padded and maker is not None:
@@ -92,5 +95,6 @@ def _axes(graph: Graph, name: str) -> list[Axis] | None:
         return None
     spec = maker.attributes["spec"]
     sizes = {"D": spec.output_size // spec.recurrent_size, "O": spec.recurrent_size}
-    channels = tuple(Factor(name, Size.of(size)) for name, size in sizes.items())
-    return [*((Factor(each, Size.of(each)),) for each in ("first", "second")), channels]
+    channels = tuple(Factor(each, Size.of(size)) for each, size in sizes.items())
+    front = zip(("first", "second"), counts, strict=False)
+    return [*((Factor(n, Size.of(n if c is None else c)),) for n, c in front), channels]

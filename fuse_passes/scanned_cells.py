@@ -115,24 +115,24 @@ def _source(body: Graph, name: str) -> str:
     return name
 
 
-def _one_step(graph: Graph, node: Node, body: Graph) -> Scanned | None:
-    """The layer of which a body runs one step; None where it does something else."""
+def _one_step(graph: Graph, node: Node, body: Graph) -> Scanned | str:
+    """The layer of which a body runs one step, or why there is none, as above."""
     count = node.attributes["states"]
     rnns = [Recurrent.of(each) for each in body.nodes if each.op == "Rnn"]
-    if len(rnns) != 1 or graph.types[node.inputs[count]].rank != 3:
-        return None
+    if len(rnns) != 1:
+        return ""
     (rnn,) = rnns
     spec, inputs = rnn.spec, [value.name for value in body.inputs]
     if spec.layers * spec.directions > 1 or rnn.attention or rnn.cells:
-        return None
+        return ""
     wide, deep = spec.recurrent_size, spec.hidden_size
     x = _behind(body, rnn.x, 2, 3, spec.input_size)
     given = ((rnn.h, wide), (rnn.c, deep))
     states = [_behind(body, name, 2, 4, width) for name, width in given if name]
     if x != inputs[count] or sorted(states) != sorted(inputs[:count]):
-        return None
+        return ""
     if count != len(spec.cell.states):
-        return None
+        return ""
     order = tuple(map(inputs.index, states))
     for at, value in enumerate(body.outputs):
         # A state of the next step is the layer's new one of the same kind; h is what is collected.
@@ -140,7 +140,9 @@ def _one_step(graph: Graph, node: Node, body: Graph) -> Scanned | None:
         ranks = {rnn.c_final: 4} if is_c else {rnn.y: 3, rnn.h_final: 4}
         rank = ranks.get(views_behind(body, value.name)[0], 0)
         if not rank or not _behind(body, value.name, rank, 2, deep if is_c else wide):
-            return None
+            return "it collects something else than the state" if at >= count else ""
+    if graph.types[node.inputs[count]].rank != 3:
+        return "it may scan a value of other axes than (T, N, I)"
     return Scanned(node, spec, rnn.layers[0], order, origin=node.origin)
 
 

@@ -161,7 +161,7 @@ class Stacker:
             return None
         axis = self.constant([0])
         rows = tuple(self.emit("Unsqueeze", (name, axis)) for name in names)
-        return Stacked(self.emit("Concat", rows, axis=0))
+        return Stacked(self.emit("Concat", rows, axis=0) if len(rows) > 1 else rows[0])
 
 
 def _alike(node: Node, other: Node) -> bool:

@@ -65,8 +65,10 @@ class FuseUnrolledCells:
             axes = stacker.constant([0, 1])
             made.append(Node("Squeeze", (finals[1], axes), (last.c,), {}, origin))
         axis = stacker.constant([0])
-        rows = tuple(fresh(graph, f"{last.h}/step{t}") for t in range(count))
-        made.append(Node("Split", (y,), rows, {"axis": 0}, origin))
+        rows = (y,)
+        if count > 1:
+            rows = tuple(fresh(graph, f"{last.h}/step{t}") for t in range(count))
+            made.append(Node("Split", (y,), rows, {"axis": 0}, origin))
         steps = match.steps[::-1] if x.backwards else match.steps
         for row, step in zip(rows, steps, strict=True):
             made.append(Node("Squeeze", (row, axis), (step.h,), {}, origin))
