@@ -1,0 +1,180 @@
+"""The recipes of CONTRIBUTING.md: each is followed in a copy of the project, and its last block run.
+
+A block stands behind a line that says where it goes: a new file, the end of a file, or above, below or in
+place of a line, whose indentation it takes on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import indent
+from typing import NamedTuple
+
+import pytest
+
+BLOCK = re.compile(r"(?P<lead>[^\n]+:)\n```\w+\n(?P<text>.*?)```\n", re.S)
+NEW = re.compile(r".*\bNew file `(?P<file>[^`]+)`:")
+CHANGE = re.compile(
+    r".*\bIn `(?P<file>[^`]+)`, (?P<place>at the end|above|below|in place of)( `(?P<line>.+)`)?:"
+)
+LAST = "That is all:"
+
+
+class Step(NamedTuple):
+    """A change of a file; ``place`` is "new", "at the end", or how it stands to ``line``."""
+
+    file: str
+    place: str
+    line: str
+    text: str
+
+
+class Recipe(NamedTuple):
+    steps: list[Step]
+    use: str
+
+
+def recipe(page: str, title: str) -> Recipe:
+    """The steps of one recipe and the code that uses them."""
+    (section,) = re.findall(rf"^### {title}\n(.*?)(?=^###? |\Z)", page, re.S | re.M)
+    steps, uses = [], []
+    for lead, text in BLOCK.findall(section):
+        if lead == LAST:
+            uses.append(text)
+        elif found := NEW.fullmatch(lead):
+            steps.append(Step(found["file"], "new", "", text))
+        else:
+            found = CHANGE.fullmatch(lead)
+            assert found, f"{title}: where does this go? {lead}"
+            steps.append(Step(found["file"], found["place"], found["line"] or "", text))
+    assert steps and len(uses) == 1, title
+    assert section.count("```") == 2 * (len(steps) + 1), f"{title}: a block without its place"
+    return Recipe(steps, uses[0])
+
+
+def follow(folder: Path, step: Step) -> None:
+    file = folder / step.file
+    if step.place == "new":
+        assert not file.exists(), step.file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(step.text)
+        return
+    lines = file.read_text().splitlines(keepends=True)
+    if step.place == "at the end":
+        lines.append(step.text)
+    else:
+        (at,) = (k for k, line in enumerate(lines) if line.rstrip("\n") == step.line)
+        margin = " " * (len(step.line) - len(step.line.lstrip()))
+        start = at + (step.place == "below")
+        stop = at + (step.place != "above")
+        lines[start : max(start, stop)] = [indent(step.text, margin)]
+    file.write_text("".join(lines))
+
+
+@pytest.fixture
+def copy(repo: Path, tmp_path: Path) -> Path:
+    """The sources, without tests."""
+    folder = tmp_path / "copy"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    rooms = [room.parent.name for room in repo.glob("*/__init__.py")]
+    for name in [*rooms, "src"]:
+        shutil.copytree(repo / name, folder / name, symlinks=True, ignore=ignored)
+    shutil.copy(repo / "pyproject.toml", folder)
+    return folder
+
+
+def run(code: str, copy: Path, *more: Path) -> subprocess.CompletedProcess[str]:
+    """The code in a new process, in which onernn is the copy."""
+    work = copy.parent / "work"
+    work.mkdir(exist_ok=True)
+    paths = os.pathsep.join(map(str, (copy / "src", *more)))
+    code = f"import onernn\nassert onernn.__file__.startswith({str(copy)!r})\n{code}"
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=work,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def followed(page: Path, title: str, copy: Path) -> None:
+    """The recipe's code runs in the copy when all steps are done, and not before."""
+    steps, use = recipe(page.read_text(), title)
+    assert run(use, copy).returncode, f"{title}: it runs without the recipe"
+    for step in steps:
+        follow(copy, step)
+    done = run(use, copy)
+    assert done.returncode == 0, f"{title}: {done.stderr}"
+    ruff = shutil.which("ruff", path=Path(sys.executable).parent)
+    files = sorted({step.file for step in steps if step.file.endswith(".py")})
+    if ruff:
+        for command in (("check",), ("format", "--check")):
+            linted = subprocess.run(
+                [ruff, *command, *files], cwd=copy, capture_output=True, text=True, check=False
+            )
+            assert linted.returncode == 0, f"{title}: {linted.stdout}{linted.stderr}"
+
+
+@pytest.fixture
+def page(repo: Path) -> Path:
+    return repo / "CONTRIBUTING.md"
+
+
+EMITTED = """
+from pathlib import Path
+import numpy as np
+from support.emitting import build
+x = np.linspace(-3, 3, 6, dtype=np.float32).reshape(2, 3)
+(emitted,) = build({"m": onernn.load("model.onnx")}, Path("built"), ("-O0",)).values()
+status, outputs = emitted.run({"x": x}, {"y": x})
+assert status == 0, outputs
+assert np.allclose(outputs["y"], np.arctan(x).ravel(), rtol=1e-6), outputs
+"""
+IN_ONNX_RUNTIME = """
+import numpy as np
+import onnxruntime
+x = np.linspace(-3, 3, 6, dtype=np.float32).reshape(2, 3)
+session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+assert np.allclose(session.run(None, {"x": x})[0], np.arctan(x), rtol=1e-6)
+"""
+
+
+def test_an_operator_is_added_by_its_recipe(page: Path, copy: Path, repo: Path) -> None:
+    followed(page, "An operator", copy)
+    for code in (IN_ONNX_RUNTIME, *([EMITTED] if shutil.which("g++") else [])):
+        done = run(code, copy, repo / "tests")
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_pass_is_added_by_its_recipe(page: Path, copy: Path) -> None:
+    followed(page, "A pass", copy)
+
+
+def test_a_framework_is_added_by_its_recipe(page: Path, copy: Path) -> None:
+    followed(page, "A framework", copy)
+
+
+def test_every_recipe_has_a_test(page: Path) -> None:
+    titles = re.findall(r"^### (.+)$", page.read_text(), re.M)
+    tested = set(re.findall(r'\(page, "(.+?)", copy\)', Path(__file__).read_text()))
+    assert titles and set(titles) == tested
+
+
+def test_every_file_that_the_page_names_is_there(page: Path, repo: Path) -> None:
+    text = page.read_text()
+    made = {
+        step.file
+        for title in re.findall(r"^### (.+)$", text, re.M)
+        for step in recipe(text, title).steps
+        if step.place == "new"
+    }
+    named = set(re.findall(r"`((?:\w+/)+[\w.]+)`", text)) - made
+    toys = {name for name in named if "toy" in name or "double_negation" in name}
+    assert [name for name in sorted(named - toys) if not (repo / name).exists()] == []
