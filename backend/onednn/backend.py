@@ -10,6 +10,7 @@ import numpy as np
 
 from onernn.backend.batch_cutting import LARGE
 from onernn.backend.layer_walk import LayerWalk
+from onernn.backend.onednn.creation import CREATORS
 from onernn.backend.onednn.kernels import new_kernel
 from onernn.backend.onednn.library import Library, load_library
 from onernn.backend.onednn.numbers import PRECISIONS
@@ -24,6 +25,7 @@ from onernn.core.weights import RnnWeights, Weights, layers_of
 
 FLOAT = Limits(
     who="oneDNN",
+    cells=tuple(CREATORS),
     functions=(),
     replaces=False,
     gate_clip=False,

@@ -10,7 +10,7 @@ from onernn.backend.onednn.memory import Descriptor, new_primitive
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import Cell, RnnSpec
 
-_CREATOR = {
+CREATORS = {
     Cell.RNN_TANH: "vanilla_rnn",
     Cell.RNN_RELU: "vanilla_rnn",
     Cell.RNN_SIGMOID: "vanilla_rnn",
@@ -20,6 +20,7 @@ _CREATOR = {
     Cell.AUGRU: "augru",
     Cell.LBR_AUGRU: "lbr_augru",
 }
+"""The cells that oneDNN has."""
 _ELTWISE = {
     Cell.RNN_TANH: "dnnl_eltwise_tanh",
     Cell.RNN_RELU: "dnnl_eltwise_relu",
@@ -80,7 +81,7 @@ def create(
         names += [f"diff_{name}" for name in names]
     vanilla = spec.cell in _ELTWISE
     pd = ffi.new("dnnl_primitive_desc_t *")
-    status = getattr(lib, f"dnnl_{_CREATOR[spec.cell]}_{way}_primitive_desc_create")(
+    status = getattr(lib, f"dnnl_{CREATORS[spec.cell]}_{way}_primitive_desc_create")(
         pd,
         library.engine,
         getattr(lib, f"dnnl_{kind}"),

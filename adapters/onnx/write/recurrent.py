@@ -33,7 +33,7 @@ _DIRECTIONS = {"left2right": "forward", "right2left": "reverse"}
 
 _LIMITS = Limits(
     who="ONNX",
-    cells=[cell for cell in Cell if not cell.has_attention],
+    cells=tuple(onnx.GATES),
     replaces=False,
     cell_clip=False,
     projection=False,
