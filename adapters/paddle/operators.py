@@ -58,14 +58,15 @@ _UNSCALED = dict.fromkeys(_SCALES, 1.0)  # by a program's int8
 
 
 def _binary(type_: str, op: str, pir: str = "") -> Row:
-    """``axis`` says where the axes of Y stand among those of X; -1 is NumPy's way."""
-    return Row(type_, op, ("X", "Y"), only=_UNSCALED, written={"axis": -1}, pir=pir)
+    return Row(type_, op, ("X", "Y"), only=_UNSCALED, pir=pir)
 
 
 def _along_axis(type_: str, op: str) -> Row:
     only = {"data_format": "AnyLayout"}
     return Row(type_, op, attributes={"axis": Named("axis", -1)}, only=only)
 
+
+_SIXTHS = {"threshold": 6.0, "scale": 6.0, "offset": 3.0}
 
 ROWS = (
     Row("relu", "Relu"),
@@ -82,6 +83,7 @@ ROWS = (
     Row("sin", "Sin"),
     Row("cos", "Cos"),
     Row("softsign", "Softsign"),
+    Row("hard_swish", "HardSwish", only=_SIXTHS, written=_SIXTHS, pir="hardswish"),
     Row("erf", "Erf"),
     Row("isnan_v2", "IsNaN", keeps_lod=False, pir="isnan"),
     Row("logical_not", "Not"),
@@ -151,7 +153,7 @@ REDUCTIONS = (
     Row("reduce_all", "ReduceMin", pir="all"),
     Row("mean", "ReduceMean", pir="-"),
 )
-"""Theirs share ``dim``, ``keep_dim`` and ``reduce_all``, which our axes and ``keepdims`` say."""
+"""They share ``dim``, ``keep_dim`` and ``reduce_all``, which our axes and ``keepdims`` say."""
 
 TYPES = {row.op: row.type for row in reversed((*ROWS, *REDUCTIONS))}
 """By canonical operator, Paddle's; the first row counts."""

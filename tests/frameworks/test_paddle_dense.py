@@ -172,7 +172,7 @@ CASES = [
     *(one(name) for name in ("exp", "abs", "floor", "ceil", "sin", "cos", "softsign", "square")),
     *(one(name, positive=True) for name in ("log", "sqrt", "rsqrt", "reciprocal")),
     *(one(name) for name in ("assign", "sign", "silu", "softplus", "relu6", "elu", "hard_sigmoid")),
-    *(one(name) for name in ("erf", "celu", "selu", "thresholded_relu")),
+    *(one(name) for name in ("erf", "celu", "selu", "hard_swish", "thresholded_relu")),
     one("isnan_v2", gives="bool"),
     one("celu", alpha=0.3),
     one("selu", scale=0.7, alpha=1.2),

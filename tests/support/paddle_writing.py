@@ -65,6 +65,7 @@ OPERATORS: dict[str, Case] = {
     "LeakyRelu": one("LeakyRelu", W, alpha=0.2),
     "HardSigmoid": one("HardSigmoid", W, alpha=0.3, beta=0.4),
     "Gelu": one("Gelu", W, approximate="tanh"),
+    "HardSwish": one("HardSwish", {"x": 3 * numbers(3, 4)}),
     "Erf": one("Erf", W),
     "IsNaN": one("IsNaN", {"x": np.array([[1, np.nan, 3]], np.float32)}),
     "Celu": one("Celu", W, alpha=0.5),
@@ -72,7 +73,7 @@ OPERATORS: dict[str, Case] = {
     "ThresholdedRelu": one("ThresholdedRelu", W, alpha=0.25),
     **{f"{op} of words and a row": one(op, PAIR) for op in ("Add", "Sub", "Mul", "Div")},
     **{f"{op} of rows": one(op, {"x": numbers(3, 4), "z": numbers(3, 4, seed=1)})
-       for op in ("Max", "Min", "Less", "GreaterOrEqual", "Equal")},
+       for op in ("Max", "Min", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")},
     "Sub of a row and words": one("Sub", {"z": numbers(4), "x": words(4)}),
     "Pow": one("Pow", {"x": np.abs(numbers(3, 4))}, p=np.full(1, 3.0, np.float32)),
     "Sum": one("Sum", {"a": words(4), "b": words(4, seed=1), "c": words(4, seed=2)}),
@@ -80,7 +81,10 @@ OPERATORS: dict[str, Case] = {
     "Clip above": one("Clip", D, low=np.array(-1, np.float32)),
     "Where": one("Where", {"c": numbers(3, 1) > 0, "x": numbers(3, 4), "z": numbers(4)}),
     "Not": one("Not", {"c": numbers(3, 4) > 0}),
-    "And": one("And", {"c": numbers(3, 4) > 0, "d": numbers(4) > 0}),
+    **{
+        op: one(op, {"c": numbers(3, 4) > 0, "d": numbers(4, seed=1) > 0})
+        for op in ("And", "Or", "Xor")
+    },
     "Cast": one("Cast", W, to="int64"),
     "CastLike": one("CastLike", {"x": numbers(3, 4)}, like=ints(1)),
     "MatMul of words": one("MatMul", W, w=numbers(4, 3)),

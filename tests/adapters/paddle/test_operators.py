@@ -1,0 +1,63 @@
+"""The table of Paddle's operators: rows say what the operators' records have, and come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.paddle_writing import OPERATORS as WRITTEN
+
+from onernn import Graph
+from onernn.adapters.paddle.lower import load_paddle
+from onernn.adapters.paddle.operators import REDUCTIONS, ROWS, Row
+from onernn.adapters.paddle.write import write_paddle
+from onernn.core.graph import Node, Value
+from onernn.core.operator import OPERATORS
+
+OUT_OF_PADDLE_3 = {"SequenceReverse"}
+"""What is arithmetic on offsets in a written program."""
+
+
+def of_type(row: Row) -> str:
+    return row.type
+
+
+def test_an_operator_of_paddle_has_one_row() -> None:
+    types = [row.type for row in (*ROWS, *REDUCTIONS)]
+    assert len(set(types)) == len(types)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=of_type)
+def test_a_row_says_all_attributes_of_its_operator(row: Row) -> None:
+    assert set(row.attributes) == set(OPERATORS[row.op].attributes)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=of_type)
+def test_a_row_is_among_the_cases_that_are_written_beside_paddle(row: Row) -> None:
+    assert row.op in {node.op for graph, _ in WRITTEN.values() for node in graph.nodes}
+
+
+def another(default: Any) -> Any:
+    """A value of an attribute that is none's default."""
+    return {"none": "tanh"}.get(default) or type(default)(1 if default == -1 else default / 2)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if len(row.inputs) == 1], ids=of_type)
+@pytest.mark.parametrize("given", [False, True], ids=["defaults", "given"])
+def test_what_a_row_writes_is_read_as_the_same(row: Row, given: bool, tmp_path: Path) -> None:
+    """Also where defaults are ours: Paddle's may be others."""
+    record, dtype = OPERATORS[row.op], "bool" if row.op == "Not" else "float32"
+    attributes = {k: another(v) for k, v in record.attributes.items()} if given else {}
+    inputs = (Value("x", dtype, (None, 4), int(record.slots[0].ragged)),)
+    node = Node(row.op, ("x",), ("y",), attributes)
+    write_paddle(Graph("model", inputs, (Value("y"),), (node,), {}), tmp_path / "m.pdmodel")
+    found = load_paddle(tmp_path / "m.pdmodel").nodes
+    if row.op in OUT_OF_PADDLE_3:
+        assert len(found) > 1
+        return
+    assert [each.op for each in found] == [row.op]
+    for name in record.attributes:
+        want, got = getattr(node.at, name), getattr(found[0].at, name)
+        assert got == (np.float32(want) if isinstance(want, float) else want), name
