@@ -20,8 +20,8 @@ StrPath = str | Path
 class Runtime:
     """How the framework itself runs a model, as the reference for ours.
 
-    ``name``: in ``verify --against NAME:PATH``. ``packages``: one of these is to be installed, which
-    our extra ``extra`` does.
+    ``name``: in ``verify --against NAME:PATH``. One of ``packages`` is to be installed, which our
+    extra ``extra`` does.
     ``run(path, params, feed)`` gives the outputs in order; it is called in a process of its own,
     and ``params`` is "" where there is none.
     """
@@ -79,14 +79,15 @@ class Adapter:
     Every function here imports what it needs when it is called, so that making the record and
     importing onernn cost nothing.
 
-    ``reads(path)``: whether a file or folder is this framework's. ``load(path, params, semantics)``
-    lowers it. ``semantics``: names of other meanings of its operators than the documented one.
-    ``find_faults(path, params)``: a saved model with the known faults of the framework.
+    ``files``: which files and folders are its models, for help. ``reads(path)``: whether one is.
+    ``load(path, params, semantics)`` lowers it. ``semantics``: the names of other meanings of its
+    operators than the documented one. ``find_faults(path, params)``: a saved model with the known faults of the framework.
     ``plugin(path)``: how to run that model inside the framework. ``pass_name(applied)``: what the
     framework calls a pass of ours that fired on its operators, "" where it has none.
     """
 
     name: str
+    files: str
     reads: Callable[[StrPath], bool]
     load: Callable[[StrPath, StrPath | None, str], Graph]
     semantics: tuple[str, ...] = ()

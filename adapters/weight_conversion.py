@@ -19,8 +19,8 @@ def convert_weights(
 ) -> dict[str, Array]:
     """A layer's arrays by the names of another framework, exact wherever that can say them.
 
-    ``layer``: a `PivotLayer`; (spec, weights); an "Rnn" node of a graph; a torch.nn.RNN, LSTM, GRU or
-    cell of these; a built keras SimpleRNN, LSTM, GRU or Bidirectional; or arrays by name, whose
+    ``layer``: a `PivotLayer`; (spec, weights); an "Rnn" node of a graph; a torch.nn.RNN, LSTM, GRU
+    or cell of these; a built keras SimpleRNN, LSTM, GRU or Bidirectional; or arrays by name, whose
     layout ``source`` names. ``to`` and ``source``: a name of `reorders.layouts.FRAMEWORKS`.
     ``options`` go to the reader of ``source``, see `read_layer`.
 

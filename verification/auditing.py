@@ -40,7 +40,7 @@ class Finding:
 
     @property
     def max_abs(self) -> float | None:
-        """The largest difference in any output; None where none was computed, NaN: not comparable."""
+        """The largest difference in any output; None: none was computed, NaN: not comparable."""
         return _worst(self.outputs)
 
 
@@ -66,7 +66,7 @@ class AuditReport:
         return self.passed
 
     def to_json(self) -> str:
-        """``{"status", "framework", "batch", "findings": [...], "paths": {...}, "cause": null}``."""
+        """``{"status", "framework", "batch", "findings": [], "paths": {}, "cause": null}``."""
         findings = [
             {
                 "fault": each.fault,

@@ -36,9 +36,9 @@ def convert(
 ) -> Report | None:
     """Writes a model as another framework's file, chosen by the suffix of ``path``.
 
-    ``model``: as `onernn.load` gives it, or its path. ``.pdmodel``: Paddle's program, its parameters
-    beside it. ``.onnx``: a ragged input NAME becomes NAME, padded (batch, time, ...), and
-    NAME_lengths (batch,) int32; ragged outputs come padded, zeros behind the sentences.
+    ``model``: as `onernn.load` gives it, or its path. ``.pdmodel``: Paddle's program, its
+    parameters beside it. ``.onnx``: a ragged input NAME becomes NAME, padded (batch, time, ...),
+    and NAME_lengths (batch,) int32; ragged outputs come padded, zeros behind the sentences.
     ``check``: a recording; the report tells whether what was written gives the recorded outputs,
     a ``.pdmodel`` run by ours, an ``.onnx`` by plain ONNX Runtime. Further options:
     `adapters.converting.write_model`.

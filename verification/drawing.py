@@ -22,7 +22,8 @@ def to_dot(graph: Graph) -> str:
     Constants are left out, a box tells how many feed it.
     """
     inside = "\n".join(f"  {line}" for line in _lines(graph))
-    return f"digraph {_quoted(printable(graph.name))} {{\n  rankdir=LR; node [shape=box];\n{inside}\n}}\n"
+    name = _quoted(printable(graph.name))
+    return f"digraph {name} {{\n  rankdir=LR; node [shape=box];\n{inside}\n}}\n"
 
 
 def draw_passes(model: Graph, passes: tuple[Pass, ...], folder: Path) -> list[Path]:
@@ -94,7 +95,8 @@ def _label(graph: Graph, node: Node) -> str:
 
 
 def _quoted(text: str) -> str:
-    # Graphviz reads backslashes, quotes, and HTML's entities; what is not printable would steer a viewer.
+    # Graphviz reads backslashes, quotes, and HTML's entities. What is not printable would steer a
+    # viewer.
     escaped = printable(text, "\n").replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;")
     escaped = escaped.replace("\n", "\\n")
     return f'"{escaped}"'

@@ -181,7 +181,7 @@ def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, i
 
 
 def _lengths(time: int, batch: int, empty: bool) -> Array:
-    """In no order: a middling one, none, a whole one, one word, and so on; small batches have few."""
+    """In no order: half of ``time``, 0 or 1, all of it, 1, nearly all, and so on."""
     short = 0 if empty else 1
     most, half = max(1, time - 2), (time + 1) // 2
     pattern = {1: [most], 2: [most, short]}.get(batch, [half, short, time, 1, most])

@@ -22,7 +22,8 @@ class Axes:
     """Axes of an output, None where it has none.
 
     ``direction``: the one whose halves are the directions of a bidirectional layer, counted from
-    the last, which is -1. ``state``: it holds final states. ``lengths``: those of the sentences, None where all are equally long.
+    the last, which is -1. ``state``: it holds final states. ``lengths``: those of the sentences,
+    None where all are equally long.
     """
 
     time: int | None

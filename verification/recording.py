@@ -140,7 +140,7 @@ def _keyed(data: str, lod: str, values: Mapping[str, Batch]) -> dict[str, Array]
 
 
 def write_arrays(file: str | Path, arrays: Mapping[str, Array]) -> None:
-    """Writes an ``.npz``. Raises `UnsupportedError` for names that a zip would cut, or cannot hold."""
+    """Writes an ``.npz``. Raises `UnsupportedError` for names that a zip cannot hold."""
     for name in arrays:
         try:
             fits = "\0" not in name and len(name.encode()) <= _LONGEST

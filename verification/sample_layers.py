@@ -46,7 +46,7 @@ class Shape(NamedTuple):
 
 
 # Kernels cut a batch in pieces by its size: its steps have 33 sentences, 17 twice, 16, 3 and 1.
-# A projection that is wider than the gates are together, which fill 32 numbers, is read another way.
+# A projection that is wider than all gates together (they fill 32 numbers) is read another way.
 ODD = Shape(7, 5, 1, (5, 0, *[4] * 7, *[1] * 16, 7, 3, *[4] * 6, 5), projection_size=33)
 EVEN = Shape(16, 32, 2, (3,) * 16)
 LARGE = Shape(32, 512, 1, (5, 3, 3, 1))  # large weights may run another way

@@ -55,8 +55,9 @@ _TOLERANCES = {**TOLERANCES, "f64": Tolerance(1e-13, 1e-12)}
 class Conformance:
     """Tests of one adapter; subclass it under a name that pytest collects.
 
-    Define `outputs`, `weights`, or both, as methods or as ``staticmethod(callable)``: what is compared is one with the other, in float64 by
-    onernn's reference; for the one that is missing stands the case itself. The attributes say what
+    Define `outputs`, `weights`, or both, as methods or as ``staticmethod(callable)``. One is
+    compared with the other, in float64 by onernn's reference; in the place of one that is missing
+    stands the case itself. The attributes say what
     the adapter can do. What it cannot and is not told there must stand in the file of known
     failures: nothing is skipped for raising, and a known failure that passes is an error.
     """

@@ -1,4 +1,4 @@
-"""The support table, as the README and the terminal show it: made by an examination, not by hand."""
+"""The support table of the README and the terminal: made by an examination, not by hand."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Report:
         return first_apart(self.layers)
 
     def to_json(self) -> str:
-        """``{"status", "outputs": [{"name", "pass", "max_abs", "max_rel"}], "cause", "details"}``."""
+        """``{"status", "outputs": [...], "cause", "details"}``; see `OutputComparison.as_json`."""
         cause = None if self.cause is None else {"id": self.cause.id, "text": self.cause.text}
         first = None
         if self.first is not None:

@@ -52,6 +52,7 @@ def _plugin(path: str) -> Plugin:
 
 ADAPTER = Adapter(
     name="MXNet",
+    files="an MXNet -symbol.json, its folder or the prefix of its name",
     reads=_reads,
     load=_load,
     semantics=("mxnet-cpu",),

@@ -57,6 +57,7 @@ RUNTIME = Runtime(name="onnxruntime", packages=("onnxruntime",), extra="onnx", r
 
 ADAPTER = Adapter(
     name="ONNX",
+    files="an .onnx",
     reads=lambda path: str(path).endswith(".onnx"),
     load=_load,
     writer=Writer(

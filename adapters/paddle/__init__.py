@@ -65,6 +65,7 @@ def _pass_name(applied: Applied) -> str:
 
 ADAPTER = Adapter(
     name="Paddle",
+    files="a Paddle folder, .pdmodel or __model__",
     reads=lambda path: True,
     load=_load,
     writer=Writer(suffix=".pdmodel", write=_write, options={"place": "cpu", "fused": None}),

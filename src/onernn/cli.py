@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from onernn.adapters.loading import load, plugin_for
-from onernn.adapters.registry import WRITERS
+from onernn.adapters.registry import RUNTIMES, WRITERS
 from onernn.adapters.weight_conversion import convert_weights
 from onernn.core.arrays import Array
 from onernn.core.budget import STEPS
@@ -100,8 +100,8 @@ def verify_command(
     against: Annotated[
         str | None,
         typer.Option(
-            help="The reference: another model, or paddle:PATH, mxnet:PATH, onnxruntime:PATH to"
-            " run that framework where it is installed."
+            help="The reference: another model, or FRAMEWORK:PATH to run it in that framework where"
+            f" it is installed: {', '.join(RUNTIMES)}."
         ),
     ] = None,
     data: Annotated[
@@ -160,7 +160,7 @@ def verify_command(
 def convert_command(
     model: Model,
     out: Annotated[
-        Path, typer.Argument(help="The file to write; its suffix says what: .onnx, .pdmodel.")
+        Path, typer.Argument(help=f"The file to write; its suffix says what: {', '.join(WRITERS)}.")
     ],
     check: Annotated[
         Path | None, typer.Option(help="A recording that the written file must reproduce.")

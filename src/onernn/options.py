@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
+from onernn.adapters.registry import ADAPTERS
+
 Model = Annotated[
     str,
-    typer.Argument(
-        help="A Paddle folder, .pdmodel or __model__; an MXNet -symbol.json, its folder or the"
-        " prefix of its name; or an .onnx."
-    ),
+    typer.Argument(help=f"The model: {'; '.join(adapter.files for adapter in ADAPTERS)}."),
 ]
 Params = Annotated[str | None, typer.Option(help="Parameters that are not beside the model.")]
 Semantics = Annotated[

@@ -134,9 +134,8 @@ def show_audit(console: Console, found: AuditReport) -> None:
     ]
     section(console, "all faults of a path together", lines)
     hits = sum(each.counts for each in found.findings)
-    console.print(
-        f"{hits or 'no'} known fault{'s' if hits != 1 else ''} of {found.framework} would hit a run on one of these paths"
-    )
+    counted = f"{hits or 'no'} known fault{'s' if hits != 1 else ''}"
+    console.print(f"{counted} of {found.framework} would hit a run on one of these paths")
 
 
 def show_examination(console: Console, examination: Examination) -> None:

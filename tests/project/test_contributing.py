@@ -1,7 +1,7 @@
-"""The recipes of CONTRIBUTING.md: each is followed in a copy of the project, and its last block run.
+"""The recipes of CONTRIBUTING.md: each is followed in a copy of the project, where its code runs.
 
-A block stands behind a line that says where it goes: a new file, the end of a file, or above, below or in
-place of a line, whose indentation it takes on.
+A block stands behind a line that says where it goes: a new file, the end of a file, or above, below
+or in place of a line, whose indentation it takes on.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_a_check_of_a_written_file_runs_onnx_runtime_elsewhere(files: tuple[Path, Path]) -> None:
-    """A runtime that dies, as ONNX Runtime did for some float16 models, must not take ours along."""
+    """A runtime that dies, as ONNX Runtime did for float16 models, must not take ours along."""
     lines = [
         "import sys, onernn",
         "model, recording = sys.argv[1:]",

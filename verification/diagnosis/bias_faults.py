@@ -1,4 +1,4 @@
-"""One bias of several, doubled or left out: before fusion the projection's and the layer's are apart."""
+"""One bias of several, doubled or left out: fusion would add the projection's to the layer's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which known fault explains a difference: each is tried, and the one that makes it vanish named."""
+"""Which known fault explains a difference: each is tried until one makes it vanish."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BETTER = 10
 
 @dataclass(frozen=True)
 class Cause:
-    """``id``: one of `ADVICE`; ``text``: what makes the outputs match; ``where``: in which layer."""
+    """``id``: one of `ADVICE`. ``text``: what makes the outputs match. ``where``: the layer."""
 
     id: str
     text: str

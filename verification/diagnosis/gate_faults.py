@@ -134,7 +134,7 @@ def _permuted(order: tuple[int, ...], arrays: tuple[str, ...], *, borrow: bool =
 
 
 def _permuted_bias(spec: RnnSpec, bias: Array, order: tuple[int, ...]) -> Array:
-    """Rows as gates; LBR cells hold the candidate's in two rows, which another gate holds as a sum."""
+    """Rows as gates. LBR cells hold the candidate's in two rows; any other gate has their sum."""
     if not spec.cell.linear_before_reset or order[2] == 2:
         rest = bias[..., len(order) :, :]
         return np.concatenate([bias[..., list(order), :], rest], axis=-2)

@@ -297,7 +297,7 @@ def _masked(traced: Traced, dense: Layers, lengths: Int64, zeros: bool) -> Graph
 
 
 def _lengths(given: Mapping[str, Batch]) -> Iterator[tuple[str, Int64]]:
-    """What among the inputs may be sentence lengths: those of ragged ones, and whole numbers (N,)."""
+    """Inputs that may be sentence lengths: those of ragged inputs, and whole numbers (N,)."""
     seen: set[bytes] = set()
     for name, value in given.items():
         found = value.lengths if isinstance(value, Ragged) else np.asarray(value)

@@ -1,4 +1,4 @@
-"""Where errors lie, as pictures: SVG text from matplotlib, one for each kind of an output's errors."""
+"""Where errors lie, as pictures: an SVG from matplotlib for each kind of an output's errors."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def render(report: Report, command: str = "") -> str:
 
 
 def _shown(value: Any) -> Any:
-    """What every expression of the page passes before it is escaped; SVGs were escaped when drawn."""
+    """A text as the page shows it, before it is escaped; SVGs were escaped when drawn."""
     return printable(value, "\n") if type(value) is str else value
 
 
