@@ -17,7 +17,7 @@ from onernn.core.errors import OnernnError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, NativeOp, Node, Value
 from onernn.core.inference import Inference
 from onernn.core.operator import is_like
-from onernn.core.types import UNKNOWN, Type, type_of
+from onernn.core.types import Type, type_of
 
 Results = str | tuple[str, ...] | Mapping[str, str]
 """What a rule returns: the value of its output, those of all by position, or by slot.
@@ -27,6 +27,8 @@ Absent ones are "". A position is a slot, too: "0", "1", ....
 
 _LARGE = 2**20
 """Bytes from which on a constant is worth letting go of while a model is read."""
+_UNSEEN = Type(lod=())
+"""The type of what no run will see: it was refused, or nobody makes it."""
 
 
 class NativeOperator:
@@ -89,9 +91,8 @@ class NativeOperator:
 class GraphBuilder:
     """Collects nodes; names values after the framework's variables, each value once.
 
-    A variable may be assigned again: `value` tells which value it holds now. ``depth`` is a
-    value's number of LoD levels. ``budget``: what constants that are computed here may take; the
-    builder of a body shares it.
+    A variable may be assigned again: `value` tells which value it holds now. ``budget``: what
+    constants that are computed here may take; the builder of a body shares it.
     """
 
     def __init__(self, name: str, budget: FoldingBudget | None = None) -> None:
@@ -100,12 +101,12 @@ class GraphBuilder:
         self.inputs: list[Value] = []
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
-        self.depth: dict[str, int] = {}
         self.notes: dict[str, None] = {}
         self.origin: tuple[NativeOp, ...] = ()
         self._values: dict[str, str] = {}
         self._names: dict[str, int] = {}  # each name, and how many were made from it
         self._maker: dict[str, int] = {}  # where the node of a provisional name stands
+        self._folded: set[str] = set()  # constants of variables that were computed here
         self._types = Inference()
         self._typed = 0  # how many nodes have their types
 
@@ -141,7 +142,7 @@ class GraphBuilder:
         """The type of a value that no node makes: a constant, an input, or nothing yet."""
         if name not in self._types:
             array = self.constants.get(name)
-            self._types[name] = UNKNOWN if array is None else type_of(array)
+            self._types[name] = _UNSEEN if array is None else type_of(array)
 
     def is_made(self, value: str) -> bool:
         """Whether it is a constant or a node makes it: it is no input."""
@@ -152,14 +153,13 @@ class GraphBuilder:
         names = {one: other, other: one}
         self.nodes = [_renamed(node, names) for node in self.nodes]
         self.constants = {names.get(k, k): array for k, array in self.constants.items()}
-        self.depth[one], self.depth[other] = self.depth.get(other, 0), self.depth.get(one, 0)
+        self._folded = {names.get(k, k) for k in self._folded}
         self._values = {k: names.get(v, v) for k, v in self._values.items()}
         self._types, self._typed = Inference({v.name: v.type for v in self.inputs}), 0
 
     def input(self, value: Value) -> None:
         self.inputs.append(value)
         self._names.setdefault(value.name, 0)
-        self.depth[value.name] = value.lod_depth
         self._types[value.name] = value.type
 
     def constant(self, array: npt.ArrayLike, name: str) -> str:
@@ -199,15 +199,12 @@ class GraphBuilder:
         op: str,
         inputs: Sequence[str],
         attributes: Mapping[str, Any] | None = None,
-        *,
-        depth: int | None = None,
     ) -> str:
         """Adds a node and gives a provisional name for its output; `give` makes it a variable's.
 
         What only moves elements of constants is done at once, and gives a constant (`folding`).
-        The output has as many LoD levels as the first ragged input, unless ``depth`` is given.
         """
-        (out,) = self.emit_many(op, inputs, 1, attributes, depth=depth)
+        (out,) = self.emit_many(op, inputs, 1, attributes)
         return out
 
     def emit_many(
@@ -216,21 +213,16 @@ class GraphBuilder:
         inputs: Sequence[str],
         count: int,
         attributes: Mapping[str, Any] | None = None,
-        *,
-        depth: int | None = None,
     ) -> tuple[str, ...]:
         """A node of ``count`` outputs; see `emit`."""
         stem = f"{inputs[0] if inputs else ''}/{op}"
         outs = tuple(self.fresh(stem) for _ in range(count))
-        levels = [self.depth.get(i, 0) for i in inputs]
-        found = next(filter(None, levels), 0) if depth is None else depth
-        self.depth.update(dict.fromkeys(outs, found))
         self._maker.update(dict.fromkeys(outs, len(self.nodes)))
         node = Node(op, tuple(inputs), outs, attributes or {}, self.origin)
         if node.problem:
             raise UnsupportedError(node.problem)
         arrays = [self.constants.get(name) for name in inputs]
-        known = not found and not any(n and a is None for n, a in zip(inputs, arrays, strict=True))
+        known = not any(n and a is None for n, a in zip(inputs, arrays, strict=True))
         if made := self.budget.fold(node, arrays) if known and moves(node, arrays) else None:
             self.constants.update(zip(outs, made, strict=True))
         else:
@@ -247,9 +239,9 @@ class GraphBuilder:
             name = self.fresh(name or variable)
             names = {value: name}
             self.nodes[place:] = [_renamed(node, names) for node in self.nodes[place:]]
-            self.depth[name] = self.depth.pop(value)
             if value in self.constants:
                 self.constants[name] = self.constants.pop(value)
+                self._folded.add(name)
             if value in self._types:
                 self._types.rename(value, name)
             value = name
@@ -258,16 +250,17 @@ class GraphBuilder:
     def forget(self, variable: str) -> None:
         """Lets go of a large constant made here, held by a variable that is not read any more."""
         value = self.value(variable)
-        made = value in self.constants and value in self.depth  # given ones have no depth
-        if made and self.constants[value].nbytes >= _LARGE:
+        if value in self._folded and self.constants[value].nbytes >= _LARGE:
             held = any(v == value for name, v in self._values.items() if name != variable)
             if not held and not any(value in node.inputs for node in self.nodes):
                 del self.constants[value]
+                self._folded.remove(value)
 
     def refuse(self, variable: str, reason: str, reads: Iterable[str] = (), name: str = "") -> None:
         """Gives a variable a value that nobody can compute from those that are read, and why."""
-        known = [each for each in reads if each in self.depth or each in self.constants]
-        self.give(variable, self.emit(UNSUPPORTED, known, {"reason": reason}, depth=0), name)
+        known = [each for each in reads if each in self._names]
+        self.give(variable, self.emit(UNSUPPORTED, known, {"reason": reason}), name)
+        self.declare(self.value(variable), _UNSEEN)
 
     def graph(self, outputs: Sequence[Value]) -> Graph:
         """What was built, without what no output needs."""

@@ -8,7 +8,7 @@ from types import MappingProxyType, SimpleNamespace
 
 from onernn.core.errors import OnernnError, ShapeError
 from onernn.core.node import Node
-from onernn.core.operator import OPERATORS, Operator
+from onernn.core.operator import OPERATORS, Operator, mixes_nothing
 from onernn.core.sizes import Size
 from onernn.core.types import UNKNOWN, Type, valued
 
@@ -152,8 +152,9 @@ def _under_words(
     if like is None or operator.dropped is True:
         return tuple(Type(each.dtype, each.shape, (), each.value) for each in outputs)
     rank = given[0].rank
+    keeps = operator.mixed is mixes_nothing and operator.dropped is False
     if like.lod is None or rank is None:
-        return tuple(replace(each, lod=None) for each in outputs)
+        return tuple(replace(each, lod=like.lod if keeps else None) for each in outputs)
     rest = [each and each.numbers for each in inputs[1:]]
     if any(
         operator.slot(place).tells and given is not None and numbers is None

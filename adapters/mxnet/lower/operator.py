@@ -210,16 +210,14 @@ class MxnetOperator(NativeOperator):
         self.note(text)
         return chosen
 
-    def emit(self, op: str, *inputs: str, depth: int | None = None, **attributes: Any) -> str:
+    def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
         """A node's output."""
-        (out,) = self.emit_many(op, 1, *inputs, depth=depth, **attributes)
+        (out,) = self.emit_many(op, 1, *inputs, **attributes)
         return out
 
-    def emit_many(
-        self, op: str, count: int, *inputs: str, depth: int | None = None, **attributes: Any
-    ) -> tuple[str, ...]:
+    def emit_many(self, op: str, count: int, *inputs: str, **attributes: Any) -> tuple[str, ...]:
         """A node's outputs."""
-        return self.builder.emit_many(op, inputs, count, attributes, depth=depth)
+        return self.builder.emit_many(op, inputs, count, attributes)
 
     def constant(self, array: npt.ArrayLike, label: str = "") -> str:
         """A constant, named after the node."""

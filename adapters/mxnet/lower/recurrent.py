@@ -83,20 +83,20 @@ def _rnn(op: MxnetOperator, x: str) -> tuple[str, ...]:
     lengths = _lengths(op, "state_cell" if stack.mode != "lstm" else "sequence_length")
     like = x
     if lengths:
-        x = op.emit("SequenceUnpad", x, lengths, time_major=True, depth=1)
+        x = op.emit("SequenceUnpad", x, lengths, time_major=True)
     layers = mxnet.weights(mxnet.split(flat, stack), stack)
     weights = layers if len(layers) > 1 else layers[0]
     wanted = op.flag("state_outputs")
     count = 1 + len(slots)
     y, *finals = op.emit_many("Rnn", count, x, *states, spec=spec, weights=weights)
     if lengths:
-        y = op.emit("SequencePad", y, like, time_major=True, depth=0)
+        y = op.emit("SequencePad", y, like, time_major=True)
     if not wanted:
         return (y,)
     widths = (stack.recurrent, stack.hidden)
     rows = stack.layers * stack.directions
     return y, *(
-        op.emit("Reshape", final, op.ints(rows, -1, width), depth=0)
+        op.emit("Reshape", final, op.ints(rows, -1, width))
         for final, width in zip(finals, widths, strict=False)
     )
 
@@ -155,15 +155,15 @@ def _sequence_mask(op: MxnetOperator, x: str) -> str:
     value = op.number("value", 0.0)
     if not lengths:
         return x
-    ragged = op.emit("SequenceUnpad", x, lengths, time_major=not axis, depth=1)
-    masked = op.emit("SequencePad", ragged, x, time_major=not axis, depth=0)
+    ragged = op.emit("SequenceUnpad", x, lengths, time_major=not axis)
+    masked = op.emit("SequencePad", ragged, x, time_major=not axis)
     if not value:
         return masked
     # Where a mask of ones comes out as zeros, the value stands.
     ones = np.ones(1, op.dtype_of(x))
     whole = op.emit("ConstantOfShape", op.sizes_of(x), value=ones)
-    inside = op.emit("SequenceUnpad", whole, lengths, time_major=not axis, depth=1)
-    inside = op.emit("SequencePad", inside, x, time_major=not axis, depth=0)
+    inside = op.emit("SequenceUnpad", whole, lengths, time_major=not axis)
+    inside = op.emit("SequencePad", inside, x, time_major=not axis)
     kept = op.emit("Cast", inside, to="bool")
     return op.emit("Where", kept, masked, op.scalar(value, x))
 

@@ -144,22 +144,24 @@ class PaddleOperator(NativeOperator):
 
     def depth(self, value: str) -> int:
         """How many LoD levels a value has."""
-        return self.builder.depth.get(value, 0)
+        lod = self.builder.type_of(value).lod
+        if lod is None:
+            raise UnsupportedError(f"nobody knows whether {value!r} carries a LoD")
+        return len(lod)
 
     def is_ragged(self, value: str) -> bool:
         return self.depth(value) > 0
 
-    def emit(self, op: str, *inputs: str, depth: int | None = None, **attributes: Any) -> str:
-        return self.builder.emit(op, inputs, attributes, depth=depth)
+    def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
+        return self.builder.emit(op, inputs, attributes)
 
     def dense(self, value: str) -> str:
         """The value without its LoD, for operators of Paddle that do not hand it on."""
-        return self.emit("SequenceData", value, depth=0) if self.is_ragged(value) else value
+        return self.emit("SequenceData", value) if self.is_ragged(value) else value
 
     def under(self, out: str, like: str) -> str:
         """The value with the LoD of another one that has as many rows, if that has one."""
-        depth = self.depth(like)
-        return self.emit("SequenceLike", out, like, depth=depth) if depth else out
+        return self.emit("SequenceLike", out, like) if self.is_ragged(like) else out
 
     def note_dropout(self) -> None:
         if not self.attributes.get("is_test", False):

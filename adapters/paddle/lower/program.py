@@ -73,7 +73,7 @@ def _fetched(builder: GraphBuilder, program: Program, op: Operator) -> Value:
     if value != variable and builder.is_made(variable):  # assigned twice: the last one counts
         builder.swap(value, variable)
         value = variable
-    return replace(_declared(program, variable), name=value, lod_depth=builder.depth.get(value, 0))
+    return replace(_declared(program, variable), name=value, lod_depth=builder.type_of(value).depth)
 
 
 def _only(program: Program, slots: Mapping[str, tuple[str, ...]], slot: str) -> str:

@@ -223,11 +223,11 @@ def _rnn(op: PaddleOperator) -> Results:
     attributes = {"spec": spec, "weights": stack if len(stack) > 1 else stack[0]}
     lengths, words = op.optional("SequenceLength"), x
     if lengths:
-        words = op.emit("SequenceUnpad", x, lengths, time_major=True, depth=1)
+        words = op.emit("SequenceUnpad", x, lengths, time_major=True)
     count = 1 + len(states)
     y, *finals = op.builder.emit_many("Rnn", (words, *given), count, attributes)
     if lengths:
-        y = op.emit("SequencePad", y, x, time_major=True, depth=0)
+        y = op.emit("SequencePad", y, x, time_major=True)
     rows = op.ints([spec.layers * spec.directions, -1, spec.hidden_size])
-    flat = [op.emit("Reshape", final, rows, depth=0) for final in finals]
+    flat = [op.emit("Reshape", final, rows) for final in finals]
     return {"Out": y, **dict(listed("State", flat))}

@@ -20,7 +20,7 @@ def _pool(op: PaddleOperator) -> Results:
     if kind not in POOLS:
         raise UnsupportedError(f"attribute pooltype={kind!r}: expected one of {POOLS}")
     attributes = {"kind": kind.lower(), "empty": op.attribute("pad_value", 0.0)}
-    return op.emit("SequencePool", x, depth=op.depth(x) - 1, **attributes)
+    return op.emit("SequencePool", x, **attributes)
 
 
 @rule("sequence_conv")
@@ -44,15 +44,15 @@ def _expand(op: PaddleOperator) -> Results:
     depth, own = op.depth(like), op.depth(x)
     if not -1 <= level < depth or own > 1:
         raise UnsupportedError(f"attribute ref_level={level}: X has {own} LoD levels, Y {depth}")
-    return op.emit("SequenceExpand", x, like, depth=own, level=level % depth)
+    return op.emit("SequenceExpand", x, like, level=level % depth)
 
 
 @rule("sequence_expand_as")
 def _expand_as(op: PaddleOperator) -> Results:
     """Row n of X for each word of sentence n of Y, as ragged as Y."""
     x, like = op.value("X"), op.ragged("Y", 1)
-    rows = op.emit("SequenceExpand", op.dense(x), like, depth=0, level=0)
-    return op.emit("SequenceLike", rows, like, depth=1)
+    rows = op.emit("SequenceExpand", op.dense(x), like, level=0)
+    return op.emit("SequenceLike", rows, like)
 
 
 @rule("sequence_concat")
@@ -61,7 +61,7 @@ def _concat(op: PaddleOperator) -> Results:
     values = op.values("X")
     if any(op.depth(value) != 1 for value in values):
         raise UnsupportedError("inputs X: one LoD level each is supported")
-    return op.emit("SequenceConcat", *values, depth=1)
+    return op.emit("SequenceConcat", *values)
 
 
 @rule("sequence_pad")
@@ -70,15 +70,15 @@ def _pad(op: PaddleOperator) -> Results:
     x, value = op.ragged("X", 1), op.value("PadValue")
     time = op.attribute("padded_length", -1)
     attributes = {} if time == -1 else {"time": time}
-    lengths = op.emit("SequenceLengths", x, depth=0)
-    padded = op.emit("SequenceFill", x, value, depth=0, **attributes)
+    lengths = op.emit("SequenceLengths", x)
+    padded = op.emit("SequenceFill", x, value, **attributes)
     return {"Out": padded, "Length": lengths}
 
 
 @rule("sequence_unpad")
 def _unpad(op: PaddleOperator) -> Results:
     lengths = op.dense(op.value("Length"))
-    return op.emit("SequenceUnpad", op.dense(op.value("X")), lengths, depth=1)
+    return op.emit("SequenceUnpad", op.dense(op.value("X")), lengths)
 
 
 @rule("lod_reset")
@@ -91,7 +91,7 @@ def _lod_reset(op: PaddleOperator) -> Results:
         raise UnsupportedError("input Y carries no LoD, and no offsets as numbers")
     if not like and not target:
         raise UnsupportedError("neither input Y nor attribute target_lod")
-    return op.emit("SequenceReset", x, like or op.ints(target), depth=1)
+    return op.emit("SequenceReset", x, like or op.ints(target))
 
 
 @rule("crf_decoding")

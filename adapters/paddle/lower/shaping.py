@@ -72,8 +72,7 @@ def _unsqueeze(op: PaddleOperator) -> Results:
         placed.insert(place, True)
     new = [at for at, added in enumerate(placed) if added]
     # A new first axis has no LoD. Paddle keeps that of a batch of one word, whose first size stays.
-    depth = 0 if 0 in new else None
-    return op.emit("Unsqueeze", x, op.ints(new), depth=depth) if new else op.emit("Identity", x)
+    return op.emit("Unsqueeze", x, op.ints(new)) if new else op.emit("Identity", x)
 
 
 @rule("concat")
@@ -122,7 +121,7 @@ def _split(op: PaddleOperator) -> Results:
 
 @rule("shape")
 def _shape(op: PaddleOperator) -> Results:
-    return op.emit("Cast", op.emit("Shape", op.value("Input"), depth=0), to="int32")
+    return op.emit("Cast", op.emit("Shape", op.value("Input")), to="int32")
 
 
 def _filling(op: PaddleOperator) -> Any:
@@ -145,7 +144,7 @@ def _fill_constant(op: PaddleOperator) -> Results:
     sizes = op.builder.constants.get(shape)
     if sizes is not None and min(sizes, default=0) >= 0 and math.prod(sizes.tolist()) <= _MOST:
         return op.builder.constant(np.full(sizes, value), "filled")
-    return op.emit("ConstantOfShape", shape, value=value.reshape(1), depth=0)
+    return op.emit("ConstantOfShape", shape, value=value.reshape(1))
 
 
 @rule("fill_constant_batch_size_like")
@@ -154,13 +153,13 @@ def _fill_like(op: PaddleOperator) -> Results:
     value, like, shape = _filling(op), op.value("Input"), list(op.attribute("shape", ()))
     source, target = op.attribute("input_dim_idx", 0), op.attribute("output_dim_idx", 0)
     if op.is_ragged(like) and source == 0:
-        like = op.emit("SequenceLengths", like, depth=0)
+        like = op.emit("SequenceLengths", like)
     if not 0 <= target < len(shape) or source < 0:
         raise UnsupportedError(f"attribute output_dim_idx={target} of shape {shape}")
-    size = op.emit("Shape", like, depth=0, start=source, end=source + 1)
+    size = op.emit("Shape", like, start=source, end=source + 1)
     parts = [op.ints(shape[:target]), size, op.ints(shape[target + 1 :])]
-    whole = op.emit("Concat", *parts, axis=0, depth=0)
-    return op.emit("ConstantOfShape", whole, value=value.reshape(1), depth=0)
+    whole = op.emit("Concat", *parts, axis=0)
+    return op.emit("ConstantOfShape", whole, value=value.reshape(1))
 
 
 @rule("lookup_table", "lookup_table_v2")

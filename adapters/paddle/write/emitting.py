@@ -152,7 +152,7 @@ class Writing:
                 found = self._reader.type_of(value)
                 if found.dtype is None or found.shape is None:
                     raise UnsupportedError(f"nobody can tell what Paddle's {op.type} gives")
-                like = Declared(found.dtype, found.counts, self._reader.depth.get(value, 0))
+                like = Declared(found.dtype, found.counts, self._reader.type_of(value).depth)
             self.program.variables[name] = like
 
     def give(self, node: Node, variable: str, at: int = 0) -> None:
