@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -80,16 +80,19 @@ class Adapter:
     importing onernn cost nothing.
 
     ``files``: which files and folders are its models, for help. ``reads(path)``: whether one is.
+    ``no_models``: by suffix, what to do with its files that are none.
     ``load(path, params, semantics)`` lowers it. ``semantics``: the names of other meanings of its
-    operators than the documented one. ``find_faults(path, params)``: a saved model with the known faults of the framework.
-    ``plugin(path)``: how to run that model inside the framework. ``pass_name(applied)``: what the
-    framework calls a pass of ours that fired on its operators, "" where it has none.
+    operators than the documented one. ``find_faults(path, params)``: a saved model with the known
+    faults of the framework. ``plugin(path)``: how to run that model inside the framework.
+    ``pass_name(applied)``: what the framework calls a pass of ours that fired on its operators, ""
+    where it has none.
     """
 
     name: str
     files: str
     reads: Callable[[StrPath], bool]
     load: Callable[[StrPath, StrPath | None, str], Graph]
+    no_models: Mapping[str, str] = field(default_factory=dict)
     semantics: tuple[str, ...] = ()
     writer: Writer | None = None
     runtime: Runtime | None = None

@@ -6,6 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
+from onernn.adapters.registry import ADAPTERS
 from onernn.core.errors import UnsupportedError
 
 
@@ -20,7 +21,11 @@ def refuse_unread(path: str | Path) -> None:
 
 
 def _advice(path: str | Path) -> str:
-    match Path(path).suffix.lower():
+    suffix = Path(path).suffix.lower()
+    known = {suffix: text for each in ADAPTERS for suffix, text in each.no_models.items()}
+    if suffix in known:
+        return known[suffix]
+    match suffix:
         case ".pt" | ".pth" | ".pt2" | ".torchscript" | ".ckpt":
             return (
                 "PyTorch's files are not read; where PyTorch is, write the model as ONNX,"
@@ -37,15 +42,6 @@ def _advice(path: str | Path) -> str:
             return _tensorflow("tflite", path)
         case ".pb":
             return _tensorflow("graphdef", path)
-        case ".params":
-            return "parameters of MXNet alone: load NAME-symbol.json, with this file as params"
-        case ".pdiparams":
-            return "parameters of Paddle alone: load NAME.pdmodel, with this file as params"
-        case ".pdparams" | ".pdopt":
-            return (
-                "parameters of Paddle alone; where Paddle is, save the model with them:"
-                " paddle.jit.save(layer, 'model', input_spec=[...])"
-            )
         case ".npz" | ".npy" | ".safetensors":
             return "arrays, no model; onernn.convert_weights takes a layer's arrays by name"
         case ".pkl" | ".pickle" | ".joblib":

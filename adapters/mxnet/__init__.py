@@ -55,6 +55,9 @@ ADAPTER = Adapter(
     files="an MXNet -symbol.json, its folder or the prefix of its name",
     reads=_reads,
     load=_load,
+    no_models={
+        ".params": "parameters of MXNet alone: load NAME-symbol.json, with this file as params"
+    },
     semantics=("mxnet-cpu",),
     runtime=Runtime(name="mxnet", packages=("mxnet",), extra="mxnet", run=_run),
     find_faults=_find_faults,

@@ -63,11 +63,20 @@ def _pass_name(applied: Applied) -> str:
     return pass_name(applied)
 
 
+_SAVE_BOTH = (
+    "parameters of Paddle alone; where Paddle is, save the model with them:"
+    " paddle.jit.save(layer, 'model', input_spec=[...])"
+)
+
 ADAPTER = Adapter(
     name="Paddle",
     files="a Paddle folder, .pdmodel or __model__",
     reads=lambda path: True,
     load=_load,
+    no_models={
+        ".pdiparams": "parameters of Paddle alone: load NAME.pdmodel, with this file as params",
+        **dict.fromkeys((".pdparams", ".pdopt"), _SAVE_BOTH),
+    },
     writer=Writer(suffix=".pdmodel", write=_write, options={"place": "cpu", "fused": None}),
     runtime=Runtime(
         name="paddle",

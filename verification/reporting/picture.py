@@ -7,13 +7,14 @@ from html import escape as escaped
 from typing import NamedTuple
 
 from onernn.core.errors import printable
-from onernn.core.graph import UNSUPPORTED, Graph, Node, native_types
+from onernn.core.graph import UNSUPPORTED, Graph, Node, Value, native_types
 
 _WIDE, _HIGH, _ACROSS, _DOWN = 168, 50, 20, 30
 _MOST = 120
 """Nodes of a picture; a longer graph is shown from its first recurrent node's surroundings."""
 COLOURS = ("#cfe3f7", "#fbe3c0", "#d5efd3", "#e6d9f2", "#f7d7e6", "#d3eeee")
 
+_GREY, _RED = "#64748b", "#b91c1c"
 _FILLS = {"Rnn": "#e2e8f0", UNSUPPORTED: "#fee2e2"}
 
 
@@ -23,8 +24,8 @@ class _Box(NamedTuple):
     inputs: tuple[str, ...]  # keys
     fill: str
     border: str
-    oval: bool = False
-    title: str = ""
+    oval: bool
+    title: str
 
 
 def escape(text: str) -> str:
@@ -89,41 +90,21 @@ def _boxes(graph: Graph, fused: Mapping[str, str], apart: Collection[str]) -> li
     for k, node in enumerate(nodes):
         makers.update((name, f"n{k}") for name in node.outputs if name)
     read = {name for node in nodes for name in node.inputs} | {v.name for v in graph.outputs}
-    boxes = [
-        _Box(makers[v.name], _cut(v.name, _shape(v.shape)), (), "#fff", "#64748b", True, str(v))
-        for v in graph.inputs
-        if v.name in read
-    ]
+    boxes = [_oval(makers[v.name], v, _shape(v.shape)) for v in graph.inputs if v.name in read]
     for k, node in enumerate(nodes):
         inputs = tuple(dict.fromkeys(makers[name] for name in node.inputs if name in makers))
-        red = not set(apart).isdisjoint(node.outputs)
         fill = fused.get(node.outputs[0], _FILLS.get(node.op, "#f8fafc"))
-        boxes.append(
-            _Box(
-                f"n{k}",
-                _label(node),
-                inputs,
-                fill,
-                "#b91c1c" if red else "#64748b",
-                False,
-                _title(node),
-            )
-        )
-    for value in graph.outputs:
-        if value.name in makers:
-            inputs = (makers[value.name],)
-            boxes.append(
-                _Box(
-                    f"out:{value.name}",
-                    _cut(value.name),
-                    inputs,
-                    "#fff",
-                    "#64748b",
-                    True,
-                    str(value),
-                )
-            )
-    return boxes
+        border = _GREY if set(apart).isdisjoint(node.outputs) else _RED
+        boxes.append(_Box(f"n{k}", _label(node), inputs, fill, border, False, _title(node)))
+    return boxes + [
+        _oval(f"out:{value.name}", value, inputs=(makers[value.name],))
+        for value in graph.outputs
+        if value.name in makers
+    ]
+
+
+def _oval(key: str, value: Value, shape: str = "", inputs: tuple[str, ...] = ()) -> _Box:
+    return _Box(key, _cut(value.name, shape), inputs, "#fff", _GREY, True, str(value))
 
 
 def _shape(shape: tuple[int | None, ...] | None) -> str:
@@ -199,7 +180,7 @@ def _edge(start: tuple[float, float], end: tuple[float, float]) -> str:
 
 def _drawn(box: _Box, x: float, y: float) -> str:
     round_ = _HIGH / 2 if box.oval else 6
-    thick = 3 if box.border == "#b91c1c" else 1
+    thick = 3 if box.border == _RED else 1
     middle = y + _HIGH / 2 + 4 - 8 * (len(box.lines) - 1)
     texts = "".join(
         f'<text x="{x + _WIDE / 2:g}" y="{middle + 16 * k:g}" text-anchor="middle"'
