@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -24,10 +24,34 @@ class BoundBatch(Protocol):
         """(y, final states) for float32 x (T, N, I); None where it needs the ordinary way."""
 
 
+class PackedBatch(NamedTuple):
+    """What a kernel runs: words sorted and packed (`Packing`), states in the order of sentences."""
+
+    words: Array
+    """(W, I), as `DirectionKernel.taken` gives them, or as the layer below wrote them."""
+    y: Array
+    """(W, O), to be filled; rows of any stride."""
+    packing: Packing
+    begin: Sequence[Array]
+    """The initial states (N, O)."""
+    attention: Array | None = None
+    """(W, 1) for AUGRU cells."""
+
+
+class PackedGradient(NamedTuple):
+    """What a kernel runs backward: a batch's tape, and gradients by what it gave."""
+
+    kept: Any
+    packing: Packing
+    dy: Array
+    dend: Sequence[Array]
+    weights: Mapping[str, Array]
+    """Those by the weights are added to these: by the names of `RnnWeights`, without L and D."""
+
+
 class DirectionKernel:
     """One layer in one direction, ready for any batch; shared between threads.
 
-    Words come sorted and packed (`Packing`), states (N, O) in the order of the sentences there.
     A backend overrides `run`, and what differs for its numbers.
     """
 
@@ -38,34 +62,16 @@ class DirectionKernel:
     exact_below: float | None = None
     """Numbers that are not below it, NaN among them, come out wrong; None: all are right."""
 
-    def run(
-        self,
-        words: Array,
-        y: Array,
-        packing: Packing,
-        begin: Sequence[Array],
-        attention: Array | None,
-    ) -> tuple[Sequence[Array], Any]:
-        """Runs words (W, I), as `taken` gives them or the layer below, into y (W, O).
+    def run(self, batch: PackedBatch) -> tuple[Sequence[Array], Any]:
+        """The final states, of at least the sentences that have words; and what `backward` reads.
 
-        Rows of y may have any stride. Gives the final states, of at least the sentences that have
-        words, and what `backward` reads, None where the kernel does not train. Kernels that train
-        may keep words and y: nobody writes into these later.
+        None where the kernel does not train. One that does may keep words and y: nobody writes
+        into these later.
         """
         raise NotImplementedError
 
-    def backward(
-        self,
-        kept: Any,
-        packing: Packing,
-        dy: Array,
-        dend: Sequence[Array],
-        into: Mapping[str, Array],
-    ) -> tuple[Array, Sequence[Array], Array | None]:
-        """Gradients (dx, dbegin, dattention); those of the weights are added to ``into``.
-
-        ``into``: by the names of `RnnWeights`, (I, G, O) and so on, without the axes L and D.
-        """
+    def backward(self, batch: PackedGradient) -> tuple[Array, Sequence[Array], Array | None]:
+        """Gradients (dx, dbegin, dattention)."""
         raise NotImplementedError
 
     def taken(self, words: Array) -> Array:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,11 +17,11 @@ import numpy as np
 from onernn.backend.batch_cutting import LARGE, Share, shares
 from onernn.backend.buffers import BUFFERS, Buffers, borrowed
 from onernn.backend.creation_lock import CREATION
-from onernn.backend.kernels import DirectionKernel
+from onernn.backend.kernels import DirectionKernel, PackedBatch, PackedGradient
 from onernn.backend.repeated_batches import RepeatedBatches
 from onernn.backend.run_arguments import State
 from onernn.backend.worker_threads import run_all
-from onernn.core.arrays import Array
+from onernn.core.arrays import Array, sealed
 from onernn.core.ragged import Packing, Ragged, data_of
 from onernn.core.rnn import parts
 from onernn.core.spec import RnnSpec
@@ -182,7 +181,10 @@ class LayerWalk:
 
         def run_share(share: Share, needed: Any) -> list[dict[str, Array]]:
             ends = [s[:, :, share.sentences] for s in dend]
-            weights = [_zeros_like(w, dy.dtype) for w in self._layers]
+            weights = [
+                {name: np.zeros(a.shape, dy.dtype) for name, a in layer.arrays.items()}
+                for layer in self._layers
+            ]
             dx[share.rows], begins, da = self._backward(
                 kernels, needed, _copied(dy, share.rows), share.packing, ends, weights, inside
             )
@@ -198,7 +200,9 @@ class LayerWalk:
             for total, more in zip(first, weights, strict=True):
                 for name, array in total.items():
                     array += more[name]
-        return dx, dbegin, tuple(map(_as_weights, first)), dscale
+        sealed_: Any = [{name: sealed(a) for name, a in arrays.items()} for arrays in first]
+        gradients = tuple(RnnWeights(**{"layer": None, **arrays}) for arrays in sealed_)
+        return dx, dbegin, gradients, dscale
 
     def _dealt(
         self, x: Ragged | Array, attention: Ragged | Array | None
@@ -239,20 +243,12 @@ class LayerWalk:
         for layer, row in enumerate(kernels):
             out = new_array(layer, (len(words), width * len(row)), row[0].dtype)
             ys = [out[:, d * width : (d + 1) * width] for d in range(len(row))]
-            ran = self._run_all(
-                [
-                    partial(
-                        kernel.run,
-                        sides[d],
-                        ys[d],
-                        packing,
-                        [s[layer, d] for s in initial],
-                        attention,
-                    )
-                    for d, kernel in enumerate(row)
-                ],
-                inside,
-            )
+            batches = [
+                PackedBatch(side, y, packing, [s[layer, d] for s in initial], attention)
+                for d, (side, y) in enumerate(zip(sides, ys, strict=True))
+            ]
+            pairs = zip(row, batches, strict=True)
+            ran = self._run_all([partial(kernel.run, batch) for kernel, batch in pairs], inside)
             for d, (ends, _) in enumerate(ran):
                 for state, end in zip(final, ends, strict=True):
                     state[layer, d, : len(end)] = end  # the others keep their initial state
@@ -281,21 +277,18 @@ class LayerWalk:
         dbegin, dscale = [np.empty_like(s) for s in dend], None
         dsides = self._split(dy)
         for layer, row in reversed(list(enumerate(kernels))):
-            into = [{name: a[0, d] for name, a in weights[layer].items()} for d in range(len(row))]
-            ran = self._run_all(
-                [
-                    partial(
-                        kernel.backward,
-                        kept[layer][d],
-                        packing,
-                        dsides[d],
-                        [s[layer, d] for s in dend],
-                        into[d],
-                    )
-                    for d, kernel in enumerate(row)
-                ],
-                inside,
-            )
+            batches = [
+                PackedGradient(
+                    kept[layer][d],
+                    packing,
+                    dsides[d],
+                    [s[layer, d] for s in dend],
+                    {name: array[0, d] for name, array in weights[layer].items()},
+                )
+                for d in range(len(row))
+            ]
+            pairs = zip(row, batches, strict=True)
+            ran = self._run_all([partial(kernel.backward, g) for kernel, g in pairs], inside)
             for d, (_, begins, da) in enumerate(ran):
                 _put(dbegin, (layer, d), begins)
                 if da is not None:
@@ -346,14 +339,3 @@ def _copied(words: Array, rows: Array | slice) -> Array:
 def _put(states: Sequence[Array], place: Any, values: Sequence[Array]) -> None:
     for state, value in zip(states, values, strict=True):
         state[place] = value
-
-
-def _zeros_like(weights: RnnWeights, dtype: np.dtype[Any]) -> dict[str, Array]:
-    arrays = {field.name: getattr(weights, field.name) for field in fields(weights)}
-    return {name: np.zeros(a.shape, dtype) for name, a in arrays.items() if a is not None}
-
-
-def _as_weights(arrays: dict[str, Array]) -> RnnWeights:
-    for array in arrays.values():
-        array.flags.writeable = False  # then it need not be copied
-    return RnnWeights(arrays.pop("layer", None), **arrays)

@@ -9,13 +9,13 @@ the tests' own oracle, which shares nothing with the package (design/0026).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from onernn.backend.kernels import DirectionKernel
+from onernn.backend.kernels import DirectionKernel, PackedBatch, PackedGradient
 from onernn.backend.layer_walk import LayerWalk
 from onernn.backend.stack import Stack, Trainer
 from onernn.core.arrays import Array
@@ -103,25 +103,21 @@ class ReferenceKernel(DirectionKernel):
         self._p = part(weights.peephole, 3, units)
         self._v = None if weights.projection is None else part(weights.projection)  # (O, R)
 
-    def _steps(self, packing: Packing) -> list[tuple[slice, int]]:
-        """Rows and running sentences of each step; one step of none where there is no word."""
+    def _steps(
+        self, packing: Packing, states: Sequence[Array], *, reverse: bool = False
+    ) -> Iterator[tuple[slice, list[Array]]]:
+        """Rows of each step, and its running sentences' states; one of none where is no word."""
         at, sizes = packing.step_offsets.tolist(), packing.batch_sizes.tolist()
         steps = [(slice(at[t], at[t + 1]), size) for t, size in enumerate(sizes)]
-        return (steps[::-1] if self._backwards else steps) or [(slice(0, 0), 0)]
+        for rows, size in steps[:: -1 if self._backwards != reverse else 1] or [(slice(0, 0), 0)]:
+            yield rows, [s[:size] for s in states]
 
-    def run(
-        self,
-        words: Array,
-        y: Array,
-        packing: Packing,
-        begin: Sequence[Array],
-        attention: Array | None,
-    ) -> tuple[Sequence[Array], Any]:
+    def run(self, batch: PackedBatch) -> tuple[Sequence[Array], Any]:
         """See `DirectionKernel.run`."""
+        words, y, packing, begin, attention = batch
         states = [s.copy() for s in begin]
         kept: _Arrays = {}
-        for rows, batch in self._steps(packing):
-            running = [s[:batch] for s in states]
+        for rows, running in self._steps(packing, states):
             step = {"x": words[rows], **dict(zip("hc", running, strict=False))}
             if attention is not None:
                 step["a"] = attention[rows]
@@ -182,19 +178,12 @@ class ReferenceKernel(DirectionKernel):
         bound = self._spec.gate_clip
         return gate if bound is None else np.clip(gate, -bound, bound)
 
-    def backward(
-        self,
-        kept: Any,
-        packing: Packing,
-        dy: Array,
-        dend: Sequence[Array],
-        into: Mapping[str, Array],
-    ) -> tuple[Array, Sequence[Array], Array | None]:
+    def backward(self, batch: PackedGradient) -> tuple[Array, Sequence[Array], Array | None]:
         """See `DirectionKernel.backward`."""
+        kept, packing, dy, dend, into = batch
         states = [s.copy() for s in dend]
         diff: _Arrays = {}
-        for rows, batch in reversed(self._steps(packing)):
-            running = [s[:batch] for s in states]
+        for rows, running in self._steps(packing, states, reverse=True):
             step = {name: array[rows] for name, array in kept.items()}
             found = {"h": running[0] + dy[rows]}
             before = self._gradient(step, found, *running[1:])

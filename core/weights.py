@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.core.arrays import Array, frozen
+from onernn.core.arrays import Array, frozen, sealed
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.spec import RnnSpec
 
@@ -118,11 +118,32 @@ class RnnWeights:
         at = tuple(slice(index, index + 1) for index in place)
         return self.mapped(lambda array: array[at])
 
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Those that are there, by name."""
+        found = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: array for name, array in found if array is not None}
+
+    @classmethod
+    def joined(cls, parts: Sequence[RnnWeights], axis: int) -> RnnWeights:
+        """Layers (axis 0) or directions (axis 1) as one. Raises `ShapeError` naming an array."""
+        if len(parts) == 1:
+            return parts[0]
+        arrays = [part.arrays for part in parts]
+        for other in arrays:
+            if differing := arrays[0].keys() ^ other.keys():
+                which = ("layers", "directions")[axis]
+                raise ShapeError(f"only some {which} have {', '.join(sorted(differing))} weights")
+        whole: Any = {
+            name: sealed(np.concatenate([each[name] for each in arrays], axis))
+            for name in arrays[0]
+        }
+        return cls(**{"layer": None, **whole})
+
     def mapped(self, function: Callable[[Array], Array]) -> RnnWeights:
         """The weights with each array replaced by what the function makes of it."""
-        arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        made: Any = {name: a if a is None else function(a) for name, a in arrays.items()}
-        return RnnWeights(**made)
+        made: Any = {name: function(array) for name, array in self.arrays.items()}
+        return RnnWeights(**{"layer": None, **made})
 
 
 Weights = RnnWeights | Sequence[RnnWeights]
@@ -130,14 +151,11 @@ Weights = RnnWeights | Sequence[RnnWeights]
 
 def _check_finite(weights: RnnWeights) -> None:
     """Nothing a layer gives would be a number, and some kernels make 0 of NaN."""
-    for field in fields(weights):
-        array = getattr(weights, field.name)
-        if array is None:
-            continue
+    for name, array in weights.arrays.items():
         bad = array.size - int(np.count_nonzero(np.isfinite(array)))
         if bad:
             raise UnsupportedError(
-                f"weights {field.name}: expected finite numbers, {bad} of {array.size} are not:"
+                f"weights {name}: expected finite numbers, {bad} of {array.size} are not:"
                 " did its training diverge?"
             )
 

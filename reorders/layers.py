@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -127,19 +127,6 @@ def rows_back(bias: Array, layout: GateLayout, gates: int) -> tuple[Array, Array
     return layout.inverse(bias[:gates].reshape(-1)), layout.inverse(of_h.reshape(-1))
 
 
-def stacked(parts: Sequence[RnnWeights]) -> RnnWeights:
-    """Weights (1, 1, ...) of each direction -> (1, D, ...)."""
-    names = ("layer", "iter", "bias", "peephole", "projection")
-    arrays: dict[str, Any] = {}
-    for name in names:
-        found = [getattr(part, name) for part in parts]
-        lacking = [array is None for array in found]
-        if any(lacking) and not all(lacking):
-            raise ShapeError(f"only one direction has {name} weights")
-        arrays[name] = None if all(lacking) else np.concatenate(found, axis=1)
-    return RnnWeights(**arrays)
-
-
 def layer_of(
     cell: Cell,
     parts: Sequence[Sequence[RnnWeights]],
@@ -162,7 +149,7 @@ def layer_of(
         peephole=first.peephole is not None,
         activations=activations,
     )
-    return PivotLayer.of(spec, [stacked(of_layer) for of_layer in parts])
+    return PivotLayer.of(spec, [RnnWeights.joined(of_layer, 1) for of_layer in parts])
 
 
 def part_of(

@@ -13,7 +13,6 @@ from typing import get_args
 import numpy as np
 
 from onernn.core.arrays import Array
-from onernn.core.errors import ShapeError
 from onernn.core.spec import Activation, Cell, Direction
 from onernn.core.weights import RnnWeights
 from onernn.reorders.layers import (
@@ -27,7 +26,13 @@ from onernn.reorders.layers import (
 )
 
 GATES = {cell: " ".join(cell.gates) for cell in Cell}
-_NAMES = ("weights_layer", "weights_iter", "bias", "weights_peephole", "weights_projection")
+_NAMES = {
+    "layer": "weights_layer",
+    "iter": "weights_iter",
+    "bias": "bias",
+    "peephole": "weights_peephole",
+    "projection": "weights_projection",
+}
 
 
 def ldgoi(ldigo: Array) -> Array:
@@ -56,11 +61,12 @@ def _reader(back: Callable[[Array], Array]) -> Callable[..., PivotLayer]:
         """
         count = len({name.split("/")[0] for name in arrays if "/" in name})
         prefixes = [f"{k}/" for k in range(count)] or [""]
-        check_all_read(arrays, {prefix + name for prefix in prefixes for name in _NAMES})
+        check_all_read(arrays, {prefix + name for prefix in prefixes for name in _NAMES.values()})
         parts = []
         for prefix in prefixes:
-            matrices = [need(arrays, prefix + name, 5) for name in _NAMES[:2]]
-            rest = [arrays.get(prefix + name) for name in _NAMES[2:]]
+            names = [prefix + name for name in _NAMES.values()]
+            matrices = [need(arrays, name, 5) for name in names[:2]]
+            rest = [arrays.get(name) for name in names[2:]]
             weights = RnnWeights(*map(back, matrices), *rest)
             depth, sides = weights.iter.shape[:2]
             parts += [[weights.part(k, d) for d in range(sides)] for k in range(depth)]
@@ -81,15 +87,8 @@ def _writer(
         out = {}
         for k, group in enumerate(groups):
             prefix = f"{k}/" if len(groups) > 1 else ""
-            fields = ("layer", "iter", "bias", "peephole", "projection")
-            for name, field in zip(_NAMES, fields, strict=True):
-                arrays = [getattr(weights, field) for weights in group]
-                if any(array is None for array in arrays):
-                    if not all(array is None for array in arrays):
-                        raise ShapeError(f"only some layers have {name}")
-                    continue
-                whole = np.concatenate(arrays)
-                out[prefix + name] = form(whole) if whole.ndim == 5 else whole
+            for name, whole in RnnWeights.joined(group, 0).arrays.items():
+                out[prefix + _NAMES[name]] = form(whole) if whole.ndim == 5 else whole
         return out
 
     return write

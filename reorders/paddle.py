@@ -7,11 +7,10 @@ Layouts and formulas: documentation of Paddle's operators ``gru``, ``fusion_gru`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from onernn.core.arrays import Array, sealed
+from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError
 from onernn.core.spec import Cell, Update
 from onernn.core.weights import RnnWeights
@@ -122,7 +121,8 @@ def rnn_weights(arrays: Sequence[Array], mode: str, layers: int, directions: int
             )
         )
     return tuple(
-        side_by_side(made[first : first + directions]) for first in range(0, parts, directions)
+        RnnWeights.joined(made[first : first + directions], 1)
+        for first in range(0, parts, directions)
     )
 
 
@@ -136,19 +136,6 @@ def _rnn_bias(
     of_input, of_state = layout.split(b_ih), layout.split(b_hh)
     rows = [of_input[0] + of_state[0], of_input[1] + of_state[1], of_input[2], of_state[2]]
     return np.stack(rows)[None, None]
-
-
-def side_by_side(parts: Sequence[RnnWeights]) -> RnnWeights:
-    """Weights of the directions of one layer as one (1, D, ...)."""
-
-    if len(parts) == 1:
-        return parts[0]
-
-    def joined(name: str) -> Any:
-        arrays = [getattr(part, name) for part in parts]
-        return None if arrays[0] is None else sealed(np.concatenate(arrays, axis=1))
-
-    return RnnWeights(joined("layer"), joined("iter"), joined("bias"))
 
 
 def rnn_weights_back(weights: Sequence[RnnWeights], mode: str) -> list[Array]:

@@ -80,9 +80,8 @@ class SampleLayer(NamedTuple):
         out["dx"] = data_of(grads.x)
         if grads.attention is not None:
             out["dattention"] = data_of(grads.attention)
-        for name in ("layer", "iter", "bias", "peephole", "projection"):
-            arrays = [getattr(weights, name) for weights in grads.layers]
-            out |= _numbered(f"d{name}", [a for a in arrays if a is not None])
+        for k, weights in enumerate(grads.layers):
+            out |= {f"d{name}{k}": array for name, array in weights.arrays.items()}
         return out, tape.kernel, tape.why
 
 

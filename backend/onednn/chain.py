@@ -14,6 +14,7 @@ import numpy as np
 
 from onernn.backend.buffers import Buffers, aligned, borrowed
 from onernn.backend.creation_lock import CREATION
+from onernn.backend.kernels import PackedBatch
 from onernn.backend.onednn.chain_program import Stage, program
 from onernn.backend.onednn.chain_weights import ChainWeights
 from onernn.backend.onednn.library import Library
@@ -27,7 +28,6 @@ from onernn.backend.onednn.memory import Descriptor, Memory, new_stream
 from onernn.backend.onednn.numbers import Precision
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
-from onernn.core.ragged import Packing
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
 
@@ -92,31 +92,13 @@ class ChainDirection:
         self._hits = self._misses = 0
         self.kernel = f"{self._product(self._program[0], 1).kernel} chain"
 
-    def run(
-        self,
-        x: Array,
-        y: Array,
-        packing: Packing,
-        initial: list[Array],
-        attention: Array | None = None,
-        x_factor: float = 1.0,
-    ) -> list[Array]:
-        """Runs sorted packed words x (W, I) into y (W, O); see `Direction.run`.
-
-        u8: x holds round(x / x_factor) + 128.
-        """
+    def run(self, batch: PackedBatch, x_factor: float = 1.0) -> list[Array]:
+        """See `PrimitiveDirection.run`; u8: x holds round(x / x_factor) + 128."""
         with borrowed(self._idle, lambda: _Workspace(self._library)) as workspace:
-            return self._run(workspace, x, y, packing, initial, x_factor)
+            return self._run(workspace, batch, x_factor)
 
-    def _run(
-        self,
-        workspace: _Workspace,
-        x: Array,
-        y: Array,
-        packing: Packing,
-        initial: list[Array],
-        x_factor: float,
-    ) -> list[Array]:
+    def _run(self, workspace: _Workspace, batch: PackedBatch, x_factor: float) -> list[Array]:
+        x, y, packing, initial, _ = batch
         words, (h0, *c0) = len(x), initial
         width, units = self._spec.recurrent_size, self._spec.hidden_size
         sentences = int(packing.batch_sizes[0]) if words else 0
@@ -143,17 +125,17 @@ class ChainDirection:
         before, h_at = h.ctypes.data, h.ctypes.data + sentences * row_bytes
         at = [g.ctypes.data for g in gates]
         sizes, ready = packing.batch_sizes.tolist(), 0
-        for start, batch, left in zip(
+        for start, running, left in zip(
             packing.step_offsets.tolist(), sizes, [*sizes[1:], 0], strict=False
         ):
-            while ready < start + batch:
+            while ready < start + running:
                 ready = next(projected)
             here = h_at + start * row_bytes
-            step = self._step(workspace, rounded(batch))
+            step = self._step(workspace, rounded(running))
             self._execute(workspace, step, (before, here, *(a + start * units * 4 for a in at)))
             before = here
-            if ended and left < batch:  # surplus rows of the next step would overwrite them
-                ended[0][left:batch] = c[left:batch]
+            if ended and left < running:  # surplus rows of the next step would overwrite them
+                ended[0][left:running] = c[left:running]
         outputs = rows[sentences : sentences + words]
         if self._backwards:
             y[:] = workspace.scratch.taken("y", outputs, packing.flip)

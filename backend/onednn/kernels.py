@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from onernn.backend.creation_lock import CREATION
-from onernn.backend.kernels import BoundBatch, DirectionKernel
+from onernn.backend.kernels import BoundBatch, DirectionKernel, PackedBatch
 from onernn.backend.layer_walk import magnitude
 from onernn.backend.onednn.bound_batch import BoundFloatBatch
 from onernn.backend.onednn.bound_u8 import BoundU8Batch, BoundU8Step
@@ -76,21 +76,15 @@ class FloatKernel(OneDnnKernel):
         if self._primitive and rules_for(spec, dtype, library.effective_isa):
             self.name += " or a chain of matmul"
 
-    def run(
-        self,
-        words: Array,
-        y: Array,
-        packing: Packing,
-        begin: Sequence[Array],
-        attention: Array | None,
-    ) -> tuple[Sequence[Array], None]:
+    def run(self, batch: PackedBatch) -> tuple[Sequence[Array], None]:
         """See `DirectionKernel.run`."""
         library, kinds = self._library, (self.precision.data, self.precision.cell)
-        first = [narrowed(library, s, kind) for s, kind in zip(begin, kinds, strict=False)]
+        words, y, packing, begin, attention = batch
         if attention is not None:
             attention = narrowed(library, attention, self.precision.data)
+        first = [narrowed(library, s, kind) for s, kind in zip(begin, kinds, strict=False)]
         executor = self._primitive_for(packing) or self._chain_of_products()
-        ends = executor.run(self.taken(words), y, packing, first, attention)
+        ends = executor.run(PackedBatch(self.taken(words), y, packing, first, attention))
         return [widened(library, end, kind) for end, kind in zip(ends, kinds, strict=False)], None
 
     def taken(self, words: Array) -> Array:
@@ -147,23 +141,17 @@ class U8ChainKernel(OneDnnKernel):
         self.chain = ChainDirection(library, spec, weights, self.precision)
         self.name = self.chain.kernel
 
-    def run(
-        self,
-        words: Array,
-        y: Array,
-        packing: Packing,
-        begin: Sequence[Array],
-        attention: Array | None,
-    ) -> tuple[Sequence[Array], None]:
+    def run(self, batch: PackedBatch) -> tuple[Sequence[Array], None]:
         """See `DirectionKernel.run`."""
+        words, (h,) = batch.words, batch.begin
         scale = UNIT  # of the layer before, whose states are u8 already
         if words.dtype == np.float32 and not self._projected:
             most = _largest("x", words, MOST)
             scale = self.scale(most)
             words = narrowed(self._library, words, "u8", scale)
-        _largest("state h", begin[0], 1.0)
-        first = narrowed(self._library, begin[0], "u8")
-        (end,) = self.chain.run(words, y, packing, [first], attention, 1 / scale.factor)
+        _largest("state h", h, 1.0)
+        first = narrowed(self._library, h, "u8")
+        (end,) = self.chain.run(batch._replace(words=words, begin=[first]), 1 / scale.factor)
         return [widened(self._library, end, "u8")], None
 
     def bind(
@@ -199,16 +187,9 @@ class U8Kernel(OneDnnKernel):
         self._scaled = ScaledPrimitives(library, spec, weights, self.precision, options)
         self.name = self._scaled.direction(BOUND, 0).kernel
 
-    def run(
-        self,
-        words: Array,
-        y: Array,
-        packing: Packing,
-        begin: Sequence[Array],
-        attention: Array | None,
-    ) -> tuple[Sequence[Array], None]:
+    def run(self, batch: PackedBatch) -> tuple[Sequence[Array], None]:
         """See `DirectionKernel.run`."""
-        scaled, (h, *c) = self._scaled, begin
+        scaled, (words, y, packing, (h, *c), _) = self._scaled, batch
         largest_h = _largest("state h", h, scaled.bounds[-1])
         largest_x = _largest("x", words, MOST)
         for bound in scaled.bounds:
@@ -218,7 +199,7 @@ class U8Kernel(OneDnnKernel):
             of_x = Scale(scale.factor * 0.5**exponent, scale.shift)
             x = narrowed(self._library, words, "u8", of_x)
             first = [narrowed(self._library, h, "u8", scale), *map(np.ascontiguousarray, c)]
-            ends = scaled.direction(bound, exponent).run(x, y, packing, first, attention)
+            ends = scaled.direction(bound, exponent).run(PackedBatch(x, y, packing, first))
             if bound is scaled.bounds[-1] or np.abs(y).max(initial=0) < bound * 126.5 / 127:
                 break
         # The output is float32, and no coarser than the u8 state that went on.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,13 +11,13 @@ import numpy as np
 
 from onernn.backend.batch_cutting import in_odd_pieces, segments, single_steps
 from onernn.backend.buffers import aligned, borrowed
+from onernn.backend.kernels import PackedBatch
 from onernn.backend.onednn.creation import Primitive, argument
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Memory, bind, new_stream
 from onernn.backend.onednn.numbers import Precision, Scale
 from onernn.backend.onednn.primitives import WEIGHTS, PrimitiveCache, Shape
 from onernn.core.arrays import Array
-from onernn.core.ragged import Packing
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
 
@@ -49,7 +49,7 @@ class Workspace:
             self.scratchpad = aligned(needed)
             self.bound.clear()
 
-    def sides(self, initial: list[Array]) -> list[list[Array]]:
+    def sides(self, initial: Sequence[Array]) -> list[list[Array]]:
         """Two buffers (N, O) for each state, as oneDNN may not write what it reads; both filled."""
         batch = len(initial[0])
         if not self.states[0] or len(self.states[0][0]) < batch:
@@ -112,58 +112,42 @@ class PrimitiveDirection:
         probe = self.primitives.get(Shape.packed(1, 1, spec.input_size, spec.recurrent_size))
         self.kernel = probe.kernel
 
-    def run(
-        self,
-        x: Array,
-        y: Array,
-        packing: Packing,
-        initial: list[Array],
-        attention: Array | None = None,
-    ) -> list[Array]:
-        """Runs sorted packed words x (W, I) into y (W, O), rows of any stride.
+    def run(self, batch: PackedBatch) -> list[Array]:
+        """The final states (n, O) of the sentences that have words.
 
-        ``initial``: (N, O) each, sorted. ``attention``: (W, 1). Gives the final states (n, O) of
-        the sentences that have words. All in the data types of the precision.
+        All in the data types of the precision.
         """
+        x, y, packing, initial, attention = batch
         with borrowed(self._idle, lambda: Workspace(self._library)) as workspace:
-            return self._run(workspace, x, y, packing, initial, attention)
-
-    def _run(
-        self,
-        workspace: Workspace,
-        x: Array,
-        y: Array,
-        packing: Packing,
-        initial: list[Array],
-        attention: Array | None,
-    ) -> list[Array]:
-        pieces = segments(packing)
-        if self._stepwise:
-            pieces = single_steps(pieces)
-        order = pieces[::-1] if self._backwards else pieces
-        sides = workspace.sides(initial)
-        x_row, y_row = x.strides[0], y.strides[0]
-        x_at, y_at = x.ctypes.data, y.ctypes.data
-        a_at, a_row = (0, 0) if attention is None else (attention.ctypes.data, attention.itemsize)
-        strides = (x_row // x.itemsize, y_row // y.itemsize)
-        side = 0  # the one that is read
-        for row, time, batch in order:
-            known = (side, time, batch, *strides)
-            bound = workspace.bound.get(known)
-            if bound is None:
-                bound = self._bind(workspace, known)
-            else:
-                workspace.hits += 1
-            addresses = [x_at + row * x_row, y_at + row * y_row]
+            pieces = segments(packing)
+            if self._stepwise:
+                pieces = single_steps(pieces)
+            order = pieces[::-1] if self._backwards else pieces
+            sides = workspace.sides(initial)
+            x_row, y_row = x.strides[0], y.strides[0]
+            x_at, y_at = x.ctypes.data, y.ctypes.data
+            a_at, a_row = 0, 0
             if attention is not None:
-                addresses.append(a_at + row * a_row)
-            workspace.execute(bound, addresses)
-            side = 1 - side
-        # Each state stays where its sentence's last piece wrote it. Backwards all end with the last
-        # one, and those that begin later find their initial states on either side.
-        odd = np.bool_(side) if self._backwards else in_odd_pieces(packing)
-        running = len(packing.last)
-        return [np.where(odd, b[:running], a[:running]) for a, b in zip(*sides, strict=True)]
+                a_at, a_row = attention.ctypes.data, attention.itemsize
+            strides = (x_row // x.itemsize, y_row // y.itemsize)
+            side = 0  # the one that is read
+            for row, time, count in order:
+                known = (side, time, count, *strides)
+                bound = workspace.bound.get(known)
+                if bound is None:
+                    bound = self._bind(workspace, known)
+                else:
+                    workspace.hits += 1
+                addresses = [x_at + row * x_row, y_at + row * y_row]
+                if attention is not None:
+                    addresses.append(a_at + row * a_row)
+                workspace.execute(bound, addresses)
+                side = 1 - side
+            # Each state stays where its sentence's last piece wrote it. Backwards all end with the
+            # last one, and those that begin later find their initial states on either side.
+            odd = np.bool_(side) if self._backwards else in_odd_pieces(packing)
+            running = len(packing.last)
+            return [np.where(odd, b[:running], a[:running]) for a, b in zip(*sides, strict=True)]
 
     def _bind(self, workspace: Workspace, known: tuple[int, int, int, int, int]) -> Bound:
         side, *shape = known

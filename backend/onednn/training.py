@@ -16,7 +16,7 @@ import numpy as np
 
 from onernn.backend.batch_cutting import Segment, segments
 from onernn.backend.buffers import ALIGNMENT, aligned, borrowed
-from onernn.backend.kernels import DirectionKernel
+from onernn.backend.kernels import DirectionKernel, PackedBatch, PackedGradient
 from onernn.backend.layer_walk import LayerWalk
 from onernn.backend.onednn.creation import Primitive, create, new_attributes
 from onernn.backend.onednn.library import Library
@@ -185,15 +185,9 @@ class TrainingKernel(DirectionKernel):
         """See `DirectionKernel.widened`."""
         return y if y.dtype == np.float32 else widened(self._library, y, self._precision.out)
 
-    def run(
-        self,
-        words: Array,
-        y: Array,
-        packing: Packing,
-        begin: Sequence[Array],
-        attention: Array | None,
-    ) -> tuple[Sequence[Array], Any]:
+    def run(self, batch: PackedBatch) -> tuple[Sequence[Array], Any]:
         """See `DirectionKernel.run`."""
+        words, y, packing, begin, _ = batch
         library, precision = self._library, self._precision
         kinds = (precision.data, precision.cell)
         order = self._order(packing)
@@ -225,15 +219,9 @@ class TrainingKernel(DirectionKernel):
             y[...] = whole
         return [widened(library, e, k) for e, k in zip(ends, kinds, strict=False)], kept
 
-    def backward(
-        self,
-        kept: Any,
-        packing: Packing,
-        dy: Array,
-        dend: Sequence[Array],
-        into: Mapping[str, Array],
-    ) -> tuple[Array, Sequence[Array], Array | None]:
+    def backward(self, batch: PackedGradient) -> tuple[Array, Sequence[Array], Array | None]:
         """See `DirectionKernel.backward`."""
+        kept, packing, dy, dend, into = batch
         order = self._order(packing)
         rows = [piece.row for piece in order]
         dx = np.empty((len(dy), self._spec.input_size), np.float32)

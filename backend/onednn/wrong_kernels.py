@@ -26,7 +26,7 @@ OWN_LAYOUTS = (
         lambda spec, dtype: spec.projection_size is not None and dtype in ("bf16", "f16"),
     ),
     # The brgemm kernel hands the attention of its first rows to every block of rows: wrong as soon
-    # as a batch has two blocks. Whether it has depends on N, O, threads and the instruction set (with
+    # as a batch has two blocks. Whether it has depends on N, O, threads and instruction set (with
     # AVX-512: O up to 32 and N = 16, 20, 24, 25, 28, 30, 32, 35, ...), in 3.2 for AUGRU in bf16,
     # in 3.6 for LBR_AUGRU in f32, too. The kernel of plain layouts is right in all of them.
     Wrong("attention of another sentence", lambda spec, _: spec.cell.has_attention),
