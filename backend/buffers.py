@@ -47,7 +47,7 @@ class Buffers:
             held = self._held[name] = aligned(nbytes)
         return held[:nbytes].view(dtype).reshape(shape)
 
-    def taken(self, name: str, words: Array, rows: Array) -> Array:
+    def gathered(self, name: str, words: Array, rows: Array) -> Array:
         """``words[rows]``, each of them (W, C); the rows are in range."""
         out = self.array(name, (len(rows), words.shape[1]), words.dtype)
         return np.take(words, rows, axis=0, out=out, mode="clip")

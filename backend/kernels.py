@@ -28,7 +28,7 @@ class PackedBatch(NamedTuple):
     """What a kernel runs: words sorted and packed (`Packing`), states in the order of sentences."""
 
     words: Array
-    """(W, I), as `DirectionKernel.taken` gives them, or as the layer below wrote them."""
+    """(W, I), as `DirectionKernel.converted` gives them, or as the layer below wrote them."""
     y: Array
     """(W, O), to be filled; rows of any stride."""
     packing: Packing
@@ -74,7 +74,7 @@ class DirectionKernel:
         """Gradients (dx, dbegin, dattention)."""
         raise NotImplementedError
 
-    def taken(self, words: Array) -> Array:
+    def converted(self, words: Array) -> Array:
         """Words as `run` reads them, in any order: converted while they are few bytes."""
         return words
 

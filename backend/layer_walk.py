@@ -109,9 +109,9 @@ class LayerWalk:
         def run_share(share: Share) -> Array:
             with borrowed(BUFFERS, Buffers) as buffers:
                 # Put in order while they are narrow, numbers are fewer bytes.
-                read = first.taken(words) if alone else words
+                read = first.converted(words) if alone else words
                 if not isinstance(share.rows, slice):
-                    read = buffers.taken("words", read, share.rows)
+                    read = buffers.gathered("words", read, share.rows)
                 begin = [np.ascontiguousarray(s[:, :, share.sentences]) for s in initial]
                 keeps_last = alone and not ragged
                 y, ends, _ = self._forward(

@@ -57,7 +57,7 @@ class Stack:
         faster: Callable[[int, int], bool] | None = None,
     ) -> None:
         self.spec, self.dtype, self.backend, self.kernel, self.why = spec, dtype, backend, name, why
-        self._runs, self._real, self._other, self._faster = kernel, real, other, faster
+        self._stack_kernel, self._real, self._other, self._faster = kernel, real, other, faster
         self._new_trainer, self._reads = trainer, reads
         self._trainer: Trainer | None = None
 
@@ -86,14 +86,14 @@ class Stack:
             ):
                 dense, state = self.run(x.data[:, None], state)  # nothing to sort or to gather
                 return x.with_data(data_of(dense)[:, 0]), state
-            done = self._runs.run_again(x, state)
+            done = self._stack_kernel.run_again(x, state)
             if done is not None:
                 return done
         given = (x, state, attention, layout)
         x, initial, attention = checked_input(self.spec, x, state, attention, self._real, layout)
-        if self._other is not None and not self._runs.takes(x, initial):
+        if self._other is not None and not self._stack_kernel.takes(x, initial):
             return self._other.run(*given)
-        y, final = self._runs.run(x, initial, attention)
+        y, final = self._stack_kernel.run(x, initial, attention)
         return _framed(x, y, layout), final
 
     def falls_back(self, x: Ragged | Array, layout: Layout = "tnc") -> bool:
@@ -164,7 +164,7 @@ class Stack:
 
     def cache_info(self) -> dict[str, int]:
         """Primitives found and made so far, over all layers and directions."""
-        return self._runs.cache_info()
+        return self._stack_kernel.cache_info()
 
 
 def _framed(like: Ragged | Array, words: Array, layout: Layout = "tnc") -> Ragged | Array:

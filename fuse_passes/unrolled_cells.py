@@ -65,7 +65,7 @@ class FuseUnrolledCells:
             axes = stacker.constant([0, 1])
             made.append(Node("Squeeze", (finals[1], axes), (last.c,), {}, origin))
         axis = stacker.constant([0])
-        rows = (y,)
+        rows: tuple[str, ...] = (y,)
         if count > 1:
             rows = tuple(fresh(graph, f"{last.h}/step{t}") for t in range(count))
             made.append(Node("Split", (y,), rows, {"axis": 0}, origin))

@@ -11,9 +11,9 @@ import numpy as np
 from onernn.backend.batch_cutting import LARGE
 from onernn.backend.layer_walk import LayerWalk
 from onernn.backend.onednn.creation import CREATORS
+from onernn.backend.onednn.data_types import PRECISIONS
 from onernn.backend.onednn.kernels import new_kernel
 from onernn.backend.onednn.library import Library, load_library
-from onernn.backend.onednn.numbers import PRECISIONS
 from onernn.backend.onednn.scaled_primitives import U8Options
 from onernn.backend.onednn.training import onednn_trainer
 from onernn.backend.reference import reference_stack

@@ -17,6 +17,7 @@ from onernn.backend.creation_lock import CREATION
 from onernn.backend.kernels import PackedBatch
 from onernn.backend.onednn.chain_program import Stage, program
 from onernn.backend.onednn.chain_weights import ChainWeights
+from onernn.backend.onednn.data_types import Precision
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.matmul import (
     MatmulPrimitive,
@@ -25,7 +26,6 @@ from onernn.backend.onednn.matmul import (
     create_tanh,
 )
 from onernn.backend.onednn.memory import Descriptor, Memory, new_stream
-from onernn.backend.onednn.numbers import Precision
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import RnnSpec
@@ -120,7 +120,7 @@ class ChainDirection:
             c[:sentences] = c0[0][:sentences]
             ended.append(np.empty((len(packing.last), units), np.float32))
         if self._backwards:
-            x = workspace.scratch.taken("x", x, packing.flip)
+            x = workspace.scratch.gathered("x", x, packing.flip)
         projected = self._projected(workspace, x, gates, x_factor)
         before, h_at = h.ctypes.data, h.ctypes.data + sentences * row_bytes
         at = [g.ctypes.data for g in gates]
@@ -138,7 +138,7 @@ class ChainDirection:
                 ended[0][left:running] = c[left:running]
         outputs = rows[sentences : sentences + words]
         if self._backwards:
-            y[:] = workspace.scratch.taken("y", outputs, packing.flip)
+            y[:] = workspace.scratch.gathered("y", outputs, packing.flip)
         else:
             y[:] = outputs
         return [outputs[packing.last], *ended]

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.memory import Descriptor, new_primitive
-from onernn.core.errors import UnsupportedError
+from onernn.backend.onednn.memory import Descriptor, new_descriptor, new_primitive
 from onernn.core.spec import Cell, RnnSpec
 
 CREATORS = {
@@ -74,33 +73,31 @@ def create(
     as ``hint``. ``wanted``: the descriptor of each argument, those of a backward's results under
     diff_NAME. Raises `UnsupportedError` where the library has no such kernel.
     """
-    lib, ffi = library.lib, library.ffi
+    lib = library.lib
     way = "backward" if kind == "backward" else "forward"
     names = argument_order(spec.cell)
     if hint is not None:
         names += [f"diff_{name}" for name in names]
     vanilla = spec.cell in _ELTWISE
-    pd = ffi.new("dnnl_primitive_desc_t *")
-    status = getattr(lib, f"dnnl_{CREATORS[spec.cell]}_{way}_primitive_desc_create")(
-        pd,
+
+    def what() -> str:
+        types = "/".join(dict.fromkeys(d.dtype for d in wanted.values()))
+        return f"{spec.cell.name} {kind.replace('_', ' ')} in {types}"
+
+    described = new_descriptor(
+        library,
+        what,
+        getattr(lib, f"dnnl_{CREATORS[spec.cell]}_{way}_primitive_desc_create"),
         library.engine,
         getattr(lib, f"dnnl_{kind}"),
         *([getattr(lib, _ELTWISE[spec.cell])] if vanilla else []),
         getattr(lib, f"dnnl_unidirectional_{spec.direction}"),
-        *(wanted[name].handle if name in wanted else ffi.NULL for name in names),
+        *(wanted[name].handle if name in wanted else library.ffi.NULL for name in names),
         lib.dnnl_rnn_flags_undef,
         *([0.0, 0.0] if vanilla else []),
         *([] if hint is None else [hint.described]),
         attributes,
     )
-    if status == lib.dnnl_unimplemented:
-        types = "/".join(dict.fromkeys(d.dtype for d in wanted.values()))
-        raise UnsupportedError(
-            f"oneDNN {library.version} on {library.effective_isa} has no"
-            f" {spec.cell.name} {kind.replace('_', ' ')} in {types}"
-        )
-    library.check(status, f"{spec.cell.name} {kind}")
-    described = ffi.gc(pd[0], lib.dnnl_primitive_desc_destroy)
     layouts = {name: _chosen(library, described, name) for name in (*wanted, "scratchpad")}
     if kind != "forward_inference":
         layouts["workspace"] = _chosen(library, described, "workspace")

@@ -15,8 +15,7 @@ from onernn.backend.onednn.bound_u8 import BoundU8Batch, BoundU8Step
 from onernn.backend.onednn.chain import BLOCK, ChainDirection
 from onernn.backend.onednn.chain_program import program
 from onernn.backend.onednn.choosing import prefers_chain, rules_for
-from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.numbers import (
+from onernn.backend.onednn.data_types import (
     LARGEST,
     PRECISIONS,
     UNIT,
@@ -26,6 +25,7 @@ from onernn.backend.onednn.numbers import (
     stored,
     widened,
 )
+from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.primitive_direction import PrimitiveDirection
 from onernn.backend.onednn.scaled_primitives import (
     BOUND,
@@ -47,6 +47,12 @@ class OneDnnKernel(DirectionKernel):
     def __init__(self, library: Library, spec: RnnSpec, precision: Precision) -> None:
         self._library, self.spec, self.precision = library, spec, precision
         self.dtype = stored(precision.out)
+
+    def converted(self, words: Array) -> Array:
+        """See `DirectionKernel.converted`."""
+        if words.dtype != np.float32:
+            return words
+        return narrowed(self._library, words, self.precision.data)
 
     def widened(self, y: Array) -> Array:
         """See `DirectionKernel.widened`."""
@@ -84,14 +90,12 @@ class FloatKernel(OneDnnKernel):
             attention = narrowed(library, attention, self.precision.data)
         first = [narrowed(library, s, kind) for s, kind in zip(begin, kinds, strict=False)]
         executor = self._primitive_for(packing) or self._chain_of_products()
-        ends = executor.run(PackedBatch(self.taken(words), y, packing, first, attention))
+        ends = executor.run(PackedBatch(self.converted(words), y, packing, first, attention))
         return [widened(library, end, kind) for end, kind in zip(ends, kinds, strict=False)], None
 
-    def taken(self, words: Array) -> Array:
-        """See `DirectionKernel.taken`."""
-        if words.dtype != np.float32 or self._projected:
-            return words
-        return narrowed(self._library, words, self.precision.data)
+    def converted(self, words: Array) -> Array:
+        """See `DirectionKernel.converted`."""
+        return words if self._projected else super().converted(words)
 
     def bind(
         self, stack: Sequence[FloatKernel], shape: tuple[int, ...], packing: Packing
@@ -126,7 +130,15 @@ def _largest(name: str, array: Array, most: float) -> float:
     return found
 
 
-class U8ChainKernel(OneDnnKernel):
+class NarrowKernel(OneDnnKernel):
+    """u8: `run` looks at words and states before it converts them."""
+
+    def converted(self, words: Array) -> Array:
+        """See `DirectionKernel.converted`."""
+        return words
+
+
+class U8ChainKernel(NarrowKernel):
     """u8 data through products: LBR_GRU, which the RNN primitive does not have in u8."""
 
     def __init__(
@@ -172,7 +184,7 @@ class U8ChainKernel(OneDnnKernel):
         return self.chain.cache_info()
 
 
-class U8Kernel(OneDnnKernel):
+class U8Kernel(NarrowKernel):
     """u8 data through RNN primitives: LSTM and GRU.
 
     States are exact to a step of bound/127. |o * tanh(c)| <= 1 is the bound; a projection may add

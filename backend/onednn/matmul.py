@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from onernn.backend.onednn.creation import kernel_name, new_attributes
 from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.memory import Descriptor, Memory, new_primitive
-from onernn.core.errors import UnsupportedError
+from onernn.backend.onednn.memory import Descriptor, Memory, bind, new_descriptor, new_primitive
 
 
 class PostOp(NamedTuple):
@@ -48,7 +47,7 @@ def create_matmul(
     by name. ``scaled``: the source has a scale and a zero point, the weights a scale a column.
     Raises `UnsupportedError` where the library has no such kernel.
     """
-    lib, ffi = library.lib, library.ffi
+    lib = library.lib
     m, k, n = dims
     layouts = {
         "src": Descriptor.tagged(library, (m, k), dtypes[0], "ab"),
@@ -74,20 +73,17 @@ def create_matmul(
             number = lib.DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE * (place + 1) | lib.DNNL_ARG_SRC_1
             numbers[op.operand] = (*numbers.get(op.operand, ()), number)
     layouts.update(operands or {})
-    pd = ffi.new("dnnl_primitive_desc_t *")
-    status = lib.dnnl_matmul_primitive_desc_create(
-        pd,
+    described = new_descriptor(
+        library,
+        lambda: f"matmul {dims} in {'/'.join(dtypes)}",
+        lib.dnnl_matmul_primitive_desc_create,
         library.engine,
         layouts["src"].handle,
         layouts["weights"].handle,
-        layouts["bias"].handle if bias else ffi.NULL,
+        layouts["bias"].handle if bias else library.ffi.NULL,
         layouts["dst"].handle,
         attributes,
     )
-    if status == lib.dnnl_unimplemented:
-        raise UnsupportedError(f"oneDNN {library.version} has no matmul in {'/'.join(dtypes)}")
-    library.check(status, f"matmul {dims}")
-    described = ffi.gc(pd[0], lib.dnnl_primitive_desc_destroy)
     for name, what in (("weights", lib.dnnl_query_weights_md),
                        ("scratchpad", lib.dnnl_query_scratchpad_md)):  # fmt: skip
         found = lib.dnnl_primitive_desc_query_md(described, what, 0)
@@ -98,11 +94,12 @@ def create_matmul(
 
 def create_tanh(library: Library, dims: tuple[int, int], dtype: str) -> MatmulPrimitive:
     """tanh of (M, N), elementwise; the shape of a product for whoever binds its arguments."""
-    lib, ffi = library.lib, library.ffi
+    lib = library.lib
     layout = Descriptor.tagged(library, dims, dtype, "ab")
-    pd = ffi.new("dnnl_primitive_desc_t *")
-    status = lib.dnnl_eltwise_forward_primitive_desc_create(
-        pd,
+    described = new_descriptor(
+        library,
+        lambda: f"tanh {dims}",
+        lib.dnnl_eltwise_forward_primitive_desc_create,
         library.engine,
         lib.dnnl_forward_inference,
         lib.dnnl_eltwise_tanh,
@@ -112,8 +109,6 @@ def create_tanh(library: Library, dims: tuple[int, int], dtype: str) -> MatmulPr
         0.0,
         new_attributes(library, own_scratchpad=True),
     )
-    library.check(status, f"tanh {dims}")
-    described = ffi.gc(pd[0], lib.dnnl_primitive_desc_destroy)
     scratchpad = lib.dnnl_primitive_desc_query_md(described, lib.dnnl_query_scratchpad_md, 0)
     return MatmulPrimitive(
         new_primitive(library, described),
@@ -169,12 +164,5 @@ def bound_arguments(
     library: Library, primitive: MatmulPrimitive, memories: Mapping[str, Memory]
 ) -> Any:
     """The argument array of a product; keep the memories alive beside it."""
-    pairs = [
-        (number, memories[name].handle)
-        for name, all_ in primitive.numbers.items()
-        for number in all_
-    ]
-    arguments = library.ffi.new("dnnl_exec_arg_t[]", len(pairs))
-    for argument, (number, handle) in zip(arguments, pairs, strict=True):
-        argument.arg, argument.memory = number, handle
-    return arguments
+    pairs = ((number, name) for name, all_ in primitive.numbers.items() for number in all_)
+    return bind(library, {number: memories[name] for number, name in pairs})

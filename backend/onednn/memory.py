@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from onernn.backend.buffers import aligned
 from onernn.backend.creation_lock import CREATION
 from onernn.backend.onednn.library import Library
 from onernn.core.arrays import Array
+from onernn.core.errors import UnsupportedError
 
 DTYPES = {
     "f32": "dnnl_f32",
@@ -126,13 +127,28 @@ def reordered(source: Memory, target: Descriptor, attributes: Any = None) -> Mem
 def reorder_primitive(source: Descriptor, target: Descriptor, attributes: Any = None) -> Any:
     """The primitive that copies one layout or data type into another."""
     library = target.library
-    lib, ffi, engine = library.lib, library.ffi, library.engine
+    create, engine = library.lib.dnnl_reorder_primitive_desc_create, library.engine
+    both = (source.handle, engine, target.handle, engine)
+    attributes = attributes or library.ffi.NULL
+    described = new_descriptor(library, lambda: "reorder", create, *both, attributes)
+    return new_primitive(library, described)
+
+
+def new_descriptor(library: Library, what: Callable[[], str], create: Any, *arguments: Any) -> Any:
+    """The primitive descriptor that a C creator makes of its arguments; ``what`` names it.
+
+    Raises `UnsupportedError` where the library has no such kernel.
+    """
+    lib, ffi = library.lib, library.ffi
     pd = ffi.new("dnnl_primitive_desc_t *")
-    status = lib.dnnl_reorder_primitive_desc_create(
-        pd, source.handle, engine, target.handle, engine, attributes or ffi.NULL
-    )
-    library.check(status, "reorder")
-    return new_primitive(library, ffi.gc(pd[0], lib.dnnl_primitive_desc_destroy))
+    status = create(pd, *arguments)
+    if status == lib.dnnl_unimplemented:
+        raise UnsupportedError(
+            f"oneDNN {library.version} on {library.effective_isa} has no {what()}"
+        )
+    if status:
+        library.check(status, what())
+    return ffi.gc(pd[0], lib.dnnl_primitive_desc_destroy)
 
 
 def new_primitive(library: Library, described: Any) -> Any:

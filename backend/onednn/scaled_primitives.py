@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from onernn.backend.creation_lock import CREATION
+from onernn.backend.onednn.data_types import UNIT, Precision, Scale
 from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.numbers import UNIT, Precision, Scale
 from onernn.backend.onednn.primitive_direction import PrimitiveDirection
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights

@@ -16,12 +16,13 @@ import numpy as np
 
 from onernn.backend.batch_cutting import Segment, segments
 from onernn.backend.buffers import ALIGNMENT, aligned, borrowed
-from onernn.backend.kernels import DirectionKernel, PackedBatch, PackedGradient
+from onernn.backend.kernels import PackedBatch, PackedGradient
 from onernn.backend.layer_walk import LayerWalk
 from onernn.backend.onednn.creation import Primitive, create, new_attributes
+from onernn.backend.onednn.data_types import PRECISIONS, narrowed, widened
+from onernn.backend.onednn.kernels import OneDnnKernel
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Descriptor, Memory
-from onernn.backend.onednn.numbers import PRECISIONS, narrowed, stored, widened
 from onernn.backend.onednn.primitive_direction import Bound, Workspace
 from onernn.backend.onednn.primitives import (
     WEIGHTS,
@@ -160,14 +161,13 @@ class _Kept(NamedTuple):
     owners: Sequence[Array]  # of the data at those addresses
 
 
-class TrainingKernel(DirectionKernel):
+class TrainingKernel(OneDnnKernel):
     """Forward into workspaces, backward out of them."""
 
     def __init__(self, library: Library, spec: RnnSpec, weights: RnnWeights, dtype: str) -> None:
+        super().__init__(library, spec, PRECISIONS[dtype])
         self._backwards = spec.direction == "right2left"
-        self._spec, self._library, self._precision = spec, library, PRECISIONS[dtype]
-        self.dtype = stored(self._precision.out)
-        self._weights = plain_weights(library, spec, weights, self._precision)
+        self._weights = plain_weights(library, spec, weights, self.precision)
         self._packed = PackedWeights(self._weights)
         self._suffixes = ["" if state == "h" else "_c" for state in spec.cell.states]
         self._kind = dtype
@@ -176,23 +176,19 @@ class TrainingKernel(DirectionKernel):
 
     def _pair(self, time: int, batch: int) -> _Pair:
         threads = self._library.current_threads
-        return _pair(self._library, self._spec, self._kind, threads, time, batch)
+        return _pair(self._library, self.spec, self._kind, threads, time, batch)
 
     def _order(self, packing: Packing) -> tuple[Segment, ...]:
         return segments(packing)[:: -1 if self._backwards else 1]
 
-    def widened(self, y: Array) -> Array:
-        """See `DirectionKernel.widened`."""
-        return y if y.dtype == np.float32 else widened(self._library, y, self._precision.out)
-
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], Any]:
         """See `DirectionKernel.run`."""
         words, y, packing, begin, _ = batch
-        library, precision = self._library, self._precision
+        library, precision = self._library, self.precision
         kinds = (precision.data, precision.cell)
         order = self._order(packing)
         pairs = [self._pair(time, batch) for _, time, batch in order]
-        x = words if words.dtype != np.float32 else narrowed(library, words, precision.data)
+        x = self.converted(words)
         whole = y if y.flags.c_contiguous else np.empty(y.shape, y.dtype)
         first = [narrowed(library, s, k) for s, k in zip(begin, kinds, strict=False)]
         states = [np.empty((len(order) + 1, *s.shape), s.dtype) for s in first]
@@ -224,7 +220,7 @@ class TrainingKernel(DirectionKernel):
         kept, packing, dy, dend, into = batch
         order = self._order(packing)
         rows = [piece.row for piece in order]
-        dx = np.empty((len(dy), self._spec.input_size), np.float32)
+        dx = np.empty((len(dy), self.spec.input_size), np.float32)
         table = {"diff_src_layer": _addresses(dx, rows), "diff_dst_layer": _addresses(dy, rows)}
         # Two buffers in turn, from the last piece to the first.
         dstates = [np.empty((2, *s.shape), np.float32) for s in dend]

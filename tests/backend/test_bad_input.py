@@ -292,7 +292,7 @@ def test_everything_is_checked_before_any_call_of_c() -> None:
     backend: Any = open_backend("onednn")
     layer = prepared("onednn")
     broken = replace(backend.library, lib=Untouchable(), ffi=Untouchable())
-    backend.library, layer._runs._within = broken, broken.threads
+    backend.library, layer._stack_kernel._within = broken, broken.threads
     h, c = random_state(SPEC, 2, 0)
     for arguments in [
         (X[..., :2],),

@@ -210,5 +210,5 @@ def test_a_chain_is_right_wherever_it_may_be_chosen(
     for seed, lengths in enumerate([[9, 1, 0, 4, 4, 3], [3] * 7, [300, 2], [0], [2] * 90]):
         x, state = random_ragged(lengths, 5, seed), random_state(spec, len(lengths), seed)
         check_layer(layer, spec, weights, x, state, rtol=rtol, atol=atol)
-    chains = [kernel._chain for row in layer._runs._kernels(1) for kernel in row]
+    chains = [kernel._chain for row in layer._stack_kernel._kernels(1) for kernel in row]
     assert all(chain is not None and chain.cache_info()[1] for chain in chains)

@@ -19,8 +19,8 @@ from support.oracle import run_oracle
 
 from onernn import Cell, RnnSpec, RnnWeights, UnsupportedError
 from onernn.backend import open_backend
+from onernn.backend.onednn.data_types import Scale, narrowed, widened
 from onernn.backend.onednn.library import load_library
-from onernn.backend.onednn.numbers import Scale, narrowed, widened
 
 U8 = [Cell.LSTM, Cell.GRU, Cell.LBR_GRU]
 
@@ -39,7 +39,7 @@ def step_of(spec: RnnSpec, batch: int, seed: int, largest: float = 1.0) -> np.nd
 @contextmanager
 def bound_beforehand(layer: Any) -> Iterator[None]:
     """Calls inside run over buffers bound beforehand."""
-    repeated, answers = layer._runs._repeated, []
+    repeated, answers = layer._stack_kernel._repeated, []
 
     def run(*arguments: Any) -> Any:
         answers.append(type(repeated).run(repeated, *arguments))
@@ -54,7 +54,7 @@ def bound_beforehand(layer: Any) -> Iterator[None]:
 def both_ways(spec: RnnSpec, weights: Any, shape: tuple[int, ...], **more: Any) -> tuple[Any, Any]:
     """A layer to which this shape came before, and one that binds nothing beforehand."""
     layer, ordinary = (prepare(spec, weights, **more) for _ in range(2))
-    ordinary._runs._repeated = None
+    ordinary._stack_kernel._repeated = None
     layer.run(np.zeros(shape, np.float32))
     return layer, ordinary
 

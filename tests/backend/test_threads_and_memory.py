@@ -151,7 +151,7 @@ class TestCaches:
         weights = random_weights(spec, 0)
         layer = open_backend("onednn", threads=1).prepare(spec, weights, dtype=dtype)
         reference = open_backend("reference").prepare(spec, weights, dtype="f64")
-        (row,) = layer._runs._kernels(1)
+        (row,) = layer._stack_kernel._kernels(1)
         packed = row[0]._primitive.primitives._packed if hasattr(row[0], "_primitive") else None
         rtol, atol = TOLERANCES[dtype]
         for batch in range(1, 20):

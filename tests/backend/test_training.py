@@ -200,7 +200,9 @@ class TestOneDnn:
             problem = problem._replace(weights=weights)
         tape, gradients = problem.train(onednn(problem, "bf16"))
         assert not tape.why
-        assert_gradients(gradients, reference_gradients(problem), 2e-2)
+        # Each layer rounds what the one below gave, once more.
+        rtol = 1.2e-2 * (1 + problem.spec.layers)
+        assert_gradients(gradients, reference_gradients(problem), rtol)
 
     @pytest.mark.parametrize("dtype", ["f32", pytest.param("bf16", marks=needs_bf16)])
     @pytest.mark.parametrize("cell", AUGRUS)

@@ -113,7 +113,7 @@ MUTANTS = [
     ),
     Mutant(
         "u8 without its shift",
-        "backend/onednn/numbers.py",
+        "backend/onednn/data_types.py",
         "UNIT = Scale(127.0, 128.0)",
         "UNIT = Scale(127.0, 0.0)",
         ("wrong_numbers", "negative_states"),
@@ -156,7 +156,7 @@ MUTANTS = [
     Mutant(
         "a chain that does not turn sentences around",
         "backend/onednn/chain.py",
-        '            x = workspace.scratch.taken("x", x, packing.flip)\n',
+        '            x = workspace.scratch.gathered("x", x, packing.flip)\n',
         "            x = x.copy()\n",
         ("narrow_types", "test_u8_is_right_to_its_steps"),
     ),
@@ -204,7 +204,7 @@ MUTANTS = [
     ),
     Mutant(
         "conversions made for other numbers of threads",
-        "backend/onednn/numbers.py",
+        "backend/onednn/data_types.py",
         "threads = 0, library.current_threads",
         "threads = 0, 1",
         ("threads_and_memory", "runs_on_in_a_child and bf16"),

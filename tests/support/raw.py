@@ -8,6 +8,14 @@ import numpy as np
 
 from onernn import RnnSpec, RnnWeights
 from onernn.backend.onednn.creation import argument, argument_order, create, new_attributes
+from onernn.backend.onednn.data_types import (
+    PRECISIONS,
+    Precision,
+    Scale,
+    narrowed,
+    stored,
+    widened,
+)
 from onernn.backend.onednn.library import load_library
 from onernn.backend.onednn.memory import (
     Descriptor,
@@ -16,14 +24,6 @@ from onernn.backend.onednn.memory import (
     new_primitive,
     new_stream,
     reordered,
-)
-from onernn.backend.onednn.numbers import (
-    PRECISIONS,
-    Precision,
-    Scale,
-    narrowed,
-    stored,
-    widened,
 )
 from onernn.backend.onednn.primitives import Shape, descriptors, plain_weights
 from onernn.backend.onednn.quantization import set_scales

@@ -109,7 +109,7 @@ def _multi_gru(op: PaddleOperator) -> Results:
         RnnWeights(input_layer(x, layout), paddle.weight_h(h, layout), summed_bias(layout, bias))
         for x, h, bias in zip(slots["WeightX"], slots["WeightH"], biases, strict=True)
     ]
-    stack = [paddle.side_by_side(halves[at : at + 2]) for at in range(0, 2 * layers, 2)]
+    stack = [RnnWeights.joined(halves[at : at + 2], 1) for at in range(0, 2 * layers, 2)]
     spec = replace(
         spec,
         input_size=slots["WeightX"][0].shape[0],
