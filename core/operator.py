@@ -80,6 +80,8 @@ class Operator:
     words, so that the result is an array.
     ``type(at, *types)`` gives the types of the outputs. ``since``: the first opset in which
     ONNX has it, 0 for an operator of our own.
+    ``keeps``: the numbers of the result are those of the first input, or of all where there may be
+    any number of inputs: moved, chosen among others, cast.
     ``growth(at, *values)`` bounds the bytes that a run may make; None: those of the largest input.
     """
 
@@ -95,6 +97,7 @@ class Operator:
     outputs: tuple[int, int]
     since: int
     sized: bool
+    keeps: bool
     growth: Growth | None
 
     @property
@@ -206,6 +209,7 @@ def define(
     outputs: int | tuple[int, int] = 1,
     since: int = 13,
     sized: bool = False,
+    keeps: bool | None = None,
     growth: Growth | None = None,
 ) -> None:
     """Adds an operator; see `Operator`.
@@ -231,5 +235,6 @@ def define(
         outputs=(1, outputs) if isinstance(outputs, int) else outputs,
         since=since,
         sized=sized,
+        keeps=kind in ("view", "moves") if keeps is None else keeps,
         growth=growth,
     )

@@ -15,6 +15,7 @@ import numpy as np
 from onernn.core.graph import Graph, Node
 from onernn.core.spec import Cell
 from onernn.fuse_passes.affine import Affine, Columns, affine
+from onernn.operators.activations import NAMES
 
 
 class Reading(NamedTuple):
@@ -48,20 +49,24 @@ class Step:
     nodes: tuple[Node, ...]
 
 
+_PLAIN = {NAMES[each.activations[0].name]: each for each in Cell if len(each.gates) == 1}
+"""The cells that are a function of a sum, by the operator that is the function."""
+
+
 def step_of(graph: Graph, node: Node) -> Step | None:
     """The step whose new state a node makes, None where it makes none."""
     if node.op == "Mul":
         return _lstm(graph, node)
     if node.op == "Add":
         return _gru(graph, node)
-    cells = {"Tanh": Cell.RNN_TANH, "Relu": Cell.RNN_RELU, "Sigmoid": Cell.RNN_SIGMOID}
-    if node.op not in cells:
+    cell = _PLAIN.get(node.op)
+    if cell is None:
         return None
     made = affine(graph, node.inputs[0])
     if made is None or len(made.terms) != 2:
         return None
     readings = tuple(_readings([made], (1,)))
-    return Step(cells[node.op], node.outputs[0], "", "", readings, (*made.nodes, node))
+    return Step(cell, node.outputs[0], "", "", readings, (*made.nodes, node))
 
 
 def _readings(gates: list[Affine], signs: tuple[int, ...]) -> Iterator[Reading]:

@@ -16,12 +16,12 @@ from onernn.core.types import Type
 from onernn.fuse_passes.bodies import inside
 from onernn.fuse_passes.rewriting import fresh
 from onernn.fuse_passes.steps import Stacker
+from onernn.fuse_passes.views import is_view
 
 _TURN = Size.of("this turn")
 _ENDLESS = 2**31 - 1  # turns; exporters write it where nobody counts
 _WIDE = ("int32", "int64", "float32", "float64")
 """What a number may be cast to on the way. float32 has 24 bits: TensorFlow's numbers of steps fit."""
-_COMPARED = {"Less": 0, "LessOrEqual": 1, "Greater": 0, "GreaterOrEqual": 1}
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,13 +203,17 @@ def _limits(
             continue
         if node is None:
             return None
-        if node.op in ("And", "Cast", "Identity"):
+        if node.op == "And":
             waiting += node.inputs
             continue
-        if node.op not in _COMPARED:
+        if node.op == "Cast" or is_view(node.op):
+            waiting.append(node.inputs[0])
+            continue
+        compared = node.op.removesuffix("OrEqual")
+        if compared not in ("Less", "Greater"):
             return None
-        low, high = map(number, node.inputs[:: -1 if node.op.startswith("Greater") else 1])
+        low, high = map(number, node.inputs[:: 1 if compared == "Less" else -1])
         if low is None or high is None:
             return None
-        found.append(high - low + _COMPARED[node.op])
+        found.append(high - low + int(compared != node.op))
     return found

@@ -24,20 +24,23 @@ def _clipped_affine(a: Array, alpha: Array, beta: Array) -> Array:
     return np.maximum(0, np.minimum(1, alpha * a + beta))
 
 
-_FUNCTIONS: dict[str, Callable[..., Array]] = {
-    "sigmoid": sigmoid,
-    "tanh": np.tanh,
-    "relu": lambda a: np.maximum(a, 0),
-    "identity": lambda a: a,
-    "softsign": lambda a: a / (1 + np.abs(a)),
-    "softplus": lambda a: np.logaddexp(0, a).astype(a.dtype),
-    "affine": lambda a, alpha, beta: alpha * a + beta,
-    "leakyrelu": lambda a, alpha: np.where(a < 0, alpha * a, a),
-    "thresholdedrelu": lambda a, alpha: np.where(a > alpha, a, 0).astype(a.dtype),
-    "scaledtanh": lambda a, alpha, beta: alpha * np.tanh(beta * a),
-    "hardsigmoid": _clipped_affine,
-    "elu": lambda a, alpha: np.where(a < 0, alpha * np.expm1(np.minimum(a, 0)), a),
+_OF_ONNX: dict[str, Callable[..., Array]] = {
+    "Sigmoid": sigmoid,
+    "Tanh": np.tanh,
+    "Relu": lambda a: np.maximum(a, 0),
+    "Identity": lambda a: a,
+    "Softsign": lambda a: a / (1 + np.abs(a)),
+    "Softplus": lambda a: np.logaddexp(0, a).astype(a.dtype),
+    "Affine": lambda a, alpha, beta: alpha * a + beta,
+    "LeakyRelu": lambda a, alpha: np.where(a < 0, alpha * a, a),
+    "ThresholdedRelu": lambda a, alpha: np.where(a > alpha, a, 0).astype(a.dtype),
+    "ScaledTanh": lambda a, alpha, beta: alpha * np.tanh(beta * a),
+    "HardSigmoid": _clipped_affine,
+    "Elu": lambda a, alpha: np.where(a < 0, alpha * np.expm1(np.minimum(a, 0)), a),
 }
+_FUNCTIONS = {name.lower(): compute for name, compute in _OF_ONNX.items()}
+NAMES: Mapping[str, str] = MappingProxyType({name.lower(): name for name in _OF_ONNX})
+"""Each function's name as ONNX writes it; operators that compute one have it, too."""
 
 DEFAULTS: Mapping[str, tuple[float | None, ...]] = MappingProxyType(
     {

@@ -77,7 +77,12 @@ for _name, _binary in {
     _elementwise(_name, "a b", lambda _, a, b, f=_binary: f(a, b), type=truths)
 
 for _name, _joining in {"Min": np.minimum, "Max": np.maximum, "Sum": np.add}.items():
-    _elementwise(_name, "first rest*", lambda _, *arrays, f=_joining: reduce(f, arrays))
+    _elementwise(
+        _name,
+        "first rest*",
+        lambda _, *arrays, f=_joining: reduce(f, arrays),
+        keeps=_joining is not np.add,
+    )
 
 
 def _mean(_: Any, *arrays: Array) -> Array:
@@ -132,7 +137,7 @@ def _clip(_: Any, x: Array, low: Array | None = None, high: Array | None = None)
     return x if high is None else np.minimum(x, high)
 
 
-_elementwise("Clip", "x low? high?", _clip)
+_elementwise("Clip", "x low? high?", _clip, keeps=True)
 
 
 def _chosen(_: Context, condition: Type, a: Type, b: Type) -> Type:
@@ -159,12 +164,22 @@ def _cast_type(context: Context, x: Type) -> Type:
     return Type("float32" if to == "bfloat16" else np.dtype(to).name, x.shape)
 
 
-_elementwise("Cast", "x", _cast, {"to": REQUIRED}, type=_cast_type, sized=True, growth=growth.wide)
+_elementwise(
+    "Cast",
+    "x",
+    _cast,
+    {"to": REQUIRED},
+    type=_cast_type,
+    sized=True,
+    keeps=True,
+    growth=growth.wide,
+)
 _elementwise(
     "CastLike",
     "x like",
     lambda _, x, like: x.astype(like.dtype),
     type=lambda _, x, like: Type(like.dtype, x.shape),
+    keeps=True,
     growth=growth.wide,
 )
 
@@ -232,6 +247,7 @@ _gate_function("Elu", alpha=1.0)
 define(
     "Dropout",
     kind="elementwise",
+    keeps=True,
     inputs="x ratio? training?",
     outputs=2,
     type=lambda _, x, *__: (Type(x.dtype, x.shape), Type("bool", x.shape)),

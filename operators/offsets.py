@@ -113,6 +113,7 @@ def _unpadded(context: Context, padded: Type, lengths: Type) -> Type:
 define(
     "SequenceUnpad",
     kind="sequences",
+    keeps=True,
     inputs="padded lengths",
     attributes={"time_major": 0},
     offsets=True,
@@ -144,6 +145,7 @@ def _padded(context: Context, x: Type, like: Type | None = None) -> Type:
 define(
     "SequencePad",
     kind="sequences",
+    keeps=True,
     inputs="~x like?",
     attributes={"time_major": 0},
     offsets=True,

@@ -29,8 +29,6 @@ _ATTEMPTS = 256
 _SECONDS, _BYTES = 5, 10**9
 """For all attempts, and for what the model makes of an attempt's small inputs."""
 _Plan = tuple[int | str, ...]
-_SAME_NUMBERS = set("Cast CastLike Clip Dropout Einsum Max Min SequenceUnpad".split())
-"""Beside views and moves, operators behind which a value keeps its role."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +107,14 @@ def _role_in(graph: Graph, value: str) -> _Role | None:
 
 def _keeps_role(node: Node, name: str) -> bool:
     """Whether an operator's results are a value's own elements; not those of several, joined."""
-    if node.op in _SAME_NUMBERS:
+    operator = OPERATORS.get(node.op)
+    if node.op == "Einsum":  # as passes write a moved axis
         return True
-    operator = OPERATORS.get(node.op)  # None where it is not supported
-    if operator is None or operator.most is None:  # any number of inputs are joined
+    if operator is None or not operator.keeps:  # None where it is not supported
         return False
-    return operator.kind in ("view", "moves") and name == node.inputs[0]
+    if operator.most is None:  # any number of inputs are joined, or the largest one is chosen
+        return operator.kind == "elementwise"
+    return name == node.inputs[0]
 
 
 def _told(graph: Graph, node: Node, name: str) -> _Role | None:

@@ -14,6 +14,7 @@ from onernn.core.ragged import Batch, Ragged, data_of
 from onernn.core.rnn import Recurrent
 from onernn.core.spec import Cell, Direction
 from onernn.core.weights import RnnWeights
+from onernn.fuse_passes.views import is_view
 from onernn.verification.diagnosis.gate_faults import Change
 from onernn.verification.graph_changes import recurrent_layers, with_layers, with_nodes
 from onernn.verification.layerwise import Traced
@@ -255,8 +256,8 @@ def _masks(traced: Traced, layers: Layers, given: Mapping[str, Batch]) -> Iterat
 
 
 def _source(graph: Graph, name: str) -> str:
-    """The value that this one holds in another dtype or shape."""
-    while (node := graph.producer(name)) and node.op in ("Cast", "Identity", "Reshape"):
+    """The value that this one holds in another dtype, shape or order."""
+    while (node := graph.producer(name)) and (node.op == "Cast" or is_view(node.op)):
         name = node.inputs[0]
     return name
 

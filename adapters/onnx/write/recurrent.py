@@ -19,14 +19,9 @@ from onernn.core.limits import Limits, why_not
 from onernn.core.rnn import Recurrent
 from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights
-from onernn.operators.activations import completed
+from onernn.operators.activations import NAMES, completed
 from onernn.reorders import onnx
 
-_NAMES = {
-    name.lower(): name
-    for name in "Relu Tanh Sigmoid Affine LeakyRelu ThresholdedRelu ScaledTanh HardSigmoid Elu"
-    " Softsign Softplus".split()
-}
 DOMAIN = "onernn"
 _DIRECTIONS = {"left2right": "forward", "right2left": "reverse"}
 
@@ -169,4 +164,4 @@ def _named(chosen: Activation) -> tuple[str, tuple[float, ...]]:
     name, *numbers = completed(chosen)
     if name == "identity":
         return "Affine", (1.0, 0.0)
-    return _NAMES[name], tuple(number for number in numbers if number is not None)
+    return NAMES[name], tuple(number for number in numbers if number is not None)

@@ -14,7 +14,7 @@ from onernn.adapters.onnx.write.protobuf import ProtoGraph
 from onernn.core.arrays import Array
 from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights
-from onernn.operators.activations import completed
+from onernn.operators.activations import NAMES, completed
 
 
 class LayerInputs(NamedTuple):
@@ -173,7 +173,7 @@ class _Body:
             inner = self.emit("Tanh", self.emit("Mul", a, self.number(beta)))
             return self.emit("Mul", inner, self.number(alpha))
         told = zip(("alpha", "beta"), numbers, strict=True)
-        return self.emit(_OPERATORS[name], a, **{k: v for k, v in told if v is not None})
+        return self.emit(NAMES[name], a, **{k: v for k, v in told if v is not None})
 
     def _step(self, x: list[str], states: list[str], attention: str) -> list[str]:
         spec, h = self.spec, states[0]
@@ -230,10 +230,3 @@ class _Body:
         if self.weights.projection is not None:
             out = self.emit("MatMul", out, self.number(self.weights.projection[0, 0]))
         return [out, new]
-
-
-_OPERATORS = {
-    name.lower(): name
-    for name in "Sigmoid Tanh Relu Identity Softsign Softplus LeakyRelu ThresholdedRelu"
-    " HardSigmoid Elu".split()
-}

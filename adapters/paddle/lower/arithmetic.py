@@ -16,6 +16,7 @@ from onernn.adapters.paddle.lower.operator import PaddleOperator
 from onernn.adapters.paddle.lower.rules import rule
 from onernn.adapters.paddle.operators import ROWS
 from onernn.core.errors import UnsupportedError
+from onernn.operators.activations import DEFAULTS
 
 
 def _project(op: PaddleOperator, slot: str, columns: int, weight: str) -> str:
@@ -57,7 +58,7 @@ _FUSED: dict[str, Any] = {
 }
 _ACTIVATIONS = {
     "": "",
-    **{row.type: row.op for row in ROWS if row.op in ("Relu", "Tanh", "Sigmoid")},
+    **{row.type: row.op for row in ROWS if DEFAULTS.get(row.op.lower()) == ()},
 }
 
 
