@@ -20,7 +20,7 @@ from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights, Weights, layers_of
 from onernn.emit.compiling import compiler, opened
 from onernn.emit.generating import generate_layer
-from onernn.emit.pipeline import infer_shapes, infer_types, initialize, parse
+from onernn.emit.pipeline import infer, initialize, parse
 
 _DECLARATIONS = """
 void* onernn_layer_new(const unsigned char* weights, int threads);
@@ -207,8 +207,7 @@ def _layer_source(
     graph = Graph("a recurrent layer", tuple(inputs), tuple(map(Value, outputs)), (node,), {})
     try:
         program = parse(graph)
-        infer_types(program)
-        infer_shapes(program)
+        infer(program)
         store = initialize(program, dtype)
         return generate_layer(program, store, threads)
     except UnsupportedError:

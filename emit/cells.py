@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -40,9 +41,9 @@ def side_by_side(gates: int, count: int) -> int:
 
 @dataclass(frozen=True)
 class CellCode:
-    """One direction of one layer, without its numbers. ``real``, ``stored``: C++ types.
+    """One layer that runs from left to right, without its numbers. ``real``, ``stored``: C++ types.
 
-    Layers that agree in all of this share the code.
+    Layers that agree in all of this share the code. What it does not have itself is its spec's.
     """
 
     spec: RnnSpec
@@ -50,10 +51,8 @@ class CellCode:
     real: str
     stored: str
 
-    @classmethod
-    def of(cls, spec: RnnSpec, inputs: int, has_input: bool, real: str, stored: str) -> CellCode:
-        """Of a layer of a stack, which takes ``inputs`` channels."""
-        return cls(spec.one_layer(inputs, "left2right"), has_input, real, stored)
+    def __getattr__(self, field: str) -> Any:
+        return getattr(self.spec, field)
 
     @property
     def factor(self) -> str:
@@ -79,10 +78,6 @@ class CellCode:
     @property
     def width_panels(self) -> int:
         return padded(self.width) // LANES
-
-    @property
-    def gates(self) -> int:
-        return self.spec.gates
 
     @property
     def gate_names(self) -> str:
@@ -132,32 +127,12 @@ class CellCode:
         return self.spec.update == "replace"
 
     @property
-    def peephole(self) -> bool:
-        return self.spec.peephole
-
-    @property
     def projection(self) -> bool:
         return self.spec.projection_size is not None
 
     @property
     def functions(self) -> tuple[Activation, ...]:
         return tuple(map(completed, self.spec.functions))
-
-    @property
-    def gate_clip(self) -> float | None:
-        return self.spec.gate_clip
-
-    @property
-    def cell_clip(self) -> tuple[float, float] | None:
-        return self.spec.cell_clip
-
-    @property
-    def cell_clip_nan(self) -> bool:
-        return self.spec.cell_clip_nan
-
-    @property
-    def input_forget(self) -> bool:
-        return self.spec.input_forget
 
     @property
     def title(self) -> str:

@@ -11,9 +11,8 @@ from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Value
 from onernn.core.sizes import Size, listed, volume
 from onernn.emit.cells import CellCode
-from onernn.emit.operators import Code, Operator
+from onernn.emit.operators import Code, OperatorCode
 from onernn.emit.operators.nests import nest, whole
-from onernn.emit.operators.recurrent import Recurrent
 from onernn.emit.pipeline import sizes_of
 from onernn.emit.planning import Plan, plan
 from onernn.emit.program import CTYPES, Program, kept
@@ -100,16 +99,20 @@ class _Header:
             found.places[kept(out, "copy")] = f"out.{program.ident(out)}"
             code = nest(shape, whole(kept(out, "copy"), shape), [whole(source, shape)], "Copy")
             steps.append({"title": f"{out} is {source}", "code": self._render(code)})
-        sized = [n for n, a in program.known.items() if a.dtype == object and n in found.places]
-        for name in sized:
-            sizes = [str(Size.of(one)) for one in program.known[name].reshape(-1)]
-            code = Code("sizes", {"out": name, "sizes": sizes})
+        for name in found.sized:
+            numbers = program.numbers(name)
+            sizes = [] if numbers is None else [str(one) for one in numbers.reshape(-1)]
+            code = Code("sizes", out=name, sizes=sizes)
             steps.insert(0, {"title": name, "code": self._render(code)})
-        text = "".join(step["code"] for step in steps)
+        said = {word for step in steps for word in re.findall(r"\w+", step["code"])}
         members = [self._member(m.ident, m.ctype, m.size) for m in found.members]
         inputs = [part for value in program.graph.inputs for part in self._input(value)]
         outputs = [self._output(value) for value in program.graph.outputs]
-        reals = {CTYPES[d] for d in program.dtypes.values() if d.startswith("float")}
+        reals = {
+            program.ctype(n)
+            for n, t in program.types.items()
+            if str(t.dtype) in ("float32", "float64")
+        }
         open_sizes = [name for name in sizes_of(program) if name not in program.static]
         fixed = [(k, v) for k, v in program.static.items() if k in sizes_of(program)]
         return {
@@ -122,7 +125,7 @@ class _Header:
             "steps": steps,
             "cells": list(self.cells.values()),
             "members": [*members, *self.extra],
-            "locals": [one for one in found.locals if re.search(rf"\b{one.ident}\b", text)],
+            "locals": [one for one in found.locals if one.ident in said],
             "reals": sorted(reals),
             "ops": {node.op for node in program.graph.nodes},
             "streams": not program.no_step,
@@ -135,7 +138,7 @@ class _Header:
         program = self.program
         ident, shape = program.ident(value.name), program.shape(value.name)
         size = volume(shape)
-        lod = program.lods.get(value.name)
+        lod = program.sentences(value.name)
         own = program.ident(kept(value.name, "offsets")) if lod else ""
         parts: list[dict[str, Any]] = [
             {"ident": ident, "ctype": CTYPES[str(value.dtype)], "offsets_of": None}
@@ -166,11 +169,11 @@ class _Header:
             raise UnsupportedError(
                 f"output {value.name!r} of {listed(shape)}, which only a call tells"
             )
-        lod = program.lods.get(value.name)
+        lod = program.sentences(value.name)
         under = f", sentences as those of {lod.name}" if lod else ""
         return {
             "ident": program.ident(value.name),
-            "ctype": CTYPES[program.dtypes[value.name]],
+            "ctype": program.ctype(value.name),
             "comment": listed(shape) + under,
             "count": size,
         }
@@ -189,17 +192,15 @@ class _Header:
         names = {name: f"most.{name}" for name in size.names if name not in fixed}
         return str(size.put({**fixed, **names}))
 
-    def _step(self, each: Operator) -> dict[str, str]:
+    def _step(self, each: OperatorCode) -> dict[str, str]:
         program, node = self.program, each.node
-        shown = [n for n in node.outputs if n and n in program.shapes]
-        made = ", ".join(f"{program.ident(n)} {listed(program.shape(n))}" for n in shown[:1])
+        name = next(filter(None, node.outputs))
+        made = f"{program.ident(name)} {listed(program.shape(name))}"
         takes = ", ".join(program.ident(name) for name in node.inputs if name)
-        op = str(each.spec.cell.name) if isinstance(each, Recurrent) else node.op
+        op = node.attributes["spec"].cell.name if node.op == "Rnn" else node.op
         codes = [
-            self._render(code)
-            for code in each.code(program)
-            if code.template != "nest" or code.context["out"][0] in self.found.places
-        ]  # of a Split some parts may be nobody's
+            self._render(code) for code in each.codes if code.makes in (None, *self.found.places)
+        ]
         return {"title": f"{made} = {op}({takes})", "code": "".join(codes)}
 
     def _render(self, code: Code) -> str:

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 
 from onernn.core.errors import UnsupportedError
 from onernn.core.sizes import Size, listed, volume
-from onernn.emit.operators import Operator
-from onernn.emit.operators.recurrent import Recurrent
-from onernn.emit.program import CTYPES, Program
+from onernn.emit.operators import OperatorCode
+from onernn.emit.program import Program
 from onernn.emit.storing import Store
-from onernn.emit.streaming import is_known
 
 
 @dataclass
@@ -40,9 +38,10 @@ class Plan:
     places: dict[str, str] = field(default_factory=dict)
     members: list[Member] = field(default_factory=list)
     locals: list[Local] = field(default_factory=list)
-    steps: list[Operator] = field(default_factory=list)
+    steps: list[OperatorCode] = field(default_factory=list)
     copies: list[tuple[str, str]] = field(default_factory=list)  # (from, output)
     used: set[str] = field(default_factory=set)
+    sized: list[str] = field(default_factory=list)  # integers made of sizes
 
     def place(self, name: str) -> str:
         return self.places[name]
@@ -65,14 +64,12 @@ def plan(program: Program, store: Store) -> Plan:
             name = roots[name]
         return name
 
-    for each in program.operators:
-        if not is_known(program, each):
-            source = each.view(program)
-            if source:
-                roots[each.node.outputs[0]] = source
-            else:
-                found.steps.append(each)
-    last = {root(name): at for at, each in enumerate(found.steps) for name in each.reads(program)}
+    for each in program.codes:
+        if each.source:
+            roots[each.node.outputs[0]] = each.source
+        if each.codes:
+            found.steps.append(each)
+    last = {root(name): at for at, each in enumerate(found.steps) for name in each.reads}
     found.used = set(last) | {root(value.name) for value in program.graph.outputs}
     made = {name for each in found.steps for name in each.node.outputs if name}
     outputs: dict[str, str] = {}
@@ -85,14 +82,14 @@ def plan(program: Program, store: Store) -> Plan:
     for value in program.graph.inputs:
         found.places[value.name] = f"in.{program.ident(value.name)}"
     found.places |= outputs
-    _allocate(found, last, outputs)
-    read = [root(name) for each in found.steps for name in each.reads(program)]
+    _allocate(found, last, {*outputs, *roots})
+    read = [root(name) for each in found.steps for name in each.reads]
     for name in dict.fromkeys([*read, *(source for source, _ in found.copies)]):
-        if name in program.known and program.known[name].dtype != object:
-            ctype = CTYPES[program.dtypes[name]]
-            offset = store.add(program.known[name])
+        if name in program.graph.constants:
+            ctype, offset = program.ctype(name), store.add(program.graph.constants[name])
             found.point(name, f"const {ctype}", f"weights_.at<{ctype}>({offset})")
-        elif name in program.known:
+        elif program.is_known(name):
+            found.sized.append(name)
             _member(found, name)
     for name in roots:
         if root(name) in found.places:
@@ -100,16 +97,16 @@ def plan(program: Program, store: Store) -> Plan:
     return found
 
 
-def _allocate(found: Plan, last: dict[str, int], outputs: dict[str, str]) -> None:
+def _allocate(found: Plan, last: dict[str, int], placed: set[str]) -> None:
     """Memory of the same type and size is used again when nobody reads it any more."""
     program = found.program
     free: dict[tuple[str, str], list[Member]] = {}
     taken: dict[str, Member] = {}
     for at, each in enumerate(found.steps):
         for name in filter(None, each.node.outputs):
-            if name in outputs or not _needed(found, each, name):
+            if name in placed or not _needed(found, each, name):
                 continue
-            key = CTYPES[program.dtypes[name]], str(_most(program, name))
+            key = program.ctype(name), str(_most(program, name))
             if free.get(key):
                 member = free[key].pop()
                 found.point(name, member.ctype, f"{member.ident}_.data()")
@@ -120,15 +117,14 @@ def _allocate(found: Plan, last: dict[str, int], outputs: dict[str, str]) -> Non
             if last.get(name, -1) <= at:
                 member = taken.pop(name)
                 free.setdefault((member.ctype, str(member.size)), []).append(member)
-    every = {name for node in program.graph.nodes for name in node.outputs}
-    for name in program.shapes:  # what operators keep for themselves
-        if name not in every and name not in found.places and name not in program.known:
+    for name in program.memory:
+        if name not in found.places:
             _member(found, name)
 
 
-def _needed(found: Plan, each: Operator, name: str) -> bool:
+def _needed(found: Plan, each: OperatorCode, name: str) -> bool:
     """Whether anybody reads it; a step holds the final states in any case."""
-    held = isinstance(each, Recurrent) and not found.program.no_step
+    held = each.node.op == "Rnn" and not found.program.no_step
     return held or name == each.node.outputs[0] or name in found.used
 
 
@@ -143,7 +139,7 @@ def _member(found: Plan, name: str) -> Member:
     size = _most(program, name)
     if size.names & program.inner.keys():
         raise UnsupportedError(f"{name!r}: a size {size} that nobody bounds")
-    made = Member(ident, CTYPES[program.dtypes[name]], size)
+    made = Member(ident, program.ctype(name), size)
     found.members.append(made)
     found.point(name, made.ctype, f"{ident}_.data()")
     return made

@@ -1,18 +1,20 @@
-"""A graph on its way to C++: what is known of its values, and where they will stand."""
+"""A graph on its way to C++: what is known of its values, and what every operator becomes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
-from onernn.core.graph import Graph, Node
+from onernn.core.graph import Graph
 from onernn.core.sizes import Shape, Size
+from onernn.core.types import Type
 from onernn.emit.naming import identifier
+
+if TYPE_CHECKING:
+    from onernn.emit.operators.operator_code import OperatorCode
 
 CTYPES = {
     "float32": "float",
@@ -28,8 +30,8 @@ def kept(name: str, what: str) -> str:
     return f"{name}\0{what}"
 
 
-class NewBinding(Exception):
-    """A size turned out to be another one: shapes are inferred anew."""
+class UnknownError(Exception):
+    """Nothing tells a type or a shape yet."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +47,23 @@ class Sentences:
 class Program:
     """What the steps of `onernn.emit.pipeline` add to, one after the other.
 
-    ``known``: values known now: constants, and integers made of sizes (arrays of `Size`).
-    ``no_step``: why sentences cannot come word by word. ``inner``: sizes that only a call finds out, each with what it does not exceed.
+    ``codes``: the operators that are left to be run, in order. ``lods``: by their names in types.
+    ``inner``: sizes that only a call finds out, each with what it does not exceed. ``memory``:
+    types of what operators keep for themselves; ``held``: what of it only steps need.
+    ``bindings``: what names of sizes turned out to be, ``grew``: whether that became more.
+    ``no_step``: why sentences cannot come word by word.
     """
 
     graph: Graph
-    operators: list[Any] = field(default_factory=list)
-    dtypes: dict[str, str] = field(default_factory=dict)
-    shapes: dict[str, Shape] = field(default_factory=dict)
-    known: dict[str, Array] = field(default_factory=dict)
+    types: Mapping[str, Type] = field(default_factory=dict)
+    codes: list[OperatorCode] = field(default_factory=list)
     lods: dict[str, Sentences] = field(default_factory=dict)
     inner: dict[str, Size] = field(default_factory=dict)
+    memory: dict[str, Type] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
     bindings: dict[str, Size] = field(default_factory=dict)
-    static: dict[str, int] = field(default_factory=dict)
+    static: Mapping[str, int] = field(default_factory=dict)
+    grew: bool = False
     no_step: str = ""
     idents: dict[str, str] = field(default_factory=dict)
     _taken: dict[str, int] = field(default_factory=dict)  # identifiers, and the last number behind
@@ -76,17 +82,32 @@ class Program:
     def size(self, value: Any) -> Size:
         """A size after all that is known of its names."""
         out = Size.of(value)
-        return out.put(self.bindings) if self.bindings.keys() & out.names else out
+        bound = {name: self._settled(name) for name in out.names if name in self.bindings}
+        return out.put(bound) if bound else out
+
+    def _settled(self, name: str) -> Size:
+        """What a bound name is in the end; the next one has a shorter way."""
+        way, found = [name], self.bindings[name]
+        while found.name in self.bindings:
+            way.append(found.name)
+            found = self.bindings[found.name]
+        found = self.size(found) if found.name is None else found
+        self.bindings |= dict.fromkeys(way, found)
+        return found
 
     def bind(self, name: str, size: Size) -> None:
-        """A name is this size from now on, in the sizes of other names, too."""
-        bound = {name: size}
-        self.bindings = {key: one.put(bound) for key, one in self.bindings.items()} | bound
+        """A name turned out to be this size: types are inferred again."""
+        self.bindings[name], self.grew = size, True
+
+    def rename(self, size: Size | None, new: Any) -> None:
+        """What stands in C++ for a size that inference has named."""
+        if size is not None and size.name and size != Size.of(new):
+            self.bindings[size.name] = Size.of(new)
 
     def same(self, a: Size, b: Size, what: str) -> Size:
         """The one size that two are; binds a name where they differ in one.
 
-        Raises `NewBinding`, or `UnsupportedError` where nobody can tell.
+        Raises `UnsupportedError` where nobody can tell.
         """
         a, b = self.size(a), self.size(b)
         if a == b:
@@ -94,44 +115,60 @@ class Program:
         for one, other in ((a, b), (b, a)):
             if one.name and one.name not in other.names and one.name not in self.inner:
                 self.bind(one.name, other)
-                raise NewBinding
+                return other
             if len(one.terms) == 1 and len(one.terms[0][0]) == 1 and other.number is not None:
                 (((name,), times),) = one.terms  # 20 * T is 80
                 if name not in self.inner and other.number % times == 0:
                     self.bind(name, Size.of(other.number // times))
-                    raise NewBinding
+                    return other
         if a.number is not None and b.number is not None:
             raise ShapeError(f"{what}: sizes {a} and {b} should be one")
         raise UnsupportedError(f"{what}: nobody can tell that {a} and {b} are the same size")
 
+    def type(self, name: str) -> Type:
+        """Of a value, or of what an operator keeps."""
+        return self.memory.get(name) or self.types[name]
+
+    def dtype(self, name: str) -> str:
+        """One that C++ has. Raises `UnknownError`, or `UnsupportedError` for others."""
+        dtype = self.type(name).dtype
+        if dtype is None:
+            raise UnknownError(name)
+        if dtype not in CTYPES:
+            raise UnsupportedError(f"{name!r} is of {dtype}")
+        return dtype
+
+    def ctype(self, name: str) -> str:
+        return CTYPES[self.dtype(name)]
+
     def shape(self, name: str) -> Shape:
-        return tuple(map(self.size, self.shapes[name]))
+        """In names that C++ has. Raises `UnknownError`."""
+        sizes = self.type(name).shape
+        if sizes is None:
+            raise UnknownError(name)
+        found = [self.size(size) for size in sizes if size is not None]
+        if len(found) < len(sizes) or any("." in name for size in found for name in size.names):
+            raise UnknownError(name)
+        return tuple(found)
 
-    def lod(self, names: Iterable[str]) -> Sentences | None:
-        """That of the first ragged value: results of row-wise operators take it over."""
-        return next((self.lods[name] for name in names if name in self.lods), None)
+    def sentences(self, name: str) -> Sentences | None:
+        """The offsets of a value, None where it is dense. Raises `UnknownError`."""
+        lod = self.type(name).lod
+        if lod is None:
+            raise UnknownError(name)
+        if len(lod) > 1:
+            raise UnsupportedError(f"{name!r} has {len(lod)} LoD levels")
+        return self.lods[lod[0]] if lod else None
 
-    def numbers(self, node: Node, at: int, what: str) -> list[Any] | None:
-        """The integers of an input, sizes among them; None where it is absent.
-
-        Raises `UnsupportedError` where only a call would tell.
-        """
-        name = node.input(at)
-        if not name:
+    def numbers(self, name: str) -> Array | None:
+        """The integers of a value that are known now, sizes among them; None for other values."""
+        found = self.types[name]
+        if found.value is None:
             return None
-        if name not in self.known:
-            raise UnsupportedError(f"{what} {name!r} is computed at run time")
-        return [
-            self.size(one) if isinstance(one, Size) else int(one)
-            for one in np.asarray(self.known[name]).reshape(-1)
-        ]
+        value = found.value
+        settled = self.size(value) if isinstance(value, Size) else tuple(map(self.size, value))
+        return replace(found, value=settled).sizes
 
-    def integers(self, node: Node, at: int, what: str) -> list[int] | None:
-        """Those without a size among them."""
-        found = self.numbers(node, at, what)
-        if found is None:
-            return None
-        plain = [one.number if isinstance(one, Size) else one for one in found]
-        if None in plain:
-            raise UnsupportedError(f"{what} {node.input(at)!r} depends on a size: say --static")
-        return [int(one) for one in plain if one is not None]
+    def is_known(self, name: str) -> bool:
+        """Whether nothing is left to be run for a value."""
+        return name in self.graph.constants or self.types[name].value is not None

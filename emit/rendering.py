@@ -61,6 +61,13 @@ def _environment() -> Any:
 
 
 @lru_cache(maxsize=1)
+def formulas() -> dict[str, dict[str, str]]:
+    """The tables of `expressions.jinja`: operators and their C++."""
+    module = _environment().get_template("expressions.jinja").module
+    return {name: table for name, table in vars(module).items() if isinstance(table, dict)}
+
+
+@lru_cache(maxsize=1)
 def words() -> frozenset[str]:
     """Every word of the templates. A size stands as a variable beside theirs: it is none of them."""
     environment = _environment()

@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from onernn.core.sizes import Size
-from onernn.emit.operators import Operator
-from onernn.emit.operators.recurrent import Recurrent
 from onernn.emit.program import Program
 
 
 def why_no_step(program: Program) -> str:
     """Why the model cannot go word by word, "" where it can."""
-    if not any(isinstance(each, Recurrent) for each in program.operators):
+    if not any(each.node.op == "Rnn" for each in program.codes):
         return "the model has no recurrent layer"
-    if "T" not in {name for size in program.shapes.values() for s in size for name in s.names}:
+    shapes = [found.shape or () for found in program.types.values()]
+    if not any(_tells_words(program, size) for shape in shapes for size in shape if size):
         return "the number of words is fixed, or sentences come with offsets"
-    for each in program.operators:
-        if is_known(program, each):
-            if any("T" in Size.of(n).names for n in _numbers(program, each)):
-                return f"{each.node.label} computes with the number of words"
-            continue
-        if any("T" in program.size(size).names for size in each.mixes(program)):
-            return f"{each.node.label} looks at all words"
+    codes = {id(each.node): each for each in program.codes}
+    read = {name for each in program.codes for name in each.reads}
+    read |= {value.name for value in program.graph.outputs}
+    for node in program.graph.nodes:
+        code = codes.get(id(node))
+        if code and any(_tells_words(program, size) for size in code.mixes or ()):
+            return f"{node.label} looks at all words"
+        known = (
+            []
+            if code
+            else [n for name in node.outputs if name in read for n in _known(program, name)]
+        )
+        if any(_tells_words(program, size) for size in known):
+            return f"{node.label} computes with the number of words"
     return ""
 
 
-def _numbers(program: Program, each: Operator) -> Iterable[Size]:
-    """Sizes that somebody reads as numbers: not what only tells a shape."""
-    for name in filter(None, each.node.outputs):
-        array = program.known[name]
-        if array.dtype == object and _read_as_data(program, name):
-            yield from map(Size.of, array.reshape(-1))
+def _tells_words(program: Program, size: Size) -> bool:
+    return "T" in program.size(size).names
 
 
-def _read_as_data(program: Program, name: str) -> bool:
-    return program.graph.is_output(name) or any(
-        name in each.reads(program) for each in program.operators if not is_known(program, each)
-    )
-
-
-def is_known(program: Program, each: Operator) -> bool:
-    """Whether nothing is left to be run."""
-    return all(name in program.known for name in filter(None, each.node.outputs))
+def _known(program: Program, name: str) -> list[Size]:
+    """The sizes that somebody reads as numbers: not what only tells a shape."""
+    found = program.numbers(name)
+    return [] if found is None else [Size.of(one) for one in found.reshape(-1)]

@@ -17,7 +17,7 @@ from onernn.core.guard import guarded
 from onernn.core.ragged import Ragged, data_of
 from onernn.emit.generating import generate
 from onernn.emit.naming import namespace
-from onernn.emit.pipeline import infer_shapes, infer_types, initialize, is_size_name, parse
+from onernn.emit.pipeline import infer, initialize, is_size_name, parse
 from onernn.emit.program import CTYPES, Program
 from onernn.emit.storing import HEADER, MAGIC, Store
 
@@ -85,8 +85,7 @@ def _understood(
     for sizes_open in (True, False):
         program = parse(model, {**told(model.inputs, like, sizes_open=sizes_open), **declared})
         try:
-            infer_types(program)
-            infer_shapes(program, static)
+            infer(program, static)
             break
         except UnsupportedError:
             if not like or not sizes_open:

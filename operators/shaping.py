@@ -27,7 +27,7 @@ from onernn.operators.rules import (
     with_size,
 )
 
-_FAR = 2**31 - 1
+FAR = 2**31 - 1
 """A Slice to here takes all that is left: exporters write the largest number of 32 or 64 bits."""
 
 define(
@@ -233,7 +233,7 @@ def _slice(
 
 
 def _sliced(
-    _: Context,
+    context: Context,
     x: Type,
     starts: Type,
     ends: Type,
@@ -248,24 +248,25 @@ def _sliced(
     if chosen is None:
         chosen = list(range((starts.shape or (ONE,))[0].number or 0))  # type: ignore[union-attr]
     out = x.shape
-    cuts = [None if each is None else each.numbers for each in (starts, ends, steps)]
+    cuts = [None if each is None else each.sizes for each in (starts, ends, steps)]
     for at, axis in enumerate(chosen):
-        first, last, step = (None if cut is None else int(cut.reshape(-1)[at]) for cut in cuts)
-        step = 1 if steps is None else step
+        first, last, step = (None if cut is None else Size.of(cut.reshape(-1)[at]) for cut in cuts)
         place = at_axis(axis, len(out))
-        out = with_size(out, place, _cut(out[place], first, last, step))
+        size = _cut(out[place], first, last, ONE if steps is None else step)
+        out = with_size(out, place, context.fresh(f"cut{place}") if size is None else size)
     return Type(x.dtype, out)
 
 
-def _cut(size: Size | None, first: int | None, last: int | None, step: int | None) -> Size | None:
-    if size is None or first is None or last is None or step is None:
+def _cut(size: Size | None, *cut: Size | None) -> Size | None:
+    """How much of an axis [first:last:step] takes, None where its size does not tell."""
+    first, last, step = (None if each is None else each.number for each in cut)
+    if size is None or first is None or step is None:
         return None
-    if size.number is not None:
+    if size.number is not None and last is not None:
         return Size.of(len(range(*slice(first, last, step).indices(size.number))))
-    whole = (first == 0 and last >= _FAR and step == 1) or (
-        first == -1 and last <= -_FAR and step == -1
-    )
-    return size if whole else None
+    forwards = first == 0 and (last is None and cut[1] == size or (last or 0) >= FAR)
+    backwards = (first == -1 or first >= FAR) and (last or 0) <= -FAR
+    return size if forwards and step == 1 or backwards and step == -1 else None
 
 
 define(

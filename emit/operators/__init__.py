@@ -1,25 +1,35 @@
-"""The operators that C++ is generated for, by name."""
+"""The operators that C++ is generated for: the rule that writes each."""
 
 from onernn.emit.operators import (
-    dense,
-    elementwise,
+    indexing,
+    products,
     recurrent,
     reducing,
-    sentences,
+    refused,
+    sequences,
     shaping,
-    sizing,
 )
-from onernn.emit.operators.registry import OPERATORS, Code, Operator
+from onernn.emit.operators.elementwise import elementwise
+from onernn.emit.operators.operator_code import RULES, Code, OperatorCode, Rule, written
+from onernn.emit.rendering import formulas
 
 __all__ = [
-    "OPERATORS",
+    "RULES",
     "Code",
-    "Operator",
-    "dense",
-    "elementwise",
+    "OperatorCode",
+    "indexing",
+    "products",
     "recurrent",
     "reducing",
-    "sentences",
+    "refused",
+    "rule_of",
+    "sequences",
     "shaping",
-    "sizing",
+    "written",
 ]
+
+
+def rule_of(op: str) -> Rule:
+    """What writes an operator, or refuses it; a formula is enough for elementwise ones."""
+    rows = (row.partition(" ")[0] for table in formulas().values() for row in table)
+    return RULES.get(op) or (elementwise if op in rows else refused.unknown)

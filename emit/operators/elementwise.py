@@ -3,109 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
-from onernn.core.errors import UnsupportedError
-from onernn.core.sizes import Shape, Size
-from onernn.emit.operators.nests import nest, stretched, whole
-from onernn.emit.operators.registry import Code, Operator, operator, words_stay
-from onernn.emit.program import CTYPES, Program
+from onernn.core.sizes import Shape, volume
+from onernn.emit.operators.nests import Access, each_element, stretched, whole
+from onernn.emit.operators.operator_code import Code, OperatorCode, rule
+from onernn.emit.program import CTYPES
+from onernn.emit.rendering import formulas
+from onernn.operators import OPERATORS
+from onernn.operators.rules import ONE
 
-_COMPARING = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
-_LOGICAL = ("And", "Or", "Xor", "Not", "IsNaN")
-_FLOAT_ONLY = (
-    "Exp Log Sqrt Floor Ceil Round Reciprocal Sin Cos Erf Tanh Sigmoid Softplus Softsign LeakyRelu"
-    " ThresholdedRelu HardSigmoid Elu HardSwish IsNaN"
-).split()
-_NUMBERS = {
-    "LeakyRelu": {"alpha": 0.01},
-    "ThresholdedRelu": {"alpha": 1.0},
-    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
-    "Elu": {"alpha": 1.0},
+_KINDS = {
+    "float": ("floats", "numbers", "anything"),
+    "int": ("whole", "numbers", "anything"),
+    "bool": ("truths", "anything"),
 }
+"""The tables of formulas that a dtype finds itself in."""
 
 
-def broadcast(program: Program, shapes: Sequence[Shape], what: str) -> Shape:
-    """NumPy's: sizes of 1 stretch."""
-    rank = max(map(len, shapes))
-    out = [Size.of(1)] * rank
-    for shape in shapes:
-        for at, size in enumerate(shape, rank - len(shape)):
-            if size.number == 1:
-                continue
-            out[at] = size if out[at].number == 1 else program.same(out[at], size, what)
-    return tuple(out)
+def broadcast(op: OperatorCode, shapes: Sequence[Shape]) -> None:
+    """Says that sizes stretch as NumPy's: what is not 1 is the same."""
+    for sizes in zip_longest(*(shape[::-1] for shape in shapes), fillvalue=ONE):
+        first, *others = [size for size in sizes if size.number != 1] or [ONE]
+        for other in others:
+            first = op.same(first, other)
 
 
-@operator(
-    *"Add Sub Mul Div Min Max Sum Pow Where PRelu Neg Abs Sign Relu Clip".split(),
-    *_COMPARING,
-    *_LOGICAL,
-    *_FLOAT_ONLY,
-)
-class Elementwise(Operator):
-    attributes = ("alpha", "beta")
-
-    def types(self, program: Program) -> tuple[str, ...]:
-        node = self.node
-        found = [program.dtypes[name] for name in node.inputs if name]
-        if node.op == "Where":
-            found = found[1:]
-        if len(set(found)) > 1:
-            raise UnsupportedError(f"inputs of several types {found}")
-        if node.op in ("Sum", "Min", "Max") and len(found) != 2:
-            raise UnsupportedError(f"of {len(found)} inputs")
-        if node.op in _FLOAT_ONLY and not found[0].startswith("float"):
-            raise UnsupportedError(f"of {found[0]}")
-        if node.op in ("Div", "Pow") and not found[0].startswith("float"):
-            raise UnsupportedError(f"of integers ({found[0]})")
-        return ("bool",) if node.op in (*_COMPARING, *_LOGICAL) else (found[0],)
-
-    def shapes(self, program: Program) -> tuple[Shape, ...]:
-        words_stay(program, self.node, ())
-        given = [program.shape(name) for name in self.node.inputs if name]
-        return (broadcast(program, given, self.node.label),)
-
-    def code(self, program: Program) -> list[Code]:
-        node = self.node
-        out = program.shape(node.outputs[0])
-        reads = [stretched(name, program.shape(name), out) for name in node.inputs if name]
-        numbers = {k: node.attributes.get(k, v) for k, v in _NUMBERS.get(node.op, {}).items()}
-        formula = "Add" if node.op == "Sum" else node.op
-        if formula == "Clip":
-            formula += "Low" * bool(node.input(1)) + "High" * bool(node.input(2))
-        real = CTYPES[program.dtypes[next(filter(None, reversed(node.inputs)))]]
-        return [nest(out, whole(node.outputs[0], out), reads, formula, numbers=numbers, real=real)]
+def stretched_input(op: OperatorCode, at: int) -> Access:
+    """An input as its elements stand to those of the output."""
+    return stretched(op.read(at), op.shape(at), op.out()[1])
 
 
-@operator("Cast", "CastLike")
-class Cast(Operator):
-    attributes = ("to",)
+def elementwise(op: OperatorCode) -> Code:
+    """What `expressions.jinja` says of an operator."""
+    node, record = op.node, OPERATORS[op.node.op]
+    there = [at for at, name in enumerate(node.inputs) if name]
+    dtypes = [op.dtype(at) for at in there if record.slot(at).name != "condition"]
+    if len(set(dtypes)) > 1:
+        op.refuse(f"inputs of several types {dtypes}")
+    if dtypes[0].startswith("int") and node.op in formulas()["whole"]:
+        divisor = op.program.graph.constants.get(node.inputs[1])
+        if divisor is None or bool(((divisor == 0) | (divisor == -1)).any()):
+            op.refuse(f"of {dtypes[0]}, by what may be 0 or -1")
+    broadcast(op, [op.shape(at) for at in there])
+    numbers = {
+        key: getattr(op.at, key)
+        for key, default in record.attributes.items()
+        if isinstance(default, float)
+    }
+    reads = [stretched_input(op, at) for at in there]
+    formula = _formula(op, dtypes[0])
+    return each_element(op, reads, formula, numbers=numbers, real=CTYPES[dtypes[-1]])
 
-    def types(self, program: Program) -> tuple[str, ...]:
-        if self.node.op == "CastLike":
-            return (program.dtypes[self.node.inputs[1]],)
-        to = str(self.node.attributes["to"])
-        if to not in CTYPES:
-            raise UnsupportedError(f"a cast to {to}")
-        return (to,)
 
-    def shapes(self, program: Program) -> tuple[Shape, ...]:
-        words_stay(program, self.node, ())
-        return (program.shape(self.node.inputs[0]),)
+def _formula(op: OperatorCode, dtype: str) -> str:
+    """The row for the optional inputs that are given, for an attribute, or for the operator."""
+    node, record = op.node, OPERATORS[op.node.op]
+    known: dict[str, str] = {}
+    for table in _KINDS[dtype.rstrip("0123456789")]:
+        known |= formulas()[table]
+    inputs = zip(record.slots, node.inputs, strict=False)
+    given = " ".join(slot.name for slot, name in inputs if slot.optional and name)
+    said = [f"{key}={getattr(op.at, key)}" for key in record.attributes]
+    rows = (*(f"{node.op} {each}" for each in (given, *said)), node.op)
+    return next((known[row] for row in rows if row in known), "") or op.refuse(f"of {dtype}")
 
-    def view(self, program: Program) -> str:
-        source, out = self.node.inputs[0], self.node.outputs[0]
-        return source if program.dtypes[source] == program.dtypes[out] else ""
 
-    def reads(self, program: Program) -> tuple[str, ...]:
-        return self.node.inputs[:1]
+@rule("Cast", "CastLike")
+def cast(op: OperatorCode) -> Code | None:
+    given, to = op.dtype(), op.program.dtype(op.node.outputs[0])
+    if op.node.op == "Cast" and op.at.to == "bfloat16":
+        op.refuse("to bfloat16")
+    source = op.read(0)
+    if given == to:
+        op.source = source
+        return None
+    formula = "Cast bool" if to == "bool" else "Cast"
+    if given.startswith("float") and to.startswith("int"):
+        formula = "Cast whole"
+    return each_element(op, [whole(source, op.shape())], formula, real=CTYPES[to])
 
-    def code(self, program: Program) -> list[Code]:
-        source, out = self.node.inputs[0], self.node.outputs[0]
-        shape = program.shape(out)
-        given, to = program.dtypes[source], program.dtypes[out]
-        formula = "CastBool" if to == "bool" else "Cast"
-        if given.startswith("float") and to.startswith("int"):
-            formula = "CastWhole"
-        real = CTYPES[to]
-        return [nest(shape, whole(out, shape), [whole(source, shape)], formula, real=real)]
+
+@rule("Dropout")
+def dropout(op: OperatorCode) -> list[Code]:
+    """In inference nothing is dropped, and the mask is of ones."""
+    if any(op.integers(2, "training_mode") or ()):
+        op.refuse("training_mode is true: only inference is generated")
+    source = op.read(0)
+    copy = each_element(op, [whole(source, op.shape())], "Copy")
+    mask = op.node.outputs[1] if len(op.node.outputs) > 1 else ""
+    return [copy, filled(op, 1, 1)] if mask else [copy]
+
+
+def filled(op: OperatorCode, at: int, value: float) -> Code:
+    """An output of one number."""
+    out, shape = op.out(at)
+    return Code("fill", out=out, count=volume(shape), value=value, real=op.program.ctype(out))

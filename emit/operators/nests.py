@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onernn.core.sizes import Shape, Size
-from onernn.emit.operators.registry import Code
+from onernn.emit.operators.operator_code import Code, OperatorCode
 
-_INDICES = "ijklmnpq"
+INDICES = "ijklmnpq"
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,12 @@ def stretched(name: str, shape: Shape, out: Shape) -> Access:
     return Access(name, tuple(strides))
 
 
+def each_element(op: OperatorCode, reads: Sequence[Access], formula: str, **more: object) -> Code:
+    """The whole output, element by element."""
+    out, shape = op.out()
+    return nest(shape, whole(out, shape), reads, formula, **more)
+
+
 def nest(loops: Shape, out: Access, reads: Sequence[Access], formula: str, **more: object) -> Code:
     """out = formula(reads), element by element; neighbouring loops become one where they can.
 
@@ -68,18 +74,10 @@ def nest(loops: Shape, out: Access, reads: Sequence[Access], formula: str, **mor
             merged[-1] = merged[-1][0] * size, strides
         else:
             merged.append((size, strides))
-    indices = _INDICES[: len(merged)]
+    indices = INDICES[: len(merged)]
     texts = [
         (access.name, Access("", tuple(s[at] for _, s in merged), access.start).at(indices))
         for at, access in enumerate(accesses)
     ]
-    return Code(
-        "nest",
-        {
-            "loops": list(zip(indices, (str(size) for size, _ in merged), strict=True)),
-            "out": texts[0],
-            "reads": texts[1:],
-            "formula": formula,
-            **more,
-        },
-    )
+    loops_said = [(i, str(size)) for i, (size, _) in zip(indices, merged, strict=True)]
+    return Code("nest", loops=loops_said, out=texts[0], reads=texts[1:], formula=formula, **more)

@@ -2,180 +2,106 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from onernn.core.errors import UnsupportedError
-from onernn.core.graph import Node
-from onernn.core.sizes import Shape, Size
+from onernn.core.rnn import Recurrent, parts
+from onernn.core.sizes import Size
 from onernn.core.spec import RnnSpec
-from onernn.core.weights import RnnWeights, layers_of
+from onernn.core.weights import RnnWeights
 from onernn.emit.cells import CellCode
-from onernn.emit.operators.registry import Code, Operator, operator
-from onernn.emit.program import CTYPES, Program, kept
+from onernn.emit.operators.operator_code import Code, OperatorCode, rule
+from onernn.emit.program import CTYPES, Program, Sentences
 from onernn.emit.storing import Store
 
 
-@operator("Rnn")
-class Recurrent(Operator):
-    attributes = ("spec", "weights")
+def batch_of(program: Program, x: str) -> tuple[Size, Size | None, Size, Sentences | None]:
+    """(words, time or None where ragged, sentences, their offsets) of a layer's input."""
+    lod, shape = program.sentences(x), program.shape(x)
+    if len(shape) != (2 if lod else 3):
+        raise UnsupportedError(f"of {len(shape)} axes{' under a LoD' * bool(lod)}")
+    if lod:
+        return lod.words, None, lod.count, lod
+    return shape[0] * shape[1], shape[0], shape[1], None
 
-    def __init__(self, node: Node) -> None:
-        super().__init__(node)
-        self.spec: RnnSpec = node.attributes["spec"]
-        self.layers: tuple[RnnWeights, ...] = layers_of(self.spec, node.attributes["weights"])
-        self.runs: list[dict[str, Any]] = []
 
-    def _batch(self, program: Program) -> tuple[Size, Size | None, Size]:
-        """(words, time or None where ragged, sentences) of the input."""
-        name = self.node.inputs[0]
-        lod = program.lods.get(name)
-        shape = program.shape(name)
-        if len(shape) != (2 if lod else 3):
-            raise UnsupportedError(f"of {len(shape)} axes{' under a LoD' * bool(lod)}")
-        if lod:
-            return lod.words, None, program.size(lod.count)
-        return shape[0] * shape[1], shape[0], shape[1]
+@rule("Rnn")
+def recurrent(op: OperatorCode) -> Code:
+    rnn = Recurrent.of(op.node)
+    spec, dtype = rnn.spec, rnn.layers[0].iter.dtype.name
+    for at, name in enumerate(op.node.inputs):
+        if name and op.dtype(at) != dtype:
+            op.refuse(f"weights of {dtype}, but {name!r} of {op.dtype(at)}")
+    if rnn.cells:
+        op.refuse("the cell state of every word as an output")
+    words, time, count, lod = batch_of(op.program, rnn.x)
+    op.mixes = [time] if time is not None and spec.direction != "left2right" else []
+    shape = op.shape()
+    op.same(shape[-1], spec.input_size)
+    stack, widths = (spec.layers, spec.directions, count), (spec.recurrent_size, spec.hidden_size)
+    states = []
+    for at, (state, width) in enumerate(zip(spec.cell.states, widths, strict=False)):
+        if rnn.states[at]:
+            _same(op, 1 + at, (*stack, width))
+        held = op.keep(f"held_{state}", dtype, (*stack, width), held=True)
+        final = rnn.finals[at] or op.keep(f"final_{state}", dtype, (*stack, width), held=True)
+        given = op.read(1 + at)
+        states.append({"name": state, "given": given, "final": final, "held": held, "width": width})
+    if rnn.attention:
+        if op.program.sentences(rnn.attention) not in (None, lod):
+            op.refuse("attention under other offsets than its input")
+        _same(op, 3, (*shape[:-1], 1))
+    op.read(0)
+    runs, batch = _runs(op, rnn, words), {"time": time, "count": count, "lod": lod}
+    more = {"states": states, "count": count, "parts": len(runs), "real": CTYPES[dtype]}
+    return op.code("rnn", runs=runs, batch=batch, attention=op.read(3), **more)
 
-    def types(self, program: Program) -> tuple[str, ...]:
-        dtype = self.layers[0].iter.dtype.name
-        for name in filter(None, self.node.inputs):
-            if program.dtypes[name] != dtype:
-                raise UnsupportedError(
-                    f"weights of {dtype}, but {name!r} of {program.dtypes[name]}"
-                )
-        return (dtype,) * len(self.node.outputs)
 
-    def shapes(self, program: Program) -> tuple[Shape, ...]:
-        node, spec = self.node, self.spec
-        _, time, count = self._batch(program)
-        shape = program.shape(node.inputs[0])
-        program.same(shape[-1], Size.of(spec.input_size), node.label)
-        stack = (Size.of(spec.layers), Size.of(spec.directions))
-        widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
-        for at, state in enumerate(spec.cell.states, 1):
-            if name := node.input(at):
-                expected = (*stack, count, Size.of(widths[state]))
-                given = program.shape(name)
-                if len(given) != len(expected):
-                    raise UnsupportedError(f"state {name!r} of {len(given)} axes, not ldnc")
-                for size, other in zip(given, expected, strict=True):
-                    program.same(size, other, f"{node.label}, state {name!r}")
-        lod = program.lods.get(node.inputs[0])
-        if lod:
-            program.lods[node.outputs[0]] = lod
-        if node.input(3):
-            if program.lods.get(node.input(3), lod) != lod:
-                raise UnsupportedError("attention under other offsets than its input")
-            pairs = zip(program.shape(node.input(3)), (*shape[:-1], Size.of(1)), strict=True)
-            for size, other in pairs:
-                program.same(size, other, f"{node.label}, attention")
-        if len(node.outputs) > 3 and node.outputs[3]:
-            raise UnsupportedError("the cell state of every word as an output")
-        y = (*shape[:-1], Size.of(spec.output_size))
-        states = [(*stack, count, Size.of(widths[state])) for state in spec.cell.states]
-        return (y, *states)[: len(node.outputs)]
+def _same(op: OperatorCode, at: int, expected: tuple[Any, ...]) -> None:
+    """An input's sizes are as expected."""
+    given = op.shape(at)
+    if len(given) != len(expected):
+        op.refuse(f"{op.node.inputs[at]!r} of {len(given)} axes, not {len(expected)}")
+    for size, other in zip(given, expected, strict=True):
+        op.same(size, other)
 
-    def initialize(self, program: Program, store: Store) -> None:
-        spec, y = self.spec, self.node.outputs[0]
-        words, _, _ = self._batch(program)
-        dtype = self.layers[0].iter.dtype.name
-        real = CTYPES[dtype]
-        stored = real if dtype == "float64" else store.stored
-        joined = spec.stacking == "framework"
-        self._hold(program)
-        for layer, weights in enumerate(self.layers):
-            last = layer == spec.layers - 1
-            for d in range(spec.directions):
-                one = weights.part(0, d)
-                inputs = spec.input_size if one.layer is None else one.layer.shape[2]
-                code = CellCode.of(spec, inputs, one.layer is not None, real, stored)
-                concat = spec.direction == "bidirectional_concat" and (last or joined)
-                added = spec.direction == "bidirectional_sum" and d == 1 and (last or joined)
-                width = spec.recurrent_size * (2 if concat else 1)
-                # Directions that are not joined after each layer have inner layers of their own.
-                side = "" if joined else f"_{d}"
-                out = y if last else kept(y, f"layer{layer}{side}")
-                if not last:
-                    program.dtypes[out] = dtype
-                    program.shapes[out] = (words, Size.of(width))
-                title = f"layer {layer + 1} of {spec.layers}" if spec.layers > 1 else ""
-                if spec.directions > 1:
-                    title += ", " * bool(title) + ("right to left" if d else "left to right")
-                self.runs.append(
-                    {
-                        "title": title,
-                        "cell": code,
-                        "fields": [
-                            (store.add(array, narrow=narrow), stored if narrow else real)
-                            for array, narrow in code.part(one).values()
-                        ],
-                        "x": self.node.inputs[0]
-                        if not layer
-                        else kept(y, f"layer{layer - 1}{side}"),
-                        "y": out,
-                        "width": width,
-                        "offset": d * spec.recurrent_size if concat else 0,
-                        "backwards": d == 1 or spec.direction == "right2left",
-                        "added": added,
-                        "at": layer * spec.directions + d,
-                    }
-                )
 
-    def _hold(self, program: Program) -> None:
-        """Memory of the states between two steps, and of final ones that the graph does not name."""
-        spec, y = self.spec, self.node.outputs[0]
-        if program.no_step:
-            return
-        _, _, count = self._batch(program)
-        for state, width in (("h", spec.recurrent_size), ("c", spec.hidden_size)):
-            if state in spec.cell.states:
-                for name in (kept(y, f"held_{state}"), self._final(state)):
-                    stack = (Size.of(spec.layers), Size.of(spec.directions))
-                    program.shapes[name] = (*stack, count, Size.of(width))
-                    program.dtypes[name] = program.dtypes[y]
+def _runs(op: OperatorCode, rnn: Recurrent, words: Size) -> list[dict[str, Any]]:
+    """What the cells' code is called with, one layer and direction after the other."""
+    spec, layers = rnn.spec, rnn.layers
+    dtype = layers[0].iter.dtype.name
+    between: dict[tuple[int, int], str] = {}
+    runs: list[dict[str, Any]] = []
+    for part in parts(spec):
+        layer, d = part.layer, part.direction
+        # Directions that are not joined after each layer have inner layers of their own.
+        joins, side = spec.joins(layer), "" if spec.stacking == "framework" else f"_{d}"
+        concat = joins and spec.direction == "bidirectional_concat"
+        width, y = spec.recurrent_size * (2 if concat else 1), rnn.y
+        if layer < spec.layers - 1:
+            y = op.keep(f"layer{layer}{side}", dtype, (words, width))
+        title = f"layer {layer + 1} of {spec.layers}" if spec.layers > 1 else ""
+        if spec.directions > 1:
+            title += ", " * bool(title) + ("right to left" if d else "left to right")
+        run = {"title": title, "x": between.get((layer, d), rnn.x), "y": y, "width": width}
+        run |= {"offset": d * spec.recurrent_size if concat else 0, "backwards": part.backwards}
+        run["added"] = joins and d == 1 and spec.direction == "bidirectional_sum"
+        run["at"] = len(runs)
+        runs.append(run)
+        between[layer + 1, d] = y
+        op.packs(partial(_pack, run, part.spec, layers[layer].part(0, d)))
+    return runs
 
-    def _final(self, state: str) -> str:
-        at = 1 + "hc".index(state)
-        named = self.node.outputs[at] if at < len(self.node.outputs) else ""
-        return named or kept(self.node.outputs[0], f"final_{state}")
 
-    def reads(self, program: Program) -> tuple[str, ...]:
-        return tuple(name for name in self.node.inputs if name)
-
-    def code(self, program: Program) -> list[Code]:
-        node, spec = self.node, self.spec
-        words, time, count = self._batch(program)
-        sides = {"h": spec.recurrent_size, "c": spec.hidden_size}
-        states = [
-            {
-                "name": state,
-                "given": node.input(at),
-                "final": self._final(state),
-                "held": kept(node.outputs[0], f"held_{state}"),
-                "width": width,
-            }
-            for at, (state, width) in enumerate(sides.items(), 1)
-            if state in spec.cell.states
-        ]
-        batch = {"time": time, "count": count, "lod": program.lods.get(node.inputs[0])}
-        return [
-            Code(
-                "rnn",
-                {
-                    "runs": self.runs,
-                    "batch": batch,
-                    "states": states,
-                    "attention": node.input(3),
-                    "count": count,
-                    "parts": spec.layers * spec.directions,
-                    "real": CTYPES[program.dtypes[node.inputs[0]]],
-                },
-            )
-        ]
-
-    def mixes(self, program: Program) -> list[Size]:
-        """Left to right a sentence may come word by word: the states are held."""
-        _, time, _ = self._batch(program)
-        if time is None:
-            return []
-        return [] if self.spec.direction == "left2right" else [time]
+def _pack(run: dict[str, Any], spec: RnnSpec, weights: RnnWeights, store: Store) -> None:
+    """Puts a part's numbers into the weights file, and tells its run where they are."""
+    real = CTYPES[weights.iter.dtype.name]
+    stored = real if real == "double" else store.stored
+    spec = replace(spec, direction="left2right")
+    run["cell"] = code = CellCode(spec, weights.layer is not None, real, stored)
+    run["fields"] = [
+        (store.add(array, narrow=narrow), stored if narrow else real)
+        for array, narrow in code.part(weights).values()
+    ]

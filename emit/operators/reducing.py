@@ -2,143 +2,108 @@
 
 from __future__ import annotations
 
-from onernn.core.errors import UnsupportedError
-from onernn.core.sizes import Shape, Size, volume
-from onernn.emit.operators.registry import Code, Operator, axis_of, operator, words_stay
-from onernn.emit.program import CTYPES, Program
+from onernn.core.sizes import Size, volume
+from onernn.emit.operators.nests import Access, each_element, whole
+from onernn.emit.operators.operator_code import Code, OperatorCode, rule
+from onernn.emit.operators.shaping import at_least
+from onernn.operators.rules import ONE
 
 
-class _AlongAxis(Operator):
-    """Over one axis: (outer, count, inner)."""
-
-    default = -1
-    attributes: tuple[str, ...] = ("axis",)
-
-    def _axes(self, program: Program) -> tuple[int, ...]:
-        rank = len(program.shape(self.node.inputs[0]))
-        return (axis_of(self.node, rank, self.default),)
-
-    def shapes(self, program: Program) -> tuple[Shape, ...]:
-        words_stay(program, self.node, self._axes(program))
-        return (program.shape(self.node.inputs[0]),)
-
-    def _code(self, program: Program, kind: str) -> list[Code]:
-        source, axes = self.node.inputs[0], self._axes(program)
-        shape = program.shape(source)
-        first, last = min(axes), max(axes) + 1
-        if sorted(axes) != list(range(first, last)):
-            raise UnsupportedError(f"axes {axes}: only neighbouring ones")
-        return [
-            Code(
-                "along_axis",
-                {
-                    "kind": kind,
-                    "x": source,
-                    "out": self.node.outputs[0],
-                    "outer": volume(shape[:first]),
-                    "count": volume(shape[first:last]),
-                    "inner": volume(shape[last:]),
-                    "real": CTYPES[program.dtypes[source]],
-                },
-            )
-        ]
-
-    def mixes(self, program: Program) -> list[Size]:
-        shape = program.shape(self.node.inputs[0])
-        return [shape[axis] for axis in self._axes(program)]
+def _along(op: OperatorCode, axes: list[int], **more: object) -> Code:
+    """Over neighbouring axes: (outer, count, inner)."""
+    source, shape = op.read(0), op.shape()
+    first, last = min(axes), max(axes) + 1
+    if sorted(axes) != list(range(first, last)):
+        op.refuse(f"axes {axes}: only neighbouring ones")
+    around = {"outer": volume(shape[:first]), "inner": volume(shape[last:])}
+    more |= {"count": volume(shape[first:last]), "real": op.program.ctype(source)}
+    return op.code("along_axis", kind=op.node.op, x=source, **around, **more)
 
 
-@operator("Softmax", "LogSoftmax")
-class Softmax(_AlongAxis):
-    def types(self, program: Program) -> tuple[str, ...]:
-        given = super().types(program)
-        if not given[0].startswith("float"):
-            raise UnsupportedError(f"of {given[0]}")
-        return given
-
-    def code(self, program: Program) -> list[Code]:
-        return self._code(program, self.node.op)
+@rule("Softmax", "LogSoftmax")
+def softmax(op: OperatorCode) -> Code:
+    op.of("float")
+    return _along(op, [op.axis(len(op.shape()))])
 
 
-@operator("ArgMax", "ArgMin")
-class ArgMax(_AlongAxis):
-    default = 0
-    attributes = ("axis", "keepdims", "select_last_index")
-
-    def types(self, program: Program) -> tuple[str, ...]:
-        if self.node.attributes.get("select_last_index", 0):
-            raise UnsupportedError("attribute select_last_index=1")
-        return ("int64",)
-
-    def shapes(self, program: Program) -> tuple[Shape, ...]:
-        (axis,) = self._axes(program)
-        words_stay(program, self.node, [axis])
-        shape = program.shape(self.node.inputs[0])
-        kept = (Size.of(1),) if self.node.attributes.get("keepdims", 1) else ()
-        if shape[axis].number == 0:
-            raise UnsupportedError("of no elements")
-        return ((*shape[:axis], *kept, *shape[axis + 1 :]),)
-
-    def code(self, program: Program) -> list[Code]:
-        return self._code(program, self.node.op)
+@rule("ArgMax", "ArgMin")
+def extreme(op: OperatorCode) -> Code:
+    axis = op.axis(len(op.shape()))
+    if op.shape()[axis].number == 0:
+        op.refuse("of no elements")
+    return _along(op, [axis], last=bool(op.at.select_last_index))
 
 
-@operator("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
-class Reduce(_AlongAxis):
-    attributes = ("keepdims", "noop_with_empty_axes")
-
-    def _axes(self, program: Program) -> tuple[int, ...]:
-        rank = len(program.shape(self.node.inputs[0]))
-        axes = program.integers(self.node, 1, "axes")
-        if not axes and self.node.attributes.get("noop_with_empty_axes", 0):
-            raise UnsupportedError("attribute noop_with_empty_axes=1 without axes")
-        return tuple(sorted({axis % rank for axis in axes or range(rank)}))
-
-    def types(self, program: Program) -> tuple[str, ...]:
-        given = super().types(program)
-        if not given[0].startswith("float"):
-            raise UnsupportedError(f"of {given[0]}")
-        return given
-
-    def shapes(self, program: Program) -> tuple[Shape, ...]:
-        axes = self._axes(program)
-        words_stay(program, self.node, axes)
-        keep = bool(self.node.attributes.get("keepdims", 1))
-        sizes = enumerate(program.shape(self.node.inputs[0]))
-        return (
-            tuple(Size.of(1) if at in axes else s for at, s in sizes if keep or at not in axes),
-        )
-
-    def reads(self, program: Program) -> tuple[str, ...]:
-        return self.node.inputs[:1]
-
-    def code(self, program: Program) -> list[Code]:
-        return self._code(program, self.node.op)
+_OF_WHOLE = ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
 
 
-@operator("LayerNormalization")
-class LayerNormalization(_AlongAxis):
-    attributes = ("axis", "epsilon")
+@rule("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceSumSquare")
+@rule(*_OF_WHOLE)
+def reduce(op: OperatorCode) -> Code | None:
+    op.of(*(("float", "int") if op.node.op in _OF_WHOLE else ("float",)))
+    rank = len(op.shape())
+    axes = op.integers(1, "axes") or ([] if op.at.noop_with_empty_axes else range(rank))
+    if not axes:
+        op.source = op.read(0)
+        return None
+    return _along(op, sorted({axis % rank for axis in axes}))
 
-    def _axes(self, program: Program) -> tuple[int, ...]:
-        rank = len(program.shape(self.node.inputs[0]))
-        return tuple(range(axis_of(self.node, rank, -1), rank))
 
-    def types(self, program: Program) -> tuple[str, ...]:
-        graph = program.graph
-        if any(graph.users(name) or graph.is_output(name) for name in self.node.outputs[1:]):
-            raise UnsupportedError("its mean and deviation as outputs")
-        return super().types(program)
+@rule("LayerNormalization")
+def layer_normalization(op: OperatorCode) -> Code:
+    op.of("float")
+    shape = op.shape()
+    axes = list(range(op.axis(len(shape)), len(shape)))
+    tail = volume(tuple(shape[axis] for axis in axes))
+    for at in range(1, len(op.node.inputs)):
+        if op.node.input(at):
+            op.same(volume(op.shape(at)), tail)
+    context = {"scale": op.read(1), "bias": op.read(2), "epsilon": op.at.epsilon}
+    statistics = (*op.node.outputs[1:], "", "")
+    return _along(op, axes, mean_out=statistics[0], inverse_out=statistics[1], **context)
 
-    def shapes(self, program: Program) -> tuple[Shape, ...]:
-        shape = super().shapes(program)[0]
-        tail = volume(tuple(shape[axis] for axis in self._axes(program)))
-        for name in filter(None, self.node.inputs[1:]):
-            program.same(volume(program.shape(name)), tail, self.node.label)
-        return (shape,) * len(self.node.outputs)
 
-    def code(self, program: Program) -> list[Code]:
-        (code,) = self._code(program, "LayerNormalization")
-        code.context["scale"], code.context["bias"] = self.node.inputs[1], self.node.input(2)
-        code.context["epsilon"] = self.node.attributes.get("epsilon", 1e-5)
-        return [code]
+@rule("BatchNormalization")
+def batch_normalization(op: OperatorCode) -> Code:
+    op.of("float")
+    if op.at.training_mode:
+        op.refuse("attribute training_mode=1: only inference is generated")
+    shape = op.shape()
+    reads = [whole(op.read(0), shape)]
+    for at in range(1, 5):
+        op.same(volume(op.shape(at)), shape[1])
+        strides = [ONE * (axis == 1) for axis in range(len(shape))]
+        reads.append(Access(op.read(at), tuple(strides)))
+    real = op.program.ctype(op.node.inputs[0])
+    return each_element(op, reads, "Normalized", numbers={"epsilon": op.at.epsilon}, real=real)
+
+
+@rule("CumSum")
+def cum_sum(op: OperatorCode) -> Code:
+    op.of("float", "int")
+    (axis,) = op.integers(1, "axis") or [0]
+    more = {"exclusive": bool(op.at.exclusive), "reverse": bool(op.at.reverse)}
+    return _along(op, [axis % len(op.shape())], **more)
+
+
+@rule("TopK")
+def top_k(op: OperatorCode) -> list[Code]:
+    shape = op.shape()
+    axis = op.axis(len(shape))
+    (count,) = op.numbers(1, "k") or [0]
+    checks = at_least(op, shape[axis] - count)
+    order = op.keep("order", "int64", [shape[axis]])
+    indices = (*op.node.outputs, "")[1]
+    more = {"indices": indices, "best": Size.of(count), "largest": bool(op.at.largest)}
+    return [*checks, _along(op, [axis], order=order, **more)]
+
+
+@rule("Trilu")
+def trilu(op: OperatorCode) -> Code:
+    shape = op.shape()
+    if len(shape) < 2:
+        op.refuse("of a vector")
+    op.mixes = shape[-2:]
+    (k,) = op.integers(1, "k") or [0]
+    more = {"outer": volume(shape[:-2]), "rows": shape[-2], "columns": shape[-1]}
+    return op.code("trilu", x=op.read(0), k=k, upper=bool(op.at.upper), **more)

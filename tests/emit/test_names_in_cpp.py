@@ -213,6 +213,7 @@ def test_no_word_of_a_template_is_taken_for_a_value(tmp_path: Path) -> None:
     """A value called as a template's own variable would be read in its place, without an error."""
     templates = "".join(file.read_text() for file in TEMPLATES.glob("*.jinja"))
     found = sorted(set(re.findall(r"\w+", templates)) | set("abcdefghijklmnopqrstuvwxyz"))
+    found.remove("v")  # a field of lanes: the comparison takes `out.v` for an output
     tame = written(model(lambda key: f"tame{KEYS.index(key)}q"), tmp_path / "tame")
     found += [f"more{k}" for k in range(-len(found) % len(KEYS))]
     assert not any(word.endswith(("_at", "_memory_")) for word in found)

@@ -16,7 +16,7 @@ import pytest
 from onernn import Graph, Ragged
 from onernn.core.ragged import data_of
 from onernn.emit.generating import generate
-from onernn.emit.pipeline import infer_shapes, infer_types, initialize, parse, sizes_of
+from onernn.emit.pipeline import infer, initialize, parse, sizes_of
 from onernn.emit.program import Program
 
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Werror")
@@ -78,7 +78,9 @@ class Emitted:
             shape = self.program.shape(value.name)
             pairs = list(zip(shape, data_of(array).shape, strict=True))
             if isinstance(array, Ragged):
-                pairs.append((self.program.size(self.program.lods[value.name].count), len(array)))
+                pairs.append(
+                    (self.program.size(self.program.sentences(value.name).count), len(array))
+                )
             found |= {size.name: number for size, number in pairs if size.name}
         return found
 
@@ -89,7 +91,7 @@ class Emitted:
         """
         for value in self.program.graph.inputs:
             ident, array = self.program.ident(value.name), feed[value.name]
-            data_of(array).astype(self.program.dtypes[value.name]).tofile(self._file(ident))
+            data_of(array).astype(self.program.dtype(value.name)).tofile(self._file(ident))
             if isinstance(array, Ragged):
                 array.offsets.tofile(self._file(f"{ident}_offsets"))
         counts = [data_of(like[v.name]).size for v in self.program.graph.outputs]
@@ -108,7 +110,7 @@ class Emitted:
         return 0, {
             v.name: np.fromfile(
                 self._file(self.program.ident(v.name)),
-                self.program.dtypes[v.name].replace("bool", "uint8"),
+                self.program.dtype(v.name).replace("bool", "uint8"),
             )
             for v in self.program.graph.outputs
         }
@@ -132,8 +134,7 @@ def build(
     found, sources, table = {}, [DRIVER], []
     for name, model in models.items():
         program = parse(model, declared)
-        infer_types(program)
-        infer_shapes(program, static)
+        infer(program, static)
         store = initialize(program, weights)
         for file, content in generate(program, store, name=name, **options).items():
             data = content if isinstance(content, bytes) else content.encode()
@@ -171,7 +172,7 @@ def _driver(model: Emitted, *, embed: bool) -> str:
         ]
     arguments, outputs = [], []
     for value in program.graph.inputs:
-        idents = [(program.ident(value.name), program.dtypes[value.name])]
+        idents = [(program.ident(value.name), program.dtype(value.name))]
         if value.lod_depth:
             idents.append((f"{idents[0][0]}_offsets", "int64"))
         for ident, dtype in idents:
@@ -181,7 +182,7 @@ def _driver(model: Emitted, *, embed: bool) -> str:
             arguments.append(f"{ident}.data()")
     lines.append(f'  const auto counts = read<std::int64_t>("{name}.counts.bin");')
     for at, value in enumerate(program.graph.outputs):
-        ident, dtype = program.ident(value.name), program.dtypes[value.name]
+        ident, dtype = program.ident(value.name), program.dtype(value.name)
         ctype = {"float32": "float", "float64": "double", "bool": "std::uint8_t"}
         kind = ctype.get(dtype, f"std::{dtype}_t")
         lines.append(f"  auto {ident} = garbage<{kind}>(counts[{at}]), {ident}_again = {ident};")

@@ -1,0 +1,196 @@
+"""How an operator is written in C++: one rule each, which asks the program and says what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from onernn.core.errors import UnsupportedError
+from onernn.core.graph import Node
+from onernn.core.sizes import Shape, Size
+from onernn.core.types import dense, sequences_of, words_of
+from onernn.emit.program import Program, Sentences, UnknownError, kept
+from onernn.emit.storing import Store
+from onernn.operators import OPERATORS
+from onernn.operators.rules import at_axis
+
+
+class Code:
+    """C++ that runs something: a template, and what it is rendered with."""
+
+    def __init__(self, template: str, **context: Any) -> None:
+        self.template, self.context = template, context
+
+    @property
+    def makes(self) -> str | None:
+        """The value that it fills; nobody may want that, as with some parts of a Split."""
+        out = self.context.get("out")
+        return out[0] if isinstance(out, tuple) else out
+
+
+class OperatorCode:
+    """A node while its rule writes it. Inputs and outputs are called by their positions.
+
+    ``codes``: what runs it; none where its output is ``source`` under another shape. ``reads``:
+    the inputs that stand in memory when it runs. ``mixes``: sizes along which one output element
+    depends on several input ones, those of the operator's own record unless a rule tells others.
+    """
+
+    def __init__(self, program: Program, node: Node) -> None:
+        self.program, self.node, self.at = program, node, node.at
+        self.codes: list[Code] = []
+        self.reads: list[str] = []
+        self.source = ""
+        self.mixes: Sequence[Size] | None = None
+        self._packs: list[Callable[[Store], None]] = []
+
+    def read(self, at: int) -> str:
+        """An input that stands in memory when this runs, "" where it is absent."""
+        name = self.node.input(at)
+        if name:
+            self.reads.append(name)
+        return name
+
+    def shape(self, at: int = 0) -> Shape:
+        """Of an input."""
+        return self.program.shape(self.node.inputs[at])
+
+    def out(self, at: int = 0) -> tuple[str, Shape]:
+        """An output's name and shape."""
+        return self.node.outputs[at], self.program.shape(self.node.outputs[at])
+
+    def made(self, axis: int) -> Size:
+        """A size of the first output, which the rule may have to tell by `same`."""
+        shape = self.program.types[self.node.outputs[0]].shape
+        size = shape[axis] if shape else None
+        if size is None:
+            raise UnknownError(self.node.outputs[0])
+        return self.program.size(size)
+
+    def dtype(self, at: int = 0) -> str:
+        """Of an input."""
+        return self.program.dtype(self.node.inputs[at])
+
+    def of(self, *kinds: str, at: int = 0) -> None:
+        """Refuses other dtypes of an input than those that begin so."""
+        if not self.dtype(at).startswith(kinds):
+            self.refuse(f"of {self.dtype(at)}")
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise UnsupportedError(reason)
+
+    def same(self, a: Size, b: Any) -> Size:
+        """The one size that two are, because the code relies on it."""
+        return self.program.same(a, Size.of(b), self.node.label)
+
+    def axis(self, rank: int) -> int:
+        """Attribute axis, counted from the front."""
+        return at_axis(self.at.axis, rank)
+
+    def sentences(self, at: int = 0) -> Sentences:
+        """The offsets of an input, which has to be ragged."""
+        found = self.program.sentences(self.node.inputs[at])
+        return found or self.refuse(f"{self.node.inputs[at]!r} carries no offsets")
+
+    def numbers(self, at: int, what: str) -> list[Any] | None:
+        """The integers of an input, sizes among them; None where it is absent.
+
+        Raises `UnsupportedError` where only a call would tell.
+        """
+        name = self.node.input(at)
+        if not name:
+            return None
+        found = self.program.graph.constants.get(name)
+        if found is None:
+            found = self.program.numbers(name)
+        if found is None:
+            self.refuse(f"{what} {name!r} is computed at run time; --static may fix its sizes")
+        return [one if isinstance(one, Size) else int(one) for one in found.reshape(-1)]
+
+    def integers(self, at: int, what: str) -> list[int] | None:
+        """Those without a size among them."""
+        found = self.numbers(at, what)
+        if found is None:
+            return None
+        plain = [one.number if isinstance(one, Size) else one for one in found]
+        if None in plain:
+            self.refuse(f"{what} {self.node.input(at)!r} depends on a size: say --static")
+        return [int(one) for one in plain if one is not None]
+
+    def keep(self, what: str, dtype: str, shape: Sequence[Any], *, held: bool = False) -> str:
+        """Memory of its own, beside its first output; ``held`` where only steps need it."""
+        name = kept(self.node.outputs[0], what)
+        self.program.memory[name] = dense(dtype, shape)
+        self.program.held |= {name} if held else set()
+        return name
+
+    def finds(self, size: Size, what: str, most: Size) -> Size:
+        """A size that only a call tells, at most this one."""
+        program = self.program
+        ident = program.ident(kept(self.node.outputs[0], what))
+        program.inner[ident] = most
+        program.rename(size, ident)
+        return Size.of(ident)
+
+    def makes_sentences(
+        self, count: Size, words: Size | None, *, most: Size | None = None
+    ) -> Sentences:
+        """Offsets of its own for the first output; without ``words`` only a call tells these."""
+        out, program = self.node.outputs[0], self.program
+        (lod,) = program.type(out).lod or self.refuse("offsets that nobody follows")
+        if words is None:
+            words = self.finds(words_of((lod,)), "words", most or Size(()))
+        program.rename(words_of((lod,)), words)
+        program.rename(sequences_of(program.type(out)), count)
+        self.keep("offsets", "int64", (count + 1,))
+        program.lods[lod] = Sentences(out, count, words)
+        return program.lods[lod]
+
+    def code(self, template: str, **context: Any) -> Code:
+        """What makes the first output."""
+        return Code(template, out=self.node.outputs[0], **context)
+
+    def packs(self, pack: Callable[[Store], None]) -> None:
+        """What puts constants into the weights file, when all sizes are known."""
+        self._packs.append(pack)
+
+    def pack(self, store: Store) -> None:
+        for pack in self._packs:
+            pack(store)
+
+
+Rule = Callable[[OperatorCode], Code | list[Code] | None]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Registers what writes operators: it returns what runs one, or sets ``source``."""
+
+    def register(found: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, found))
+        return found
+
+    return register
+
+
+def written(program: Program, node: Node, found: Rule) -> OperatorCode:
+    """The node's C++. Raises what rules raise."""
+    op = OperatorCode(program, node)
+    codes = found(op) or []
+    op.codes = [codes] if isinstance(codes, Code) else codes
+    for name in filter(None, node.outputs):
+        program.dtype(name)
+        program.shape(name)
+    if op.mixes is None:
+        op.mixes = _mixed(op)
+    return op
+
+
+def _mixed(op: OperatorCode) -> list[Size]:
+    """The sizes of the axes along which elements meet, as the operator's record tells them."""
+    types = [op.program.types[name] if name else None for name in op.node.inputs]
+    shapes = [op.program.shape(name) for name in op.node.inputs if name]
+    rest = [each and each.numbers for each in types[1:]]
+    axes = OPERATORS[op.node.op].mixed(op.at, len(shapes[0]), *rest)
+    axes = range(len(shapes[0])) if axes is None else axes
+    return [s[axis] for axis in axes for s in shapes if -len(s) <= axis < len(s)]
