@@ -1,0 +1,90 @@
+"""The records of the frameworks: who gets a file, which options a writer has, what imports cost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onernn import Graph, UnsupportedError
+from onernn.adapters.converting import write_model
+from onernn.adapters.registry import ADAPTERS, RUNTIMES, WRITERS, adapter_of
+from onernn.core.graph import Node, Value
+
+FACE = (Value("x", "float32", (2, 3)), Value("y", "float32", (2, 3)))
+MODEL = Graph("model", FACE[:1], FACE[1:], (Node("Tanh", ("x",), ("y",)),), {})
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("m.onnx", "ONNX"),
+        ("m-symbol.json", "MXNet"),
+        ("m.pdmodel", "Paddle"),
+        ("__model__", "Paddle"),
+        ("anything", "Paddle"),
+    ],
+)
+def test_a_file_is_the_first_framework_s_that_reads_it(path: str, name: str) -> None:
+    assert adapter_of(path).name == name
+
+
+def test_a_folder_with_a_symbol_is_mxnet_s(tmp_path: Path) -> None:
+    assert adapter_of(tmp_path).name == "Paddle"
+    (tmp_path / "m-symbol.json").write_text("{}")
+    assert adapter_of(tmp_path).name == "MXNet"
+
+
+def test_names_and_suffixes_stand_for_one_framework_each() -> None:
+    assert len({each.name for each in ADAPTERS}) == len(ADAPTERS)
+    assert len(WRITERS) == sum(each.writer is not None for each in ADAPTERS)
+    assert len(RUNTIMES) == sum(each.runtime is not None for each in ADAPTERS)
+
+
+def test_an_option_of_another_writer_is_refused_unless_it_says_nothing(tmp_path: Path) -> None:
+    for suffix, others in ((".pdmodel", WRITERS[".onnx"]), (".onnx", WRITERS[".pdmodel"])):
+        file = tmp_path / f"m{suffix}"
+        write_model(MODEL, file, **others.options)
+        assert file.exists()
+        for name, default in others.options.items():
+            other = {"opset": 17, "output_dtype": "float16", "names": {"x": "z"}, "place": "onednn"}
+            with pytest.raises(UnsupportedError, match=f"{name} is no option of {suffix} files"):
+                write_model(MODEL, file, **{name: other.get(name, not default)})
+
+
+def test_an_option_that_no_writer_has_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="'opsett' is no option; there are opset"):
+        write_model(MODEL, tmp_path / "m.onnx", opsett=17)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_default_opset_is_what_the_record_says(tmp_path: Path) -> None:
+    import onnx
+
+    write_model(MODEL, tmp_path / "m.onnx")
+    (found,) = onnx.load(tmp_path / "m.onnx").opset_import
+    assert found.version == WRITERS[".onnx"].options["opset"]
+
+
+def test_a_batch_in_a_written_file_s_form_is_padded(tmp_path: Path) -> None:
+    from onernn import Ragged
+
+    pads = WRITERS[".onnx"].pads
+    assert pads is not None
+    made = pads({"x": Ragged(np.arange(6.0).reshape(3, 2), np.array([0, 1, 3]))})
+    assert np.array_equal(made["x_lengths"], [1, 2]) and np.shape(made["x"]) == (2, 2, 2)
+
+
+def test_the_records_cost_no_import_of_what_they_name(tmp_path: Path) -> None:
+    code = (
+        "import sys, onernn\n"
+        "names = [n for n in sys.modules if n.count('.') > 2 and n.startswith('onernn.adapters.')]\n"
+        "print(*names)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
