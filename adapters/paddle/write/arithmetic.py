@@ -36,7 +36,7 @@ def _cast(w: Writing, node: Node, inputs: list[str]) -> Written:
 @rule("CastLike")
 def _cast_like(w: Writing, node: Node, inputs: list[str]) -> Written:
     only(node)
-    return w.cast(w.copy(inputs[0]), w.of(inputs[1]).dtype)
+    return w.cast(w.copy(inputs[0]), w.dtype(inputs[1]))
 
 
 @rule("Clip")
@@ -55,9 +55,9 @@ def _where(w: Writing, node: Node, inputs: list[str]) -> Written:
     """Paddle's takes equal shapes, so all are multiplied by ones of the whole one before."""
     only(node)
     condition, x, y = (w.dense(name) for name in inputs)
-    dtype = w.of(x).dtype
-    if dtype == "bool" or w.of(y).dtype != dtype:
-        raise UnsupportedError(f"a choice between {dtype} and {w.of(y).dtype}")
+    dtype = w.dtype(x)
+    if dtype == "bool" or w.dtype(y) != dtype:
+        raise UnsupportedError(f"a choice between {dtype} and {w.dtype(y)}")
     truth = w.cast(condition, dtype)
     sizes = w.emit("shape", {"Input": w.add(w.add(truth, x), y)})
     ones = w.filled(sizes, np.ones((), dtype))
@@ -116,7 +116,7 @@ _OF_TRUTHS = {"ReduceMax": "reduce_any", "ReduceMin": "reduce_all"}
 def _reduce(w: Writing, node: Node, inputs: list[str]) -> Written:
     """Paddle sums int32 as int64."""
     only(node, "keepdims", "noop_with_empty_axes")
-    x, dtype = w.dense(inputs[0]), w.of(inputs[0]).dtype
+    x, dtype = w.dense(inputs[0]), w.dtype(inputs[0])
     rank, type_ = w.rank(x), TYPES[node.op]
     axes = [axis % rank for axis in ints(w, node, 1, "axes")] if node.input(1) else []
     if not axes and node.at.noop_with_empty_axes:
@@ -167,12 +167,12 @@ def _layer_norm(w: Writing, node: Node, inputs: list[str]) -> Written:
     only(node, "axis", "epsilon", "stash_type")
     if any(map(w.wants, node.outputs[1:])):
         raise UnsupportedError("mean or deviation of a normalization is read")
-    rank, shape = w.rank(inputs[0]), w.of(inputs[1]).sizes
+    rank, shape = w.rank(inputs[0]), w.sizes(inputs[1])
     axis = node.at.axis % rank
     if len(shape) != rank - axis or None in shape:
         raise UnsupportedError(f"scale {shape} of a normalization over axes from {axis} on")
     x = inputs[0]
-    if None in w.of(x).sizes[axis:]:  # what is normalized is as large as its scale
+    if None in w.sizes(x)[axis:]:  # what is normalized is as large as its scale
         x = w.reshape(x, [*[0] * axis, *filter(None, shape)])
     slots = {"X": x, "Scale": w.reshape(inputs[1], [-1])}
     if len(inputs) > 2 and inputs[2]:

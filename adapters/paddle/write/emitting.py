@@ -14,11 +14,11 @@ from onernn.adapters.paddle.lower.operator import PaddleOperator, listed
 from onernn.adapters.paddle.lower.table import RULES as READING
 from onernn.adapters.paddle.messages import DTYPES
 from onernn.adapters.paddle.read.program import Operator
-from onernn.adapters.paddle.write.program import VERSION, Declared, Operation, ProgramWriter
+from onernn.adapters.paddle.write.program import VERSION, Operation, ProgramWriter
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
 from onernn.core.graph import Graph, Node, Value
-from onernn.core.types import Type
+from onernn.core.types import UNKNOWN, Type
 
 CODES = {name: code for code, name in DTYPES.items()}
 ALL = 2**31 - 1
@@ -82,17 +82,22 @@ class Writing:
 
     def feed(self, value: Value) -> None:
         """An input of the graph, under its own name."""
-        found = value.type
         self.program.feeds.append(value.name)
-        self.program.variables[value.name] = Declared(found.dtype or "", found.counts, found.depth)
+        self.program.variables[value.name] = value.type
         self._reader.input(value)
         self.bind(value.name, value.name)
 
-    def of(self, variable: str) -> Declared:
+    def of(self, variable: str) -> Type:
         return self.program.variables[variable]
 
+    def dtype(self, variable: str) -> str:
+        return self.of(variable).dtype or ""
+
+    def sizes(self, variable: str) -> tuple[int | None, ...]:
+        return self.of(variable).counts
+
     def rank(self, variable: str) -> int:
-        return len(self.of(variable).sizes)
+        return len(self.sizes(variable))
 
     def bind(self, name: str, variable: str) -> None:
         self._values[name] = variable
@@ -144,15 +149,13 @@ class Writing:
             {k: tuple(v) if isinstance(v, list) else v for k, v in operation.attributes.items()},
         )
         results = PaddleOperator(self._reader, {}, op, VERSION).lowered(READING[op.type])
-        like = Declared("float32", ())
+        like = UNKNOWN
         for place, name in (e for slot, names in op.outputs.items() for e in listed(slot, names)):
             if place in results:
                 self._reader.give(name, results[place])
-                value = self._reader.value(name)
-                found = self._reader.type_of(value)
-                if found.dtype is None or found.shape is None:
+                like = self._reader.type_of(self._reader.value(name))
+                if None in (like.dtype, like.shape, like.lod):
                     raise UnsupportedError(f"nobody can tell what Paddle's {op.type} gives")
-                like = Declared(found.dtype, found.counts, self._reader.type_of(value).depth)
             self.program.variables[name] = like
 
     def give(self, node: Node, variable: str, at: int = 0) -> None:
@@ -165,11 +168,11 @@ class Writing:
             variable = self.under(variable, self._like(node, found.depth))
         elif held.depth and not found.depth:
             variable = self.dense(variable)
-        if (held.dtype, len(held.sizes)) != (found.dtype, found.rank):
+        if (held.dtype, held.rank) != (found.dtype, found.rank):
             raise UnsupportedError(f"{name!r}: Paddle gives {held}, expected {found}")
         if (place := self._makers.pop(variable, None)) is not None:
             self._rename(variable, name, place)
-            self.program.variables[name] = Declared(held.dtype, found.counts, found.depth)
+            self.program.variables[name] = found
             variable = name
         self.bind(name, variable)
 
@@ -187,7 +190,7 @@ class Writing:
 
     def cast(self, variable: str, dtype: str, *, always: bool = False) -> str:
         """In this dtype; the variable itself where it is, unless ``always`` by an operator."""
-        found = self.of(variable).dtype
+        found = self.dtype(variable)
         if found == dtype and not always:
             return variable
         return self.emit("cast", {"X": variable}, in_dtype=CODES[found], out_dtype=CODES[dtype])

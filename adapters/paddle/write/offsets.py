@@ -54,18 +54,18 @@ def swapped(w: Writing, x: str) -> str:
 
 def rows(w: Writing, x: str, index: str) -> str:
     """Rows of (R, ...) in floats, by an index of any shape, which comes in the row's place."""
-    held, table = w.of(x), w.dense(x)
-    dtype = held.dtype if held.dtype in ("float32", "float64") else "float64"
-    inner = [size or 0 for size in held.sizes[1:]]
-    if held.dtype == "int64" or len(inner) > 1 and 0 in inner:
-        raise UnsupportedError(f"words of {held.dtype} {held.sizes[1:]} are not moved")
+    held, table = w.dtype(x), w.dense(x)
+    dtype = held if held in ("float32", "float64") else "float64"
+    inner = [size or 0 for size in w.sizes(x)[1:]]
+    if held == "int64" or len(inner) > 1 and 0 in inner:
+        raise UnsupportedError(f"words of {held} {w.sizes(x)[1:]} are not moved")
     if len(inner) != 1:
         table = w.reshape(table, [0, -1])
     slots = {"W": w.cast(table, dtype), "Ids": index}
     made = w.emit("lookup_table_v2", slots, padding_idx=-1)
     if len(inner) != 1:
         made = w.reshape(made, [*[0] * w.rank(index), *inner])
-    return w.cast(made, held.dtype)
+    return w.cast(made, held)
 
 
 def reversed_words(w: Writing, x: str) -> str:
@@ -107,7 +107,7 @@ def padded(w: Writing, x: str, value: str = "", time: str = "") -> tuple[str, st
         size_of(w, x, 0),  # the row behind all words
     )
     sizes = [number(w, 1), *(size_of(w, x, axis) for axis in range(1, w.rank(x)))]
-    behind = w.cast(w.minus(_ones(w, sizes), number(w, 1)), w.of(x).dtype)
+    behind = w.cast(w.minus(_ones(w, sizes), number(w, 1)), w.dtype(x))
     table = w.concat([w.dense(x), w.add(behind, value) if value else behind], 0)
     return rows(w, table, index), w.reshape(lengths, [-1])
 

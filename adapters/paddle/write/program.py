@@ -18,6 +18,7 @@ from onernn.adapters.paddle import messages
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.files import replacing_all
+from onernn.core.types import Type, type_of
 
 VERSION = 2006002
 """Of the format: that of Paddle 2.6.2, which 3.x reads, too."""
@@ -25,7 +26,6 @@ _CODES = {name: code for code, name in messages.DTYPES.items()}
 _MOST_DIMS = 2**31 - 1  # attributes are int32
 
 Slots = dict[str, list[str]]
-Sizes = tuple[int | None, ...]
 
 
 @dataclass(eq=False)
@@ -39,15 +39,6 @@ class Operation:
 
 
 @dataclass(eq=False)
-class Declared:
-    """A variable: dtype by NumPy's name, None where a size is dynamic, number of LoD levels."""
-
-    dtype: str
-    sizes: Sizes
-    depth: int = 0
-
-
-@dataclass(eq=False)
 class ProgramWriter:
     """Block 0. ``taken`` are names that `fresh` must not give."""
 
@@ -55,7 +46,7 @@ class ProgramWriter:
     feeds: list[str] = field(default_factory=list)
     fetches: list[str] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
-    variables: dict[str, Declared] = field(default_factory=dict)
+    variables: dict[str, Type] = field(default_factory=dict)
     parameters: dict[str, Array] = field(default_factory=dict)
 
     def fresh(self, stem: str) -> str:
@@ -72,7 +63,7 @@ class ProgramWriter:
         if array.dtype.name not in _CODES:
             raise UnsupportedError(f"{name!r}: Paddle has no {array.dtype} parameters")
         self.parameters[name] = np.ascontiguousarray(array).reshape(array.shape)
-        self.variables[name] = Declared(array.dtype.name, array.shape)
+        self.variables[name] = type_of(array)
         return name
 
     def add(
@@ -132,8 +123,8 @@ class ProgramWriter:
         saved.type.type = messages.LOD_TENSOR
         held = saved.type.lod_tensor
         held.lod_level = found.depth
-        held.tensor.data_type = _CODES[found.dtype]
-        held.tensor.dims.extend(-1 if size is None else size for size in found.sizes)
+        held.tensor.data_type = _CODES[found.dtype or ""]
+        held.tensor.dims.extend(-1 if size is None else size for size in found.counts)
 
 
 def save(program: ProgramWriter, path: Path) -> None:

@@ -26,7 +26,7 @@ def _binary(row: Row, w: Writing, node: Node, inputs: list[str]) -> str:
     only(node)
     out, *others = inputs
     for other in others:
-        if node.op in ("Div", "Pow") and w.of(out).dtype != w.of(other).dtype:
+        if node.op in ("Div", "Pow") and w.dtype(out) != w.dtype(other):
             raise UnsupportedError("numbers of two types")
         out = w.binary(row.type, out, other)
     return out if others else w.copy(out)

@@ -79,10 +79,10 @@ def _reverse(w: Writing, node: Node, inputs: list[str]) -> Written:
 def _context(w: Writing, node: Node, inputs: list[str]) -> Written:
     """A convolution with the identity; a product behind it takes its own matrix instead."""
     only(node, "length", "start")
-    width = w.of(inputs[0]).sizes[-1]
+    width = w.sizes(inputs[0])[-1]
     if width is None:
         raise UnsupportedError("a window of words of unknown width")
-    filter_ = np.eye(width * node.at.length, dtype=w.of(inputs[0]).dtype)
+    filter_ = np.eye(width * node.at.length, dtype=w.dtype(inputs[0]))
     return convolution(w, node, w.constant(filter_))
 
 

@@ -24,7 +24,7 @@ def _gather(w: Writing, node: Node, inputs: list[str]) -> Written:
     at = w.cast(at, "int64")
     if not node.at.non_negative:
         at = _from_the_end(w, node, table, at, axis)
-    if axis == 0 and w.rank(table) == 2 and w.of(table).dtype.startswith("float"):
+    if axis == 0 and w.rank(table) == 2 and w.dtype(table).startswith("float"):
         return w.emit("lookup_table_v2", {"W": table, "Ids": at}, padding_idx=-1)
     if w.rank(at) > 1:
         raise UnsupportedError(f"indices of {w.rank(at)} axes into axis {axis} of a value")
@@ -37,7 +37,7 @@ def _gather(w: Writing, node: Node, inputs: list[str]) -> Written:
 
 def _from_the_end(w: Writing, node: Node, table: str, at: str, axis: int) -> str:
     """Indices below zero count from the end of a table whose size is known."""
-    size, known = w.of(table).sizes[axis], w.graph.constants.get(node.inputs[1])
+    size, known = w.sizes(table)[axis], w.graph.constants.get(node.inputs[1])
     if known is not None and known.min(initial=0) >= 0:
         return at
     if size is None:
@@ -58,7 +58,7 @@ def _split(w: Writing, node: Node, inputs: list[str]) -> Written:
     only(node, "axis", "num_outputs")
     axis, count = node.at.axis % w.rank(inputs[0]), len(node.outputs)
     sections = ints(w, node, 1, "sizes") if node.input(1) else []
-    known = w.of(inputs[0]).sizes[axis]
+    known = w.sizes(inputs[0])[axis]
     if not sections and known is not None and known % count:
         sections = [-(-known // count)] * (count - 1)
         sections.append(known - sum(sections))
@@ -166,7 +166,7 @@ def _constant_of_shape(w: Writing, node: Node, inputs: list[str]) -> Written:
 def _expand(w: Writing, node: Node, inputs: list[str]) -> Written:
     """A product with ones of that shape: it broadcasts both ways, as ONNX does."""
     only(node)
-    dtype = w.of(inputs[0]).dtype
+    dtype = w.dtype(inputs[0])
     if dtype == "bool":
         raise UnsupportedError("truth values are not expanded")
     if node.inputs[1] in w.graph.constants:
