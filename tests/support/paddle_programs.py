@@ -11,7 +11,7 @@ import numpy as np
 from onernn import Ragged, Session
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.live.execution import LivePart
-from onernn.adapters.paddle.live.replaceable_parts import Part
+from onernn.adapters.paddle.live.replaceable_parts import ReplaceablePart
 from onernn.adapters.paddle.read.pdmodel import parse_program
 from onernn.core.arrays import Array
 
@@ -118,7 +118,7 @@ def execute(
             }
             data = [name for name in dict.fromkeys(reads) if name not in parameters]
             made = [name for names in each.outputs.values() for name in names if name in later]
-            part = Part((each,), (), tuple(data), (), tuple(made), (), whole)
+            part = ReplaceablePart((each,), (), tuple(data), (), tuple(made), (), whole)
             depths = [_depth(values[name]) for name in data]
             graph = part.graph(depths, {n: parameters[n] for n in reads if n in parameters})
             session = Session(graph, backend="reference", passes=())

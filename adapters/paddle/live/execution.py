@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onernn.adapters.paddle.live.replaceable_parts import Part
+from onernn.adapters.paddle.live.replaceable_parts import ReplaceablePart
 from onernn.adapters.repacking import Repacked
 from onernn.backend import Stack, Tape, open_backend
 from onernn.core.arrays import Array
@@ -50,7 +50,7 @@ class LivePart:
     ``constant``: as they are at the first one, as a predictor's stay.
     """
 
-    def __init__(self, part: Part, options: Options, *, constant: bool = False) -> None:
+    def __init__(self, part: ReplaceablePart, options: Options, *, constant: bool = False) -> None:
         self.part, self.constant, self._options = part, constant, options
         self._sessions = Repacked(self._new_session, constant=constant)
 

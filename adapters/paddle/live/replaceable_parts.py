@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onernn.adapters.paddle import messages
-from onernn.adapters.paddle.live.variable_uses import Flow
+from onernn.adapters.paddle.live.variable_uses import Dataflow
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.lower.table import RULES
 from onernn.adapters.paddle.read import Operator, Program, Variable
@@ -31,7 +31,7 @@ _INT, _STRINGS = 0, 5
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class ReplaceablePart:
     """Operators that become one, and the variables that go in and out of it.
 
     ``sources`` make constants of parameters: they run here, too, but stay in the program.
@@ -81,7 +81,7 @@ class LiveProgram:
     ) -> None:
         program = parse_program(data, file, parameters)
         self._desc = messages.parse("ProgramDesc", data, file)
-        self._flow = flow = Flow(self._desc)
+        self._flow = flow = Dataflow(self._desc)
         # What the program itself assigns is no constant.
         constants = {k: v for k, v in program.parameters.items() if not flow.writers[k]}
         self._program = replace(program, parameters=constants)
@@ -105,7 +105,7 @@ class LiveProgram:
         """The parameters of these names."""
         return [self._program.parameters[name] for name in names]
 
-    def parts(self) -> tuple[list[Part], list[Refusal]]:
+    def parts(self) -> tuple[list[ReplaceablePart], list[Refusal]]:
         """What can become ours, and why other recurrent operators cannot."""
         depths, reasons = self._understood()
         made = [name for name in self._made() if name in depths]
@@ -124,7 +124,7 @@ class LiveProgram:
             for op in self._inner
             if op.type in RECURRENT and op.position not in seen  # what it gives, the graph lost
         ]
-        parts: list[Part] = []
+        parts: list[ReplaceablePart] = []
         refusals = list(self._refusals(reasons))
         taken: set[int] = set()
         for positions in candidates:
@@ -136,7 +136,7 @@ class LiveProgram:
                 parts.append(part)
         return parts, refusals
 
-    def rewritten(self, parts: Mapping[int, Part], backward: int) -> bytes:
+    def rewritten(self, parts: Mapping[int, ReplaceablePart], backward: int) -> bytes:
         """The program in which Python callables stand for parts, by the numbers they are known by.
 
         ``backward``: the number of what is called for gradients.
@@ -234,7 +234,9 @@ class LiveProgram:
         feeds = [n for n in fed if n not in program.parameters and n in program.variables]
         return _lowered(program, feeds, operators, wanted)
 
-    def _part(self, positions: set[int], kept: set[str], depths: Mapping[str, int]) -> Part:
+    def _part(
+        self, positions: set[int], kept: set[str], depths: Mapping[str, int]
+    ) -> ReplaceablePart:
         inside = [op for op in self._inner if op.position in positions]
         made = dict.fromkeys(name for op in inside for name in _names(op.outputs.values()))
         fixed = self._sources({name for op in inside for name in _names(op.inputs.values())})
@@ -252,7 +254,7 @@ class LiveProgram:
         held = self._program.parameters
         data = tuple(dict.fromkeys(name for name in read if name not in held))
         outside = [use.reads for at, use in enumerate(self._flow.uses) if at not in positions]
-        return Part(
+        return ReplaceablePart(
             tuple(inside),
             tuple(sources),
             data,
@@ -280,7 +282,11 @@ class LiveProgram:
         return found
 
     def _obstacle(
-        self, part: Part, positions: set[int], taken: set[int], reasons: Mapping[str, str]
+        self,
+        part: ReplaceablePart,
+        positions: set[int],
+        taken: set[int],
+        reasons: Mapping[str, str],
     ) -> str:
         """Why these operators cannot become one, "" where they can."""
         if positions & taken:
@@ -301,7 +307,7 @@ def _lowered(
     return lower(replace(program, operators=(*around, *operators, *behind)))
 
 
-def _py_func(part: Part, forward: int, backward: int) -> Any:
+def _py_func(part: ReplaceablePart, forward: int, backward: int) -> Any:
     made = messages.message("OpDesc")(type="py_func")
     made.inputs.add(parameter="X", arguments=(*part.data, *part.parameters))
     made.outputs.add(parameter="Out", arguments=part.outputs)

@@ -16,7 +16,7 @@ class Uses(NamedTuple):
     makes: frozenset[str]
 
 
-class Flow:
+class Dataflow:
     """Of a ProgramDesc: ``uses`` of each operator of the main block, and how often each variable
     is assigned there (``writers``).
     """

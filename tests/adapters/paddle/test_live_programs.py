@@ -23,7 +23,7 @@ from onernn import (
 )
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.live.execution import LivePart, Options
-from onernn.adapters.paddle.live.replaceable_parts import RECURRENT, LiveProgram, Part
+from onernn.adapters.paddle.live.replaceable_parts import RECURRENT, LiveProgram, ReplaceablePart
 from onernn.adapters.paddle.read import find, read_program
 from onernn.core.arrays import Array
 from onernn.verification.comparing import TOLERANCES, compare
@@ -69,7 +69,7 @@ def fetched(operators: Sequence[Op], *names: str, feeds: str = "x") -> list[Op]:
 
 def found(
     operators: Sequence[Op], held: Mapping[str, Array] | None = None, **more: object
-) -> tuple[LiveProgram, list[Part], list[str]]:
+) -> tuple[LiveProgram, list[ReplaceablePart], list[str]]:
     """(the program, its parts, reasons that others are none)."""
     wanted = more.pop("wanted", ())
     held = parameters() if held is None else held
@@ -79,7 +79,7 @@ def found(
     return live, parts, [str(refusal) for refusal in refusals]
 
 
-def rewritten(live: LiveProgram, parts: Sequence[Part]) -> bytes:
+def rewritten(live: LiveProgram, parts: Sequence[ReplaceablePart]) -> bytes:
     return live.rewritten(dict(enumerate(parts)), 99)
 
 
