@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
 from onernn.core.rnn import Part, Recurrent, parts
-from onernn.core.spec import RnnSpec
 
 _SIDES = {"left2right": "forward", "right2left": "backward"}
 
@@ -29,20 +28,20 @@ class ExpandLayers:
     """``Rnn`` of several layers -> one of each layer, in each direction; none of `PASSES`.
 
     It is for those who write, or compare, one layer at a time. Directions are joined by Concat or
-    Add, states cut by Split and joined by Concat. ``directions``: whether those of one layer are
-    taken apart, too; those that do not meet between two layers always are.
+    Add, states cut by Split and joined by Concat. ``directions`` tells of which nodes those of one
+    layer are taken apart, too; those that do not meet between two layers always are.
     """
 
     name = "expand_layers"
 
-    def __init__(self, *, directions: bool = True) -> None:
+    def __init__(self, *, directions: Callable[[Recurrent], bool] = lambda _: True) -> None:
         self.directions = directions
 
     def match(self, graph: Graph, node: Node) -> Recurrent | Refusal | None:
         if node.op != "Rnn":
             return None
         rnn = Recurrent.of(node)
-        if rnn.spec.layers == 1 and not self._splits(rnn.spec):
+        if rnn.spec.layers == 1 and not self._splits(rnn):
             return None
         if rnn.cells:
             return Refusal("the cell state of every word is asked for", rnn.y)
@@ -50,7 +49,7 @@ class ExpandLayers:
 
     def rewrite(self, graph: Graph, match: Recurrent) -> Graph:
         spec, last = match.spec, match.spec.layers - 1
-        count = spec.directions if self._splits(spec) else 1
+        count = spec.directions if self._splits(match) else 1
         nodes: list[Node] = []
         begin = [
             [
@@ -89,16 +88,16 @@ class ExpandLayers:
         assert old is not None
         return graph.splice((old,), nodes)
 
-    def _splits(self, spec: RnnSpec) -> bool:
+    def _splits(self, rnn: Recurrent) -> bool:
         """Whether the directions of a layer become nodes of their own."""
-        return spec.directions == 2 and (self.directions or not spec.joins(0))
+        return rnn.spec.directions == 2 and (self.directions(rnn) or not rnn.spec.joins(0))
 
     def _layers(self, rnn: Recurrent) -> Iterator[list[Recurrent]]:
         """The nodes of each layer, still over the stack's input and states."""
         layers = rnn.layers
         for layer, sides in groupby(parts(rnn.spec), key=lambda part: part.layer):
             weights = layers[layer]
-            if self._splits(rnn.spec) or rnn.spec.directions == 1:
+            if self._splits(rnn) or rnn.spec.directions == 1:
                 yield [
                     replace(
                         rnn,

@@ -59,7 +59,7 @@ def test_a_stack_is_its_layers(cell: Cell, more: dict, direction: Any, layers: i
         graph, feed = stack(spec, states=states)
         want = run(graph, feed)
         for both in (False, True):
-            result = fuse(graph, (ExpandLayers(directions=both),))
+            result = fuse(graph, (ExpandLayers(directions=lambda _, both=both: both),))
             specs = [n.attributes["spec"] for n in result.model.nodes if n.op == "Rnn"]
             apart = spec.directions == 2 and (both or (layers > 1 and stacking == "onednn"))
             assert len(specs) == layers * (2 if apart else 1)

@@ -14,7 +14,7 @@ from onernn.adapters.onnx.messages import MESSAGES
 from onernn.adapters.onnx.write.nodes import write_node
 from onernn.adapters.onnx.write.padding import OnnxValue
 from onernn.adapters.onnx.write.protobuf import value_info
-from onernn.adapters.onnx.write.recurrent import DOMAIN
+from onernn.adapters.onnx.write.recurrent import DOMAIN, is_beyond_onnx
 from onernn.adapters.onnx.write.writer import GraphWriter
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
@@ -47,7 +47,7 @@ def to_onnx(
         raise UnsupportedError(
             f"opset {opset}: {min(IR_VERSIONS)} to {max(IR_VERSIONS)} are written"
         )
-    graph = fuse(graph, (ExpandLayers(directions=False),)).model
+    graph = fuse(graph, (ExpandLayers(directions=is_beyond_onnx),)).model
     model = MESSAGES.message("ModelProto")(ir_version=IR_VERSIONS[opset], producer_name="onernn")
     model.opset_import.add(domain="", version=opset)
     functions: dict[str, Any] | None = {} if allow_functions else None

@@ -37,8 +37,13 @@ _LIMITS = Limits(
 """What ONNX's RNN, GRU and LSTM can say."""
 
 
+def is_beyond_onnx(rnn: Recurrent) -> bool:
+    """Whether a layer becomes a Scan, which has one direction."""
+    return bool(why_not(rnn.spec, rnn.layers, _LIMITS))
+
+
 def rnn(w: GraphWriter, node: Node, _: Inputs) -> None:
-    """One layer; `ExpandLayers` took stacks apart."""
+    """One layer, one direction of those that become a Scan: `ExpandLayers` took stacks apart."""
     rnn = Recurrent.of(node)
     spec, (weights,) = rnn.spec, rnn.layers
     x, lengths = w.value(rnn.x).data, w.value(rnn.x).lengths

@@ -1,4 +1,4 @@
-"""A recurrent layer as a Scan for each direction: every cell, in any float.
+"""A recurrent layer of one direction as a Scan: every cell, in any float.
 
 Equations: RNN developer guide of oneDNN, as in `backend.reference`.
 """
@@ -37,7 +37,7 @@ class LayerInputs(NamedTuple):
 class LayerOutputs(NamedTuple):
     """What a layer gives: y (T, N, D*O), joined as its direction says, and states (D, N, O).
 
-    ``cells``: c of every step (T, N, O), of one direction, where it was asked for.
+    ``cells``: c of every step (T, N, O) where it was asked for.
     """
 
     y: str
@@ -48,39 +48,11 @@ class LayerOutputs(NamedTuple):
 def scan_layer(
     w: PaddedGraph, spec: RnnSpec, weights: RnnWeights, layer: LayerInputs, *, cells: bool = False
 ) -> LayerOutputs:
-    """The layer; behind the end of a sentence its states stay as they are."""
+    """One direction; behind the end of a sentence its states stay as they are."""
     running = ""
     if layer.lengths:
         mask = w.mask(layer.lengths, w.size(layer.x, 0))
         running = w.emit("Unsqueeze", w.emit("Transpose", mask, perm=(1, 0)), w.ints(2))
-    sides = [
-        _direction(w, spec, weights.part(0, d), layer, running, d, cells)
-        for d in range(spec.directions)
-    ]
-    outputs, ends, seen = zip(*sides, strict=True)
-    if len(outputs) == 1:
-        y = outputs[0]
-    elif spec.direction == "bidirectional_sum":
-        y = w.emit("Add", *outputs)
-    else:
-        y = w.emit("Concat", *outputs, axis=2)
-    states = tuple(
-        w.emit("Concat", *(w.emit("Unsqueeze", s, w.ints(0)) for s in both), axis=0)
-        for both in zip(*ends, strict=True)
-    )
-    return LayerOutputs(y, states, seen[0])
-
-
-def _direction(
-    w: PaddedGraph,
-    spec: RnnSpec,
-    weights: RnnWeights,
-    layer: LayerInputs,
-    running: str,
-    d: int,
-    cells: bool,
-) -> tuple[str, tuple[str, ...], str]:
-    """(y, final states, c of every step) of one direction."""
     x, dtype = layer.x, weights.iter.dtype
     if weights.layer is not None:
         matrix = weights.layer.reshape(weights.layer.shape[2], -1)
@@ -89,15 +61,13 @@ def _direction(
         x = w.emit("Add", x, w.constant(weights.bias[0, 0, : spec.gates].reshape(-1)))
     widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
     begin = [
-        w.emit("Gather", given, w.constant(d, "int64"), axis=0)
-        if given
-        else _zeros(w, layer.x, widths[name], dtype)
+        w.emit("Squeeze", given, w.ints(0)) if given else _zeros(w, layer.x, widths[name], dtype)
         for name, given in zip(spec.cell.states, layer.states, strict=True)
     ]
     scanned = [tensor for tensor in (x, running, layer.attention) if tensor]
     cell = _Body(w.body(), spec, weights)
     body = cell.write(bool(running), bool(layer.attention), cells)
-    backwards = int(d == 1 or spec.direction == "right2left")
+    backwards = int(spec.direction == "right2left")
     ends = tuple(w.fresh("state") for _ in begin)
     collected = [w.fresh(name) for name in ("y", "cells")[: 1 + cells]]
     w.add(
@@ -110,7 +80,8 @@ def _direction(
         scan_input_directions=(backwards,) * len(scanned),
         scan_output_directions=(backwards,) * len(collected),
     )
-    return collected[0], ends, collected[1] if cells else ""
+    states = tuple(w.emit("Unsqueeze", state, w.ints(0)) for state in ends)
+    return LayerOutputs(collected[0], states, collected[1] if cells else "")
 
 
 def _zeros(w: PaddedGraph, x: str, width: int, dtype: np.dtype[Any]) -> str:
