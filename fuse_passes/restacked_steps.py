@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
 from onernn.fuse_passes.rewriting import ordered
-from onernn.fuse_passes.steps import Stacker
+from onernn.fuse_passes.stacked_steps import Stacker
 
 
 @dataclass(frozen=True, eq=False)

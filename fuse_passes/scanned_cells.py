@@ -11,9 +11,9 @@ from onernn.core.sizes import Size
 from onernn.core.spec import Direction, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.fuse_passes.bodies import sized
-from onernn.fuse_passes.cells import Reading, Step, step_of
+from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
 from onernn.fuse_passes.rewriting import fresh
-from onernn.fuse_passes.steps import Stacker
+from onernn.fuse_passes.stacked_steps import Stacker
 from onernn.fuse_passes.unrolled_cells import fits, layer, no_state, zero_or_state
 from onernn.fuse_passes.views import Axis, Factor, moved, views_behind
 

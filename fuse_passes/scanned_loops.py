@@ -15,7 +15,7 @@ from onernn.core.sizes import Size
 from onernn.core.types import Type
 from onernn.fuse_passes.bodies import inside
 from onernn.fuse_passes.rewriting import fresh
-from onernn.fuse_passes.steps import Stacker
+from onernn.fuse_passes.stacked_steps import Stacker
 from onernn.fuse_passes.views import is_view
 
 _TURN = Size.of("this turn")

@@ -18,9 +18,9 @@ from onernn.core.rnn import Recurrent
 from onernn.core.spec import Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.fuse_passes.affine import Columns
-from onernn.fuse_passes.cells import Reading, Step, step_of
+from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
 from onernn.fuse_passes.rewriting import fresh, made_of, ordered
-from onernn.fuse_passes.steps import Stacker, piece_of
+from onernn.fuse_passes.stacked_steps import Stacker, piece_of
 
 
 @dataclass(frozen=True, eq=False)
