@@ -128,6 +128,27 @@ def page(repo: Path) -> Path:
     return repo / "CONTRIBUTING.md"
 
 
+EMITTED = """
+from pathlib import Path
+import numpy as np
+from support.emitting import build
+x = np.linspace(-3, 3, 6, dtype=np.float32).reshape(2, 3)
+(emitted,) = build({"m": onernn.load("model.onnx")}, Path("built").resolve(), ("-O0",)).values()
+status, outputs = emitted.run({"x": x}, {"y": x})
+assert status == 0, outputs
+assert np.allclose(outputs["y"], np.arctan(x).ravel(), rtol=1e-6), outputs
+"""
+FROM_MXNET = """
+from pathlib import Path
+import numpy as np
+Path("m-symbol.json").write_text('''{"nodes": [
+  {"op": "null", "name": "x", "inputs": []},
+  {"op": "arctan", "name": "y", "inputs": [[0, 0, 0]]}
+], "arg_nodes": [0], "heads": [[1, 0, 0]], "attrs": {"mxnet_version": ["int", 10901]}}''')
+x = np.linspace(-3, 3, 6, dtype=np.float32).reshape(2, 3)
+(y,) = onernn.Session("m-symbol.json").run({"x": x}).values()
+assert np.allclose(y, np.arctan(x), rtol=1e-6), y
+"""
 IN_ONNX_RUNTIME = """
 import numpy as np
 import onnxruntime
@@ -137,10 +158,12 @@ assert np.allclose(session.run(None, {"x": x})[0], np.arctan(x), rtol=1e-6)
 """
 
 
-def test_an_operator_is_added_by_its_recipe(page: Path, copy: Path) -> None:
+def test_an_operator_is_added_by_its_recipe(page: Path, copy: Path, repo: Path) -> None:
     followed(page, "An operator", copy)
-    done = run(IN_ONNX_RUNTIME, copy)
-    assert done.returncode == 0, done.stderr
+    compiled = [EMITTED] if shutil.which(os.environ.get("CXX", "g++")) else []
+    for code in (FROM_MXNET, IN_ONNX_RUNTIME, *compiled):
+        done = run(code, copy, repo / "tests")
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_pass_is_added_by_its_recipe(page: Path, copy: Path) -> None:
