@@ -132,9 +132,7 @@ def register() -> None:
 
         def list_outputs(self) -> list[str]:
             names = ["output", "state_output", "statecell_output"]
-            return (
-                names[: 1 + len(self._live.state_names)] if self._live.gives_states else names[:1]
-            )
+            return names[: 1 + len(self._live.state_names) * self._live.gives_states]
 
         def infer_shape(self, in_shape: list[list[int]]) -> tuple[Any, Any, Any]:
             shapes, outputs = self._live.shapes(in_shape)
@@ -142,10 +140,9 @@ def register() -> None:
 
         def infer_type(self, in_type: list[Any]) -> tuple[Any, Any, Any]:
             known = next((each for each in in_type if each is not None), np.float32)
-            lengths = in_type[-1] if self._live.takes_lengths and in_type[-1] is not None else known
             types = [known] * len(in_type)
-            if self._live.takes_lengths:
-                types[-1] = lengths
+            if self._live.takes_lengths and in_type[-1] is not None:
+                types[-1] = in_type[-1]
             return types, [known] * len(self.list_outputs()), []
 
         def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> Any:

@@ -114,8 +114,8 @@ class LiveRnn:
         mxnet.split(flat, self.stack)  # raises what is wrong with its length
         symbol = _symbol(self._attributes, self.arguments)
         graph = lower(symbol, {"parameters": flat}, self._options.semantics)
-        for refusal in unsupported(graph):
-            raise UnsupportedError(refusal.reason)
+        if refusals := unsupported(graph):
+            raise UnsupportedError(refusals[0].reason)
         (rnn,) = (Recurrent.of(node) for node in graph.nodes if node.op == "Rnn")
         engine = open_backend(self._options.backend, threads=self._options.threads)
         return engine.prepare(rnn.spec, rnn.weights, dtype=self._options.dtype)

@@ -144,8 +144,4 @@ for name, formula in FORMULAS.items():
         behind = f"_r{legacy}_scalar _npi_r{numpy}_scalar"
         rule(behind, "data", inferred="all")(partial(_behind_scalar, formula))
 rule("_npi_hypot", "lhs rhs")(partial(_on_two, _hypotenuse))
-
-
-@rule("add_n", "*args", inferred="all")
-def _add_n(op: MxnetOperator, *values: str) -> str:
-    return op.emit("Sum", *values)
+rule("add_n", "*args", inferred="all")(lambda op, *values: op.emit("Sum", *values))

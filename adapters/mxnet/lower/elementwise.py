@@ -51,14 +51,8 @@ for kind, names in PLAIN.items():
     rule(names, "data", inferred="all")(_plain(kind))
 
 
-@rule("_copy _np_copy BlockGrad make_loss", "data", inferred="all")
-def _identity(_: MxnetOperator, x: str) -> str:
-    return x
-
-
-@rule("square _npi_square", "data", inferred="all")
-def _square(op: MxnetOperator, x: str) -> str:
-    return op.emit("Mul", x, x)
+rule("_copy _np_copy BlockGrad make_loss", "data", inferred="all")(lambda _, x: x)
+rule("square _npi_square", "data", inferred="all")(lambda op, x: op.emit("Mul", x, x))
 
 
 @rule("rsqrt", "data", inferred="all")

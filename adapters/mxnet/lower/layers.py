@@ -258,9 +258,7 @@ def _product(op: MxnetOperator, one: str, other: str) -> str:
     return op.emit("MatMul", one, other)
 
 
-@rule("_npi_matmul", "a b")
-def _matmul(op: MxnetOperator, one: str, other: str) -> str:
-    return op.emit("MatMul", one, other)
+rule("_npi_matmul", "a b")(lambda op, one, other: op.emit("MatMul", one, other))
 
 
 @rule("_contrib_div_sqrt_dim", "data")

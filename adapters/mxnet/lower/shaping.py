@@ -100,9 +100,7 @@ def _split(op: MxnetOperator, size: str, codes: list[int], reverse: bool) -> lis
     return [rest, known] if pair[0] == -1 else [known, rest]
 
 
-@rule("Flatten", "data", inferred="first")
-def _flatten(op: MxnetOperator, x: str) -> str:
-    return op.matrix(x)
+rule("Flatten", "data", inferred="first")(lambda op, x: op.matrix(x))
 
 
 @rule("reshape_like", "lhs rhs")
