@@ -234,18 +234,25 @@ class GraphBuilder:
 
         A value with a provisional name is called ``name`` from now on, or as the variable.
         """
-        place = self._maker.pop(value, None)
-        if place is not None:
-            name = self.fresh(name or variable)
-            names = {value: name}
-            self.nodes[place:] = [_renamed(node, names) for node in self.nodes[place:]]
-            if value in self.constants:
-                self.constants[name] = self.constants.pop(value)
-                self._folded.add(name)
-            if value in self._types:
-                self._types.rename(value, name)
-            value = name
-        self._values[variable] = value
+        self.give_all([(variable, value, name)])
+
+    def give_all(self, given: Iterable[tuple[str, str, str]]) -> None:
+        """Binds variables to values under names, see `give`: all nodes are renamed at once."""
+        names: dict[str, str] = {}
+        first = len(self.nodes)
+        for variable, value, name in given:
+            place = self._maker.pop(value, None)
+            if place is not None:
+                names[value] = new = self.fresh(name or variable)
+                first = min(first, place)
+                if value in self.constants:
+                    self.constants[new] = self.constants.pop(value)
+                    self._folded.add(new)
+                if value in self._types:
+                    self._types.rename(value, new)
+            self._values[variable] = names.get(value, value)
+        if names:
+            self.nodes[first:] = [_renamed(node, names) for node in self.nodes[first:]]
 
     def forget(self, variable: str) -> None:
         """Lets go of a large constant made here, held by a variable that is not read any more."""
@@ -322,10 +329,10 @@ def lower_steps(
     for step in steps:
         builder.origin = (step.at,)
         values, refusal = _lowered(step)
-        for slot, variable, name in step.outputs(len(values)):
-            if values.get(slot):
-                builder.give(variable, values[slot], name)
-            else:
+        wanted = list(step.outputs(len(values)))
+        builder.give_all((v, values[slot], name) for slot, v, name in wanted if values.get(slot))
+        for slot, variable, name in wanted:
+            if not values.get(slot):
                 reason = refusal or f"output {slot} is not computed"
                 builder.refuse(variable, reason, map(builder.value, step.reads), name)
         for variable in step.reads:

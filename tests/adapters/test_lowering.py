@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -114,6 +115,26 @@ def test_an_output_that_a_rule_does_not_give_is_refused_alone() -> None:
 def test_a_bug_of_ours_is_no_refusal() -> None:
     with pytest.raises(AssertionError):
         lowered(step(_raising(AssertionError()), "0"), outputs="0")
+
+
+def test_two_outputs_may_be_one_value() -> None:
+    made = builder()
+    tanh = step(lambda op: (made.emit("Tanh", [op.variable("In")]),) * 2, "a=0", "b=1")
+    lower_steps(made, [tanh])
+    graph = made.graph([Value(made.value(name)) for name in "ab"])
+    assert [value.name for value in graph.outputs] == ["a", "a"]
+
+
+def test_an_operator_of_many_outputs_takes_no_longer_than_they_are() -> None:
+    """One after the other took minutes: each new name was looked for in all of them."""
+    made, count = builder(), 2**14
+    split = step(
+        lambda op: made.emit_many("Split", [op.variable("In")], count),
+        *(f"y{at}={at}" for at in range(count)),
+    )
+    begun = time.perf_counter()
+    lower_steps(made, [split])
+    assert made.nodes[0].outputs[-1] == f"y{count - 1}" and time.perf_counter() - begun < 5
 
 
 def test_outputs_may_depend_on_how_many_values_there_are() -> None:

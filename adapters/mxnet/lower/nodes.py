@@ -31,7 +31,7 @@ def lower_nodes(context: Context) -> list[str]:
     """
     builder, symbol = context.builder, context.symbol
     heads = [(entry.node, entry.output) for entry in symbol.heads]
-    used = needed(symbol)
+    used, ends = needed(symbol), set(heads)
     read: dict[int, set[int]] = {}
     for entry in (*symbol.heads, *(each for at in used for each in symbol.nodes[at].inputs)):
         read.setdefault(entry.node, set()).add(entry.output)
@@ -44,7 +44,7 @@ def lower_nodes(context: Context) -> list[str]:
             counts[position] = count or len(read[position])  # none where it was refused
             for k in sorted({*range(count), *read[position]}):
                 name = output_name(node, k, counts[position])
-                if name in taken and (position, k) not in heads:
+                if name in taken and (position, k) not in ends:
                     name = f"{name}#{position}"
                 yield Output(str(k), _variable(position, k), name)
 
@@ -54,7 +54,7 @@ def lower_nodes(context: Context) -> list[str]:
 
     steps = [step(at, node) for at, node in enumerate(symbol.nodes) if at in used]
     lower_steps(builder, steps, [_variable(*head) for head in heads])
-    values: list[str] = []
+    values: dict[str, None] = {}
     for at, out in heads:
         node, found = symbol.nodes[at], builder.value(_variable(at, out))
         name = output_name(node, out, counts[at])
@@ -63,8 +63,8 @@ def lower_nodes(context: Context) -> list[str]:
             again = f"head {len(values)}"
             builder.give(again, builder.emit("Identity", (found,)), name)
             found = builder.value(again)
-        values.append(found)
-    return values
+        values[found] = None
+    return list(values)
 
 
 def _variable(position: int, output: int) -> str:
