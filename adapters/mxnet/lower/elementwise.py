@@ -5,12 +5,12 @@ Formulas: documentation of MXNet 1.9.1's operators of the same names.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from onernn.adapters.mxnet.lower.operator import MxnetOperator
-from onernn.adapters.mxnet.lower.rules import Function, rule
+from onernn.adapters.mxnet.lower.rules import rule
 from onernn.core.errors import UnsupportedError
 from onernn.operators import OPERATORS
 
@@ -36,19 +36,14 @@ PLAIN = {
 """The operators that are one of ours; attributes have its names, and its defaults."""
 
 
-def _plain(kind: str) -> Function:
+def _plain(kind: str, op: MxnetOperator, x: str) -> str:
+    op.check_floats(x)
     numbers = OPERATORS[kind].attributes
-
-    def lower(op: MxnetOperator, x: str) -> str:
-        op.check_floats(x)
-        given: dict[str, Any] = {name: op.number(name, numbers[name]) for name in numbers}
-        return op.emit(kind, x, **given)
-
-    return lower
+    return op.emit(kind, x, **{name: op.number(name, numbers[name]) for name in numbers})
 
 
 for kind, names in PLAIN.items():
-    rule(names, "data", inferred="all")(_plain(kind))
+    rule(names, "data", inferred="all")(partial(_plain, kind))
 
 
 rule("_copy _np_copy BlockGrad make_loss", "data", inferred="all")(lambda _, x: x)

@@ -124,7 +124,8 @@ def _batch_norm(op: MxnetOperator, x: str) -> str:
     if axis != -1 and axis + 1 != op.known_rank(x, f"attribute axis={axis}"):
         raise UnsupportedError(f"attribute axis={axis}: neither 1 nor the last one")
     gamma, beta, mean, variance = arrays.values()
-    factor = gamma / np.sqrt(variance + variance.dtype.type(epsilon))
+    with np.errstate(invalid="ignore", divide="ignore"):  # what a run would give, NaN or infinity
+        factor = gamma / np.sqrt(variance + variance.dtype.type(epsilon))
     out = op.emit("Sub", x, op.constant(mean, "mean"))
     out = op.emit("Mul", out, op.constant(factor, "factor"))
     return op.emit("Add", out, op.constant(beta, "beta"))
