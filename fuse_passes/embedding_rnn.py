@@ -18,8 +18,8 @@ LIMIT = 64 * 2**20
 NARROWEST = 512
 """Channels of the narrowest table for which it pays.
 
-Measured, one thread, 1000 words: 512 -> 512 gains a third; 128 -> 256 loses 2 to 10 %, as rows three
-or four times as wide are read.
+Measured, one thread, 1000 words: 512 -> 512 gains a third; 128 -> 256 loses 2 to 10 %, as rows
+three or four times as wide are read.
 """
 
 

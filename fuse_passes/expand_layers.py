@@ -1,4 +1,4 @@
-"""Recurrent stacks taken apart: one rnn for each layer, and for each direction, to the same numbers."""
+"""Recurrent stacks taken apart: one rnn a layer, or a layer and direction, of the same numbers."""
 
 from __future__ import annotations
 

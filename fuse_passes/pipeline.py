@@ -39,8 +39,9 @@ class Pass(Protocol):
         """A new graph; the old one and its constants stay as they are."""
 
 
-# Identities first, they hide everything. Then loops become scans, and cells: the others see one rnn then. Views before what
-# they hide. Pairs when both halves are fused alike, stacks when the layers are pairs.
+# Identities first, they hide everything. Then loops become scans, and cells layers: the others see
+# one rnn then. Views before what they hide. Pairs when both halves are fused alike, stacks when the
+# layers are pairs.
 PASSES: tuple[Pass, ...] = (
     DropIdentities(),
     TakeBranches(),

@@ -21,12 +21,12 @@ from onernn.fuse_passes.views import is_view
 _TURN = Size.of("this turn")
 _ENDLESS = 2**31 - 1  # turns; exporters write it where nobody counts
 _WIDE = ("int32", "int64", "float32", "float64")
-"""What a number may be cast to on the way. float32 has 24 bits: TensorFlow's numbers of steps fit."""
+"""What a number may be cast to. float32 has 24 bits: TensorFlow's numbers of steps fit."""
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """``body``: of the scan, which takes ``inputs``; ``states``: which of the loop's values it has."""
+    """``body``: of the scan, which takes ``inputs``; ``states``: which of the loop's values."""
 
     loop: Node
     body: Graph

@@ -142,7 +142,7 @@ class Stacker:
         return column[0] if alike else None
 
     def _aligned(self, columns: list[tuple[str, ...]], inputs: list[Any]) -> bool:
-        """Whether axes meet as they did step by step: all steps have as many, shared ones no more."""
+        """Whether axes meet as step by step: all steps have as many, shared ones no more."""
         graph = self.graph
         ranks = {
             graph.types[name].rank

@@ -136,7 +136,7 @@ define(
 
 
 def _expand(at: Any, x: Any, like: Ragged) -> Ragged | Array:
-    """Sequence n (row n, where x is dense) as often as element n of a level of ``like`` has parts."""
+    """Sequence n (row n of a dense x) as often as element n of a level of ``like`` has parts."""
     times = np.diff((*like.outer, like.offsets)[at.level])
     count = len(x)
     if count != len(times):

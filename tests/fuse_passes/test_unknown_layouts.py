@@ -1,4 +1,4 @@
-"""Ranks, offsets and sizes that a pass does not see are not guessed: what fuses computes the same."""
+"""Ranks, offsets and sizes that a pass does not see are not guessed: fused, all is the same."""
 
 from __future__ import annotations
 

@@ -252,6 +252,8 @@ class Models(Layers):
         named: dict[str, Any] = {f"s{at}": self.known[name] for at, name in enumerate(states)}
         inner = self.body([x], {"turn": np.array(0), "going": np.array(True), **named})
         e = inner.emit("Gather", f"in_{x}", "turn", axis=int(self.chance(0.1)))
+        if len(inner.array(e)) != self.array(x).shape[1]:
+            raise Discard  # one row would broadcast: not told apart from a batch
         after = Written(inner, inner.array(e).shape[1]).step(kind, e, list(named), False)
         outputs = [inner.emit("Identity", name) for name in (*after, after[0])]
         body = inner.graph(["going", *outputs])
@@ -306,7 +308,7 @@ def random_trial(seed: int) -> Trial:
         ends |= {n for n in made if n not in used and builder.chance(0.6)}
         graph = builder.graph([name for name in made if name in ends])
         feeds = []
-        # Later batches are of two and more: of one, what numbers of the first batch's size broadcast.
+        # Later batches are of two and more: numbers of the first batch's size broadcast to one.
         for sizes in (builder.sizes, *(random_sizes(rng, lowest=2) for _ in range(2))):
             feed = {name: make(sizes, rng) for name, make in builder.makers.items()}
             try:
