@@ -34,13 +34,19 @@ def extreme(op: OperatorCode) -> Code:
     return _along(op, [axis], last=bool(op.at.select_last_index))
 
 
-_OF_WHOLE = ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
+@rule("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
+def reduce_numbers(op: OperatorCode) -> Code | None:
+    op.of("float", "int")
+    return _reduced(op)
 
 
 @rule("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceSumSquare")
-@rule(*_OF_WHOLE)
 def reduce(op: OperatorCode) -> Code | None:
-    op.of(*(("float", "int") if op.node.op in _OF_WHOLE else ("float",)))
+    op.of("float")
+    return _reduced(op)
+
+
+def _reduced(op: OperatorCode) -> Code | None:
     rank = len(op.shape())
     axes = op.integers(1, "axes") or ([] if op.at.noop_with_empty_axes else range(rank))
     if not axes:

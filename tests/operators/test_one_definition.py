@@ -47,8 +47,8 @@ def tables(source: str, room: str) -> Iterator[tuple[int, set[str]]]:
 
 
 def test_no_table_outside_of_operators_lists_operators(repo: Path) -> None:
-    rooms = {path.parent.name for path in repo.glob("*/__init__.py")} - {"operators", "emit"}
-    assert {"core", "runtime", "adapters"} < rooms and len(OPERATORS) > 100
+    rooms = {path.parent.name for path in repo.glob("*/__init__.py")} - {"operators"}
+    assert {"core", "runtime", "adapters", "emit"} < rooms and len(OPERATORS) > 100
     files = [*(repo / "src" / "onernn").glob("*.py")]
     files += [path for room in rooms for path in (repo / room).rglob("*.py")]
     found, used = [], set()
