@@ -131,11 +131,8 @@ class Writing:
         for slot, count in outputs.items():
             stem = f"{type}.{slot if made else 'out'}"
             made[slot] = [self.program.fresh(stem) for _ in range(count)]
-        self._makers.update(
-            dict.fromkeys(
-                (name for names in made.values() for name in names), len(self.program.operations)
-            )
-        )
+        names = [name for found in made.values() for name in found]
+        self._makers.update(dict.fromkeys(names, len(self.program.operations)))
         self._read(self.program.add(type, inputs, made, attributes))
         return {slot: [*names] for slot, names in made.items()}
 

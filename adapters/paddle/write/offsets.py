@@ -15,6 +15,7 @@ from onernn.core.errors import UnsupportedError
 
 
 def number(w: Writing, value: int) -> str:
+    """A constant (1,)."""
     return w.constant(np.full(1, value), "number")
 
 
