@@ -87,6 +87,25 @@ def _graph(
     notes: Iterable[str],
 ) -> tuple[Graph, list[str]]:
     """The graph, and where the two meanings differ for it, in words."""
+    shapes = _shapes(symbol, arrays)
+    context, heads = _lowered(symbol, arrays, semantics, name, shapes)
+    if context.unranked:  # an operator may have told too late what another one lacked
+        shapes |= {each.name: each.shape for each in context.builder.inputs if each.shape}
+        context, heads = _lowered(symbol, arrays, semantics, name, shapes)
+    builder = context.builder
+    builder.notes = dict.fromkeys([*notes, *context.labelled(context.notes)])
+    graph = builder.graph([Value(head, builder.type_of(head).dtype) for head in heads])
+    return graph, context.labelled(text for text in context.notes if text in context.differing)
+
+
+def _lowered(
+    symbol: Symbol,
+    arrays: Mapping[str, Array],
+    semantics: str,
+    name: str,
+    shapes: Mapping[str, Shape],
+) -> tuple[Context, list[str]]:
+    """The graph under construction, and the values of the heads."""
     builder = GraphBuilder(name, FoldingBudget(arrays.values()))
     context = Context(builder, semantics, symbol)
     for key, array in arrays.items():
@@ -95,7 +114,7 @@ def _graph(
             array = array.astype(np.float32)
         builder.constant(array, key)
     known = set(arrays)
-    uses, used, shapes = _uses(symbol), needed(symbol), _shapes(symbol, arrays)
+    uses, used = _uses(symbol), needed(symbol)
     for at, node in enumerate(symbol.nodes):
         if node.op != VARIABLE or node.name in known:
             continue
@@ -106,10 +125,7 @@ def _graph(
         dtype = _input_dtype(node, uses.get(node.name, set()), arrays)
         builder.input(Value(node.name, dtype, shape))
         known.add(node.name)
-    heads = lower_nodes(context)
-    builder.notes = dict.fromkeys([*notes, *context.labelled(context.notes)])
-    graph = builder.graph([Value(head, builder.type_of(head).dtype) for head in heads])
-    return graph, context.labelled(text for text in context.notes if text in context.differing)
+    return context, lower_nodes(context)
 
 
 def _variables(symbol: Symbol) -> Iterator[Declared]:

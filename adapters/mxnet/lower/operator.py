@@ -30,6 +30,7 @@ class Context:
 
     ``inferred``: variables made from ``_zeros`` of unknown size, which MXNet infers from what they
     are added to. Here the unknown sizes are 1, and broadcasting gives the same numbers.
+    ``unranked``: values whose rank an operator lacked.
     ``notes``: what a user should know, and the nodes it is true of; ``differing`` are those of
     them that tell where the two meanings differ.
     """
@@ -38,6 +39,7 @@ class Context:
     semantics: str
     symbol: Symbol
     inferred: set[str] = field(default_factory=set)
+    unranked: set[str] = field(default_factory=set)
     notes: dict[str, list[str]] = field(default_factory=dict)
     differing: set[str] = field(default_factory=set)
 
@@ -152,6 +154,7 @@ class MxnetOperator(NativeOperator):
         """The same. Raises `UnsupportedError` where the symbol does not tell."""
         found = self.rank(value)
         if found is None:
+            self.context.unranked.add(value)
             raise UnsupportedError(
                 f"{why}: the symbol does not tell how many axes {value!r} has; it declares no shape"
                 f" (__shape__) of {', '.join(self._undeclared())}"

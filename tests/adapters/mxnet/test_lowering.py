@@ -317,6 +317,20 @@ def test_inputs_know_what_the_operators_behind_them_tell() -> None:
     assert [node.op for node in swapped.nodes] == ["Transpose", "Rnn"]
 
 
+def test_an_operator_may_lack_a_rank_that_a_later_one_tells() -> None:
+    graph = lower(
+        symbol(
+            X, var("w"), ("dot", "d", {}, ["x", "w"]),
+            ("_zeros", "z", {"shape": "(2, 4)"}, []), ("elemwise_add", "n", {}, ["x", "z"]),
+            heads=[[2, 0, 0], [4, 0, 0]],
+        ),
+        {"w": np.ones((4, 3), np.float32)},
+    )  # fmt: skip
+    assert reasons(graph) == "" and graph.inputs[0].shape == (None, None)
+    product, _ = Session(graph, backend="reference").run({"x": np.ones((2, 4), "f4")}).values()
+    assert product.tolist() == [[4, 4, 4]] * 2
+
+
 def test_indices_may_come_in_any_dtype() -> None:
     nodes = [X, W, ("Embedding", "e", {"input_dim": "3", "output_dim": "4"}, ["x", "w"])]
     graph = lower(symbol(*nodes), {"w": np.arange(12, dtype=np.float32).reshape(3, 4)})
