@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
@@ -126,6 +126,9 @@ class GraphBuilder:
     def type_of(self, value: str) -> Type:
         """What is known of a value before anything runs."""
         for node in self.nodes[self._typed :]:
+            if node.op == UNSUPPORTED:
+                self._types[node.outputs[0]] = _UNSEEN
+                continue
             for name in filter(None, node.inputs):
                 self._type_given(name)
             self._types.add(node)
@@ -151,7 +154,7 @@ class GraphBuilder:
     def swap(self, one: str, other: str) -> None:
         """Exchanges the names of two values that are no inputs."""
         names = {one: other, other: one}
-        self.nodes = [_renamed(node, names) for node in self.nodes]
+        self.nodes = [node.renamed(names) for node in self.nodes]
         self.constants = {names.get(k, k): array for k, array in self.constants.items()}
         self._folded = {names.get(k, k) for k in self._folded}
         self._values = {k: names.get(v, v) for k, v in self._values.items()}
@@ -252,7 +255,7 @@ class GraphBuilder:
                     self._types.rename(value, new)
             self._values[variable] = names.get(value, value)
         if names:
-            self.nodes[first:] = [_renamed(node, names) for node in self.nodes[first:]]
+            self.nodes[first:] = [node.renamed(names) for node in self.nodes[first:]]
 
     def forget(self, variable: str) -> None:
         """Lets go of a large constant made here, held by a variable that is not read any more."""
@@ -267,7 +270,6 @@ class GraphBuilder:
         """Gives a variable a value that nobody can compute from those that are read, and why."""
         known = [each for each in reads if each in self._names]
         self.give(variable, self.emit(UNSUPPORTED, known, {"reason": reason}), name)
-        self.declare(self.value(variable), _UNSEEN)
 
     def graph(self, outputs: Sequence[Value]) -> Graph:
         """What was built, without what no output needs."""
@@ -281,15 +283,6 @@ class GraphBuilder:
             tuple(self.notes),
         )
         return whole.pruned()
-
-
-def _renamed(node: Node, names: Mapping[str, str]) -> Node:
-    if names.keys().isdisjoint((*node.inputs, *node.outputs)):
-        return node
-    inputs, outputs = (
-        tuple(names.get(value, value) for value in values) for values in (node.inputs, node.outputs)
-    )
-    return replace(node, inputs=inputs, outputs=outputs)
 
 
 class Output(NamedTuple):

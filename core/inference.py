@@ -62,6 +62,7 @@ class Context:
     def __init__(self, node: Node, sizes: Sizes) -> None:
         self.at: SimpleNamespace = node.at
         self.said: list[tuple[Size | None, ...]] = []
+        self.named = False  # whether anything is named after the node
         self._sizes, self._name = sizes, next(filter(None, node.outputs), "")
 
     def same(self, *sizes: Size | None) -> Size | None:
@@ -73,10 +74,12 @@ class Context:
         return found
 
     def fresh(self, label: str) -> Size:
+        self.named = True
         return Size.of(f"{self._name}.{label}")
 
     def lod(self, label: str = "lod0") -> str:
         """The name of LoD offsets that this node makes."""
+        self.named = True
         return f"{self._name}.{label}"
 
 
@@ -98,14 +101,14 @@ class Inference:
     def add(self, node: Node) -> None:
         """Finds the types of a node's outputs; those of its inputs are there."""
         inputs = tuple(self[name] if name else None for name in node.inputs)
-        before, outputs, said = node.typed
+        before, outputs, said, _ = node.typed
         if before == inputs:  # graphs made one from another share most nodes
             for equal in said:
                 self._sizes.same(*equal)
         else:
             context = Context(node, self._sizes)
             outputs = _outputs(node, inputs, context)
-            node.remember_types(inputs, outputs, tuple(context.said))
+            node.remember_types(inputs, outputs, tuple(context.said), context.named)
         self._found.update(zip(node.outputs, outputs, strict=True))
 
     def rename(self, name: str, new: str) -> None:

@@ -91,12 +91,28 @@ class Node:
         return operator.problem(self.inputs, self.outputs, self.attributes) if operator else ""
 
     @property
-    def typed(self) -> tuple[Any, Any, Any]:
-        """The inputs' types that were met last, what followed for the outputs, and equal sizes."""
-        return self.__dict__.get("_typed", (None, (), ()))
+    def typed(self) -> tuple[Any, Any, Any, bool]:
+        """The inputs' types that were met last, what followed for the outputs, and equal sizes.
+
+        Also, whether sizes or offsets of the outputs are named after the node.
+        """
+        return self.__dict__.get("_typed", (None, (), (), False))
 
     def remember_types(self, *known: Any) -> None:
         self.__dict__["_typed"] = known
+
+    def renamed(self, names: Mapping[str, str]) -> Node:
+        """With other names of values; what is known of their types stays."""
+        if names.keys().isdisjoint((*self.inputs, *self.outputs)):
+            return self
+        inputs, outputs = (
+            tuple(names.get(value, value) for value in values)
+            for values in (self.inputs, self.outputs)
+        )
+        out = replace(self, inputs=inputs, outputs=outputs)
+        if outputs == self.outputs or not self.typed[-1]:
+            out.remember_types(*self.typed)
+        return out
 
     def input(self, position: int) -> str:
         """The name of an input, "" where it is absent."""

@@ -50,7 +50,8 @@ def lower(model: Model, bound: Mapping[str, Array] = MappingProxyType({})) -> Gr
         elif variable.name not in bound:
             builder.input(_value(builder, variable))
     lowering.run(scope, model.graph, {}, model.opset)
-    return builder.graph([_output(builder, variable) for variable in model.graph.outputs])
+    outputs = [_output(builder, variable) for variable in model.graph.outputs]
+    return builder.graph([_completed(builder, output) for output in outputs])
 
 
 def _value(builder: OnnxBuilder, variable: Variable) -> Value:
@@ -71,9 +72,16 @@ def _output(builder: OnnxBuilder, variable: Variable) -> Value:
         builder.constant(builder.constants[value], variable.name)
     elif value != variable.name:  # what an input or another output is called, too
         builder.give(variable.name, builder.emit("Identity", (value,)))
-    declared, known = _value(builder, variable), builder.type_of(variable.name)
-    shape = declared.shape if known.shape is None or declared.shape is not None else known.counts
-    return replace(declared, dtype=declared.dtype or known.dtype, shape=shape)
+    return _value(builder, variable)
+
+
+def _completed(builder: OnnxBuilder, output: Value) -> Value:
+    """An output with the dtype and shape that are known where the model declares none."""
+    if output.dtype is not None and output.shape is not None:
+        return output
+    known = builder.type_of(output.name)
+    shape = output.shape if known.shape is None or output.shape is not None else known.counts
+    return replace(output, dtype=output.dtype or known.dtype, shape=shape)
 
 
 class _Lowering:
