@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from onernn.adapters.adapter import Writer
+from onernn.adapters.declaring import Progress
 from onernn.adapters.registry import WRITERS
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph
 from onernn.core.guard import guarded
 from onernn.core.ragged import Batch
 from onernn.fuse_passes import fuse
-
-Progress = Callable[[str, int, int], None]
 
 
 def write_model(

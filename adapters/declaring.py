@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,23 @@ from onernn.runtime.session import checked_feed, unsupported
 
 _RANKS = range(1, 5)  # of an input of which the model tells nothing
 _MOST = 4**4  # choices of ranks: four such inputs
+
+
+Progress = Callable[[str, int, int], None]
+"""Is called with what is done, how many of these are done, and how many there are."""
+
+
+def write_nodes(graph: Graph, write: Callable[[Node], None], progress: Progress | None) -> None:
+    """Writes all nodes in order; what cannot be written is refused by the name of its node."""
+    for at, node in enumerate(graph.nodes):
+        if progress is not None:
+            progress("writing", at, len(graph.nodes))
+        try:
+            write(node)
+        except UnsupportedError as error:
+            raise UnsupportedError(
+                f"{graph.name} cannot be written: {node.label}: {error}"
+            ) from error
 
 
 def declared(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:

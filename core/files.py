@@ -29,6 +29,18 @@ def inside(folder: Path, name: object, what: str, told_by: Path) -> Path:
     )
 
 
+def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
+    """The one that is a file, or None: a pipe in a folder would be waited for.
+
+    Raises `ModelFormatError` for several, which tells the ``argument`` that chooses.
+    """
+    files = [file for file in candidates if os.path.isfile(file)]
+    if len(files) > 1:
+        names = ", ".join(map(str, files))
+        raise ModelFormatError(f"several candidates, give one as {argument}: {names}")
+    return files[0] if files else None
+
+
 @contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
     """A stream for the new content of a file: it gets the file's name when the block ends.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from onernn.core.budget import loading
 from onernn.core.errors import ModelFormatError
-from onernn.core.files import inside
+from onernn.core.files import inside, only_file
 
 ENDING = "-symbol.json"
 VARIABLE = "null"
@@ -105,7 +105,7 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
     beside = sorted(symbol.parent.glob("*.params"))
     named = [file for file in beside if epochs.fullmatch(file.name)]
     others = [file for file in beside if file.name.startswith(f"{stem}-")]
-    found = _only(named or others, "params")
+    found = only_file(named or others, "params")
     if found:
         inside(symbol.parent, found.name, "the parameters", symbol)
     return Files(symbol, found)
@@ -115,21 +115,12 @@ def _symbol(path: Path) -> Path:
     if os.path.isfile(path):
         return path
     held = sorted(path.glob(f"*{ENDING}")) if os.path.isdir(path) else []
-    found = _only([*held, Path(f"{path}{ENDING}")], "path")
+    found = only_file([*held, Path(f"{path}{ENDING}")], "path")
     if found is None:
         raise ModelFormatError(f"no such file, no *{ENDING} in it, and no {path}{ENDING}", path)
     if found in held:
         inside(path, found.name, "the symbol", path)
     return found
-
-
-def _only(candidates: list[Path], argument: str) -> Path | None:
-    """The one that is a file, or None: a pipe in a folder would be waited for."""
-    files = [file for file in candidates if os.path.isfile(file)]
-    if len(files) > 1:
-        names = ", ".join(map(str, files))
-        raise ModelFormatError(f"several candidates, give one as {argument}: {names}")
-    return files[0] if files else None
 
 
 def read_symbol(file: str | Path) -> Symbol:

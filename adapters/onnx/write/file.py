@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.declaring import declared
+from onernn.adapters.declaring import Progress, declared
 from onernn.adapters.onnx.messages import NUMBERS
 from onernn.adapters.onnx.write.checking import check_written
-from onernn.adapters.onnx.write.model import Progress, to_onnx
+from onernn.adapters.onnx.write.model import to_onnx
 from onernn.adapters.onnx.write.protobuf import bfloat16_tensor, tensor
 from onernn.core.errors import UnsupportedError
 from onernn.core.files import replacing_all

@@ -5,11 +5,13 @@ A ragged value is a padded tensor (N, T, ...) and its lengths (N,): see design/0
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from onernn.adapters.declaring import Progress, write_nodes
 from onernn.adapters.onnx.messages import MESSAGES
 from onernn.adapters.onnx.write.nodes import write_node
 from onernn.adapters.onnx.write.padding import OnnxValue
@@ -26,8 +28,6 @@ from onernn.fuse_passes.expand_layers import ExpandLayers
 IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
 """The opsets that are written, and the version of the format each came with."""
 OPSET = 18
-
-Progress = Callable[[str, int, int], None]
 
 
 def to_onnx(
@@ -55,15 +55,7 @@ def to_onnx(
     _inputs(w, graph)
     given = {value.name for value in graph.inputs}
     outputs = [v.name if v.name in given else w.fresh(v.name) for v in graph.outputs]
-    for at, node in enumerate(graph.nodes):
-        if progress is not None:
-            progress("writing", at, len(graph.nodes))
-        try:
-            write_node(w, node)
-        except UnsupportedError as error:
-            raise UnsupportedError(
-                f"{graph.name} cannot be written: {node.label}: {error}"
-            ) from error
+    write_nodes(graph, partial(write_node, w), progress)
     for name, value in zip(outputs, graph.outputs, strict=True):
         _output(w, name, value)
     w.prune()

@@ -235,15 +235,11 @@ def _fault(
     text: str,
     *,
     value: str = "",
-    change_program: Any = None,
-    change_graph: Any = None,
-    measure: Any = None,
-    occurs: Any = None,
+    **how: Any,
 ) -> PaddleFault:
+    """``how``: what is done to the program or the graph, and for which batches."""
     value = value or _first(op.outputs, "Hidden") or _first(op.outputs, "Out")
-    return Fault(
-        name, effect, paths, _at(op), value, text, change_program, change_graph, measure, occurs
-    )
+    return Fault(name, effect, paths, _at(op), value, text, **how)
 
 
 def _at(op: Operator) -> NativeOp:

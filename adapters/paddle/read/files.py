@@ -17,7 +17,7 @@ from onernn.adapters.paddle.read.tensors import read_tensors
 from onernn.core.arrays import Array
 from onernn.core.budget import loading
 from onernn.core.errors import ModelFormatError, UnsupportedError
-from onernn.core.files import inside
+from onernn.core.files import inside, only_file
 
 # Kinds of persistable variables that Paddle does not save (is_persistable, io_utils.py).
 _NOT_SAVED = (messages.FEED, messages.FETCH, messages.READER, messages.RAW)
@@ -56,7 +56,7 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
         combined = [model.with_suffix(".pdiparams")]
     else:
         combined = [model.with_name("__params__"), model.with_name("params")]
-    found = _only(combined, "params")
+    found = only_file(combined, "params")
     if found:
         inside(model.parent, found.name, "the parameters", model)
     return Files(model, found or model.parent)
@@ -69,7 +69,7 @@ def _model(path: Path) -> Path:
     # A .json is one of Paddle 3's programs only where parameters are beside it.
     pir = [Path(f"{path}.json"), *(sorted(path.glob("*.json")) if folder else [])]
     pir = [file for file in pir if os.path.isfile(file.with_suffix(".pdiparams"))]
-    found = path if os.path.isfile(path) else _only([*held, prefix, *pir], "path")
+    found = path if os.path.isfile(path) else only_file([*held, prefix, *pir], "path")
     if found:
         if found.parent == path:
             inside(path, found.name, "the model", path)
@@ -79,15 +79,6 @@ def _model(path: Path) -> Path:
             f"no model; looked for *.pdmodel, __model__, *.json and {prefix}", path
         )
     raise ModelFormatError(f"no such file or folder, and no {prefix}", path)
-
-
-def _only(candidates: Iterable[Path], argument: str) -> Path | None:
-    """The one that is a file, or None."""
-    files = [file for file in candidates if os.path.isfile(file)]
-    if len(files) > 1:
-        names = ", ".join(map(str, files))
-        raise ModelFormatError(f"several candidates, give one as {argument}: {names}")
-    return files[0] if files else None
 
 
 def _bytes(file: Path) -> bytes:

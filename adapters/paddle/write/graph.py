@@ -5,13 +5,14 @@ A ragged value is a tensor with a LoD, as Paddle has it: see design/0016.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
 from onernn.adapters.checking import check_again
-from onernn.adapters.declaring import declared
+from onernn.adapters.declaring import Progress, declared, write_nodes
 from onernn.adapters.paddle.lower import load_paddle
 from onernn.adapters.paddle.write import arithmetic, recurrent, rows, sequences, shaping
 from onernn.adapters.paddle.write.emitting import CODES, RULES, Writing
@@ -22,7 +23,6 @@ from onernn.core.graph import Graph, Node, Value
 __all__ = ["Place", "arithmetic", "recurrent", "rows", "save", "sequences", "shaping", "to_paddle"]
 
 Place = Literal["cpu", "onednn"]
-Progress = Callable[[str, int, int], None]
 
 
 def write_paddle(
@@ -73,15 +73,7 @@ def to_paddle(
     w = Writing(graph, ProgramWriter(names), fused, place)
     for value in graph.inputs:
         _feed(w, value)
-    for at, node in enumerate(graph.nodes):
-        if progress is not None:
-            progress("writing", at, len(graph.nodes))
-        try:
-            _write(w, node)
-        except UnsupportedError as error:
-            raise UnsupportedError(
-                f"{graph.name} cannot be written: {node.label}: {error}"
-            ) from error
+    write_nodes(graph, partial(_write, w), progress)
     for value in graph.outputs:
         _fetch(w, value.name)
     return w.program, tuple(w.unplaced)
