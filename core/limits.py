@@ -91,10 +91,10 @@ def _other_functions(spec: RnnSpec, limits: Limits) -> str:
     known = limits.functions
     if spec.activations is not None and known is not None and not known:
         wanted, usual = (", ".join(map(str, f)) for f in (spec.functions, spec.cell.activations))
-        return f"{wanted}, only {usual}"
+        return f"functions {wanted}, only with {usual}"
     for each in spec.activations or ():
         if known is not None and each.name not in known:
-            return f"{each}, only {', '.join(known)}"
+            return f"function {each}, only with {', '.join(known)}"
         if not limits.parameters and each != (each.name, None, None):
-            return f"{each}, only functions without parameters"
+            return f"function {each}, only with those without parameters"
     return ""

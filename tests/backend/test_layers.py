@@ -135,7 +135,7 @@ class TestFallback:
         [
             (
                 RnnSpec(Cell.GRU, 2, 3, activations=("sigmoid", "relu")),
-                "no GRU with sigmoid, relu, only sigmoid, tanh",
+                "no GRU with functions sigmoid, relu, only with sigmoid, tanh",
             ),
             (
                 RnnSpec(Cell.GRU, 2, 3, update="replace"),

@@ -136,7 +136,7 @@ class TestReference:
         [
             (
                 RnnSpec(Cell.GRU, 3, 4, activations=("hardsigmoid", "tanh")),
-                "no GRU with hardsigmoid",
+                "no GRU with function hardsigmoid",
             ),
             (RnnSpec(Cell.GRU, 3, 4, gate_clip=1.0), "no GRU with clipped gates"),
             (RnnSpec(Cell.LSTM, 3, 4, cell_clip=(-1, 1)), "no LSTM with a clipped cell"),

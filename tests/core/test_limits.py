@@ -43,9 +43,12 @@ def reason(cell: Cell, limits: Limits = PLAIN, *, projected: bool = False, **opt
         ({"stacking": "onednn", "layers": 2}, "stacking='onednn'"),
         (
             {"activations": ("relu", "tanh", "tanh")},
-            "the box has no u8 LSTM with relu, tanh, tanh, only sigmoid, tanh, tanh",
+            "the box has no u8 LSTM with functions relu, tanh, tanh, only with sigmoid, tanh, tanh",
         ),
-        ({"cell": Cell.GRU, "activations": ("tanh", "tanh")}, "GRU with tanh, tanh, only sigmoid"),
+        (
+            {"cell": Cell.GRU, "activations": ("tanh", "tanh")},
+            "GRU with functions tanh, tanh, only with sigmoid",
+        ),
         ({"cell": Cell.GRU, "update": "replace"}, "GRU that replaces with its update gate"),
         ({"gate_clip": 3.0}, "LSTM with clipped gates"),
         ({"cell_clip": (-1, 1)}, "LSTM with a clipped cell state"),
@@ -78,8 +81,10 @@ def test_stacks_may_be_beyond_the_limits() -> None:
 def test_functions_are_named_by_list_and_by_parameters() -> None:
     some = Limits(who="the box", functions=("relu", "elu"), parameters=False)
     assert reason(Cell.GRU, some, activations=("relu", "elu")) == ""
-    assert "GRU with softsign, only relu, elu" in reason(
+    assert "GRU with function softsign, only with relu, elu" in reason(
         Cell.GRU, some, activations=("softsign", "elu")
     )
     wanted = (("elu", 0.5), "relu")
-    assert "with elu(0.5), only functions without" in reason(Cell.GRU, some, activations=wanted)
+    assert "with function elu(0.5), only with those without" in reason(
+        Cell.GRU, some, activations=wanted
+    )

@@ -202,7 +202,7 @@ def test_copies_are_on_their_own() -> None:
     [
         ("dropout between its layers", {"num_layers": 2, "dropout": 0.5}, {}, "float32"),
         ("not in u8", {}, {"dtype": "u8"}, "float32"),
-        ("does not compute in float64", {}, {}, "float64"),
+        ("in float64", {}, {}, "float64"),
     ],
 )
 def test_what_ours_does_not_train_stays_with_paddle_and_is_told_once(

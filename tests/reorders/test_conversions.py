@@ -145,7 +145,7 @@ OBSTACLES = [
     ("torch", one(Cell.LSTM, gate_clip=1.0), "clipped gates"),
     ("torch", one(Cell.LSTM, cell_clip=(-1, 1)), "a clipped cell state"),
     ("torch", one(Cell.LSTM, input_forget=True), "coupled input and forget gates"),
-    ("torch", one(Cell.LBR_GRU, activations=("tanh", "tanh")), "tanh, tanh, only sigmoid"),
+    ("torch", one(Cell.LBR_GRU, activations=("tanh", "tanh")), "tanh, tanh, only with sigmoid"),
     ("onnx", one(Cell.LSTM, projection_size=2), "a projection"),
     ("onnx", one(Cell.LSTM, direction="bidirectional_sum"), "run bidirectional_sum"),
     ("keras", one(Cell.LSTM, projection_size=2), "a projection"),
@@ -310,5 +310,5 @@ def test_keras_functions_other_than_the_usual_ones_travel_with_the_layer() -> No
     arrays = onernn.convert_weights(one(Cell.LSTM), "keras")
     layer = read_layer(arrays, "keras", activations=(hard, Activation("tanh"), Activation("tanh")))
     assert layer.spec.functions[0] == hard
-    with pytest.raises(UnsupportedError, match="PyTorch has no LSTM with hardsigmoid"):
+    with pytest.raises(UnsupportedError, match="PyTorch has no LSTM with functions hardsigmoid"):
         onernn.convert_weights(layer, "torch")

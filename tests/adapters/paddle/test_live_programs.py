@@ -90,11 +90,11 @@ def words(lengths: Sequence[int], seed: int = 0) -> Ragged:
 
 # Recordings of Paddle 2.6.2: what stays with Paddle, and why.
 STAYS = {
-    "fc_gru_act_sigmoid_identity": "no GRU with sigmoid, identity",
-    "fc_gru_act_sigmoid_relu": "no GRU with sigmoid, relu",
-    "fc_gru_act_tanh_tanh": "no GRU with tanh, tanh",
-    "relu_candidate": "no GRU with sigmoid, relu",
-    "tanh_gate": "no GRU with tanh, tanh",
+    "fc_gru_act_sigmoid_identity": "no GRU with functions sigmoid, identity",
+    "fc_gru_act_sigmoid_relu": "no GRU with functions sigmoid, relu",
+    "fc_gru_act_tanh_tanh": "no GRU with functions tanh, tanh",
+    "relu_candidate": "no GRU with functions sigmoid, relu",
+    "tanh_gate": "no GRU with functions tanh, tanh",
 }
 
 

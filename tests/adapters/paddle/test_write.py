@@ -198,10 +198,10 @@ REFUSED: dict[str, Case] = {
     "Paddle has no LSTM with a projection": rnn_case(Cell.LSTM, projection_size=2),
     "Paddle has no LSTM with a clipped cell state": rnn_case(Cell.LSTM, cell_clip=(-1.0, 1.0)),
     "Paddle has no LSTM with coupled input": rnn_case(Cell.LSTM, input_forget=True),
-    "Paddle has no LBR_GRU with sigmoid, relu, only sigmoid, tanh": rnn_case(
+    "Paddle has no LBR_GRU with functions sigmoid, relu, only with sigmoid, tanh": rnn_case(
         Cell.LBR_GRU, activations=("sigmoid", "relu")
     ),
-    "Paddle has no GRU with softsign, only sigmoid": rnn_case(
+    "Paddle has no GRU with function softsign, only with sigmoid": rnn_case(
         Cell.GRU, activations=("sigmoid", "softsign")
     ),
     "Paddle has no LBR_GRU that replaces": rnn_case(Cell.LBR_GRU, update="replace"),
