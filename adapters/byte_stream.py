@@ -59,7 +59,7 @@ class ByteStream:
     def checked_shape(
         self, sizes: Sequence[int], most: int, what: str, start: int
     ) -> tuple[int, ...]:
-        """Beside a zero, sizes cost no bytes in the file, but NumPy multiplies them all the same."""
+        """Beside a zero, sizes cost no bytes in the file, but NumPy multiplies them all."""
         elements = math.prod(size or 1 for size in sizes)
         if len(sizes) > most or min(sizes, default=0) < 0 or elements > 2**56:
             raise self.error(f"{what}: impossible shape {tuple(sizes)}", start)

@@ -10,6 +10,7 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
+from onernn.core.rnn import Recurrent
 from onernn.reorders.layers import PivotLayer
 from onernn.reorders.layouts import framework
 
@@ -42,7 +43,8 @@ def read_layer(layer: Any, source: str | None = None, **options: Any) -> PivotLa
     if isinstance(layer, tuple) and len(layer) == 2:
         return PivotLayer.of(*layer)
     if isinstance(layer, Node) and layer.op == "Rnn":
-        return PivotLayer.of(layer.attributes["spec"], layer.attributes["weights"])
+        rnn = Recurrent.of(layer)
+        return PivotLayer.of(rnn.spec, rnn.weights)
     home = type(layer).__module__.partition(".")[0]
     if home == "torch":
         return _from_torch(layer)

@@ -17,6 +17,7 @@ from onernn.core.arrays import Array
 from onernn.core.errors import BudgetError, OnernnError, UnsupportedError
 from onernn.core.graph import Graph, Node, Value
 from onernn.core.ragged import Batch, Ragged
+from onernn.core.rnn import Recurrent
 from onernn.fuse_passes import fuse
 from onernn.operators import OPERATORS
 from onernn.runtime.session import Session
@@ -120,12 +121,13 @@ def _keeps_role(node: Node, name: str) -> bool:
 def _told(graph: Graph, node: Node, name: str) -> _Role | None:
     slot = node.inputs.index(name)
     if node.op == "Rnn":
-        spec = node.attributes["spec"]
-        if slot == 0:
+        rnn = Recurrent.of(node)
+        spec = rnn.spec
+        if name == rnn.x:
             return _Role("words", ("T", "N", spec.input_size))
-        if slot == 3:
+        if name == rnn.attention:
             return _Role("attention", ("T", "N", 1))
-        width = spec.hidden_size if slot == 2 else spec.recurrent_size
+        width = spec.hidden_size if name == rnn.c else spec.recurrent_size
         return _Role("state", (spec.layers * spec.directions, "N", width))
     if node.op == "SequenceUnpad" and slot == 1:
         return _Role("lengths", ("N",))

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from onernn.core.arrays import Array, Int64
-from onernn.core.graph import Graph, Node
+from onernn.core.graph import Graph
 from onernn.core.ragged import Ragged, data_of
+from onernn.core.rnn import Recurrent
+from onernn.verification.graph_changes import recurrent_layers
 from onernn.verification.tracing import Values, run_nodes
 
 
@@ -39,24 +41,18 @@ def axes_of(graph: Graph, values: Values) -> dict[str, Axes]:
     Outputs that no single word reaches alone (pooled, decoded) are left out.
     """
     found: dict[str, Axes] = {}
-    for node in reversed([node for node in graph.nodes if node.op == "Rnn"]):
-        lengths = _lengths(node, values)
-        for slot, name in enumerate(node.outputs[:3]):
-            if name and any(output.name not in found for output in graph.outputs):
-                for output, axes in _probed(graph, node, slot, values, lengths).items():
+    for rnn in reversed(recurrent_layers(graph).values()):
+        for name in filter(None, (rnn.y, *rnn.finals)):
+            if any(output.name not in found for output in graph.outputs):
+                for output, axes in _probed(graph, rnn, name, values).items():
                     found.setdefault(output, axes)
     return found
 
 
-def _lengths(node: Node, values: Values) -> Int64 | None:
-    x = values.get(node.inputs[0])
-    return x.lengths if isinstance(x, Ragged) else None
-
-
-def _probed(
-    graph: Graph, node: Node, slot: int, values: Values, lengths: Int64 | None
-) -> dict[str, Axes]:
-    made = values[node.outputs[slot]]
+def _probed(graph: Graph, rnn: Recurrent, name: str, values: Values) -> dict[str, Axes]:
+    """The axes of the outputs that one value of a layer reaches: its y, or a final state."""
+    made, x, state = values[name], values.get(rnn.x), name != rnn.y
+    lengths = x.lengths if isinstance(x, Ragged) else None
     data = data_of(made)
     if isinstance(made, Ragged):
         n = int(np.argmax(made.lengths)) if len(made) else 0
@@ -65,7 +61,7 @@ def _probed(
             t -= 1
         place: tuple[int, ...] = (int(made.offsets[n]) + t,)
         size_t, size_n = int(made.lengths.max(initial=0)), len(made)
-    elif slot == 0:
+    elif not state:
         size_t, size_n = data.shape[:2]
         t, n = size_t - 1, 0 if size_t > 1 else size_n - 1
         place = (t, n)
@@ -73,17 +69,17 @@ def _probed(
         size_t, size_n = 0, data.shape[2]
         t, n = -1, size_n - 1
         place = (slice(None), slice(None), n)  # type: ignore[assignment]
-    if t < 0 and slot == 0 or data.size == 0:
+    if t < 0 and not state or data.size == 0:
         return {}
-    marked = _marked(graph, node, slot, values, (*place, ...))
-    paired = node.outputs[0].endswith((".forward", ".backward"))  # see ExpandLayers
-    halves = _marked(graph, node, slot, values, ...) if paired else {}
+    marked = _marked(graph, name, values, (*place, ...))
+    paired = rnn.y.endswith((".forward", ".backward"))  # see ExpandLayers
+    halves = _marked(graph, name, values, ...) if paired else {}
     out: dict[str, Axes] = {}
-    for name, mark in marked.items():
-        sides = _sides(halves[name]) if name in halves else None
-        value = values[name]
+    for output, mark in marked.items():
+        sides = _sides(halves[output]) if output in halves else None
+        value = values[output]
         if isinstance(value, Ragged):
-            out[name] = Axes(None, 0, sides, False, value.lengths)
+            out[output] = Axes(None, 0, sides, False, value.lengths)
             continue
         axes: dict[str, int] = {}
         for what, index, size in (("time", t, size_t), ("batch", n, size_n)):
@@ -92,9 +88,9 @@ def _probed(
                 if fits and np.flatnonzero(_hit(mark, axis)).tolist() == [index]:
                     axes[what] = axis
                     break
-        if slot == 0 and "time" not in axes:
+        if not state and "time" not in axes:
             continue  # a pooled sentence, or something that mixes them all
-        out[name] = Axes(axes.get("time"), axes.get("batch"), sides, slot > 0, lengths)
+        out[output] = Axes(axes.get("time"), axes.get("batch"), sides, state, lengths)
     return out
 
 
@@ -103,16 +99,15 @@ def _hit(mark: Array, axis: int) -> Array:
     return np.asarray(np.moveaxis(mark, axis, 0).reshape(mark.shape[axis], -1).any(axis=1))
 
 
-def _marked(graph: Graph, node: Node, slot: int, values: Values, at: Any) -> dict[str, Array]:
-    """For each output that is reached: where it is NaN if ``at`` is, in the value a node makes."""
-    name = node.outputs[slot]
+def _marked(graph: Graph, name: str, values: Values, at: Any) -> dict[str, Array]:
+    """For each output that is reached: where it is NaN if ``at`` is, in the value of that name."""
     made = values[name]
     data = np.array(data_of(made), copy=True)
     data[at] = np.nan
     told = made.with_data(data) if isinstance(made, Ragged) else data
     reached, behind = {name}, []
     for each in graph.nodes:
-        if each is not node and not reached.isdisjoint(each.inputs):
+        if not reached.isdisjoint(each.inputs):
             behind.append(each)
             reached.update(filter(None, each.outputs))
     with np.errstate(all="ignore"):
