@@ -79,13 +79,10 @@ class NativeOperator:
     def lowered(self, rule: Callable[[Self], Results]) -> Results:
         """What a rule returns. Raises `UnsupportedError` for what it did not read."""
         results = rule(self)
-        self.check_read()
-        return results
-
-    def check_read(self) -> None:
         if self._unread:
             listed = ", ".join(f"{kind} {name}" for kind, name in sorted(self._unread))
             raise UnsupportedError(f"not understood: {listed}")
+        return results
 
 
 class GraphBuilder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onernn.adapters.onnx.write.padding import OnnxValue
+from onernn.adapters.onnx.write.protobuf import ProtoGraph
 from onernn.adapters.onnx.write.writer import GraphWriter, Inputs, ragged
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
@@ -26,7 +27,7 @@ def crf_decode(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     first = w.emit("Gather", scores, w.constant(0, "int64"), axis=0)
     begin = w.emit("Add", first, w.constant(start))
     running = _later(w, emission)
-    body = w.body()
+    body = ProtoGraph(around=w)
     best, here, on = (body.fresh(name) for name in ("best", "here", "on"))
     reach = body.emit("Add", body.emit("Unsqueeze", best, body.ints(2)), body.constant(between))
     came = body.emit("ArgMax", reach, axis=1, keepdims=0)
@@ -39,7 +40,7 @@ def crf_decode(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     w.add("Scan", begin, scores, running, outputs=(final, pointers), body=body, num_scan_inputs=2)
     ended = w.emit("Add", final, w.constant(stop))
     last = w.emit("ArgMax", ended, axis=1, keepdims=1)
-    back = w.body()
+    back = ProtoGraph(around=w)
     tag, pointed = back.fresh("tag"), back.fresh("pointed")
     before = back.emit("GatherElements", pointed, tag, axis=1)
     back.faces((tag, pointed), (before, back.emit("Identity", tag)))

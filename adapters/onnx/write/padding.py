@@ -29,8 +29,8 @@ class OnnxValue:
 class PaddedGraph(ProtoGraph):
     """A graph that works on padded values; masks and exchanged axes are made once for each."""
 
-    def __init__(self, proto: Any = None, names: dict[str, int] | None = None) -> None:
-        super().__init__(proto, names)
+    def __init__(self, proto: Any = None, around: ProtoGraph | None = None) -> None:
+        super().__init__(proto, around)
         self._masks: dict[tuple[str, str], str] = {}
         self._swapped: dict[str, str] = {}
 

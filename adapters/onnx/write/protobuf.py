@@ -17,17 +17,17 @@ _SHARED = 64  # elements of a constant that is looked up before it is written ag
 
 
 class ProtoGraph:
-    """A graph, or the body of an operator or a function; each name is made once."""
+    """A graph, or the body of an operator or a function; each name is made once.
 
-    def __init__(self, proto: Any = None, names: dict[str, int] | None = None) -> None:
+    A graph ``around`` it lends what is made there, and its names are not made again.
+    """
+
+    def __init__(self, proto: Any = None, around: ProtoGraph | None = None) -> None:
         self.proto = MESSAGES.message("GraphProto")() if proto is None else proto
         self.proto.name = "onernn"
-        self._names = {"": 0} if names is None else names  # and how many were made from each
+        # And how many were made from each.
+        self._names: dict[str, int] = {"": 0} if around is None else around._names
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-
-    def body(self) -> ProtoGraph:
-        """A graph inside this one: it may use what is made here, and no name twice."""
-        return ProtoGraph(None, self._names)
 
     def fresh(self, hint: str) -> str:
         """The hint as a name, or one made from it that nothing bears yet."""
@@ -63,9 +63,9 @@ class ProtoGraph:
         for name, value in attributes.items():
             node.attribute.append(_attribute(name, value))
 
-    def emit(self, op: str, *inputs: str, name: str = "", **attributes: Any) -> str:
+    def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
         """A node of one output; its name."""
-        out = self.fresh(name or op.lower())
+        out = self.fresh(op.lower())
         self.add(op, *inputs, outputs=(out,), **attributes)
         return out
 

@@ -65,8 +65,8 @@ def scan_layer(
         for name, given in zip(spec.cell.states, layer.states, strict=True)
     ]
     scanned = [tensor for tensor in (x, running, layer.attention) if tensor]
-    cell = _Body(w.body(), spec, weights)
-    body = cell.write(bool(running), bool(layer.attention), cells)
+    body = _Step(w, spec, weights)
+    body.write(bool(running), bool(layer.attention), cells)
     backwards = int(spec.direction == "right2left")
     ends = tuple(w.fresh("state") for _ in begin)
     collected = [w.fresh(name) for name in ("y", "cells")[: 1 + cells]]
@@ -89,40 +89,36 @@ def _zeros(w: PaddedGraph, x: str, width: int, dtype: np.dtype[Any]) -> str:
     return w.emit("Expand", w.constant(0, str(dtype)), shape)
 
 
-class _Body:
+class _Step(ProtoGraph):
     """One step of a cell, as the body of a Scan."""
 
-    def __init__(self, graph: ProtoGraph, spec: RnnSpec, weights: RnnWeights) -> None:
-        self.graph, self.spec, self.weights = graph, spec, weights
-        self.dtype = str(weights.iter.dtype)
-
-    def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
-        return self.graph.emit(op, *inputs, **attributes)
+    def __init__(self, around: ProtoGraph, spec: RnnSpec, weights: RnnWeights) -> None:
+        super().__init__(None, around)
+        self.spec, self.weights, self.dtype = spec, weights, str(weights.iter.dtype)
 
     def number(self, value: float | Array) -> str:
-        return self.graph.constant(value, self.dtype)
+        return self.constant(value, self.dtype)
 
-    def write(self, masked: bool, attended: bool, cells: bool) -> ProtoGraph:
-        states = [self.graph.fresh(name) for name in self.spec.cell.states]
-        x = self.graph.fresh("x")
-        inside = self.graph.fresh("inside") if masked else ""
-        attention = self.graph.fresh("attention") if attended else ""
+    def write(self, masked: bool, attended: bool, cells: bool) -> None:
+        states = [self.fresh(name) for name in self.spec.cell.states]
+        x = self.fresh("x")
+        inside = self.fresh("inside") if masked else ""
+        attention = self.fresh("attention") if attended else ""
         after = self._step(self._parts(x), states, attention)
         if masked:
             pairs = zip(after, states, strict=True)
             after = [self.emit("Where", inside, new, old) for new, old in pairs]
         collected = [self.emit("Identity", state) for state in after[: 1 + cells]]
         taken = [name for name in (*states, x, inside, attention) if name]
-        self.graph.faces(taken, (*after, *collected))
-        return self.graph
+        self.faces(taken, (*after, *collected))
 
     def _parts(self, x: str) -> list[str]:
         """The gates of a projected input (N, G*O)."""
-        outs = [self.graph.fresh("gate") for _ in range(self.spec.gates)]
+        outs = [self.fresh("gate") for _ in range(self.spec.gates)]
         if len(outs) == 1:
             return [x]
-        sizes = self.graph.ints(*[self.spec.hidden_size] * len(outs))
-        self.graph.add("Split", x, sizes, outputs=outs, axis=1)
+        sizes = self.ints(*[self.spec.hidden_size] * len(outs))
+        self.add("Split", x, sizes, outputs=outs, axis=1)
         return outs
 
     def _times(self, h: str, gate: int) -> str:
@@ -143,8 +139,8 @@ class _Body:
         if name == "scaledtanh":
             inner = self.emit("Tanh", self.emit("Mul", a, self.number(beta)))
             return self.emit("Mul", inner, self.number(alpha))
-        told = zip(("alpha", "beta"), numbers, strict=True)
-        return self.emit(NAMES[name], a, **{k: v for k, v in told if v is not None})
+        told: dict[str, Any] = dict(zip(("alpha", "beta"), numbers, strict=True))
+        return self.emit(NAMES[name], a, **{k: v for k, v in told.items() if v is not None})
 
     def _step(self, x: list[str], states: list[str], attention: str) -> list[str]:
         spec, h = self.spec, states[0]

@@ -34,9 +34,9 @@ class GraphWriter(PaddedGraph):
         graph: Graph,
         types: Mapping[str, Type],
         functions: dict[str, Any] | None = None,
-        names: dict[str, int] | None = None,
+        around: GraphWriter | None = None,
     ) -> None:
-        super().__init__(proto, names)
+        super().__init__(proto, around)
         self.opset, self.types, self.arrays = opset, types, graph.constants
         self.functions = functions
         read = {name for node in graph.nodes for name in node.inputs}
@@ -44,8 +44,8 @@ class GraphWriter(PaddedGraph):
         self._values: dict[str, OnnxValue] = {}
 
     def writer_of(self, body: Graph, types: Mapping[str, Type]) -> GraphWriter:
-        """What writes a graph inside this one; see `body`."""
-        return GraphWriter(None, self.opset, body, types, self.functions, self._names)
+        """What writes a graph inside this one."""
+        return GraphWriter(None, self.opset, body, types, self.functions, self)
 
     def value(self, name: str) -> OnnxValue:
         """A value's tensors; a constant is written with its first use."""
