@@ -205,9 +205,9 @@ def define(
     attributes: Mapping[str, Any] = MappingProxyType({}),
     mixes: Axes = mixes_nothing,
     drops: Drops = False,
-    offsets: bool = False,
+    offsets: bool | None = None,
     outputs: int | tuple[int, int] = 1,
-    since: int = 13,
+    since: int | None = None,
     sized: bool = False,
     keeps: bool | None = None,
     growth: Growth | None = None,
@@ -217,7 +217,8 @@ def define(
     ``inputs``: names in order; ``x?`` may be absent, ``x*`` is any number of them, ``~x`` must be
     ragged, ``#x`` are integers that tell axes. ``outputs``: how many, or from how many to
     how many. ``sized``: ``compute`` also works on arrays of `Size`, so that shapes are followed
-    through it.
+    through it. Where nothing is told, sequences, layers and control see ``offsets``, the first two
+    are our own (``since`` is 0), and views and moves are what ``keeps`` numbers.
     """
     slots = tuple(
         Slot(each.strip("~#?*"), *(mark in each for mark in "?*~#")) for each in inputs.split()
@@ -231,9 +232,9 @@ def define(
         compute=compute,
         mixed=mixes,
         dropped=drops,
-        offsets=offsets,
+        offsets=kind in ("sequences", "layer", "control") if offsets is None else offsets,
         outputs=(1, outputs) if isinstance(outputs, int) else outputs,
-        since=since,
+        since=(0 if kind in ("sequences", "layer") else 13) if since is None else since,
         sized=sized,
         keeps=kind in ("view", "moves") if keeps is None else keeps,
         growth=growth,

@@ -46,8 +46,6 @@ define(
     kind="layer",
     inputs="x h? c? attention?",
     attributes={"spec": REQUIRED, "weights": REQUIRED},
-    offsets=True,
-    since=0,
     outputs=4,
     type=_layer_types,
     compute=None,

@@ -64,8 +64,6 @@ define(
     kind="sequences",
     inputs="~x",
     attributes={"kind": REQUIRED, "empty": 0.0},
-    offsets=True,
-    since=0,
     type=_pooled,
     compute=_pool,
     growth=growth.sequence_pool,
@@ -93,9 +91,7 @@ def _reverse(_: Any, x: Ragged) -> Ragged:
 
 
 for _name, _compute in {"SequenceSoftmax": _softmax, "SequenceReverse": _reverse}.items():
-    define(
-        _name, kind="sequences", inputs="~x", offsets=True, since=0, type=_like, compute=_compute
-    )
+    define(_name, kind="sequences", inputs="~x", type=_like, compute=_compute)
 
 
 def _context(at: Any, x: Ragged) -> Ragged:
@@ -127,8 +123,6 @@ define(
     kind="sequences",
     inputs="~x",
     attributes={"length": REQUIRED, "start": REQUIRED},
-    offsets=True,
-    since=0,
     type=_widened,
     compute=_context,
     growth=growth.sequence_context,
@@ -164,8 +158,6 @@ define(
     kind="sequences",
     inputs="x ~like",
     attributes={"level": -1},
-    offsets=True,
-    since=0,
     type=_expanded,
     compute=_expand,
     growth=growth.sequence_expand,
@@ -199,8 +191,6 @@ define(
     "SequenceConcat",
     kind="sequences",
     inputs="~first ~rest*",
-    offsets=True,
-    since=0,
     type=_joined,
     compute=_concat,
     growth=growth.joined,
@@ -253,8 +243,6 @@ define(
     "CrfDecode",
     kind="sequences",
     inputs="~emission transition",
-    offsets=True,
-    since=0,
     type=_tags,
     compute=_crf_decode,
     growth=growth.crf_decode,
