@@ -11,7 +11,7 @@ from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
 from onernn.core.rnn import Recurrent
 from onernn.core.weights import RnnWeights
-from onernn.fuse_passes.rewriting import concatenated, fresh, made_of, ordered
+from onernn.fuse_passes.rewriting import concatenated, exchanged, fresh, made_of
 
 
 class Pair(NamedTuple):
@@ -85,10 +85,8 @@ class PairDirections:
             y,
             origin=(*forward.origin, *backward.origin, *concat.origin),
         ).with_states(states, tuple(finals))
-        gone = {id(node) for node in (*old, concat)}
-        kept = [node for node in graph.nodes if id(node) not in gone]
         # Who reads a final state may stand before the concat.
-        return replace(graph, nodes=ordered([*kept, *joins, new.node(), *parted])).pruned()
+        return exchanged(graph, (*old, concat), (*joins, new.node(), *parted))
 
 
 def _stacked(*sides: RnnWeights) -> RnnWeights:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
-from onernn.fuse_passes.rewriting import ordered
+from onernn.fuse_passes.rewriting import exchanged
 from onernn.fuse_passes.stacked_steps import Stacker
 
 
@@ -51,7 +51,5 @@ class RestackSteps:
         if match.backwards:
             moved = stacker.reversed(moved, match.axis)
         last = Node("Identity", (moved,), match.concat.outputs, {}, match.concat.origin)
-        kept = (node for node in graph.nodes if node is not match.concat)
-        nodes = ordered([*kept, *stacker.nodes, last])
-        constants = {**graph.constants, **stacker.constants}
-        return replace(graph, nodes=nodes, constants=constants).pruned().bypass((last,))
+        new = (*stacker.nodes, last)
+        return exchanged(graph, (match.concat,), new, stacker.constants).bypass((last,))

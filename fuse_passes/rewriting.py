@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
+from onernn.core.arrays import Array
 from onernn.core.graph import Graph, Node
 
 
@@ -24,6 +27,19 @@ def ordered(nodes: Iterable[Node]) -> tuple[Node, ...]:
             before = (makers[name] for name in node.inputs if name in makers)
             waiting += [maker for maker in before if id(maker) not in opened]
     return tuple(done.values())
+
+
+def exchanged(
+    graph: Graph,
+    old: Iterable[Node],
+    new: Iterable[Node],
+    constants: Mapping[str, Array] = MappingProxyType({}),
+) -> Graph:
+    """The graph with new nodes for old ones, where they can run, and constants added."""
+    gone = set(map(id, old))
+    kept = [node for node in graph.nodes if id(node) not in gone]
+    constants = {**graph.constants, **constants}
+    return replace(graph, nodes=ordered([*kept, *new]), constants=constants).pruned()
 
 
 def fresh(graph: Graph, name: str) -> str:

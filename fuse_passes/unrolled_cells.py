@@ -6,7 +6,7 @@ Found by structure, not by names (design/0011).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,7 +19,7 @@ from onernn.core.spec import Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.fuse_passes.affine import Columns
 from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
-from onernn.fuse_passes.rewriting import fresh, made_of, ordered
+from onernn.fuse_passes.rewriting import exchanged, fresh, made_of
 from onernn.fuse_passes.stacked_steps import Stacker, piece_of
 
 
@@ -72,7 +72,8 @@ class FuseUnrolledCells:
         steps = match.steps[::-1] if x.backwards else match.steps
         for row, step in zip(rows, steps, strict=True):
             made.append(Node("Squeeze", (row, axis), (step.h,), {}, origin))
-        return _replaced(graph, match, [*stacker.nodes, *made], stacker.constants)
+        old = (node for step in match.steps for node in step.nodes)
+        return exchanged(graph, old, (*stacker.nodes, *made), stacker.constants)
 
 
 def chains(graph: Graph) -> Iterator[Chain]:
@@ -206,13 +207,6 @@ def zero_or_state(stacker: Stacker, graph: Graph, name: str) -> str:
     if array is not None and not array.any():
         return ""
     return stacker.emit("Unsqueeze", (name, stacker.constant([0, 1])))
-
-
-def _replaced(graph: Graph, chain: Chain, new: list[Node], constants: dict[str, Array]) -> Graph:
-    gone = {id(node) for step in chain.steps for node in step.nodes}
-    kept = [node for node in graph.nodes if id(node) not in gone]
-    nodes = ordered([*kept, *new])
-    return replace(graph, nodes=nodes, constants={**graph.constants, **constants}).pruned()
 
 
 def _origin(steps: Iterable[Step]) -> tuple[NativeOp, ...]:
