@@ -53,7 +53,7 @@ class Tape:
             raise TapeError("tape: another layer recorded it; only that one can go backward on it")
 
     def take(self) -> Any:
-        """What was recorded, to whoever comes first; `TapeError` to all others."""
+        """What was recorded, once; `TapeError` from the second call on."""
         try:
             return self._kept.pop()
         except IndexError:

@@ -152,7 +152,7 @@ def _stacked(parts: list[Array], axis: int, value: Value) -> Array:
         return np.stack(parts, axis)
     sizes = [size for size in value.shape or () if size is not None]
     if value.dtype is None or value.shape is None or len(sizes) != len(value.shape):
-        raise ShapeError(f"a loop without a turn: nobody tells the shape of {value}")
+        raise ShapeError(f"a loop that runs no step: the shape of {value} is not known")
     sizes.insert(axis if axis >= 0 else axis + len(sizes) + 1, 0)
     return np.zeros(sizes, value.dtype)
 

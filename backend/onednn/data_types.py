@@ -74,8 +74,8 @@ LARGEST = {"f32": 2.0**128, "bf16": 2.0**128 - 2.0**119, "f16": 65520.0, "u8": 2
 def narrowed(library: Library, array: Array, dtype: str, scale: Scale = UNIT) -> Array:
     """float32 -> a buffer of ``dtype``, a contiguous copy unless it is contiguous float32.
 
-    u8 is rounded to the nearest, halves to even, and saturates. It has no NaN: whoever asks for
-    it has looked for those.
+    u8 is rounded to the nearest, halves to even, and saturates. It has no NaN: the
+    caller has looked for those.
     """
     array = np.ascontiguousarray(array, np.float32)
     if dtype == "u8" and (array.size < _SMALL or scale.shift % 1):

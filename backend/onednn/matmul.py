@@ -93,7 +93,7 @@ def create_matmul(
 
 
 def create_tanh(library: Library, dims: tuple[int, int], dtype: str) -> MatmulPrimitive:
-    """tanh of (M, N), elementwise; the shape of a product for whoever binds its arguments."""
+    """tanh of (M, N), elementwise; its arguments are bound as those of a product."""
     lib = library.lib
     layout = Descriptor.tagged(library, dims, dtype, "ab")
     described = new_descriptor(
