@@ -17,20 +17,16 @@ from onernn.core.operator import OPERATORS
 
 
 def _unary(row: Row, op: PaddleOperator) -> Results:
+    """Over the words of all sentences where the operator's record says that axis 0 meets."""
     canonical, x = OPERATORS[row.op], op.value("X")
     if canonical.slots[0].ragged:
         op.ragged("X")
     attributes = _attributes(row, op)
+    x = x if row.keeps_lod else op.dense(x)
     mixed = canonical.mixed(canonical.at(attributes, 1), 0) or ()
-    if not op.is_ragged(x):
-        out = op.emit(row.op, x, **attributes)
-    elif not row.keeps_lod:
-        out = op.emit(row.op, op.dense(x), **attributes)
-    elif any(axis in (0, -len(op.shape("X"))) for axis in mixed):  # over the words of all sentences
-        out = op.under(op.emit(row.op, op.dense(x), **attributes), x)
-    else:
-        out = op.emit(row.op, x, **attributes)
-    return {row.output: out}
+    if op.is_ragged(x) and any(axis in (0, -len(op.shape("X"))) for axis in mixed):
+        return {row.output: op.under(op.emit(row.op, op.dense(x), **attributes), x)}
+    return {row.output: op.emit(row.op, x, **attributes)}
 
 
 def _binary(row: Row, op: PaddleOperator) -> Results:
