@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.cells import HIDDEN
 from support.fusing import departures, fused_once
 from support.layers import random_weights
 from support.random_graphs import Discard, Sizes
-from support.random_models import Models
+from support.random_models import Models, Written
 
 from onernn import Cell, FuseResult, RnnSpec
 from onernn.core.graph import Value
@@ -235,6 +236,21 @@ def test_bodies_that_see_ragged_values_stay() -> None:
     made = g.emit("If", g.emit("Not", g.constant(np.array(False))), x, x, **branches)
     result = checked(g, made)
     assert any("ragged" in refusal.reason for refusal in result.refusals)
+
+
+@pytest.mark.parametrize("rows, fused", [(3, True), (1, False)])
+def test_a_state_that_grows_in_the_first_turn_is_no_layers(rows: int, fused: bool) -> None:
+    """A cell repeats the one row that it begins with, a layer would refuse it."""
+    g = Known()
+    x = g.dense_input("T", "N", 3)
+    state = g.constant(g.numbers(rows, HIDDEN))
+    inner = g.body([], {"s0": g.known[state], "e": g.array(x)[0]})
+    (after,) = Written(inner, 3).step("gru", "e", ["s0"], False)
+    attributes = {"body": inner.graph([after, inner.emit("Neg", after)])}
+    attributes |= {"states": 1, "scanned": 1, "input_axes": (0,), "output_axes": (0,)}
+    attributes |= {"input_directions": (0,), "output_directions": (0,)}
+    result = checked(g, *g.emit("Scan", state, x, outputs=2, **attributes))
+    assert ("unrolled_cells" in names(result)) == fused
 
 
 def test_names_that_a_pass_would_give_may_be_taken() -> None:
