@@ -17,7 +17,7 @@ _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 def frozen(array: Array) -> Array:
     """A contiguous read-only array with the same values; what anybody can write to is copied."""
-    if isinstance(array, np.ndarray) and array.flags.c_contiguous and not _writable(array):
+    if type(array) is np.ndarray and array.flags.c_contiguous and not _writable(array):
         return array
     out = np.ascontiguousarray(array)
     if out.shape != np.shape(array):  # ascontiguousarray makes a scalar one-dimensional
