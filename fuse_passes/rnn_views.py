@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from onernn.core.graph import Graph, Node
+from onernn.core.rnn import Recurrent
 from onernn.core.sizes import Size
 from onernn.fuse_passes.views import Axis, Factor, is_view, moved, views_behind
 
@@ -93,7 +94,7 @@ def _axes(graph: Graph, name: str) -> list[Axis] | None:
         return None
     if not padded and not graph.is_dense(name):
         return None
-    spec = maker.attributes["spec"]
+    spec = Recurrent.of(maker).spec
     sizes = {"D": spec.output_size // spec.recurrent_size, "O": spec.recurrent_size}
     channels = tuple(Factor(each, Size.of(size)) for each, size in sizes.items())
     front = zip(("first", "second"), counts, strict=False)

@@ -114,7 +114,7 @@ def _first_reading(graph: Graph, step: Step, readings: list[Reading]) -> Reading
     fitting = [r for r in step.readings if fits(graph, r) and r.x not in graph.constants]
     if readings:
         fitting = [r for r in fitting if r.constants == readings[0].constants]
-    elif step.cell in (Cell.RNN_TANH, Cell.RNN_RELU, Cell.RNN_SIGMOID):
+    elif len(step.cell.gates) == 1:
         return None  # two projections, added: nothing tells that one of them is of a state
     return fitting[-1] if fitting else None
 
