@@ -15,7 +15,7 @@ LONGEST = 8
 
 
 LARGE = 512
-"""Use OpenMP inside kernels from this H on: each core keeps its part of the weights in its cache."""
+"""Use OpenMP inside kernels from this H on: each core keeps its part of the weights in cache."""
 
 LEAST_SHARE = 8
 """Fewest sentences of a share: with fewer, products cost as much for half of them."""
