@@ -1,4 +1,4 @@
-"""A recurrent cell as generated code sees it: what its template asks for, and its packed numbers."""
+"""A recurrent cell as generated code sees it: what templates ask for, and its packed numbers."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,7 @@ class _Header:
         self.program, self.found, self.stored = program, found, stored
         self.as_layer = as_layer
         self.cells: dict[CellCode, NamedCell] = {}
-        self.recurrents: dict[tuple[str, str], str] = {}
-        self.batchings: dict[str, str] = {}
-        self.extra: list[dict[str, str]] = []
+        self.shared: dict[tuple[str, str], dict[str, str]] = {}
 
     def context(self) -> dict[str, Any]:
         program, found = self.program, self.found
@@ -105,13 +104,11 @@ class _Header:
             code = Code("sizes", out=name, sizes=sizes)
             steps.insert(0, {"title": name, "code": self._render(code)})
         said = {word for step in steps for word in re.findall(r"\w+", step["code"])}
-        members = [self._member(m.ident, m.ctype, m.size) for m in found.members]
+        members = [self._member(m.ident, f"Memory<{m.ctype}, SIZE>", m.size) for m in found.members]
         inputs = [part for value in program.graph.inputs for part in self._input(value)]
         outputs = [self._output(value) for value in program.graph.outputs]
         reals = {
-            program.ctype(n)
-            for n, t in program.types.items()
-            if str(t.dtype) in ("float32", "float64")
+            CTYPES[d] for t in program.types.values() if (d := t.dtype) in ("float32", "float64")
         }
         open_sizes = [name for name in sizes_of(program) if name not in program.static]
         fixed = [(k, v) for k, v in program.static.items() if k in sizes_of(program)]
@@ -124,7 +121,7 @@ class _Header:
             "outputs": outputs,
             "steps": steps,
             "cells": list(self.cells.values()),
-            "members": [*members, *self.extra],
+            "members": [*members, *self.shared.values()],
             "locals": [one for one in found.locals if one.ident in said],
             "reals": sorted(reals),
             "ops": {node.op for node in program.graph.nodes},
@@ -134,63 +131,37 @@ class _Header:
             "checked": [part["offsets_of"] for part in inputs if part["offsets_of"]],
         }
 
-    def _input(self, value: Value) -> list[dict[str, Any]]:
-        program = self.program
-        ident, shape = program.ident(value.name), program.shape(value.name)
-        size = volume(shape)
-        lod = program.sentences(value.name)
-        own = program.ident(kept(value.name, "offsets")) if lod else ""
-        parts: list[dict[str, Any]] = [
-            {"ident": ident, "ctype": CTYPES[str(value.dtype)], "offsets_of": None}
-        ]
-        parts[0] |= {"comment": listed(shape), "count": size}
+    def _input(self, value: Value) -> Iterator[dict[str, Any]]:
+        """An input's array, and its offsets where it is ragged."""
+        program, lod = self.program, self.program.sentences(value.name)
+        shape = program.shape(value.name)
+        array = {"ident": program.ident(value.name), "ctype": program.ctype(value.name)}
+        yield {**array, "comment": listed(shape), "count": volume(shape), "offsets_of": None}
         if lod:
-            offsets: dict[str, Any] = {"ident": own, "count": program.size(lod.count)}
-            offsets["words"] = shape[0]
-            comment = (
-                f"({offsets['count'] + 1}), where each sentence begins; the last is {shape[0]}"
-            )
-            parts.append(
-                {
-                    "ident": own,
-                    "ctype": "std::int64_t",
-                    "comment": comment,
-                    "count": program.size(lod.count) + 1,
-                    "offsets_of": offsets,
-                }
-            )
-        return parts
+            ident, count = program.ident(kept(value.name, "offsets")), lod.count + 1
+            comment = f"({count}), where each sentence begins; the last is {shape[0]}"
+            offsets = {"ident": ident, "count": lod.count, "words": shape[0]}
+            array = {"ident": ident, "ctype": "std::int64_t", "comment": comment}
+            yield {**array, "count": count, "offsets_of": offsets}
 
     def _output(self, value: Value) -> dict[str, Any]:
-        program = self.program
-        shape = program.shape(value.name)
-        size = volume(shape)
-        if size.names & program.inner.keys():
-            raise UnsupportedError(
-                f"output {value.name!r} of {listed(shape)}, which only a call tells"
-            )
+        program, shape = self.program, self.program.shape(value.name)
+        if volume(shape).names & program.inner.keys():
+            told = f"output {value.name!r} of {listed(shape)}, which only a call tells"
+            raise UnsupportedError(told)
         lod = program.sentences(value.name)
         under = f", sentences as those of {lod.name}" if lod else ""
-        return {
-            "ident": program.ident(value.name),
-            "ctype": program.ctype(value.name),
-            "comment": listed(shape) + under,
-            "count": size,
-        }
+        array = {"ident": program.ident(value.name), "ctype": program.ctype(value.name)}
+        return {**array, "comment": listed(shape) + under, "count": volume(shape)}
 
-    def _member(self, ident: str, ctype: str, size: Size) -> dict[str, str]:
-        fixed = size.put(self.program.static).number
-        count = "0" if fixed is None else str(max(fixed, 1))
-        return {
-            "ident": ident,
-            "type": f"Memory<{ctype}, {count}>",
-            "most": self._made_for(size),
-        }
-
-    def _made_for(self, size: Size) -> str:
-        fixed = {k: v for k, v in self.program.static.items()}
-        names = {name: f"most.{name}" for name in size.names if name not in fixed}
-        return str(size.put({**fixed, **names}))
+    def _member(self, ident: str, type: str, size: Size) -> dict[str, str]:
+        """Memory, for as much as a model is made for; "0" stands for what its sizes tell."""
+        static = self.program.static
+        fixed = size.put(static).number
+        names = {name: f"most.{name}" for name in size.names if name not in static}
+        number = "0" if fixed is None else str(max(fixed, 1))
+        most = str(size.put({**static, **names}))
+        return {"ident": ident, "type": type.replace("SIZE", number), "most": most}
 
     def _step(self, each: OperatorCode) -> dict[str, str]:
         program, node = self.program, each.node
@@ -198,10 +169,8 @@ class _Header:
         made = f"{program.ident(name)} {listed(program.shape(name))}"
         takes = ", ".join(program.ident(name) for name in node.inputs if name)
         op = node.attributes["spec"].cell.name if node.op == "Rnn" else node.op
-        codes = [
-            self._render(code) for code in each.codes if code.makes in (None, *self.found.places)
-        ]
-        return {"title": f"{made} = {op}({takes})", "code": "".join(codes)}
+        wanted = [code for code in each.codes if code.makes in self.found.places or not code.makes]
+        return {"title": f"{made} = {op}({takes})", "code": "".join(map(self._render, wanted))}
 
     def _render(self, code: Code) -> str:
         context = dict(code.context)
@@ -225,8 +194,6 @@ class _Header:
     def _recurrent(self, context: dict[str, Any]) -> dict[str, Any]:
         """Names of the cells' code and memory; members for them."""
         count: Size = context["count"]
-        fixed = count.put(self.program.static).number
-        most = str(max(fixed, 1)) if fixed is not None else "0"
         names = []
         for run in context["runs"]:
             code: CellCode = run["cell"]
@@ -235,21 +202,15 @@ class _Header:
                 same = sum(each.name.rstrip("0123456789") == base for each in self.cells.values())
                 self.cells[code] = NamedCell(code, f"{base}{same + 1 if same else ''}")
             cell = self.cells[code].name
-            key = cell, str(count)
-            if key not in self.recurrents:
-                ident = self.program.ident(kept(cell.lower(), "runs"))
-                self.recurrents[key] = ident
-                self._extra(ident, f"Recurrent<{cell}, {most}>", count)
-            names.append(f"{self.recurrents[key]}_")
-        if str(count) not in self.batchings:
-            self.batchings[str(count)] = self.program.ident("batching")
-            self._extra(self.batchings[str(count)], f"Batching<{most}>", count)
-        return {
-            "recurrents": names,
-            "batching": f"{self.batchings[str(count)]}_",
-            "streams": not self.program.no_step,
-        }
+            names.append(
+                self._shared(kept(cell.lower(), "runs"), f"Recurrent<{cell}, SIZE>", count)
+            )
+        batching = self._shared("batching", "Batching<SIZE>", count)
+        return {"recurrents": names, "batching": batching, "streams": not self.program.no_step}
 
-    def _extra(self, ident: str, type: str, count: Size) -> None:
-        most = self._made_for(count)
-        self.extra.append({"ident": ident, "type": type, "most": most})
+    def _shared(self, name: str, type: str, count: Size) -> str:
+        """A member that all layers with so many sentences have in common."""
+        key = type, str(count)
+        if key not in self.shared:
+            self.shared[key] = self._member(self.program.new_ident(name), type, count)
+        return f"{self.shared[key]['ident']}_"

@@ -33,23 +33,23 @@ RESERVED = frozenset(f"{_KEYWORDS} {_MACROS} {_OWN}".split())
 """What C++, its libraries or the header itself say already."""
 
 # What C libraries or CMake have under such a name already, and people call a model.
-_GLOBAL = frozenset(
-    "abort abs accept access acos acosh alarm all asctime asin asinh atan atan2 atanh atexit atof atoi"
-    " atol atoll basename bind brk bsearch calloc cbrt ceil chdir chmod chown clean clearenv clearerr"
-    " clock clone close con connect copysign cos cosh ctime daylight detail difftime div drem dup edit_cache"
-    " environ erf erfc error exec execl execv exit exp exp10 exp2 expm1 fabs fclose fdim feof ferror"
-    " fflush ffs fgetc finite floor fma fmax fmin fmod fopen fork fprintf fputc fread free frexp"
-    " fscanf fseek ftell fwrite gamma getc getchar getenv getline getopt getpid gets gmtime help"
-    " hypot index initstate install isalnum isalpha isdigit islower isspace isupper j0 j1 jn kill"
-    " labs ldexp ldiv lgamma link listen llabs localtime log log10 log1p log2 logb lrint lround lseek"
-    " main malloc memchr memcmp memcpy memmove memset mktime modf nan nice nul open package pause"
-    " perror pipe popen pow preinstall printf prn putc putenv puts qsort raise rand random read"
-    " realloc rebuild_cache recv remainder remove rename rewind rindex rint round scalb scanf select"
-    " send setbuf setenv setstate signal significand sin sincos sinh sleep socket sprintf sqrt srand"
-    " srandom sscanf stat strcat strchr strcmp strcpy strdup strlen strsep strtok swab symlink sync"
-    " system tan tanh tempnam test tgamma time time_t times timezone tmpfile tmpnam tolower toupper"
-    " trunc tzname tzset umask ungetc unlink usleep utime vfork wait write y0 y1 yn".split()
-)
+_GLOBAL = """
+abort abs accept access acos acosh alarm all asctime asin asinh atan atan2 atanh atexit atof
+atoi atol atoll basename bind brk bsearch calloc cbrt ceil chdir chmod chown clean clearenv
+clearerr clock clone close con connect copysign cos cosh ctime daylight detail difftime div drem
+dup edit_cache environ erf erfc error exec execl execv exit exp exp10 exp2 expm1 fabs fclose
+fdim feof ferror fflush ffs fgetc finite floor fma fmax fmin fmod fopen fork fprintf fputc fread
+free frexp fscanf fseek ftell fwrite gamma getc getchar getenv getline getopt getpid gets gmtime
+help hypot index initstate install isalnum isalpha isdigit islower isspace isupper j0 j1 jn kill
+labs ldexp ldiv lgamma link listen llabs localtime log log10 log1p log2 logb lrint lround lseek
+main malloc memchr memcmp memcpy memmove memset mktime modf nan nice nul open package pause
+perror pipe popen pow preinstall printf prn putc putenv puts qsort raise rand random read
+realloc rebuild_cache recv remainder remove rename rewind rindex rint round scalb scanf select
+send setbuf setenv setstate signal significand sin sincos sinh sleep socket sprintf sqrt srand
+srandom sscanf stat strcat strchr strcmp strcpy strdup strlen strsep strtok swab symlink sync
+system tan tanh tempnam test tgamma time time_t times timezone tmpfile tmpnam tolower toupper
+trunc tzname tzset umask ungetc unlink usleep utime vfork wait write y0 y1 yn
+""".split()
 _MOST = 80
 """Letters of a name: what stands behind them tells nobody more."""
 
@@ -67,6 +67,6 @@ def identifier(text: str) -> str:
 def namespace(text: str) -> str:
     """A C++ name for a whole model, its files and its program, made of a file's name."""
     made = re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_").lower()
-    if not made or made[0].isdigit() or made in RESERVED | _GLOBAL:
+    if not made or made[0].isdigit() or made in RESERVED.union(_GLOBAL):
         return f"model_{made}".rstrip("_")
     return made

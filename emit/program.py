@@ -36,7 +36,7 @@ class UnknownError(Exception):
 
 @dataclass(frozen=True)
 class Sentences:
-    """The LoD of ragged values: their number of sentences and words, and whose offsets these are."""
+    """The LoD of ragged values: how many sentences and words, and whose offsets these are."""
 
     name: str
     count: Size
@@ -71,13 +71,17 @@ class Program:
     def ident(self, name: str) -> str:
         """The value's name in C++, of no other value."""
         if name not in self.idents:
-            text = chosen = identifier(name)
-            while chosen in self._taken:
-                self._taken[text] += 1
-                chosen = f"{text}_{self._taken[text]}"
-            self._taken[chosen] = 1
-            self.idents[name] = chosen
+            self.idents[name] = self.new_ident(name)
         return self.idents[name]
+
+    def new_ident(self, text: str) -> str:
+        """A name in C++ like this one, which nothing else has."""
+        text = chosen = identifier(text)
+        while chosen in self._taken:
+            self._taken[text] += 1
+            chosen = f"{text}_{self._taken[text]}"
+        self._taken[chosen] = 1
+        return chosen
 
     def size(self, value: Any) -> Size:
         """A size after all that is known of its names."""

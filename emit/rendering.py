@@ -69,7 +69,7 @@ def formulas() -> dict[str, dict[str, str]]:
 
 @lru_cache(maxsize=1)
 def words() -> frozenset[str]:
-    """Every word of the templates. A size stands as a variable beside theirs: it is none of them."""
+    """Every word of the templates: a size, which stands as a variable beside them, is none."""
     environment = _environment()
     texts = [
         environment.loader.get_source(environment, name)[0] for name in environment.list_templates()

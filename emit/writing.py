@@ -159,7 +159,8 @@ def read_declared(texts: list[str]) -> dict[str, Value]:
         bad = [s for s in sizes if not s.isdigit() and not is_size_name(s)]
         if bad:
             raise ShapeError(
-                f"--input {text}: expected numbers and names as sizes, such as T and N, got {bad}: C++ or the header uses these"
+                f"--input {text}: expected numbers and names as sizes, such as T and N, got {bad}:"
+                " C++ or the header uses these"
             )
         shape = tuple(int(s) if s.isdigit() else s for s in sizes)
         found[match["name"]] = Value(match["name"], match["dtype"], shape)  # type: ignore[arg-type]

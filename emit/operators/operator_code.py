@@ -1,4 +1,4 @@
-"""How an operator is written in C++: one rule each, which asks the program and says what it needs."""
+"""How an operator is written in C++: one rule, which asks the program and says what it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated C++ of what frameworks wrote gives what they recorded, and the reference at other sizes."""
+"""Generated C++ of what frameworks wrote gives what they recorded; at other sizes, too."""
 
 from __future__ import annotations
 

@@ -46,6 +46,7 @@ FEED: dict[str, Any] = {
     "tags": Ragged(floats(11, 5), np.array([0, 4, 4, 5, 11])),
     "lengths": whole(0, 4, 2),
     "n_rows": floats(4, WIDTH),
+    "small": floats(5, 2, WIDTH),
     "moved": whole(0, 2, 11),
     "going": np.array(True),
 }
@@ -176,6 +177,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("OneHot", "i three off_on", {"axis": 1}),
     ("GateLayout", "x", {"layout": GateLayout((2, 0, 1), (1, -1, 1))}),
     ("Rnn", "p", {"spec": SPEC, "weights": random_weights(SPEC, 0)}),
+    ("Rnn", "small", {"spec": SPEC, "weights": random_weights(SPEC, 0)}),
     ("SequencePool", "r", {"kind": "average"}),
     ("SequenceReverse", "r", {}),
     ("SequenceContext", "r", {"length": 3, "start": -1}),

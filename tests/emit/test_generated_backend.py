@@ -40,7 +40,9 @@ SPECS = {
         Cell.LSTM, 7, 18, layers=2, direction="bidirectional_concat", projection_size=7,
         stacking="onednn", cell_clip=(-0.2, 0.3), gate_clip=0.8,
     ),
-    "gru": RnnSpec(Cell.GRU, 6, 33, activations=(Activation("hardsigmoid", 0.2, 0.5), Activation("tanh"))),
+    "gru": RnnSpec(
+        Cell.GRU, 6, 33, activations=(Activation("hardsigmoid", 0.2, 0.5), Activation("tanh"))
+    ),
 }  # fmt: skip
 
 

@@ -224,13 +224,13 @@ def _stepping(name: str, program: Program, free: list[str], outputs: list[str]) 
         ident = program.ident(value.name)
         timed = any("T" in size.names for size in program.shape(value.name))
         gives.append(f"{ident}.data(){f' + t * ({ident}.size() / {time})' if timed else ''}")
+        gives += [f"{ident}_offsets.data()"] if value.lod_depth else []
     for value, ident in zip(program.graph.outputs, outputs, strict=True):
         timed = any("T" in size.names for size in program.shape(value.name))
         takes.append(f"{ident}.data(){f' + t * ({ident}.size() / {time})' if timed else ''}")
     more = ", sizes" if free else ""
-    lines.append(
-        f"        const Status s = model.step({{{', '.join(gives)}}}, {{{', '.join(takes)}}}{more});"
-    )
+    call = f"model.step({{{', '.join(gives)}}}, {{{', '.join(takes)}}}{more})"
+    lines.append(f"        const Status s = {call};")
     lines.append("        if (s != Status::ok) return 80 + static_cast<int>(s);")
     lines += ["      }", "    }"]
     lines += [f'    write("{name}.{out}.bin", {out});' for out in outputs]
