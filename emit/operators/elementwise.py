@@ -63,10 +63,13 @@ def _formula(op: OperatorCode, dtype: str) -> str:
     for table in _KINDS[dtype.rstrip("0123456789")]:
         known |= formulas()[table]
     inputs = zip(record.slots, node.inputs, strict=False)
-    given = " ".join(slot.name for slot, name in inputs if slot.optional and name)
-    said = [f"{key}={getattr(op.at, key)}" for key in record.attributes]
-    rows = (*(f"{node.op} {each}" for each in (given, *said)), node.op)
-    return next((known[row] for row in rows if row in known), "") or op.refuse(f"of {dtype}")
+    said = [slot.name for slot, name in inputs if slot.optional and name]
+    for key, default in record.attributes.items():
+        value = getattr(op.at, key)
+        if not isinstance(default, float) and value != default:
+            said.append(f"{key}={int(value) if isinstance(default, int) else value}")
+    row = " ".join([node.op, *said])
+    return known.get(row) or op.refuse(f"{row.removeprefix(node.op)} of {dtype}".strip())
 
 
 @rule("Cast", "CastLike")

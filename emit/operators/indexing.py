@@ -58,6 +58,8 @@ def gather_nd(op: OperatorCode) -> Code:
 @rule("Pad")
 def pad(op: OperatorCode) -> list[Code]:
     """Every element looks for where it comes from, along each axis."""
+    if op.at.mode not in ("constant", "edge", "reflect", "wrap"):
+        op.refuse(f"attribute mode={op.at.mode!r}")
     given, (out, shape) = op.shape(), op.out()
     chosen = op.integers(3, "axes") or range(len(given))
     pads, half = op.integers(1, "pads") or [], len(chosen)

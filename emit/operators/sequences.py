@@ -7,6 +7,7 @@ from typing import Any
 from onernn.core.sizes import Shape, Size, volume
 from onernn.emit.operators.operator_code import Code, OperatorCode, rule
 from onernn.operators.rules import ONE
+from onernn.operators.sequences import POOLS
 
 
 @rule("SequenceLike")
@@ -87,6 +88,8 @@ def lengths(op: OperatorCode) -> Code:
 
 @rule("SequencePool")
 def pool(op: OperatorCode) -> Code:
+    if op.at.kind not in POOLS:
+        op.refuse(f"attribute kind={op.at.kind!r}")
     return _word_by_word(op, "pool", kind=op.at.kind, empty=op.at.empty)
 
 
