@@ -8,7 +8,7 @@ HERE := -e .[test,dev]
 # One installation at a time: every editable build writes src/onernn.egg-info.
 LOCK := $(if $(shell command -v flock),flock pyproject.toml)
 
-.PHONY: demo test emit frameworks check doctor ruff mypy imports fuzz bench bench-smoke clean
+.PHONY: demo test emit frameworks check doctor ruff clang-format mypy imports fuzz bench bench-smoke clean
 .DEFAULT_GOAL := test
 
 demo: .venv/.ready
@@ -21,7 +21,7 @@ test: .venv/.ready
 emit: .venv/.ready
 	ONERNN_EMIT_MODELS=100 $(BIN)/pytest tests/emit/test_emitted_models.py
 
-check: ruff mypy imports
+check: ruff clang-format mypy imports
 
 # Every combination against the reference, as CPUs with fewer instructions run it.
 CAPS := AVX2 AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 DEFAULT
@@ -53,6 +53,9 @@ fuzz: fuzz-graphs
 ruff: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+clang-format: .venv/.ready
+	$(BIN)/clang-format --dry-run --Werror $(wildcard kernels/*.hpp tests/kernels/*.hpp tests/kernels/*.cpp)
 
 # mypy sees the rooms through the links in src/onernn: without them it checks next to nothing and
 # says Success, so the number of files it tells is compared with the number there is; a folder of

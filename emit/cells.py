@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.spec import Activation, RnnSpec
 from onernn.core.weights import RnnWeights
+from onernn.emit.storing import Store
 from onernn.operators.activations import completed
 
 LANES = 16
 """Units a panel: what one AVX-512 register holds, two of AVX2."""
+FUNCTIONS = ("gate", "candidate", "output")
+"""Names in C++'s Traits of what a cell's activations are, in their order."""
 
 
 def padded(size: int) -> int:
@@ -21,29 +23,25 @@ def padded(size: int) -> int:
     return -(-size // LANES) * LANES
 
 
-def panels(matrix: Array, side_by_side: int = 1) -> Array:
-    """(K, G, O) -> (panels, K, side_by_side, G, 16), zeros for units that are not there."""
+def panels(matrix: Array) -> Array:
+    """(K, G, O) -> (panels, K, panels side by side, G, 16), zeros for units that are not there.
+
+    `side_by_side` in kernels/products.hpp tells how many there are.
+    """
     k, gates, units = matrix.shape
     wide = np.zeros((k, gates, padded(units)), matrix.dtype)
     wide[:, :, :units] = matrix
-    split = wide.reshape(k, gates, -1, side_by_side, LANES)
+    count = wide.shape[2] // LANES
+    beside = next(n for n in (4, 2, 1) if n * gates <= 4 and count % n == 0)
+    split = wide.reshape(k, gates, -1, beside, LANES)
     return np.ascontiguousarray(split.transpose(2, 0, 3, 1, 4))
-
-
-def side_by_side(gates: int, count: int) -> int:
-    """Panels of 16 units that a product takes at once.
-
-    Each number of h is read again for every panel: with four sums or more to add it to, that costs
-    less than reading the panel.
-    """
-    return next(n for n in (4, 2, 1) if n * gates <= 4 and count % n == 0)
 
 
 @dataclass(frozen=True)
 class CellCode:
     """One layer that runs from left to right, without its numbers. ``real``, ``stored``: C++ types.
 
-    Layers that agree in all of this share the code. What it does not have itself is its spec's.
+    Layers that agree in all of this share the code.
     """
 
     spec: RnnSpec
@@ -51,124 +49,55 @@ class CellCode:
     real: str
     stored: str
 
-    def __getattr__(self, field: str) -> Any:
-        return getattr(self.spec, field)
+    @property
+    def kernel(self) -> str:
+        """The header that the cell stands in."""
+        cell = self.spec.cell
+        if cell.is_gru:
+            return "lbr_gru" if cell.linear_before_reset else "gru"
+        return "lstm" if len(cell.states) == 2 else "rnn"
 
     @property
-    def factor(self) -> str:
-        """What its matrices are multiplied by."""
-        return "BrainFactor" if self.stored == "BrainPair" else self.real
-
-    @property
-    def inputs(self) -> int:
-        return self.spec.input_size
-
-    @property
-    def units(self) -> int:
-        return self.spec.hidden_size
-
-    @property
-    def width(self) -> int:
-        return self.spec.recurrent_size
-
-    @property
-    def panels(self) -> int:
-        return padded(self.units) // LANES
-
-    @property
-    def width_panels(self) -> int:
-        return padded(self.width) // LANES
-
-    @property
-    def gate_names(self) -> str:
-        return ", ".join(self.spec.cell.gates)
-
-    @property
-    def bias_rows(self) -> int:
-        return self.spec.cell.bias_rows
-
-    @property
-    def is_gru(self) -> bool:
-        return self.spec.cell.is_gru
-
-    @property
-    def is_lstm(self) -> bool:
-        return len(self.spec.cell.states) == 2
-
-    @property
-    def lbr(self) -> bool:
-        return self.spec.cell.linear_before_reset
-
-    @property
-    def together(self) -> int:
-        """Gates whose products with h come first: a GRU's candidate waits for its reset gate."""
-        return 2 if self.is_gru and not self.lbr else self.gates
-
-    @property
-    def beside(self) -> int:
-        """Panels side by side in the products with h."""
-        return side_by_side(self.together, self.panels)
-
-    @property
-    def candidates_beside(self) -> int:
-        return side_by_side(1, self.panels)
-
-    @property
-    def narrow_beside(self) -> int:
-        """Of the projection."""
-        return side_by_side(1, self.width_panels)
-
-    @property
-    def attention(self) -> bool:
-        return self.spec.cell.has_attention
-
-    @property
-    def replaces(self) -> bool:
-        return self.spec.update == "replace"
-
-    @property
-    def projection(self) -> bool:
-        return self.spec.projection_size is not None
-
-    @property
-    def functions(self) -> tuple[Activation, ...]:
-        return tuple(map(completed, self.spec.functions))
+    def functions(self) -> dict[str, Activation]:
+        """By their names in C++'s Traits."""
+        return dict(zip(FUNCTIONS, map(completed, self.spec.functions), strict=False))
 
     @property
     def title(self) -> str:
         """What a reader of the code is told."""
-        parts = [f"{self.spec.cell.name}, {self.inputs} -> {self.width} channels"]
-        parts += [f"{self.units} units"] * self.projection + ["peepholes"] * self.peephole
-        parts += ["projected input"] * (not self.has_input)
-        parts += [f"gates within {self.gate_clip:g}"] if self.gate_clip is not None else []
-        parts += ["forget gate 1 - i"] * self.input_forget
-        named = ", ".join(map(str, self.functions))
+        spec = self.spec
+        parts = [f"{spec.cell.name}, {spec.input_size} -> {spec.recurrent_size} channels"]
+        parts += [f"{spec.hidden_size} units"] if spec.projection_size else []
+        parts += ["peepholes"] * spec.peephole + ["projected input"] * (not self.has_input)
+        parts += [f"gates within {spec.gate_clip:g}"] if spec.gate_clip is not None else []
+        parts += ["forget gate 1 - i"] * spec.input_forget
+        named = ", ".join(map(str, self.functions.values()))
         return f"{', '.join(parts)}; {named}."
 
-    def part(self, weights: RnnWeights) -> dict[str, tuple[Array, bool]]:
-        """The fields of C++'s Part in order, each with whether it is stored narrow.
+    def pack(self, weights: RnnWeights, store: Store) -> tuple[str, ...]:
+        """C++ expressions of the fields of CellWeights; their numbers go into the weights file.
 
         ``weights``: of one layer and direction.
         """
-        fields: dict[str, tuple[Array, bool]] = {}
-        recurrent = weights.iter[0, 0]
-        bias = np.zeros((self.bias_rows, self.units), recurrent.dtype)
+        spec = self.spec
+        recurrent, candidate = weights.iter[0, 0], None
+        if self.kernel == "gru":  # the candidate waits for the reset gate: a product of its own
+            recurrent, candidate = recurrent[:, :2], recurrent[:, 2:]
+        bias = np.zeros((1, spec.cell.bias_rows, spec.hidden_size), recurrent.dtype)
         if weights.bias is not None:
-            bias = weights.bias[0, 0]
-        fields["bias"] = panels(bias[None])[:, 0], False
-        if weights.layer is not None:
-            fields["input"] = panels(weights.layer[0, 0]), True
-        fields["recurrent"] = panels(recurrent[:, : self.together], self.beside), True
-        if self.together < self.gates:
-            fields["candidate"] = (
-                panels(recurrent[:, self.together :], self.candidates_beside),
-                True,
-            )
-        if weights.peephole is not None:
-            fields["peephole"] = panels(weights.peephole[0, 0][None])[:, 0], False
-        if weights.projection is not None:
-            fields["projection"] = (
-                panels(weights.projection[0, 0][:, None], self.narrow_beside),
-                True,
-            )
-        return fields
+            bias = weights.bias[0]
+        peephole, projection = weights.peephole, weights.projection
+        fields = (
+            (bias, self.real),
+            (None if weights.layer is None else weights.layer[0, 0], self.stored),
+            (recurrent, self.stored),
+            (candidate, self.stored),
+            (None if peephole is None else peephole[0], self.real),
+            (None if projection is None else projection[0, 0][:, None], self.stored),
+        )
+        return tuple(
+            "nullptr"
+            if matrix is None
+            else f"weights_.at<{kind}>({store.add(panels(matrix), narrow=kind == self.stored)})"
+            for matrix, kind in fields
+        )

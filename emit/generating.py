@@ -16,9 +16,10 @@ from onernn.emit.operators import Code, OperatorCode
 from onernn.emit.operators.nests import nest, whole
 from onernn.emit.pipeline import sizes_of
 from onernn.emit.planning import Plan, plan
-from onernn.emit.program import CTYPES, Program, kept
+from onernn.emit.program import Program, kept
 from onernn.emit.rendering import rendered
 from onernn.emit.storing import Store
+from onernn.kernels import included, inlined, text_of
 
 _MEANINGS = {
     "T": "words a sentence",
@@ -27,20 +28,12 @@ _MEANINGS = {
 }
 
 
-class NamedCell:
-    """A cell's code under its name in one header."""
-
-    def __init__(self, code: CellCode, name: str) -> None:
-        self.code, self.name = code, name
-
-    def __getattr__(self, field: str) -> Any:
-        return getattr(self.code, field)
-
-
 def generate(
     program: Program, store: Store, *, name: str, embed: bool = False, threads: int = 1
 ) -> dict[str, str | bytes]:
-    """File names and contents: header, weights (unless ``embed``), example, CMakeLists.txt."""
+    """File names and contents: the model's header and those of the kernels, weights (unless
+    ``embed``), example, CMakeLists.txt.
+    """
     context = _context(program, store, name, threads)
     data = store.whole()
     context |= {"weights_size": len(data), "fingerprint": int.from_bytes(data[8:16], "little")}
@@ -50,6 +43,8 @@ def generate(
         "main.cpp": rendered("main.cpp.jinja", **context),
         "CMakeLists.txt": rendered("CMakeLists.txt.jinja", **context),
     }
+    kernels = included(f"{kernel}.hpp" for kernel in context["kernels"])
+    files |= {f"onernn/{header}": text_of(header) for header in kernels}
     return files if embed else {**files, f"{name}.weights": data}
 
 
@@ -60,14 +55,14 @@ def generate_layer(program: Program, store: Store, threads: int) -> tuple[str, b
     """
     context = _context(program, store, "layer", threads, as_layer=True)
     data = store.whole()
-    return rendered("layer.cpp.jinja", **context, weights_size=len(data), embed=()), data
+    return inlined(rendered("layer.cpp.jinja", **context, weights_size=len(data), embed=())), data
 
 
 def _context(
     program: Program, store: Store, name: str, threads: int, *, as_layer: bool = False
 ) -> dict[str, Any]:
     found = plan(program, store)
-    return _Header(program, found, store.stored, as_layer).context() | {
+    return _Header(program, found, store.stored, threads, as_layer).context() | {
         "name": name,
         "version": metadata.version("onernn"),
         "source": Path(program.graph.name).name,
@@ -84,11 +79,15 @@ def _words(data: bytes) -> list[str]:
 
 
 class _Header:
-    def __init__(self, program: Program, found: Plan, stored: str, as_layer: bool) -> None:
+    def __init__(
+        self, program: Program, found: Plan, stored: str, threads: int, as_layer: bool
+    ) -> None:
         self.program, self.found, self.stored = program, found, stored
         self.as_layer = as_layer
-        self.cells: dict[CellCode, NamedCell] = {}
+        self.cells: dict[CellCode, str] = {}
         self.shared: dict[tuple[str, str], dict[str, str]] = {}
+        self.kernels = {"elementwise", "memory", "serial" if threads == 1 else "team"}
+        self.kernels |= {"stored"} if stored != "float" else set()
 
     def context(self) -> dict[str, Any]:
         program, found = self.program, self.found
@@ -104,12 +103,11 @@ class _Header:
             code = Code("sizes", out=name, sizes=sizes)
             steps.insert(0, {"title": name, "code": self._render(code)})
         said = {word for step in steps for word in re.findall(r"\w+", step["code"])}
-        members = [self._member(m.ident, f"Memory<{m.ctype}, SIZE>", m.size) for m in found.members]
+        members = [
+            self._member(m.ident, f"onernn::Memory<{m.ctype}>", m.size) for m in found.members
+        ]
         inputs = [part for value in program.graph.inputs for part in self._input(value)]
         outputs = [self._output(value) for value in program.graph.outputs]
-        reals = {
-            CTYPES[d] for t in program.types.values() if (d := t.dtype) in ("float32", "float64")
-        }
         open_sizes = [name for name in sizes_of(program) if name not in program.static]
         fixed = [(k, v) for k, v in program.static.items() if k in sizes_of(program)]
         return {
@@ -120,14 +118,12 @@ class _Header:
             "inputs": inputs,
             "outputs": outputs,
             "steps": steps,
-            "cells": list(self.cells.values()),
+            "cells": [{"code": code, "name": name} for code, name in self.cells.items()],
             "members": [*members, *self.shared.values()],
             "locals": [one for one in found.locals if one.ident in said],
-            "reals": sorted(reals),
-            "ops": {node.op for node in program.graph.nodes},
+            "kernels": sorted(self.kernels),
             "streams": not program.no_step,
             "no_step": program.no_step,
-            "memory_note": "Its memory is part of it.",
             "checked": [part["offsets_of"] for part in inputs if part["offsets_of"]],
         }
 
@@ -155,13 +151,10 @@ class _Header:
         return {**array, "comment": listed(shape) + under, "count": volume(shape)}
 
     def _member(self, ident: str, type: str, size: Size) -> dict[str, str]:
-        """Memory, for as much as a model is made for; "0" stands for what its sizes tell."""
+        """Memory, for as much as a model is made for."""
         static = self.program.static
-        fixed = size.put(static).number
         names = {name: f"most.{name}" for name in size.names if name not in static}
-        number = "0" if fixed is None else str(max(fixed, 1))
-        most = str(size.put({**static, **names}))
-        return {"ident": ident, "type": type.replace("SIZE", number), "most": most}
+        return {"ident": ident, "type": type, "most": str(size.put({**static, **names}))}
 
     def _step(self, each: OperatorCode) -> dict[str, str]:
         program, node = self.program, each.node
@@ -176,6 +169,8 @@ class _Header:
         context = dict(code.context)
         if code.template == "rnn":
             context |= self._recurrent(context)
+        if code.template == "dense":
+            self.kernels.add("products")
         return rendered(
             f"step_{code.template}.jinja",
             place=self.found.place,
@@ -199,13 +194,13 @@ class _Header:
             code: CellCode = run["cell"]
             if code not in self.cells:
                 base = "".join(part.title() for part in code.spec.cell.value.split("_"))
-                same = sum(each.name.rstrip("0123456789") == base for each in self.cells.values())
-                self.cells[code] = NamedCell(code, f"{base}{same + 1 if same else ''}")
-            cell = self.cells[code].name
-            names.append(
-                self._shared(kept(cell.lower(), "runs"), f"Recurrent<{cell}, SIZE>", count)
-            )
-        batching = self._shared("batching", "Batching<SIZE>", count)
+                same = sum(name.rstrip("0123456789") == base for name in self.cells.values())
+                self.cells[code] = f"{base}{same + 1 if same else ''}"
+                self.kernels |= {"recurrent", code.kernel}
+            cell = self.cells[code]
+            runs = kept(cell.lower(), "runs")
+            names.append(self._shared(runs, f"onernn::Recurrent<{cell}>", count))
+        batching = self._shared("batching", "onernn::Batching", count)
         return {"recurrents": names, "batching": batching, "streams": not self.program.no_step}
 
     def _shared(self, name: str, type: str, count: Size) -> str:

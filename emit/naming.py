@@ -27,7 +27,7 @@ _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]+|I|(M|L|P|PRI|SCN)_\w+|(PRI|SCN)[a-zA-Z]
 # The header's own, and what those who call it like to say beside the names of values.
 _OWN = """
 Inputs Model N Outputs Sizes Status T W Weights arguments count detail file in infer load model most
-out reset run sizes status std step team weights
+onernn out reset run sizes status std step team weights
 """
 RESERVED = frozenset(f"{_KEYWORDS} {_MACROS} {_OWN}".split())
 """What C++, its libraries or the header itself say already."""

@@ -59,7 +59,8 @@ def write_cpp(
         store = initialize(program, weights)
         files = generate(program, store, name=chosen, embed=embed, threads=threads)
     target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        (target / file).parent.mkdir(parents=True, exist_ok=True)
     written = {
         target / file: content if isinstance(content, bytes) else _marked(file, content)
         for file, content in files.items()

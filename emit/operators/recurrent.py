@@ -101,7 +101,4 @@ def _pack(run: dict[str, Any], spec: RnnSpec, weights: RnnWeights, store: Store)
     stored = real if real == "double" else store.stored
     spec = replace(spec, direction="left2right")
     run["cell"] = code = CellCode(spec, weights.layer is not None, real, stored)
-    run["fields"] = [
-        (store.add(array, narrow=narrow), stored if narrow else real)
-        for array, narrow in code.part(weights).values()
-    ]
+    run["fields"] = code.pack(weights, store)

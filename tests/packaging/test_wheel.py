@@ -98,6 +98,7 @@ def test_the_wheel_holds_every_shipped_file(wheel: Path, repo: Path) -> None:
     for room in repo.glob("*/__init__.py"):
         shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.py")}
         shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.h")}
+        shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.hpp")}
         shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.jinja")}
     expected = {f"onernn/{name}".replace("onernn/src/onernn/", "onernn/") for name in shipped}
     with zipfile.ZipFile(wheel) as archive:

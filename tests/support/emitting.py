@@ -138,6 +138,7 @@ def build(
         store = initialize(program, weights)
         for file, content in generate(program, store, name=name, **options).items():
             data = content if isinstance(content, bytes) else content.encode()
+            (folder / file).parent.mkdir(exist_ok=True)
             (folder / file).write_bytes(data)
         found[name] = Emitted(name, program, folder, static or {})
         sources.append(_driver(found[name], embed=options.get("embed", False)))

@@ -1,60 +1,56 @@
-// ---- Rows times a matrix of bfloat16, which is stored in pairs of rows. ----
+// Matrices of bfloat16, which are stored in pairs of rows: both rows as Lanes, or, with
+// AVX512_BF16, the pairs as they are, which one instruction multiplies by pairs of the other
+// factor.
+#ifndef ONERNN_PAIRS_HPP
+#define ONERNN_PAIRS_HPP
 
-#if defined(__AVX512BF16__)
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "isa.hpp"
+#include "lanes.hpp"
+#include "stored.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+#if defined(__AVX512F__) && defined(__AVX512BF16__)
 
 struct Pairs {
   __m512i v;
 };
-inline Pairs all(BrainPair a) {
+
+inline Pairs broadcast(BrainPair a) {
   std::int32_t bits;
   std::memcpy(&bits, &a, sizeof bits);
   return {_mm512_set1_epi32(bits)};
 }
-inline Pairs load(const BrainPair* p) { return {_mm512_loadu_si512(p)}; }
-inline Floats sum(Pairs a, Pairs b, Floats c) {
+inline Pairs load_row(const BrainPair* p, int) { return {_mm512_loadu_si512(p)}; }
+inline Floats multiply_add(Pairs a, Pairs b, Floats c) {
   return {_mm512_dpbf16_ps(c.v, (__m512bh)a.v, (__m512bh)b.v)};
 }
 
-template <>
-constexpr std::int64_t made_of<BrainPair>(std::int64_t K) {
-  return (K + 31) / 32 * 16;
-}
-template <std::int64_t K>
-inline const BrainPair* factors(const float* row, BrainPair* to) {
-  const auto sixteen = [row](std::int64_t k) {  // zeros where there are less
+/// K numbers of a row as pairs, rounded to nearest even; zeros up to the next 32.
+inline void round_to_pairs(const float* row, std::int64_t K, BrainPair* to) {
+  const auto sixteen = [row, K](std::int64_t k) {
     const std::int64_t begin = (std::min)(k, K), count = (std::min<std::int64_t>)(K - begin, 16);
     return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), row + begin);
   };
   for (std::int64_t k = 0; k < K; k += 32)
     _mm512_storeu_si512(to + k / 2, (__m512i)_mm512_cvtne2ps_pbh(sixteen(k + 16), sixteen(k)));
-  return to;
 }
 
-/// As above, of rows as they stand: some of each at a time are made factors.
-template <std::int64_t K, int M, int G>
-inline void multiply(Floats (&sums)[M][G], const float* const* left, const BrainPair* panel) {
-  constexpr std::int64_t kSome = 256, whole = K / kSome * kSome;
-  BrainPair made[M][kSome / 2];
-  const BrainPair* rows[M];
-  const auto add = [&](auto some, std::int64_t k) {
-    for (int m = 0; m < M; ++m) rows[m] = factors<some()>(left[m] + k, made[m]);
-    multiply<some()>(sums, rows, panel + k / 2 * G * 16);
-  };
-  for (std::int64_t k = 0; k < whole; k += kSome)
-    add(std::integral_constant<std::int64_t, kSome>(), k);
-  if constexpr (K > whole) add(std::integral_constant<std::int64_t, K - whole>(), whole);
-}
+#else
 
-#elif defined(__AVX512F__)
-
+/// Row r of the two, as Lanes.
+#if defined(__AVX512F__)
 inline Floats load_row(const BrainPair* p, int r) {
   const __m512i bits = _mm512_loadu_si512(p);
   return {_mm512_castsi512_ps(r ? _mm512_and_si512(bits, _mm512_set1_epi32(-65536))
-                                : _mm512_maskz_slli_epi32(kAll, bits, 16))};
+                                : _mm512_maskz_slli_epi32(kEvery, bits, 16))};
 }
-
 #elif defined(__AVX2__) && defined(__FMA__)
-
 inline Floats load_row(const BrainPair* p, int r) {
   const auto eight = [r](const BrainPair* from) {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -63,9 +59,7 @@ inline Floats load_row(const BrainPair* p, int r) {
   };
   return {eight(p), eight(p + 8)};
 }
-
 #else
-
 inline Floats load_row(const BrainPair* p, int r) {
   Floats out;
   std::uint32_t bits[16];
@@ -77,5 +71,11 @@ inline Floats load_row(const BrainPair* p, int r) {
   for (int i = 0; i < 16; ++i) std::memcpy(&out.v[i], &bits[i], sizeof bits[i]);
   return out;
 }
+#endif
+
+#endif
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
 
 #endif

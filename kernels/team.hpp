@@ -1,16 +1,20 @@
-{% if threads == 1 %}
-/// Who computes: this thread alone.
-struct Team {
-  template <class Function>
-  void split(std::int64_t count, Function function) {
-    function(std::int64_t(0), count);
-  }
-};
-{% else %}
-/// Who computes: this thread, and where there are two a helper.
-///
-/// This thread takes panels from the front, the helper from the back, until they meet: each keeps its
-/// part of the weights in its own cache, and a helper that the system lets wait takes nothing.
+// Who computes: this thread, and where there are two a helper.
+#ifndef ONERNN_TEAM_HPP
+#define ONERNN_TEAM_HPP
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+#include "isa.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+/// This thread takes panels from the front, the helper from the back, until they meet: each keeps
+/// its part of the weights in its own cache, and a helper that the system lets wait takes nothing.
 /// Between two products the helper watches a number: waking a thread would take longer than a step.
 /// When nothing has come for a while it sleeps.
 class Team {
@@ -25,6 +29,7 @@ class Team {
     helper_.join();
   }
 
+  /// function(begin, end) over 0 to count, in pieces.
   template <class Function>
   void split(std::int64_t count, Function function) {
     if (!helper_.joinable() || count < 2 || count >= kMost) return function(std::int64_t(0), count);
@@ -92,4 +97,8 @@ class Team {
   std::condition_variable woken_;
   std::thread helper_;
 };
-{% endif %}
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

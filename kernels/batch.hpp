@@ -1,0 +1,83 @@
+// Where the words of a batch stand, so that they are read where they are, and nobody is padded.
+//
+// Word t of sequence n is row first[n] + t * stride, or first[n] + start[t]: LoD (sequences one
+// behind the other), TNC, NTC, and PyTorch's packed layout (all first words, then all second ones).
+#ifndef ONERNN_BATCH_HPP
+#define ONERNN_BATCH_HPP
+
+#include <algorithm>
+#include <cstdint>
+
+#include "isa.hpp"
+#include "memory.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+struct Batch {
+  std::int64_t sequences, stride;
+  const std::int64_t* start;   // of each step, or null: t * stride
+  const std::int64_t* first;   // (N)
+  const std::int64_t* length;  // (N)
+  const std::int64_t* order;   // (N), the longest sequence first
+
+  /// The row of word t of sequence n.
+  std::int64_t row(std::int64_t n, std::int64_t t) const {
+    return first[n] + (start ? start[t] : t * stride);
+  }
+};
+
+/// Makes batches of at most so many sequences; each is good until the next one is made.
+class Batching {
+ public:
+  explicit Batching(std::int64_t most) : first_(most), length_(most), order_(most) {}
+
+  /// T words of N sequences, time-major: (T, N, C).
+  Batch tnc(std::int64_t T, std::int64_t N) { return dense(T, N, 1, N); }
+
+  /// The same, sequence by sequence: (N, T, C).
+  Batch ntc(std::int64_t T, std::int64_t N) { return dense(T, N, T, 1); }
+
+  /// N sequences one behind the other; sequence n begins at offsets[n].
+  Batch lod(const std::int64_t* offsets, std::int64_t N) {
+    std::int64_t *first = first_.data(), *length = length_.data(), *order = order_.data();
+    for (std::int64_t n = 0; n < N; ++n) {
+      first[n] = offsets[n];
+      length[n] = offsets[n + 1] - offsets[n];
+      order[n] = n;
+    }
+    std::sort(order, order + N, [length](std::int64_t a, std::int64_t b) {
+      return length[a] != length[b] ? length[a] > length[b] : a < b;
+    });
+    return {N, 1, nullptr, first, length, order};
+  }
+
+  /// PyTorch's PackedSequence: the rows of step t begin at starts[t] and end at starts[t + 1], no
+  /// step has more than the one before. Sequence n is row n of each step that has it.
+  Batch packed(const std::int64_t* starts, std::int64_t T) {
+    const std::int64_t N = T ? starts[1] - starts[0] : 0;
+    for (std::int64_t n = 0, t = T; n < N; ++n) {
+      while (starts[t] - starts[t - 1] <= n) --t;
+      length_.data()[n] = t;
+      first_.data()[n] = order_.data()[n] = n;
+    }
+    return {N, 0, starts, first_.data(), length_.data(), order_.data()};
+  }
+
+ private:
+  Batch dense(std::int64_t T, std::int64_t N, std::int64_t next, std::int64_t stride) {
+    for (std::int64_t n = 0; n < N; ++n) {
+      first_.data()[n] = n * next;
+      length_.data()[n] = T;
+      order_.data()[n] = n;
+    }
+    return {N, stride, nullptr, first_.data(), length_.data(), order_.data()};
+  }
+
+  Memory<std::int64_t> first_, length_, order_;
+};
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

@@ -1,0 +1,142 @@
+// The functions that gates go through, of Lanes. Formulas: ONNX operator specification, RNN.
+#ifndef ONERNN_FUNCTIONS_HPP
+#define ONERNN_FUNCTIONS_HPP
+
+#include <cmath>
+
+#include "isa.hpp"
+#include "lanes.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+/// e^a, to 2 units in the last place; a NaN stays one. e^a = 2^n e^r, |r| <= log(2) / 2, and e^r is
+/// a polynomial of degree 6.
+inline Floats exp(Floats a) {
+  a = minimum(broadcast(88.0f), maximum(broadcast(-87.0f), a));
+  const Floats n = round_to_even(a * broadcast(1.44269504f));
+  // log(2) in two parts: n times the first one is exact.
+  const Floats r =
+      multiply_add(n, broadcast(2.12194440e-4f), multiply_add(n, broadcast(-0.693359375f), a));
+  Floats q = multiply_add(broadcast(1.394656138e-3f), r, broadcast(8.369223215e-3f));
+  q = multiply_add(q, r, broadcast(4.166626185e-2f));
+  q = multiply_add(q, r, broadcast(1.666651517e-1f));
+  q = multiply_add(q, r, broadcast(0.5f));
+  return times_power_of_two(multiply_add(r * r, q, r + broadcast(1.0f)), n);
+}
+inline Doubles exp(Doubles a) {
+  for (double& v : a.v) v = std::exp(v);
+  return a;
+}
+
+inline Floats tanh(Floats a) {
+  return broadcast(1.0f) - broadcast(2.0f) / (exp(a + a) + broadcast(1.0f));
+}
+inline Doubles tanh(Doubles a) {
+  for (double& v : a.v) v = std::tanh(v);
+  return a;
+}
+
+inline Floats sigmoid(Floats a) {
+  return broadcast(1.0f) / (broadcast(1.0f) + exp(broadcast(0.0f) - a));
+}
+inline Doubles sigmoid(Doubles a) {
+  return broadcast(1.0) / (broadcast(1.0) + exp(broadcast(0.0) - a));
+}
+
+// Functions of a cell are objects; those with numbers of their own hold them.
+
+template <class Real>
+struct Identity {
+  Lanes<Real> operator()(Lanes<Real> a) const { return a; }
+};
+template <class Real>
+struct Sigmoid {
+  Lanes<Real> operator()(Lanes<Real> a) const { return sigmoid(a); }
+};
+template <class Real>
+struct Tanh {
+  Lanes<Real> operator()(Lanes<Real> a) const { return tanh(a); }
+};
+template <class Real>
+struct Relu {
+  Lanes<Real> operator()(Lanes<Real> a) const { return maximum(broadcast(Real(0)), a); }
+};
+template <class Real>
+struct Softsign {
+  Lanes<Real> operator()(Lanes<Real> a) const {
+    return each<Real>(a, [](Real v) { return v / (1 + std::abs(v)); });
+  }
+};
+template <class Real>
+struct Softplus {
+  Lanes<Real> operator()(Lanes<Real> a) const {
+    return each<Real>(a,
+                      [](Real v) { return (v > 0 ? v : 0) + std::log1p(std::exp(-std::abs(v))); });
+  }
+};
+template <class Real>
+struct Affine {
+  Real alpha, beta;
+  Lanes<Real> operator()(Lanes<Real> a) const {
+    return multiply_add(broadcast(alpha), a, broadcast(beta));
+  }
+};
+template <class Real>
+struct ScaledTanh {
+  Real alpha, beta;
+  Lanes<Real> operator()(Lanes<Real> a) const {
+    return broadcast(alpha) * tanh(broadcast(beta) * a);
+  }
+};
+template <class Real>
+struct HardSigmoid {
+  Real alpha, beta;
+  Lanes<Real> operator()(Lanes<Real> a) const {
+    const auto line = multiply_add(broadcast(alpha), a, broadcast(beta));
+    return maximum(broadcast(Real(0)), minimum(broadcast(Real(1)), line));
+  }
+};
+template <class Real>
+struct LeakyRelu {
+  Real alpha;
+  Lanes<Real> operator()(Lanes<Real> a) const {
+    return each<Real>(a, [this](Real v) { return v < 0 ? alpha * v : v; });
+  }
+};
+template <class Real>
+struct ThresholdedRelu {
+  Real alpha;
+  Lanes<Real> operator()(Lanes<Real> a) const {
+    return each<Real>(a, [this](Real v) { return v > alpha ? v : 0; });
+  }
+};
+template <class Real>
+struct Elu {
+  Real alpha;
+  Lanes<Real> operator()(Lanes<Real> a) const {
+    return each<Real>(a, [this](Real v) { return v < 0 ? alpha * std::expm1(v) : v; });
+  }
+};
+
+/// Not below `low` nor above `high`; a NaN stays one.
+template <class Real>
+struct Clip {
+  Real low, high;
+  Lanes<Real> operator()(Lanes<Real> a) const {
+    return minimum(broadcast(high), maximum(broadcast(low), a));
+  }
+};
+/// The same, and a NaN becomes `low`.
+template <class Real>
+struct ClipNan {
+  Real low, high;
+  Lanes<Real> operator()(Lanes<Real> a) const {
+    return Clip<Real>{low, high}(maximum(a, broadcast(low)));
+  }
+};
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

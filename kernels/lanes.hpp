@@ -1,0 +1,76 @@
+// Lanes: sixteen numbers at once, in whatever registers the target has.
+//
+// broadcast, load, store, + - * /, multiply_add, minimum, maximum, round_to_even and
+// times_power_of_two are written for each kind of register, everything else in terms of them. Of
+// minimum and maximum the second number comes out where one of the two is NaN, as x86 has it.
+#ifndef ONERNN_LANES_HPP
+#define ONERNN_LANES_HPP
+
+#include "isa.hpp"
+#include "lanes_avx2.hpp"
+#include "lanes_avx512.hpp"
+#include "lanes_loops.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+#if !defined(__AVX512F__) && !(defined(__AVX2__) && defined(__FMA__))
+using Floats = Loops<float>;
+
+inline Floats load(const Half* p) {
+  Floats out;
+  for (int i = 0; i < 16; ++i) out.v[i] = widened(p[i]);
+  return out;
+}
+#endif
+
+using Doubles = Loops<double>;
+
+/// How many Lanes stay in registers beside what they are summed from.
+template <class Lanes>
+inline constexpr int kSums = 4;
+#if defined(__AVX512F__)
+template <>
+inline constexpr int kSums<Floats> = 24;
+#elif defined(__AVX2__) && defined(__FMA__)
+template <>
+inline constexpr int kSums<Floats> = 6;
+#endif
+
+template <class Real>
+struct LanesOf;
+template <>
+struct LanesOf<float> {
+  using Type = Floats;
+};
+template <>
+struct LanesOf<double> {
+  using Type = Doubles;
+};
+
+/// The Lanes of a number type.
+template <class Real>
+using Lanes = typename LanesOf<Real>::Type;
+
+/// The first `count` of up to sixteen numbers.
+template <class Real>
+inline void store_some(Real* p, Lanes<Real> a, std::int64_t count) {
+  if (count >= 16) return store(p, a);
+  Real v[16];
+  store(v, a);
+  for (std::int64_t i = 0; i < count; ++i) p[i] = v[i];
+}
+
+/// A function of one number, sixteen times.
+template <class Real, class Function>
+inline Lanes<Real> each(Lanes<Real> a, Function function) {
+  Real v[16];
+  store(v, a);
+  for (Real& one : v) one = function(one);
+  return load(v);
+}
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

@@ -1,0 +1,25 @@
+// Who computes: this thread alone.
+#ifndef ONERNN_SERIAL_HPP
+#define ONERNN_SERIAL_HPP
+
+#include <cstdint>
+
+#include "isa.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+struct Serial {
+  explicit Serial(int = 1) {}
+
+  /// function(begin, end) over 0 to count.
+  template <class Function>
+  void split(std::int64_t count, Function function) {
+    function(std::int64_t(0), count);
+  }
+};
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

@@ -1,0 +1,115 @@
+// Products: right in every storage, and each row has the same bits alone and in any block.
+#include "products.hpp"
+
+#include <cstring>
+
+#include "check.hpp"
+#include "packing.hpp"
+#include "serial.hpp"
+
+using namespace onernn;
+
+template <class Real, class Stored, int G, class Panels>
+static std::vector<Real> sums_of(const std::vector<Stored>& matrix, const std::vector<Real>& x,
+                                 std::int64_t rows, std::int64_t K, Panels panels) {
+  using Factor = typename FactorOf<Real, Stored>::Type;
+  Rows<Factor> left(rows, K);
+  for (std::int64_t m = 0; m < rows; ++m) left.put(m, x.data() + m * K, K);
+  const std::int64_t O = 16 * panels;
+  std::vector<Real> sums(static_cast<std::size_t>(rows * G * O));
+  Serial alone;
+  product<G, Real>(
+      matrix.data(), K, panels, left.get(), rows, alone,
+      [](std::int64_t, std::int64_t, int g) { return broadcast(Real(g)); },
+      [&](std::int64_t m, std::int64_t p, const Lanes<Real>* of) {
+        for (int g = 0; g < G; ++g) store(sums.data() + (m * G + g) * O + p * 16, of[g]);
+      });
+  return sums;
+}
+
+template <class Real, class Stored, int G, std::int64_t P>
+static void check_product(std::int64_t K) {
+  const std::int64_t O = P * 16, rows = 15;
+  std::vector<Real> numbers = random_numbers<Real>(K * G * O, 1),
+                    x = random_numbers<Real>(rows * K, 2);
+  for (Real& v : numbers) v = exact(static_cast<float>(v));
+  for (Real& v : x) v = exact(static_cast<float>(v));
+  const auto matrix = packed<Stored>(numbers, K, G, O, beside(G, P));
+  const auto all = sums_of<Real, Stored, G>(matrix, x, rows, K, P);
+  CHECK(all == sums_of<Real, Stored, G>(matrix, x, rows, K, Fixed<P>()));
+  for (std::int64_t m = 0; m < rows; ++m)
+    for (int g = 0; g < G; ++g)
+      for (std::int64_t o = 0; o < O; ++o) {
+        double want = g;
+        for (std::int64_t k = 0; k < K; ++k)
+          want +=
+              static_cast<double>(x[m * K + k]) * static_cast<double>(numbers[(k * G + g) * O + o]);
+        CHECK_NEAR(all[(m * G + g) * O + o], want, 3e-6);
+      }
+  // Other rows of other numbers, so that sums round: blocks of every size must agree.
+  x = random_numbers<Real>(rows * K, 3);
+  const auto together = sums_of<Real, Stored, G>(matrix, x, rows, K, P);
+  for (std::int64_t count = 1; count <= rows; ++count)
+    for (std::int64_t first = 0; first + count <= rows; first += 3) {
+      const std::vector<Real> part(x.begin() + first * K, x.begin() + (first + count) * K);
+      const auto own = sums_of<Real, Stored, G>(matrix, part, count, K, P);
+      CHECK(std::memcmp(own.data(), together.data() + first * G * O, own.size() * sizeof own[0]) ==
+            0);
+    }
+}
+
+template <class Real, class Stored>
+static void check_products() {
+  for (std::int64_t K : {1, 2, 5, 33, 70}) {
+    check_product<Real, Stored, 1, 4>(K);
+    check_product<Real, Stored, 2, 3>(K);
+    check_product<Real, Stored, 3, 2>(K);
+  }
+}
+
+TEST(products_of_floats) {
+  check_products<float, float>();
+  check_product<float, float, 1, 2>(16);
+  check_product<float, float, 2, 2>(16);
+  check_product<float, float, 4, 1>(16);
+}
+TEST(products_of_halves) { check_products<float, Half>(); }
+TEST(products_of_pairs) { check_products<float, BrainPair>(); }
+TEST(products_of_doubles) { check_products<double, double>(); }
+
+template <class Stored, int G>
+static void check_dense(std::int64_t K, std::int64_t C) {
+  const std::int64_t rows = 13;
+  auto numbers = random_numbers<float>(K * C, 1), x = random_numbers<float>(rows * K, 2);
+  for (float& v : numbers) v = exact(v);
+  for (float& v : x) v = exact(v);
+  const auto matrix = packed<Stored>(numbers, K, 1, C, G);
+  Serial alone;
+  std::vector<float> y(rows * C + 1, -1), last(C);
+  dense<G>(x.data(), rows, K, matrix.data(), C, y.data(), alone);
+  CHECK(y.back() == -1);  // nothing behind the columns that are there
+  for (std::int64_t m = 0; m < rows; ++m)
+    for (std::int64_t c = 0; c < C; ++c) {
+      double want = 0;
+      for (std::int64_t k = 0; k < K; ++k)
+        want += static_cast<double>(x[m * K + k]) * numbers[k * C + c];
+      CHECK_NEAR(y[m * C + c], want, 3e-6);
+    }
+  dense<G>(x.data() + (rows - 1) * K, 1, K, matrix.data(), C, last.data(), alone);
+  CHECK(std::memcmp(last.data(), y.data() + (rows - 1) * C, C * sizeof last[0]) == 0);
+}
+
+template <class Stored>
+static void check_denses() {
+  for (std::int64_t K : {1, 31, 256, 301, 520}) {
+    check_dense<Stored, 1>(K, 7);
+    check_dense<Stored, 2>(K, 32);
+    check_dense<Stored, 4>(K, 70);
+  }
+}
+
+TEST(dense_products_have_any_number_of_columns) {
+  check_denses<float>();
+  check_denses<Half>();
+  check_denses<BrainPair>();
+}

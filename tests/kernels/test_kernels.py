@@ -1,0 +1,106 @@
+"""The kernels' own tests, in C++: compiled for each instruction set that this CPU runs."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.emitting import CHECKED, STRICT, compiler
+
+from onernn.kernels import included, inlined
+
+HERE = Path(__file__).parent
+KERNELS = HERE.parents[1] / "kernels"
+TESTS = sorted(file.stem for file in HERE.glob("*_test.cpp"))
+# Flags by the namespace that kernels are in with them, and what /proc/cpuinfo calls the rest.
+TARGETS = {
+    "portable": (("-march=x86-64-v2",), {"sse4_2"}),
+    "avx2": (("-march=x86-64-v2", "-mavx2", "-mfma", "-mf16c"), {"avx2", "fma", "f16c"}),
+    "avx2_without_f16c": (
+        ("-march=x86-64-v2", "-mavx2", "-mfma", "-mno-f16c"),
+        {"avx2", "fma"},
+    ),
+    "avx512": (("-march=skylake-avx512",), {"avx512f", "avx512bw", "avx512vl", "avx512dq"}),
+    "avx512_bf16": (("-march=cooperlake",), {"avx512_bf16", "avx512_vnni"}),
+}
+
+
+def run(test: str, namespace: str, flags: tuple[str, ...], folder: Path) -> None:
+    command = [compiler(), *STRICT, *flags, "-pthread", "-I", str(KERNELS)]
+    program = folder / test
+    built = subprocess.run(
+        [*command, str(HERE / f"{test}.cpp"), "-o", str(program)], capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stderr[:4000]
+    done = subprocess.run([str(program), namespace], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr[:4000]
+    assert "\nok  " in f"\n{done.stdout}", "no test ran"
+
+
+@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_kernels_are_right_on_every_instruction_set(test: str, target: str, tmp_path: Path) -> None:
+    flags, needs = TARGETS[target]
+    missing = needs - set(Path("/proc/cpuinfo").read_text().split())
+    if missing:
+        pytest.skip(f"this CPU has no {', '.join(sorted(missing))}")
+    if target == "avx2_without_f16c" and test != "functions_test":
+        pytest.skip("only halves are another code without F16C")
+    run(test, target, ("-O1", *flags), tmp_path)
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_kernels_read_and_write_nothing_but_their_own(test: str, tmp_path: Path) -> None:
+    """Under the sanitizers of addresses and of undefined behaviour."""
+    run(test, "portable", (*CHECKED, "-march=x86-64-v2"), tmp_path)
+
+
+def test_two_threads_race_nowhere(tmp_path: Path) -> None:
+    try:
+        run("team_test", "portable", ("-O1", "-g1", "-fsanitize=thread"), tmp_path)
+    except AssertionError as error:
+        if "tsan" in str(error):
+            pytest.skip("no thread sanitizer here")
+        raise
+
+
+@pytest.mark.parametrize("header", sorted(file.name for file in (KERNELS).glob("*.hpp")))
+def test_each_header_compiles_alone_and_says_what_stands_there(header: str, tmp_path: Path) -> None:
+    file = KERNELS / header
+    text = file.read_text()
+    guard = f"ONERNN_{file.stem.upper()}_HPP"
+    assert text.startswith("// ") and f"#ifndef {guard}\n#define {guard}\n" in text
+    assert max(map(len, text.splitlines())) <= 100
+    (tmp_path / "one.cpp").write_text(f'#include "{file}"\n#include "{file}"\n')
+    command = [compiler(), *STRICT, "-fsyntax-only", str(tmp_path / "one.cpp")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:2000]
+
+
+def test_objects_of_two_instruction_sets_share_no_kernel(tmp_path: Path) -> None:
+    """Linked together, neither calls what was compiled for the other."""
+    (tmp_path / "one.cpp").write_text(
+        '#include "gru.hpp"\n#include "recurrent.hpp"\n#include "serial.hpp"\n'
+        "struct Sizes : onernn::Traits<float> { std::int64_t inputs = 1, units = 1, width = 1; };\n"
+        "void run(onernn::Recurrent<onernn::Gru<Sizes>>& cells, onernn::Serial& team) {\n"
+        "  cells.run({}, {}, {}, {}, team);\n}\n"
+    )
+    found = []
+    for target in ("portable", "avx2"):
+        command = [compiler(), *STRICT, *TARGETS[target][0], "-I", str(KERNELS), "-c", "one.cpp"]
+        subprocess.run([*command, "-o", f"{target}.o"], cwd=tmp_path, check=True)
+        names = ["nm", "--defined-only", "--format=just-symbols", f"{target}.o"]
+        done = subprocess.run(names, cwd=tmp_path, capture_output=True, text=True, check=True)
+        found.append({name for name in done.stdout.split() if "onernn" in name})
+        assert len(found[-1]) > 10
+    assert found[0].isdisjoint(found[1])
+
+
+def test_a_source_with_headers_inlined_needs_no_file() -> None:
+    order = included(["gru.hpp", "team.hpp"])
+    assert order.index("isa.hpp") < order.index("lanes.hpp") < order.index("gru.hpp")
+    assert len(order) == len(set(order)) and "lstm.hpp" not in order
+    source = inlined('// a\n#include <vector>\n#include "onernn/gru.hpp"\n\nint b;\n')
+    assert '#include "' not in source and "class Gru" in source
+    assert source.index("// a") < source.index("class Gru") < source.index("int b;")
