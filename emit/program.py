@@ -162,6 +162,8 @@ class Program:
             raise UnknownError(name)
         if len(lod) > 1:
             raise UnsupportedError(f"{name!r} has {len(lod)} LoD levels")
+        if lod and lod[0] not in self.lods:  # who makes these offsets is refused
+            raise UnknownError(name)
         return self.lods[lod[0]] if lod else None
 
     def numbers(self, name: str) -> Array | None:

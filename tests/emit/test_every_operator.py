@@ -289,6 +289,16 @@ def test_what_is_refused_has_a_reason(
         write_cpp(model([node], ["y"]), tmp_path)
 
 
+def test_what_reads_a_refused_value_is_not_named(tmp_path: Path) -> None:
+    nodes = [
+        Node("SequenceExpand", ("r", "r"), ("more",)),
+        Node("SequencePool", ("more",), ("y",), {"kind": "sum"}),
+    ]
+    with pytest.raises(UnsupportedError, match="node 'more'") as error:
+        write_cpp(model(nodes, ["y"]), tmp_path)
+    assert "'y'" not in str(error.value)
+
+
 def test_no_operator_is_left_out() -> None:
     nodes, _ = cases()
     refused = {op for op, *_ in BEYOND}
