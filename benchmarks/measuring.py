@@ -142,7 +142,7 @@ def measure(
 
 
 def ratios(row: dict[str, Any], roof_ms: float) -> dict[str, Any]:
-    """The roof and the best peer, what part of the one and how many times the other ours reaches."""
+    """The roof and the best peer: what part of the one, how many times the other ours reaches."""
     measured = {c["name"]: c for c in row["contenders"] if "median" in c}
     ours = measured.pop(OURS, None)
     # Ours under another mode, or inside of a peer, is none.

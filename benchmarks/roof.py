@@ -20,7 +20,7 @@ from onernn.backend.onednn.memory import Descriptor, Memory, new_stream, reorder
 TYPES = {"f32": ("f32", "f32", "f32"), "bf16": ("bf16", "bf16", "f32"), "u8": ("u8", "s8", "f32")}
 LARGE = ((1024, 1024, 1024), (1024, 512, 1536), (256, 2048, 2048))
 SECONDS = 0.005
-"""Of one measurement of one product; it is measured again in every turn, and the best call counts."""
+"""Of one measurement of one product; every turn measures it again, and the best call counts."""
 
 Seconds = Callable[[str, int, int, int, int], float]
 """Of a product, by dtype, threads, and (M, K) x (K, N)."""

@@ -118,7 +118,7 @@ class Numbers:
         return self._arrays[name]
 
     def weights(self, layer: int) -> tuple[Array, Array, Array]:
-        """oneDNN's ldigo, ldigo and ldgo of one layer: (1, D, I, G, O), (1, D, O, G, O), (1, D, G', O)."""
+        """ldigo, ldigo and ldgo of a layer: (1, D, I, G, O), (1, D, O, G, O), (1, D, G', O)."""
         return self[f"layer{layer}"], self[f"iter{layer}"], self[f"bias{layer}"]
 
     def rows(

@@ -35,7 +35,7 @@ def contender(file: str) -> ModuleType:
 
 
 def timed(prepared: Prepared, seconds: float) -> dict[str, Any]:
-    """Median and minimum of a turn's calls, in seconds; its first call, with cold caches, is none."""
+    """Median and minimum of a turn's calls, in seconds, but the first, which finds cold caches."""
     call, clock = prepared.call, time.perf_counter
     gc.collect()
     gc.disable()

@@ -31,7 +31,7 @@ def paddle_gru(
     origin_mode: bool = False,
     activation: str = "tanh",
 ) -> F64:
-    """Hidden (W, D) of ``gru``; ``projected`` (W, 3*D) is x*Wx with every bias in it, gates u, r, c.
+    """Hidden (W, D) of ``gru``; ``projected`` (W, 3*D) is x*Wx with all biases, gates u, r, c.
 
     ``weight`` is declared (D, 3*D); memory holds (D, 2*D) for u and r, then (D, D) for c.
     """

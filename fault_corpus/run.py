@@ -1,6 +1,6 @@
 """Runs the corpus against a plain framework: NumPy and the framework are all it needs.
 
-    python fault_corpus/run.py paddle [--only state_dropped]    a line an entry and way of running it
+    python fault_corpus/run.py paddle [--only state_dropped]   a line an entry and way of running it
     python fault_corpus/run.py paddle --save results         keeps the verdicts as results/*.json
     python fault_corpus/run.py --table results               these as tables in Markdown
 

@@ -1,4 +1,4 @@
-"""What several tests share: where the repository's and the shared folders are, how hard to search."""
+"""What tests share: where the repository's and the shared folders are, how hard to search."""
 
 from __future__ import annotations
 

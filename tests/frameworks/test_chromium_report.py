@@ -21,10 +21,13 @@ image = pytest.importorskip("matplotlib.image")
 # What the page looks like to itself: sizes of pictures, and whether something sticks out.
 MEASURE = """<script>addEventListener("load", () => {
   const box = e => { const r = e.getBoundingClientRect(); return [r.x, r.y, r.width, r.height]; };
-  const drawn = e => [...e.querySelectorAll("path,rect,text")].filter(p => box(p)[2] + box(p)[3] > 0);
+  const seen = p => box(p)[2] + box(p)[3] > 0;
+  const drawn = e => [...e.querySelectorAll("path,rect,text")].filter(seen);
   console.info("MEASURED " + JSON.stringify({
-    pictures: [...document.querySelectorAll("svg")].map(e => ({box: box(e), marks: drawn(e).length})),
-    width: document.documentElement.clientWidth, needed: document.documentElement.scrollWidth,
+    pictures: [...document.querySelectorAll("svg")].map(
+      e => ({box: box(e), marks: drawn(e).length})),
+    width: document.documentElement.clientWidth,
+    needed: document.documentElement.scrollWidth,
     small: [...document.querySelectorAll("p,td,li,h1,h2")].filter(
       e => parseFloat(getComputedStyle(e).fontSize) < 12).length}));
 });</script>"""

@@ -15,7 +15,8 @@ def ours():
     from onernn.backend import open_backend
     from onernn.verification.doctor import Combination, examined
     for cell, dtype in (("GRU", "f32"), ("LSTM", "bf16"), ("LBR GRU", "u8")):
-        finding = examined(open_backend("onednn"), Combination(cell, "left2right", dtype, "inference"))
+        wanted = Combination(cell, "left2right", dtype, "inference")
+        finding = examined(open_backend("onednn"), wanted)
         assert finding.verdict in ("works", "slower path"), finding
         assert dtype != "f32" or "oneDNN" in finding.kernel, finding
 

@@ -1,4 +1,4 @@
-"""Gradients against PyTorch's autograd in float64: oneDNN's in float32, the reference's in float64."""
+"""Gradients beside PyTorch's autograd in float64: ours in float32, the reference's in float64."""
 
 from __future__ import annotations
 

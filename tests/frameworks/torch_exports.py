@@ -1,7 +1,7 @@
 """Recurrent models as PyTorch's two exporters write them.
 
-``python -m tests.frameworks.torch_exports`` records them anew under tests/data/onnx; it needs torch,
-onnx and onnxscript.
+``python -m tests.frameworks.torch_exports`` records them anew under tests/data/onnx; it needs
+torch, onnx and onnxscript.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ EXPORTS: dict[str, tuple[Any, tuple[Any, ...], bool | tuple[int, ...]]] = {
     "torch_gru_dynamo": (lambda: nn.GRU(6, 5, bidirectional=True).eval(), (X,), True),
     "torch_gru_dynamic": (lambda: nn.GRU(6, 5, bidirectional=True).eval(), (X,), (1,)),
 }
-"""Module, inputs, and whether the newer exporter writes it: True, or its dynamic axes of the first input."""
+"""Module, inputs, and whether the newer exporter writes it.
+
+True, or its dynamic axes of the first input.
+"""
 
 
 def export(name: str, folder: Path) -> None:

@@ -117,7 +117,7 @@ class Unrolled:
     def gru(
         self, x: str, h: str, name: str = "gru", turned: bool = False, ones: bool = False
     ) -> str:
-        """Reset behind the projection, as MXNet and PyTorch; ``turned``: z lets the new state in."""
+        """Reset behind the projection, as in PyTorch; ``turned``: z lets the new state in."""
         rows = 3 * HIDDEN
         of_x = self.emit(
             "Split", self.fc(x, f"{name}_x", rows, self.columns(name)), outputs=3, axis=1
