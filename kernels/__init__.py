@@ -1,4 +1,4 @@
-"""The C++17 of recurrent cells, products and elementwise functions: headers, and who includes whom."""
+"""The C++17 of recurrent cells, products and elementwise functions: headers, and their order."""
 
 from __future__ import annotations
 
