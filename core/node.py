@@ -102,7 +102,7 @@ class Node:
         self.__dict__["_typed"] = known
 
     def renamed(self, names: Mapping[str, str]) -> Node:
-        """With other names of values; what is known of their types stays."""
+        """With other names of values; what is known of the node and of their types stays."""
         if names.keys().isdisjoint((*self.inputs, *self.outputs)):
             return self
         inputs, outputs = (
@@ -110,6 +110,8 @@ class Node:
             for values in (self.inputs, self.outputs)
         )
         out = replace(self, inputs=inputs, outputs=outputs)
+        known = {name: self.__dict__[name] for name in ("at", "problem") if name in self.__dict__}
+        out.__dict__.update(known)
         if outputs == self.outputs or not self.typed[-1]:
             out.remember_types(*self.typed)
         return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final, Literal
 
@@ -100,12 +101,12 @@ class Operator:
     keeps: bool
     growth: Growth | None
 
-    @property
+    @cached_property
     def least(self) -> int:
         """How many inputs have to be there."""
         return sum(not (slot.optional or slot.variadic) for slot in self.slots)
 
-    @property
+    @cached_property
     def most(self) -> int | None:
         """How many there may be, None: any number."""
         return None if self.slots and self.slots[-1].variadic else len(self.slots)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from onernn.adapters.lowering import Results
@@ -61,6 +62,7 @@ def rule(names: str, inputs: str, *, inferred: str = "") -> Callable[[F], F]:
     return register
 
 
+@lru_cache(maxsize=1024)
 def find_rule(name: str) -> Rule | None:
     return next((RULES[each] for each in names_of(name) if each in RULES), None)
 
