@@ -110,8 +110,8 @@ class Node:
             for values in (self.inputs, self.outputs)
         )
         out = replace(self, inputs=inputs, outputs=outputs)
-        known = {name: self.__dict__[name] for name in ("at", "problem") if name in self.__dict__}
-        out.__dict__.update(known)
+        for known in {"at", "problem"} & self.__dict__.keys():
+            out.__dict__[known] = self.__dict__[known]
         if outputs == self.outputs or not self.typed[-1]:
             out.remember_types(*self.typed)
         return out

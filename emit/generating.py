@@ -12,11 +12,10 @@ from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Value
 from onernn.core.sizes import Size, listed, volume
 from onernn.emit.cells import CellCode
-from onernn.emit.operators import Code, OperatorCode
 from onernn.emit.operators.nests import nest, whole
 from onernn.emit.pipeline import sizes_of
 from onernn.emit.planning import Plan, plan
-from onernn.emit.program import Program, kept
+from onernn.emit.program import Code, Program, WrittenNode, kept
 from onernn.emit.rendering import rendered
 from onernn.emit.storing import Store
 from onernn.kernels import included, inlined, text_of
@@ -156,7 +155,7 @@ class _Header:
         names = {name: f"most.{name}" for name in size.names if name not in static}
         return {"ident": ident, "type": type, "most": str(size.put({**static, **names}))}
 
-    def _step(self, each: OperatorCode) -> dict[str, str]:
+    def _step(self, each: WrittenNode) -> dict[str, str]:
         program, node = self.program, each.node
         name = next(filter(None, node.outputs))
         made = f"{program.ident(name)} {listed(program.shape(name))}"

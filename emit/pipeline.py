@@ -250,7 +250,8 @@ def initialize(program: Program, weights: str = "f32") -> Store:
         program.memory = {k: v for k, v in program.memory.items() if k not in program.held}
     for each in program.codes:
         try:
-            each.pack(store)
+            for pack in each.packs:
+                pack(store)
         except OnernnError as error:
             raise UnsupportedError(f"{each.node.label}: {error}") from error
     return store

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from onernn.core.errors import UnsupportedError
 from onernn.core.sizes import Size, listed, volume
-from onernn.emit.operators import OperatorCode
-from onernn.emit.program import Program
+from onernn.emit.program import Program, WrittenNode
 from onernn.emit.storing import Store
 
 
@@ -38,7 +37,7 @@ class Plan:
     places: dict[str, str] = field(default_factory=dict)
     members: list[Member] = field(default_factory=list)
     locals: list[Local] = field(default_factory=list)
-    steps: list[OperatorCode] = field(default_factory=list)
+    steps: list[WrittenNode] = field(default_factory=list)
     copies: list[tuple[str, str]] = field(default_factory=list)  # (from, output)
     used: set[str] = field(default_factory=set)
     sized: list[str] = field(default_factory=list)  # integers made of sizes
@@ -122,7 +121,7 @@ def _allocate(found: Plan, last: dict[str, int], placed: set[str]) -> None:
             _member(found, name)
 
 
-def _needed(found: Plan, each: OperatorCode, name: str) -> bool:
+def _needed(found: Plan, each: WrittenNode, name: str) -> bool:
     """Whether anybody reads it; a step holds the final states in any case."""
     held = each.node.op == "Rnn" and not found.program.no_step
     return held or name == each.node.outputs[0] or name in found.used

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
-from onernn.core.graph import Graph
+from onernn.core.graph import Graph, Node
 from onernn.core.sizes import Shape, Size
 from onernn.core.types import Type
 from onernn.emit.naming import identifier
-
-if TYPE_CHECKING:
-    from onernn.emit.operators.operator_code import OperatorCode
+from onernn.emit.storing import Store
 
 CTYPES = {
     "float32": "float",
@@ -43,6 +41,36 @@ class Sentences:
     words: Size
 
 
+class Code:
+    """C++ that runs something: a template, and what it is rendered with."""
+
+    def __init__(self, template: str, **context: Any) -> None:
+        self.template, self.context = template, context
+
+    @property
+    def makes(self) -> str | None:
+        """The value that it fills; nobody may want that, as with some parts of a Split."""
+        out = self.context.get("out")
+        return out[0] if isinstance(out, tuple) else out
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenNode:
+    """A node, and what its rule said.
+
+    ``codes``: what runs it; none where its output is ``source`` under another shape. ``reads``:
+    the inputs that stand in memory when it runs. ``mixes``: sizes along which one output element
+    depends on several input ones. ``packs``: what puts its constants into the weights file.
+    """
+
+    node: Node
+    codes: list[Code]
+    reads: list[str]
+    source: str
+    mixes: Sequence[Size]
+    packs: Sequence[Callable[[Store], None]]
+
+
 @dataclass
 class Program:
     """What the steps of `onernn.emit.pipeline` add to, one after the other.
@@ -56,7 +84,7 @@ class Program:
 
     graph: Graph
     types: Mapping[str, Type] = field(default_factory=dict)
-    codes: list[OperatorCode] = field(default_factory=list)
+    codes: list[WrittenNode] = field(default_factory=list)
     lods: dict[str, Sentences] = field(default_factory=dict)
     inner: dict[str, Size] = field(default_factory=dict)
     memory: dict[str, Type] = field(default_factory=dict)

@@ -18,7 +18,7 @@ def why_no_step(program: Program) -> str:
     read |= {value.name for value in program.graph.outputs}
     for node in program.graph.nodes:
         code = codes.get(id(node))
-        if code and any(_tells_words(program, size) for size in code.mixes or ()):
+        if code and any(_tells_words(program, size) for size in code.mixes):
             return f"{node.label} looks at all words"
         known = (
             []

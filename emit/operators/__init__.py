@@ -10,13 +10,11 @@ from onernn.emit.operators import (
     shaping,
 )
 from onernn.emit.operators.elementwise import elementwise
-from onernn.emit.operators.operator_code import RULES, Code, OperatorCode, Rule, written
+from onernn.emit.operators.operator_code import RULES, Rule, written
 from onernn.emit.rendering import formulas
 
 __all__ = [
     "RULES",
-    "Code",
-    "OperatorCode",
     "indexing",
     "products",
     "recurrent",

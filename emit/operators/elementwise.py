@@ -7,8 +7,8 @@ from itertools import zip_longest
 
 from onernn.core.sizes import Shape, volume
 from onernn.emit.operators.nests import Access, each_element, stretched, whole
-from onernn.emit.operators.operator_code import Code, OperatorCode, rule
-from onernn.emit.program import CTYPES
+from onernn.emit.operators.operator_code import OperatorCode, rule
+from onernn.emit.program import CTYPES, Code
 from onernn.emit.rendering import formulas
 from onernn.operators import OPERATORS
 from onernn.operators.rules import ONE

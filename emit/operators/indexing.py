@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from onernn.core.sizes import Shape, volume
 from onernn.emit.operators.nests import INDICES, strides_of, whole
-from onernn.emit.operators.operator_code import Code, OperatorCode, rule
+from onernn.emit.operators.operator_code import OperatorCode, rule
 from onernn.emit.operators.shaping import at_least
+from onernn.emit.program import Code
 from onernn.operators.rules import at_axis
 
 

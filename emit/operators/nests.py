@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onernn.core.sizes import Shape, Size
-from onernn.emit.operators.operator_code import Code, OperatorCode
+from onernn.emit.operators.operator_code import OperatorCode
+from onernn.emit.program import Code
 
 INDICES = "ijklmnpq"
 

@@ -9,36 +9,20 @@ from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 from onernn.core.sizes import Shape, Size
 from onernn.core.types import dense, sequences_of, words_of
-from onernn.emit.program import Program, Sentences, UnknownError, kept
+from onernn.emit.program import Code, Program, Sentences, UnknownError, WrittenNode, kept
 from onernn.emit.storing import Store
 from onernn.operators import OPERATORS
 from onernn.operators.rules import at_axis
 
 
-class Code:
-    """C++ that runs something: a template, and what it is rendered with."""
-
-    def __init__(self, template: str, **context: Any) -> None:
-        self.template, self.context = template, context
-
-    @property
-    def makes(self) -> str | None:
-        """The value that it fills; nobody may want that, as with some parts of a Split."""
-        out = self.context.get("out")
-        return out[0] if isinstance(out, tuple) else out
-
-
 class OperatorCode:
-    """A node while its rule writes it. Inputs and outputs are called by their positions.
+    """A node while its rule writes it, see `WrittenNode`. Inputs and outputs have positions.
 
-    ``codes``: what runs it; none where its output is ``source`` under another shape. ``reads``:
-    the inputs that stand in memory when it runs. ``mixes``: sizes along which one output element
-    depends on several input ones, those of the operator's own record unless a rule tells others.
+    ``mixes``: those of the operator's own record unless a rule tells others.
     """
 
     def __init__(self, program: Program, node: Node) -> None:
         self.program, self.node, self.at = program, node, node.at
-        self.codes: list[Code] = []
         self.reads: list[str] = []
         self.source = ""
         self.mixes: Sequence[Size] | None = None
@@ -154,9 +138,10 @@ class OperatorCode:
         """What puts constants into the weights file, when all sizes are known."""
         self._packs.append(pack)
 
-    def pack(self, store: Store) -> None:
-        for pack in self._packs:
-            pack(store)
+    def written(self, codes: list[Code]) -> WrittenNode:
+        """The node with what runs it."""
+        mixes = _mixed(self) if self.mixes is None else self.mixes
+        return WrittenNode(self.node, codes, self.reads, self.source, mixes, self._packs)
 
 
 Rule = Callable[[OperatorCode], Code | list[Code] | None]
@@ -173,17 +158,14 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def written(program: Program, node: Node, found: Rule) -> OperatorCode:
+def written(program: Program, node: Node, found: Rule) -> WrittenNode:
     """The node's C++. Raises what rules raise."""
     op = OperatorCode(program, node)
     codes = found(op) or []
-    op.codes = [codes] if isinstance(codes, Code) else codes
     for name in filter(None, node.outputs):
         program.dtype(name)
         program.shape(name)
-    if op.mixes is None:
-        op.mixes = _mixed(op)
-    return op
+    return op.written([codes] if isinstance(codes, Code) else codes)
 
 
 def _mixed(op: OperatorCode) -> list[Size]:

@@ -9,7 +9,8 @@ from onernn.core.sizes import Shape, Size, volume
 from onernn.emit.cells import LANES, padded
 from onernn.emit.operators.elementwise import broadcast, filled, stretched_input
 from onernn.emit.operators.nests import Access, each_element, nest, strides_of, whole
-from onernn.emit.operators.operator_code import Code, OperatorCode, rule
+from onernn.emit.operators.operator_code import OperatorCode, rule
+from onernn.emit.program import Code
 from onernn.emit.storing import Store
 from onernn.operators.rules import ONE
 

@@ -12,8 +12,8 @@ from onernn.core.sizes import Size
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.emit.cells import CellCode
-from onernn.emit.operators.operator_code import Code, OperatorCode, rule
-from onernn.emit.program import CTYPES, Program, Sentences
+from onernn.emit.operators.operator_code import OperatorCode, rule
+from onernn.emit.program import CTYPES, Code, Program, Sentences
 from onernn.emit.storing import Store
 
 

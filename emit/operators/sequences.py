@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from onernn.core.sizes import Shape, Size, volume
-from onernn.emit.operators.operator_code import Code, OperatorCode, rule
+from onernn.emit.operators.operator_code import OperatorCode, rule
+from onernn.emit.program import Code
 from onernn.operators.rules import ONE
 from onernn.operators.sequences import POOLS
 

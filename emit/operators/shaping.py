@@ -7,8 +7,8 @@ import numpy as np
 from onernn.core.sizes import Shape, Size, shape_of, volume
 from onernn.emit.operators.elementwise import broadcast, filled
 from onernn.emit.operators.nests import Access, each_element, nest, stretched, strides_of, whole
-from onernn.emit.operators.operator_code import Code, OperatorCode, rule
-from onernn.emit.program import UnknownError
+from onernn.emit.operators.operator_code import OperatorCode, rule
+from onernn.emit.program import Code, UnknownError
 from onernn.operators.rules import ONE
 from onernn.operators.shaping import FAR
 
