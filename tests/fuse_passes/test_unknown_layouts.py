@@ -253,6 +253,25 @@ def test_a_state_that_grows_in_the_first_turn_is_no_layers(rows: int, fused: boo
     assert ("unrolled_cells" in names(result)) == fused
 
 
+def test_a_state_of_one_row_stays_known_beside_a_state_of_any_shape() -> None:
+    """A cell may be read with state and word exchanged: one row beside many is no layer's input."""
+    g = Known()
+    x, c = g.dense_input("T", "N", HIDDEN), g.dense_input("N", HIDDEN)
+    h = g.constant(g.numbers(1, HIDDEN))
+    inner = g.body([], {"s0": g.known[h], "s1": g.known[c], "e": g.array(x)[0]})
+    after = Written(inner, HIDDEN).step("lstm", "e", ["s0", "s1"], False)
+    body = inner.graph([*after, after[0]])
+    shapes = {"s0": (None, None), "s1": (None, None), "e": None}
+    body = replace(body, inputs=tuple(Value(n, "float32", shapes[n]) for n in shapes))
+    attributes = {"body": body, "states": 2, "scanned": 1, "input_axes": (0,), "output_axes": (0,)}
+    attributes |= {"input_directions": (0,), "output_directions": (0,)}
+    made = g.emit("Scan", h, c, x, outputs=3, **attributes)
+    graph = g.graph([*made])
+    undeclared = tuple(replace(v, shape=None) if v.name == c else v for v in graph.inputs)
+    feed = {name: make(SIZES, np.random.default_rng(1)) for name, make in g.makers.items()}
+    assert not departures(replace(graph, inputs=undeclared), [feed], "reference", "f32")
+
+
 def test_names_that_a_pass_would_give_may_be_taken() -> None:
     g = Known()
     x = g.dense_input("T", "N", 3)
