@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-UNIT = Path(__file__).resolve().parents[1] / "unit"
+BACKEND = Path(__file__).resolve().parents[1] / "backend"
 
 BOTH = """
 import sys, zlib
@@ -98,9 +98,9 @@ def test_f16_is_right_where_library_and_cpu_have_it(examination: dict) -> None:
     assert all(f["max_error"] > 1e-5 for f in inference)  # not float32 in disguise
 
 
-@pytest.mark.parametrize("file", ["wrong_numbers", "layers", "layers_narrow", "bad_input"])
+@pytest.mark.parametrize("file", ["wrong_numbers", "layers", "narrow_types", "bad_input"])
 def test_the_tests_of_the_backend_pass_with_paddles_library(library: Path, file: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", str(UNIT / f"test_{file}.py")]
+    command = [sys.executable, "-m", "pytest", "-q", str(BACKEND / f"test_{file}.py")]
     environment = os.environ | {"ONERNN_DNNL_LIBRARY": str(library), "CI": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
