@@ -38,14 +38,16 @@ fuzz-graphs: .venv/.ready
 	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/fuse_passes/test_random_graphs.py
 
 # Damaged model files, SECONDS of each kind, guided by coverage: nothing but results and errors of
-# ours may come of them. What is found lies in out/fuzz.
+# ours may come of them. What is found lies in out/fuzz. A SEED other than 0 repeats the same files.
 SECONDS ?= 60
+SEED ?= 0
 FUZZ ?= paddle paddle_params pir mxnet mxnet_params onnx npz run
 fuzz: fuzz-graphs
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
 	  || { echo "fuzz: passed over, atheris has wheels for Python 3.11 only; run: make fuzz PYTHON=python3.11"; exit 0; } \
 	  && $(MAKE) .venvs/fuzz/.ready && for kind in $(FUZZ); do \
-	    PYTHONPATH=tests .venvs/fuzz/bin/python -m fuzz.guided $$kind --seconds $(SECONDS) || exit 1; \
+	    PYTHONHASHSEED=0 PYTHONPATH=tests .venvs/fuzz/bin/python -m fuzz.guided $$kind \
+	      --seconds $(SECONDS) --seed $(SEED) || exit 1; \
 	  done
 .venvs/fuzz/.ready: pyproject.toml
 	$(call environment,.venvs/fuzz,-e .[fuzz])

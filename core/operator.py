@@ -130,7 +130,7 @@ class Operator:
             most = "more" if self.most is None else self.most
             return f"expected {self.least} to {most} inputs, got {len(inputs)}"
         for at, name in enumerate(inputs):
-            if not name and not (self.slot(at).optional or self.slot(at).variadic):
+            if not name and not self.slot(at).optional:
                 return f"input {self.slot(at).name} is missing"
         low, high = self.outputs
         if not low <= len(outputs) <= high:

@@ -88,6 +88,7 @@ def test_the_error_tells_file_and_native_operator() -> None:
         (Node("TopK", ("x",), ("a",)), "expected 2 to 2 inputs, got 1"),
         (Node("Tanh", ("x", "x"), ("a",)), "expected 1 to 1 inputs, got 2"),
         (Node("Tanh", ("",), ("a",)), "input x is missing"),
+        (Node("Concat", ("x", ""), ("a",), {"axis": 0}), "input rest is missing"),
         (Node("Tanh", ("x",), ("a", "b")), "expected 1 to 1 outputs, got 2"),
         (Node("Tanh", ("x",), ("a",), {"odd": 1}), "unknown attribute odd"),
         (Node("Concat", ("x", "x"), ("a",)), "attribute axis is missing"),

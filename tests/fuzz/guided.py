@@ -27,6 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=[*targets.KINDS, WHOLE])
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0, help="0: another one each time")
     parser.add_argument("--out", type=Path, default=Path("out/fuzz"))
     parser.add_argument("--go-on", action="store_true", help="do not stop at what is found")
     options = parser.parse_args()
@@ -70,6 +71,7 @@ def main() -> None:
         (corpus / str(number)).write_bytes(number.to_bytes(2, "little") + seed.read_bytes())
     flags = [f"-max_total_time={options.seconds}", "-max_len=65536", "-handle_alrm=0"]
     flags += ["-timeout=0", "-rss_limit_mb=3000", f"-artifact_prefix={options.out}/{options.kind}-"]
+    flags += [f"-seed={options.seed}"]
     atheris.Setup([sys.argv[0], *flags, str(corpus)], one, custom_mutator=mutated)
     atheris.Fuzz()
 
