@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.limits import Limit, Reads, limit
 from benchmarks.processes import Died, Worker
 from benchmarks.roof import Products, roof
 from benchmarks.tasks import Array, Task
@@ -111,7 +112,12 @@ class Entry:
 
 
 def measure(
-    task: Task, expected: Array, entries: Sequence[Entry], effort: Effort, products: Products
+    task: Task,
+    expected: Array,
+    entries: Sequence[Entry],
+    effort: Effort,
+    products: Products,
+    reads: Reads,
 ) -> list[tuple[Task, dict[str, Any]]]:
     """A row for each thread count; all contenders, and the roof's products, take turns."""
     taking = [entry for entry in entries if entry.takes(task)]
@@ -124,6 +130,7 @@ def measure(
             entry.turn(effort)
         for each in roofs:
             roof(each, products.measured)
+            limit(each, products.best, reads.measured)
     products.release()
     return [
         (
@@ -141,16 +148,39 @@ def measure(
     ]
 
 
-def ratios(row: dict[str, Any], roof_ms: float) -> dict[str, Any]:
-    """The roof and the best peer: what part of the one, how many times the other ours reaches."""
+NEAR = 0.85
+"""The part of the limit that is enough, where a target would need more of it."""
+
+
+def verdict(faster: float, of_limit: float, target: float) -> str:
+    """met; the limit, where the target is beyond it and we are near; or missed."""
+    if faster >= target:
+        return "met"
+    return "the limit" if of_limit >= NEAR else "missed"
+
+
+def ratios(
+    row: dict[str, Any], roof_ms: float, bound: Limit | None = None, target: float | None = None
+) -> dict[str, Any]:
+    """The roof, the limit and the best peer: what part of these, how many times that ours reaches.
+
+    ``target``: how many times faster than the best peer ours is to be.
+    """
     measured = {c["name"]: c for c in row["contenders"] if "median" in c}
     ours = measured.pop(OURS, None)
     # Ours under another mode, or inside of a peer, is none.
     peers = [c for name, c in measured.items() if OURS not in name.split()]
     best = min(peers, key=lambda c: c["median"], default=None)
     out: dict[str, Any] = {"roof": roof_ms, "best peer": best and best["name"]}
+    if bound:
+        out["limit"] = {"ms": bound.seconds * 1e3, "of": bound.of}
     if ours:
         out["of roof"] = roof_ms / ours["median"]
         if best:
             out["faster"] = {kind: best[kind] / ours[kind] for kind in ("median", "min")}
+        if bound:
+            out["of limit"] = bound.seconds * 1e3 / ours["median"]
+        if best and bound and target is not None:
+            out["target"] = target
+            out["verdict"] = verdict(out["faster"]["median"], out["of limit"], target)
     return out

@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 
 def markdown(results: Mapping[str, Any]) -> str:
     """The machine, a table for each workload, dtype and thread count, and who is not in them."""
-    lines = [*_machine(results), ""]
+    lines = [*_machine(results), "", *_targets(results["rows"])]
     for (workload, dtype, threads), rows in _groups(results):
         title = f"{workload}, {dtype}, {threads} thread{'s' * (threads > 1)}"
         lines += [f"## {title}", "", *_table(rows), "", *_aside(rows)]
@@ -65,6 +65,47 @@ def _table(rows: Iterable[Row]) -> list[str]:
         told = [_milliseconds(row["roof"]), own, share, *faster]
         lines.append([row["row"], *told, *(cells.get(name, "-") for name in peers)])
     return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _targets(rows: Iterable[Row]) -> list[str]:
+    """Each row that has a target: how near, beside the limit; and int8 that is not our fastest."""
+    rows = [row for row in rows if "verdict" in row]
+    if not rows:
+        return []
+    met = sum(row["verdict"] != "missed" for row in rows)
+    head = ["", "dtype", "threads", "best peer", "times faster", "by minima", "wanted"]
+    head += ["ms", "limit", "of limit", "verdict"]
+    lines = [head, ["---", "---", "---:", "---", *["---:"] * 6, "---"]]
+    for row in rows:
+        bound = row["limit"]
+        lines.append([
+            row["row"], row["dtype"], str(row["threads"]), row["best peer"],
+            f"{row['faster']['median']:.2f}", f"{row['faster']['min']:.2f}", f"{row['target']:.2f}",
+            _milliseconds(_own(row)), f"{_milliseconds(bound['ms'])} ({bound['of']})",
+            f"{row['of limit']:.0%}", row["verdict"],
+        ])  # fmt: skip
+    own = {(row["workload"], row["row"], row["threads"], row["dtype"]): _own(row) for row in rows}
+    slow = [
+        f"{row}, {threads} thread{'s' * (threads > 1)}"
+        for (workload, row, threads, dtype), ms in own.items()
+        if workload == "ragged" and dtype == "u8"
+        if ms >= own.get((workload, row, threads, "bf16"), ms + 1)
+    ]
+    told = [f"- u8 is not faster than bf16: {', '.join(slow)}", ""] if slow else []
+    return [
+        f"## Targets: {met} of {len(rows)} met",
+        "",
+        "The limit: operations at the machine's peak, or bytes at its bandwidth, whichever is"
+        " slower. 85 % of it is enough where a target would need more.",
+        "",
+        *(f"| {' | '.join(line)} |" for line in lines),
+        "",
+        *told,
+    ]
+
+
+def _own(row: Row) -> float:
+    return next(float(c["median"]) for c in row["contenders"] if c["name"] == OURS)
 
 
 def _milliseconds(value: float | None) -> str:

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import onernn
+from benchmarks.limits import Reads, limit
 from benchmarks.measuring import OURS, UNMEASURED, Effort, Entry, measure, ratios
 from benchmarks.processes import interpreter
 from benchmarks.report import markdown
 from benchmarks.roof import Products, peak, roof
 from benchmarks.tasks import DTYPES, Task, named
 from benchmarks.worker import contender
-from benchmarks.workloads import reference, tasks, workloads, written
+from benchmarks.workloads import reference, target, tasks, workloads, written
 from onernn import OnernnError
 
 CONTENDERS = Path(__file__).with_name("contenders")
@@ -140,7 +141,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     rows, (entries, absent) = chosen_rows(given), chosen_entries(given)
     effort = Effort(given.turns, given.turn, given.seconds, given.patience)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    products, measured = Products(), []
+    products, reads, known, measured = Products(), Reads(), workloads(), []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for entry in entries:
@@ -157,7 +158,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
                 typed = task.with_(dtype=dtype)
                 measured += [
                     (each, {"workload": workload, **row})
-                    for each, row in measure(typed, expected, entries, effort, products)
+                    for each, row in measure(typed, expected, entries, effort, products, reads)
                 ]
                 # A later look at a product may find it faster: roofs of all rows come anew.
                 results["peaks"] = {
@@ -165,7 +166,14 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
                     for d, t in dict.fromkeys((each.dtype, each.threads) for each, _ in measured)
                 }
                 results["rows"] = [
-                    row | ratios(row, roof(each, products.best) * 1e3) for each, row in measured
+                    row
+                    | ratios(
+                        row,
+                        roof(each, products.best) * 1e3,
+                        limit(each, products.best, reads.best),
+                        target(known[row["workload"]], each),
+                    )
+                    for each, row in measured
                 ]
                 results["load after"] = os.getloadavg()
                 given.out.write_text(json.dumps(results, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator
 from itertools import product
@@ -38,6 +39,14 @@ def tasks(workload: dict[str, Any]) -> Iterator[Task]:
                 sizes.get("L", 1),
                 sizes.get("D", 1),
             )
+
+
+def target(workload: dict[str, Any], task: Task) -> float | None:
+    """How many times faster than the best peer ours is to be."""
+    for given in workload.get("targets", ()):
+        if task.dtype in given and re.search(given.get("only", ""), str(task)):
+            return float(given[task.dtype][min(task.threads, 2) - 1])
+    return None
 
 
 def _lengths(workload: dict[str, Any], sizes: dict[str, int]) -> tuple[int, ...]:

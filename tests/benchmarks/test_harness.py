@@ -273,6 +273,83 @@ class TestWithoutProcesses:
         of = lambda dtype, threads, m, k, n: 1.0 if k == 64 else 1e-30  # noqa: E731
         assert module("roof").roof(task, of) == pytest.approx(9)
 
+    def test_the_limit_of_a_machine_that_reads_slowly_is_the_bytes_of_each_step(
+        self, module: Any
+    ) -> None:
+        task = module("tasks").Task("ragged", "lstm", 3, 5, (4, 1, 7), 2, 2, dtype="bf16")
+        matrix = 4 * 5 * 5 * 2  # of one layer and direction, in bytes
+        weights = 2 * (4 * 5 * 3 * 2) + 2 * (4 * 5 * 10 * 2)  # of both layers' inputs
+        words = 12 * (3 + 2 * 5) * 4
+        fast = lambda dtype, threads, m, k, n: 2e-30 * m * k * n  # noqa: E731
+        found = module("limits").limit(task, fast, lambda size, threads: 1.0)
+        assert found == (pytest.approx(7 * 4 * matrix + weights + words), "bytes")
+
+    def test_the_limit_of_a_machine_that_computes_slowly_is_its_work(self, module: Any) -> None:
+        task = module("tasks").Task("training", "gru", 3, 5, (4, 1, 7))
+        slow = lambda dtype, threads, m, k, n: 2.0 * m * k * n  # noqa: E731
+        found = module("limits").limit(task, slow, lambda size, threads: 1e30)
+        assert found == (pytest.approx(task.flops), "operations")
+
+    def test_what_is_nearer_is_read_no_slower(self, module: Any) -> None:
+        reads = module("limits").Reads()
+        assert 0 < reads.best(1 << 26, 1) < np.inf
+        assert reads.measured(1 << 16, 2) <= reads.measured(1 << 16, 2)  # the best so far
+
+    @pytest.mark.parametrize(
+        "faster, of_limit, found",
+        [(1.1, 0.1, "met"), (1.0, 0.86, "the limit"), (1.0, 0.84, "missed")],
+    )
+    def test_a_target_is_met_or_the_limit_is_near(
+        self, module: Any, faster: float, of_limit: float, found: str
+    ) -> None:
+        bound = module("limits").Limit(2e-3 * of_limit, "bytes")
+        told = [("onernn", 2.0), ("torch", 2.0 * faster)]
+        row = {"contenders": [{"name": n, "median": ms, "min": ms} for n, ms in told]}
+        made = module("measuring").ratios(row, 1.0, bound, 1.1)
+        assert made["verdict"] == found and made["of limit"] == pytest.approx(of_limit)
+        assert made["limit"] == {"ms": pytest.approx(2 * of_limit), "of": "bytes"}
+
+    @pytest.mark.parametrize(
+        "row, dtype, threads, wanted",
+        [
+            ("LBR_GRU 128->256 2-layer bidirectional", "bf16", 1, 2.2),
+            ("LBR_GRU 512->512", "bf16", 2, 2.0),
+            ("LSTM 512->512 2-layer bidirectional", "u8", 1, 1.6),
+            ("LSTM 512->512", "f32", 2, 2.1),
+            ("LSTM 25x4x512x512", "f32", 1, 1.1),
+            ("LSTM 25x32x512x512", "f32", 1, 1.0),
+            ("LSTM 25x4x512x512", "bf16", 2, 1.05),
+        ],
+    )
+    def test_the_first_target_that_fits_a_row_counts(
+        self, module: Any, row: str, dtype: str, threads: int, wanted: float
+    ) -> None:
+        w = module("workloads")
+        (found,) = {
+            w.target(workload, task.with_(dtype=dtype, threads=threads))
+            for workload in map(w.workloads().get, ("ragged", "dense"))
+            for task in w.tasks(workload)
+            if str(task) == row
+        }
+        assert found == wanted
+
+    def test_u8_that_is_not_our_fastest_is_told(self, module: Any) -> None:
+        def row(dtype: str, ms: float) -> dict[str, Any]:
+            told = [
+                {"name": n, "median": ms * k, "min": ms * k} for n, k in (("onernn", 1), ("t", 3))
+            ]
+            made = {"workload": "ragged", "row": "GRU", "dtype": dtype, "threads": 1}
+            made["contenders"] = told
+            bound = module("limits").Limit(1e-3, "bytes")
+            return made | module("measuring").ratios(made, 1.0, bound, 2.0)
+
+        def told(ms: float) -> str:
+            rows = [row("bf16", 2.0), row("u8", ms)]
+            return "\n".join(module("report")._targets(rows))
+
+        assert "u8 is not faster than bf16: GRU, 1 thread" in told(2.5)
+        assert "not faster" not in told(1.5)
+
     def test_padding_goes_and_comes_back(self, module: Any, tmp_path: Path) -> None:
         t = module("tasks")
         words = np.arange(12, dtype=np.float32).reshape(6, 2)
