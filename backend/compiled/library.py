@@ -1,0 +1,104 @@
+"""The kernels' library for this CPU: found, checked and loaded at its first use, once a process.
+
+The package has one library for each instruction set (`kernels/build.py`). The least demanding one
+tells what the CPU and the operating system run, and the best of those is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from cffi import FFI
+
+from onernn.backend.creation_lock import CREATION
+from onernn.backend.isa import wished_isa
+from onernn.core.errors import LibraryError
+from onernn.kernels import build
+
+
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """A loaded library of kernels.
+
+    ``isa`` is what it is compiled for, ``cpu`` the best that this machine runs: where they differ
+    ONERNN_MAX_ISA asks for it. ``compiler`` made it.
+    """
+
+    ffi: Any
+    lib: Any
+    isa: str
+    cpu: str
+    path: Path
+    compiler: str
+
+
+_kernels: Kernels | None = None
+
+
+def load_kernels() -> Kernels:
+    """The library of this process; `LibraryError` says what is missing and what to do."""
+    global _kernels
+    with CREATION:
+        if _kernels is None:
+            _kernels = _load(build.BUILT)
+        return _kernels
+
+
+def _load(folder: Path) -> Kernels:
+    wish, known = wished_isa(), list(build.isas())
+    ffi: Any = FFI()
+    ffi.cdef(build.HEADER.read_text())
+    least = _open(ffi, known[0], folder)
+    cpu = ffi.string(least.lib.onernn_cpu()).decode()
+    if cpu not in known:
+        raise LibraryError(f"this CPU lacks what all kernels need, {known[0]}")
+    isa = min(cpu, wish or cpu, key=known.index)
+    return replace(least if isa == known[0] else _open(ffi, isa, folder), cpu=cpu)
+
+
+def _open(ffi: Any, isa: str, folder: Path) -> Kernels:
+    """One of the libraries, loaded: not a byte of it runs before its hash has been checked."""
+    path = build.library_of(isa, folder)
+    try:
+        told = build.built_from(path.read_bytes())
+    except FileNotFoundError:
+        why = "no compiler was there when it was built" if not folder.is_dir() else f"no {path}"
+        raise LibraryError(f"this installation has no kernels: {why}; {_advice()}") from None
+    except OSError as error:
+        raise LibraryError(f"{path}: {error.strerror}; {_advice()}") from None
+    if told is None:
+        raise LibraryError(f"{path}: damaged, or no library of onernn's kernels; {_advice()}")
+    key, compiler = told
+    if build.sources() and key != build.sources_key():
+        raise LibraryError(f"{path}: built from other sources than these; {_advice()}")
+    try:
+        # NODELETE: the interpreter's exit would unmap it under its waiting threads.
+        lib = ffi.dlopen(str(path), os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_NODELETE)
+        of_this_package = lib.onernn_abi() == build.abi()
+    except (OSError, AttributeError) as error:
+        raise LibraryError(f"{path}: cannot be loaded: {error}; {_advice()}") from None
+    if not of_this_package or ffi.string(lib.onernn_isa()).decode() != isa:
+        raise LibraryError(f"{path}: of another version of onernn; {_advice()}")
+    return Kernels(ffi, lib, isa, isa, path, compiler)
+
+
+def _advice() -> str:
+    """How to get kernels, for the way in which this package was installed."""
+    if build.sources():
+        return f"run: python {build.HERE / 'build.py'}; it needs a C++17 compiler"
+    source = "onernn"
+    with suppress(metadata.PackageNotFoundError, ValueError, KeyError):
+        told = metadata.distribution("onernn").read_text("direct_url.json")
+        source = json.loads(told or "")[
+            "url"
+        ]  # not from an index: a folder, a file or a repository
+    return (
+        "for a wheel with kernels run, where a C++17 compiler is unless an index has such a wheel:"
+        f" pip install --no-cache-dir --force-reinstall --no-deps {source}"
+    )

@@ -1,0 +1,255 @@
+"""Compiles the kernels for every instruction set of a machine: ``python kernels/build.py``.
+
+One shared library for each instruction set lies in ``kernels/built``. Only the standard library is
+needed, so that setup.py can use this file as it stands. What is built from these sources, flags
+and compiler already is not built again, so all editable installations of a tree share one build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+BUILT = HERE / "built"
+HEADER = HERE / "library" / "onernn.h"
+# Flags by instruction set, the least demanding one first: the names in ONERNN_MAX_ISA. Single
+# features and no -march=skylake-avx512, which allows a compiler what nobody asked the CPU for.
+_V2 = ("-march=x86-64", "-msse4.2", "-mpopcnt")
+_AVX2 = (*_V2, "-mavx2", "-mfma", "-mf16c")
+_AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
+_X86 = {
+    "v2": _V2,
+    "avx2": _AVX2,
+    "avx512": _AVX512,
+    "avx512_bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
+}
+# No contraction: the kernels say where a product and a sum are rounded as one.
+COMPILE = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-fvisibility=hidden", "-ffp-contract=off")
+LINK = ("-shared", "-pthread", "-s", "-Wl,-z,defs", "-Wl,--version-script=exports.map")
+# The compiler's own runtime inside: a Python that brings an older one (conda's) can load it, too.
+STATIC = ("-static-libstdc++", "-static-libgcc")
+EXPORTS = "{ global: onernn_*; local: *; };\n"
+PROBE = "#include <thread>\nvoid onernn_probe() { std::thread([] {}).join(); }\n"
+_LAST_LINE = re.compile(rb"\nonernn kernels; sources (\w{64}); compiler (.*); sha256 (\w{64})\n\Z")
+
+
+class BuildError(Exception):
+    """The kernels do not compile."""
+
+
+class NoCompiler(BuildError):
+    """There is no C++17 compiler that knows all flags."""
+
+
+def isas(machine: str = platform.machine()) -> dict[str, tuple[str, ...]]:
+    """The instruction sets of an architecture, the least demanding one first, and their flags."""
+    return _X86 if machine in ("x86_64", "AMD64") else {"portable": ()}
+
+
+def library_of(isa: str, folder: Path = BUILT) -> Path:
+    """Where the library of an instruction set lies."""
+    return folder / f"libonernn-{isa}.so"
+
+
+def sources() -> list[Path]:
+    """What is compiled; nothing in an installed wheel, which has the libraries."""
+    return sorted(HERE.glob("library/*.cpp"))
+
+
+def abi() -> int:
+    """The number of the C interface: another header, another number."""
+    return zlib.crc32(HEADER.read_bytes())
+
+
+def sources_key(machine: str = platform.machine()) -> str:
+    """The hash of all sources and flags."""
+    key = hashlib.sha256(repr((COMPILE, LINK, STATIC, EXPORTS, isas(machine))).encode())
+    for file in sorted([*HERE.glob("*.hpp"), *HERE.glob("library/*.*")]):
+        text = file.read_bytes()
+        key.update(f"{file.relative_to(HERE)} {len(text)}\n".encode() + text)
+    return key.hexdigest()
+
+
+def built_from(content: bytes) -> tuple[str, str] | None:
+    """The key of the sources and the compiler that a library tells; None if it is not whole.
+
+    Its last line, behind what the loader reads, tells both and the hash of all before.
+    """
+    found = _LAST_LINE.search(content[-4096:])
+    if found is None:
+        return None
+    key, compiler, digest = (part.decode(errors="replace") for part in found.groups())
+    told = content[: content.rindex(b"; sha256 ")]
+    return (key, compiler) if hashlib.sha256(told).hexdigest() == digest else None
+
+
+def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]:
+    """The libraries, compiled now or before. Raises `BuildError`, or its `NoCompiler`.
+
+    Each file gets its name when it is whole, so a build that was stopped leaves old ones or new
+    ones. Two builds wait for each other.
+    """
+    key, paths = sources_key(machine), [library_of(isa, folder) for isa in isas(machine)]
+    command = _command()
+    identity = _identity(command) if command else None
+    if _is_built(paths, key, identity):
+        return paths
+    command, static = compiler(), _links_statically()
+    identity = _identity(command)
+    folder.mkdir(exist_ok=True, parents=True)
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _is_built(paths, key, identity):
+            return paths
+        for rest in folder.glob("part-*"):  # of a build that was killed
+            shutil.rmtree(rest, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix="part-", dir=folder) as inside:
+            made = _compiled(command, STATIC if static else (), isas(machine), Path(inside))
+            told = f"\nonernn kernels; sources {key}; compiler {identity}".encode()
+            for file, target in zip(made, paths, strict=True):
+                content = file.read_bytes() + told
+                digest = hashlib.sha256(content).hexdigest()
+                with open(file, "wb") as stream:
+                    stream.write(content + f"; sha256 {digest}\n".encode())
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                file.chmod(0o755)
+                os.replace(file, target)
+    return paths
+
+
+def _is_built(paths: list[Path], key: str, identity: str | None) -> bool:
+    """Whether the libraries come from these sources and this compiler; any, where none is here."""
+    for path in paths:
+        told = built_from(path.read_bytes()) if path.is_file() else None
+        if told is None or told[0] != key or identity not in (None, told[1]):
+            return False
+    return True
+
+
+def _command() -> list[str]:
+    """CXX, or c++, g++ or clang++; empty where none is there."""
+    if wish := shlex.split(os.environ.get("CXX", "")):
+        return wish
+    return next(
+        ([found] for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), []
+    )
+
+
+@lru_cache
+def compiler() -> list[str]:
+    """The command of a C++17 compiler that knows all flags. Raises `NoCompiler`."""
+    command = _command()
+    if not command:
+        raise NoCompiler("none of c++, g++ and clang++ is there, and CXX is not set")
+    try:
+        _probe(command, *list(isas().values())[-1])  # has all that the others have
+    except BuildError as error:
+        raise NoCompiler(f"no C++17 compiler that knows these flags: {error}") from None
+    return command
+
+
+@lru_cache
+def _links_statically() -> bool:
+    try:
+        _probe(compiler(), *STATIC)
+    except BuildError:  # some systems have its static library in a package of its own
+        return False
+    return True
+
+
+def _probe(command: list[str], *flags: str) -> None:
+    with tempfile.TemporaryDirectory() as inside:
+        (Path(inside) / "probe.cpp").write_text(PROBE)
+        (Path(inside) / "exports.map").write_text(EXPORTS)
+        _run([*command, *COMPILE, *LINK, *flags, "probe.cpp", "-o", "probe.so"], Path(inside))
+
+
+def _identity(command: list[str]) -> str:
+    """One line that tells apart compilers: the command without its folder, and its version."""
+    try:
+        version = _run([*command, "--version"], HERE).splitlines()[:1]
+    except BuildError:
+        version = []
+    words = [os.path.basename(command[0]), *command[1:], *version]
+    return " ".join(words).encode("ascii", "replace").decode()
+
+
+def _compiled(
+    command: list[str], static: tuple[str, ...], targets: dict[str, tuple[str, ...]], inside: Path
+) -> list[Path]:
+    """A library for each target, in a folder."""
+    started, cores = time.monotonic(), len(os.sched_getaffinity(0))
+    (inside / "exports.map").write_text(EXPORTS)
+    objects = {
+        (isa, file): inside / f"{file.stem}-{isa}.o" for isa in targets for file in sources()
+    }
+
+    def compile_one(isa: str, file: Path) -> str:
+        names = (f'-DONERNN_LIBRARY_ISA="{isa}"', f"-DONERNN_ABI={abi()}u")
+        output = ("-c", f"library/{file.name}", "-o", str(objects[isa, file]))
+        return _run([*command, *COMPILE, *targets[isa], *names, *output], HERE)
+
+    with ThreadPoolExecutor(cores) as pool:
+        jobs = [pool.submit(compile_one, *which) for which in objects]
+        try:
+            for job in jobs:
+                job.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    libraries = [library_of(isa, inside) for isa in targets]
+    for isa, library in zip(targets, libraries, strict=True):
+        parts = [str(path) for (of, _), path in objects.items() if of == isa]
+        _run([*command, *LINK, *static, *targets[isa], *parts, "-o", str(library)], inside)
+    took = time.monotonic() - started
+    print(f"kernels: {len(objects)} compilations on {cores} cores took {took:.0f} s", flush=True)
+    return libraries
+
+
+def _run(command: list[str], folder: Path) -> str:
+    """What a command prints. Raises `BuildError` with its complaint."""
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise BuildError(f"{command[0]}: {error.strerror}") from None
+    if done.returncode:
+        raise BuildError(f"{shlex.join(command)}\n{done.stderr.strip()[:4000]}")
+    return done.stdout
+
+
+def main() -> int:
+    """Builds. Exit 0, too, where no compiler is: onernn then runs on oneDNN."""
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--machine", default=platform.machine(), help="for a compiler of another")
+    options.add_argument("--out", type=Path, default=BUILT, help="the folder of the libraries")
+    chosen = options.parse_args()
+    try:
+        paths = build(chosen.out, chosen.machine)
+    except NoCompiler as error:
+        print(f"kernels: not built, oneDNN runs all layers: {error}", file=sys.stderr)
+        return 0
+    except BuildError as error:
+        print(f"kernels: {error}", file=sys.stderr)
+        return 1
+    print(*paths, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""The kernels' library: which one is loaded, and that no wrong file gets to run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from onernn.backend.compiled import library
+from onernn.backend.compiled.library import load_kernels
+from onernn.core.errors import LibraryError
+from onernn.kernels import build
+
+ISAS = list(build.isas())
+BROKEN = {
+    "cut short": lambda content: content[:-1000],
+    "empty": lambda content: b"",
+    "one bit": lambda content: content[:4096] + bytes([content[4096] ^ 1]) + content[4097:],
+    "zeros": lambda content: bytes(len(content)),
+    "more behind it": lambda content: content + b"\n",
+    "another's": lambda content: Path(sys.executable).read_bytes(),
+}
+
+
+@pytest.fixture(scope="module")
+def built() -> Path:
+    """The folder of the libraries, built now if they are not; skipped without a compiler."""
+    try:
+        build.build()
+    except build.NoCompiler as error:
+        pytest.skip(str(error))
+    return build.BUILT
+
+
+@pytest.fixture
+def copy(built: Path, tmp_path: Path) -> Path:
+    ignored = shutil.ignore_patterns("part-*")
+    return shutil.copytree(built, tmp_path / "built", ignore=ignored)
+
+
+def loaded(**environment: str) -> subprocess.CompletedProcess[str]:
+    """A process that loads the kernels and tells which."""
+    code = """
+from onernn.backend.compiled.library import load_kernels
+kernels = load_kernels()
+print(kernels.isa, kernels.cpu, kernels.ffi.string(kernels.lib.onernn_isa()).decode())
+"""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+
+
+def test_the_best_library_of_this_machine_is_loaded_once(built: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = {id(each) for each in pool.map(lambda _: load_kernels(), range(32))}
+    assert len(found) == 1
+    told = loaded(ONERNN_MAX_ISA="").stdout.split()
+    assert len(told) == 3 and len({*told}) == 1 and told[0] in ISAS
+
+
+@pytest.mark.parametrize("cap", ISAS)
+def test_each_library_runs_under_its_cap(built: Path, cap: str) -> None:
+    done = loaded(ONERNN_MAX_ISA=cap.upper())
+    assert done.returncode == 0, done.stderr
+    isa, cpu, told = done.stdout.split()
+    assert isa == told == min(cap, cpu, key=ISAS.index)
+
+
+def test_the_cpu_runs_what_the_system_says_it_runs(built: Path) -> None:
+    """Linux tells a flag where CPU and kernel both have it."""
+    flags = set(Path("/proc/cpuinfo").read_text().split())
+    names = {"v2": {"sse4_2", "popcnt"}, "avx2": {"avx2", "fma", "f16c"}}
+    names["avx512"] = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+    names["avx512_bf16"] = {"avx512_bf16", "avx512_vnni"}
+    if ISAS != list(names):
+        pytest.skip("not x86-64")
+    best = [isa for k, isa in enumerate(ISAS) if all(names[i] <= flags for i in ISAS[: k + 1])]
+    assert load_kernels().cpu == best[-1]
+
+
+def test_an_unknown_cap_is_refused_with_the_names_that_are_known() -> None:
+    done = loaded(ONERNN_MAX_ISA="avx3")
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].endswith(
+        "LibraryError: ONERNN_MAX_ISA=avx3: no instruction set of this machine's libraries;"
+        f" unset it, or take one of {', '.join(ISAS)}"
+    )
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_file_that_is_not_whole_is_never_loaded(copy: Path, how: str) -> None:
+    for path in copy.glob("*.so"):
+        path.write_bytes(BROKEN[how](path.read_bytes()))
+    with pytest.raises(LibraryError, match="damaged, or no library of onernn's kernels; run: pyth"):
+        library._load(copy)
+    maps = Path("/proc/self/maps").read_text()
+    assert str(copy) not in maps
+
+
+def test_libraries_exchanged_for_each_other_are_refused(copy: Path) -> None:
+    if len(ISAS) < 2:
+        pytest.skip("one library")
+    shutil.copy2(build.library_of(ISAS[1], copy), build.library_of(ISAS[0], copy))
+    with pytest.raises(LibraryError, match="of another version of onernn"):
+        library._load(copy)
+
+
+def test_a_library_that_is_missing_is_told(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONERNN_MAX_ISA", ISAS[-1])
+    build.library_of(library._load(copy).isa, copy).unlink()
+    with pytest.raises(LibraryError, match=r"has no kernels: no .*libonernn-.*\.so; run: python "):
+        library._load(copy)
+    shutil.rmtree(copy)
+    with pytest.raises(LibraryError, match="no kernels: no compiler was there when it was built"):
+        library._load(copy)
+
+
+def test_a_library_of_other_sources_is_refused(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "sources_key", lambda: "0" * 64)
+    with pytest.raises(LibraryError, match="built from other sources than these; run: python "):
+        library._load(copy)
+
+
+def test_an_installed_package_says_how_to_get_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "sources", list)  # a wheel has none
+    with pytest.raises(LibraryError, match="pip install --no-cache-dir --force-reinstall --no-dep"):
+        library._load(tmp_path / "nowhere")

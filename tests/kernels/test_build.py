@@ -1,0 +1,144 @@
+"""kernels/build.py in a tree of its own, which has one small source."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.emitting import compiler
+
+from onernn.kernels import build
+
+SMALL = ("cpu.cpp", "exported.hpp", "onernn.h")
+
+
+@pytest.fixture
+def tree(repo: Path, tmp_path: Path) -> Path:
+    """A folder of kernels; the test is skipped where there is no compiler."""
+    compiler()
+    (tmp_path / "kernels" / "library").mkdir(parents=True)
+    shutil.copy2(repo / "kernels" / "build.py", tmp_path / "kernels")
+    for name in SMALL:
+        shutil.copy2(repo / "kernels" / "library" / name, tmp_path / "kernels" / "library")
+    return tmp_path / "kernels"
+
+
+def start(tree: Path, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(tree / "build.py")],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(tree: Path, status: int = 0, **environment: str) -> str:
+    """What it prints."""
+    started = start(tree, **environment)
+    said, complaint = started.communicate(timeout=600)
+    assert started.returncode == status, said + complaint
+    return said + complaint
+
+
+def libraries(tree: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted((tree / "built").glob("*.so"))}
+
+
+def test_there_is_a_library_for_each_instruction_set_and_a_second_build_does_nothing(
+    tree: Path,
+) -> None:
+    assert "compilations" in run(tree)
+    made = libraries(tree)
+    assert [*made] == sorted(build.library_of(isa, tree / "built") for isa in build.isas())
+    dates = [path.stat().st_mtime_ns for path in made]
+    assert "compilations" not in run(tree)
+    assert libraries(tree) == made and [path.stat().st_mtime_ns for path in made] == dates
+
+
+def test_the_same_sources_give_the_same_bytes_in_another_folder(tree: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(tree, tmp_path / "other" / "kernels")
+    run(tree)
+    run(other)
+    assert [*libraries(tree).values()] == [*libraries(other).values()]
+
+
+def test_other_sources_headers_or_compilers_are_built_anew(tree: Path, tmp_path: Path) -> None:
+    run(tree)
+    for change in ("library/cpu.cpp", "library/exported.hpp", "new.hpp"):
+        with open(tree / change, "a") as file:
+            file.write("// more\n")
+        assert "compilations" in run(tree), change
+    other = tmp_path / "other-compiler"
+    other.write_text(f'#!/bin/sh\nexec {compiler()} "$@"\n')
+    other.chmod(0o755)
+    assert "compilations" in run(tree, CXX=str(other))
+    assert "compilations" not in run(tree, CXX=str(other))
+
+
+def test_a_damaged_library_is_built_anew(tree: Path) -> None:
+    run(tree)
+    made = libraries(tree)
+    for path, content in made.items():
+        half = len(content) // 2
+        path.write_bytes(content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :])
+    assert "compilations" in run(tree)
+    assert libraries(tree) == made
+
+
+def test_builds_at_the_same_time_wait_for_each_other_and_one_compiles(tree: Path) -> None:
+    told = [each.communicate(timeout=600)[0] for each in [start(tree) for _ in range(4)]]
+    assert sum("compilations" in said for said in told) == 1
+    assert len({said.partition("s\n")[2] if "compilations" in said else said for said in told}) == 1
+    assert len(libraries(tree)) == len(build.isas())
+
+
+def test_a_build_that_was_killed_leaves_nothing_that_is_loaded_or_stays(tree: Path) -> None:
+    run(tree)
+    before = libraries(tree)
+    source = tree / "library" / "cpu.cpp"
+    source.write_text(source.read_text() + "// changed\n")
+    slow = tree.parent / "slow-compiler"
+    slow.write_text(f'#!/bin/sh\ncase "$*" in *cpu.cpp*) sleep 60;; esac\nexec {compiler()} "$@"\n')
+    slow.chmod(0o755)
+    killed = start(tree, CXX=str(slow))
+    end = time.monotonic() + 300
+    while not list((tree / "built").glob("part-*")):
+        assert time.monotonic() < end and killed.poll() is None
+        time.sleep(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert libraries(tree) == before
+    assert "compilations" in run(tree)
+    assert not list((tree / "built").glob("part-*"))
+    assert [*libraries(tree).values()] != [*before.values()]
+
+
+def test_what_does_not_compile_is_told_and_what_was_built_stays(tree: Path) -> None:
+    run(tree)
+    before = libraries(tree)
+    (tree / "library" / "wrong.cpp").write_text("int wrong = nothing_here;\n")
+    said = run(tree, status=1)
+    assert "wrong.cpp" in said and "nothing_here" in said
+    assert libraries(tree) == before
+
+
+@pytest.mark.parametrize("chosen", ["", "/nowhere/c++"])
+def test_without_a_compiler_nothing_is_built_and_that_is_told(tree: Path, chosen: str) -> None:
+    said = run(tree, PATH="/nowhere", CXX=chosen)
+    assert said.startswith("kernels: not built, oneDNN runs all layers: ")
+    assert (chosen or "none of c++, g++ and clang++") in said
+    assert not libraries(tree)
+
+
+def test_what_was_built_from_these_sources_stays_where_the_compiler_went(tree: Path) -> None:
+    run(tree)
+    before = libraries(tree)
+    assert "not built" not in run(tree, PATH="/nowhere", CXX="")
+    assert libraries(tree) == before
