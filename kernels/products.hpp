@@ -59,7 +59,7 @@ inline auto load_row(const Stored* p, int) {
 /// Panel p of a matrix of K rows.
 template <int G, class Stored>
 inline const Stored* panel_of(const Stored* matrix, std::int64_t p, std::int64_t K) {
-  const std::int64_t rows = (K + kRowsOf<Stored> - 1) / kRowsOf<Stored>;
+  const std::int64_t rows = kHeadRows<Stored> + (K + kRowsOf<Stored> - 1) / kRowsOf<Stored>;
   return matrix + p * rows * G * 16;
 }
 

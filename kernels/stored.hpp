@@ -1,4 +1,5 @@
-// How the numbers of a matrix are stored: as they are, as halves, or as pairs of bfloat16.
+// How the numbers of a matrix are stored: as they are, as halves, as pairs of bfloat16, or as
+// fours of bytes.
 #ifndef ONERNN_STORED_HPP
 #define ONERNN_STORED_HPP
 
@@ -20,11 +21,24 @@ struct BrainPair {
   std::uint16_t even, odd;
 };
 
+/// Signed bytes: rows 4k to 4k + 3 of a column, in steps of the column's largest number / 127.
+struct ByteQuad {
+  std::int8_t v[4];
+};
+
 /// So many rows of a matrix are in one of its stored numbers.
 template <class Stored>
 inline constexpr int kRowsOf = 1;
 template <>
 inline constexpr int kRowsOf<BrainPair> = 2;
+template <>
+inline constexpr int kRowsOf<ByteQuad> = 4;
+
+/// So many rows of stored numbers stand before a panel's first row, and tell about its columns.
+template <class Stored>
+inline constexpr int kHeadRows = 0;
+template <>
+inline constexpr int kHeadRows<ByteQuad> = 2;
 
 /// What a matrix of `Stored` is multiplied by.
 template <class Real, class Stored>

@@ -9,6 +9,7 @@
 #include "lbr_gru.hpp"
 #include "lstm.hpp"
 #include "packing.hpp"
+#include "quads.hpp"
 #include "recurrent.hpp"
 #include "rnn.hpp"
 #include "team.hpp"
@@ -268,6 +269,8 @@ template <template <class> class Kernel>
 static void check_sizes() {
   check_cell<Kernel, Odd<float, float>>(false, bound_of<float, float>());
   check_cell<Kernel, Even<float, BrainPair>>(true, bound_of<float, BrainPair>());
+  check_cell<Kernel, Odd<float, ByteQuad>>(true, bound_of<float, ByteQuad>());
+  check_cell<Kernel, Even<float, ByteQuad>>(false, bound_of<float, ByteQuad>());
 }
 
 TEST(plain_cells) { check_sizes<Rnn>(); }
@@ -281,6 +284,7 @@ TEST(augru_with_other_functions) {
 TEST(lstm_with_peepholes_projection_and_clips) {
   check_cell<Lstm, Peephole<float, BrainPair>>(false, bound_of<float, BrainPair>());
   check_cell<Lstm, Peephole<double, double>>(true, bound_of<double, double>());
+  check_cell<Lstm, Peephole<float, ByteQuad>>(true, bound_of<float, ByteQuad>());
 }
 TEST(lstm_with_one_gate_for_two) {
   check_cell<Lstm, Coupled<float, Half>>(false, bound_of<float, Half>());

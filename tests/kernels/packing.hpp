@@ -1,6 +1,7 @@
 // Matrices as kernels read them, packed in the plainest way: nothing here is the package's.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -40,6 +41,34 @@ inline std::int64_t beside(std::int64_t gates, std::int64_t panels) {
   return 1;
 }
 
+/// Signed bytes, in fours of rows, in steps of each column's largest number / 127.
+template <class Number>
+std::vector<onernn::ByteQuad> packed_quads(std::int64_t groups, std::int64_t K, std::int64_t B,
+                                           std::int64_t G, Number number) {
+  using Quad = onernn::ByteQuad;
+  const std::int64_t rows = 2 + (K + 3) / 4, columns = B * G * 16;
+  std::vector<Quad> out(static_cast<std::size_t>(groups * rows * columns));
+  for (std::int64_t group = 0; group < groups; ++group)
+    for (std::int64_t column = 0; column < columns; ++column) {
+      Quad* to = out.data() + group * rows * columns + column;
+      const auto row = [&](std::int64_t k) {
+        return number(k, column / 16 % G, (group * B + column / 16 / G) * 16 + column % 16);
+      };
+      float largest = 0;
+      for (std::int64_t k = 0; k < K; ++k) largest = std::fmax(largest, std::fabs(row(k)));
+      const float step = largest > 0 ? largest / 127 : 1;
+      std::int32_t start = 0;
+      for (std::int64_t k = 0; k < K; ++k) {
+        const long whole = std::lrint(row(k) / step);
+        to[(2 + k / 4) * columns].v[k % 4] = static_cast<std::int8_t>(whole);
+        start -= 128 * static_cast<std::int32_t>(whole);
+      }
+      std::memcpy(to, &start, sizeof start);
+      std::memcpy(to + columns, &step, sizeof step);
+    }
+  return out;
+}
+
 /// A matrix (K, G, O) -> panels of `B` times G times 16 columns.
 template <class Stored, class Real>
 std::vector<Stored> packed(const std::vector<Real>& matrix, std::int64_t K, std::int64_t G,
@@ -50,6 +79,8 @@ std::vector<Stored> packed(const std::vector<Real>& matrix, std::int64_t K, std:
   const auto number = [&](std::int64_t k, std::int64_t g, std::int64_t o) -> Real {
     return k < K && o < O ? matrix[static_cast<std::size_t>((k * G + g) * O + o)] : Real(0);
   };
+  if constexpr (std::is_same_v<Stored, onernn::ByteQuad>)
+    return packed_quads(groups, K, B, G, number);
   std::vector<Stored> out;
   for (std::int64_t group = 0; group < groups; ++group)
     for (std::int64_t row = 0; row < rows; ++row)
@@ -62,7 +93,7 @@ std::vector<Stored> packed(const std::vector<Real>& matrix, std::int64_t K, std:
                   {brain_bits(number(2 * row, g, o)), brain_bits(number(2 * row + 1, g, o))});
             else if constexpr (std::is_same_v<Stored, onernn::Half>)
               out.push_back(half(number(row, g, o)));
-            else
+            else if constexpr (!std::is_same_v<Stored, onernn::ByteQuad>)
               out.push_back(number(row, g, o));
           }
   return out;

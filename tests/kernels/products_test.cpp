@@ -5,6 +5,7 @@
 
 #include "check.hpp"
 #include "packing.hpp"
+#include "quads.hpp"
 #include "serial.hpp"
 
 using namespace onernn;
@@ -76,6 +77,70 @@ TEST(products_of_floats) {
 TEST(products_of_halves) { check_products<float, Half>(); }
 TEST(products_of_pairs) { check_products<float, BrainPair>(); }
 TEST(products_of_doubles) { check_products<double, double>(); }
+
+/// Whole numbers, the largest ones among them and next to each other: sums are exact, and sums of
+/// two products do not fit 16 bits.
+template <int G, std::int64_t P>
+static void check_bytes(std::int64_t K) {
+  const std::int64_t O = P * 16, rows = 9;
+  const auto whole = [](std::int64_t count, int seed) {
+    auto made = random_numbers<float>(count, seed, 400);
+    for (float& v : made) v = std::round(std::fmin(std::fmax(v, -127), 127));
+    return made;
+  };
+  auto numbers = whole(K * G * O, 1), x = whole(rows * K, 2);
+  for (std::int64_t o = 0; o < G * O; ++o) numbers[o] = o % 2 ? 127 : -127;
+  for (std::int64_t m = 0; m < rows; ++m) {
+    x[m * K] = 127;
+    for (std::int64_t k = 0; k < K; ++k) x[m * K + k] /= static_cast<float>(1 << m);
+  }
+  const auto got =
+      sums_of<float, ByteQuad, G>(packed<ByteQuad>(numbers, K, G, O, beside(G, P)), x, rows, K, P);
+  for (std::int64_t m = 0; m < rows; ++m)
+    for (int g = 0; g < G; ++g)
+      for (std::int64_t o = 0; o < O; ++o) {
+        double want = g;
+        for (std::int64_t k = 0; k < K; ++k)
+          want +=
+              static_cast<double>(x[m * K + k]) * static_cast<double>(numbers[(k * G + g) * O + o]);
+        CHECK(got[(m * G + g) * O + o] == static_cast<float>(want));
+      }
+}
+
+TEST(products_of_bytes_are_exact_sums_on_every_instruction_set) {
+  for (std::int64_t K : {1, 2, 3, 4, 5, 16, 33, 70, 301}) {
+    check_bytes<1, 4>(K);
+    check_bytes<2, 3>(K);
+    check_bytes<3, 2>(K);
+    check_bytes<4, 1>(K);
+  }
+}
+
+TEST(a_row_in_bytes_is_the_nearest_in_steps_of_its_own) {
+  const std::int64_t K = 37, O = 48;  // the identity: what is multiplied comes out
+  std::vector<float> identity(K * O);
+  for (std::int64_t k = 0; k < K; ++k) identity[k * O + k] = 1;
+  const auto matrix = packed<ByteQuad>(identity, K, 1, O, 1);
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (float largest : {1e-20f, 0.25f, 1.0f, 3.0f, 1e30f}) {
+    auto x = random_numbers<float>(5 * K, 1, largest);
+    std::fill_n(x.begin() + 2 * K, K, 0.0f);
+    x[3 * K + 36] = infinity;
+    x[4 * K + 2] = std::numeric_limits<float>::quiet_NaN();
+    const auto got = sums_of<float, ByteQuad, 1>(matrix, x, 5, K, 3);
+    for (std::int64_t m = 0; m < 5; ++m) {
+      float most = 0;
+      for (std::int64_t k = 0; k < K; ++k) most = std::fmax(most, std::fabs(x[m * K + k]));
+      for (std::int64_t k = 0; k < K; ++k) {
+        const float one = got[m * O + k];
+        if (m < 3)
+          CHECK(std::fabs(one - x[m * K + k]) <= most / 254 * 1.0001f);
+        else
+          CHECK(one != one);  // told, and in no other row
+      }
+    }
+  }
+}
 
 template <class Stored, int G>
 static void check_dense(std::int64_t K, std::int64_t C) {

@@ -1,0 +1,281 @@
+// Matrices of signed bytes, which are stored in fours of rows ("quads"), times rows of numbers that
+// are rounded to bytes for the product. Sums are exact integers: the same on every instruction set.
+//
+// A row of numbers has a step of its own, its largest magnitude / 127. So a sequence has the same
+// bits in any batch, and states of any size are as exact as small ones. A row with a number that
+// is not finite has the step NaN: all that it is multiplied into becomes NaN.
+//
+// Two rows stand before each panel: what an integer sum starts with, -128 times the sum of its
+// column, as vpdpbusd multiplies numbers that are shifted by 128 to have no sign; and the columns'
+// steps, as floats.
+#ifndef ONERNN_QUADS_HPP
+#define ONERNN_QUADS_HPP
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "isa.hpp"
+#include "lanes.hpp"
+#include "memory.hpp"
+#include "products.hpp"
+#include "stored.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+// For each kind of register: QuadFactor, four numbers of a row as products read them; Ints, sixteen
+// sums; QuadColumns, a stored row; and functions of these.
+
+#if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
+
+struct QuadFactor {
+  std::uint8_t v[4];  // plus 128
+};
+struct Ints {
+  __m512i v;
+};
+struct QuadColumns {
+  __m512i v;
+};
+
+inline Ints first_sums(const ByteQuad* start) { return {_mm512_loadu_si512(start)}; }
+inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline Floats to_floats(Ints a) { return {_mm512_maskz_cvtepi32_ps(kEvery, a.v)}; }
+inline QuadColumns load_columns(const ByteQuad* p) { return {_mm512_loadu_si512(p)}; }
+inline Ints broadcast(QuadFactor a) {
+  std::int32_t bits;
+  std::memcpy(&bits, &a, sizeof bits);
+  return {_mm512_set1_epi32(bits)};
+}
+inline Ints multiply_add(Ints factor, QuadColumns columns, Ints sum) {
+  return {_mm512_dpbusd_epi32(sum.v, factor.v, columns.v)};
+}
+/// Sixteen whole numbers from -128 to 127.
+inline void store_quads(QuadFactor* to, Floats whole) {
+  const __m512i shifted =
+      _mm512_add_epi32(_mm512_maskz_cvtps_epi32(kEvery, whole.v), _mm512_set1_epi32(128));
+  const __m128i bytes = _mm512_maskz_cvtepi32_epi8(kEvery, shifted);
+  std::memcpy(to, &bytes, sizeof bytes);
+}
+
+#else
+
+// Without vpdpbusd bytes are widened: sums of two products do not fit 16 bits, where vpmaddubsw
+// saturates.
+struct QuadFactor {
+  std::int16_t v[4];  // numbers 0, 2, 1 and 3
+};
+
+#if defined(__AVX512BW__)
+struct Ints {
+  __m512i v;
+};
+/// Pairs of 16 bits: numbers 0 and 2 of each quad, 1 and 3.
+struct QuadColumns {
+  __m512i even, odd;
+};
+inline Ints first_sums(const ByteQuad*) { return {_mm512_setzero_si512()}; }
+inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline Floats to_floats(Ints a) { return {_mm512_maskz_cvtepi32_ps(kEvery, a.v)}; }
+inline QuadColumns load_columns(const ByteQuad* p) {
+  const __m512i bytes = _mm512_loadu_si512(p);
+  return {_mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8), _mm512_srai_epi16(bytes, 8)};
+}
+inline QuadColumns broadcast(QuadFactor a) {
+  std::int32_t bits[2];
+  std::memcpy(bits, &a, sizeof bits);
+  return {_mm512_set1_epi32(bits[0]), _mm512_set1_epi32(bits[1])};
+}
+inline Ints multiply_add(QuadColumns factor, QuadColumns columns, Ints sum) {
+  const __m512i even = _mm512_madd_epi16(factor.even, columns.even);
+  return {
+      _mm512_add_epi32(_mm512_add_epi32(sum.v, even), _mm512_madd_epi16(factor.odd, columns.odd))};
+}
+#elif defined(__AVX2__) && defined(__FMA__)
+struct Ints {
+  __m256i low, high;
+};
+/// Pairs of 16 bits of eight columns each: numbers 0 and 2 of each quad, 1 and 3.
+struct QuadColumns {
+  __m256i bytes[2];
+};
+struct QuadFactors {
+  __m256i even, odd;
+};
+inline Ints first_sums(const ByteQuad*) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline Ints operator+(Ints a, Ints b) {
+  return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
+}
+inline Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
+inline QuadColumns load_columns(const ByteQuad* p) {
+  const __m256i* bytes = reinterpret_cast<const __m256i*>(p);
+  return {{_mm256_loadu_si256(bytes), _mm256_loadu_si256(bytes + 1)}};
+}
+inline QuadFactors broadcast(QuadFactor a) {
+  std::int32_t bits[2];
+  std::memcpy(bits, &a, sizeof bits);
+  return {_mm256_set1_epi32(bits[0]), _mm256_set1_epi32(bits[1])};
+}
+inline Ints multiply_add(QuadFactors factor, QuadColumns columns, Ints sum) {
+  const auto eight = [factor](__m256i bytes, __m256i so_far) {
+    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
+    const __m256i odd = _mm256_srai_epi16(bytes, 8);
+    return _mm256_add_epi32(_mm256_add_epi32(so_far, _mm256_madd_epi16(factor.even, even)),
+                            _mm256_madd_epi16(factor.odd, odd));
+  };
+  return {eight(columns.bytes[0], sum.low), eight(columns.bytes[1], sum.high)};
+}
+#else
+struct Ints {
+  std::int32_t v[16];
+};
+struct QuadColumns {
+  const ByteQuad* quads;
+};
+inline Ints first_sums(const ByteQuad*) { return {}; }
+inline Ints operator+(Ints a, Ints b) {
+  for (int i = 0; i < 16; ++i) a.v[i] += b.v[i];
+  return a;
+}
+inline Floats to_floats(Ints a) {
+  Floats out;
+  for (int i = 0; i < 16; ++i) out.v[i] = static_cast<float>(a.v[i]);
+  return out;
+}
+inline QuadColumns load_columns(const ByteQuad* p) { return {p}; }
+inline QuadFactor broadcast(QuadFactor a) { return a; }
+inline Ints multiply_add(QuadFactor factor, QuadColumns columns, Ints sum) {
+  for (int i = 0; i < 16; ++i) {
+    const std::int8_t* w = columns.quads[i].v;
+    sum.v[i] += factor.v[0] * w[0] + factor.v[2] * w[1] + factor.v[1] * w[2] + factor.v[3] * w[3];
+  }
+  return sum;
+}
+#endif
+
+inline void store_quads(QuadFactor* to, Floats whole) {
+  float v[16];
+  store(v, whole);
+  for (int q = 0; q < 4; ++q)
+    for (int i = 0; i < 4; ++i)
+      to[q].v[i / 2 + i % 2 * 2] = static_cast<std::int16_t>(v[q * 4 + i]);
+}
+
+#endif
+
+template <>
+struct FactorOf<float, ByteQuad> {
+  using Type = QuadFactor;
+};
+
+/// What stands in the place of sixteen quads.
+inline Floats load_steps(const ByteQuad* p) {
+  float v[16];
+  std::memcpy(v, p, sizeof v);
+  return load(v);
+}
+
+/// The step of a row in quads, which stands before it.
+inline float step_of(const QuadFactor* row) {
+  float step;
+  std::memcpy(&step, reinterpret_cast<const char*>(row) - sizeof step, sizeof step);
+  return step;
+}
+
+/// K numbers of a row in steps of `step`, at most 127 of them; 0: as their largest one needs it.
+inline void round_to_quads(const float* row, std::int64_t K, float step, QuadFactor* to) {
+  const auto sixteen = [row, K](std::int64_t k) {
+    if (k + 16 <= K) return load(row + k);
+    float some[16] = {};
+    std::copy(row + k, row + K, some);
+    return load(some);
+  };
+  const Floats zero = broadcast(0.0f);
+  Floats largest = zero, not_finite = zero;  // infinity and NaN times 0 are NaN
+  for (std::int64_t k = 0; k < K; k += 16) {
+    const Floats a = sixteen(k);
+    largest = maximum(maximum(a, zero - a), largest);
+    not_finite = multiply_add(a, zero, not_finite);
+  }
+  float each[16], most = 1e-30f, sum = 0;  // what is smaller counts as 0
+  store(each, largest);
+  for (float one : each) most = (std::max)(most, one);
+  store(each, not_finite);
+  for (float one : each) sum += one;
+  step = sum != sum ? std::numeric_limits<float>::quiet_NaN() : step > 0 ? step : most / 127;
+  std::memcpy(reinterpret_cast<char*>(to) - sizeof step, &step, sizeof step);
+  const Floats inverse = broadcast(sum != sum ? 0.0f : 1 / step);
+  for (std::int64_t k = 0; k < K; k += 16) {
+    // NaN becomes -128 here: whatever it is, the step says the rest.
+    const Floats a = maximum(sixteen(k) * inverse, broadcast(-128.0f));
+    store_quads(to + k / 4, round_to_even(minimum(a, broadcast(127.0f))));
+  }
+}
+
+/// Rows of at most K numbers, in quads.
+template <>
+class Rows<QuadFactor> {
+ public:
+  Rows(std::int64_t most, std::int64_t K) : rows_(most), made_(most * (kHead + (K + 15) / 16 * 4)) {
+    for (std::int64_t m = 0; m < most; ++m)
+      rows_.data()[m] = made_.data() + m * (kHead + (K + 15) / 16 * 4) + kHead;
+  }
+
+  void put(std::int64_t m, const float* row, std::int64_t K) {
+    round_to_quads(row, K, 0, rows_.data()[m]);
+  }
+  const QuadFactor* const* get() const { return rows_.data(); }
+
+ private:
+  static constexpr std::int64_t kHead = 64 / sizeof(QuadFactor);  // a row begins a cache line
+  Memory<QuadFactor*> rows_;
+  Memory<QuadFactor> made_;
+};
+
+/// sums[m][g] += row m of `left` (K numbers) times the panel.
+template <int M, int G, class Size>
+inline void multiply(Floats (&sums)[M][G], const QuadFactor* const* left, const ByteQuad* panel,
+                     Size K) {
+  constexpr int P = M * G < 6 ? 4 : M * G < 12 ? 2 : 1;  // parts of a sum that wait for no other
+  const ByteQuad *start = panel, *steps = panel + G * 16;
+  panel += 2 * G * 16;
+  const std::int64_t count = (K + 3) / 4;
+  Ints own[P][M][G];  // nobody has their address: they stay in registers
+  const QuadFactor* rows[M];
+  for (int m = 0; m < M; ++m) {
+    rows[m] = left[m];
+    for (int g = 0; g < G; ++g) {
+      own[0][m][g] = first_sums(start + g * 16);
+      for (int p = 1; p < P; ++p) own[p][m][g] = Ints{};
+    }
+  }
+  const auto add = [&](auto part, std::int64_t k) {
+    QuadColumns columns[G];
+    for (int g = 0; g < G; ++g) columns[g] = load_columns(panel + (k * G + g) * 16);
+    for (int m = 0; m < M; ++m) {
+      const auto factor = broadcast(rows[m][k]);
+      for (int g = 0; g < G; ++g)
+        own[part][m][g] = multiply_add(factor, columns[g], own[part][m][g]);
+    }
+  };
+  std::int64_t k = 0;
+  for (; k + P <= count; k += P) {
+    add(Fixed<0>(), k);
+    if constexpr (P > 1) add(Fixed<1>(), k + 1);
+    if constexpr (P > 2) add(Fixed<2>(), k + 2), add(Fixed<3>(), k + 3);
+  }
+  for (; k < count; ++k) add(Fixed<0>(), k);
+  for (int m = 0; m < M; ++m)
+    for (int g = 0; g < G; ++g) {
+      for (int p = 1; p < P; ++p) own[0][m][g] = own[0][m][g] + own[p][m][g];
+      const Floats step = broadcast(step_of(rows[m])) * load_steps(steps + g * 16);
+      sums[m][g] = multiply_add(to_floats(own[0][m][g]), step, sums[m][g]);
+    }
+}
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif
