@@ -8,7 +8,7 @@ HERE := -e .[test,dev]
 # One installation at a time: every editable build writes src/onernn.egg-info.
 LOCK := $(if $(shell command -v flock),flock pyproject.toml)
 
-.PHONY: demo test emit frameworks check doctor ruff clang-format mypy imports fuzz bench bench-smoke clean
+.PHONY: demo test kernels emit frameworks check doctor ruff clang-format mypy imports fuzz bench bench-smoke clean
 .DEFAULT_GOAL := test
 
 demo: .venv/.ready
@@ -16,6 +16,11 @@ demo: .venv/.ready
 
 test: .venv/.ready
 	$(BIN)/pytest -n auto --ignore=tests/frameworks
+
+# Compiled once for all environments, and again when their sources change; passed over without a
+# compiler.
+kernels:
+	@$(PYTHON) kernels/build.py
 
 # Generated C++ of 100 random models and all of the peers' cases; make test takes some of them.
 emit: .venv/.ready
@@ -49,7 +54,7 @@ fuzz: fuzz-graphs
 	    PYTHONHASHSEED=0 PYTHONPATH=tests .venvs/fuzz/bin/python -m fuzz.guided $$kind \
 	      --seconds $(SECONDS) --seed $(SEED) || exit 1; \
 	  done
-.venvs/fuzz/.ready: pyproject.toml
+.venvs/fuzz/.ready: pyproject.toml | kernels
 	$(call environment,.venvs/fuzz,-e .[fuzz])
 
 ruff: .venv/.ready
@@ -84,7 +89,7 @@ define environment
 	@touch $(1)/.ready
 endef
 
-.venv/.ready: pyproject.toml
+.venv/.ready: pyproject.toml | kernels
 	$(call environment,.venv,$(HERE))
 
 # The tests in the frameworks' presence. $(call framework,name-version,what pip installs,files): an
@@ -95,7 +100,7 @@ define framework
 .PHONY: frameworks-$(1)
 frameworks-$(1): .venvs/$(1)/.ready
 	ONERNN_REQUIRE=$(firstword $(subst -, ,$(1))) .venvs/$(1)/bin/pytest -n auto $(patsubst %,tests/frameworks/test_$(firstword $(subst -, ,$(1)))_%.py,$(or $(3),*))
-.venvs/$(1)/.ready: pyproject.toml
+.venvs/$(1)/.ready: pyproject.toml | kernels
 	$$(call environment,.venvs/$(1),-e . pytest pytest-xdist hypothesis $(2))
 endef
 FRAMEWORKS := paddle-2.6.2 paddle-3.3.1 mxnet-1.9.1 torch-2.13.0 chromium
@@ -121,12 +126,12 @@ bench: .venvs/bench/.ready
 	.venvs/bench/bin/python -m benchmarks.run --workloads $(BENCH) --threads 1,2 --out out/bench.json
 	.venvs/bench/bin/python -m benchmarks.report out/bench.json
 
-.venvs/bench/.ready: pyproject.toml
+.venvs/bench/.ready: pyproject.toml | kernels
 	$(call environment,.venvs/bench,-e .[bench])
 
 bench-smoke: .venv/.ready
 	$(BIN)/python -m benchmarks.run --workloads smoke --turns 3 --turn 0.01 --out out/bench-smoke.json
 
 clean:
-	rm -rf .venv .venvs build dist out *.egg-info src/*.egg-info .hypothesis .*_cache
+	rm -rf .venv .venvs build dist out kernels/built *.egg-info src/*.egg-info .hypothesis .*_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -8,7 +8,6 @@ and compiler already is not built again, so all editable installations of a tree
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import os
 import platform
@@ -39,7 +38,10 @@ _X86 = {
     "avx512_bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
 }
 # No contraction: the kernels say where a product and a sum are rounded as one.
-COMPILE = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-fvisibility=hidden", "-ffp-contract=off")
+COMPILE = (
+    *("-std=c++17", "-O3", "-ffp-contract=off"),
+    *("-fPIC", "-fvisibility=hidden", "-pthread", "-I."),
+)
 LINK = ("-shared", "-pthread", "-s", "-Wl,-z,defs", "-Wl,--version-script=exports.map")
 # The compiler's own runtime inside: a Python that brings an older one (conda's) can load it, too.
 STATIC = ("-static-libstdc++", "-static-libgcc")
@@ -104,25 +106,24 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
     Each file gets its name when it is whole, so a build that was stopped leaves old ones or new
     ones. Two builds wait for each other.
     """
-    key, paths = sources_key(machine), [library_of(isa, folder) for isa in isas(machine)]
-    command = _command()
-    identity = _identity(command) if command else None
-    if _is_built(paths, key, identity):
+    import fcntl  # systems without it get no further than to `NoCompiler`
+
+    paths = [library_of(isa, folder) for isa in isas(machine)]
+    if is_built(folder, machine):
         return paths
     command, static = compiler(), _links_statically()
-    identity = _identity(command)
     folder.mkdir(exist_ok=True, parents=True)
     with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if _is_built(paths, key, identity):
+        if is_built(folder, machine):
             return paths
         for rest in folder.glob("part-*"):  # of a build that was killed
             shutil.rmtree(rest, ignore_errors=True)
+        told = f"\nonernn kernels; sources {sources_key(machine)}; compiler {_identity(command)}"
         with tempfile.TemporaryDirectory(prefix="part-", dir=folder) as inside:
             made = _compiled(command, STATIC if static else (), isas(machine), Path(inside))
-            told = f"\nonernn kernels; sources {key}; compiler {identity}".encode()
             for file, target in zip(made, paths, strict=True):
-                content = file.read_bytes() + told
+                content = file.read_bytes() + told.encode()
                 digest = hashlib.sha256(content).hexdigest()
                 with open(file, "wb") as stream:
                     stream.write(content + f"; sha256 {digest}\n".encode())
@@ -133,9 +134,12 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
     return paths
 
 
-def _is_built(paths: list[Path], key: str, identity: str | None) -> bool:
+def is_built(folder: Path = BUILT, machine: str = platform.machine()) -> bool:
     """Whether the libraries come from these sources and this compiler; any, where none is here."""
-    for path in paths:
+    key, command = sources_key(machine), _command()
+    identity = _identity(command) if command else None
+    for isa in isas(machine):
+        path = library_of(isa, folder)
         told = built_from(path.read_bytes()) if path.is_file() else None
         if told is None or told[0] != key or identity not in (None, told[1]):
             return False
@@ -240,14 +244,14 @@ def main() -> int:
     options.add_argument("--out", type=Path, default=BUILT, help="the folder of the libraries")
     chosen = options.parse_args()
     try:
-        paths = build(chosen.out, chosen.machine)
+        build(chosen.out, chosen.machine)
     except NoCompiler as error:
         print(f"kernels: not built, oneDNN runs all layers: {error}", file=sys.stderr)
         return 0
     except BuildError as error:
         print(f"kernels: {error}", file=sys.stderr)
         return 1
-    print(*paths, sep="\n")
+    print(f"kernels: {', '.join(isas(chosen.machine))} in {chosen.out}")
     return 0
 
 

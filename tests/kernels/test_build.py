@@ -95,7 +95,6 @@ def test_a_damaged_library_is_built_anew(tree: Path) -> None:
 def test_builds_at_the_same_time_wait_for_each_other_and_one_compiles(tree: Path) -> None:
     told = [each.communicate(timeout=600)[0] for each in [start(tree) for _ in range(4)]]
     assert sum("compilations" in said for said in told) == 1
-    assert len({said.partition("s\n")[2] if "compilations" in said else said for said in told}) == 1
     assert len(libraries(tree)) == len(build.isas())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -12,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from onernn.kernels import build
+
 RECORDING = "fc_gru_h0_rev0"
 # What would let the checkout or another environment shine through.
 LEAKS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 ENVIRON = {name: value for name, value in os.environ.items() if name not in LEAKS}
 
-UNTRACKED = (".*", "__pycache__", "*.egg-info", "build", "dist", "out")
+UNTRACKED = (".*", "__pycache__", "*.egg-info", "build", "dist", "out", "built")
 
 IMPORT_ALL = """
 import importlib, sys
@@ -26,12 +29,20 @@ for name in sys.argv[1:]:
 """
 
 
-def run(*command: str | Path, cwd: Path, status: int = 0) -> str:
+NO_COMPILER = {"PATH": "/nowhere", "CXX": ""}
+KERNELS = """
+from onernn.backend.compiled.library import load_kernels
+kernels = load_kernels()
+print(kernels.isa, kernels.path)
+"""
+
+
+def run(*command: str | Path, cwd: Path, status: int = 0, **environment: str) -> str:
     """What the command prints; the test fails where its exit status is another."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
-        env=ENVIRON,
+        env=ENVIRON | environment,
         capture_output=True,
         text=True,
         check=False,
@@ -57,8 +68,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(index: None, repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, without tests and whatever git ignores: a build leaves folders behind."""
+def copy(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkout without tests and whatever git ignores: a build leaves folders behind."""
     copy = tmp_path_factory.mktemp("parent") / "copy"
     if (repo / ".git").exists():
         git = ("git", "-c", "safe.directory=*", "ls-files", "-z")  # the checkout may be another's
@@ -70,10 +81,29 @@ def wheel(index: None, repo: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     else:
         ignored = shutil.ignore_patterns(*UNTRACKED, "tests")
         shutil.copytree(repo, copy, symlinks=True, ignore=ignored)
-    out = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", out, copy, cwd=out)
-    (built,) = out.glob("*.whl")
-    return built
+    return copy
+
+
+def built(copy: Path, out: Path, **environment: str) -> Path:
+    """The wheel of a copy."""
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", out, copy, cwd=out, **environment)
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def bare(index: None, copy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as a machine without a compiler builds it."""
+    return built(copy, tmp_path_factory.mktemp("bare"), **NO_COMPILER)
+
+
+@pytest.fixture(scope="module")
+def wheel(bare: Path, copy: Path, repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as this machine builds it; kernels that the checkout has are not built again."""
+    if (repo / "kernels" / "built").is_dir():
+        ignored = shutil.ignore_patterns("part-*")
+        shutil.copytree(repo / "kernels" / "built", copy / "kernels" / "built", ignore=ignored)
+    return built(copy, tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -93,17 +123,67 @@ def modules_of(wheel: Path) -> list[str]:
     return [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files]
 
 
-def test_the_wheel_holds_every_shipped_file(wheel: Path, repo: Path) -> None:
+def files_of(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def test_the_wheel_holds_every_shipped_file(wheel: Path, bare: Path, repo: Path) -> None:
     shipped = {f"src/onernn/{f.name}" for f in (repo / "src" / "onernn").glob("*.py")}
     for room in repo.glob("*/__init__.py"):
         shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.py")}
         shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.h")}
-        shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.hpp")}
+        shipped |= {str(f.relative_to(repo)) for f in room.parent.glob("*.hpp")}
         shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.jinja")}
     expected = {f"onernn/{name}".replace("onernn/src/onernn/", "onernn/") for name in shipped}
-    with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert names == {*expected, "onernn/py.typed", "_onernn_pytestplugin.py"}
+    expected |= {"onernn/py.typed", "_onernn_pytestplugin.py"}
+    libraries = {f"onernn/kernels/built/{build.library_of(isa).name}" for isa in build.isas()}
+    assert files_of(bare) == expected
+    assert files_of(wheel) == expected | (libraries if has_compiler() else set())
+
+
+def has_compiler() -> bool:
+    try:
+        return bool(build.compiler())
+    except build.NoCompiler:
+        return False
+
+
+def test_a_wheel_is_for_this_machine_where_a_compiler_was_and_else_for_any(
+    wheel: Path, bare: Path
+) -> None:
+    assert bare.name.endswith("-py3-none-any.whl")
+    if has_compiler():
+        assert wheel.name.endswith(f"-py3-none-linux_{platform.machine()}.whl")
+
+
+@pytest.mark.parametrize("cap", build.isas())
+def test_the_installed_kernels_are_loaded_where_no_compiler_is(
+    wheel: Path, installed: Path, cap: str, tmp_path: Path
+) -> None:
+    if not has_compiler():
+        pytest.skip("no compiler: no kernels in the wheel")
+    only = {**NO_COMPILER, "ONERNN_MAX_ISA": cap}
+    isa, path = run(installed / "python", "-c", KERNELS, cwd=tmp_path, **only).split()
+    assert Path(path).is_relative_to(installed.parent) and path.endswith(f"libonernn-{isa}.so")
+    known = list(build.isas())
+    assert known.index(isa) <= known.index(cap)
+
+
+def test_without_kernels_oednn_runs_and_how_to_get_them_is_told(
+    bare: Path, installed: Path, data: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(bare) as archive:
+        archive.extractall(tmp_path / "site")
+    only = {**NO_COMPILER, "PYTHONPATH": str(tmp_path / "site")}
+    python = installed / "python"
+    refused = f"try:{KERNELS.replace(chr(10), chr(10) + ' ')}\nexcept Exception as e: print(e)"
+    told = run(python, "-c", refused, cwd=tmp_path, **only)
+    assert "this installation has no kernels: no compiler was there when it was built" in told
+    assert "pip install --no-cache-dir --force-reinstall --no-deps onernn" in told
+    model = data / "paddle" / RECORDING
+    verify = ("-m", "onernn.cli", "verify", model, "--data", model / "io.npz")
+    run(python, *verify, cwd=tmp_path, **only)
 
 
 def test_every_module_of_the_wheel_imports(wheel: Path, installed: Path, tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""What pyproject.toml cannot say: where a C++17 compiler is, the wheel holds compiled kernels."""
+
+from __future__ import annotations
+
+import runpy
+import shutil
+import sys
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+from setuptools import Command, Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
+
+kernels = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / "kernels" / "build.py")))
+
+
+@cache
+def has_kernels() -> bool:
+    """Whether there are kernels, or a compiler for them; else says why not."""
+    try:
+        return kernels.is_built() or bool(kernels.compiler())
+    except kernels.NoCompiler as error:
+        print(f"onernn: a wheel without kernels: {error}", file=sys.stderr)
+        return False
+
+
+class BuildKernels(Command):
+    """Compiles into the tree, where `build_py` finds them: once for all installations."""
+
+    description = "compile the kernels for every instruction set"
+    user_options = []
+
+    def initialize_options(self) -> None: ...
+
+    def finalize_options(self) -> None: ...
+
+    def run(self) -> None:
+        if has_kernels():
+            kernels.build()
+        else:  # what other sources gave must not get into the wheel
+            shutil.rmtree(kernels.BUILT, ignore_errors=True)
+
+
+class Build(build):
+    sub_commands = [("build_kernels", None), *build.sub_commands]
+
+
+class KernelsDistribution(Distribution):
+    def has_ext_modules(self) -> bool:
+        return has_kernels()  # files of one platform: nothing else is asked
+
+
+class Wheel(bdist_wheel):
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]  # no extension module: any Python 3
+
+
+setup(
+    distclass=KernelsDistribution,
+    cmdclass={"build": Build, "build_kernels": BuildKernels, "bdist_wheel": Wheel},
+)
