@@ -43,14 +43,16 @@ struct QuadColumns {
 inline Ints first_sums(const ByteQuad* start) { return {_mm512_loadu_si512(start)}; }
 inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline Floats to_floats(Ints a) { return {_mm512_maskz_cvtepi32_ps(kEvery, a.v)}; }
-inline QuadColumns load_columns(const ByteQuad* p) { return {_mm512_loadu_si512(p)}; }
+inline QuadColumns load_row(const ByteQuad* p, int) { return {_mm512_loadu_si512(p)}; }
 inline Ints broadcast(QuadFactor a) {
   std::int32_t bits;
   std::memcpy(&bits, &a, sizeof bits);
   return {_mm512_set1_epi32(bits)};
 }
+/// As text: GCC 12 copies each sum around the intrinsic, and runs out of registers.
 inline Ints multiply_add(Ints factor, QuadColumns columns, Ints sum) {
-  return {_mm512_dpbusd_epi32(sum.v, factor.v, columns.v)};
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(factor.v), "v"(columns.v));
+  return sum;
 }
 /// Sixteen whole numbers from -128 to 127.
 inline void store_quads(QuadFactor* to, Floats whole) {
@@ -79,7 +81,7 @@ struct QuadColumns {
 inline Ints first_sums(const ByteQuad*) { return {_mm512_setzero_si512()}; }
 inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline Floats to_floats(Ints a) { return {_mm512_maskz_cvtepi32_ps(kEvery, a.v)}; }
-inline QuadColumns load_columns(const ByteQuad* p) {
+inline QuadColumns load_row(const ByteQuad* p, int) {
   const __m512i bytes = _mm512_loadu_si512(p);
   return {_mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8), _mm512_srai_epi16(bytes, 8)};
 }
@@ -109,7 +111,7 @@ inline Ints operator+(Ints a, Ints b) {
   return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
 }
 inline Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
-inline QuadColumns load_columns(const ByteQuad* p) {
+inline QuadColumns load_row(const ByteQuad* p, int) {
   const __m256i* bytes = reinterpret_cast<const __m256i*>(p);
   return {{_mm256_loadu_si256(bytes), _mm256_loadu_si256(bytes + 1)}};
 }
@@ -144,7 +146,7 @@ inline Floats to_floats(Ints a) {
   for (int i = 0; i < 16; ++i) out.v[i] = static_cast<float>(a.v[i]);
   return out;
 }
-inline QuadColumns load_columns(const ByteQuad* p) { return {p}; }
+inline QuadColumns load_row(const ByteQuad* p, int) { return {p}; }
 inline QuadFactor broadcast(QuadFactor a) { return a; }
 inline Ints multiply_add(QuadFactor factor, QuadColumns columns, Ints sum) {
   for (int i = 0; i < 16; ++i) {
@@ -170,12 +172,19 @@ struct FactorOf<float, ByteQuad> {
   using Type = QuadFactor;
 };
 
-/// What stands in the place of sixteen quads.
+/// The steps of sixteen columns, which stand in the place of quads.
 inline Floats load_steps(const ByteQuad* p) {
-  float v[16];
-  std::memcpy(v, p, sizeof v);
-  return load(v);
+#if defined(__AVX2__) && defined(__FMA__)
+  return load(reinterpret_cast<const float*>(p));  // vector registers may alias anything
+#else
+  Floats out;
+  std::memcpy(out.v, p, sizeof out.v);
+  return out;
+#endif
 }
+
+template <>
+inline constexpr int kRowsOf<QuadFactor> = 4;
 
 /// The step of a row in quads, which stands before it.
 inline float step_of(const QuadFactor* row) {
@@ -234,45 +243,39 @@ class Rows<QuadFactor> {
   Memory<QuadFactor> made_;
 };
 
-/// sums[m][g] += row m of `left` (K numbers) times the panel.
-template <int M, int G, class Size>
-inline void multiply(Floats (&sums)[M][G], const QuadFactor* const* left, const ByteQuad* panel,
-                     Size K) {
-  constexpr int P = M * G < 6 ? 4 : M * G < 12 ? 2 : 1;  // parts of a sum that wait for no other
+/// sums[m][g] += row m of `left` times the panel, `count` quads each. A function of its own: among
+/// other values GCC runs out of registers for the rows' addresses.
+template <int M, int G>
+[[gnu::noinline]] void multiply_quads(Floats (&sums)[M][G], const QuadFactor* const* left,
+                                      const ByteQuad* panel, std::int64_t count) {
   const ByteQuad *start = panel, *steps = panel + G * 16;
-  panel += 2 * G * 16;
-  const std::int64_t count = (K + 3) / 4;
-  Ints own[P][M][G];  // nobody has their address: they stay in registers
+  Ints own[M][G];
   const QuadFactor* rows[M];
   for (int m = 0; m < M; ++m) {
     rows[m] = left[m];
-    for (int g = 0; g < G; ++g) {
-      own[0][m][g] = first_sums(start + g * 16);
-      for (int p = 1; p < P; ++p) own[p][m][g] = Ints{};
-    }
+    for (int g = 0; g < G; ++g) own[m][g] = first_sums(start + g * 16);
   }
-  const auto add = [&](auto part, std::int64_t k) {
+  panel += 2 * G * 16;
+  for (std::int64_t k = 0; k < count; ++k, panel += G * 16) {
     QuadColumns columns[G];
-    for (int g = 0; g < G; ++g) columns[g] = load_columns(panel + (k * G + g) * 16);
+    for (int g = 0; g < G; ++g) columns[g] = load_row(panel + g * 16, 0);
     for (int m = 0; m < M; ++m) {
       const auto factor = broadcast(rows[m][k]);
-      for (int g = 0; g < G; ++g)
-        own[part][m][g] = multiply_add(factor, columns[g], own[part][m][g]);
+      for (int g = 0; g < G; ++g) own[m][g] = multiply_add(factor, columns[g], own[m][g]);
     }
-  };
-  std::int64_t k = 0;
-  for (; k + P <= count; k += P) {
-    add(Fixed<0>(), k);
-    if constexpr (P > 1) add(Fixed<1>(), k + 1);
-    if constexpr (P > 2) add(Fixed<2>(), k + 2), add(Fixed<3>(), k + 3);
   }
-  for (; k < count; ++k) add(Fixed<0>(), k);
-  for (int m = 0; m < M; ++m)
-    for (int g = 0; g < G; ++g) {
-      for (int p = 1; p < P; ++p) own[0][m][g] = own[0][m][g] + own[p][m][g];
-      const Floats step = broadcast(step_of(rows[m])) * load_steps(steps + g * 16);
-      sums[m][g] = multiply_add(to_floats(own[0][m][g]), step, sums[m][g]);
-    }
+  for (int m = 0; m < M; ++m) {
+    const Floats step = broadcast(step_of(left[m]));
+    for (int g = 0; g < G; ++g)
+      sums[m][g] =
+          multiply_add(to_floats(own[m][g]), step * load_steps(steps + g * 16), sums[m][g]);
+  }
+}
+
+template <int M, int G, class Size>
+inline void multiply(Floats (&sums)[M][G], const QuadFactor* const* left, const ByteQuad* panel,
+                     Size K) {
+  multiply_quads(sums, left, panel, (K + 3) / 4);
 }
 
 }  // namespace ONERNN_ISA
