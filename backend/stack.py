@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from onernn.backend.choosing import Kind, kind_of
 from onernn.backend.creation_lock import CREATION
 from onernn.backend.gradients import Gradients, Tape, TapeError, checked_gradient
 from onernn.backend.kernels import StackKernel
@@ -36,9 +38,9 @@ class Stack:
 
     A backend gives a `StackKernel` and its ``name``, how it ``reads`` x, for `explain`, and
     ``real``: the dtype that it computes from and gives.
-    ``other``: the stack for batches that the kernel does not take, and those of so many words and
-    sentences for which ``faster`` is False. ``trainer`` makes what trains it, at first use: many
-    layers never train; it raises `UnsupportedError` where nothing does.
+    ``other``: the stack for batches that the kernel does not take; see `beside`, too. ``trainer``
+    makes what trains it, at first use: many layers never train; it raises `UnsupportedError` where
+    nothing does.
     """
 
     def __init__(
@@ -54,10 +56,10 @@ class Stack:
         why: str = "",
         real: np.dtype[Any] = FLOAT32,
         other: Stack | None = None,
-        faster: Callable[[int, int], bool] | None = None,
     ) -> None:
         self.spec, self.dtype, self.backend, self.kernel, self.why = spec, dtype, backend, name, why
-        self._stack_kernel, self._real, self._other, self._faster = kernel, real, other, faster
+        self._stack_kernel, self._real, self._other = kernel, real, other
+        self._faster: Callable[[Kind, int], bool] | None = None
         self._new_trainer, self._reads = trainer, reads
         self._trainer: Trainer | None = None
 
@@ -96,16 +98,27 @@ class Stack:
         y, final = self._stack_kernel.run(x, initial, attention)
         return _framed(x, y, layout), final
 
+    def beside(
+        self, other: Stack, faster: Callable[[Kind, int], bool], backend: str, name: str
+    ) -> Stack:
+        """This stack for batches of a kind and so many sentences for which it is ``faster``; the
+        other one for the rest, and for training."""
+        made = copy(self)
+        made._other, made._faster, made._new_trainer = other, faster, other.trainer
+        made.backend, made.kernel = backend, name
+        return made
+
     def falls_back(self, x: Ragged | Array, layout: Layout = "tnc") -> bool:
         """Whether the other stack is faster for a batch of this shape."""
         if self._faster is None:
             return False
         shape = np.shape(data_of(x))
-        if len(shape) != (2 if isinstance(x, Ragged) else 3):
+        if isinstance(x, Ragged):
+            return not self._faster(kind_of(len(x) > 1, shape[0], len(x)), len(x))
+        if len(shape) != 3:
             return False  # checks name what is wrong
-        words = shape[0] if isinstance(x, Ragged) else shape[0] * shape[1]
-        sentences = len(x) if isinstance(x, Ragged) else shape[layout.find("n")]
-        return not self._faster(words, sentences)
+        sentences = shape[layout.find("n")]
+        return not self._faster(kind_of(False, shape[0] * shape[1], sentences), sentences)
 
     def explain(self) -> str:
         """One line: cell, direction, dtype, kernel, why no faster one, which inputs are copied."""

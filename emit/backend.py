@@ -94,7 +94,7 @@ class GeneratedBackend:
     ) -> Stack:
         always = by_shape is None or by_shape(1, 1)
         few = "" if always else f"; {other.kernel} for some small batches"
-        return Stack(
+        made = Stack(
             spec,
             dtype,
             CompiledStack(spec, layers, dtype, min(self.threads, 2)),
@@ -104,7 +104,15 @@ class GeneratedBackend:
             reads="read in place",
             real=layers[0].iter.dtype,
             other=other,
-            faster=by_shape,
+        )
+        if by_shape is None:
+            return made
+        faster = by_shape
+        return made.beside(
+            other,
+            lambda kind, sentences: faster(sentences * (1 + (kind != "step")), sentences),
+            "generated",
+            made.kernel,
         )
 
 

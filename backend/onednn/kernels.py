@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from onernn.backend.choosing import Choice, isa_of, kind_of
 from onernn.backend.creation_lock import CREATION
 from onernn.backend.kernels import BoundBatch, DirectionKernel, PackedBatch
 from onernn.backend.layer_walk import magnitude
@@ -14,7 +15,6 @@ from onernn.backend.onednn.bound_batch import BoundFloatBatch
 from onernn.backend.onednn.bound_u8 import BoundU8Batch, BoundU8Step
 from onernn.backend.onednn.chain import BLOCK, ChainDirection
 from onernn.backend.onednn.chain_program import program
-from onernn.backend.onednn.choosing import prefers_chain, rules_for
 from onernn.backend.onednn.data_types import (
     LARGEST,
     PRECISIONS,
@@ -79,7 +79,11 @@ class FloatKernel(OneDnnKernel):
         pairs = self.name == "ref" and dtype == "bf16"
         if identity or pairs or spec.cell is Cell.RNN_RELU:
             self.exact_below = LARGEST[dtype]
-        if self._primitive and rules_for(spec, dtype, library.effective_isa):
+        # Measured with one thread, and without what the chain does not know.
+        chained = plain and self._primitive and program(spec.cell, dtype)
+        isa = isa_of(library.effective_isa)
+        self._choice = Choice("chain", isa, dtype, 1, spec) if chained else None
+        if self._choice and self._choice.ever:
             self.name += " or a chain of matmul"
 
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], None]:
@@ -109,8 +113,12 @@ class FloatKernel(OneDnnKernel):
 
     def _primitive_for(self, packing: Packing) -> PrimitiveDirection | None:
         """The primitive for such a batch; None where a chain is faster."""
-        chained = prefers_chain(self.spec, self._dtype, self._library.effective_isa, packing)
-        return None if chained else self._primitive
+        sizes = packing.batch_sizes
+        if self._choice is None or not len(sizes):
+            return self._primitive
+        largest = int(sizes[0])
+        kind = kind_of(largest != int(sizes[-1]), largest * len(sizes), largest)
+        return None if self._choice.prefers(kind, largest) else self._primitive
 
     def _chain_of_products(self) -> ChainDirection:
         if self._chain is None:

@@ -26,7 +26,7 @@ from support.layers import (
 
 from onernn import Cell, Ragged, RnnSpec, UnsupportedError
 from onernn.backend import open_backend
-from onernn.backend.onednn import kernels
+from onernn.backend.choosing import Choice
 from onernn.backend.onednn.library import load_library
 
 U8 = [(Cell.LSTM, {}), (Cell.LSTM, {"projection_size": 8}), (Cell.GRU, {}), (Cell.LBR_GRU, {})]
@@ -184,7 +184,12 @@ def test_equal_rectangles_run_dense_or_ragged_alike() -> None:
 
 @pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_GRU])
 @pytest.mark.parametrize("direction", ["left2right", "right2left"])
-def test_where_a_chain_of_products_is_faster_it_gives_the_same(cell: Cell, direction: Any) -> None:
+def test_where_a_chain_of_products_is_faster_it_gives_the_same(
+    monkeypatch: pytest.MonkeyPatch, cell: Cell, direction: Any
+) -> None:
+    """Which batches take it is measured, and may change: here ragged ones."""
+    monkeypatch.setattr(Choice, "prefers", lambda _, kind, sentences: kind == "ragged")
+    monkeypatch.setattr(Choice, "ever", True)
     spec = RnnSpec(cell, 16, 768, direction=direction)
     weights = random_weights(spec, 0)
     layer = prepare(spec, weights, "f32")
@@ -202,7 +207,7 @@ def test_a_chain_is_right_wherever_it_may_be_chosen(
     monkeypatch: pytest.MonkeyPatch, cell: Cell, dtype: str
 ) -> None:
     """Which batches take it is measured, and may change: all may."""
-    monkeypatch.setattr(kernels, "prefers_chain", lambda *_: True)
+    monkeypatch.setattr(Choice, "prefers", lambda *_: True)
     rtol, atol = (1e-5, 1e-6) if dtype == "f32" else (2e-2, 1e-2)
     spec = RnnSpec(cell, 5, 24, layers=2, direction="bidirectional_concat")
     weights = random_weights(spec, 0)
