@@ -25,9 +25,8 @@ inline namespace ONERNN_ISA {
 /// `units`, and `width` channels of h, which are `units` but where a projection follows.
 template <class Real_, class Stored_ = Real_>
 struct Traits {
-  using Real = Real_;                               // what is computed with
-  using Stored = Stored_;                           // what matrices are made of
-  static constexpr bool kInputIsProjected = false;  // a row of x holds the input's share already
+  using Real = Real_;      // what is computed with
+  using Stored = Stored_;  // what matrices are made of
   static constexpr Sigmoid<Real> gate{};
   static constexpr Tanh<Real> candidate{};
   static constexpr Tanh<Real> output{};    // LSTM: what c goes through
@@ -87,7 +86,6 @@ class Cell {
   using Real = typename Traits::Real;
   using Stored = typename Traits::Stored;
   using Factor = typename FactorOf<Real, Stored>::Type;
-  using Input = std::conditional_t<Traits::kInputIsProjected, Real, Factor>;
   using Weights = CellWeights<Real, Stored>;
   using State = CellState<Real, Factor>;
   using L = Lanes<Real>;
@@ -99,8 +97,6 @@ class Cell {
   std::int64_t inputs() const { return traits_.inputs; }
   std::int64_t units() const { return traits_.units; }
   std::int64_t width() const { return traits_.width; }
-  /// Channels of a row of x.
-  std::int64_t channels() const { return Traits::kInputIsProjected ? kGates * units() : inputs(); }
   /// Numbers of a row of c, of h, and of the input's share: panels are whole in memory.
   std::int64_t c_row() const { return 16 * panels_of(traits_.units); }
   std::int64_t h_row() const { return 16 * panels_of(traits_.width); }
@@ -108,27 +104,26 @@ class Cell {
 
   /// The input's share of the gates with the bias, of `count` rows: (count, panels, gates, 16).
   template <class Team>
-  void project(const Weights& weights, const Input* const* x, std::int64_t count, Real* share,
+  void project(const Weights& weights, const Factor* const* x, std::int64_t count, Real* share,
                Team& team) const {
-    const auto panels = panels_of(traits_.units);
-    if constexpr (Traits::kInputIsProjected) {
-      for (std::int64_t row = 0; row < count; ++row)
-        for (std::int64_t o = 0; o < 16 * panels; ++o)
-          for (std::int64_t g = 0; g < kGates; ++g)
-            share[row * share_row() + (o / 16 * kGates + g) * 16 + o % 16] =
-                weights.bias[(o / 16 * kBiasRows + g) * 16 + o % 16] +
-                (o < units() ? x[row][g * units() + o] : Real(0));
-    } else {
-      product<kGates, Real>(
-          weights.input, traits_.inputs, panels, x, count, team,
-          [&](std::int64_t, std::int64_t p, int g) {
-            return load(weights.bias + (p * kBiasRows + g) * 16);
-          },
-          [&](std::int64_t row, std::int64_t p, const L* sums) {
-            for (int g = 0; g < kGates; ++g)
-              store(share + row * share_row() + (p * kGates + g) * 16, sums[g]);
-          });
-    }
+    product<kGates, Real>(
+        weights.input, traits_.inputs, panels_of(traits_.units), x, count, team,
+        [&](std::int64_t, std::int64_t p, int g) {
+          return load(weights.bias + (p * kBiasRows + g) * 16);
+        },
+        [&](std::int64_t row, std::int64_t p, const L* sums) {
+          for (int g = 0; g < kGates; ++g)
+            store(share + row * share_row() + (p * kGates + g) * 16, sums[g]);
+        });
+  }
+
+  /// The same of one row that was projected before: x holds gates of units.
+  void add_bias(const Weights& weights, const Real* x, Real* share) const {
+    for (std::int64_t o = 0; o < c_row(); ++o)
+      for (std::int64_t g = 0; g < kGates; ++g)
+        share[(o / 16 * kGates + g) * 16 + o % 16] =
+            weights.bias[(o / 16 * kBiasRows + g) * 16 + o % 16] +
+            (o < units() ? x[g * units() + o] : Real(0));
   }
 
  protected:

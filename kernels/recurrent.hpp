@@ -24,7 +24,7 @@ class Recurrent {
 
  public:
   struct Words {
-    const Real* x;          // (W, channels)
+    const Real* x;          // (W, inputs)
     const Real* attention;  // (W), for AUGRU cells
     Real* y;                // rows of y_row numbers, of which `width` are written
     std::int64_t y_row;
@@ -38,7 +38,7 @@ class Recurrent {
   explicit Recurrent(std::int64_t most, const Cell& cell = Cell())
       : cell_(cell),
         steps_(most + kStepsAhead),
-        rows_(most + kStepsAhead, cell.channels()),
+        rows_(most + kStepsAhead, cell.inputs()),
         attention_(most),
         share_((most + kStepsAhead) * cell.share_row()),
         state_(most, cell.h_row(), cell.c_row()) {}
@@ -110,18 +110,21 @@ class Recurrent {
     for (; running > 0 && rows + running <= batch.sequences + kStepsAhead; ++end) {
       steps_.data()[end - t] = rows;
       for (std::int64_t m = 0; m < running; ++m, ++rows) {
-        const Real* x = words.x + row(batch, words, m, end) * cell_.channels();
-        rows_.put(rows, x, cell_.channels());
+        const Real* x = words.x + row(batch, words, m, end) * cell_.inputs();
+        if (weights.input)
+          rows_.put(rows, x, cell_.inputs());
+        else
+          cell_.add_bias(weights, x, share_.data() + rows * cell_.share_row());
       }
       while (running > 0 && batch.length[batch.order[running - 1]] <= end + 1) --running;
     }
-    cell_.project(weights, rows_.get(), rows, share_.data(), team);
+    if (weights.input) cell_.project(weights, rows_.get(), rows, share_.data(), team);
     return end;
   }
 
   Cell cell_;
-  Memory<std::int64_t> steps_;       // where the rows of each step begin
-  Rows<typename Cell::Input> rows_;  // the words whose share is computed
+  Memory<std::int64_t> steps_;        // where the rows of each step begin
+  Rows<typename Cell::Factor> rows_;  // the words whose share is computed
   Memory<Real> attention_, share_;
   typename Cell::State state_;
 };

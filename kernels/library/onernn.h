@@ -8,3 +8,98 @@ const char *onernn_isa(void);
 
 /* The best one that this CPU and operating system run; "" where not even v2. */
 const char *onernn_cpu(void);
+
+/* What a function gives: 0 is success. */
+enum {
+  ONERNN_DONE = 0,
+  ONERNN_NO_MEMORY = 1,
+  ONERNN_UNKNOWN = 2 /* a cell, a stored number, a function or a layout that is not here */
+};
+
+enum { ONERNN_RNN = 0, ONERNN_GRU = 1, ONERNN_LBR_GRU = 2, ONERNN_LSTM = 3 };
+
+/* How matrices are stored. x, states and y are float, with ONERNN_F64 double. */
+enum { ONERNN_F32 = 0, ONERNN_F16 = 1, ONERNN_BF16 = 2, ONERNN_F64 = 3 };
+
+enum {
+  ONERNN_IDENTITY = 0,
+  ONERNN_SIGMOID = 1,
+  ONERNN_TANH = 2,
+  ONERNN_RELU = 3,
+  ONERNN_AFFINE = 4,
+  ONERNN_SCALEDTANH = 5,
+  ONERNN_HARDSIGMOID = 6,
+  ONERNN_SOFTSIGN = 7,
+  ONERNN_SOFTPLUS = 8,
+  ONERNN_LEAKYRELU = 9,
+  ONERNN_THRESHOLDEDRELU = 10,
+  ONERNN_ELU = 11
+};
+
+/* Rows of x and y: a sequence behind the other; (T, N); (N, T); or all first words, then all second
+   ones (PyTorch's packed sequence). */
+enum { ONERNN_LOD = 0, ONERNN_TNC = 1, ONERNN_NTC = 2, ONERNN_PACKED = 3 };
+
+/* A function of a gate, and its numbers as ONNX has them; 0 where it has none. */
+typedef struct {
+  int32_t kind;
+  double alpha, beta;
+} onernn_function;
+
+/* What a stack computes. Whatever is told by yes or no is 1 or 0. */
+typedef struct {
+  int32_t cell, stored;
+  int32_t layers, directions;
+  int32_t backwards; /* one direction: from the last word to the first one */
+  int32_t added;     /* two directions: y is their sum; else they stand side by side */
+  int32_t joined;    /* two directions: a layer reads both of the one below; else only its own */
+  int64_t inputs, units, width; /* of x, of c, and of h: units, but where a projection follows */
+  onernn_function gate, candidate, output;    /* output: LSTM, what c goes through */
+  double gate_clip;                           /* of what goes into a gate; infinite: none */
+  double cell_low, cell_high;                 /* LSTM: bounds of c; infinite: none */
+  int32_t cell_nan_is_low;                    /* LSTM: NaN in c becomes cell_low */
+  int32_t attention;                          /* GRU: u becomes (1 - attention) u */
+  int32_t replaces;                           /* GRU: u is the part of h that is replaced */
+  int32_t peephole, input_forget, projection; /* LSTM; input_forget: the forget gate is 1 - i */
+} onernn_spec;
+
+/* Where the matrices of one layer in one direction begin, in bytes from the first number; -1 where
+   one is absent. Panels: see products.hpp; each begins at a multiple of 64. */
+typedef struct {
+  int64_t bias;
+  int64_t input; /* absent: a row of x is what the input adds to the gates */
+  int64_t recurrent, candidate, peephole, projection;
+} onernn_part;
+
+/* A batch. offsets: LOD: (N + 1), where each sequence begins, and the end; PACKED: (T + 1), where
+   each step begins, and the end; else NULL. Nothing of it is checked. */
+typedef struct {
+  int32_t layout;
+  int64_t steps, sequences; /* LOD needs no steps, PACKED no sequences */
+  const int64_t *offsets;
+} onernn_batch;
+
+/* Arrays as they stand in memory. States: (layers, directions, N, width or units); NULL: zeros, or
+   not wanted. They may be the same arrays. */
+typedef struct {
+  const void *x;         /* (words, inputs) */
+  const void *attention; /* (words), where the spec says so */
+  const void *h, *c;
+  void *y; /* (words, width), twice the width where two directions stand side by side */
+  void *h_n, *c_n;
+} onernn_arrays;
+
+typedef struct onernn_stack onernn_stack;
+
+/* A stack for one thread at a time, which may start a second one. `parts`: layer by layer, its
+   directions side by side. The numbers stay the caller's: they are read, never copied, and many
+   stacks may share them. */
+int32_t onernn_stack_new(const onernn_spec *spec, const onernn_part *parts, const void *numbers,
+                         int32_t threads, onernn_stack **stack);
+
+/* Memory grows with the largest batch, and stays. */
+int32_t onernn_stack_run(onernn_stack *stack, const onernn_batch *batch,
+                         const onernn_arrays *arrays);
+
+/* NULL is fine. */
+void onernn_stack_free(onernn_stack *stack);

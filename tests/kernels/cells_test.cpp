@@ -50,9 +50,10 @@ struct Coupled : Odd<Real, Stored> {
   static constexpr bool input_forget = true;
   Elu<Real> output{Real(0.5)};
 };
+/// A row of x holds what goes into the gates.
 template <class Real, class Stored>
 struct Projected : Odd<Real, Stored> {
-  static constexpr bool kInputIsProjected = true;
+  std::int64_t inputs = 3 * 21;
 };
 
 /// The numbers of a layer as formulas have them: (K, G, O), and packed for the kernels.
@@ -63,7 +64,8 @@ struct Layer {
   static constexpr int G = Cell::kGates, B = Cell::kBiasRows;
   static constexpr bool kTwoProducts = G == 3 && B == 3;
   Cell cell;
-  std::int64_t I = cell.inputs(), O = cell.units(), R = cell.width(), C = cell.channels();
+  bool projected = false;
+  std::int64_t I = cell.inputs(), O = cell.units(), R = cell.width();
   std::int64_t P = (O + 15) / 16, T = kTwoProducts ? 2 : G;
   std::vector<Real> input = numbers(I * G * O, 1), recurrent = numbers(R * G * O, 2);
   std::vector<Real> bias = numbers(B * O, 3), peephole = numbers(3 * O, 4),
@@ -90,8 +92,9 @@ struct Layer {
     return out;
   }
   typename Cell::Weights weights() const {
-    return {packed_bias.data(),   packed_input.data(),    packed_first.data(),
-            packed_second.data(), packed_peephole.data(), packed_project.data()};
+    return {packed_bias.data(),     projected ? nullptr : packed_input.data(),
+            packed_first.data(),    packed_second.data(),
+            packed_peephole.data(), packed_project.data()};
   }
 };
 
@@ -115,7 +118,7 @@ static void step_of(const Layer<Cell>& layer, const double* x, double attention,
   const auto candidate = [&](double a) { return std::tanh(kPeephole ? clip(a, -0.75, 0.75) : a); };
   const auto from_x = [&](int g, std::int64_t o) {
     double sum = layer.bias[g * O + o];
-    if (Traits::kInputIsProjected) return sum + x[g * O + o];
+    if (layer.projected) return sum + x[g * O + o];
     for (std::int64_t i = 0; i < I; ++i) sum += x[i] * layer.input[(i * G + g) * O + o];
     return sum;
   };
@@ -203,15 +206,16 @@ static const std::vector<std::int64_t> kOffsets = {0,  40, 40, 43, 44, 61, 63,
                                                    66, 75, 84, 85, 90, 95};
 
 template <template <class> class Kernel, class Traits>
-static void check_cell(bool backwards, double bound) {
+static void check_cell(bool backwards, double bound, bool projected = false) {
   using Cell = Kernel<Traits>;
   using Real = typename Cell::Real;
-  const Layer<Cell> layer;
+  Layer<Cell> layer;
+  layer.projected = projected;
   const std::int64_t N = static_cast<std::int64_t>(kOffsets.size()) - 1, W = kOffsets.back();
   const auto numbers = [](std::int64_t count, int seed) {
     return random_numbers<Real>(count, seed);
   };
-  const auto x = numbers(W * layer.C, 6), h = numbers(N * layer.R, 7), c = numbers(N * layer.O, 8);
+  const auto x = numbers(W * layer.I, 6), h = numbers(N * layer.R, 7), c = numbers(N * layer.O, 8);
   auto attention = numbers(W, 9);
   for (Real& a : attention) a = std::abs(a);
   Batching batching(N);
@@ -225,7 +229,7 @@ static void check_cell(bool backwards, double bound) {
     const std::int64_t begin = kOffsets[n], length = kOffsets[n + 1] - begin;
     for (std::int64_t t = 0; t < length; ++t) {
       const std::int64_t w = begin + (backwards ? length - 1 - t : t);
-      const Numbers word(x.begin() + w * layer.C, x.begin() + (w + 1) * layer.C);
+      const Numbers word(x.begin() + w * layer.I, x.begin() + (w + 1) * layer.I);
       step_of<Traits>(layer, word.data(), attention[w], exact_h, exact_c);
       for (std::int64_t r = 0; r < layer.R; ++r)
         CHECK_NEAR(all.y[w * layer.R + r], exact_h[r], bound);
@@ -244,7 +248,7 @@ static void check_cell(bool backwards, double bound) {
     const Given<Real> want{slice(all.y, begin * layer.R, length * layer.R),
                            slice(all.h, n * layer.R, layer.R), slice(all.c, n * layer.O, layer.O)};
     CHECK(want == run(layer, batching.lod(own, 1), length,
-                      slice(x, begin * layer.C, length * layer.C), slice(attention, begin, length),
+                      slice(x, begin * layer.I, length * layer.I), slice(attention, begin, length),
                       slice(h, n * layer.R, layer.R), slice(c, n * layer.O, layer.O), backwards,
                       alone));
   }
@@ -290,7 +294,8 @@ TEST(lstm_with_one_gate_for_two) {
   check_cell<Lstm, Coupled<float, Half>>(false, bound_of<float, Half>());
 }
 TEST(inputs_that_are_projected_already) {
-  check_cell<Gru, Projected<float, float>>(false, bound_of<float, float>());
+  check_cell<Gru, Projected<float, float>>(false, bound_of<float, float>(), true);
+  check_cell<Gru, Projected<float, BrainPair>>(true, bound_of<float, BrainPair>(), true);
 }
 
 TEST(sizes_may_be_known_to_the_compiler_or_to_the_run) {
@@ -308,18 +313,18 @@ TEST(sizes_may_be_known_to_the_compiler_or_to_the_run) {
 TEST(layouts_are_read_in_place_and_give_the_same_bits) {
   const Layer<Gru<Odd<float, float>>> layer;
   const std::int64_t lengths[] = {6, 4, 4, 1}, offsets[] = {0, 6, 10, 14, 15};  // the longest first
-  const std::int64_t starts[] = {0, 4, 7, 10, 13, 14, 15}, C = layer.C, R = layer.R;
-  const auto x = random_numbers<float>(24 * C, 1), h = random_numbers<float>(4 * R, 2);
+  const std::int64_t starts[] = {0, 4, 7, 10, 13, 14, 15}, I = layer.I, R = layer.R;
+  const auto x = random_numbers<float>(24 * I, 1), h = random_numbers<float>(4 * R, 2);
   const auto none = random_numbers<float>(24, 3);
   Batching batching(4);
   Team alone(1);
   for (bool backwards : {false, true}) {
     const auto ragged = run(layer, batching.lod(offsets, 4), 15, x, none, h, h, backwards, alone);
-    std::vector<float> sorted(15 * C);
+    std::vector<float> sorted(15 * I);
     const auto packed_row = [&](std::int64_t n, std::int64_t t) { return starts[t] + n; };
     for (std::int64_t n = 0; n < 4; ++n)
       for (std::int64_t t = 0; t < lengths[n]; ++t)
-        std::copy_n(x.data() + (offsets[n] + t) * C, C, sorted.data() + packed_row(n, t) * C);
+        std::copy_n(x.data() + (offsets[n] + t) * I, I, sorted.data() + packed_row(n, t) * I);
     const auto packed =
         run(layer, batching.packed(starts, 6), 15, sorted, none, h, h, backwards, alone);
     CHECK(packed.h == ragged.h);
@@ -328,13 +333,13 @@ TEST(layouts_are_read_in_place_and_give_the_same_bits) {
         CHECK(std::memcmp(packed.y.data() + packed_row(n, t) * R,
                           ragged.y.data() + (offsets[n] + t) * R, R * sizeof(float)) == 0);
 
-    const std::int64_t even[] = {0, 6, 12, 18, 24};  // (N, T, C) is a batch of equal lengths
+    const std::int64_t even[] = {0, 6, 12, 18, 24};  // (N, T, I) is a batch of equal lengths
     const auto equal = run(layer, batching.lod(even, 4), 24, x, none, h, h, backwards, alone);
     CHECK(equal == run(layer, batching.ntc(6, 4), 24, x, none, h, h, backwards, alone));
-    std::vector<float> turned(24 * C);
+    std::vector<float> turned(24 * I);
     for (std::int64_t n = 0; n < 4; ++n)
       for (std::int64_t t = 0; t < 6; ++t)
-        std::copy_n(x.data() + (n * 6 + t) * C, C, turned.data() + (t * 4 + n) * C);
+        std::copy_n(x.data() + (n * 6 + t) * I, I, turned.data() + (t * 4 + n) * I);
     const auto tnc = run(layer, batching.tnc(6, 4), 24, turned, none, h, h, backwards, alone);
     CHECK(tnc.h == equal.h);
     for (std::int64_t n = 0; n < 4; ++n)
@@ -347,7 +352,7 @@ TEST(layouts_are_read_in_place_and_give_the_same_bits) {
 TEST(what_is_not_there_is_null_and_y_may_be_added_to) {
   const Layer<Lstm<Odd<float, float>>> layer;
   const std::int64_t W = 10, N = 2, R = layer.R, offsets[] = {0, 3, 10};
-  const auto x = random_numbers<float>(W * layer.C, 1);
+  const auto x = random_numbers<float>(W * layer.I, 1);
   const std::vector<float> zeros(N * R);
   Batching batching(N);
   Team alone(1);

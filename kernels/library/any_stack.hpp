@@ -1,0 +1,46 @@
+// A stack of any cell, and what makes one.
+#ifndef ONERNN_ANY_STACK_HPP
+#define ONERNN_ANY_STACK_HPP
+
+#include "../isa.hpp"
+#include "../stored.hpp"
+#include "exported.hpp"
+
+/// What onernn.h calls a stack.
+struct onernn_stack {
+  virtual ~onernn_stack() = default;
+  virtual void run(const onernn_batch& batch, const onernn_arrays& arrays) = 0;
+};
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+template <class Traits>
+class Rnn;
+template <class Traits>
+class Gru;
+template <class Traits>
+class LbrGru;
+template <class Traits>
+class Lstm;
+
+/// Of onernn_stack_new.
+struct Arguments {
+  const onernn_spec& spec;
+  const onernn_part* parts;
+  const void* numbers;
+  int threads;
+};
+
+/// Makes a stack of one cell and kind of stored numbers. It stands in stack.hpp, and is compiled in
+/// a source of its own for each pair, so that they compile side by side. A new pair: its source,
+/// and its place in the table of interface.cpp.
+template <template <class> class Kernel, class Real, class Stored>
+onernn_stack* new_stack(const Arguments& arguments);
+
+using Factory = onernn_stack* (*)(const Arguments&);
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

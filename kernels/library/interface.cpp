@@ -1,0 +1,57 @@
+// onernn.h in C++: no exception leaves.
+#include <cstdint>
+#include <iterator>
+
+#include "any_stack.hpp"
+#include "exported.hpp"
+
+namespace {
+
+using namespace onernn;
+
+/// By cell and stored numbers, in the order of onernn.h.
+constexpr Factory kFactories[][4] = {
+    {new_stack<Rnn, float, float>, new_stack<Rnn, float, Half>, new_stack<Rnn, float, BrainPair>,
+     new_stack<Rnn, double, double>},
+    {new_stack<Gru, float, float>, new_stack<Gru, float, Half>, new_stack<Gru, float, BrainPair>,
+     new_stack<Gru, double, double>},
+    {new_stack<LbrGru, float, float>, new_stack<LbrGru, float, Half>,
+     new_stack<LbrGru, float, BrainPair>, new_stack<LbrGru, double, double>},
+    {new_stack<Lstm, float, float>, new_stack<Lstm, float, Half>, new_stack<Lstm, float, BrainPair>,
+     new_stack<Lstm, double, double>},
+};
+
+/// A number that is not in the table is none of its rows either.
+Factory factory_of(const onernn_spec& spec) {
+  const auto within = [](std::int32_t at, auto count) {
+    return at >= 0 && at < static_cast<std::int32_t>(count);
+  };
+  if (!within(spec.cell, std::size(kFactories)) || !within(spec.stored, std::size(kFactories[0])))
+    return nullptr;
+  for (const onernn_function& one : {spec.gate, spec.candidate, spec.output})
+    if (one.kind < ONERNN_IDENTITY || one.kind > ONERNN_ELU) return nullptr;
+  return kFactories[spec.cell][spec.stored];
+}
+
+}  // namespace
+
+int32_t onernn_stack_new(const onernn_spec* spec, const onernn_part* parts, const void* numbers,
+                         int32_t threads, onernn_stack** stack) try {
+  const Factory factory = factory_of(*spec);
+  if (!factory) return ONERNN_UNKNOWN;
+  *stack = factory({*spec, parts, numbers, threads});
+  return ONERNN_DONE;
+} catch (...) {  // no memory, or no second thread
+  return ONERNN_NO_MEMORY;
+}
+
+int32_t onernn_stack_run(onernn_stack* stack, const onernn_batch* batch,
+                         const onernn_arrays* arrays) try {
+  if (batch->layout < ONERNN_LOD || batch->layout > ONERNN_PACKED) return ONERNN_UNKNOWN;
+  stack->run(*batch, *arrays);
+  return ONERNN_DONE;
+} catch (...) {
+  return ONERNN_NO_MEMORY;
+}
+
+void onernn_stack_free(onernn_stack* stack) { delete stack; }
