@@ -37,6 +37,7 @@ struct Traits {
   static constexpr bool peephole = false;      // LSTM: gates see c
   static constexpr bool input_forget = false;  // LSTM: the forget gate is 1 - i
   static constexpr bool projection = false;    // LSTM: h is the output times one more matrix
+  static constexpr float input_step = 0;       // of x in bytes; 0: each row has one of its own
 };
 
 /// The numbers of one direction of one layer; matrices in panels, as products.hpp has them.
@@ -95,6 +96,7 @@ class Cell {
   explicit Cell(const Traits& traits = {}) : traits_(traits) {}
 
   std::int64_t inputs() const { return traits_.inputs; }
+  float input_step() const { return traits_.input_step; }
   std::int64_t units() const { return traits_.units; }
   std::int64_t width() const { return traits_.width; }
   /// Numbers of a row of c, of h, and of the input's share: panels are whole in memory.

@@ -91,11 +91,12 @@ inline void multiply(Lanes (&sums)[M][G], const Factor* const* left, const Store
     for (int g = 0; g < G; ++g) sums[m][g] = own[m][g];
 }
 
-/// Rows of at most K numbers as products read them: as they stand, or rounded to pairs.
+/// Rows of at most K numbers as products read them: as they stand, or rounded to pairs or quads.
+/// The third number is for quads only.
 template <class Factor>
 class Rows {
  public:
-  Rows(std::int64_t most, std::int64_t) : rows_(most) {}
+  Rows(std::int64_t most, std::int64_t, float = 0) : rows_(most) {}
 
   void put(std::int64_t m, const Factor* row, std::int64_t) { rows_.data()[m] = row; }
   const Factor* const* get() const { return rows_.data(); }
@@ -108,7 +109,7 @@ class Rows {
 template <>
 class Rows<BrainPair> {
  public:
-  Rows(std::int64_t most, std::int64_t K)
+  Rows(std::int64_t most, std::int64_t K, float = 0)
       : pairs_((K + 31) / 32 * 16), rows_(most), made_(most * pairs_) {
     for (std::int64_t m = 0; m < most; ++m) rows_.data()[m] = made_.data() + m * pairs_;
   }

@@ -223,22 +223,24 @@ inline void round_to_quads(const float* row, std::int64_t K, float step, QuadFac
   }
 }
 
-/// Rows of at most K numbers, in quads.
+/// Rows of at most K numbers, in quads. `step`: of all rows; 0: each has one of its own.
 template <>
 class Rows<QuadFactor> {
  public:
-  Rows(std::int64_t most, std::int64_t K) : rows_(most), made_(most * (kHead + (K + 15) / 16 * 4)) {
+  Rows(std::int64_t most, std::int64_t K, float step = 0)
+      : step_(step), rows_(most), made_(most * (kHead + (K + 15) / 16 * 4)) {
     for (std::int64_t m = 0; m < most; ++m)
       rows_.data()[m] = made_.data() + m * (kHead + (K + 15) / 16 * 4) + kHead;
   }
 
   void put(std::int64_t m, const float* row, std::int64_t K) {
-    round_to_quads(row, K, 0, rows_.data()[m]);
+    round_to_quads(row, K, step_, rows_.data()[m]);
   }
   const QuadFactor* const* get() const { return rows_.data(); }
 
  private:
   static constexpr std::int64_t kHead = 64 / sizeof(QuadFactor);  // a row begins a cache line
+  float step_;
   Memory<QuadFactor*> rows_;
   Memory<QuadFactor> made_;
 };
@@ -248,27 +250,40 @@ class Rows<QuadFactor> {
 template <int M, int G>
 [[gnu::noinline]] void multiply_quads(Floats (&sums)[M][G], const QuadFactor* const* left,
                                       const ByteQuad* panel, std::int64_t count) {
+  constexpr int P = M * G < 8 ? 2 : 1;  // few sums wait for themselves: these have two parts
   const ByteQuad *start = panel, *steps = panel + G * 16;
-  Ints own[M][G];
+  Ints own[P * M][G];
   const QuadFactor* rows[M];
   for (int m = 0; m < M; ++m) {
     rows[m] = left[m];
-    for (int g = 0; g < G; ++g) own[m][g] = first_sums(start + g * 16);
-  }
-  panel += 2 * G * 16;
-  for (std::int64_t k = 0; k < count; ++k, panel += G * 16) {
-    QuadColumns columns[G];
-    for (int g = 0; g < G; ++g) columns[g] = load_row(panel + g * 16, 0);
-    for (int m = 0; m < M; ++m) {
-      const auto factor = broadcast(rows[m][k]);
-      for (int g = 0; g < G; ++g) own[m][g] = multiply_add(factor, columns[g], own[m][g]);
+    for (int g = 0; g < G; ++g) {
+      own[m][g] = first_sums(start + g * 16);
+      if (P > 1) own[M * (P - 1) + m][g] = Ints{};
     }
   }
+  panel += 2 * G * 16;
+  const auto add = [&](auto part, std::int64_t k) {
+    QuadColumns columns[G];
+    for (int g = 0; g < G; ++g) columns[g] = load_row(panel + (k * G + g) * 16, 0);
+    for (int m = 0; m < M; ++m) {
+      const auto factor = broadcast(rows[m][k]);
+      for (int g = 0; g < G; ++g)
+        own[part * M + m][g] = multiply_add(factor, columns[g], own[part * M + m][g]);
+    }
+  };
+  std::int64_t k = 0;
+  if constexpr (P > 1)
+    for (; k + 1 < count; k += 2) {
+      add(Fixed<0>(), k);
+      add(Fixed<1>(), k + 1);
+    }
+  for (; k < count; ++k) add(Fixed<0>(), k);
   for (int m = 0; m < M; ++m) {
     const Floats step = broadcast(step_of(left[m]));
-    for (int g = 0; g < G; ++g)
-      sums[m][g] =
-          multiply_add(to_floats(own[m][g]), step * load_steps(steps + g * 16), sums[m][g]);
+    for (int g = 0; g < G; ++g) {
+      const Ints sum = P > 1 ? own[m][g] + own[M * (P - 1) + m][g] : own[m][g];
+      sums[m][g] = multiply_add(to_floats(sum), step * load_steps(steps + g * 16), sums[m][g]);
+    }
   }
 }
 

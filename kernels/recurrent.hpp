@@ -38,7 +38,7 @@ class Recurrent {
   explicit Recurrent(std::int64_t most, const Cell& cell = Cell())
       : cell_(cell),
         steps_(most + kStepsAhead),
-        rows_(most + kStepsAhead, cell.inputs()),
+        rows_(most + kStepsAhead, cell.inputs(), cell.input_step()),
         attention_(most),
         share_((most + kStepsAhead) * cell.share_row()),
         state_(most, cell.h_row(), cell.c_row()) {}

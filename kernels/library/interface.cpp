@@ -10,15 +10,16 @@ namespace {
 using namespace onernn;
 
 /// By cell and stored numbers, in the order of onernn.h.
-constexpr Factory kFactories[][4] = {
+constexpr Factory kFactories[][5] = {
     {new_stack<Rnn, float, float>, new_stack<Rnn, float, Half>, new_stack<Rnn, float, BrainPair>,
-     new_stack<Rnn, double, double>},
+     new_stack<Rnn, double, double>, new_stack<Rnn, float, ByteQuad>},
     {new_stack<Gru, float, float>, new_stack<Gru, float, Half>, new_stack<Gru, float, BrainPair>,
-     new_stack<Gru, double, double>},
+     new_stack<Gru, double, double>, new_stack<Gru, float, ByteQuad>},
     {new_stack<LbrGru, float, float>, new_stack<LbrGru, float, Half>,
-     new_stack<LbrGru, float, BrainPair>, new_stack<LbrGru, double, double>},
+     new_stack<LbrGru, float, BrainPair>, new_stack<LbrGru, double, double>,
+     new_stack<LbrGru, float, ByteQuad>},
     {new_stack<Lstm, float, float>, new_stack<Lstm, float, Half>, new_stack<Lstm, float, BrainPair>,
-     new_stack<Lstm, double, double>},
+     new_stack<Lstm, double, double>, new_stack<Lstm, float, ByteQuad>},
 };
 
 /// A number that is not in the table is none of its rows either.

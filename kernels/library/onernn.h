@@ -18,8 +18,9 @@ enum {
 
 enum { ONERNN_RNN = 0, ONERNN_GRU = 1, ONERNN_LBR_GRU = 2, ONERNN_LSTM = 3 };
 
-/* How matrices are stored. x, states and y are float, with ONERNN_F64 double. */
-enum { ONERNN_F32 = 0, ONERNN_F16 = 1, ONERNN_BF16 = 2, ONERNN_F64 = 3 };
+/* How matrices are stored. x, states and y are float, with ONERNN_F64 double. ONERNN_S8: x and h are
+   rounded to bytes for the product; what is not finite in a row makes all that reads it NaN. */
+enum { ONERNN_F32 = 0, ONERNN_F16 = 1, ONERNN_BF16 = 2, ONERNN_F64 = 3, ONERNN_S8 = 4 };
 
 enum {
   ONERNN_IDENTITY = 0,
@@ -61,6 +62,7 @@ typedef struct {
   int32_t attention;                          /* GRU: u becomes (1 - attention) u */
   int32_t replaces;                           /* GRU: u is the part of h that is replaced */
   int32_t peephole, input_forget, projection; /* LSTM; input_forget: the forget gate is 1 - i */
+  double input_step; /* S8: rows of x in steps of it; 0: of their largest number / 127 each */
 } onernn_spec;
 
 /* Where the matrices of one layer in one direction begin, in bytes from the first number; -1 where

@@ -93,8 +93,8 @@ struct RuntimeTraits {
   using Real = Real_;
   using Stored = Stored_;
 
-  RuntimeTraits(const onernn_spec& spec, std::int64_t reads)
-      : inputs(reads),
+  RuntimeTraits(const onernn_spec& spec)
+      : inputs(spec.inputs),
         units(spec.units),
         width(spec.width),
         gate(spec.gate),
@@ -107,13 +107,15 @@ struct RuntimeTraits {
         replaces(spec.replaces != 0),
         peephole(spec.peephole != 0),
         input_forget(spec.input_forget != 0),
-        projection(spec.projection != 0) {}
+        projection(spec.projection != 0),
+        input_step(static_cast<float>(spec.input_step)) {}
 
   std::int64_t inputs, units, width;
   AnyFunction<Real> gate, candidate, output;
   Clip<Real> clip;
   AnyClip<Real> clip_cell;
   bool attention, replaces, peephole, input_forget, projection;
+  float input_step;
 };
 
 }  // namespace ONERNN_ISA

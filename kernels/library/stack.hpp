@@ -88,10 +88,10 @@ class Stack final : public onernn_stack {
  private:
   /// Memory for batches of some size.
   struct Room {
-    Room(const onernn_spec& spec, std::int64_t handed_on, Extent most)
+    Room(const onernn_spec& spec, const onernn_spec& above, Extent most)
         : batching(most.sequences),
-          first(most.sequences, Cell({spec, spec.inputs})),
-          upper(spec.layers > 1 ? most.sequences : 0, Cell({spec, handed_on})),
+          first(most.sequences, Cell(spec)),
+          upper(spec.layers > 1 ? most.sequences : 0, Cell(above)),
           between{Memory<Real>(spec.layers > 1 ? most.words * spec.directions * spec.width : 0),
                   Memory<Real>(spec.layers > 2 ? most.words * spec.directions * spec.width : 0)} {}
     Batching batching;
@@ -103,8 +103,10 @@ class Stack final : public onernn_stack {
     if (room_ && extent.sequences <= most_.sequences && extent.words <= most_.words) return;
     room_.reset();  // before there is more
     most_ = {(std::max)(extent.sequences, most_.sequences), (std::max)(extent.words, most_.words)};
-    const std::int64_t handed_on = spec_.joined ? joined_width() : spec_.width;
-    room_ = std::make_unique<Room>(spec_, handed_on, most_);
+    onernn_spec above = spec_;  // as the layers above the first one know it
+    above.inputs = spec_.joined ? joined_width() : spec_.width;
+    above.input_step = 0;
+    room_ = std::make_unique<Room>(spec_, above, most_);
   }
 
   /// Channels of y.
