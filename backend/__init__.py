@@ -1,4 +1,4 @@
-"""Where recurrent layers run: oneDNN's primitives, or the NumPy reference."""
+"""Where recurrent layers run: oneDNN's primitives, our own kernels, or the NumPy reference."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def open_backend(
     cache_capacity: int | None = None,
     device: str = "cpu",
 ) -> Backend:
-    """The backend "onednn", "reference", or one that is registered.
+    """The backend "onednn", "kernels", "reference", or one that is registered.
 
     ``threads``: None leaves the choice to the backend.
     ``cache_capacity``: most primitives that each direction of a layer keeps, 512 by default; the
@@ -89,7 +89,11 @@ def open_backend(
         from onernn.backend.onednn.backend import OneDnnBackend  # loads libdnnl at first use
 
         return OneDnnBackend(threads, cache_capacity)
+    if name == "kernels":
+        from onernn.backend.compiled.backend import KernelsBackend  # loads the library at first use
+
+        return KernelsBackend(threads)
     if name in _REGISTERED:
         return _REGISTERED[name](threads)
-    known = " or ".join(map(repr, ("onednn", "reference", *_REGISTERED)))
+    known = " or ".join(map(repr, ("onednn", "kernels", "reference", *_REGISTERED)))
     raise UnsupportedError(f"backend {name!r}: expected {known}")

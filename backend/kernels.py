@@ -100,12 +100,12 @@ class StackKernel(Protocol):
         """Whether these numbers come out right."""
 
     def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
-        """The result for a dense batch in a shape that came before; None: it has to be checked."""
+        """The result for a dense batch that needs no more checks; None: it has to be checked."""
 
     def run(
         self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
     ) -> tuple[Array, State]:
-        """(y (W, D*O) in the order of x, final states) for ragged or dense (T, N, I) x."""
+        """(y (W, D*O) or (T, N, D*O), final states) for ragged or dense (T, N, I) x, like x."""
 
     def cache_info(self) -> dict[str, int]:
         """Primitives found and made so far."""

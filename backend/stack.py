@@ -181,7 +181,7 @@ class Stack:
 
 
 def _framed(like: Ragged | Array, words: Array, layout: Layout = "tnc") -> Ragged | Array:
-    """Words (W, C) as a batch like ``like``, which is ragged or (T, N, I)."""
+    """Words (W, C) or (T, N, C) as a batch like ``like``, which is ragged or (T, N, I)."""
     if isinstance(like, Ragged):
         return like.with_data(words)
-    return np.ascontiguousarray(laid_out(words.reshape(*like.shape[:2], words.shape[1]), layout))
+    return np.ascontiguousarray(laid_out(words.reshape(*like.shape[:2], words.shape[-1]), layout))

@@ -4,37 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from onernn.core.arrays import Array
+from onernn.backend.compiled.packing import WIDE, CellMatrices
 from onernn.core.spec import Activation, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.emit.storing import Store
 from onernn.operators.activations import completed
 
-LANES = 16
-"""Units a panel: what one AVX-512 register holds, two of AVX2."""
 FUNCTIONS = ("gate", "candidate", "output")
 """Names in C++'s Traits of what a cell's activations are, in their order."""
-
-
-def padded(size: int) -> int:
-    """The next multiple of a panel's width."""
-    return -(-size // LANES) * LANES
-
-
-def panels(matrix: Array) -> Array:
-    """(K, G, O) -> (panels, K, panels side by side, G, 16), zeros for units that are not there.
-
-    `side_by_side` in kernels/products.hpp tells how many there are.
-    """
-    k, gates, units = matrix.shape
-    wide = np.zeros((k, gates, padded(units)), matrix.dtype)
-    wide[:, :, :units] = matrix
-    count = wide.shape[2] // LANES
-    beside = next(n for n in (4, 2, 1) if n * gates <= 4 and count % n == 0)
-    split = wide.reshape(k, gates, -1, beside, LANES)
-    return np.ascontiguousarray(split.transpose(2, 0, 3, 1, 4))
 
 
 @dataclass(frozen=True)
@@ -79,25 +56,9 @@ class CellCode:
 
         ``weights``: of one layer and direction.
         """
-        spec = self.spec
-        recurrent, candidate = weights.iter[0, 0], None
-        if self.kernel == "gru":  # the candidate waits for the reset gate: a product of its own
-            recurrent, candidate = recurrent[:, :2], recurrent[:, 2:]
-        bias = np.zeros((1, spec.cell.bias_rows, spec.hidden_size), recurrent.dtype)
-        if weights.bias is not None:
-            bias = weights.bias[0]
-        peephole, projection = weights.peephole, weights.projection
-        fields = (
-            (bias, self.real),
-            (None if weights.layer is None else weights.layer[0, 0], self.stored),
-            (recurrent, self.stored),
-            (candidate, self.stored),
-            (None if peephole is None else peephole[0], self.real),
-            (None if projection is None else projection[0, 0][:, None], self.stored),
-        )
+        places = CellMatrices.of(self.spec.cell, weights).pack(store)
+        kinds = {name: self.real if name in WIDE else self.stored for name in places}
         return tuple(
-            "nullptr"
-            if matrix is None
-            else f"weights_.at<{kind}>({store.add(panels(matrix), narrow=kind == self.stored)})"
-            for matrix, kind in fields
+            "nullptr" if place is None else f"weights_.at<{kinds[name]}>({place})"
+            for name, place in places.items()
         )

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from onernn.backend.compiled.packing import STORED
 from onernn.core.arrays import Array
 from onernn.core.budget import LOADING, budget_of_run
 from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
@@ -20,7 +21,7 @@ from onernn.emit.operators import rule_of, written
 from onernn.emit.operators.recurrent import batch_of
 from onernn.emit.program import CTYPES, Program, Sentences, UnknownError
 from onernn.emit.rendering import words
-from onernn.emit.storing import STORED, Store
+from onernn.emit.storing import Store
 from onernn.emit.streaming import why_no_step
 from onernn.fuse_passes import PASSES, fuse
 from onernn.operators import OPERATORS

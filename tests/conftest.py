@@ -39,6 +39,18 @@ def data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def built() -> Path:
+    """The folder of the kernels' libraries, built if they are not; skipped without a compiler."""
+    from onernn.kernels import build
+
+    try:
+        build.build()
+    except build.NoCompiler as error:
+        pytest.skip(str(error))
+    return build.BUILT
+
+
+@pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder that the project's repositories share; the test is skipped where it is not."""
     return _present(Path(os.environ.get("ONERNN_SHARED", REPO.parent / "shared")), "shared folder")

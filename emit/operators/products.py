@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from onernn.backend.compiled.packing import LANES, padded
 from onernn.core.arrays import Array
 from onernn.core.sizes import Shape, Size, volume
-from onernn.emit.cells import LANES, padded
 from onernn.emit.operators.elementwise import broadcast, filled, stretched_input
 from onernn.emit.operators.nests import Access, each_element, nest, strides_of, whole
 from onernn.emit.operators.operator_code import OperatorCode, rule

@@ -23,7 +23,10 @@ Semantics = Annotated[
 Dtype = Annotated[str, typer.Option(help="How recurrent layers compute: f32, bf16, f16 or u8.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the backend.")]
 Backend = Annotated[
-    str, typer.Option(help="onednn, generated (C++ compiled here), or reference (NumPy).")
+    str,
+    typer.Option(
+        help="onednn, kernels (our own), generated (C++ compiled here), or reference (NumPy)."
+    ),
 ]
 MaxBytes = Annotated[
     int | None,

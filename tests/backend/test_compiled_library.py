@@ -27,16 +27,6 @@ BROKEN = {
 }
 
 
-@pytest.fixture(scope="module")
-def built() -> Path:
-    """The folder of the libraries, built now if they are not; skipped without a compiler."""
-    try:
-        build.build()
-    except build.NoCompiler as error:
-        pytest.skip(str(error))
-    return build.BUILT
-
-
 @pytest.fixture
 def copy(built: Path, tmp_path: Path) -> Path:
     ignored = shutil.ignore_patterns("part-*")

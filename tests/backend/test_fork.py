@@ -8,7 +8,6 @@ import sys
 from textwrap import dedent
 
 import pytest
-from support.emitting import compiler
 
 CHILDREN = 10
 
@@ -18,16 +17,13 @@ FORKING = """
     import onernn
     from onernn import Cell, RnnSpec, RnnWeights
     from onernn.backend import open_backend
-    from onernn.emit import backend, compiling  # registers "generated"
 
     name, threads, children = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    compiling.FLAGS = ("-std=c++17", "-O0", "-shared", "-fPIC", "-pthread")
-    backend.faster = lambda *_: True
     spec, rng = RnnSpec(Cell.GRU, 8, 64), np.random.default_rng(0)
     numbers = [rng.uniform(-0.1, 0.1, shape).astype(np.float32)
                for shape in ((1, 1, 8, 3, 64), (1, 1, 64, 3, 64), (1, 1, 3, 64))]
     layer = open_backend(name, threads=threads).prepare(spec, RnnWeights(*numbers))
-    assert name != "generated" or layer.kernel == "generated C++", layer.why
+    assert layer.backend == name, layer.why
     x = rng.uniform(-1, 1, (5, 3, 8)).astype(np.float32)
     want, _ = layer.run(x)
     running = True
@@ -69,10 +65,12 @@ FORKING = """
 """
 
 
-@pytest.mark.parametrize(("backend", "threads", "end"), [("generated", 2, "7"), ("onednn", 1, "0")])
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize(
+    ("backend", "threads", "end"), [("kernels", 2, "7"), ("kernels", 1, "0"), ("onednn", 1, "0")]
+)
 def test_every_child_ends(backend: str, threads: int, end: str) -> None:
     """7: refused, for the layer's second thread did not survive the fork."""
-    compiler()
     command = [sys.executable, "-c", dedent(FORKING), backend, str(threads), str(CHILDREN)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=120)
     assert done.returncode == 0, done.stderr

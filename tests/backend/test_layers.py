@@ -1,4 +1,4 @@
-"""Both backends against the float64 oracle: cells, directions, layers, lengths, states."""
+"""All backends against the float64 oracle: cells, directions, layers, lengths, states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ from support.layers import (
 from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.backend import open_backend
 
-BACKENDS = ["reference", "onednn"]
+
+@pytest.fixture(scope="module", params=["reference", "onednn", "kernels"])
+def backend(request: pytest.FixtureRequest) -> str:
+    if request.param == "kernels":
+        request.getfixturevalue("built")
+    return str(request.param)
 
 
 @st.composite
@@ -40,28 +45,25 @@ def layers(draw: st.DrawFn) -> tuple[RnnSpec, list[RnnWeights]]:
     return spec, random_weights(spec, draw(st.integers(0, 99)))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @given(layers(), LENGTHS, st.integers(0, 99))
 def test_ragged_batches_are_right(backend: str, made: tuple, lengths: list[int], seed: int) -> None:
     spec, weights = made
     x = random_ragged(lengths, spec.input_size, seed)
-    layer = open_backend(backend).prepare(spec, weights, strict=backend == "onednn")
+    layer = open_backend(backend).prepare(spec, weights, strict=backend != "reference")
     state = random_state(spec, len(lengths), seed)
     check_layer(layer, spec, weights, x, state, attention_for(spec, x, seed))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @given(layers(), st.integers(0, 9), st.integers(0, 4), st.integers(0, 99))
 def test_dense_batches_are_right(backend: str, made: tuple, t: int, n: int, seed: int) -> None:
     spec, weights = made
     rng = np.random.default_rng(seed)
     x = rng.uniform(-2, 2, (t, n, spec.input_size)).astype(np.float32)
     scale = rng.uniform(0, 1, (t, n, 1)).astype(np.float32) if spec.cell.has_attention else None
-    layer = open_backend(backend).prepare(spec, weights, strict=backend == "onednn")
+    layer = open_backend(backend).prepare(spec, weights, strict=backend != "reference")
     check_layer(layer, spec, weights, x, random_state(spec, n, seed), scale)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_GRU, Cell.LSTM])
 def test_an_input_that_is_projected_already_is_taken_as_it_is(backend: str, cell: Cell) -> None:
     units = 4
@@ -72,7 +74,6 @@ def test_an_input_that_is_projected_already_is_taken_as_it_is(backend: str, cell
     check_layer(layer, spec, weights, x, random_state(spec, 3, 3))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_missing_bias_is_zero_and_a_missing_state_too(backend: str) -> None:
     spec = RnnSpec(Cell.LSTM, 3, 4)
     (full,) = random_weights(spec, 0)
@@ -87,7 +88,6 @@ def test_a_missing_bias_is_zero_and_a_missing_state_too(backend: str) -> None:
     np.testing.assert_array_equal(final[1], ends[1])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_batches_of_changing_shapes_do_not_disturb_each_other(backend: str) -> None:
     spec = RnnSpec(Cell.GRU, 5, 6, direction="bidirectional_concat", layers=2)
     weights = random_weights(spec, 0)
@@ -117,14 +117,13 @@ def test_results_stay_whatever_runs_afterwards(direction: Any, dtype: str, threa
             np.testing.assert_array_equal(array, copy)
 
 
-def test_large_gates_saturate_without_overflow() -> None:
+def test_large_gates_saturate_without_overflow(backend: str) -> None:
     spec = RnnSpec(Cell.GRU, 2, 3)
     weights = random_weights(spec, 0)
     x = Ragged(np.float32([[1e4, -1e4], [-1e4, 1e4], [1e30, 1e30]]), [0, 3])
-    for backend in BACKENDS:
-        with np.errstate(over="raise", invalid="raise"):
-            y, _ = open_backend(backend).prepare(spec, weights).run(x)
-        assert np.isfinite(words(y)).all()
+    with np.errstate(over="raise", invalid="raise"):
+        y, _ = open_backend(backend).prepare(spec, weights).run(x)
+    assert np.isfinite(words(y)).all()
 
 
 class TestFallback:
@@ -163,7 +162,6 @@ class TestFallback:
         check_layer(layer, spec, [double], x, random_state(spec, 2, 0), rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -224,7 +222,6 @@ def test_a_batch_dealt_out_to_threads_comes_back_in_order(direction: Any, dense:
 
 
 @pytest.mark.parametrize("more", [{"peephole": True}, {"projection_size": 2}], ids=str)
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_projected_input_keeps_peepholes_and_projections(backend: str, more: dict) -> None:
     spec = RnnSpec(Cell.LSTM, 16, 4, **more)
     weights = random_weights(spec, 1, projected=True)

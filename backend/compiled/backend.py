@@ -1,0 +1,73 @@
+"""Layers and stacks on the kernels of this package."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import numpy as np
+
+from onernn.backend.compiled.library import load_kernels
+from onernn.backend.compiled.packing import STORED
+from onernn.backend.compiled.stack import CompiledStack
+from onernn.backend.onednn.data_types import PRECISIONS
+from onernn.backend.onednn.library import WISHES
+from onernn.backend.reference import reference_stack
+from onernn.backend.stack import Stack, Trainer
+from onernn.core.errors import LibraryError, Refusal, UnsupportedError
+from onernn.core.spec import RnnSpec
+from onernn.core.weights import RnnWeights, Weights, layers_of
+
+
+class KernelsBackend:
+    """Prepares layers on the kernels, loaded with the first backend, for one thread or two."""
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.kernels = load_kernels()
+        self.threads = min(threads or 1, 2)
+
+    def prepare(
+        self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
+    ) -> Stack:
+        """See `Backend.prepare`. f16: matrices are stored so. bf16: see design/0020."""
+        if dtype not in PRECISIONS:
+            raise UnsupportedError(f"dtype {dtype!r}: expected one of {', '.join(PRECISIONS)}")
+        layers = layers_of(spec, weights)
+        precise = "f64" if layers[0].iter.dtype == np.float64 else "f32"
+        try:
+            if dtype not in STORED:
+                raise UnsupportedError(f"kernels do not compute in {dtype}")
+            kernel = CompiledStack(self.kernels, spec, layers, dtype, self.threads)
+        except UnsupportedError as error:
+            why = str(error)
+            if strict:
+                raise UnsupportedError(
+                    f"{why}; drop strict=True to run it on the reference", (Refusal(why),)
+                ) from None
+            return reference_stack(spec, layers, precise, why)
+        widens = dtype == "bf16" and precise == "f32" and self.kernels.isa != "avx512_bf16"
+        return Stack(
+            spec,
+            dtype if precise == "f32" else precise,
+            kernel,
+            partial(_trainer, spec, layers, dtype, self.threads, strict),
+            backend="kernels",
+            name=f"kernels {self.kernels.isa}{', matrices widened to f32' * widens}",
+            reads="contiguous ragged, tnc and ntc batches are read in place, others are copied",
+            real=layers[0].iter.dtype,
+        )
+
+
+def _trainer(
+    spec: RnnSpec, layers: tuple[RnnWeights, ...], dtype: str, threads: int, strict: bool
+) -> Trainer:
+    """oneDNN's, or the reference's where oneDNN is not installed."""
+    from onernn.backend.onednn.backend import OneDnnBackend
+
+    try:
+        return OneDnnBackend(threads).prepare(spec, layers, dtype=dtype, strict=strict).trainer()
+    except LibraryError as error:
+        if any(map(os.environ.get, WISHES)):
+            raise  # somebody wants a library, or a way in which it runs
+        precise = "f64" if layers[0].iter.dtype == np.float64 else "f32"
+        return reference_stack(spec, layers, precise, str(error)).trainer()

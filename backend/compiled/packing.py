@@ -1,0 +1,137 @@
+"""Weights as the kernels read them: panels one behind the other, each on a cache line."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.errors import UnsupportedError
+from onernn.core.spec import Cell
+from onernn.core.weights import RnnWeights
+
+STORED = {"f32": "float", "f16": "Half", "bf16": "BrainPair"}
+"""What matrices of float32 are stored as, in C++, by the names of data types."""
+LANES = 16
+"""Units a panel: what one AVX-512 register holds, two of AVX2."""
+
+WIDE = ("bias", "peephole")
+"""What is stored as it is: nothing is multiplied by rows of it."""
+
+
+def padded(size: int) -> int:
+    """The next multiple of a panel's width."""
+    return -(-size // LANES) * LANES
+
+
+def panels(matrix: Array) -> Array:
+    """(K, G, O) -> (panels, K, panels side by side, G, 16), zeros for units that are not there.
+
+    `side_by_side` in kernels/products.hpp tells how many there are.
+    """
+    k, gates, units = matrix.shape
+    wide = np.zeros((k, gates, padded(units)), matrix.dtype)
+    wide[:, :, :units] = matrix
+    count = wide.shape[2] // LANES
+    beside = next(n for n in (4, 2, 1) if n * gates <= 4 and count % n == 0)
+    split = wide.reshape(k, gates, -1, beside, LANES)
+    return np.ascontiguousarray(split.transpose(2, 0, 3, 1, 4))
+
+
+def narrowed(array: Array, stored: str) -> Array:
+    """float32 -> the bits of ``stored``, rounded to nearest even.
+
+    Raises `UnsupportedError` for a number that is too large for a half.
+    """
+    if stored == "float" or array.dtype != np.float32:
+        return array
+    if stored == "Half":
+        with np.errstate(over="ignore"):
+            half = array.astype(np.float16)
+        if not np.isfinite(half).all():
+            raise UnsupportedError(
+                f"f16: a weight of {np.abs(array).max():.3g} is beyond 65504; use bf16"
+            )
+        return half
+    bits = array.view(np.uint32)
+    even = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return (even >> np.uint32(16)).astype(np.uint16)
+
+
+def paired(panels: Array) -> Array:
+    """(panels, K, ...) -> (panels, (K + 1) // 2, ..., 2): two rows side by side, a zero below."""
+    count, k = panels.shape[:2]
+    even = np.zeros((count, k + k % 2, *panels.shape[2:]), panels.dtype)
+    even[:, :k] = panels
+    return np.stack((even[:, ::2], even[:, 1::2]), axis=-1)
+
+
+@dataclass
+class Numbers:
+    """Collects arrays; equal ones stand there once. ``stored``: of matrices, see `STORED`.
+
+    ``size``: bytes so far, those in front of the first array among them.
+    """
+
+    stored: str
+    size: int = 0
+    arrays: list[tuple[int, bytes]] = field(default_factory=list)
+    _places: dict[bytes, int] = field(default_factory=dict)
+
+    def add(self, array: Array, *, narrow: bool = False) -> int:
+        """The byte where it begins."""
+        if narrow:
+            array = narrowed(array, self.stored)
+            array = paired(array) if array.dtype == np.uint16 else array
+        data = np.ascontiguousarray(array).tobytes()
+        key = hashlib.sha256(data).digest()
+        if key not in self._places:
+            self._places[key] = self.size
+            self.arrays.append((self.size, data))
+            self.size += -(-len(data) // 64) * 64
+        return self._places[key]
+
+    def write(self, target: Array) -> None:
+        """All arrays, into ``size`` bytes."""
+        for at, data in self.arrays:
+            target[at : at + len(data)] = np.frombuffer(data, np.uint8)
+
+
+class CellMatrices(NamedTuple):
+    """What the kernels' CellWeights hold, in that order, as (K, G, O); None where absent."""
+
+    bias: Array
+    input: Array | None
+    recurrent: Array
+    candidate: Array | None
+    peephole: Array | None
+    projection: Array | None
+
+    @classmethod
+    def of(cls, cell: Cell, weights: RnnWeights) -> CellMatrices:
+        """``weights``: of one layer and direction."""
+        recurrent, candidate = weights.iter[0, 0], None
+        if cell in (Cell.GRU, Cell.AUGRU):  # the candidate waits for the reset gate
+            recurrent, candidate = recurrent[:, :2], recurrent[:, 2:]
+        bias = np.zeros((1, cell.bias_rows, recurrent.shape[2]), recurrent.dtype)
+        if weights.bias is not None:
+            bias = weights.bias[0]
+        peephole, projection = weights.peephole, weights.projection
+        return cls(
+            bias,
+            None if weights.layer is None else weights.layer[0, 0],
+            recurrent,
+            candidate,
+            None if peephole is None else peephole[0],
+            None if projection is None else projection[0, 0][:, None],
+        )
+
+    def pack(self, numbers: Numbers) -> dict[str, int | None]:
+        """Where each begins, by its name."""
+        return {
+            name: None if m is None else numbers.add(panels(m), narrow=name not in WIDE)
+            for name, m in self._asdict().items()
+        }

@@ -1,0 +1,221 @@
+"""A stack in the kernels' library: one call of C for all its layers and directions."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from functools import partial
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from onernn.backend.buffers import aligned
+from onernn.backend.compiled.library import Kernels
+from onernn.backend.compiled.packing import STORED, CellMatrices, Numbers
+from onernn.backend.run_arguments import State
+from onernn.core.arrays import Array
+from onernn.core.errors import LibraryError
+from onernn.core.ragged import Ragged, data_of
+from onernn.core.spec import Activation, Cell, RnnSpec
+from onernn.core.weights import RnnWeights
+from onernn.operators.activations import completed
+
+CELLS = {
+    Cell.RNN_TANH: "RNN",
+    Cell.RNN_RELU: "RNN",
+    Cell.RNN_SIGMOID: "RNN",
+    Cell.LSTM: "LSTM",
+    Cell.GRU: "GRU",
+    Cell.AUGRU: "GRU",
+    Cell.LBR_GRU: "LBR_GRU",
+    Cell.LBR_AUGRU: "LBR_GRU",
+}
+"""The kernel of each cell, as onernn.h names it."""
+
+
+class CompiledStack:
+    """A `StackKernel` of kernels; safe to share between threads.
+
+    Each thread that runs it has a stack of C of its own, with memory and a second thread; all of
+    them read the same weights.
+    """
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        spec: RnnSpec,
+        layers: tuple[RnnWeights, ...],
+        dtype: str,
+        threads: int,
+    ) -> None:
+        self._ffi, self._lib = kernels.ffi, kernels.lib
+        self._spec, self._threads, self._process = spec, threads, os.getpid()
+        self._real = layers[0].iter.dtype
+        numbers, places = Numbers(STORED[dtype]), []
+        for weights in layers:
+            for direction in range(spec.directions):
+                part = CellMatrices.of(spec.cell, weights.part(0, direction)).pack(numbers)
+                places.append({name: -1 if at is None else at for name, at in part.items()})
+        self._numbers = aligned(numbers.size)
+        numbers.write(self._numbers)
+        self._parts = self._ffi.new("onernn_part[]", places)
+        self._told = self._ffi.new("onernn_spec *", self._described(dtype))
+        self._idle: deque[tuple[Any, Any, Any]] = deque()
+        self._widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
+        self._idle.append(self._new())  # what cannot be made is told now
+
+    def _described(self, dtype: str) -> dict[str, Any]:
+        """The spec as onernn.h has it."""
+        spec, lib = self._spec, self._lib
+        stored = "F64" if self._real == np.float64 else dtype.upper()
+        low, high = spec.cell_clip or (-inf, inf)
+
+        def function(activation: Activation) -> dict[str, Any]:
+            name, alpha, beta = completed(activation)
+            kind = getattr(lib, f"ONERNN_{name.upper()}")
+            return {"kind": kind, "alpha": alpha or 0, "beta": beta or 0}
+
+        functions = ("gate", "candidate", "output")
+        return {
+            "cell": getattr(lib, f"ONERNN_{CELLS[spec.cell]}"),
+            "stored": getattr(lib, f"ONERNN_{stored}"),
+            "layers": spec.layers,
+            "directions": spec.directions,
+            "backwards": spec.direction == "right2left",
+            "added": spec.direction == "bidirectional_sum",
+            "joined": spec.stacking == "framework",
+            "inputs": spec.input_size,
+            "units": spec.hidden_size,
+            "width": spec.recurrent_size,
+            **dict(zip(functions, map(function, spec.functions), strict=False)),
+            "gate_clip": inf if spec.gate_clip is None else spec.gate_clip,
+            "cell_low": low,
+            "cell_high": high,
+            "cell_nan_is_low": spec.cell_clip_nan,
+            "attention": spec.cell.has_attention,
+            "replaces": spec.update == "replace",
+            "peephole": spec.peephole,
+            "input_forget": spec.input_forget,
+            "projection": spec.projection_size is not None,
+        }
+
+    def takes(self, x: Ragged | Array, initial: State) -> bool:
+        """See `StackKernel.takes`: all numbers come out right."""
+        return True
+
+    def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
+        """See `StackKernel.run_again`: what lies as C reads it is checked here."""
+        if not self._reads(x, 3) or x.shape[2] != self._spec.input_size:
+            return None
+        if self._spec.cell.has_attention:
+            return None
+        T, N, _ = x.shape
+        shapes = self._state_shapes(N)
+        if state is not None and not (
+            type(state) is tuple
+            and len(state) == len(shapes)
+            and all(self._reads(s, 4) and s.shape == b for s, b in zip(state, shapes, strict=True))
+        ):
+            return None
+        return self._call(self._lib.ONERNN_TNC, (T, N), None, x, None, state)
+
+    def run(
+        self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
+    ) -> tuple[Array, State]:
+        """See `StackKernel.run`."""
+        words, scale = data_of(x), None if attention is None else data_of(attention)
+        initial = tuple(map(_laid, initial))
+        if isinstance(x, Ragged):
+            layout, extent, offsets = self._lib.ONERNN_LOD, (0, len(x)), x.offsets
+        else:
+            layout, extent, offsets = self._lib.ONERNN_TNC, words.shape[:2], None
+            turned = words.swapaxes(0, 1)
+            if turned.flags.c_contiguous and not words.flags.c_contiguous:
+                layout, words = self._lib.ONERNN_NTC, turned
+                scale = None if scale is None else scale.swapaxes(0, 1)
+        words, scale = _laid(words), None if scale is None else _laid(scale)
+        y, final = self._call(layout, extent, offsets, words, scale, initial)
+        return (y.swapaxes(0, 1) if layout == self._lib.ONERNN_NTC else y), final
+
+    def _reads(self, array: Any, axes: int) -> bool:
+        """Whether C reads the array where it stands."""
+        return (
+            type(array) is np.ndarray
+            and array.dtype == self._real
+            and array.ndim == axes
+            and array.flags.c_contiguous
+            and array.flags.aligned
+        )
+
+    def _state_shapes(self, sentences: int) -> list[tuple[int, ...]]:
+        stack = (self._spec.layers, self._spec.directions, sentences)
+        return [(*stack, self._widths[state]) for state in self._spec.cell.states]
+
+    def _call(
+        self,
+        layout: int,
+        extent: tuple[int, int],
+        offsets: Array | None,
+        x: Array,
+        attention: Array | None,
+        initial: State | None,
+    ) -> tuple[Array, State]:
+        """y like x, and the final states; ``extent``: steps and sentences."""
+        if self._threads > 1 and os.getpid() != self._process:
+            raise LibraryError(
+                "this layer was made before this process was forked, and its second thread did not"
+                " survive that; use threads=1, prepare the layer after the fork, or start the"
+                " process with 'spawn'"
+            )
+        y = np.empty((*x.shape[:-1], self._spec.output_size), self._real)
+        final = tuple(np.empty(shape, self._real) for shape in self._state_shapes(extent[1]))
+        try:
+            idle = self._idle.pop()
+        except IndexError:
+            idle = self._new()
+        handle, batch, arrays = idle
+        address, null = self._ffi.from_buffer, self._ffi.NULL
+        batch.layout, (batch.steps, batch.sequences) = layout, extent
+        batch.offsets = null if offsets is None else address("int64_t[]", offsets)
+        arrays.x, arrays.y = address(x), address(y)
+        arrays.attention = null if attention is None else address(attention)
+        arrays.h_n, arrays.h = address(final[0]), null if initial is None else address(initial[0])
+        if len(final) > 1:
+            arrays.c_n = address(final[1])
+            arrays.c = null if initial is None else address(initial[1])
+        status = self._lib.onernn_stack_run(handle, batch, arrays)
+        self._idle.append(idle)
+        self._check(status, f"a batch of {x.size // max(x.shape[-1], 1)} words")
+        return y, final
+
+    def _new(self) -> tuple[Any, Any, Any]:
+        """A stack for one thread at a time, and what its runs are described in."""
+        ffi = self._ffi
+        made = ffi.new("onernn_stack **")
+        numbers = ffi.from_buffer(self._numbers)
+        status = self._lib.onernn_stack_new(self._told, self._parts, numbers, self._threads, made)
+        self._check(status, "a layer")
+        handle = ffi.gc(made[0], partial(_freed, self._lib, os.getpid()))
+        return handle, ffi.new("onernn_batch *"), ffi.new("onernn_arrays *")
+
+    def _check(self, status: int, of: str) -> None:
+        if status == self._lib.ONERNN_NO_MEMORY:
+            raise LibraryError(f"kernels: the system has no memory, or no thread, for {of}")
+        if status:
+            raise LibraryError(f"kernels: status {status} of {of}")
+
+    def cache_info(self) -> dict[str, int]:
+        """See `StackKernel.cache_info`: it has no primitives."""
+        return {"hits": 0, "misses": 0}
+
+
+def _laid(array: Array) -> Array:
+    """As C reads it."""
+    return np.require(array, requirements=("C", "A"))
+
+
+def _freed(lib: Any, process: int, handle: Any) -> None:
+    """Not by a forked child, which would wait for the end of a thread that it does not have."""
+    if os.getpid() == process:
+        lib.onernn_stack_free(handle)
