@@ -39,7 +39,7 @@ class LayerWalk:
     ``prepare`` makes a kernel from the spec and weights of one layer and direction.
     ``threads``: how many there are, for directions, for shares of a batch unless ``whole``, and
     inside kernels of large layers. ``within(n)`` is a context in which a kernel made or run uses n
-    threads inside. ``capacity``: most shapes that batches are bound for.
+    threads inside; None: it uses one. ``capacity``: most shapes that batches are bound for.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class LayerWalk:
         *,
         threads: int = 1,
         whole: bool = True,
-        within: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
+        within: Callable[[int], AbstractContextManager[None]] | None = None,
         capacity: int = 0,
     ) -> None:
         self._spec, self._layers, self._prepare = spec, layers, prepare
-        self._threads, self._within = threads, within
+        self._threads, self._within = threads, within or (lambda _: nullcontext())
         self._shares = 1 if spec.directions > 1 or whole else threads
         # Inside a kernel, OpenMP pays where each core can keep its part of large weights.
         together = spec.directions if threads >= spec.directions else 1
-        self._inside = threads // together if spec.hidden_size >= LARGE else 1
+        self._inside = threads // together if within and spec.hidden_size >= LARGE else 1
         self._made: dict[int, Kernels] = {}
         kernels = [kernel for row in self._kernels(self._inside) for kernel in row]
         self.name = ", ".join(dict.fromkeys(kernel.name for kernel in kernels))

@@ -37,12 +37,13 @@ _SLOPES: Mapping[str, Callable[[Array], Array]] = {
     "identity": np.ones_like,
 }
 """Derivatives, in terms of the function's value."""
-_TRAINED = Limits(
+TRAINED = Limits(
     who="training",
     functions=tuple(_SLOPES),
     gate_clip=False,  # a clip has no derivative at its bounds
     cell_clip=False,
 )
+"""What has a backward, here and in the kernels."""
 
 
 def reference_stack(spec: RnnSpec, weights: Weights, dtype: str = "f32", why: str = "") -> Stack:
@@ -67,7 +68,7 @@ def reference_trainer(
     spec: RnnSpec, layers: Sequence[RnnWeights], dtype: np.dtype[Any], why: str
 ) -> Trainer:
     """Training on NumPy. Raises `UnsupportedError` for what has no backward."""
-    if beyond := why_not(spec, layers, _TRAINED):
+    if beyond := why_not(spec, layers, TRAINED):
         raise UnsupportedError(beyond)
     prepare = partial(ReferenceKernel, dtype=dtype, trains=True)
     return Trainer(LayerWalk(spec, layers, prepare), NAME, why)

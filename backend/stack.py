@@ -142,10 +142,10 @@ class Stack:
     ) -> tuple[Ragged | Array, State, Tape]:
         """`run`, and a tape for one `backward`; the arguments may be changed afterwards.
 
-        oneDNN trains in f32 and bf16; AUGRU cells (wrong gradients there) and bf16 LSTM with
-        projection (no backward) train on the NumPy reference in float32, which ``tape.why`` tells,
-        or raise `UnsupportedError` where the layer is strict. So do u8 and f16, activations other
-        than sigmoid, tanh, relu and identity, and clips, always.
+        Kernels and oneDNN train in f32 and bf16. AUGRU cells (wrong gradients in oneDNN) and bf16
+        LSTM with projection (no backward there) train on kernels, or on the NumPy reference in
+        float32, which ``tape.why`` tells, or raise `UnsupportedError` where the layer is strict. So
+        do u8 and f16, activations other than sigmoid, tanh, relu and identity, and clips, always.
         """
         trainer = self.trainer()
         x, initial, attention = checked_input(self.spec, x, state, attention, self._real)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 
 import numpy as np
 
-from onernn.backend.compiled.library import load_kernels
+from onernn.backend.compiled.library import Kernels, load_kernels
 from onernn.backend.compiled.packing import STORED
 from onernn.backend.compiled.stack import CompiledStack
+from onernn.backend.compiled.training import kernels_trainer
 from onernn.backend.onednn.data_types import PRECISIONS
-from onernn.backend.onednn.library import WISHES
-from onernn.backend.reference import reference_stack
+from onernn.backend.reference import reference_stack, reference_trainer
 from onernn.backend.stack import Stack, Trainer
-from onernn.core.errors import LibraryError, Refusal, UnsupportedError
+from onernn.core.errors import Refusal, UnsupportedError
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights, Weights, layers_of
 
@@ -50,7 +49,7 @@ class KernelsBackend:
             spec,
             dtype if precise == "f32" else precise,
             kernel,
-            partial(_trainer, spec, layers, dtype, self.threads, strict),
+            partial(_trainer, self.kernels, spec, layers, dtype, self.threads),
             backend="kernels",
             name=f"kernels {self.kernels.isa}{', matrices widened to f32' * widens}",
             reads="contiguous ragged, tnc and ntc batches are read in place, others are copied",
@@ -59,15 +58,10 @@ class KernelsBackend:
 
 
 def _trainer(
-    spec: RnnSpec, layers: tuple[RnnWeights, ...], dtype: str, threads: int, strict: bool
+    kernels: Kernels, spec: RnnSpec, layers: tuple[RnnWeights, ...], dtype: str, threads: int
 ) -> Trainer:
-    """oneDNN's, or the reference's where oneDNN is not installed."""
-    from onernn.backend.onednn.backend import OneDnnBackend
-
-    try:
-        return OneDnnBackend(threads).prepare(spec, layers, dtype=dtype, strict=strict).trainer()
-    except LibraryError as error:
-        if any(map(os.environ.get, WISHES)):
-            raise  # somebody wants a library, or a way in which it runs
-        precise = "f64" if layers[0].iter.dtype == np.float64 else "f32"
-        return reference_stack(spec, layers, precise, str(error)).trainer()
+    """The kernels, which train float32 weights; the reference trains those of float64."""
+    if layers[0].iter.dtype == np.float64:
+        why = "kernels train weights of float32"
+        return reference_trainer(spec, layers, np.dtype(np.float64), why)
+    return kernels_trainer(kernels, spec, layers, dtype, threads)

@@ -60,45 +60,11 @@ class CompiledStack:
         self._numbers = aligned(numbers.size)
         numbers.write(self._numbers)
         self._parts = self._ffi.new("onernn_part[]", places)
-        self._told = self._ffi.new("onernn_spec *", self._described(dtype))
+        stored = "f64" if self._real == np.float64 else dtype
+        self._told = described(kernels, spec, stored)
         self._idle: deque[tuple[Any, Any, Any]] = deque()
         self._widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
         self._idle.append(self._new())  # what cannot be made is told now
-
-    def _described(self, dtype: str) -> dict[str, Any]:
-        """The spec as onernn.h has it."""
-        spec, lib = self._spec, self._lib
-        stored = "F64" if self._real == np.float64 else dtype.upper()
-        low, high = spec.cell_clip or (-inf, inf)
-
-        def function(activation: Activation) -> dict[str, Any]:
-            name, alpha, beta = completed(activation)
-            kind = getattr(lib, f"ONERNN_{name.upper()}")
-            return {"kind": kind, "alpha": alpha or 0, "beta": beta or 0}
-
-        functions = ("gate", "candidate", "output")
-        return {
-            "cell": getattr(lib, f"ONERNN_{CELLS[spec.cell]}"),
-            "stored": getattr(lib, f"ONERNN_{stored}"),
-            "layers": spec.layers,
-            "directions": spec.directions,
-            "backwards": spec.direction == "right2left",
-            "added": spec.direction == "bidirectional_sum",
-            "joined": spec.stacking == "framework",
-            "inputs": spec.input_size,
-            "units": spec.hidden_size,
-            "width": spec.recurrent_size,
-            **dict(zip(functions, map(function, spec.functions), strict=False)),
-            "gate_clip": inf if spec.gate_clip is None else spec.gate_clip,
-            "cell_low": low,
-            "cell_high": high,
-            "cell_nan_is_low": spec.cell_clip_nan,
-            "attention": spec.cell.has_attention,
-            "replaces": spec.update == "replace",
-            "peephole": spec.peephole,
-            "input_forget": spec.input_forget,
-            "projection": spec.projection_size is not None,
-        }
 
     def takes(self, x: Ragged | Array, initial: State) -> bool:
         """See `StackKernel.takes`: all numbers come out right."""
@@ -186,7 +152,7 @@ class CompiledStack:
             arrays.c = null if initial is None else address(initial[1])
         status = self._lib.onernn_stack_run(handle, batch, arrays)
         self._idle.append(idle)
-        self._check(status, f"a batch of {x.size // max(x.shape[-1], 1)} words")
+        check(self._lib, status, f"a batch of {x.size // max(x.shape[-1], 1)} words")
         return y, final
 
     def _new(self) -> tuple[Any, Any, Any]:
@@ -195,19 +161,57 @@ class CompiledStack:
         made = ffi.new("onernn_stack **")
         numbers = ffi.from_buffer(self._numbers)
         status = self._lib.onernn_stack_new(self._told, self._parts, numbers, self._threads, made)
-        self._check(status, "a layer")
+        check(self._lib, status, "a layer")
         handle = ffi.gc(made[0], partial(_freed, self._lib, os.getpid()))
         return handle, ffi.new("onernn_batch *"), ffi.new("onernn_arrays *")
-
-    def _check(self, status: int, of: str) -> None:
-        if status == self._lib.ONERNN_NO_MEMORY:
-            raise LibraryError(f"kernels: the system has no memory, or no thread, for {of}")
-        if status:
-            raise LibraryError(f"kernels: status {status} of {of}")
 
     def cache_info(self) -> dict[str, int]:
         """See `StackKernel.cache_info`: it has no primitives."""
         return {"hits": 0, "misses": 0}
+
+
+def described(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
+    """The spec as onernn.h has it."""
+    lib = kernels.lib
+    low, high = spec.cell_clip or (-inf, inf)
+
+    def function(activation: Activation) -> dict[str, Any]:
+        name, alpha, beta = completed(activation)
+        kind = getattr(lib, f"ONERNN_{name.upper()}")
+        return {"kind": kind, "alpha": alpha or 0, "beta": beta or 0}
+
+    functions = ("gate", "candidate", "output")
+    told = {
+        "cell": getattr(lib, f"ONERNN_{CELLS[spec.cell]}"),
+        "stored": getattr(lib, f"ONERNN_{stored.upper()}"),
+        "layers": spec.layers,
+        "directions": spec.directions,
+        "backwards": spec.direction == "right2left",
+        "added": spec.direction == "bidirectional_sum",
+        "joined": spec.stacking == "framework",
+        "inputs": spec.input_size,
+        "units": spec.hidden_size,
+        "width": spec.recurrent_size,
+        **dict(zip(functions, map(function, spec.functions), strict=False)),
+        "gate_clip": inf if spec.gate_clip is None else spec.gate_clip,
+        "cell_low": low,
+        "cell_high": high,
+        "cell_nan_is_low": spec.cell_clip_nan,
+        "attention": spec.cell.has_attention,
+        "replaces": spec.update == "replace",
+        "peephole": spec.peephole,
+        "input_forget": spec.input_forget,
+        "projection": spec.projection_size is not None,
+    }
+    return kernels.ffi.new("onernn_spec *", told)
+
+
+def check(lib: Any, status: int, of: str) -> None:
+    """Raises `LibraryError` where a call of the library did not succeed."""
+    if status == lib.ONERNN_NO_MEMORY:
+        raise LibraryError(f"kernels: the system has no memory, or no thread, for {of}")
+    if status:
+        raise LibraryError(f"kernels: status {status} of {of}")
 
 
 def _laid(array: Array) -> Array:

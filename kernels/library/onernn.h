@@ -105,3 +105,48 @@ int32_t onernn_stack_run(onernn_stack *stack, const onernn_batch *batch,
 
 /* NULL is fine. */
 void onernn_stack_free(onernn_stack *stack);
+
+/* Training of one layer in one direction, of sorted sequences step by step: the words of step t are
+   the rows begin[t] to begin[t + 1]. All numbers are float and stand row by row. */
+
+/* The weights, or what is added to: their gradients. NULL where one is absent. */
+typedef struct {
+  float *input;      /* (inputs, gates, units); absent: a row of x is what it adds to the gates */
+  float *recurrent;  /* (width, gates, units) */
+  float *bias;       /* (gates, units); ONERNN_LBR_GRU: four rows */
+  float *peephole;   /* (3, units) */
+  float *projection; /* (units, width) */
+} onernn_weights;
+
+/* What the way forward leaves for the way back, which overwrites it. */
+typedef struct {
+  const float *x;         /* (words, inputs) */
+  const float *attention; /* (words) */
+  float *gates;           /* (words, gates, units) */
+  float *h;               /* (words, width) */
+  float *one;             /* (words, units), but for ONERNN_RNN */
+  float *two, *three;     /* (words, units), for ONERNN_LSTM */
+} onernn_tape;
+
+typedef struct onernn_training onernn_training;
+
+/* Copies the weights; of the spec it takes one layer and direction without clips, ONERNN_F32 or
+   ONERNN_BF16, and the functions up to ONERNN_RELU. Many threads may use it at once. */
+int32_t onernn_training_new(const onernn_spec *spec, const onernn_weights *weights,
+                            onernn_training **training);
+
+/* Rows of y are y_row numbers apart. h (N, width) and c (N, units) are the initial states and
+   become the final ones. */
+int32_t onernn_training_forward(const onernn_training *training, const int64_t *begin,
+                                int64_t steps, const onernn_tape *tape, float *y, int64_t y_row,
+                                float *h, float *c);
+
+/* dy (words, width). dh and dc are the gradients by the final states and become those by the
+   initial ones. dx (words, inputs) and dattention (words) are written. */
+int32_t onernn_training_backward(const onernn_training *training, const int64_t *begin,
+                                 int64_t steps, const onernn_tape *tape, const float *dy, float *dh,
+                                 float *dc, float *dx, float *dattention,
+                                 const onernn_weights *gradients);
+
+/* NULL is fine. */
+void onernn_training_free(onernn_training *training);

@@ -19,7 +19,6 @@ from support.layers import DIRECTIONS, attention_for, random_ragged, random_stat
 from onernn import Activation, Cell, Ragged, RnnSpec, RnnWeights, Session, UnsupportedError, load
 from onernn.backend import open_backend, reference_stack
 from onernn.backend.compiled import library
-from onernn.core.errors import LibraryError
 from onernn.kernels import build
 
 ISAS = list(build.isas())
@@ -319,26 +318,6 @@ def test_a_session_says_what_runs(isa: str, data: Path) -> None:
     assert Session(model, backend="kernels").explain().endswith(f", f32, kernels {isa}")
     said = Session(model, backend="kernels", dtype="bf16").explain()
     assert ("matrices widened to f32" in said) == (isa != "avx512_bf16")
-
-
-def test_training_is_onednns_or_the_references(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = RnnSpec(Cell.GRU, 4, 3)
-    weights, x = random_weights(spec, 0), random_ragged([4, 2], 4, 0)
-    exact = reference_stack(spec, weights, "f64")
-    ones = x.with_data(np.ones((6, 3), np.float32))
-
-    def refuse(threads: Any) -> None:
-        raise LibraryError("no libdnnl")
-
-    for trainer in ("oneDNN", "NumPy reference"):
-        layer = prepared(spec, weights)
-        y, _, tape = layer.run_training(x)
-        assert tape.kernel.startswith(trainer)
-        wanted, _, other = exact.run_training(x)
-        assert_close(y.data, wanted.data)
-        assert_close(layer.backward(tape, ones).x.data, exact.backward(other, ones).x.data)
-        monkeypatch.setattr("onernn.backend.onednn.backend.OneDnnBackend", refuse)
-    assert tape.why == "no libdnnl"
 
 
 def test_what_c_does_not_know_is_a_status() -> None:

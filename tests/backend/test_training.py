@@ -1,4 +1,4 @@
-"""Gradients: the reference's against slopes of the oracle, oneDNN's against the reference's."""
+"""Gradients: the reference's against slopes of the oracle, all others against the reference's."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.checking import assert_close, sentences_of
 from support.gradients import (
+    AUGRUS,
     Problem,
     assert_gradients,
     assert_slopes,
     by_name,
     map_weights,
     new_problem,
+    problems,
+    ragged_problem,
+    reference_gradients,
 )
 from support.layers import (
     CELLS,
     DIRECTIONS,
-    LENGTHS,
-    attention_for,
     random_ragged,
     random_state,
-    random_weights,
     words,
 )
 from support.oracle import run_oracle
@@ -43,7 +44,6 @@ from onernn.backend.onednn.library import load_library
 from onernn.backend.onednn.training import onednn_trainer
 
 BACKENDS = ["reference", "onednn"]
-AUGRUS = [Cell.AUGRU, Cell.LBR_AUGRU]
 # What oneDNN's own primitives train.
 F32 = [(cell, more) for cell, more in CELLS if cell not in AUGRUS]
 BF16 = [(cell, more) for cell, more in F32 if "projection_size" not in more]
@@ -54,22 +54,26 @@ needs_bf16 = pytest.mark.skipif(
 )
 
 
-def ragged_problem(spec: RnnSpec, lengths: list[int], seed: int, **more: Any) -> Problem:
-    x = random_ragged(lengths, spec.input_size, seed)
-    state = random_state(spec, len(lengths), seed)
-    weights = random_weights(spec, seed, **more)
-    return new_problem(spec, weights, x, state, attention_for(spec, x, seed), seed)
-
-
-def reference_gradients(problem: Problem) -> dict[str, np.ndarray]:
-    """In float64."""
-    exact = problem.float64()
-    return exact.train(reference_stack(exact.spec, exact.weights, "f64"))[1]
+def kernels(problem: Problem, dtype: str = "f32", threads: int = 1) -> Any:
+    backend = open_backend("kernels", threads=threads)
+    return backend.prepare(problem.spec, problem.weights, dtype=dtype, strict=True)
 
 
 def onednn(problem: Problem, dtype: str = "f32", strict: bool = True, threads: int = 1) -> Any:
     backend = open_backend("onednn", threads=threads)
     return backend.prepare(problem.spec, problem.weights, dtype=dtype, strict=strict)
+
+
+def away_from_the_bend(problem: Problem) -> Problem:
+    """A relu's slope jumps at 0, where a rounding can land on the other side."""
+    if problem.spec.cell is not Cell.RNN_RELU:
+        return problem
+    side = np.where(np.arange(problem.spec.hidden_size) % 2, 20, -20).astype(np.float32)
+    weights = [
+        map_weights(w, lambda a: np.broadcast_to(side, a.shape) if a.ndim == 4 else a / 20)
+        for w in problem.weights
+    ]
+    return problem._replace(weights=weights)
 
 
 class TestReference:
@@ -150,32 +154,6 @@ class TestReference:
                 layer.run_training(problem.x)
 
 
-@st.composite
-def problems(draw: st.DrawFn, cells: Any) -> Problem:
-    """Ragged or dense, one layer or two."""
-    cell, more = draw(st.sampled_from(cells))
-    units = draw(st.sampled_from([2, 5, 16, 33]))
-    if "projection_size" in more:
-        more = more | {"projection_size": draw(st.integers(1, units))}
-    spec = RnnSpec(
-        cell,
-        draw(st.sampled_from([1, 3, 16, 17])),
-        units,
-        layers=draw(st.integers(1, 2)),
-        direction=draw(st.sampled_from(DIRECTIONS)),
-        **more,
-    )
-    seed, dense = draw(st.integers(0, 99)), draw(st.booleans())
-    if not dense:
-        return ragged_problem(spec, draw(LENGTHS), seed)
-    t, n = draw(st.integers(0, 12)), draw(st.integers(0, 4))
-    rng = np.random.default_rng(seed)
-    x = rng.uniform(-2, 2, (t, n, spec.input_size)).astype(np.float32)
-    scale = rng.uniform(0, 1, (t, n, 1)).astype(np.float32) if cell in AUGRUS else None
-    state = random_state(spec, n, seed)
-    return new_problem(spec, random_weights(spec, seed), x, state, scale, seed)
-
-
 class TestOneDnn:
     @given(problems(F32))
     @settings(max_examples=40)
@@ -189,15 +167,7 @@ class TestOneDnn:
     @given(problems(BF16))
     @settings(max_examples=20)
     def test_bf16_gradients_are_right_to_its_precision(self, problem: Problem) -> None:
-        if problem.spec.cell is Cell.RNN_RELU:
-            # Its slope jumps at 0, where a rounding can land on the other side: keep away.
-            spec, far = problem.spec, np.float32(20)
-            side = np.where(np.arange(spec.hidden_size) % 2, far, -far).astype(np.float32)
-            weights = [
-                map_weights(w, lambda a: np.broadcast_to(side, a.shape) if a.ndim == 4 else a / 20)
-                for w in problem.weights
-            ]
-            problem = problem._replace(weights=weights)
+        problem = away_from_the_bend(problem)
         tape, gradients = problem.train(onednn(problem, "bf16"))
         assert not tape.why
         # Each layer rounds what the one below gave, once more.
@@ -277,15 +247,61 @@ class TestOneDnn:
         assert_gradients({name: together[name] for name in apart}, apart, 1e-5)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-class TestBothBackends:
+@pytest.mark.usefixtures("built")
+class TestKernels:
+    @given(problems(CELLS), st.integers(1, 2))
+    @settings(max_examples=60)
+    def test_f32_gradients_are_right(self, problem: Problem, threads: int) -> None:
+        tape, gradients = problem.train(kernels(problem, threads=threads))
+        assert tape.kernel.startswith("kernels") and not tape.why
+        # Sums of up to 200 products, each to 6e-8, through at most 40 contractive steps.
+        assert_gradients(gradients, reference_gradients(problem), 1e-5)
+
+    @given(problems(CELLS), st.integers(1, 2))
+    @settings(max_examples=30)
+    def test_bf16_gradients_are_right_to_its_precision(
+        self, problem: Problem, threads: int
+    ) -> None:
+        problem = away_from_the_bend(problem)
+        _, gradients = problem.train(kernels(problem, "bf16", threads))
+        # Each layer rounds what the one below gave, once more.
+        rtol = 1.2e-2 * (1 + problem.spec.layers)
+        assert_gradients(gradients, reference_gradients(problem), rtol)
+
+    @pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_AUGRU, Cell.LSTM])
+    def test_a_batch_of_several_blocks_of_rows_and_words(self, cell: Cell) -> None:
+        """More than the 240 rows and the 512 words that products take at once."""
+        spec = RnnSpec(cell, 20, 24)
+        problem = ragged_problem(spec, [4] * 150 + [1] * 110, 1)
+        # Gradients by weights are sums over 710 words.
+        assert_gradients(problem.train(kernels(problem))[1], reference_gradients(problem), 1e-5)
+
+    def test_float64_weights_train_in_float64_on_the_reference(self) -> None:
+        problem = ragged_problem(RnnSpec(Cell.LSTM, 3, 4), [3, 1], 0).float64()
+        tape, gradients = problem.train(kernels(problem))
+        assert tape.kernel == "NumPy reference" and "float32" in tape.why
+        assert_gradients(gradients, reference_gradients(problem), 1e-12)
+
+    def test_what_has_no_backward_is_refused(self) -> None:
+        problem = ragged_problem(RnnSpec(Cell.GRU, 3, 4, gate_clip=1.0), [2], 0)
+        with pytest.raises(UnsupportedError, match="no GRU with clipped gates"):
+            problem.train(kernels(problem))
+        problem = ragged_problem(RnnSpec(Cell.GRU, 3, 4), [2], 0)
+        with pytest.raises(UnsupportedError, match="not in f16; prepare .* in f32 or bf16"):
+            problem.train(kernels(problem, "f16"))
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "kernels"])
+class TestEveryBackend:
     @pytest.fixture
     def problem(self) -> Problem:
         spec = RnnSpec(Cell.LSTM, 5, 6, layers=2, direction="bidirectional_concat")
         return ragged_problem(spec, [4, 0, 9, 2], 1)
 
     @pytest.fixture
-    def layer(self, backend: str, problem: Problem) -> Any:
+    def layer(self, backend: str, problem: Problem, request: pytest.FixtureRequest) -> Any:
+        if backend == "kernels":
+            request.getfixturevalue("built")
         return open_backend(backend, threads=1).prepare(problem.spec, problem.weights)
 
     def test_a_training_run_gives_what_a_run_gives(self, layer: Any, problem: Problem) -> None:

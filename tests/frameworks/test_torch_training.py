@@ -81,13 +81,23 @@ def torch_gradients(
     return found
 
 
+@pytest.mark.parametrize("backend", ["onednn", "kernels"])
 @pytest.mark.parametrize("lengths", [[7, 7, 7], [5, 11, 1, 5]], ids=["dense", "ragged"])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("cell, kind, more", MODULES)
 def test_gradients_are_autograds(
-    cell: Cell, kind: Any, more: dict, layers: int, bidirectional: bool, lengths: list[int]
+    cell: Cell,
+    kind: Any,
+    more: dict,
+    layers: int,
+    bidirectional: bool,
+    lengths: list[int],
+    backend: str,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if backend == "kernels":
+        request.getfixturevalue("built")
     torch.manual_seed(1)
     module = kind(INPUT, UNITS, layers, bidirectional=bidirectional, **more).double()
     spec = RnnSpec(
@@ -116,7 +126,7 @@ def test_gradients_are_autograds(
     _, exact = problem.train(open_backend("reference").prepare(spec, weights, dtype="f64"))
     assert_gradients(exact, want, 1e-12)
     single = [map_weights(w, lambda a: a.astype(np.float32)) for w in weights]
-    layer = open_backend("onednn", threads=1).prepare(spec, single, strict=True)
+    layer = open_backend(backend, threads=1).prepare(spec, single, strict=True)
     tape, gradients = problem.train(layer)
     assert not tape.why
     assert_gradients(gradients, want, 1e-5)

@@ -7,9 +7,21 @@ from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from hypothesis import strategies as st
 
-from onernn import Ragged, RnnSpec, RnnWeights
-from support.layers import words
+from onernn import Cell, Ragged, RnnSpec, RnnWeights
+from onernn.backend import reference_stack
+from support.layers import (
+    DIRECTIONS,
+    LENGTHS,
+    attention_for,
+    random_ragged,
+    random_state,
+    random_weights,
+    words,
+)
+
+AUGRUS = [Cell.AUGRU, Cell.LBR_AUGRU]
 
 
 class Problem(NamedTuple):
@@ -114,3 +126,42 @@ def _moved(at: Problem, name: str, by: np.ndarray) -> Problem:
         return at._replace(state=tuple(states))
     batch = getattr(at, kind)
     return at._replace(**{kind: batch.with_data(batch.data + by)})
+
+
+def ragged_problem(spec: RnnSpec, lengths: list[int], seed: int, **more: Any) -> Problem:
+    x = random_ragged(lengths, spec.input_size, seed)
+    state = random_state(spec, len(lengths), seed)
+    weights = random_weights(spec, seed, **more)
+    return new_problem(spec, weights, x, state, attention_for(spec, x, seed), seed)
+
+
+def reference_gradients(problem: Problem) -> dict[str, np.ndarray]:
+    """In float64."""
+    exact = problem.float64()
+    return exact.train(reference_stack(exact.spec, exact.weights, "f64"))[1]
+
+
+@st.composite
+def problems(draw: st.DrawFn, cells: Any) -> Problem:
+    """Ragged or dense, one layer or two."""
+    cell, more = draw(st.sampled_from(cells))
+    units = draw(st.sampled_from([2, 5, 16, 33]))
+    if "projection_size" in more:
+        more = more | {"projection_size": draw(st.integers(1, units))}
+    spec = RnnSpec(
+        cell,
+        draw(st.sampled_from([1, 3, 16, 17])),
+        units,
+        layers=draw(st.integers(1, 2)),
+        direction=draw(st.sampled_from(DIRECTIONS)),
+        **more,
+    )
+    seed, dense = draw(st.integers(0, 99)), draw(st.booleans())
+    if not dense:
+        return ragged_problem(spec, draw(LENGTHS), seed)
+    t, n = draw(st.integers(0, 12)), draw(st.integers(0, 4))
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2, 2, (t, n, spec.input_size)).astype(np.float32)
+    scale = rng.uniform(0, 1, (t, n, 1)).astype(np.float32) if cell in AUGRUS else None
+    state = random_state(spec, n, seed)
+    return new_problem(spec, random_weights(spec, seed), x, state, scale, seed)
