@@ -25,7 +25,7 @@ from onernn.verification.recording import read_arrays, read_inputs
 
 os.environ["ONERNN_RAISE"] = "1"  # what a guard would hide is what is looked for
 DATA = Path(os.environ.get("ONERNN_FUZZ_DATA", Path(__file__).resolve().parents[1] / "data"))
-LIMIT = 10  # seconds for a step
+LIMIT = 10  # seconds of the CPU for a step: others may use the machine, too
 BYTES = 1 << 28  # for what a run makes
 
 Step = tuple[str, Callable[[], object]]
@@ -116,10 +116,10 @@ class Finding(NamedTuple):
 
 def attempt(path: Iterable[Step]) -> Iterator[Finding | str]:
     """For each step that ended well its name, for each that must not end so what was found."""
-    signal.signal(signal.SIGALRM, _slow)
+    signal.signal(signal.SIGPROF, _slow)
     for step, call in path:
-        faulthandler.dump_traceback_later(6 * LIMIT, exit=True)  # a loop in C hears no signal
-        signal.setitimer(signal.ITIMER_REAL, LIMIT)
+        faulthandler.dump_traceback_later(12 * LIMIT, exit=True)  # a loop in C hears no signal
+        signal.setitimer(signal.ITIMER_PROF, LIMIT)
         try:
             with contextlib.redirect_stderr(io.StringIO()):
                 call()
@@ -131,7 +131,7 @@ def attempt(path: Iterable[Step]) -> Iterator[Finding | str]:
             where = tuple(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames)
             yield Finding(step, f"{type(error).__name__}: {error}"[:200], where)
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             faulthandler.cancel_dump_traceback_later()
 
 
