@@ -14,7 +14,7 @@ ONEDNN = {
     "avx512": "avx512_core",
     "avx512_bf16": "avx512_core_bf16",
 }
-"""What oneDNN calls them."""
+"""What oneDNN calls them; where ONEDNN_MAX_CPU_ISA is set it asks that instead."""
 
 
 def wished_isa() -> str | None:

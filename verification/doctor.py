@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from onernn.backend import Backend, open_backend
+from onernn.backend.compiled.library import kernels_here
 from onernn.backend.onednn.library import load_library, other_copies
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import Direction
@@ -59,13 +60,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Examination:
-    """The machine as oneDNN sees it, and a finding for each combination."""
+    """The machine as oneDNN sees it, which kernels are here, a finding for each combination."""
 
     isa: str
     version: str
     path: str
     threads: int
     other_copies: tuple[str, ...]
+    kernels: str
     findings: tuple[Finding, ...]
 
     @property
@@ -102,6 +104,7 @@ def examine(
         str(library.path),
         threads or library.max_threads,
         tuple(map(str, other_copies())),
+        kernels_here(),
         findings,
     )
 

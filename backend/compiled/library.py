@@ -50,6 +50,16 @@ def load_kernels() -> Kernels:
         return _kernels
 
 
+def kernels_here() -> str:
+    """Which kernels this process has, or why it has none and how to get them."""
+    try:
+        found = load_kernels()
+    except LibraryError as error:
+        return f"none: {error}"
+    capped = "" if found.isa == found.cpu else f", capped: this machine runs {found.cpu}"
+    return f"{found.isa} ({found.path}{capped})"
+
+
 def _load(folder: Path) -> Kernels:
     wish, known = wished_isa(), list(build.isas())
     ffi: Any = FFI()

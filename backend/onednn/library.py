@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from onernn.backend.creation_lock import CREATION
+from onernn.backend.isa import ONEDNN, wished_isa
+from onernn.backend.isa import VARIABLE as MAX_ISA
 from onernn.backend.onednn._bindings import ffi
 from onernn.backend.onednn.soname import ElfLibrary, cached_copy, memory_copy, read_elf
 from onernn.core.cached import cached_property
@@ -185,6 +187,10 @@ def _load(path: Path) -> Library:
     openmp = number.cpu_runtime == lib.DNNL_RUNTIME_OMP
     threads = lib.omp_get_max_threads() if openmp else 0
     library = Library(ffi, lib, path, mapped, version, threads, None)
+    wish = wished_isa()
+    if wish in ONEDNN and not any(map(os.environ.get, ISA_VARIABLES)):
+        cap = getattr(lib, f"dnnl_cpu_isa_{ONEDNN[wish]}")
+        library.check(lib.dnnl_set_max_cpu_isa(cap), f"{path}: {MAX_ISA}={wish}")
     engine = ffi.new("dnnl_engine_t *")
     library.check(lib.dnnl_engine_create(engine, lib.dnnl_cpu, 0), f"{path}: CPU engine")
     return replace(library, engine=engine[0])

@@ -32,9 +32,10 @@ struct Arguments {
   int threads;
 };
 
-/// Makes a stack of one cell and kind of stored numbers. It stands in stack.hpp, and is compiled in
-/// a source of its own for each pair, so that they compile side by side. A new pair: its source,
-/// and its place in the table of interface.cpp.
+/// Makes a stack of one cell and kind of stored numbers. It stands in stack.hpp, and each kind of
+/// numbers is compiled in a source of its own, so that they compile side by side: all cells in one,
+/// since they share what reads the headers takes. A new pair: a line there, and its place in the
+/// table of interface.cpp.
 template <template <class> class Kernel, class Real, class Stored>
 onernn_stack* new_stack(const Arguments& arguments);
 

@@ -147,6 +147,7 @@ def show_examination(console: Console, examination: Examination) -> None:
         [
             f"instruction set: {found.isa}",
             f"library: oneDNN {found.version}, {found.path}",
+            f"kernels: {found.kernels}",
             f"threads: {found.threads or 'as oneDNN chooses'}",
             *(f"another libdnnl in this process: {path}" for path in found.other_copies),
         ],

@@ -14,6 +14,7 @@ from textwrap import dedent
 
 import pytest
 
+from onernn.backend.isa import ONEDNN
 from onernn.backend.onednn import library
 from onernn.core.errors import LibraryError
 
@@ -282,6 +283,20 @@ def test_an_instruction_set_that_nobody_knows_is_refused(variable: str, warm: Pa
         assert run(code, XDG_CACHE_HOME=warm, **{variable: known}) == isa
     for known in ("ALL", "DEFAULT", "", "avx512_core_amx_fp16"):
         assert run(code, XDG_CACHE_HOME=warm, **{variable: known})
+
+
+def test_the_cap_of_kernels_is_one_of_onednn_where_it_has_none_of_its_own(warm: Path) -> None:
+    code = "print(load_library().effective_isa)"
+    unset = {"ONEDNN_MAX_CPU_ISA": "", "DNNL_MAX_CPU_ISA": "", "XDG_CACHE_HOME": warm}
+    for cap, isa in [("v2", "sse41"), ("AVX2", "avx2")]:
+        assert run(code, **unset, ONERNN_MAX_ISA=cap) == isa
+    for cap, isa in ONEDNN.items():  # as oneDNN's own variable does it, whatever this CPU has
+        own = run(code, **unset | {"ONEDNN_MAX_CPU_ISA": isa})
+        assert run(code, **unset, ONERNN_MAX_ISA=cap) == own
+    both = unset | {"ONEDNN_MAX_CPU_ISA": "SSE41", "ONERNN_MAX_ISA": "avx2"}
+    assert run(code, **both) == "sse41"
+    told = run(REPORT, **unset, ONERNN_MAX_ISA="AVX512_CORE")
+    assert told.startswith("refused ONERNN_MAX_ISA=AVX512_CORE: no instruction set of")
 
 
 @pytest.mark.parametrize("size", [0, 10, 5_000, 30_000_000])

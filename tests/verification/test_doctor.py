@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onernn import UnsupportedError
+from onernn import LibraryError, UnsupportedError
 from onernn.backend import open_backend
+from onernn.backend.compiled.library import load_kernels
 from onernn.backend.onednn import primitives, training
 from onernn.backend.onednn.library import VARIABLE, load_library
+from onernn.kernels import build
 from onernn.verification import support_table
 from onernn.verification.doctor import (
     DTYPES,
@@ -186,6 +188,20 @@ class TestCommand:
             *("cell", "direction", "dtype", "mode"),
             *("verdict", "kernel", "max_error", "reason"),
         }
+
+    @pytest.mark.parametrize("cap", build.isas())
+    def test_which_kernels_these_are_is_told(self, cap: str) -> None:
+        """Or why there are none, and how to get them."""
+        nothing = "doctor.KINDS = support_table.KINDS = {}"
+        code = f"{COMMAND}{nothing}\ncli.main()"
+        done = run(code, "doctor", ONERNN_MAX_ISA=cap)
+        (told,) = [line for line in done.stdout.splitlines() if line.startswith("  kernels: ")]
+        try:
+            isa = min(cap, load_kernels().cpu, key=list(build.isas()).index)
+            assert told.startswith(f"  kernels: {isa} ({build.library_of(isa)}")
+        except LibraryError:
+            assert told.startswith("  kernels: none: ") and "build.py" in told
+        assert json.loads(run(code, "doctor", "--json", ONERNN_MAX_ISA=cap).stdout)["kernels"]
 
     def test_without_the_library_it_exits_with_2(self) -> None:
         done = run(f"{COMMAND}cli.main()", "doctor", "--json", **{VARIABLE: "/nowhere.so"})

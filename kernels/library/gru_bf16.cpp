@@ -1,6 +1,0 @@
-#include "../gru.hpp"
-#include "stack.hpp"
-
-namespace onernn {
-template onernn_stack* new_stack<Gru, float, BrainPair>(const Arguments&);
-}
