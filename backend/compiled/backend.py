@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 
 from onernn.backend.compiled.library import Kernels, load_kernels
-from onernn.backend.compiled.packing import STORED
 from onernn.backend.compiled.stack import CompiledStack
 from onernn.backend.compiled.training import kernels_trainer
-from onernn.backend.onednn.data_types import PRECISIONS
+from onernn.backend.onednn.data_types import PRECISIONS, UNIT
+from onernn.backend.onednn.scaled_primitives import U8Options
 from onernn.backend.reference import reference_stack, reference_trainer
 from onernn.backend.stack import Stack, Trainer
 from onernn.core.errors import Refusal, UnsupportedError
@@ -26,17 +26,25 @@ class KernelsBackend:
         self.threads = min(threads or 1, 2)
 
     def prepare(
-        self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
+        self,
+        spec: RnnSpec,
+        weights: Weights,
+        *,
+        dtype: str = "f32",
+        strict: bool = False,
+        data_scale: float | None = None,
+        data_shift: float = UNIT.shift,
+        per_channel: bool = True,
     ) -> Stack:
-        """See `Backend.prepare`. f16: matrices are stored so. bf16: see design/0020."""
+        """See `Backend.prepare`. f16: matrices are stored so. bf16: see design/0020. u8 only, see
+        design/0034: ``data_scale``, of all rows of x; ``per_channel`` False: one scale a matrix."""
         if dtype not in PRECISIONS:
             raise UnsupportedError(f"dtype {dtype!r}: expected one of {', '.join(PRECISIONS)}")
         layers = layers_of(spec, weights)
+        options = U8Options(data_scale, data_shift, per_channel) if dtype == "u8" else None
         precise = "f64" if layers[0].iter.dtype == np.float64 else "f32"
         try:
-            if dtype not in STORED:
-                raise UnsupportedError(f"kernels do not compute in {dtype}")
-            kernel = CompiledStack(self.kernels, spec, layers, dtype, self.threads)
+            kernel = CompiledStack(self.kernels, spec, layers, dtype, self.threads, options)
         except UnsupportedError as error:
             why = str(error)
             if strict:

@@ -15,8 +15,12 @@ from onernn.core.weights import RnnWeights
 
 STORED = {"f32": "float", "f16": "Half", "bf16": "BrainPair"}
 """What matrices of float32 are stored as, in C++, by the names of data types."""
+BYTES = "ByteQuad"
+"""The same of u8; generated code has none."""
 LANES = 16
 """Units a panel: what one AVX-512 register holds, two of AVX2."""
+MOST_ROWS = (2**31 - 1) // (255 * 127)
+"""Of a matrix of bytes: sums have 32 bits."""
 
 WIDE = ("bias", "peephole")
 """What is stored as it is: nothing is multiplied by rows of it."""
@@ -69,14 +73,40 @@ def paired(panels: Array) -> Array:
     return np.stack((even[:, ::2], even[:, 1::2]), axis=-1)
 
 
+def quads(panels: Array, per_channel: bool = True) -> Array:
+    """(panels, K, ...) -> (panels, 2 + (K + 3) // 4, ..., 4) bytes: see kernels/quads.hpp.
+
+    Four rows side by side, in steps of their column's largest number / 127, or of the matrix'.
+    Two rows stand before: -128 times the sums of the columns, and the steps. Raises
+    `UnsupportedError` for more rows than sums of 32 bits hold.
+    """
+    count, k, *rest = panels.shape
+    largest = np.abs(panels).max(axis=1, initial=0)
+    if k > MOST_ROWS:
+        raise UnsupportedError(
+            f"u8: sums of {k} products may not fit 32 bits, those of {MOST_ROWS} do"
+        )
+    if not per_channel:
+        largest[:] = largest.max(initial=0)
+    step = (np.maximum(largest, 1e-30) / 127).astype(np.float32)
+    whole = np.zeros((count, -(-k // 4) * 4, *rest), np.int8)
+    whole[:, :k] = np.rint(panels / step[:, None])
+    start = -128 * whole.sum(axis=1, dtype=np.int32)
+    head = np.stack((start, step.view(np.int32)), axis=1)[..., None].view(np.int8)
+    rows = np.moveaxis(whole.reshape(count, -1, 4, *rest), 2, -1)
+    return np.concatenate((head, rows), axis=1)
+
+
 @dataclass
 class Numbers:
     """Collects arrays; equal ones stand there once. ``stored``: of matrices, see `STORED`.
 
-    ``size``: bytes so far, those in front of the first array among them.
+    ``size``: bytes so far, those in front of the first array among them. ``per_channel``: see
+    `quads`.
     """
 
     stored: str
+    per_channel: bool = True
     size: int = 0
     arrays: list[tuple[int, bytes]] = field(default_factory=list)
     _places: dict[bytes, int] = field(default_factory=dict)
@@ -84,8 +114,11 @@ class Numbers:
     def add(self, array: Array, *, narrow: bool = False) -> int:
         """The byte where it begins."""
         if narrow:
-            array = narrowed(array, self.stored)
-            array = paired(array) if array.dtype == np.uint16 else array
+            if self.stored == BYTES:
+                array = quads(array, self.per_channel)
+            else:
+                array = narrowed(array, self.stored)
+                array = paired(array) if array.dtype == np.uint16 else array
         data = np.ascontiguousarray(array).tobytes()
         key = hashlib.sha256(data).digest()
         if key not in self._places:

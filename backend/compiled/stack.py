@@ -12,10 +12,12 @@ import numpy as np
 
 from onernn.backend.buffers import aligned
 from onernn.backend.compiled.library import Kernels
-from onernn.backend.compiled.packing import STORED, CellMatrices, Numbers
+from onernn.backend.compiled.packing import BYTES, STORED, CellMatrices, Numbers
+from onernn.backend.onednn.data_types import UNIT
+from onernn.backend.onednn.scaled_primitives import U8Options
 from onernn.backend.run_arguments import State
 from onernn.core.arrays import Array
-from onernn.core.errors import LibraryError
+from onernn.core.errors import LibraryError, UnsupportedError
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights
@@ -48,11 +50,16 @@ class CompiledStack:
         layers: tuple[RnnWeights, ...],
         dtype: str,
         threads: int,
+        options: U8Options | None = None,
     ) -> None:
         self._ffi, self._lib = kernels.ffi, kernels.lib
         self._spec, self._threads, self._process = spec, threads, os.getpid()
         self._real = layers[0].iter.dtype
-        numbers, places = Numbers(STORED[dtype]), []
+        self._u8 = options
+        if options:
+            self._refuse(options)
+        numbers = Numbers(BYTES, options.per_channel) if options else Numbers(STORED[dtype])
+        places = []
         for weights in layers:
             for direction in range(spec.directions):
                 part = CellMatrices.of(spec.cell, weights.part(0, direction)).pack(numbers)
@@ -60,8 +67,10 @@ class CompiledStack:
         self._numbers = aligned(numbers.size)
         numbers.write(self._numbers)
         self._parts = self._ffi.new("onernn_part[]", places)
-        stored = "f64" if self._real == np.float64 else dtype
+        stored = "f64" if self._real == np.float64 else "s8" if options else dtype
         self._told = described(kernels, spec, stored)
+        if options and options.fixed:
+            self._told.input_step = 1 / options.fixed.factor
         self._idle: deque[tuple[Any, Any, Any]] = deque()
         self._widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
         self._idle.append(self._new())  # what cannot be made is told now
@@ -153,7 +162,24 @@ class CompiledStack:
         status = self._lib.onernn_stack_run(handle, batch, arrays)
         self._idle.append(idle)
         check(self._lib, status, f"a batch of {x.size // max(x.shape[-1], 1)} words")
+        if self._u8 and np.isnan(final[0]).any():
+            self._refuse_infinity({"x": x, "state h": None if initial is None else initial[0]})
         return y, final
+
+    def _refuse(self, options: U8Options) -> None:
+        """Raises `UnsupportedError` for what u8 would get wrong."""
+        if self._real == np.float64:
+            raise UnsupportedError("u8 computes from float32 weights, these are float64")
+        if options.fixed and options.fixed.shift != UNIT.shift:
+            raise UnsupportedError(f"kernels run u8 with data_shift {UNIT.shift:g}")
+        if any(completed(function)[0] == "thresholdedrelu" for function in self._spec.functions):
+            raise UnsupportedError("u8: thresholdedrelu hides what was not finite")
+
+    def _refuse_infinity(self, given: dict[str, Array | None]) -> None:
+        """Bytes cannot hold it and give NaN; from NaN in x that is right."""
+        for name, array in given.items():
+            if array is not None and np.isinf(array).any():
+                raise UnsupportedError(f"{name}: u8 holds finite numbers, got inf")
 
     def _new(self) -> tuple[Any, Any, Any]:
         """A stack for one thread at a time, and what its runs are described in."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -51,17 +50,6 @@ SPECS = {
 LENGTHS = [40, 0, 3, 1, 17, 2, 3, 9, 9, 1, 0]
 
 pytestmark = pytest.mark.usefixtures("built")
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: Any, built: Path) -> Iterator[str]:
-    """Each instruction set that this machine runs, as ONERNN_MAX_ISA has it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ONERNN_MAX_ISA", request.param)
-        patch.setattr(library, "_kernels", None)
-        if library.load_kernels().isa != request.param:
-            pytest.skip(f"this CPU has no {request.param}")
-        yield request.param
 
 
 def prepared(spec: RnnSpec, weights: Any, threads: int = 1, dtype: str = "f32") -> Any:
@@ -301,10 +289,11 @@ def test_what_kernels_do_not_run_is_refused_or_goes_to_the_reference() -> None:
     spec = RnnSpec(Cell.LSTM, 4, 3, peephole=True)
     weights = random_weights(spec, 0)
     backend = open_backend("kernels")
-    with pytest.raises(UnsupportedError, match="do not compute in u8; drop strict=True"):
-        backend.prepare(spec, weights, dtype="u8", strict=True)
-    layer = backend.prepare(spec, weights, dtype="u8")
-    assert layer.backend == "reference" and layer.why == "kernels do not compute in u8"
+    shifted: Any = {"dtype": "u8", "data_scale": 1.0, "data_shift": 0.0}
+    with pytest.raises(UnsupportedError, match="data_shift 128; drop strict=True"):
+        backend.prepare(spec, weights, strict=True, **shifted)
+    layer = backend.prepare(spec, weights, **shifted)
+    assert layer.backend == "reference" and layer.why == "kernels run u8 with data_shift 128"
     with pytest.raises(UnsupportedError, match="dtype 'f8': expected one of f32, bf16"):
         backend.prepare(spec, weights, dtype="f8")
     large = [weights[0].mapped(lambda array: array * 1e6)]
