@@ -110,12 +110,12 @@ class Cell {
                Team& team) const {
     product<kGates, Real>(
         weights.input, traits_.inputs, panels_of(traits_.units), x, count, team,
-        [&](std::int64_t, std::int64_t p, int g) {
-          return load(weights.bias + (p * kBiasRows + g) * 16);
+        [bias = weights.bias](std::int64_t, std::int64_t p, int g) {
+          return load(bias + (p * kBiasRows + g) * 16);
         },
-        [&](std::int64_t row, std::int64_t p, const L* sums) {
+        [share, share_row = share_row()](std::int64_t row, std::int64_t p, const L* sums) {
           for (int g = 0; g < kGates; ++g)
-            store(share + row * share_row() + (p * kGates + g) * 16, sums[g]);
+            store(share + row * share_row + (p * kGates + g) * 16, sums[g]);
         });
   }
 

@@ -29,13 +29,14 @@ class Gru : public Cell<Traits, 3> {
     const auto width = this->traits_.width;
     const auto panels = panels_of(this->traits_.units);
     const std::int64_t row = this->h_row();
-    const auto shared = [&](std::int64_t n, std::int64_t p, int g) {
-      return load(share + n * this->share_row() + (p * 3 + g) * 16);
+    const auto shared = [share, share_row = this->share_row()](std::int64_t n, std::int64_t p,
+                                                               int g) {
+      return load(share + n * share_row + (p * 3 + g) * 16);
     };
     Real *h = state.h(), *reset = state.next(), *kept = state.c();
     const auto* rows = state.rows(h, row, width, running);
     product<2, Real>(weights.recurrent, width, panels, rows, running, team, shared,
-                     [&](std::int64_t n, std::int64_t p, const L* sums) {
+                     [=, *this](std::int64_t n, std::int64_t p, const L* sums) {
                        const std::int64_t at = n * row + p * 16;
                        store(kept + at, this->update(sums[0], attention, n));
                        store(reset + at, this->gate(sums[1]) * load(h + at));
@@ -43,8 +44,8 @@ class Gru : public Cell<Traits, 3> {
     rows = state.rows(reset, row, width, running);
     product<1, Real>(
         weights.candidate, width, panels, rows, running, team,
-        [&](std::int64_t n, std::int64_t p, int) { return shared(n, p, 2); },
-        [&](std::int64_t n, std::int64_t p, const L* sums) {
+        [=](std::int64_t n, std::int64_t p, int) { return shared(n, p, 2); },
+        [=, *this](std::int64_t n, std::int64_t p, const L* sums) {
           const std::int64_t at = n * row + p * 16;
           store(h + at, this->mixed(load(kept + at), load(h + at), this->candidate(sums[0])));
         });

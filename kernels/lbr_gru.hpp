@@ -27,18 +27,19 @@ class LbrGru : public Cell<Traits, 3, 4> {
             std::int64_t running, typename Base::State& state, Team& team) const {
     const auto width = this->traits_.width;
     const std::int64_t row = this->h_row();
-    const auto shared = [&](std::int64_t n, std::int64_t p, int g) {
-      return load(share + n * this->share_row() + (p * 3 + g) * 16);
+    const auto shared = [share, share_row = this->share_row()](std::int64_t n, std::int64_t p,
+                                                               int g) {
+      return load(share + n * share_row + (p * 3 + g) * 16);
     };
     const Real* h = state.h();
     Real* next = state.next();
     const auto* rows = state.rows(h, row, width, running);
     product<3, Real>(
         weights.recurrent, width, panels_of(this->traits_.units), rows, running, team,
-        [&](std::int64_t n, std::int64_t p, int g) {
-          return g < 2 ? shared(n, p, g) : load(weights.bias + (p * 4 + 3) * 16);
+        [=, bias = weights.bias](std::int64_t n, std::int64_t p, int g) {
+          return g < 2 ? shared(n, p, g) : load(bias + (p * 4 + 3) * 16);
         },
-        [&](std::int64_t n, std::int64_t p, const L* sums) {
+        [=, *this](std::int64_t n, std::int64_t p, const L* sums) {
           const std::int64_t at = n * row + p * 16;
           const L u = this->update(sums[0], attention, n), r = this->gate(sums[1]);
           const L o = this->candidate(multiply_add(r, sums[2], shared(n, p, 2)));

@@ -27,27 +27,28 @@ class Lstm : public Cell<Traits, 4> {
   template <class Team>
   void step(const typename Base::Weights& weights, const Real* share, const Real*,
             std::int64_t running, typename Base::State& state, Team& team) const {
-    const auto& traits = this->traits_;
     const std::int64_t c_row = this->c_row(), h_row = this->h_row();
+    const Traits& traits = this->traits_;
     const auto* rows = state.rows(state.h(), h_row, traits.width, running);
     Real *next = state.next(), *cells = state.c();
     product<4, Real>(
         weights.recurrent, traits.width, panels_of(traits.units), rows, running, team,
-        [&](std::int64_t n, std::int64_t p, int g) {
-          return load(share + n * this->share_row() + (p * 4 + g) * 16);
+        [share, share_row = this->share_row()](std::int64_t n, std::int64_t p, int g) {
+          return load(share + n * share_row + (p * 4 + g) * 16);
         },
-        [&](std::int64_t n, std::int64_t p, const L* sums) {
+        [=, *this, peephole = weights.peephole](std::int64_t n, std::int64_t p, const L* sums) {
           const auto seen = [&](int g, L c, L sum) {
-            if (!traits.peephole) return sum;
-            return multiply_add(load(weights.peephole + (p * 3 + g) * 16), c, sum);
+            if (!this->traits_.peephole) return sum;
+            return multiply_add(load(peephole + (p * 3 + g) * 16), c, sum);
           };
           L c = load(cells + n * c_row + p * 16);
           const L i = this->gate(seen(0, c, sums[0]));
-          const L f = traits.input_forget ? this->without(i) : this->gate(seen(1, c, sums[1]));
-          c = traits.clip_cell(multiply_add(f, c, i * this->candidate(sums[2])));
+          const L f =
+              this->traits_.input_forget ? this->without(i) : this->gate(seen(1, c, sums[1]));
+          c = this->traits_.clip_cell(multiply_add(f, c, i * this->candidate(sums[2])));
           store(cells + n * c_row + p * 16, c);
           const L o = this->gate(seen(2, c, sums[3]));
-          store(next + n * c_row + p * 16, o * traits.output(c));
+          store(next + n * c_row + p * 16, o * this->traits_.output(c));
         });
     if (!traits.projection) return state.turn();
     Real* h = state.h();
@@ -55,7 +56,7 @@ class Lstm : public Cell<Traits, 4> {
     product<1, Real>(
         weights.projection, traits.units, panels_of(traits.width), rows, running, team,
         [](std::int64_t, std::int64_t, int) { return broadcast(Real(0)); },
-        [&](std::int64_t n, std::int64_t p, const L* sums) {
+        [h, h_row](std::int64_t n, std::int64_t p, const L* sums) {
           store(h + n * h_row + p * 16, sums[0]);
         });
   }

@@ -68,7 +68,8 @@ template <int M, int G, class Lanes, class Factor, class Stored, class Size>
 inline void multiply(Lanes (&sums)[M][G], const Factor* const* left, const Stored* panel, Size K) {
   constexpr int R = kRowsOf<Stored> / kRowsOf<Factor>;  // factors a stored row
   const std::int64_t count = (K + kRowsOf<Factor> - 1) / kRowsOf<Factor>;
-  Lanes own[M][G];  // nobody has their address: they stay in registers
+  if (count < 1) return;  // else the sums would be stored before the loop, too
+  Lanes own[M][G];        // nobody has their address: they stay in registers
   const Factor* rows[M];
   for (int m = 0; m < M; ++m) {
     rows[m] = left[m];
@@ -165,17 +166,19 @@ inline void product(const Stored* matrix, Size K, Panels panels, const Factor* c
                     std::int64_t rows, Team& team, Start start, Finish finish) {
   side_by_side<G>(panels, [&](auto beside) {
     constexpr int B = beside();
-    team.split(panels / B, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t p = begin; p < end; ++p)
+    team.split(panels / B, [&](std::int64_t first, std::int64_t end) {
+      const Start begin(start);  // nobody has their address: what they hold is read once
+      const Finish use(finish);
+      for (std::int64_t p = first; p < end; ++p)
         in_blocks<Lanes<Real>, B * G>(rows, [&](auto block, std::int64_t row) {
           constexpr int M = block();
           Lanes<Real> sums[M][B * G];
           for (int m = 0; m < M; ++m)
             for (int q = 0; q < B; ++q)
-              for (int g = 0; g < G; ++g) sums[m][q * G + g] = start(row + m, p * B + q, g);
+              for (int g = 0; g < G; ++g) sums[m][q * G + g] = begin(row + m, p * B + q, g);
           multiply(sums, left + row, panel_of<B * G>(matrix, p, K), K);
           for (int m = 0; m < M; ++m)
-            for (int q = 0; q < B; ++q) finish(row + m, p * B + q, sums[m] + q * G);
+            for (int q = 0; q < B; ++q) use(row + m, p * B + q, sums[m] + q * G);
         });
     });
   });

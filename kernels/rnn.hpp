@@ -27,10 +27,10 @@ class Rnn : public Cell<Traits, 1> {
     Real* next = state.next();
     product<1, Real>(
         weights.recurrent, width, panels_of(this->traits_.units), rows, running, team,
-        [&](std::int64_t n, std::int64_t p, int) {
-          return load(share + n * this->share_row() + p * 16);
+        [share, share_row = this->share_row()](std::int64_t n, std::int64_t p, int) {
+          return load(share + n * share_row + p * 16);
         },
-        [&](std::int64_t n, std::int64_t p, const L* sums) {
+        [=, *this](std::int64_t n, std::int64_t p, const L* sums) {
           store(next + n * this->h_row() + p * 16, this->gate(sums[0]));
         });
     state.turn();

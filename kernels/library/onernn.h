@@ -18,8 +18,8 @@ enum {
 
 enum { ONERNN_RNN = 0, ONERNN_GRU = 1, ONERNN_LBR_GRU = 2, ONERNN_LSTM = 3 };
 
-/* How matrices are stored. x, states and y are float, with ONERNN_F64 double. ONERNN_S8: x and h are
-   rounded to bytes for the product; what is not finite in a row makes all that reads it NaN. */
+/* How matrices are stored. x, states and y are float, with ONERNN_F64 double. ONERNN_S8: x and h
+   are rounded to bytes for the product; what is not finite in a row makes all that reads it NaN. */
 enum { ONERNN_F32 = 0, ONERNN_F16 = 1, ONERNN_BF16 = 2, ONERNN_F64 = 3, ONERNN_S8 = 4 };
 
 enum {
