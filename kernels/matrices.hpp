@@ -132,7 +132,7 @@ void times_panel(const Factor* const* x, std::int64_t rows, const Stored* panel,
 template <class Stored>
 class Products {
   using Factor = typename FactorOf<float, Stored>::Type;
-  static constexpr std::int64_t kRows = 240, kWords = 512;  // at once: these stay in the caches
+  static constexpr std::int64_t kRows = 240, kWords = 576;  // at once: these stay in the caches
 
  public:
   explicit Products(std::int64_t K) : left_(kRows, K) {}

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 
 #include "isa.hpp"
 #include "lanes.hpp"
@@ -51,8 +52,12 @@ class Training {
   void forward(const Steps& steps, const Tape& tape, float* y, std::int64_t y_row, float* h,
                float* c) const {
     Products<Stored> products(most());
-    begin_gates(steps, tape, products);
+    std::int64_t ready = 0;
     for (std::int64_t k = 0; k < steps.count; ++k) {
+      if (k == ready) {
+        const Words some = some_steps(steps, is_.backwards, kAhead, &ready);
+        begin_gates(tape, some, products);
+      }
       const std::int64_t t = is_.backwards ? steps.count - 1 - k : k;
       const std::int64_t w = steps.begin[t], n = steps.begin[t + 1] - w;
       float* before = tape.h + w * R_;
@@ -80,7 +85,10 @@ class Training {
     Products<Stored> products(most());
     Memory<float> scratch(2 * steps.sequences() * (std::max)(O_, R_));
     Memory<float> outer(is_.projection ? steps.words() * R_ : 0);  // by each word's h
+    std::int64_t ready = 0;
+    Words words{0, 0};
     for (std::int64_t k = 0; k < steps.count; ++k) {
+      if (k == ready) words = some_steps(steps, !is_.backwards, kSummed, &ready);
       const std::int64_t t = is_.backwards ? k : steps.count - 1 - k;
       const std::int64_t w = steps.begin[t], n = steps.begin[t + 1] - w;
       for (std::int64_t i = 0; i < n * R_; ++i) dh[i] += dy[w * R_ + i];
@@ -103,11 +111,27 @@ class Training {
         });
       }
       products.multiply(gates, row_, n, gates_turned_, dh, R_, is_.is_gru());
+      if (k + 1 == ready) finish(words, tape, outer.data(), dx, into, products);
     }
-    finish(steps.words(), tape, outer.data(), dx, into, products);
   }
 
  private:
+  /// Words of some steps, so many at least, whose gates are still in the cache when they are read
+  /// again: for the input's share of the gates, and for gradients by the weights.
+  static constexpr std::int64_t kAhead = 240, kSummed = 448;
+  struct Words {
+    std::int64_t first, count;
+  };
+
+  /// The words from step `*end` on, in the order of steps or the other one; their end.
+  static Words some_steps(const Steps& steps, bool reverse, std::int64_t least, std::int64_t* end) {
+    const auto row = [&](std::int64_t k) { return steps.begin[reverse ? steps.count - k : k]; };
+    const std::int64_t from = row(*end);
+    while (*end < steps.count && std::abs(row(*end) - from) < least) ++*end;
+    const std::int64_t to = row(*end);
+    return {(std::min)(from, to), std::abs(to - from)};
+  }
+
   /// Most numbers of a row that is multiplied.
   std::int64_t most() const { return (std::max)({is_.inputs, row_, R_}); }
 
@@ -123,15 +147,16 @@ class Training {
   }
 
   /// The input's share of the gates, with the bias.
-  void begin_gates(const Steps& steps, const Tape& tape, Products<Stored>& products) const {
-    for (std::int64_t w = 0; w < steps.words(); ++w) {
-      float* a = tape.gates + w * row_;
-      std::copy_n(bias_.data(), row_, a);
-      if (!has_input_)
-        for (std::int64_t i = 0; i < row_; ++i) a[i] += tape.x[w * row_ + i];
-    }
+  void begin_gates(const Tape& tape, const Words& words, Products<Stored>& products) const {
+    float* gates = tape.gates + words.first * row_;
+    for (std::int64_t w = 0; w < words.count; ++w)
+      std::copy_n(bias_.data(), row_, gates + w * row_);
     if (has_input_)
-      products.multiply(tape.x, is_.inputs, steps.words(), input_, tape.gates, row_, true);
+      products.multiply(tape.x + words.first * is_.inputs, is_.inputs, words.count, input_, gates,
+                        row_, true);
+    else
+      for (std::int64_t i = 0; i < words.count * row_; ++i)
+        gates[i] += tape.x[words.first * row_ + i];
   }
 
   void lstm(const Tape& tape, std::int64_t w, std::int64_t n, float* h, float* c,
@@ -279,27 +304,33 @@ class Training {
     });
   }
 
-  /// The gradients by the input and by the weights, from those by all gates.
-  void finish(std::int64_t words, const Tape& tape, const float* by_h, float* dx,
+  /// The gradients by the input and by the weights, from those by the gates of some words.
+  void finish(const Words& words, const Tape& tape, const float* by_h, float* dx,
               const Gradients& into, Products<Stored>& products) const {
+    const auto [first, count] = words;
     const bool lbr = is_.cell == TrainedLayer::kLbrGru;
+    const float *gates = tape.gates + first * row_, *one = tape.one + first * O_;
+    const float *x = tape.x + first * is_.inputs, *h = tape.h + first * R_;
+    dx += first * is_.inputs;
     if (has_input_) {
-      products.multiply(tape.gates, row_, words, input_turned_, dx, is_.inputs, false);
-      products.outer(tape.x, is_.inputs, tape.gates, row_, row_, words, into.input, row_);
+      products.multiply(gates, row_, count, input_turned_, dx, is_.inputs, false);
+      products.outer(x, is_.inputs, gates, row_, row_, count, into.input, row_);
     } else {
-      std::copy_n(tape.gates, words * row_, dx);
+      std::copy_n(gates, count * row_, dx);
     }
-    products.outer(tape.h, R_, tape.gates, row_, is_.together(), words, into.recurrent, row_);
+    products.outer(h, R_, gates, row_, is_.together(), count, into.recurrent, row_);
+    float* candidate = into.recurrent + 2 * O_;
     if (lbr)
-      products.outer(tape.h, R_, tape.one, O_, O_, words, into.recurrent + 2 * O_, row_);
+      products.outer(h, R_, one, O_, O_, count, candidate, row_);
     else if (is_.is_gru())
-      products.outer(tape.one, O_, tape.gates + 2 * O_, row_, O_, words, into.recurrent + 2 * O_,
-                     row_);
+      products.outer(one, O_, gates + 2 * O_, row_, O_, count, candidate, row_);
     if (into.bias) {
-      add_up(tape.gates, words, row_, into.bias);
-      if (lbr) add_up(tape.one, words, O_, into.bias + 3 * O_);
+      add_up(gates, count, row_, into.bias);
+      if (lbr) add_up(one, count, O_, into.bias + 3 * O_);
     }
-    if (is_.projection) products.outer(tape.two, O_, by_h, R_, R_, words, into.projection, R_);
+    if (is_.projection)
+      products.outer(tape.two + first * O_, O_, by_h + first * R_, R_, R_, count, into.projection,
+                     R_);
   }
 
   static void add_up(const float* from, std::int64_t rows, std::int64_t count, float* to) {

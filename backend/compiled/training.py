@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.backend.buffers import Buffers
 from onernn.backend.compiled.library import Kernels
 from onernn.backend.compiled.stack import check, described
 from onernn.backend.kernels import DirectionKernel, PackedBatch, PackedGradient
@@ -44,16 +46,15 @@ def kernels_trainer(
     return Trainer(walk, walk.name, "")
 
 
-class _Kept(NamedTuple):
-    """What backward reads again: x, attention, and what forward wrote (`onernn_tape`)."""
+_TAPES: deque[Buffers] = deque(maxlen=8)
+"""Memory of tapes that were used, for any layer; layers change with every step of training."""
 
-    x: Array
-    attention: Array | None
-    gates: Array
-    h: Array
-    one: Array
-    two: Array | None = None
-    three: Array | None = None
+
+class _Kept(NamedTuple):
+    """What backward reads again: the arrays of `onernn_tape`, and the memory that they are in."""
+
+    tape: dict[str, Array | None]
+    memory: Buffers
 
 
 class TrainingDirection(DirectionKernel):
@@ -76,16 +77,20 @@ class TrainingDirection(DirectionKernel):
         """See `DirectionKernel.run`."""
         x, y, packing, begin, attention = batch
         spec, count = self._spec, len(batch.words)
-        gates = np.empty((count, spec.gates, spec.hidden_size), np.float32)
-        h = np.empty((count, spec.recurrent_size), np.float32)
-        some = 3 if spec.cell is Cell.LSTM else 1
-        more = [np.empty((count, spec.hidden_size), np.float32) for _ in range(some)]
-        kept = _Kept(x, attention, gates, h, *more)
+        sizes = {"gates": spec.gates * spec.hidden_size, "h": spec.recurrent_size}
+        more = ("one", "two", "three") if spec.cell is Cell.LSTM else ("one",)
+        sizes |= dict.fromkeys(more, spec.hidden_size)
+        try:
+            memory = _TAPES.pop()
+        except IndexError:
+            memory = Buffers()
+        made = {name: memory.array(name, (count, size), _F32) for name, size in sizes.items()}
+        kept = _Kept({"x": x, "attention": attention, **made}, memory)
         states = [np.array(s, np.float32, order="C") for s in begin]
         status = self._lib.onernn_training_forward(
             self._training,
             *self._steps(packing),
-            self._tape(kept),
+            self._addresses(kept.tape),
             self._at(y),
             y.strides[0] // y.itemsize,
             *map(self._at, (*states, None)[:2]),
@@ -98,11 +103,11 @@ class TrainingDirection(DirectionKernel):
         kept, packing, dy, dend, into = batch
         states = [np.array(s, np.float32, order="C") for s in dend]
         dx = np.empty((len(dy), self._spec.input_size), np.float32)
-        da = None if kept.attention is None else np.empty((len(dy), 1), np.float32)
+        da = None if kept.tape["attention"] is None else np.empty((len(dy), 1), np.float32)
         status = self._lib.onernn_training_backward(
             self._training,
             *self._steps(packing),
-            self._tape(kept),
+            self._addresses(kept.tape),
             self._at(dy),
             *map(self._at, (*states, None)[:2]),
             self._at(dx),
@@ -110,14 +115,17 @@ class TrainingDirection(DirectionKernel):
             self._struct([into.get(name) for name in _WEIGHTS]),
         )
         check(self._lib, status, f"a batch of {len(dy)} words")
+        _TAPES.append(kept.memory)
         return dx, states, da
 
     def _steps(self, packing: Packing) -> tuple[Any, int]:
         begin = packing.step_offsets
         return self._ffi.cast("int64_t *", begin.ctypes.data), len(begin) - 1
 
-    def _tape(self, kept: _Kept) -> Any:
-        return self._ffi.new("onernn_tape *", [self._at(array) for array in kept])
+    def _addresses(self, tape: dict[str, Array | None]) -> Any:
+        return self._ffi.new(
+            "onernn_tape *", {name: self._at(array) for name, array in tape.items()}
+        )
 
     def _struct(self, weights: Sequence[Array | None]) -> Any:
         return self._ffi.new("onernn_weights *", [self._at(array) for array in weights])
