@@ -95,5 +95,7 @@ def open_backend(
         return KernelsBackend(threads)
     if name in _REGISTERED:
         return _REGISTERED[name](threads)
+    if name == "generated":
+        raise UnsupportedError("backend 'generated': now 'kernels', which needs no compiler")
     known = " or ".join(map(repr, ("onednn", "kernels", "reference", *_REGISTERED)))
     raise UnsupportedError(f"backend {name!r}: expected {known}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterable
@@ -42,32 +41,6 @@ def keep(target: Path, content: Iterable[bytes]) -> None:
     with replacing(target) as stream:
         os.fchmod(stream.fileno(), 0o600)
         stream.writelines(content)
-
-
-def keep_digested(target: Path, content: bytes) -> None:
-    """`keep`, and beside it what `is_whole` looks at."""
-    keep(target, [content])
-    keep(_beside(target), [_digest(content).encode()])
-
-
-def is_whole(target: Path) -> bool:
-    """Whether a file holds what `keep_digested` wrote last: not a page less, and nothing else."""
-    try:
-        told = _beside(target).read_bytes() if _beside(target).is_file() else b""
-        size = int(told.partition(b" ")[2] or -1)
-        if not target.is_file() or target.stat().st_size != size:
-            return False
-        return told == _digest(target.read_bytes()).encode()
-    except (OSError, ValueError):
-        return False
-
-
-def _beside(target: Path) -> Path:
-    return target.with_name(f".{target.name}.sha256")
-
-
-def _digest(content: bytes) -> str:
-    return f"{hashlib.sha256(content).hexdigest()} {len(content)}"
 
 
 def memory_file(name: str, content: Iterable[bytes]) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onernn.backend.compiled.packing import WIDE, CellMatrices
+from onernn.backend.compiled.packing import WIDE, CellMatrices, kernel_of
 from onernn.core.spec import Activation, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.emit.storing import Store
@@ -29,10 +29,7 @@ class CellCode:
     @property
     def kernel(self) -> str:
         """The header that the cell stands in."""
-        cell = self.spec.cell
-        if cell.is_gru:
-            return "lbr_gru" if cell.linear_before_reset else "gru"
-        return "lstm" if len(cell.states) == 2 else "rnn"
+        return kernel_of(self.spec.cell)
 
     @property
     def functions(self) -> dict[str, Activation]:

@@ -18,7 +18,7 @@ from onernn.emit.planning import Plan, plan
 from onernn.emit.program import Code, Program, WrittenNode, kept
 from onernn.emit.rendering import rendered
 from onernn.emit.storing import Store
-from onernn.kernels import included, inlined, text_of
+from onernn.kernels import included, text_of
 
 _MEANINGS = {
     "T": "words a sentence",
@@ -47,27 +47,14 @@ def generate(
     return files if embed else {**files, f"{name}.weights": data}
 
 
-def generate_layer(program: Program, store: Store, threads: int) -> tuple[str, bytes]:
-    """A model of one recurrent node as a source that C calls, and its weights.
-
-    The source depends on no number: layers of one spec share what is compiled.
-    """
-    context = _context(program, store, "layer", threads, as_layer=True)
-    data = store.whole()
-    return inlined(rendered("layer.cpp.jinja", **context, weights_size=len(data), embed=())), data
-
-
-def _context(
-    program: Program, store: Store, name: str, threads: int, *, as_layer: bool = False
-) -> dict[str, Any]:
+def _context(program: Program, store: Store, name: str, threads: int) -> dict[str, Any]:
     found = plan(program, store)
-    return _Header(program, found, store.stored, threads, as_layer).context() | {
+    return _Header(program, found, store.stored, threads).context() | {
         "name": name,
         "version": metadata.version("onernn"),
         "source": Path(program.graph.name).name,
         "threads": threads,
         "stored": store.stored,
-        "as_layer": as_layer,
     }
 
 
@@ -78,11 +65,8 @@ def _words(data: bytes) -> list[str]:
 
 
 class _Header:
-    def __init__(
-        self, program: Program, found: Plan, stored: str, threads: int, as_layer: bool
-    ) -> None:
+    def __init__(self, program: Program, found: Plan, stored: str, threads: int) -> None:
         self.program, self.found, self.stored = program, found, stored
-        self.as_layer = as_layer
         self.cells: dict[CellCode, str] = {}
         self.shared: dict[tuple[str, str], dict[str, str]] = {}
         self.kernels = {"elementwise", "memory", "serial" if threads == 1 else "team"}
@@ -176,7 +160,6 @@ class _Header:
             offset=self._offsets,
             used=lambda name: name in self.found.places,
             stored=self.stored,
-            as_layer=self.as_layer,
             **context,
         )
 

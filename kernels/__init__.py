@@ -20,10 +20,3 @@ def included(headers: Iterable[str]) -> list[str]:
     for header in headers:
         found |= dict.fromkeys([*included(_INCLUDE.findall(text_of(header))), header])
     return list(found)
-
-
-def inlined(source: str) -> str:
-    """A source that needs no other file: the headers stand in the place of the first include."""
-    texts = [_INCLUDE.sub("", text_of(header)) for header in included(_INCLUDE.findall(source))]
-    first, *rest = _INCLUDE.split(source)[::2]
-    return "".join([first, *texts, *rest])

@@ -133,6 +133,13 @@ class Numbers:
             target[at : at + len(data)] = np.frombuffer(data, np.uint8)
 
 
+def kernel_of(cell: Cell) -> str:
+    """The kernel of a cell: the header that it stands in."""
+    if cell.is_gru:
+        return "lbr_gru" if cell.linear_before_reset else "gru"
+    return "lstm" if len(cell.states) == 2 else "rnn"
+
+
 class CellMatrices(NamedTuple):
     """What the kernels' CellWeights hold, in that order, as (K, G, O); None where absent."""
 
@@ -147,7 +154,7 @@ class CellMatrices(NamedTuple):
     def of(cls, cell: Cell, weights: RnnWeights) -> CellMatrices:
         """``weights``: of one layer and direction."""
         recurrent, candidate = weights.iter[0, 0], None
-        if cell in (Cell.GRU, Cell.AUGRU):  # the candidate waits for the reset gate
+        if kernel_of(cell) == "gru":  # the candidate waits for the reset gate
             recurrent, candidate = recurrent[:, :2], recurrent[:, 2:]
         bias = np.zeros((1, cell.bias_rows, recurrent.shape[2]), recurrent.dtype)
         if weights.bias is not None:

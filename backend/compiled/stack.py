@@ -12,28 +12,16 @@ import numpy as np
 
 from onernn.backend.buffers import aligned
 from onernn.backend.compiled.library import Kernels
-from onernn.backend.compiled.packing import BYTES, STORED, CellMatrices, Numbers
+from onernn.backend.compiled.packing import BYTES, STORED, CellMatrices, Numbers, kernel_of
 from onernn.backend.onednn.data_types import UNIT
 from onernn.backend.onednn.scaled_primitives import U8Options
 from onernn.backend.run_arguments import State
 from onernn.core.arrays import Array
 from onernn.core.errors import LibraryError, UnsupportedError
 from onernn.core.ragged import Ragged, data_of
-from onernn.core.spec import Activation, Cell, RnnSpec
+from onernn.core.spec import Activation, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.operators.activations import completed
-
-CELLS = {
-    Cell.RNN_TANH: "RNN",
-    Cell.RNN_RELU: "RNN",
-    Cell.RNN_SIGMOID: "RNN",
-    Cell.LSTM: "LSTM",
-    Cell.GRU: "GRU",
-    Cell.AUGRU: "GRU",
-    Cell.LBR_GRU: "LBR_GRU",
-    Cell.LBR_AUGRU: "LBR_GRU",
-}
-"""The kernel of each cell, as onernn.h names it."""
 
 
 class CompiledStack:
@@ -208,7 +196,7 @@ def described(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
 
     functions = ("gate", "candidate", "output")
     told = {
-        "cell": getattr(lib, f"ONERNN_{CELLS[spec.cell]}"),
+        "cell": getattr(lib, f"ONERNN_{kernel_of(spec.cell).upper()}"),
         "stored": getattr(lib, f"ONERNN_{stored.upper()}"),
         "layers": spec.layers,
         "directions": spec.directions,

@@ -2,7 +2,6 @@
 
 from onernn.adapters.loading import load
 from onernn.adapters.weight_conversion import convert_weights
-from onernn.backend import Backend, register_backend
 from onernn.core.errors import (
     BudgetError,
     LibraryError,
@@ -24,14 +23,6 @@ from onernn.verification.auditing import AuditReport, audit
 from onernn.verification.checked_conversion import convert
 from onernn.verification.verifying import Report, verify
 
-
-def _open_generated(threads: int | None) -> Backend:
-    from onernn.emit.backend import GeneratedBackend
-
-    return GeneratedBackend(threads)
-
-
-register_backend("generated", _open_generated)
 register_reader(load)
 
 __all__ = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -101,27 +100,16 @@ def test_ratios_are_those_of_the_times(results: dict[str, Any]) -> None:
         assert row["of roof"] == pytest.approx(row["roof"] / ours["median"])
 
 
-def test_generated_code_is_ours_in_a_column_of_its_own(results: dict[str, Any]) -> None:
-    head = next(line for line in results["table"].splitlines() if line.startswith("| ms "))
-    told = contenders(results, "onernn generated")
-    assert len(told) == len(results["rows"]) == 2
-    assert head.split(" | ").count("onernn generated") == 1
-    for each in told:
-        if shutil.which("c++"):
-            assert 0 < each["max_abs"] < 2e-5 and each["min"] <= each["median"]
-        else:
-            assert "needs a C++ compiler" in each["left out"]
-
-
-def test_without_a_compiler_generated_code_is_left_out(
-    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mode", ["onednn", "kernels"])
+def test_what_the_default_chooses_from_has_a_column_of_its_own(
+    results: dict[str, Any], mode: str
 ) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    out = tmp_path / "results.json"
-    assert run(repo, out, "onernn", more=("--only", "lstm")).returncode == 0
-    ours, generated = json.loads(out.read_text())["rows"][0]["contenders"]
-    assert ours["name"] == "onernn" and "median" in ours
-    assert "needs a C++ compiler" in generated["left out"]
+    head = next(line for line in results["table"].splitlines() if line.startswith("| ms "))
+    told = contenders(results, f"onernn {mode}")
+    assert len(told) == len(results["rows"]) == 2
+    assert head.split(" | ").count(f"onernn {mode}") == 1
+    for each in told:
+        assert mode == "kernels" and each["left out"] or 0 < each["max_abs"] < 2e-5
 
 
 def test_what_the_times_depend_on_is_told(results: dict[str, Any]) -> None:
@@ -231,7 +219,7 @@ class TestWithoutProcesses:
 
         return imported
 
-    @pytest.mark.parametrize("name", ["onernn generated", "paddle onernn"])
+    @pytest.mark.parametrize("name", ["onernn kernels", "paddle onernn"])
     def test_ours_is_no_peer_under_any_name(self, module: Any, name: str) -> None:
         times = {"onernn": 2.0, name: 1.0, "torch packed": 3.0}
         told = [{"name": n, "median": ms, "min": ms} for n, ms in times.items()]

@@ -6,7 +6,6 @@ ONERNN_RANDOM_GRAPHS tells how many; 2000 take two minutes.
 from __future__ import annotations
 
 import os
-import shutil
 from collections import Counter
 
 import numpy as np
@@ -32,11 +31,11 @@ def test_random_graphs_compute_the_same_fused_on_the_reference_and_on_onednn() -
     assert set(fired) >= {each.name for each in PASSES}, fired
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="no compiler g++")
-def test_random_graphs_compute_the_same_fused_in_generated_code() -> None:
-    for seed in range(GRAPHS // 200):  # a layer takes a compiler some seconds
+@pytest.mark.usefixtures("built")
+def test_random_graphs_compute_the_same_fused_on_kernels() -> None:
+    for seed in range(GRAPHS):
         trial = random_trial(seed)
-        assert not departures(trial.graph, trial.feeds, "generated", "f32"), seed
+        assert not departures(trial.graph, trial.feeds, "kernels", "f32"), seed
 
 
 def test_what_departs_is_noticed() -> None:
