@@ -26,14 +26,27 @@ kernels:
 emit: .venv/.ready
 	ONERNN_EMIT_MODELS=100 $(BIN)/pytest tests/emit/test_emitted_models.py
 
+# What runs layers, on each backend as the default one; make test takes what auto takes.
+.PHONY: backends
+backends: .venv/.ready
+	@for name in onednn kernels; do \
+	  echo "ONERNN_TEST_BACKEND=$$name"; \
+	  ONERNN_TEST_BACKEND=$$name $(BIN)/pytest -n auto tests/backend tests/runtime tests/adapters || exit 1; \
+	done
+
 check: ruff clang-format mypy imports
 
-# Every combination against the reference, as CPUs with fewer instructions run it.
+# Every combination against the reference, as CPUs with fewer instructions run it, by oneDNN and by
+# the kernels.
 CAPS := AVX2 AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 DEFAULT
 doctor: .venv/.ready
 	@for cap in $(CAPS); do \
 	  echo "ONEDNN_MAX_CPU_ISA=$$cap"; \
-	  ONEDNN_MAX_CPU_ISA=$$cap $(BIN)/onernn doctor --threads 1 || exit 1; \
+	  ONEDNN_MAX_CPU_ISA=$$cap $(BIN)/onernn doctor --threads 1 --backend onednn || exit 1; \
+	done
+	@for cap in v2 avx2 avx512 avx512_bf16; do \
+	  echo "ONERNN_MAX_ISA=$$cap"; \
+	  ONERNN_MAX_ISA=$$cap $(BIN)/onernn doctor --threads 1 --backend kernels || exit 1; \
 	done
 
 # Random graphs, fused and unfused on every backend: make test takes 200.
@@ -131,6 +144,13 @@ bench: .venvs/bench/.ready
 
 bench-smoke: .venv/.ready
 	$(BIN)/python -m benchmarks.run --workloads smoke --turns 3 --turn 0.01 --out out/bench-smoke.json
+	$(MAKE) tune QUICK=1
+
+# Which way is faster for which batch on this machine, some 20 minutes: writes the table of its
+# instruction set, backend/measurements/ISA.txt. ONERNN_MAX_ISA=avx2 measures that of AVX2.
+.PHONY: tune
+tune: .venv/.ready
+	$(BIN)/python -m benchmarks.tune $(if $(QUICK),--quick --threads 1)
 
 clean:
 	rm -rf .venv .venvs build dist out kernels/built *.egg-info src/*.egg-info .hypothesis .*_cache

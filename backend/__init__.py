@@ -1,13 +1,13 @@
-"""Where recurrent layers run: oneDNN's primitives, our own kernels, or the NumPy reference."""
+"""Where recurrent layers run: the package's kernels, oneDNN, or the NumPy reference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
 from onernn.backend.gradients import Gradients, Tape, TapeError
+from onernn.backend.protocol import Backend
 from onernn.backend.reference import reference_stack
 from onernn.backend.run_arguments import Layout, State
 from onernn.backend.stack import Stack
@@ -29,20 +29,6 @@ __all__ = [
 ]
 
 
-class Backend(Protocol):
-    """Makes layers ready to run."""
-
-    def prepare(
-        self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
-    ) -> Stack:
-        """A layer from its weights: one `RnnWeights`, or a list of one-layer ones.
-
-        What the backend cannot run goes to the NumPy reference, which the layer's ``why`` tells;
-        ``strict`` raises `UnsupportedError` instead. Raises `ShapeError` for weights that do not
-        fit the spec.
-        """
-
-
 class _ReferenceBackend:
     def prepare(
         self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
@@ -62,17 +48,21 @@ def register_backend(name: str, opener: Callable[[int | None], Backend]) -> None
 
 
 def open_backend(
-    name: str = "onednn",
+    name: str = "auto",
     *,
     threads: int | None = None,
     cache_capacity: int | None = None,
     device: str = "cpu",
 ) -> Backend:
-    """The backend "onednn", "kernels", "reference", or one that is registered.
+    """The backend "auto", "kernels", "onednn", "reference", or one that is registered.
+
+    "auto" runs each batch by the kernels or by oneDNN, whichever was measured as faster; where one
+    of them is missing it runs the other one, which the ``why`` of its layers tells. The others run
+    alone.
 
     ``threads``: None leaves the choice to the backend.
     ``cache_capacity``: most primitives that each direction of a layer keeps, 512 by default; the
-    reference has none. Raises `LibraryError` where oneDNN's library is missing: nothing falls back
+    reference has none. Raises `LibraryError` where what is asked for is missing: nothing falls back
     silently. Raises `UnsupportedError` for another ``device`` than the CPU.
     """
     if device != "cpu":
@@ -83,6 +73,10 @@ def open_backend(
     for what, number in (("threads", threads), ("cache_capacity", cache_capacity)):
         if number is not None and number < 1:
             raise ValueError(f"{what}: expected at least 1, got {number}")
+    if name == "auto":
+        from onernn.backend.auto import AutoBackend
+
+        return AutoBackend(threads, cache_capacity)
     if name == "reference":
         return _ReferenceBackend()
     if name == "onednn":
@@ -97,5 +91,5 @@ def open_backend(
         return _REGISTERED[name](threads)
     if name == "generated":
         raise UnsupportedError("backend 'generated': now 'kernels', which needs no compiler")
-    known = " or ".join(map(repr, ("onednn", "kernels", "reference", *_REGISTERED)))
+    known = " or ".join(map(repr, ("auto", "kernels", "onednn", "reference", *_REGISTERED)))
     raise UnsupportedError(f"backend {name!r}: expected {known}")

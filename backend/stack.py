@@ -101,11 +101,17 @@ class Stack:
     def beside(
         self, other: Stack, faster: Callable[[Kind, int], bool], backend: str, name: str
     ) -> Stack:
-        """This stack for batches of a kind and so many sentences for which it is ``faster``; the
-        other one for the rest, and for training."""
+        """This stack for batches of a kind and so many sentences for which it is ``faster``, the
+        other one for the rest."""
         made = copy(self)
-        made._other, made._faster, made._new_trainer = other, faster, other.trainer
+        made._other, made._faster = other, faster
         made.backend, made.kernel = backend, name
+        return made
+
+    def trained_by(self, trainer: Callable[[], Trainer]) -> Stack:
+        """This stack with another trainer, made at first use."""
+        made = copy(self)
+        made._new_trainer = trainer
         return made
 
     def falls_back(self, x: Ragged | Array, layout: Layout = "tnc") -> bool:

@@ -73,7 +73,7 @@ class Session:
         model: Graph | str | Path,
         dtype: str = "f32",
         threads: int | None = None,
-        backend: str = "onednn",
+        backend: str = "auto",
         strict: bool = False,
         *,
         passes: tuple[Pass, ...] | None = None,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -18,6 +20,28 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 os.environ.setdefault("ONERNN_RAISE", "1")
 
 REPO = Path(__file__).resolve().parents[1]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs on the kernels needs them built."""
+    for item in items:
+        if getattr(item, "callspec", None) and item.callspec.params.get("backend") == "kernels":
+            item.fixturenames.insert(0, "built")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def default_backend() -> Iterator[None]:
+    """ONERNN_TEST_BACKEND: the backend that is the default one of this run, by its name."""
+    name = os.environ.get("ONERNN_TEST_BACKEND")
+    with pytest.MonkeyPatch.context() as patch:
+        if name:
+            from onernn.backend import auto, open_backend
+
+            def opened(threads: int | None, capacity: int | None) -> Any:
+                return open_backend(name, threads=threads, cache_capacity=capacity)
+
+            patch.setattr(auto, "AutoBackend", opened)
+        yield
 
 
 def _present(folder: Path, what: str) -> Path:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from onernn.backend import Backend, open_backend
 from onernn.backend.compiled.library import kernels_here
 from onernn.backend.onednn.library import load_library, other_copies
-from onernn.core.errors import UnsupportedError
+from onernn.core.errors import LibraryError, UnsupportedError
 from onernn.core.spec import Direction
 from onernn.verification.comparing import TOLERANCES, Tolerance, compare
 from onernn.verification.json_text import json_text
@@ -87,22 +87,26 @@ class Examination:
 def examine(
     threads: int | None = None,
     watch: Callable[[Sequence[Combination]], Iterable[Combination]] = iter,
+    backend: str = "auto",
 ) -> Examination:
     """Runs every cell, direction, data type and mode on this machine against the reference.
 
-    ``watch`` may show the progress of what it iterates over. Raises `LibraryError` where libdnnl
-    is missing.
+    ``watch`` may show the progress of what it iterates over. ``backend``: what runs. Raises
+    `LibraryError` where that is missing.
     """
-    library = load_library()
-    backend = open_backend("onednn", threads=threads)
+    engine = open_backend(backend, threads=threads)
+    try:
+        library = load_library()
+        onednn = library.effective_isa, library.version, str(library.path)
+        threads = threads or library.max_threads
+    except LibraryError as error:
+        onednn = "", "missing", str(error)
     every = itertools.product(KINDS, DIRECTIONS, MODES, DTYPES)
     wanted = [Combination(cell, way, dtype, mode) for cell, way, mode, dtype in every]
-    findings = tuple(examined(backend, combination) for combination in watch(wanted))
+    findings = tuple(examined(engine, combination) for combination in watch(wanted))
     return Examination(
-        library.effective_isa,
-        library.version,
-        str(library.path),
-        threads or library.max_threads,
+        *onednn,
+        threads or 0,
         tuple(map(str, other_copies())),
         kernels_here(),
         findings,

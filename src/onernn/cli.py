@@ -59,7 +59,7 @@ from onernn.verification.reporting.text import explanation
 from onernn.verification.verifying import Report, verify
 
 app = typer.Typer(
-    help="Recurrent models of Paddle, MXNet and ONNX, without these, on oneDNN.",
+    help="Recurrent models of Paddle, MXNet and ONNX, without these, on oneDNN and C++ kernels.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -74,7 +74,7 @@ def run(
     output: Annotated[Path, typer.Option(help="The .npz to write, with out__NAME.")],
     dtype: Dtype = "f32",
     threads: Threads = None,
-    backend: Backend = "onednn",
+    backend: Backend = "auto",
     max_bytes: MaxBytes = None,
     max_steps: MaxSteps = STEPS,
     params: Params = None,
@@ -117,7 +117,7 @@ def verify_command(
     rtol: Rtol = None,
     dtype: Dtype = "f32",
     threads: Threads = None,
-    backend: Backend = "onednn",
+    backend: Backend = "auto",
     max_bytes: MaxBytes = None,
     max_steps: MaxSteps = STEPS,
     params: Params = None,
@@ -320,7 +320,7 @@ def inspect(
     ] = None,
     dtype: Dtype = "f32",
     threads: Threads = None,
-    backend: Backend = "onednn",
+    backend: Backend = "auto",
     params: Params = None,
     semantics: Semantics = "documented",
 ) -> None:
@@ -352,13 +352,14 @@ def doctor(
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table.")] = False,
     threads: Threads = None,
+    backend: Backend = "auto",
 ) -> None:
     """Examines this machine: every supported combination against a float64 reference.
 
-    Exit 1 where a number is wrong, 2 where libdnnl is missing.
+    Exit 1 where a number is wrong, 2 where what is to run is missing.
     """
     with errors_as_json(json):
-        examination = examine(threads, lambda every: watched("examining", every))
+        examination = examine(threads, lambda every: watched("examining", every), backend)
     if json:
         print(examination.to_json())
     elif markdown:

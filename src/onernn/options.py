@@ -24,7 +24,7 @@ Dtype = Annotated[str, typer.Option(help="How recurrent layers compute: f32, bf1
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the backend.")]
 Backend = Annotated[
     str,
-    typer.Option(help="onednn, kernels (our own), or reference (NumPy)."),
+    typer.Option(help="auto (the faster of the next two), kernels, onednn, or reference."),
 ]
 MaxBytes = Annotated[
     int | None,

@@ -145,10 +145,10 @@ def show_examination(console: Console, examination: Examination) -> None:
         console,
         "machine",
         [
-            f"instruction set: {found.isa}",
+            f"instruction set of oneDNN: {found.isa or '-'}",
             f"library: oneDNN {found.version}, {found.path}",
             f"kernels: {found.kernels}",
-            f"threads: {found.threads or 'as oneDNN chooses'}",
+            f"threads: {found.threads or 'as the library chooses'}",
             *(f"another libdnnl in this process: {path}" for path in found.other_copies),
         ],
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from onernn.backend import choosing
-from onernn.backend.choosing import MARGIN, Choice, isa_of, kind_of, measurements
+from onernn.backend.choosing import MARGIN, Choice, Kind, isa_of, kind_of, measurements
 from onernn.core.spec import Cell, RnnSpec
 
 TABLE = """# a comment
@@ -17,6 +18,8 @@ kernels f32   2       LSTM       1 dense  1.00  1.04  1.06
 kernels f32   2       LSTM       8 dense  1.00  1.05  1.00
 kernels f32   2       LSTM      64 dense  1.00  1.00  1.00
 kernels f32   2       GRU       64 ragged 2.00  2.00  2.00
+kernels f32   2       GRU       32 training 1.0  1.1  1.0
+kernels f32   2       LBR_GRU   32 training 1.1  1.1  1.1
 """
 
 
@@ -84,6 +87,12 @@ def test_batches_that_the_other_way_runs_are_told() -> None:
     assert choice(512, Cell.GRU).others == []
 
 
+def test_training_is_chosen_by_itself() -> None:
+    assert choice(512, Cell.GRU).prefers("training", 32) and not choice(512, Cell.GRU).others
+    trained = choice(512, Cell.LBR_GRU)
+    assert trained.prefers("training", 32) and not trained.ever
+
+
 def test_kinds_of_batches() -> None:
     assert kind_of(True, 7, 3) == "ragged" and kind_of(False, 6, 3) == "dense"
     assert kind_of(True, 3, 3) == kind_of(False, 3, 3) == "step"
@@ -107,6 +116,6 @@ def test_every_table_of_the_package_can_be_read(repo: Path) -> None:
             lines = [line for line in file.read_text().splitlines() if line[0] != "#"]
             assert len(rows) == len(lines) - 1 == len({row[:6] for row in rows})
             for row in rows:
-                assert row.way in ("chain", "kernels") and row.kind in ("step", "dense", "ragged")
+                assert row.way in ("chain", "kernels") and row.kind in get_args(Kind)
                 assert Cell[row.cell] and row.threads in (1, 2)
                 assert file.stem != "amx" or row.way == "chain"  # not measured there

@@ -98,7 +98,7 @@ def test_wrong_usage_exits_with_2(model: Path) -> None:
     failed(onernn("no-such-command"))
     failed(onernn("run", model, "--input", "x", "--output", "y", "--threads", "0"))
     assert "semantics" in failed(onernn("inspect", model, "--semantics", "guessed"))
-    assert "expected 'onednn' or 'reference' or " in failed(
+    assert "expected 'auto' or 'kernels' or 'onednn' or " in failed(
         onernn("inspect", model, "--backend", "cuda")
     )
 

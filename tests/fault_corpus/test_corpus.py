@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.backends import BACKENDS
 
 from onernn import load, verify
 from onernn.cli import main
@@ -20,7 +21,6 @@ from onernn.verification.recording import read_arrays
 CORPUS = Path(__file__).parents[2] / "fault_corpus"
 FAULTS = json.loads((CORPUS / "faults.json").read_text(encoding="utf-8"))
 ENTRIES = [f"{framework}/{entry}" for framework, entries in FAULTS.items() for entry in entries]
-BACKENDS = os.environ.get("ONERNN_BACKENDS", "reference,onednn").split(",")
 VERSIONS = {"paddle": ["2.6.2", "3.3.1"], "mxnet": ["1.9.1"]}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 
 # Paddle 2.6.2 brings its own zlib; whoever loads Python's after it crashes.
@@ -24,7 +23,6 @@ core = paddle.base.core
 Tensor = getattr(core, "LoDTensor", None) or core.DenseTensor
 Batch = Ragged | Array
 Variable = Any
-BACKENDS = os.environ.get("ONERNN_BACKENDS", "reference,onednn").split(",")
 
 # One-level LoD with a sentence of length zero, two levels, a single word.
 LODS = {

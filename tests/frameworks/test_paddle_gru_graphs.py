@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.frameworks.paddle_graphs import BACKENDS, Batch, SavedModel, differences
+from support.backends import BACKENDS
+from tests.frameworks.paddle_graphs import Batch, SavedModel, differences
 from tests.frameworks.paddle_taggers import Tagger
 
 from onernn import Graph, Ragged, Session, fuse, load

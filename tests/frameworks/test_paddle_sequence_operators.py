@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.backends import BACKENDS
 from tests.frameworks.paddle_graphs import (
-    BACKENDS,
     LODS,
     Batch,
     PaddleGraph,

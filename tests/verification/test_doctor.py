@@ -39,7 +39,7 @@ from onernn.verification.sample_layers import DIRECTIONS, KINDS, ODD, sample_lay
 
 @pytest.fixture(scope="module")
 def here() -> Examination:
-    return examine(threads=1)
+    return examine(threads=1, backend="onednn")
 
 
 def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -133,9 +133,9 @@ def test_attention_lost_between_blocks_of_a_batch_is_seen(
     direction: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     combination = Combination("AUGRU", direction, "bf16", "inference")
-    assert examined(open_backend(threads=1), combination).verdict != WRONG
+    assert examined(open_backend("onednn", threads=1), combination).verdict != WRONG
     monkeypatch.setattr(primitives, "OWN_LAYOUTS", ())  # the routing removed
-    finding = examined(open_backend(threads=1), combination)
+    finding = examined(open_backend("onednn", threads=1), combination)
     if "brgemm" not in finding.kernel:
         pytest.skip(f"{finding.kernel} is right by itself")
     assert finding.verdict == WRONG
@@ -146,10 +146,10 @@ def test_gradients_of_a_wide_projection_are_looked_at(
     direction: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     combination = Combination("LSTM projection", direction, "f32", "training")
-    finding = examined(open_backend(threads=1), combination)
+    finding = examined(open_backend("onednn", threads=1), combination)
     assert finding.verdict == WORKS and "wider than the gates" in finding.reason
     monkeypatch.setattr(training, "GRADIENTS", ())
-    assert examined(open_backend(threads=1), combination).verdict == WRONG
+    assert examined(open_backend("onednn", threads=1), combination).verdict == WRONG
 
 
 def test_every_row_meets_batches_of_many_sizes() -> None:
@@ -225,7 +225,7 @@ def test_u8_is_refused_where_sums_of_its_products_saturate(cap: str) -> None:
 
     def told():
         asked = Combination("GRU", "left2right", "u8", "inference")
-        found = examined(open_backend(threads=1), asked)
+        found = examined(open_backend("onednn", threads=1), asked)
         return f"{found.verdict}: {found.reason}"
 
     print(load_library().effective_isa)

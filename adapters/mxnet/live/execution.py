@@ -28,7 +28,7 @@ class Options:
 
     semantics: str = "documented"
     dtype: str = "f32"
-    backend: str = "onednn"
+    backend: str = "auto"
     threads: int | None = None
 
     def __post_init__(self) -> None:

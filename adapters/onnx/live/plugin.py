@@ -204,7 +204,7 @@ def optimize(
     *,
     dtype: str = "f32",
     threads: int | None = None,
-    backend: str = "onednn",
+    backend: str = "auto",
     session_options: Any = None,
 ) -> OptimizedSession:
     """A model whose recurrent nodes ours runs, the rest ONNX Runtime.

@@ -30,7 +30,7 @@ class Options:
     """
 
     dtype: str = "f32"
-    backend: str = "onednn"
+    backend: str = "auto"
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class Options:
 
     @property
     def strict(self) -> bool:
-        """What oneDNN does not run stays with Paddle, whose kernels are faster than NumPy."""
+        """What our backends lack stays with Paddle, whose kernels are faster than NumPy."""
         return self.backend != "reference"
 
 

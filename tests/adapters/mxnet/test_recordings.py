@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.backends import BACKENDS
 from support.recorded_operators import Recorded, read_recorded
 
 from onernn import Graph, Session, fuse, load, verify
@@ -17,7 +17,6 @@ from onernn.adapters.mxnet.read import parse_symbol
 from onernn.verification.comparing import TOLERANCES, compare
 from onernn.verification.recording import read_arrays
 
-BACKENDS = os.environ.get("ONERNN_BACKENDS", "reference,onednn").split(",")
 OPERATORS = read_recorded(Path(__file__).parents[2] / "data" / "mxnet" / "operators.json.gz")
 
 # The recurrent nodes that are left, and the operators of which none may be left.

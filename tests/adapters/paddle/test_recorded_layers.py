@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.backends import BACKENDS
 
 from onernn import Cell, Session, UnsupportedError, fuse, load, verify
 from onernn.verification.recording import read_arrays
-
-BACKENDS = os.environ.get("ONERNN_BACKENDS", "reference,onednn").split(",")
 
 # What fired, in order; nothing is refused but what a name says.
 MODELS: dict[str, list[str]] = {
@@ -74,7 +72,7 @@ def test_each_projection_is_folded_and_nothing_is_refused(name: str, data: Path)
 @pytest.mark.skipif("onednn" not in BACKENDS, reason="ONERNN_BACKENDS leaves onednn out")
 @pytest.mark.parametrize("name", [name for name in MODELS if CELLS[name]])
 def test_every_layer_runs_on_onednn(name: str, data: Path) -> None:
-    session = Session(load(data / "paddle" / name), strict=True)
+    session = Session(load(data / "paddle" / name), backend="onednn", strict=True)
     assert session.explained
     assert all("oneDNN" in each.kernel for each in session.explained), session.explain()
     cells = any("the cell of every word on NumPy" in each.why for each in session.explained)

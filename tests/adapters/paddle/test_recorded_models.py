@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.backends import BACKENDS
 
 from onernn import Session, UnsupportedError, fuse, load, verify
 from onernn.verification.recording import read_arrays
-
-BACKENDS = os.environ.get("ONERNN_BACKENDS", "reference,onednn").split(",")
 
 # What fired, in order, and what was refused, by its reason.
 MODELS: dict[str, tuple[list[str], list[str]]] = {
@@ -61,7 +59,7 @@ def test_the_passes_fire_where_they_may_and_say_why_not_elsewhere(name: str, dat
 @pytest.mark.skipif("onednn" not in BACKENDS, reason="ONERNN_BACKENDS leaves onednn out")
 @pytest.mark.parametrize("name", MODELS)
 def test_a_gru_runs_on_onednn_or_tells_the_function_that_it_lacks(name: str, data: Path) -> None:
-    session = Session(load(data / "paddle" / name))
+    session = Session(load(data / "paddle" / name), backend="onednn")
     for explained in session.explained:
         on_reference = "reference" in explained.kernel
         assert on_reference == (name in FALLS_BACK), str(explained)
@@ -69,7 +67,7 @@ def test_a_gru_runs_on_onednn_or_tells_the_function_that_it_lacks(name: str, dat
             assert FALLS_BACK[name] in explained.why
     if name in FALLS_BACK:
         with pytest.raises(UnsupportedError, match=FALLS_BACK[name]):
-            Session(load(data / "paddle" / name), strict=True)
+            Session(load(data / "paddle" / name), backend="onednn", strict=True)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -5,11 +5,11 @@ A recording is what Paddle's unfused operators gave; the model is run fused.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.backends import BACKENDS
 from support.oracle import run_oracle
 from typer.testing import CliRunner
 
@@ -17,7 +17,6 @@ from onernn import Graph, Ragged, Session, fuse, load, verify
 from onernn.cli import app
 from onernn.verification.recording import read_arrays, read_inputs
 
-BACKENDS = os.environ.get("ONERNN_BACKENDS", "reference,onednn").split(",")
 BACKEND = pytest.mark.parametrize("backend", BACKENDS)
 
 
@@ -84,7 +83,7 @@ def test_two_directions_are_one_node_without_a_concat(backend: str, data: Path) 
 @pytest.mark.skipif("onednn" not in BACKENDS, reason="ONERNN_BACKENDS leaves onednn out")
 @pytest.mark.parametrize("name", ["rnn_gru", "rnn_lstm", "rnn_simple"])
 def test_paddle_nn_layers_run_on_onednn(name: str, data: Path) -> None:
-    session = Session(load(data / "paddle" / name), strict=True)
+    session = Session(load(data / "paddle" / name), backend="onednn", strict=True)
     assert all("oneDNN" in each.kernel for each in session.explained)
 
 
