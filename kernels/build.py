@@ -45,7 +45,8 @@ COMPILE = (
 )
 LINK = ("-shared", "-pthread", "-s", "-Wl,-z,defs", "-Wl,--version-script=exports.map")
 # The compiler's own runtime inside: a Python that brings an older one (conda's) can load it, too.
-STATIC = ("-static-libstdc++", "-static-libgcc")
+# Of it only what is called: the rest has instructions of newer CPUs (rdrand).
+STATIC = ("-static-libstdc++", "-static-libgcc", "-Wl,--gc-sections")
 EXPORTS = "{ global: onernn_*; local: *; };\n"
 PROBE = "#include <thread>\nvoid onernn_probe() { std::thread([] {}).join(); }\n"
 _LAST_LINE = re.compile(rb"\nonernn kernels; sources (\w{64}); compiler (.*); sha256 (\w{64})\n\Z")
@@ -112,7 +113,9 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
     paths = [library_of(isa, folder) for isa in isas(machine)]
     if is_built(folder, machine):
         return paths
-    command, static = compiler(), _links_statically()
+    if not sources():
+        raise NoCompiler(f"{HERE} holds no sources, which installed packages do without")
+    command, static = compiler(machine), _links_statically(machine)
     folder.mkdir(exist_ok=True, parents=True)
     with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -136,13 +139,13 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
 
 
 def is_built(folder: Path = BUILT, machine: str = platform.machine()) -> bool:
-    """Whether the libraries come from these sources and this compiler; any, where none is here."""
-    key, command = sources_key(machine), _command()
+    """Whether the libraries come from the sources and the compiler that are here, if any are."""
+    key, command = sources_key(machine) if sources() else None, _command() if sources() else None
     identity = _identity(command) if command else None
     for isa in isas(machine):
         path = library_of(isa, folder)
         told = built_from(path.read_bytes()) if path.is_file() else None
-        if told is None or told[0] != key or identity not in (None, told[1]):
+        if told is None or key not in (None, told[0]) or identity not in (None, told[1]):
             return False
     return True
 
@@ -157,22 +160,22 @@ def _command() -> list[str]:
 
 
 @lru_cache
-def compiler() -> list[str]:
+def compiler(machine: str = platform.machine()) -> list[str]:
     """The command of a C++17 compiler that knows all flags. Raises `NoCompiler`."""
     command = _command()
     if not command:
         raise NoCompiler("none of c++, g++ and clang++ is there, and CXX is not set")
     try:
-        _probe(command, *list(isas().values())[-1])  # has all that the others have
+        _probe(command, *list(isas(machine).values())[-1])  # has all that the others have
     except BuildError as error:
         raise NoCompiler(f"no C++17 compiler that knows these flags: {error}") from None
     return command
 
 
 @lru_cache
-def _links_statically() -> bool:
+def _links_statically(machine: str) -> bool:
     try:
-        _probe(compiler(), *STATIC)
+        _probe(compiler(machine), *STATIC)
     except BuildError:  # some systems have its static library in a package of its own
         return False
     return True
@@ -229,6 +232,8 @@ def _compiled(
 
 def _run(command: list[str], folder: Path) -> str:
     """What a command prints. Raises `BuildError` with its complaint."""
+    if "ziglang" in command:  # reads x86-64 as "x86 without 64", and takes any x86-64 by itself
+        command = [word for word in command if not word.startswith("-march=")]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except OSError as error:

@@ -203,6 +203,15 @@ class TestCommand:
             assert told.startswith("  kernels: none: ") and "build.py" in told
         assert json.loads(run(code, "doctor", "--json", ONERNN_MAX_ISA=cap).stdout)["kernels"]
 
+    def test_kernels_are_examined_without_onednn(self, built: Path) -> None:
+        missing = {VARIABLE: "/nowhere.so"}
+        done = run(f"{COMMAND}cli.main()", "doctor", "--json", "--backend", "kernels", **missing)
+        report = json.loads(done.stdout)
+        assert done.returncode == 0 and report["version"] == "missing"
+        assert "no such file" in report["path"]
+        ran = [each for each in report["findings"] if each["kernel"].startswith("kernels ")]
+        assert len(ran) > len(report["findings"]) / 2
+
     def test_without_the_library_it_exits_with_2(self) -> None:
         done = run(f"{COMMAND}cli.main()", "doctor", "--json", **{VARIABLE: "/nowhere.so"})
         assert done.returncode == 2 and "no such file" in done.stderr
