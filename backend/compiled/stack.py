@@ -60,7 +60,11 @@ class CompiledStack:
         if options and options.fixed:
             self._told.input_step = 1 / options.fixed.factor
         self._idle: deque[tuple[Any, Any, Any]] = deque()
-        self._widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
+        # Properties of a spec are computed anew each time, which a short step would notice.
+        self._channels, self._tnc = spec.output_size, self._lib.ONERNN_TNC
+        self._parts_of_state = (spec.layers, spec.directions)
+        self._widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
+        self._is_simple = not spec.cell.has_attention
         self._idle.append(self._new())  # what cannot be made is told now
 
     def takes(self, x: Ragged | Array, initial: State) -> bool:
@@ -69,19 +73,16 @@ class CompiledStack:
 
     def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
         """See `StackKernel.run_again`: what lies as C reads it is checked here."""
-        if not self._reads(x, 3) or x.shape[2] != self._spec.input_size:
-            return None
-        if self._spec.cell.has_attention:
+        if not (self._is_simple and self._reads(x, 3) and x.shape[2] == self._spec.input_size):
             return None
         T, N, _ = x.shape
-        shapes = self._state_shapes(N)
-        if state is not None and not (
-            type(state) is tuple
-            and len(state) == len(shapes)
-            and all(self._reads(s, 4) and s.shape == b for s, b in zip(state, shapes, strict=True))
-        ):
-            return None
-        return self._call(self._lib.ONERNN_TNC, (T, N), None, x, None, state)
+        if state is not None:
+            if type(state) is not tuple or len(state) != len(self._widths):
+                return None
+            for array, width in zip(state, self._widths, strict=True):
+                if not self._reads(array, 4) or array.shape != (*self._parts_of_state, N, width):
+                    return None
+        return self._call(self._tnc, (T, N), None, x, None, state)
 
     def run(
         self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
@@ -111,10 +112,6 @@ class CompiledStack:
             and array.flags.aligned
         )
 
-    def _state_shapes(self, sentences: int) -> list[tuple[int, ...]]:
-        stack = (self._spec.layers, self._spec.directions, sentences)
-        return [(*stack, self._widths[state]) for state in self._spec.cell.states]
-
     def _call(
         self,
         layout: int,
@@ -131,8 +128,9 @@ class CompiledStack:
                 " survive that; use threads=1, prepare the layer after the fork, or start the"
                 " process with 'spawn'"
             )
-        y = np.empty((*x.shape[:-1], self._spec.output_size), self._real)
-        final = tuple(np.empty(shape, self._real) for shape in self._state_shapes(extent[1]))
+        y = np.empty((*x.shape[:-1], self._channels), self._real)
+        states = (*self._parts_of_state, extent[1])
+        final = tuple([np.empty((*states, width), self._real) for width in self._widths])
         try:
             idle = self._idle.pop()
         except IndexError:
@@ -149,7 +147,8 @@ class CompiledStack:
             arrays.c = null if initial is None else address(initial[1])
         status = self._lib.onernn_stack_run(handle, batch, arrays)
         self._idle.append(idle)
-        check(self._lib, status, f"a batch of {x.size // max(x.shape[-1], 1)} words")
+        if status:
+            check(self._lib, status, f"x of shape {x.shape}")
         if self._u8 and np.isnan(final[0]).any():
             self._refuse_infinity({"x": x, "state h": None if initial is None else initial[0]})
         return y, final
