@@ -22,6 +22,10 @@
 #include "products.hpp"
 #include "stored.hpp"
 
+#if defined(__SSE4_1__)
+#include <immintrin.h>
+#endif
+
 namespace onernn {
 inline namespace ONERNN_ISA {
 
@@ -129,6 +133,47 @@ inline Ints multiply_add(QuadFactors factor, QuadColumns columns, Ints sum) {
   };
   return {eight(columns.bytes[0], sum.low), eight(columns.bytes[1], sum.high)};
 }
+#elif defined(__SSE4_1__)
+struct Ints {
+  __m128i v[4];
+};
+/// Four columns each.
+struct QuadColumns {
+  __m128i bytes[4];
+};
+struct QuadFactors {
+  __m128i even, odd;
+};
+inline Ints first_sums(const ByteQuad*) { return {}; }
+inline Ints operator+(Ints a, Ints b) {
+  for (int i = 0; i < 4; ++i) a.v[i] = _mm_add_epi32(a.v[i], b.v[i]);
+  return a;
+}
+inline Floats to_floats(Ints a) {
+  Floats out;
+  for (int i = 0; i < 4; ++i) _mm_storeu_ps(out.v + i * 4, _mm_cvtepi32_ps(a.v[i]));
+  return out;
+}
+inline QuadColumns load_row(const ByteQuad* p, int) {
+  QuadColumns out;
+  for (int i = 0; i < 4; ++i)
+    out.bytes[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + i);
+  return out;
+}
+inline QuadFactors broadcast(QuadFactor a) {
+  std::int32_t bits[2];
+  std::memcpy(bits, &a, sizeof bits);
+  return {_mm_set1_epi32(bits[0]), _mm_set1_epi32(bits[1])};
+}
+inline Ints multiply_add(QuadFactors factor, QuadColumns columns, Ints sum) {
+  for (int i = 0; i < 4; ++i) {
+    const __m128i even = _mm_srai_epi16(_mm_slli_epi16(columns.bytes[i], 8), 8);
+    const __m128i odd = _mm_srai_epi16(columns.bytes[i], 8);
+    sum.v[i] = _mm_add_epi32(_mm_add_epi32(sum.v[i], _mm_madd_epi16(factor.even, even)),
+                             _mm_madd_epi16(factor.odd, odd));
+  }
+  return sum;
+}
 #else
 struct Ints {
   std::int32_t v[16];
@@ -201,21 +246,19 @@ inline void round_to_quads(const float* row, std::int64_t K, float step, QuadFac
     std::copy(row + k, row + K, some);
     return load(some);
   };
-  const Floats zero = broadcast(0.0f);
-  Floats largest = zero, not_finite = zero;  // infinity and NaN times 0 are NaN
-  for (std::int64_t k = 0; k < K; k += 16) {
-    const Floats a = sixteen(k);
-    largest = maximum(maximum(a, zero - a), largest);
-    not_finite = multiply_add(a, zero, not_finite);
+  std::uint32_t largest = 0;  // as bits, magnitudes are in order; infinity and NaN are last
+  for (std::int64_t k = 0; k < K; ++k) {
+    std::uint32_t bits;
+    std::memcpy(&bits, row + k, sizeof bits);
+    largest = (std::max)(largest, bits & 0x7fffffffu);
   }
-  float each[16], most = 1e-30f, sum = 0;  // what is smaller counts as 0
-  store(each, largest);
-  for (float one : each) most = (std::max)(most, one);
-  store(each, not_finite);
-  for (float one : each) sum += one;
-  step = sum != sum ? std::numeric_limits<float>::quiet_NaN() : step > 0 ? step : most / 127;
+  const bool finite = largest < 0x7f800000u;
+  float most;
+  std::memcpy(&most, &largest, sizeof most);
+  if (!(step > 0)) step = (std::max)(most, 1e-30f) / 127;  // what is smaller counts as 0
+  if (!finite) step = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(reinterpret_cast<char*>(to) - sizeof step, &step, sizeof step);
-  const Floats inverse = broadcast(sum != sum ? 0.0f : 1 / step);
+  const Floats inverse = broadcast(finite ? 1 / step : 0.0f);
   for (std::int64_t k = 0; k < K; k += 16) {
     // NaN becomes -128 here: whatever it is, the step says the rest.
     const Floats a = maximum(sixteen(k) * inverse, broadcast(-128.0f));
@@ -261,6 +304,7 @@ template <int M, int G>
       if (P > 1) own[M * (P - 1) + m][g] = Ints{};
     }
   }
+  if (count < 1) return;  // else the sums would be stored before the loop, too
   panel += 2 * G * 16;
   const auto add = [&](auto part, std::int64_t k) {
     QuadColumns columns[G];
