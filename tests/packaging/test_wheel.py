@@ -171,7 +171,7 @@ def test_the_installed_kernels_are_loaded_where_no_compiler_is(
     assert known.index(isa) <= known.index(cap)
 
 
-def test_without_kernels_oednn_runs_and_how_to_get_them_is_told(
+def test_without_kernels_onednn_runs_and_how_to_get_them_is_told(
     bare: Path, installed: Path, data: Path, tmp_path: Path
 ) -> None:
     with zipfile.ZipFile(bare) as archive:
