@@ -41,7 +41,8 @@ class Task:
     """A stack of recurrent layers and the lengths of the sentences that it runs over.
 
     ``kind``: ragged; dense (equal lengths); stream (one sentence, a call a step, the state handed
-    on); training (dense: forward, then backward from `dy`). Weights and words are in ``file``.
+    on); training (of any lengths: forward, then backward from `dy`). Weights and words are in
+    ``file``.
     """
 
     kind: str
@@ -69,10 +70,15 @@ class Task:
         sizes = f"{self.input_size}->{self.hidden_size}"
         if self.kind == "stream":
             sizes = f"{self.time} single steps {sizes}"
-        elif self.kind != "ragged":
+        elif not self.ragged:
             sizes = f"{self.time}x{self.batch}x{self.input_size}x{self.hidden_size}"
         stack = f" {self.layers}-layer" * (self.layers > 1) + " bidirectional" * self.bidirectional
         return f"{self.cell.upper()} {sizes}{stack}"
+
+    @property
+    def ragged(self) -> bool:
+        """Whether there is padding to be saved; a batch of kind ragged may happen to have none."""
+        return self.kind == "ragged" or len(set(self.lengths)) > 1
 
     @property
     def bidirectional(self) -> bool:
@@ -156,15 +162,12 @@ class Numbers:
     @property
     def padded(self) -> Array:
         """(T, N, I), zeros behind the sentences."""
-        out = np.zeros((self.task.batch, self.task.time, self.words.shape[1]), np.float32)
-        out[self._valid] = self.words
-        return np.ascontiguousarray(out.swapaxes(0, 1))
+        return self._padded(self.words)
 
     @property
     def padded_dy(self) -> Array:
-        """(T, N, D*O): what training is given as the gradient of its output."""
-        dy = self["dy"].reshape(self.task.batch, self.task.time, -1)
-        return np.ascontiguousarray(dy.swapaxes(0, 1))
+        """(T, N, D*O): what training is given as the gradient of its output, zeros behind it."""
+        return self._padded(self["dy"])
 
     def from_rows(
         self, rows: Callable[[int, int], Sequence[Array]], order: Sequence[int]
@@ -197,6 +200,11 @@ class Numbers:
     def unpadded(self, y: Array) -> Array:
         """(T, N, C) -> words (W, C)."""
         return y.swapaxes(0, 1)[self._valid]
+
+    def _padded(self, words: Array) -> Array:
+        out = np.zeros((self.task.batch, self.task.time, words.shape[1]), np.float32)
+        out[self._valid] = words
+        return np.ascontiguousarray(out.swapaxes(0, 1))
 
     @property
     def _valid(self) -> Array:

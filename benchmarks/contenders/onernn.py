@@ -54,14 +54,14 @@ def prepare(task: Task, mode: str) -> Prepared:
 
 
 def _calls(task: Task, numbers: Numbers, layer: Any, ragged: Any) -> Calls:
+    if task.kind == "training":
+        return _training(task, numbers, layer, ragged)
     if task.kind == "ragged":
         words = ragged.from_lengths(numbers.words, task.lengths)
         return lambda: layer.run(words)[0], lambda y: y.data
     x = numbers.padded
     if task.kind == "dense":
         return lambda: layer.run(x)[0], numbers.unpadded
-    if task.kind == "training":
-        return _training(numbers, layer, x)
     steps = [x[t : t + 1] for t in range(task.time)]
 
     def stream() -> list[Array]:
@@ -74,8 +74,11 @@ def _calls(task: Task, numbers: Numbers, layer: Any, ragged: Any) -> Calls:
     return stream, lambda ys: numbers.unpadded(np.concatenate(ys))
 
 
-def _training(numbers: Numbers, layer: Any, x: Array) -> Calls:
-    dy = numbers.padded_dy
+def _training(task: Task, numbers: Numbers, layer: Any, ragged: Any) -> Calls:
+    x, dy, words = numbers.padded, numbers.padded_dy, numbers.unpadded
+    if task.ragged:
+        x, dy = (ragged.from_lengths(a, task.lengths) for a in (numbers.words, numbers["dy"]))
+        words = lambda dx: dx.data  # noqa: E731
     *_, tape = layer.run_training(x)
     if tape.why:
         raise LeftOut(tape.why)
@@ -85,7 +88,7 @@ def _training(numbers: Numbers, layer: Any, x: Array) -> Calls:
         return layer.backward(tape, dy)
 
     def read(gradients: Any) -> Array:
-        named = {"words": numbers.unpadded(gradients.x)}
+        named = {"words": words(gradients.x)}
         for k, weights in enumerate(gradients.layers):
             named |= {
                 f"layer{k}": weights.layer,

@@ -13,7 +13,7 @@ from benchmarks.tasks import Array, LeftOut, Numbers, Prepared, Takes, Task
 
 PACKAGES = ("torch",)
 MODES = {
-    "packed": Takes("ragged", "f32 bf16 u8", "lbr_gru lstm"),
+    "packed": Takes("ragged training", "f32 bf16 u8", "lbr_gru lstm"),
     "lod": Takes("ragged", "f32 bf16 u8", "lbr_gru lstm"),
     "padded": Takes("ragged dense stream training", "f32 bf16 u8", "lbr_gru lstm"),
 }
@@ -35,7 +35,7 @@ def prepare(task: Task, mode: str) -> Prepared:
     network = _network(task, numbers)
     dtype = torch.bfloat16 if task.dtype == "bf16" else torch.float32
     if task.kind == "training":
-        return _training(task, numbers, network, dtype)
+        return _training(task, numbers, network, dtype, mode == "packed")
     made = {"packed": _packed, "lod": _lod, "padded": _padded}[mode]
     call, read = made(task, numbers, network, dtype)
     return Prepared(torch.inference_mode()(call), lambda y: read(y).float().numpy())
@@ -109,24 +109,36 @@ def _padded(task: Task, numbers: Numbers, network: Any, dtype: Any) -> Calls:
     return stream, words
 
 
-def _training(task: Task, numbers: Numbers, network: Any, dtype: Any) -> Prepared:
+def _training(task: Task, numbers: Numbers, network: Any, dtype: Any, packed: bool) -> Prepared:
     import torch
+    from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-    x = torch.from_numpy(numbers.padded).to(dtype).requires_grad_()
+    x = torch.from_numpy(numbers.padded).to(dtype)
     dy = torch.from_numpy(numbers.padded_dy).to(dtype)
+    framed, padded = lambda a: a, lambda a: a
+    if packed:
+        if not task.ragged:
+            raise LeftOut("a batch of equal lengths needs no packing")
+        (x, *places), (dy, *_) = (
+            pack_padded_sequence(a, task.lengths, enforce_sorted=False) for a in (x, dy)
+        )
+        framed = lambda a: PackedSequence(a, *places)  # noqa: E731
+        padded = lambda a: pad_packed_sequence(framed(a))[0]  # noqa: E731
+    x.requires_grad_()
     network.train()
 
     def call() -> None:
         network.zero_grad()
         x.grad = None
-        network(x)[0].backward(dy)
+        y = network(framed(x))[0]
+        (y.data if packed else y).backward(dy)
 
     def read(_: Any) -> Array:
         def rows(layer: int, direction: int) -> list[Array]:
             place = f"l{layer}{'_reverse' * direction}"
             return [getattr(network, f"{n}_{place}").grad.float().numpy() for n in PARAMETERS]
 
-        words = {"words": numbers.unpadded(x.grad.float().numpy())}
-        return numbers.slopes(words | numbers.from_rows(rows, ORDER[task.cell]))
+        named = {"words": numbers.unpadded(padded(x.grad).float().numpy())}
+        return numbers.slopes(named | numbers.from_rows(rows, ORDER[task.cell]))
 
     return Prepared(call, read)
