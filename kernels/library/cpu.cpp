@@ -11,17 +11,23 @@ const char* onernn_isa() { return ONERNN_LIBRARY_ISA; }
 
 const char* onernn_cpu() {
 #if defined(__x86_64__)
-  // CPUID, and XGETBV for the registers that the operating system keeps.
-  __builtin_cpu_init();
-#define ONERNN_HAS __builtin_cpu_supports
-  if (!ONERNN_HAS("sse4.2") || !ONERNN_HAS("popcnt")) return "";
-  unsigned a, b, c = 0, d;
-  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);  // GCC 10 has no name for it
-  if (!ONERNN_HAS("avx2") || !ONERNN_HAS("fma") || !f16c) return "v2";
-  if (!ONERNN_HAS("avx512f") || !ONERNN_HAS("avx512bw") || !ONERNN_HAS("avx512vl") ||
-      !ONERNN_HAS("avx512dq"))
-    return "avx2";
-  if (!ONERNN_HAS("avx512vnni") || !ONERNN_HAS("avx512bf16")) return "avx512";
+  // No __builtin_cpu_supports: with some runtimes of Clang it knows no feature at all.
+  struct Leaf {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    Leaf(unsigned leaf, unsigned part) { __get_cpuid_count(leaf, part, &a, &b, &c, &d); }
+  };
+  const auto all = [](unsigned found, unsigned wanted) { return (found & wanted) == wanted; };
+  const Leaf first(1, 0), seventh(7, 0), more(7, 1);
+  unsigned kept = 0, rest;  // the registers that the operating system keeps
+  if (first.c & bit_OSXSAVE) __asm__("xgetbv" : "=a"(kept), "=d"(rest) : "c"(0));
+  constexpr unsigned kYmm = 0x06, kZmm = 0xe6;
+  constexpr unsigned k512 = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
+
+  if (!all(first.c, bit_SSE4_2 | bit_POPCNT)) return "";
+  if (!all(kept, kYmm) || !all(first.c, bit_AVX | bit_FMA | bit_F16C)) return "v2";
+  if (!all(seventh.b, bit_AVX2)) return "v2";
+  if (!all(kept, kZmm) || !all(seventh.b, k512)) return "avx2";
+  if (!all(seventh.c, bit_AVX512VNNI) || !all(more.a, bit_AVX512BF16)) return "avx512";
   return "avx512_bf16";
 #else
   return "portable";

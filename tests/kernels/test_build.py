@@ -82,6 +82,34 @@ def test_other_sources_headers_or_compilers_are_built_anew(tree: Path, tmp_path:
     assert "compilations" not in run(tree, CXX=str(other))
 
 
+@pytest.mark.parametrize(
+    ("cpu", "best"),
+    [
+        ("qemu64", ""),
+        ("core2duo", ""),
+        ("Nehalem", "v2"),
+        ("SandyBridge", "v2"),
+        ("Haswell", "avx2"),
+    ],
+)
+def test_other_cpus_are_told_what_they_run(tree: Path, cpu: str, best: str) -> None:
+    """As an emulator plays them; it has no AVX-512."""
+    emulator = shutil.which("qemu-x86_64")
+    if emulator is None or "v2" not in build.isas():
+        pytest.skip("no qemu-x86_64 here")
+    (tree / "main.cpp").write_text(
+        '#include <cstdio>\n#include "library/exported.hpp"\n'
+        'int main() { std::printf("<%s>", onernn_cpu()); }\n'
+    )
+    told = ("-DONERNN_ABI=1u", '-DONERNN_LIBRARY_ISA="v2"', *build.isas()["v2"])
+    command = [compiler(), "-std=c++17", "-static", *told, "library/cpu.cpp", "main.cpp"]
+    subprocess.run([*command, "-o", "main"], cwd=tree, check=True)
+    done = subprocess.run(
+        [emulator, "-cpu", cpu, "main"], cwd=tree, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"<{best}>"
+
+
 def test_a_damaged_library_is_built_anew(tree: Path) -> None:
     run(tree)
     made = libraries(tree)
