@@ -48,12 +48,16 @@ class Choice:
     """
 
     def __init__(self, way: Way, isa: str, dtype: str, threads: int, spec: RnnSpec) -> None:
-        wanted = (way, dtype, threads, SAME_PRODUCTS.get(spec.cell, spec.cell).name)
+        cell = SAME_PRODUCTS.get(spec.cell, spec.cell).name
         self._ratios: dict[str, dict[int, float]] = {}
-        for row in measurements(isa):
-            if row[:4] == wanted:
-                nearest = row.ratios[_nearest(spec.hidden_size, row.ratios)]
-                self._ratios.setdefault(row.kind, {})[row.sentences] = nearest
+        # Where nobody measured two threads, one of them tells: both ways gain by a second one.
+        for count in (1, 2) if threads == 2 else (threads,):
+            kinds: dict[str, dict[int, float]] = {}
+            for row in measurements(isa):
+                if row[:4] == (way, dtype, count, cell):
+                    nearest = row.ratios[_nearest(spec.hidden_size, row.ratios)]
+                    kinds.setdefault(row.kind, {})[row.sentences] = nearest
+            self._ratios |= kinds
         if "step" not in self._ratios and "dense" in self._ratios:
             self._ratios["step"] = self._ratios["dense"]
         self._known: dict[tuple[Kind, int], bool] = {}

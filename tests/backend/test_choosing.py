@@ -19,6 +19,9 @@ kernels f32   2       LSTM       8 dense  1.00  1.05  1.00
 kernels f32   2       LSTM      64 dense  1.00  1.00  1.00
 kernels f32   2       GRU       64 ragged 2.00  2.00  2.00
 kernels f32   2       GRU       32 training 1.0  1.1  1.0
+kernels bf16  1       GRU       64 ragged 2.00  2.00  2.00
+kernels f32   1       GRU       32 training 2.0  1.0  2.0
+kernels f32   1       GRU        1 dense  1.00  1.00  2.00
 kernels f32   2       LBR_GRU   32 training 1.1  1.1  1.1
 """
 
@@ -76,6 +79,14 @@ def test_nothing_is_faster_where_nobody_measured(other: dict[str, object]) -> No
     assert not made.ever and not made.prefers("dense", 8)
 
 
+def test_one_thread_tells_of_two_that_nobody_measured_and_of_no_more() -> None:
+    told = [choice(9, Cell.GRU, dtype="bf16", threads=n).prefers("ragged", 64) for n in range(1, 5)]
+    assert told == [True, True, False, False]
+    assert not choice(512, threads=1).prefers("dense", 8)  # two do not tell of one
+    assert choice(512, Cell.GRU).prefers("training", 32)  # a kind that was measured stays
+    assert choice(2048, Cell.GRU).prefers("dense", 1)
+
+
 def test_cells_of_the_same_products_share_rows() -> None:
     assert choice(512, Cell.AUGRU).prefers("ragged", 5)
     assert not choice(512, Cell.LBR_AUGRU).prefers("ragged", 5)
@@ -84,11 +95,11 @@ def test_cells_of_the_same_products_share_rows() -> None:
 
 def test_batches_that_the_other_way_runs_are_told() -> None:
     assert choice(512).others == ["1 step", "1 dense", "64 dense"]
-    assert choice(512, Cell.GRU).others == []
+    assert choice(2048, Cell.GRU).others == []
 
 
 def test_training_is_chosen_by_itself() -> None:
-    assert choice(512, Cell.GRU).prefers("training", 32) and not choice(512, Cell.GRU).others
+    assert choice(512, Cell.GRU).prefers("training", 32)
     trained = choice(512, Cell.LBR_GRU)
     assert trained.prefers("training", 32) and not trained.ever
 

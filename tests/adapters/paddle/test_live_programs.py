@@ -105,7 +105,7 @@ def check_recording(folder: Path) -> None:
     ours: dict[int, LivePart] = {}
     reasons = [str(refusal) for refusal in refusals]
     for number, part in enumerate(parts):
-        made = LivePart(part, Options())
+        made = LivePart(part, Options(backend="onednn"))
         try:
             made.session(part.depths, live.arrays(part.parameters))
             ours[number] = made
