@@ -17,6 +17,7 @@ def prepare(task: Task, mode: str) -> Prepared:
     if mode in ("primitive", "chain"):
         from onernn.backend.choosing import Choice
 
-        Choice.prefers = lambda *_: mode == "chain"  # type: ignore[method-assign]
-        mode = "onednn"
+        chained = mode == "chain"
+        Choice.prefers = lambda *_: chained  # type: ignore[method-assign]
+        return onernn.prepare(task, "onednn")
     return onernn.prepare(task, mode)
