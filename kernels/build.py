@@ -250,7 +250,7 @@ def main() -> int:
     options.add_argument("--out", type=Path, default=BUILT, help="the folder of the libraries")
     chosen = options.parse_args()
     try:
-        build(chosen.out, chosen.machine)
+        build(chosen.out.resolve(), chosen.machine)
     except NoCompiler as error:
         print(f"kernels: not built, oneDNN runs all layers: {error}", file=sys.stderr)
         return 0

@@ -84,7 +84,7 @@ def test_an_unknown_cap_is_refused_with_the_names_that_are_known() -> None:
 def test_a_file_that_is_not_whole_is_never_loaded(copy: Path, how: str) -> None:
     for path in copy.glob("*.so"):
         path.write_bytes(BROKEN[how](path.read_bytes()))
-    with pytest.raises(LibraryError, match="damaged, or no library of onernn's kernels; run: pyth"):
+    with pytest.raises(LibraryError, match="damaged, or no library of onernn's kernels; "):
         library._load(copy)
     maps = Path("/proc/self/maps").read_text()
     assert str(copy) not in maps
@@ -101,7 +101,7 @@ def test_libraries_exchanged_for_each_other_are_refused(copy: Path) -> None:
 def test_a_library_that_is_missing_is_told(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONERNN_MAX_ISA", ISAS[-1])
     build.library_of(library._load(copy).isa, copy).unlink()
-    with pytest.raises(LibraryError, match=r"has no kernels: no .*libonernn-.*\.so; run: python "):
+    with pytest.raises(LibraryError, match=r"has no kernels: no .*libonernn-.*\.so; "):
         library._load(copy)
     shutil.rmtree(copy)
     with pytest.raises(LibraryError, match="no kernels: no compiler was there when it was built"):
@@ -109,6 +109,8 @@ def test_a_library_that_is_missing_is_told(copy: Path, monkeypatch: pytest.Monke
 
 
 def test_a_library_of_other_sources_is_refused(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not build.sources():
+        pytest.skip("an installed package has no sources")
     monkeypatch.setattr(build, "sources_key", lambda: "0" * 64)
     with pytest.raises(LibraryError, match="built from other sources than these; run: python "):
         library._load(copy)
