@@ -312,7 +312,7 @@ def test_nothing_is_apart_in_equal_models() -> None:
 
 def test_a_kernels_fault_is_not_blamed_on_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     from onernn.backend import reference_stack
-    from onernn.backend.onednn.backend import OneDnnBackend
+    from onernn.backend.auto import AutoBackend
 
     def prepare(self: object, spec: Any, weights: Any, **_: object) -> Any:
         layer: Any = reference_stack(spec, weights)
@@ -325,7 +325,7 @@ def test_a_kernels_fault_is_not_blamed_on_the_model(monkeypatch: pytest.MonkeyPa
         layer.run = run
         return layer
 
-    monkeypatch.setattr(OneDnnBackend, "prepare", prepare)
+    monkeypatch.setattr(AutoBackend, "prepare", prepare)
     graph = read(model("GRU", planted.weights("GRU")))
     report = verify(graph, against=Against(graph))
     assert not report.passed and report.cause is None
