@@ -79,11 +79,11 @@ clang-format: .venv/.ready
 	$(BIN)/clang-format --dry-run --Werror $(wildcard kernels/*.hpp kernels/library/*.* tests/kernels/*.hpp tests/kernels/*.cpp)
 
 # mypy sees the rooms through the links in src/onernn: without them it checks next to nothing and
-# says Success, so the number of files it tells is compared with the number there is; a folder of
-# templates counts as a package without files.
+# says Success, so the number of files it tells is compared with the number there is; a folder without
+# Python counts as a package without files.
 mypy: .venv/.ready
 	@echo $(BIN)/mypy
-	@there=$$(find $(ROOMS) src/onernn -name '*.py' -o -type d -name templates | wc -l); \
+	@there=$$(find $(ROOMS) src/onernn -name '*.py' -o -type d -regex '.*/\(templates\|measurements\|library\|built\)' | wc -l); \
 	said=$$($(BIN)/mypy) && sound=yes || sound=no; \
 	echo "$$said"; \
 	case "$$sound $$said" in \
