@@ -70,6 +70,6 @@ def _trainer(
 ) -> Trainer:
     """The kernels, which train float32 weights; the reference trains those of float64."""
     if layers[0].iter.dtype == np.float64:
-        why = "kernels train weights of float32"
+        why = "kernels train in float32, these weights are in float64"
         return reference_trainer(spec, layers, np.dtype(np.float64), why)
     return kernels_trainer(kernels, spec, layers, dtype, threads)
