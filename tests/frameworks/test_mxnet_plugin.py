@@ -186,7 +186,7 @@ def test_an_imported_block_becomes_ours_in_place(numpy: bool, tmp_path: Path) ->
         for options in ({}, {"backend": "reference"}):  # a second time, too
             assert optimize(block, **options) is block
             text = block._cached_graph[1].tojson()
-            assert f'"onernn_backend": "{options.get("backend", "onednn")}"' in text
+            assert f'"onernn_backend": "{options.get("backend", "auto")}"' in text
             got, *states = block(array(x), state[0])
             assert type(got) is type(want)
             close(got.asnumpy(), want.asnumpy())
@@ -197,7 +197,8 @@ def test_an_imported_block_becomes_ours_in_place(numpy: bool, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_the_layers_of_a_block_become_ours_in_place(kind: str, hybrid: bool) -> None:
     block = Around(lambda: getattr(mx.gluon.rnn, kind)(H, 2, bidirectional=True), False)
-    block.initialize(mx.init.Uniform(0.3))
+    # Large enough for the LayerNorm behind the layer, which multiplies by one over the deviation.
+    block.initialize(mx.init.Uniform(1))
     if hybrid:
         block.hybridize()
     ids = mx.nd.array([[1, 2], [3, 4], [5, 6]])
