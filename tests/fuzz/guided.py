@@ -70,8 +70,9 @@ def main() -> None:
     for number, (_, seed) in enumerate(seeds):
         (corpus / str(number)).write_bytes(number.to_bytes(2, "little") + seed.read_bytes())
     flags = [f"-max_total_time={options.seconds}", "-max_len=65536", "-handle_alrm=0"]
-    flags += ["-timeout=0", "-rss_limit_mb=3000", f"-artifact_prefix={options.out}/{options.kind}-"]
-    flags += [f"-seed={options.seed}"]
+    # Atheris has a clock of its own; the limit of a step stands in targets.py.
+    flags += ["-timeout=600", "-rss_limit_mb=3000", f"-seed={options.seed}"]
+    flags += [f"-artifact_prefix={options.out}/{options.kind}-"]
     atheris.Setup([sys.argv[0], *flags, str(corpus)], one, custom_mutator=mutated)
     atheris.Fuzz()
 
