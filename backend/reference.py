@@ -19,7 +19,7 @@ from onernn.backend.kernels import DirectionKernel, PackedBatch, PackedGradient
 from onernn.backend.layer_walk import LayerWalk
 from onernn.backend.stack import Stack, Trainer
 from onernn.core.arrays import Array
-from onernn.core.errors import UnsupportedError
+from onernn.core.errors import Refusal, UnsupportedError
 from onernn.core.limits import Limits, why_not
 from onernn.core.ragged import Packing
 from onernn.core.spec import Cell, RnnSpec
@@ -62,6 +62,21 @@ def reference_stack(spec: RnnSpec, weights: Weights, dtype: str = "f32", why: st
         why=why,
         real=real,
     )
+
+
+def reference_instead(
+    spec: RnnSpec, layers: tuple[RnnWeights, ...], why: str, strict: bool
+) -> Stack:
+    """What runs where another backend cannot: the reference, in the weights' own precision.
+
+    ``why`` says why not the other one; where ``strict`` raises `UnsupportedError` with it.
+    """
+    if strict:
+        raise UnsupportedError(
+            f"{why}; drop strict=True to run it on the reference", (Refusal(why),)
+        ) from None
+    precise = "f64" if layers[0].iter.dtype == np.float64 else "f32"
+    return reference_stack(spec, layers, precise, why)
 
 
 def reference_trainer(

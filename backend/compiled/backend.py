@@ -11,9 +11,9 @@ from onernn.backend.compiled.stack import CompiledStack
 from onernn.backend.compiled.training import kernels_trainer
 from onernn.backend.onednn.data_types import PRECISIONS, UNIT
 from onernn.backend.onednn.scaled_primitives import U8Options
-from onernn.backend.reference import reference_stack, reference_trainer
+from onernn.backend.reference import reference_instead, reference_trainer
 from onernn.backend.stack import Stack, Trainer
-from onernn.core.errors import Refusal, UnsupportedError
+from onernn.core.errors import UnsupportedError
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights, Weights, layers_of
 
@@ -42,16 +42,11 @@ class KernelsBackend:
             raise UnsupportedError(f"dtype {dtype!r}: expected one of {', '.join(PRECISIONS)}")
         layers = layers_of(spec, weights)
         options = U8Options(data_scale, data_shift, per_channel) if dtype == "u8" else None
-        precise = "f64" if layers[0].iter.dtype == np.float64 else "f32"
         try:
             kernel = CompiledStack(self.kernels, spec, layers, dtype, self.threads, options)
         except UnsupportedError as error:
-            why = str(error)
-            if strict:
-                raise UnsupportedError(
-                    f"{why}; drop strict=True to run it on the reference", (Refusal(why),)
-                ) from None
-            return reference_stack(spec, layers, precise, why)
+            return reference_instead(spec, layers, str(error), strict)
+        precise = "f64" if layers[0].iter.dtype == np.float64 else "f32"
         widens = dtype == "bf16" and precise == "f32" and self.kernels.isa != "avx512_bf16"
         return Stack(
             spec,

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from onernn.backend.batch_cutting import LARGE
 from onernn.backend.layer_walk import LayerWalk
 from onernn.backend.onednn.creation import CREATORS
@@ -16,9 +14,9 @@ from onernn.backend.onednn.kernels import new_kernel
 from onernn.backend.onednn.library import Library, load_library
 from onernn.backend.onednn.scaled_primitives import U8Options
 from onernn.backend.onednn.training import onednn_trainer
-from onernn.backend.reference import reference_stack
+from onernn.backend.reference import reference_instead, reference_stack
 from onernn.backend.stack import Stack
-from onernn.core.errors import Refusal, UnsupportedError
+from onernn.core.errors import UnsupportedError
 from onernn.core.limits import Limits, why_not
 from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights, Weights, layers_of
@@ -82,12 +80,7 @@ class OneDnnBackend:
                 return self._stack(spec, layers, dtype, options, strict)
         except UnsupportedError as error:
             why = str(error)
-        if strict:
-            raise UnsupportedError(
-                f"{why}; drop strict=True to run it on the reference", (Refusal(why),)
-            )
-        precise = "f64" if layers[0].iter.dtype == np.float64 else "f32"
-        return reference_stack(spec, layers, precise, why)
+        return reference_instead(spec, layers, why, strict)
 
     def _stack(
         self,
