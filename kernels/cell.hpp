@@ -129,6 +129,12 @@ class Cell {
   }
 
  protected:
+  /// What a sum of gate g, panel p and row n starts from: the input's share of it.
+  auto shared(const Real* share) const {
+    return [share, row = share_row()](std::int64_t n, std::int64_t p, int g) {
+      return load(share + n * row + (p * kGates + g) * 16);
+    };
+  }
   /// One less each number.
   static L without(L a) { return broadcast(Real(1)) - a; }
   /// a where u is 1, b where it is 0. Said as one addition, so that every compiler rounds it once.

@@ -29,10 +29,7 @@ class Gru : public Cell<Traits, 3> {
     const auto width = this->traits_.width;
     const auto panels = panels_of(this->traits_.units);
     const std::int64_t row = this->h_row();
-    const auto shared = [share, share_row = this->share_row()](std::int64_t n, std::int64_t p,
-                                                               int g) {
-      return load(share + n * share_row + (p * 3 + g) * 16);
-    };
+    const auto shared = this->shared(share);
     Real *h = state.h(), *reset = state.next(), *kept = state.c();
     const auto* rows = state.rows(h, row, width, running);
     product<2, Real>(weights.recurrent, width, panels, rows, running, team, shared,

@@ -27,10 +27,7 @@ class LbrGru : public Cell<Traits, 3, 4> {
             std::int64_t running, typename Base::State& state, Team& team) const {
     const auto width = this->traits_.width;
     const std::int64_t row = this->h_row();
-    const auto shared = [share, share_row = this->share_row()](std::int64_t n, std::int64_t p,
-                                                               int g) {
-      return load(share + n * share_row + (p * 3 + g) * 16);
-    };
+    const auto shared = this->shared(share);
     const Real* h = state.h();
     Real* next = state.next();
     const auto* rows = state.rows(h, row, width, running);

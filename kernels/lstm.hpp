@@ -33,9 +33,7 @@ class Lstm : public Cell<Traits, 4> {
     Real *next = state.next(), *cells = state.c();
     product<4, Real>(
         weights.recurrent, traits.width, panels_of(traits.units), rows, running, team,
-        [share, share_row = this->share_row()](std::int64_t n, std::int64_t p, int g) {
-          return load(share + n * share_row + (p * 4 + g) * 16);
-        },
+        this->shared(share),
         [=, *this, peephole = weights.peephole](std::int64_t n, std::int64_t p, const L* sums) {
           const auto seen = [&](int g, L c, L sum) {
             if (!this->traits_.peephole) return sum;

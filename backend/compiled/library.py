@@ -14,12 +14,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cffi import FFI
-
+from onernn.backend.compiled import _bindings
 from onernn.backend.creation_lock import CREATION
 from onernn.backend.isa import wished_isa
 from onernn.core.errors import LibraryError
 from onernn.kernels import build
+
+ffi: Any = _bindings.ffi
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,17 +63,15 @@ def kernels_here() -> str:
 
 def _load(folder: Path) -> Kernels:
     wish, known = wished_isa(), list(build.isas())
-    ffi: Any = FFI()
-    ffi.cdef(build.HEADER.read_text())
-    least = _open(ffi, known[0], folder)
+    least = _open(known[0], folder)
     cpu = ffi.string(least.lib.onernn_cpu()).decode()
     if cpu not in known:
         raise LibraryError(f"this CPU lacks what all kernels need, {known[0]}")
     isa = min(cpu, wish or cpu, key=known.index)
-    return replace(least if isa == known[0] else _open(ffi, isa, folder), cpu=cpu)
+    return replace(least if isa == known[0] else _open(isa, folder), cpu=cpu)
 
 
-def _open(ffi: Any, isa: str, folder: Path) -> Kernels:
+def _open(isa: str, folder: Path) -> Kernels:
     """One of the libraries, loaded: not a byte of it runs before its hash has been checked."""
     path = build.library_of(isa, folder)
     try:
@@ -89,8 +88,8 @@ def _open(ffi: Any, isa: str, folder: Path) -> Kernels:
         raise LibraryError(f"{path}: built from other sources than these; {_advice()}")
     try:
         # NODELETE: the interpreter's exit would unmap it under its waiting threads.
-        lib = ffi.dlopen(str(path), os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_NODELETE)
-        of_this_package = lib.onernn_abi() == build.abi()
+        lib: Any = ffi.dlopen(str(path), os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_NODELETE)
+        of_this_package = lib.onernn_abi() == _bindings.CHECKSUM
     except (OSError, AttributeError) as error:
         raise LibraryError(f"{path}: cannot be loaded: {error}; {_advice()}") from None
     if not of_this_package or ffi.string(lib.onernn_isa()).decode() != isa:
@@ -105,9 +104,8 @@ def _advice() -> str:
     source = "onernn"
     with suppress(metadata.PackageNotFoundError, ValueError, KeyError):
         told = metadata.distribution("onernn").read_text("direct_url.json")
-        source = json.loads(told or "")[
-            "url"
-        ]  # not from an index: a folder, a file or a repository
+        # Not from an index: from a folder, a file or a repository.
+        source = json.loads(told or "")["url"]
     return (
         "for a wheel with kernels run, where a C++17 compiler is unless an index has such a wheel:"
         f" pip install --no-cache-dir --force-reinstall --no-deps {source}"

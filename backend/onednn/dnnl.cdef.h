@@ -3,7 +3,7 @@
  * Written by hand from the headers of oneDNN 3.2; the same declarations hold up to 3.13. ABI mode
  * checks nothing against the library, so every constant is a literal here and a test compares all
  * of them, the structs and the prototypes with the real headers.
- * After an edit: python -m onernn.backend.onednn.generate
+ * After an edit: python -m onernn.backend.generate
  */
 
 /* ---- types and constants ---- */

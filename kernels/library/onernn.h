@@ -1,4 +1,5 @@
-/* The C interface of the kernels' library. Python reads this file, too: declarations only. */
+/* The C interface of the kernels' library: declarations only, Python's bindings are made of them.
+   After an edit: python -m onernn.backend.generate */
 
 /* The checksum of this file as the library was built with it. */
 uint32_t onernn_abi(void);

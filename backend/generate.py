@@ -1,0 +1,37 @@
+"""The `_bindings.py` of both libraries from their headers: ``python -m onernn.backend.generate``.
+
+Out-of-line ABI mode: the declarations are parsed here, once, and not at every import, and no
+compiler is needed anywhere. The results are committed; a test compares them with fresh ones.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from pathlib import Path
+
+from onernn.kernels.build import HEADER
+
+_HERE = Path(__file__).parent
+HEADERS = {"onednn": _HERE / "onednn" / "dnnl.cdef.h", "compiled": HEADER}
+"""By the folder of `_bindings.py`."""
+
+
+def source(folder: str) -> str:
+    """The text of a `_bindings.py` as this version of cffi writes it."""
+    from cffi import FFI  # type: ignore[import-untyped, unused-ignore]
+
+    builder = FFI()
+    header = HEADERS[folder].read_bytes()
+    builder.cdef(header.decode())
+    builder.set_source(f"onernn.backend.{folder}._bindings", None)
+    with tempfile.TemporaryDirectory() as made:
+        target = Path(made, "_bindings.py")
+        builder.emit_python_code(str(target))
+        told = f"CHECKSUM = {zlib.crc32(header)}  # of the header\n"
+        return "# mypy: ignore-errors\n" + target.read_text() + told
+
+
+if __name__ == "__main__":
+    for each in HEADERS:
+        (_HERE / each / "_bindings.py").write_text(source(each))
