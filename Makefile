@@ -135,6 +135,7 @@ frameworks-chromium: .venv/.ready
 	$(BIN)/pytest tests/frameworks/test_chromium_report.py
 
 # The peers that pip installs together run in .venvs/bench; others in what environments there are.
+# BENCH=models measures whole models, which pip downloads into out/models.
 BENCH ?= ragged,dense
 bench: .venvs/bench/.ready
 	.venvs/bench/bin/python -m benchmarks.run --workloads $(BENCH) --threads 1,2 --out out/bench.json
@@ -144,7 +145,8 @@ bench: .venvs/bench/.ready
 	$(call environment,.venvs/bench,-e .[bench])
 
 bench-smoke: .venv/.ready
-	$(BIN)/python -m benchmarks.run --workloads smoke --turns 3 --turn 0.01 --out out/bench-smoke.json
+	$(BIN)/python -m benchmarks.run --workloads smoke,models --only '8->16|segmenter, 2 x' \
+	  --turns 3 --turn 0.01 --out out/bench-smoke.json
 	$(MAKE) tune QUICK=1
 
 # Which way is faster for which batch on this machine, some 20 minutes: writes the table of its

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.limits import Limit, Reads, limit
+from benchmarks.models import FRAMEWORKS, Model
 from benchmarks.processes import Died, Worker
 from benchmarks.roof import Products, roof
 from benchmarks.tasks import Array, Task
@@ -22,6 +23,8 @@ from onernn.verification.comparing import TOLERANCES, compare
 OURS = "onernn"
 LEAST_TURNS = 3
 """So many turns each contender gets, however slow it is."""
+STARTS = 3
+"""So often a process runs a whole model for the first time; the fastest counts."""
 
 UNMEASURED = ("left out", "rejected", "failed")
 """What a result says, with the reason, in place of times."""
@@ -52,11 +55,6 @@ class Entry:
     turns: list[dict[str, float]] = field(default_factory=list)
     spent: float = 0.0
 
-    def takes(self, task: Task) -> bool:
-        mode = self.module.MODES[self.mode]
-        wanted = ((task.kind, mode.kinds), (task.dtype, mode.dtypes), (task.cell, mode.cells))
-        return all(value in listed.split() for value, listed in wanted)
-
     def ask(self, patience: float, **request: Any) -> dict[str, Any]:
         """The worker's answer. One that died is named, and started anew with the next request."""
         if self.worker is None:
@@ -72,17 +70,48 @@ class Entry:
             self.worker.close()
         self.worker = None
 
-    def prepare(self, task: Task, expected: Array, patience: float) -> None:
-        """Sets up the task, and compares the first output with the reference."""
+    def prepare(
+        self, task: Task | Model, expected: list[Array] | None, patience: float
+    ) -> list[Array] | None:
+        """Sets up the task, and compares the first outputs with those that are expected.
+
+        Gives what is expected of the next contender: where nothing was, the outputs.
+        """
         task = task.with_(threads=self.threads)
-        output = Path(task.file).with_name("output.npy")
+        output = Path(task.file).with_name("output.npz")
         self.turns, self.spent = [], 0.0
+        started: dict[str, float] = {}
+        if isinstance(task, Model):
+            first = task.with_(first=True)
+            started = {"first": min(self._start(first, output, patience) for _ in range(STARTS))}
+            self.close()
         self.result = self.ask(patience, do="prepare", task=task.to_json(), output=str(output))
-        if self.result.keys().isdisjoint(UNMEASURED):
-            verdict = compare("output", np.load(output), expected, TOLERANCES[task.dtype])
-            self.result["max_abs"] = verdict.max_abs
-            if not verdict.passed:
-                self.result = {"rejected": verdict.reason}
+        if not self.result.keys().isdisjoint(UNMEASURED):
+            return expected
+        with np.load(output) as saved:
+            outputs = [saved[name] for name in saved.files]
+        if expected is None:
+            expected = outputs
+        verdicts = [
+            compare("output", got, wanted, TOLERANCES[task.dtype])
+            for got, wanted in zip(outputs, expected, strict=False)
+        ]
+        failed = [verdict.reason for verdict in verdicts if not verdict.passed]
+        if len(outputs) != len(expected):
+            failed = [f"expected {len(expected)} outputs, got {len(outputs)}"]
+        if failed:
+            self.result = {"rejected": failed[0]}
+        else:
+            worst = max(verdict.max_abs for verdict in verdicts)
+            self.result |= {"max_abs": worst, **started}
+        return expected
+
+    def _start(self, task: Model, output: Path, patience: float) -> float:
+        """Seconds from no process to the outputs of a first call: imports, files, packing."""
+        self.close()
+        start = time.perf_counter()
+        self.ask(patience, do="prepare", task=task.to_json(), output=str(output))
+        return time.perf_counter() - start
 
     def turn(self, effort: Effort) -> None:
         """Some calls more, unless there is nothing to measure or the time is used up."""
@@ -98,39 +127,51 @@ class Entry:
             self.turns.append(answer)
 
     def told(self) -> dict[str, Any]:
-        """The result, with times in ms: the median of the turns' medians, the minimum of all."""
+        """The result, with times in ms: the median of the turns' medians, the minimum of all.
+
+        ``resident``: MB of memory after the last turn.
+        """
         out = {"name": self.name, **self.result}
         if self.turns and out.keys().isdisjoint(UNMEASURED):
             medians = [turn["median"] * 1e3 for turn in self.turns]
             out |= {
                 "median": median(medians),
                 "min": min(turn["min"] for turn in self.turns) * 1e3,
+                "cpu": min(turn["cpu"] for turn in self.turns) * 1e3,
                 "calls": sum(turn["calls"] for turn in self.turns),
+                "resident": self.turns[-1]["resident"] / 1e6,
                 "turns": [float(f"{m:.4g}") for m in medians],
             }
         return out
 
 
 def measure(
-    task: Task,
-    expected: Array,
+    task: Task | Model,
+    expected: list[Array] | None,
     entries: Sequence[Entry],
     effort: Effort,
     products: Products,
     reads: Reads,
-) -> list[tuple[Task, dict[str, Any]]]:
-    """A row for each thread count; all contenders, and the roof's products, take turns."""
-    taking = [entry for entry in entries if entry.takes(task)]
-    roofs = [task.with_(threads=t) for t in sorted({entry.threads for entry in taking})]
+) -> list[tuple[Task | Model, dict[str, Any]]]:
+    """A row for each thread count; all contenders, and the roof's products, take turns.
+
+    Without ``expected`` the first that gives outputs tells what is expected of the others: the
+    framework that a model is of, where it is there.
+    """
+    taking = [entry for entry in entries if task.taken_by(entry.module.MODES[entry.mode])]
+    if isinstance(task, Model):
+        taking.sort(key=lambda entry: not _is_of(entry.name, FRAMEWORKS[task.kind]))
+    each_count = [task.with_(threads=t) for t in sorted({entry.threads for entry in taking})]
     before = os.getloadavg()[0]
     for entry in taking:
-        entry.prepare(task, expected, effort.patience)
+        expected = entry.prepare(task, expected, effort.patience)
     for _ in range(effort.turns):
         for entry in taking:
             entry.turn(effort)
-        for each in roofs:
-            roof(each, products.measured)
-            limit(each, products.best, reads.measured)
+        for each in each_count:
+            if isinstance(each, Task):
+                roof(each, products.measured)
+                limit(each, products.best, reads.measured)
     products.release()
     return [
         (
@@ -140,11 +181,11 @@ def measure(
                 "dtype": task.dtype,
                 "threads": each.threads,
                 "load": [before, os.getloadavg()[0]],
-                "gflop": task.flops / 1e9,
+                **({"gflop": task.flops / 1e9} if isinstance(task, Task) else {}),
                 "contenders": [entry.told() for entry in taking if entry.threads == each.threads],
             },
         )
-        for each in roofs
+        for each in each_count
     ]
 
 
@@ -184,3 +225,34 @@ def ratios(
             out["target"] = target
             out["verdict"] = verdict(out["faster"]["median"], out["of limit"], target)
     return out
+
+
+def _is_of(name: str, contender: str) -> bool:
+    """Whether this is a mode of the contender, without ours inside of it."""
+    words = name.split()
+    return words[0] == contender and OURS not in words[1:]
+
+
+def comparisons(row: dict[str, Any], model: Model) -> dict[str, Any]:
+    """Ours alone and inside of the model's framework, beside the best of that framework's modes;
+    and ours beside its own walk. How many times less ours takes of each: ``cpu`` is the least time
+    of the CPU, ``first`` the first call, ``resident`` memory.
+    """
+    measured = {c["name"]: c for c in row["contenders"] if "median" in c}
+    host = FRAMEWORKS[model.kind]
+    walk = f"{OURS} walk"
+    pairs = {"alone": (OURS, host), "inside": (f"{host} {OURS}", host), "walk": (OURS, walk)}
+    told = []
+    for pair, (name, other) in pairs.items():
+        others = [c for n, c in measured.items() if n == other or _is_of(n, other)]
+        if name in measured and others:
+            ratio = {
+                kind: min(c[kind] for c in others) / measured[name][kind]
+                for kind in ("median", "min", "cpu", "first", "resident")
+            }
+            best = min(others, key=lambda c: c["median"])
+            one = {"of": name, "beside": best["name"], **ratio}
+            if wanted := model.wanted.get(pair):
+                one |= {"target": wanted, "verdict": verdict(ratio["median"], 0.0, wanted)}
+            told.append(one)
+    return {"compared": told}

@@ -18,7 +18,8 @@ def markdown(results: Mapping[str, Any]) -> str:
     lines = [*_machine(results), "", *_targets(results["rows"])]
     for (workload, dtype, threads), rows in _groups(results):
         title = f"{workload}, {dtype}, {threads} thread{'s' * (threads > 1)}"
-        lines += [f"## {title}", "", *_table(rows), "", *_aside(rows)]
+        tables = _of_models(rows) if "compared" in rows[0] else _table(rows)
+        lines += [f"## {title}", "", *tables, "", *_aside(rows)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -65,6 +66,43 @@ def _table(rows: Iterable[Row]) -> list[str]:
         told = [_milliseconds(row["roof"]), own, share, *faster]
         lines.append([row["row"], *told, *(cells.get(name, "-") for name in peers)])
     return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _of_models(rows: Iterable[Row]) -> list[str]:
+    """Medians of rounds; then how many times faster who is than whom, and has less of what else."""
+    rows = list(rows)
+    names = list(dict.fromkeys(c["name"] for row in rows for c in row["contenders"]))
+    names.sort(key=lambda name: OURS != name)
+
+    def table(key: str, unit: str, scale: float = 1) -> list[str]:
+        lines = [[unit, *names], ["---", *["---:"] * len(names)]]
+        for row in rows:
+            cells = {c["name"]: c.get(key) for c in row["contenders"]}
+            numbers = [cells.get(name) for name in names]
+            told = [_milliseconds(None if n is None else n * scale) for n in numbers]
+            lines.append([row["row"], *told])
+        return [*(f"| {' | '.join(line)} |" for line in lines), ""]
+
+    head = ["", "beside", "times faster", "by minima", "of the CPU", "wanted", "verdict"]
+    head += ["first call", "memory"]
+    lines = [head, ["---", "---", *["---:"] * 4, "---", "---:", "---:"]]
+    lines += [
+        [
+            f"{row['row']}: {each['of']}", each["beside"],
+            f"{each['median']:.2f}", f"{each['min']:.2f}", f"{each['cpu']:.2f}",
+            f"{each['target']:.2f}" if "target" in each else "-", each.get("verdict", "-"),
+            f"{each['first']:.2f}", f"{each['resident']:.2f}",
+        ]
+        for row in rows
+        for each in row["compared"]
+    ]  # fmt: skip
+    return [
+        *(f"| {' | '.join(line)} |" for line in lines),
+        "",
+        *table("median", "ms of a round"),
+        *table("first", "ms of the first call, from the start of the process", 1e3),
+        *table("resident", "MB at the end"),
+    ][:-1]
 
 
 def _targets(rows: Iterable[Row]) -> list[str]:
@@ -136,7 +174,7 @@ def plot(results: Mapping[str, Any], file: Path) -> None:
     from matplotlib import pyplot
     from matplotlib.ticker import FuncFormatter
 
-    rows = [(group, row) for group, rows in _groups(results) for row in rows]
+    rows = [(group, row) for group, rows in _groups(results) for row in rows if "roof" in row]
     names = list(dict.fromkeys(c["name"] for _, row in rows for c in row["contenders"]))
     figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.24 * len(rows)), layout="constrained")
     colours = pyplot.get_cmap("tab20").colors
@@ -177,7 +215,8 @@ def main(files: list[str]) -> int:
             return 2
         Path(name).with_suffix(".md").write_text(text)
         try:
-            plot(results, Path(name).with_suffix(".svg"))
+            if any("roof" in row for row in results["rows"]):
+                plot(results, Path(name).with_suffix(".svg"))
         except ModuleNotFoundError as error:
             print(f"benchmarks.report: no plot: {error}; pip install matplotlib", file=sys.stderr)
     return 0

@@ -19,7 +19,18 @@ from typing import Any
 
 import onernn
 from benchmarks.limits import Reads, limit
-from benchmarks.measuring import OURS, UNMEASURED, Effort, Entry, measure, ratios
+from benchmarks.measuring import (
+    OURS,
+    UNMEASURED,
+    Effort,
+    Entry,
+    comparisons,
+    measure,
+    ratios,
+)
+from benchmarks.model_files import NotThere, fetched
+from benchmarks.models import Model, models
+from benchmarks.models import rows as rows_of_model
 from benchmarks.processes import interpreter
 from benchmarks.report import markdown
 from benchmarks.roof import Products, peak, roof
@@ -29,7 +40,9 @@ from benchmarks.workloads import reference, target, tasks, workloads, written
 from onernn import OnernnError
 
 CONTENDERS = Path(__file__).with_name("contenders")
-Rows = list[tuple[str, Task, list[str]]]
+MODELS = "models"
+"""The workload of ``models.toml``."""
+Rows = list[tuple[str, Task | Model, list[str]]]
 """(workload, task, dtypes)."""
 
 
@@ -39,7 +52,8 @@ def options() -> argparse.Namespace:
     )
     known = ", ".join(sorted(map(named, CONTENDERS.glob("*.py"))))
     add = parser.add_argument
-    add("--workloads", default="ragged,dense", help=f"of {', '.join(workloads())}; or all")
+    known_workloads = ", ".join([*workloads(), MODELS])
+    add("--workloads", default="ragged,dense", help=f"of {known_workloads}; or all")
     add("--only", default="", help="rows with this regular expression, such as 'LSTM (1|25)x'")
     add("--dtypes", default="all", help=f"of {', '.join(DTYPES)}, where the workload has them")
     add("--threads", default="1", help="such as 1,2: these take turns, too (default: %(default)s)")
@@ -65,15 +79,34 @@ def some_of(text: str, known: Sequence[str], option: str) -> list[str]:
 def chosen_rows(given: argparse.Namespace) -> Rows:
     known = workloads()
     dtypes = some_of(given.dtypes, DTYPES, "--dtypes")
-    rows = [
-        (name, task, [d for d in known[name].get("dtypes", ["f32"]) if d in dtypes])
-        for name in some_of(given.workloads, list(known), "--workloads")
-        for task in tasks(known[name])
-        if re.search(given.only, str(task), re.IGNORECASE)
-    ]
+    rows: Rows = []
+    for name in some_of(given.workloads, [*known, MODELS], "--workloads"):
+        of_models = [model for each in models() for model in rows_of_model(each)]
+        listed = of_models if name == MODELS else tasks(known[name])
+        its = known.get(name, {}).get("dtypes", ["f32"])
+        rows += [
+            (name, task, [dtype for dtype in its if dtype in dtypes])
+            for task in listed
+            if re.search(given.only, str(task), re.IGNORECASE)
+        ]
     if not any(of for _, _, of in rows):
         raise ValueError("--workloads, --only and --dtypes leave no row")
     return rows
+
+
+def with_files(rows: Rows) -> tuple[Rows, dict[str, str]]:
+    """The rows whose models are there, downloaded if they were not; and why others are not."""
+    there: Rows = []
+    absent: dict[str, str] = {}
+    for name, task, dtypes in rows:
+        if isinstance(task, Model):
+            try:
+                task = task.with_(path=str(fetched(models()[task.name])))
+            except NotThere as error:
+                absent[task.name] = str(error)
+                continue
+        there.append((name, task, dtypes))
+    return there, absent
 
 
 def chosen_entries(given: argparse.Namespace) -> tuple[list[Entry], dict[str, str]]:
@@ -136,23 +169,40 @@ def machine() -> dict[str, Any]:
     }
 
 
+def beside(
+    task: Task | Model, row: dict[str, Any], products: Products, reads: Reads
+) -> dict[str, Any]:
+    """What a row's times are compared with."""
+    if isinstance(task, Model):
+        return comparisons(row, task)
+    return ratios(
+        row,
+        roof(task, products.best) * 1e3,
+        limit(task, products.best, reads.best),
+        target(workloads()[row["workload"]], task),
+    )
+
+
 def run(given: argparse.Namespace) -> dict[str, Any]:
     """All results; they are written after every row, so that an interrupted run leaves some."""
-    rows, (entries, absent) = chosen_rows(given), chosen_entries(given)
+    (rows, missing), (entries, absent) = with_files(chosen_rows(given)), chosen_entries(given)
     effort = Effort(given.turns, given.turn, given.seconds, given.patience)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    products, reads, known, measured = Products(), Reads(), workloads(), []
+    products, reads, measured = Products(), Reads(), []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for entry in entries:
             stack.callback(entry.close)
         results = machine()
         results["versions"], broken = versions(entries, given.patience)
-        results["left out"] = absent | broken
+        results |= {"left out": missing | absent | broken, "peaks": {}, "rows": []}
         entries = [entry for entry in entries if named(entry.file) not in broken]
         for workload, plain, dtypes in rows:
-            task = written(plain, folder / "task.npz")
-            expected = reference(task)
+            if isinstance(plain, Model):
+                task, expected = plain.written(folder / "task.npz"), None
+            else:
+                task = written(plain, folder / "task.npz")
+                expected = [reference(task)]
             for dtype in dtypes:
                 print(f"{workload}: {task} {dtype}", file=sys.stderr)
                 typed = task.with_(dtype=dtype)
@@ -166,14 +216,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
                     for d, t in dict.fromkeys((each.dtype, each.threads) for each, _ in measured)
                 }
                 results["rows"] = [
-                    row
-                    | ratios(
-                        row,
-                        roof(each, products.best) * 1e3,
-                        limit(each, products.best, reads.best),
-                        target(known[row["workload"]], each),
-                    )
-                    for each, row in measured
+                    row | beside(each, row, products, reads) for each, row in measured
                 ]
                 results["load after"] = os.getloadavg()
                 given.out.write_text(json.dumps(results, indent=1) + "\n")

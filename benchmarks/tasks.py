@@ -29,10 +29,11 @@ class Takes(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """``call()`` is timed; ``read(result)`` gives its words (W, D*O) as float32."""
+    """``call()`` is timed; ``read(result)`` gives its words (W, D*O) as float32, or the list of a
+    whole model's outputs."""
 
     call: Callable[[], Any]
-    read: Callable[[Any], Array]
+    read: Callable[[Any], Array | list[Array]]
     note: str = ""
 
 
@@ -65,6 +66,10 @@ class Task:
 
     def with_(self, **fields: Any) -> Task:
         return replace(self, **fields)
+
+    def taken_by(self, mode: Takes) -> bool:
+        wanted = ((self.kind, mode.kinds), (self.dtype, mode.dtypes), (self.cell, mode.cells))
+        return all(value in listed.split() for value, listed in wanted)
 
     def __str__(self) -> str:
         sizes = f"{self.input_size}->{self.hidden_size}"

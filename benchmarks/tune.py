@@ -75,7 +75,7 @@ class Timer:
         other work on the machine hardly changes."""
         entries = [self._entry(mode, task.threads) for mode in modes]
         for entry in entries:
-            output = str(self._folder / "output.npy")
+            output = str(self._folder / "output.npz")
             request = {"do": "prepare", "task": task.to_json(), "output": output}
             entry.turns, entry.spent = [], 0.0
             entry.result = entry.ask(EFFORT.patience, **request)

@@ -1,7 +1,7 @@
 """A contender's own process: ``python -m benchmarks.worker FILE MODE``, driven by JSON lines.
 
 A request a line on stdin, an answer a line on what was stdout; what the framework prints goes to
-stderr. ``versions``; ``prepare`` (a task; the words of a first run are saved for the check);
+stderr. ``versions``; ``prepare`` (a task; the outputs of a first run are saved for the check);
 ``turn`` (one call discarded, then timed ones for some seconds).
 """
 
@@ -15,12 +15,14 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from statistics import median
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from benchmarks.models import Model
 from benchmarks.tasks import LeftOut, Prepared, Task, named
 
 
@@ -37,7 +39,7 @@ def contender(file: str) -> ModuleType:
 def timed(prepared: Prepared, seconds: float) -> dict[str, Any]:
     """Median and minimum of a turn's calls, in seconds, but the first, which finds cold caches.
 
-    ``cpu``: the least time of the CPU, of all threads together.
+    ``cpu``: the least time of the CPU, of all threads together; ``resident``: bytes afterwards.
     """
     call, clock, used = prepared.call, time.perf_counter, time.process_time
     gc.collect()
@@ -54,7 +56,14 @@ def timed(prepared: Prepared, seconds: float) -> dict[str, Any]:
             cpu.append(used() - before)
     finally:
         gc.enable()
-    return {"median": median(times), "min": min(times), "cpu": min(cpu), "calls": len(times)}
+    told = {"median": median(times), "min": min(times), "cpu": min(cpu), "calls": len(times)}
+    return told | {"resident": resident()}
+
+
+def resident() -> int:
+    """Bytes of memory that the process has now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def serve(module: ModuleType, mode: str) -> None:
@@ -69,8 +78,11 @@ def serve(module: ModuleType, mode: str) -> None:
                 answer["versions"] = module.versions()
             elif request["do"] == "prepare":
                 prepared = None  # its memory is free before the next one's is taken
-                prepared = module.prepare(Task.from_json(request["task"]), mode)
-                np.save(request["output"], prepared.read(prepared.call()))
+                kind = Model if "path" in request["task"] else Task
+                prepared = module.prepare(kind.from_json(request["task"]), mode)
+                outputs = prepared.read(prepared.call())
+                several = outputs if isinstance(outputs, list) else [outputs]
+                np.savez(request["output"], *several)
                 answer["note"] = prepared.note
             elif prepared is not None:
                 answer = timed(prepared, request["seconds"])

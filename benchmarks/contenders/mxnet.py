@@ -1,15 +1,20 @@
-"""MXNet: its RNN operator over padded batches; on a CPU it ignores sequence lengths."""
+"""MXNet: its RNN operator over padded batches; on a CPU it ignores sequence lengths.
+
+Whole models as a SymbolBlock.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.tasks import LeftOut, Numbers, Prepared, Takes, Task
+from benchmarks.models import Feed, Model, in_turn
+from benchmarks.tasks import Array, LeftOut, Numbers, Prepared, Takes, Task
 
 PACKAGES = ("mxnet",)
-MODES = {"": Takes("ragged dense stream", "f32", "lbr_gru lstm")}
+MODES = {"": Takes("ragged dense stream mxnet", "f32", "lbr_gru lstm")}
 ORDER = {"lbr_gru": (1, 0, 2), "lstm": (0, 1, 2, 3)}  # r z n; i f g o
 
 
@@ -19,9 +24,11 @@ def versions() -> dict[str, str]:
     return {"mxnet": mxnet.__version__}
 
 
-def prepare(task: Task, mode: str) -> Prepared:
+def prepare(task: Task | Model, mode: str) -> Prepared:
     import mxnet
 
+    if isinstance(task, Model):
+        return _whole(mxnet, task)
     if task.kind == "ragged" and task.bidirectional:
         raise LeftOut("without lengths the backward direction would start in the padding")
     numbers = Numbers(task)
@@ -58,3 +65,15 @@ def prepare(task: Task, mode: str) -> Prepared:
         return ys
 
     return Prepared(call, lambda ys: numbers.unpadded(np.concatenate([y.asnumpy() for y in ys])))
+
+
+def _whole(mxnet: Any, model: Model) -> Prepared:
+    (symbol,) = Path(model.path).glob("*-symbol.json")
+    (parameters,) = Path(model.path).glob("*.params")
+    block = mxnet.gluon.SymbolBlock.imports(str(symbol), list(model.inputs), str(parameters))
+
+    def run(feed: Feed) -> list[Array]:
+        made = block(*(mxnet.nd.array(array) for array in feed.values()))
+        return [y.asnumpy() for y in (made if isinstance(made, list | tuple) else [made])]
+
+    return in_turn(model, run)

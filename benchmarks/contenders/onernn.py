@@ -1,6 +1,7 @@
 """Ours, as a user calls it: float32 arrays in and out, ragged batches as LoD, from and to NumPy.
 
-By default, which is what counts; and by name what that chooses from.
+By default, which is what counts; and by name what that chooses from. walk: a model's operators one
+by one, from Python.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.models import Feed, Model, in_turn
 from benchmarks.tasks import Array, LeftOut, Numbers, Prepared, Takes, Task
 
 Calls = tuple[Callable[[], Any], Callable[[Any], Array]]
 PACKAGES = ("onernn",)
 MODES = {
-    "": Takes("ragged dense stream training", "f32 bf16 u8"),
+    "": Takes("ragged dense stream training onnx paddle mxnet", "f32 bf16 u8"),
     "onednn": Takes("ragged dense stream training", "f32 bf16 u8"),
     "kernels": Takes("ragged dense stream training", "f32 bf16 u8"),
+    "walk": Takes("onnx paddle mxnet", "f32 bf16 u8"),
 }
 
 
@@ -29,7 +32,10 @@ def versions() -> dict[str, str]:
     return {"onernn": version("onernn"), "oneDNN": library.version, "isa": library.effective_isa}
 
 
-def prepare(task: Task, mode: str) -> Prepared:
+def prepare(task: Task | Model, mode: str) -> Prepared:
+    if isinstance(task, Model):
+        # Who watches each operator has them run one by one.
+        return prepare_whole(task, (lambda *_: None) if mode == "walk" else None)
     from onernn import Cell, LibraryError, Ragged, RnnSpec, RnnWeights, UnsupportedError
     from onernn.backend import open_backend
 
@@ -51,6 +57,23 @@ def prepare(task: Task, mode: str) -> Prepared:
             raise
         raise LeftOut(str(error)) from None
     return Prepared(call, read, layer.kernel)
+
+
+def prepare_whole(model: Model, observe: Callable[..., None] | None = None) -> Prepared:
+    """A whole model; ``observe`` is that of `Session.run`."""
+    from onernn import Ragged, Session, UnsupportedError
+
+    try:
+        session = Session(model.path, model.dtype, model.threads)
+    except UnsupportedError as error:
+        raise LeftOut(" ".join(str(error).split())) from None
+
+    def run(feed: Feed) -> list[Array]:
+        given = {n: Ragged(*v) if isinstance(v, tuple) else v for n, v in feed.items()}
+        made = session.run(given, observe).values()
+        return [y.data if isinstance(y, Ragged) else y for y in made]
+
+    return in_turn(model, run, session.explain())
 
 
 def _calls(task: Task, numbers: Numbers, layer: Any, ragged: Any) -> Calls:

@@ -1,4 +1,7 @@
-"""ONNX Runtime: padded batches with sequence_lens, one GRU or LSTM operator a layer."""
+"""ONNX Runtime: padded batches with sequence_lens, one GRU or LSTM operator a layer; whole models.
+
+onernn: a model with ours plugged in.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.models import Model, in_turn
 from benchmarks.tasks import GATES, Array, Numbers, Prepared, Takes, Task
 
 PACKAGES = ("onnxruntime", "onnx")
-MODES = {"": Takes("ragged dense stream")}
+MODES = {"": Takes("ragged dense stream onnx"), "onernn": Takes("onnx")}
 ORDER = {"lbr_gru": (0, 1, 2), "gru": (0, 1, 2), "lstm": (0, 3, 1, 2)}  # z r h; i o f c
 
 
@@ -19,11 +23,13 @@ def versions() -> dict[str, str]:
     return {"onnxruntime": onnxruntime.__version__}
 
 
-def prepare(task: Task, mode: str) -> Prepared:
+def prepare(task: Task | Model, mode: str) -> Prepared:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = task.threads, 1
+    if isinstance(task, Model):
+        return _whole(task, mode, options)
     numbers = Numbers(task)
     model = _model(task, numbers).SerializeToString()
     session = onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
@@ -45,6 +51,18 @@ def prepare(task: Task, mode: str) -> Prepared:
     if task.kind == "ragged":
         feed["lengths"] = np.asarray(task.lengths, np.int32)
     return Prepared(lambda: session.run(["y"], feed)[0], numbers.unpadded)
+
+
+def _whole(model: Model, mode: str, options: Any) -> Prepared:
+    if mode == "onernn":
+        from onernn.adapters.onnx import optimize
+
+        session = optimize(model.path, threads=model.threads, session_options=options)
+        return in_turn(model, lambda feed: session.run(None, feed), session.explain())
+    from onnxruntime import InferenceSession
+
+    session = InferenceSession(model.path, options, ["CPUExecutionProvider"])
+    return in_turn(model, lambda feed: session.run(None, feed))
 
 
 def _states(task: Task) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""OpenVINO: padded batches with sequence lengths, one GRUSequence or LSTMSequence a layer.
+"""OpenVINO: padded batches with sequence lengths, one GRUSequence or LSTMSequence a layer; models.
 
 INFERENCE_PRECISION_HINT is given: left alone, OpenVINO computes in bf16 where the CPU can.
 """
@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.models import Feed, Model, in_turn
 from benchmarks.tasks import Array, Numbers, Prepared, Takes, Task
 
 PACKAGES = ("openvino",)
-MODES = {"": Takes("ragged dense stream", "f32 bf16")}
+MODES = {"": Takes("ragged dense stream onnx", "f32 bf16")}
 ORDER = {"lbr_gru": (0, 1, 2), "gru": (0, 1, 2), "lstm": (1, 0, 2, 3)}  # z r h; f i c o
 
 
@@ -23,15 +24,23 @@ def versions() -> dict[str, str]:
     return {"openvino": openvino.__version__.split("-")[0]}
 
 
-def prepare(task: Task, mode: str) -> Prepared:
+def prepare(task: Task | Model, mode: str) -> Prepared:
     import openvino
 
-    numbers = Numbers(task)
     settings = {
         "INFERENCE_NUM_THREADS": task.threads,
         "NUM_STREAMS": 1,
         "INFERENCE_PRECISION_HINT": task.dtype,
     }
+    if isinstance(task, Model):
+        whole = openvino.Core().compile_model(task.path, "CPU", settings).create_infer_request()
+
+        def run(feed: Feed) -> list[Array]:
+            made = whole.infer(feed, share_inputs=True)
+            return [made[k] for k in range(len(made))]
+
+        return in_turn(task, run)
+    numbers = Numbers(task)
     compiled = openvino.Core().compile_model(_model(task, numbers), "CPU", settings)
     request = compiled.create_infer_request()
     x = np.ascontiguousarray(numbers.padded.swapaxes(0, 1))

@@ -2,7 +2,8 @@
 
 unfused: mul, elementwise_add and gru or lstm as they were saved. native: fusion_gru or fusion_lstm,
 Paddle's own kernel; batched: with use_seq=False. onednn: the same operator on Paddle's oneDNN
-kernel, which pads. onernn: the unfused program, with ours plugged in.
+kernel, which pads. onernn: the unfused program, with ours plugged in. default: a whole model with
+what Paddle does unless it is told otherwise; onednn is that with use_mkldnn.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.models import Feed, Model, in_turn
 from benchmarks.tasks import Array, Numbers, Prepared, Takes, Task
 
 PACKAGES = ("paddle",)
 MODES = {
-    "unfused": Takes("ragged dense", "f32", "gru lstm"),
+    "unfused": Takes("ragged dense paddle", "f32", "gru lstm"),
+    "default": Takes("paddle"),
     "native": Takes("ragged dense", "f32", "gru lstm"),
     "batched": Takes("ragged dense", "f32", "gru lstm"),
-    "onednn": Takes("ragged dense", "f32 bf16", "gru lstm"),
-    "onernn": Takes("ragged dense", "f32 bf16", "gru lstm"),
+    "onednn": Takes("ragged dense paddle", "f32 bf16", "gru lstm"),
+    "onernn": Takes("ragged dense paddle", "f32 bf16", "gru lstm"),
 }
 FUSED = ("native", "batched", "onednn")
 ORDER = {"gru": (0, 1, 2), "lstm": (2, 0, 1, 3)}  # u r c; c i f o
@@ -49,33 +52,57 @@ def versions() -> dict[str, str]:
     return {"paddle": _imported().__version__}
 
 
-def prepare(task: Task, mode: str) -> Prepared:
+def prepare(task: Task | Model, mode: str) -> Prepared:
     paddle = _imported()
-    from paddle import inference
-
+    if isinstance(task, Model):
+        folder = Path(task.path)
+        files = [*folder.glob("*.pdmodel"), *folder.glob("*.pdiparams")]
+        return _whole(task, _predictor(task, mode, *(files or [folder])))
     numbers = Numbers(task)
     with tempfile.TemporaryDirectory() as folder:
         model = str(Path(folder) / "model")
         fused = {"use_seq": mode != "batched"} if mode in FUSED else None
         _Program(paddle, task, numbers, fused).save(model)
-        config = inference.Config(f"{model}.pdmodel", f"{model}.pdiparams")
-        config.disable_glog_info()
-        config.set_cpu_math_library_num_threads(task.threads)
-        config.switch_ir_optim(mode == "onednn")
-        if mode == "onednn":
-            config.enable_mkldnn()
-            if task.dtype == "bf16":
-                config.enable_mkldnn_bfloat16()
-        if mode == "onernn":
-            from onernn.adapters.paddle import optimize
-
-            optimize(config, dtype=task.dtype, threads=task.threads)
-        predictor = inference.create_predictor(config)
+        predictor = _predictor(task, mode, f"{model}.pdmodel", f"{model}.pdiparams")
     x = predictor.get_input_handle(predictor.get_input_names()[0])
     x.copy_from_cpu(numbers.words)
     x.set_lod([[0, *np.cumsum(task.lengths).tolist()]])
     y = predictor.get_output_handle(predictor.get_output_names()[0])
     return Prepared(predictor.run, lambda _: y.copy_to_cpu())
+
+
+def _predictor(task: Task | Model, mode: str, *files: Path | str) -> Any:
+    from paddle import inference
+
+    config = inference.Config(*map(str, files))
+    config.disable_glog_info()
+    config.set_cpu_math_library_num_threads(task.threads)
+    config.switch_ir_optim(mode in ("onednn", "default"))
+    if mode == "onednn":
+        config.enable_mkldnn()
+        if task.dtype == "bf16":
+            config.enable_mkldnn_bfloat16()
+    if mode == "onernn":
+        from onernn.adapters.paddle import optimize
+
+        optimize(config, dtype=task.dtype, threads=task.threads)
+    return inference.create_predictor(config)
+
+
+def _whole(model: Model, predictor: Any) -> Prepared:
+    inputs = {name: predictor.get_input_handle(name) for name in predictor.get_input_names()}
+    outputs = [predictor.get_output_handle(name) for name in predictor.get_output_names()]
+
+    def run(feed: Feed) -> list[Array]:
+        for name, handle in inputs.items():
+            array, offsets = feed[name] if isinstance(feed[name], tuple) else (feed[name], None)
+            handle.copy_from_cpu(array)
+            if offsets is not None:
+                handle.set_lod([offsets.tolist()])
+        predictor.run()
+        return [handle.copy_to_cpu() for handle in outputs]
+
+    return in_turn(model, run)
 
 
 class _Program:

