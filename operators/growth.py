@@ -192,7 +192,7 @@ def _padded(x: Any, time: int) -> int:
 
 
 def crf_decode(_: Any, emission: Any, transition: Any) -> int:
-    """One step from every tag to every other, of all sentences; and where each came from."""
+    """One step from every tag to every other, of all sentences; and the best paths to each word."""
     if not isinstance(emission, Ragged):
         return 0
     return (len(emission) * transition.size + 2 * emission.data.size) * 8

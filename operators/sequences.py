@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -211,26 +212,24 @@ def _crf_decode(_: Any, emission: Ragged, transition: Array) -> Ragged:
             f" got {scores.shape} and {transition.shape}"
         )
     start, stop, between = transition[0], transition[1], transition[2:]
-    packed = packing.pack(scores)
-    came_from = np.zeros(packed.shape, np.int64)
-    path = np.empty(len(packed), np.int64)
-    steps = list(zip(packing.step_offsets, packing.batch_sizes, strict=False))
-    best = np.empty((0, tags), packed.dtype)
-    finals = np.empty((len(packing.lengths), tags), packed.dtype)
-    for t, (row, running) in enumerate(steps):
-        here = slice(row, row + running)
-        if t == 0:
-            best = start + packed[here]
-        else:
-            reach = best[:running, :, None] + between
-            came_from[here] = reach.argmax(1)
-            best = reach.max(1) + packed[here]
-        finals[:running] = best
-    tag = (finals + stop).argmax(1)
-    for t, (row, running) in reversed(list(enumerate(steps))):
-        path[row : row + running] = tag[:running]
-        if t:
-            tag[:running] = came_from[row + np.arange(running), tag[:running]]
+    into = between.T.copy()
+    steps = [
+        slice(row, row + running)
+        for row, running in zip(packing.step_offsets, packing.batch_sizes, strict=False)
+    ]
+    best = packing.pack(scores)  # of all paths to each word's each tag, from step to step
+    best[: len(packing.last)] += start
+    for before, here in pairwise(steps):
+        going_on = best[before][: here.stop - here.start]
+        best[here] += (going_on.T[:, :, None] + between[:, None]).max(0)
+    path = np.empty(len(best), np.int64)
+    tag = (best[packing.last] + stop).argmax(1)
+    for before, here in [*pairwise(steps)][::-1]:
+        running = here.stop - here.start
+        path[here] = tag[:running]
+        # Where the best path came from is computed again, for one tag of the K there are.
+        tag[:running] = (best[before][:running] + into[path[here]]).argmax(1)
+    path[: len(tag)] = tag
     return emission.with_data(packing.unpack(path)[:, None])
 
 
