@@ -43,10 +43,13 @@ class Worker:
     def __init__(self, python: str, file: Path, mode: str, threads: int) -> None:
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         self._errors = tempfile.TemporaryFile()
+        environ = os.environ | dict.fromkeys(names, str(threads))
+        # pip compiles what it installs: a checkout is compiled by its first process here.
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)
         self._process = subprocess.Popen(
             [python, "-m", "benchmarks.worker", str(file), mode],
             cwd=ROOT,
-            env=os.environ | dict.fromkeys(names, str(threads)),
+            env=environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -31,7 +31,7 @@ from benchmarks.measuring import (
 from benchmarks.model_files import NotThere, fetched
 from benchmarks.models import Model, models
 from benchmarks.models import rows as rows_of_model
-from benchmarks.processes import interpreter
+from benchmarks.processes import ROOT, interpreter
 from benchmarks.report import markdown
 from benchmarks.roof import Products, peak, roof
 from benchmarks.tasks import DTYPES, Task, named
@@ -101,7 +101,8 @@ def with_files(rows: Rows) -> tuple[Rows, dict[str, str]]:
     for name, task, dtypes in rows:
         if isinstance(task, Model):
             try:
-                task = task.with_(path=str(fetched(models()[task.name])))
+                # Told as it stands in the checkout: results name no folder of this machine.
+                task = task.with_(path=str(fetched(models()[task.name]).relative_to(ROOT)))
             except NotThere as error:
                 absent[task.name] = str(error)
                 continue

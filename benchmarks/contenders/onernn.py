@@ -66,7 +66,7 @@ def prepare_whole(model: Model, observe: Callable[..., None] | None = None) -> P
     try:
         session = Session(model.path, model.dtype, model.threads)
     except UnsupportedError as error:
-        raise LeftOut(" ".join(str(error).split())) from None
+        raise LeftOut(str(error.refusal)) from None
 
     def run(feed: Feed) -> list[Array]:
         given = {n: Ragged(*v) if isinstance(v, tuple) else v for n, v in feed.items()}

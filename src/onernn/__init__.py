@@ -1,5 +1,8 @@
 """onernn: one RNN primitive under every framework."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from onernn.adapters.loading import load
 from onernn.adapters.weight_conversion import convert_weights
 from onernn.core.errors import (
@@ -19,11 +22,31 @@ from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.fuse_passes import FuseResult, fuse
 from onernn.runtime.session import Session
-from onernn.verification.auditing import AuditReport, audit
-from onernn.verification.checked_conversion import convert
-from onernn.verification.verifying import Report, verify
+
+if TYPE_CHECKING:
+    from onernn.verification.auditing import AuditReport, audit
+    from onernn.verification.checked_conversion import convert
+    from onernn.verification.verifying import Report, verify
 
 register_reader(load)
+
+_WHEN_ASKED_FOR = {
+    "AuditReport": "onernn.verification.auditing",
+    "Report": "onernn.verification.verifying",
+    "audit": "onernn.verification.auditing",
+    "convert": "onernn.verification.checked_conversion",
+    "verify": "onernn.verification.verifying",
+}
+"""What runs no model, by its module: imported then, it would take a fifth of ``import onernn``."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHEN_ASKED_FOR:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_WHEN_ASKED_FOR[name]), name)
+    globals()[name] = found
+    return found
+
 
 __all__ = [
     "Activation",

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import onernn
+
 FACE = {"load", "fuse", "convert", "verify"}  # functions: a module so named would hide one
 HEAVY = ("cffi", "google.protobuf", "typer", "rich", "paddle", "torch", "onnx", "mxnet")
 
@@ -95,6 +97,16 @@ def test_importing_onernn_imports_numpy_and_nothing_heavier(tmp_path: Path) -> N
     assert added.isdisjoint(HEAVY)
     packages = {name.split(".")[0] for name in added} - sys.stdlib_module_names
     assert packages <= {"onernn", "numpy"}
+
+
+def test_verification_is_imported_when_it_is_asked_for(tmp_path: Path) -> None:
+    assert not any(
+        n.startswith("onernn.verification") for n in imported_by("import onernn", tmp_path)
+    )
+    names = "from onernn import *; AuditReport, Report, audit, convert, verify, load"
+    assert "onernn.verification.verifying" in imported_by(names, tmp_path)
+    with pytest.raises(AttributeError, match="module 'onernn' has no attribute 'verfy'"):
+        onernn.verfy  # noqa: B018
 
 
 @pytest.mark.parametrize("heavy", ["cffi", "google.protobuf", "typer", "rich"])
