@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from onernn.backend.choosing import Choice, isa_of
 from onernn.backend.compiled.backend import KernelsBackend
+from onernn.backend.compiled.library import load_kernels
+from onernn.backend.creation_lock import CREATION
 from onernn.backend.isa import wished_isa
-from onernn.backend.onednn.backend import OneDnnBackend
-from onernn.backend.onednn.library import WISHES
-from onernn.backend.stack import Stack, Trainer
+from onernn.backend.onednn.backend import FLOAT, OneDnnBackend
+from onernn.backend.onednn.library import WISHES, find
+from onernn.backend.stack import Later, Stack, Trainer
 from onernn.core.errors import LibraryError, UnsupportedError
+from onernn.core.limits import why_not
 from onernn.core.spec import RnnSpec
-from onernn.core.weights import Weights, layers_of
+from onernn.core.weights import RnnWeights, Weights, layers_of
 
 TRAINED = 32
 """Sentences of the batches for which a trainer is chosen: it is made once, for all of them."""
@@ -22,7 +28,9 @@ TRAINED = 32
 class AutoBackend:
     """The kernels beside oneDNN; where one of them is missing the other one alone.
 
-    What none of them runs goes to the reference. Raises `LibraryError` where both are missing.
+    oneDNN is opened for the first batch that it is faster for: a model that runs on kernels needs
+    neither the 20 ms and 16 MB of its library nor weights packed twice. What none of them runs goes
+    to the reference. Raises `LibraryError` where both are missing.
     """
 
     def __init__(self, threads: int | None = None, cache_capacity: int | None = None) -> None:
@@ -30,10 +38,16 @@ class AutoBackend:
         missing: list[str] = []
         self._isa = ""
         wished_isa()  # a name that nobody knows is told now
+        self._later: Callable[[], OneDnnBackend] | None = None
         try:
-            onednn = OneDnnBackend(threads, cache_capacity)
-            threads, self._isa = onednn.threads, isa_of(onednn.library.effective_isa)
-            self._backends["onednn"] = onednn
+            if _may_wait():
+                find()
+                threads = threads or _usable_threads()
+                self._later = lambda: OneDnnBackend(threads, cache_capacity)
+            else:
+                onednn = OneDnnBackend(threads, cache_capacity)
+                threads, self._isa = onednn.threads, isa_of(onednn.library.effective_isa)
+                self._backends["onednn"] = onednn
         except LibraryError as error:
             if any(map(os.environ.get, WISHES)):
                 raise  # somebody wants a library, or a way in which it runs
@@ -60,6 +74,12 @@ class AutoBackend:
     ) -> Stack:
         """See `Backend.prepare`; ``quantization``, u8 only: what both backends take."""
         layers = layers_of(spec, weights)
+        if self._later is not None:
+            options = {"dtype": dtype, "strict": strict, **quantization}
+            waiting = self._waiting(spec, layers, options)
+            if waiting is not None:
+                return waiting
+            self._open()
         fast: dict[str, Stack] = {}
         slow: list[Stack] = []
         refusals: list[UnsupportedError] = []
@@ -89,16 +109,86 @@ class AutoBackend:
         choice = Choice("kernels", self._isa, onednn.dtype, self._threads, onednn.spec)
 
         def trainer() -> Trainer:
-            if choice.prefers("training", TRAINED):
-                return kernels.trainer()
-            try:
-                theirs = onednn.trainer()
-            except UnsupportedError:  # the layer is strict
-                return kernels.trainer()
-            return kernels.trainer() if theirs.why else theirs
+            return _trainer(choice, kernels, lambda: onednn)
 
         if not choice.ever:
             return onednn.trained_by(trainer)
         others = ", ".join(choice.others)
         name = kernels.kernel + (f"; {onednn.kernel} for batches like {others}" if others else "")
         return kernels.beside(onednn, choice.prefers, "auto", name).trained_by(trainer)
+
+    def _open(self) -> None:
+        """oneDNN from now on; where it cannot be loaded the kernels run, which is told."""
+        with CREATION:
+            later, self._later = self._later, None
+            if later is None:
+                return  # another thread was faster
+            try:
+                self._backends = {"onednn": later(), **self._backends}
+            except LibraryError as error:
+                self._missing = f"without oneDNN: {error}"
+
+    def _waiting(
+        self, spec: RnnSpec, layers: tuple[RnnWeights, ...], options: dict[str, Any]
+    ) -> Stack | None:
+        """The layer on kernels, oneDNN's made for the first batch that it is faster for.
+
+        None where one of both does not run it, kernels are never faster, or oneDNN has to be asked.
+        """
+        choice = Choice("kernels", self._isa, options["dtype"], self._threads, spec)
+        if not choice.ever or options["dtype"] == "u8" or why_not(spec, layers, FLOAT):
+            return None
+        try:
+            kernels = self._backends["kernels"].prepare(spec, layers, **options)
+        except UnsupportedError:
+            return None
+        if kernels.backend == "reference" or kernels.dtype != options["dtype"]:
+            return None
+
+        @cache
+        def onednn() -> Stack:
+            self._open()
+            try:
+                made = self._backends["onednn"].prepare(spec, layers, **options)
+            except (KeyError, UnsupportedError):
+                made = None
+            if made is not None and made.backend == "onednn":
+                return made
+            both.backend, both.kernel, both.why = kernels.backend, kernels.kernel, self._missing
+            return kernels
+
+        others = ", ".join(choice.others)
+        name = kernels.kernel + (f"; oneDNN for batches like {others}" if others else "")
+        both = kernels.beside(Later(onednn), choice.prefers, "auto", name)
+        both = both.trained_by(lambda: _trainer(choice, kernels, onednn))
+        return both
+
+
+def _trainer(choice: Choice, kernels: Stack, onednn: Callable[[], Stack]) -> Trainer:
+    """Whichever was measured as faster, if it trains the layer."""
+    if choice.prefers("training", TRAINED):
+        return kernels.trainer()
+    try:
+        theirs = onednn().trainer()
+    except UnsupportedError:  # the layer is strict
+        return kernels.trainer()
+    return kernels.trainer() if theirs.why else theirs
+
+
+def _may_wait() -> bool:
+    """Whether oneDNN may be opened later: kernels are here, and nothing has to be asked of it."""
+    if any(map(os.environ.get, WISHES)):
+        return False  # a library, or a way in which it runs, which may not be there
+    try:
+        load_kernels()
+    except LibraryError:
+        return False
+    with suppress(OSError), open("/proc/cpuinfo") as lines:
+        return "amx_tile" not in lines.read(8192)  # with AMX all is oneDNN's
+    return False
+
+
+def _usable_threads() -> int:
+    """How many OpenMP would take."""
+    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(told) if told.isdecimal() and int(told) else len(os.sched_getaffinity(0))

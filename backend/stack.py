@@ -30,6 +30,16 @@ class Trainer:
     why: str
 
 
+@dataclass(frozen=True, eq=False)
+class Later:
+    """A stack that is made when a batch runs on it."""
+
+    make: Callable[[], Stack]
+
+    def run(self, *given: Any) -> tuple[Ragged | Array, State]:
+        return self.make().run(*given)
+
+
 class Stack:
     """A layer or stack made ready to run; may be shared between threads.
 
@@ -58,7 +68,8 @@ class Stack:
         other: Stack | None = None,
     ) -> None:
         self.spec, self.dtype, self.backend, self.kernel, self.why = spec, dtype, backend, name, why
-        self._stack_kernel, self._real, self._other = kernel, real, other
+        self._stack_kernel, self._real = kernel, real
+        self._other: Stack | Later | None = other
         self._faster: Callable[[Kind, int], bool] | None = None
         self._new_trainer, self._reads = trainer, reads
         self._trainer: Trainer | None = None
@@ -99,7 +110,7 @@ class Stack:
         return _framed(x, y, layout), final
 
     def beside(
-        self, other: Stack, faster: Callable[[Kind, int], bool], backend: str, name: str
+        self, other: Stack | Later, faster: Callable[[Kind, int], bool], backend: str, name: str
     ) -> Stack:
         """This stack for batches of a kind and so many sentences for which it is ``faster``, the
         other one for the rest."""

@@ -120,7 +120,7 @@ def load_library() -> Library:
     global _library
     with CREATION:
         if _library is None:
-            _library = _load(_find())
+            _library = _load(find())
         return _library
 
 
@@ -150,7 +150,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _find() -> Path:
+def find() -> Path:
+    """Where the library is; `LibraryError` as `load_library` where none is."""
     override = os.environ.get(VARIABLE)
     if override:
         path = Path(override).absolute()

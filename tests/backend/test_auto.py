@@ -14,7 +14,7 @@ import pytest
 from support.checking import check_layer
 from support.layers import attention_for, random_ragged, random_state, random_weights
 
-from onernn import Activation, Cell, RnnSpec, Session, UnsupportedError
+from onernn import Activation, Cell, LibraryError, RnnSpec, Session, UnsupportedError
 from onernn.backend import auto, open_backend
 from onernn.backend.choosing import Choice
 
@@ -130,6 +130,57 @@ def test_a_batch_has_the_bits_of_the_backend_that_the_table_names(
         )
 
 
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows when oneDNN is opened; kernels are faster for ragged batches alone."""
+    calls: list[int] = []
+    known = auto.OneDnnBackend
+
+    def opening(*given: Any) -> Any:
+        calls.append(1)
+        return known(*given)
+
+    monkeypatch.setattr(auto, "OneDnnBackend", opening)
+    monkeypatch.setattr(auto, "_may_wait", lambda: True)  # as where no variable asks for oneDNN
+    monkeypatch.setattr(Choice, "prefers", lambda _, kind, sentences: kind == "ragged")
+    monkeypatch.setattr(Choice, "ever", True)
+    return calls
+
+
+def test_onednn_is_opened_once_for_the_first_batch_that_it_is_faster_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = opened(monkeypatch)
+    backend = open_backend(threads=1)
+    layers = [backend.prepare(SPEC, WEIGHTS) for _ in range(2)]
+    ragged = random_ragged([5, 2], 6, 1)
+    dense = np.ones((3, 2, 6), np.float32)
+    for layer in layers:
+        layer.run(ragged)
+    assert not calls
+    for layer in layers:
+        layer.run(dense)
+        check_layer(layer, SPEC, WEIGHTS, ragged, random_state(SPEC, 2, 2))
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_where_onednn_cannot_be_loaded_when_it_is_wanted_kernels_run_and_say_so(
+    monkeypatch: pytest.MonkeyPatch, training: bool
+) -> None:
+    opened(monkeypatch)
+
+    def damaged(*_: Any) -> Any:
+        raise LibraryError("libdnnl.so.3: not a 64-bit ELF library, or a truncated one")
+
+    monkeypatch.setattr(auto, "OneDnnBackend", damaged)
+    layer = open_backend(threads=1).prepare(SPEC, WEIGHTS)
+    dense = np.ones((3, 2, 6), np.float32)
+    y = layer.run_training(dense)[0] if training else layer.run(dense)[0]
+    exact, _ = open_backend("reference").prepare(SPEC, WEIGHTS).run(dense)
+    np.testing.assert_allclose(y, exact, atol=1e-5)
+    assert layer.backend == "kernels" and "without oneDNN: libdnnl.so.3" in layer.explain()
+
+
 def flat(run: Any) -> list[Any]:
     y, states = run
     return [getattr(y, "data", y), *states]
@@ -147,6 +198,7 @@ def test_it_is_right_whatever_the_table_says(cell: Cell, threads: int) -> None:
 
 
 def test_amx_is_onednns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "_may_wait", lambda: False)  # as where the CPU has it
     monkeypatch.setattr(auto, "isa_of", lambda _: "amx")
     for dtype in ("f32", "bf16"):
         layer = open_backend().prepare(

@@ -247,7 +247,7 @@ def test_a_missing_library_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv(library.VARIABLE, raising=False)
     monkeypatch.setattr(metadata, "files", missing)
     with pytest.raises(LibraryError) as caught:
-        library._find()
+        library.find()
     for advice in ("Linux x86-64 only", library.VARIABLE, "backend='reference'", "pip install"):
         assert advice in str(caught.value)
 
