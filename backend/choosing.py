@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from math import log2
+from math import log2, prod
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from onernn.backend.isa import ONEDNN
 from onernn.core.spec import Cell, RnnSpec
 
-Way = Literal["chain", "kernels"]
+Way = Literal["chain", "kernels", "inside"]
+"""inside: the kernels in the place of ONNX Runtime's own operators."""
 Kind = Literal["step", "dense", "ragged", "training"]
 
 TABLES = Path(__file__).with_name("measurements")
 
 MARGIN = 1.05
 """A way is taken where it is so many times faster, or more."""
+LOSS = 0.97
+"""How fast it is at least for each batch of those that it is taken for together."""
 
 SAME_PRODUCTS = {
     Cell.AUGRU: Cell.GRU,
@@ -71,6 +74,20 @@ class Choice:
             if len(self._known) < 1024:
                 self._known[kind, sentences] = known
         return known
+
+    def prefers_all(self, kinds: Iterable[Kind], sentences: int | None) -> bool:
+        """Whether the way is faster for batches of these kinds where one way has to run them all.
+
+        ``sentences``: None for any number of them.
+        """
+        measured = [self._ratios.get(kind, {}) for kind in kinds]
+        ratios = [
+            ratio
+            for each in measured
+            for count, ratio in each.items()
+            if sentences is None or count == _nearest(sentences, each)
+        ]
+        return all(measured) and min(ratios) >= LOSS and prod(ratios) >= MARGIN ** len(ratios)
 
     @property
     def others(self) -> list[str]:

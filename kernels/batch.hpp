@@ -32,11 +32,16 @@ class Batching {
  public:
   explicit Batching(std::int64_t most) : first_(most), length_(most), order_(most) {}
 
-  /// T words of N sequences, time-major: (T, N, C).
-  Batch tnc(std::int64_t T, std::int64_t N) { return dense(T, N, 1, N); }
+  /// T words of N sequences, time-major: (T, N, C). Of sequence n only the first lengths[n] words
+  /// count; all where that is null.
+  Batch tnc(std::int64_t T, std::int64_t N, const std::int64_t* lengths = nullptr) {
+    return dense(T, N, lengths, 1, N);
+  }
 
   /// The same, sequence by sequence: (N, T, C).
-  Batch ntc(std::int64_t T, std::int64_t N) { return dense(T, N, T, 1); }
+  Batch ntc(std::int64_t T, std::int64_t N, const std::int64_t* lengths = nullptr) {
+    return dense(T, N, lengths, T, 1);
+  }
 
   /// N sequences one behind the other; sequence n begins at offsets[n].
   Batch lod(const std::int64_t* offsets, std::int64_t N) {
@@ -46,9 +51,7 @@ class Batching {
       length[n] = offsets[n + 1] - offsets[n];
       order[n] = n;
     }
-    std::sort(order, order + N, [length](std::int64_t a, std::int64_t b) {
-      return length[a] != length[b] ? length[a] > length[b] : a < b;
-    });
+    sort(N);
     return {N, 1, nullptr, first, length, order};
   }
 
@@ -65,13 +68,23 @@ class Batching {
   }
 
  private:
-  Batch dense(std::int64_t T, std::int64_t N, std::int64_t next, std::int64_t stride) {
+  Batch dense(std::int64_t T, std::int64_t N, const std::int64_t* lengths, std::int64_t next,
+              std::int64_t stride) {
     for (std::int64_t n = 0; n < N; ++n) {
       first_.data()[n] = n * next;
-      length_.data()[n] = T;
+      length_.data()[n] = lengths ? lengths[n] : T;
       order_.data()[n] = n;
     }
+    if (lengths) sort(N);
     return {N, stride, nullptr, first_.data(), length_.data(), order_.data()};
+  }
+
+  /// The longest sequence first.
+  void sort(std::int64_t N) {
+    const std::int64_t* length = length_.data();
+    std::sort(order_.data(), order_.data() + N, [length](std::int64_t a, std::int64_t b) {
+      return length[a] != length[b] ? length[a] > length[b] : a < b;
+    });
   }
 
   Memory<std::int64_t> first_, length_, order_;

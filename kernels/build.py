@@ -47,7 +47,7 @@ LINK = ("-shared", "-pthread", "-s", "-Wl,-z,defs", "-Wl,--version-script=export
 # The compiler's own runtime inside: a Python that brings an older one (conda's) can load it, too.
 # Of it only what is called: the rest has instructions of newer CPUs (rdrand).
 STATIC = ("-static-libstdc++", "-static-libgcc", "-Wl,--gc-sections")
-EXPORTS = "{ global: onernn_*; local: *; };\n"
+EXPORTS = "{ global: onernn_*; RegisterCustomOps; local: *; };\n"
 PROBE = "#include <thread>\nvoid onernn_probe() { std::thread([] {}).join(); }\n"
 _LAST_LINE = re.compile(rb"\nonernn kernels; sources (\w{64}); compiler (.*); sha256 (\w{64})\n\Z")
 

@@ -1,4 +1,4 @@
-// Who computes: this thread, and where there are two a helper.
+// Who computes: this thread, and where there are two a helper, its own or somebody else's.
 #ifndef ONERNN_TEAM_HPP
 #define ONERNN_TEAM_HPP
 
@@ -20,7 +20,7 @@ inline namespace ONERNN_ISA {
 class Team {
  public:
   explicit Team(int threads) {
-    if (threads > 1) helper_ = std::thread([this] { help(); });
+    if (threads > 1) helper_ = std::thread([this] { serve(); });
   }
   ~Team() {
     if (!helper_.joinable()) return;
@@ -29,10 +29,24 @@ class Team {
     helper_.join();
   }
 
+  /// A thread of somebody else's may `help` from now on, until `recall`.
+  void lend() { lent_ = true; }
+  void recall() { lent_ = false; }
+
+  /// Takes panels of the thread that called `lend`, until it calls `recall`.
+  void help() {
+    while (lent_) {
+      for (int turns = 1; waiting() && lent_; ++turns)
+        if (turns % 1024 == 0) std::this_thread::yield();
+      take_panels();
+    }
+  }
+
   /// function(begin, end) over 0 to count, in pieces.
   template <class Function>
   void split(std::int64_t count, Function function) {
-    if (!helper_.joinable() || count < 2 || count >= kMost) return function(std::int64_t(0), count);
+    const bool alone = !helper_.joinable() && !lent_;
+    if (alone || count < 2 || count >= kMost) return function(std::int64_t(0), count);
     function_ = &function;
     call_ = [](void* f, std::int64_t panel) { (*static_cast<Function*>(f))(panel, panel + 1); };
     finished_ = 0;
@@ -68,7 +82,7 @@ class Team {
     woken_.notify_one();
   }
 
-  void help() {
+  void serve() {
     while (!stopped_) {
       for (int turns = 1; waiting(); ++turns) {
         if (turns % 1024 == 0) std::this_thread::yield();
@@ -78,12 +92,17 @@ class Team {
         woken_.wait(lock, [this] { return !waiting(); });
         asleep_ = false;
       }
-      // Read after left_ and before a panel is taken: while one is left both belong to its turn.
-      const std::uint64_t turn = left_ / kMost / kMost;
-      void* const function = function_;
-      const Call call = call_;
-      for (std::int64_t panel; take(turn, false, &panel); ++finished_) call(function, panel);
+      take_panels();
     }
+  }
+
+  /// Those of one turn, from the back.
+  void take_panels() {
+    // Read after left_ and before a panel is taken: while one is left both belong to its turn.
+    const std::uint64_t turn = left_ / kMost / kMost;
+    void* const function = function_;
+    const Call call = call_;
+    for (std::int64_t panel; take(turn, false, &panel); ++finished_) call(function, panel);
   }
 
   using Call = void (*)(void*, std::int64_t);
@@ -91,7 +110,7 @@ class Team {
   std::atomic<void*> function_{nullptr};
   std::atomic<Call> call_{nullptr};
   alignas(64) std::atomic<std::int64_t> finished_{0};
-  std::atomic<bool> asleep_{false}, stopped_{false};
+  std::atomic<bool> asleep_{false}, stopped_{false}, lent_{false};
   std::uint64_t turn_ = 0;
   std::mutex mutex_;
   std::condition_variable woken_;

@@ -48,7 +48,7 @@ def _run(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
 
 
 def _plugin(path: str) -> Plugin:
-    from onernn.adapters.onnx.live.splitting import RECURRENT
+    from onernn.adapters.onnx.live.replacing import RECURRENT
 
     return Plugin(call=f"onnx.optimize({path!r})", host="ONNX Runtime", replaces=RECURRENT)
 

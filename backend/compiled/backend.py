@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from onernn.backend.compiled.library import Kernels, load_kernels
-from onernn.backend.compiled.stack import CompiledStack
+from onernn.backend.compiled.stack import CompiledStack, names_of
 from onernn.backend.compiled.training import kernels_trainer
 from onernn.backend.onednn.data_types import PRECISIONS, UNIT
 from onernn.backend.onednn.scaled_primitives import U8Options
@@ -46,15 +46,14 @@ class KernelsBackend:
             kernel = CompiledStack(self.kernels, spec, layers, dtype, self.threads, options)
         except UnsupportedError as error:
             return reference_instead(spec, layers, str(error), strict)
-        precise = "f64" if layers[0].iter.dtype == np.float64 else "f32"
-        widens = dtype == "bf16" and precise == "f32" and self.kernels.isa != "avx512_bf16"
+        told, name = names_of(self.kernels, dtype, layers[0].iter.dtype)
         return Stack(
             spec,
-            dtype if precise == "f32" else precise,
+            told,
             kernel,
             partial(_trainer, self.kernels, spec, layers, dtype, self.threads),
             backend="kernels",
-            name=f"kernels {self.kernels.isa}{', matrices widened to f32' * widens}",
+            name=name,
             reads="contiguous ragged, tnc and ntc batches are read in place, others are copied",
             real=layers[0].iter.dtype,
         )

@@ -6,7 +6,7 @@ import os
 from collections import deque
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,23 +42,8 @@ class CompiledStack:
     ) -> None:
         self._ffi, self._lib = kernels.ffi, kernels.lib
         self._spec, self._threads, self._process = spec, threads, os.getpid()
-        self._real = layers[0].iter.dtype
-        self._u8 = options
-        if options:
-            self._refuse(options)
-        numbers = Numbers(BYTES, options.per_channel) if options else Numbers(STORED[dtype])
-        places = []
-        for weights in layers:
-            for direction in range(spec.directions):
-                part = CellMatrices.of(spec.cell, weights.part(0, direction)).pack(numbers)
-                places.append({name: -1 if at is None else at for name, at in part.items()})
-        self._numbers = aligned(numbers.size)
-        numbers.write(self._numbers)
-        self._parts = self._ffi.new("onernn_part[]", places)
-        stored = "f64" if self._real == np.float64 else "s8" if options else dtype
-        self._told = described(kernels, spec, stored)
-        if options and options.fixed:
-            self._told.input_step = 1 / options.fixed.factor
+        self._real, self._u8 = layers[0].iter.dtype, options
+        self._told, self._parts, self._numbers = packed(kernels, spec, layers, dtype, options)
         self._idle: deque[tuple[Any, Any, Any]] = deque()
         # Properties of a spec are computed anew each time, which a short step would notice.
         self._channels, self._tnc = spec.output_size, self._lib.ONERNN_TNC
@@ -153,15 +138,6 @@ class CompiledStack:
             self._refuse_infinity({"x": x, "state h": None if initial is None else initial[0]})
         return y, final
 
-    def _refuse(self, options: U8Options) -> None:
-        """Raises `UnsupportedError` for what u8 would get wrong."""
-        if self._real == np.float64:
-            raise UnsupportedError("u8 computes from float32 weights, these are float64")
-        if options.fixed and options.fixed.shift != UNIT.shift:
-            raise UnsupportedError(f"kernels run u8 with data_shift {UNIT.shift:g}")
-        if any(completed(function)[0] == "thresholdedrelu" for function in self._spec.functions):
-            raise UnsupportedError("u8: thresholdedrelu hides what was not finite")
-
     def _refuse_infinity(self, given: dict[str, Array | None]) -> None:
         """Bytes cannot hold it and give NaN; from NaN in x that is right."""
         for name, array in given.items():
@@ -181,6 +157,57 @@ class CompiledStack:
     def cache_info(self) -> dict[str, int]:
         """See `StackKernel.cache_info`: it has no primitives."""
         return {"hits": 0, "misses": 0}
+
+
+class Packed(NamedTuple):
+    """What makes a stack of C: its `onernn_spec`, its `onernn_part`s, and the numbers."""
+
+    told: Any
+    parts: Any
+    numbers: Array
+
+
+def packed(
+    kernels: Kernels,
+    spec: RnnSpec,
+    layers: tuple[RnnWeights, ...],
+    dtype: str,
+    options: U8Options | None = None,
+) -> Packed:
+    """A layer as the library reads it; ``options``: of u8. Raises `UnsupportedError`."""
+    real = layers[0].iter.dtype
+    if options:
+        _check_u8(spec, real, options)
+    numbers = Numbers(BYTES, options.per_channel) if options else Numbers(STORED[dtype])
+    places = []
+    for weights in layers:
+        for direction in range(spec.directions):
+            part = CellMatrices.of(spec.cell, weights.part(0, direction)).pack(numbers)
+            places.append({name: -1 if at is None else at for name, at in part.items()})
+    memory = aligned(numbers.size)
+    numbers.write(memory)
+    told = described(kernels, spec, "f64" if real == np.float64 else "s8" if options else dtype)
+    if options and options.fixed:
+        told.input_step = 1 / options.fixed.factor
+    return Packed(told, kernels.ffi.new("onernn_part[]", places), memory)
+
+
+def _check_u8(spec: RnnSpec, real: np.dtype[Any], options: U8Options) -> None:
+    """Raises `UnsupportedError` for what u8 would get wrong."""
+    if real == np.float64:
+        raise UnsupportedError("u8 computes from float32 weights, these are float64")
+    if options.fixed and options.fixed.shift != UNIT.shift:
+        raise UnsupportedError(f"kernels run u8 with data_shift {UNIT.shift:g}")
+    if any(completed(function)[0] == "thresholdedrelu" for function in spec.functions):
+        raise UnsupportedError("u8: thresholdedrelu hides what was not finite")
+
+
+def names_of(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[str, str]:
+    """What is told of a layer with such weights: its dtype, and its kernel."""
+    if real == np.float64:
+        return "f64", f"kernels {kernels.isa}"
+    widens = dtype == "bf16" and kernels.isa != "avx512_bf16"
+    return dtype, f"kernels {kernels.isa}{', matrices widened to f32' * widens}"
 
 
 def described(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:

@@ -4,12 +4,14 @@
 
 #include "../isa.hpp"
 #include "../stored.hpp"
+#include "../team.hpp"
 #include "exported.hpp"
 
 /// What onernn.h calls a stack.
 struct onernn_stack {
   virtual ~onernn_stack() = default;
   virtual void run(const onernn_batch& batch, const onernn_arrays& arrays) = 0;
+  virtual onernn::Team& team() = 0;
 };
 
 namespace onernn {

@@ -75,7 +75,8 @@ typedef struct {
 } onernn_part;
 
 /* A batch. offsets: LOD: (N + 1), where each sequence begins, and the end; PACKED: (T + 1), where
-   each step begins, and the end; else NULL. Nothing of it is checked. */
+   each step begins, and the end; else NULL, or (N) where sequences are padded: how many of its T
+   words each one has. Rows of y behind them are not written. Nothing of it is checked. */
 typedef struct {
   int32_t layout;
   int64_t steps, sequences; /* LOD needs no steps, PACKED no sequences */
@@ -106,6 +107,21 @@ int32_t onernn_stack_run(onernn_stack *stack, const onernn_batch *batch,
 
 /* NULL is fine. */
 void onernn_stack_free(onernn_stack *stack);
+
+/* Inside ONNX Runtime: nodes "Layer" of the domain "onernn", "Layer64" with ONERNN_F64, run the
+   layer that their attribute `layer` tells. Inputs X, sequence_lens, initial_h, initial_c, outputs
+   Y, Y_h, Y_c as of ONNX's RNN, GRU and LSTM. */
+
+/* A layer that nodes of sessions may name from now on. The numbers, `size` bytes, are copied.
+   batch_major: ONNX's layout=1. */
+int32_t onernn_ort_layer_new(const onernn_spec *spec, const onernn_part *parts, const void *numbers,
+                             int64_t size, int32_t batch_major, int64_t *layer);
+
+/* No further session finds it; those that found it keep it. */
+void onernn_ort_layer_free(int64_t layer);
+
+/* What ONNX Runtime calls for this library: OrtSessionOptions and OrtApiBase to OrtStatus. */
+void *RegisterCustomOps(void *options, const void *api_base);
 
 /* Training of one layer in one direction, of sorted sequences step by step: the words of step t are
    the rows begin[t] to begin[t + 1]. All numbers are float and stand row by row. */

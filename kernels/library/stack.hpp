@@ -32,8 +32,8 @@ inline Extent extent_of(const onernn_batch& batch) {
 inline Batch batch_of(Batching& batching, const onernn_batch& batch) {
   if (batch.layout == ONERNN_LOD) return batching.lod(batch.offsets, batch.sequences);
   if (batch.layout == ONERNN_PACKED) return batching.packed(batch.offsets, batch.steps);
-  if (batch.layout == ONERNN_NTC) return batching.ntc(batch.steps, batch.sequences);
-  return batching.tnc(batch.steps, batch.sequences);
+  if (batch.layout == ONERNN_NTC) return batching.ntc(batch.steps, batch.sequences, batch.offsets);
+  return batching.tnc(batch.steps, batch.sequences, batch.offsets);
 }
 
 template <template <class> class Kernel, class Real, class Stored>
@@ -84,6 +84,8 @@ class Stack final : public onernn_stack {
       both = out;
     }
   }
+
+  Team& team() override { return team_; }
 
  private:
   /// Memory for batches of some size.

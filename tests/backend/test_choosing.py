@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from onernn.backend import choosing
-from onernn.backend.choosing import MARGIN, Choice, Kind, isa_of, kind_of, measurements
+from onernn.backend.choosing import MARGIN, Choice, Kind, Way, isa_of, kind_of, measurements
 from onernn.core.spec import Cell, RnnSpec
 
 TABLE = """# a comment
@@ -23,6 +23,9 @@ kernels bf16  1       GRU       64 ragged 2.00  2.00  2.00
 kernels f32   1       GRU       32 training 2.0  1.0  2.0
 kernels f32   1       GRU        1 dense  1.00  1.00  2.00
 kernels f32   2       LBR_GRU   32 training 1.1  1.1  1.1
+inside  f32   1       LSTM       1 step   1.10     -  1.10
+inside  f32   1       LSTM       1 dense  1.30     -  2.00
+inside  f32   1       LSTM       4 dense  1.00     -  0.96
 """
 
 
@@ -98,6 +101,27 @@ def test_batches_that_the_other_way_runs_are_told() -> None:
     assert choice(2048, Cell.GRU).others == []
 
 
+@pytest.mark.parametrize(
+    "hidden, kinds, sentences, faster",
+    [
+        (128, ("dense",), 1, True),
+        (128, ("dense",), 2, True),  # as near to 1 as to 4, the first one counts
+        (128, ("dense",), 4, False),  # no gain
+        (128, ("dense",), None, True),  # 1.30 and 1.00: a gain of 1.14 together
+        (128, ("step", "dense"), None, True),
+        (128, ("step", "dense"), 4, False),
+        (2048, ("dense",), 1, True),
+        (2048, ("dense",), None, False),  # 4 sentences would lose
+        (128, ("ragged",), None, False),  # not measured
+        (128, ("dense", "ragged"), None, False),
+    ],
+)
+def test_one_way_for_many_batches_gains_and_loses_nowhere(
+    hidden: int, kinds: tuple[Kind, ...], sentences: int | None, faster: bool
+) -> None:
+    assert choice(hidden, way="inside").prefers_all(kinds, sentences) == faster
+
+
 def test_training_is_chosen_by_itself() -> None:
     assert choice(512, Cell.GRU).prefers("training", 32)
     trained = choice(512, Cell.LBR_GRU)
@@ -127,6 +151,6 @@ def test_every_table_of_the_package_can_be_read(repo: Path) -> None:
             lines = [line for line in file.read_text().splitlines() if line[0] != "#"]
             assert len(rows) == len(lines) - 1 == len({row[:6] for row in rows})
             for row in rows:
-                assert row.way in ("chain", "kernels") and row.kind in get_args(Kind)
+                assert row.way in get_args(Way) and row.kind in get_args(Kind)
                 assert Cell[row.cell] and row.threads in (1, 2)
                 assert file.stem != "amx" or row.way == "chain"  # not measured there

@@ -145,6 +145,43 @@ TEST(directions_that_meet_at_the_end) {
   check(layers);
 }
 
+/// Sequences of a padded batch give the bits that they give one behind the other, and nothing
+/// behind them is read or written.
+static void check_padded(bool batch_major) {
+  onernn_spec spec = plain(kInputs, kUnits, 2, 2);
+  spec.joined = 1;
+  Layers layers(spec);
+  const auto want = layers.run(1);
+  constexpr std::int64_t kT = 41, kRow = 2 * kUnits;
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> x(kT * kN * kInputs, kNan), y(kT * kN * kRow, 7);
+  std::vector<std::int64_t> lengths(kN);
+  const auto row = [&](std::int64_t n, std::int64_t t) {
+    return batch_major ? n * kT + t : t * kN + n;
+  };
+  for (std::int64_t n = 0; n < kN; ++n) {
+    lengths[n] = kOffsets[n + 1] - kOffsets[n];
+    for (std::int64_t t = 0; t < lengths[n]; ++t)
+      std::copy_n(layers.x.data() + (kOffsets[n] + t) * kInputs, kInputs,
+                  x.data() + row(n, t) * kInputs);
+  }
+  Stack<Lstm, float, float> stack({spec, layers.parts.data(), layers.numbers.all.data(), 1});
+  onernn_arrays arrays = layers.arrays();
+  arrays.x = x.data();
+  arrays.y = y.data();
+  stack.run({batch_major ? ONERNN_NTC : ONERNN_TNC, kT, kN, lengths.data()}, arrays);
+  for (std::int64_t n = 0; n < kN; ++n)
+    for (std::int64_t t = 0; t < kT; ++t)
+      for (std::int64_t o = 0; o < kRow; ++o)
+        CHECK(y[row(n, t) * kRow + o] == (t < lengths[n] ? want[(kOffsets[n] + t) * kRow + o] : 7));
+  const auto states = layers.given();
+  CHECK(std::equal(states.begin() + kW * kRow, states.end(), want.begin() + kW * kRow));
+}
+TEST(padded_sequences) {
+  check_padded(false);
+  check_padded(true);
+}
+
 /// A function that only the run knows gives the bits of the one that the compiler knows.
 template <class Real, class Function>
 static void check_function(std::int32_t kind, const Function& known) {

@@ -38,4 +38,17 @@ TEST(a_helper_that_sleeps_wakes_up) {
   }
 }
 
+TEST(a_thread_that_is_lent_helps_until_it_is_recalled) {
+  Team one(1);
+  for (int again = 0; again < 20; ++again) {
+    one.lend();
+    std::thread lent([&one] { one.help(); });
+    check_pieces(one);
+    one.recall();
+    lent.join();
+    one.help();  // returns: it came too late
+    check_pieces(one);
+  }
+}
+
 TEST(a_team_that_never_worked_ends) { Team two(2); }

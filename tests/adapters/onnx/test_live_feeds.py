@@ -1,8 +1,7 @@
-"""Calls of an optimized session and of ONNX Runtime's own: same outputs, or the same errors."""
+"""What callers may give an optimized session, and what it is made with."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,9 @@ from support.onnx_models import model
 
 from onernn import LibraryError, UnsupportedError
 from onernn.adapters.onnx import optimize
+from onernn.adapters.onnx.live import plugin
+
+pytestmark = pytest.mark.usefixtures("built")
 
 RNG = np.random.default_rng(3)
 SHAPES = {
@@ -74,34 +76,32 @@ def assert_equal(got: list[Any], want: list[Any]) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def sessions() -> tuple[Any, Any]:
-    built = tagger(CONSTANTS)
-    return optimize(built), plain(built)
+PARAMETERS = ("W", "Rt", "W1", "R1")
+OTHER = [name for name in CONSTANTS if name not in PARAMETERS]
 
 
-@pytest.mark.parametrize("name", CONSTANTS)
-def test_initializers_that_are_inputs_may_be_overridden(name: str, sessions: Any) -> None:
+@pytest.fixture(scope="module", params=[(*CONSTANTS,), OTHER], ids=["all", "all but parameters"])
+def sessions(request: Any, built: Any) -> tuple[Any, Any]:
+    """Two sessions of a model, of whose initializers callers may change these."""
+    made = tagger(request.param)
+    ours = optimize(made, backend="kernels")
+    assert len(ours.replaced) == (2 if request.param == OTHER else 0)
+    for refusal in ours.refusals:
+        assert "is an input, too: callers may give other numbers" in refusal.reason
+    return ours, plain(made)
+
+
+def test_initializers_that_are_inputs_may_be_overridden(sessions: Any) -> None:
     ours, theirs = sessions
-    assert len(ours.replaced) == 2
-    usual, other = theirs.run(None, FEED), theirs.run(None, {**FEED, name: OTHERS[name]})
-    changed = any(np.abs(a - b).max() > 1e-4 for a, b in zip(usual, other, strict=True))
-    assert changed or name == "flat"  # another way to write the same shape
-    for _ in range(2):  # what was overridden does not stay
-        assert_equal(ours.run(None, {**FEED, name: OTHERS[name]}), other)
-        assert_equal(ours.run(None, FEED), usual)
-
-
-def test_several_are_overridden_at_once_and_may_change_in_place(sessions: Any) -> None:
-    ours, theirs = sessions
-    given = {**FEED, **{name: array.copy() for name, array in OTHERS.items()}}
-    for _ in range(2):
-        assert_equal(ours.run(None, given), theirs.run(None, given))
-        given["W"] *= 0.5
-    assert_equal(
-        ours.run(["h"], {**given, "W": CONSTANTS["W"]}),
-        theirs.run(["h"], {**given, "W": CONSTANTS["W"]}),
-    )
+    names = [each.name for each in theirs.get_overridable_initializers()]
+    assert len(names) >= len(OTHER)
+    for name in names:
+        usual, other = theirs.run(None, FEED), theirs.run(None, {**FEED, name: OTHERS[name]})
+        changed = any(np.abs(a - b).max() > 1e-4 for a, b in zip(usual, other, strict=True))
+        assert changed or name == "flat"  # another way to write the same shape
+        for _ in range(2):  # what was overridden does not stay
+            assert_equal(ours.run(None, {**FEED, name: OTHERS[name]}), other)
+            assert_equal(ours.run(None, FEED), usual)
 
 
 def test_other_sizes_reach_the_layers() -> None:
@@ -115,67 +115,80 @@ def test_other_sizes_reach_the_layers() -> None:
     built = model(nodes, {"x": x}, ["y"], constants={"sizes": sizes, **weights})
     built.graph.input.append(helper.make_tensor_value_info("sizes", TensorProto.INT64, [3]))
     built.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
-    ours, theirs = optimize(built), plain(built)
+    ours, theirs = optimize(built, backend="kernels"), plain(built)
     assert ours.replaced
     for feed in ({"x": x}, {"x": x, "sizes": np.array([6, 1, 4])}):
         assert_equal(ours.run(None, feed), theirs.run(None, feed))
 
 
-def test_inputs_and_what_may_be_overridden_are_described_as_onnx_runtime_does(
-    sessions: Any,
-) -> None:
-    for what in ("get_inputs", "get_overridable_initializers"):
-        mine, want = (
-            [(each.name, each.shape, each.type) for each in getattr(session, what)()]
-            for session in sessions
-        )
-        assert mine == want
-
-
-CALLS: dict[str, tuple[Any, Any]] = {
-    "all": (None, FEED),
-    "none named": ([], FEED),
-    "some": (("h", "h"), FEED),
-    "lists": (None, {name: array.tolist() for name, array in FEED.items()}),
-    "an OrtValue": (None, {**FEED, "n": onnxruntime.OrtValue.ortvalue_from_numpy(FEED["n"])}),
-    "Fortran's order": (None, {name: np.asfortranarray(a) for name, a in FEED.items()}),
-    "unknown output": (["scores", "other"], FEED),
-    "no list of outputs": ("scores", FEED),
-    "unknown input": (None, {**FEED, "other": FEED["n"]}),
-    "inner value": (None, {**FEED, "words": np.zeros((7, 3, 5), "f4")}),
-    "constant": (None, {**FEED, "W": OTHERS["W"]}),
-    "missing": (None, {"ids": FEED["ids"]}),
-    "missing and unknown": (["other"], {"ids": FEED["ids"], "other": FEED["n"]}),
-    "nothing": (None, {}),
-    "wider lengths": (None, {**FEED, "n": FEED["n"].astype(np.int64)}),
-    "lengths that are floats": (None, {**FEED, "n": FEED["n"].astype("f4")}),
-    "narrower ids": (None, {**FEED, "ids": FEED["ids"].astype(np.int32)}),
-    "strings": (None, {**FEED, "n": np.array(["a", "b", "c"])}),
-    "a wider override": (None, {**FEED, "M": OTHERS["M"].astype("f8")}),
-    "an override of another shape": (None, {**FEED, "M": OTHERS["M"][:2]}),
-    "an axis less": (None, {**FEED, "ids": FEED["ids"][0]}),
-    "another batch": (None, {**FEED, "n": FEED["n"][:2]}),
-    "no mapping": (None, [FEED["ids"], FEED["n"]]),
+CALLS: dict[str, tuple[dict[str, np.ndarray], str]] = {
+    "no step": ({"ids": FEED["ids"][:0], "n": np.zeros(3, np.int32)}, ""),
+    "another batch": ({"n": FEED["n"][:2]}, r"sequence_lens: expected shape \(3\), got \(2\)"),
+    "too long": ({"n": FEED["n"] + 1}, "sequence_lens: expected 0 to 7, got 8"),
+    "less than none": ({"n": FEED["n"] - 1}, "sequence_lens: expected 0 to 7, got -1"),
+    "another state": (
+        {"h0": CONSTANTS["h0"][:, :2]},
+        r"initial_h: expected shape \(2, 3, 4\), got \(2, 2, 4\)",
+    ),
+    "other channels": (
+        {"table": CONSTANTS["table"][:, :4]},
+        r"X: expected shape \(7, 3, 5\), got \(7, 3, 4\)",
+    ),
 }
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_calls_give_the_outputs_or_the_errors_of_onnx_runtime(call: str) -> None:
-    built = tagger(["M"])
-    ours, theirs = optimize(built), plain(built)
-    names, feed = CALLS[call]
-    try:
-        want = theirs.run(names, feed)
-    except Exception as error:
-        with pytest.raises(type(error), match=re.escape(str(error).splitlines()[0])):
-            ours.run(names, feed)
+def test_calls_that_do_not_fit_are_refused_with_the_node_and_the_reason(call: str) -> None:
+    built = loose()
+    ours, theirs = optimize(built, backend="kernels"), plain(built)
+    assert ours.replaced
+    other, told = CALLS[call]
+    feed = {**FEED, "table": CONSTANTS["table"], "h0": CONSTANTS["h0"], **other}
+    if told:
+        with pytest.raises(Exception, match=f"(?s)Name:'first'.*{told}"):
+            ours.run(None, feed)
+        with pytest.raises(Exception, match="Name:'first'"):
+            theirs.run(None, feed)
     else:
-        assert_equal(ours.run(names, feed), want)
+        assert_equal(ours.run(None, feed), theirs.run(None, feed))
+
+
+def test_a_batch_without_sequences_gives_nothing() -> None:
+    """ONNX Runtime's own LSTM ends the process there."""
+    feed = {"ids": FEED["ids"][:, :0], "n": FEED["n"][:0], "h0": CONSTANTS["h0"][:, :0]}
+    session = optimize(loose(), backend="kernels")
+    y, h = session.run(None, {**feed, "table": CONSTANTS["table"]})
+    assert (y.shape, h.shape) == ((7, 2, 0, 4), (2, 0, 4))
+
+
+def loose() -> onnx.ModelProto:
+    """The first layer, of inputs without sizes."""
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["words"]),
+        helper.make_node("LSTM", ["words", "W", "R", "", "n", "h0"], ["Y", "h"], hidden_size=4,
+                         direction="bidirectional", name="first"),
+    ]  # fmt: skip
+    kinds = {"table": 1, "ids": 7, "n": 6, "h0": 1, "Y": 1, "h": 1}
+    ranks = {"table": 2, "ids": 2, "n": 1, "h0": 3}
+    values = {
+        name: helper.make_tensor_value_info(name, kind, [None] * ranks.get(name, 0) or None)
+        for name, kind in kinds.items()
+    }
+    weights = {"W": CONSTANTS["W"], "R": np.ascontiguousarray(CONSTANTS["Rt"].transpose(2, 1, 0))}
+    graph = helper.make_graph(
+        nodes,
+        "loose",
+        [values[name] for name in ("table", "ids", "n", "h0")],
+        [values[name] for name in ("Y", "h")],
+        [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
 
 def test_initializers_of_old_files_are_constants_though_they_are_inputs() -> None:
     built = tagger(CONSTANTS, ir_version=3)
-    ours, theirs = optimize(built), plain(built)
+    ours, theirs = optimize(built, backend="kernels"), plain(built)
+    assert len(ours.replaced) == 2
     assert [v.name for v in ours.get_inputs()] == [v.name for v in theirs.get_inputs()]
     assert not ours.get_overridable_initializers() and not theirs.get_overridable_initializers()
     assert_equal(ours.run(None, FEED), theirs.run(None, FEED))
@@ -187,7 +200,7 @@ def test_initializers_of_old_files_are_constants_though_they_are_inputs() -> Non
 def test_the_options_of_a_run_reach_onnx_runtime() -> None:
     options = onnxruntime.RunOptions()
     options.terminate = True
-    for session in (optimize(tagger()), plain(tagger())):
+    for session in (optimize(tagger(), backend="kernels"), plain(tagger())):
         with pytest.raises(Exception, match="terminate flag"):
             session.run(None, FEED, options)
 
@@ -196,8 +209,8 @@ def test_the_options_of_a_run_reach_onnx_runtime() -> None:
     "options, told",
     [
         ({"dtype": "bananas"}, "dtype 'bananas'"),
-        ({"backend": "bananas"}, "backend 'bananas': expected 'auto'"),
-        ({"dtype": "bf16", "backend": "reference"}, "dtype 'bf16': the reference computes in f32"),
+        ({"backend": "bananas"}, "backend 'bananas': expected 'auto' or 'kernels'"),
+        ({"backend": "onednn"}, "backend 'onednn': expected 'auto' or 'kernels'"),
     ],
 )
 def test_an_unknown_dtype_or_backend_is_told_at_once(options: dict[str, str], told: str) -> None:
@@ -207,31 +220,29 @@ def test_an_unknown_dtype_or_backend_is_told_at_once(options: dict[str, str], to
             optimize(built, **options)
 
 
-def test_a_missing_library_is_an_error_and_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onernn.backend.onednn import backend
-
+def test_missing_kernels_are_an_error_and_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
-        raise LibraryError("no libdnnl")
+        raise LibraryError("no kernels")
 
-    monkeypatch.setattr(backend, "load_library", missing)
-    with pytest.raises(LibraryError, match="no libdnnl"):
-        optimize(tagger(), backend="onednn")
-
-
-def test_none_is_no_value() -> None:
-    with pytest.raises(ValueError, match="input 'n' is None"):
-        optimize(tagger()).run(None, {**FEED, "n": None})
+    monkeypatch.setattr(plugin, "load_kernels", missing)
+    with pytest.raises(LibraryError, match="no kernels"):
+        optimize(tagger())
 
 
-def test_bytes_in_another_order_are_put_in_the_machines_own() -> None:
-    given = {name: array.astype(array.dtype.newbyteorder(">")) for name, array in FEED.items()}
-    assert_equal(optimize(tagger()).run(None, given), plain(tagger()).run(None, FEED))
+def test_both_sides_run_on_as_many_threads() -> None:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    assert optimize(tagger(), session_options=options, threads=1)
+    with pytest.raises(UnsupportedError, match="threads=2, but session_options"):
+        optimize(tagger(), session_options=options, threads=2)
+    with pytest.raises(ValueError, match="threads: expected at least 1, got 0"):
+        optimize(tagger(), threads=0)
+    session = optimize(tagger(), threads=2, backend="kernels")
+    assert session.get_session_options().intra_op_num_threads == 2
+    assert_equal(session.run(None, FEED), plain(tagger()).run(None, FEED))
 
 
-def test_text_reaches_onnx_runtime() -> None:
-    nodes = [helper.make_node("Identity", ["t"], ["u"])]
-    built = model(nodes, {"t": np.array(["a"], object)}, ["u"])
-    for o in built.graph.output:
-        o.CopyFrom(helper.make_tensor_value_info("u", TensorProto.STRING, None))
-    for given in (np.array(["q"], object), np.array(["q"]), ["q"]):
-        assert optimize(built).run(None, {"t": given})[0].tolist() == ["q"]
+def test_options_serve_several_sessions() -> None:
+    options = onnxruntime.SessionOptions()
+    made = [optimize(tagger(), session_options=options, backend="kernels") for _ in range(3)]
+    assert_equal(made[0].run(None, FEED), made[2].run(None, FEED))

@@ -1,4 +1,4 @@
-"""Models split between ONNX Runtime and ours against ONNX Runtime alone."""
+"""Models whose recurrent nodes ours runs inside ONNX Runtime, against ONNX Runtime alone."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from support.onnx_rnn import random_case
+from support.checking import assert_close
+from support.onnx_rnn import FUNCTIONS, Case, functions_of, random_case, run_oracle
 
 from onernn import MissingDependencyError
 from onernn.adapters.onnx import optimize
-from onernn.adapters.onnx.live import plugin
+
+pytestmark = pytest.mark.usefixtures("built")
 
 RNG = np.random.default_rng(0)
 
@@ -72,10 +74,19 @@ def feed(seed: int = 0) -> dict[str, np.ndarray]:
     return {"ids": rng.integers(0, 20, (max(1, lengths.max()), 5)), "n": lengths}
 
 
-def plain(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+def quiet() -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
-    return onnxruntime.InferenceSession(model.SerializeToString(), options)
+    return options
+
+
+def plain(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(model.SerializeToString(), quiet())
+
+
+def replaced(model: Any, **options: Any) -> Any:
+    """Every node that our kernels run is theirs."""
+    return optimize(model, backend="kernels", **options)
 
 
 def assert_equal(got: list[Any], want: list[Any]) -> None:
@@ -85,8 +96,8 @@ def assert_equal(got: list[Any], want: list[Any]) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6 + 1e-5 * largest)
 
 
-def test_a_split_model_gives_what_onnx_runtime_gives() -> None:
-    session, theirs = optimize(tagger()), plain(tagger())
+def test_a_model_with_our_layers_gives_what_onnx_runtime_gives() -> None:
+    session, theirs = replaced(tagger()), plain(tagger())
     for seed in range(8):
         assert_equal(session.run(None, feed(seed)), theirs.run(None, feed(seed)))
     assert_equal(session.run(["h2", "tags"], feed()), theirs.run(["h2", "tags"], feed()))
@@ -95,28 +106,30 @@ def test_a_split_model_gives_what_onnx_runtime_gives() -> None:
         "node 'second' (GRU)",
         "node 'beside' (GRU)",
     ]
-    assert "NumPy" not in session.explain() and not session.refusals
+    assert not session.refusals and session.explain().splitlines() == list(session.replaced)
 
 
-def test_its_inputs_and_outputs_are_described_as_onnx_runtime_does() -> None:
-    session, theirs = optimize(tagger()), plain(tagger())
-    for mine, want in zip(session.get_inputs(), theirs.get_inputs(), strict=True):
+def test_the_session_is_onnx_runtimes_own_and_what_it_was_given_stays_as_it_was() -> None:
+    model = tagger()
+    before, session = model.SerializeToString(), replaced(model)
+    assert type(session) is onnxruntime.InferenceSession
+    assert model.SerializeToString() == before
+    for mine, want in zip(session.get_inputs(), plain(model).get_inputs(), strict=True):
         assert (mine.name, mine.shape, mine.type) == (want.name, want.shape, want.type)
-    got = [(each.name, each.type) for each in session.get_outputs()]
-    assert got == [(each.name, each.type) for each in theirs.get_outputs()]
 
 
-@pytest.mark.parametrize("form", ["path", "bytes", "proto"])
+@pytest.mark.parametrize("form", ["path", "text", "weights beside it", "bytes", "proto"])
 def test_a_model_comes_as_a_path_as_bytes_or_as_a_proto(form: str, tmp_path: Path) -> None:
-    given: Any = {"path": tmp_path / "m.onnx", "proto": tagger()}.get(form)
-    if form == "path":
-        onnx.save(tagger(), given)
-    given = tagger().SerializeToString() if form == "bytes" else given
-    assert_equal(optimize(given).run(None, feed()), plain(tagger()).run(None, feed()))
+    file = tmp_path / "m.onnx"
+    onnx.save(tagger(), file, save_as_external_data=form == "weights beside it", size_threshold=0)
+    forms = {"text": str(file), "bytes": tagger().SerializeToString(), "proto": tagger()}
+    session = replaced(forms.get(form, file))
+    assert len(session.replaced) == 3
+    assert_equal(session.run(None, feed()), plain(tagger()).run(None, feed()))
 
 
 def test_threads_share_a_session() -> None:
-    session, theirs = optimize(tagger(), threads=1), plain(tagger())
+    session, theirs = replaced(tagger(), threads=1), plain(tagger())
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda seed: session.run(None, feed(seed)), range(16)))
     for seed, got in enumerate(results):
@@ -127,7 +140,7 @@ def test_what_ours_cannot_run_stays_in_onnx_runtime_with_the_reason() -> None:
     model = tagger()
     model.graph.node[5].input[1] = "W2x"  # a weight that is computed
     model.graph.node.insert(5, helper.make_node("Hardmax", ["W2"], ["W2x"]))
-    session = optimize(model)
+    session = replaced(model)
     (refusal,) = session.refusals
     assert "beside" in refusal.where and "computed at run time" in refusal.reason
     assert "ONNX Runtime" in session.explain() and len(session.replaced) == 2
@@ -140,7 +153,7 @@ def test_weights_that_nodes_make_of_constants_come_along() -> None:
     model.graph.node.insert(5, helper.make_node("Transpose", ["W2t"], ["W2x"], perm=[2, 1, 0]))
     turned = np.ascontiguousarray(CONSTANTS["W2"].transpose(2, 1, 0))
     model.graph.initializer.append(numpy_helper.from_array(turned, "W2t"))
-    session = optimize(model)
+    session = replaced(model)
     assert not session.refusals
     assert_equal(session.run(None, feed()), plain(tagger()).run(None, feed()))
 
@@ -164,29 +177,46 @@ def test_bodies_see_what_comes_from_ours() -> None:
     model.graph.output.append(helper.make_tensor_value_info("chosen", TensorProto.FLOAT, None))
     for c in (True, False):
         given = {**feed(), "c": np.array(c)}
-        assert_equal(optimize(model).run(None, given), plain(model).run(None, given))
+        assert_equal(replaced(model).run(None, given), plain(model).run(None, given))
 
 
-def test_a_model_of_recurrent_nodes_only_and_one_without_any() -> None:
+def test_random_nodes_are_right_or_left_to_onnx_runtime() -> None:
+    """Those that ONNX Runtime does not run at all, too: layout=1, float64."""
     ran = 0
-    for seed in range(40):
+    for seed in range(120):
         case = random_case(seed)
         try:
-            theirs = plain(case.model())
-            want = theirs.run(None, case.feed())
-        except Exception:  # layout=1, float64 and the like
+            session = replaced(case.model(), session_options=quiet())
+        except Exception as error:
+            assert "onernn" not in str(error)  # left to ONNX Runtime, which refuses it
+            assert not optimizable(case)
             continue
-        if case.attributes.get("clip") == 0:  # ONNX Runtime's RNN takes that at its word
+        assert bool(session.replaced) == optimizable(case), session.explain()
+        if not session.replaced:
             continue
-        session = optimize(case.model())
-        assert_equal(session.run(None, case.feed()), want)
+        want = run_oracle(case)
+        for name, got in zip(case.outputs, session.run(None, case.feed()), strict=True):
+            assert got.dtype == case.arrays["X"].dtype
+            rtol = 1e-12 if got.dtype == np.float64 else 1e-5
+            assert_close(got, want[name], rtol, rtol / 10)
         ran += 1
-    assert ran > 10
+    assert ran > 60
+
+
+def optimizable(case: Any) -> bool:
+    """Both directions have the same functions, and clip=0 has no one meaning."""
+    count = len(FUNCTIONS[case.op])
+    functions = [str(f.pyfunc.__defaults__) for f in functions_of(case)]
+    return functions[:count] == functions[-count:] and case.attributes.get("clip") != 0
+
+
+def test_a_model_without_recurrent_nodes_is_onnx_runtimes_alone() -> None:
     node = helper.make_node("Relu", ["x"], ["y"])
     kinds = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [3]) for n in ("x", "y")]
     graph = helper.make_graph([node], "g", kinds[:1], kinds[1:])
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     session = optimize(model)
+    assert type(session) is onnxruntime.InferenceSession
     assert session.run(None, {"x": np.array([-1, 0, 2], np.float32)})[0].tolist() == [0, 0, 2]
     assert session.explain() == "no recurrent nodes"
 
@@ -197,88 +227,145 @@ def test_without_onnx_the_command_that_installs_it_is_told(monkeypatch: pytest.M
         optimize(b"")
 
 
-def test_the_rest_of_the_model_is_one_sub_model_a_level() -> None:
-    """words -> first, beside -> second -> scores: two parts of ONNX Runtime's."""
-    session = optimize(tagger())
-    assert sum(step.theirs is not None for step in session._steps) == 2
-    assert sum(step.ours is not None for step in session._steps) == 3
+def test_what_stands_behind_the_sentences_is_not_read() -> None:
+    case = random_case(0)
+    while "sequence_lens" not in case.arrays or case.batch_major or not optimizable(case):
+        case = random_case(int(RNG.integers(1000)))
+    lengths, x = case.arrays["sequence_lens"], case.arrays["X"].copy()
+    for n, length in enumerate(lengths):
+        x[length:, n] = np.nan
+    want = run_oracle(case)
+    got = replaced(case.model()).run(None, {**case.feed(), "X": x})
+    for name, array in zip(case.outputs, got, strict=True):
+        assert_close(array, want[name])
 
 
-def test_views_behind_a_layer_go_with_it_unless_they_are_computed() -> None:
-    session = optimize(tagger())
-    (first,) = (step for step in session._steps if "X1" in step.outputs)
-    assert first.ours is not None and set(first.outputs) == {"X1"}  # what nobody reads is not made
+def branch(op: str, name: str) -> onnx.GraphProto:
+    """A body with a layer of its own, whose weights are constants of the graph around it."""
+    nodes = [
+        helper.make_node("GRU", ["words", "W2", "R2"], ["g"], name=name, hidden_size=3),
+        helper.make_node(op, ["g"], ["b"]),
+    ]
+    value = helper.make_tensor_value_info("b", TensorProto.FLOAT, None)
+    return helper.make_graph(nodes, name, [], [value])
+
+
+def test_recurrent_nodes_inside_branches_are_replaced() -> None:
     model = tagger()
-    model.graph.node[3].input[1] = "sizes"  # a Reshape to a shape that is computed
-    model.graph.node.insert(0, helper.make_node("Abs", ["flat_"], ["sizes"]))
-    model.graph.initializer.append(numpy_helper.from_array(np.array([0, 0, 8]), "flat_"))
-    session = optimize(model)
-    (first,) = (step for step in session._steps if "T0" in step.outputs)
-    assert first.ours is not None
-    assert_equal(session.run(None, feed()), plain(model).run(None, feed()))
-
-
-def test_arrays_go_from_one_side_to_the_other_without_a_copy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What either side reads lies where the other one wrote it."""
-    session = optimize(tagger())
-    made: dict[str, int] = {}  # the address of each value, by who made it
-    read: dict[str, int] = {}  # and as ours reads it
-    taken: set[int] = set()  # addresses that ONNX Runtime reads
-    run, wrap = plugin._run, onnxruntime.OrtValue.ortvalue_from_numpy
-
-    def wrapped(array: np.ndarray) -> Any:
-        value = wrap(array)
-        taken.add(value.data_ptr())
-        return value
-
-    def recorded(step: Any, values: dict[str, np.ndarray], *more: Any) -> dict[str, np.ndarray]:
-        outputs = run(step, values, *more)
-        kept.append((values, outputs))  # lest an address is given away twice
-        made.update({name: array.ctypes.data for name, array in outputs.items()})
-        if step.ours is not None:
-            read.update({name: array.ctypes.data for name, array in values.items()})
-        return outputs
-
-    kept: list[Any] = []
-    monkeypatch.setattr(plugin, "_run", recorded)
-    monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_numpy", staticmethod(wrapped))
-    session.run(None, feed())
-    assert read["words"] == made["words"]  # from ONNX Runtime to ours
-    assert read["X1"] == made["X1"]  # from ours to ours
-    assert {made["Y1"], made["Y2"]} <= taken  # and back
-
-
-def test_what_stands_behind_the_sentences_is_not_computed() -> None:
-    """Half of the batch is padding: ours reads the words alone."""
-    session = optimize(tagger())
-    seen: list[Any] = []
-    for step in session._steps:
-        for prepared in step.ours._layers.values() if step.ours else ():
-            layer = prepared.layer
-            layer.run = lambda x, *more, rows=layer.run: seen.append(x) or rows(x, *more)
-    lengths = np.array([8, 1, 0, 3, 4], np.int32)
-    given = {"ids": RNG.integers(0, 20, (8, 5)), "n": lengths}
-    assert_equal(session.run(None, given), plain(tagger()).run(None, given))
-    assert [len(x.data) for x in seen] == [lengths.sum()] * 3
-
-
-def test_recurrent_nodes_inside_branches_are_left_to_onnx_runtime_and_told() -> None:
-    model = tagger()
-    inner = helper.make_graph(
-        [helper.make_node("GRU", ["words", "W2", "R2"], ["b"], name="inner", hidden_size=3)],
-        "branch",
-        [],
-        [helper.make_tensor_value_info("b", TensorProto.FLOAT, None)],
+    fork = helper.make_node(
+        "If", ["c"], ["chosen"], then_branch=branch("Neg", "one"), else_branch=branch("Abs", "two")
     )
-    fork = helper.make_node("If", ["c"], ["chosen"], then_branch=inner, else_branch=inner)
     model.graph.node.append(fork)
     model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
     model.graph.output.append(helper.make_tensor_value_info("chosen", TensorProto.FLOAT, None))
-    session = optimize(model)
-    assert {(each.where, each.reason) for each in session.refusals} == {
-        ("node 'inner' (GRU)", "it stands in the body of an If")
-    }
-    given = {**feed(), "c": np.array(True)}
+    session, theirs = replaced(model), plain(model)
+    assert len(session.replaced) == 5 and not session.refusals
+    for c in (True, False):
+        given = {**feed(), "c": np.array(c)}
+        assert_equal(session.run(None, given), theirs.run(None, given))
+
+
+def test_recurrent_nodes_inside_loops_are_replaced() -> None:
+    """A Loop whose turns feed a layer's final state to its next one; W is made in the body."""
+    turn = [
+        helper.make_node("Transpose", ["Wt"], ["W"], perm=[2, 1, 0]),
+        helper.make_node("GRU", ["x", "W", "R2", "", "", "h"], ["", "h_next"], name="turn",
+                         hidden_size=3),
+        helper.make_node("Identity", ["going"], ["goes_on"]),
+        helper.make_node("Identity", ["h_next"], ["seen"]),
+    ]  # fmt: skip
+    floats, truth = TensorProto.FLOAT, TensorProto.BOOL
+    body = helper.make_graph(
+        turn,
+        "turn",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("going", truth, []),
+            helper.make_tensor_value_info("h", floats, None),
+        ],
+        [
+            helper.make_tensor_value_info("goes_on", truth, []),
+            helper.make_tensor_value_info("h_next", floats, None),
+            helper.make_tensor_value_info("seen", floats, None),
+        ],
+        [numpy_helper.from_array(np.ascontiguousarray(CONSTANTS["W2"].transpose(2, 1, 0)), "Wt")],
+    )
+    nodes = [helper.make_node("Loop", ["turns", "", "h0"], ["last", "all"], body=body)]
+    inputs = [
+        helper.make_tensor_value_info("x", floats, [None, 2, 5]),
+        helper.make_tensor_value_info("h0", floats, [1, 2, 3]),
+        helper.make_tensor_value_info("turns", TensorProto.INT64, []),
+    ]
+    outputs = [helper.make_tensor_value_info(name, floats, None) for name in ("last", "all")]
+    constants = [numpy_helper.from_array(CONSTANTS["R2"], "R2")]
+    graph = helper.make_graph(nodes, "looped", inputs, outputs, constants)
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    session = replaced(model)
+    assert len(session.replaced) == 1
+    given = {"x": uniform(4, 2, 5), "h0": uniform(1, 2, 3), "turns": np.array(5)}
     assert_equal(session.run(None, given), plain(model).run(None, given))
+
+
+def test_a_layer_inside_a_function_is_onnx_runtimes() -> None:
+    node = helper.make_node("GRU", ["x", "W", "R"], ["y"], hidden_size=3)
+    version = [helper.make_opsetid("", 17)]
+    function = helper.make_function("own", "Own", ["x", "W", "R"], ["y"], [node], version)
+    kinds = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 2, 5])]
+    kinds.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+    constants = [numpy_helper.from_array(CONSTANTS[f"{n}2"], n) for n in "WR"]
+    call = helper.make_node("Own", ["x", "W", "R"], ["y"], domain="own")
+    graph = helper.make_graph([call], "g", kinds[:1], kinds[1:], constants)
+    opsets = [*version, helper.make_opsetid("own", 1)]
+    model = helper.make_model(graph, ir_version=8, opset_imports=opsets, functions=[function])
+    session, given = replaced(model), {"x": uniform(4, 2, 5)}
+    assert [each.reason for each in session.refusals] == ["it stands in a function"]
+    assert_equal(session.run(None, given), plain(model).run(None, given))
+
+
+def test_values_of_float16_are_computed_in_float32_and_rounded_once() -> None:
+    half = {n: CONSTANTS[f"{n}0"].astype(np.float16) for n in "WR"}
+    node = helper.make_node(
+        "LSTM", ["x", "W", "R"], ["y", "h"], hidden_size=4, direction="bidirectional"
+    )
+    kinds = [helper.make_tensor_value_info("x", TensorProto.FLOAT16, [4, 2, 5])]
+    kinds += [helper.make_tensor_value_info(n, TensorProto.FLOAT16, None) for n in ("y", "h")]
+    constants = [numpy_helper.from_array(array, name) for name, array in half.items()]
+    graph = helper.make_graph([node], "g", kinds[:1], kinds[1:], constants)
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    session, x = replaced(model), uniform(4, 2, 5).astype(np.float16)
+    assert session.replaced
+    wide = Case("LSTM", {"direction": "bidirectional"}, {"X": x, **half}, ["Y", "Y_h"], hidden=4)
+    want = run_oracle(wide)
+    for name, got in zip(("Y", "Y_h"), session.run(None, {"x": x}), strict=True):
+        assert got.dtype == np.float16
+        assert_close(got, want[name], 2**-11, 2**-11)  # half of a unit in the last place
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("bf16", 2e-2), ("f16", 4e-3), ("u8", 2e-2)])
+def test_narrow_types_are_as_near_as_they_promise(dtype: str, tolerance: float) -> None:
+    session, want = replaced(tagger(), dtype=dtype), plain(tagger()).run(["h2"], feed())[0]
+    assert all(f", {dtype}, " in line for line in session.replaced)
+    (got,) = session.run(["h2"], feed())
+    np.testing.assert_allclose(got, want, rtol=0, atol=tolerance)
+    assert np.abs(got - want).max() > 0
+
+
+@pytest.mark.parametrize("name", ["words", "h0"])
+def test_u8_refuses_infinity_and_not_that_behind_the_sentences(name: str) -> None:
+    node = helper.make_node("GRU", ["words", "W2", "R2", "", "n", "h0"], ["y"], hidden_size=3)
+    kinds = [
+        helper.make_tensor_value_info("words", TensorProto.FLOAT, [4, 2, 5]),
+        helper.make_tensor_value_info("n", TensorProto.INT32, [2]),
+        helper.make_tensor_value_info("h0", TensorProto.FLOAT, [1, 2, 3]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
+    ]
+    constants = [numpy_helper.from_array(CONSTANTS[n], n) for n in ("W2", "R2")]
+    graph = helper.make_graph([node], "g", kinds[:3], kinds[3:], constants)
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    session = replaced(model, dtype="u8")
+    given = {"words": uniform(4, 2, 5), "n": np.array([4, 2], np.int32), "h0": uniform(1, 2, 3)}
+    given["words"][3, 1] = np.inf  # behind the second sentence
+    assert np.isfinite(session.run(None, given)[0]).all()
+    given[name][0, 0, 0] = np.inf
+    with pytest.raises(Exception, match=r"(X|initial_h): u8 holds finite numbers, got inf"):
+        session.run(None, given)

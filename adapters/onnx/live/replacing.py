@@ -1,0 +1,309 @@
+"""Recurrent nodes of a ModelProto become nodes that ours runs, those in bodies, too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onernn.adapters.folding import FOLDED
+from onernn.adapters.onnx.lower import lower
+from onernn.adapters.onnx.read import parse_model
+from onernn.backend.compiled.operator_layers import DOMAIN
+from onernn.core.errors import UnsupportedError
+from onernn.core.graph import UNSUPPORTED
+from onernn.core.rnn import Recurrent
+from onernn.core.spec import RnnSpec
+from onernn.core.weights import Weights, layers_of
+
+RECURRENT = ("RNN", "GRU", "LSTM")
+_PARAMETERS = (1, 2, 3, 7)
+"""Where W, R, B and P stand."""
+_MAKERS = {*FOLDED, "Constant"}
+"""Nodes that parameters may come from."""
+
+
+def is_recurrent(node: Any) -> bool:
+    return node.op_type in RECURRENT and node.domain in ("", "ai.onnx")
+
+
+def named(node: Any) -> str:
+    """What messages call a node."""
+    return f"node {node.name or next(filter(None, node.output), '')!r} ({node.op_type})"
+
+
+def parameters(node: Any) -> list[str]:
+    """The names of a recurrent node's W, R, B and P, as far as they are there."""
+    return [name for at, name in enumerate(node.input) if at in _PARAMETERS and name]
+
+
+def bodies(node: Any) -> list[Any]:
+    """The graphs in the attributes of a node."""
+    single = [each.g for each in node.attribute if each.HasField("g")]
+    return [*single, *(graph for each in node.attribute for graph in each.graphs)]
+
+
+def everywhere(nodes: Iterable[Any]) -> Iterator[Any]:
+    """The nodes, and those in their bodies."""
+    for node in nodes:
+        yield node
+        for body in bodies(node):
+            yield from everywhere(body.node)
+
+
+def overridable(model: Any) -> set[str]:
+    """The initializers in whose place callers may give other values.
+
+    Before version 4 of the format all initializers were inputs, and constants nevertheless.
+    """
+    names = {each.name for each in model.graph.initializer} if model.ir_version >= 4 else set()
+    return {value.name for value in model.graph.input if value.name in names}
+
+
+class Typed(NamedTuple):
+    """A copy of a model that tells the types of what recurrent nodes give, and of no more.
+
+    ONNX Runtime infers the others itself, but cannot do it behind a node of ours. ``sizes``: of
+    values, None for an axis of which nothing is known.
+    """
+
+    model: Any
+    sizes: dict[str, list[int | None]]
+
+
+def with_types(onnx: Any, model: Any) -> Typed:
+    """The types as onnx infers them, whatever stands in the place of what callers may change."""
+    typed, free = onnx.ModelProto(), overridable(model)
+    typed.CopyFrom(model)
+    del typed.graph.initializer[:]
+    typed.graph.initializer.extend(a for a in model.graph.initializer if a.name not in free)
+    with suppress(onnx.shape_inference.InferenceError):  # ONNX Runtime will tell
+        typed = onnx.shape_inference.infer_shapes(typed)
+    typed.graph.initializer.extend(a for a in model.graph.initializer if a.name in free)
+    wanted = {n for node in everywhere(model.graph.node) if is_recurrent(node) for n in node.output}
+    sizes: dict[str, list[int | None]] = {}
+    graphs = [(model.graph, typed.graph)]
+    for before, after in graphs:  # and those that are found meanwhile
+        for value in (*after.input, *after.value_info):
+            axes = value.type.tensor_type.shape.dim
+            sizes[value.name] = [each.dim_value or None for each in axes]
+        kept = {value.name for value in before.value_info}.union(wanted)
+        types = [value for value in after.value_info if value.name in kept]
+        del after.value_info[:]
+        after.value_info.extend(types)
+        for one, other in zip(before.node, after.node, strict=True):
+            graphs += zip(bodies(one), bodies(other), strict=True)
+    return Typed(typed, sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """A graph, and those around it."""
+
+    graph: Any
+    outer: Scope | None = None
+    depth: int = 0
+
+    @cached_property
+    def makers(self) -> dict[str, int]:
+        """The place of the node that makes a value."""
+        return {name: at for at, node in enumerate(self.graph.node) for name in node.output if name}
+
+    @cached_property
+    def constants(self) -> dict[str, int]:
+        """The place of an initializer."""
+        return {each.name: at for at, each in enumerate(self.graph.initializer)}
+
+    @cached_property
+    def inputs(self) -> set[str]:
+        return {value.name for value in self.graph.input}
+
+    def places(self) -> Iterator[Place]:
+        """The nodes of the graph and of all that is inside of it."""
+        for at, node in enumerate(self.graph.node):
+            yield Place(self, at)
+            for body in bodies(node):
+                yield from Scope(body, self, self.depth + 1).places()
+
+    def owner(self, name: str) -> Scope | None:
+        """The scope that has a value as an initializer or of a node; None for inputs."""
+        scope: Scope | None = self
+        while scope and name not in scope.constants and name not in scope.makers:
+            scope = None if name in scope.inputs else scope.outer
+        return scope
+
+
+class Place(NamedTuple):
+    """Where a node stands, or an initializer."""
+
+    scope: Scope
+    at: int
+
+    @property
+    def node(self) -> Any:
+        return self.scope.graph.node[self.at]
+
+    @property
+    def initializer(self) -> Any:
+        return self.scope.graph.initializer[self.at]
+
+
+def _first_last(place: Place) -> tuple[int, int]:
+    return place.scope.depth, place.at
+
+
+class Constants:
+    """What some values are made of: initializers, and nodes that do not depend on any input."""
+
+    def __init__(self, scope: Scope, wanted: Iterable[str], free: Collection[str]) -> None:
+        self.initializers: dict[str, Place] = {}
+        nodes: dict[Place, None] = {}
+        left = [(scope, name) for name in wanted]
+        seen = set(left)
+        while left:
+            here, name = left.pop()
+            owner = here.owner(name)
+            if owner is None:
+                continue  # the reader refuses it
+            if owner.depth == 0 and name in free:
+                raise UnsupportedError(f"{name!r} is an input, too: callers may give other numbers")
+            if name in owner.constants:
+                self.initializers[name] = Place(owner, owner.constants[name])
+                continue
+            place = Place(owner, owner.makers[name])
+            if place.node.op_type in _MAKERS and place.node.domain in ("", "ai.onnx"):
+                nodes[place] = None
+                more = {(owner, each) for each in place.node.input if each} - seen
+                seen |= more
+                left += more
+        self.nodes = sorted(nodes, key=_first_last)
+
+
+class Layer(NamedTuple):
+    """What a recurrent node computes; ``half``: between values of float16."""
+
+    spec: RnnSpec
+    weights: Weights
+    batch_major: bool
+    half: bool
+
+    @property
+    def is_double(self) -> bool:
+        return bool(layers_of(self.spec, self.weights)[0].iter.dtype == np.float64)
+
+    @property
+    def only_ours(self) -> bool:
+        """Whether ONNX Runtime does not run it."""
+        return self.is_double or self.batch_major
+
+
+def layer_of(onnx: Any, model: Any, node: Any, made_of: Constants) -> Layer:
+    """The layer of a node, lowered by the reader's rules in a model of its own.
+
+    Raises errors of ours where there is none.
+    """
+    helper, proto = onnx.helper, onnx.TensorProto
+    attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    if attributes.get("clip") == 0:
+        raise UnsupportedError("clip=0, of which ONNX does not tell what it means")
+    before = [place.node for place in made_of.nodes]
+    constants = [place.initializer for place in made_of.initializers.values()]
+    kinds = {each.name: each.data_type for each in constants}
+    kinds |= dict.fromkeys(node.input[4:5], proto.INT32)
+    real = next((kinds[name] for name in parameters(node) if name in kinds), proto.FLOAT)
+    known = {*made_of.initializers, "", *(name for each in before for name in each.output)}
+    inputs = {name: None for each in (*before, node) for name in each.input if name not in known}
+    graph = helper.make_graph(
+        [*before, node],
+        "alone",
+        [helper.make_tensor_value_info(name, kinds.get(name, real), None) for name in inputs],
+        [helper.make_empty_tensor_value_info(name) for name in node.output if name],
+        constants,
+    )
+    alone = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    nodes = lower(parse_model(alone.SerializeToString(), Path(named(node)))).nodes
+    if refused := [each.attributes["reason"] for each in nodes if each.op == UNSUPPORTED]:
+        raise UnsupportedError(refused[-1])
+    layers = [Recurrent.of(each) for each in nodes if each.op == "Rnn"]
+    if len(layers) != 1:
+        raise UnsupportedError("its directions have functions of their own")
+    half = any(each.op == "Cast" and each.attributes["to"] == "float16" for each in nodes)
+    (rnn,), batch_major = layers, bool(attributes.get("layout", 0))
+    return Layer(rnn.spec, rnn.weights, batch_major, half)
+
+
+class Replacement:
+    """New nodes for recurrent ones, and what nobody reads any more, all put in place at once."""
+
+    def __init__(self, onnx: Any, model: Any) -> None:
+        self._onnx, self._model = onnx, model
+        self._new: dict[Place, list[Any]] = {}
+        self._parts: dict[tuple[int, int], Place] = {}  # nodes that make parameters
+        self._constants: dict[tuple[int, int], tuple[str, Place]] = {}
+        self._uses = Counter(each.name for each in (*model.graph.output, *model.graph.input))
+        for node in everywhere(model.graph.node):
+            self._uses.update(node.input)
+            self._uses.update(each.name for body in bodies(node) for each in body.output)
+
+    def add(self, place: Place, layer: Layer, number: int, made_of: Constants) -> None:
+        """The layer of a number takes the place of a node."""
+        helper, proto, node = self._onnx.helper, self._onnx.TensorProto, place.node
+        x, lengths, h, c = (node.input[at] if at < len(node.input) else "" for at in (0, 4, 5, 6))
+        given, made = [x, h, c], [*node.output, "", ""][:3]
+        before: list[Any] = []
+        after: list[Any] = []
+        if layer.half:  # in float32, rounded once
+            wide, results = [*map(self._fresh, given)], [*map(self._fresh, made)]
+            before = self._casts(given, wide, proto.FLOAT)
+            after = self._casts(results, made, proto.FLOAT16)
+            given, made = wide, results
+        x, h, c = given
+        new = helper.make_node(
+            "Layer64" if layer.is_double else "Layer",
+            [x, lengths, h, c],
+            made,
+            node.name,
+            domain=DOMAIN,
+            layer=number,
+        )
+        self._new[place] = [*before, new, *after]
+        self._uses.subtract(parameters(node))
+        for each in made_of.nodes:
+            self._parts[id(each.scope.graph), each.at] = each
+        for name, each in made_of.initializers.items():
+            self._constants[id(each.scope.graph), each.at] = name, each
+
+    def finish(self) -> None:
+        """Changes the model."""
+        splices = list(self._new.items())
+        for place in sorted(self._parts.values(), key=_first_last, reverse=True):
+            if not any(self._uses[name] for name in place.node.output):
+                self._uses.subtract(place.node.input)
+                splices.append((place, []))
+        for place, nodes in sorted(splices, key=lambda each: _first_last(each[0]), reverse=True):
+            there = place.scope.graph.node
+            del there[place.at]
+            for node in reversed(nodes):
+                there.insert(place.at, node)
+        unused = [place for name, place in self._constants.values() if not self._uses[name]]
+        for place in sorted(unused, key=_first_last, reverse=True):
+            del place.scope.graph.initializer[place.at]
+        self._model.opset_import.append(self._onnx.helper.make_opsetid(DOMAIN, 1))
+
+    def _casts(self, given: list[str], made: list[str], to: int) -> list[Any]:
+        pairs = zip(given, made, strict=True)
+        return [self._onnx.helper.make_node("Cast", [a], [b], to=to) for a, b in pairs if a]
+
+    def _fresh(self, name: str) -> str:
+        """A name that nobody has; "" for none."""
+        made = name and f"{name}/f32"
+        while made and made in self._uses:
+            made += "'"
+        self._uses[made] += 1
+        return made

@@ -1,0 +1,47 @@
+"""Layers inside ONNX Runtime: the kernels' library is one of custom operators, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from onernn.backend.compiled.library import Kernels
+from onernn.backend.compiled.stack import check, names_of, packed
+from onernn.backend.onednn.data_types import UNIT
+from onernn.backend.onednn.scaled_primitives import U8Options
+from onernn.core.spec import RnnSpec
+from onernn.core.weights import Weights, layers_of
+
+DOMAIN = "onernn"
+"""Of the operators of the library; onernn.h tells what they take and give."""
+
+
+class OperatorLayers:
+    """Layers by their numbers, which nodes tell. Until `close` sessions find them; those that did
+    keep their layers.
+    """
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._open = ExitStack()
+        self.close: Callable[[], None] = self._open.close
+
+    def add(
+        self, spec: RnnSpec, weights: Weights, *, dtype: str, batch_major: bool
+    ) -> tuple[int, str]:
+        """The number of a layer, and a line about it.
+
+        Raises `UnsupportedError` for what the kernels do not run.
+        """
+        kernels, layers = self._kernels, layers_of(spec, weights)
+        options = U8Options(None, UNIT.shift, True) if dtype == "u8" else None
+        told, parts, numbers = packed(kernels, spec, layers, dtype, options)
+        made = kernels.ffi.new("int64_t *")
+        status = kernels.lib.onernn_ort_layer_new(
+            told, parts, kernels.ffi.from_buffer(numbers), len(numbers), batch_major, made
+        )
+        check(kernels.lib, status, "a layer")
+        number = int(made[0])
+        self._open.callback(kernels.lib.onernn_ort_layer_free, number)
+        stored, kernel = names_of(kernels, dtype, layers[0].iter.dtype)
+        return number, f"{spec.cell.name} {spec.direction}, {stored}, {kernel}"

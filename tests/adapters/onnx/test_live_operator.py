@@ -1,0 +1,196 @@
+"""The operators in the kernels' library: which ONNX Runtime they serve, and for how long."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from cffi import FFI
+from onnx import TensorProto, helper, numpy_helper
+
+from onernn.adapters.onnx import optimize
+from onernn.backend.compiled.library import load_kernels
+
+pytestmark = pytest.mark.usefixtures("built")
+HIDDEN = 64
+
+
+def layer(hidden: int = HIDDEN, seed: int = 0) -> onnx.ModelProto:
+    """One GRU over (T, N, 8)."""
+    rng = np.random.default_rng(seed)
+    shapes = {"W": (1, 3 * hidden, 8), "R": (1, 3 * hidden, hidden)}
+    constants = [
+        numpy_helper.from_array(rng.uniform(-0.1, 0.1, shape).astype("f4"), name)
+        for name, shape in shapes.items()
+    ]
+    node = helper.make_node("GRU", ["x", "W", "R"], ["y"], hidden_size=hidden, name="layer")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None, 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", [x], [y], constants)
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def made(model: onnx.ModelProto, **options: Any) -> onnxruntime.InferenceSession:
+    session = optimize(model, backend="kernels", **options)
+    assert len(session.replaced) == 1
+    return session
+
+
+def batch(seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    shape = (int(rng.integers(1, 30)), int(rng.integers(1, 9)), 8)
+    return {"x": rng.uniform(-1, 1, shape).astype("f4")}
+
+
+class _Interface:
+    """An OrtApiBase that gives tables of functions up to a version."""
+
+    def __init__(self, version: str, newest: int) -> None:
+        self.told: list[tuple[int, str]] = []
+        ffi = FFI()
+        ffi.cdef("""
+            typedef struct { void *(*create_status)(int, const char *); void *others[99]; } Api;
+            typedef struct { Api *(*get_api)(uint32_t); const char *(*version)(void); } Base;
+        """)
+        self._text = ffi.new("char[]", version.encode())
+        self._api = ffi.new("Api *")
+        self._status = ffi.callback(
+            "void *(int, const char *)",
+            lambda code, text: self.told.append((code, ffi.string(text).decode())) or self._api,
+        )
+        self._api.create_status = self._status
+        get = ffi.callback(
+            "Api *(uint32_t)", lambda asked: self._api if asked <= newest else ffi.NULL
+        )
+        name = ffi.callback("const char *(void)", lambda: self._text)
+        self._kept = (get, name)
+        self.base = ffi.new("Base *", {"get_api": get, "version": name})
+        self.address = int(ffi.cast("intptr_t", self.base))
+
+
+@pytest.mark.parametrize(
+    "version, newest", [("1.16.3", 16), ("2.0.0", 40), ("0.9", 1)], ids=["old", "another", "first"]
+)
+def test_an_interface_that_is_not_known_is_refused(version: str, newest: int) -> None:
+    kernels, given = load_kernels(), _Interface(version, newest)
+    base = kernels.ffi.cast("void *", given.address)
+    assert kernels.lib.RegisterCustomOps(kernels.ffi.NULL, base) != kernels.ffi.NULL
+    ((code, text),) = given.told
+    assert code == 9 and "know ONNX Runtime 1.17 and later ones of version 1" in text
+    assert text.endswith(f"this is {version}")
+
+
+def test_an_interface_that_gives_nothing_registers_nothing() -> None:
+    kernels, given = load_kernels(), _Interface("1.0.0", 0)
+    base = kernels.ffi.cast("void *", given.address)
+    assert kernels.lib.RegisterCustomOps(kernels.ffi.NULL, base) == kernels.ffi.NULL
+
+
+def test_a_model_that_was_written_by_a_session_is_refused_elsewhere(tmp_path: Path) -> None:
+    """Its nodes name layers of a session that is made already."""
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "m.onnx")
+    made(layer(), session_options=options)
+    other = onnxruntime.SessionOptions()
+    other.register_custom_ops_library(str(load_kernels().path))
+    with pytest.raises(Exception, match=r"layer \d+ is not there: .* load the model that it was"):
+        onnxruntime.InferenceSession(tmp_path / "m.onnx", other)
+    onnx_model = onnx.load(tmp_path / "m.onnx")
+    (node,) = (each for each in onnx_model.graph.node if each.domain == "onernn")
+    for number in (0, -1, 2**62):
+        node.attribute[0].i = number
+        with pytest.raises(Exception, match=f"layer {number} is not there"):
+            onnxruntime.InferenceSession(onnx_model.SerializeToString(), other)
+    del node.attribute[:]
+    with pytest.raises(Exception, match="layer"):
+        onnxruntime.InferenceSession(onnx_model.SerializeToString(), other)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_threads_run_one_session_at_once(threads: int) -> None:
+    """More of them than stacks are kept."""
+    session = made(layer(), threads=threads)
+    want = [session.run(None, batch(seed))[0] for seed in range(60)]
+    with ThreadPoolExecutor(24) as pool:
+        got = list(pool.map(lambda seed: session.run(None, batch(seed))[0], range(60)))
+    for mine, theirs in zip(got, want, strict=True):
+        assert mine.tobytes() == theirs.tobytes()
+
+
+def test_a_session_takes_its_layers_with_it() -> None:
+    """Twenty sessions, one after the other, take the memory of one."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    model = layer(1024)  # 13 MB
+    for at in range(25):
+        session = made(model, threads=1)
+        session.run(None, batch(at))
+        del session
+        gc.collect()
+        if at == 4:
+            before = resident()
+    assert resident() - before < 5 * 13_000_000
+
+
+FORKING = """
+    import os, signal, sys, threading, time
+    import numpy as np, onnx
+    from onernn.adapters.onnx import optimize
+
+    file, children = sys.argv[1], int(sys.argv[2])
+    session = optimize(file, backend="kernels", threads=1)
+    assert session.replaced
+    x = np.random.default_rng(0).uniform(-1, 1, (5, 3, 8)).astype(np.float32)
+    (want,) = session.run(None, {"x": x})
+    running = True
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        while running:
+            session.run(None, {"x": np.zeros((*rng.integers(1, 40, 2), 8), np.float32)})
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in (1, 2)]
+    for worker in workers: worker.start()
+    started = []
+    for _ in range(children):
+        time.sleep(0.03)
+        child = os.fork()
+        if not child:
+            running = False
+            (y,) = session.run(None, {"x": x})
+            session.run(None, {"x": np.zeros((41, 50, 8), np.float32)})
+            os._exit(int(np.abs(y - want).max() > 1e-6))
+        started.append(child)
+    running = False
+    for worker in workers: worker.join()
+    ends, deadline = {}, time.time() + 60
+    while len(ends) < children and time.time() < deadline:
+        for child in started:
+            if child not in ends and (done := os.waitpid(child, os.WNOHANG))[0]:
+                ends[child] = os.waitstatus_to_exitcode(done[1])
+        time.sleep(0.01)
+    for child in started:
+        if child not in ends: os.kill(child, signal.SIGKILL)
+    print(*(ends.get(child, "hangs") for child in started))
+"""
+
+
+def test_forked_children_run_the_session(tmp_path: Path) -> None:
+    """ONNX Runtime's own threads do not survive a fork, so one thread it is."""
+    onnx.save(layer(), tmp_path / "m.onnx")
+    command = [sys.executable, "-c", dedent(FORKING), str(tmp_path / "m.onnx"), "8"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0"] * 8, done.stderr
