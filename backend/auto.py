@@ -8,10 +8,9 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from onernn.backend import creation_lock
 from onernn.backend.choosing import Choice, isa_of
 from onernn.backend.compiled.backend import KernelsBackend
-from onernn.backend.compiled.library import load_kernels
-from onernn.backend.creation_lock import CREATION
 from onernn.backend.isa import wished_isa
 from onernn.backend.onednn.backend import FLOAT, OneDnnBackend
 from onernn.backend.onednn.library import WISHES, find
@@ -61,7 +60,7 @@ class AutoBackend:
             missing.append(f"without kernels: {error}")
         if not self._backends:
             raise LibraryError("; ".join(missing))
-        self._threads, self._missing = threads or 1, "; ".join(missing)
+        self.threads, self._missing = threads or 1, "; ".join(missing)
 
     def prepare(
         self,
@@ -106,7 +105,7 @@ class AutoBackend:
         return alone
 
     def _chosen(self, kernels: Stack, onednn: Stack) -> Stack:
-        choice = Choice("kernels", self._isa, onednn.dtype, self._threads, onednn.spec)
+        choice = Choice("kernels", self._isa, onednn.dtype, self.threads, onednn.spec)
 
         def trainer() -> Trainer:
             return _trainer(choice, kernels, lambda: onednn)
@@ -119,14 +118,14 @@ class AutoBackend:
 
     def _open(self) -> None:
         """oneDNN from now on; where it cannot be loaded the kernels run, which is told."""
-        with CREATION:
-            later, self._later = self._later, None
-            if later is None:
+        with creation_lock.CREATION:
+            if self._later is None:
                 return  # another thread was faster
             try:
-                self._backends = {"onednn": later(), **self._backends}
+                self._backends = {"onednn": self._later(), **self._backends}
             except LibraryError as error:
                 self._missing = f"without oneDNN: {error}"
+            self._later = None
 
     def _waiting(
         self, spec: RnnSpec, layers: tuple[RnnWeights, ...], options: dict[str, Any]
@@ -135,7 +134,7 @@ class AutoBackend:
 
         None where one of both does not run it, kernels are never faster, or oneDNN has to be asked.
         """
-        choice = Choice("kernels", self._isa, options["dtype"], self._threads, spec)
+        choice = Choice("kernels", self._isa, options["dtype"], self.threads, spec)
         if not choice.ever or options["dtype"] == "u8" or why_not(spec, layers, FLOAT):
             return None
         try:
@@ -180,7 +179,7 @@ def _may_wait() -> bool:
     if any(map(os.environ.get, WISHES)):
         return False  # a library, or a way in which it runs, which may not be there
     try:
-        load_kernels()
+        KernelsBackend()
     except LibraryError:
         return False
     with suppress(OSError), open("/proc/cpuinfo") as lines:

@@ -53,6 +53,8 @@ class Stack:
     nothing does.
     """
 
+    _other: Stack | Later | None
+
     def __init__(
         self,
         spec: RnnSpec,
@@ -68,8 +70,7 @@ class Stack:
         other: Stack | None = None,
     ) -> None:
         self.spec, self.dtype, self.backend, self.kernel, self.why = spec, dtype, backend, name, why
-        self._stack_kernel, self._real = kernel, real
-        self._other: Stack | Later | None = other
+        self._stack_kernel, self._real, self._other = kernel, real, other
         self._faster: Callable[[Kind, int], bool] | None = None
         self._new_trainer, self._reads = trainer, reads
         self._trainer: Trainer | None = None
