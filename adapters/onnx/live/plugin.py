@@ -17,7 +17,6 @@ from onernn.adapters.onnx.live.replacing import (
     Constants,
     Layer,
     Replacement,
-    Scope,
     everywhere,
     is_recurrent,
     layer_of,
@@ -111,7 +110,7 @@ def _replaced(
         return _Replaced(whole, (), tuple(refusals))
     (typed, sizes), free, lines = with_types(onnx, whole), overridable(whole), []
     replacement = Replacement(onnx, typed)
-    for place in Scope(typed.graph).places():
+    for place in replacement.places:
         node = place.node
         if not is_recurrent(node):
             continue
@@ -124,7 +123,7 @@ def _replaced(
         except OnernnError as error:
             refusals.append(Refusal(str(error).replace("\n", " "), named(node)))
             continue
-        replacement.add(place, layer, number, made_of)
+        replacement.add(place, layer, number, free)
         lines.append(f"{named(node)}: {told}")
     if lines:
         replacement.finish()

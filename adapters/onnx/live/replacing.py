@@ -27,6 +27,9 @@ _PARAMETERS = (1, 2, 3, 7)
 """Where W, R, B and P stand."""
 _MAKERS = {*FOLDED, "Constant"}
 """Nodes that parameters may come from."""
+_MOVES = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+_MOST_MOVES = 16
+"""Between zeros and an initial state."""
 
 
 def is_recurrent(node: Any) -> bool:
@@ -238,23 +241,50 @@ def layer_of(onnx: Any, model: Any, node: Any, made_of: Constants) -> Layer:
     return Layer(rnn.spec, rnn.weights, batch_major, half)
 
 
+def is_zero(onnx: Any, scope: Scope, name: str, free: Collection[str]) -> bool:
+    """Whether a value is zeros in a shape that is computed: an exporter's word for no state."""
+    grown, to_array = False, onnx.numpy_helper.to_array
+    for _ in range(_MOST_MOVES):
+        owner = scope.owner(name)
+        if owner is None or owner.depth == 0 and name in free:
+            return False
+        if name in owner.constants:
+            return grown and not to_array(Place(owner, owner.constants[name]).initializer).any()
+        node = Place(owner, owner.makers[name]).node
+        if node.domain not in ("", "ai.onnx"):
+            return False
+        if node.op_type == "ConstantOfShape" or (node.op_type == "Constant" and grown):
+            return not any(each.HasField("t") and to_array(each.t).any() for each in node.attribute)
+        if node.op_type not in _MOVES:
+            return False
+        grown |= node.op_type == "Expand"
+        scope, name = owner, node.input[0]
+    return False
+
+
 class Replacement:
-    """New nodes for recurrent ones, and what nobody reads any more, all put in place at once."""
+    """New nodes for recurrent ones, all put in place at once, without what only these have read.
+
+    ``places``: all nodes of the model.
+    """
 
     def __init__(self, onnx: Any, model: Any) -> None:
+        self.places = list(Scope(model.graph).places())
         self._onnx, self._model = onnx, model
         self._new: dict[Place, list[Any]] = {}
-        self._parts: dict[tuple[int, int], Place] = {}  # nodes that make parameters
-        self._constants: dict[tuple[int, int], tuple[str, Place]] = {}
+        self._unread: set[str] = set()
         self._uses = Counter(each.name for each in (*model.graph.output, *model.graph.input))
-        for node in everywhere(model.graph.node):
-            self._uses.update(node.input)
-            self._uses.update(each.name for body in bodies(node) for each in body.output)
+        for place in self.places:
+            self._uses.update(place.node.input)
+            for body in bodies(place.node):
+                self._uses.update(each.name for each in body.output)
 
-    def add(self, place: Place, layer: Layer, number: int, made_of: Constants) -> None:
-        """The layer of a number takes the place of a node."""
+    def add(self, place: Place, layer: Layer, number: int, free: Collection[str]) -> None:
+        """The layer of a number takes the place of a node. ``free``: see `overridable`."""
         helper, proto, node = self._onnx.helper, self._onnx.TensorProto, place.node
         x, lengths, h, c = (node.input[at] if at < len(node.input) else "" for at in (0, 4, 5, 6))
+        zeros = [s for s in (h, c) if s and is_zero(self._onnx, place.scope, s, free)]
+        h, c = ("" if state in zeros else state for state in (h, c))
         given, made = [x, h, c], [*node.output, "", ""][:3]
         before: list[Any] = []
         after: list[Any] = []
@@ -273,28 +303,37 @@ class Replacement:
             layer=number,
         )
         self._new[place] = [*before, new, *after]
-        self._uses.subtract(parameters(node))
-        for each in made_of.nodes:
-            self._parts[id(each.scope.graph), each.at] = each
-        for name, each in made_of.initializers.items():
-            self._constants[id(each.scope.graph), each.at] = name, each
+        self._forget([*parameters(node), *zeros])
 
     def finish(self) -> None:
         """Changes the model."""
-        splices = list(self._new.items())
-        for place in sorted(self._parts.values(), key=_first_last, reverse=True):
-            if not any(self._uses[name] for name in place.node.output):
-                self._uses.subtract(place.node.input)
-                splices.append((place, []))
-        for place, nodes in sorted(splices, key=lambda each: _first_last(each[0]), reverse=True):
-            there = place.scope.graph.node
-            del there[place.at]
-            for node in reversed(nodes):
-                there.insert(place.at, node)
-        unused = [place for name, place in self._constants.values() if not self._uses[name]]
-        for place in sorted(unused, key=_first_last, reverse=True):
-            del place.scope.graph.initializer[place.at]
+        last_first = sorted(self.places, key=_first_last, reverse=True)
+        for place in last_first:
+            node = place.node
+            if self._are_unread(node.output) and not bodies(node):
+                self._new[place] = []
+                self._forget(node.input)
+        for place in last_first:
+            if place in self._new:
+                there = place.scope.graph.node
+                del there[place.at]
+                for node in reversed(self._new[place]):
+                    there.insert(place.at, node)
+        for scope in dict.fromkeys(place.scope for place in self.places):
+            for name, at in reversed(scope.constants.items()):
+                if self._are_unread([name]):
+                    del scope.graph.initializer[at]
         self._model.opset_import.append(self._onnx.helper.make_opsetid(DOMAIN, 1))
+
+    def _forget(self, names: Iterable[str]) -> None:
+        """One node less reads them."""
+        self._uses.subtract(names)
+        self._unread.update(names)
+
+    def _are_unread(self, names: Iterable[str]) -> bool:
+        """Whether nobody reads any of them, and somebody did before."""
+        there = [*filter(None, names)]
+        return not self._unread.isdisjoint(there) and not any(self._uses[name] for name in there)
 
     def _casts(self, given: list[str], made: list[str], to: int) -> list[Any]:
         pairs = zip(given, made, strict=True)

@@ -1,4 +1,4 @@
-"""Which layers inside ONNX Runtime are replaced: those that were measured as faster."""
+"""Which layers inside ONNX Runtime are replaced, and what goes with them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -93,3 +94,51 @@ def test_what_onnx_runtime_does_not_run_is_ours() -> None:
     assert optimize(layer("LSTM", (7, 4), dtype="f8"), threads=1).replaced
     assert optimize(layer("LSTM", (4, 7), layout=1), threads=1).replaced
     assert optimize(layer("LSTM", (7, 4)), threads=1, dtype="bf16").replaced
+
+
+def exported(value: float, expanded: bool) -> onnx.ModelProto:
+    """An initial state of one number in a size that is computed, as PyTorch exports it."""
+    model = layer("GRU", (None, None))
+    of_one = numpy_helper.from_array(np.array([value], "f4"))
+    ints = {"at": [1], "first": [1], "last": [3]}
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Gather", ["sizes", "at"], ["count"]),
+        helper.make_node("Concat", ["first", "count", "last"], ["shape"], axis=0),
+        helper.make_node("Constant", [], ["one"], value=of_one)
+        if expanded
+        else helper.make_node("ConstantOfShape", ["shape"], ["wide"], value=of_one),
+        *([helper.make_node("Expand", ["one", "shape"], ["wide"])] if expanded else []),
+        helper.make_node("Identity", ["wide"], ["h"]),
+        *model.graph.node,
+    ]
+    nodes[-1].input.extend(["", "", "h"])
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.array(a), name) for name, a in ints.items()
+    )
+    for each in model.graph.initializer[:2]:
+        shape = tuple(each.dims)
+        made = np.random.default_rng(0).uniform(-0.5, 0.5, shape).astype("f4")
+        each.CopyFrom(numpy_helper.from_array(made, each.name))
+    return model
+
+
+@pytest.mark.parametrize("expanded", [False, True], ids=["ConstantOfShape", "Expand"])
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_states_that_are_zeros_are_not_made(value: float, expanded: bool, tmp_path: Path) -> None:
+    model, options = exported(value, expanded), onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.optimized_model_filepath = str(tmp_path / "m.onnx")
+    options.log_severity_level = 3  # it warns that such a file is for this machine
+    session = optimize(model, backend="kernels", session_options=options)
+    kinds = [node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node]
+    assert (kinds == ["Layer"]) == (value == 0) and "Layer" in kinds
+    assert len(model.graph.node) > 5  # what was given stays as it was
+    theirs = onnxruntime.InferenceSession(model.SerializeToString())
+    for count in (1, 3):
+        x = np.random.default_rng(1).uniform(-1, 1, (4, count, 5)).astype("f4")
+        (got,), (want,) = session.run(None, {"x": x}), theirs.run(None, {"x": x})
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
+        assert np.abs(want).max() > 0.05
