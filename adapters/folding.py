@@ -15,8 +15,8 @@ from onernn.core.arrays import Array
 from onernn.core.budget import budget_of_run
 from onernn.core.errors import BudgetError
 from onernn.core.graph import Node
+from onernn.engine.kernels import KERNELS
 from onernn.operators import OPERATORS
-from onernn.runtime.kernels import KERNELS
 
 _SMALL = 2**16
 """Elements that a result may always have; more only where its inputs have as many together."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -11,14 +12,24 @@ from typing import Any
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Value
 from onernn.core.sizes import Size, listed, volume
+from onernn.emit import steps as calls
 from onernn.emit.cells import CellCode
-from onernn.emit.operators.nests import nest, whole
-from onernn.emit.pipeline import sizes_of
 from onernn.emit.planning import Plan, plan
-from onernn.emit.program import Code, Program, WrittenNode, kept
 from onernn.emit.rendering import rendered
 from onernn.emit.storing import Store
-from onernn.kernels import included, text_of
+from onernn.engine.inferring import sizes_of
+from onernn.engine.program import (
+    Call,
+    Found,
+    Layer,
+    Program,
+    Step,
+    WrittenNode,
+    finds,
+    kept,
+    sizes_in,
+)
+from onernn.kernels import header_of, included, text_of
 
 _MEANINGS = {
     "T": "words a sentence",
@@ -49,7 +60,7 @@ def generate(
 
 def _context(program: Program, store: Store, name: str, threads: int) -> dict[str, Any]:
     found = plan(program, store)
-    return _Header(program, found, store.stored, threads).context() | {
+    return _Header(program, found, store, threads).context() | {
         "name": name,
         "version": metadata.version("onernn"),
         "source": Path(program.graph.name).name,
@@ -65,32 +76,37 @@ def _words(data: bytes) -> list[str]:
 
 
 class _Header:
-    def __init__(self, program: Program, found: Plan, stored: str, threads: int) -> None:
-        self.program, self.found, self.stored = program, found, stored
+    def __init__(self, program: Program, found: Plan, store: Store, threads: int) -> None:
+        self.program, self.found, self.store = program, found, store
         self.cells: dict[CellCode, str] = {}
         self.shared: dict[tuple[str, str], dict[str, str]] = {}
-        self.kernels = {"elementwise", "memory", "serial" if threads == 1 else "team"}
-        self.kernels |= {"stored"} if stored != "float" else set()
+        self.kernels = {"formulas", "memory", "status", "serial" if threads == 1 else "team"}
+        self.kernels |= {"stored"} if store.stored != "float" else set()
 
     def context(self) -> dict[str, Any]:
         program, found = self.program, self.found
         steps = [self._step(each) for each in found.steps]
+        told: dict[int, list[dict[str, str]]] = defaultdict(list)
         for source, out in found.copies:
             shape = program.shape(out)
             found.places[kept(out, "copy")] = f"out.{program.ident(out)}"
-            code = nest(shape, whole(kept(out, "copy"), shape), [whole(source, shape)], "Copy")
-            steps.append({"title": f"{out} is {source}", "code": self._render(code)})
+            copy = self._render(Call("copy", kept(out, "copy"), source, volume(shape)))
+            steps.append({"title": f"{out} is {source}", "code": copy})
         for name in found.sized:
-            numbers = program.numbers(name)
-            sizes = [] if numbers is None else [str(one) for one in numbers.reshape(-1)]
-            code = Code("sizes", out=name, sizes=sizes)
-            steps.insert(0, {"title": name, "code": self._render(code)})
+            sizes = sizes_in(program, name)
+            code = rendered("step_sizes.jinja", out=found.place(name), sizes=sizes)
+            names = frozenset[str]().union(*(size.names for size in sizes))
+            last = [at for at, each in enumerate(found.steps) if finds(each.codes) & names]
+            told[max(last, default=-1) + 1].append({"title": name, "code": code})
+        steps = [one for at, each in enumerate([*steps, None]) for one in (*told[at], each) if one]
         said = {word for step in steps for word in re.findall(r"\w+", step["code"])}
         members = [
             self._member(m.ident, f"onernn::Memory<{m.ctype}>", m.size) for m in found.members
         ]
         inputs = [part for value in program.graph.inputs for part in self._input(value)]
         outputs = [self._output(value) for value in program.graph.outputs]
+        checked = [part["offsets_of"] for part in inputs if part["offsets_of"]]
+        self.kernels |= {"sequences"} if checked else set()
         open_sizes = [name for name in sizes_of(program) if name not in program.static]
         fixed = [(k, v) for k, v in program.static.items() if k in sizes_of(program)]
         return {
@@ -107,7 +123,7 @@ class _Header:
             "kernels": sorted(self.kernels),
             "streams": not program.no_step,
             "no_step": program.no_step,
-            "checked": [part["offsets_of"] for part in inputs if part["offsets_of"]],
+            "checked": checked,
         }
 
     def _input(self, value: Value) -> Iterator[dict[str, Any]]:
@@ -148,19 +164,24 @@ class _Header:
         wanted = [code for code in each.codes if code.makes in self.found.places or not code.makes]
         return {"title": f"{made} = {op}({takes})", "code": "".join(map(self._render, wanted))}
 
-    def _render(self, code: Code) -> str:
-        context = dict(code.context)
-        if code.template == "rnn":
-            context |= self._recurrent(context)
-        if code.template == "dense":
-            self.kernels.add("products")
+    def _render(self, step: Step) -> str:
+        place = self.found.place
+        if isinstance(step, Layer):
+            used = self.found.places.__contains__
+            more = {"offset": self._offsets, "layer": step, **self._recurrent(step)}
+            return rendered("step_layer.jinja", place=place, used=used, **more)
+        if isinstance(step, Call):
+            self.kernels |= {header_of(step.function)}
+            text = calls.call(step, place, self._offsets, self.store)
+            found = [one.size for one in step.arguments if isinstance(one, Found)]
+            return rendered("step_call.jinja", call=text, checks=step.checks, found=found)
+        ctype, step = self.program.ctype, step.merged
+        real, to = ctype(step.reads[-1].name), ctype(step.out.name)
         return rendered(
-            f"step_{code.template}.jinja",
-            place=self.found.place,
-            offset=self._offsets,
-            used=lambda name: name in self.found.places,
-            stored=self.stored,
-            **context,
+            "step_nest.jinja",
+            loops=list(zip(calls.INDICES, step.loops, strict=False)),
+            out=calls.element(step.out, place),
+            formula=calls.formula(step, place, real, to),
         )
 
     def _offsets(self, name: str) -> str:
@@ -168,22 +189,22 @@ class _Header:
             return self.found.places[kept(name, "offsets")]
         return f"in.{self.program.ident(kept(name, 'offsets'))}"
 
-    def _recurrent(self, context: dict[str, Any]) -> dict[str, Any]:
+    def _recurrent(self, layer: Layer) -> dict[str, Any]:
         """Names of the cells' code and memory; members for them."""
-        count: Size = context["count"]
-        names = []
-        for run in context["runs"]:
-            code: CellCode = run["cell"]
+        runs = []
+        for run in layer.runs:
+            code, fields = self.store.places[run]
             if code not in self.cells:
                 base = "".join(part.title() for part in code.spec.cell.value.split("_"))
                 same = sum(name.rstrip("0123456789") == base for name in self.cells.values())
                 self.cells[code] = f"{base}{same + 1 if same else ''}"
                 self.kernels |= {"recurrent", code.kernel}
             cell = self.cells[code]
-            runs = kept(cell.lower(), "runs")
-            names.append(self._shared(runs, f"onernn::Recurrent<{cell}>", count))
-        batching = self._shared("batching", "onernn::Batching", count)
-        return {"recurrents": names, "batching": batching, "streams": not self.program.no_step}
+            memory = kept(cell.lower(), "runs")
+            member = self._shared(memory, f"onernn::Recurrent<{cell}>", layer.count)
+            runs.append({"is": run, "fields": fields, "member": member})
+        batching = self._shared("batching", "onernn::Batching", layer.count)
+        return {"runs": runs, "batching": batching, "streams": not self.program.no_step}
 
     def _shared(self, name: str, type: str, count: Size) -> str:
         """A member that all layers with so many sentences have in common."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from onernn.core.errors import UnsupportedError
 from onernn.core.sizes import Size, listed, volume
-from onernn.emit.program import Program, WrittenNode
 from onernn.emit.storing import Store
+from onernn.engine.program import Program, WrittenNode
 
 
 @dataclass
@@ -40,10 +40,11 @@ class Plan:
     steps: list[WrittenNode] = field(default_factory=list)
     copies: list[tuple[str, str]] = field(default_factory=list)  # (from, output)
     used: set[str] = field(default_factory=set)
+    unread: set[str] = field(default_factory=set)  # outputs that nobody wants
     sized: list[str] = field(default_factory=list)  # integers made of sizes
 
     def place(self, name: str) -> str:
-        return self.places[name]
+        return "nullptr" if name in self.unread else self.places[name]
 
     def point(self, name: str, ctype: str, expression: str) -> None:
         """A pointer named after the value: no word of a template ends like it."""
@@ -103,7 +104,10 @@ def _allocate(found: Plan, last: dict[str, int], placed: set[str]) -> None:
     taken: dict[str, Member] = {}
     for at, each in enumerate(found.steps):
         for name in filter(None, each.node.outputs):
-            if name in placed or not _needed(found, each, name):
+            if name in placed:
+                continue
+            if not _needed(found, each, name):
+                found.unread.add(name)
                 continue
             key = program.ctype(name), str(_most(program, name))
             if free.get(key):

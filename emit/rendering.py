@@ -61,13 +61,6 @@ def _environment() -> Any:
 
 
 @lru_cache(maxsize=1)
-def formulas() -> dict[str, dict[str, str]]:
-    """The tables of `expressions.jinja`: operators and their C++."""
-    module = _environment().get_template("expressions.jinja").module
-    return {name: table for name, table in vars(module).items() if isinstance(table, dict)}
-
-
-@lru_cache(maxsize=1)
 def words() -> frozenset[str]:
     """Every word of the templates: a size, which stands as a variable beside them, is none."""
     environment = _environment()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,8 @@ class Store(Numbers):
     """The arrays of a file, behind its header."""
 
     size: int = HEADER
+    places: dict[Any, Any] = field(default_factory=dict)
+    """C++ of what steps have packed, by them."""
 
     def whole(self) -> bytes:
         """The file: magic, fingerprint of what follows the first 64 bytes, arrays."""

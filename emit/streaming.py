@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onernn.core.sizes import Size
-from onernn.emit.program import Program
+from onernn.engine.program import Program
 
 
 def why_no_step(program: Program) -> str:

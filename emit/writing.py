@@ -16,10 +16,10 @@ from onernn.core.graph import Graph, Value
 from onernn.core.guard import guarded
 from onernn.core.ragged import Ragged, data_of
 from onernn.emit.generating import generate
-from onernn.emit.naming import namespace
 from onernn.emit.pipeline import infer, initialize, is_size_name, parse
-from onernn.emit.program import CTYPES, Program
 from onernn.emit.storing import HEADER, MAGIC, Store
+from onernn.engine.naming import namespace
+from onernn.engine.program import CTYPES, Program
 
 _MARK = "Written by onernn emit. SHA-256 of the lines below, which shows whether they were edited: "
 _DECLARED = re.compile(r"(?P<name>.+)=(?P<dtype>\w+)\((?P<sizes>[^()]*)\)")

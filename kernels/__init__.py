@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
+_FUNCTION = re.compile(r"^(?:inline )?(?:void|Status) (\w+)\(|^ONERNN_REDUCE\((\w+)", re.MULTILINE)
 _INCLUDE = re.compile(r'^#include "(?:onernn/)?(\w+\.hpp)"\n', re.MULTILINE)
 
 
@@ -20,3 +22,19 @@ def included(headers: Iterable[str]) -> list[str]:
     for header in headers:
         found |= dict.fromkeys([*included(_INCLUDE.findall(text_of(header))), header])
     return list(found)
+
+
+@lru_cache(maxsize=1)
+def _functions() -> dict[str, str]:
+    headers = ("moves", "sequences", "axes", "products")
+    return {
+        name: header
+        for header in headers
+        for names in _FUNCTION.findall(text_of(f"{header}.hpp"))
+        for name in filter(None, names)
+    }
+
+
+def header_of(function: str) -> str:
+    """The header, without its suffix, that holds what a step calls."""
+    return _functions()[function]

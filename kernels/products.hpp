@@ -17,6 +17,7 @@
 #include "lanes.hpp"
 #include "memory.hpp"
 #include "pairs.hpp"
+#include "status.hpp"
 #include "stored.hpp"
 
 namespace onernn {
@@ -184,19 +185,23 @@ inline void product(const Stored* matrix, Size K, Panels panels, const Factor* c
   });
 }
 
-/// y (rows, C) = x (rows, K) times a matrix of C columns, in panels of G times 16.
+/// y (rows, C) = bias (C; null: zeros) + x (rows, K) times a matrix of C columns, in panels of G
+/// times 16.
 template <int G, class Real, class Stored, class Team>
-inline void dense(const Real* x, std::int64_t rows, std::int64_t K, const Stored* matrix,
-                  std::int64_t C, Real* y, Team& team) {
+inline void dense(Real* y, const Real* x, std::int64_t rows, std::int64_t K, const Stored* matrix,
+                  Optional<const Real> bias, std::int64_t C, Team& team) {
   team.split((C + G * 16 - 1) / (G * 16), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t p = begin; p < end; ++p)
+    for (std::int64_t p = begin; p < end; ++p) {
+      Real first[G * 16] = {};
+      if (bias)
+        std::copy_n(bias + p * G * 16, (std::min)(std::int64_t(G * 16), C - p * G * 16), first);
       in_blocks<Lanes<Real>, G>(rows, [&](auto block, std::int64_t row) {
         constexpr int M = block();
         Lanes<Real> sums[M][G];
         const Real* left[M];
         for (int m = 0; m < M; ++m) {
           left[m] = x + (row + m) * K;
-          for (int g = 0; g < G; ++g) sums[m][g] = broadcast(Real(0));
+          for (int g = 0; g < G; ++g) sums[m][g] = load(first + g * 16);
         }
         multiply(sums, left, panel_of<G>(matrix, p, K), K);
         for (int m = 0; m < M; ++m)
@@ -205,7 +210,27 @@ inline void dense(const Real* x, std::int64_t rows, std::int64_t K, const Stored
             if (column < C) store_some(y + (row + m) * C + column, sums[m][g], C - column);
           }
       });
+    }
   });
+}
+
+/// out (batch, rows, columns): alpha times x (batch, rows, inner) times y (batch, inner, columns),
+/// each turned where that is said. Matrices as they stand, none is packed.
+template <class T>
+void product(T* out, const T* x, const T* y, std::int64_t batch, std::int64_t rows,
+             std::int64_t inner, std::int64_t columns, std::int64_t x_turned, std::int64_t y_turned,
+             double alpha) {
+  for (std::int64_t b = 0; b < batch; ++b, x += rows * inner, y += inner * columns)
+    for (std::int64_t i = 0; i < rows; ++i, out += columns) {
+      std::fill_n(out, columns, T(0));
+      for (std::int64_t k = 0; k < inner; ++k) {
+        const T factor = static_cast<T>(alpha) * x[x_turned ? k * rows + i : i * inner + k];
+        if (y_turned)
+          for (std::int64_t j = 0; j < columns; ++j) out[j] += factor * y[j * inner + k];
+        else
+          for (std::int64_t j = 0; j < columns; ++j) out[j] += factor * y[k * columns + j];
+      }
+    }
 }
 
 }  // namespace ONERNN_ISA

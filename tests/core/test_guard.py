@@ -11,7 +11,7 @@ from onernn import Graph, OnernnError, Session, UnforeseenError, fuse
 from onernn.cli import main
 from onernn.core.graph import Node, Value
 from onernn.core.guard import guarded, naming
-from onernn.runtime.kernels import KERNELS
+from onernn.engine.kernels import KERNELS
 
 NODE = Node("Relu", ("x",), ("y",))
 MODEL = Graph("model.onnx", (Value("x"),), (Value("y"),), (NODE,), {})

@@ -16,8 +16,8 @@ from support.emitting import STRICT, compiler
 from onernn import Cell, Graph, RnnSpec, RnnWeights, UnsupportedError
 from onernn.core.errors import ShapeError
 from onernn.core.graph import Node, Value
-from onernn.emit.naming import identifier, namespace
 from onernn.emit.writing import read_declared, write_cpp
+from onernn.engine.naming import identifier, namespace
 
 TEMPLATES = Path(__file__).parents[2] / "emit" / "templates"
 INJECTED = [

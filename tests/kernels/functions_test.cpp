@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "check.hpp"
-#include "elementwise.hpp"
+#include "formulas.hpp"
 
 using namespace onernn;
 

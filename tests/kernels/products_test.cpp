@@ -149,18 +149,20 @@ static void check_dense(std::int64_t K, std::int64_t C) {
   for (float& v : numbers) v = exact(v);
   for (float& v : x) v = exact(v);
   const auto matrix = packed<Stored>(numbers, K, 1, C, G);
+  const auto given = random_numbers<float>(C, 3);
+  const float* bias = K % 2 ? given.data() : nullptr;
   Serial alone;
   std::vector<float> y(rows * C + 1, -1), last(C);
-  dense<G>(x.data(), rows, K, matrix.data(), C, y.data(), alone);
+  dense<G>(y.data(), x.data(), rows, K, matrix.data(), bias, C, alone);
   CHECK(y.back() == -1);  // nothing behind the columns that are there
   for (std::int64_t m = 0; m < rows; ++m)
     for (std::int64_t c = 0; c < C; ++c) {
-      double want = 0;
+      double want = bias ? bias[c] : 0;
       for (std::int64_t k = 0; k < K; ++k)
         want += static_cast<double>(x[m * K + k]) * numbers[k * C + c];
       CHECK_NEAR(y[m * C + c], want, 3e-6);
     }
-  dense<G>(x.data() + (rows - 1) * K, 1, K, matrix.data(), C, last.data(), alone);
+  dense<G>(last.data(), x.data() + (rows - 1) * K, 1, K, matrix.data(), bias, C, alone);
   CHECK(std::memcmp(last.data(), y.data() + (rows - 1) * C, C * sizeof last[0]) == 0);
 }
 

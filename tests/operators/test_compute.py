@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from onernn import Ragged, ShapeError
 from onernn.core.graph import Node
-from onernn.runtime.kernels import KERNELS
+from onernn.engine.kernels import KERNELS
 
 RNG = np.random.default_rng(3)
 MATRIX = RNG.uniform(-2, 2, (4, 3)).astype(np.float32)

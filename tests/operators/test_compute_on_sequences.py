@@ -13,7 +13,7 @@ from support.layers import random_ragged
 
 from onernn import Ragged, ShapeError
 from onernn.core.graph import Node
-from onernn.runtime.kernels import KERNELS
+from onernn.engine.kernels import KERNELS
 
 LENGTHS = st.lists(st.integers(0, 5), min_size=1, max_size=5)
 

@@ -16,8 +16,9 @@ import pytest
 from onernn import Graph, Ragged
 from onernn.core.ragged import data_of
 from onernn.emit.generating import generate
-from onernn.emit.pipeline import infer, initialize, parse, sizes_of
-from onernn.emit.program import Program
+from onernn.emit.pipeline import infer, initialize, parse
+from onernn.engine.inferring import sizes_of
+from onernn.engine.program import Program
 
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Werror")
 CHECKED = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")

@@ -18,8 +18,8 @@ from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import parse_model
 from onernn.core.graph import Node, Value
 from onernn.core.operator import OPERATORS, along_axis, define
+from onernn.engine.kernels import KERNELS
 from onernn.operators.rules import elementwise, same
-from onernn.runtime.kernels import KERNELS
 
 X = random_ragged([3, 0, 5, 1], 4, 0)
 

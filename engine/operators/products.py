@@ -1,0 +1,130 @@
+"""Products with matrices: constant ones are packed in panels, others run as plain loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from onernn.backend.compiled.packing import LANES, padded
+from onernn.core.arrays import Array
+from onernn.core.sizes import Shape, Size, volume
+from onernn.engine.formulas import again, put
+from onernn.engine.operators.elementwise import broadcast, filled, stretched_input
+from onernn.engine.operators.nests import each_element, nest, strides_of, whole
+from onernn.engine.operators.operator_code import OperatorCode, rule
+from onernn.engine.program import Access, Call, Packed, Step, Team
+from onernn.operators.rules import ONE
+
+
+def groups_of(columns: int) -> int:
+    """Panels of 16 columns that a product goes through together."""
+    return min(4, padded(columns) // LANES)
+
+
+def packed(matrix: Array) -> Array:
+    """(K, C) -> (groups, K, G, 16), zeros for columns that are not there."""
+    k, columns = matrix.shape
+    together = groups_of(columns) * LANES
+    wide = np.zeros((k, -(-columns // together) * together), matrix.dtype)
+    wide[:, :columns] = matrix
+    return np.ascontiguousarray(wide.reshape(k, -1, together).transpose(1, 0, 2))
+
+
+@rule("MatMul")
+def matmul(op: OperatorCode) -> list[Call]:
+    """A vector is a matrix of one row as the first factor, of one column as the second."""
+    a, b = op.shape(0), op.shape(1)
+    a, b = (a if len(a) > 1 else (ONE, *a)), (b if len(b) > 1 else (*b, ONE))
+    return _product(op, a, b, (False, False), 1.0)
+
+
+@rule("Gemm")
+def gemm(op: OperatorCode) -> Sequence[Step]:
+    at, turned = op.at, (bool(op.at.transA), bool(op.at.transB))
+    a, b = (s[::-1] if t else s for s, t in zip((op.shape(0), op.shape(1)), turned, strict=True))
+    bias = _bias(op, b[-1])
+    codes = _product(op, a, b, turned, at.alpha, bias)
+    if op.node.input(2) and not (bias and len(codes) == 1 and codes[0].function == "dense"):
+        out, shape = op.out()
+        broadcast(op, [shape, op.shape(2)])
+        reads = [whole(out, shape), stretched_input(op, 2)]
+        share = 1 if at.beta == 1 else ("times", float(at.beta), 1)
+        return [*codes, each_element(op, reads, ("plus", 0, share))]
+    return codes
+
+
+def _bias(op: OperatorCode, columns: Size) -> str:
+    """A third input that is one number a column: a product begins with it. Else ""."""
+    if not op.node.input(2) or op.at.beta != 1:
+        return ""
+    shape = op.shape(2)
+    plain = shape and shape[-1] == columns and all(size == ONE for size in shape[:-1])
+    return op.node.input(2) if plain else ""
+
+
+def _product(
+    op: OperatorCode, a: Shape, b: Shape, turned: tuple[bool, bool], alpha: float, bias: str = ""
+) -> list[Call]:
+    """Of matrices, or stacks of them, as they are behind turning."""
+    op.of("float")
+    if op.dtype(0) != op.dtype(1):
+        op.refuse(f"of {op.dtype(0)} and {op.dtype(1)}")
+    if op.program.sentences(op.node.inputs[1]):
+        op.refuse("ragged as its second factor")
+    inner = op.same(a[-1], b[-2])
+    broadcast(op, [a[:-2], b[:-2]])
+    op.mixes = [a[-1], b[-1]]
+    matrix = op.program.graph.constants.get(op.node.inputs[1])
+    dtype, columns, rows = op.dtype(), b[-1], volume(a[:-1])
+    if matrix is not None and matrix.ndim == 2 and not turned[0]:
+        wide = (matrix.T if turned[1] else matrix) * matrix.dtype.type(alpha)
+        panels = Packed(packed(wide), narrow=True)
+        group = groups_of(columns.number or 1)
+        types = [dtype, str(group)]
+        given = (op.read(0), rows, inner, panels, bias and op.read(2), columns)
+        return [op.call("dense", *given, Team(), types=types)]
+    batch = b[:-2] if any(size.number != 1 for size in b[:-2]) else ()
+    if batch and a[:-2] != batch:
+        op.refuse(f"a product of {len(a)} and {len(b)} axes, stretched")
+    sizes = (volume(batch), a[-2] if batch else rows, inner, columns)
+    return [op.call("product", op.read(0), op.read(1), *sizes, *turned, alpha, types=[dtype])]
+
+
+@rule("Einsum")
+def einsum(op: OperatorCode) -> list[Step]:
+    """One loop a letter; those that the result does not have are summed over."""
+    given, arrow, result = op.at.equation.replace(" ", "").partition("->")
+    terms, shapes = given.split(","), [op.shape(at) for at in range(len(op.node.inputs))]
+    if not arrow:
+        op.refuse(f"equation {op.at.equation}: say what the result is")
+    # Axes that "..." stands for get letters that no equation has, counted from the last one.
+    unnamed = [
+        "".join(chr(0x3B1 + at) for at in reversed(range(len(shape) - len(term) + 3)))
+        if "..." in term
+        else ""
+        for shape, term in zip(shapes, terms, strict=True)
+    ]
+    terms = [term.replace("...", more) for term, more in zip(terms, unnamed, strict=True)]
+    result = result.replace("...", max(unnamed, key=len))
+    sizes = dict.fromkeys(result, ONE)
+    for term, shape in zip(terms, shapes, strict=True):
+        for letter, size in zip(term, shape, strict=True):
+            known = sizes.get(letter, ONE)
+            sizes[letter] = op.same(known, size) if ONE not in (known, size) else known * size
+    summed = [sizes[letter] for letter in sizes if letter not in result]
+    names = [name for size in sizes.values() for name in size.names]
+    op.mixes = [*summed, *(Size.of(name) for name in names if names.count(name) > 1)]
+    reads = []
+    for at, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
+        strides = dict.fromkeys(sizes, Size(()))
+        for letter, size, stride in zip(term, shape, strides_of(shape), strict=True):
+            strides[letter] += stride if size != ONE else 0
+        reads.append(Access(op.read(at), tuple(strides.values())))
+    out, shape = op.out()
+    to = Access(out, (*strides_of(shape), *(Size(()) for _ in summed)))
+    loops, factors = tuple(sizes.values()), again(("times", 0, 1), len(reads))
+    if not summed:
+        return [nest(loops, to, reads, factors)]
+    behind = put(factors, {at: at + 1 for at in range(len(reads))})
+    return [filled(op, 0, 0), nest(loops, to, [to, *reads], ("plus", 0, behind))]

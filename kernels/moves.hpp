@@ -1,0 +1,214 @@
+// Elements at other places, and those of one number. Sizes are numbers of elements; `outer` ones
+// stand before the axis that a function works along, `inner` ones behind it. Indices are checked.
+#ifndef ONERNN_MOVES_HPP
+#define ONERNN_MOVES_HPP
+
+#include <algorithm>
+#include <cstdint>
+
+#include "formulas.hpp"
+#include "isa.hpp"
+#include "status.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+/// Sizes of axes, strides along them.
+struct Dims {
+  static constexpr int kMost = 16;
+  std::int64_t count, size[kMost];
+  std::int64_t operator[](std::int64_t at) const { return size[at]; }
+};
+
+/// Whether a size is one.
+inline Status natural(std::int64_t size) { return size < 0 ? Status::bad_sizes : Status::ok; }
+
+/// Integers that are made of sizes.
+template <class T>
+void tell(T* out, const Dims& sizes) {
+  for (std::int64_t at = 0; at < sizes.count; ++at) out[at] = static_cast<T>(sizes[at]);
+}
+
+template <class T>
+void copy(T* out, const T* x, std::int64_t count) {
+  std::copy_n(x, count, out);
+}
+
+template <class T, class Number>
+void fill(T* out, std::int64_t count, Number value) {
+  std::fill_n(out, count, static_cast<T>(value));
+}
+
+template <class T>
+void range(T* out, std::int64_t start, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(start + i);
+}
+
+/// The row that an index tells, negative ones from the end where that is said; -1 if there is none.
+template <class I>
+std::int64_t row_of(I index, std::int64_t rows, std::int64_t negative) {
+  std::int64_t row = index;
+  if (negative && row < 0) row += rows;
+  return row < 0 || row >= rows ? -1 : row;
+}
+
+/// out (outer, count, inner): rows of table (outer, rows, inner).
+template <class T, class I>
+Status gather(T* out, const T* table, const I* indices, std::int64_t rows, std::int64_t count,
+              std::int64_t outer, std::int64_t inner, std::int64_t negative) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t row = row_of(indices[i], rows, negative);
+    if (row < 0) return Status::bad_index;
+    for (std::int64_t k = 0; k < outer; ++k)
+      std::copy_n(table + (k * rows + row) * inner, inner, out + (k * count + i) * inner);
+  }
+  return Status::ok;
+}
+
+/// out (outer, count, inner): an element each, by indices of the same shape, of table
+/// (outer, rows, inner).
+template <class T, class I>
+Status gather_elements(T* out, const T* table, const I* indices, std::int64_t rows,
+                       std::int64_t count, std::int64_t outer, std::int64_t inner,
+                       std::int64_t negative) {
+  for (std::int64_t i = 0; i < outer; ++i)
+    for (std::int64_t k = 0; k < count; ++k)
+      for (std::int64_t j = 0; j < inner; ++j) {
+        const std::int64_t place = (i * count + k) * inner + j;
+        const std::int64_t row = row_of(indices[place], rows, negative);
+        if (row < 0) return Status::bad_index;
+        out[place] = table[(i * rows + row) * inner + j];
+      }
+  return Status::ok;
+}
+
+/// out (batch, count, inner): slices of table (batch, sizes..., inner), by an index along each of
+/// `sizes` in indices (batch, count, number of sizes).
+template <class T, class I>
+Status gather_nd(T* out, const T* table, const I* indices, const Dims& sizes, std::int64_t batch,
+                 std::int64_t count, std::int64_t inner, std::int64_t negative) {
+  for (std::int64_t n = 0; n < batch; ++n)
+    for (std::int64_t k = 0; k < count; ++k) {
+      const std::int64_t pick = n * count + k;
+      std::int64_t place = n;
+      for (std::int64_t at = 0; at < sizes.count; ++at) {
+        const std::int64_t row = row_of(indices[pick * sizes.count + at], sizes[at], negative);
+        if (row < 0) return Status::bad_index;
+        place = place * sizes[at] + row;
+      }
+      std::copy_n(table + place * inner, inner, out + pick * inner);
+    }
+  return Status::ok;
+}
+
+/// How `around` fills what is not there.
+enum : std::int64_t { kConstant = 0, kEdge = 1, kReflect = 2, kWrap = 3 };
+
+/// The element of `left` ones that stands at a place around them; -1 where none does.
+inline std::int64_t place_around(std::int64_t at, std::int64_t left, std::int64_t mode) {
+  if (at >= 0 && at < left) return at;
+  if (mode == kConstant) return -1;
+  if (mode == kEdge) return at < 0 ? 0 : left - 1;
+  const std::int64_t turn = mode == kReflect ? most<std::int64_t>(2 * left - 2, 1) : left;
+  const std::int64_t there = (at % turn + turn) % turn;
+  return mode == kReflect && there >= left ? turn - there : there;
+}
+
+/// out (shape) around x: along each axis `low` elements come before the `left` ones of x that stay,
+/// which begin at `cut`. *value or 0 where the mode is constant.
+template <class T>
+void around(T* out, const T* x, Optional<const T> value, const Dims& shape, const Dims& low,
+            const Dims& left, const Dims& cut, const Dims& strides, std::int64_t mode) {
+  const std::int64_t rank = shape.count;
+  std::int64_t index[Dims::kMost] = {}, count = 1;
+  for (std::int64_t axis = 0; axis < rank; ++axis) count *= shape[axis];
+  for (std::int64_t to = 0; to < count; ++to) {
+    std::int64_t from = 0;
+    bool inside = true;
+    for (std::int64_t axis = 0; axis < rank; ++axis) {
+      const std::int64_t at = place_around(index[axis] - low[axis], left[axis], mode);
+      inside = inside && at >= 0;
+      from += (at + cut[axis]) * strides[axis];
+    }
+    out[to] = inside ? x[from] : value ? *value : T(0);
+    for (std::int64_t axis = rank - 1; axis >= 0 && ++index[axis] == shape[axis]; --axis)
+      index[axis] = 0;
+  }
+}
+
+/// Sequences of x (time, count, inner), or (count, time, inner), the other way round.
+template <class T, class I>
+Status reverse(T* out, const T* x, const I* lengths, std::int64_t time, std::int64_t count,
+               std::int64_t inner, std::int64_t time_major) {
+  for (std::int64_t n = 0; n < count; ++n) {
+    const std::int64_t length = lengths[n];
+    if (length < 0 || length > time) return Status::bad_lengths;
+    const auto row = [=](std::int64_t t) {
+      return (time_major ? t * count + n : n * time + t) * inner;
+    };
+    for (std::int64_t t = 0; t < time; ++t)
+      std::copy_n(x + row(t < length ? length - 1 - t : t), inner, out + row(t));
+  }
+  return Status::ok;
+}
+
+/// out (outer, depth, inner): values[1] where an index of (outer, inner) tells, else values[0].
+template <class T, class I>
+void one_hot(T* out, const I* indices, const T* values, std::int64_t outer, std::int64_t inner,
+             std::int64_t depth) {
+  for (std::int64_t i = 0; i < outer; ++i)
+    for (std::int64_t k = 0; k < depth; ++k)
+      for (std::int64_t j = 0; j < inner; ++j) {
+        const std::int64_t hot = indices[i * inner + j];
+        out[(i * depth + k) * inner + j] = values[(hot < 0 ? hot + depth : hot) == k];
+      }
+}
+
+/// out (outer, chosen, inner): those of x (outer, size, inner) whose condition is true.
+template <class T>
+Status compress(T* out, const T* x, const Truth* condition, std::int64_t given,
+                std::int64_t& chosen, std::int64_t size, std::int64_t outer, std::int64_t inner) {
+  std::int64_t found = 0;
+  for (std::int64_t k = 0; k < given; ++k) {
+    if (!condition[k]) continue;
+    if (k >= size) return Status::bad_index;
+    ++found;
+  }
+  chosen = found;
+  for (std::int64_t i = 0; i < outer; ++i)
+    for (std::int64_t k = 0, to = i * found; k < given; ++k)
+      if (condition[k]) std::copy_n(x + (i * size + k) * inner, inner, out + to++ * inner);
+  return Status::ok;
+}
+
+/// out (axes, chosen): the places of what is not 0 in x (sizes).
+template <class T>
+void non_zero(std::int64_t* out, const T* x, std::int64_t& chosen, const Dims& sizes,
+              const Dims& strides, std::int64_t count) {
+  std::int64_t found = 0;
+  for (std::int64_t k = 0; k < count; ++k) found += x[k] != 0;
+  chosen = found;
+  for (std::int64_t k = 0, to = 0; k < count; ++k) {
+    if (x[k] == 0) continue;
+    for (std::int64_t axis = 0; axis < sizes.count; ++axis)
+      out[axis * found + to] = k / strides[axis] % sizes[axis];
+    ++to;
+  }
+}
+
+/// out (outer, rows, columns): what stands on or above diagonal k, or on or below it; else 0.
+template <class T>
+void trilu(T* out, const T* x, std::int64_t outer, std::int64_t rows, std::int64_t columns,
+           std::int64_t k, std::int64_t upper) {
+  for (std::int64_t n = 0; n < outer; ++n)
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < columns; ++j) {
+        const std::int64_t place = (n * rows + i) * columns + j;
+        out[place] = (upper ? j - i >= k : j - i <= k) ? x[place] : T(0);
+      }
+}
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

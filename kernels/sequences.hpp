@@ -1,0 +1,219 @@
+// Sentences of different lengths: sentence n of a value is its rows offsets[n] to offsets[n + 1],
+// of `inner` numbers each. Formulas: Paddle's sequence operators.
+#ifndef ONERNN_SEQUENCES_HPP
+#define ONERNN_SEQUENCES_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "formulas.hpp"
+#include "isa.hpp"
+#include "status.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+using Offsets = const std::int64_t*;
+
+/// Whether offsets begin at 0, end at `words` and never fall.
+inline Status sound(Offsets offsets, std::int64_t count, std::int64_t words) {
+  for (std::int64_t n = 0; n < count; ++n)
+    if (offsets[n] > offsets[n + 1]) return Status::bad_lengths;
+  return offsets[0] == 0 && offsets[count] == words ? Status::ok : Status::bad_lengths;
+}
+
+/// Offsets that come as numbers.
+template <class I>
+Status take_offsets(std::int64_t* offsets, const I* given, std::int64_t count, std::int64_t words) {
+  std::copy_n(given, count + 1, offsets);
+  return sound(offsets, count, words);
+}
+
+/// The sentences of one value behind those that are there: `before` of them, `rows` words.
+template <class T>
+void append(T* out, std::int64_t* offsets, const T* x, Offsets from, std::int64_t before,
+            std::int64_t rows, std::int64_t count, std::int64_t words, std::int64_t inner) {
+  for (std::int64_t n = 0; n <= count; ++n) offsets[before + n] = rows + from[n];
+  std::copy_n(x, words * inner, out + rows * inner);
+}
+
+/// Where sentences begin that are those of two values joined; begins with 0 or what is there.
+inline void add_offsets(std::int64_t* offsets, Offsets from, std::int64_t count,
+                        std::int64_t first) {
+  for (std::int64_t n = 0; n <= count; ++n) offsets[n] = from[n] + (first ? 0 : offsets[n]);
+}
+
+/// Sentence n of x into sentence n of out, behind what earlier values have put there: `ends` tells
+/// their end, and moves.
+template <class T>
+void join(T* out, std::int64_t* ends, Offsets offsets, const T* x, Offsets from, std::int64_t count,
+          std::int64_t inner, std::int64_t first) {
+  for (std::int64_t n = 0; n < count; ++n) {
+    if (first) ends[n] = offsets[n];
+    const std::int64_t length = from[n + 1] - from[n];
+    std::copy_n(x + from[n] * inner, length * inner, out + ends[n] * inner);
+    ends[n] += length;
+  }
+}
+
+template <class I>
+void lengths(I* out, Offsets offsets, std::int64_t count) {
+  for (std::int64_t n = 0; n < count; ++n) out[n] = static_cast<I>(offsets[n + 1] - offsets[n]);
+}
+
+/// The row of word t of sentence n in a padded array.
+inline std::int64_t padded_row(std::int64_t n, std::int64_t t, std::int64_t time,
+                               std::int64_t count, std::int64_t time_major) {
+  return time_major ? t * count + n : n * time + t;
+}
+
+/// out, (time, count, inner) or (count, time, inner): behind each sentence *value, or a word of
+/// values where `word` says so; zeros where there is none.
+template <class T>
+Status pad(T* out, const T* x, Offsets offsets, Optional<const T> value, std::int64_t word,
+           std::int64_t time, std::int64_t count, std::int64_t inner, std::int64_t time_major) {
+  for (std::int64_t n = 0; n < count; ++n) {
+    const std::int64_t begin = offsets[n], length = offsets[n + 1] - begin;
+    if (length > time) return Status::bad_lengths;
+    for (std::int64_t t = 0; t < time; ++t) {
+      T* to = out + padded_row(n, t, time, count, time_major) * inner;
+      if (t < length)
+        std::copy_n(x + (begin + t) * inner, inner, to);
+      else if (word)
+        std::copy_n(value, inner, to);
+      else
+        std::fill_n(to, inner, value ? *value : T(0));
+    }
+  }
+  return Status::ok;
+}
+
+/// The words of a padded array, sentence by sentence, and how many these are.
+template <class T, class I>
+Status unpad(T* out, const T* x, const I* lengths, std::int64_t* offsets, std::int64_t& words,
+             std::int64_t time, std::int64_t count, std::int64_t inner, std::int64_t time_major) {
+  offsets[0] = 0;
+  for (std::int64_t n = 0; n < count; ++n) {
+    const std::int64_t length = lengths[n];
+    if (length < 0 || length > time) return Status::bad_lengths;
+    for (std::int64_t t = 0; t < length; ++t)
+      std::copy_n(x + padded_row(n, t, time, count, time_major) * inner, inner,
+                  out + (offsets[n] + t) * inner);
+    offsets[n + 1] = offsets[n] + length;
+  }
+  words = offsets[count];
+  return Status::ok;
+}
+
+/// How `pool` makes one word of a sentence.
+enum : std::int64_t { kFirst = 0, kLast = 1, kMax = 2, kSum = 3, kAverage = 4, kSqrt = 5 };
+
+/// out (count, inner); `empty` for a sentence without words.
+template <class T>
+void pool(T* out, const T* x, Offsets offsets, std::int64_t count, std::int64_t inner,
+          std::int64_t kind, double empty) {
+  for (std::int64_t n = 0; n < count; ++n, out += inner) {
+    const std::int64_t begin = offsets[n], end = offsets[n + 1];
+    if (begin == end) {
+      std::fill_n(out, inner, static_cast<T>(empty));
+      continue;
+    }
+    std::copy_n(x + (kind == kLast ? end - 1 : begin) * inner, inner, out);
+    if (kind == kFirst || kind == kLast) continue;
+    for (std::int64_t row = begin + 1; row < end; ++row)
+      for (std::int64_t k = 0; k < inner; ++k) {
+        const T next = x[row * inner + k];
+        out[k] = kind == kMax ? most(out[k], next) : static_cast<T>(out[k] + next);
+      }
+    const auto length = static_cast<T>(end - begin);
+    if (kind == kAverage || kind == kSqrt)
+      for (std::int64_t k = 0; k < inner; ++k)
+        out[k] = static_cast<T>(out[k] / (kind == kSqrt ? std::sqrt(length) : length));
+  }
+}
+
+template <class T>
+void reverse_sentences(T* out, const T* x, Offsets offsets, std::int64_t count,
+                       std::int64_t inner) {
+  for (std::int64_t n = 0; n < count; ++n)
+    for (std::int64_t k = offsets[n], from = offsets[n + 1] - 1; from >= offsets[n]; ++k, --from)
+      std::copy_n(x + from * inner, inner, out + k * inner);
+}
+
+/// Over the words of each sentence, of one number a word.
+template <class T>
+void sentence_softmax(T* out, const T* x, Offsets offsets, std::int64_t count) {
+  for (std::int64_t n = 0; n < count; ++n) {
+    T top = -std::numeric_limits<T>::infinity(), total = 0;
+    for (std::int64_t k = offsets[n]; k < offsets[n + 1]; ++k) top = most(top, x[k]);
+    for (std::int64_t k = offsets[n]; k < offsets[n + 1]; ++k)
+      total += out[k] = std::exp(x[k] - top);
+    for (std::int64_t k = offsets[n]; k < offsets[n + 1]; ++k) out[k] /= total;
+  }
+}
+
+/// out (words, length, inner): neighbouring words side by side, the first one `start` words away;
+/// zeros outside of the sentence.
+template <class T>
+void context(T* out, const T* x, Offsets offsets, std::int64_t count, std::int64_t inner,
+             std::int64_t length, std::int64_t start) {
+  for (std::int64_t n = 0; n < count; ++n)
+    for (std::int64_t row = offsets[n]; row < offsets[n + 1]; ++row)
+      for (std::int64_t k = 0; k < length; ++k, out += inner) {
+        const std::int64_t from = row + k + start;
+        if (from >= offsets[n] && from < offsets[n + 1])
+          std::copy_n(x + from * inner, inner, out);
+        else
+          std::fill_n(out, inner, T(0));
+      }
+}
+
+/// Row n as often as sentence n has words.
+template <class T>
+void expand(T* out, const T* x, Offsets offsets, std::int64_t count, std::int64_t inner) {
+  for (std::int64_t n = 0; n < count; ++n)
+    for (std::int64_t k = offsets[n]; k < offsets[n + 1]; ++k)
+      std::copy_n(x + n * inner, inner, out + k * inner);
+}
+
+/// Viterbi's path: the tags of each sentence with the highest score; ties go to the lower tag.
+/// emission (words, tags); rows of the transition (tags + 2, tags): scores of starting with a tag,
+/// of ending with it, then from tag i to tag j. Formula: Paddle's operator crf_decoding.
+/// `best` (2, tags) and `came_from` (words, tags) are memory of its own.
+template <class T>
+void viterbi(std::int64_t* out, const T* emission, const T* transition, Offsets offsets,
+             std::int64_t count, std::int64_t tags, T* best, std::int32_t* came_from) {
+  const T *starts = transition, *ends = transition + tags, *moves = transition + 2 * tags;
+  for (std::int64_t n = 0; n < count; ++n) {
+    const std::int64_t begin = offsets[n], end = offsets[n + 1];
+    if (begin == end) continue;
+    T *now = best, *next = best + tags;
+    for (std::int64_t j = 0; j < tags; ++j) now[j] = starts[j] + emission[begin * tags + j];
+    for (std::int64_t w = begin + 1; w < end; ++w, std::swap(now, next)) {
+      std::int32_t* from = came_from + w * tags;
+      for (std::int64_t j = 0; j < tags; ++j) next[j] = now[0] + moves[j];
+      std::fill_n(from, tags, 0);
+      for (std::int64_t i = 1; i < tags; ++i)
+        for (std::int64_t j = 0; j < tags; ++j) {
+          const T score = now[i] + moves[i * tags + j];
+          from[j] = score > next[j] ? static_cast<std::int32_t>(i) : from[j];
+          next[j] = score > next[j] ? score : next[j];
+        }
+      for (std::int64_t j = 0; j < tags; ++j) next[j] += emission[w * tags + j];
+    }
+    std::int64_t tag = 0;
+    for (std::int64_t j = 1; j < tags; ++j)
+      if (now[j] + ends[j] > now[tag] + ends[tag]) tag = j;
+    for (std::int64_t w = end - 1; w >= begin; --w) {
+      out[w] = tag;
+      if (w > begin) tag = came_from[w * tags + tag];
+    }
+  }
+}
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

@@ -1,0 +1,25 @@
+// What a call tells, and what it may leave out.
+#ifndef ONERNN_STATUS_HPP
+#define ONERNN_STATUS_HPP
+
+namespace onernn {
+
+enum class Status {
+  ok,
+  no_weights,   ///< nothing was loaded
+  bad_sizes,    ///< negative, or larger than the model was made for
+  bad_index,    ///< an index outside of its table
+  bad_lengths,  ///< a sentence longer than its array, or offsets that fall
+};
+
+/// A pointer that may be null: other arguments tell its type.
+template <class T>
+struct Optional_ {
+  using Pointer = T*;
+};
+template <class T>
+using Optional = typename Optional_<T>::Pointer;
+
+}  // namespace onernn
+
+#endif
