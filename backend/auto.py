@@ -11,6 +11,7 @@ from typing import Any
 from onernn.backend import creation_lock
 from onernn.backend.choosing import Choice, isa_of
 from onernn.backend.compiled.backend import KernelsBackend
+from onernn.backend.compiled.library import Kernels
 from onernn.backend.isa import wished_isa
 from onernn.backend.onednn.backend import FLOAT, OneDnnBackend
 from onernn.backend.onednn.library import WISHES, find
@@ -61,6 +62,12 @@ class AutoBackend:
         if not self._backends:
             raise LibraryError("; ".join(missing))
         self.threads, self._missing = threads or 1, "; ".join(missing)
+
+    @property
+    def kernels(self) -> Kernels | None:
+        """The library of kernels, if it is there."""
+        found = self._backends.get("kernels")
+        return found.kernels if isinstance(found, KernelsBackend) else None
 
     def prepare(
         self,

@@ -48,6 +48,7 @@ class Stack:
 
     A backend gives a `StackKernel` and its ``name``, how it ``reads`` x, for `explain`, and
     ``real``: the dtype that it computes from and gives.
+    ``compiled``: the `CompiledStack` that a plan may call instead; None where there is none.
     ``other``: the stack for batches that the kernel does not take; see `beside`, too. ``trainer``
     makes what trains it, at first use: many layers never train; it raises `UnsupportedError` where
     nothing does.
@@ -68,9 +69,11 @@ class Stack:
         why: str = "",
         real: np.dtype[Any] = FLOAT32,
         other: Stack | None = None,
+        compiled: Any = None,
     ) -> None:
         self.spec, self.dtype, self.backend, self.kernel, self.why = spec, dtype, backend, name, why
         self._stack_kernel, self._real, self._other = kernel, real, other
+        self.compiled = compiled
         self._faster: Callable[[Kind, int], bool] | None = None
         self._new_trainer, self._reads = trainer, reads
         self._trainer: Trainer | None = None
@@ -119,6 +122,11 @@ class Stack:
         made._other, made._faster = other, faster
         made.backend, made.kernel = backend, name
         return made
+
+    def runs_compiled(self, ragged: bool, words: int, sentences: int) -> bool:
+        """Whether its own kernel runs a batch, and no other stack is faster."""
+        kind = kind_of(ragged and sentences > 1, words, sentences)
+        return self._faster is None or self._faster(kind, sentences)
 
     def trained_by(self, trainer: Callable[[], Trainer]) -> Stack:
         """This stack with another trainer, made at first use."""

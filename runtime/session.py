@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,15 +15,21 @@ from onernn.backend import open_backend
 from onernn.backend.cell_states import check_cells
 from onernn.core.arrays import Array
 from onernn.core.budget import STEPS, budget_of_run, usable_memory
-from onernn.core.errors import Refusal, ShapeError, UnsupportedError
+from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value, graph_of
 from onernn.core.guard import naming
-from onernn.core.ragged import Ragged
+from onernn.core.ragged import Ragged, data_of
 from onernn.core.rnn import Recurrent
+from onernn.engine.kernels import KERNELS
+from onernn.engine.recurrent import PreparedNode, prepared
 from onernn.fuse_passes import Pass, fuse, passes_for
-from onernn.runtime.kernels import KERNELS
-from onernn.runtime.recurrent import PreparedNode, prepared
 
+if TYPE_CHECKING:
+    from onernn.backend.compiled.library import Kernels
+    from onernn.engine.plan import Plan
+
+_MOST_PLANS = 16
+"""Of one session: inputs without a declared type may be of many."""
 _CELLS = "the cell of every word on NumPy"
 
 Feed = Mapping[str, Ragged | Array]
@@ -91,6 +98,10 @@ class Session:
         self._options: dict[str, Any] = {"dtype": dtype, "strict": strict}
         self._layers: dict[Node, PreparedNode] = {}
         self._prepare(self.graph)
+        self._kernels: Kernels | None = getattr(self._engine, "kernels", None)
+        self._threads = min(getattr(self._engine, "threads", 1), 2)
+        self._undeclared = [v.name for v in self.graph.inputs if v.dtype is None or v.shape is None]
+        self._plans: dict[tuple[Any, ...], Plan | None] = {}
 
     def _prepare(self, graph: Graph) -> None:
         """A layer, its weights packed, for each recurrent node; for those in bodies, too."""
@@ -116,9 +127,25 @@ class Session:
         an input is missing, unknown, or not of the model's dtype and shape; `BudgetError` where the
         run would take more than ``max_bytes`` or ``max_steps``, before it does.
         """
-        values: dict[str, Any] = dict(self.graph.constants)
-        values.update(checked_feed(self.graph.inputs, inputs))
+        plan = self._plans.get(()) if observe is None else None
+        done = plan and plan.run(inputs, self._max_bytes, self._budget)  # if all is as it should be
+        if done:
+            return done
+        given = checked_feed(self.graph.inputs, inputs)
+        plan = self._plan(given) if observe is None else None
+        done = plan and plan.run(given, self._max_bytes, self._budget)
+        return done or self._walked(given, observe)
+
+    @contextmanager
+    def _budget(self) -> Iterator[None]:
         with budget_of_run(self._max_bytes, self._max_steps), prepared(self._layers):
+            yield
+
+    def _walked(self, given: Feed, observe: Observer | None) -> dict[str, Ragged | Array]:
+        """Node by node, in Python: tells errors, and what each node gives."""
+        values: dict[str, Any] = dict(self.graph.constants)
+        values.update(given)
+        with self._budget():
             for node in self.graph.nodes:
                 arguments = [values[name] if name else None for name in node.inputs]
                 started = time.perf_counter()
@@ -129,6 +156,36 @@ class Session:
                     observe(node, results, time.perf_counter() - started)
                 values.update(zip(node.outputs, results, strict=False))
         return {output.name: values[output.name] for output in self.graph.outputs}
+
+    def _plan(self, given: Feed) -> Plan | None:
+        """The plan for inputs of such types; None where the graph is walked."""
+        key = tuple([_kind(given[name]) for name in self._undeclared])
+        if key not in self._plans:
+            if len(self._plans) >= _MOST_PLANS:
+                return None
+            self._plans[key] = self._new_plan(given)
+        return self._plans[key]
+
+    def _new_plan(self, given: Feed) -> Plan | None:
+        if self._kernels is None:
+            return None
+        from onernn.engine.plan import Plan  # with C's bindings, which importing this room spares
+
+        inputs = tuple(
+            replace(
+                value,
+                dtype=value.dtype or data_of(given[value.name]).dtype.name,
+                shape=(None,) * data_of(given[value.name]).ndim
+                if value.shape is None
+                else value.shape,
+            )
+            for value in self.graph.inputs
+        )
+        try:
+            made = Plan(self.graph, inputs, self._kernels, self._layers, self._threads)
+        except OnernnError:  # the walk tells what is wrong, if anything is
+            return None
+        return made if made.is_worth_it else None
 
     @property
     def explained(self) -> tuple[Explained, ...]:
@@ -149,6 +206,11 @@ class Session:
         """A line a recurrent node: cell, direction, dtype, kernel chosen, why; then the notes."""
         lines = list(map(str, self.explained)) or ["no recurrent nodes"]
         return "\n".join([*lines, *(f"note: {note}" for note in self.graph.notes)])
+
+
+def _kind(value: Ragged | Array) -> tuple[str, int]:
+    array = data_of(value)
+    return array.dtype.str, array.ndim
 
 
 def checked_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | Array]:

@@ -144,6 +144,10 @@ class CompiledStack:
             if array is not None and np.isinf(array).any():
                 raise UnsupportedError(f"{name}: u8 holds finite numbers, got inf")
 
+    def handle(self) -> Any:
+        """A stack of C, for one thread at a time; good as long as this object is there."""
+        return self._new()[0]
+
     def _new(self) -> tuple[Any, Any, Any]:
         """A stack for one thread at a time, and what its runs are described in."""
         ffi = self._ffi

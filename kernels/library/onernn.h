@@ -14,7 +14,9 @@ const char *onernn_cpu(void);
 enum {
   ONERNN_DONE = 0,
   ONERNN_NO_MEMORY = 1,
-  ONERNN_UNKNOWN = 2 /* a cell, a stored number, a function or a layout that is not here */
+  ONERNN_UNKNOWN = 2, /* a cell, a stored number, a function or a layout that is not here */
+  ONERNN_MISFIT = 3,  /* sizes that are not those of the plan */
+  ONERNN_REFUSED = 4  /* a step found an index or a length that it does not take */
 };
 
 enum { ONERNN_RNN = 0, ONERNN_GRU = 1, ONERNN_LBR_GRU = 2, ONERNN_LSTM = 3 };
@@ -167,3 +169,37 @@ int32_t onernn_training_backward(const onernn_training *training, const int64_t 
 
 /* NULL is fine. */
 void onernn_training_free(onernn_training *training);
+
+/* A plan: what a graph does, as numbers that Python writes (engine/encoding.py). */
+
+/* A function that steps call, such as "gather:u4,int64"; NULL where there is none. `takes`: a
+   letter for each argument: pointer, size, found size, double, Dims, team. */
+const void *onernn_call(const char *name, const char **takes);
+
+/* A function of single numbers, such as "plus:float32"; NULL where there is none. */
+const void *onernn_formula(const char *name);
+
+typedef struct onernn_plan onernn_plan;
+typedef struct onernn_room onernn_room;
+
+/* Copies the words. What they say is not checked. */
+int32_t onernn_plan_new(const int64_t *words, int64_t count, onernn_plan **plan);
+void onernn_plan_free(onernn_plan *plan);
+
+/* Memory for runs of a plan, by one thread at a time; plan and stacks must outlive it. */
+int32_t onernn_room_new(const onernn_plan *plan, int32_t threads, onernn_stack *const *stacks,
+                        onernn_room **room);
+void onernn_room_free(onernn_room *room);
+
+/* For inputs of these sizes, one axis after the other: ONERNN_MISFIT where they are not as the plan
+   takes them, or where it would take more than `most` bytes. */
+int32_t onernn_room_bind(onernn_room *room, const int64_t *dims, int64_t most);
+
+/* Sizes, by their numbers in the plan. */
+const int64_t *onernn_room_sizes(const onernn_room *room);
+
+/* Where values stand, by their numbers in the plan; those of arrays outside are set by Python. */
+void **onernn_room_places(onernn_room *room);
+
+/* Runs the steps from number `*step` on, up to the next one that `stops` names, and tells it. */
+int32_t onernn_room_run(onernn_room *room, const uint8_t *stops, int32_t *step);

@@ -1,0 +1,409 @@
+"""A program as the numbers that the library's plans are made of; see kernels/library/engine.cpp."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onernn.backend.compiled.library import Kernels
+from onernn.backend.compiled.stack import CompiledStack
+from onernn.core.arrays import Array
+from onernn.core.errors import UnsupportedError
+from onernn.core.graph import Node
+from onernn.core.sizes import Size, volume
+from onernn.core.types import sequences_of
+from onernn.engine.formulas import TRUE_OR_FALSE
+from onernn.engine.inferring import sizes_of
+from onernn.engine.program import (
+    Access,
+    At,
+    Call,
+    Found,
+    Layer,
+    Nest,
+    OffsetsOf,
+    Packed,
+    Program,
+    Step,
+    Team,
+    finds,
+    kept,
+    sizes_in,
+)
+from onernn.engine.recurrent import PreparedNode
+
+_MOST_OPERANDS = 24
+_MOST_AXES = 16
+"""As in kernels/library/engine.cpp and kernels/moves.hpp."""
+CALL, NEST, LAYER, OUTSIDE = range(4)
+
+
+class NotEncoded(Exception):
+    """The library has no function for a step."""
+
+
+@dataclass
+class Encoded:
+    """A plan's words, and what Python does around a call.
+
+    ``names``: of the open sizes. ``layers``: each with the numbers of its words and sentences.
+    ``dims``: sizes of the inputs' axes, as a call gives them.
+    ``outside``: the nodes that Python runs, by the number of their step; ``layers``: those that
+    Python may run. ``places``: of values; ``keeps``: arrays that the words point to.
+    """
+
+    program: Program
+    names: list[str]
+    dims: list[Size]
+    sizes: dict[Size, int] = field(default_factory=dict)
+    polynomials: list[Size] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
+    roots: dict[str, str] = field(default_factory=dict)
+    constants: list[int] = field(default_factory=list)
+    steps: list[tuple[int, list[int]]] = field(default_factory=list)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    outside: dict[int, Node] = field(default_factory=dict)
+    layers: dict[int, tuple[Layer, int, int]] = field(default_factory=dict)
+    stacks: list[CompiledStack] = field(default_factory=list)
+    keeps: list[Any] = field(default_factory=list)
+    arena: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    done: bool = False
+
+    def size(self, size: Any) -> int:
+        """The number of a size."""
+        size = self.program.size(size)
+        if size.name in self.names:
+            return self.names.index(size.name)
+        if size.names - set(self.names):
+            raise UnsupportedError(f"nobody tells the size {size}")
+        if size not in self.sizes:
+            assert not self.done, f"{size}: the plan is made already"
+            self.sizes[size] = len(self.names) + len(self.polynomials)
+            self.polynomials.append(size)
+        return self.sizes[size]
+
+    def root(self, name: str) -> str:
+        """The value that another one is a view of."""
+        while name in self.roots:
+            name = self.roots[name]
+        return name
+
+    def place(self, name: str) -> int:
+        """The number of where a value stands, for the next step."""
+        name, now = self.root(name), len(self.steps)
+        self.spans[name] = self.spans.get(name, (now,))[0], now
+        return self.places.setdefault(name, len(self.places))
+
+    def offsets(self, name: str) -> int:
+        """The same of where its sentences begin."""
+        return self.place(kept(name, "offsets"))
+
+    def constant(self, array: Array) -> int:
+        """The place of numbers that do not change."""
+        array = np.require(array, requirements=("C", "A"))
+        self.keeps.append(array)
+        place = self.places.setdefault(f"\0{len(self.keeps)}", len(self.places))
+        self.constants += [place, array.ctypes.data]
+        return place
+
+    def words(self) -> list[int]:
+        """What the library reads, when nothing is added any more."""
+        at = {name: place for place, name in enumerate(self.dims)}
+        made = [len(self.names), *(at.get(Size.of(name), -1) for name in self.names)]
+        checks = [self.size(size) for size in self.dims]
+        buffers = [self._buffer(name) for name in self.arena]
+        outputs = [self._buffer(name)[1:3] for name in self.outputs]
+        made += [len(self.polynomials)]
+        for size in self.polynomials:
+            made.append(len(size.terms))
+            for names, by in size.terms:
+                made += [by, len(names), *map(self.names.index, names)]
+        made += [len(checks), *checks, len(self.places), len(buffers)]
+        made += [word for buffer in buffers for word in buffer]
+        made += [2 * len(outputs), *(word for output in outputs for word in output)]
+        self.done = True
+        made += [len(self.constants), *self.constants, len(self.steps)]
+        for kind, words in self.steps:
+            made += [kind, len(words), *words]
+        return made
+
+    def _buffer(self, name: str) -> tuple[int, ...]:
+        """(place, most numbers, bytes of each, first step, last step)"""
+        program, (first, last) = self.program, self.spans[name]
+        most = volume(program.shape(name)).put(program.inner).most()
+        width = np.dtype(program.dtype(name)).itemsize
+        return self.places[name], self.size(most), width, first, last
+
+
+def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNode]) -> Encoded:
+    """The plan of a program.
+
+    Raises `UnsupportedError` where sizes or offsets could not be told to the steps that follow.
+    """
+    dims = [size for value in program.graph.inputs for size in dims_of(program, value.name)]
+    open_sizes = sizes_of(program)
+    if not {size.name for size in dims}.issuperset(
+        open_sizes
+    ) or not program.inner.keys().isdisjoint(open_sizes):
+        raise UnsupportedError(f"inputs do not tell the sizes {open_sizes}")
+    made = Encoded(program, [*open_sizes, *program.inner], dims)
+    codes = {id(each.node): each for each in program.codes}
+    for each in program.codes:
+        if each.source:
+            made.roots[each.node.outputs[0]] = each.source
+    for value in program.graph.inputs:
+        made.place(value.name)
+        if value.lod_depth:
+            made.offsets(value.name)
+    known, unknown = _known(made), set(program.inner)
+    _tell(made, kernels, known, unknown)
+    for node in program.graph.nodes:
+        if all(program.is_known(name) for name in node.outputs if name):
+            continue
+        code = codes.get(id(node))
+        try:
+            if code is None:
+                raise NotEncoded(node.op)
+            _append(made, kernels, layers, code.codes)
+            if found := finds(code.codes):
+                unknown -= found
+                _tell(made, kernels, known, unknown)
+        except NotEncoded:
+            if code and (finds(code.codes) or _makes_offsets(made, node)):
+                raise UnsupportedError(f"{node.label}: only Python runs what tells sizes") from None
+            made.roots.pop(node.outputs[0], None)
+            made.outside[len(made.steps)] = node
+            for name in filter(None, (*node.inputs, *node.outputs)):
+                made.place(name)
+            made.steps.append((OUTSIDE, []))
+    _arena(made)
+    return made
+
+
+def _append(
+    made: Encoded, kernels: Kernels, layers: Mapping[Node, PreparedNode], steps: Sequence[Step]
+) -> None:
+    """Adds all steps of a node, or none."""
+    before = len(made.steps)
+    try:
+        for step in steps:
+            words = _step(made, kernels, layers, step)
+            if isinstance(step, Layer):
+                made.layers[len(made.steps)] = step, made.size(step.words), made.size(step.count)
+            made.steps.append(words)
+    except NotEncoded:
+        del made.steps[before:]
+        raise
+
+
+def _arena(made: Encoded) -> None:
+    """What stands in the arena: what steps make, unless a caller wants it.
+
+    What Python reads is kept until the end, since it may give it back.
+    """
+    program = made.program
+    python = {made.root(value.name) for value in program.graph.inputs}
+    python |= {kept(value.name, "offsets") for value in program.graph.inputs if value.lod_depth}
+    for node in made.outside.values():
+        python |= set(filter(None, node.outputs))
+        for name in filter(None, node.inputs):
+            first, _ = made.spans[made.root(name)]
+            made.spans[made.root(name)] = first, len(made.steps)
+    for lod in program.lods.values():  # results are framed with it
+        name = kept(lod.name, "offsets")
+        if name in made.spans:
+            made.spans[name] = made.spans[name][0], len(made.steps)
+    python |= program.graph.constants.keys()
+    wanted = {made.root(value.name): None for value in program.graph.outputs}
+    own = [name for name in made.spans if name not in python and name[0] != "\0"]
+    made.arena = [name for name in own if name not in wanted]
+    made.outputs = [name for name in wanted if name in own]
+
+
+def dims_of(program: Program, name: str) -> list[Size]:
+    """The sizes of an input's axes, and how many sentences it has."""
+    count = sequences_of(program.type(name))
+    return [*program.shape(name), *([program.size(count)] if count is not None else [])]
+
+
+def _known(made: Encoded) -> dict[str, frozenset[str]]:
+    """Places of constants; the integers that are made of sizes, and the names of these."""
+    program = made.program
+    names = [name for node in program.graph.nodes for name in node.inputs if name]
+    names += [value.name for value in program.graph.outputs]
+    told = {}
+    for name in dict.fromkeys(map(made.root, names)):
+        if name in program.graph.constants:
+            array = np.require(program.graph.constants[name], requirements=("C", "A"))
+            made.keeps.append(array)
+            made.constants += [made.place(name), array.ctypes.data]
+        elif name in program.types and program.is_known(name):
+            told[name] = frozenset[str]().union(*(size.names for size in sizes_in(program, name)))
+    return told
+
+
+def _tell(
+    made: Encoded, kernels: Kernels, told: dict[str, frozenset[str]], unknown: set[str]
+) -> None:
+    """Steps that write the integers whose sizes are found."""
+    for name in [name for name, names in told.items() if names.isdisjoint(unknown)]:
+        del told[name]
+        dtype = made.program.dtype(name)
+        tell = Call("tell", name, list(sizes_in(made.program, name)), types=[dtype])
+        try:
+            made.steps.append((CALL, _call(made, kernels, tell)))
+        except NotEncoded as error:
+            raise UnsupportedError(f"{name!r}: {error}") from None
+
+
+def _makes_offsets(made: Encoded, node: Node) -> bool:
+    return any(lod.name == node.outputs[0] for lod in made.program.lods.values())
+
+
+def _step(
+    made: Encoded, kernels: Kernels, layers: Mapping[Node, PreparedNode], step: Step
+) -> tuple[int, list[int]]:
+    if isinstance(step, Call):
+        return CALL, _call(made, kernels, step)
+    if isinstance(step, Nest):
+        return NEST, _nest(made, kernels, step)
+    return LAYER, _layer(made, kernels, layers, step)
+
+
+def _call(made: Encoded, kernels: Kernels, step: Call) -> list[int]:
+    """(function, whether it finds a size, arguments...)"""
+    ffi, takes = kernels.ffi, kernels.ffi.new("char **")
+    name = f"{step.function}:{','.join(step.types)}"
+    function = kernels.lib.onernn_call(name.encode(), takes)
+    if function == ffi.NULL:
+        raise NotEncoded(name)
+    letters, words = "", []
+    for argument in step.arguments:
+        letter, *told = _argument(made, argument)
+        letters += letter
+        words += told
+    if letters != ffi.string(takes[0]).decode():
+        raise AssertionError(f"{name} takes {ffi.string(takes[0]).decode()}, not {letters}")
+    return [int(ffi.cast("intptr_t", function)), "f" in letters, *words]
+
+
+def _argument(made: Encoded, argument: Any) -> tuple[Any, ...]:
+    """(letter, words...)"""
+    match argument:
+        case At(name):
+            return "p", made.place(name) if name else -1
+        case OffsetsOf(name):
+            return "p", made.offsets(name)
+        case Packed(numbers):
+            return "p", made.constant(numbers)
+        case Found(size):
+            return "f", made.size(size)
+        case Team():
+            return ("t",)
+        case Size():
+            return "s", made.size(argument)
+        case tuple():
+            if len(argument) > _MOST_AXES:
+                raise NotEncoded(f"{len(argument)} axes")
+            return ("D", len(argument), *map(made.size, argument))
+    return "d", _bits(argument)
+
+
+def _bits(number: float) -> int:
+    return int(struct.unpack("<q", struct.pack("<d", number))[0])
+
+
+def _nest(made: Encoded, kernels: Kernels, step: Nest) -> list[int]:
+    """(loops, output and what is read, numbers, formulas)"""
+    program, step = made.program, step.merged
+    if len(step.loops) > _MOST_AXES or any(
+        stride.number == 0 for stride in step.out.strides
+    ):  # what is summed up is read again by each step of a loop
+        raise NotEncoded("loops")
+    words = [len(step.loops), *map(made.size, step.loops), len(step.reads)]
+    for access in (step.out, *step.reads):
+        words += _access(made, access)
+    dtypes = [program.dtype(access.name) for access in step.reads]
+    numbers: list[tuple[float, str]] = []
+    formulas: list[list[Any]] = []
+    known = 1 + len(step.reads)
+
+    def told(expression: Any) -> tuple[str, Any]:
+        """(dtype, operand) of an expression: a number, ("number", n) or ("made", n)."""
+        if isinstance(expression, int):
+            return dtypes[expression], 1 + expression
+        function, *arguments = expression
+        inner = [None if isinstance(one, float) else told(one) for one in arguments]
+        real = next(one[0] for one in reversed(inner) if one is not None)
+        operands = []
+        for argument, one in zip(arguments, inner, strict=True):
+            if one is None:
+                numbers.append((argument, real))
+                operands.append(("number", len(numbers) - 1))
+            else:
+                operands.append(one[1])
+        to = "bool" if function in (*TRUE_OR_FALSE, "truth") else real
+        to = program.dtype(step.out.name) if function == "cast" else to
+        name = f"{function}:{real},{to}" if function in ("cast", "truth") else f"{function}:{real}"
+        found = kernels.lib.onernn_formula(name.encode())
+        if found == kernels.ffi.NULL:
+            raise NotEncoded(name)
+        formulas.append([int(kernels.ffi.cast("intptr_t", found)), len(operands), *operands])
+        return to, ("made", len(formulas) - 1)
+
+    if isinstance(step.expression, int):
+        raise NotEncoded("a plain copy")
+    told(step.expression)
+    if known + len(numbers) + len(formulas) > _MOST_OPERANDS:
+        raise NotEncoded("too many operands")
+    begins = {"number": known, "made": known + len(numbers)}
+    words.append(len(numbers))
+    for number, dtype in numbers:
+        array = np.array(number, dtype)
+        words += [int.from_bytes(array.tobytes().ljust(8, b"\0"), "little", signed=True)]
+        words.append(array.itemsize)
+    words.append(len(formulas))
+    for formula in formulas:
+        words += [w if isinstance(w, int) else begins[w[0]] + w[1] for w in formula]
+    return words
+
+
+def _access(made: Encoded, access: Access) -> list[int]:
+    width = np.dtype(made.program.dtype(access.name)).itemsize
+    return [made.place(access.name), width, *map(made.size, (access.start, *access.strides))]
+
+
+def _layer(
+    made: Encoded, kernels: Kernels, layers: Mapping[Node, PreparedNode], step: Layer
+) -> list[int]:
+    found = layers[step.node]
+    stack = found.layer.compiled
+    if stack is None:
+        raise NotEncoded("another library runs it")
+    made.stacks.append(stack)
+    layout = kernels.lib.ONERNN_LOD if step.lod else kernels.lib.ONERNN_TNC
+    program, y = made.program, step.node.outputs[0]
+    read = {name for each in program.graph.nodes for name in each.inputs}
+    read |= {value.name for value in program.graph.outputs}
+    states = {state.name: state for state in step.states}
+    given = [made.place(s.given) if (s := states.get(n)) and s.given else -1 for n in ("h", "c")]
+    finals = [
+        made.place(s.final) if (s := states.get(n)) and s.final in read else -1 for n in ("h", "c")
+    ]
+    return [
+        len(made.stacks) - 1,
+        layout,
+        made.size(step.time or Size(())),
+        made.size(step.count),
+        made.offsets(step.lod.name) if step.lod else -1,
+        made.place(step.node.inputs[0]),
+        made.place(step.attention) if step.attention else -1,
+        *given,
+        made.place(y),
+        *finals,
+    ]

@@ -1,0 +1,359 @@
+"""A graph that runs in one call of C, but for the nodes that Python runs.
+
+A plan is good for inputs of any sizes: these are told to it first, then it places all values in
+memory, and runs. See design/0038.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from onernn.backend.compiled.library import Kernels
+from onernn.core.arrays import Array
+from onernn.core.errors import LibraryError, ShapeError, UnsupportedError
+from onernn.core.graph import Graph, Node, Value
+from onernn.core.guard import naming
+from onernn.core.ragged import Ragged, data_of
+from onernn.core.sizes import Size, volume
+from onernn.engine.encoding import Encoded, encode
+from onernn.engine.inferring import infer
+from onernn.engine.kernels import KERNELS
+from onernn.engine.program import Program, UnknownError, kept
+from onernn.engine.recurrent import PreparedNode
+
+Feed = Mapping[str, Ragged | Array]
+
+
+class _Shape:
+    """A value's dtype, and where its sizes stand among the plan's."""
+
+    def __init__(self, made: Encoded, name: str) -> None:
+        program = made.program
+        self.place, self.dtype = made.places[made.root(name)], np.dtype(program.dtype(name))
+        self.sizes = [made.size(size) for size in program.shape(name)]
+        self.lod = program.sentences(name)
+        self.offsets, self.count = -1, -1
+        if self.lod:
+            self.offsets = made.places.get(kept(self.lod.name, "offsets"), -1)
+            self.count = made.size(self.lod.count)
+
+    def of(self, sizes: Any) -> tuple[int, ...]:
+        return tuple([sizes[at] for at in self.sizes])
+
+
+class Room:
+    """Memory for runs of a plan by one thread at a time, bound to the last sizes."""
+
+    def __init__(self, kernels: Kernels, encoded: Encoded, plan: Any, threads: int) -> None:
+        ffi, lib = kernels.ffi, kernels.lib
+        self.stacks = [stack.handle() for stack in encoded.stacks]
+        self._handles = ffi.new("onernn_stack *[]", self.stacks)
+        made = ffi.new("onernn_room **")
+        if lib.onernn_room_new(plan, threads, self._handles, made):
+            raise LibraryError("kernels: the system has no memory, or no thread, for a plan")
+        self.handle = ffi.gc(made[0], partial(_freed, lib.onernn_room_free, os.getpid()))
+        self.sizes = lib.onernn_room_sizes(self.handle)
+        self.places = lib.onernn_room_places(self.handle)
+        self.told = ffi.new("int64_t[]", max(len(encoded.dims), 1))
+        self.step = ffi.new("int32_t *")
+        self.stops = ffi.new("uint8_t[]", max(len(encoded.steps), 1))
+        self.dims: list[int] = []
+        self.bound: list[int] | None = None
+        self.shapes: list[Any] = []
+        self.stopped = False
+
+
+class Plan:
+    """A fused graph made ready for the library; safe to share between threads.
+
+    ``inputs``: with the dtype and rank of each. Raises `UnsupportedError` for a graph whose sizes
+    nobody can follow.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: tuple[Value, ...],
+        kernels: Kernels,
+        layers: Mapping[Node, PreparedNode],
+        threads: int,
+    ) -> None:
+        self._kernels, self._layers, self._threads = kernels, layers, threads
+        program = Program(replace(graph, inputs=inputs))
+        infer(program)
+        self._encoded = made = encode(program, kernels, layers)
+        self._address = kernels.ffi.from_buffer
+        self._inputs = [
+            (
+                value.name,
+                made.places[value.name],
+                made.places[kept(value.name, "offsets")] if value.lod_depth else -1,
+                np.dtype(value.dtype),
+                len(value.shape or ()),
+            )
+            for value in inputs
+        ]
+        self._types: dict[str, _Shape] = {}
+        for node in made.outside.values():
+            for name in filter(None, (*node.inputs, *node.outputs)):
+                self._known(name)
+        for step, *_ in made.layers.values():
+            for name in filter(None, (*step.node.inputs, *step.node.outputs)):
+                self._known(name)
+        self._outputs = [(value.name, made.root(value.name)) for value in program.graph.outputs]
+        for name, _ in self._outputs:
+            self._known(name)
+        self._types |= {root: _Shape(made, root) for root in made.outputs}
+        self._direct = [
+            (root, self._types[root].place, self._types[root].dtype) for root in made.outputs
+        ]
+        self._most = {
+            root: made.size(_most(program, root))
+            for root, *_ in self._direct
+            if any(size.names & program.inner.keys() for size in program.shape(root))
+        }
+        self._plain = [root for root, *_ in self._direct] == [name for name, _ in self._outputs]
+        self._plain = self._plain and not self._most
+        self._plain = self._plain and all(self._types[n].lod is None for n, _ in self._outputs)
+        ffi, lib = kernels.ffi, kernels.lib
+        words = made.words()
+        plan = ffi.new("onernn_plan **")
+        if lib.onernn_plan_new(ffi.new("int64_t[]", words), len(words), plan):
+            raise LibraryError("kernels: the system has no memory for a plan")
+        self._plan = ffi.gc(plan[0], partial(_freed, lib.onernn_plan_free, os.getpid()))
+        self._constants = program.graph.constants
+        self._idle: deque[Room] = deque([Room(kernels, made, self._plan, threads)])
+        self._process = os.getpid()
+        self.outside = tuple(made.outside.values())
+
+    def _known(self, name: str) -> None:
+        """Notes a value's shape, if anybody can tell it."""
+        made = self._encoded
+        if name in made.program.graph.constants or made.root(name) not in made.places:
+            return
+        try:
+            self._types[name] = _Shape(made, name)
+        except (UnknownError, UnsupportedError):
+            return
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the library runs any step."""
+        return len(self._encoded.outside) < len(self._encoded.steps)
+
+    def run(
+        self, feed: Feed, most: int, around: Callable[[], AbstractContextManager[Any]]
+    ) -> dict[str, Ragged | Array] | None:
+        """The outputs by name; None where types, sizes or numbers are none that the plan takes.
+
+        It takes at most ``most`` bytes. What Python runs runs inside of ``around()``.
+        """
+        if self._threads > 1 and os.getpid() != self._process:
+            return None  # the second thread did not survive the fork
+        try:
+            room = self._idle.pop()
+        except IndexError:
+            room = Room(self._kernels, self._encoded, self._plan, self._threads)
+        try:
+            return self._run(room, feed, most, around)
+        finally:
+            self._idle.append(room)
+
+    def _run(
+        self,
+        room: Room,
+        feed: Feed,
+        most: int,
+        around: Callable[[], AbstractContextManager[Any]],
+    ) -> dict[str, Ragged | Array] | None:
+        places, keep = room.places, self._given(room, feed)
+        if keep is None or (room.dims != room.bound and not self._bind(room, most)):
+            return None
+        address = self._address
+        made: dict[str, Ragged | Array] = {}
+        for (root, place, dtype), shape in zip(self._direct, room.shapes, strict=True):
+            made[root] = array = np.empty(shape, dtype)
+            places[place] = at = address(array)
+            keep.append(at)
+        values: dict[str, Any] = {}
+        if room.stopped:
+            with around():
+                done = self._steps(room, feed, values, keep)
+        else:
+            room.step[0] = 0
+            done = not self._kernels.lib.onernn_room_run(room.handle, room.stops, room.step)
+        if not done:
+            return None
+        if self._plain:
+            return made
+        return {
+            name: self._output(room, name, root, feed, values, made) for name, root in self._outputs
+        }
+
+    def _given(self, room: Room, feed: Feed) -> list[Any] | None:
+        """Tells a room the inputs; what keeps them alive, None where they are not as expected."""
+        if len(feed) != len(self._inputs):
+            return None
+        address, places = self._address, room.places
+        dims: list[int] = []
+        keep: list[Any] = []
+        for name, place, offsets, dtype, rank in self._inputs:
+            value = feed.get(name)
+            array: Any = value
+            if type(value) is Ragged:
+                if offsets < 0 or value.outer:
+                    return None
+                array = value.data
+                places[offsets] = at = address(value.offsets)
+                keep.append(at)
+            elif offsets >= 0:
+                return None
+            if type(array) is not np.ndarray or array.dtype != dtype or array.ndim != rank:
+                return None
+            if not (array.flags.c_contiguous and array.flags.aligned):
+                array = np.require(array, requirements=("C", "A"))
+            places[place] = at = address(array)
+            keep.append(at)
+            dims += array.shape
+            if type(value) is Ragged:
+                dims.append(len(value.offsets) - 1)
+        room.dims = dims
+        return keep
+
+    def _bind(self, room: Room, most: int) -> bool:
+        """Places all values for these inputs' sizes."""
+        room.bound = None
+        told = room.told
+        told[0 : len(room.dims)] = room.dims
+        if self._kernels.lib.onernn_room_bind(room.handle, told, most):
+            return False
+        self._choose(room)
+        sizes = room.sizes
+        room.shapes = [
+            sizes[self._most[root]] if root in self._most else self._types[root].of(sizes)
+            for root, *_ in self._direct
+        ]
+        room.bound = room.dims
+        return True
+
+    def _steps(self, room: Room, feed: Feed, values: dict[str, Any], keep: list[Any]) -> bool:
+        """Runs all steps, those at which the library stops in Python."""
+        step, count = room.step, len(self._encoded.steps)
+        step[0] = 0
+        while True:
+            if self._kernels.lib.onernn_room_run(room.handle, room.stops, step):
+                return False
+            if step[0] == count:
+                return True
+            if not self._outside(room, step[0], feed, values, keep):
+                return False
+            step[0] += 1
+
+    def _choose(self, room: Room) -> None:
+        """Which steps Python runs, for these sizes."""
+        for at in self._encoded.outside:
+            room.stops[at] = 1
+        for at, (layer, words, count) in self._encoded.layers.items():
+            runs = self._layers[layer.node].layer.runs_compiled
+            of = room.sizes[words], room.sizes[count]
+            room.stops[at] = not runs(layer.lod is not None, *of)
+        room.stopped = any(room.stops)
+
+    def _outside(
+        self, room: Room, at: int, feed: Feed, values: dict[str, Any], keep: list[Any]
+    ) -> bool:
+        """Runs a node in Python. False where it gives what the plan did not expect."""
+        layer = self._encoded.layers.get(at)
+        node = layer[0].node if layer else self._encoded.outside[at]
+        arguments = [
+            self._value(room, name, feed, values) if name else None for name in node.inputs
+        ]
+        with naming(node, self._encoded.program.graph.name):
+            found = KERNELS[node.op](node, *arguments)
+        results = found if isinstance(found, tuple) else (found,)
+        for name, value in zip(node.outputs, results, strict=False):
+            if not name:
+                continue
+            values[name] = value
+            shape = self._types.get(name)
+            if shape is None:
+                continue
+            array = np.ascontiguousarray(data_of(value))
+            if array.dtype != shape.dtype or array.shape != shape.of(room.sizes):
+                return False
+            if layer:
+                target = room.places[shape.place]
+                if target:
+                    self._kernels.ffi.memmove(target, array, array.nbytes)
+            else:
+                pointer = self._kernels.ffi.from_buffer(array)
+                keep.append(pointer)
+                room.places[shape.place] = pointer
+        return True
+
+    def _value(self, room: Room, name: str, feed: Feed, values: Mapping[str, Any]) -> Any:
+        """A value as Python has it."""
+        for known in (values, feed, self._constants):
+            if name in known:
+                return known[name]
+        shape = self._types.get(name)
+        if shape is None:
+            raise ShapeError(f"nobody follows the shape of {name!r}")
+        ffi, sizes = self._kernels.ffi, shape.of(room.sizes)
+        count = int(np.prod(sizes, dtype=object))
+        bytes_of = ffi.buffer(room.places[shape.place], count * shape.dtype.itemsize)
+        array = np.frombuffer(bytes_of, shape.dtype).reshape(sizes)
+        return self._framed(room, shape, array, feed, values)
+
+    def _framed(
+        self, room: Room, shape: _Shape, array: Array, feed: Feed, values: Mapping[str, Any]
+    ) -> Ragged | Array:
+        """The array, under its offsets if it has any."""
+        if shape.lod is None:
+            return array
+        owner = feed.get(shape.lod.name, values.get(shape.lod.name))
+        if isinstance(owner, Ragged):
+            return Ragged(array, owner.offsets)
+        count = room.sizes[shape.count] + 1
+        offsets = self._kernels.ffi.buffer(room.places[shape.offsets], 8 * count)
+        return Ragged(array, np.frombuffer(offsets, np.int64).copy())
+
+    def _output(
+        self,
+        room: Room,
+        name: str,
+        root: str,
+        feed: Feed,
+        values: Mapping[str, Any],
+        made: dict[str, Ragged | Array],
+    ) -> Ragged | Array:
+        array: Any = made.pop(root, None)
+        if array is None:
+            given = self._value(room, name, feed, values)
+            if name in values:
+                return given
+            return given.with_data(given.data.copy()) if isinstance(given, Ragged) else given.copy()
+        shape = self._types[name]
+        sizes = shape.of(room.sizes)
+        if array.shape != sizes:
+            array = array.reshape(-1)[: int(np.prod(sizes))].reshape(sizes)
+        return self._framed(room, shape, array, feed, values)
+
+
+def _most(program: Program, name: str) -> Size:
+    """How many numbers a value has at most."""
+    return volume(program.shape(name)).put(program.inner).most()
+
+
+def _freed(free: Any, process: int, handle: Any) -> None:
+    """Not by a forked child, which would wait for the end of a thread that it does not have."""
+    if os.getpid() == process:
+        free(handle)

@@ -1,0 +1,150 @@
+// Functions of formulas.hpp over many numbers at once.
+#include "../formulas.hpp"
+
+#include <iterator>
+#include <type_traits>
+#include <utility>
+
+#include "../functions.hpp"
+#include "calls.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+namespace {
+using int32 = std::int32_t;
+using int64 = std::int64_t;
+
+template <auto F>
+struct Loop;
+template <class R, class... A, R (*F)(A...)>
+struct Loop<F> {
+  static void run(void* out, const void* const* arguments, std::int64_t count) {
+    over(static_cast<R*>(out), arguments, count, std::index_sequence_for<A...>());
+  }
+  template <std::size_t... I>
+  static void over(R* out, const void* const* arguments, std::int64_t count,
+                   std::index_sequence<I...>) {
+    const std::tuple<const A*...> in{static_cast<const A*>(arguments[I])...};
+    for (std::int64_t i = 0; i < count; ++i) out[i] = F(std::get<I>(in)[i]...);
+  }
+};
+
+/// Lanes::of for numbers within `kMost`, F for the rest, sixteen numbers at a time.
+template <class Lanes, float (*F)(float)>
+void in_lanes(void* out, const void* const* arguments, std::int64_t count) {
+  const float* from = static_cast<const float*>(arguments[0]);
+  float* to = static_cast<float*>(out);
+  for (std::int64_t i = 0; i < count; i += 16) {
+    const std::int64_t some = (std::min)(std::int64_t(16), count - i);
+    float own[16] = {}, made[16];
+    std::copy_n(from + i, some, own);
+    bool within = true;
+    for (const float one : own) within &= std::abs(one) <= Lanes::kMost;  // a NaN is not
+    if (within)
+      Lanes::of(own, made);
+    else
+      for (int k = 0; k < 16; ++k) made[k] = F(own[k]);
+    std::copy_n(made, some, to + i);
+  }
+}
+struct Exps {
+  static constexpr float kMost = 86;
+  static void of(const float* a, float* made) { store(made, exp(load(a))); }
+};
+struct Sigmoids {
+  static constexpr float kMost = 86;
+  static void of(const float* a, float* made) { store(made, sigmoid(load(a))); }
+};
+/// Near 0 a polynomial, whose error is relative to the result; elsewhere by exp.
+struct Tanhs {
+  static constexpr float kMost = 1e30f;
+  static void of(const float* a, float* made) {
+    store(made, tanh(load(a)));
+    for (int k = 0; k < 16; ++k) {
+      const float x = a[k], z = x * x;
+      float p = -5.70498872745e-3f;
+      for (const float c :
+           {2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f})
+        p = p * z + c;
+      made[k] = std::abs(x) < 0.625f ? x + x * z * p : made[k];
+    }
+  }
+};
+
+#define FLOATS(name) \
+  {#name ":float32", Loop<&name<float>>::run}, { #name ":float64", Loop<&name<double>>::run }
+#define INTEGERS(name) \
+  {#name ":int32", Loop<&name<int32>>::run}, { #name ":int64", Loop<&name<int64>>::run }
+#define NUMBERS(name) FLOATS(name), INTEGERS(name)
+#define ANYTHING(name) \
+  NUMBERS(name), { #name ":bool", Loop<&name<Truth>>::run }
+#define IN_LANES(name, Lanes) \
+  {#name ":float32", in_lanes<Lanes, &name<float>>}, { #name ":float64", Loop<&name<double>>::run }
+#define CASTS(From, from)                                        \
+  {"cast:" from ",float32", Loop<&cast<float, From>>::run},      \
+      {"cast:" from ",float64", Loop<&cast<double, From>>::run}, \
+      {"cast:" from ",int32", Loop<&cast<int32, From>>::run},    \
+      {"cast:" from ",int64", Loop<&cast<int64, From>>::run}, {  \
+    "truth:" from ",bool", Loop<&truth<From>>::run               \
+  }
+constexpr Formula kFormulas[] = {
+    ANYTHING(same),
+    NUMBERS(plus),
+    NUMBERS(minus),
+    NUMBERS(times),
+    NUMBERS(divided),
+    NUMBERS(remainder),
+    INTEGERS(modulo),
+    NUMBERS(negative),
+    NUMBERS(absolute),
+    NUMBERS(sign),
+    NUMBERS(relu),
+    NUMBERS(leaky_relu),
+    FLOATS(power),
+    IN_LANES(exp, Exps),
+    IN_LANES(tanh, Tanhs),
+    IN_LANES(sigmoid, Sigmoids),
+    FLOATS(log),
+    FLOATS(sqrt),
+    FLOATS(floor),
+    FLOATS(ceil),
+    FLOATS(round),
+    FLOATS(reciprocal),
+    FLOATS(sin),
+    FLOATS(cos),
+    FLOATS(erf),
+    FLOATS(softplus),
+    FLOATS(softsign),
+    FLOATS(thresholded_relu),
+    FLOATS(hard_sigmoid),
+    FLOATS(elu),
+    FLOATS(selu),
+    FLOATS(celu),
+    FLOATS(gelu),
+    FLOATS(gelu_tanh),
+    FLOATS(hard_swish),
+    FLOATS(normalized),
+    FLOATS(is_nan),
+    ANYTHING(chosen),
+    ANYTHING(least),
+    ANYTHING(most),
+    ANYTHING(equal),
+    ANYTHING(less),
+    ANYTHING(less_or_equal),
+    {"both:bool", Loop<&both<Truth>>::run},
+    {"either:bool", Loop<&either<Truth>>::run},
+    {"differ:bool", Loop<&differ<Truth>>::run},
+    {"negated:bool", Loop<&negated<Truth>>::run},
+    CASTS(float, "float32"),
+    CASTS(double, "float64"),
+    CASTS(int32, "int32"),
+    CASTS(int64, "int64"),
+    CASTS(Truth, "bool"),
+};
+}  // namespace
+
+Formulas formulas() { return {kFormulas, std::size(kFormulas)}; }
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn

@@ -1,0 +1,28 @@
+// Functions of products.hpp that steps call.
+#include "../products.hpp"
+
+#include <iterator>
+
+#include "calls.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+namespace {
+#define DENSE(type, name)                                        \
+  function<&dense<1, type, type, Team>>("dense:" name ",1"),     \
+      function<&dense<2, type, type, Team>>("dense:" name ",2"), \
+      function<&dense<3, type, type, Team>>("dense:" name ",3"), \
+      function<&dense<4, type, type, Team>>("dense:" name ",4")
+constexpr Function kFunctions[] = {
+    DENSE(float, "float32"),
+    DENSE(double, "float64"),
+    function<&product<float>>("product:float32"),
+    function<&product<double>>("product:float64"),
+};
+}  // namespace
+
+Functions products() { return {kFunctions, std::size(kFunctions)}; }
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn

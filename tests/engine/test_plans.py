@@ -1,0 +1,147 @@
+"""Plans compute what the walk in Python does, for all operators, graphs and sizes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from support.fusing import departure
+from support.layers import random_weights
+from support.operator_cases import FEED, SPEC, cases, differs, model
+from support.random_models import random_trial
+
+from onernn import Graph, Ragged, Session, ShapeError
+from onernn.core.errors import BudgetError, OnernnError
+from onernn.core.graph import Node, Value
+from onernn.core.ragged import data_of
+from onernn.engine.plan import Plan
+
+pytestmark = pytest.mark.usefixtures("built")
+
+
+def planned(session: Session, feed: Any) -> Plan:
+    """The plan that runs a feed."""
+    found = session._plan(feed)
+    assert found is not None, "the graph is walked"
+    return found
+
+
+def test_every_operator_gives_what_the_walk_gives() -> None:
+    nodes, names = cases()
+    graph = model(nodes, names)
+    session = Session(graph, backend="kernels", passes=())
+    want, got = Session(graph, backend="reference", passes=()).run(FEED), session.run(FEED)
+    ops = {name: node.op for node in nodes for name in node.outputs}
+    assert not [(n, ops.get(n)) for n in want if differs(data_of(got[n]), data_of(want[n]))]
+    for name, value in want.items():
+        assert type(got[name]) is type(value), name
+        if isinstance(value, Ragged):
+            np.testing.assert_array_equal(got[name].offsets, value.offsets)
+    outside = {node.op for node in planned(session, FEED).outside}
+    assert outside <= {"CastLike", "Einsum"}
+
+
+def test_random_graphs_give_what_the_walk_gives() -> None:
+    planned_ones = 0
+    for seed in range(200):
+        trial = random_trial(seed)
+        session = Session(trial.graph, backend="kernels")
+        for feed in trial.feeds:
+            try:
+                want = Session(trial.graph, backend="kernels")._walked(feed, None)
+            except OnernnError as error:
+                with pytest.raises(type(error)):
+                    session.run(feed)
+                continue
+            got = session.run(feed)
+            for name in want:
+                assert not departure(got[name], want[name], 1e-5), (seed, name)
+        planned_ones += any(plan is not None for plan in session._plans.values())
+    assert planned_ones > 150
+
+
+def tagger() -> Graph:
+    """A gather, a layer over sentences, a product and Viterbi."""
+    rng = np.random.default_rng(3)
+    constants = {
+        "table": rng.normal(size=(50, SPEC.input_size)).astype(np.float32),
+        "w": rng.normal(size=(SPEC.hidden_size, 5)).astype(np.float32),
+        "b": rng.normal(size=5).astype(np.float32),
+        "crf": rng.normal(size=(7, 5)).astype(np.float32),
+    }
+    nodes = (
+        Node("Gather", ("table", "words"), ("x",)),
+        Node("Rnn", ("x",), ("y",), {"spec": SPEC, "weights": random_weights(SPEC, 0)}),
+        Node("Gemm", ("y", "w", "b"), ("scores",)),
+        Node("CrfDecode", ("scores", "crf"), ("tags",)),
+    )
+    words = Value("words", "int64", (None,), 1)
+    return Graph("tagger", (words,), (Value("tags"), Value("scores")), nodes, constants)
+
+
+def sentences(rng: np.random.Generator, count: int) -> dict[str, Ragged]:
+    lengths = rng.integers(0, 9, count)
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    return {"words": Ragged(rng.integers(0, 50, offsets[-1]), offsets)}
+
+
+def same(got: Any, want: Any) -> None:
+    np.testing.assert_array_equal(got["tags"].data, want["tags"].data)
+    np.testing.assert_array_equal(got["tags"].offsets, want["tags"].offsets)
+    np.testing.assert_allclose(got["scores"].data, want["scores"].data, rtol=1e-5, atol=1e-5)
+
+
+def test_one_plan_runs_batches_of_all_sizes() -> None:
+    session, reference = (Session(tagger(), backend=name) for name in ("kernels", "reference"))
+    rng = np.random.default_rng(0)
+    for count in (3, 1, 40, 0, 7, 2):
+        feed = sentences(rng, count)
+        same(session.run(feed), reference.run(feed))
+    assert len(session._plans) == 1 and not planned(session, feed).outside
+
+
+def test_two_threads_share_a_session() -> None:
+    session, reference = (Session(tagger(), backend=name) for name in ("kernels", "reference"))
+    wrong: list[Exception] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        try:
+            for _ in range(50):
+                feed = sentences(rng, int(rng.integers(1, 9)))
+                same(session.run(feed), reference.run(feed))
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_an_index_outside_of_its_table_is_told_as_the_walk_tells_it() -> None:
+    session = Session(tagger(), backend="kernels")
+    with pytest.raises(ShapeError, match="Gather"):
+        session.run({"words": Ragged(np.array([1, 50]), [0, 2])})
+    rng = np.random.default_rng(0)
+    same(session.run(feed := sentences(rng, 3)), Session(tagger(), backend="reference").run(feed))
+
+
+def test_a_run_takes_no_more_memory_than_it_may() -> None:
+    session = Session(tagger(), backend="kernels", max_bytes=4096)
+    with pytest.raises(BudgetError):
+        session.run(sentences(np.random.default_rng(0), 1000))
+
+
+def test_outputs_are_arrays_of_their_own() -> None:
+    session = Session(tagger(), backend="kernels")
+    feed = sentences(np.random.default_rng(0), 4)
+    first = session.run(feed)
+    kept = {name: value.data.copy() for name, value in first.items()}
+    session.run(sentences(np.random.default_rng(1), 4))
+    for name, array in kept.items():
+        np.testing.assert_array_equal(first[name].data, array)
