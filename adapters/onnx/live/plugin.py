@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from onernn.adapters.onnx.live.replacing import (
     Constants,
     Layer,
     Replacement,
     everywhere,
+    infer_sizes,
     is_recurrent,
     layer_of,
     named,
     overridable,
     parameters,
-    with_types,
 )
 from onernn.adapters.requirements import require
 from onernn.backend.choosing import Choice, Kind
@@ -32,6 +32,8 @@ from onernn.backend.compiled.operator_layers import OperatorLayers
 from onernn.backend.onednn.data_types import PRECISIONS
 from onernn.core.errors import OnernnError, Refusal, UnsupportedError
 
+_RULED = ("auto", "f32")
+"""The backend and dtype of which measurements decide; another dtype is a wish."""
 _REGISTERED = "onernn.operators"
 """The entry of a SessionOptions that has our library; ONNX Runtime refuses to have it twice."""
 
@@ -68,55 +70,52 @@ def optimize(
     options, threads = _options(runtime, session_options, threads)
     kernels = load_kernels()
     source = os.fspath(model) if isinstance(model, Path) else model
-    whole = source
     if isinstance(source, str):
-        whole = onnx.load(source)
+        own = onnx.load(source)
     elif isinstance(source, bytes):
-        whole = onnx.load_from_string(source)
+        own = onnx.load_from_string(source)
+    else:
+        own = onnx.ModelProto()
+        own.CopyFrom(source)
     rule = partial(_check_gain, kernels.isa, threads)
     with closing(OperatorLayers(kernels)) as layers:
         add = partial(layers.add, dtype=dtype)
-        made = _replaced(onnx, whole, add, rule if (backend, dtype) == ("auto", "f32") else None)
-        if made.lines:
-            source = made.model
+        lines, refusals = _replace(onnx, own, add, rule if (backend, dtype) == _RULED else None)
+        if lines:
+            source = own
             _register(options, kernels.path)
         if not isinstance(source, str | bytes):
             source = source.SerializeToString()
         session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    session.replaced, session.refusals = made.lines, made.refusals
-    session.explain = partial(_explained, *made[1:])
+    session.replaced, session.refusals = lines, refusals
+    session.explain = partial(_explained, lines, refusals)
     return session
 
 
-class _Replaced(NamedTuple):
-    """A model with nodes of ours, a line for each of them, and why there are no more."""
+def _replace(
+    onnx: Any, model: Any, add: Callable[..., tuple[int, str]], rule: Callable[..., None] | None
+) -> tuple[tuple[str, ...], tuple[Refusal, ...]]:
+    """Changes the model; gives a line for each node that is ours now, and why there are no more.
 
-    model: Any
-    lines: tuple[str, ...]
-    refusals: tuple[Refusal, ...]
-
-
-def _replaced(
-    onnx: Any, whole: Any, add: Callable[..., tuple[int, str]], rule: Callable[..., None] | None
-) -> _Replaced:
-    """``add`` makes layers; ``rule`` raises `UnsupportedError` for one that is not worth it."""
+    ``add`` makes layers; ``rule`` raises `UnsupportedError` for one that is not worth it.
+    """
     refusals = [
         Refusal("it stands in a function", named(node))
-        for function in whole.functions
+        for function in model.functions
         for node in everywhere(function.node)
         if is_recurrent(node)
     ]
-    if not any(map(is_recurrent, everywhere(whole.graph.node))):
-        return _Replaced(whole, (), tuple(refusals))
-    (typed, sizes), free, lines = with_types(onnx, whole), overridable(whole), []
-    replacement = Replacement(onnx, typed)
+    if not any(map(is_recurrent, everywhere(model.graph.node))):
+        return (), tuple(refusals)
+    sizes, free, lines = infer_sizes(onnx, model), overridable(model), []
+    replacement = Replacement(onnx, model)
     for place in replacement.places:
         node = place.node
         if not is_recurrent(node):
             continue
         try:
             made_of = Constants(place.scope, parameters(node), free)
-            layer = layer_of(onnx, typed, node, made_of)
+            layer = layer_of(onnx, model, node, made_of)
             if rule and not layer.only_ours:
                 rule(layer, node, sizes.get(node.input[0], ()))
             number, told = add(layer.spec, layer.weights, batch_major=layer.batch_major)
@@ -127,7 +126,7 @@ def _replaced(
         lines.append(f"{named(node)}: {told}")
     if lines:
         replacement.finish()
-    return _Replaced(typed, tuple(lines), tuple(refusals))
+    return tuple(lines), tuple(refusals)
 
 
 def _check_gain(

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ _MAKERS = {*FOLDED, "Constant"}
 _MOVES = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 _MOST_MOVES = 16
 """Between zeros and an initial state."""
+_SMALL = 1024
+"""Elements of a constant whose numbers types may depend on."""
 
 
 def is_recurrent(node: Any) -> bool:
@@ -69,40 +72,42 @@ def overridable(model: Any) -> set[str]:
     return {value.name for value in model.graph.input if value.name in names}
 
 
-class Typed(NamedTuple):
-    """A copy of a model that tells the types of what recurrent nodes give, and of no more.
+def infer_sizes(onnx: Any, model: Any) -> dict[str, list[int | None]]:
+    """The sizes of values, None for an axis of which nothing is known.
 
-    ONNX Runtime infers the others itself, but cannot do it behind a node of ours. ``sizes``: of
-    values, None for an axis of which nothing is known.
+    The model is told the types of what recurrent nodes give: ONNX Runtime infers all others itself,
+    but cannot do it behind a node of ours.
     """
-
-    model: Any
-    sizes: dict[str, list[int | None]]
-
-
-def with_types(onnx: Any, model: Any) -> Typed:
-    """The types as onnx infers them, whatever stands in the place of what callers may change."""
-    typed, free = onnx.ModelProto(), overridable(model)
-    typed.CopyFrom(model)
-    del typed.graph.initializer[:]
-    typed.graph.initializer.extend(a for a in model.graph.initializer if a.name not in free)
+    bare, free = onnx.ModelProto(), overridable(model)
+    bare.opset_import.extend(model.opset_import)
+    bare.functions.extend(model.functions)
+    bare.ir_version = model.ir_version
+    bare.graph.name = "bare"
+    for field in ("node", "input", "output", "value_info"):
+        getattr(bare.graph, field).extend(getattr(model.graph, field))
+    declared = {value.name for value in model.graph.input}
+    for each in model.graph.initializer:
+        if each.name in free:  # whatever a caller puts in its place
+            continue
+        if prod(each.dims) <= _SMALL:  # it may be the shape of something
+            bare.graph.initializer.append(each)
+        elif each.name not in declared:
+            value = onnx.helper.make_tensor_value_info(each.name, each.data_type, each.dims)
+            bare.graph.input.append(value)
     with suppress(onnx.shape_inference.InferenceError):  # ONNX Runtime will tell
-        typed = onnx.shape_inference.infer_shapes(typed)
-    typed.graph.initializer.extend(a for a in model.graph.initializer if a.name in free)
+        bare = onnx.shape_inference.infer_shapes(bare)
     wanted = {n for node in everywhere(model.graph.node) if is_recurrent(node) for n in node.output}
     sizes: dict[str, list[int | None]] = {}
-    graphs = [(model.graph, typed.graph)]
-    for before, after in graphs:  # and those that are found meanwhile
-        for value in (*after.input, *after.value_info):
+    graphs = [(model.graph, bare.graph)]
+    for own, inferred in graphs:  # and those that are found meanwhile
+        for value in (*inferred.input, *inferred.value_info):
             axes = value.type.tensor_type.shape.dim
             sizes[value.name] = [each.dim_value or None for each in axes]
-        kept = {value.name for value in before.value_info}.union(wanted)
-        types = [value for value in after.value_info if value.name in kept]
-        del after.value_info[:]
-        after.value_info.extend(types)
-        for one, other in zip(before.node, after.node, strict=True):
+        missing = wanted - {value.name for value in (*own.value_info, *own.output)}
+        own.value_info.extend(value for value in inferred.value_info if value.name in missing)
+        for one, other in zip(own.node, inferred.node, strict=True):
             graphs += zip(bodies(one), bodies(other), strict=True)
-    return Typed(typed, sizes)
+    return sizes
 
 
 @dataclass(frozen=True, eq=False)
