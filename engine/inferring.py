@@ -28,18 +28,21 @@ _MOST_TURNS = 10_000
 """Operators that loops over constants may run each time."""
 
 
-def infer(program: Program, static: Mapping[str, int] | None = None) -> list[Refusal]:
+def infer(
+    program: Program, static: Mapping[str, int] | None = None, *, named: bool = True
+) -> list[Refusal]:
     """The type of every value, and what every node becomes, in names where a size is left open.
 
-    T and N are what the first recurrent layer says (W and N, where its input is ragged). Sizes of
-    ``static`` are fixed: all but T at once, T in the memory only, so that a step still has T=1.
+    ``named``: for people T and N are what the first recurrent layer says (W and N, where its input
+    is ragged). Sizes of ``static`` are fixed: all but T at once, T in the memory only, so that a
+    step still has T=1.
     Returns why nodes have no code. Raises `ShapeError` for a size that the model does not have.
     """
     program.static = dict(static or {})
     name_inputs(program)
     mentioned = {name for size in program.bindings.values() for name in size.names}
     refusals = _settle(program)
-    if not refusals:
+    if named and not refusals:
         _name(program)
         refusals = _settle(program) if program.grew else refusals
     names = sizes_of(program)

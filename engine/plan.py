@@ -88,7 +88,7 @@ class Plan:
     ) -> None:
         self._kernels, self._layers, self._threads = kernels, layers, threads
         program = Program(replace(graph, inputs=inputs))
-        infer(program)
+        infer(program, named=False)
         self._encoded = made = encode(program, kernels, layers)
         self._address = kernels.ffi.from_buffer
         self._inputs = [
@@ -143,6 +143,12 @@ class Plan:
             self._types[name] = _Shape(made, name)
         except (UnknownError, UnsupportedError):
             return
+
+    @property
+    def told(self) -> str:
+        """What a user is told of it."""
+        nodes = ", ".join(node.label for node in self.outside)
+        return "one call of the library" + f"; in Python: {nodes}" * bool(nodes)
 
     @property
     def is_worth_it(self) -> bool:

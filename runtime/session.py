@@ -203,8 +203,11 @@ class Session:
         )
 
     def explain(self) -> str:
-        """A line a recurrent node: cell, direction, dtype, kernel chosen, why; then the notes."""
+        """A line a recurrent node: cell, direction, dtype, kernel chosen, why; then what runs the
+        graph, known from the first run on; then the notes."""
         lines = list(map(str, self.explained)) or ["no recurrent nodes"]
+        plans = [plan.told if plan else "node by node in Python" for plan in self._plans.values()]
+        lines += [f"graph: {each}" for each in dict.fromkeys(plans)]
         return "\n".join([*lines, *(f"note: {note}" for note in self.graph.notes)])
 
 
