@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 
 from onernn.backend.compiled.library import Kernels
@@ -17,14 +16,15 @@ DOMAIN = "onernn"
 
 
 class OperatorLayers:
-    """Layers by their numbers, which nodes tell. Until `close` sessions find them; those that did
-    keep their layers.
-    """
+    """Layers by their numbers, which nodes tell. Sessions that found them keep them."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self._open = ExitStack()
-        self.close: Callable[[], None] = self._open.close
+
+    def close(self) -> None:
+        """No session finds any of them from now on."""
+        self._open.close()
 
     def add(
         self, spec: RnnSpec, weights: Weights, *, dtype: str, batch_major: bool
