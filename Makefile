@@ -54,7 +54,8 @@ doctor: .venv/.ready
 GRAPHS ?= 2000
 .PHONY: fuzz-graphs
 fuzz-graphs: .venv/.ready
-	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/fuse_passes/test_random_graphs.py
+	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/fuse_passes/test_random_graphs.py \
+	  tests/engine/test_plans.py
 
 # Damaged model files, SECONDS of each kind, guided by coverage: nothing but results and errors of
 # ours may come of them. What is found lies in out/fuzz. A SEED other than 0 repeats the same files.

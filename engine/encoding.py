@@ -340,6 +340,9 @@ def _nest(made: Encoded, kernels: Kernels, step: Nest) -> list[int]:
         function, *arguments = expression
         inner = [None if isinstance(one, float) else told(one) for one in arguments]
         real = next(one[0] for one in reversed(inner) if one is not None)
+        types = [one[0] for one in inner if one is not None]
+        if any(dtype != real for dtype in types[function == "chosen" :]):
+            raise NotEncoded(f"{function} of {types}")
         operands = []
         for argument, one in zip(arguments, inner, strict=True):
             if one is None:
@@ -358,7 +361,8 @@ def _nest(made: Encoded, kernels: Kernels, step: Nest) -> list[int]:
 
     if isinstance(step.expression, int):
         raise NotEncoded("a plain copy")
-    told(step.expression)
+    if told(step.expression)[0] != program.dtype(step.out.name):
+        raise NotEncoded("a result of another type")
     if known + len(numbers) + len(formulas) > _MOST_OPERANDS:
         raise NotEncoded("too many operands")
     begins = {"number": known, "made": known + len(numbers)}

@@ -71,8 +71,11 @@ def sizes_of(program: Program) -> list[str]:
     """The names of the sizes that are open, T and N first."""
     found: dict[str, None] = {}
     for value in program.graph.inputs:
-        lod = program.sentences(value.name)
-        for size in (*program.shape(value.name), *((program.size(lod.count),) if lod else ())):
+        try:
+            lod, shape = program.sentences(value.name), program.shape(value.name)
+        except UnknownError:
+            raise UnsupportedError(f"nobody tells the sizes of input {value.name!r}") from None
+        for size in (*shape, *((program.size(lod.count),) if lod else ())):
             found |= dict.fromkeys(sorted(size.names))
     return sorted(found, key=lambda name: ("TWN".find(name) % 4, name))
 

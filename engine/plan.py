@@ -30,6 +30,8 @@ from onernn.engine.program import Program, UnknownError, kept
 from onernn.engine.recurrent import PreparedNode
 
 Feed = Mapping[str, Ragged | Array]
+_MOST = 2**56
+"""Bytes: sums of sizes up to here are within 64 bits."""
 
 
 class _Shape:
@@ -120,6 +122,7 @@ class Plan:
             for root, *_ in self._direct
             if any(size.names & program.inner.keys() for size in program.shape(root))
         }
+        self._axes = [made.size(size) for size in _doubtful(program)]
         self._plain = [root for root, *_ in self._direct] == [name for name, _ in self._outputs]
         self._plain = self._plain and not self._most
         self._plain = self._plain and all(self._types[n].lod is None for n, _ in self._outputs)
@@ -181,7 +184,7 @@ class Plan:
         around: Callable[[], AbstractContextManager[Any]],
     ) -> dict[str, Ragged | Array] | None:
         places, keep = room.places, self._given(room, feed)
-        if keep is None or (room.dims != room.bound and not self._bind(room, most)):
+        if keep is None or (room.dims != room.bound and not self._bind(room, min(most, _MOST))):
             return None
         address = self._address
         made: dict[str, Ragged | Array] = {}
@@ -241,8 +244,10 @@ class Plan:
         told[0 : len(room.dims)] = room.dims
         if self._kernels.lib.onernn_room_bind(room.handle, told, most):
             return False
-        self._choose(room)
         sizes = room.sizes
+        if any(sizes[at] < 0 for at in self._axes):
+            return False  # two of them may make memory that is not
+        self._choose(room)
         room.shapes = [
             sizes[self._most[root]] if root in self._most else self._types[root].of(sizes)
             for root, *_ in self._direct
@@ -288,7 +293,7 @@ class Plan:
         for name, value in zip(node.outputs, results, strict=False):
             if not name:
                 continue
-            values[name] = value
+            values[name] = value = _own(value, arguments)
             shape = self._types.get(name)
             if shape is None:
                 continue
@@ -357,6 +362,25 @@ class Plan:
 def _most(program: Program, name: str) -> Size:
     """How many numbers a value has at most."""
     return volume(program.shape(name)).put(program.inner).most()
+
+
+def _doubtful(program: Program) -> dict[Size, None]:
+    """The sizes of axes that may be negative, as far as they are known before a run."""
+    named = (name for each in program.codes for name in each.node.outputs if name)
+    sizes = (size for name in named for size in program.shape(name))
+    return {
+        size: None
+        for size in sizes
+        if any(by < 0 for _, by in size.terms) and program.inner.keys().isdisjoint(size.names)
+    }
+
+
+def _own(value: Any, arguments: list[Any]) -> Any:
+    """A value that does not end with the memory of the run: nodes may give what they were given."""
+    array = data_of(value)
+    if not any(np.may_share_memory(array, data_of(one)) for one in arguments if one is not None):
+        return value
+    return value.with_data(array.copy()) if isinstance(value, Ragged) else array.copy()
 
 
 def _freed(free: Any, process: int, handle: Any) -> None:

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "formulas.hpp"
 #include "isa.hpp"
@@ -32,6 +33,10 @@ inline void each_line(T* x, std::int64_t outer, std::int64_t count, std::int64_t
       function(Line<T>{x + i * count * inner + j, inner}, i * inner + j);
 }
 
+/// What sums of T are added up in: one float after the other would lose what long axes hold.
+template <class T>
+using Sum = std::conditional_t<std::is_floating_point_v<T>, double, T>;
+
 /// Below every number.
 template <class T>
 constexpr T lowest() {
@@ -54,10 +59,11 @@ template <class T>
 void softmax(T* out, const T* x, std::int64_t outer, std::int64_t count, std::int64_t inner) {
   each_line(x, outer, count, inner, [=](Line<const T> from, std::int64_t line) {
     const Line<T> to = beside(out, line, count, inner);
-    T top = lowest<T>(), total = 0;
+    T top = lowest<T>();
+    Sum<T> total = 0;
     for (std::int64_t k = 0; k < count; ++k) top = most(top, from[k]);
     for (std::int64_t k = 0; k < count; ++k) total += to[k] = std::exp(from[k] - top);
-    for (std::int64_t k = 0; k < count; ++k) to[k] /= total;
+    for (std::int64_t k = 0; k < count; ++k) to[k] /= static_cast<T>(total);
   });
 }
 
@@ -65,10 +71,12 @@ template <class T>
 void log_softmax(T* out, const T* x, std::int64_t outer, std::int64_t count, std::int64_t inner) {
   each_line(x, outer, count, inner, [=](Line<const T> from, std::int64_t line) {
     const Line<T> to = beside(out, line, count, inner);
-    T top = lowest<T>(), total = 0;
+    T top = lowest<T>();
+    Sum<T> total = 0;
     for (std::int64_t k = 0; k < count; ++k) top = most(top, from[k]);
     for (std::int64_t k = 0; k < count; ++k) total += std::exp(from[k] - top);
-    for (std::int64_t k = 0; k < count; ++k) to[k] = from[k] - top - std::log(total);
+    const T share = static_cast<T>(std::log(total));
+    for (std::int64_t k = 0; k < count; ++k) to[k] = from[k] - top - share;
   });
 }
 
@@ -76,11 +84,12 @@ void log_softmax(T* out, const T* x, std::int64_t outer, std::int64_t count, std
 template <class T>
 void layer_norm(T* out, const T* x, const T* scale, Optional<const T> bias, Optional<T> mean_out,
                 Optional<T> inverse_out, std::int64_t rows, std::int64_t count, double epsilon) {
-  const auto size = static_cast<T>(count);
   for (std::int64_t i = 0; i < rows; ++i, x += count, out += count) {
-    T mean = 0, variance = 0;
-    for (std::int64_t k = 0; k < count; ++k) mean += x[k] / size;
-    for (std::int64_t k = 0; k < count; ++k) variance += (x[k] - mean) * (x[k] - mean) / size;
+    Sum<T> total = 0, squares = 0;
+    for (std::int64_t k = 0; k < count; ++k) total += x[k];
+    const T mean = static_cast<T>(total / static_cast<Sum<T>>(count));
+    for (std::int64_t k = 0; k < count; ++k) squares += (x[k] - mean) * (x[k] - mean);
+    const T variance = static_cast<T>(squares / static_cast<Sum<T>>(count));
     const T inverse = 1 / std::sqrt(variance + static_cast<T>(epsilon));
     for (std::int64_t k = 0; k < count; ++k)
       out[k] = (x[k] - mean) * inverse * scale[k] + (bias ? bias[k] : T(0));
@@ -97,9 +106,9 @@ void cum_sum(T* out, const T* x, std::int64_t outer, std::int64_t count, std::in
     T total = 0;
     for (std::int64_t n = 0; n < count; ++n) {
       const std::int64_t k = reverse ? count - 1 - n : n;
-      const T own = from[k];
-      total = static_cast<T>(total + own);
-      to[k] = exclusive ? static_cast<T>(total - own) : total;
+      const T before = total;
+      total = static_cast<T>(total + from[k]);
+      to[k] = exclusive ? before : total;
     }
   });
 }
@@ -144,43 +153,44 @@ void arg_extreme(std::int64_t* out, const T* x, std::int64_t outer, std::int64_t
 }
 
 /// A sum of a line: `add` takes the total and a number, `end` the last total and the count.
-template <class T, class Add, class End>
+template <class Total, class T, class Add, class End>
 inline void reduce(T* out, const T* x, std::int64_t outer, std::int64_t count, std::int64_t inner,
-                   T begin, Add add, End end) {
+                   Total begin, Add add, End end) {
   each_line(x, outer, count, inner, [=](Line<const T> from, std::int64_t line) {
-    T total = begin;
-    for (std::int64_t k = 0; k < count; ++k) total = static_cast<T>(add(total, from[k]));
+    Total total = begin;
+    for (std::int64_t k = 0; k < count; ++k) total = static_cast<Total>(add(total, from[k]));
     out[line] = static_cast<T>(end(total));
   });
 }
 
-#define ONERNN_REDUCE(name, begin, add, end)                                                  \
+#define ONERNN_REDUCE(name, Total, begin, add, end)                                           \
   template <class T>                                                                          \
   void name(T* out, const T* x, std::int64_t outer, std::int64_t count, std::int64_t inner) { \
-    reduce<T>(                                                                                \
-        out, x, outer, count, inner, begin, [](T total, T x) { return add; },                 \
-        [count](T total) { return (void)count, end; });                                       \
+    reduce<Total>(                                                                            \
+        out, x, outer, count, inner, begin, [](Total total, T x) { return add; },             \
+        [count](Total total) { return (void)count, end; });                                   \
   }
-ONERNN_REDUCE(reduce_sum, 0, total + x, total)
-ONERNN_REDUCE(reduce_mean, 0, total + x, total / static_cast<T>(count))
-ONERNN_REDUCE(reduce_prod, 1, total* x, total)
-ONERNN_REDUCE(reduce_max, lowest<T>(), most(total, x), total)
-ONERNN_REDUCE(reduce_min, highest<T>(), least(total, x), total)
-ONERNN_REDUCE(reduce_l1, 0, total + std::abs(x), total)
-ONERNN_REDUCE(reduce_l2, 0, total + x * x, std::sqrt(total))
-ONERNN_REDUCE(reduce_sum_square, 0, total + x * x, total)
-ONERNN_REDUCE(reduce_log_sum, 0, total + x, std::log(total))
+ONERNN_REDUCE(reduce_sum, Sum<T>, 0, total + x, total)
+ONERNN_REDUCE(reduce_mean, Sum<T>, 0, total + x, total / static_cast<Sum<T>>(count))
+ONERNN_REDUCE(reduce_prod, T, 1, total* x, total)
+ONERNN_REDUCE(reduce_max, T, lowest<T>(), most(total, x), total)
+ONERNN_REDUCE(reduce_min, T, highest<T>(), least(total, x), total)
+ONERNN_REDUCE(reduce_l1, Sum<T>, 0, total + std::abs(x), total)
+ONERNN_REDUCE(reduce_l2, Sum<T>, 0, total + x * x, std::sqrt(total))
+ONERNN_REDUCE(reduce_sum_square, Sum<T>, 0, total + x * x, total)
+ONERNN_REDUCE(reduce_log_sum, Sum<T>, 0, total + x, std::log(total))
 #undef ONERNN_REDUCE
 
 template <class T>
 void reduce_log_sum_exp(T* out, const T* x, std::int64_t outer, std::int64_t count,
                         std::int64_t inner) {
   each_line(x, outer, count, inner, [=](Line<const T> from, std::int64_t line) {
-    T top = lowest<T>(), total = 0;
+    T top = lowest<T>();
+    Sum<T> total = 0;
     for (std::int64_t k = 0; k < count; ++k) top = most(top, from[k]);
     if (!std::isfinite(top)) top = 0;
     for (std::int64_t k = 0; k < count; ++k) total += std::exp(from[k] - top);
-    out[line] = std::log(total) + top;
+    out[line] = static_cast<T>(std::log(total)) + top;
   });
 }
 

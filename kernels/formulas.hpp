@@ -32,8 +32,8 @@ inline T sign(T a) {
 /// The whole number towards zero; the lowest one for what is none, as x86 does it.
 template <class T, class Real>
 inline T whole(Real a) {
-  const Real bound = static_cast<Real>((std::numeric_limits<T>::max)());
-  return a >= -bound && a < bound ? static_cast<T>(a) : (std::numeric_limits<T>::min)();
+  const Real bound = 2 * static_cast<Real>(T(1) << (std::numeric_limits<T>::digits - 1));
+  return a > -bound - 1 && a < bound ? static_cast<T>(a) : (std::numeric_limits<T>::min)();
 }
 
 #define ONERNN_UNARY(name, formula) \
@@ -78,7 +78,6 @@ ONERNN_BINARY(plus, a + b)
 ONERNN_BINARY(minus, a - b)
 ONERNN_BINARY(times, a* b)
 ONERNN_BINARY(divided, a / b)
-ONERNN_BINARY(modulo, (a % b + b) % b)  // with the sign of b
 ONERNN_BINARY(power, std::pow(a, b))
 // The second one is alpha, or a slope.
 ONERNN_BINARY(leaky_relu, a < 0 ? a * b : a)
@@ -96,6 +95,12 @@ ONERNN_TRUTH(differ, a != b)
 #undef ONERNN_BINARY
 #undef ONERNN_TRUTH
 
+/// With the sign of the second one.
+template <class T>
+inline T modulo(T a, T b) {
+  const T rest = a % b;
+  return rest != 0 && (rest < 0) != (b < 0) ? static_cast<T>(rest + b) : rest;
+}
 /// With the sign of the first one.
 template <class T>
 inline T remainder(T a, T b) {

@@ -157,8 +157,10 @@ def _cum_sum(at: Any, x: Array, axis: Array) -> Array:
     along = int(axis.reshape(()))
     ordered = np.flip(x, along) if at.reverse else x
     out = np.cumsum(ordered, axis=along, dtype=x.dtype)
-    if at.exclusive:
-        out = out - ordered
+    if at.exclusive:  # what was added up before; taking it off again would lose small numbers
+        lines = np.moveaxis(out, along, 0)
+        lines[1:] = lines[:-1].copy()
+        lines[:1] = 0
     return np.flip(out, along) if at.reverse else out
 
 

@@ -33,6 +33,8 @@ def elementwise(op: OperatorCode) -> Nest:
     node, record = op.node, OPERATORS[op.node.op]
     there = [at for at, name in enumerate(node.inputs) if name]
     dtypes = [op.dtype(at) for at in there if record.slot(at).name != "condition"]
+    if record.slots[0].name == "condition":
+        op.of("bool")
     if len(set(dtypes)) > 1:
         op.refuse(f"inputs of several types {dtypes}")
     if dtypes[0].startswith("int") and node.op in WHOLE:

@@ -65,6 +65,7 @@ def pad(op: OperatorCode) -> list[Call]:
     """Every element looks for where it comes from, along each axis."""
     if op.at.mode not in MODES:
         op.refuse(f"attribute mode={op.at.mode!r}")
+    op.alike(2)
     given, (_, shape) = op.shape(), op.out()
     chosen = op.integers(3, "axes") or range(len(given))
     pads, half = op.integers(1, "pads") or [], len(chosen)
@@ -102,6 +103,7 @@ def one_hot(op: OperatorCode) -> Call:
     given, (_, shape) = op.shape(), op.out()
     axis = op.axis(len(shape))
     op.numbers(1, "depth")
+    op.same(volume(op.shape(2)), 2)
     sizes = volume(given[:axis]), volume(given[axis:]), shape[axis]
     types = [moved(op.dtype(2)), op.dtype()]
     return op.call("one_hot", op.read(0), op.read(2), *sizes, types=types)
@@ -110,6 +112,7 @@ def one_hot(op: OperatorCode) -> Call:
 @rule("Compress")
 def compress(op: OperatorCode) -> Call:
     """How many elements are chosen is known when it has run."""
+    op.of("bool", at=1)
     given, axis = op.shape(), op.at.axis
     given = (volume(given),) if axis is None else given
     axis = at_axis(axis or 0, len(given))

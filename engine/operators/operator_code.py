@@ -66,6 +66,12 @@ class OperatorCode:
         if not self.dtype(at).startswith(kinds):
             self.refuse(f"of {self.dtype(at)}")
 
+    def alike(self, *places: int) -> None:
+        """Refuses inputs of another dtype than the first one's."""
+        for at in places:
+            if self.node.input(at) and self.dtype(at) != self.dtype():
+                self.refuse(f"of {self.dtype()} and {self.dtype(at)}")
+
     def refuse(self, reason: str) -> NoReturn:
         raise UnsupportedError(reason)
 

@@ -68,8 +68,7 @@ def _product(
 ) -> list[Call]:
     """Of matrices, or stacks of them, as they are behind turning."""
     op.of("float")
-    if op.dtype(0) != op.dtype(1):
-        op.refuse(f"of {op.dtype(0)} and {op.dtype(1)}")
+    op.alike(1, 2)
     if op.program.sentences(op.node.inputs[1]):
         op.refuse("ragged as its second factor")
     inner = op.same(a[-1], b[-2])
@@ -94,6 +93,7 @@ def _product(
 @rule("Einsum")
 def einsum(op: OperatorCode) -> list[Step]:
     """One loop a letter; those that the result does not have are summed over."""
+    op.alike(*range(1, len(op.node.inputs)))
     given, arrow, result = op.at.equation.replace(" ", "").partition("->")
     terms, shapes = given.split(","), [op.shape(at) for at in range(len(op.node.inputs))]
     if not arrow:

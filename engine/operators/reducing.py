@@ -30,12 +30,12 @@ def softmax(op: OperatorCode) -> Call:
 
 
 @rule("ArgMax", "ArgMin")
-def extreme(op: OperatorCode) -> Call:
+def extreme(op: OperatorCode) -> list[Call]:
     axis = op.axis(len(op.shape()))
-    if op.shape()[axis].number == 0:
-        op.refuse("of no elements")
+    checks = at_least(op, op.shape()[axis] - 1)
     kind = op.node.op == "ArgMin", bool(op.at.select_last_index)
-    return op.call("arg_extreme", op.read(0), *_along(op, [axis]), *kind, types=[op.dtype()])
+    made = op.call("arg_extreme", op.read(0), *_along(op, [axis]), *kind, types=[op.dtype()])
+    return [*checks, made]
 
 
 @rule("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
@@ -64,6 +64,7 @@ def _reduced(op: OperatorCode) -> Call | None:
 @rule("LayerNormalization")
 def layer_normalization(op: OperatorCode) -> Call:
     op.of("float")
+    op.alike(1, 2)
     shape = op.shape()
     axes = list(range(op.axis(len(shape)), len(shape)))
     rows, count, _ = _along(op, axes)
@@ -80,6 +81,7 @@ def batch_normalization(op: OperatorCode) -> Nest:
     op.of("float")
     if op.at.training_mode:
         op.refuse("attribute training_mode=1: only inference is generated")
+    op.alike(1, 2, 3, 4)
     shape = op.shape()
     reads = [whole(op.read(0), shape)]
     for at in range(1, 5):

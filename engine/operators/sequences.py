@@ -33,6 +33,7 @@ def with_offsets(op: OperatorCode) -> Call:
 def append(op: OperatorCode) -> list[Call]:
     """The sentences of all inputs in one batch."""
     parts = [op.sentences(at) for at in range(len(op.node.inputs))]
+    op.alike(*range(1, len(parts)))
     count, words, calls = Size(()), Size(()), []
     made = op.makes_sentences(
         sum((part.count for part in parts), count), sum((part.words for part in parts), words)
@@ -49,6 +50,7 @@ def append(op: OperatorCode) -> list[Call]:
 def concat(op: OperatorCode) -> list[Call]:
     """Sentence n of all inputs as one sentence."""
     parts = [op.sentences(at) for at in range(len(op.node.inputs))]
+    op.alike(*range(1, len(parts)))
     count = parts[0].count
     for part in parts:
         op.same(count, part.count)
@@ -93,6 +95,7 @@ def fill(op: OperatorCode) -> Call:
     """With one number, or one word, behind each sentence."""
     if op.at.time is None:
         op.refuse("padded to the longest sentence, which only a call tells")
+    op.alike(1)
     word = op.shape(1)
     if volume(word) != ONE and word != op.shape()[1:]:
         op.refuse("expected one number, or one word, to fill with")
@@ -165,8 +168,7 @@ def decode(op: OperatorCode) -> Call:
     """Viterbi's path; ties go to the lower tag. Formula: Paddle's operator crf_decoding."""
     emission, transition = op.shape(0), op.shape(1)
     op.of("float")
-    if op.dtype(0) != op.dtype(1):
-        op.refuse(f"of {op.dtype(0)} and {op.dtype(1)}")
+    op.alike(1)
     if len(emission) != 2 or len(transition) != 2:
         op.refuse("expected emission (W, K) and transition (K+2, K)")
     tags = emission[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -19,6 +20,9 @@ from onernn.core.ragged import data_of
 from onernn.engine.plan import Plan
 
 pytestmark = pytest.mark.usefixtures("built")
+
+
+GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "200"))
 
 
 def planned(session: Session, feed: Any) -> Plan:
@@ -45,7 +49,7 @@ def test_every_operator_gives_what_the_walk_gives() -> None:
 
 def test_random_graphs_give_what_the_walk_gives() -> None:
     planned_ones = 0
-    for seed in range(200):
+    for seed in range(GRAPHS):
         trial = random_trial(seed)
         session = Session(trial.graph, backend="kernels")
         for feed in trial.feeds:
@@ -59,7 +63,7 @@ def test_random_graphs_give_what_the_walk_gives() -> None:
             for name in want:
                 assert not departure(got[name], want[name], 1e-5), (seed, name)
         planned_ones += any(plan is not None for plan in session._plans.values())
-    assert planned_ones > 150
+    assert planned_ones > 0.75 * GRAPHS
 
 
 def tagger() -> Graph:

@@ -1,0 +1,197 @@
+"""Plans and the walk agree at the ends of types, axes and sizes, and where types do not fit."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from support.fusing import departure
+from support.random_models import random_trial
+
+from onernn import Graph, OnernnError, Ragged, Session, ShapeError
+from onernn.core.graph import Node, Value
+from onernn.core.ragged import data_of
+
+pytestmark = pytest.mark.usefixtures("built")
+F32 = np.float32
+
+
+def sessions(op: str, feed: dict[str, Any], at: dict[str, Any], **constants: Any) -> Session:
+    """A session of one operator, of inputs with open sizes, then constants."""
+    inputs = tuple(Value(k, str(v.dtype), (None,) * v.ndim) for k, v in feed.items())
+    node = Node(op, (*feed, *constants), ("y",), at)
+    arrays = {name: np.asarray(value) for name, value in constants.items()}
+    return Session(Graph("one", inputs, (Value("y"),), (node,), arrays), backend="kernels")
+
+
+def agrees(op: str, feeds: Any, at: Any = None, rtol: float = 0, **constants: Any) -> None:
+    """One session gives for all feeds what the walk gives, errors among it."""
+    feeds = feeds if isinstance(feeds, list) else [feeds]
+    session = sessions(op, feeds[0], at or {}, **constants)
+    for feed in feeds:
+        try:
+            want = session._walked(feed, None)["y"]
+        except OnernnError as error:
+            with pytest.raises(type(error)):
+                session.run(feed)
+            continue
+        got = session.run(feed)["y"]
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        np.testing.assert_allclose(got, want, rtol=rtol, atol=0)
+
+
+@pytest.mark.parametrize("source", [np.float32, np.float64])
+@pytest.mark.parametrize("to", ["int32", "int64", "bool"])
+def test_casts_at_the_ends_of_integers(source: Any, to: str) -> None:
+    ends = [2.0**31, -(2.0**31), 2.0**31 - 1, 2.0**31 - 0.5, -(2.0**31) - 0.5, 2.0**63, -(2.0**63)]
+    x = np.array([*ends, 0, -0.0, 1e-45, np.inf, -np.inf, np.nan, 1.9, -1.9], source)
+    with np.errstate(invalid="ignore"):
+        agrees("Cast", {"x": x}, {"to": to})
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_modulo_by_divisors_at_the_ends_of_integers(dtype: Any) -> None:
+    info = np.iinfo(dtype)
+    half = info.max // 2
+    ends = [0, 1, -1, 7, -7, half, half + 1, half + 2, -half - 3, info.max, info.min]
+    for divisor in (*ends[3:], 2):
+        agrees("Mod", {"x": np.array(ends, dtype)}, d=np.array(divisor, dtype))
+
+
+EXTREMES = np.array(
+    [0, -0.0, 1, -1, 1e-45, -1e-45, 1e-38, 86, 87, 88.7, 89, 103.9, 104, 1e10, np.inf, np.nan], F32
+)
+
+
+@pytest.mark.parametrize(
+    "op", "Exp Tanh Sigmoid Softplus Log Sqrt Relu Elu Selu Celu Gelu HardSigmoid Sign".split()
+)
+def test_functions_of_extremes(op: str) -> None:
+    # Both sides round an exponential; those below 1e-37 may be subnormal, which few lanes keep.
+    x = np.concatenate([EXTREMES, -EXTREMES])
+    session = sessions(op, {"x": x}, {})
+    with np.errstate(all="ignore"):
+        want = session._walked({"x": x}, None)["y"]
+    np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=2e-5, atol=1e-37)
+
+
+def test_an_exclusive_sum_before_what_is_infinite() -> None:
+    x = {"x": np.array([1, 1e30, np.inf, 2], F32)}
+    for reverse, want in ((0, [0, 1, 1e30, np.inf]), (1, [np.inf, np.inf, 2, 0])):
+        at = {"exclusive": 1, "reverse": reverse}
+        agrees("CumSum", x, at, axis=0)
+        got = sessions("CumSum", x, at, axis=0).run(x)["y"]
+        np.testing.assert_array_equal(got, np.array(want, F32))
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceL1", "ReduceSumSquare"])
+def test_long_axes_lose_nothing(op: str) -> None:
+    x = np.ones((1, 2**24 + 2**20), F32)
+    agrees(op, {"x": x}, rtol=1e-6, axes=[1])
+
+
+def test_axes_without_elements() -> None:
+    feeds = [{"x": np.ones(shape, F32)} for shape in [(3, 4), (0, 4), (3, 0), (0, 0), (2, 1)]]
+    for op in ("ArgMax", "ArgMin", "Softmax"):
+        for axis in (0, 1):
+            agrees(op, feeds, {"axis": axis}, rtol=1e-6)
+    for op in ("ReduceSum", "ReduceProd", "ReduceMax", "ReduceLogSumExp"):
+        with np.errstate(all="ignore"):
+            agrees(op, feeds, rtol=1e-6, axes=[1])
+
+
+def test_sizes_that_would_be_negative() -> None:
+    feeds = [{"x": np.ones(shape, F32)} for shape in [(9, 9), (1, 9), (1, 1), (0, 0), (3, 5)]]
+    agrees("Pad", feeds, p=[-3, -3, 0, 0])
+    agrees("Slice", feeds, starts=[2], ends=[2**62], axes=[0])
+    agrees("Tile", feeds, repeats=[-1, 2])
+
+
+def test_types_that_do_not_fit_are_not_misread() -> None:
+    x = np.arange(-6, 6, dtype=F32).reshape(3, 4)
+    for condition in (np.int64, np.float32):
+        agrees("Where", {"c": (x > 0).astype(condition), "x": x, "z": -x})
+    for value in (np.float64(2), np.int64(3)):
+        agrees("Pad", {"x": x}, p=[1, 1, 0, 0], value=value)
+    agrees("Compress", {"x": x}, {"axis": 0}, condition=[1, 0, 1])
+    agrees("LayerNormalization", {"x": x}, rtol=1e-5, scale=np.arange(4.0))
+    agrees("Gemm", {"x": x}, rtol=1e-6, w=np.ones((4, 5), F32), c=np.arange(5.0))
+    agrees("Concat", {"x": x, "z": x.astype(np.float64)}, {"axis": 0})
+    agrees("OneHot", {"x": np.array([1, 2])}, depth=3, values=np.array([1.5], F32))
+
+
+def test_what_python_gives_back_is_no_memory_of_the_run() -> None:
+    """A branch that gives what it was given: the result stays when other runs follow."""
+    inner = Graph("then", (Value("t"),), (Value("t"),), (), {})
+    branches = {"then_branch": inner, "else_branch": inner, "then_taken": 1}
+    nodes = (Node("Neg", ("x",), ("n",)), Node("If", ("going", "n", "n"), ("y",), branches))
+    inputs = (Value("x", "float32", (None,)), Value("going", "bool", ()))
+    graph = Graph("if", inputs, (Value("y"),), nodes, {})
+    session = Session(graph, backend="kernels", passes=())
+    x = np.arange(5, dtype=F32)
+    for going in (True, False):
+        first = session.run({"x": x, "going": np.array(going)})["y"]
+        session.run({"x": x + 7, "going": np.array(going)})
+        np.testing.assert_array_equal(first, -x)
+
+
+def test_one_session_takes_arrays_of_all_kinds() -> None:
+    nodes = (Node("Add", ("x", "z"), ("s",)), Node("Tanh", ("s",), ("y",)))
+    inputs = (Value("x", "float32", (None, None)), Value("z", "float32", (None, None)))
+    session = Session(Graph("two", inputs, (Value("y"),), nodes, {}), backend="kernels")
+    x = np.linspace(-1, 1, 24, dtype=F32).reshape(4, 6)
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    odd = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(F32).reshape(4, 6)
+    kinds = [x, frozen, odd, x[::-1], x[:, ::2], np.asfortranarray(x), x.astype(">f4")]
+    kinds += [x[:1], x[:, :1], x[:0], x.astype(np.float64), x.astype(np.float16), x.astype(int)]
+    for each in kinds:
+        for other in (each, x[:1, :1]):
+            want = np.tanh(each.astype(F32) + other.astype(F32))
+            got = session.run({"x": each, "z": other})["y"]
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
+    for wrong in (x.astype(complex), x[0], np.array([["a"]]), Ragged(x, [0, 4])):
+        with pytest.raises(ShapeError):
+            session.run({"x": wrong, "z": x})
+
+
+def test_no_bound_of_memory_is_too_large() -> None:
+    graph = Graph(
+        "one", (Value("x", "float32", (None,)),), (Value("y"),), (Node("Neg", ("x",), ("y",)),), {}
+    )
+    session = Session(graph, backend="kernels", max_bytes=10**30)
+    np.testing.assert_array_equal(session.run({"x": np.ones(3, F32)})["y"], -np.ones(3, F32))
+
+
+def test_threads_share_sessions_of_random_graphs() -> None:
+    wrong: list[Any] = []
+    for seed in range(12):
+        trial = random_trial(seed)
+        session = Session(trial.graph, backend="kernels")
+        wanted = [session._walked(feed, None) for feed in trial.feeds]
+
+        def work(
+            session: Session = session, trial: Any = trial, wanted: Any = wanted, seed: int = seed
+        ) -> None:
+            for _ in range(20):
+                for feed, want in zip(trial.feeds, wanted, strict=True):
+                    got = session.run(feed)
+                    wrong.extend((seed, n) for n in want if departure(got[n], want[n], 1e-5))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+def test_a_graph_whose_inputs_have_no_sizes_is_walked() -> None:
+    trial = random_trial(1842)
+    session = Session(trial.graph, backend="kernels")
+    for feed in trial.feeds:
+        want = session._walked(feed, None)
+        got = session.run(feed)
+        assert all(np.array_equal(data_of(got[n]), data_of(want[n])) for n in want)
