@@ -22,13 +22,15 @@ from onernn.core.graph import UNSUPPORTED
 from onernn.core.rnn import Recurrent
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import Weights, layers_of
+from onernn.fuse_passes.views import is_view
 
 RECURRENT = ("RNN", "GRU", "LSTM")
 _PARAMETERS = (1, 2, 3, 7)
 """Where W, R, B and P stand."""
 _MAKERS = {*FOLDED, "Constant"}
 """Nodes that parameters may come from."""
-_MOVES = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+_RESIZED = ("Expand", "Slice")
+"""Operators that repeat or leave out elements of their first input; views do neither."""
 _MOST_MOVES = 16
 """Between zeros and an initial state."""
 _SMALL = 1024
@@ -260,7 +262,7 @@ def is_zero(onnx: Any, scope: Scope, name: str, free: Collection[str]) -> bool:
             return False
         if node.op_type == "ConstantOfShape" or (node.op_type == "Constant" and grown):
             return not any(each.HasField("t") and to_array(each.t).any() for each in node.attribute)
-        if node.op_type not in _MOVES:
+        if node.op_type not in _RESIZED and not is_view(node.op_type):
             return False
         grown |= node.op_type == "Expand"
         scope, name = owner, node.input[0]
