@@ -14,7 +14,7 @@ import numpy as np
 from onernn.backend import open_backend
 from onernn.backend.cell_states import check_cells
 from onernn.core.arrays import Array
-from onernn.core.budget import STEPS, budget_of_run, usable_memory
+from onernn.core.budget import STEPS, budget_of_run, return_freed_memory, usable_memory
 from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value, graph_of
 from onernn.core.guard import naming
@@ -102,6 +102,8 @@ class Session:
         self._threads = min(getattr(self._engine, "threads", 1), 2)
         self._undeclared = [v.name for v in self.graph.inputs if v.dtype is None or v.shape is None]
         self._plans: dict[tuple[Any, ...], Plan | None] = {}
+        del model
+        return_freed_memory()
 
     def _prepare(self, graph: Graph) -> None:
         """A layer, its weights packed, for each recurrent node; for those in bodies, too."""

@@ -7,6 +7,8 @@ with more: each .onnx below it runs like these.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -166,6 +168,23 @@ def test_any_other_model_is_exact_or_refused(file: Path) -> None:
     session_of(file)
     report = onernn.verify(file, against=f"onnxruntime:{file}", diagnose=False)
     assert report.passed, report
+
+
+HELD = """
+import ctypes, sys
+import onernn
+session = onernn.Session(sys.argv[1], threads=1)
+resident = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096
+before = resident()
+ctypes.CDLL(None).malloc_trim(0)
+print(before - resident())
+"""
+
+
+def test_a_session_holds_no_memory_that_loading_it_freed(harness: Any) -> None:
+    path = path_of("nsnet2-48k")
+    done = subprocess.run([sys.executable, "-c", HELD, str(path)], capture_output=True, text=True)
+    assert int(done.stdout) < path.stat().st_size / 5, done.stderr  # it was more than the file
 
 
 def feed_for(inputs: list[Any], size: int) -> dict[str, Any]:
