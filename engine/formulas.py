@@ -16,13 +16,20 @@ FLOATS: dict[str, Any] = {
     "Pow": ("power", 0, 1),
     "Mean": ("plus", 0, 1),  # and divided by their number
     "IsNaN": ("is_nan", 0),
-    **{
-        name: (name.lower(), 0)
-        for name in (
-            *("Exp", "Log", "Sqrt", "Floor", "Ceil", "Round", "Reciprocal", "Sin", "Cos", "Erf"),
-            *("Tanh", "Sigmoid", "Softplus", "Softsign"),
-        )
-    },
+    "Exp": ("exp", 0),
+    "Log": ("log", 0),
+    "Sqrt": ("sqrt", 0),
+    "Floor": ("floor", 0),
+    "Ceil": ("ceil", 0),
+    "Round": ("round", 0),
+    "Reciprocal": ("reciprocal", 0),
+    "Sin": ("sin", 0),
+    "Cos": ("cos", 0),
+    "Erf": ("erf", 0),
+    "Tanh": ("tanh", 0),
+    "Sigmoid": ("sigmoid", 0),
+    "Softplus": ("softplus", 0),
+    "Softsign": ("softsign", 0),
     "LeakyRelu": ("leaky_relu", 0, "alpha"),
     "ThresholdedRelu": ("thresholded_relu", 0, "alpha"),
     "HardSigmoid": ("hard_sigmoid", 0, "alpha", "beta"),

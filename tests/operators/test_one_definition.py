@@ -12,9 +12,9 @@ from onernn.operators import OPERATORS
 
 FEW = 2
 """Names that may stand together: two operators can share a rule."""
-BY_FRAMEWORK = ("adapters", "emit")
+BY_FRAMEWORK = ("adapters", "engine")
 """Rooms that say which operator of a framework, or which C++, an operator is: dicts do so."""
-EXCEPTIONS = {"runtime/kernels.py": "what a session runs itself: layers, loops and branches"}
+EXCEPTIONS = {"engine/kernels.py": "what a session runs itself: layers, loops and branches"}
 """Files with a table that is right, and why."""
 
 
