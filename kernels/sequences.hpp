@@ -27,6 +27,7 @@ inline Status sound(Offsets offsets, std::int64_t count, std::int64_t words) {
 /// Offsets that come as numbers.
 template <class I>
 Status take_offsets(std::int64_t* offsets, const I* given, std::int64_t count, std::int64_t words) {
+  if (count < 0) return Status::bad_lengths;
   std::copy_n(given, count + 1, offsets);
   return sound(offsets, count, words);
 }
@@ -179,6 +180,12 @@ void expand(T* out, const T* x, Offsets offsets, std::int64_t count, std::int64_
       std::copy_n(x + n * inner, inner, out + k * inner);
 }
 
+/// Whether a is larger than b; a NaN is larger than every number, as NumPy has it.
+template <class T>
+inline bool beyond(T a, T b) {
+  return !(a <= b) && b == b;
+}
+
 /// Viterbi's path: the tags of each sentence with the highest score; ties go to the lower tag.
 /// emission (words, tags); rows of the transition (tags + 2, tags): scores of starting with a tag,
 /// of ending with it, then from tag i to tag j. Formula: Paddle's operator crf_decoding.
@@ -199,14 +206,15 @@ void viterbi(std::int64_t* out, const T* emission, const T* transition, Offsets 
       for (std::int64_t i = 1; i < tags; ++i)
         for (std::int64_t j = 0; j < tags; ++j) {
           const T score = now[i] + moves[i * tags + j];
-          from[j] = score > next[j] ? static_cast<std::int32_t>(i) : from[j];
-          next[j] = score > next[j] ? score : next[j];
+          const bool better = beyond(score, next[j]);
+          from[j] = better ? static_cast<std::int32_t>(i) : from[j];
+          next[j] = better ? score : next[j];
         }
       for (std::int64_t j = 0; j < tags; ++j) next[j] += emission[w * tags + j];
     }
     std::int64_t tag = 0;
     for (std::int64_t j = 1; j < tags; ++j)
-      if (now[j] + ends[j] > now[tag] + ends[tag]) tag = j;
+      if (beyond(now[j] + ends[j], now[tag] + ends[tag])) tag = j;
     for (std::int64_t w = end - 1; w >= begin; --w) {
       out[w] = tag;
       if (w > begin) tag = came_from[w * tags + tag];

@@ -109,6 +109,20 @@ def test_sizes_that_would_be_negative() -> None:
     agrees("Tile", feeds, repeats=[-1, 2])
 
 
+def test_offsets_that_are_none_are_told_as_the_walk_tells_it() -> None:
+    """Not even the first offset is there: what stands in memory beside them is not read."""
+    feeds = [
+        {"x": np.ones((rows, 2), F32), "o": np.array(offsets, np.int64)}
+        for rows, offsets in [(0, []), (5, [0, 2, 4]), (5, [1, 5]), (5, [0, 3, 2, 5]), (5, [0, -1])]
+    ]
+    session = sessions("SequenceReset", feeds[0], {})
+    for feed in feeds:
+        with pytest.raises(ShapeError):
+            session._walked(feed, None)
+        with pytest.raises(ShapeError):
+            session.run(feed)
+
+
 def test_types_that_do_not_fit_are_not_misread() -> None:
     x = np.arange(-6, 6, dtype=F32).reshape(3, 4)
     for condition in (np.int64, np.float32):
@@ -135,6 +149,22 @@ def test_what_python_gives_back_is_no_memory_of_the_run() -> None:
         first = session.run({"x": x, "going": np.array(going)})["y"]
         session.run({"x": x + 7, "going": np.array(going)})
         np.testing.assert_array_equal(first, -x)
+
+
+def test_tags_of_scores_that_are_no_numbers() -> None:
+    rng = np.random.default_rng(1)
+    inputs = (Value("x", "float32", (None, 5), 1),)
+    node = Node("CrfDecode", ("x", "t"), ("y",))
+    constants = {"t": rng.normal(size=(7, 5)).astype(F32)}
+    graph = Graph("tags", inputs, (Value("y"),), (node,), constants)
+    session = Session(graph, backend="kernels")
+    for strange in (np.nan, np.inf, -np.inf):
+        x = rng.normal(size=(40, 5)).astype(F32)
+        x[rng.random(x.shape) < 0.1] = strange
+        feed = {"x": Ragged(x, [0, 3, 3, 20, 21, 40])}
+        with np.errstate(invalid="ignore"):
+            want = session._walked(feed, None)["y"]
+        np.testing.assert_array_equal(session.run(feed)["y"].data, want.data)
 
 
 def test_one_session_takes_arrays_of_all_kinds() -> None:
