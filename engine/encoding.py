@@ -410,4 +410,5 @@ def _layer(
         *given,
         made.place(y),
         *finals,
+        made.place(step.cells) if step.cells else -1,
     ]

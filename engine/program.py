@@ -199,7 +199,10 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A recurrent layer; ``time`` is None where the batch is ragged."""
+    """A recurrent layer; ``time`` is None where the batch is ragged.
+
+    ``cells``: the cell state of every word, "" where nobody reads it.
+    """
 
     node: Node
     runs: tuple[Run, ...]
@@ -210,6 +213,7 @@ class Layer:
     count: Size
     lod: Sentences | None
     real: str
+    cells: str
     makes = None
 
 

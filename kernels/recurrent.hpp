@@ -29,6 +29,7 @@ class Recurrent {
     Real* y;                // rows of y_row numbers, of which `width` are written
     std::int64_t y_row;
     bool backwards, added;  // added to what y holds
+    Real* cells = nullptr;  // (W, units), c of every word; null: not wanted
   };
   struct States {
     const Real *h, *c;  // (N, width), (N, units); null: zeros
@@ -60,11 +61,15 @@ class Recurrent {
       cell_.step(weights, share, attention_.data(), running, state_, team);
       for (std::int64_t m = 0; m < running; ++m) {
         const Real* h = state_.h() + m * cell_.h_row();
-        Real* y = words.y + row(batch, words, m, t) * words.y_row;
+        const std::int64_t word = row(batch, words, m, t);
+        Real* y = words.y + word * words.y_row;
         if (words.added)
           for (std::int64_t o = 0; o < cell_.width(); ++o) y[o] += h[o];
         else
           std::copy_n(h, cell_.width(), y);
+        if (Cell::kHasCellState && words.cells)
+          std::copy_n(state_.c() + m * cell_.c_row(), cell_.units(),
+                      words.cells + word * cell_.units());
       }
     }
   }

@@ -199,7 +199,7 @@ class Session:
                 each.layer.spec.direction,
                 each.layer.dtype,
                 each.layer.kernel,
-                "; ".join(filter(None, (each.layer.why, _CELLS if each.cells_from else ""))),
+                "; ".join(filter(None, (each.layer.why, _cells_by(each)))),
             )
             for each in self._layers.values()
         )
@@ -211,6 +211,11 @@ class Session:
         plans = [plan.told if plan else "node by node in Python" for plan in self._plans.values()]
         lines += [f"graph: {each}" for each in dict.fromkeys(plans)]
         return "\n".join([*lines, *(f"note: {note}" for note in self.graph.notes)])
+
+
+def _cells_by(each: PreparedNode) -> str:
+    """What computes the cell state of every word, "" where its own kernel does."""
+    return _CELLS if each.cells_from and each.layer.compiled is None else ""
 
 
 def _kind(value: Ragged | Array) -> tuple[str, int]:

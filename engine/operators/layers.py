@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from onernn.backend.cell_states import check_cells
 from onernn.core.errors import UnsupportedError
 from onernn.core.rnn import Recurrent, parts
 from onernn.core.sizes import Size
@@ -28,8 +29,9 @@ def recurrent(op: OperatorCode) -> Layer:
     for at, name in enumerate(op.node.inputs):
         if name and op.dtype(at) != dtype:
             op.refuse(f"weights of {dtype}, but {name!r} of {op.dtype(at)}")
-    if rnn.cells:
-        op.refuse("the cell state of every word as an output")
+    cells = rnn.cells if op.program.graph.is_read(rnn.cells) else ""
+    if cells:
+        check_cells(spec)
     words, time, count, lod = batch_of(op.program, rnn.x)
     op.mixes = [time] if time is not None and spec.direction != "left2right" else []
     shape = op.shape()
@@ -48,7 +50,7 @@ def recurrent(op: OperatorCode) -> Layer:
         _same(op, 3, (*shape[:-1], 1))
     op.read(0)
     runs, attention = _runs(op, rnn, words), op.read(3)
-    of = (words, time, count, lod, CTYPES[dtype])
+    of = (words, time, count, lod, CTYPES[dtype], cells)
     return Layer(op.node, runs, tuple(states), attention, *of)
 
 

@@ -214,6 +214,7 @@ struct onernn_room {
     arrays.y = place();
     arrays.h_n = place();
     arrays.c_n = place();
+    arrays.cells = place();
     stack->run(batch, arrays);
   }
 

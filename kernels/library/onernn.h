@@ -93,6 +93,7 @@ typedef struct {
   const void *h, *c;
   void *y; /* (words, width), twice the width where two directions stand side by side */
   void *h_n, *c_n;
+  void *cells; /* LSTM, one layer in one direction: (words, units), c of every word */
 } onernn_arrays;
 
 typedef struct onernn_stack onernn_stack;

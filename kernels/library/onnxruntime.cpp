@@ -239,7 +239,7 @@ void run(const Kernel& kernel, ort::Context* context) {
   State<Real> c(initial_c, c_n, worker->c, worker->c_n, both && major, false, D, N, O);
   Real* const y = wanted && !turned ? wanted : worker->y.of<Real>(T * N * row);
   const onernn_batch batch{major ? ONERNN_NTC : ONERNN_TNC, T, N, lengths};
-  const onernn_arrays arrays{x.data, nullptr, h.begin, c.begin, y, h.end, c.end};
+  const onernn_arrays arrays{x.data, nullptr, h.begin, c.begin, y, h.end, c.end, nullptr};
   run_stack(node, layer, worker->stack, batch, arrays);
 
   const auto word = [&](std::int64_t n, std::int64_t t) { return major ? n * T + t : t * N + n; };

@@ -78,7 +78,7 @@ class Stack final : public onernn_stack {
         Recurrent<Cell>& cells = layer == 0 ? room_->first : room_->upper;
         cells.run(weights_[static_cast<std::size_t>(layer * D + d)], batch,
                   {read, static_cast<const Real*>(arrays.attention), y, row,
-                   D == 2 ? d == 1 : spec_.backwards != 0, added},
+                   D == 2 ? d == 1 : spec_.backwards != 0, added, static_cast<Real*>(arrays.cells)},
                   states(arrays, layer * D + d, extent.sequences), team_);
       }
       both = out;

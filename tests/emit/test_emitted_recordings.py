@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 
 from onernn import Graph, Session, UnsupportedError, load
 from onernn.cli import app
+from onernn.core.ragged import data_of
 from onernn.emit import write_cpp
 from onernn.emit.writing import told
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
@@ -26,12 +29,18 @@ RECORDED = {
     "mxnet/legacy_unfused": (1, 0, 0),
     "onnx/keras_lstm_both": (1, 2, 0),
     "onnx/torch_gru_dynamic": (0, 1, 0),
+    "paddle/embedding_crf": None,
+    "paddle/fused_embedding_fc_lstm": None,
+    "paddle/fusion_lstm": None,
+    "paddle/lstm_cell_used": None,
+    "paddle/lstm_states_reverse": None,
+    "paddle/lstm_states_reverse_clipped": None,
 }
 
 
 def recorded(data: Path, name: str) -> tuple[Graph, dict[str, Any], dict[str, Any]]:
     folder = data / name
-    model = load(folder if name.startswith("mxnet") else folder / "model.onnx")
+    model = load(folder / "model.onnx" if name.startswith("onnx") else folder)
     arrays = read_arrays(folder / "io.npz")
     return model, read_inputs(arrays, model.inputs), read_outputs(arrays, model.outputs)
 
@@ -40,7 +49,7 @@ def compare(emitted: Emitted, feed: dict[str, Any], want: dict[str, Any]) -> Non
     status, got = emitted.run(feed, want)
     assert status == 0, (emitted.name, status, got)
     for name, array in want.items():
-        assert_close(got[name], array.reshape(-1), atol=2e-6)
+        assert_close(got[name], data_of(array).reshape(-1), atol=2e-6)
 
 
 def test_recordings_are_reproduced_and_open_sizes_are_open(tmp_path: Path) -> None:
@@ -75,3 +84,21 @@ def test_a_recording_tells_what_a_symbol_leaves_open(name: str, tmp_path: Path) 
     header = next(tmp_path.glob("*.hpp")).read_text()
     # An unrolled model has one number of words; others leave it to the caller.
     assert ("(3, 5, 4)" in header) == ("struct Sizes" not in header) == (name[6] == "u")
+
+
+@pytest.mark.parametrize("name", ["lac", "lac-seg", "lac-rank"])
+def test_taggers_that_people_use_tag_as_paddle_does(
+    name: str, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(repo))
+    listed = tomllib.loads((repo / "benchmarks" / "models.toml").read_text())["models"][name]
+    place = import_module("benchmarks.model_files").found(listed)
+    if place is None:
+        pytest.skip(f"{listed['package']} is not in out/models")
+    model, short = load(place), name.replace("-", "_")
+    arrays = read_arrays(repo / "tests" / "data" / "real_models" / f"{name}.npz")
+    feed, want = read_inputs(arrays, model.inputs), read_outputs(arrays, model.outputs)
+    status, got = build({short: model}, tmp_path, ("-O1",))[short].run(feed, want)
+    assert status == 0
+    for output, tags in want.items():
+        assert got[output].tolist() == data_of(tags).reshape(-1).tolist()

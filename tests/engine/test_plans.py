@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.checking import assert_close
 from support.fusing import departure
 from support.layers import random_weights
 from support.operator_cases import FEED, SPEC, cases, differs, model
 from support.random_models import random_trial
 
-from onernn import Graph, Ragged, Session, ShapeError
+from onernn import Cell, Graph, Ragged, RnnSpec, Session, ShapeError
 from onernn.core.errors import BudgetError, OnernnError
 from onernn.core.graph import Node, Value
 from onernn.core.ragged import data_of
@@ -125,6 +126,27 @@ def test_two_threads_share_a_session() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("direction", ["left2right", "right2left"])
+def test_a_plan_gives_the_cell_state_of_every_word(direction: Any) -> None:
+    spec = RnnSpec(Cell.LSTM, 3, 18, direction=direction, peephole=True)
+    rnn = {"spec": spec, "weights": random_weights(spec, 0)}
+    node = Node("Rnn", ("x", "h", "c"), ("y", "h_n", "", "cells"), rnn)
+    states = tuple(Value(name, "float32", (1, 1, None, 18)) for name in "hc")
+    rng = np.random.default_rng(0)
+    for dense in (False, True):
+        x = Value("x", "float32", (None, None, 3) if dense else (None, 3), 0 if dense else 1)
+        outputs = tuple(map(Value, ("y", "h_n", "cells")))
+        graph = Graph("lstm", (x, *states), outputs, (node,), {})
+        rows = rng.normal(size=(4, 3, 3) if dense else (9, 3)).astype(np.float32)
+        feed = {"x": rows if dense else Ragged(rows, [0, 4, 4, 9])}
+        feed |= {name: rng.normal(size=(1, 1, 3, 18)).astype(np.float32) for name in "hc"}
+        session = Session(graph, backend="kernels")
+        want, got = Session(graph, backend="reference").run(feed), session.run(feed)
+        assert not planned(session, feed).outside
+        for name, value in want.items():
+            assert_close(data_of(got[name]), data_of(value))
 
 
 def test_an_index_outside_of_its_table_is_told_as_the_walk_tells_it() -> None:

@@ -93,7 +93,7 @@ struct Layers {
     return given();
   }
   onernn_arrays arrays() {
-    return {x.data(), nullptr, h.data(), c.data(), y.data(), h_n.data(), c_n.data()};
+    return {x.data(), nullptr, h.data(), c.data(), y.data(), h_n.data(), c_n.data(), nullptr};
   }
   std::vector<float> given() const {
     std::vector<float> all = y;
