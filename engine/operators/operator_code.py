@@ -124,6 +124,9 @@ class OperatorCode:
         """A size that only a call tells, at most this one."""
         program = self.program
         ident = program.ident(kept(self.node.outputs[0], what))
+        size = program.size(size)
+        if size.name != ident and "." not in (size.name or ""):
+            self.refuse(f"a call tells how many these are, and others expect {size}")
         program.inner[ident] = most
         program.rename(size, ident)
         return Size.of(ident)
@@ -135,8 +138,9 @@ class OperatorCode:
         out, program = self.node.outputs[0], self.program
         (lod,) = program.type(out).lod or self.refuse("offsets that nobody follows")
         if words is None:
-            words = self.finds(words_of((lod,)), "words", most or Size(()))
+            words = self.finds(self.made(0), "words", most or Size(()))
         program.rename(words_of((lod,)), words)
+        self.same(self.made(0), words)
         program.rename(sequences_of(program.type(out)), count)
         self.keep("offsets", "int64", (count + 1,))
         program.lods[lod] = Sentences(out, count, words)

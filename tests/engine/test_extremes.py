@@ -167,6 +167,24 @@ def test_tags_of_scores_that_are_no_numbers() -> None:
         np.testing.assert_array_equal(session.run(feed)["y"].data, want.data)
 
 
+def test_a_number_that_a_run_tells_is_not_what_others_expect() -> None:
+    """As many as are not zero, times a matrix of 27 rows: only 27 of them fit."""
+    nodes = (
+        Node("NonZero", ("x",), ("n",)),
+        Node("Cast", ("n",), ("f",), {"to": "float32"}),
+        Node("MatMul", ("f", "w"), ("y",)),
+    )
+    inputs = (Value("x", "float32", (None, None)),)
+    constants = {"w": np.ones((27, 3), F32)}
+    graph = Graph("some", inputs, (Value("y"),), nodes, constants)
+    session = Session(graph, backend="kernels")
+    x = {"x": np.ones((9, 3), F32)}
+    np.testing.assert_allclose(session.run(x)["y"], session._walked(x, None)["y"])
+    for shape in ((9, 4), (1, 1), (0, 3)):
+        with pytest.raises(ShapeError, match="MatMul"):
+            session.run({"x": np.ones(shape, F32)})
+
+
 def test_one_session_takes_arrays_of_all_kinds() -> None:
     nodes = (Node("Add", ("x", "z"), ("s",)), Node("Tanh", ("s",), ("y",)))
     inputs = (Value("x", "float32", (None, None)), Value("z", "float32", (None, None)))
