@@ -127,7 +127,7 @@ class OperatorCode:
         size = program.size(size)
         if size.name != ident and "." not in (size.name or ""):
             self.refuse(f"a call tells how many these are, and others expect {size}")
-        program.inner[ident] = most
+        program.inner[ident] = most.put(program.inner)  # which a call may tell, too
         program.rename(size, ident)
         return Size.of(ident)
 

@@ -185,6 +185,17 @@ def test_a_number_that_a_run_tells_is_not_what_others_expect() -> None:
             session.run({"x": np.ones(shape, F32)})
 
 
+def test_numbers_that_a_run_tells_bound_each_other() -> None:
+    nodes = [Node("NonZero", ("x",), ("n0",))]
+    nodes += [Node("NonZero", (f"n{at}",), (f"n{at + 1}",)) for at in range(4)]
+    inputs, outputs = (Value("x", "float32", (None, None)),), (Value("n2"), Value("n4"))
+    session = Session(Graph("chain", inputs, outputs, tuple(nodes), {}), backend="kernels")
+    for shape in ((4, 5), (30, 20), (1, 1), (0, 3), (7, 3)):
+        feed = {"x": np.ones(shape, F32)}
+        want, got = session._walked(feed, None), session.run(feed)
+        assert all(np.array_equal(got[name], want[name]) for name in want), shape
+
+
 def test_one_session_takes_arrays_of_all_kinds() -> None:
     nodes = (Node("Add", ("x", "z"), ("s",)), Node("Tanh", ("s",), ("y",)))
     inputs = (Value("x", "float32", (None, None)), Value("z", "float32", (None, None)))
