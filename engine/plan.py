@@ -23,7 +23,8 @@ from onernn.core.graph import Graph, Node, Value
 from onernn.core.guard import naming
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.sizes import Size, volume
-from onernn.engine.encoding import Encoded, encode
+from onernn.engine.encoded import Encoded
+from onernn.engine.encoding import encode
 from onernn.engine.inferring import infer
 from onernn.engine.kernels import KERNELS
 from onernn.engine.program import Program, UnknownError, kept

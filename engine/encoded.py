@@ -1,0 +1,109 @@
+"""A plan on its way to the library: its numbers, and what Python does around a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onernn.backend.compiled.stack import CompiledStack
+from onernn.core.arrays import Array
+from onernn.core.errors import UnsupportedError
+from onernn.core.graph import Node
+from onernn.core.sizes import Size, volume
+from onernn.engine.program import Layer, Program, kept
+
+
+@dataclass
+class Encoded:
+    """A plan's words, and what Python does around a call.
+
+    ``names``: of the open sizes. ``layers``: each with the numbers of its words and sentences.
+    ``dims``: sizes of the inputs' axes, as a call gives them.
+    ``outside``: the nodes that Python runs, by the number of their step; ``layers``: those that
+    Python may run. ``places``: of values; ``keeps``: arrays that the words point to.
+    """
+
+    program: Program
+    names: list[str]
+    dims: list[Size]
+    sizes: dict[Size, int] = field(default_factory=dict)
+    polynomials: list[Size] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
+    roots: dict[str, str] = field(default_factory=dict)
+    constants: list[int] = field(default_factory=list)
+    steps: list[tuple[int, list[int]]] = field(default_factory=list)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    outside: dict[int, Node] = field(default_factory=dict)
+    layers: dict[int, tuple[Layer, int, int]] = field(default_factory=dict)
+    stacks: list[CompiledStack] = field(default_factory=list)
+    keeps: list[Any] = field(default_factory=list)
+    arena: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    done: bool = False
+
+    def size(self, size: Any) -> int:
+        """The number of a size."""
+        size = self.program.size(size)
+        if size.name in self.names:
+            return self.names.index(size.name)
+        if size.names - set(self.names):
+            raise UnsupportedError(f"nobody tells the size {size}")
+        if size not in self.sizes:
+            assert not self.done, f"{size}: the plan is made already"
+            self.sizes[size] = len(self.names) + len(self.polynomials)
+            self.polynomials.append(size)
+        return self.sizes[size]
+
+    def root(self, name: str) -> str:
+        """The value that another one is a view of."""
+        while name in self.roots:
+            name = self.roots[name]
+        return name
+
+    def place(self, name: str) -> int:
+        """The number of where a value stands, for the next step."""
+        name, now = self.root(name), len(self.steps)
+        self.spans[name] = self.spans.get(name, (now,))[0], now
+        return self.places.setdefault(name, len(self.places))
+
+    def offsets(self, name: str) -> int:
+        """The same of where its sentences begin."""
+        return self.place(kept(name, "offsets"))
+
+    def constant(self, array: Array) -> int:
+        """The place of numbers that do not change."""
+        array = np.require(array, requirements=("C", "A"))
+        self.keeps.append(array)
+        place = self.places.setdefault(f"\0{len(self.keeps)}", len(self.places))
+        self.constants += [place, array.ctypes.data]
+        return place
+
+    def words(self) -> list[int]:
+        """What the library reads, when nothing is added any more."""
+        at = {name: place for place, name in enumerate(self.dims)}
+        made = [len(self.names), *(at.get(Size.of(name), -1) for name in self.names)]
+        checks = [self.size(size) for size in self.dims]
+        buffers = [self._buffer(name) for name in self.arena]
+        outputs = [self._buffer(name)[1:3] for name in self.outputs]
+        made += [len(self.polynomials)]
+        for size in self.polynomials:
+            made.append(len(size.terms))
+            for names, by in size.terms:
+                made += [by, len(names), *map(self.names.index, names)]
+        made += [len(checks), *checks, len(self.places), len(buffers)]
+        made += [word for buffer in buffers for word in buffer]
+        made += [2 * len(outputs), *(word for output in outputs for word in output)]
+        self.done = True
+        made += [len(self.constants), *self.constants, len(self.steps)]
+        for kind, words in self.steps:
+            made += [kind, len(words), *words]
+        return made
+
+    def _buffer(self, name: str) -> tuple[int, ...]:
+        """(place, most numbers, bytes of each, first step, last step)"""
+        program, (first, last) = self.program, self.spans[name]
+        most = volume(program.shape(name)).put(program.inner).most()
+        width = np.dtype(program.dtype(name)).itemsize
+        return self.places[name], self.size(most), width, first, last
