@@ -37,11 +37,17 @@ _X86 = {
     "avx512": _AVX512,
     "avx512_bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
 }
+# Sources that gain nothing by wider registers are compiled for the least demanding set alone, and
+# linked into all libraries. They may not include lanes.hpp, whose types differ.
+_SHARED = frozenset({"engine", "interface", "moves", "onnxruntime"})
+# Those that have instructions of avx512_bf16. Of the others it takes what avx512 has.
+_BF16 = frozenset({"cells_bf16", "cells_s8", "cpu", "training"})
 # No contraction: the kernels say where a product and a sum are rounded as one. In a large source
-# GCC would stop to inline what the products call; Clang, which does not, ignores it.
+# GCC would stop to inline what the products call; Clang, which does not, ignores it. All objects
+# have one namespace, as a library has some of another instruction set.
 COMPILE = (
     *("-std=c++17", "-O3", "-ffp-contract=off", "--param=large-unit-insns=100000"),
-    *("-fPIC", "-fvisibility=hidden", "-pthread", "-I."),
+    *("-fPIC", "-fvisibility=hidden", "-pthread", "-I.", "-DONERNN_ISA=library"),
 )
 LINK = ("-shared", "-pthread", "-s", "-Wl,-z,defs", "-Wl,--version-script=exports.map")
 # The compiler's own runtime inside: a Python that brings an older one (conda's) can load it, too.
@@ -82,7 +88,8 @@ def abi() -> int:
 
 def sources_key(machine: str = platform.machine()) -> str:
     """The hash of all sources and flags."""
-    key = hashlib.sha256(repr((COMPILE, LINK, STATIC, EXPORTS, isas(machine))).encode())
+    shared = sorted(_SHARED), sorted(_BF16)
+    key = hashlib.sha256(repr((COMPILE, LINK, STATIC, EXPORTS, isas(machine), shared)).encode())
     for file in sorted([*HERE.glob("*.hpp"), *HERE.glob("library/*.*")]):
         text = file.read_bytes()
         key.update(f"{file.relative_to(HERE)} {len(text)}\n".encode() + text)
@@ -123,9 +130,12 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
             return paths
         for rest in folder.glob("part-*"):  # of a build that was killed
             shutil.rmtree(rest, ignore_errors=True)
-        told = f"\nonernn kernels; sources {sources_key(machine)}; compiler {_identity(command)}"
+        key = sources_key(machine)
+        told = f"\nonernn kernels; sources {key}; compiler {_identity(command)}"
         with tempfile.TemporaryDirectory(prefix="part-", dir=folder) as inside:
             made = _compiled(command, STATIC if static else (), isas(machine), Path(inside))
+            if sources_key(machine) != key:
+                raise BuildError(f"files in {HERE} changed while they were compiled: build again")
             for file, target in zip(made, paths, strict=True):
                 content = file.read_bytes() + told.encode()
                 digest = hashlib.sha256(content).hexdigest()
@@ -204,12 +214,18 @@ def _compiled(
     """A library for each target, in a folder."""
     started, cores = time.monotonic(), len(os.sched_getaffinity(0))
     (inside / "exports.map").write_text(EXPORTS)
+    parts = {
+        isa: [(_compiled_for(isa, file, targets), file) for file in sources()] for isa in targets
+    }
     objects = {
-        (isa, file): inside / f"{file.stem}-{isa}.o" for isa in targets for file in sources()
+        (isa, file): inside / f"{file.stem}-{isa}.o"
+        for isa, file in sorted({part for each in parts.values() for part in each})
     }
 
     def compile_one(isa: str, file: Path) -> str:
-        names = (f'-DONERNN_LIBRARY_ISA="{isa}"', f"-DONERNN_ABI={abi()}u")
+        names = [f'-DONERNN_LIBRARY_ISA="{isa}"', f"-DONERNN_ABI={abi()}u"]
+        if file.stem in _SHARED:
+            names.append("-DONERNN_SHARED")
         output = ("-c", f"library/{file.name}", "-o", str(objects[isa, file]))
         return _run([*command, *COMPILE, *targets[isa], *names, *output], HERE)
 
@@ -223,11 +239,18 @@ def _compiled(
             raise
     libraries = [library_of(isa, inside) for isa in targets]
     for isa, library in zip(targets, libraries, strict=True):
-        parts = [str(path) for (of, _), path in objects.items() if of == isa]
-        _run([*command, *LINK, *static, *targets[isa], *parts, "-o", str(library)], inside)
+        linked = [str(objects[part]) for part in parts[isa]]
+        _run([*command, *LINK, *static, *targets[isa], *linked, "-o", str(library)], inside)
     took = time.monotonic() - started
     print(f"kernels: {len(objects)} compilations on {cores} cores took {took:.0f} s", flush=True)
     return libraries
+
+
+def _compiled_for(isa: str, file: Path, targets: dict[str, tuple[str, ...]]) -> str:
+    """The instruction set of a source's object in a library."""
+    if file.stem in _SHARED:
+        return next(iter(targets))
+    return "avx512" if isa == "avx512_bf16" and file.stem not in _BF16 else isa
 
 
 def _run(command: list[str], folder: Path) -> str:

@@ -2,11 +2,13 @@
 //
 // All kernels stand in a namespace of its name, onernn::avx2 for one: objects that were compiled
 // for different instruction sets can be linked together, and none calls the code of another.
-// Programs write onernn:: alone, the namespace is inline.
+// Programs write onernn:: alone, the namespace is inline. build.py, which chooses the objects of a
+// library, gives it a name of its own.
 #ifndef ONERNN_ISA_HPP
 #define ONERNN_ISA_HPP
 
-#if defined(__AVX512F__) && defined(__AVX512BF16__)
+#if defined(ONERNN_ISA)
+#elif defined(__AVX512F__) && defined(__AVX512BF16__)
 #define ONERNN_ISA avx512_bf16
 #elif defined(__AVX512F__)
 #define ONERNN_ISA avx512

@@ -11,6 +11,10 @@
 #include "lanes_avx512.hpp"
 #include "lanes_loops.hpp"
 
+#if defined(ONERNN_SHARED)
+#error "libraries of other instruction sets share this source: it cannot use lanes (build.py)"
+#endif
+
 namespace onernn {
 inline namespace ONERNN_ISA {
 

@@ -156,6 +156,20 @@ def test_what_does_not_compile_is_told_and_what_was_built_stays(tree: Path) -> N
     assert libraries(tree) == before
 
 
+def test_sources_that_change_while_they_are_compiled_are_refused(tree: Path) -> None:
+    """Else a library would tell that it comes from what was there before."""
+    run(tree)
+    before = libraries(tree)
+    editor = tree.parent / "editor"
+    # Only while it compiles: the compiler is also asked what it knows.
+    edits = f'case "$*" in *cpu.cpp*) echo "// more" >> {tree / "new.hpp"};; esac'
+    editor.write_text(f'#!/bin/sh\n{edits}\nexec {compiler()} "$@"\n')
+    editor.chmod(0o755)
+    assert "changed while they were compiled" in run(tree, status=1, CXX=str(editor))
+    assert libraries(tree) == before
+    assert "compilations" in run(tree)
+
+
 @pytest.mark.parametrize("chosen", ["", "/nowhere/c++"])
 def test_without_a_compiler_nothing_is_built_and_that_is_told(tree: Path, chosen: str) -> None:
     said = run(tree, PATH="/nowhere", CXX=chosen)
