@@ -210,7 +210,7 @@ class Plan:
 
     def _given(self, room: Room, feed: Feed) -> list[Any] | None:
         """Tells a room the inputs; what keeps them alive, None where they are not as expected."""
-        if len(feed) != len(self._inputs):
+        if type(feed) is not dict or len(feed) != len(self._inputs):
             return None
         address, places = self._address, room.places
         dims: list[int] = []
