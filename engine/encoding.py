@@ -60,6 +60,7 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
     for each in program.codes:
         if each.source:
             made.roots[each.node.outputs[0]] = each.source
+    joined = {each.node.outputs[0] for each in program.codes if not (each.codes or each.source)}
     for value in program.graph.inputs:
         made.place(value.name)
         if value.lod_depth:
@@ -80,6 +81,8 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
         except NotEncoded:
             if code and (finds(code.codes) or _makes_offsets(made, node)):
                 raise UnsupportedError(f"{node.label}: only Python runs what tells sizes") from None
+            if not joined.isdisjoint(node.inputs):
+                raise UnsupportedError(f"{node.label}: what it reads is made by no step") from None
             made.roots.pop(node.outputs[0], None)
             made.outside[len(made.steps)] = node
             for name in filter(None, (*node.inputs, *node.outputs)):

@@ -7,10 +7,10 @@ from typing import Any
 
 from onernn.core.sizes import Size
 from onernn.engine.formulas import put
-from onernn.engine.program import At, Call, Nest, Program, Step, WrittenNode
+from onernn.engine.program import At, Call, Expression, Nest, Program, Step, WrittenNode
 
-_MOST_READS = 8
-"""Of one loop: more of them gain nothing."""
+_MOST_OPERANDS = 20
+"""Values, numbers and functions of one loop: the library has room for some more."""
 
 
 def join(program: Program) -> None:
@@ -56,7 +56,7 @@ def _one_loop(program: Program, first: Nest, then: Nest, at: int) -> Nest | None
     same = (first.out.strides, first.out.start, first.loops)
     if same != (read.strides, read.start, then.loops) or _sums(first) or _sums(then):
         return None
-    if len(first.reads) + len(then.reads) > _MOST_READS:
+    if operands(first) + operands(then) > _MOST_OPERANDS:
         return None
     # Numbers of an expression are of the type of what is read: both have to say the same.
     if len({program.dtype(a.name) for a in (*first.reads, *then.reads, first.out)}) > 1:
@@ -67,6 +67,17 @@ def _one_loop(program: Program, first: Nest, then: Nest, at: int) -> Nest | None
     return Nest(
         then.loops, then.out, (*others, *first.reads), put(then.expression, {**places, at: inner})
     )
+
+
+def operands(step: Nest) -> int:
+    """Values, numbers and functions."""
+
+    def within(expression: Expression) -> int:
+        if isinstance(expression, tuple):
+            return 1 + sum(map(within, expression[1:]))
+        return isinstance(expression, float)
+
+    return len(step.reads) + within(step.expression)
 
 
 def _sums(step: Nest) -> bool:

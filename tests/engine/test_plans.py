@@ -171,3 +171,19 @@ def test_outputs_are_arrays_of_their_own() -> None:
     session.run(sentences(np.random.default_rng(1), 4))
     for name, array in kept.items():
         np.testing.assert_array_equal(first[name].data, array)
+
+
+def test_elementwise_operators_in_a_row_become_loops_of_some_at_a_time() -> None:
+    names = ["Tanh", "Neg", "Sigmoid", "Abs"]
+    matrix = {"w": np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)}
+    for count in (3, 19, 24, 70):
+        nodes = [Node("MatMul", ("x", "w"), ("v0",))]
+        nodes += [Node(names[k % 4], (f"v{k}",), (f"v{k + 1}",)) for k in range(count)]
+        value = Value("x", "float32", (None, 4))
+        graph = Graph("row", (value,), (Value(f"v{count}"),), tuple(nodes), matrix)
+        feed = {"x": np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)}
+        session = Session(graph, backend="kernels", passes=())
+        want = session._walked(feed, None)[f"v{count}"]
+        np.testing.assert_allclose(session.run(feed)[f"v{count}"], want, atol=1e-6)
+        plan = planned(session, feed)
+        assert not plan.outside and len(plan._encoded.steps) <= 2 + count // 9
