@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from onernn.core.errors import OnernnError, ShapeError, UnforeseenError
 from onernn.core.graph import Node
 
-MISFITS = (ValueError, IndexError, TypeError, OverflowError)
+MISFITS = (ValueError, IndexError, TypeError, ArithmeticError)
 """What NumPy raises for arrays and numbers that do not fit each other."""
 
 

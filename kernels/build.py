@@ -54,7 +54,11 @@ LINK = ("-shared", "-pthread", "-s", "-Wl,-z,defs", "-Wl,--version-script=export
 # Of it only what is called: the rest has instructions of newer CPUs (rdrand).
 STATIC = ("-static-libstdc++", "-static-libgcc", "-Wl,--gc-sections")
 EXPORTS = "{ global: onernn_*; RegisterCustomOps; local: *; };\n"
-PROBE = "#include <thread>\nvoid onernn_probe() { std::thread([] {}).join(); }\n"
+PROBE = """#include <thread>
+extern "C" __attribute__((visibility("default"))) void RegisterCustomOps() {
+  std::thread([] {}).join();
+}
+"""
 _LAST_LINE = re.compile(rb"\nonernn kernels; sources (\w{64}); compiler (.*); sha256 (\w{64})\n\Z")
 
 

@@ -17,7 +17,7 @@ from onernn.core.arrays import Array
 from onernn.core.budget import STEPS, budget_of_run, return_freed_memory, usable_memory
 from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value, graph_of
-from onernn.core.guard import naming
+from onernn.core.guard import MISFITS, naming
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.rnn import Recurrent
 from onernn.engine.kernels import KERNELS
@@ -185,7 +185,7 @@ class Session:
         )
         try:
             made = Plan(self.graph, inputs, self._kernels, self._layers, self._threads)
-        except OnernnError:  # the walk tells what is wrong, if anything is
+        except (OnernnError, *MISFITS):  # the walk tells what is wrong, if anything is
             return None
         return made if made.is_worth_it else None
 

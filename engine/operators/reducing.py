@@ -9,7 +9,7 @@ from onernn.engine.operators.nests import each_element, whole
 from onernn.engine.operators.operator_code import OperatorCode, rule
 from onernn.engine.operators.shaping import at_least
 from onernn.engine.program import Access, Call, Nest, moved
-from onernn.operators.rules import ONE
+from onernn.operators.rules import ONE, at_axis
 
 
 def _along(op: OperatorCode, axes: list[int]) -> tuple[Size, Size, Size]:
@@ -57,7 +57,7 @@ def _reduced(op: OperatorCode) -> Call | None:
         op.source = op.read(0)
         return None
     function = re.sub("(?=[A-Z])", "_", op.node.op).lower().strip("_")
-    around = _along(op, sorted({axis % rank for axis in axes}))
+    around = _along(op, sorted({at_axis(axis, rank) for axis in axes}))
     return op.call(function, op.read(0), *around, types=[op.dtype()])
 
 
@@ -95,7 +95,7 @@ def batch_normalization(op: OperatorCode) -> Nest:
 def cum_sum(op: OperatorCode) -> Call:
     op.of("float", "int")
     (axis,) = op.integers(1, "axis") or [0]
-    around = _along(op, [axis % len(op.shape())])
+    around = _along(op, [at_axis(axis, len(op.shape()))])
     how = bool(op.at.exclusive), bool(op.at.reverse)
     return op.call("cum_sum", op.read(0), *around, *how, types=[op.dtype()])
 
