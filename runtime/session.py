@@ -21,6 +21,7 @@ from onernn.core.guard import MISFITS, naming
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.rnn import Recurrent
 from onernn.engine.kernels import KERNELS
+from onernn.engine.program import UnknownError
 from onernn.engine.recurrent import PreparedNode, prepared
 from onernn.fuse_passes import Pass, fuse, passes_for
 
@@ -185,7 +186,11 @@ class Session:
         )
         try:
             made = Plan(self.graph, inputs, self._kernels, self._layers, self._threads)
-        except (OnernnError, *MISFITS):  # the walk tells what is wrong, if anything is
+        except (
+            OnernnError,
+            UnknownError,
+            *MISFITS,
+        ):  # the walk tells what is wrong, if anything is
             return None
         return made if made.is_worth_it else None
 
