@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -186,12 +187,12 @@ class Session:
         )
         try:
             made = Plan(self.graph, inputs, self._kernels, self._layers, self._threads)
-        except (
-            OnernnError,
-            UnknownError,
-            *MISFITS,
-        ):  # the walk tells what is wrong, if anything is
-            return None
+        except (OnernnError, UnknownError, *MISFITS):
+            return None  # the walk tells what is wrong, if anything is
+        except Exception:
+            if os.environ.get("ONERNN_RAISE"):
+                raise
+            return None  # a plan is faster, the walk is right
         return made if made.is_worth_it else None
 
     @property
