@@ -18,17 +18,8 @@ from onernn.emit.planning import Plan, plan
 from onernn.emit.rendering import rendered
 from onernn.emit.storing import Store
 from onernn.engine.inferring import sizes_of
-from onernn.engine.program import (
-    Call,
-    Found,
-    Layer,
-    Program,
-    Step,
-    WrittenNode,
-    finds,
-    kept,
-    sizes_in,
-)
+from onernn.engine.program import Program, kept, sizes_in
+from onernn.engine.steps import Call, Found, Layer, Step, WrittenNode, finds
 from onernn.kernels import header_of, included, text_of
 
 _MEANINGS = {

@@ -17,7 +17,8 @@ from onernn.emit.streaming import why_no_step
 from onernn.engine import inferring
 from onernn.engine.inferring import name_inputs, write
 from onernn.engine.naming import identifier
-from onernn.engine.program import CTYPES, Call, Layer, Packed, Program, Step
+from onernn.engine.program import CTYPES, Program
+from onernn.engine.steps import Call, Layer, Packed, Step
 from onernn.fuse_passes import PASSES, fuse
 
 

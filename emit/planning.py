@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from onernn.core.errors import UnsupportedError
-from onernn.core.sizes import Size, listed, volume
+from onernn.core.sizes import Size, listed
 from onernn.emit.storing import Store
-from onernn.engine.program import Program, WrittenNode
+from onernn.engine.program import Program
+from onernn.engine.steps import WrittenNode
 
 
 @dataclass
@@ -57,18 +58,12 @@ class Plan:
 def plan(program: Program, store: Store) -> Plan:
     """Places for all values that are read."""
     found = Plan(program)
-    roots: dict[str, str] = {}
+    views = program.views
 
     def root(name: str) -> str:
-        while name in roots:
-            name = roots[name]
-        return name
+        return views.get(name, name)
 
-    for each in program.codes:
-        if each.source:
-            roots[each.node.outputs[0]] = each.source
-        if each.codes:
-            found.steps.append(each)
+    found.steps += [each for each in program.codes if each.codes]
     last = {root(name): at for at, each in enumerate(found.steps) for name in each.reads}
     found.used = set(last) | {root(value.name) for value in program.graph.outputs}
     made = {name for each in found.steps for name in each.node.outputs if name}
@@ -82,7 +77,7 @@ def plan(program: Program, store: Store) -> Plan:
     for value in program.graph.inputs:
         found.places[value.name] = f"in.{program.ident(value.name)}"
     found.places |= outputs
-    _allocate(found, last, {*outputs, *roots})
+    _allocate(found, last, {*outputs, *views})
     read = [root(name) for each in found.steps for name in each.reads]
     for name in dict.fromkeys([*read, *(source for source, _ in found.copies)]):
         if name in program.graph.constants:
@@ -91,9 +86,9 @@ def plan(program: Program, store: Store) -> Plan:
         elif program.is_known(name):
             found.sized.append(name)
             _member(found, name)
-    for name in roots:
-        if root(name) in found.places:
-            found.places.setdefault(name, found.places[root(name)])  # another view of it
+    for name, source in views.items():
+        if source in found.places:
+            found.places.setdefault(name, found.places[source])  # another view of it
     return found
 
 
@@ -109,7 +104,7 @@ def _allocate(found: Plan, last: dict[str, int], placed: set[str]) -> None:
             if not _needed(found, each, name):
                 found.unread.add(name)
                 continue
-            key = program.ctype(name), str(_most(program, name))
+            key = program.ctype(name), str(program.most(name))
             if free.get(key):
                 member = free[key].pop()
                 found.point(name, member.ctype, f"{member.ident}_.data()")
@@ -131,15 +126,10 @@ def _needed(found: Plan, each: WrittenNode, name: str) -> bool:
     return held or name == each.node.outputs[0] or name in found.used
 
 
-def _most(program: Program, name: str) -> Size:
-    size = volume(program.shape(name))
-    return size.put(program.inner).most()
-
-
 def _member(found: Plan, name: str) -> Member:
     program = found.program
     ident = f"{program.ident(name)}_memory"
-    size = _most(program, name)
+    size = program.most(name)
     if size.names & program.inner.keys():
         raise UnsupportedError(f"{name!r}: a size {size} that nobody bounds")
     made = Member(ident, program.ctype(name), size)

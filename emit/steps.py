@@ -8,7 +8,7 @@ from typing import Any
 from onernn.core.sizes import Size
 from onernn.emit.rendering import number
 from onernn.emit.storing import Store
-from onernn.engine.program import Access, At, Call, Found, Nest, OffsetsOf, Packed, Team
+from onernn.engine.steps import Access, At, Call, Found, Nest, OffsetsOf, Packed, Team
 
 INDICES = "ijklmnpq"
 _INFIX = {"plus": "{} + {}", "minus": "{} - {}", "times": "{} * {}", "negative": "-{}"}

@@ -11,8 +11,9 @@ from onernn.backend.compiled.stack import CompiledStack
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
-from onernn.core.sizes import Size, volume
-from onernn.engine.program import Layer, Program, kept
+from onernn.core.sizes import Size
+from onernn.engine.program import Program, kept
+from onernn.engine.steps import Layer
 
 
 @dataclass
@@ -31,7 +32,6 @@ class Encoded:
     sizes: dict[Size, int] = field(default_factory=dict)
     polynomials: list[Size] = field(default_factory=list)
     places: dict[str, int] = field(default_factory=dict)
-    roots: dict[str, str] = field(default_factory=dict)
     constants: list[int] = field(default_factory=list)
     steps: list[tuple[int, list[int]]] = field(default_factory=list)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -42,6 +42,9 @@ class Encoded:
     arena: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     done: bool = False
+
+    def __post_init__(self) -> None:
+        self._views = self.program.views
 
     def size(self, size: Any) -> int:
         """The number of a size."""
@@ -58,9 +61,7 @@ class Encoded:
 
     def root(self, name: str) -> str:
         """The value that another one is a view of."""
-        while name in self.roots:
-            name = self.roots[name]
-        return name
+        return self._views.get(name, name)
 
     def place(self, name: str) -> int:
         """The number of where a value stands, for the next step."""
@@ -72,11 +73,11 @@ class Encoded:
         """The same of where its sentences begin."""
         return self.place(kept(name, "offsets"))
 
-    def constant(self, array: Array) -> int:
-        """The place of numbers that do not change."""
+    def constant(self, array: Array, name: str = "") -> int:
+        """The place of numbers that do not change, of a value or only of a step."""
         array = np.require(array, requirements=("C", "A"))
         self.keeps.append(array)
-        place = self.places.setdefault(f"\0{len(self.keeps)}", len(self.places))
+        place = self.place(name or kept(name, str(len(self.keeps))))
         self.constants += [place, array.ctypes.data]
         return place
 
@@ -104,6 +105,5 @@ class Encoded:
     def _buffer(self, name: str) -> tuple[int, ...]:
         """(place, most numbers, bytes of each, first step, last step)"""
         program, (first, last) = self.program, self.spans[name]
-        most = volume(program.shape(name)).put(program.inner).most()
         width = np.dtype(program.dtype(name)).itemsize
-        return self.places[name], self.size(most), width, first, last
+        return self.places[name], self.size(program.most(name)), width, first, last

@@ -12,11 +12,12 @@ from onernn.backend.compiled.library import Kernels
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 from onernn.core.sizes import Size
-from onernn.core.types import sequences_of
 from onernn.engine.encoded import Encoded
 from onernn.engine.formulas import TRUE_OR_FALSE
 from onernn.engine.inferring import sizes_of
-from onernn.engine.program import (
+from onernn.engine.program import Program, kept, sizes_in
+from onernn.engine.recurrent import PreparedNode
+from onernn.engine.steps import (
     Access,
     At,
     Call,
@@ -25,14 +26,10 @@ from onernn.engine.program import (
     Nest,
     OffsetsOf,
     Packed,
-    Program,
     Step,
     Team,
     finds,
-    kept,
-    sizes_in,
 )
-from onernn.engine.recurrent import PreparedNode
 
 _MOST_OPERANDS = 24
 _MOST_AXES = 16
@@ -49,7 +46,7 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
 
     Raises `UnsupportedError` where sizes or offsets could not be told to the steps that follow.
     """
-    dims = [size for value in program.graph.inputs for size in dims_of(program, value.name)]
+    dims = [size for value in program.graph.inputs for size in program.dims(value.name)]
     open_sizes = sizes_of(program)
     if not {size.name for size in dims}.issuperset(
         open_sizes
@@ -57,9 +54,6 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
         raise UnsupportedError(f"inputs do not tell the sizes {open_sizes}")
     made = Encoded(program, [*open_sizes, *program.inner], dims)
     codes = {id(each.node): each for each in program.codes}
-    for each in program.codes:
-        if each.source:
-            made.roots[each.node.outputs[0]] = each.source
     joined = {each.node.outputs[0] for each in program.codes if not (each.codes or each.source)}
     for value in program.graph.inputs:
         made.place(value.name)
@@ -83,7 +77,6 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
                 raise UnsupportedError(f"{node.label}: only Python runs what tells sizes") from None
             if not joined.isdisjoint(node.inputs):
                 raise UnsupportedError(f"{node.label}: what it reads is made by no step") from None
-            made.roots.pop(node.outputs[0], None)
             made.outside[len(made.steps)] = node
             for name in filter(None, (*node.inputs, *node.outputs)):
                 made.place(name)
@@ -132,12 +125,6 @@ def _arena(made: Encoded) -> None:
     made.outputs = [name for name in wanted if name in own]
 
 
-def dims_of(program: Program, name: str) -> list[Size]:
-    """The sizes of an input's axes, and how many sentences it has."""
-    count = sequences_of(program.type(name))
-    return [*program.shape(name), *([program.size(count)] if count is not None else [])]
-
-
 def _known(made: Encoded) -> dict[str, frozenset[str]]:
     """Places of constants; the integers that are made of sizes, and the names of these."""
     program = made.program
@@ -146,9 +133,7 @@ def _known(made: Encoded) -> dict[str, frozenset[str]]:
     told = {}
     for name in dict.fromkeys(map(made.root, names)):
         if name in program.graph.constants:
-            array = np.require(program.graph.constants[name], requirements=("C", "A"))
-            made.keeps.append(array)
-            made.constants += [made.place(name), array.ctypes.data]
+            made.constant(program.graph.constants[name], name)
         elif name in program.types and program.is_known(name):
             told[name] = frozenset[str]().union(*(size.names for size in sizes_in(program, name)))
     return told

@@ -19,7 +19,8 @@ from onernn.engine.joining import join
 from onernn.engine.kernels import KERNELS
 from onernn.engine.operators import rule_of, written
 from onernn.engine.operators.layers import batch_of
-from onernn.engine.program import Program, Sentences, UnknownError
+from onernn.engine.program import Program, UnknownError
+from onernn.engine.steps import Sentences
 from onernn.operators import OPERATORS
 
 _MOST_PASSES = 300_000
@@ -72,10 +73,10 @@ def sizes_of(program: Program) -> list[str]:
     found: dict[str, None] = {}
     for value in program.graph.inputs:
         try:
-            lod, shape = program.sentences(value.name), program.shape(value.name)
+            dims = program.dims(value.name)
         except UnknownError:
             raise UnsupportedError(f"nobody tells the sizes of input {value.name!r}") from None
-        for size in (*shape, *((program.size(lod.count),) if lod else ())):
+        for size in dims:
             found |= dict.fromkeys(sorted(size.names))
     return sorted(found, key=lambda name: ("TWN".find(name) % 4, name))
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from onernn.core.sizes import Size
 from onernn.engine.formulas import put
-from onernn.engine.program import At, Call, Expression, Nest, Program, Step, WrittenNode
+from onernn.engine.program import Program
+from onernn.engine.steps import At, Call, Expression, Nest, Step, WrittenNode
 
 _MOST_OPERANDS = 20
 """Values, numbers and functions of one loop: the library has room for some more."""

@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from onernn.core.errors import LibraryError, ShapeError, UnsupportedError
 from onernn.core.graph import Graph, Node, Value
 from onernn.core.guard import naming
 from onernn.core.ragged import Ragged, data_of
-from onernn.core.sizes import Size, volume
+from onernn.core.sizes import Size
 from onernn.engine.encoded import Encoded
 from onernn.engine.encoding import encode
 from onernn.engine.inferring import infer
@@ -52,6 +51,14 @@ class _Shape:
         return tuple([sizes[at] for at in self.sizes])
 
 
+class Given(NamedTuple):
+    """A call's inputs: the sizes of their axes, and what is to stand at which place."""
+
+    feed: Feed
+    dims: list[int]
+    places: list[tuple[int, Any]]
+
+
 class Room:
     """Memory for runs of a plan by one thread at a time, bound to the last sizes."""
 
@@ -62,13 +69,12 @@ class Room:
         made = ffi.new("onernn_room **")
         if lib.onernn_room_new(plan, threads, self._handles, made):
             raise LibraryError("kernels: the system has no memory, or no thread, for a plan")
-        self.handle = ffi.gc(made[0], partial(_freed, lib.onernn_room_free, os.getpid()))
+        self.handle = kernels.own(made[0], lib.onernn_room_free)
         self.sizes = lib.onernn_room_sizes(self.handle)
         self.places = lib.onernn_room_places(self.handle)
         self.told = ffi.new("int64_t[]", max(len(encoded.dims), 1))
         self.step = ffi.new("int32_t *")
         self.stops = ffi.new("uint8_t[]", max(len(encoded.steps), 1))
-        self.dims: list[int] = []
         self.bound: list[int] | None = None
         self.shapes: list[Any] = []
         self.stopped = False
@@ -119,7 +125,7 @@ class Plan:
             (root, self._types[root].place, self._types[root].dtype) for root in made.outputs
         ]
         self._most = {
-            root: made.size(_most(program, root))
+            root: made.size(program.most(root))
             for root, *_ in self._direct
             if any(size.names & program.inner.keys() for size in program.shape(root))
         }
@@ -132,7 +138,7 @@ class Plan:
         plan = ffi.new("onernn_plan **")
         if lib.onernn_plan_new(ffi.new("int64_t[]", words), len(words), plan):
             raise LibraryError("kernels: the system has no memory for a plan")
-        self._plan = ffi.gc(plan[0], partial(_freed, lib.onernn_plan_free, os.getpid()))
+        self._plan = kernels.own(plan[0], lib.onernn_plan_free)
         self._constants = program.graph.constants
         self._idle: deque[Room] = deque([Room(kernels, made, self._plan, threads)])
         self._process = os.getpid()
@@ -160,9 +166,9 @@ class Plan:
         return len(self._encoded.outside) < len(self._encoded.steps)
 
     def run(
-        self, feed: Feed, most: int, around: Callable[[], AbstractContextManager[Any]]
+        self, given: Given, most: int, around: Callable[[], AbstractContextManager[Any]]
     ) -> dict[str, Ragged | Array] | None:
-        """The outputs by name; None where types, sizes or numbers are none that the plan takes.
+        """The outputs by name; None where the library refuses sizes or numbers of inputs.
 
         It takes at most ``most`` bytes. What Python runs runs inside of ``around()``.
         """
@@ -173,21 +179,23 @@ class Plan:
         except IndexError:
             room = Room(self._kernels, self._encoded, self._plan, self._threads)
         try:
-            return self._run(room, feed, most, around)
+            return self._run(room, given, most, around)
         finally:
             self._idle.append(room)
 
     def _run(
         self,
         room: Room,
-        feed: Feed,
+        given: Given,
         most: int,
         around: Callable[[], AbstractContextManager[Any]],
     ) -> dict[str, Ragged | Array] | None:
-        places, keep = room.places, self._given(room, feed)
-        if keep is None or (room.dims != room.bound and not self._bind(room, min(most, _MOST))):
+        feed, dims, pointers = given
+        if dims != room.bound and not self._bind(room, dims, min(most, _MOST)):
             return None
-        address = self._address
+        places, address, keep = room.places, self._address, list[Any]()
+        for place, at in pointers:
+            places[place] = at
         made: dict[str, Ragged | Array] = {}
         for (root, place, dtype), shape in zip(self._direct, room.shapes, strict=True):
             made[root] = array = np.empty(shape, dtype)
@@ -208,41 +216,39 @@ class Plan:
             name: self._output(room, name, root, feed, values, made) for name, root in self._outputs
         }
 
-    def _given(self, room: Room, feed: Feed) -> list[Any] | None:
-        """Tells a room the inputs; what keeps them alive, None where they are not as expected."""
+    def given(self, feed: Feed) -> Given | None:
+        """The inputs as the library reads them, of any sizes; None where they are not of the types
+        that the plan is made for."""
         if type(feed) is not dict or len(feed) != len(self._inputs):
             return None
-        address, places = self._address, room.places
+        address = self._address
         dims: list[int] = []
-        keep: list[Any] = []
+        places: list[tuple[int, Any]] = []
         for name, place, offsets, dtype, rank in self._inputs:
             value = feed.get(name)
             array: Any = value
             if type(value) is Ragged:
+                array = value.data
                 if offsets < 0 or value.outer:
                     return None
-                array = value.data
-                places[offsets] = at = address(value.offsets)
-                keep.append(at)
             elif offsets >= 0:
                 return None
             if type(array) is not np.ndarray or array.dtype != dtype or array.ndim != rank:
                 return None
             if not (array.flags.c_contiguous and array.flags.aligned):
                 array = np.require(array, requirements=("C", "A"))
-            places[place] = at = address(array)
-            keep.append(at)
+            places.append((place, address(array)))
             dims += array.shape
             if type(value) is Ragged:
+                places.append((offsets, address(value.offsets)))
                 dims.append(len(value.offsets) - 1)
-        room.dims = dims
-        return keep
+        return Given(feed, dims, places)
 
-    def _bind(self, room: Room, most: int) -> bool:
+    def _bind(self, room: Room, dims: list[int], most: int) -> bool:
         """Places all values for these inputs' sizes."""
         room.bound = None
         told = room.told
-        told[0 : len(room.dims)] = room.dims
+        told[0 : len(dims)] = dims
         if self._kernels.lib.onernn_room_bind(room.handle, told, most):
             return False
         sizes = room.sizes
@@ -253,7 +259,7 @@ class Plan:
             sizes[self._most[root]] if root in self._most else self._types[root].of(sizes)
             for root, *_ in self._direct
         ]
-        room.bound = room.dims
+        room.bound = dims
         return True
 
     def _steps(self, room: Room, feed: Feed, values: dict[str, Any], keep: list[Any]) -> bool:
@@ -360,11 +366,6 @@ class Plan:
         return self._framed(room, shape, array, feed, values)
 
 
-def _most(program: Program, name: str) -> Size:
-    """How many numbers a value has at most."""
-    return volume(program.shape(name)).put(program.inner).most()
-
-
 def _doubtful(program: Program) -> dict[Size, None]:
     """The sizes of axes that may be negative, as far as they are known before a run."""
     named = (name for each in program.codes for name in each.node.outputs if name)
@@ -382,9 +383,3 @@ def _own(value: Any, arguments: list[Any]) -> Any:
     if not any(np.may_share_memory(array, data_of(one)) for one in arguments if one is not None):
         return value
     return value.with_data(array.copy()) if isinstance(value, Ragged) else array.copy()
-
-
-def _freed(free: Any, process: int, handle: Any) -> None:
-    """Not by a forked child, which would wait for the end of a thread that it does not have."""
-    if os.getpid() == process:
-        free(handle)

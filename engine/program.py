@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
-from onernn.core.graph import Graph, Node
-from onernn.core.sizes import Shape, Size
-from onernn.core.spec import RnnSpec
+from onernn.core.graph import Graph
+from onernn.core.sizes import Shape, Size, volume
 from onernn.core.types import Type
-from onernn.core.weights import RnnWeights
 from onernn.engine.naming import identifier
+from onernn.engine.steps import Sentences, WrittenNode
 
 CTYPES = {
     "float32": "float",
@@ -33,214 +30,6 @@ def kept(name: str, what: str) -> str:
 
 class UnknownError(Exception):
     """Nothing tells a type or a shape yet."""
-
-
-@dataclass(frozen=True)
-class Sentences:
-    """The LoD of ragged values: how many sentences and words, and whose offsets these are."""
-
-    name: str
-    count: Size
-    words: Size
-
-
-@dataclass(frozen=True)
-class At:
-    """Where a value stands; of "" nothing does."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class OffsetsOf:
-    """Where the sentences of a value begin."""
-
-    name: str
-
-
-@dataclass(frozen=True, eq=False)
-class Packed:
-    """Numbers that are stored for the run; ``narrow``: of a matrix, which may be stored in fewer
-    bits."""
-
-    numbers: Array
-    narrow: bool = False
-
-
-@dataclass(frozen=True)
-class Found:
-    """A size that the call tells."""
-
-    size: Size
-
-
-class Team:
-    """The threads of a run."""
-
-
-def moved(dtype: str) -> str:
-    """The type of functions that only move numbers of a dtype."""
-    return f"u{np.dtype(dtype).itemsize}"
-
-
-Argument = At | OffsetsOf | Packed | Found | Team | Size | tuple[Size, ...] | float
-
-
-class Call:
-    """A call of a function of `kernels/steps`: pointers to values, sizes, numbers.
-
-    A string names a value, `Sentences` stand for their offsets, integers and truths are sizes,
-    lists are sizes of axes. The first argument is the value that the call makes. ``types`` tell the
-    function's instance for those who do not compile: dtypes, or u1, u4, u8 for elements that are
-    only moved. ``checks``: it looks at indices or lengths, and may refuse them.
-    """
-
-    def __init__(
-        self, function: str, *arguments: Any, types: Sequence[str] = (), checks: bool = False
-    ) -> None:
-        self.function, self.types, self.checks = function, tuple(types), checks
-        self.arguments: tuple[Argument, ...] = tuple(map(_argument, arguments))
-
-    @property
-    def makes(self) -> str | None:
-        """The value that it fills; nobody may want that, as with some parts of a Split."""
-        first = self.arguments[0]
-        return first.name if isinstance(first, At) else None
-
-
-def _argument(given: Any) -> Argument:
-    if isinstance(given, str):
-        return At(given)
-    if isinstance(given, Sentences):
-        return OffsetsOf(given.name)
-    if isinstance(given, int):
-        return Size.of(given)
-    if isinstance(given, list):
-        return tuple(map(Size.of, given))
-    return given
-
-
-Expression = int | float | tuple[Any, ...]
-"""The number of what is read, a number, or a function of `kernels/formulas.hpp` and expressions."""
-
-
-@dataclass(frozen=True)
-class Access:
-    """Elements of a value: the one at i, j, ... is ``start`` + i * strides[0] + j * strides[1]."""
-
-    name: str
-    strides: tuple[Size, ...]
-    start: Size = Size(())
-
-
-@dataclass(frozen=True, eq=False)
-class Nest:
-    """out = expression(reads), element by element, over all loops."""
-
-    loops: tuple[Size, ...]
-    out: Access
-    reads: tuple[Access, ...]
-    expression: Expression
-
-    @property
-    def makes(self) -> str:
-        return self.out.name
-
-    @property
-    def merged(self) -> Nest:
-        """The same in fewer loops: neighbouring ones become one where they can."""
-        accesses = [self.out, *self.reads]
-        found: list[tuple[Size, list[Size]]] = []
-        for at, size in enumerate(self.loops):
-            if size.number == 1:
-                continue
-            strides = [access.strides[at] for access in accesses]
-            if found and found[-1][1] == [stride * size for stride in strides]:
-                found[-1] = found[-1][0] * size, strides
-            else:
-                found.append((size, strides))
-        out, *reads = [
-            replace(access, strides=tuple(strides[at] for _, strides in found))
-            for at, access in enumerate(accesses)
-        ]
-        return Nest(tuple(size for size, _ in found), out, tuple(reads), self.expression)
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """A cell that runs over a batch: one layer and direction. ``at``: the how-manieth.
-
-    ``offset``: of its first channel in a row of y.
-    """
-
-    title: str
-    spec: RnnSpec
-    weights: RnnWeights
-    x: str
-    y: str
-    width: int
-    offset: int
-    backwards: bool
-    added: bool
-    at: int
-
-
-@dataclass(frozen=True)
-class State:
-    """h or c of a layer: names of what is given ("" if nothing), of the last one, and of what steps
-    hold."""
-
-    name: str
-    given: str
-    final: str
-    held: str
-    width: int
-
-
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """A recurrent layer; ``time`` is None where the batch is ragged.
-
-    ``cells``: the cell state of every word, "" where nobody reads it.
-    """
-
-    node: Node
-    runs: tuple[Run, ...]
-    states: tuple[State, ...]
-    attention: str
-    words: Size
-    time: Size | None
-    count: Size
-    lod: Sentences | None
-    real: str
-    cells: str
-    makes = None
-
-
-Step = Call | Nest | Layer
-
-
-def finds(steps: Iterable[Step]) -> set[str]:
-    """The names of sizes that steps find."""
-    calls = [step for step in steps if isinstance(step, Call)]
-    found = [one.size for call in calls for one in call.arguments if isinstance(one, Found)]
-    return {name for size in found for name in size.names}
-
-
-@dataclass(frozen=True, eq=False)
-class WrittenNode:
-    """A node, and what its rule said.
-
-    ``codes``: what runs it; none where its output is ``source`` under another shape. ``reads``:
-    the inputs that stand in memory when it runs. ``mixes``: sizes along which one output element
-    depends on several input ones.
-    """
-
-    node: Node
-    codes: list[Step]
-    reads: list[str]
-    source: str
-    mixes: Sequence[Size]
 
 
 @dataclass
@@ -374,6 +163,24 @@ class Program:
         value = found.value
         settled = self.size(value) if isinstance(value, Size) else tuple(map(self.size, value))
         return replace(found, value=settled).sizes
+
+    def most(self, name: str) -> Size:
+        """How many numbers a value has at most, whatever a call finds."""
+        return volume(self.shape(name)).put(self.inner).most()
+
+    @property
+    def views(self) -> dict[str, str]:
+        """Values that are only another shape of one before, with the name of that one."""
+        found: dict[str, str] = {}
+        for each in self.codes:
+            if each.source:
+                found[each.node.outputs[0]] = found.get(each.source, each.source)
+        return found
+
+    def dims(self, name: str) -> list[Size]:
+        """The sizes of an input's axes, and how many sentences it has. Raises `UnknownError`."""
+        lod = self.sentences(name)
+        return [*self.shape(name), *([self.size(lod.count)] if lod else [])]
 
     def is_known(self, name: str) -> bool:
         """Whether nothing is left to be run for a value."""

@@ -132,13 +132,13 @@ class Session:
         run would take more than ``max_bytes`` or ``max_steps``, before it does.
         """
         plan = self._plans.get(()) if observe is None else None
-        done = plan and plan.run(inputs, self._max_bytes, self._budget)  # if all is as it should be
-        if done:
-            return done
-        given = checked_feed(self.graph.inputs, inputs)
-        plan = self._plan(given) if observe is None else None
-        done = plan and plan.run(given, self._max_bytes, self._budget)
-        return done or self._walked(given, observe)
+        given = plan and plan.given(inputs)  # if all is as it should be
+        if given is None:
+            inputs = checked_feed(self.graph.inputs, inputs)
+            plan = self._plan(inputs) if observe is None else None
+            given = plan and plan.given(inputs)
+        done = plan and given and plan.run(given, self._max_bytes, self._budget)
+        return done or self._walked(checked_feed(self.graph.inputs, inputs), observe)
 
     @contextmanager
     def _budget(self) -> Iterator[None]:

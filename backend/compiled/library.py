@@ -10,6 +10,7 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,16 @@ class Kernels:
     cpu: str
     path: Path
     compiler: str
+
+    def own(self, handle: Any, free: Any) -> Any:
+        """A handle that ``free`` ends, but not in a forked child: it would wait for the end of a
+        thread that it does not have."""
+        return self.ffi.gc(handle, partial(_freed, free, os.getpid()))
+
+
+def _freed(free: Any, process: int, handle: Any) -> None:
+    if os.getpid() == process:
+        free(handle)
 
 
 _kernels: Kernels | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -40,7 +39,7 @@ class CompiledStack:
         threads: int,
         options: U8Options | None = None,
     ) -> None:
-        self._ffi, self._lib = kernels.ffi, kernels.lib
+        self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
         self._spec, self._threads, self._process = spec, threads, os.getpid()
         self._real, self._u8 = layers[0].iter.dtype, options
         self._told, self._parts, self._numbers = packed(kernels, spec, layers, dtype, options)
@@ -155,7 +154,7 @@ class CompiledStack:
         numbers = ffi.from_buffer(self._numbers)
         status = self._lib.onernn_stack_new(self._told, self._parts, numbers, self._threads, made)
         check(self._lib, status, "a layer")
-        handle = ffi.gc(made[0], partial(_freed, self._lib, os.getpid()))
+        handle = self._kernels.own(made[0], self._lib.onernn_stack_free)
         return handle, ffi.new("onernn_batch *"), ffi.new("onernn_arrays *")
 
     def cache_info(self) -> dict[str, int]:
@@ -261,9 +260,3 @@ def check(lib: Any, status: int, of: str) -> None:
 def _laid(array: Array) -> Array:
     """As C reads it."""
     return np.require(array, requirements=("C", "A"))
-
-
-def _freed(lib: Any, process: int, handle: Any) -> None:
-    """Not by a forked child, which would wait for the end of a thread that it does not have."""
-    if os.getpid() == process:
-        lib.onernn_stack_free(handle)

@@ -10,7 +10,7 @@ from onernn.core.sizes import Shape, volume
 from onernn.engine.formulas import OF_KIND, WHOLE, again, put
 from onernn.engine.operators.nests import each_element, stretched, whole
 from onernn.engine.operators.operator_code import OperatorCode, rule
-from onernn.engine.program import Access, Call, Nest
+from onernn.engine.steps import Access, Call, Nest
 from onernn.operators import OPERATORS
 from onernn.operators.rules import ONE
 

@@ -8,7 +8,7 @@ from onernn.core.sizes import Shape, Size, volume
 from onernn.engine.operators.nests import strides_of
 from onernn.engine.operators.operator_code import OperatorCode, rule
 from onernn.engine.operators.shaping import at_least
-from onernn.engine.program import Call, Found, moved
+from onernn.engine.steps import Call, Found, moved
 from onernn.operators.rules import at_axis
 
 MODES = ("constant", "edge", "reflect", "wrap")

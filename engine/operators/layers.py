@@ -9,7 +9,8 @@ from onernn.core.errors import UnsupportedError
 from onernn.core.rnn import Recurrent, parts
 from onernn.core.sizes import Size
 from onernn.engine.operators.operator_code import OperatorCode, rule
-from onernn.engine.program import CTYPES, Layer, Program, Run, Sentences, State
+from onernn.engine.program import CTYPES, Program
+from onernn.engine.steps import Layer, Run, Sentences, State
 
 
 def batch_of(program: Program, x: str) -> tuple[Size, Size | None, Size, Sentences | None]:

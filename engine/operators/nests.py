@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onernn.core.sizes import Shape, Size
 from onernn.engine.operators.operator_code import OperatorCode
-from onernn.engine.program import Access, Expression, Nest
+from onernn.engine.steps import Access, Expression, Nest
 
 COPY: Expression = ("same", 0)
 

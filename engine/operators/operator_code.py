@@ -9,15 +9,8 @@ from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 from onernn.core.sizes import Shape, Size
 from onernn.core.types import dense, sequences_of, words_of
-from onernn.engine.program import (
-    Call,
-    Program,
-    Sentences,
-    Step,
-    UnknownError,
-    WrittenNode,
-    kept,
-)
+from onernn.engine.program import Program, UnknownError, kept
+from onernn.engine.steps import Call, Sentences, Step, WrittenNode
 from onernn.operators import OPERATORS
 from onernn.operators.rules import at_axis
 

@@ -13,7 +13,7 @@ from onernn.engine.formulas import again, put
 from onernn.engine.operators.elementwise import broadcast, filled, stretched_input
 from onernn.engine.operators.nests import each_element, nest, strides_of, whole
 from onernn.engine.operators.operator_code import OperatorCode, rule
-from onernn.engine.program import Access, Call, Packed, Step, Team
+from onernn.engine.steps import Access, Call, Packed, Step, Team
 from onernn.operators.rules import ONE
 
 

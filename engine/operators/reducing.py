@@ -8,7 +8,7 @@ from onernn.core.sizes import Size, volume
 from onernn.engine.operators.nests import each_element, whole
 from onernn.engine.operators.operator_code import OperatorCode, rule
 from onernn.engine.operators.shaping import at_least
-from onernn.engine.program import Access, Call, Nest, moved
+from onernn.engine.steps import Access, Call, Nest, moved
 from onernn.operators.rules import ONE, at_axis
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from onernn.core.sizes import Shape, Size, volume
 from onernn.engine.operators.operator_code import OperatorCode, rule
-from onernn.engine.program import Call, Found, Sentences, moved
+from onernn.engine.steps import Call, Found, Sentences, moved
 from onernn.operators.rules import ONE
 
 POOLED = ("first", "last", "max", "sum", "average", "sqrt")

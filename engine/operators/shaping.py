@@ -8,7 +8,8 @@ from onernn.core.sizes import Shape, Size, shape_of, volume
 from onernn.engine.operators.elementwise import broadcast, filled
 from onernn.engine.operators.nests import COPY, each_element, nest, stretched, strides_of, whole
 from onernn.engine.operators.operator_code import OperatorCode, rule
-from onernn.engine.program import Access, Call, Nest, Step, UnknownError
+from onernn.engine.program import UnknownError
+from onernn.engine.steps import Access, Call, Nest, Step
 from onernn.operators.rules import ONE
 from onernn.operators.shaping import FAR
 
