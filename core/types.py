@@ -136,6 +136,11 @@ def words_of(lod: tuple[LodName, ...]) -> Size:
     return Size.of(f"{lod[-1]}.words")
 
 
+def counts_of(found: Type) -> tuple[Size, ...]:
+    """The number of sequences in each LoD level of a value, from the outermost."""
+    return tuple(Size.of(f"{level}.count") for level in found.lod or ())
+
+
 def sequences_of(found: Type) -> Size | None:
     """The number of sequences of a ragged value, None where it is dense or unknown."""
-    return Size.of(f"{found.lod[-1]}.count") if found.lod else None
+    return counts_of(found)[-1] if found.lod else None

@@ -18,8 +18,8 @@ from onernn.emit.planning import Plan, plan
 from onernn.emit.rendering import rendered
 from onernn.emit.storing import Store
 from onernn.engine.inferring import sizes_of
-from onernn.engine.program import Program, kept, sizes_in
-from onernn.engine.steps import Call, Found, Layer, Step, WrittenNode, finds
+from onernn.engine.program import Program, sizes_in
+from onernn.engine.steps import Call, Found, Layer, Step, WrittenNode, finds, kept
 from onernn.kernels import header_of, included, text_of
 
 _MEANINGS = {
@@ -119,14 +119,13 @@ class _Header:
 
     def _input(self, value: Value) -> Iterator[dict[str, Any]]:
         """An input's array, and its offsets where it is ragged."""
-        program, lod = self.program, self.program.sentences(value.name)
-        shape = program.shape(value.name)
+        program, shape = self.program, self.program.shape(value.name)
         array = {"ident": program.ident(value.name), "ctype": program.ctype(value.name)}
         yield {**array, "comment": listed(shape), "count": volume(shape), "offsets_of": None}
-        if lod:
-            ident, count = program.ident(kept(value.name, "offsets")), lod.count + 1
-            comment = f"({count}), where each sentence begins; the last is {shape[0]}"
-            offsets = {"ident": ident, "count": lod.count, "words": shape[0]}
+        for level in reversed(program.levels(value.name)):
+            ident, count = program.ident(level.offsets), level.count + 1
+            comment = f"({count}), where each sentence begins; the last is {level.words}"
+            offsets = {"ident": ident, "count": level.count, "words": level.words}
             array = {"ident": ident, "ctype": "std::int64_t", "comment": comment}
             yield {**array, "count": count, "offsets_of": offsets}
 
@@ -159,11 +158,11 @@ class _Header:
         place = self.found.place
         if isinstance(step, Layer):
             used = self.found.places.__contains__
-            more = {"offset": self._offsets, "layer": step, **self._recurrent(step)}
+            more = {"layer": step, **self._recurrent(step)}
             return rendered("step_layer.jinja", place=place, used=used, **more)
         if isinstance(step, Call):
             self.kernels |= {header_of(step.function)}
-            text = calls.call(step, place, self._offsets, self.store)
+            text = calls.call(step, place, self.store)
             found = [one.size for one in step.arguments if isinstance(one, Found)]
             return rendered("step_call.jinja", call=text, checks=step.checks, found=found)
         ctype, step = self.program.ctype, step.merged
@@ -174,11 +173,6 @@ class _Header:
             out=calls.element(step.out, place),
             formula=calls.formula(step, place, real, to),
         )
-
-    def _offsets(self, name: str) -> str:
-        if kept(name, "offsets") in self.found.places:
-            return self.found.places[kept(name, "offsets")]
-        return f"in.{self.program.ident(kept(name, 'offsets'))}"
 
     def _recurrent(self, layer: Layer) -> dict[str, Any]:
         """Names of the cells' code and memory; members for them."""

@@ -44,8 +44,6 @@ def _refused(value: Value) -> Iterator[str]:
         yield f"its type and shape are not told: say {hint}, for instance, or --data io.npz"
     elif value.dtype not in CTYPES:
         yield f"of {value.dtype}"
-    elif value.lod_depth > 1:
-        yield f"{value.lod_depth} LoD levels"
     elif bad := [s for s in value.shape if isinstance(s, str) and not is_size_name(s)]:
         yield f"sizes {bad}: names that C++ or its header uses; say T, N, or longer ones"
 

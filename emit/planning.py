@@ -75,7 +75,8 @@ def plan(program: Program, store: Store) -> Plan:
         else:
             found.copies.append((source, value.name))
     for value in program.graph.inputs:
-        found.places[value.name] = f"in.{program.ident(value.name)}"
+        for name in (value.name, *(level.offsets for level in program.levels(value.name))):
+            found.places[name] = f"in.{program.ident(name)}"
     found.places |= outputs
     _allocate(found, last, {*outputs, *views})
     read = [root(name) for each in found.steps for name in each.reads]

@@ -8,7 +8,7 @@ from typing import Any
 from onernn.core.sizes import Size
 from onernn.emit.rendering import number
 from onernn.emit.storing import Store
-from onernn.engine.steps import Access, At, Call, Found, Nest, OffsetsOf, Packed, Team
+from onernn.engine.steps import Access, At, Call, Found, Nest, Packed, Team
 
 INDICES = "ijklmnpq"
 _INFIX = {"plus": "{} + {}", "minus": "{} - {}", "times": "{} * {}", "negative": "-{}"}
@@ -16,15 +16,13 @@ _INFIX = {"plus": "{} + {}", "minus": "{} - {}", "times": "{} * {}", "negative":
 Place = Callable[[str], str]
 
 
-def call(step: Call, place: Place, offsets: Place, store: Store) -> str:
+def call(step: Call, place: Place, store: Store) -> str:
     """A call of a kernel, as an expression."""
 
     def text(argument: Any) -> str:
         match argument:
             case At(name):
                 return place(name) if name else "nullptr"
-            case OffsetsOf(name):
-                return offsets(name)
             case Packed():
                 stored, at = store.places[argument]
                 return f"weights_.at<{stored}>({at})"

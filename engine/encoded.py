@@ -12,8 +12,8 @@ from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 from onernn.core.sizes import Size
-from onernn.engine.program import Program, kept
-from onernn.engine.steps import Layer
+from onernn.engine.program import Program
+from onernn.engine.steps import Layer, kept
 
 
 @dataclass
@@ -68,10 +68,6 @@ class Encoded:
         name, now = self.root(name), len(self.steps)
         self.spans[name] = self.spans.get(name, (now,))[0], now
         return self.places.setdefault(name, len(self.places))
-
-    def offsets(self, name: str) -> int:
-        """The same of where its sentences begin."""
-        return self.place(kept(name, "offsets"))
 
     def constant(self, array: Array, name: str = "") -> int:
         """The place of numbers that do not change, of a value or only of a step."""

@@ -15,7 +15,7 @@ from onernn.core.sizes import Size
 from onernn.engine.encoded import Encoded
 from onernn.engine.formulas import TRUE_OR_FALSE
 from onernn.engine.inferring import sizes_of
-from onernn.engine.program import Program, kept, sizes_in
+from onernn.engine.program import Program, sizes_in
 from onernn.engine.recurrent import PreparedNode
 from onernn.engine.steps import (
     Access,
@@ -24,7 +24,6 @@ from onernn.engine.steps import (
     Found,
     Layer,
     Nest,
-    OffsetsOf,
     Packed,
     Step,
     Team,
@@ -57,8 +56,8 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
     joined = {each.node.outputs[0] for each in program.codes if not (each.codes or each.source)}
     for value in program.graph.inputs:
         made.place(value.name)
-        if value.lod_depth:
-            made.offsets(value.name)
+        for level in program.levels(value.name):
+            made.place(level.offsets)
     known, unknown = _known(made), set(program.inner)
     _tell(made, kernels, known, unknown)
     for node in program.graph.nodes:
@@ -108,16 +107,15 @@ def _arena(made: Encoded) -> None:
     """
     program = made.program
     python = {made.root(value.name) for value in program.graph.inputs}
-    python |= {kept(value.name, "offsets") for value in program.graph.inputs if value.lod_depth}
+    python |= {level.offsets for v in program.graph.inputs for level in program.levels(v.name)}
     for node in made.outside.values():
         python |= set(filter(None, node.outputs))
         for name in filter(None, node.inputs):
             first, _ = made.spans[made.root(name)]
             made.spans[made.root(name)] = first, len(made.steps)
     for lod in program.lods.values():  # results are framed with it
-        name = kept(lod.name, "offsets")
-        if name in made.spans:
-            made.spans[name] = made.spans[name][0], len(made.steps)
+        if lod.offsets in made.spans:
+            made.spans[lod.offsets] = made.spans[lod.offsets][0], len(made.steps)
     python |= program.graph.constants.keys()
     wanted = {made.root(value.name): None for value in program.graph.outputs}
     own = [name for name in made.spans if name not in python and name[0] != "\0"]
@@ -189,8 +187,6 @@ def _argument(made: Encoded, argument: Any) -> tuple[Any, ...]:
     match argument:
         case At(name):
             return "p", made.place(name) if name else -1
-        case OffsetsOf(name):
-            return "p", made.offsets(name)
         case Packed(numbers):
             return "p", made.constant(numbers)
         case Found(size):
@@ -296,7 +292,7 @@ def _layer(
         layout,
         made.size(step.time or Size(())),
         made.size(step.count),
-        made.offsets(step.lod.name) if step.lod else -1,
+        made.place(step.lod.offsets) if step.lod else -1,
         made.place(step.node.inputs[0]),
         made.place(step.attention) if step.attention else -1,
         *given,

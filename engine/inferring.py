@@ -14,13 +14,12 @@ from onernn.core.graph import Node
 from onernn.core.guard import MISFITS
 from onernn.core.inference import Context, Sizes
 from onernn.core.sizes import Size
-from onernn.core.types import Type, sequences_of
+from onernn.core.types import Type, counts_of
 from onernn.engine.joining import join
 from onernn.engine.kernels import KERNELS
 from onernn.engine.operators import rule_of, written
 from onernn.engine.operators.layers import batch_of
 from onernn.engine.program import Program, UnknownError
-from onernn.engine.steps import Sentences
 from onernn.operators import OPERATORS
 
 _MOST_PASSES = 300_000
@@ -65,7 +64,8 @@ def name_inputs(program: Program) -> None:
         ident, found = program.ident(value.name), value.type
         for at, (size, told) in enumerate(zip(found.shape or (), value.shape or (), strict=True)):
             program.rename(size, f"{ident}_{at}" if told is None else told)
-        program.rename(sequences_of(found), f"{ident}_sentences")
+        for level, size in enumerate(reversed(counts_of(found)), 1):
+            program.rename(size, f"{ident}_sentences" + f"_{level}" * (level > 1))
 
 
 def sizes_of(program: Program) -> list[str]:
@@ -107,9 +107,8 @@ def write(program: Program) -> list[Refusal]:
     program.memory, program.held = {}, set()
     for value in graph.inputs:
         found = program.types[value.name]
-        if (count := sequences_of(found)) and found.shape and found.shape[0]:
-            lod = Sentences(value.name, program.size(count), program.size(found.shape[0]))
-            program.lods[(found.lod or ("",))[0]] = lod
+        if found.lod and found.shape and found.shape[0]:
+            program.add_levels(value.name, (*counts_of(found), found.shape[0]))
     for node in graph.nodes:
         if all(program.is_known(name) for name in node.outputs if name):
             continue
@@ -128,7 +127,7 @@ def _unknown(program: Program, node: Node) -> list[Refusal]:
     given = [program.types[name] if name else None for name in node.inputs]
     try:
         names = [n for name in node.inputs if name for s in program.shape(name) for n in s.names]
-        ragged = any([program.sentences(name) for name in node.inputs if name])
+        ragged = any([program.levels(name) for name in node.inputs if name])
     except UnknownError:
         return []
     made = program.types[next(filter(None, node.outputs))]

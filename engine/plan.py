@@ -26,7 +26,7 @@ from onernn.engine.encoded import Encoded
 from onernn.engine.encoding import encode
 from onernn.engine.inferring import infer
 from onernn.engine.kernels import KERNELS
-from onernn.engine.program import Program, UnknownError, kept
+from onernn.engine.program import Program, UnknownError
 from onernn.engine.recurrent import PreparedNode
 
 Feed = Mapping[str, Ragged | Array]
@@ -41,11 +41,10 @@ class _Shape:
         program = made.program
         self.place, self.dtype = made.places[made.root(name)], np.dtype(program.dtype(name))
         self.sizes = [made.size(size) for size in program.shape(name)]
-        self.lod = program.sentences(name)
-        self.offsets, self.count = -1, -1
-        if self.lod:
-            self.offsets = made.places.get(kept(self.lod.name, "offsets"), -1)
-            self.count = made.size(self.lod.count)
+        self.levels = [
+            (level, made.places.get(level.offsets, -1), made.size(level.count))
+            for level in program.levels(name)
+        ]
 
     def of(self, sizes: Any) -> tuple[int, ...]:
         return tuple([sizes[at] for at in self.sizes])
@@ -104,7 +103,7 @@ class Plan:
             (
                 value.name,
                 made.places[value.name],
-                made.places[kept(value.name, "offsets")] if value.lod_depth else -1,
+                [made.places[level.offsets] for level in program.levels(value.name)],
                 np.dtype(value.dtype),
                 len(value.shape or ()),
             )
@@ -132,7 +131,7 @@ class Plan:
         self._axes = [made.size(size) for size in _doubtful(program)]
         self._plain = [root for root, *_ in self._direct] == [name for name, _ in self._outputs]
         self._plain = self._plain and not self._most
-        self._plain = self._plain and all(self._types[n].lod is None for n, _ in self._outputs)
+        self._plain = self._plain and not any(self._types[n].levels for n, _ in self._outputs)
         ffi, lib = kernels.ffi, kernels.lib
         words = made.words()
         plan = ffi.new("onernn_plan **")
@@ -227,11 +226,10 @@ class Plan:
         for name, place, offsets, dtype, rank in self._inputs:
             value = feed.get(name)
             array: Any = value
+            levels: tuple[Array, ...] = ()
             if type(value) is Ragged:
-                array = value.data
-                if offsets < 0 or value.outer:
-                    return None
-            elif offsets >= 0:
+                array, levels = value.data, (*value.outer, value.offsets)
+            if len(levels) != len(offsets):
                 return None
             if type(array) is not np.ndarray or array.dtype != dtype or array.ndim != rank:
                 return None
@@ -239,9 +237,8 @@ class Plan:
                 array = np.require(array, requirements=("C", "A"))
             places.append((place, address(array)))
             dims += array.shape
-            if type(value) is Ragged:
-                places.append((offsets, address(value.offsets)))
-                dims.append(len(value.offsets) - 1)
+            dims += [len(level) - 1 for level in levels]
+            places += zip(offsets, map(address, levels), strict=True)
         return Given(feed, dims, places)
 
     def _bind(self, room: Room, dims: list[int], most: int) -> bool:
@@ -335,14 +332,15 @@ class Plan:
         self, room: Room, shape: _Shape, array: Array, feed: Feed, values: Mapping[str, Any]
     ) -> Ragged | Array:
         """The array, under its offsets if it has any."""
-        if shape.lod is None:
-            return array
-        owner = feed.get(shape.lod.name, values.get(shape.lod.name))
-        if isinstance(owner, Ragged):
-            return Ragged(array, owner.offsets)
-        count = room.sizes[shape.count] + 1
-        offsets = self._kernels.ffi.buffer(room.places[shape.offsets], 8 * count)
-        return Ragged(array, np.frombuffer(offsets, np.int64).copy())
+        levels = []
+        for level, place, count in shape.levels:
+            owner = feed.get(level.name, values.get(level.name))
+            if isinstance(owner, Ragged):
+                levels.append((*owner.outer, owner.offsets)[level.level])
+            else:
+                words = self._kernels.ffi.buffer(room.places[place], 8 * (room.sizes[count] + 1))
+                levels.append(np.frombuffer(words, np.int64).copy())
+        return Ragged.from_lod(array, levels) if levels else array
 
     def _output(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,11 +21,6 @@ CTYPES = {
     "int32": "std::int32_t",
     "bool": "std::uint8_t",
 }
-
-
-def kept(name: str, what: str) -> str:
-    """What an operator keeps beside a value. No value of a program has a NUL in its own name."""
-    return f"{name}\0{what}"
 
 
 class UnknownError(Exception):
@@ -144,16 +139,28 @@ class Program:
             raise UnknownError(name)
         return tuple(found)
 
-    def sentences(self, name: str) -> Sentences | None:
-        """The offsets of a value, None where it is dense. Raises `UnknownError`."""
+    def add_levels(self, name: str, sizes: Sequence[Size]) -> tuple[Sentences, ...]:
+        """The LoD that begins with a value; ``sizes``: sentences of each level, then words."""
+        lod = self.types[name].lod or ()
+        for at, level in enumerate(lod):
+            count, words = map(self.size, sizes[at : at + 2])
+            self.lods[level] = Sentences(name, count, words, at - len(lod))
+        return self.levels(name)
+
+    def levels(self, name: str) -> tuple[Sentences, ...]:
+        """The LoD of a value from the outermost level, () where it is dense.
+
+        Raises `UnknownError`.
+        """
         lod = self.type(name).lod
-        if lod is None:
+        if lod is None or not self.lods.keys() >= set(lod):  # who makes these offsets is refused
             raise UnknownError(name)
-        if len(lod) > 1:
-            raise UnsupportedError(f"{name!r} has {len(lod)} LoD levels")
-        if lod and lod[0] not in self.lods:  # who makes these offsets is refused
-            raise UnknownError(name)
-        return self.lods[lod[0]] if lod else None
+        return tuple(self.lods[level] for level in lod)
+
+    def sentences(self, name: str) -> Sentences | None:
+        """The level of a value's words, None where it is dense. Raises `UnknownError`."""
+        levels = self.levels(name)
+        return levels[-1] if levels else None
 
     def numbers(self, name: str) -> Array | None:
         """The integers of a value that are known now, sizes among them; None for other values."""
@@ -178,9 +185,11 @@ class Program:
         return found
 
     def dims(self, name: str) -> list[Size]:
-        """The sizes of an input's axes, and how many sentences it has. Raises `UnknownError`."""
-        lod = self.sentences(name)
-        return [*self.shape(name), *([self.size(lod.count)] if lod else [])]
+        """The sizes of an input's axes, and how many sentences each level of its LoD has.
+
+        Raises `UnknownError`.
+        """
+        return [*self.shape(name), *(self.size(level.count) for level in self.levels(name))]
 
     def is_known(self, name: str) -> bool:
         """Whether nothing is left to be run for a value."""

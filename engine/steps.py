@@ -15,25 +15,33 @@ from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
 
 
+def kept(name: str, what: str) -> str:
+    """What an operator keeps beside a value. No value of a program has a NUL in its own name."""
+    return f"{name}\0{what}"
+
+
 @dataclass(frozen=True)
 class Sentences:
-    """The LoD of ragged values: how many sentences and words, and whose offsets these are."""
+    """A LoD level of ragged values: how many sentences and words, and whose offsets these are.
+
+    ``words`` of an upper level are the sentences of the next one. ``level``: counted from the
+    end, -1 is the level of the words.
+    """
 
     name: str
     count: Size
     words: Size
+    level: int = -1
+
+    @property
+    def offsets(self) -> str:
+        """The name of where they stand."""
+        return kept(self.name, "offsets" if self.level == -1 else f"offsets{self.level}")
 
 
 @dataclass(frozen=True)
 class At:
     """Where a value stands; of "" nothing does."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class OffsetsOf:
-    """Where the sentences of a value begin."""
 
     name: str
 
@@ -63,7 +71,7 @@ def moved(dtype: str) -> str:
     return f"u{np.dtype(dtype).itemsize}"
 
 
-Argument = At | OffsetsOf | Packed | Found | Team | Size | tuple[Size, ...] | float
+Argument = At | Packed | Found | Team | Size | tuple[Size, ...] | float
 
 
 class Call:
@@ -92,7 +100,7 @@ def _argument(given: Any) -> Argument:
     if isinstance(given, str):
         return At(given)
     if isinstance(given, Sentences):
-        return OffsetsOf(given.name)
+        return At(given.offsets)
     if isinstance(given, int):
         return Size.of(given)
     if isinstance(given, list):

@@ -32,12 +32,16 @@ Status take_offsets(std::int64_t* offsets, const I* given, std::int64_t count, s
   return sound(offsets, count, words);
 }
 
-/// The sentences of one value behind those that are there: `before` of them, `rows` words.
-template <class T>
-void append(T* out, std::int64_t* offsets, const T* x, Offsets from, std::int64_t before,
-            std::int64_t rows, std::int64_t count, std::int64_t words, std::int64_t inner) {
+/// The offsets of one value behind those that are there: `before` of them, for `rows` words.
+inline void append_offsets(std::int64_t* offsets, Offsets from, std::int64_t before,
+                           std::int64_t rows, std::int64_t count) {
   for (std::int64_t n = 0; n <= count; ++n) offsets[before + n] = rows + from[n];
-  std::copy_n(x, words * inner, out + rows * inner);
+}
+
+/// The numbers of one value behind those that are there, `before` of them.
+template <class T>
+void append(T* out, const T* x, std::int64_t before, std::int64_t count) {
+  std::copy_n(x, count, out + before);
 }
 
 /// Where sentences begin that are those of two values joined; begins with 0 or what is there.

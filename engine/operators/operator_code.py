@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 from onernn.core.sizes import Shape, Size
-from onernn.core.types import dense, sequences_of, words_of
-from onernn.engine.program import Program, UnknownError, kept
-from onernn.engine.steps import Call, Sentences, Step, WrittenNode
+from onernn.core.types import counts_of, dense, words_of
+from onernn.engine.program import Program, UnknownError
+from onernn.engine.steps import Call, Sentences, Step, WrittenNode, kept
 from onernn.operators import OPERATORS
 from onernn.operators.rules import at_axis
 
@@ -125,19 +125,20 @@ class OperatorCode:
         return Size.of(ident)
 
     def makes_sentences(
-        self, count: Size, words: Size | None, *, most: Size | None = None
-    ) -> Sentences:
-        """Offsets of its own for the first output; without ``words`` only a call tells these."""
+        self, *counts: Size, words: Size | None = None, most: Size | None = None
+    ) -> tuple[Sentences, ...]:
+        """LoD levels of its own for the first output; without ``words`` only a call tells these."""
         out, program = self.node.outputs[0], self.program
-        (lod,) = program.type(out).lod or self.refuse("offsets that nobody follows")
+        lod = program.type(out).lod or self.refuse("offsets that nobody follows")
         if words is None:
             words = self.finds(self.made(0), "words", most or Size(()))
-        program.rename(words_of((lod,)), words)
+        program.rename(words_of(lod), words)
         self.same(self.made(0), words)
-        program.rename(sequences_of(program.type(out)), count)
-        self.keep("offsets", "int64", (count + 1,))
-        program.lods[lod] = Sentences(out, count, words)
-        return program.lods[lod]
+        for name, count in zip(counts_of(program.type(out)), counts, strict=True):
+            program.rename(name, count)
+        levels = program.add_levels(out, (*counts, words))
+        program.memory |= {each.offsets: dense("int64", (each.count + 1,)) for each in levels}
+        return levels
 
     def call(self, function: str, *arguments: Any, **more: Any) -> Call:
         """What makes the first output; see `Call`."""

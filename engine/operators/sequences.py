@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from onernn.core.sizes import Shape, Size, volume
@@ -24,7 +25,7 @@ def with_offsets(op: OperatorCode) -> Call:
     """Other offsets, which come as numbers and are checked."""
     op.of("int", at=1)
     op.source = op.read(0)
-    made = op.makes_sentences(volume(op.shape(1)) - 1, op.shape()[0])
+    (made,) = op.makes_sentences(volume(op.shape(1)) - 1, words=op.shape()[0])
     given, sizes = op.read(1), (made.count, made.words)
     return Call("take_offsets", made, given, *sizes, types=[op.dtype(1)], checks=True)
 
@@ -32,18 +33,24 @@ def with_offsets(op: OperatorCode) -> Call:
 @rule("SequenceAppend")
 def append(op: OperatorCode) -> list[Call]:
     """The sentences of all inputs in one batch."""
-    parts = [op.sentences(at) for at in range(len(op.node.inputs))]
+    parts = [op.program.levels(name) for name in op.node.inputs]
     op.alike(*range(1, len(parts)))
-    count, words, calls = Size(()), Size(()), []
-    made = op.makes_sentences(
-        sum((part.count for part in parts), count), sum((part.words for part in parts), words)
-    )
-    inner, types = volume(op.out()[1][1:]), [moved(op.dtype())]
+    counts = [_sum(level.count for level in levels) for levels in zip(*parts, strict=True)]
+    made = op.makes_sentences(*counts, words=_sum(part[-1].words for part in parts))
+    calls, inner = [], volume(op.out()[1][1:])
+    before = [Size(())] * (len(made) + 1)
     for at, part in enumerate(parts):
-        sizes = count, words, part.count, part.words, inner
-        calls.append(op.call("append", made, op.read(at), part, *sizes, types=types))
-        count, words = count + part.count, words + part.words
+        for k, level in enumerate(part):
+            calls.append(Call("append_offsets", made[k], level, *before[k : k + 2], level.count))
+        rows = before[-1] * inner, part[-1].words * inner
+        calls.append(op.call("append", op.read(at), *rows, types=[moved(op.dtype())]))
+        sizes = [*(level.count for level in part), part[-1].words]
+        before = [a + b for a, b in zip(before, sizes, strict=True)]
     return calls
+
+
+def _sum(sizes: Iterable[Size]) -> Size:
+    return sum(sizes, Size(()))
 
 
 @rule("SequenceConcat")
@@ -54,7 +61,7 @@ def concat(op: OperatorCode) -> list[Call]:
     count = parts[0].count
     for part in parts:
         op.same(count, part.count)
-    made = op.makes_sentences(count, sum((part.words for part in parts), Size(())))
+    (made,) = op.makes_sentences(count, words=_sum(part.words for part in parts))
     ends, sizes = op.keep("ends", "int64", (count,)), (count, volume(op.out()[1][1:]))
     begun, joined = [], []
     for at, part in enumerate(parts):
@@ -70,7 +77,7 @@ def unpad(op: OperatorCode) -> Call:
     op.of("int", at=1)
     time, count, *_ = layout = _layout(op, op.shape())
     op.same(volume(op.shape(1)), count)
-    made = op.makes_sentences(count, None, most=time * count)
+    (made,) = op.makes_sentences(count, most=time * count)
     given, types = (op.read(0), op.read(1), made), [moved(op.dtype()), op.dtype(1)]
     return op.call("unpad", *given, Found(made.words), *layout, types=types, checks=True)
 
@@ -154,10 +161,10 @@ def _inner(op: OperatorCode) -> Size:
 
 @rule("SequenceExpand")
 def expand(op: OperatorCode) -> Call:
-    """Row n as often as sentence n of the other input has words."""
+    """Row n as often as element n of a level of the other input has parts."""
     if op.program.sentences(op.node.inputs[0]):
         op.refuse("sentences that are repeated: nobody bounds how many words that makes")
-    like = op.sentences(1)
+    like = op.program.levels(op.node.inputs[1])[op.at.level]
     op.same(op.shape()[0], like.count)
     op.same(op.made(0), like.words)
     return op.call("expand", op.read(0), like, like.count, _inner(op), types=[moved(op.dtype())])

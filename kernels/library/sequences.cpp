@@ -23,6 +23,7 @@ using int64 = std::int64_t;
 constexpr Function kFunctions[] = {
     function<&take_offsets<int32>>("take_offsets:int32"),
     function<&take_offsets<int64>>("take_offsets:int64"),
+    function<&append_offsets>("append_offsets:"),
     MOVED(append),
     function<&add_offsets>("add_offsets:"),
     MOVED(join),

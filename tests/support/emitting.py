@@ -79,9 +79,9 @@ class Emitted:
             shape = self.program.shape(value.name)
             pairs = list(zip(shape, data_of(array).shape, strict=True))
             if isinstance(array, Ragged):
-                pairs.append(
-                    (self.program.size(self.program.sentences(value.name).count), len(array))
-                )
+                counts = [level.count for level in self.program.levels(value.name)]
+                given = [len(offsets) - 1 for offsets in array.lod]
+                pairs += zip(map(self.program.size, counts), given, strict=True)
             found |= {size.name: number for size, number in pairs if size.name}
         return found
 
@@ -94,7 +94,10 @@ class Emitted:
             ident, array = self.program.ident(value.name), feed[value.name]
             data_of(array).astype(self.program.dtype(value.name)).tofile(self._file(ident))
             if isinstance(array, Ragged):
-                array.offsets.tofile(self._file(f"{ident}_offsets"))
+                levels = self.program.levels(value.name)
+                for level, offsets in zip(levels, array.lod, strict=True):
+                    file = self._file(self.program.ident(level.offsets))
+                    np.array(offsets, np.int64).tofile(file)
         counts = [data_of(like[v.name]).size for v in self.program.graph.outputs]
         np.array(counts, np.int64).tofile(self._file("counts"))
         sizes = self.sizes(feed)
@@ -175,8 +178,8 @@ def _driver(model: Emitted, *, embed: bool) -> str:
     arguments, outputs = [], []
     for value in program.graph.inputs:
         idents = [(program.ident(value.name), program.dtype(value.name))]
-        if value.lod_depth:
-            idents.append((f"{idents[0][0]}_offsets", "int64"))
+        levels = program.levels(value.name)[::-1]
+        idents += [(program.ident(level.offsets), "int64") for level in levels]
         for ident, dtype in idents:
             ctype = {"float32": "float", "float64": "double", "bool": "std::uint8_t"}
             kind = ctype.get(dtype, f"std::{dtype}_t")
@@ -226,7 +229,8 @@ def _stepping(name: str, program: Program, free: list[str], outputs: list[str]) 
         ident = program.ident(value.name)
         timed = any("T" in size.names for size in program.shape(value.name))
         gives.append(f"{ident}.data(){f' + t * ({ident}.size() / {time})' if timed else ''}")
-        gives += [f"{ident}_offsets.data()"] if value.lod_depth else []
+        levels = program.levels(value.name)[::-1]
+        gives += [f"{program.ident(level.offsets)}.data()" for level in levels]
     for value, ident in zip(program.graph.outputs, outputs, strict=True):
         timed = any("T" in size.names for size in program.shape(value.name))
         takes.append(f"{ident}.data(){f' + t * ({ident}.size() / {time})' if timed else ''}")

@@ -35,9 +35,11 @@ FEED: dict[str, Any] = {
     "b": RNG.integers(0, 2, (T, N, WIDTH)).astype(bool),
     "r": Ragged(floats(11, WIDTH), np.array([0, 4, 4, 5, 11])),
     "q": Ragged(floats(6, WIDTH), np.array([0, 1, 3, 3, 6])),
+    "d": Ragged(floats(11, WIDTH), np.array([0, 4, 4, 5, 11]), (np.array([0, 3, 3, 4]),)),
     "tags": Ragged(floats(11, 5), np.array([0, 4, 4, 5, 11])),
     "lengths": whole(0, 4, 2),
     "n_rows": floats(4, WIDTH),
+    "three_rows": floats(3, WIDTH),
     "small": floats(5, 2, WIDTH),
     "moved": whole(0, 2, 11),
     "going": np.array(True),
@@ -176,7 +178,17 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("SequenceContext", "r", {"length": 3, "start": -1}),
     ("SequenceConcat", "r q r", {}),
     ("SequenceAppend", "r q", {}),
+    ("SequenceAppend", "d d d", {}),
+    ("SequenceConcat", "d q d", {}),
+    ("SequencePool", "d", {"kind": "sum"}),
+    ("SequenceReverse", "d", {}),
+    ("SequenceLengths", "d", {}),
+    ("SequencePad", "d long", {}),
+    ("Add", "d row", {}),
+    ("Rnn", "d", {"spec": SPEC, "weights": random_weights(SPEC, 0)}),
     ("SequenceExpand", "n_rows r", {}),
+    ("SequenceExpand", "n_rows d", {}),
+    ("SequenceExpand", "three_rows d", {"level": 0}),
     ("SequenceLengths", "r", {}),
     ("SequencePad", "r long", {}),
     ("SequenceFill", "r low", {"time": 6}),
@@ -212,6 +224,9 @@ def cases() -> tuple[list[Node], list[str]]:
     names.remove(unpadded.outputs[0])
     nodes += [
         Node("SequencePool", unpadded.outputs, ("ends",), {"kind": "last"}),
+        Node("SequencePool", ("d",), ("groups",), {"kind": "average"}),
+        Node("SequencePool", ("groups",), ("group_ends",), {"kind": "last"}),
+        Node("SequenceReverse", ("groups",), ("groups_reversed",)),
         Node("Shape", ("x",), ("sizes",)),
         Node("Size", ("x",), ("size",)),
         Node("ConstantOfShape", ("sizes",), ("zeros",)),
@@ -228,6 +243,9 @@ def cases() -> tuple[list[Node], list[str]]:
         "where",
         "last",
         "ends",
+        "groups",
+        "group_ends",
+        "groups_reversed",
         "sizes",
         "size",
         "zeros",
@@ -246,7 +264,7 @@ def model(nodes: list[Node], names: list[str], takes: Iterable[str] = FEED) -> G
             None if axis < array.ndim - 1 or array.ndim == 1 else size
             for axis, size in enumerate(array.shape)
         )
-        inputs.append(Value(name, array.dtype.name, shape, int(isinstance(value, Ragged))))
+        inputs.append(Value(name, array.dtype.name, shape, len(getattr(value, "lod", ()))))
     constants = {**CONSTANTS, "zero": np.array(0), "one": np.array(1)}
     outputs = tuple(map(Value, names))
     return Graph("every", tuple(inputs), outputs, tuple(nodes), constants).pruned()
