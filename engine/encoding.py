@@ -15,6 +15,7 @@ from onernn.core.sizes import Size
 from onernn.engine.encoded import Encoded
 from onernn.engine.formulas import TRUE_OR_FALSE
 from onernn.engine.inferring import sizes_of
+from onernn.engine.operators.nests import COPY
 from onernn.engine.program import Program, sizes_in
 from onernn.engine.recurrent import PreparedNode
 from onernn.engine.steps import (
@@ -28,6 +29,7 @@ from onernn.engine.steps import (
     Step,
     Team,
     finds,
+    moved,
 )
 
 _MOST_OPERANDS = 24
@@ -161,6 +163,9 @@ def _step(
     if isinstance(step, Call):
         return CALL, _call(made, kernels, step)
     if isinstance(step, Nest):
+        step = step.merged
+        if step.expression == COPY:
+            return CALL, _call(made, kernels, _arranged(made.program, step))
         return NEST, _nest(made, kernels, step)
     return LAYER, _layer(made, kernels, layers, step)
 
@@ -206,9 +211,18 @@ def _bits(number: float) -> int:
     return int(struct.unpack("<q", struct.pack("<d", number))[0])
 
 
+def _arranged(program: Program, step: Nest) -> Call:
+    """Elements that only move."""
+    (read,) = step.reads
+    starts = step.out.start, read.start
+    loops = map(list, (step.loops, step.out.strides, read.strides))
+    types = [moved(program.dtype(read.name))]
+    return Call("arrange", step.out.name, read.name, *starts, *loops, types=types)
+
+
 def _nest(made: Encoded, kernels: Kernels, step: Nest) -> list[int]:
     """(loops, output and what is read, numbers, formulas)"""
-    program, step = made.program, step.merged
+    program = made.program
     if len(step.loops) > _MOST_AXES or any(
         stride.number == 0 for stride in step.out.strides
     ):  # what is summed up is read again by each step of a loop

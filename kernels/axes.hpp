@@ -10,7 +10,9 @@
 #include <type_traits>
 
 #include "formulas.hpp"
+#include "functions.hpp"
 #include "isa.hpp"
+#include "lanes.hpp"
 #include "status.hpp"
 
 namespace onernn {
@@ -55,28 +57,129 @@ inline Line<T> beside(T* y, std::int64_t line, std::int64_t count, std::int64_t 
   return {y + line / inner * count * inner + line % inner, inner};
 }
 
+/// A strip of lines side by side, so many at most: rows are added to rows. A line alone is cut into
+/// rows; what their columns give is put together in the end.
+constexpr std::int64_t kStrip = 64;
+struct Strip {
+  std::int64_t count, step, width, last;  // `last`: the width of the last one
+  bool alone;
+
+  std::int64_t lines() const { return alone ? 1 : width; }
+  /// function(first number of a row, its width)
+  template <class Function>
+  void each(Function function) const {
+    for (std::int64_t k = 0; k < count; ++k) function(k * step, k + 1 < count ? width : last);
+  }
+};
+
+/// A line of numbers side by side; with Width = 1 they are taken in their order.
+template <std::int64_t Width = kStrip>
+inline Strip strip_of(std::int64_t count) {
+  const std::int64_t rows = (count + Width - 1) / Width;
+  const std::int64_t width = (std::max)(std::int64_t(1), (std::min)(count, Width));
+  return {rows, Width, width, count - (rows - 1) * Width, true};
+}
+
+/// function(strip, where it begins in x, the first of its lines)
+template <std::int64_t Width = kStrip, class Function>
+inline void each_strip(std::int64_t outer, std::int64_t count, std::int64_t inner,
+                       Function function) {
+  for (std::int64_t i = 0; i < outer; ++i) {
+    if (inner == 1) {
+      function(strip_of<Width>(count), i * count, i);
+      continue;
+    }
+    for (std::int64_t j = 0; j < inner; j += kStrip) {
+      const std::int64_t width = (std::min)(kStrip, inner - j);
+      function(Strip{count, inner, width, width, false}, i * count * inner + j, i * inner + j);
+    }
+  }
+}
+
+/// A number for each column of a strip.
+template <class Total>
+struct Columns {
+  Total v[kStrip];
+
+  Columns(const Strip& strip, Total begin) { std::fill_n(v, padded(strip), begin); }
+
+  static std::int64_t padded(const Strip& strip) { return (strip.width + 15) / 16 * 16; }
+
+  /// Of a line alone: all of its columns put together, in each of them.
+  template <class Join>
+  void meet(const Strip& strip, Join join) {
+    if (!strip.alone) return;
+    const auto fold = [&](auto count, std::int64_t from) {
+      for (int j = 0; j < count; ++j) v[j] = static_cast<Total>(join(v[j], v[j + from]));
+    };
+    for (std::int64_t j = 16; j < padded(strip); j += 16)
+      fold(std::integral_constant<int, 16>(), j);
+    fold(std::integral_constant<int, 8>(), 8);
+    fold(std::integral_constant<int, 4>(), 4);
+    fold(std::integral_constant<int, 2>(), 2);
+    fold(std::integral_constant<int, 1>(), 1);
+    std::fill_n(v, padded(strip), Total(v[0]));
+  }
+};
+
+/// The lines of x: `of` takes a number, `join` two totals.
+template <class Total, class T, class Of, class Join>
+inline Columns<Total> joined(const T* x, const Strip& strip, Total begin, Of of, Join join) {
+  Columns<Total> totals(strip, begin);
+  strip.each([&](std::int64_t at, std::int64_t width) {
+    for (std::int64_t j = 0; j < width; ++j)
+      totals.v[j] = static_cast<Total>(join(totals.v[j], of(x[at + j])));
+  });
+  totals.meet(strip, join);
+  return totals;
+}
+
+template <class T, class Of>
+inline Columns<Sum<T>> sums(const T* x, const Strip& strip, Of of) {
+  return joined(x, strip, Sum<T>(0), of, [](Sum<T> a, Sum<T> b) { return a + b; });
+}
+template <class T>
+inline Columns<T> tops(const T* x, const Strip& strip) {
+  return joined(x, strip, lowest<T>(), [](T a) { return a; }, [](T a, T b) { return most(a, b); });
+}
+
+/// The sums of e^(x - from), which stand in out, too, if there is one.
+template <class T>
+inline Columns<Sum<T>> exps(Optional<T> out, const T* x, const Strip& strip,
+                            const Columns<T>& from) {
+  Columns<Sum<T>> totals(strip, 0);
+  strip.each([&](std::int64_t at, std::int64_t width) {
+    T own[kStrip];
+    T* const to = out ? out + at : own;
+    for (std::int64_t j = 0; j < width; j += 16)
+      store_some(to + j, exp(load_some(x + at + j, width - j) - load(from.v + j)), width - j);
+    for (std::int64_t j = 0; j < width; ++j) totals.v[j] += to[j];
+  });
+  totals.meet(strip, [](Sum<T> a, Sum<T> b) { return a + b; });
+  return totals;
+}
+
 template <class T>
 void softmax(T* out, const T* x, std::int64_t outer, std::int64_t count, std::int64_t inner) {
-  each_line(x, outer, count, inner, [=](Line<const T> from, std::int64_t line) {
-    const Line<T> to = beside(out, line, count, inner);
-    T top = lowest<T>();
-    Sum<T> total = 0;
-    for (std::int64_t k = 0; k < count; ++k) top = most(top, from[k]);
-    for (std::int64_t k = 0; k < count; ++k) total += to[k] = std::exp(from[k] - top);
-    for (std::int64_t k = 0; k < count; ++k) to[k] /= static_cast<T>(total);
+  each_strip(outer, count, inner, [=](const Strip& strip, std::int64_t begin, std::int64_t) {
+    const Columns<Sum<T>> totals = exps<T>(out + begin, x + begin, strip, tops(x + begin, strip));
+    strip.each([&](std::int64_t at, std::int64_t width) {
+      for (std::int64_t j = 0; j < width; ++j) out[begin + at + j] /= static_cast<T>(totals.v[j]);
+    });
   });
 }
 
 template <class T>
 void log_softmax(T* out, const T* x, std::int64_t outer, std::int64_t count, std::int64_t inner) {
-  each_line(x, outer, count, inner, [=](Line<const T> from, std::int64_t line) {
-    const Line<T> to = beside(out, line, count, inner);
-    T top = lowest<T>();
-    Sum<T> total = 0;
-    for (std::int64_t k = 0; k < count; ++k) top = most(top, from[k]);
-    for (std::int64_t k = 0; k < count; ++k) total += std::exp(from[k] - top);
-    const T share = static_cast<T>(std::log(total));
-    for (std::int64_t k = 0; k < count; ++k) to[k] = from[k] - top - share;
+  each_strip(outer, count, inner, [=](const Strip& strip, std::int64_t begin, std::int64_t) {
+    const Columns<T> top = tops(x + begin, strip);
+    Columns<Sum<T>> shares = exps<T>(nullptr, x + begin, strip, top);
+    for (std::int64_t j = 0; j < strip.lines(); ++j) shares.v[j] = std::log(shares.v[j]);
+    if (strip.alone) std::fill_n(shares.v, strip.width, shares.v[0]);
+    strip.each([&](std::int64_t at, std::int64_t width) {
+      for (std::int64_t j = begin + at; j < begin + at + width; ++j)
+        out[j] = x[j] - top.v[j - begin - at] - static_cast<T>(shares.v[j - begin - at]);
+    });
   });
 }
 
@@ -84,12 +187,13 @@ void log_softmax(T* out, const T* x, std::int64_t outer, std::int64_t count, std
 template <class T>
 void layer_norm(T* out, const T* x, const T* scale, Optional<const T> bias, Optional<T> mean_out,
                 Optional<T> inverse_out, std::int64_t rows, std::int64_t count, double epsilon) {
+  const Strip line = strip_of(count);
+  const auto average = [=](const Columns<Sum<T>>& sum) {
+    return static_cast<T>(sum.v[0] / static_cast<Sum<T>>(count));
+  };
   for (std::int64_t i = 0; i < rows; ++i, x += count, out += count) {
-    Sum<T> total = 0, squares = 0;
-    for (std::int64_t k = 0; k < count; ++k) total += x[k];
-    const T mean = static_cast<T>(total / static_cast<Sum<T>>(count));
-    for (std::int64_t k = 0; k < count; ++k) squares += (x[k] - mean) * (x[k] - mean);
-    const T variance = static_cast<T>(squares / static_cast<Sum<T>>(count));
+    const T mean = average(sums(x, line, [](T a) { return a; }));
+    const T variance = average(sums(x, line, [=](T a) { return (a - mean) * (a - mean); }));
     const T inverse = 1 / std::sqrt(variance + static_cast<T>(epsilon));
     for (std::int64_t k = 0; k < count; ++k)
       out[k] = (x[k] - mean) * inverse * scale[k] + (bias ? bias[k] : T(0));
@@ -152,45 +256,41 @@ void arg_extreme(std::int64_t* out, const T* x, std::int64_t outer, std::int64_t
   });
 }
 
-/// A sum of a line: `add` takes the total and a number, `end` the last total and the count.
-template <class Total, class T, class Add, class End>
-inline void reduce(T* out, const T* x, std::int64_t outer, std::int64_t count, std::int64_t inner,
-                   Total begin, Add add, End end) {
-  each_line(x, outer, count, inner, [=](Line<const T> from, std::int64_t line) {
-    Total total = begin;
-    for (std::int64_t k = 0; k < count; ++k) total = static_cast<Total>(add(total, from[k]));
-    out[line] = static_cast<T>(end(total));
-  });
-}
-
-#define ONERNN_REDUCE(name, Total, begin, add, end)                                           \
+#define ONERNN_REDUCE(name, Total, Width, begin, of, join, end)                               \
   template <class T>                                                                          \
   void name(T* out, const T* x, std::int64_t outer, std::int64_t count, std::int64_t inner) { \
-    reduce<Total>(                                                                            \
-        out, x, outer, count, inner, begin, [](Total total, T x) { return add; },             \
-        [count](Total total) { return (void)count, end; });                                   \
+    each_strip<Width>(outer, count, inner,                                                    \
+                      [=](const Strip& strip, std::int64_t at, std::int64_t line) {           \
+                        const Columns<Total> totals = joined(                                 \
+                            x + at, strip, Total(begin), [](T a) { return of; },              \
+                            [](Total a, Total b) { return join; });                           \
+                        for (std::int64_t j = 0; j < strip.lines(); ++j) {                    \
+                          const Total a = totals.v[j];                                        \
+                          out[line + j] = static_cast<T>(end);                                \
+                        }                                                                     \
+                      });                                                                     \
   }
-ONERNN_REDUCE(reduce_sum, Sum<T>, 0, total + x, total)
-ONERNN_REDUCE(reduce_mean, Sum<T>, 0, total + x, total / static_cast<Sum<T>>(count))
-ONERNN_REDUCE(reduce_prod, T, 1, total* x, total)
-ONERNN_REDUCE(reduce_max, T, lowest<T>(), most(total, x), total)
-ONERNN_REDUCE(reduce_min, T, highest<T>(), least(total, x), total)
-ONERNN_REDUCE(reduce_l1, Sum<T>, 0, total + std::abs(x), total)
-ONERNN_REDUCE(reduce_l2, Sum<T>, 0, total + x * x, std::sqrt(total))
-ONERNN_REDUCE(reduce_sum_square, Sum<T>, 0, total + x * x, total)
-ONERNN_REDUCE(reduce_log_sum, Sum<T>, 0, total + x, std::log(total))
+ONERNN_REDUCE(reduce_sum, Sum<T>, kStrip, 0, a, a + b, a)
+ONERNN_REDUCE(reduce_mean, Sum<T>, kStrip, 0, a, a + b, a / static_cast<Sum<T>>(count))
+ONERNN_REDUCE(reduce_prod, T, 1, 1, a, a* b, a)  // in order: others overflow elsewhere
+ONERNN_REDUCE(reduce_max, T, kStrip, lowest<T>(), a, most(a, b), a)
+ONERNN_REDUCE(reduce_min, T, kStrip, highest<T>(), a, least(a, b), a)
+ONERNN_REDUCE(reduce_l1, Sum<T>, kStrip, 0, std::abs(a), a + b, a)
+ONERNN_REDUCE(reduce_l2, Sum<T>, kStrip, 0, a* a, a + b, std::sqrt(a))
+ONERNN_REDUCE(reduce_sum_square, Sum<T>, kStrip, 0, a* a, a + b, a)
+ONERNN_REDUCE(reduce_log_sum, Sum<T>, kStrip, 0, a, a + b, std::log(a))
 #undef ONERNN_REDUCE
 
 template <class T>
 void reduce_log_sum_exp(T* out, const T* x, std::int64_t outer, std::int64_t count,
                         std::int64_t inner) {
-  each_line(x, outer, count, inner, [=](Line<const T> from, std::int64_t line) {
-    T top = lowest<T>();
-    Sum<T> total = 0;
-    for (std::int64_t k = 0; k < count; ++k) top = most(top, from[k]);
-    if (!std::isfinite(top)) top = 0;
-    for (std::int64_t k = 0; k < count; ++k) total += std::exp(from[k] - top);
-    out[line] = static_cast<T>(std::log(total)) + top;
+  each_strip(outer, count, inner, [=](const Strip& strip, std::int64_t at, std::int64_t line) {
+    Columns<T> top = tops(x + at, strip);
+    for (std::int64_t j = 0; j < strip.width; ++j)
+      top.v[j] = std::isfinite(top.v[j]) ? top.v[j] : T(0);
+    const Columns<Sum<T>> totals = exps<T>(nullptr, x + at, strip, top);
+    for (std::int64_t j = 0; j < strip.lines(); ++j)
+      out[line + j] = static_cast<T>(std::log(totals.v[j])) + top.v[j];
   });
 }
 

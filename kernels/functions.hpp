@@ -11,9 +11,9 @@ namespace onernn {
 inline namespace ONERNN_ISA {
 
 /// e^a, to 2 units in the last place; a NaN stays one. e^a = 2^n e^r, |r| <= log(2) / 2, and e^r is
-/// a polynomial of degree 6.
+/// a polynomial of degree 6. Beyond the bounds of a the result is 0, or infinite, as it is there.
 inline Floats exp(Floats a) {
-  a = minimum(broadcast(88.0f), maximum(broadcast(-87.0f), a));
+  a = minimum(broadcast(89.0f), maximum(broadcast(-104.0f), a));
   const Floats n = round_to_even(a * broadcast(1.44269504f));
   // log(2) in two parts: n times the first one is exact.
   const Floats r =

@@ -56,7 +56,14 @@ struct LanesOf<double> {
 template <class Real>
 using Lanes = typename LanesOf<Real>::Type;
 
-/// The first `count` of up to sixteen numbers.
+/// The first `count` of up to sixteen numbers; zeros behind them.
+template <class Real>
+inline Lanes<Real> load_some(const Real* p, std::int64_t count) {
+  if (count >= 16) return load(p);
+  Real v[16] = {};
+  for (std::int64_t i = 0; i < count; ++i) v[i] = p[i];
+  return load(v);
+}
 template <class Real>
 inline void store_some(Real* p, Lanes<Real> a, std::int64_t count) {
   if (count >= 16) return store(p, a);
@@ -64,6 +71,20 @@ inline void store_some(Real* p, Lanes<Real> a, std::int64_t count) {
   store(v, a);
   for (std::int64_t i = 0; i < count; ++i) p[i] = v[i];
 }
+#if defined(__AVX512F__)
+inline __mmask16 first_lanes(std::int64_t count) {
+  return static_cast<__mmask16>((1u << count) - 1);
+}
+template <>
+inline Floats load_some(const float* p, std::int64_t count) {
+  return count >= 16 ? load(p) : Floats{_mm512_maskz_loadu_ps(first_lanes(count), p)};
+}
+template <>
+inline void store_some(float* p, Floats a, std::int64_t count) {
+  if (count >= 16) return store(p, a);
+  _mm512_mask_storeu_ps(p, first_lanes(count), a.v);
+}
+#endif
 
 /// A function of one number, sixteen times.
 template <class Real, class Function>

@@ -53,12 +53,17 @@ inline Floats maximum(Floats a, Floats b) {
 inline Floats round_to_even(Floats a) {
   return {_mm256_round_ps(a.low, 8), _mm256_round_ps(a.high, 8)};
 }
-inline __m256 power_of_two(__m256 n) {
-  const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
+inline __m256 times_power_of_two(__m256 a, __m256i n) {
+  const __m256i exponent = _mm256_add_epi32(n, _mm256_set1_epi32(127));
+  return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+}
+inline __m256 times_power_of_two(__m256 a, __m256 n) {
+  // In two steps: a result may be subnormal, or infinite, where no single power is a number.
+  const __m256i all = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(all, 1);
+  return times_power_of_two(times_power_of_two(a, half), _mm256_sub_epi32(all, half));
 }
 inline Floats times_power_of_two(Floats a, Floats n) {
-  return {_mm256_mul_ps(a.low, power_of_two(n.low)), _mm256_mul_ps(a.high, power_of_two(n.high))};
+  return {times_power_of_two(a.low, n.low), times_power_of_two(a.high, n.high)};
 }
 
 }  // namespace ONERNN_ISA

@@ -21,14 +21,6 @@ inline namespace ONERNN_ISA {
 inline constexpr int kBeside = kSums<Floats> >= 16 ? 4 : 2;
 inline constexpr std::int64_t kColumns = 16 * kBeside;
 
-/// The first `count` of up to sixteen numbers, then zeros.
-inline Floats load_some(const float* p, std::int64_t count) {
-  if (count >= 16) return load(p);
-  float v[16] = {};
-  for (std::int64_t i = 0; i < count; ++i) v[i] = p[i];
-  return load(v);
-}
-
 /// The upper half of a float, rounded to nearest even; a NaN stays one.
 inline std::uint32_t brain_bits(float a) {
   std::uint32_t bits;

@@ -34,6 +34,46 @@ void copy(T* out, const T* x, std::int64_t count) {
   std::copy_n(x, count, out);
 }
 
+/// out[i, j, ...] = x[i, j, ...], each by its strides, which begin at `to` and at `from`.
+template <class T>
+void arrange(T* out, const T* x, std::int64_t to, std::int64_t from, const Dims& sizes,
+             const Dims& to_strides, const Dims& from_strides) {
+  const std::int64_t last = sizes.count - 1;
+  std::int64_t turned = last;  // where x jumps along the last axis: the one that it runs on along
+  for (std::int64_t axis = 0; axis <= last; ++axis) {
+    if (sizes[axis] <= 0) return;
+    if (from_strides[last] > 1 && from_strides[axis] == 1) turned = axis;
+  }
+  out += to;
+  x += from;
+  if (last < 0) return copy(out, x, 1);
+  constexpr std::int64_t kTile = 16;  // rows of out that are written together
+  const std::int64_t count = sizes[last], write = to_strides[last], read = from_strides[last];
+  std::int64_t index[Dims::kMost] = {};
+  for (;;) {
+    if (turned != last) {
+      for (std::int64_t tile = 0; tile < sizes[turned]; tile += kTile)
+        for (std::int64_t i = 0; i < count; ++i)
+          for (std::int64_t k = tile; k < (std::min)(tile + kTile, sizes[turned]); ++k)
+            out[k * to_strides[turned] + i * write] = x[k + i * read];
+    } else if (write == 1 && read == 1) {
+      std::copy_n(x, count, out);
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) out[i * write] = x[i * read];
+    }
+    std::int64_t axis = last - 1;
+    for (; axis >= 0; --axis) {
+      if (axis == turned) continue;
+      const std::int64_t step = ++index[axis] < sizes[axis] ? 1 : 1 - sizes[axis];
+      out += step * to_strides[axis];
+      x += step * from_strides[axis];
+      if (step == 1) break;
+      index[axis] = 0;
+    }
+    if (axis < 0) return;
+  }
+}
+
 template <class T, class Number>
 void fill(T* out, std::int64_t count, Number value) {
   std::fill_n(out, count, static_cast<T>(value));
@@ -119,19 +159,30 @@ inline std::int64_t place_around(std::int64_t at, std::int64_t left, std::int64_
 template <class T>
 void around(T* out, const T* x, Optional<const T> value, const Dims& shape, const Dims& low,
             const Dims& left, const Dims& cut, const Dims& strides, std::int64_t mode) {
-  const std::int64_t rank = shape.count;
-  std::int64_t index[Dims::kMost] = {}, count = 1;
-  for (std::int64_t axis = 0; axis < rank; ++axis) count *= shape[axis];
-  for (std::int64_t to = 0; to < count; ++to) {
-    std::int64_t from = 0;
+  const std::int64_t last = shape.count - 1;
+  const T given = value ? *value : T(0);
+  if (last < 0) return copy(out, x, 1);
+  std::int64_t index[Dims::kMost] = {}, rows = 1;
+  for (std::int64_t axis = 0; axis < last; ++axis) rows *= shape[axis];
+  for (; rows > 0; --rows, out += shape[last]) {
+    const T* from = x + cut[last];
     bool inside = true;
-    for (std::int64_t axis = 0; axis < rank; ++axis) {
+    for (std::int64_t axis = 0; axis < last; ++axis) {
       const std::int64_t at = place_around(index[axis] - low[axis], left[axis], mode);
       inside = inside && at >= 0;
-      from += (at + cut[axis]) * strides[axis];
+      if (inside) from += (at + cut[axis]) * strides[axis];
     }
-    out[to] = inside ? x[from] : value ? *value : T(0);
-    for (std::int64_t axis = rank - 1; axis >= 0 && ++index[axis] == shape[axis]; --axis)
+    if (!inside) std::fill_n(out, shape[last], given);
+    for (std::int64_t k = 0; inside && k < shape[last]; ++k) {
+      if (k == low[last] && left[last] > 0) {
+        std::copy_n(from, left[last], out + k);
+        k += left[last] - 1;
+        continue;
+      }
+      const std::int64_t at = place_around(k - low[last], left[last], mode);
+      out[k] = at < 0 ? given : from[at];
+    }
+    for (std::int64_t axis = last - 1; axis >= 0 && ++index[axis] == shape[axis]; --axis)
       index[axis] = 0;
   }
 }

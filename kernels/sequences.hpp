@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
+#include "axes.hpp"
 #include "formulas.hpp"
 #include "isa.hpp"
 #include "status.hpp"
@@ -151,12 +151,8 @@ void reverse_sentences(T* out, const T* x, Offsets offsets, std::int64_t count,
 template <class T>
 void sentence_softmax(T* out, const T* x, Offsets offsets, std::int64_t count) {
   for (std::int64_t n = 0; n < count; ++n) {
-    T top = -std::numeric_limits<T>::infinity();
-    double total = 0;
-    for (std::int64_t k = offsets[n]; k < offsets[n + 1]; ++k) top = most(top, x[k]);
-    for (std::int64_t k = offsets[n]; k < offsets[n + 1]; ++k)
-      total += out[k] = std::exp(x[k] - top);
-    for (std::int64_t k = offsets[n]; k < offsets[n + 1]; ++k) out[k] /= static_cast<T>(total);
+    const std::int64_t begin = offsets[n];
+    softmax(out + begin, x + begin, 1, offsets[n + 1] - begin, 1);
   }
 }
 

@@ -30,47 +30,28 @@ struct Loop<F> {
   }
 };
 
-/// Lanes::of for numbers within `kMost`, F for the rest, sixteen numbers at a time.
-template <class Lanes, float (*F)(float)>
+template <Floats (*F)(Floats)>
 void in_lanes(void* out, const void* const* arguments, std::int64_t count) {
   const float* from = static_cast<const float*>(arguments[0]);
   float* to = static_cast<float*>(out);
-  for (std::int64_t i = 0; i < count; i += 16) {
-    const std::int64_t some = (std::min)(std::int64_t(16), count - i);
-    float own[16] = {}, made[16];
-    std::copy_n(from + i, some, own);
-    bool within = true;
-    for (const float one : own) within &= std::abs(one) <= Lanes::kMost;  // a NaN is not
-    if (within)
-      Lanes::of(own, made);
-    else
-      for (int k = 0; k < 16; ++k) made[k] = F(own[k]);
-    std::copy_n(made, some, to + i);
-  }
+  for (std::int64_t i = 0; i < count; i += 16)
+    store_some(to + i, F(load_some(from + i, count - i)), count - i);
 }
-struct Exps {
-  static constexpr float kMost = 86;
-  static void of(const float* a, float* made) { store(made, exp(load(a))); }
-};
-struct Sigmoids {
-  static constexpr float kMost = 86;
-  static void of(const float* a, float* made) { store(made, sigmoid(load(a))); }
-};
 /// Near 0 a polynomial, whose error is relative to the result; elsewhere by exp.
-struct Tanhs {
-  static constexpr float kMost = 1e30f;
-  static void of(const float* a, float* made) {
-    store(made, tanh(load(a)));
-    for (int k = 0; k < 16; ++k) {
-      const float x = a[k], z = x * x;
-      float p = -5.70498872745e-3f;
-      for (const float c :
-           {2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f})
-        p = p * z + c;
-      made[k] = std::abs(x) < 0.625f ? x + x * z * p : made[k];
-    }
+Floats relative_tanh(Floats a) {
+  float x[16], made[16];
+  store(x, a);
+  store(made, tanh(a));
+  for (int k = 0; k < 16; ++k) {
+    const float z = x[k] * x[k];
+    float p = -5.70498872745e-3f;
+    for (const float c :
+         {2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f})
+      p = p * z + c;
+    made[k] = std::abs(x[k]) < 0.625f ? x[k] * (1 + z * p) : made[k];
   }
-};
+  return load(made);
+}
 
 #define FLOATS(name) \
   {#name ":float32", Loop<&name<float>>::run}, { #name ":float64", Loop<&name<double>>::run }
@@ -79,8 +60,8 @@ struct Tanhs {
 #define NUMBERS(name) FLOATS(name), INTEGERS(name)
 #define ANYTHING(name) \
   NUMBERS(name), { #name ":bool", Loop<&name<Truth>>::run }
-#define IN_LANES(name, Lanes) \
-  {#name ":float32", in_lanes<Lanes, &name<float>>}, { #name ":float64", Loop<&name<double>>::run }
+#define IN_LANES(name, function) \
+  {#name ":float32", in_lanes<&function>}, { #name ":float64", Loop<&name<double>>::run }
 #define CASTS(From, from)                                        \
   {"cast:" from ",float32", Loop<&cast<float, From>>::run},      \
       {"cast:" from ",float64", Loop<&cast<double, From>>::run}, \
@@ -102,9 +83,9 @@ constexpr Formula kFormulas[] = {
     NUMBERS(relu),
     NUMBERS(leaky_relu),
     FLOATS(power),
-    IN_LANES(exp, Exps),
-    IN_LANES(tanh, Tanhs),
-    IN_LANES(sigmoid, Sigmoids),
+    IN_LANES(exp, exp),
+    IN_LANES(tanh, relative_tanh),
+    IN_LANES(sigmoid, sigmoid),
     FLOATS(log),
     FLOATS(sqrt),
     FLOATS(floor),

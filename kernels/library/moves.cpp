@@ -27,6 +27,7 @@ constexpr Function kFunctions[] = {
     function<&tell<int64>>("tell:int64"),
     function<&tell<int32>>("tell:int32"),
     MOVED(copy),
+    MOVED(arrange),
     function<&fill<float, double>>("fill:float32,float64"),
     function<&fill<double, double>>("fill:float64,float64"),
     function<&fill<int64, int64>>("fill:int64,int64"),

@@ -68,10 +68,32 @@ TEST(functions_that_choose_are_exact) {
 
 TEST(exp_is_right_to_two_units_in_the_last_place) {
   const auto function = [](Floats a) { return exp(a); };
-  for (int step = -8600; step <= 8700; ++step) {
+  for (int step = -8700; step <= 8872; ++step) {
     const float a = static_cast<float>(step) / 100.0f;
     const double want = std::exp(static_cast<double>(a));
     CHECK(std::abs(of(function, a) - want) <= want * 2.4e-7);
+  }
+}
+
+TEST(exp_of_extremes_is_subnormal_or_0_or_infinite) {
+  const auto function = [](Floats a) { return exp(a); };
+  const double smallest = std::numeric_limits<float>::denorm_min();
+  for (int step = -12000; step <= -8700; ++step) {
+    const float a = static_cast<float>(step) / 100.0f;
+    const double want = std::exp(static_cast<double>(a));
+    CHECK(std::abs(of(function, a) - want) <= want * 2.4e-7 + smallest);
+  }
+  for (float a : {-104.5f, -1e4f, -3e38f, -kInfinity}) CHECK(of(function, a) == 0);
+  for (float a : {88.73f, 89.5f, 1e4f, 3e38f, kInfinity}) CHECK(of(function, a) == kInfinity);
+  CHECK(std::isnan(of(function, kNan)));
+}
+
+TEST(some_numbers_are_loaded_before_zeros) {
+  for (std::int64_t count = 0; count <= 16; ++count) {
+    float given[16], v[16];
+    for (int i = 0; i < 16; ++i) given[i] = static_cast<float>(i + 1);
+    store(v, load_some<float>(given, count));
+    for (std::int64_t i = 0; i < 16; ++i) CHECK(v[i] == (i < count ? given[i] : 0));
   }
 }
 

@@ -1,0 +1,87 @@
+"""Operators that only move elements put each one where NumPy does, whatever the sizes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onernn import Graph, Session
+from onernn.core.graph import Node, Value
+
+pytestmark = pytest.mark.usefixtures("built")
+DTYPES = [np.float32, np.int64, np.bool_]
+
+
+def run(op: str, arrays: list[Any], at: dict[str, Any], **constants: Any) -> Any:
+    """The output of one operator, of inputs with open sizes; a plan runs it."""
+    feed = {f"x{k}": array for k, array in enumerate(arrays)}
+    inputs = tuple(Value(k, str(v.dtype), (None,) * v.ndim) for k, v in feed.items())
+    graph = Graph(
+        "one",
+        inputs,
+        (Value("y"),),
+        (Node(op, (*feed, *constants), ("y",), at),),
+        {name: np.asarray(value) for name, value in constants.items()},
+    )
+    session = Session(graph, backend="kernels")
+    plan = session._plan(feed)
+    assert plan is not None and not plan.outside
+    return session.run(feed)["y"]
+
+
+def numbered(shape: tuple[int, ...], dtype: Any) -> Any:
+    return (np.arange(np.prod(shape)) % 251).astype(dtype).reshape(shape)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_permutation(dtype: Any) -> None:
+    for shape in [(3, 33, 2, 17), (1, 20, 1, 40), (5, 0, 2, 2), (16, 1, 16, 3)]:
+        x = numbered(shape, dtype)
+        for perm in itertools.permutations(range(4)):
+            got = run("Transpose", [x], {"perm": list(perm)})
+            np.testing.assert_array_equal(got, x.transpose(perm))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_slices_of_every_axis(dtype: Any) -> None:
+    x = numbered((5, 7, 18), dtype)
+    for axis, (start, end) in itertools.product(range(3), [(0, 3), (1, 5), (2, 2), (-3, 99)]):
+        want = x[(*[slice(None)] * axis, slice(start, end))]
+        got = run("Slice", [x], {}, starts=[start], ends=[end], axes=[axis])
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_parts_of_every_axis_joined(dtype: Any) -> None:
+    for axis, sizes in itertools.product(range(3), [(1, 1), (4, 0, 19), (2,)]):
+        shapes = [(*(3, 4, 5)[:axis], size, *(3, 4, 5)[axis + 1 :]) for size in sizes]
+        parts = [numbered(shape, dtype) for shape in shapes]
+        np.testing.assert_array_equal(
+            run("Concat", parts, {"axis": axis}), np.concatenate(parts, axis)
+        )
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_elements_around_every_axis(mode: str) -> None:
+    x = numbered((3, 4, 6), np.float32)
+    for low, high in [((0, 0, 2), (0, 0, 3)), ((1, 2, 0), (2, 1, 0)), ((2, 2, 2), (2, 2, 2))]:
+        got = run("Pad", [x], {"mode": mode}, pads=[*low, *high])
+        np.testing.assert_array_equal(got, np.pad(x, list(zip(low, high, strict=True)), mode))
+    got = run("Pad", [x], {"mode": mode}, pads=[-1, 0, -2, 1, -2, 4])
+    left = x[1:, :-2, 2:]
+    want = np.pad(left, [(0, 1), (0, 0), (0, 4)], mode)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_repeated_elements() -> None:
+    x = numbered((3, 1, 7), np.float32)
+    np.testing.assert_array_equal(run("Tile", [x], {}, repeats=[2, 3, 2]), np.tile(x, (2, 3, 2)))
+    got = run("Expand", [x], {}, shape=[2, 3, 5, 7])
+    np.testing.assert_array_equal(got, np.broadcast_to(x, (2, 3, 5, 7)))
+    column = numbered((4, 1), np.float32)
+    np.testing.assert_array_equal(
+        run("Expand", [column], {}, shape=[4, 50]), np.repeat(column, 50, 1)
+    )
