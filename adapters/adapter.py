@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from onernn.adapters.fault import FaultyModel
-from onernn.core.graph import Graph
-from onernn.core.ragged import Batch
-from onernn.fuse_passes import Applied
+if TYPE_CHECKING:
+    from onernn.adapters.fault import FaultyModel
+    from onernn.core.graph import Graph
+    from onernn.core.ragged import Batch
+    from onernn.fuse_passes import Applied
 
 StrPath = str | Path
 
@@ -34,6 +34,8 @@ class Runtime:
     @property
     def version(self) -> str:
         """The installed version, "" where none is."""
+        from importlib import metadata
+
         for package in self.packages:
             try:
                 return metadata.version(package)

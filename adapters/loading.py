@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.adapter import StrPath
-from onernn.adapters.fault import FaultyModel
 from onernn.adapters.registry import ADAPTERS, SEMANTICS, adapter_of
 from onernn.adapters.unread_files import refuse_unread
 from onernn.core.budget import budget_of_load
 from onernn.core.errors import BudgetError, ModelFormatError, UnsupportedError
 from onernn.core.graph import Graph
 from onernn.core.guard import guarded
+
+if TYPE_CHECKING:
+    from onernn.adapters.fault import FaultyModel
 
 
 def load(path: StrPath, params: StrPath | None = None, semantics: str = "documented") -> Graph:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from onernn.adapters import mxnet, onnx, paddle
 from onernn.adapters.adapter import Adapter, Runtime, StrPath, Writer
-from onernn.fuse_passes import Applied
+
+if TYPE_CHECKING:
+    from onernn.fuse_passes import Applied
 
 ADAPTERS = (mxnet.ADAPTER, onnx.ADAPTER, paddle.ADAPTER)
 """The first that reads a file gets it. Paddle is last: its files may have any name."""

@@ -8,11 +8,20 @@ name beside an imported framework ("duplicate symbol"). protobuf is imported ins
 from __future__ import annotations
 
 import re
-from functools import cached_property
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from onernn.core.cached import cached_property
 from onernn.core.errors import ModelFormatError
+
+# Numbers of FieldDescriptorProto's Label and Type in google/protobuf/descriptor.proto.
+_LABELS = {"optional": 1, "required": 2, "repeated": 3}
+_TYPES = {
+    **{"double": 1, "float": 2, "int64": 3, "uint64": 4, "int32": 5, "bool": 8, "string": 9},
+    "bytes": 12,
+}
+_MESSAGE = 11
 
 
 class Schema:
@@ -28,27 +37,11 @@ class Schema:
 
     @cached_property
     def _messages(self) -> dict[str, Any]:
-        from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-        from google.protobuf.descriptor_pool import DescriptorPool
-        from google.protobuf.message_factory import GetMessageClass
-
         package = f"onernn.{self._framework.lower()}"
-        file = FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
-        for name, body in re.findall(r"(\w+):([^:]+)(?:\n|$)", self._text):
-            described = file.message_type.add(name=name)
-            for label, kind, field, number in re.findall(r"(\w+) (\w+) (\w+) = (\d+)", body):
-                added = described.field.add(name=field, number=int(number))
-                added.label = FieldDescriptorProto.Label.Value(f"LABEL_{label.upper()}")
-                if kind[0].isupper():
-                    added.type_name = f".{package}.{kind}"
-                else:
-                    added.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
-        pool = DescriptorPool()
-        pool.AddSerializedFile(file.SerializeToString())
-        return {
-            message.name: GetMessageClass(pool.FindMessageTypeByName(f"{package}.{message.name}"))
-            for message in file.message_type
-        }
+        written = dict(re.findall(r"(\w+):([^:]+)(?:\n|$)", self._text))
+        pool, class_of = _new_pool()
+        pool.AddSerializedFile(_file(package, written))
+        return {name: class_of(pool.FindMessageTypeByName(f"{package}.{name}")) for name in written}
 
     def message(self, name: str) -> Any:
         """The protobuf class of a message."""
@@ -67,3 +60,59 @@ class Schema:
         if missing := out.FindInitializationErrors():
             raise ModelFormatError(f"{what}: {missing[0]} is missing", file, offset)
         return out
+
+
+def _new_pool() -> tuple[Any, Callable[[Any], Any]]:
+    """An empty descriptor pool, and what makes a class of a descriptor.
+
+    protobuf's public modules import all of its pure Python implementation before they take both
+    from its extension: 10 ms, as long as a small model takes to load.
+    """
+    from google.protobuf.internal import api_implementation
+
+    if api_implementation.Type() != "upb":  # the environment may ask for another one
+        from google.protobuf.descriptor_pool import DescriptorPool
+        from google.protobuf.message_factory import GetMessageClass
+
+        return DescriptorPool(), GetMessageClass
+
+    from google._upb import _message
+    from google.protobuf.message import Message
+
+    def class_of(descriptor: Any) -> Any:  # as GetMessageClass does
+        inside = {"DESCRIPTOR": descriptor, "__module__": None}
+        return _message.MessageMeta(descriptor.name, (Message,), inside)
+
+    return _message.DescriptorPool(), class_of
+
+
+def _file(package: str, messages: dict[str, str]) -> bytes:
+    """A FileDescriptorProto, by hand: descriptor_pb2 would be imported for it alone."""
+    out = _field(1, f"{package}.proto") + _field(2, package) + _field(12, "proto2")
+    for name, body in messages.items():
+        message = _field(1, name)
+        for label, kind, field, number in re.findall(r"(\w+) (\w+) (\w+) = (\d+)", body):
+            described = _field(1, field) + _field(3, int(number)) + _field(4, _LABELS[label])
+            if kind in _TYPES:
+                described += _field(5, _TYPES[kind])
+            else:
+                described += _field(5, _MESSAGE) + _field(6, f".{package}.{kind}")
+            message += _field(2, described)
+        out += _field(4, message)
+    return out
+
+
+def _field(number: int, value: int | str | bytes) -> bytes:
+    """A field on the wire."""
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    data = value.encode() if isinstance(value, str) else value
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onernn.backend.gradients import Gradients, Tape, TapeError
 from onernn.backend.protocol import Backend
-from onernn.backend.reference import reference_stack
 from onernn.backend.run_arguments import Layout, State
 from onernn.backend.stack import Stack
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights, Weights
+
+if TYPE_CHECKING:
+    from onernn.backend.reference import reference_stack
 
 __all__ = [
     "Backend",
@@ -29,6 +32,15 @@ __all__ = [
 ]
 
 
+def __getattr__(name: str) -> Any:
+    """`reference_stack`, imported when it is asked for: few models run on it."""
+    if name == "reference_stack":
+        from onernn.backend.reference import reference_stack
+
+        return reference_stack
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 class _ReferenceBackend:
     def prepare(
         self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
@@ -36,6 +48,8 @@ class _ReferenceBackend:
         first = weights if isinstance(weights, RnnWeights) else weights[0]
         if dtype == "f32" and first.iter.dtype == np.float64:  # a float64 model stays one
             dtype = "f64"
+        from onernn.backend.reference import reference_stack
+
         return reference_stack(spec, weights, dtype, why="asked for by name")
 
 

@@ -6,20 +6,23 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onernn.backend import creation_lock
 from onernn.backend.choosing import Choice, isa_of
 from onernn.backend.compiled.backend import KernelsBackend
 from onernn.backend.compiled.library import Kernels
 from onernn.backend.isa import wished_isa
-from onernn.backend.onednn.backend import FLOAT, OneDnnBackend
-from onernn.backend.onednn.library import WISHES, find
+from onernn.backend.onednn.finding import WISHES, find
+from onernn.backend.onednn.limits import FLOAT
 from onernn.backend.stack import Later, Stack, Trainer
 from onernn.core.errors import LibraryError, UnsupportedError
 from onernn.core.limits import why_not
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights, Weights, layers_of
+
+if TYPE_CHECKING:
+    from onernn.backend.onednn.backend import OneDnnBackend
 
 TRAINED = 32
 """Sentences of the batches for which a trainer is chosen: it is made once, for all of them."""
@@ -43,9 +46,9 @@ class AutoBackend:
             if _may_wait():
                 find()
                 threads = threads or _usable_threads()
-                self._later = lambda: OneDnnBackend(threads, cache_capacity)
+                self._later = lambda: _onednn(threads, cache_capacity)
             else:
-                onednn = OneDnnBackend(threads, cache_capacity)
+                onednn = _onednn(threads, cache_capacity)
                 threads, self._isa = onednn.threads, isa_of(onednn.library.effective_isa)
                 self._backends["onednn"] = onednn
         except LibraryError as error:
@@ -168,6 +171,12 @@ class AutoBackend:
         both = kernels.beside(Later(onednn), choice.prefers, "auto", name)
         both = both.trained_by(lambda: _trainer(choice, kernels, onednn))
         return both
+
+
+def _onednn(threads: int | None, cache_capacity: int | None) -> OneDnnBackend:
+    from onernn.backend.onednn.backend import OneDnnBackend  # most models run without it
+
+    return OneDnnBackend(threads, cache_capacity)
 
 
 def _trainer(choice: Choice, kernels: Stack, onednn: Callable[[], Stack]) -> Trainer:

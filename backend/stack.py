@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,12 +13,16 @@ from onernn.backend.choosing import Kind, kind_of
 from onernn.backend.creation_lock import CREATION
 from onernn.backend.gradients import Gradients, Tape, TapeError, checked_gradient
 from onernn.backend.kernels import StackKernel
-from onernn.backend.layer_walk import LayerWalk
-from onernn.backend.repeated_batches import FLOAT32
 from onernn.backend.run_arguments import Layout, State, checked_input, checked_state, laid_out
 from onernn.core.arrays import Array
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.spec import RnnSpec
+
+if TYPE_CHECKING:
+    from onernn.backend.layer_walk import LayerWalk
+
+
+_FLOAT32 = np.dtype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +71,7 @@ class Stack:
         name: str,
         reads: str,
         why: str = "",
-        real: np.dtype[Any] = FLOAT32,
+        real: np.dtype[Any] = _FLOAT32,
         other: Stack | None = None,
         compiled: Any = None,
     ) -> None:

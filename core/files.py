@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -81,7 +80,7 @@ class _NewFile:
                 self.stream: BinaryIO = open(self._path, "wb")
                 return self
             folder = os.path.dirname(self._path)
-            part = os.path.join(folder, f".onernn-{secrets.token_hex(8)}.part")
+            part = os.path.join(folder, f".onernn-{os.urandom(8).hex()}.part")
             self.stream = open(part, "xb")
             self._part = part
             if mode is not None:

@@ -3,23 +3,19 @@
 One shared library for each instruction set lies in ``kernels/built``. Only the standard library is
 needed, so that setup.py can use this file as it stands. What is built from these sources, flags
 and compiler already is not built again, so all editable installations of a tree share one build.
+
+What only compiling needs is imported by it: every process that runs a model imports this file.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import platform
 import re
-import shlex
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
@@ -120,6 +116,8 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
     ones. Two builds wait for each other.
     """
     import fcntl  # systems without it get no further than to `NoCompiler`
+    import shutil
+    import tempfile
 
     paths = [library_of(isa, folder) for isa in isas(machine)]
     if is_built(folder, machine):
@@ -166,6 +164,9 @@ def is_built(folder: Path = BUILT, machine: str = platform.machine()) -> bool:
 
 def _command() -> list[str]:
     """CXX, or c++, g++ or clang++; empty where none is there."""
+    import shlex
+    import shutil
+
     if wish := shlex.split(os.environ.get("CXX", "")):
         return wish
     return next(
@@ -196,6 +197,8 @@ def _links_statically(machine: str) -> bool:
 
 
 def _probe(command: list[str], *flags: str) -> None:
+    import tempfile
+
     with tempfile.TemporaryDirectory() as inside:
         (Path(inside) / "probe.cpp").write_text(PROBE)
         (Path(inside) / "exports.map").write_text(EXPORTS)
@@ -216,6 +219,8 @@ def _compiled(
     command: list[str], static: tuple[str, ...], targets: dict[str, tuple[str, ...]], inside: Path
 ) -> list[Path]:
     """A library for each target, in a folder."""
+    from concurrent.futures import ThreadPoolExecutor
+
     started, cores = time.monotonic(), len(os.sched_getaffinity(0))
     (inside / "exports.map").write_text(EXPORTS)
     parts = {
@@ -259,6 +264,9 @@ def _compiled_for(isa: str, file: Path, targets: dict[str, tuple[str, ...]]) -> 
 
 def _run(command: list[str], folder: Path) -> str:
     """What a command prints. Raises `BuildError` with its complaint."""
+    import shlex
+    import subprocess
+
     if "ziglang" in command:  # reads x86-64 as "x86 without 64", and takes any x86-64 by itself
         command = [word for word in command if not word.startswith("-march=")]
     try:
@@ -272,6 +280,8 @@ def _run(command: list[str], folder: Path) -> str:
 
 def main() -> int:
     """Builds. Exit 0, too, where no compiler is: onernn then runs on oneDNN."""
+    import argparse
+
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--machine", default=platform.machine(), help="for a compiler of another")
     options.add_argument("--out", type=Path, default=BUILT, help="the folder of the libraries")

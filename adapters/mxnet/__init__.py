@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.adapter import Adapter, Plugin, Runtime, StrPath
-from onernn.adapters.fault import FaultyModel
-from onernn.core.graph import Graph
-from onernn.core.ragged import Batch
+
+if TYPE_CHECKING:
+    from onernn.adapters.fault import FaultyModel
+    from onernn.core.graph import Graph
+    from onernn.core.ragged import Batch
+
+
+SYMBOL_ENDING = "-symbol.json"
 
 
 def __getattr__(name: str) -> Any:
@@ -21,9 +28,14 @@ def __getattr__(name: str) -> Any:
 
 
 def _reads(path: StrPath) -> bool:
-    from onernn.adapters.mxnet.read import is_symbol
-
-    return is_symbol(path)
+    """Whether a path is MXNet's: a symbol's file, a folder with one, or the prefix of its name."""
+    path = Path(path)
+    if os.path.isdir(path):
+        return any(path.glob(f"*{SYMBOL_ENDING}"))
+    if os.path.isfile(path) and path.suffix == ".json":
+        with path.open("rb") as raw:
+            return path.name.endswith(SYMBOL_ENDING) or b'"nodes"' in raw.read(256)
+    return path.name.endswith(SYMBOL_ENDING) or os.path.isfile(f"{path}{SYMBOL_ENDING}")
 
 
 def _load(path: StrPath, params: StrPath | None, semantics: str) -> Graph:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.adapter import Adapter, Plugin, Runtime, StrPath, Writer
 from onernn.core.errors import UnsupportedError
-from onernn.core.graph import Graph
-from onernn.core.ragged import Batch
+
+if TYPE_CHECKING:
+    from onernn.core.graph import Graph
+    from onernn.core.ragged import Batch
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,9 @@ from typing import Any
 from onernn.adapters.schema import Schema
 
 # What a ModelProto is made of, numbers from onnx/onnx.proto of 1.19; what no reader needs is left
-# out (training, quantization, devices, documentation).
+# out (training, quantization, devices, documentation). Packed floats are bytes on the wire, and are
+# told as such: as numbers each of them would become an object of Python's. Old writers may not have
+# packed them, so they are read by another name, too: see read/tensors.py.
 SCHEMA = """
 ModelProto:         optional int64 ir_version = 1; optional string producer_name = 2;
                     optional GraphProto graph = 7; repeated OperatorSetId opset_import = 8;
@@ -40,12 +42,13 @@ Other:              optional int32 elem_type = 1
 TensorShapeProto:   repeated Dimension dim = 1
 Dimension:          optional int64 dim_value = 1; optional string dim_param = 2
 TensorProto:        repeated int64 dims = 1; optional int32 data_type = 2;
-                    optional Other segment = 3; repeated float float_data = 4;
+                    optional Other segment = 3; repeated bytes float_data = 4;
                     repeated int32 int32_data = 5; repeated bytes string_data = 6;
                     repeated int64 int64_data = 7; optional string name = 8;
-                    optional bytes raw_data = 9; repeated double double_data = 10;
+                    optional bytes raw_data = 9; repeated bytes double_data = 10;
                     repeated uint64 uint64_data = 11; repeated StringStringEntry external_data = 13;
                     optional int32 data_location = 14
+UnpackedTensor:     repeated float float_data = 4; repeated double double_data = 10
 SparseTensorProto:  optional TensorProto values = 1
 StringStringEntry:  optional string key = 1; optional string value = 2
 """

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.adapter import Adapter, Plugin, Runtime, StrPath, Writer
-from onernn.adapters.fault import FaultyModel
-from onernn.core.graph import Graph
-from onernn.core.ragged import Batch
-from onernn.fuse_passes import Applied
+
+if TYPE_CHECKING:
+    from onernn.adapters.fault import FaultyModel
+    from onernn.core.graph import Graph
+    from onernn.core.ragged import Batch
+    from onernn.fuse_passes import Applied
 
 
 def __getattr__(name: str) -> Any:

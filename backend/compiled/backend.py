@@ -8,10 +8,7 @@ import numpy as np
 
 from onernn.backend.compiled.library import Kernels, load_kernels
 from onernn.backend.compiled.stack import CompiledStack, names_of
-from onernn.backend.compiled.training import kernels_trainer
-from onernn.backend.onednn.data_types import PRECISIONS, UNIT
-from onernn.backend.onednn.scaled_primitives import U8Options
-from onernn.backend.reference import reference_instead, reference_trainer
+from onernn.backend.onednn.precision import PRECISIONS, UNIT, U8Options
 from onernn.backend.stack import Stack, Trainer
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import RnnSpec
@@ -45,6 +42,8 @@ class KernelsBackend:
         try:
             kernel = CompiledStack(self.kernels, spec, layers, dtype, self.threads, options)
         except UnsupportedError as error:
+            from onernn.backend.reference import reference_instead  # most layers are supported
+
             return reference_instead(spec, layers, str(error), strict)
         told, name = names_of(self.kernels, dtype, layers[0].iter.dtype)
         return Stack(
@@ -65,6 +64,10 @@ def _trainer(
 ) -> Trainer:
     """The kernels, which train float32 weights; the reference trains those of float64."""
     if layers[0].iter.dtype == np.float64:
+        from onernn.backend.reference import reference_trainer
+
         why = "kernels train in float32, these weights are in float64"
         return reference_trainer(spec, layers, np.dtype(np.float64), why)
+    from onernn.backend.compiled.training import kernels_trainer  # most models only run
+
     return kernels_trainer(kernels, spec, layers, dtype, threads)

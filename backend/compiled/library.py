@@ -6,12 +6,10 @@ tells what the CPU and the operating system run, and the best of those is loaded
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +110,9 @@ def _advice() -> str:
     """How to get kernels, for the way in which this package was installed."""
     if build.sources():
         return f"run: python {build.HERE / 'build.py'}; it needs a C++17 compiler"
+    import json
+    from importlib import metadata
+
     source = "onernn"
     with suppress(metadata.PackageNotFoundError, ValueError, KeyError):
         told = metadata.distribution("onernn").read_text("direct_url.json")

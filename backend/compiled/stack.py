@@ -12,8 +12,7 @@ import numpy as np
 from onernn.backend.buffers import aligned
 from onernn.backend.compiled.library import Kernels
 from onernn.backend.compiled.packing import BYTES, STORED, CellMatrices, Numbers, kernel_of
-from onernn.backend.onednn.data_types import UNIT
-from onernn.backend.onednn.scaled_primitives import U8Options
+from onernn.backend.onednn.precision import UNIT, U8Options
 from onernn.backend.run_arguments import State
 from onernn.core.arrays import Array
 from onernn.core.errors import LibraryError, UnsupportedError

@@ -8,31 +8,17 @@ from functools import partial
 
 from onernn.backend.batch_cutting import LARGE
 from onernn.backend.layer_walk import LayerWalk
-from onernn.backend.onednn.creation import CREATORS
-from onernn.backend.onednn.data_types import PRECISIONS
 from onernn.backend.onednn.kernels import new_kernel
 from onernn.backend.onednn.library import Library, load_library
-from onernn.backend.onednn.scaled_primitives import U8Options
+from onernn.backend.onednn.limits import FLOAT, U8, U8_LBR_GRU
+from onernn.backend.onednn.precision import PRECISIONS, U8Options
 from onernn.backend.onednn.training import onednn_trainer
 from onernn.backend.reference import reference_instead, reference_stack
 from onernn.backend.stack import Stack
 from onernn.core.errors import UnsupportedError
-from onernn.core.limits import Limits, why_not
+from onernn.core.limits import why_not
 from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights, Weights, layers_of
-
-FLOAT = Limits(
-    who="oneDNN",
-    cells=tuple(CREATORS),
-    functions=(),
-    replaces=False,
-    gate_clip=False,
-    cell_clip=False,
-    input_forget=False,
-    dtypes=("float32",),
-)
-U8_LBR_GRU = replace(FLOAT, kind="u8", cells=(Cell.LSTM, Cell.GRU, Cell.LBR_GRU), peephole=False)
-U8 = replace(U8_LBR_GRU, projected=False)
 
 
 def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> str:

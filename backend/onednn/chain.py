@@ -17,7 +17,6 @@ from onernn.backend.creation_lock import CREATION
 from onernn.backend.kernels import PackedBatch
 from onernn.backend.onednn.chain_program import Stage, program
 from onernn.backend.onednn.chain_weights import ChainWeights
-from onernn.backend.onednn.data_types import Precision
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.matmul import (
     MatmulPrimitive,
@@ -26,6 +25,7 @@ from onernn.backend.onednn.matmul import (
     create_tanh,
 )
 from onernn.backend.onednn.memory import Descriptor, Memory, new_stream
+from onernn.backend.onednn.precision import Precision
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import RnnSpec

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from onernn.backend.creation_lock import CREATION
-from onernn.backend.onednn.data_types import Precision
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.matmul import MatmulPrimitive
 from onernn.backend.onednn.memory import Descriptor, Memory, reordered
+from onernn.backend.onednn.precision import Precision
 from onernn.core.arrays import Array
 from onernn.core.weights import RnnWeights
 

@@ -6,20 +6,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from onernn.backend.onednn.library import Library
+from onernn.backend.onednn.limits import CREATORS
 from onernn.backend.onednn.memory import Descriptor, new_descriptor, new_primitive
 from onernn.core.spec import Cell, RnnSpec
 
-CREATORS = {
-    Cell.RNN_TANH: "vanilla_rnn",
-    Cell.RNN_RELU: "vanilla_rnn",
-    Cell.RNN_SIGMOID: "vanilla_rnn",
-    Cell.LSTM: "lstm",
-    Cell.GRU: "gru",
-    Cell.LBR_GRU: "lbr_gru",
-    Cell.AUGRU: "augru",
-    Cell.LBR_AUGRU: "lbr_augru",
-}
-"""The cells that oneDNN has."""
 _ELTWISE = {
     Cell.RNN_TANH: "dnnl_eltwise_tanh",
     Cell.RNN_RELU: "dnnl_eltwise_relu",

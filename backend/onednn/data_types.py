@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,26 +17,9 @@ from onernn.backend.onednn.memory import (
     new_stream,
     reorder_primitive,
 )
+from onernn.backend.onednn.precision import UNIT, Scale
 from onernn.core.arrays import Array
 
-
-class Precision(NamedTuple):
-    """Data types by argument, as the guide's table of data types combines them."""
-
-    data: str  # src_layer, src_iter, dst_iter, attention
-    weights: str
-    bias: str
-    cell: str  # src_iter_c, dst_iter_c
-    out: str  # dst_layer
-
-
-PRECISIONS = {
-    "f32": Precision("f32", "f32", "f32", "f32", "f32"),
-    "bf16": Precision("bf16", "bf16", "f32", "f32", "bf16"),
-    "f16": Precision("f16", "f16", "f32", "f32", "f16"),
-    # s8 data would clip negative states to 0 in several cells: u8 with a shift serves instead.
-    "u8": Precision("u8", "s8", "f32", "f32", "f32"),
-}
 _STORED = {
     "f32": np.float32,
     "bf16": np.uint16,
@@ -45,18 +28,6 @@ _STORED = {
     "s8": np.int8,
     "s32": np.int32,
 }
-
-
-class Scale(NamedTuple):
-    """q = x * factor + shift, for u8 data."""
-
-    factor: float
-    shift: float
-
-
-UNIT = Scale(127.0, 128.0)
-"""[-1, 1], where every state of an LSTM or GRU lies."""
-
 
 _SMALL = 1 << 12
 """Numbers that NumPy's passes over them, or converting them twice, cost less than a call."""

@@ -15,23 +15,14 @@ from onernn.backend.onednn.bound_batch import BoundFloatBatch
 from onernn.backend.onednn.bound_u8 import BoundU8Batch, BoundU8Step
 from onernn.backend.onednn.chain import BLOCK, ChainDirection
 from onernn.backend.onednn.chain_program import program
-from onernn.backend.onednn.data_types import (
-    LARGEST,
-    PRECISIONS,
-    UNIT,
-    Precision,
-    Scale,
-    narrowed,
-    stored,
-    widened,
-)
+from onernn.backend.onednn.data_types import LARGEST, narrowed, stored, widened
 from onernn.backend.onednn.library import Library
+from onernn.backend.onednn.precision import PRECISIONS, UNIT, Precision, Scale, U8Options
 from onernn.backend.onednn.primitive_direction import PrimitiveDirection
 from onernn.backend.onednn.scaled_primitives import (
     BOUND,
     MOST,
     ScaledPrimitives,
-    U8Options,
     summed,
 )
 from onernn.core.arrays import Array

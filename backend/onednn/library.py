@@ -8,9 +8,7 @@ heap is corrupted. A private SONAME and RTLD_LOCAL | RTLD_DEEPBIND keep them apa
 from __future__ import annotations
 
 import os
-import platform
 import threading
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,17 +17,12 @@ from onernn.backend.creation_lock import CREATION
 from onernn.backend.isa import ONEDNN, wished_isa
 from onernn.backend.isa import VARIABLE as MAX_ISA
 from onernn.backend.onednn._bindings import ffi
+from onernn.backend.onednn.finding import ADVICE, ISA_VARIABLES, find
 from onernn.backend.onednn.soname import ElfLibrary, cached_copy, memory_copy, read_elf
 from onernn.core.cached import cached_property
 from onernn.core.errors import LibraryError
 
-VARIABLE = "ONERNN_DNNL_LIBRARY"
-ISA_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-WISHES = (VARIABLE, *ISA_VARIABLES)
-"""Variables of the environment that are followed, or refused by name."""
-DISTRIBUTION = "onednn-cpu-gomp"
 _NAMES = ("libdnnl.", "libdnnl-", "libonednn", "libmkldnn")
-_ADVICE = f"set {VARIABLE} to a libdnnl.so of oneDNN 3.2 or newer, or use backend='reference'"
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,40 +143,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def find() -> Path:
-    """Where the library is; `LibraryError` as `load_library` where none is."""
-    override = os.environ.get(VARIABLE)
-    if override:
-        path = Path(override).absolute()
-        if not path.is_file():
-            raise LibraryError(f"{VARIABLE}={override}: no such file")
-        return path
-    from importlib import metadata
-
-    with suppress(metadata.PackageNotFoundError):
-        for file in metadata.files(DISTRIBUTION) or ():
-            path = Path(str(file.locate())).resolve()
-            if file.name == "libdnnl.so.3" and path.is_file():
-                return path
-    raise LibraryError(
-        f"libdnnl not found: the distribution {DISTRIBUTION}, which exists for Linux x86-64 only"
-        f" (this is {platform.system()} {platform.machine()}), is not installed or incomplete;"
-        f" run: pip install {DISTRIBUTION}==2023.2.0; or {_ADVICE}"
-    )
-
-
 def _load(path: Path) -> Library:
     elf = read_elf(path)
     lib, mapped = _open_in_place(elf) if elf.neighbours else _open_private(elf)
     try:
         number = lib.dnnl_version()
     except ffi.error:
-        raise LibraryError(f"{path}: not a libdnnl, it has no dnnl_version; {_ADVICE}") from None
+        raise LibraryError(f"{path}: not a libdnnl, it has no dnnl_version; {ADVICE}") from None
     version = f"{number.major}.{number.minor}.{number.patch}"
     if number.major != 3 or number.minor < 2:
-        raise LibraryError(
-            f"{path}: oneDNN {version}, but onernn needs 3.2 or newer 3.x; {_ADVICE}"
-        )
+        raise LibraryError(f"{path}: oneDNN {version}, but onernn needs 3.2 or newer 3.x; {ADVICE}")
     _check_wished_isa(lib, path, version)
     openmp = number.cpu_runtime == lib.DNNL_RUNTIME_OMP
     threads = lib.omp_get_max_threads() if openmp else 0
@@ -221,7 +190,7 @@ def _open_in_place(elf: ElfLibrary) -> tuple[Any, Path]:
     if others := other_copies():
         raise LibraryError(
             f"{elf.path}: needs {names} beside it and cannot be loaded from a copy of its own while"
-            f" {others[0]} is loaded in this process; load onernn's library first, or {_ADVICE}"
+            f" {others[0]} is loaded in this process; load onernn's library first, or {ADVICE}"
         )
     try:
         return _dlopen(str(elf.path)), elf.path.resolve()

@@ -13,9 +13,9 @@ from onernn.backend.batch_cutting import in_odd_pieces, segments, single_steps
 from onernn.backend.buffers import aligned, borrowed
 from onernn.backend.kernels import PackedBatch
 from onernn.backend.onednn.creation import Primitive, argument
-from onernn.backend.onednn.data_types import Precision, Scale
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Memory, bind, new_stream
+from onernn.backend.onednn.precision import Precision, Scale
 from onernn.backend.onednn.primitives import WEIGHTS, PrimitiveCache, Shape
 from onernn.core.arrays import Array
 from onernn.core.spec import RnnSpec

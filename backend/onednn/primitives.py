@@ -11,9 +11,9 @@ import numpy as np
 
 from onernn.backend.creation_lock import CREATION
 from onernn.backend.onednn.creation import Primitive, create, new_attributes
-from onernn.backend.onednn.data_types import Precision, Scale
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Descriptor, Memory, reordered
+from onernn.backend.onednn.precision import Precision, Scale
 from onernn.backend.onednn.quantization import set_scales
 from onernn.backend.onednn.wrong_kernels import OWN_LAYOUTS, reason
 from onernn.core.arrays import Array

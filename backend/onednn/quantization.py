@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from onernn.backend.onednn.data_types import Scale
 from onernn.backend.onednn.library import Library
+from onernn.backend.onednn.precision import Scale
 from onernn.core.arrays import Array
 from onernn.core.weights import RnnWeights
 

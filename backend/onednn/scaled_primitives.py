@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from onernn.backend.creation_lock import CREATION
-from onernn.backend.onednn.data_types import UNIT, Precision, Scale
 from onernn.backend.onednn.library import Library
+from onernn.backend.onednn.precision import UNIT, Precision, Scale, U8Options
 from onernn.backend.onednn.primitive_direction import PrimitiveDirection
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
@@ -20,22 +20,6 @@ MOST = 2.0**15
 
 BOUND = 1.0
 """Of the states of a layer without projection: |o * tanh(c)| <= 1."""
-
-
-class U8Options:
-    """How u8 data is scaled: q = x * data_scale + data_shift, for data and states alike.
-
-    Without a scale every batch's own range decides: x / 2**k fits [-1, 1], and 2**k moves into
-    the input weights before they are rounded, so that the states keep the whole range.
-    """
-
-    def __init__(self, data_scale: float | None, data_shift: float, per_channel: bool) -> None:
-        if data_scale is not None and not 0 < data_scale < math.inf:
-            raise ValueError(f"data_scale: expected a positive number, got {data_scale}")
-        if not 0 <= data_shift <= 255:
-            raise ValueError(f"data_shift: expected 0 to 255, got {data_shift}")
-        self.per_channel = per_channel
-        self.fixed = None if data_scale is None else Scale(data_scale, data_shift)
 
 
 class ScaledPrimitives:

@@ -19,10 +19,11 @@ from onernn.backend.buffers import ALIGNMENT, aligned, borrowed
 from onernn.backend.kernels import PackedBatch, PackedGradient
 from onernn.backend.layer_walk import LayerWalk
 from onernn.backend.onednn.creation import Primitive, create, new_attributes
-from onernn.backend.onednn.data_types import PRECISIONS, narrowed, widened
+from onernn.backend.onednn.data_types import narrowed, widened
 from onernn.backend.onednn.kernels import OneDnnKernel
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Descriptor, Memory
+from onernn.backend.onednn.precision import PRECISIONS
 from onernn.backend.onednn.primitive_direction import Bound, Workspace
 from onernn.backend.onednn.primitives import (
     WEIGHTS,

@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.loading import load
-from onernn.adapters.weight_conversion import convert_weights
 from onernn.core.errors import (
     BudgetError,
     LibraryError,
@@ -24,6 +23,7 @@ from onernn.fuse_passes import FuseResult, fuse
 from onernn.runtime.session import Session
 
 if TYPE_CHECKING:
+    from onernn.adapters.weight_conversion import convert_weights
     from onernn.verification.auditing import AuditReport, audit
     from onernn.verification.checked_conversion import convert
     from onernn.verification.verifying import Report, verify
@@ -35,6 +35,7 @@ _WHEN_ASKED_FOR = {
     "Report": "onernn.verification.verifying",
     "audit": "onernn.verification.auditing",
     "convert": "onernn.verification.checked_conversion",
+    "convert_weights": "onernn.adapters.weight_conversion",
     "verify": "onernn.verification.verifying",
 }
 """What runs no model, by its module: imported then, it would take a fifth of ``import onernn``."""

@@ -26,7 +26,7 @@ SPEC = RnnSpec(Cell.LSTM, 6, 16, direction="bidirectional_concat", layers=2)
 WEIGHTS = random_weights(SPEC, 0)
 
 HIDDEN = {
-    "oneDNN": "from onernn.backend.onednn import library; library.DISTRIBUTION = 'none'",
+    "oneDNN": "from onernn.backend.onednn import finding; finding.DISTRIBUTION = 'none'",
     "kernels": "import pathlib; from onernn.kernels import build; build.BUILT = pathlib.Path('/')",
 }
 RUN = """
@@ -133,13 +133,13 @@ def test_a_batch_has_the_bits_of_the_backend_that_the_table_names(
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows when oneDNN is opened; kernels are faster for ragged batches alone."""
     calls: list[int] = []
-    known = auto.OneDnnBackend
+    known = auto._onednn
 
     def opening(*given: Any) -> Any:
         calls.append(1)
         return known(*given)
 
-    monkeypatch.setattr(auto, "OneDnnBackend", opening)
+    monkeypatch.setattr(auto, "_onednn", opening)
     monkeypatch.setattr(auto, "_may_wait", lambda: True)  # as where no variable asks for oneDNN
     monkeypatch.setattr(Choice, "prefers", lambda _, kind, sentences: kind == "ragged")
     monkeypatch.setattr(Choice, "ever", True)
@@ -172,7 +172,7 @@ def test_where_onednn_cannot_be_loaded_when_it_is_wanted_kernels_run_and_say_so(
     def damaged(*_: Any) -> Any:
         raise LibraryError("libdnnl.so.3: not a 64-bit ELF library, or a truncated one")
 
-    monkeypatch.setattr(auto, "OneDnnBackend", damaged)
+    monkeypatch.setattr(auto, "_onednn", damaged)
     layer = open_backend(threads=1).prepare(SPEC, WEIGHTS)
     dense = np.ones((3, 2, 6), np.float32)
     y = layer.run_training(dense)[0] if training else layer.run(dense)[0]

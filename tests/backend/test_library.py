@@ -15,7 +15,7 @@ from textwrap import dedent
 import pytest
 
 from onernn.backend.isa import ONEDNN
-from onernn.backend.onednn import library
+from onernn.backend.onednn import finding, library
 from onernn.core.errors import LibraryError
 
 MAPPED = "mapped = {w for w in open('/proc/self/maps').read().split() if 'libdnn' in w}\n"
@@ -29,7 +29,7 @@ REPORT = (
 def run(code: str, **environment: object) -> str:
     """What a new interpreter prints; it must end well."""
     given = {name: str(value) for name, value in environment.items()}
-    kept = {k: v for k, v in os.environ.items() if k != library.VARIABLE}
+    kept = {k: v for k, v in os.environ.items() if k != finding.VARIABLE}
     done = subprocess.run(
         [sys.executable, "-c", "import onernn\n" + LOAD + dedent(code)],
         env=kept | given,
@@ -241,14 +241,11 @@ def test_after_a_fork_several_threads_are_refused_where_they_would_hang(warm: Pa
 
 
 def test_a_missing_library_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.delenv(library.VARIABLE, raising=False)
-    monkeypatch.setattr(metadata, "files", missing)
+    monkeypatch.delenv(finding.VARIABLE, raising=False)
+    monkeypatch.setattr(finding, "DISTRIBUTION", "none-such")
     with pytest.raises(LibraryError) as caught:
-        library.find()
-    for advice in ("Linux x86-64 only", library.VARIABLE, "backend='reference'", "pip install"):
+        finding.find()
+    for advice in ("Linux x86-64 only", finding.VARIABLE, "backend='reference'", "pip install"):
         assert advice in str(caught.value)
 
 

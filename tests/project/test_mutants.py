@@ -113,7 +113,7 @@ MUTANTS = [
     ),
     Mutant(
         "u8 without its shift",
-        "backend/onednn/data_types.py",
+        "backend/onednn/precision.py",
         "UNIT = Scale(127.0, 128.0)",
         "UNIT = Scale(127.0, 0.0)",
         ("wrong_numbers", "negative_states"),

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import onernn
+from onernn.adapters.converting import write_model
+from onernn.backend.onednn.finding import WISHES
+from onernn.core.graph import Value
+from onernn.core.rnn import Recurrent
 
 FACE = {"load", "fuse", "convert", "verify"}  # functions: a module so named would hide one
 HEAVY = ("cffi", "google.protobuf", "typer", "rich", "paddle", "torch", "onnx", "mxnet")
@@ -97,6 +103,34 @@ def test_importing_onernn_imports_numpy_and_nothing_heavier(tmp_path: Path) -> N
     assert added.isdisjoint(HEAVY)
     packages = {name.split(".")[0] for name in added} - sys.stdlib_module_names
     assert packages <= {"onernn", "numpy"}
+
+
+SLOW = (
+    *("asyncio", "argparse", "concurrent", "email", "importlib.metadata", "json", "logging"),
+    *("subprocess", "tempfile", "zipfile", "google.protobuf.descriptor_pool"),
+    *("onernn.adapters.mxnet.read", "onernn.adapters.weight_conversion", "onernn.reorders.torch"),
+    *("onernn.backend.onednn.library", "onernn.backend.reference", "onernn.emit"),
+    *("onernn.backend.compiled.training", "onernn.verification"),
+)
+"""What running a model on kernels does not need: together they take as long as all that it does."""
+
+
+@pytest.mark.skipif("ONERNN_TEST_BACKEND" in os.environ, reason="another default backend")
+def test_running_a_model_imports_no_more_than_it_needs(
+    tmp_path: Path, built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wish in WISHES:
+        monkeypatch.delenv(wish, raising=False)
+    spec = onernn.RnnSpec(onernn.Cell.LSTM, 3, 4)
+    shapes = ((1, 1, 3, 4, 4), (1, 1, 4, 4, 4), (1, 1, 4, 4))
+    weights = onernn.RnnWeights(*(np.full(shape, 0.1, np.float32) for shape in shapes))
+    x, y = (Value(name, "float32", (None, 1, size)) for name, size in (("x", 3), ("y", 4)))
+    node = Recurrent(spec, weights, x="x", y="y").node()
+    write_model(onernn.Graph("m", (x,), (y,), (node,), {}), tmp_path / "m.onnx")
+    run = "onernn.Session(onernn.load('m.onnx')).run({'x': numpy.ones((5, 1, 3), 'float32')})"
+    added = imported_by(f"import numpy, onernn; {run}", tmp_path)
+    assert "onernn.engine.plan" in added and "onernn.adapters.onnx.lower" in added
+    assert {name for name in added if name.startswith(SLOW)} == set()
 
 
 def test_verification_is_imported_when_it_is_asked_for(tmp_path: Path) -> None:

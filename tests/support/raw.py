@@ -8,14 +8,7 @@ import numpy as np
 
 from onernn import RnnSpec, RnnWeights
 from onernn.backend.onednn.creation import argument, argument_order, create, new_attributes
-from onernn.backend.onednn.data_types import (
-    PRECISIONS,
-    Precision,
-    Scale,
-    narrowed,
-    stored,
-    widened,
-)
+from onernn.backend.onednn.data_types import narrowed, stored, widened
 from onernn.backend.onednn.library import load_library
 from onernn.backend.onednn.memory import (
     Descriptor,
@@ -25,6 +18,7 @@ from onernn.backend.onednn.memory import (
     new_stream,
     reordered,
 )
+from onernn.backend.onednn.precision import PRECISIONS, Precision, Scale
 from onernn.backend.onednn.primitives import Shape, descriptors, plain_weights
 from onernn.backend.onednn.quantization import set_scales
 from onernn.core.errors import UnsupportedError

@@ -19,7 +19,8 @@ from onernn import LibraryError, UnsupportedError
 from onernn.backend import open_backend
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.onednn import primitives, training
-from onernn.backend.onednn.library import VARIABLE, load_library
+from onernn.backend.onednn.finding import VARIABLE
+from onernn.backend.onednn.library import load_library
 from onernn.kernels import build
 from onernn.verification import support_table
 from onernn.verification.doctor import (

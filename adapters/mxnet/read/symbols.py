@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from onernn.adapters.mxnet import SYMBOL_ENDING
 from onernn.core.budget import loading
 from onernn.core.errors import ModelFormatError
 from onernn.core.files import inside, only_file
 
-ENDING = "-symbol.json"
 VARIABLE = "null"
 """The op of a node that is a variable: an input or a parameter."""
 
@@ -78,17 +78,6 @@ class Files(NamedTuple):
     params: Path | None
 
 
-def is_symbol(path: str | Path) -> bool:
-    """Whether a path is MXNet's: a symbol's file, a folder with one, or the prefix of its name."""
-    path = Path(path)
-    if os.path.isdir(path):
-        return any(path.glob(f"*{ENDING}"))
-    if os.path.isfile(path) and path.suffix == ".json":
-        with path.open("rb") as raw:
-            return path.name.endswith(ENDING) or b'"nodes"' in raw.read(256)
-    return path.name.endswith(ENDING) or os.path.isfile(f"{path}{ENDING}")
-
-
 def find(path: str | Path, params: str | Path | None = None) -> Files:
     """The files of a model, by its symbol's file, its folder, or the prefix of its names.
 
@@ -100,7 +89,7 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
         if not os.path.isfile(params):
             raise ModelFormatError("no such file of parameters", params)
         return Files(symbol, Path(params))
-    stem = symbol.name.removesuffix(ENDING).removesuffix(".json")
+    stem = symbol.name.removesuffix(SYMBOL_ENDING).removesuffix(".json")
     epochs = re.compile(re.escape(stem) + r"(-\d+)?\.params")
     beside = sorted(symbol.parent.glob("*.params"))
     named = [file for file in beside if epochs.fullmatch(file.name)]
@@ -114,10 +103,12 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
 def _symbol(path: Path) -> Path:
     if os.path.isfile(path):
         return path
-    held = sorted(path.glob(f"*{ENDING}")) if os.path.isdir(path) else []
-    found = only_file([*held, Path(f"{path}{ENDING}")], "path")
+    held = sorted(path.glob(f"*{SYMBOL_ENDING}")) if os.path.isdir(path) else []
+    found = only_file([*held, Path(f"{path}{SYMBOL_ENDING}")], "path")
     if found is None:
-        raise ModelFormatError(f"no such file, no *{ENDING} in it, and no {path}{ENDING}", path)
+        raise ModelFormatError(
+            f"no such file, no *{SYMBOL_ENDING} in it, and no {path}{SYMBOL_ENDING}", path
+        )
     if found in held:
         inside(path, found.name, "the symbol", path)
     return found

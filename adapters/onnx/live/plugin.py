@@ -29,7 +29,7 @@ from onernn.adapters.requirements import require
 from onernn.backend.choosing import Choice, Kind
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.operator_layers import OperatorLayers
-from onernn.backend.onednn.data_types import PRECISIONS
+from onernn.backend.onednn.precision import PRECISIONS
 from onernn.core.errors import OnernnError, Refusal, UnsupportedError
 
 _RULED = ("auto", "f32")

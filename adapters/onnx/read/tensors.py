@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.onnx.messages import DTYPES, NUMBER_FIELDS, OTHER_DTYPES
+from onernn.adapters.onnx.messages import DTYPES, MESSAGES, NUMBER_FIELDS, OTHER_DTYPES
 from onernn.core.arrays import Array, widened
 from onernn.core.budget import FileBudget
 from onernn.core.errors import ModelFormatError, UnsupportedError
@@ -115,10 +115,12 @@ def array_of(tensor: Any, what: str, external: ExternalData) -> Array:
         external.budget.take(len(raw), what)
         if len(raw) == count * stored.itemsize:
             flat = _from_bytes(raw, kind, stored)
-    elif len(numbers := getattr(tensor, NUMBER_FIELDS[tensor.data_type])) == count:
+    elif (field := NUMBER_FIELDS[tensor.data_type]) in ("float_data", "double_data"):
+        flat = _floats(tensor, field, stored, what, external)
+    elif len(numbers := getattr(tensor, field)) == count:
         external.budget.take(8 * count, what)
         flat = _from_numbers(numbers, kind, stored)
-    if flat is None:
+    if flat is None or flat.size != count:
         raise ModelFormatError(f"{what}: its data do not fill {kind} {dims}", external.model)
     flat.flags.writeable = False
     return flat.reshape(dims)
@@ -131,10 +133,29 @@ def _from_bytes(data: bytes | Array, kind: str, stored: np.dtype[Any]) -> Array:
     return widened(flat) if kind == "bfloat16" else flat
 
 
+def _floats(
+    tensor: Any, field: str, stored: np.dtype[Any], what: str, external: ExternalData
+) -> Array | None:
+    """Packed ones are bytes already. None where these are no whole numbers."""
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    packed = b"".join(getattr(tensor, field))
+    external.budget.take(len(packed), what)
+    number = tensor.DESCRIPTOR.fields_by_name[field].number
+    others: Any = UnknownFieldSet(tensor)
+    if any(each.field_number == number for each in others):
+        if packed:  # in which order?
+            told = f"{what}: some of its numbers are packed, others are not"
+            raise ModelFormatError(told, external.model)
+        unpacked = MESSAGES.message("UnpackedTensor").FromString(tensor.SerializeToString())
+        numbers = getattr(unpacked, field)
+        external.budget.take(8 * len(numbers), what)
+        return np.fromiter(numbers, stored, len(numbers))
+    return None if len(packed) % stored.itemsize else _from_bytes(packed, str(stored), stored)
+
+
 def _from_numbers(numbers: Any, kind: str, stored: np.dtype[Any]) -> Array | None:
     """Halves come as the integers of their bits. None where a number does not fit."""
-    if stored.kind == "f" and kind != "float16":
-        return np.fromiter(numbers, stored, len(numbers))
     unsigned = stored.kind == "u" and stored.itemsize >= 4
     wide = np.fromiter(numbers, np.uint64 if unsigned else np.int64, len(numbers))
     if stored.kind == "b":

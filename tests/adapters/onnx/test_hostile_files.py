@@ -100,6 +100,59 @@ def attempt_strictly(model: onnx.ModelProto) -> None:
     Session(lower(parse_model(model.SerializeToString(), FILE)))
 
 
+def floats(kind: int, dims: list[int], wire: bytes) -> bytes:
+    """A model whose constant has these fields for numbers, as the bytes of a file."""
+    empty = onnx.TensorProto(name="c", data_type=kind, dims=dims)
+    out = identity(empty)
+    del out.graph.initializer[:]
+    graph = out.graph.SerializeToString() + _field(5, empty.SerializeToString() + wire)
+    out.ClearField("graph")
+    return out.SerializeToString() + _field(7, graph)
+
+
+def _field(number: int, data: bytes) -> bytes:
+    size = len(data)
+    return bytes([number << 3 | 2, size & 127 | 128, size >> 7]) + data
+
+
+@pytest.mark.parametrize("kind, number, code", [(1, 4, "<f"), (11, 10, "<d")])
+@pytest.mark.parametrize("form", ["packed", "in pieces", "one by one"])
+def test_floats_are_read_in_every_form_that_protobuf_allows(
+    kind: int, number: int, code: str, form: str
+) -> None:
+    numbers = [0.0, -1.5, 3.25, 1e30, float("inf"), 2.0**-140]
+    raw = [struct.pack(code, each) for each in numbers]
+    wire = {
+        "packed": _field(number, b"".join(raw)),
+        "in pieces": _field(number, b"".join(raw[:4])) + _field(number, b"".join(raw[4:])),
+        "one by one": b"".join(bytes([number << 3 | (5 if kind == 1 else 1)]) + r for r in raw),
+    }[form]
+    model = floats(kind, [2, 3], wire)
+    (theirs,) = onnx.load_from_string(model).graph.initializer  # protobuf's own reading
+    ours = parse_model(model, FILE).graph.constants["c"]
+    assert ours.dtype == np.dtype(code)
+    np.testing.assert_array_equal(ours, numpy_helper.to_array(theirs))
+    np.testing.assert_array_equal(ours.ravel(), np.array(numbers, code))
+
+
+@pytest.mark.parametrize(
+    "wire, reason",
+    [
+        (_field(4, b"\0" * 8) + b"\x25" + b"\0" * 4, "some of its numbers are packed"),
+        (_field(4, b"\0" * 11), "do not fill"),
+        (_field(4, b"\0" * 16), "do not fill"),
+        (b"\x25\0\0\0\0" * 4, "do not fill"),
+        (_field(10, b"\0" * 24), "do not fill"),
+        (b"", "do not fill"),
+    ],
+)
+def test_floats_that_are_too_few_too_many_or_in_two_forms_are_refused(
+    wire: bytes, reason: str
+) -> None:
+    with pytest.raises(ModelFormatError, match=reason):
+        parse_model(floats(1, [3], wire), FILE)
+
+
 def test_numbers_that_do_not_fit_their_type_are_refused() -> None:
     tensor = onnx.TensorProto(name="c", data_type=TensorProto.UINT8, dims=[2], int32_data=[1, 256])
     with pytest.raises(ModelFormatError, match="do not fill uint8"):
