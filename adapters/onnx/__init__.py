@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """`optimize`, imported when it is asked for: the reader does not need what it needs."""
+    """What is imported when it is asked for: the reader does not need what it needs."""
     if name == "optimize":
         from onernn.adapters.onnx.live.plugin import optimize
 
         return optimize
+    if name == "InferenceSession":
+        from onernn.adapters.onnx.live.plugin import inference_session
+
+        return inference_session()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

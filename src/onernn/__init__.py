@@ -16,6 +16,7 @@ from onernn.core.errors import (
     UnsupportedError,
 )
 from onernn.core.graph import Graph, register_reader
+from onernn.core.plugins import plugins_disabled
 from onernn.core.ragged import Ragged
 from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights
@@ -74,5 +75,6 @@ __all__ = [
     "convert_weights",
     "fuse",
     "load",
+    "plugins_disabled",
     "verify",
 ]

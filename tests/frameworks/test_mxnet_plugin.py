@@ -12,7 +12,7 @@ import pytest
 from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, run
 from tests.frameworks.mxnet_models import Around, contractive
 
-from onernn import ShapeError, UnsupportedError
+from onernn import ShapeError, UnsupportedError, plugins_disabled
 from onernn.adapters.mxnet import optimize, rnn
 from onernn.core.arrays import Array
 
@@ -334,3 +334,20 @@ def test_what_cannot_run_is_refused_by_name() -> None:
     for target in (mx.gluon.nn.Dense(3), mx.sym.tanh(mx.sym.Variable("x"))):
         with pytest.raises(UnsupportedError, match="holds no .*: unrolled cells stay as they are"):
             optimize(target)
+
+
+@pytest.mark.parametrize("mode", ["gru", "lstm"])
+def test_plugins_that_are_disabled_leave_everything_to_mxnet(mode: str) -> None:
+    given = {name: mx.nd.array(array) for name, array in arrays(mode).items()}
+    options = {"state_size": H, "num_layers": 2, "mode": mode, "bidirectional": True}
+    layer, x = mx.gluon.rnn.GRU(H, 2), given["data"]
+    layer.initialize()
+    want, symbol = layer(x).asnumpy(), symbol_of(mode)
+    optimize(layer)
+    with plugins_disabled():
+        assert optimize(symbol) is symbol and optimize(layer) is layer
+        np.testing.assert_array_equal(layer(x).asnumpy(), want)  # to the bit
+        got, theirs = rnn(**given, **options), mx.nd.RNN(**given, **options)
+        np.testing.assert_array_equal(got.asnumpy(), theirs.asnumpy())
+    close(layer(x).asnumpy(), want)
+    assert operators_of(optimize(symbol)) == {"Custom"}

@@ -12,7 +12,7 @@ import numpy as np
 import paddle
 import pytest
 
-from onernn import ShapeError, UnsupportedError
+from onernn import ShapeError, UnsupportedError, plugins_disabled
 from onernn.adapters.paddle import optimize
 from onernn.core.arrays import Array
 
@@ -316,3 +316,14 @@ def test_what_is_saved_are_operators_of_paddle(tmp_path: Path) -> None:
     loaded = paddle.jit.load(str(tmp_path / "model"))
     close(loaded(x)[0], expected)
     assert "rnn" in [op.type for op in loaded.program().global_block().ops]
+
+
+def test_plugins_that_are_disabled_leave_layers_to_paddle() -> None:
+    theirs, ours = twins("LSTM", 2, 2)
+    x = paddle.to_tensor(values(N, T, I))
+    want = theirs(x)[0].numpy()
+    with plugins_disabled():
+        np.testing.assert_array_equal(ours(x)[0].numpy(), want)  # to the bit
+        assert type(optimize(theirs)) is paddle.nn.LSTM
+    np.testing.assert_allclose(ours(x)[0].numpy(), want, rtol=0, atol=2e-6)
+    assert type(optimize(theirs)) is not paddle.nn.LSTM

@@ -24,7 +24,7 @@ from tests.frameworks.paddle_graphs import (
     tensor,
 )
 
-from onernn import Ragged, UnsupportedError, load
+from onernn import Ragged, UnsupportedError, load, plugins_disabled
 from onernn.adapters.paddle import optimize
 from onernn.core.arrays import Array
 from onernn.verification.comparing import TOLERANCES, compare
@@ -291,6 +291,17 @@ def test_the_program_that_was_given_stays_as_it_was(tmp_path: Path) -> None:
     before = plain._program.desc.serialize_to_string()
     Plugged(plain)
     assert plain._program.desc.serialize_to_string() == before
+
+
+def test_plugins_that_are_disabled_leave_a_program_to_paddle() -> None:
+    graph = PaddleGraph()
+    gru(graph, graph.feed("x", [-1, I], lod_level=1))
+    with plugins_disabled():
+        made = optimize(graph._main, graph._scope)
+    assert [op.type for op in made.global_block().ops] == [
+        op.type for op in graph._main.global_block().ops
+    ]
+    assert made.replaced == () and "plug-ins are disabled" in str(made.refusals[0])
 
 
 def test_what_is_not_computed_any_more_cannot_be_fetched(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ MXNet is imported inside: this package must import without it.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any
@@ -20,8 +21,10 @@ from onernn.adapters.mxnet.live.custom import (
 )
 from onernn.adapters.mxnet.live.execution import LiveRnn, Options
 from onernn.core.errors import ShapeError, UnsupportedError
+from onernn.core.plugins import DISABLED, plugins_enabled
 
 RNN = ("RNN", "_npx_rnn")
+_log = logging.getLogger("onernn")
 _WITHOUT = "unrolled cells stay as they are, onernn.load and onernn.Session fuse them"
 
 
@@ -43,6 +46,9 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     """
     mx = live_mxnet()
     chosen = Options(**options)
+    if not plugins_enabled() and isinstance(target, mx.sym.Symbol | mx.gluon.Block):
+        _log.info("%s", DISABLED)
+        return target
     if isinstance(target, mx.sym.Symbol):
         symbol, found = _optimized_symbol(target, params or {}, chosen)
         if not found:
@@ -107,6 +113,10 @@ def rnn(
         "state_cell": state_cell,
         "sequence_length": sequence_length,
     }
+    if not plugins_enabled():
+        theirs = mx.npx.rnn if isinstance(data, mx.np.ndarray) else mx.nd.RNN
+        told = {**named, **attributes}
+        return theirs(**{name: value for name, value in told.items() if value is not None})
     missing = [name for name in live.arguments if named[name] is None]
     if missing:
         raise ShapeError(f"missing: {', '.join(missing)}; mode={mode!r} takes {live.arguments}")
@@ -193,9 +203,8 @@ def _ours(kind: Any, options: Options) -> type:
     """A recurrent layer of gluon whose operator is ours; parameters, states and layouts stay."""
 
     def forward_kernel(self: Any, F: Any, *arguments: Any, **parameters: Any) -> Any:  # noqa: N803
-        return kind._forward_kernel(
-            self, _Replaced(F, self.name, options), *arguments, **parameters
-        )
+        functions = _Replaced(F, self.name, options) if plugins_enabled() else F
+        return kind._forward_kernel(self, functions, *arguments, **parameters)
 
     return type(
         kind.__name__, (kind,), {"_forward_kernel": forward_kernel, "onernn_options": options}

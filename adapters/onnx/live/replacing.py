@@ -74,6 +74,37 @@ def overridable(model: Any) -> set[str]:
     return {value.name for value in model.graph.input if value.name in names}
 
 
+def tensors(model: Any) -> Iterator[Any]:
+    """All initializers, those of bodies, too."""
+    yield from model.graph.initializer
+    for node in everywhere(model.graph.node):
+        for body in bodies(node):
+            yield from body.initializer
+
+
+def filled(onnx: Any, tensor: Any, folder: Path) -> Any:
+    """The tensor with its numbers in it, also where they lie in a file of the folder."""
+    beside = onnx.external_data_helper
+    if not beside.uses_external_data(tensor):
+        return tensor
+    made = onnx.TensorProto()
+    made.CopyFrom(tensor)
+    try:
+        beside.load_external_data_for_tensor(made, str(folder))
+    except Exception as error:  # of many kinds, and without the tensor's name
+        raise UnsupportedError(f"{tensor.name!r}: its numbers cannot be read: {error}") from error
+    made.data_location = onnx.TensorProto.DEFAULT
+    del made.external_data[:]
+    return made
+
+
+def fill_small(onnx: Any, model: Any, folder: Path) -> None:
+    """Puts small constants into the model: sizes may depend on them."""
+    for each in tensors(model):
+        if prod(each.dims) <= _SMALL:
+            each.CopyFrom(filled(onnx, each, folder))
+
+
 def infer_sizes(onnx: Any, model: Any) -> dict[str, list[int | None]]:
     """The sizes of values, None for an axis of which nothing is known.
 
@@ -107,6 +138,9 @@ def infer_sizes(onnx: Any, model: Any) -> dict[str, list[int | None]]:
             sizes[value.name] = [each.dim_value or None for each in axes]
         missing = wanted - {value.name for value in (*own.value_info, *own.output)}
         own.value_info.extend(value for value in inferred.value_info if value.name in missing)
+        for mine, found in zip(own.output, inferred.output, strict=True):
+            if mine.name in wanted:
+                mine.CopyFrom(found)
         for one, other in zip(own.node, inferred.node, strict=True):
             graphs += zip(bodies(one), bodies(other), strict=True)
     return sizes
@@ -213,7 +247,7 @@ class Layer(NamedTuple):
         return self.is_double or self.batch_major
 
 
-def layer_of(onnx: Any, model: Any, node: Any, made_of: Constants) -> Layer:
+def layer_of(onnx: Any, model: Any, folder: Path, node: Any, made_of: Constants) -> Layer:
     """The layer of a node, lowered by the reader's rules in a model of its own.
 
     Raises errors of ours where there is none.
@@ -223,7 +257,7 @@ def layer_of(onnx: Any, model: Any, node: Any, made_of: Constants) -> Layer:
     if attributes.get("clip") == 0:
         raise UnsupportedError("clip=0, of which ONNX does not tell what it means")
     before = [place.node for place in made_of.nodes]
-    constants = [place.initializer for place in made_of.initializers.values()]
+    constants = [filled(onnx, each.initializer, folder) for each in made_of.initializers.values()]
     kinds = {each.name: each.data_type for each in constants}
     kinds |= dict.fromkeys(node.input[4:5], proto.INT32)
     real = next((kinds[name] for name in parameters(node) if name in kinds), proto.FLOAT)
@@ -256,7 +290,9 @@ def is_zero(onnx: Any, scope: Scope, name: str, free: Collection[str]) -> bool:
         if owner is None or owner.depth == 0 and name in free:
             return False
         if name in owner.constants:
-            return grown and not to_array(Place(owner, owner.constants[name]).initializer).any()
+            tensor = Place(owner, owner.constants[name]).initializer
+            is_here = not onnx.external_data_helper.uses_external_data(tensor)
+            return grown and is_here and not to_array(tensor).any()
         node = Place(owner, owner.makers[name]).node
         if node.domain not in ("", "ai.onnx"):
             return False

@@ -15,6 +15,7 @@ from onernn.adapters.paddle.live.tensors import view_eager
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, ShapeError, UnsupportedError
+from onernn.core.plugins import plugins_enabled
 
 _log = logging.getLogger("onernn")
 
@@ -82,6 +83,8 @@ def _ours(kind: Any, chosen: Options) -> type:
         paddle = require("paddle", "paddle")
         theirs = partial(kind._cudnn_impl, self, inputs, initial_states, sequence_length)
         if not paddle.in_dynamic_mode():  # a program is being made, of Paddle's operators
+            return theirs()
+        if not plugins_enabled() and not _is_short(self):
             return theirs()
         sizes = (self.mode, self.input_size, self.hidden_size, self.num_layers, self.num_directions)
         live, told = _LIVE.get(self) or (None, set())

@@ -24,6 +24,7 @@ from onernn.adapters.paddle.read import Variable, read_program
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
+from onernn.core.plugins import DISABLED, plugins_enabled
 
 _log = logging.getLogger("onernn")
 _PIR = (
@@ -58,6 +59,13 @@ def optimize(
     """
     paddle = require("paddle", "paddle")
     chosen = Options(**options)
+    if not plugins_enabled():
+        _log.info("%s", DISABLED)
+        if not isinstance(target, paddle.static.Program):
+            return target
+        made = target.clone()
+        made.replaced, made.refusals = (), (Refusal(DISABLED, "program"),)
+        return made
     if type(target).__module__.startswith("paddle.base.libpaddle.pir"):
         raise UnsupportedError(_PIR)
     if isinstance(target, paddle.static.Program):

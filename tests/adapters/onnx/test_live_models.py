@@ -112,7 +112,7 @@ def test_a_model_with_our_layers_gives_what_onnx_runtime_gives() -> None:
 def test_the_session_is_onnx_runtimes_own_and_what_it_was_given_stays_as_it_was() -> None:
     model = tagger()
     before, session = model.SerializeToString(), replaced(model)
-    assert type(session) is onnxruntime.InferenceSession
+    assert isinstance(session, onnxruntime.InferenceSession)
     assert model.SerializeToString() == before
     for mine, want in zip(session.get_inputs(), plain(model).get_inputs(), strict=True):
         assert (mine.name, mine.shape, mine.type) == (want.name, want.shape, want.type)
@@ -216,7 +216,7 @@ def test_a_model_without_recurrent_nodes_is_onnx_runtimes_alone() -> None:
     graph = helper.make_graph([node], "g", kinds[:1], kinds[1:])
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     session = optimize(model)
-    assert type(session) is onnxruntime.InferenceSession
+    assert isinstance(session, onnxruntime.InferenceSession)
     assert session.run(None, {"x": np.array([-1, 0, 2], np.float32)})[0].tolist() == [0, 0, 2]
     assert session.explain() == "no recurrent nodes"
 
