@@ -7,10 +7,10 @@ memory, and runs. See design/0038.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from onernn.engine.inferring import infer
 from onernn.engine.kernels import KERNELS
 from onernn.engine.program import Program, UnknownError
 from onernn.engine.recurrent import PreparedNode
+from onernn.engine.rooms import Room, Rooms
 
 Feed = Mapping[str, Ragged | Array]
 _MOST = 2**56
@@ -56,27 +57,6 @@ class Given(NamedTuple):
     feed: Feed
     dims: list[int]
     places: list[tuple[int, Any]]
-
-
-class Room:
-    """Memory for runs of a plan by one thread at a time, bound to the last sizes."""
-
-    def __init__(self, kernels: Kernels, encoded: Encoded, plan: Any, threads: int) -> None:
-        ffi, lib = kernels.ffi, kernels.lib
-        self.stacks = [stack.handle() for stack in encoded.stacks]
-        self._handles = ffi.new("onernn_stack *[]", self.stacks)
-        made = ffi.new("onernn_room **")
-        if lib.onernn_room_new(plan, threads, self._handles, made):
-            raise LibraryError("kernels: the system has no memory, or no thread, for a plan")
-        self.handle = kernels.own(made[0], lib.onernn_room_free)
-        self.sizes = lib.onernn_room_sizes(self.handle)
-        self.places = lib.onernn_room_places(self.handle)
-        self.told = ffi.new("int64_t[]", max(len(encoded.dims), 1))
-        self.step = ffi.new("int32_t *")
-        self.stops = ffi.new("uint8_t[]", max(len(encoded.steps), 1))
-        self.bound: list[int] | None = None
-        self.shapes: list[Any] = []
-        self.stopped = False
 
 
 class Plan:
@@ -139,7 +119,7 @@ class Plan:
             raise LibraryError("kernels: the system has no memory for a plan")
         self._plan = kernels.own(plan[0], lib.onernn_plan_free)
         self._constants = program.graph.constants
-        self._idle: deque[Room] = deque([Room(kernels, made, self._plan, threads)])
+        self._rooms = Rooms(partial(Room, kernels, made, self._plan, threads))
         self._process = os.getpid()
         self.outside = tuple(made.outside.values())
 
@@ -173,14 +153,11 @@ class Plan:
         """
         if self._threads > 1 and os.getpid() != self._process:
             return None  # the second thread did not survive the fork
-        try:
-            room = self._idle.pop()
-        except IndexError:
-            room = Room(self._kernels, self._encoded, self._plan, self._threads)
+        room = self._rooms.take()
         try:
             return self._run(room, given, most, around)
         finally:
-            self._idle.append(room)
+            self._rooms.put_back(room)
 
     def _run(
         self,
@@ -190,8 +167,10 @@ class Plan:
         around: Callable[[], AbstractContextManager[Any]],
     ) -> dict[str, Ragged | Array] | None:
         feed, dims, pointers = given
-        if dims != room.bound and not self._bind(room, dims, min(most, _MOST)):
-            return None
+        if dims != room.bound:
+            room.note(sum(len(at) for _, at in pointers))
+            if not self._bind(room, dims, min(most, _MOST)):
+                return None
         places, address, keep = room.places, self._address, list[Any]()
         for place, at in pointers:
             places[place] = at

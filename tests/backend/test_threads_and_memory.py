@@ -6,18 +6,17 @@ The long forms run where ONERNN_SOAK is set: 8 x 1000 runs, 20,000 shapes, 100,0
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import numpy as np
 import pytest
 from support.checking import assert_close
+from support.interpreters import printed
 from support.layers import CELLS, attention_for, random_ragged, random_state, random_weights, words
 
 from onernn import Cell, Ragged, RnnSpec
@@ -42,22 +41,13 @@ def measured(code: str, **environment: str) -> list[float]:
     prelude = """
     from itertools import cycle
     import numpy as np
+    from support.interpreters import resident
     from support.layers import random_ragged, random_weights
     from onernn import Cell, Ragged, RnnSpec
     from onernn.backend import open_backend
-
-    def resident():
-        return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
     """
-    tests = str(Path(__file__).resolve().parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", dedent(prelude) + dedent(code)],
-        env=os.environ | {"PYTHONPATH": tests} | environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return [float(number) for number in done.stdout.split()]
+    words = printed(dedent(prelude) + dedent(code), seconds=None, **environment)
+    return [float(word) for word in words]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -13,6 +13,7 @@ from support.fusing import departure
 from support.layers import random_weights
 from support.operator_cases import FEED, SPEC, cases, differs, model
 from support.random_models import random_trial
+from support.taggers import sentences, tagger
 
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, ShapeError
 from onernn.core.errors import BudgetError, OnernnError
@@ -65,31 +66,6 @@ def test_random_graphs_give_what_the_walk_gives() -> None:
                 assert not departure(got[name], want[name], 1e-5), (seed, name)
         planned_ones += any(plan is not None for plan in session._plans.values())
     assert planned_ones > 0.75 * GRAPHS
-
-
-def tagger() -> Graph:
-    """A gather, a layer over sentences, a product and Viterbi."""
-    rng = np.random.default_rng(3)
-    constants = {
-        "table": rng.normal(size=(50, SPEC.input_size)).astype(np.float32),
-        "w": rng.normal(size=(SPEC.hidden_size, 5)).astype(np.float32),
-        "b": rng.normal(size=5).astype(np.float32),
-        "crf": rng.normal(size=(7, 5)).astype(np.float32),
-    }
-    nodes = (
-        Node("Gather", ("table", "words"), ("x",)),
-        Node("Rnn", ("x",), ("y",), {"spec": SPEC, "weights": random_weights(SPEC, 0)}),
-        Node("Gemm", ("y", "w", "b"), ("scores",)),
-        Node("CrfDecode", ("scores", "crf"), ("tags",)),
-    )
-    words = Value("words", "int64", (None,), 1)
-    return Graph("tagger", (words,), (Value("tags"), Value("scores")), nodes, constants)
-
-
-def sentences(rng: np.random.Generator, count: int) -> dict[str, Ragged]:
-    lengths = rng.integers(0, 9, count)
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
-    return {"words": Ragged(rng.integers(0, 50, offsets[-1]), offsets)}
 
 
 def same(got: Any, want: Any) -> None:

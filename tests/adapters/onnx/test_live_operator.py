@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -17,6 +13,7 @@ import onnxruntime
 import pytest
 from cffi import FFI
 from onnx import TensorProto, helper, numpy_helper
+from support.interpreters import printed, resident
 
 from onernn.adapters.onnx import optimize
 from onernn.backend.compiled.library import load_kernels
@@ -124,10 +121,6 @@ def test_many_threads_run_one_session_at_once(threads: int) -> None:
 
 def test_a_session_takes_its_layers_with_it() -> None:
     """Twenty sessions, one after the other, take the memory of one."""
-
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
     model = layer(1024)  # 13 MB
     for at in range(25):
         session = made(model, threads=1)
@@ -136,56 +129,34 @@ def test_a_session_takes_its_layers_with_it() -> None:
         gc.collect()
         if at == 4:
             before = resident()
-    assert resident() - before < 5 * 13_000_000
+    assert resident() - before < 5 * 13  # MB
 
 
 FORKING = """
-    import os, signal, sys, threading, time
-    import numpy as np, onnx
+    import os, sys
+    import numpy as np
     from onernn.adapters.onnx import optimize
+    from support.interpreters import ends_of_children
 
-    file, children = sys.argv[1], int(sys.argv[2])
-    session = optimize(file, backend="kernels", threads=1)
+    session = optimize(sys.argv[1], backend="kernels", threads=1)
     assert session.replaced
     x = np.random.default_rng(0).uniform(-1, 1, (5, 3, 8)).astype(np.float32)
     (want,) = session.run(None, {"x": x})
-    running = True
 
     def work(seed):
-        rng = np.random.default_rng(seed)
-        while running:
-            session.run(None, {"x": np.zeros((*rng.integers(1, 40, 2), 8), np.float32)})
+        shape = (*np.random.default_rng(seed).integers(1, 40, 2), 8)
+        session.run(None, {"x": np.zeros(shape, np.float32)})
 
-    workers = [threading.Thread(target=work, args=(seed,)) for seed in (1, 2)]
-    for worker in workers: worker.start()
-    started = []
-    for _ in range(children):
-        time.sleep(0.03)
-        child = os.fork()
-        if not child:
-            running = False
-            (y,) = session.run(None, {"x": x})
-            session.run(None, {"x": np.zeros((41, 50, 8), np.float32)})
-            os._exit(int(np.abs(y - want).max() > 1e-6))
-        started.append(child)
-    running = False
-    for worker in workers: worker.join()
-    ends, deadline = {}, time.time() + 60
-    while len(ends) < children and time.time() < deadline:
-        for child in started:
-            if child not in ends and (done := os.waitpid(child, os.WNOHANG))[0]:
-                ends[child] = os.waitstatus_to_exitcode(done[1])
-        time.sleep(0.01)
-    for child in started:
-        if child not in ends: os.kill(child, signal.SIGKILL)
-    print(*(ends.get(child, "hangs") for child in started))
+    def child():
+        (y,) = session.run(None, {"x": x})
+        session.run(None, {"x": np.zeros((41, 50, 8), np.float32)})
+        os._exit(int(np.abs(y - want).max() > 1e-6))
+
+    print(*ends_of_children(int(sys.argv[2]), work, child))
 """
 
 
 def test_forked_children_run_the_session(tmp_path: Path) -> None:
     """ONNX Runtime's own threads do not survive a fork, so one thread it is."""
     onnx.save(layer(), tmp_path / "m.onnx")
-    command = [sys.executable, "-c", dedent(FORKING), str(tmp_path / "m.onnx"), "8"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["0"] * 8, done.stderr
+    assert printed(FORKING, tmp_path / "m.onnx", 8) == ["0"] * 8

@@ -1,0 +1,170 @@
+"""Plans under forks, interrupts and threads: right numbers, and memory that is given back."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from support.interpreters import printed
+from support.taggers import sentences, tagger
+
+from onernn import Session
+from onernn.engine import rooms
+from onernn.engine.plan import Plan
+
+pytestmark = pytest.mark.usefixtures("built")
+
+START = """
+    import gc, signal, sys, time
+    import numpy as np
+    from onernn import LibraryError, Session
+    from onernn.engine.rooms import Room
+    from support.interpreters import ends_of_children, resident
+    from support.taggers import sentences, tagger
+
+    rng = np.random.default_rng(0)
+    def wrong(got, want):
+        return [name for name in want if not np.array_equal(got[name].data, want[name].data)]
+"""
+
+FORKING = """
+    session = Session(tagger(), backend="kernels", threads=int(sys.argv[1]))
+    feeds = [sentences(rng, count) for count in (3, 40, 7, 300)]
+    want = [session.run(feed) for feed in feeds]
+    assert all(session._plans.values())
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        session.run(sentences(rng, rng.integers(1, 200)))
+
+    def child():
+        try:
+            return len(sum((wrong(session.run(f), w) for f, w in zip(feeds, want)), []))
+        except LibraryError as error:
+            return 7 if "fork" in str(error) else 8
+
+    ends = ends_of_children(10, work, child)
+    print(*ends, *(not wrong(session.run(f), w) for f, w in zip(feeds, want)))
+"""
+
+
+@pytest.mark.parametrize(("threads", "end"), [(1, "0"), (2, "7")])
+def test_children_and_their_parent_run_a_plan_after_forks_among_threads(
+    threads: int, end: str
+) -> None:
+    """7: refused, for the second thread did not survive the fork."""
+    assert printed(START + FORKING, threads) == [end] * 10 + ["True"] * 4
+
+
+INTERRUPTED = """
+    in_python = "python" in sys.argv
+    session = Session(tagger(in_python=in_python), backend="kernels", threads=1)
+    long, short = sentences(rng, 2000), sentences(rng, 5)
+    session.run(long), session.run(short)
+    want = [session.run(long), session.run(short)]
+    (plan,) = session._plans.values()
+    assert bool(plan.outside) == in_python
+    begin = time.perf_counter()
+    session.run(long), session.run(short)
+    seconds = time.perf_counter() - begin
+
+    # Of signals that a timer sends this one's handler raises what an interrupt's does.
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    interrupted, apart = 0, []
+    for _ in range(300):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, seconds))
+            while True:
+                session.run(long), session.run(short)
+        except KeyboardInterrupt:
+            interrupted += 1
+        apart += wrong(session.run(short), want[1]) + wrong(session.run(long), want[0])
+        interrupted == 30 and print(-resident())
+    gc.collect()
+    print(resident(), len(apart), interrupted, sum(type(each) is Room for each in gc.get_objects()))
+"""
+
+
+@pytest.mark.parametrize("where", ["library", "python"])
+def test_a_session_is_as_good_as_before_when_its_runs_were_interrupted(where: str) -> None:
+    before, after, apart, interrupted, left = map(float, printed(START + INTERRUPTED, where))
+    assert (apart, interrupted, left) == (0, 300, 1)
+    assert before + after < 10  # MB
+
+
+MIXED = """
+    session = Session(tagger(), backend="kernels", threads=1)
+    def run(count):
+        for _ in range(count):
+            session.run(sentences(rng, rng.integers(1, 60)))
+        return resident()
+    print(-run(500) + run(3000))
+"""
+
+
+def test_memory_is_flat_over_thousands_of_sizes() -> None:
+    (growth,) = map(float, printed(START + MIXED))
+    assert growth < 3  # MB
+
+
+HUGE = """
+    session = Session(tagger(), backend="kernels", threads=1)
+    small = sentences(rng, 10)
+    session.run(small)
+    before = resident()
+    session.run(sentences(rng, 200_000))
+    huge = resident()
+    for _ in range(2000):
+        session.run(small)
+    print(huge - before, resident() - before)
+"""
+
+
+def test_the_memory_of_one_huge_batch_is_given_back() -> None:
+    huge, after = map(float, printed(START + HUGE))
+    assert huge > 50 and after < huge / 4
+
+
+def rooms_of(session: Session) -> list[rooms.Room]:
+    (plan,) = session._plans.values()
+    assert isinstance(plan, Plan)
+    return list(plan._rooms._idle)
+
+
+def test_rooms_that_only_a_burst_of_threads_needed_are_given_back() -> None:
+    session, feed = Session(tagger(), backend="kernels"), sentences(np.random.default_rng(0), 50)
+    session.run(feed)
+    (first,) = rooms_of(session)
+    together = threading.Barrier(6)
+
+    def enter(call: Any) -> Any:
+        def entered(*arguments: Any) -> Any:
+            together.wait()
+            return call(*arguments)
+
+        return entered
+
+    plan: Any = next(iter(session._plans.values()))
+    plan._run, call = enter(plan._run), plan._run
+    burst = [threading.Thread(target=session.run, args=(feed,)) for _ in range(6)]
+    for thread in burst:
+        thread.start()
+    for thread in burst:
+        thread.join()
+    plan._run = call
+    assert len(rooms_of(session)) == 6
+    for _ in range(2 * rooms._PATIENCE):
+        session.run(feed)
+    assert len(rooms_of(session)) == 1
+
+
+def test_a_room_that_is_needed_again_and_again_stays() -> None:
+    session, rng = Session(tagger(), backend="kernels"), np.random.default_rng(0)
+    large, small = sentences(rng, 50), sentences(rng, 2)
+    session.run(large)
+    (room,) = rooms_of(session)
+    for turn in range(3 * rooms._PATIENCE):
+        session.run(large if turn % 900 == 0 else small)
+    assert rooms_of(session) == [room]

@@ -1,0 +1,48 @@
+"""A model as those that tag the words of sentences, and batches of these."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onernn import Graph, Ragged
+from onernn.core.graph import Node, Value
+from support.layers import random_weights
+from support.operator_cases import SPEC
+
+
+def tagger(*, in_python: bool = False) -> Graph:
+    """A gather, a layer over sentences, a product and Viterbi.
+
+    ``in_python``: Python runs an operator between the last two.
+    """
+    rng = np.random.default_rng(3)
+    constants = {
+        "table": rng.normal(size=(50, SPEC.input_size)).astype(np.float32),
+        "w": rng.normal(size=(SPEC.hidden_size, 5)).astype(np.float32),
+        "b": rng.normal(size=5).astype(np.float32),
+        "mix": rng.normal(size=(5, 5)).astype(np.float32),
+        "crf": rng.normal(size=(7, 5)).astype(np.float32),
+    }
+    rnn = {"spec": SPEC, "weights": random_weights(SPEC, 0)}
+    product: tuple[Node, ...] = (Node("Gemm", ("y", "w", "b"), ("scores",)),)
+    if in_python:
+        product = (
+            Node("Gemm", ("y", "w", "b"), ("product",)),
+            Node("SequenceData", ("product",), ("plain",)),
+            Node("Einsum", ("plain", "mix"), ("mixed",), {"equation": "wi,io->wo"}),
+            Node("SequenceLike", ("mixed", "y"), ("scores",)),
+        )
+    nodes = (
+        Node("Gather", ("table", "words"), ("x",)),
+        Node("Rnn", ("x",), ("y",), rnn),
+        *product,
+        Node("CrfDecode", ("scores", "crf"), ("tags",)),
+    )
+    words = Value("words", "int64", (None,), 1)
+    return Graph("tagger", (words,), (Value("tags"), Value("scores")), nodes, constants)
+
+
+def sentences(rng: np.random.Generator, count: int) -> dict[str, Ragged]:
+    lengths = rng.integers(0, 9, count)
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    return {"words": Ragged(rng.integers(0, 50, offsets[-1]), offsets)}
