@@ -57,6 +57,12 @@ fuzz-graphs: .venv/.ready
 	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/fuse_passes/test_random_graphs.py \
 	  tests/engine/test_plans.py
 
+# Generated C++ of random graphs beside NumPy, dense and ragged, and why others have no C++: make test
+# takes 40.
+.PHONY: fuzz-emitted
+fuzz-emitted: .venv/.ready
+	ONERNN_EMITTED_GRAPHS=$(GRAPHS) $(BIN)/pytest -s tests/emit/test_emitted_graphs.py
+
 # Damaged model files, SECONDS of each kind, guided by coverage: nothing but results and errors of
 # ours may come of them. What is found lies in out/fuzz. A SEED other than 0 repeats the same files.
 SECONDS ?= 60

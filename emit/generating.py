@@ -49,6 +49,14 @@ def generate(
     return files if embed else {**files, f"{name}.weights": data}
 
 
+def limits(program: Program) -> list[Size]:
+    """What is negative for sizes that no call takes."""
+    steps = (step for each in program.codes for step in each.codes)
+    calls = (step for step in steps if isinstance(step, Call) and step.function == "natural")
+    sizes = (size for call in calls for size in call.arguments if isinstance(size, Size))
+    return [size for size in dict.fromkeys(sizes) if size.names.isdisjoint(program.inner)]
+
+
 def _context(program: Program, store: Store, name: str, threads: int) -> dict[str, Any]:
     found = plan(program, store)
     return _Header(program, found, store, threads).context() | {
@@ -104,6 +112,7 @@ class _Header:
             "title": f"{len(program.graph.nodes)} operators of {Path(program.graph.name).name}.",
             "sizes": [(name, _MEANINGS.get(name, "")) for name in open_sizes],
             "fixed": fixed,
+            "limits": limits(program),
             "static": list(program.static.items()),
             "inputs": inputs,
             "outputs": outputs,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from onernn import Graph, Ragged
+from onernn.core.graph import Value
 from onernn.core.ragged import data_of
-from onernn.emit.generating import generate
+from onernn.core.sizes import Size
+from onernn.emit.generating import generate, limits
 from onernn.emit.pipeline import infer, initialize, parse
 from onernn.engine.inferring import sizes_of
 from onernn.engine.program import Program
@@ -64,26 +66,34 @@ def compiler() -> str:
 
 @dataclass
 class Emitted:
-    """A model's program, and the folder that holds its files."""
+    """A model's program, the files generated of it, and the folder where they are compiled."""
 
     name: str
     program: Program
-    folder: Path
     static: Mapping[str, int]
+    files: Mapping[str, str | bytes]
+    embed: bool
+    folder: Path = Path()
 
     def sizes(self, feed: Mapping[str, Any]) -> dict[str, int]:
         """What the arrays say of the sizes that are open."""
-        found: dict[str, int] = {}
+        return {size.name: number for size, number in self._axes(feed) if size.name}
+
+    def takes(self, feed: Mapping[str, Any]) -> bool:
+        """Whether the header tells these arrays, for some sizes."""
+        sizes = {**self.static, **self.sizes(feed)}
+        least = [(size.put(sizes).number or 0) >= 0 for size in limits(self.program)]
+        same = [size.put(sizes).number == number for size, number in self._axes(feed)]
+        return all(least) and all(same)
+
+    def _axes(self, feed: Mapping[str, Any]) -> Iterator[tuple[Size, int]]:
         for value in self.program.graph.inputs:
             array = feed[value.name]
-            shape = self.program.shape(value.name)
-            pairs = list(zip(shape, data_of(array).shape, strict=True))
+            yield from zip(self.program.shape(value.name), data_of(array).shape, strict=True)
             if isinstance(array, Ragged):
                 counts = [level.count for level in self.program.levels(value.name)]
                 given = [len(offsets) - 1 for offsets in array.lod]
-                pairs += zip(map(self.program.size, counts), given, strict=True)
-            found |= {size.name: number for size, number in pairs if size.name}
-        return found
+                yield from zip(map(self.program.size, counts), given, strict=True)
 
     def run(self, feed: Mapping[str, Any], like: Mapping[str, Any], mode: str = "infer") -> Any:
         """The outputs, flat, and the exit status. ``like``: their number of elements and types.
@@ -123,29 +133,42 @@ class Emitted:
         return self.folder / f"{self.name}.{name}.bin"
 
 
-def build(
-    models: Mapping[str, Graph],
-    folder: Path,
-    flags: tuple[str, ...] = CHECKED,
+def generated(
+    name: str,
+    model: Graph,
     *,
     static: Mapping[str, int] | None = None,
     weights: str = "f32",
-    declared: Any = None,
+    declared: Mapping[str, Value] | None = None,
     **options: Any,
+) -> Emitted:
+    """Not compiled. Raises `UnsupportedError` where no C++ is generated."""
+    program = parse(model, declared)
+    infer(program, static)
+    files = generate(program, initialize(program, weights), name=name, **options)
+    return Emitted(name, program, static or {}, files, options.get("embed", False))
+
+
+def build(
+    models: Mapping[str, Graph], folder: Path, flags: tuple[str, ...] = CHECKED, **options: Any
 ) -> dict[str, Emitted]:
-    """All models as one program, one translation unit for some of them at a time."""
+    """All models as one program; ``options``: as `generated` takes them."""
+    made = {name: generated(name, model, **options) for name, model in models.items()}
+    compile_all(made.values(), folder, flags)
+    return made
+
+
+def compile_all(models: Iterable[Emitted], folder: Path, flags: tuple[str, ...] = CHECKED) -> None:
+    """One program of one translation unit."""
     folder.mkdir(parents=True, exist_ok=True)
-    found, sources, table = {}, [DRIVER], []
-    for name, model in models.items():
-        program = parse(model, declared)
-        infer(program, static)
-        store = initialize(program, weights)
-        for file, content in generate(program, store, name=name, **options).items():
+    sources, table = [DRIVER], []
+    for model in models:
+        for file, content in model.files.items():
             data = content if isinstance(content, bytes) else content.encode()
             (folder / file).parent.mkdir(exist_ok=True)
             (folder / file).write_bytes(data)
-        found[name] = Emitted(name, program, folder, static or {})
-        sources.append(_driver(found[name], embed=options.get("embed", False)))
+        model.folder, name = folder, model.name
+        sources.append(_driver(model))
         table.append(f'  if (name == "{name}") return run_{name}(mode, count - 3, arguments + 3);')
     sources.append(
         "int main(int count, char** arguments) {\n"
@@ -157,10 +180,9 @@ def build(
     command = [compiler(), *STRICT, *flags, "all.cpp", "-o", "all", "-pthread"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
-    return found
 
 
-def _driver(model: Emitted, *, embed: bool) -> str:
+def _driver(model: Emitted) -> str:
     name, program = model.name, model.program
     free = [size for size in sizes_of(program) if size not in model.static]
     lines = [
@@ -168,7 +190,7 @@ def _driver(model: Emitted, *, embed: bool) -> str:
         f"int run_{name}(const std::string& mode, int, char** sizes_given) {{",
     ]
     lines.append(f"  (void)sizes_given; using namespace {name}; Weights weights;")
-    if not embed:
+    if not model.embed:
         lines.append(f'  if (!weights.load("{name}.weights")) return 92;')
     if free:
         lines.append("  Sizes sizes;")
