@@ -150,10 +150,21 @@ class Operator:
     def run(self, node: Any, *values: Any) -> Any:
         """The node's output, or a tuple of them, from its input values (None where absent).
 
-        Raises `ShapeError` where words of a LoD would mix, and whatever the formula raises.
+        What computes halves computes in float32, and its first output is rounded. Raises
+        `ShapeError` where words of a LoD would mix, and whatever the formula raises.
         """
         if self.compute is None:
             raise ShapeError(f"{self.name} runs in a session only")
+        if self.keeps or self.kind == "sizes" or not _are_halves(values):
+            return self._run(node, *values)
+        made = self._run(node, *(_as(value, _HALF, np.float32) for value in values))
+        first, *others = made if isinstance(made, tuple) else (made,)
+        with np.errstate(over="ignore"):
+            first = _as(first, np.float32, _HALF)
+        return (first, *others) if isinstance(made, tuple) else first
+
+    def _run(self, node: Any, *values: Any) -> Any:
+        assert self.compute is not None
         at = node.at
         if self.offsets:
             for place, value in enumerate(values):
@@ -175,6 +186,24 @@ class Operator:
         if isinstance(out, tuple):
             return tuple(_under(each, like) for each in out)
         return _under(out, like)
+
+
+_HALF = np.dtype(np.float16)
+
+
+def _are_halves(values: Iterable[Any]) -> bool:
+    """Whether there are numbers of float16, and no wider ones."""
+    dtypes = {data_of(value).dtype for value in values if value is not None}
+    return _HALF in dtypes and {each for each in dtypes if each.kind == "f"} == {_HALF}
+
+
+def _as(value: Any, dtype: Any, to: Any) -> Any:
+    """A value of one dtype in another; others as they are."""
+    array = None if value is None else data_of(value)
+    if array is None or array.dtype != dtype:
+        return value
+    array = array.astype(to)
+    return value.with_data(array) if isinstance(value, Ragged) else array
 
 
 def _under(out: Any, like: Ragged) -> Ragged:

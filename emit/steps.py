@@ -8,6 +8,7 @@ from typing import Any
 from onernn.core.sizes import Size
 from onernn.emit.rendering import number
 from onernn.emit.storing import Store
+from onernn.engine.program import CTYPES
 from onernn.engine.steps import Access, At, Call, Found, Nest, Packed, Team
 
 INDICES = "ijklmnpq"
@@ -56,6 +57,7 @@ def element(access: Access, place: Place) -> str:
 def formula(step: Nest, place: Place, real: str, to: str) -> str:
     """What one number of the result is. ``real``, ``to``: C++ types of what is read and made."""
     reads = [element(access, place) for access in step.reads]
+    real = "float" if real == CTYPES["float16"] else real  # numbers of halves are widened first
     return _formula(step.expression, reads, real, to)
 
 

@@ -13,7 +13,7 @@ from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 from onernn.core.sizes import Size
 from onernn.engine.encoded import Encoded
-from onernn.engine.formulas import TRUE_OR_FALSE
+from onernn.engine.formulas import BETWEEN_HALVES, TRUE_OR_FALSE
 from onernn.engine.inferring import sizes_of
 from onernn.engine.operators.nests import COPY
 from onernn.engine.program import Program, sizes_in
@@ -252,7 +252,7 @@ def _nest(made: Encoded, kernels: Kernels, step: Nest) -> list[int]:
                 operands.append(("number", len(numbers) - 1))
             else:
                 operands.append(one[1])
-        to = "bool" if function in (*TRUE_OR_FALSE, "truth") else real
+        to = "bool" if function in (*TRUE_OR_FALSE, "truth") else BETWEEN_HALVES.get(function, real)
         to = program.dtype(step.out.name) if function == "cast" else to
         name = f"{function}:{real},{to}" if function in ("cast", "truth") else f"{function}:{real}"
         found = kernels.lib.onernn_formula(name.encode())

@@ -86,6 +86,9 @@ OPERATORS = {row.partition(" ")[0] for rows in OF_KIND.values() for row in rows}
 TRUE_OR_FALSE = ("is_nan", "equal", "less", "less_or_equal", "both", "either", "differ", "negated")
 """Functions whose results are truths."""
 
+BETWEEN_HALVES = {"widened": "float32", "halved": "float16"}
+"""Functions from float16 and to it, with the types of their results."""
+
 
 def put(expression: Any, values: dict[Any, Any]) -> Any:
     """The expression with ``values`` for what is read and for attributes."""

@@ -15,6 +15,7 @@ from onernn.core.guard import MISFITS
 from onernn.core.inference import Context, Sizes
 from onernn.core.sizes import Size
 from onernn.core.types import Type, counts_of
+from onernn.engine.halves import widened
 from onernn.engine.joining import join
 from onernn.engine.kernels import KERNELS
 from onernn.engine.operators import rule_of, written
@@ -38,7 +39,7 @@ def infer(
     step still has T=1.
     Returns why nodes have no code. Raises `ShapeError` for a size that the model does not have.
     """
-    program.static = dict(static or {})
+    program.static, program.graph = dict(static or {}), widened(program.graph)
     name_inputs(program)
     mentioned = {name for size in program.bindings.values() for name in size.names}
     refusals = _settle(program)

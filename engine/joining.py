@@ -60,7 +60,9 @@ def _one_loop(program: Program, first: Nest, then: Nest, at: int) -> Nest | None
     if operands(first) + operands(then) > _MOST_OPERANDS:
         return None
     # Numbers of an expression are of the type of what is read: both have to say the same.
-    if len({program.dtype(a.name) for a in (*first.reads, *then.reads, first.out)}) > 1:
+    # Halves are widened before anything is computed of them.
+    dtypes = {program.dtype(a.name) for a in (*first.reads, *then.reads, first.out)}
+    if len({"float32" if dtype == "float16" else dtype for dtype in dtypes}) > 1:
         return None
     others = [*then.reads[:at], *then.reads[at + 1 :]]
     inner = put(first.expression, {k: len(others) + k for k in range(len(first.reads))})

@@ -17,6 +17,7 @@ from onernn.engine.steps import Sentences, WrittenNode
 CTYPES = {
     "float32": "float",
     "float64": "double",
+    "float16": "onernn::Half",
     "int64": "std::int64_t",
     "int32": "std::int32_t",
     "bool": "std::uint8_t",

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "isa.hpp"
+#include "stored.hpp"
 
 namespace onernn {
 inline namespace ONERNN_ISA {
@@ -139,14 +141,21 @@ inline Truth negated(T a) {
 /// A number as another type.
 template <class To, class From>
 inline To cast(From a) {
-  if constexpr (!std::numeric_limits<From>::is_integer && std::numeric_limits<To>::is_integer)
+  if constexpr (std::is_same_v<From, Half>)
+    return cast<To>(widened(a));
+  else if constexpr (std::is_same_v<To, Half>)
+    return halved(cast<std::conditional_t<std::is_same_v<From, double>, double, float>>(a));
+  else if constexpr (!std::numeric_limits<From>::is_integer && std::numeric_limits<To>::is_integer)
     return whole<To>(a);
   else
     return static_cast<To>(a);
 }
 template <class From>
 inline Truth truth(From a) {
-  return a != 0;
+  if constexpr (std::is_same_v<From, Half>)
+    return (a.bits & 0x7fffu) != 0;
+  else
+    return a != 0;
 }
 
 }  // namespace ONERNN_ISA

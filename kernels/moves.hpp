@@ -76,7 +76,7 @@ void arrange(T* out, const T* x, std::int64_t to, std::int64_t from, const Dims&
 
 template <class T, class Number>
 void fill(T* out, std::int64_t count, Number value) {
-  std::fill_n(out, count, static_cast<T>(value));
+  std::fill_n(out, count, cast<T>(value));
 }
 
 template <class T>
@@ -160,7 +160,7 @@ template <class T>
 void around(T* out, const T* x, Optional<const T> value, const Dims& shape, const Dims& low,
             const Dims& left, const Dims& cut, const Dims& strides, std::int64_t mode) {
   const std::int64_t last = shape.count - 1;
-  const T given = value ? *value : T(0);
+  const T given = value ? *value : T();
   if (last < 0) return copy(out, x, 1);
   std::int64_t index[Dims::kMost] = {}, rows = 1;
   for (std::int64_t axis = 0; axis < last; ++axis) rows *= shape[axis];
@@ -237,10 +237,10 @@ template <class T>
 void non_zero(std::int64_t* out, const T* x, std::int64_t& chosen, const Dims& sizes,
               const Dims& strides, std::int64_t count) {
   std::int64_t found = 0;
-  for (std::int64_t k = 0; k < count; ++k) found += x[k] != 0;
+  for (std::int64_t k = 0; k < count; ++k) found += truth(x[k]);
   chosen = found;
   for (std::int64_t k = 0, to = 0; k < count; ++k) {
-    if (x[k] == 0) continue;
+    if (!truth(x[k])) continue;
     for (std::int64_t axis = 0; axis < sizes.count; ++axis)
       out[axis * found + to] = k / strides[axis] % sizes[axis];
     ++to;
@@ -255,7 +255,7 @@ void trilu(T* out, const T* x, std::int64_t outer, std::int64_t rows, std::int64
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < columns; ++j) {
         const std::int64_t place = (n * rows + i) * columns + j;
-        out[place] = (upper ? j - i >= k : j - i <= k) ? x[place] : T(0);
+        out[place] = (upper ? j - i >= k : j - i <= k) ? x[place] : T();
       }
 }
 

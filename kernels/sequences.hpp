@@ -89,7 +89,7 @@ Status pad(T* out, const T* x, Offsets offsets, Optional<const T> value, std::in
       else if (word)
         std::copy_n(value, inner, to);
       else
-        std::fill_n(to, inner, value ? *value : T(0));
+        std::fill_n(to, inner, value ? *value : T());
     }
   }
   return Status::ok;
@@ -168,7 +168,7 @@ void context(T* out, const T* x, Offsets offsets, std::int64_t count, std::int64
         if (from >= offsets[n] && from < offsets[n + 1])
           std::copy_n(x + from * inner, inner, out);
         else
-          std::fill_n(out, inner, T(0));
+          std::fill_n(out, inner, T());
       }
 }
 

@@ -3,6 +3,7 @@
 #ifndef ONERNN_STORED_HPP
 #define ONERNN_STORED_HPP
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -15,6 +16,7 @@ inline namespace ONERNN_ISA {
 struct Half {
   std::uint16_t bits;
 };
+inline Half operator-(Half a) { return {static_cast<std::uint16_t>(a.bits ^ 0x8000u)}; }
 
 /// The upper halves of two floats: rows 2k and 2k + 1 of a column.
 struct BrainPair {
@@ -64,6 +66,38 @@ inline float widened(Half half) {
   }
   std::memcpy(&out, &bits, sizeof out);
   return out;
+}
+
+/// The nearest half, the even one of two; beyond 65504 lies infinity.
+inline Half halved(float a) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &a, sizeof bits);
+  const std::uint32_t sign = bits & 0x80000000u, rest = bits ^ sign;
+  std::uint32_t out;
+  if (rest >= 143u << 23) {  // 65536 and more, infinity, NaN
+    out = rest > 255u << 23 ? 0x7e00u : 0x7c00u;
+  } else if (rest < 113u << 23) {  // a subnormal: 0.5 has units of 2^-24, and adding rounds to them
+    float moved;
+    std::memcpy(&moved, &rest, sizeof moved);
+    moved += 0.5f;
+    std::memcpy(&out, &moved, sizeof out);
+    out -= 126u << 23;
+  } else {
+    out = (rest - (112u << 23) + 0xfffu + (rest >> 13 & 1u)) >> 13;
+  }
+  return {static_cast<std::uint16_t>(out | sign >> 16)};
+}
+/// The same of a double: what a float cannot hold makes it odd, so that it is rounded once.
+inline Half halved(double a) {
+  float near = static_cast<float>(a);
+  const auto of = static_cast<double>(near);
+  if (of != a && a == a) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &near, sizeof bits);
+    bits = (bits - (std::abs(of) > std::abs(a))) | 1u;
+    std::memcpy(&near, &bits, sizeof near);
+  }
+  return halved(near);
 }
 
 }  // namespace ONERNN_ISA

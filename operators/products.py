@@ -17,9 +17,6 @@ from onernn.operators.rules import Sizes, broadcast, common
 
 
 def _matmul(_: Any, a: Array, b: Array) -> Array:
-    """Halves are multiplied in float32, as everybody's libraries do."""
-    if a.dtype == np.float16:
-        return (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)
     if a.ndim > 2 and b.ndim == 2 and a.size:  # one product, where NumPy makes one a matrix
         return (a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[-1])
     return a @ b

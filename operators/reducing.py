@@ -219,12 +219,11 @@ def _layer_normalization(
 ) -> tuple[Array, Array, Array]:
     """(y, mean, 1 / standard deviation), the statistics of halves in float32."""
     over = tuple(_normalized_axes(at, x.ndim))
-    wide = x.astype(np.float32) if x.dtype == np.float16 else x
-    mean = wide.mean(axis=over, keepdims=True)
-    centred = wide - mean
+    mean = x.mean(axis=over, keepdims=True)
+    centred = x - mean
     variance = np.square(centred).mean(axis=over, keepdims=True)
-    inverse = 1 / np.sqrt(variance + wide.dtype.type(at.epsilon))
-    y = (centred * inverse).astype(x.dtype) * scale
+    inverse = 1 / np.sqrt(variance + x.dtype.type(at.epsilon))
+    y = centred * inverse * scale
     return (y if bias is None else y + bias), mean, inverse
 
 

@@ -79,8 +79,9 @@ def cast(op: OperatorCode) -> Nest | None:
     if given == to:
         op.source = source
         return None
-    to_truth = to == "bool"
-    return each_element(op, [whole(source, op.shape())], ("truth" if to_truth else "cast", 0))
+    between = {("float16", "float32"): "widened", ("float32", "float16"): "halved"}
+    function = between.get((given, to), "truth" if to == "bool" else "cast")
+    return each_element(op, [whole(source, op.shape())], (function, 0))
 
 
 @rule("Dropout")

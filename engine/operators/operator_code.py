@@ -55,8 +55,8 @@ class OperatorCode:
         return self.program.dtype(self.node.inputs[at])
 
     def of(self, *kinds: str, at: int = 0) -> None:
-        """Refuses other dtypes of an input than those that begin so."""
-        if not self.dtype(at).startswith(kinds):
+        """Refuses other dtypes of an input than those that begin so; halves are cast before."""
+        if not self.dtype(at).startswith(kinds) or self.dtype(at) == "float16":
             self.refuse(f"of {self.dtype(at)}")
 
     def alike(self, *places: int) -> None:

@@ -313,6 +313,7 @@ struct onernn_room {
     std::fill_n(static_cast<T*>(to), count, one);
   }
   static void fill(void* to, const void* from, std::int64_t width, std::int64_t count) {
+    if (width == 2) return fill_as<std::uint16_t>(to, from, count);
     if (width == 4) return fill_as<std::uint32_t>(to, from, count);
     if (width == 8) return fill_as<std::uint64_t>(to, from, count);
     fill_as<std::uint8_t>(to, from, count);
@@ -325,6 +326,7 @@ struct onernn_room {
   }
   static void move(char* to, std::int64_t to_step, const char* from, std::int64_t from_step,
                    std::int64_t width, std::int64_t count) {
+    if (width == 2) return move<std::uint16_t>(to, to_step, from, from_step, count);
     if (width == 4) return move<std::uint32_t>(to, to_step, from, from_step, count);
     if (width == 8) return move<std::uint64_t>(to, to_step, from, from_step, count);
     move<std::uint8_t>(to, to_step, from, from_step, count);

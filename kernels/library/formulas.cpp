@@ -65,6 +65,7 @@ Floats relative_tanh(Floats a) {
 #define CASTS(From, from)                                        \
   {"cast:" from ",float32", Loop<&cast<float, From>>::run},      \
       {"cast:" from ",float64", Loop<&cast<double, From>>::run}, \
+      {"cast:" from ",float16", Loop<&cast<Half, From>>::run},   \
       {"cast:" from ",int32", Loop<&cast<int32, From>>::run},    \
       {"cast:" from ",int64", Loop<&cast<int64, From>>::run}, {  \
     "truth:" from ",bool", Loop<&truth<From>>::run               \
@@ -117,6 +118,11 @@ constexpr Formula kFormulas[] = {
     {"either:bool", Loop<&either<Truth>>::run},
     {"differ:bool", Loop<&differ<Truth>>::run},
     {"negated:bool", Loop<&negated<Truth>>::run},
+    {"same:float16", Loop<&same<Half>>::run},
+    {"negative:float16", Loop<&negative<Half>>::run},
+    {"widened:float16", Loop<&widened>::run},
+    {"halved:float32", Loop<static_cast<Half (*)(float)>(&halved)>::run},
+    CASTS(Half, "float16"),
     CASTS(float, "float32"),
     CASTS(double, "float64"),
     CASTS(int32, "int32"),

@@ -10,13 +10,14 @@ inline namespace ONERNN_ISA {
 
 namespace {
 using u1 = std::uint8_t;
+using u2 = std::uint16_t;
 using u4 = std::uint32_t;
 using u8 = std::uint64_t;
 using int32 = std::int32_t;
 using int64 = std::int64_t;
 #define MOVED(name)                                                   \
-  function<&name<u1>>(#name ":u1"), function<&name<u4>>(#name ":u4"), \
-      function<&name<u8>>(#name ":u8")
+  function<&name<u1>>(#name ":u1"), function<&name<u2>>(#name ":u2"), \
+      function<&name<u4>>(#name ":u4"), function<&name<u8>>(#name ":u8")
 #define INDEXED_OF(name, type)                            \
   function<&name<type, int32>>(#name ":" #type ",int32"), \
       function<&name<type, int64>>(#name ":" #type ",int64")
@@ -31,6 +32,7 @@ constexpr Function kFunctions[] = {
     function<&lengths<int64>>("lengths:int64"),
     MOVED(pad),
     INDEXED_OF(unpad, u1),
+    INDEXED_OF(unpad, u2),
     INDEXED_OF(unpad, u4),
     INDEXED_OF(unpad, u8),
     function<&pool<float>>("pool:float32"),

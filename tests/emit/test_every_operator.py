@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 from support.emitting import build
 from support.layers import random_weights
-from support.operator_cases import FEED, SPEC, WIDTH, T, cases, differs, model, whole
+from support.operator_cases import (
+    FEED,
+    SPEC,
+    WIDTH,
+    T,
+    cases,
+    differs,
+    half_apart,
+    in_halves,
+    model,
+    whole,
+)
 
 from onernn import Graph, Session, UnsupportedError
 from onernn.core.graph import Node, Value
@@ -91,6 +102,15 @@ def test_every_operator_gives_what_a_run_of_the_graph_gives(tmp_path: Path) -> N
     ops = {name: node.op for node in nodes for name in node.outputs}
     wrong = [(n, ops[n]) for n in want if differs(got[n], data_of(want[n]).reshape(-1))]
     assert not wrong
+
+
+def test_every_operator_of_halves_gives_what_a_run_of_the_graph_gives(tmp_path: Path) -> None:
+    graph, feed = in_halves()
+    want = Session(graph, backend="reference", passes=()).run(feed)
+    status, got = build({"halves": graph}, tmp_path, QUICK)["halves"].run(feed, want)
+    assert status == 0, got
+    ops = {name: node.op for node in graph.nodes for name in node.outputs}
+    assert not [(n, ops[n]) for n in want if half_apart(got[n], data_of(want[n]).reshape(-1))]
 
 
 RNN = Node("Rnn", ("p",), ("y",), {"spec": SPEC, "weights": random_weights(SPEC, 0)})

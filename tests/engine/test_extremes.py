@@ -51,6 +51,40 @@ def test_casts_at_the_ends_of_integers(source: Any, to: str) -> None:
         agrees("Cast", {"x": x}, {"to": to})
 
 
+HALVES = np.arange(2**16, dtype=np.uint16).view(np.float16)
+
+
+@pytest.mark.parametrize("source", [np.float32, np.float64])
+def test_numbers_become_the_nearest_half(source: Any) -> None:
+    """All halves, what lies in the middle of two, and what lies beside that."""
+    with np.errstate(all="ignore"):
+        wide = np.sort(HALVES[np.isfinite(HALVES)].astype(source))
+        middle = np.append(
+            (wide[1:] + wide[:-1]) / 2, [65520, -65520, 1e30, -1e30, np.inf, -np.inf]
+        )
+        beside = [np.nextafter(middle, source(way)) for way in (np.inf, -np.inf)]
+        x = np.concatenate([wide, middle, *beside, [0, -0.0, np.nan, 1e-30, -1e-40]]).astype(source)
+        agrees("Cast", {"x": x}, {"to": "float16"})
+
+
+@pytest.mark.parametrize("to", ["float32", "float64", "int64", "bool"])
+def test_every_half_as_another_type(to: str) -> None:
+    with np.errstate(all="ignore"):
+        agrees("Cast", {"x": HALVES}, {"to": to})
+
+
+def test_halves_in_a_row_of_operators_are_rounded_behind_each() -> None:
+    nodes = [Node("Mul", ("x", "x"), ("v0",)), Node("Sub", ("v0", "x"), ("v1",))]
+    nodes += [Node("Mul", ("v1", "three"), ("v2",)), Node("Add", ("v2", "v0"), ("y",))]
+    inputs, constants = (Value("x", "float16", (None,)),), {"three": np.float16(3.1)[None]}
+    graph = Graph("row", inputs, (Value("y"),), tuple(nodes), constants)
+    session, feed = Session(graph, backend="kernels"), {"x": HALVES}
+    with np.errstate(all="ignore"):
+        want = session._walked(feed, None)["y"]
+    np.testing.assert_array_equal(session.run(feed)["y"], want)
+    assert len(session._plan(feed)._encoded.steps) < 4  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_modulo_by_divisors_at_the_ends_of_integers(dtype: Any) -> None:
     info = np.iinfo(dtype)

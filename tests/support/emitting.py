@@ -20,7 +20,7 @@ from onernn.core.sizes import Size
 from onernn.emit.generating import generate, limits
 from onernn.emit.pipeline import infer, initialize, parse
 from onernn.engine.inferring import sizes_of
-from onernn.engine.program import Program
+from onernn.engine.program import CTYPES, Program
 
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Werror")
 CHECKED = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -203,15 +203,13 @@ def _driver(model: Emitted) -> str:
         levels = program.levels(value.name)[::-1]
         idents += [(program.ident(level.offsets), "int64") for level in levels]
         for ident, dtype in idents:
-            ctype = {"float32": "float", "float64": "double", "bool": "std::uint8_t"}
-            kind = ctype.get(dtype, f"std::{dtype}_t")
+            kind = CTYPES[dtype]
             lines.append(f'  const auto {ident} = read<{kind}>("{name}.{ident}.bin");')
             arguments.append(f"{ident}.data()")
     lines.append(f'  const auto counts = read<std::int64_t>("{name}.counts.bin");')
     for at, value in enumerate(program.graph.outputs):
         ident, dtype = program.ident(value.name), program.dtype(value.name)
-        ctype = {"float32": "float", "float64": "double", "bool": "std::uint8_t"}
-        kind = ctype.get(dtype, f"std::{dtype}_t")
+        kind = CTYPES[dtype]
         lines.append(f"  auto {ident} = garbage<{kind}>(counts[{at}]), {ident}_again = {ident};")
         outputs.append(ident)
     more = ", sizes" if free else ""

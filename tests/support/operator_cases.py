@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -268,6 +269,40 @@ def model(nodes: list[Node], names: list[str], takes: Iterable[str] = FEED) -> G
     constants = {**CONSTANTS, "zero": np.array(0), "one": np.array(1)}
     outputs = tuple(map(Value, names))
     return Graph("every", tuple(inputs), outputs, tuple(nodes), constants).pruned()
+
+
+def half(value: Any) -> Any:
+    """Floats as halves, others as they are."""
+    array = data_of(value)
+    if array.dtype != np.float32:
+        return value
+    array = array.astype(np.float16)
+    return value.with_data(array) if isinstance(value, Ragged) else array
+
+
+def in_halves() -> tuple[Graph, dict[str, Any]]:
+    """All cases but the layers, with halves in the place of floats; inputs for them."""
+    nodes, names = cases()
+    nodes = [node for node in nodes if node.op != "Rnn"]
+    made = {name for node in nodes for name in node.outputs}
+    graph = model(nodes, [name for name in names if name in made])
+    inputs = tuple(
+        replace(value, dtype="float16") if value.dtype == "float32" else value
+        for value in graph.inputs
+    )
+    constants = {name: half(array) for name, array in graph.constants.items()}
+    feed = {value.name: half(FEED[value.name]) for value in inputs}
+    return replace(graph, inputs=inputs, constants=constants), feed
+
+
+def half_apart(got: np.ndarray, want: np.ndarray) -> bool:
+    """Whether numbers are apart by more than the last bit of a half; others by anything."""
+    if want.dtype != np.float16:
+        return differs(got, want)
+    told = np.isfinite(want)
+    bits = np.spacing(np.abs(want[told])).astype(np.float32)
+    apart = np.abs(got[told].astype(np.float32) - want[told]) > bits
+    return bool(apart.any()) or not np.array_equal(got[~told], want[~told], equal_nan=True)
 
 
 def differs(got: np.ndarray, want: np.ndarray) -> bool:
