@@ -19,7 +19,7 @@ from onernn.emit.rendering import rendered
 from onernn.emit.storing import Store
 from onernn.engine.inferring import sizes_of
 from onernn.engine.program import Program, sizes_in
-from onernn.engine.steps import Call, Found, Layer, Step, WrittenNode, finds, kept
+from onernn.engine.steps import Call, Found, Layer, Sentences, Step, WrittenNode, finds, kept
 from onernn.kernels import header_of, included, text_of
 
 _MEANINGS = {
@@ -57,6 +57,21 @@ def limits(program: Program) -> list[Size]:
     return [size for size in dict.fromkeys(sizes) if size.names.isdisjoint(program.inner)]
 
 
+def made_levels(program: Program) -> list[Sentences]:
+    """The levels of outputs that are none of the inputs'."""
+    given = {value.name for value in program.graph.inputs}
+    levels = (level for each in program.graph.outputs for level in program.levels(each.name))
+    return [level for level in dict.fromkeys(levels) if level.name not in given]
+
+
+def found_sizes(program: Program) -> list[str]:
+    """The names of sizes of outputs that only a call tells."""
+    sizes = [size for each in program.graph.outputs for size in program.shape(each.name)]
+    sizes += [level.count for level in made_levels(program)]
+    names = {name for size in sizes for name in size.names}
+    return [name for name in program.inner if name in names]
+
+
 def _context(program: Program, store: Store, name: str, threads: int) -> dict[str, Any]:
     found = plan(program, store)
     return _Header(program, found, store, threads).context() | {
@@ -85,7 +100,7 @@ class _Header:
     def context(self) -> dict[str, Any]:
         program, found = self.program, self.found
         steps = [self._step(each) for each in found.steps]
-        told: dict[int, list[dict[str, str]]] = defaultdict(list)
+        before: dict[int, list[dict[str, str]]] = defaultdict(list)
         for source, out in found.copies:
             shape = program.shape(out)
             found.places[kept(out, "copy")] = f"out.{program.ident(out)}"
@@ -96,14 +111,17 @@ class _Header:
             code = rendered("step_sizes.jinja", out=found.place(name), sizes=sizes)
             names = frozenset[str]().union(*(size.names for size in sizes))
             last = [at for at, each in enumerate(found.steps) if finds(each.codes) & names]
-            told[max(last, default=-1) + 1].append({"title": name, "code": code})
-        steps = [one for at, each in enumerate([*steps, None]) for one in (*told[at], each) if one]
+            before[max(last, default=-1) + 1].append({"title": name, "code": code})
+        steps = [
+            one for at, each in enumerate([*steps, None]) for one in (*before[at], each) if one
+        ]
         said = {word for step in steps for word in re.findall(r"\w+", step["code"])}
         members = [
             self._member(m.ident, f"onernn::Memory<{m.ctype}>", m.size) for m in found.members
         ]
         inputs = [part for value in program.graph.inputs for part in self._input(value)]
         outputs = [self._output(value) for value in program.graph.outputs]
+        told = list(self._told())
         checked = [part["offsets_of"] for part in inputs if part["offsets_of"]]
         self.kernels |= {"sequences"} if checked else set()
         open_sizes = [name for name in sizes_of(program) if name not in program.static]
@@ -115,7 +133,8 @@ class _Header:
             "limits": limits(program),
             "static": list(program.static.items()),
             "inputs": inputs,
-            "outputs": outputs,
+            "outputs": [*outputs, *told],
+            "told": told,
             "steps": steps,
             "cells": [{"code": code, "name": name} for code, name in self.cells.items()],
             "members": [*members, *self.shared.values()],
@@ -140,13 +159,34 @@ class _Header:
 
     def _output(self, value: Value) -> dict[str, Any]:
         program, shape = self.program, self.program.shape(value.name)
+        comment, most = listed(shape), program.most(value.name)
+        if most.names & program.inner.keys():
+            raise UnsupportedError(f"output {value.name!r}: a size {most} that nobody bounds")
         if volume(shape).names & program.inner.keys():
-            told = f"output {value.name!r} of {listed(shape)}, which only a call tells"
-            raise UnsupportedError(told)
-        lod = program.sentences(value.name)
-        under = f", sentences as those of {lod.name}" if lod else ""
+            comment += f", at most {most} numbers"
+        for level in program.levels(value.name)[-1:]:
+            given = level.name in {each.name for each in program.graph.inputs}
+            where = f"those of {level.name}" if given else f"{program.ident(level.offsets)} tells"
+            comment += f", sentences as {where}"
         array = {"ident": program.ident(value.name), "ctype": program.ctype(value.name)}
-        return {**array, "comment": listed(shape) + under, "count": volume(shape)}
+        return {**array, "comment": comment, "count": most}
+
+    def _told(self) -> Iterator[dict[str, Any]]:
+        """What only a call finds out of outputs: where sentences begin, and sizes."""
+        program = self.program
+        for level in made_levels(program):
+            ident, count = program.ident(level.offsets), level.count + 1
+            comment, place = (
+                f"({count}), where each sentence begins",
+                self.found.place(level.offsets),
+            )
+            out = {"ident": ident, "ctype": "std::int64_t", "comment": comment}
+            most = count.put(program.inner).most()
+            yield {**out, "count": most, "code": f"std::copy_n({place}, {count}, out.{ident})"}
+        for name in found_sizes(program):
+            comment, code = f"at most {program.inner[name]}", f"*out.{name} = {name}"
+            out = {"ident": name, "ctype": "std::int64_t", "comment": comment}
+            yield {**out, "count": Size.of(1), "code": code}
 
     def _member(self, ident: str, type: str, size: Size) -> dict[str, str]:
         """Memory, for as much as a model is made for."""

@@ -7,8 +7,9 @@ from typing import Any, NoReturn
 
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
+from onernn.core.inference import Context, Sizes
 from onernn.core.sizes import Shape, Size
-from onernn.core.types import counts_of, dense, words_of
+from onernn.core.types import Type, counts_of, dense, words_of
 from onernn.engine.program import Program, UnknownError
 from onernn.engine.steps import Call, Sentences, Step, WrittenNode, kept
 from onernn.operators import OPERATORS
@@ -41,6 +42,12 @@ class OperatorCode:
     def out(self, at: int = 0) -> tuple[str, Shape]:
         """An output's name and shape."""
         return self.node.outputs[at], self.program.shape(self.node.outputs[at])
+
+    def types_of_outputs(self) -> tuple[Type, ...]:
+        """Of those without a name, too, as the operator's record tells them."""
+        given = [self.program.types[name] if name else None for name in self.node.inputs]
+        found = OPERATORS[self.node.op].type(Context(self.node, Sizes()), *given)
+        return found if isinstance(found, tuple) else (found,)
 
     def made(self, axis: int) -> Size:
         """A size of the first output, which the rule may have to tell by `same`."""

@@ -100,18 +100,23 @@ def at_least(op: OperatorCode, *sizes: Size) -> list[Call]:
 
 @rule("Split")
 def split(op: OperatorCode) -> list[Nest]:
+    """Parts without a name are passed over."""
     source, given = op.read(0), op.shape()
     axis, strides = op.axis(len(given)), strides_of(given)
     if op.node.input(1):
         op.numbers(1, "sizes")
-    start, codes = Size.of(0), []
+    parts, codes, end = op.types_of_outputs(), [], Size.of(0)
     for at, out in enumerate(op.node.outputs):
-        if not out:
-            op.refuse("a part without a name")
-        _, shape = op.out(at)
-        codes.append(nest(shape, whole(out, shape), [Access(source, strides, start)]))
-        start = start + shape[axis] * strides[axis]
-    op.same(sum((op.out(at)[1][axis] for at in range(len(codes))), Size.of(0)), given[axis])
+        size = (parts[at].shape or given)[axis]
+        if out:
+            shape = op.program.shape(out)
+            reads = [Access(source, strides, end * strides[axis])]
+            codes.append(nest(shape, whole(out, shape), reads))
+            size = shape[axis]
+        if size is None:
+            raise UnknownError(source)
+        end = end + op.program.size(size)
+    op.same(end, given[axis])
     return codes
 
 

@@ -53,7 +53,6 @@ BEYOND: list[tuple[str, str, dict[str, Any], str]] = [
     ("Exp", "i", {}, "of int64"),
     ("Add", "x i", {}, r"inputs of several types \['float32', 'int64'\]"),
     ("Concat", "x i", {"axis": 0}, r"inputs of several types \['float32', 'int64'\]"),
-    ("NonZero", "x", {}, "output 'y' of .*, which only a call tells"),
     ("TopK", "x far", {"axis": 2}, "at least 0"),
     ("Gather", "x x", {}, "of float32"),
     ("Pad", "x around", {"mode": "symmetric"}, "mode='symmetric'"),

@@ -17,7 +17,7 @@ from onernn import Graph, Ragged
 from onernn.core.graph import Value
 from onernn.core.ragged import data_of
 from onernn.core.sizes import Size
-from onernn.emit.generating import generate, limits
+from onernn.emit.generating import found_sizes, generate, limits, made_levels
 from onernn.emit.pipeline import infer, initialize, parse
 from onernn.engine.inferring import sizes_of
 from onernn.engine.program import CTYPES, Program
@@ -96,9 +96,10 @@ class Emitted:
                 yield from zip(map(self.program.size, counts), given, strict=True)
 
     def run(self, feed: Mapping[str, Any], like: Mapping[str, Any], mode: str = "infer") -> Any:
-        """The outputs, flat, and the exit status. ``like``: their number of elements and types.
+        """The exit status, and the outputs, flat. ``like``: their number of elements and types.
 
-        infer: twice, the second outputs are compared with the first by the program.
+        infer: twice, the second outputs are compared with the first by the program. What the call
+        tells of sizes and sentences has to be that of ``like``.
         """
         for value in self.program.graph.inputs:
             ident, array = self.program.ident(value.name), feed[value.name]
@@ -109,6 +110,8 @@ class Emitted:
                     file = self._file(self.program.ident(level.offsets))
                     np.array(offsets, np.int64).tofile(file)
         counts = [data_of(like[v.name]).size for v in self.program.graph.outputs]
+        counts += [offsets.size for offsets in self._lods(like).values()]
+        counts += [1 for _ in found_sizes(self.program)]
         np.array(counts, np.int64).tofile(self._file("counts"))
         sizes = self.sizes(feed)
         words = [str(sizes.get(k, 1)) for k in sizes_of(self.program) if k not in self.static]
@@ -121,6 +124,8 @@ class Emitted:
         )
         if done.returncode:
             return done.returncode, done.stderr
+        if mode == "infer":
+            self._check_told(like, {**self.static, **sizes})
         return 0, {
             v.name: np.fromfile(
                 self._file(self.program.ident(v.name)),
@@ -128,6 +133,26 @@ class Emitted:
             )
             for v in self.program.graph.outputs
         }
+
+    def _lods(self, like: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Where sentences of outputs begin that are none of the inputs'."""
+        made, found = made_levels(self.program), dict[str, np.ndarray]()
+        for value in self.program.graph.outputs:
+            lod = like[value.name].lod if isinstance(like[value.name], Ragged) else ()
+            for level, given in zip(self.program.levels(value.name), lod, strict=True):
+                if level in made:
+                    found[self.program.ident(level.offsets)] = np.array(given)
+        return found
+
+    def _check_told(self, like: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+        """What the call told of sizes and sentences is that of ``like``."""
+        for ident, offsets in self._lods(like).items():
+            np.testing.assert_array_equal(np.fromfile(self._file(ident), np.int64), offsets)
+        for name in found_sizes(self.program):
+            sizes = {**sizes, name: int(np.fromfile(self._file(name), np.int64)[0])}
+        for value in self.program.graph.outputs:
+            shape = [size.put(sizes).number for size in self.program.shape(value.name)]
+            assert shape == [*data_of(like[value.name]).shape], value.name
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{self.name}.{name}.bin"
@@ -207,8 +232,10 @@ def _driver(model: Emitted) -> str:
             lines.append(f'  const auto {ident} = read<{kind}>("{name}.{ident}.bin");')
             arguments.append(f"{ident}.data()")
     lines.append(f'  const auto counts = read<std::int64_t>("{name}.counts.bin");')
-    for at, value in enumerate(program.graph.outputs):
-        ident, dtype = program.ident(value.name), program.dtype(value.name)
+    told = [(program.ident(each.name), program.dtype(each.name)) for each in program.graph.outputs]
+    told += [(program.ident(level.offsets), "int64") for level in made_levels(program)]
+    told += [(size, "int64") for size in found_sizes(program)]
+    for at, (ident, dtype) in enumerate(told):
         kind = CTYPES[dtype]
         lines.append(f"  auto {ident} = garbage<{kind}>(counts[{at}]), {ident}_again = {ident};")
         outputs.append(ident)
@@ -251,7 +278,7 @@ def _stepping(name: str, program: Program, free: list[str], outputs: list[str]) 
         gives.append(f"{ident}.data(){f' + t * ({ident}.size() / {time})' if timed else ''}")
         levels = program.levels(value.name)[::-1]
         gives += [f"{program.ident(level.offsets)}.data()" for level in levels]
-    for value, ident in zip(program.graph.outputs, outputs, strict=True):
+    for value, ident in zip(program.graph.outputs, outputs, strict=False):
         timed = any("T" in size.names for size in program.shape(value.name))
         takes.append(f"{ident}.data(){f' + t * ({ident}.size() / {time})' if timed else ''}")
     more = ", sizes" if free else ""
