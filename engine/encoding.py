@@ -11,7 +11,7 @@ import numpy as np
 from onernn.backend.compiled.library import Kernels
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
-from onernn.core.sizes import Size
+from onernn.core.sizes import Size, volume
 from onernn.engine.encoded import Encoded
 from onernn.engine.formulas import BETWEEN_HALVES, TRUE_OR_FALSE
 from onernn.engine.inferring import sizes_of
@@ -297,6 +297,8 @@ def _layer(
     read = {name for each in program.graph.nodes for name in each.inputs}
     read |= {value.name for value in program.graph.outputs}
     states = {state.name: state for state in step.states}
+    if stack.holds_finite:
+        read.add(states["h"].final)
     given = [made.place(s.given) if (s := states.get(n)) and s.given else -1 for n in ("h", "c")]
     finals = [
         made.place(s.final) if (s := states.get(n)) and s.final in read else -1 for n in ("h", "c")
@@ -313,4 +315,5 @@ def _layer(
         made.place(y),
         *finals,
         made.place(step.cells) if step.cells else -1,
+        made.size(volume(program.shape(states["h"].final))) if stack.holds_finite else -1,
     ]

@@ -26,7 +26,8 @@ class CompiledStack:
     """A `StackKernel` of kernels; safe to share between threads.
 
     Each thread that runs it has a stack of C of its own, with memory and a second thread; all of
-    them read the same weights.
+    them read the same weights. ``holds_finite``: infinity becomes NaN in it, as in bytes, so that
+    who finds NaN in the last states h has to look whether that is refused.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class CompiledStack:
     ) -> None:
         self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
         self._spec, self._threads, self._process = spec, threads, os.getpid()
-        self._real, self._u8 = layers[0].iter.dtype, options
+        self._real, self.holds_finite = layers[0].iter.dtype, options is not None
         self._told, self._parts, self._numbers = packed(kernels, spec, layers, dtype, options)
         self._idle: deque[tuple[Any, Any, Any]] = deque()
         # Properties of a spec are computed anew each time, which a short step would notice.
@@ -132,7 +133,7 @@ class CompiledStack:
         self._idle.append(idle)
         if status:
             check(self._lib, status, f"x of shape {x.shape}")
-        if self._u8 and np.isnan(final[0]).any():
+        if self.holds_finite and np.isnan(final[0]).any():
             self._refuse_infinity({"x": x, "state h": None if initial is None else initial[0]})
         return y, final
 

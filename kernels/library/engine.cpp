@@ -1,6 +1,7 @@
 // A plan as numbers, and what runs it: sizes are polynomials, values stand in an arena, steps call
 // functions by their places in tables. engine/encoding.py writes the words.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -137,7 +138,7 @@ struct onernn_room {
       } else if (now.kind == Step::kNest) {
         nest(frame, Words(now.words));
       } else {
-        layer(frame, Words(now.words));
+        if (!layer(frame, Words(now.words))) return false;
       }
     }
     return true;
@@ -195,7 +196,8 @@ struct onernn_room {
     return true;
   }
 
-  void layer(Frame& frame, Words words) {
+  /// False where numbers came out that may have to be refused.
+  bool layer(Frame& frame, Words words) {
     onernn_stack* const stack = stacks_[words.next()];
     onernn_batch batch{};
     batch.layout = static_cast<std::int32_t>(words.next());
@@ -216,6 +218,10 @@ struct onernn_room {
     arrays.c_n = place();
     arrays.cells = place();
     stack->run(batch, arrays);
+    const std::int64_t looked_at = words.next();
+    const float* h = static_cast<const float*>(arrays.h_n);
+    return looked_at < 0 ||
+           std::none_of(h, h + frame.sizes[looked_at], [](float one) { return std::isnan(one); });
   }
 
   /// Loops over all elements, the innermost one in blocks that stay in the cache between formulas.

@@ -25,7 +25,7 @@ from support.operator_cases import (
 from support.random_models import random_trial
 from support.taggers import sentences, tagger
 
-from onernn import Cell, Graph, Ragged, RnnSpec, Session, ShapeError
+from onernn import Cell, Graph, Ragged, RnnSpec, Session, ShapeError, UnsupportedError
 from onernn.core.errors import BudgetError, OnernnError
 from onernn.core.graph import Node, Value
 from onernn.core.ragged import data_of
@@ -170,6 +170,31 @@ def test_one_plan_runs_documents_of_sentences_of_all_sizes() -> None:
             assert_close(data_of(got[name]), data_of(value))
             assert getattr(got[name], "lod", None) == getattr(value, "lod", None), name
     assert len(session._plans) == 1 and not planned(session, feed).outside
+
+
+@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LSTM])
+def test_layers_in_bytes_are_steps_of_the_plan(cell: Cell) -> None:
+    """What they refuse is refused as by themselves; NaN stays in its sequence."""
+    spec = RnnSpec(cell, 6, 20, direction="bidirectional_concat", layers=2)
+    rnn = Node("Rnn", ("n",), ("y",), {"spec": spec, "weights": random_weights(spec, 0)})
+    nodes = (Node("Neg", ("x",), ("n",)), rnn, Node("Tanh", ("y",), ("z",)))
+    for depth in (0, 1):
+        x = Value("x", "float32", (*(None,) * (2 - depth), 6), depth)
+        session = Session(Graph("u8", (x,), (Value("z"),), nodes, {}), "u8", backend="kernels")
+        rng = np.random.default_rng(0)
+        for count in (3, 1, 8):
+            words = rng.normal(size=(4 * count, 6)).astype(np.float32)
+            for odd in (0, np.nan, np.inf):
+                words[1, 2] = odd
+                given = Ragged(words, 4 * np.arange(count + 1)) if depth else words[:, None]
+                if odd == np.inf:
+                    with pytest.raises(UnsupportedError, match="u8 holds finite numbers, got inf"):
+                        session.run({"x": given})
+                    continue
+                want = data_of(session._walked({"x": given}, None)["z"])
+                got = data_of(session.run({"x": given})["z"])
+                np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+        assert not planned(session, {"x": given}).outside
 
 
 def test_two_threads_share_a_session() -> None:
