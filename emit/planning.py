@@ -61,12 +61,12 @@ def plan(program: Program, store: Store) -> Plan:
     views = program.views
 
     def root(name: str) -> str:
-        return views.get(name, name)
+        return views[name][0] if name in views else name
 
     found.steps += [each for each in program.codes if each.codes]
     last = {root(name): at for at, each in enumerate(found.steps) for name in each.reads}
     found.used = set(last) | {root(value.name) for value in program.graph.outputs}
-    made = {name for each in found.steps for name in each.node.outputs if name}
+    made = {name for each in program.codes for name in each.node.outputs if name} - views.keys()
     outputs: dict[str, str] = {}
     for value in program.graph.outputs:
         source = root(value.name)
@@ -78,7 +78,9 @@ def plan(program: Program, store: Store) -> Plan:
         for name in (value.name, *(level.offsets for level in program.levels(value.name))):
             found.places[name] = f"in.{program.ident(name)}"
     found.places |= outputs
-    _allocate(found, last, {*outputs, *views})
+    _allocate(
+        found, last, {name: root(name) for name in made | views.keys()}, made - outputs.keys()
+    )
     read = [root(name) for each in found.steps for name in each.reads]
     for name in dict.fromkeys([*read, *(source for source, _ in found.copies)]):
         if name in program.graph.constants:
@@ -87,22 +89,27 @@ def plan(program: Program, store: Store) -> Plan:
         elif program.is_known(name):
             found.sized.append(name)
             _member(found, name)
-    for name, source in views.items():
+    for name, (source, start) in views.items():
         if source in found.places:
-            found.places.setdefault(name, found.places[source])  # another view of it
+            there = found.places[source]
+            found.places.setdefault(name, f"({there} + {start})" if start.terms else there)
     return found
 
 
-def _allocate(found: Plan, last: dict[str, int], placed: set[str]) -> None:
-    """Memory of the same type and size is used again when nobody reads it any more."""
+def _allocate(found: Plan, last: dict[str, int], roots: dict[str, str], own: set[str]) -> None:
+    """Memory of the same type and size is used again when nobody reads it any more.
+
+    ``roots``: the values that others stand inside of; ``own``: those that get memory.
+    """
     program = found.program
     free: dict[tuple[str, str], list[Member]] = {}
     taken: dict[str, Member] = {}
     for at, each in enumerate(found.steps):
-        for name in filter(None, each.node.outputs):
-            if name in placed:
+        for made in filter(None, each.node.outputs):
+            name = roots[made]
+            if name not in own or name in found.places:
                 continue
-            if not _needed(found, each, name):
+            if name == made and not _needed(found, each, name):
                 found.unread.add(name)
                 continue
             key = program.ctype(name), str(program.most(name))

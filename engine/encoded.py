@@ -60,14 +60,24 @@ class Encoded:
         return self.sizes[size]
 
     def root(self, name: str) -> str:
-        """The value that another one is a view of."""
-        return self._views.get(name, name)
+        """The value that another one stands inside of."""
+        return self._views[name][0] if name in self._views else name
+
+    def owner(self, name: str) -> str:
+        """The value that is at the same place."""
+        return name if name in self._views and self._views[name][1].terms else self.root(name)
 
     def place(self, name: str) -> int:
         """The number of where a value stands, for the next step."""
-        name, now = self.root(name), len(self.steps)
-        self.spans[name] = self.spans.get(name, (now,))[0], now
-        return self.places.setdefault(name, len(self.places))
+        root, now = self.root(name), len(self.steps)
+        self.spans[root] = self.spans.get(root, (now,))[0], now
+        return self.places.setdefault(self.owner(name), len(self.places))
+
+    def view(self, name: str) -> list[int]:
+        """(place, place of the value around it, first element, bytes of each)"""
+        root, start = self._views[name]
+        width = np.dtype(self.program.dtype(root)).itemsize
+        return [self.place(name), self.place(root), self.size(start), width]
 
     def constant(self, array: Array, name: str = "") -> int:
         """The place of numbers that do not change, of a value or only of a step."""

@@ -35,7 +35,7 @@ from onernn.engine.steps import (
 _MOST_OPERANDS = 24
 _MOST_AXES = 16
 """As in kernels/library/engine.cpp and kernels/moves.hpp."""
-CALL, NEST, LAYER, OUTSIDE = range(4)
+CALL, NEST, LAYER, OUTSIDE, VIEW = range(5)
 
 
 class NotEncoded(Exception):
@@ -55,7 +55,7 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
         raise UnsupportedError(f"inputs do not tell the sizes {open_sizes}")
     made = Encoded(program, [*open_sizes, *program.inner], dims)
     codes = {id(each.node): each for each in program.codes}
-    joined = {each.node.outputs[0] for each in program.codes if not (each.codes or each.source)}
+    joined = {each.node.outputs[0] for each in program.codes if not (each.codes or each.views)}
     for value in program.graph.inputs:
         made.place(value.name)
         for level in program.levels(value.name):
@@ -65,6 +65,9 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
     for node in program.graph.nodes:
         if all(program.is_known(name) for name in node.outputs if name):
             continue
+        for name in node.outputs:
+            if name and made.owner(name) != made.root(name):
+                made.steps.append((VIEW, made.view(name)))
         code = codes.get(id(node))
         try:
             if code is None:

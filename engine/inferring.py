@@ -21,6 +21,7 @@ from onernn.engine.kernels import KERNELS
 from onernn.engine.operators import rule_of, written
 from onernn.engine.operators.layers import batch_of
 from onernn.engine.program import Program, UnknownError
+from onernn.engine.viewing import view
 from onernn.operators import OPERATORS
 
 _MOST_PASSES = 300_000
@@ -56,6 +57,7 @@ def infer(
             program.bind(name, Size.of(number))
     refusals = _settle(program) if program.grew else refusals
     join(program)
+    view(program)
     return refusals
 
 

@@ -17,7 +17,7 @@ _MOST_OPERANDS = 20
 def join(program: Program) -> None:
     """Changes the program's steps; every value that is left has the numbers it had."""
     users = Counter(name for each in program.codes for name in each.reads)
-    users.update(each.source for each in program.codes if each.source)
+    users.update(value for each in program.codes for value, _ in each.views.values())
     users.update(value.name for value in program.graph.outputs)
     written = {each.node for each in program.codes}
     for node in program.graph.nodes:  # what Python runs reads values, too

@@ -23,7 +23,7 @@ from onernn.core.guard import naming
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.sizes import Size
 from onernn.engine.encoded import Encoded
-from onernn.engine.encoding import encode
+from onernn.engine.encoding import OUTSIDE, VIEW, encode
 from onernn.engine.inferring import infer
 from onernn.engine.kernels import KERNELS
 from onernn.engine.program import Program, UnknownError
@@ -40,7 +40,7 @@ class _Shape:
 
     def __init__(self, made: Encoded, name: str) -> None:
         program = made.program
-        self.place, self.dtype = made.places[made.root(name)], np.dtype(program.dtype(name))
+        self.place, self.dtype = made.places[made.owner(name)], np.dtype(program.dtype(name))
         self.sizes = [made.size(size) for size in program.shape(name)]
         self.levels = [
             (level, made.places.get(level.offsets, -1), made.size(level.count))
@@ -126,7 +126,7 @@ class Plan:
     def _known(self, name: str) -> None:
         """Notes a value's shape, if anybody can tell it."""
         made = self._encoded
-        if name in made.program.graph.constants or made.root(name) not in made.places:
+        if name in made.program.graph.constants or made.owner(name) not in made.places:
             return
         try:
             self._types[name] = _Shape(made, name)
@@ -142,7 +142,7 @@ class Plan:
     @property
     def is_worth_it(self) -> bool:
         """Whether the library runs any step."""
-        return len(self._encoded.outside) < len(self._encoded.steps)
+        return any(kind not in (OUTSIDE, VIEW) for kind, _ in self._encoded.steps)
 
     def run(
         self, given: Given, most: int, around: Callable[[], AbstractContextManager[Any]]
@@ -283,7 +283,7 @@ class Plan:
             array = np.ascontiguousarray(data_of(value))
             if array.dtype != shape.dtype or array.shape != shape.of(room.sizes):
                 return False
-            if layer:
+            if layer or self._encoded.root(name) != name:
                 target = room.places[shape.place]
                 if target:
                     self._kernels.ffi.memmove(target, array, array.nbytes)

@@ -177,12 +177,18 @@ class Program:
         return volume(self.shape(name)).put(self.inner).most()
 
     @property
-    def views(self) -> dict[str, str]:
-        """Values that are only another shape of one before, with the name of that one."""
-        found: dict[str, str] = {}
-        for each in self.codes:
-            if each.source:
-                found[each.node.outputs[0]] = found.get(each.source, each.source)
+    def views(self) -> dict[str, tuple[str, Size]]:
+        """Values that stand inside of others: the outermost of these, and the first element."""
+        direct = {name: at for each in self.codes for name, at in each.views.items()}
+        found: dict[str, tuple[str, Size]] = {}
+        for name in direct:
+            way = [name]
+            while way[-1] in direct and way[-1] not in found:
+                way.append(direct[way[-1]][0])
+            for inner in reversed(way[:-1]):
+                value, start = direct[inner]
+                outer, before = found.get(value, (value, Size(())))
+                found[inner] = outer, self.size(before + start)
         return found
 
     def dims(self, name: str) -> list[Size]:

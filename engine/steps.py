@@ -219,13 +219,13 @@ def finds(steps: Iterable[Step]) -> set[str]:
 class WrittenNode:
     """A node, and what its rule said.
 
-    ``codes``: what runs it; none where its output is ``source`` under another shape. ``reads``:
-    the inputs that stand in memory when it runs. ``mixes``: sizes along which one output element
-    depends on several input ones.
+    ``codes``: what runs it. ``reads``: the inputs that stand in memory when it runs. ``views``:
+    values that stand inside of others, each with the name of the other one and its first element
+    there. ``mixes``: sizes along which one output element depends on several input ones.
     """
 
     node: Node
     codes: list[Step]
     reads: list[str]
-    source: str
+    views: dict[str, tuple[str, Size]]
     mixes: Sequence[Size]

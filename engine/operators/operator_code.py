@@ -154,7 +154,8 @@ class OperatorCode:
     def written(self, codes: list[Step]) -> WrittenNode:
         """The node with what runs it."""
         mixes = _mixed(self) if self.mixes is None else self.mixes
-        return WrittenNode(self.node, codes, self.reads, self.source, mixes)
+        views = {self.node.outputs[0]: (self.source, Size(()))} if self.source else {}
+        return WrittenNode(self.node, codes, self.reads, views, mixes)
 
 
 Rule = Callable[[OperatorCode], Step | Sequence[Step] | None]

@@ -45,7 +45,7 @@ struct Buffer {
 };
 
 struct Step {
-  enum Kind { kCall, kNest, kLayer, kOutside };
+  enum Kind { kCall, kNest, kLayer, kOutside, kView };
   std::int64_t kind;
   const std::int64_t* words;
 };
@@ -137,6 +137,11 @@ struct onernn_room {
         if (finds && !evaluate()) return false;
       } else if (now.kind == Step::kNest) {
         nest(frame, Words(now.words));
+      } else if (now.kind == Step::kView) {
+        void* const around = places_[static_cast<std::size_t>(now.words[1])];
+        places_[static_cast<std::size_t>(now.words[0])] =
+            static_cast<char*>(around) +
+            sizes_[static_cast<std::size_t>(now.words[2])] * now.words[3];
       } else {
         if (!layer(frame, Words(now.words))) return false;
       }
