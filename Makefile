@@ -83,7 +83,7 @@ ruff: .venv/.ready
 	$(BIN)/ruff format --check .
 
 clang-format: .venv/.ready
-	$(BIN)/clang-format --dry-run --Werror $(wildcard kernels/*.hpp kernels/library/*.* tests/kernels/*.hpp tests/kernels/*.cpp)
+	$(BIN)/clang-format --dry-run --Werror $(wildcard kernels/*.hpp kernels/library/*.* tests/kernels/*.hpp tests/kernels/*.cpp adapters/paddle/live/*.hpp adapters/paddle/live/*.cpp)
 
 # mypy sees the rooms through the links in src/onernn: without them it checks next to nothing and
 # says Success, so the number of files it tells is compared with the number there is; a folder without
@@ -128,7 +128,7 @@ FRAMEWORKS := paddle-2.6.2 paddle-3.3.1 mxnet-1.9.1 torch-2.13.0 chromium
 frameworks: $(addprefix frameworks-,$(FRAMEWORKS))
 $(eval $(call framework,paddle-2.6.2,paddlepaddle==2.6.2))
 # oneDNN 3.6 is inside; the other tests build graphs as Paddle 2 does.
-$(eval $(call framework,paddle-3.3.1,paddlepaddle==3.3.1,library corpus audit plugin dygraph processes write indexing pir))
+$(eval $(call framework,paddle-3.3.1,paddlepaddle==3.3.1,library corpus audit plugin dygraph processes write indexing pir programs))
 $(eval $(call framework,mxnet-1.9.1,mxnet==1.9.1 numpy==1.23.5 onnx==1.14.1))
 $(eval $(call framework,torch-2.13.0,torch==2.13.0 onnx onnxscript))
 # By name only: their layouts and exports are recorded, and no release changes them.

@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """`optimize`, imported when it is asked for: the reader does not need what it needs."""
+    """`optimize` and `register_operators`, imported when asked for: reading does without."""
     if name == "optimize":
         from onernn.adapters.paddle.live.plugin import optimize
 
         return optimize
+    if name == "register_operators":
+        from onernn.adapters.paddle.live.custom_operators import register_operators
+
+        return register_operators
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -54,8 +58,6 @@ def _plugin(path: str) -> Plugin:
     from onernn.adapters.paddle.live.replaceable_parts import RECURRENT
 
     call = f"paddle.optimize(paddle.inference.Config({path!r}, PARAMETERS))"
-    if path.endswith(".json"):
-        call = "paddle.optimize(layer), of the paddle.nn.Layer that it was saved from"
     return Plugin(call=call, host="Paddle", replaces=RECURRENT)
 
 

@@ -113,7 +113,7 @@ def test_what_stands_before_an_unknown_operator_is_shown(
     ("name", "call"),
     [
         ("paddle/fc_gru_h0_rev0", "onernn.adapters.paddle.optimize(paddle.inference.Config("),
-        ("paddle/pir_recurrent", "onernn.adapters.paddle.optimize(layer)"),
+        ("paddle/pir_recurrent", "onernn.adapters.paddle.optimize(paddle.inference.Config("),
         ("mxnet/gluon_bidirectional_ntc", "onernn.adapters.mxnet.optimize(mx.sym.load("),
         ("mxnet/gluon_unrolled_stack", ""),
     ],

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -411,37 +409,3 @@ def test_what_cannot_be_optimized_is_told(tmp_path: Path) -> None:
     optimize(config)
     with pytest.raises(UnsupportedError, match="names no files"):
         optimize(config)
-
-
-PIR = """
-import zlib, numpy.random
-import paddle
-from onernn import UnsupportedError
-from onernn.adapters.paddle import optimize
-
-paddle.enable_static()
-with paddle.static.program_guard(paddle.static.Program()):
-    x = paddle.static.data("x", [2, 3, 4])
-    y, _ = paddle.nn.GRU(4, 5)(x)
-    try:
-        optimize(paddle.static.default_main_program())
-    except UnsupportedError as error:
-        print(error)
-paddle.disable_static()
-layer = paddle.nn.GRU(4, 5)
-x = paddle.rand([2, 3, 4])
-before = layer(x)[0].numpy()
-print("largest difference", abs(optimize(layer)(x)[0].numpy() - before).max() < 1e-6)
-"""
-
-
-@pytest.mark.skipif(paddle.__version__ < "3", reason="PIR is the default from 3.0 on")
-def test_programs_of_pir_are_refused_with_what_to_do() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PIR],
-        env={"PATH": "/usr/bin:/bin", "FLAGS_enable_pir_api": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert "FLAGS_enable_pir_api=0" in done.stdout and "paddle.nn.Layer" in done.stdout, done.stderr
-    assert "largest difference True" in done.stdout, done.stderr

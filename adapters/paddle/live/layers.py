@@ -10,7 +10,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from onernn.adapters.paddle.live.custom_operators import arguments, register_operators
 from onernn.adapters.paddle.live.execution import Arguments, LayerKind, LiveLayer, Options, Recorded
+from onernn.adapters.paddle.live.pir_programs import append_operator, is_pir
 from onernn.adapters.paddle.live.tensors import view_eager
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
@@ -18,6 +20,7 @@ from onernn.core.errors import Refusal, ShapeError, UnsupportedError
 from onernn.core.plugins import plugins_enabled
 
 _log = logging.getLogger("onernn")
+_DROPOUT = "dropout between its layers is drawn in training"
 
 
 def optimized_layer(target: Any, chosen: Options) -> Any:
@@ -82,10 +85,14 @@ def _ours(kind: Any, chosen: Options) -> type:
         """In the place of the call of Paddle's operator ``rnn``."""
         paddle = require("paddle", "paddle")
         theirs = partial(kind._cudnn_impl, self, inputs, initial_states, sequence_length)
-        if not paddle.in_dynamic_mode():  # a program is being made, of Paddle's operators
-            return theirs()
         if not plugins_enabled() and not _is_short(self):
             return theirs()
+        if not paddle.in_dynamic_mode():
+            try:
+                return _traced(self, inputs, initial_states, sequence_length, chosen)
+            except UnsupportedError as error:
+                _log.warning("%s: stays with Paddle: %s", self.full_name(), error.refusal.reason)
+                return theirs()
         sizes = (self.mode, self.input_size, self.hidden_size, self.num_layers, self.num_directions)
         live, told = _LIVE.get(self) or (None, set())
         if live is None or live.kind != sizes:
@@ -93,7 +100,7 @@ def _ours(kind: Any, chosen: Options) -> type:
             _LIVE[self] = live, told
         try:
             if self.training and self.dropout and self.num_layers > 1:
-                raise UnsupportedError("dropout between its layers is drawn in training")
+                raise UnsupportedError(_DROPOUT)
             tensors = (inputs, *initial_states, *_weights(self))
             outputs = _called(live, tensors, len(initial_states), sequence_length, self.time_major)
         except UnsupportedError as error:
@@ -109,6 +116,25 @@ def _ours(kind: Any, chosen: Options) -> type:
 
     own = {"_cudnn_impl": _untraced(kernel), "onernn_options": chosen}
     return type(kind.__name__, (kind,), own)
+
+
+def _traced(layer: Any, inputs: Any, states: Sequence[Any], lengths: Any, chosen: Options) -> Any:
+    """The layer in a program that is being made: our operator, in those of PIR."""
+    paddle = require("paddle", "paddle")
+    if not is_pir(inputs):
+        raise UnsupportedError("programs of Paddle 2's format hold Paddle's operators")
+    if layer.training and layer.dropout and layer.num_layers > 1:
+        raise UnsupportedError(_DROPOUT)
+    read = [inputs, *states, *_weights(layer)]
+    for each in read:
+        if each.dtype != paddle.float32:
+            raise UnsupportedError(f"{each.name}: {each.dtype}, ours reads {paddle.float32}")
+    sizes = layer.mode, layer.num_layers, layer.num_directions == 2, layer.hidden_size
+    test = not layer.training
+    given = arguments(sizes, time_major=layer.time_major, is_test=test, chosen=chosen)
+    register_operators()
+    out, after, _ = append_operator(read, lengths, given)
+    return out, after if len(after) > 1 else after[0]
 
 
 def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,32 +6,29 @@ Paddle is imported inside: this package must import without it. See design/0015.
 from __future__ import annotations
 
 import logging
+import tempfile
 
 # Paddle 2.6.2 brings a zlib of its own, and Python's crashes where it is loaded after that. Before
 # Paddle this line prevents it. numpy.random must not be imported here: NumPy 2.4 unpacks by zlib.
 import zlib  # noqa: F401
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.live.execution import LivePart, Options
 from onernn.adapters.paddle.live.layers import optimized_layer
+from onernn.adapters.paddle.live.pir_programs import Replaced, is_pir, replace_recurrent
 from onernn.adapters.paddle.live.replaceable_parts import LiveProgram
 from onernn.adapters.paddle.live.tensors import batch, tensor_of, view
-from onernn.adapters.paddle.read import Variable, read_program
+from onernn.adapters.paddle.read import Files, Variable, combined, find, read_program
 from onernn.adapters.requirements import require
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
 from onernn.core.plugins import DISABLED, plugins_enabled
 
 _log = logging.getLogger("onernn")
-_PIR = (
-    "this is a PIR program of Paddle 3, which has no operator that calls Python: set"
-    " FLAGS_enable_pir_api=0 in the environment before paddle is imported, or optimize the"
-    " paddle.nn.Layer that it is made from"
-)
 
 
 def optimize(
@@ -41,37 +38,48 @@ def optimize(
 
     ``target``:
 
-    - a paddle.static.Program for inference, its parameters in ``scope`` (paddle's global one, if
-      None). A copy is returned, in which recurrent operators with the projections around them are
-      one operator each; its ``replaced`` and ``refusals`` tell which, and why not others. Where the
-      program has no fetch operators of its own, name in ``fetch_list`` what will be fetched: what
-      stands inside of a replaced part cannot be.
-    - a paddle.inference.Config of a program's and a parameters' file; it is returned.
+    - a paddle.static.Program of Paddle 3 (PIR), for inference or training, before or behind
+      minimize(). Its operators ``rnn`` become ours in place, because who built it fetches by the
+      values in it; it is returned. ``fetch_list`` is only asked for where a time-major layer's own
+      result may be fetched.
+    - a paddle.static.Program of Paddle 2 for inference, its parameters in ``scope`` (paddle's
+      global one, if None). A copy is returned, in which recurrent operators with the projections
+      around them are one operator each. Where the program has no fetch operators of its own, name
+      in ``fetch_list`` what will be fetched: what stands inside of a replaced part cannot be.
+    - a paddle.inference.Config of a program's and a parameters' file, or of their folder; it is
+      returned.
     - a paddle.nn.Layer, whose SimpleRNN, LSTM and GRU layers, at any depth, become ours in place
       and keep their parameters; it is returned, too. They train, or stay with Paddle where ours
       cannot, which is logged.
+    - what paddle.jit.load of Paddle 3 gave; its programs change in place, and it is returned.
+
+    A program's ``replaced`` and ``refusals`` tell what is ours, and why other operators are not.
 
     Parameters may change afterwards. ``options``: dtype, backend, threads, as of `onernn.Session`.
     What is replaced and what is not is also logged (logger "onernn").
 
-    Raises `UnsupportedError` where nothing can be replaced, and for PIR programs;
-    `MissingDependencyError` without Paddle.
+    Raises `UnsupportedError` where nothing can be replaced; `MissingDependencyError` without
+    Paddle.
     """
     paddle = require("paddle", "paddle")
     chosen = Options(**options)
     if not plugins_enabled():
         _log.info("%s", DISABLED)
-        if not isinstance(target, paddle.static.Program):
+        if not (is_pir(target) or isinstance(target, paddle.static.Program)):
             return target
-        made = target.clone()
+        made = target if is_pir(target) else target.clone()
         made.replaced, made.refusals = (), (Refusal(DISABLED, "program"),)
         return made
-    if type(target).__module__.startswith("paddle.base.libpaddle.pir"):
-        raise UnsupportedError(_PIR)
+    if is_pir(target):
+        done = _told(replace_recurrent(target, chosen, [*fetch_list]))
+        target.replaced, target.refusals = done.lines, done.refusals
+        return target
     if isinstance(target, paddle.static.Program):
         return _optimized_program(target, scope, fetch_list, chosen)
     if isinstance(target, paddle.inference.Config):
         return _optimized_config(target, chosen)
+    if type(target).__name__ in ("PirTranslatedLayer", "TranslatedLayer"):
+        return _optimized_translated(target, chosen)
     if isinstance(target, paddle.nn.Layer):
         return optimized_layer(target, chosen)
     raise TypeError(
@@ -91,23 +99,79 @@ def _optimized_program(program: Any, scope: Any, fetch_list: Iterable[Any], chos
     return made
 
 
-def _optimized_config(config: Any, chosen: Options) -> Any:
-    named = () if config.model_from_memory() else (config.prog_file(), config.params_file())
-    files = [Path(each) for each in named if Path(each).is_file()]
-    if len(files) != 2:
+def _optimized_translated(target: Any, chosen: Options) -> Any:
+    programs = target._program_holder_dict.values()
+    if not all(is_pir(getattr(each, "infer_program", None)) for each in programs):
         raise UnsupportedError(
-            "the Config names no files of program and parameters: make it as"
-            " paddle.inference.Config('NAME.pdmodel', 'NAME.pdiparams')"
+            "what paddle.jit.load gives is a program of Paddle 2's format; optimize the"
+            " paddle.inference.Config of its files, or the paddle.nn.Layer it was saved from"
         )
-    model, params = files
-    if model.suffix == ".json":
-        raise UnsupportedError(f"{model}: {_PIR}")
-    parameters = read_program(model, params).parameters
-    live = LiveProgram(model.read_bytes(), lambda _: parameters, file=model)
+    found = False
+    refused: list[Refusal] = []
+    for each in programs:
+        try:
+            done = _told(replace_recurrent(each.infer_program, chosen, all_known=True))
+        except UnsupportedError as error:
+            refused += error.refusals
+            continue
+        each._output_vars = [done.value(value) for value in each._output_vars]
+        found = True
+    if not found:
+        raise UnsupportedError("no recurrent operator can be replaced", refused)
+    target._partial_program_layers.clear()  # made of the programs as they were
+    return target
+
+
+def _optimized_config(config: Any, chosen: Options) -> Any:
+    files = _files(config)
+    config.set_model("")  # a folder of its own would count more than what is set below
+    if files.model.suffix == ".json":
+        config.set_model(*map(str, _changed_pir(files, chosen)))
+        return config
+    parameters = read_program(*files).parameters
+    live = LiveProgram(files.model.read_bytes(), lambda _: parameters, file=files.model)
     rewritten, *_ = _rewritten(live, chosen, constant=True)
-    numbers = params.read_bytes()
+    numbers = combined(files)
     config.set_model_buffer(rewritten, len(rewritten), numbers, len(numbers))
     return config
+
+
+def _files(config: Any) -> Files:
+    """The model of a Config, as it names it or as it lies in its folder."""
+    if not config.model_from_memory():
+        if folder := config.model_dir():
+            return find(folder)
+        named = Path(config.prog_file()), Path(config.params_file())
+        if all(each.is_file() for each in named):
+            return Files(*named)
+    raise UnsupportedError(
+        "the Config names no files of program and parameters: make it as"
+        " paddle.inference.Config('NAME.pdmodel', 'NAME.pdiparams'), with 'NAME.json' for Paddle 3"
+    )
+
+
+def _changed_pir(files: Files, chosen: Options) -> Files:
+    """A program of Paddle 3 with our operators, in a file that lives as long as the process."""
+    paddle = require("paddle", "paddle")
+    program = paddle.pir.Program()
+    paddle.base.core.deserialize_pir_program(str(files.model), program)
+    _told(replace_recurrent(program, chosen, all_known=True))
+    changed = Path(tempfile.mkdtemp(dir=_folder().name), "model.json")
+    paddle.base.core.serialize_pir_program(program, str(changed), True, False, True)
+    return Files(changed, files.params)
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="onernn-")
+
+
+def _told(done: Replaced) -> Replaced:
+    for refusal in done.refusals:
+        _log.warning("stays with Paddle: %s", refusal)
+    for line in done.lines:
+        _log.info("%s", line)
+    return done
 
 
 def _rewritten(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onernn.adapters.paddle.read.files import Files, find, read_program
+from onernn.adapters.paddle.read.files import Files, combined, find, read_program
 from onernn.adapters.paddle.read.program import Operator, Program, Variable
 
-__all__ = ["Files", "Operator", "Program", "Variable", "find", "read_program"]
+__all__ = ["Files", "Operator", "Program", "Variable", "combined", "find", "read_program"]

@@ -62,6 +62,15 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
     return Files(model, found or model.parent)
 
 
+def combined(files: Files) -> bytes:
+    """The parameters of a program as their combined file holds them: sorted, one after another."""
+    if files.params.is_file():
+        return _bytes(files.params)
+    variables = read_program(*files).variables.values()
+    names = sorted(v.name for v in variables if v.persistable and v.kind not in _NOT_SAVED)
+    return b"".join(_bytes(_file_of(name, files)) for name in names)
+
+
 def _model(path: Path) -> Path:
     prefix = Path(f"{path}.pdmodel")
     folder = os.path.isdir(path)

@@ -1,0 +1,300 @@
+// The operator `onernn_rnn` of Paddle 3, and its gradient: what `rnn` computes, on the kernels.
+#include <dlfcn.h>
+
+#include <sstream>
+
+#include "packed_layer.hpp"
+#include "paddle/common/enforce.h"
+#include "paddle/phi/api/all.h"
+
+namespace {
+
+using namespace onernn_paddle;
+using paddle::DataType;
+using paddle::Tensor;
+using Tensors = std::vector<Tensor>;
+using Shape = std::vector<std::int64_t>;
+
+/// Raises what Paddle's executor hands on with its message; of other exceptions it keeps none.
+template <class... Parts>
+void require(bool holds, const Parts&... parts) {
+  if (holds) return;
+  std::ostringstream text;
+  text << "onernn_rnn: ";
+  (text << ... << parts);
+  PADDLE_THROW(common::errors::InvalidArgument("%s", text.str()));
+}
+
+template <class Function>
+auto with_message(const Function& function) {
+  try {
+    return function();
+  } catch (const common::enforce::EnforceNotMet&) {
+    throw;
+  } catch (const std::exception& error) {
+    require(false, error.what());
+    throw;
+  }
+}
+
+Library library;
+bool is_open = false;
+
+template <class Function>
+bool find(void* handle, const char* name, Function*& function) {
+  return (function = reinterpret_cast<Function*>(dlsym(handle, name))) != nullptr;
+}
+
+const float* numbers(const Tensor& tensor, const char* name) {
+  require(tensor.place() == paddle::CPUPlace() && tensor.dtype() == DataType::FLOAT32, name,
+          ": expected float32 on a CPU");
+  return tensor.data<float>();
+}
+
+std::vector<const float*> numbers(const Tensors& tensors, const char* name) {
+  std::vector<const float*> found;
+  for (const Tensor& each : tensors) found.push_back(numbers(each, name));
+  return found;
+}
+
+Layer layer_of(const Tensor& x, const Tensors& weights, const std::string& mode,
+               const std::vector<int>& gates, int layers, bool bidirectional, int units, int stored,
+               int threads) {
+  require(is_open, "the kernels are not loaded; in this process call",
+          " onernn.adapters.paddle.register_operators()");
+  const bool gru = mode == "GRU", lstm = mode == "LSTM";
+  require(gru || lstm || mode == "RNN_TANH" || mode == "RNN_RELU", "mode ", mode);
+  std::vector<bool> seen(gru ? 3 : lstm ? 4 : 1);
+  require(gates.size() == seen.size(), "gates of ", mode);
+  for (int gate : gates) {
+    require(gate >= 0 && std::size_t(gate) < seen.size() && !seen[gate], "gates");
+    seen[gate] = true;
+  }
+  require(stored == ONERNN_F32 || stored == ONERNN_BF16 || stored == ONERNN_F16, "stored ", stored);
+  require(x.dims().size() == 3, "X: expected 3 axes, got ", x.dims().size());
+  require(layers > 0 && units > 0 && threads > 0, "sizes that are not positive");
+  Layer layer{gru    ? ONERNN_LBR_GRU
+              : lstm ? ONERNN_LSTM
+                     : ONERNN_RNN,
+              mode == "RNN_TANH"   ? ONERNN_TANH
+              : mode == "RNN_RELU" ? ONERNN_RELU
+                                   : ONERNN_SIGMOID,
+              stored,
+              layers,
+              bidirectional ? 2 : 1,
+              threads,
+              x.dims()[2],
+              units,
+              gates};
+  const std::size_t matrices = 2 * std::size_t(layer.parts());
+  require(weights.size() == 2 * matrices, "WeightList: expected ", 2 * matrices, " tensors, got ",
+          weights.size());
+  for (std::size_t k = 0; k < weights.size(); ++k) {
+    const std::int64_t columns = k >= matrices ? 1
+                                 : k % 2       ? units
+                                               : layer.inputs_of(int(k / 2) / layer.directions);
+    require(weights[k].numel() == layer.row() * columns, "WeightList[", k, "]: expected ",
+            layer.row() * columns, " numbers, got ", weights[k].numel());
+  }
+  return layer;
+}
+
+Batch batch_of(const Tensor& x, const paddle::optional<Tensor>& lengths, bool time_major) {
+  Batch batch{x.dims()[time_major ? 0 : 1], x.dims()[time_major ? 1 : 0], time_major, {}};
+  if (!lengths) return batch;
+  const bool wide = lengths->dtype() == DataType::INT64;
+  require(lengths->numel() == batch.N && (wide || lengths->dtype() == DataType::INT32),
+          "SequenceLength: expected ", batch.N, " numbers of int32 or int64");
+  for (std::int64_t n = 0; n < batch.N; ++n) {
+    batch.lengths.push_back(wide ? lengths->data<std::int64_t>()[n]
+                                 : lengths->data<std::int32_t>()[n]);
+    require(batch.lengths[n] >= 0 && batch.lengths[n] <= batch.T, "SequenceLength[", n,
+            "]: ", batch.lengths[n], " of ", batch.T, " steps");
+  }
+  return batch;
+}
+
+void check_states(const Tensors& states, const Layer& layer, std::int64_t N) {
+  const std::size_t count = layer.cell == ONERNN_LSTM ? 2 : 1;
+  require(states.size() == count, "PreState: expected ", count, " tensors");
+  for (const Tensor& each : states)
+    require(each.shape() == Shape({layer.parts(), N, layer.units}), "PreState: expected (",
+            layer.parts(), ", ", N, ", ", layer.units, ")");
+}
+
+Tensor made(const Shape& shape) { return paddle::empty(shape, DataType::FLOAT32); }
+
+/// (components, layers * directions, N, units), h and an LSTM's c in one tensor: Paddle's executor
+/// takes no list of outputs beside others.
+Tensor made_states(const Layer& layer, const Batch& batch) {
+  const std::int64_t components = layer.cell == ONERNN_LSTM ? 2 : 1;
+  return made({components, layer.parts(), batch.N, layer.units});
+}
+template <class Number>
+Number* second(const Layer& layer, Number* states, const Batch& batch) {
+  return layer.cell == ONERNN_LSTM ? states + layer.parts() * batch.N * layer.units : nullptr;
+}
+
+/// The tape's last number tells whether it is whole: going backward overwrites it.
+float& is_whole(Tensor& tape) { return tape.data<float>()[tape.numel() - 1]; }
+
+/// What stands in one list: a gradient that has lists has one alone.
+struct Given {
+  Given(const Tensors& inputs, const std::string& mode) {
+    const std::size_t states = mode == "LSTM" ? 2 : 1;
+    require(inputs.size() > states, "Inputs: expected X, states and weights");
+    x = inputs[0];
+    before.assign(inputs.begin() + 1, inputs.begin() + 1 + states);
+    weights.assign(inputs.begin() + 1 + states, inputs.end());
+  }
+  const float* h() const { return numbers(before[0], "PreState"); }
+  const float* c() const { return before.size() > 1 ? numbers(before[1], "PreState") : nullptr; }
+
+  Tensor x;
+  Tensors before, weights;
+};
+
+Tensors forward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
+                const std::string& mode, const std::vector<int>& gates, int num_layers,
+                bool is_bidirec, int hidden_size, bool time_major, bool is_test, int stored,
+                int threads) {
+  const Given given(inputs, mode);
+  const Layer layer = layer_of(given.x, given.weights, mode, gates, num_layers, is_bidirec,
+                               hidden_size, stored, threads);
+  const Batch batch = batch_of(given.x, lengths, time_major);
+  check_states(given.before, layer, batch.N);
+  Tensor y = made({given.x.dims()[0], given.x.dims()[1], layer.wide()});
+  Tensor after = made_states(layer, batch), tape = made({1});
+  float* end = after.data<float>();
+  const States states{given.h(), given.c(), end, second(layer, end, batch)};
+  const float* x = numbers(given.x, "X");
+  const auto weights = numbers(given.weights, "WeightList");
+  if (!batch.words()) {
+    std::fill_n(y.data<float>(), y.numel(), 0.f);
+    for (const Tensor& each : given.before)
+      end = std::copy_n(each.data<float>(), each.numel(), end);
+  } else if (is_test) {
+    packed(library, layer, weights)->run(batch, x, states, y.data<float>());
+  } else {
+    const Training training(library, layer, batch);
+    tape = made({training.tape_size() + 1});
+    training.forward(weights, x, states, y.data<float>(), tape.data<float>());
+  }
+  is_whole(tape) = tape.numel() > 1;
+  return {y, after, tape};
+}
+
+Tensors backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths, Tensor tape,
+                 const Tensor& dy, const Tensor& dafter, const std::string& mode,
+                 const std::vector<int>& gates, int num_layers, bool is_bidirec, int hidden_size,
+                 bool time_major, int stored, int threads) {
+  const Given given(inputs, mode);
+  const Layer layer = layer_of(given.x, given.weights, mode, gates, num_layers, is_bidirec,
+                               hidden_size, stored, threads);
+  require(stored != ONERNN_F16, "no training in f16; use bf16 or f32");
+  const Batch batch = batch_of(given.x, lengths, time_major);
+  check_states(given.before, layer, batch.N);
+  Tensor y = made({given.x.dims()[0], given.x.dims()[1], layer.wide()});
+  Tensor after = made_states(layer, batch);
+  require(dy.shape() == y.shape() && dafter.shape() == after.shape(),
+          "gradients of other shapes than its results");
+  const float *outer = numbers(dy, "Out@GRAD"), *end = numbers(dafter, "States@GRAD");
+  Tensors found;
+  for (const Tensor& each : inputs) found.push_back(made(each.shape()));
+  if (!batch.words()) {
+    for (Tensor& each : found) std::fill_n(each.data<float>(), each.numel(), 0.f);
+    for (std::size_t k = 0; k < given.before.size(); ++k, end += dafter.numel() / 2)
+      std::copy_n(end, found[1 + k].numel(), found[1 + k].data<float>());
+    return found;
+  }
+  const Training training(library, layer, batch);
+  const auto weights = numbers(given.weights, "WeightList");
+  if (tape.numel() != training.tape_size() + 1 || !is_whole(tape)) {  // read before, or never made
+    tape = made({training.tape_size() + 1});
+    float* unread = after.data<float>();
+    training.forward(weights, numbers(given.x, "X"),
+                     {given.h(), given.c(), unread, second(layer, unread, batch)}, y.data<float>(),
+                     tape.data<float>());
+  }
+  is_whole(tape) = 0;
+  std::vector<float*> into;
+  for (std::size_t k = 1 + given.before.size(); k < found.size(); ++k)
+    into.push_back(found[k].data<float>());
+  float* dc = given.before.size() > 1 ? found[2].data<float>() : nullptr;
+  training.backward(weights, outer, {end, second(layer, end, batch), found[1].data<float>(), dc},
+                    found[0].data<float>(), into, tape.data<float>());
+  return found;
+}
+
+Tensors Forward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
+                const std::string& mode, const std::vector<int>& gates, int num_layers,
+                bool is_bidirec, int hidden_size, bool time_major, bool is_test, int stored,
+                int threads) {
+  return with_message([&] {
+    return forward(inputs, lengths, mode, gates, num_layers, is_bidirec, hidden_size, time_major,
+                   is_test, stored, threads);
+  });
+}
+
+Tensors Backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths, const Tensor& tape,
+                 const Tensor& dy, const Tensor& dafter, const std::string& mode,
+                 const std::vector<int>& gates, int num_layers, bool is_bidirec, int hidden_size,
+                 bool time_major, bool, int stored, int threads) {
+  return with_message([&] {
+    return backward(inputs, lengths, tape, dy, dafter, mode, gates, num_layers, is_bidirec,
+                    hidden_size, time_major, stored, threads);
+  });
+}
+
+std::vector<Shape> InferShape(const std::vector<Shape>& inputs, const paddle::optional<Shape>&,
+                              const std::string& mode, const std::vector<int>&, int num_layers,
+                              bool is_bidirec, int hidden_size, bool time_major, bool, int, int) {
+  const Shape& x = inputs[0];
+  const int directions = is_bidirec ? 2 : 1;
+  return {{x[0], x[1], directions * hidden_size},
+          {mode == "LSTM" ? 2 : 1, num_layers * directions, x[time_major ? 1 : 0], hidden_size},
+          {-1}};
+}
+
+std::vector<DataType> InferDtype(const std::vector<DataType>& inputs,
+                                 const paddle::optional<DataType>&) {
+  return std::vector<DataType>(3, inputs[0]);
+}
+
+}  // namespace
+
+/// Opens the kernels' library: 0, or 1 where it is not the one that this was compiled for.
+extern "C" __attribute__((visibility("default"))) int onernn_paddle_open(const char* path) {
+  if (is_open) return 0;
+  void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  decltype(&onernn_abi) abi = nullptr;
+  if (!handle || !find(handle, "onernn_abi", abi) || abi() != ONERNN_ABI) return 1;
+  is_open = find(handle, "onernn_stack_new", library.stack_new) &&
+            find(handle, "onernn_stack_run", library.stack_run) &&
+            find(handle, "onernn_stack_free", library.stack_free) &&
+            find(handle, "onernn_training_new", library.training_new) &&
+            find(handle, "onernn_training_forward", library.training_forward) &&
+            find(handle, "onernn_training_backward", library.training_backward) &&
+            find(handle, "onernn_training_free", library.training_free);
+  return !is_open;
+}
+
+#define ONERNN_ATTRIBUTES                                                                 \
+  {"mode: std::string", "gates: std::vector<int>", "num_layers: int", "is_bidirec: bool", \
+   "hidden_size: int",  "time_major: bool",        "is_test: bool",   "stored: int",      \
+   "threads: int"}
+
+PD_BUILD_OP(onernn_rnn)
+    .Inputs({paddle::Vec("Inputs"), paddle::Optional("SequenceLength")})
+    .Outputs({"Out", "States", "Tape"})
+    .Attrs(ONERNN_ATTRIBUTES)
+    .SetKernelFn(PD_KERNEL(Forward))
+    .SetInferShapeFn(PD_INFER_SHAPE(InferShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(InferDtype));
+
+PD_BUILD_GRAD_OP(onernn_rnn)
+    .Inputs({paddle::Vec("Inputs"), paddle::Optional("SequenceLength"), "Tape", paddle::Grad("Out"),
+             paddle::Grad("States")})
+    .Outputs({paddle::Grad(paddle::Vec("Inputs"))})
+    .Attrs(ONERNN_ATTRIBUTES)
+    .SetKernelFn(PD_KERNEL(Backward));

@@ -1,0 +1,220 @@
+// Layers packed for running, and the stacks that run them, kept while their weights stay.
+#ifndef ONERNN_PADDLE_PACKED_LAYER_HPP
+#define ONERNN_PADDLE_PACKED_LAYER_HPP
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <list>
+#include <mutex>
+#include <utility>
+
+#include "recurrent_layer.hpp"
+
+namespace onernn_paddle {
+
+/// Guards all that calls share, for a few instructions. A fork waits for it, so that no child
+/// begins with it locked.
+inline std::mutex& guard() {
+  static std::mutex* const made = [] {
+    static std::mutex mutex;
+    pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
+    return &mutex;
+  }();
+  return *made;
+}
+
+/// The numbers of a layer as kernels/products.hpp reads them: backend/compiled/packing.py has the
+/// same in NumPy. Matrices stand in panels of sixteen units, each from a multiple of 64 bytes on.
+class Numbers {
+ public:
+  explicit Numbers(std::int32_t stored) : stored_(stored) {}
+
+  /// The byte where a matrix (K, G, O) begins; `narrow`: in the stored numbers.
+  std::int64_t add(const float* matrix, std::int64_t K, std::int64_t G, std::int64_t O,
+                   bool narrow) {
+    const std::int64_t panels = (O + kLanes - 1) / kLanes;
+    const std::int64_t beside = 4 * G <= 4 && panels % 4 == 0   ? 4
+                                : 2 * G <= 4 && panels % 2 == 0 ? 2
+                                                                : 1;
+    const bool half = narrow && stored_ != ONERNN_F32;
+    const std::int64_t rows = half ? K + K % 2 : K, across = beside * G * kLanes;
+    const std::int64_t begin = std::int64_t(bytes_.size());
+    const std::int64_t size = panels / beside * rows * across * (half ? 2 : 4);
+    bytes_.resize(begin + (size + 63) / 64 * 64);
+    for (std::int64_t p = 0; p < panels; ++p)
+      for (std::int64_t k = 0; k < K; ++k)
+        for (std::int64_t g = 0; g < G; ++g)
+          for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+            const std::int64_t o = p * kLanes + lane;
+            if (o >= O) break;
+            const std::int64_t column = ((p % beside) * G + g) * kLanes + lane;
+            const float number = matrix[(k * G + g) * O + o];
+            const std::int64_t panel = p / beside * rows;
+            if (half)  // two rows side by side
+              put(begin, ((panel + k / 2 * 2) * across) + column * 2 + k % 2, narrowed(number));
+            else
+              put(begin, (panel + k) * across + column, number);
+          }
+    return begin;
+  }
+
+  /// A copy from a multiple of 64 on.
+  std::shared_ptr<char> aligned() const {
+    void* made = nullptr;
+    if (posix_memalign(&made, 64, (std::max)(bytes_.size(), std::size_t(64))))
+      throw std::bad_alloc();
+    std::memcpy(made, bytes_.data(), bytes_.size());
+    return {static_cast<char*>(made), [](char* p) { free(p); }};
+  }
+
+ private:
+  static constexpr std::int64_t kLanes = 16;
+
+  template <class Number>
+  void put(std::int64_t begin, std::int64_t at, Number number) {
+    std::memcpy(bytes_.data() + begin + at * std::int64_t(sizeof number), &number, sizeof number);
+  }
+  /// To nearest even.
+  std::uint16_t narrowed(float number) const {
+    std::uint32_t bits;
+    std::memcpy(&bits, &number, 4);
+    if (stored_ == ONERNN_BF16) return std::uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    if (!(std::abs(number) < 65520))
+      throw std::runtime_error("f16: a weight is beyond 65504; use bf16");
+    const std::uint16_t sign = std::uint16_t(bits >> 16 & 0x8000);
+    const float size = std::abs(number);
+    if (size < 6.103515625e-05f)  // subnormal: steps of 2^-24
+      return std::uint16_t(sign | std::uint16_t(std::nearbyint(size * 16777216.0f)));
+    bits &= 0x7fffffff;
+    return std::uint16_t(sign | ((bits + 0xfff + (bits >> 13 & 1)) - 0x38000000) >> 13);
+  }
+
+  std::int32_t stored_;
+  std::vector<char> bytes_;
+};
+
+/// A layer's weights packed, and stacks that nobody uses now.
+class Packed {
+ public:
+  Packed(const Library& library, const Layer& layer, const std::vector<const float*>& weights)
+      : library_(library), layer_(layer), weights_(weights), process_(getpid()) {
+    Numbers numbers(layer.stored);
+    const std::int64_t O = layer.units, G = std::int64_t(layer.gates.size());
+    for (int part = 0; part < layer.parts(); ++part) {
+      const std::int64_t I = layer.inputs_of(part / layer.directions);
+      const Plain plain = layer.plain(weights, part);
+      const std::int64_t bias = numbers.add(plain.bias.data(), 1, layer.bias_rows(), O, false);
+      const std::int64_t input = numbers.add(plain.input.data(), I, G, O, true);
+      const std::int64_t recurrent = numbers.add(plain.recurrent.data(), O, G, O, true);
+      parts_.push_back({bias, input, recurrent, -1, -1, -1});
+    }
+    for (std::size_t k = 0; k < weights.size(); ++k)
+      copies_.emplace_back(weights[k], weights[k] + size_of(k));
+    numbers_ = numbers.aligned();
+  }
+  Packed(const Packed&) = delete;
+  ~Packed() {
+    if (getpid() == process_)  // a child has not got their threads, whose end this would wait for
+      for (onernn_stack* each : idle_) library_.stack_free(each);
+  }
+
+  bool is_of(const Layer& layer, const std::vector<const float*>& weights) const {
+    const auto same = [](const Layer& a, const Layer& b) {
+      return a.cell == b.cell && a.function == b.function && a.stored == b.stored &&
+             a.layers == b.layers && a.directions == b.directions && a.threads == b.threads &&
+             a.inputs == b.inputs && a.units == b.units && a.gates == b.gates;
+    };
+    return weights == weights_ && same(layer, layer_);
+  }
+  /// Whether the weights' numbers are those that were packed: trainers change them in place.
+  bool holds(const std::vector<const float*>& weights) const {
+    for (std::size_t k = 0; k < weights.size(); ++k)
+      if (std::memcmp(weights[k], copies_[k].data(), copies_[k].size() * sizeof(float)))
+        return false;
+    return true;
+  }
+
+  void run(const Batch& batch, const float* x, const States& states, float* y) {
+    onernn_stack* stack = take();
+    const onernn_batch told{batch.time_major ? ONERNN_TNC : ONERNN_NTC, batch.T, batch.N,
+                            batch.lengths.empty() ? nullptr : batch.lengths.data()};
+    const onernn_arrays arrays{x, nullptr, states.h, states.c, y, states.h_n, states.c_n, nullptr};
+    const std::int32_t status = library_.stack_run(stack, &told, &arrays);
+    {
+      std::lock_guard<std::mutex> locked(guard());
+      idle_.push_back(stack);
+    }
+    check(status);
+    batch.clear_padding(y, layer_.wide());
+  }
+
+ private:
+  std::int64_t size_of(std::size_t k) const {
+    const std::size_t matrices = 2 * std::size_t(layer_.parts());
+    if (k >= matrices) return layer_.row();
+    return layer_.row() * (k % 2 ? layer_.units : layer_.inputs_of(int(k / 2) / layer_.directions));
+  }
+
+  onernn_stack* take() {
+    {
+      std::lock_guard<std::mutex> locked(guard());
+      if (getpid() != process_) {  // their second threads did not survive the fork
+        idle_.clear();
+        process_ = getpid();
+      }
+      if (!idle_.empty()) {
+        onernn_stack* found = idle_.back();
+        idle_.pop_back();
+        return found;
+      }
+    }
+    onernn_stack* made = nullptr;
+    const onernn_spec told = layer_.spec();
+    check(library_.stack_new(&told, parts_.data(), numbers_.get(), layer_.threads, &made));
+    return made;
+  }
+
+  const Library& library_;
+  Layer layer_;
+  std::vector<const float*> weights_;
+  std::vector<std::vector<float>> copies_;
+  std::vector<onernn_part> parts_;
+  std::shared_ptr<char> numbers_;
+  std::vector<onernn_stack*> idle_;
+  pid_t process_;
+};
+
+/// The layer of these weights; the same one while their numbers stay. The most recent ones are
+/// kept. Who uses one keeps it, too.
+inline std::shared_ptr<Packed> packed(const Library& library, const Layer& layer,
+                                      const std::vector<const float*>& weights) {
+  static auto& kept = *new std::list<std::shared_ptr<Packed>>;  // for good: exits need no order
+  constexpr std::size_t kMost = 64;
+  std::shared_ptr<Packed> found;
+  {
+    std::lock_guard<std::mutex> locked(guard());
+    for (auto each = kept.begin(); each != kept.end(); ++each)
+      if ((*each)->is_of(layer, weights)) {
+        found = *each;
+        kept.splice(kept.begin(), kept, each);
+        break;
+      }
+  }
+  if (found && found->holds(weights)) return found;
+  auto made = std::make_shared<Packed>(library, layer, weights);
+  std::list<std::shared_ptr<Packed>> dropped;  // freed when the lock is open again
+  std::lock_guard<std::mutex> locked(guard());
+  for (auto each = kept.begin(); each != kept.end();) {
+    auto next = std::next(each);
+    if ((*each)->is_of(layer, weights)) dropped.splice(dropped.begin(), kept, each);
+    each = next;
+  }
+  kept.push_front(made);
+  if (kept.size() > kMost) dropped.splice(dropped.begin(), kept, std::prev(kept.end()));
+  return made;
+}
+
+}  // namespace onernn_paddle
+
+#endif

@@ -1,0 +1,229 @@
+"""Programs of PIR, Paddle 3's own, changed where they stand: ``rnn`` becomes our operator.
+
+A value of such a program has no name; who built it holds it, and fetches by it. So nothing but
+``rnn`` and its gradient is replaced, and one whose own results may be held stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from onernn.adapters.paddle.live.custom_operators import NAME, arguments, register_operators
+from onernn.adapters.paddle.live.execution import Options
+from onernn.adapters.requirements import require
+from onernn.core.errors import Refusal, UnsupportedError
+from onernn.reorders.paddle import RNN_CELLS
+
+# Operands and results of `rnn` and `rnn_grad` (paddle/phi/ops/yaml/ops.yaml, backward.yaml).
+_X, _STATE, _WEIGHTS, _LENGTHS = range(4)
+_OUT, _, _AFTER, _RESERVE = range(4)
+_HELD, _DY, _DAFTER = 6, 7, 8
+_DX, _DSTATE, _DWEIGHTS = range(3)
+_OF_LOD = frozenset(f"pd_op.{name}" for name in ("gru", "lstm", "fusion_gru", "fusion_lstm"))
+
+_OF_BACKWARD = {"pd_op.rnn_grad", "pd_op.full_like", "builtin.combine"}
+"""What appending gradients puts behind a result."""
+
+
+class Replaced(NamedTuple):
+    """A line for each operator that is ours, why others are not, and which values took places."""
+
+    lines: tuple[str, ...]
+    refusals: tuple[Refusal, ...]
+    values: tuple[tuple[Any, Any], ...]
+
+    def value(self, old: Any) -> Any:
+        """What stands in the place of this value now."""
+        return next((new for before, new in self.values if before.is_same(old)), old)
+
+
+def is_pir(target: Any) -> bool:
+    """Whether this is a program of PIR."""
+    return type(target).__module__.startswith("paddle.base.libpaddle.pir")
+
+
+def replace_recurrent(
+    program: Any, chosen: Options, fetched: Sequence[Any] = (), *, all_known: bool = False
+) -> Replaced:
+    """Each ``rnn`` that can be replaced is, in place, in inner blocks, too.
+
+    ``fetched``: values that the caller holds; ``all_known``: there are no others, or they are
+    exchanged by `Replaced.value`. Raises `UnsupportedError` where nothing can be replaced.
+    """
+    block = program.global_block()
+    known = all_known or fetched or any(op.name() == "pd_op.fetch" for op in block.ops)
+    lines: list[str] = []
+    refusals: list[Refusal] = []
+    values: list[tuple[Any, Any]] = []
+    for op, is_inner in [*_recurrent(block)]:
+        label = f"{op.attrs().get('struct_name', '')} ({op.name().removeprefix('pd_op.')})".strip()
+        try:
+            given = _arguments(op, chosen)
+            gradients = _gradients(op)
+            if not (is_inner or all_known):
+                _check_held(op, gradients, bool(known), fetched)
+            register_operators()
+        except UnsupportedError as error:
+            refusals.append(Refusal(error.refusal.reason, label))
+            continue
+        lines.append(f"{label}: {given[0]}, {chosen.dtype}, operator {NAME}")
+        values.append(_replaced(program, op, gradients, given))
+    if not lines:
+        none = "" if refusals else " it holds none"
+        raise UnsupportedError(f"no recurrent operator can be replaced:{none}", refusals)
+    return Replaced(tuple(lines), tuple(refusals), tuple(values))
+
+
+class Appended(NamedTuple):
+    """The operator's output, its final states one by one, and it itself."""
+
+    out: Any
+    states: tuple[Any, ...]
+    operator: Any
+
+
+def append_operator(inputs: Sequence[Any], lengths: Any, given: tuple[Any, ...]) -> Appended:
+    """Puts the operator into the program that is being made.
+
+    ``inputs``: x, the initial states, WeightList; ``given``: what `arguments` gave.
+    """
+    ops = require("paddle._C_ops", "paddle")
+    out, states, _ = ops._run_custom_op(NAME, [*inputs], lengths, *given)
+    return Appended(out, tuple(ops.unbind(states, 0)), out.get_defining_op())
+
+
+def _recurrent(block: Any, is_inner: bool = False) -> Iterator[tuple[Any, bool]]:
+    """The operators in a block and those inside of it, and whether they stand there."""
+    for op in block.ops:
+        if op.name() == "pd_op.rnn" or op.name() in _OF_LOD:
+            yield op, is_inner
+        for inner in op.blocks():
+            yield from _recurrent(inner, True)
+
+
+def _arguments(op: Any, chosen: Options) -> tuple[Any, ...]:
+    """The attributes of ours. Raises `UnsupportedError` where it cannot stand for this one."""
+    if op.name() in _OF_LOD:
+        raise UnsupportedError("it reads a LoD, which PIR has not; FLAGS_enable_pir_api=0 has")
+    told, float32 = op.attrs(), require("paddle", "paddle").float32
+    mode, layers, two = told["mode"], told["num_layers"], told["is_bidirec"]
+    weights = _listed(op.operand_source(_WEIGHTS))
+    read = [op.operand_source(_X), *_listed(op.operand_source(_STATE)), *weights]
+    if kinds := [each.dtype for each in read if each.dtype != float32]:
+        raise UnsupportedError(f"it reads {kinds[0]}, ours reads {float32}")
+    if mode not in RNN_CELLS or len(weights) != 4 * layers * (1 + two):
+        raise UnsupportedError(f"{mode} with {len(weights)} weights; a bias is left out?")
+    if told["dropout_prob"] and layers > 1 and not told["is_test"]:
+        raise UnsupportedError(
+            "dropout between its layers is drawn in training; for inference call eval() before the"
+            " program is made, or take its clone(for_test=True)"
+        )
+    sizes = mode, layers, two, told["hidden_size"]
+    return arguments(sizes, time_major=True, is_test=told["is_test"], chosen=chosen)
+
+
+def _listed(vector: Any) -> list[Any]:
+    """The values in an operand. Raises `UnsupportedError` where the program does not list them."""
+    maker = vector.get_defining_op()
+    if maker is None or maker.name() != "builtin.combine":
+        raise UnsupportedError("one of its lists of tensors comes from outside of its block")
+    return list(maker.operands_source())
+
+
+def _gradients(op: Any) -> list[Any]:
+    """Its ``rnn_grad``s. Raises `UnsupportedError` where they stand in another block."""
+    reserve = op.result(_RESERVE)
+    found = [
+        each
+        for each in op.get_parent_block().ops
+        if each.name() == "pd_op.rnn_grad" and each.operand_source(_HELD).is_same(reserve)
+    ]
+    if len(found) < len(reserve.all_used_ops()):
+        raise UnsupportedError(
+            "it is trained in an inner block (while, cond); optimize the program before its"
+            " gradients are appended, or the paddle.nn.Layer"
+        )
+    return found
+
+
+def _check_held(op: Any, gradients: Sequence[Any], known: bool, fetched: Sequence[Any]) -> None:
+    """Raises `UnsupportedError` where the caller fetches a result of operators that go.
+
+    It cannot where a batch-first layer has taken the result on to operators of its own.
+    """
+    layer = op.attrs().get("struct_name")
+    for result in (op.result(_OUT), *(each.result(_DX) for each in gradients)):
+        if not result.initialized():
+            continue
+        if any(each.is_same(result) for each in fetched if each is not None):
+            raise UnsupportedError("its own result is fetched; fetch paddle.assign() of it")
+        users = result.all_used_ops()
+        turned = [each for each in users if each.name().startswith("pd_op.transpose")]
+        inside = all(
+            each.name() == "pd_op.transpose_grad"
+            or layer
+            and each.attrs().get("struct_name") == layer
+            for each in turned
+        )
+        others = {each.name() for each in users if each not in turned} - _OF_BACKWARD
+        if not known and (not turned or not inside or others):
+            raise UnsupportedError(
+                "its own result may be fetched: name in fetch_list what will be, paddle.assign() of"
+                " this one where it is among that"
+            )
+
+
+def _replaced(
+    program: Any, op: Any, gradients: Sequence[Any], given: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    """Puts ours in its place; the value that it gave, and the one that is there now."""
+    paddle, pir = require("paddle", "paddle"), require("paddle.base.libpaddle", "paddle").pir
+    ops = require("paddle._C_ops", "paddle")
+    state, weights = (_listed(op.operand_source(at)) for at in (_STATE, _WEIGHTS))
+    inputs = [op.operand_source(_X), *state, *weights]
+    lengths = op.operand_source(_LENGTHS)
+    before = op.result(_OUT)
+    with _static(paddle), paddle.static.program_guard(program):
+        pir.set_insertion_point(op)
+        out, after, made = append_operator(
+            inputs, lengths if lengths.initialized() else None, given
+        )
+        # The list that `unbind` makes, not one made of its parts, through which no gradient goes.
+        states = after[0].get_defining_op().operand_source(0)
+        for one, other in ((before, out), (op.result(_AFTER), states)):
+            other.stop_gradient = one.stop_gradient
+            one.replace_all_uses_with(other)
+        for gradient in gradients:
+            pir.set_insertion_point(gradient)
+            dafter = ops.stack(_listed(gradient.operand_source(_DAFTER)), 0)
+            (grads, _) = paddle.framework.core.call_vjp(
+                made,
+                [inputs, [lengths]],
+                [[each] for each in made.results()],
+                [[gradient.operand_source(_DY)], [dafter], [pir.fake_value()]],
+                [[False] * len(inputs), [True]],
+            )
+            first = 1 + len(state)
+            if gradient.result(_DX).initialized():
+                gradient.result(_DX).replace_all_uses_with(grads[0])
+            for at, found in ((_DSTATE, grads[1:first]), (_DWEIGHTS, grads[first:])):
+                if gradient.result(at).initialized():
+                    gradient.result(at).replace_all_uses_with(ops.builtin_combine(found))
+            gradient.get_parent_block().remove_op(gradient)
+    op.get_parent_block().remove_op(op)
+    return before, out
+
+
+@contextmanager
+def _static(paddle: Any) -> Iterator[None]:
+    """Operators go into programs, whatever the caller's mode is."""
+    if not paddle.in_dynamic_mode():
+        yield
+        return
+    paddle.enable_static()
+    try:
+        yield
+    finally:
+        paddle.disable_static()

@@ -1,0 +1,175 @@
+"""Layers that Paddle 3 traces, saves, loads and predicts with: ``python paddle_jit_cases.py CASE``.
+
+What stock Paddle gives, beside what it gives with the added line. A process has one case.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle_nets import FILES, MODES, STEPS, close, data, net, operators, run_case, spec, tensors
+
+from onernn.adapters.paddle import optimize
+from onernn.core.arrays import Array
+
+
+def case_translated_layer() -> None:
+    made = net()
+    paddle.jit.save(made, str(FILES / "model"), input_spec=spec())
+    loaded = paddle.jit.load(str(FILES / "model"))
+    theirs = loaded(*tensors())
+    for layer in (loaded, paddle.jit.load(str(FILES / "model"))):
+        assert optimize(layer) is layer
+        assert operators(layer.program()) == ["custom_op.onernn_rnn"]
+        for one, other in zip(layer(*tensors()), theirs, strict=True):
+            close(one, other)
+    paddle.jit.save(loaded, str(FILES / "again"), input_spec=spec())
+    for one, other in zip(paddle.jit.load(str(FILES / "again"))(*tensors()), theirs, strict=True):
+        close(one, other)
+
+
+def predicted(config: Any) -> list[Array]:
+    from paddle import inference
+
+    predictor = inference.create_predictor(config)
+    results = []
+    for each in (predictor, predictor.clone()):
+        for name, value in data().items():
+            each.get_input_handle(name).copy_from_cpu(value)
+        each.run()
+        results.append([each.get_output_handle(n).copy_to_cpu() for n in each.get_output_names()])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+    return results[0]
+
+
+def case_predictors() -> None:
+    from paddle import inference
+
+    made, folder = net(kind="LSTM"), FILES / "predictor"
+    paddle.jit.save(made, str(folder / "model"), input_spec=spec())
+    named = str(folder / "model.json"), str(folder / "model.pdiparams")
+    theirs = predicted(inference.Config(*named))
+    for config in (inference.Config(*named), inference.Config(str(folder))):
+        assert optimize(config) is config
+        for one, other in zip(predicted(config), theirs, strict=True):
+            close(one, other)
+    narrow = predicted(optimize(inference.Config(*named), dtype="bf16"))
+    assert 1e-5 < np.abs(narrow[0] - theirs[0]).max() < 2e-2
+
+
+LOADED = """
+import sys
+import numpy as np
+import paddle
+{line}
+sys.path.insert(0, {here!r})
+from paddle_jit_cases import predicted
+from paddle_nets import data, tensors
+layer = paddle.jit.load({prefix!r})
+config = paddle.inference.Config({prefix!r} + ".json", {prefix!r} + ".pdiparams")
+np.savez({out!r}, layer=layer(*tensors())[0].numpy(), predictor=predicted(config)[0])
+paddle.enable_static()
+executor = paddle.static.Executor()
+program, names, fetches = paddle.static.load_inference_model({prefix!r}, executor)
+np.savez({out!r} + "2.npz", program=executor.run(program, feed=data(), fetch_list=fetches)[0])
+"""
+
+
+def case_saved() -> None:
+    """What was saved with the operator, in a process that registers it."""
+    theirs = net()(*tensors())[0].numpy()
+    layer, static = FILES / "layer", FILES / "static"
+    paddle.jit.save(optimize(net()), str(layer), input_spec=spec())
+    paddle.jit.save(net(), str(FILES / "stock"), input_spec=spec())
+    paddle.enable_static()
+    executor = paddle.static.Executor()
+    program, names, fetches = paddle.static.load_inference_model(str(FILES / "stock"), executor)
+    optimize(program)
+    fed = [op.result(0) for op in program.global_block().ops if op.name() == "pd_op.data"]
+    paddle.static.save_inference_model(str(static), fed, fetches, executor, program=program)
+    for prefix in (layer, static):
+        assert "onernn_rnn" in prefix.with_suffix(".json").read_text()
+        out = str(prefix.with_suffix(".npz"))
+        code = LOADED.format(
+            line="import onernn.adapters.paddle; onernn.adapters.paddle.register_operators()",
+            here=str(Path(__file__).parent),
+            prefix=str(prefix),
+            out=out,
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+        for array in [*np.load(out).values(), *np.load(f"{out}2.npz").values()]:
+            close(array, theirs)
+
+
+def learned(made: Any, *, call: Callable[[Any], Any] = lambda made: made) -> list[Array]:
+    """Losses of some steps of Adam, and the gradients of the first one."""
+    called, losses, gradients = call(made), [], []
+    optimizer = paddle.optimizer.Adam(0.01, parameters=made.parameters())
+    for _ in range(STEPS):
+        y, last = called(*tensors())
+        loss = ((y - 0.5) ** 2).mean() + (last * last).mean()
+        loss.backward()
+        gradients = gradients or [each.grad.numpy().copy() for each in made.parameters()]
+        optimizer.step()
+        optimizer.clear_grad()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0]
+    return [np.array(losses), *gradients]
+
+
+def case_to_static() -> None:
+    for full_graph in (True, False):
+        for kind in MODES:
+
+            def call(made: Any, full_graph: bool = full_graph) -> Any:
+                return paddle.jit.to_static(made, full_graph=full_graph)
+
+            close(
+                call(optimize(net(kind=kind)))(*tensors())[0],
+                net(kind=kind)(*tensors())[0],
+            )
+            theirs = learned(net(train=True, kind=kind), call=call)
+            before = learned(optimize(net(train=True, kind=kind)), call=call)
+            after = learned(net(train=True, kind=kind), call=lambda m: optimize(call(m)))
+            for ours in (before, after):
+                for one, other in zip(ours, theirs, strict=True):
+                    np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
+    whole = paddle.jit.to_static(optimize(net()), full_graph=True)
+    whole(*tensors())
+    program = whole.forward.concrete_program.main_program
+    assert operators(program) == ["custom_op.onernn_rnn"]
+
+
+def case_threads() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    paddle.jit.save(net(), str(FILES / "shared"), input_spec=spec())
+    layer = optimize(paddle.jit.load(str(FILES / "shared")), threads=2)
+    expected = layer(*tensors())[0].numpy()
+    config = optimize(
+        paddle.inference.Config(str(FILES / "shared.json"), str(FILES / "shared.pdiparams"))
+    )
+    predictors = [paddle.inference.create_predictor(config)]
+    predictors += [predictors[0].clone() for _ in range(3)]
+
+    def run(predictor: Any) -> None:
+        for _ in range(20):
+            for name, value in data().items():
+                predictor.get_input_handle(name).copy_from_cpu(value)
+            predictor.run()
+            name = predictor.get_output_names()[0]
+            close(predictor.get_output_handle(name).copy_to_cpu(), expected)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, predictors))
+
+
+if __name__ == "__main__":
+    run_case(globals())
