@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from onernn.core.records import dataclass
 
 if TYPE_CHECKING:
     from onernn.adapters.fault import FaultyModel

@@ -7,7 +7,6 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import Self
@@ -17,6 +16,7 @@ import numpy as np
 from onernn.core.arrays import Array, widened
 from onernn.core.budget import FileBudget, loading
 from onernn.core.errors import ModelFormatError
+from onernn.core.records import dataclass
 
 
 @dataclass

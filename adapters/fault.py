@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from onernn.core.graph import Graph, NativeOp
+from onernn.core.records import dataclass
 
 Effect = Literal["wrong", "crashes", "refuses", "slower", "unmeasured"]
 """What becomes of a run: other numbers, a crash, an error, more time, or something not computed."""

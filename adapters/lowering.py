@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
@@ -17,6 +16,7 @@ from onernn.core.errors import OnernnError, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph, NativeOp, Node, Value
 from onernn.core.inference import Inference
 from onernn.core.operator import is_like
+from onernn.core.records import dataclass
 from onernn.core.types import Type, type_of
 
 Results = str | tuple[str, ...] | Mapping[str, str]

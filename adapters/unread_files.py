@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 
 from onernn.adapters.registry import ADAPTERS
@@ -52,6 +51,8 @@ def _advice(path: str | Path) -> str:
 
 
 def _tensorflow(kind: str, path: str | Path) -> str:
+    import shlex
+
     return (
         "TensorFlow's files are not read; where TensorFlow is, write the model as ONNX:"
         f" python -m tf2onnx.convert --{kind} {shlex.quote(str(path))} --output model.onnx"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from onernn.backend.run_arguments import State, checked_numbers
 from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError, ShapeError
 from onernn.core.ragged import Ragged, data_of
+from onernn.core.records import dataclass
 from onernn.core.weights import RnnWeights
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from onernn.backend.kernels import StackKernel
 from onernn.backend.run_arguments import Layout, State, checked_input, checked_state, laid_out
 from onernn.core.arrays import Array
 from onernn.core.ragged import Ragged, data_of
+from onernn.core.records import dataclass
 from onernn.core.spec import RnnSpec
 
 if TYPE_CHECKING:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from onernn.core.records import dataclass
 
 
 def printable(text: object, keep: str = "") -> str:

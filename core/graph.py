@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +13,7 @@ from onernn.core.cached import cached_property
 from onernn.core.errors import ModelFormatError, UnsupportedError, printable
 from onernn.core.inference import infer
 from onernn.core.node import UNSUPPORTED, NativeOp, Node, Value, native_types
+from onernn.core.records import dataclass
 from onernn.core.types import Type, constant_type
 
 __all__ = [

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import get_args
 
+from onernn.core.records import dataclass
 from onernn.core.spec import Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from onernn.core.cached import cached_property
 from onernn.core.errors import printable
 from onernn.core.operator import OPERATORS
+from onernn.core.records import dataclass
 from onernn.core.types import Type, dense, lod_names, words_of
 
 UNSUPPORTED = "Unsupported"

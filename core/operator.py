@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final, Literal
@@ -12,6 +11,7 @@ import numpy as np
 
 from onernn.core.errors import ShapeError
 from onernn.core.ragged import Ragged, data_of
+from onernn.core.records import dataclass
 
 REQUIRED: Final = object()
 """In the place of an attribute's default: it has to be given."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from onernn.core.arrays import Array, Int64, frozen
 from onernn.core.cached import cached_property
 from onernn.core.errors import ShapeError
+from onernn.core.records import dataclass
 
 Side = Literal["right", "left"]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from onernn.core.node import NativeOp, Node
+from onernn.core.records import dataclass
 from onernn.core.spec import Direction, RnnSpec
 from onernn.core.weights import RnnWeights, Weights, layers_of
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import reduce
 from operator import mul
 from typing import Any
 
 from onernn.core.errors import UnsupportedError
+from onernn.core.records import dataclass
 
 Product = tuple[str, ...]
 _MOST_FACTORS = 256

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from enum import Enum
 from numbers import Integral
 from typing import Any, Literal, NamedTuple, get_args
 
 from onernn.core.errors import ShapeError
+from onernn.core.records import dataclass
 
 Direction = Literal["left2right", "right2left", "bidirectional_concat", "bidirectional_sum"]
 Stacking = Literal["framework", "onednn"]

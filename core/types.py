@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from weakref import ref
@@ -12,6 +11,7 @@ import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.ragged import Ragged, data_of
+from onernn.core.records import dataclass
 from onernn.core.sizes import Size
 
 _name_of = cache(str)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from onernn.core.arrays import Array, frozen, sealed
+from onernn.core.cached import cached_property
 from onernn.core.errors import ShapeError, UnsupportedError
+from onernn.core.records import dataclass
 from onernn.core.spec import RnnSpec
 
 _RANKS = {"layer": 5, "iter": 5, "bias": 4, "peephole": 4, "projection": 4}
@@ -124,6 +126,23 @@ class RnnWeights:
         found = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: array for name, array in found if array is not None}
 
+    @cached_property
+    def infinite(self) -> str:
+        """Which array has numbers that are not finite, "" where all are.
+
+        Nothing a layer gives would be a number, and some kernels make 0 of NaN.
+        """
+        for name, array in self.arrays.items():
+            with np.errstate(all="ignore"):
+                if np.isfinite(array.sum()):  # what is not finite makes a sum that is not, either
+                    continue
+            if bad := array.size - int(np.count_nonzero(np.isfinite(array))):
+                return (
+                    f"weights {name}: expected finite numbers, {bad} of {array.size} are not:"
+                    " did its training diverge?"
+                )
+        return ""
+
     @classmethod
     def joined(cls, parts: Sequence[RnnWeights], axis: int) -> RnnWeights:
         """Layers (axis 0) or directions (axis 1) as one. Raises `ShapeError` naming an array."""
@@ -149,17 +168,6 @@ class RnnWeights:
 Weights = RnnWeights | Sequence[RnnWeights]
 
 
-def _check_finite(weights: RnnWeights) -> None:
-    """Nothing a layer gives would be a number, and some kernels make 0 of NaN."""
-    for name, array in weights.arrays.items():
-        bad = array.size - int(np.count_nonzero(np.isfinite(array)))
-        if bad:
-            raise UnsupportedError(
-                f"weights {name}: expected finite numbers, {bad} of {array.size} are not:"
-                " did its training diverge?"
-            )
-
-
 def layers_of(spec: RnnSpec, weights: Weights) -> tuple[RnnWeights, ...]:
     """One-layer weights (1, D, ...) for each layer of a stack, checked.
 
@@ -168,7 +176,8 @@ def layers_of(spec: RnnSpec, weights: Weights) -> tuple[RnnWeights, ...]:
     `ShapeError`, and `UnsupportedError` for weights that are not finite.
     """
     for one in (weights,) if isinstance(weights, RnnWeights) else weights:
-        _check_finite(one)
+        if one.infinite:
+            raise UnsupportedError(one.infinite)
     handed_on = spec.reads(1)
     if spec.stacking == "onednn" and spec.layers > 1 and spec.input_size != handed_on:
         raise ShapeError(

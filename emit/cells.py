@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from onernn.backend.compiled.packing import WIDE, CellMatrices, kernel_of
+from onernn.core.records import dataclass
 from onernn.core.spec import Activation, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.emit.storing import Store

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from onernn.core.errors import UnsupportedError
+from onernn.core.records import dataclass
 from onernn.core.sizes import Size, listed
 from onernn.emit.storing import Store
 from onernn.engine.program import Program

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from onernn.backend.compiled.packing import Numbers
+from onernn.core.records import dataclass
 
 HEADER = 64
 MAGIC = b"onernn01"

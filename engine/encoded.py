@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from onernn.backend.compiled.stack import CompiledStack
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
+from onernn.core.records import dataclass
 from onernn.core.sizes import Size
 from onernn.engine.program import Program
 from onernn.engine.steps import Layer, kept

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.graph import Graph
+from onernn.core.records import dataclass
 from onernn.core.sizes import Shape, Size, volume
 from onernn.core.types import Type
 from onernn.engine.naming import identifier

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError
 from onernn.core.graph import Node
 from onernn.core.ragged import Ragged
+from onernn.core.records import dataclass
 from onernn.core.weights import RnnWeights
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.graph import Node
+from onernn.core.records import dataclass
 from onernn.core.sizes import Size
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights

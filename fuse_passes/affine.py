@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -12,6 +11,7 @@ import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.graph import Graph, Node
+from onernn.core.records import dataclass
 
 _MOST = 64  # nodes of a sum; a gate has ten
 

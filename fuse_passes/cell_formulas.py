@@ -7,12 +7,12 @@ operators are called and however its gates are laid out (design/0011).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from onernn.core.graph import Graph, Node
+from onernn.core.records import dataclass
 from onernn.core.spec import Cell
 from onernn.fuse_passes.affine import Affine, Columns, affine
 from onernn.operators.activations import NAMES

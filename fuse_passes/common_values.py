@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
 from onernn.core.operator import OPERATORS
+from onernn.core.records import dataclass
 
 _SMALL = 16  # elements of constants that are compared by their numbers: axes and shapes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
+from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent
 from onernn.core.weights import Weights
 from onernn.reorders.gates import input_layer, summed_bias

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
+from onernn.core.records import dataclass
 from onernn.fuse_passes.rewriting import fresh
 
 SWAP = "ab...->ba..."

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, NativeOp, Node, graph_of
 from onernn.core.guard import guarded
+from onernn.core.records import dataclass
 from onernn.fuse_passes.bidirectional import PairDirections
 from onernn.fuse_passes.bodies import bodies, sized
 from onernn.fuse_passes.common_values import ShareValues

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
+from onernn.core.records import dataclass
 from onernn.fuse_passes.rewriting import exchanged
 from onernn.fuse_passes.stacked_steps import Stacker
 

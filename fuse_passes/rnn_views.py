@@ -6,9 +6,10 @@ between, and what a reader puts around a layer does the opposite.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from onernn.core.graph import Graph, Node
+from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent
 from onernn.core.sizes import Size
 from onernn.fuse_passes.views import Axis, Factor, is_view, moved, views_behind

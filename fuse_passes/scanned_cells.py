@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, NativeOp, Node
+from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent
 from onernn.core.sizes import Size
 from onernn.core.spec import Direction, RnnSpec

@@ -7,10 +7,11 @@ that count is below the number of steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 from onernn.core.graph import Graph, Node, Value
+from onernn.core.records import dataclass
 from onernn.core.sizes import Size
 from onernn.core.types import Type
 from onernn.fuse_passes.bodies import inside

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
 from onernn.core.operator import OPERATORS
+from onernn.core.records import dataclass
 from onernn.core.types import UNKNOWN
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.graph import Graph, NativeOp, Node
 from onernn.core.operator import OPERATORS
+from onernn.core.records import dataclass
 from onernn.fuse_passes.rewriting import fresh
 
 _END = -(2**62)

@@ -6,7 +6,6 @@ Found by structure, not by names (design/0011).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, NativeOp, Node
+from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent
 from onernn.core.spec import Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights

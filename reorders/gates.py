@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from onernn.core.arrays import Array, sealed
 from onernn.core.errors import ShapeError
+from onernn.core.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.limits import Limits, why_not
+from onernn.core.records import dataclass
 from onernn.core.spec import Activation, Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights, layers_of
 from onernn.reorders.gates import GateLayout

@@ -7,12 +7,12 @@ the legacy cells' names: python/mxnet/gluon/rnn and python/mxnet/rnn of 1.9.1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from onernn.core.arrays import Array, sealed
 from onernn.core.errors import ShapeError, UnsupportedError
+from onernn.core.records import dataclass
 from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.reorders.gates import GateLayout

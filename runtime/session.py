@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedErro
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value, graph_of
 from onernn.core.guard import MISFITS, naming
 from onernn.core.ragged import Ragged, data_of
+from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent
 from onernn.engine.kernels import KERNELS
 from onernn.engine.program import UnknownError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.graph import Graph
 from onernn.core.ragged import Batch
+from onernn.core.records import dataclass
 from onernn.verification.comparing import TOLERANCES, OutputComparison, compare
 from onernn.verification.input_generation import make_inputs
 from onernn.verification.json_text import json_text

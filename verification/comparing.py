@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.ragged import Ragged, data_of
+from onernn.core.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from onernn.backend import Backend, open_backend
 from onernn.backend.compiled.library import kernels_here
 from onernn.backend.onednn.library import load_library, other_copies
 from onernn.core.errors import LibraryError, UnsupportedError
+from onernn.core.records import dataclass
 from onernn.core.spec import Direction
 from onernn.verification.comparing import TOLERANCES, Tolerance, compare
 from onernn.verification.json_text import json_text

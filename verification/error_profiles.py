@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from onernn.core.arrays import Array, Int64
 from onernn.core.ragged import Batch, Ragged
+from onernn.core.records import dataclass
 from onernn.verification.comparing import differences
 from onernn.verification.output_axes import Axes
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from time import monotonic
 
 import numpy as np
@@ -17,6 +16,7 @@ from onernn.core.arrays import Array
 from onernn.core.errors import BudgetError, OnernnError, UnsupportedError
 from onernn.core.graph import Graph, Node, Value
 from onernn.core.ragged import Batch, Ragged
+from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent
 from onernn.fuse_passes import fuse
 from onernn.operators import OPERATORS

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from onernn.core.graph import Graph, Node, native_types
+from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent, parts
 from onernn.fuse_passes.expand_layers import ExpandLayers, part_name
 from onernn.fuse_passes.pipeline import fuse

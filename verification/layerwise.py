@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from onernn.core.graph import Graph, Node
 from onernn.core.ragged import Ragged, data_of
+from onernn.core.records import dataclass
 from onernn.verification.aligning import in_one_form
 from onernn.verification.comparing import OutputComparison, Tolerance, compare
 from onernn.verification.layer_names import LayerName

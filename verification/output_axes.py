@@ -6,7 +6,6 @@ word went, through whatever transposes, reshapes and dense layers stand behind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from onernn.core.arrays import Array, Int64
 from onernn.core.graph import Graph
 from onernn.core.ragged import Ragged, data_of
+from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent
 from onernn.verification.graph_changes import recurrent_layers
 from onernn.verification.tracing import Values, run_nodes

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from onernn.adapters.loading import load
 from onernn.adapters.registry import RUNTIMES
 from onernn.core.graph import Graph
 from onernn.core.ragged import Batch
+from onernn.core.records import dataclass
 from onernn.runtime.session import Session
 from onernn.verification.diagnosis.causes import traced
 from onernn.verification.frameworks import run_framework

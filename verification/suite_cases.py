@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 from onernn.backend import State
 from onernn.core.arrays import Array
 from onernn.core.ragged import Ragged
+from onernn.core.records import dataclass
 from onernn.core.spec import Direction, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.verification.sample_layers import DIRECTIONS, KINDS, Shape, sample_layer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from onernn.core.errors import OnernnError, UnsupportedError
 from onernn.core.graph import Graph, graph_of
 from onernn.core.guard import guarded
 from onernn.core.ragged import Batch, data_of
+from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent
 from onernn.runtime.session import Session
 from onernn.verification.aligning import LENGTHS, feed_for, in_one_form, outputs_for

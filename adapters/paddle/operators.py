@@ -9,8 +9,10 @@ which are those of 3.x. Which operators hand on a LoD is measured with 2.6.2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
+
+from onernn.core.records import dataclass
 
 
 class Named(NamedTuple):

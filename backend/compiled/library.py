@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from onernn.backend.compiled import _bindings
 from onernn.backend.creation_lock import CREATION
 from onernn.backend.isa import wished_isa
 from onernn.core.errors import LibraryError
+from onernn.core.records import dataclass
 from onernn.kernels import build
 
 ffi: Any = _bindings.ffi
@@ -72,16 +73,20 @@ def kernels_here() -> str:
 
 def _load(folder: Path) -> Kernels:
     wish, known = wished_isa(), list(build.isas())
-    least = _open(known[0], folder)
+    key = build.sources_key() if build.sources() else None
+    least = _open(known[0], folder, key)
     cpu = ffi.string(least.lib.onernn_cpu()).decode()
     if cpu not in known:
         raise LibraryError(f"this CPU lacks what all kernels need, {known[0]}")
     isa = min(cpu, wish or cpu, key=known.index)
-    return replace(least if isa == known[0] else _open(isa, folder), cpu=cpu)
+    return replace(least if isa == known[0] else _open(isa, folder, key), cpu=cpu)
 
 
-def _open(isa: str, folder: Path) -> Kernels:
-    """One of the libraries, loaded: not a byte of it runs before its hash has been checked."""
+def _open(isa: str, folder: Path, key: str | None) -> Kernels:
+    """One of the libraries, loaded: not a byte of it runs before its checksum has been compared.
+
+    ``key``: that of the sources, if any are here.
+    """
     path = build.library_of(isa, folder)
     try:
         told = build.built_from(path.read_bytes())
@@ -92,8 +97,7 @@ def _open(isa: str, folder: Path) -> Kernels:
         raise LibraryError(f"{path}: {error.strerror}; {_advice()}") from None
     if told is None:
         raise LibraryError(f"{path}: damaged, or no library of onernn's kernels; {_advice()}")
-    key, compiler = told
-    if build.sources() and key != build.sources_key():
+    if key not in (None, told[0]):
         raise LibraryError(f"{path}: built from other sources than these; {_advice()}")
     try:
         # NODELETE: the interpreter's exit would unmap it under its waiting threads.
@@ -103,7 +107,7 @@ def _open(isa: str, folder: Path) -> Kernels:
         raise LibraryError(f"{path}: cannot be loaded: {error}; {_advice()}") from None
     if not of_this_package or ffi.string(lib.onernn_isa()).decode() != isa:
         raise LibraryError(f"{path}: of another version of onernn; {_advice()}")
-    return Kernels(ffi, lib, isa, isa, path, compiler)
+    return Kernels(ffi, lib, isa, isa, path, compiler=told[1])
 
 
 def _advice() -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import field
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
+from onernn.core.records import dataclass
 from onernn.core.spec import Cell
 from onernn.core.weights import RnnWeights
 
@@ -34,15 +34,18 @@ def padded(size: int) -> int:
 def panels(matrix: Array) -> Array:
     """(K, G, O) -> (panels, K, panels side by side, G, 16), zeros for units that are not there.
 
-    `side_by_side` in kernels/products.hpp tells how many there are.
+    `side_by_side` in kernels/products.hpp tells how many there are. A view of the matrix where all
+    units are there.
     """
     k, gates, units = matrix.shape
-    wide = np.zeros((k, gates, padded(units)), matrix.dtype)
-    wide[:, :, :units] = matrix
+    wide = matrix
+    if units % LANES:
+        wide = np.zeros((k, gates, padded(units)), matrix.dtype)
+        wide[:, :, :units] = matrix
     count = wide.shape[2] // LANES
     beside = next(n for n in (4, 2, 1) if n * gates <= 4 and count % n == 0)
     split = wide.reshape(k, gates, -1, beside, LANES)
-    return np.ascontiguousarray(split.transpose(2, 0, 3, 1, 4))
+    return split.transpose(2, 0, 3, 1, 4)
 
 
 def narrowed(array: Array, stored: str) -> Array:
@@ -99,7 +102,10 @@ def quads(panels: Array, per_channel: bool = True) -> Array:
 
 @dataclass
 class Numbers:
-    """Collects arrays; equal ones stand there once. ``stored``: of matrices, see `STORED`.
+    """Collects arrays, which nobody may change; equal ones stand there once.
+
+    ``stored``: of matrices, see `STORED`. None is copied before `write`: a view of weights takes
+    no memory.
 
     ``size``: bytes so far, those in front of the first array among them. ``per_channel``: see
     `quads`.
@@ -108,8 +114,9 @@ class Numbers:
     stored: str
     per_channel: bool = True
     size: int = 0
-    arrays: list[tuple[int, bytes]] = field(default_factory=list)
-    _places: dict[bytes, int] = field(default_factory=dict)
+    arrays: list[tuple[int, Array]] = field(default_factory=list)
+    _alike: dict[Any, list[tuple[int, Array]]] = field(default_factory=dict)
+    """By type, shape and the first numbers."""
 
     def add(self, array: Array, *, narrow: bool = False) -> int:
         """The byte where it begins."""
@@ -119,18 +126,20 @@ class Numbers:
             else:
                 array = narrowed(array, self.stored)
                 array = paired(array) if array.dtype == np.uint16 else array
-        data = np.ascontiguousarray(array).tobytes()
-        key = hashlib.sha256(data).digest()
-        if key not in self._places:
-            self._places[key] = self.size
-            self.arrays.append((self.size, data))
-            self.size += -(-len(data) // 64) * 64
-        return self._places[key]
+        alike = self._alike.setdefault((array.dtype, array.shape, array.flat[:LANES].tobytes()), [])
+        for at, known in alike:
+            if known is array or known.tobytes() == array.tobytes():
+                return at
+        alike.append((self.size, array))
+        self.arrays.append((self.size, array))
+        self.size += -(-array.nbytes // 64) * 64
+        return alike[-1][0]
 
     def write(self, target: Array) -> None:
         """All arrays, into ``size`` bytes."""
-        for at, data in self.arrays:
-            target[at : at + len(data)] = np.frombuffer(data, np.uint8)
+        for at, array in self.arrays:
+            place = target[at : at + array.nbytes].view(array.dtype)
+            place.reshape(array.shape)[...] = array
 
 
 def kernel_of(cell: Cell) -> str:

@@ -41,7 +41,10 @@ def _installed() -> Iterator[Path]:
 
     `importlib.metadata` reads the same, but importing it takes longer than loading a small model.
     """
+    start = f"{DISTRIBUTION.replace('-', '_')}-"
     for folder in filter(os.path.isdir, sys.path):
-        for record in Path(folder).glob(f"{DISTRIBUTION.replace('-', '_')}-*.dist-info/RECORD"):
-            for line in record.read_text(errors="replace").splitlines():
-                yield Path(folder, line.partition(",")[0])
+        for name in os.listdir(folder):
+            record = Path(folder, name, "RECORD")
+            if name.startswith(start) and name.endswith(".dist-info") and record.is_file():
+                for line in record.read_text(errors="replace").splitlines():
+                    yield Path(folder, line.partition(",")[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from onernn.backend.onednn.finding import ADVICE, ISA_VARIABLES, find
 from onernn.backend.onednn.soname import ElfLibrary, cached_copy, memory_copy, read_elf
 from onernn.core.cached import cached_property
 from onernn.core.errors import LibraryError
+from onernn.core.records import dataclass
 
 _NAMES = ("libdnnl.", "libdnnl-", "libonednn", "libmkldnn")
 

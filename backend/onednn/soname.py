@@ -6,11 +6,11 @@ import hashlib
 import mmap
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from onernn.backend.cache import cache_folder, keep, memory_file
 from onernn.core.errors import LibraryError
+from onernn.core.records import dataclass
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29

@@ -26,9 +26,12 @@ def packed(matrix: Array) -> Array:
     """(K, C) -> (groups, K, G, 16), zeros for columns that are not there."""
     k, columns = matrix.shape
     together = groups_of(columns) * LANES
-    wide = np.zeros((k, -(-columns // together) * together), matrix.dtype)
-    wide[:, :columns] = matrix
-    return np.ascontiguousarray(wide.reshape(k, -1, together).transpose(1, 0, 2))
+    out = np.zeros((-(-columns // together), k, together), matrix.dtype)
+    whole, rest = divmod(columns, together)
+    out[:whole] = matrix[:, : columns - rest].reshape(k, whole, together).swapaxes(0, 1)
+    if rest:
+        out[whole, :, :rest] = matrix[:, columns - rest :]
+    return out
 
 
 @rule("MatMul")
@@ -77,7 +80,9 @@ def _product(
     matrix = op.program.graph.constants.get(op.node.inputs[1])
     dtype, columns, rows = op.dtype(), b[-1], volume(a[:-1])
     if matrix is not None and matrix.ndim == 2 and not turned[0]:
-        wide = (matrix.T if turned[1] else matrix) * matrix.dtype.type(alpha)
+        wide = matrix.T if turned[1] else matrix
+        if alpha != 1:
+            wide = wide * matrix.dtype.type(alpha)
         panels = Packed(packed(wide), narrow=True)
         group = groups_of(columns.number or 1)
         types = [dtype, str(group)]

@@ -170,7 +170,7 @@ MUTANTS = [
     Mutant(
         "weights that are not finite",
         "core/weights.py",
-        "        if bad:\n",
+        "        if one.infinite:\n",
         "        if False:\n",
         ("bad_input", "finite"),
     ),

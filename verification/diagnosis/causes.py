@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from onernn.core.errors import OnernnError
 from onernn.core.graph import Graph, Value
 from onernn.core.ragged import Batch, data_of
+from onernn.core.records import dataclass
 from onernn.fuse_passes import fuse
 from onernn.verification.aligning import in_one_form
 from onernn.verification.comparing import Tolerance, compare, differences

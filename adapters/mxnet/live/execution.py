@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from onernn.backend import Stack, Tape, open_backend
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.ragged import Ragged, data_of
+from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent
 from onernn.reorders import mxnet
 from onernn.runtime.session import unsupported

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +17,7 @@ import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.errors import ModelFormatError
+from onernn.core.records import dataclass
 from onernn.reorders import mxnet
 
 Sizes = tuple[int | None, ...]

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from onernn.adapters.mxnet import SYMBOL_ENDING
 from onernn.core.budget import loading
 from onernn.core.errors import ModelFormatError
 from onernn.core.files import inside, only_file
+from onernn.core.records import dataclass
 
 VARIABLE = "null"
 """The op of a node that is a variable: an input or a parameter."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -19,6 +18,7 @@ from onernn.adapters.onnx.read import parse_model
 from onernn.backend.compiled.operator_layers import DOMAIN
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import UNSUPPORTED
+from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import Weights, layers_of

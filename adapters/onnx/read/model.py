@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from onernn.adapters.onnx.read.tensors import ExternalData, array_of, dtype_of
 from onernn.core.arrays import Array
 from onernn.core.budget import FileBudget, loading
 from onernn.core.errors import ModelFormatError, UnsupportedError
+from onernn.core.records import dataclass
 
 IR_VERSIONS = range(3, 15)
 OPSETS = range(7, 27)

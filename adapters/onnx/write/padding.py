@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from onernn.adapters.onnx.write.protobuf import ProtoGraph
+from onernn.core.records import dataclass
 
 
 @dataclass(frozen=True)

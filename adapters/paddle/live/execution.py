@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from onernn.backend import Stack, Tape, open_backend
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.ragged import Ragged
+from onernn.core.records import dataclass
 from onernn.core.spec import RnnSpec
 from onernn.reorders import paddle
 from onernn.runtime.session import Session

@@ -6,7 +6,7 @@ Works on serialized programs, without Paddle.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from onernn.adapters.paddle.read.pdmodel import parse_program
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph
+from onernn.core.records import dataclass
 from onernn.fuse_passes import fuse
 
 RECURRENT = frozenset(

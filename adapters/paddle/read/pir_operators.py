@@ -8,10 +8,11 @@ From paddle/phi/ops/yaml/ops.yaml (order of operands and results) and op_compat.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from onernn.adapters.paddle.operators import REDUCTIONS, ROWS, Row
+from onernn.core.records import dataclass
 
 Names = Mapping[str, Any]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onernn.core.arrays import Array
+from onernn.core.records import dataclass
 
 
 @dataclass(frozen=True)

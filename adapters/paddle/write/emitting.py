@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from onernn.adapters.paddle.write.program import VERSION, Operation, ProgramWrit
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
 from onernn.core.graph import Graph, Node, Value
+from onernn.core.records import dataclass
 from onernn.core.types import UNKNOWN, Type
 
 CODES = {name: code for code, name in DTYPES.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from onernn.adapters.paddle import messages
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.files import replacing_all
+from onernn.core.records import dataclass
 from onernn.core.types import Type, type_of
 
 VERSION = 2006002
