@@ -45,7 +45,9 @@ class FuseUnrolledCells:
         chain = self._found[graph].get(node.outputs[0])
         if chain is None:
             return None
-        reason = _obstacle(graph, chain)
+        reason = obstacle(graph, chain)
+        if not reason and not graph.is_dense(*_read(chain)):
+            reason = "its input or state may be ragged"
         return Refusal(reason, chain.steps[-1].h) if reason else chain
 
     def rewrite(self, graph: Graph, match: Chain) -> Graph:
@@ -127,8 +129,14 @@ def fits(graph: Graph, reading: Reading) -> bool:
     return len(widths) == 1 and rows == widths and len(inputs) == 1
 
 
-def _obstacle(graph: Graph, chain: Chain) -> str:
-    """Why a chain stays as it is, "" where it can become one rnn."""
+def _read(chain: Chain) -> list[str]:
+    """The inputs of a chain, and its initial states."""
+    xs = [reading.x for reading in chain.readings]
+    return [*xs, chain.readings[0].h, chain.steps[0].c_before]
+
+
+def obstacle(graph: Graph, chain: Chain) -> str:
+    """Why a chain of dense values stays as it is, "" where it can become one rnn."""
     arrays = [columns.of(graph) for columns in _columns(chain.readings[0])]
     if len({array.dtype for array in arrays}) > 1 or arrays[0].dtype.kind != "f":
         return "its constants are of different dtypes"
@@ -142,14 +150,11 @@ def _obstacle(graph: Graph, chain: Chain) -> str:
                 if graph.is_output(name) or any(id(u) not in inside for u in graph.users(name)):
                     return f"{name!r} has another user"
     made = {step.h for step in chain.steps} | {step.c for step in chain.steps if step.c}
-    starts = [*(r.x for r in chain.readings), chain.readings[0].h, chain.steps[0].c_before]
-    if made_of(graph, starts, made):
+    if made_of(graph, _read(chain), made):
         return "its input is made of its own output"
     fed = {value.name for value in graph.inputs}
     if not all(made_of(graph, [reading.x], fed) for reading in chain.readings):
         return "its input is made of constants only"  # it may be one row for all sentences
-    if not graph.is_dense(*starts):
-        return "its input or state may be ragged"
     first = chain.readings[0]
     piece = piece_of(graph, first.x)
     shape = [*graph.types[piece[0] if piece else first.x].counts]

@@ -19,8 +19,8 @@ SYMBOL_ENDING = "-symbol.json"
 
 
 def __getattr__(name: str) -> Any:
-    """`optimize` and `rnn`, imported when they are asked for: the reader does not need them."""
-    if name in ("optimize", "rnn"):
+    """What works in a live MXNet, imported when it is asked for: the reader does not need it."""
+    if name in ("explain", "optimize", "rnn"):
         from onernn.adapters.mxnet.live import plugin
 
         return getattr(plugin, name)
@@ -57,7 +57,7 @@ def _find_faults(path: StrPath, params: StrPath | None) -> FaultyModel[Any]:
 
 
 def _plugin(path: str) -> Plugin:
-    from onernn.adapters.mxnet.live.plugin import RNN
+    from onernn.adapters.mxnet.live.cutting import RNN
 
     return Plugin(call=f"mxnet.optimize(mx.sym.load({path!r}))", host="MXNet", replaces=RNN)
 

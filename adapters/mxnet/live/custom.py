@@ -18,13 +18,15 @@ from weakref import WeakSet
 
 import numpy as np
 
+from onernn.adapters.mxnet.live.cells import LiveCells
 from onernn.adapters.mxnet.live.execution import LiveRnn, Options, Recorded
 from onernn.core.arrays import Array
 from onernn.core.errors import MissingDependencyError, UnsupportedError
 
-OPERATOR = "onernn_rnn"
-"""The op_type of our Custom operator."""
+OPERATOR, CELLS = "onernn_rnn", "onernn_cells"
+"""The op_types of our Custom operators: the RNN operator, and cells written out."""
 
+Live = LiveRnn | LiveCells
 _OURS = "onernn_"
 _log = logging.getLogger("onernn")
 
@@ -64,16 +66,18 @@ def view(array: Any, name: str) -> Array:
     return np.frombuffer(memory, dtype).reshape(array.shape)
 
 
-def custom_attributes(attributes: Mapping[str, Any], name: str, options: Options) -> dict[str, str]:
+def custom_attributes(
+    attributes: Mapping[str, Any], name: str, options: Options, operator: str = OPERATOR
+) -> dict[str, str]:
     """The attributes of our operator: those of RNN, the node's name, our options."""
     own = {**vars(options), "name": name}
     ours = {f"{_OURS}{key}": str(value) for key, value in own.items()}
-    return {**{k: str(v) for k, v in attributes.items()}, **ours, "op_type": OPERATOR}
+    return {**{k: str(v) for k, v in attributes.items()}, **ours, "op_type": operator}
 
 
 @cache
 def register() -> None:
-    """Registers our operator with MXNet, once."""
+    """Registers our operators with MXNet, once."""
     mx = live_mxnet()
     alive: WeakSet[Any] = WeakSet()
 
@@ -95,7 +99,7 @@ def register() -> None:
     os.register_at_fork(before=settle)
 
     class RnnOperator(mx.operator.CustomOp):  # type: ignore[misc, name-defined]
-        def __init__(self, live: LiveRnn, name: str) -> None:
+        def __init__(self, live: Any, name: str) -> None:
             super().__init__()
             self._live, self._name = live, name
             alive.add(self)
@@ -119,34 +123,33 @@ def register() -> None:
                 grads = self._live.backward(given, self._recorded, dy, dstates)
                 _put(grads, in_grad, req)
 
-    @mx.operator.register(OPERATOR)
     class RnnProperty(mx.operator.CustomOpProp):  # type: ignore[misc, name-defined]
+        kind: type[Live]
+
         def __init__(self, **attributes: str) -> None:
             super().__init__(need_top_grad=True)
             options, self._name, plain = original_attributes(attributes)
             with _logged_errors(self._name):
-                self._live = LiveRnn(plain, options)
+                self._live = self.kind(plain, options)
 
         def list_arguments(self) -> list[str]:
             return self._live.arguments
 
         def list_outputs(self) -> list[str]:
-            names = ["output", "state_output", "statecell_output"]
-            return names[: 1 + len(self._live.state_names) * self._live.gives_states]
+            return self._live.outputs
 
         def infer_shape(self, in_shape: list[list[int]]) -> tuple[Any, Any, Any]:
-            shapes, outputs = self._live.shapes(in_shape)
-            return shapes, outputs[: len(self.list_outputs())], []
+            return *self._live.shapes(in_shape), []
 
         def infer_type(self, in_type: list[Any]) -> tuple[Any, Any, Any]:
-            known = next((each for each in in_type if each is not None), np.float32)
-            types = [known] * len(in_type)
-            if self._live.takes_lengths and in_type[-1] is not None:
-                types[-1] = in_type[-1]
-            return types, [known] * len(self.list_outputs()), []
+            return *self._live.types(in_type), []
 
         def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> Any:
             return RnnOperator(self._live, self._name)
+
+    kinds: dict[str, type[Live]] = {OPERATOR: LiveRnn, CELLS: LiveCells}
+    for name, kind in kinds.items():
+        mx.operator.register(name)(type(f"Property of {name}", (RnnProperty,), {"kind": kind}))
 
 
 def original_attributes(attributes: Mapping[str, str]) -> tuple[Options, str, dict[str, str]]:

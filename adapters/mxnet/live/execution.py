@@ -21,6 +21,14 @@ from onernn.core.rnn import Recurrent
 from onernn.reorders import mxnet
 from onernn.runtime.session import unsupported
 
+FLOATS = ("float16", "float32", "float64")
+"""What arrays of a layer may be; float16 is computed in float32."""
+
+
+def computed(array: Array) -> Array:
+    """The array as it is computed with."""
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
 
 @dataclass(frozen=True)
 class Options:
@@ -66,7 +74,9 @@ class LiveRnn:
         self._attributes, self._options = dict(attributes), options
         self.state_names = ("state", "state_cell")[: 1 + (self.stack.mode == "lstm")]
         self.takes_lengths = parse.is_set(attributes, "use_sequence_length")
-        self.gives_states = parse.is_set(attributes, "state_outputs")
+        gives_states = parse.is_set(attributes, "state_outputs")
+        names = ["output", "state_output", "statecell_output"]
+        self.outputs = names[: 1 + len(self.state_names) * gives_states]
         self.masks = self.takes_lengths and options.semantics == "documented"
         dropout = parse.number(attributes.get("p", "0"))
         if dropout > 0 and self.stack.layers > 1 and options.semantics == "documented":
@@ -86,31 +96,40 @@ class LiveRnn:
     def bound(self, arrays: Sequence[Array]) -> Arguments:
         """The arrays of `arguments`, in that order; all but the lengths of one float dtype."""
         for name, array in zip(self.arguments, arrays, strict=True):
-            if name != "sequence_length" and array.dtype not in (np.float32, np.float64):
-                raise UnsupportedError(f"{name}: {array.dtype}, only float32 and float64 are run")
+            if name != "sequence_length" and array.dtype.name not in FLOATS:
+                raise UnsupportedError(f"{name}: {array.dtype}, only {', '.join(FLOATS)} are run")
             if name != "sequence_length" and array.dtype != arrays[0].dtype:
                 raise ShapeError(f"{name}: expected {arrays[0].dtype} as data, got {array.dtype}")
         states = tuple(arrays[2 : 2 + len(self.state_names)])
         return Arguments(arrays[0], arrays[1], states, arrays[-1] if self.takes_lengths else None)
 
     def shapes(self, given: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[int]]]:
-        """Of the arguments and of all outputs, from the data's; unknown sizes are 0 or -1."""
+        """Of the arguments and the outputs, from the data's; unknown sizes are 0 or -1."""
         if len(given[0]) != 3:
-            return [*map(list, given)], [[]] * (1 + len(self.state_names))
+            return [*map(list, given)], [[]] * len(self.outputs)
         t, n, channels = given[0]
         shapes: Any = input_shapes(self.stack, t, n, channels)
         if channels <= 0:
             shapes["parameters"] = given[1]
         states = [list(shapes[name]) for name in self.state_names]
         y = [t, n, self.stack.recurrent * self.stack.directions]
-        return [list(shapes[name]) for name in self.arguments], [y, *states]
+        outputs = [y, *states][: len(self.outputs)]
+        return [list(shapes[name]) for name in self.arguments], outputs
+
+    def types(self, given: Sequence[type | None]) -> tuple[list[type], list[type]]:
+        """Of the arguments and the outputs: those of the data, and of the lengths their own."""
+        known = next((each for each in given if each is not None), np.float32)
+        types: list[type] = [known] * len(given)
+        if self.takes_lengths and (own := given[-1]) is not None:
+            types[-1] = own
+        return types, [known] * len(self.outputs)
 
     def layer(self, parameters: Array) -> Stack:
         """The layer of these parameters, a vector; the same one while the numbers stay."""
         return self._layers((), [parameters])
 
     def _new_layer(self, _: tuple[()], parameters: Sequence[Array]) -> Stack:
-        (flat,) = parameters
+        flat = computed(parameters[0])
         mxnet.split(flat, self.stack)  # raises what is wrong with its length
         symbol = _symbol(self._attributes, self.arguments)
         graph = lower(symbol, {"parameters": flat}, self._options.semantics)
@@ -142,8 +161,8 @@ class LiveRnn:
         if isinstance(recorded, str):
             raise UnsupportedError(f"no gradients: {recorded}")
         layer, tape = recorded
-        incoming = self._masked(given, dy)
-        ends = tuple(mxnet.state(d, self.stack) for d in dstates) or None
+        incoming = self._masked(given, computed(dy))
+        ends = tuple(mxnet.state(computed(d), self.stack) for d in dstates) or None
         grads = layer.backward(tape, incoming, ends)
         dx = data_of(grads.x)
         if isinstance(grads.x, Ragged):
@@ -154,7 +173,7 @@ class LiveRnn:
         return (*dtyped, np.zeros_like(given.lengths)) if given.lengths is not None else dtyped
 
     def _words(self, given: Arguments) -> Ragged | Array:
-        return self._masked(given, given.data)
+        return self._masked(given, computed(given.data))
 
     def _masked(self, given: Arguments, padded: Array) -> Ragged | Array:
         if not self.masks or given.lengths is None:
@@ -166,7 +185,7 @@ class LiveRnn:
         for name, array in zip(self.state_names, given.states, strict=True):
             if array.ndim != 3 or array.shape[1] != given.data.shape[1]:
                 raise ShapeError(f"{name}: expected (L*D, N, R) with N of data, got {array.shape}")
-        return tuple(mxnet.state(array, self.stack) for array in given.states)
+        return tuple(mxnet.state(computed(array), self.stack) for array in given.states)
 
     def _results(
         self, given: Arguments, y: Ragged | Array, states: Sequence[Array]

@@ -5,42 +5,37 @@ MXNet is imported inside: this package must import without it.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from onernn.adapters.mxnet.live.custom import (
-    OPERATOR,
-    custom_attributes,
-    live_mxnet,
-    original_attributes,
-    register,
-    view,
-)
+from onernn.adapters.mxnet.live.custom import custom_attributes, live_mxnet, register, view
+from onernn.adapters.mxnet.live.cutting import checked, explain, optimized_symbol, reasons
 from onernn.adapters.mxnet.live.execution import LiveRnn, Options
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.plugins import DISABLED, plugins_enabled
 
-RNN = ("RNN", "_npx_rnn")
 _log = logging.getLogger("onernn")
-_WITHOUT = "unrolled cells stay as they are, onernn.load and onernn.Session fuse them"
 
 
 def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
     """MXNet runs everything but the recurrent layers, which run here.
 
-    ``target``: a Symbol, of which a copy is returned in which every RNN operator is ours (for
-    Module, SymbolBlock or bind; ``params`` by name, checked where given); or a gluon block, whose
-    recurrent layers and SymbolBlocks, of any depth, become ours in place and keep their parameters;
-    it is returned, too. ``options``: semantics, dtype, backend, threads, as of `onernn.load` and
-    `onernn.Session`; semantics="documented" makes sequence lengths and clips work, which MXNet
-    ignores on CPU.
+    ``target``: a Symbol, of which a copy is returned in which every RNN operator is ours, and every
+    cell that is unrolled or the body of a `_foreach` (for Module, BucketingModule, SymbolBlock or
+    bind; ``params`` by name, checked where given); or a gluon block, whose recurrent layers and
+    SymbolBlocks, of any depth, become ours in place and keep their parameters, as do cells that are
+    unrolled where it is hybridized; it is returned, too. Weights stay MXNet's variables. Cells that
+    stay MXNet's, and why, are told by `explain`, and at INFO (logger "onernn").
+
+    ``options``: semantics, dtype, backend, threads, as of `onernn.load` and `onernn.Session`;
+    semantics="documented" makes sequence lengths and clips work, which MXNet ignores on CPU.
+    float16 is computed in float32.
 
     Gradients go through our backward, but where the backend has none: asking for them is an error
-    then. Raises `UnsupportedError`, and replaces nothing, where there is no RNN operator, or one
-    that cannot run or be trained as documented (dropout between layers), and
+    then. Raises `UnsupportedError`, and replaces nothing, where there is nothing to replace, or an
+    RNN operator that cannot run or be trained as documented (dropout between layers), and
     `MissingDependencyError` without MXNet. Errors at run time are logged (logger "onernn") with
     the node's name: MXNet itself only tells that an operator failed.
     """
@@ -50,9 +45,10 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
         _log.info("%s", DISABLED)
         return target
     if isinstance(target, mx.sym.Symbol):
-        symbol, found = _optimized_symbol(target, params or {}, chosen)
-        if not found:
-            raise UnsupportedError(f"the symbol holds no operator RNN: {_WITHOUT}")
+        symbol = optimized_symbol(target, params or {}, chosen)
+        if symbol is target:
+            why = reasons(explain(target).refusals)
+            raise UnsupportedError(f"the symbol holds no recurrent layer that can be replaced{why}")
         return symbol
     if isinstance(target, mx.gluon.Block):
         return _optimized_block(target, chosen)
@@ -139,29 +135,6 @@ def _live(attributes: tuple[tuple[str, str], ...], options: Options) -> LiveRnn:
     return LiveRnn(dict(attributes), options)
 
 
-def _optimized_symbol(symbol: Any, params: Mapping[str, Any], options: Options) -> tuple[Any, int]:
-    """The symbol with our operators, and how many there are."""
-    mx = live_mxnet()
-    register()
-    graph = json.loads(symbol.tojson())
-    found = 0
-    for node in graph["nodes"]:
-        given = node.get("attrs", {})
-        if node["op"] not in RNN and given.get("op_type") != OPERATOR:
-            continue
-        found += 1
-        _, _, attributes = original_attributes(given)
-        live = _checked(node["name"], attributes, options)
-        vector = params.get(graph["nodes"][node["inputs"][1][0]]["name"])
-        if vector is not None:
-            live.layer(view(vector, "parameters"))  # says now what it would say at the first run
-        node["op"] = "Custom"
-        node["attrs"] = custom_attributes(attributes, node["name"], options)
-    graph.pop("node_row_ptr", None)  # a Custom operator shows all of its outputs
-    made = mx.sym.load_json(json.dumps(graph))
-    return made.as_np_ndarray() if isinstance(symbol, mx.sym.np._Symbol) else made, found
-
-
 def _optimized_block(block: Any, options: Options) -> Any:
     mx = live_mxnet()
     register()
@@ -169,15 +142,26 @@ def _optimized_block(block: Any, options: Options) -> Any:
     block.apply(blocks.append)
     layers = [each for each in blocks if isinstance(each, mx.gluon.rnn.rnn_layer._RNNLayer)]
     imported = [each for each in blocks if isinstance(each, mx.gluon.SymbolBlock)]
+    traced = [each for each in blocks if _holds_cells(each) and each not in layers]
     for each in layers:
         sizes = {"state_size": each._hidden_size, "num_layers": each._num_layers}
-        _checked(each.name, {"mode": each._mode, "p": each._dropout, **sizes}, options)
-    symbols = [_optimized_symbol(each._cached_graph[1], {}, options) for each in imported]
-    if not layers and not any(count for _, count in symbols):
-        raise UnsupportedError(f"{type(block).__name__} holds no recurrent layer: {_WITHOUT}")
+        checked(each.name, {"mode": each._mode, "p": each._dropout, **sizes}, options)
+    symbols = [optimized_symbol(each._cached_graph[1], {}, options) for each in imported]
+    changed = [
+        each._cached_graph[1] is not made for each, made in zip(imported, symbols, strict=True)
+    ]
+    if not layers and not traced and not any(changed):
+        why = reasons(r for each in imported for r in explain(each._cached_graph[1]).refusals)
+        raise UnsupportedError(
+            f"{type(block).__name__} holds no recurrent layer that can be replaced{why}"
+        )
     for each in layers:
         each.__class__ = _ours(_theirs(type(each)), options)
-    for each, (symbol, _) in zip(imported, symbols, strict=True):
+    for each in traced:
+        each.__class__ = _traced(_theirs(type(each)), options)
+        if not each._active:
+            _log.info("%s: its cells are left to MXNet until hybridize() is called", each.name)
+    for each, symbol in zip(imported, symbols, strict=True):
         each._cached_graph = each._cached_graph[0], symbol
     for each in blocks:
         if hasattr(each, "_clear_cached_op"):
@@ -185,12 +169,13 @@ def _optimized_block(block: Any, options: Options) -> Any:
     return block
 
 
-def _checked(name: str, attributes: Mapping[str, Any], options: Options) -> LiveRnn:
-    """Raises `UnsupportedError`, with the layer's name, for attributes that cannot run."""
-    try:
-        return LiveRnn({key: str(value) for key, value in attributes.items()}, options)
-    except UnsupportedError as error:
-        raise UnsupportedError(f"{name} (RNN): {error}") from None
+def _holds_cells(block: Any) -> bool:
+    """Whether a block that may be hybridized has recurrent cells in it."""
+    mx = live_mxnet()
+    held: list[Any] = []
+    block.apply(held.append)
+    cells = [each for each in held if isinstance(each, mx.gluon.rnn.RecurrentCell)]
+    return bool(cells) and isinstance(block, mx.gluon.HybridBlock)
 
 
 def _theirs(kind: type) -> type:
@@ -209,6 +194,20 @@ def _ours(kind: Any, options: Options) -> type:
     return type(
         kind.__name__, (kind,), {"_forward_kernel": forward_kernel, "onernn_options": options}
     )
+
+
+@cache
+def _traced(kind: Any, options: Options) -> type:
+    """A block that may be hybridized: in what is traced of it, cells become our operators."""
+
+    def get_graph(self: Any, *arguments: Any) -> Any:
+        fresh = not self._cached_graph
+        inputs, symbol = kind._get_graph(self, *arguments)
+        if fresh and plugins_enabled():
+            self._cached_graph = inputs, optimized_symbol(symbol, {}, options)
+        return self._cached_graph
+
+    return type(kind.__name__, (kind,), {"_get_graph": get_graph, "onernn_options": options})
 
 
 class _Replaced:

@@ -10,7 +10,7 @@ import numpy as np
 
 from onernn.adapters.folding import FoldingBudget
 from onernn.adapters.lowering import GraphBuilder
-from onernn.adapters.mxnet.lower.nodes import lower_nodes
+from onernn.adapters.mxnet.lower.nodes import lower_nodes, variable_of
 from onernn.adapters.mxnet.lower.operator import Context
 from onernn.adapters.mxnet.lower.recurrent import Shape, input_shapes, stack_of
 from onernn.adapters.mxnet.lower.rules import find_rule, known_name, needed, slots_of_node
@@ -87,15 +87,35 @@ def _graph(
     notes: Iterable[str],
 ) -> tuple[Graph, list[str]]:
     """The graph, and where the two meanings differ for it, in words."""
+    context, heads = _ranked(symbol, arrays, semantics, name)
+    builder = context.builder
+    builder.notes = dict.fromkeys([*notes, *context.labelled(context.notes)])
+    graph = builder.graph([Value(head, builder.type_of(head).dtype) for head in heads])
+    return graph, context.labelled(text for text in context.notes if text in context.differing)
+
+
+def traced(symbol: Symbol, arrays: Mapping[str, Array]) -> tuple[Graph, dict[Entry, str]]:
+    """The graph, and the value in it that each output of the symbol's nodes is.
+
+    Outputs of several nodes are one value where operators do nothing in inference.
+    """
+    context, heads = _ranked(symbol, arrays, "documented", "symbol")
+    entries = {Entry(*entry[:2]) for node in symbol.nodes for entry in node.inputs}
+    entries |= {Entry(*head[:2]) for head in symbol.heads}
+    values = {entry: context.builder.value(variable_of(*entry[:2])) for entry in sorted(entries)}
+    return context.builder.graph([Value(head) for head in heads]), values
+
+
+def _ranked(
+    symbol: Symbol, arrays: Mapping[str, Array], semantics: str, name: str
+) -> tuple[Context, list[str]]:
+    """The graph under construction, with what later operators told of earlier ones' ranks."""
     shapes = _shapes(symbol, arrays)
     context, heads = _lowered(symbol, arrays, semantics, name, shapes)
     if context.unranked:  # an operator may have told too late what another one lacked
         shapes |= {each.name: each.shape for each in context.builder.inputs if each.shape}
         context, heads = _lowered(symbol, arrays, semantics, name, shapes)
-    builder = context.builder
-    builder.notes = dict.fromkeys([*notes, *context.labelled(context.notes)])
-    graph = builder.graph([Value(head, builder.type_of(head).dtype) for head in heads])
-    return graph, context.labelled(text for text in context.notes if text in context.differing)
+    return context, heads
 
 
 def _lowered(

@@ -46,17 +46,17 @@ def lower_nodes(context: Context) -> list[str]:
                 name = output_name(node, k, counts[position])
                 if name in taken and (position, k) not in ends:
                     name = f"{name}#{position}"
-                yield Output(str(k), _variable(position, k), name)
+                yield Output(str(k), variable_of(position, k), name)
 
-        reads = tuple(_variable(*each[:2]) if each.node in used else "" for each in node.inputs)
+        reads = tuple(variable_of(*each[:2]) if each.node in used else "" for each in node.inputs)
         lower = partial(_lower, context, position, node, reads)
         return LoweringStep(NativeOp(position, node.op), reads, lower, outputs)
 
     steps = [step(at, node) for at, node in enumerate(symbol.nodes) if at in used]
-    lower_steps(builder, steps, [_variable(*head) for head in heads])
+    lower_steps(builder, steps, [variable_of(*head) for head in heads])
     values: dict[str, None] = {}
     for at, out in heads:
-        node, found = symbol.nodes[at], builder.value(_variable(at, out))
+        node, found = symbol.nodes[at], builder.value(variable_of(at, out))
         name = output_name(node, out, counts[at])
         if found in values or found.split("#")[0] != name:  # another node's value, or a second time
             builder.origin = (NativeOp(at, node.op),)
@@ -67,7 +67,7 @@ def lower_nodes(context: Context) -> list[str]:
     return list(values)
 
 
-def _variable(position: int, output: int) -> str:
+def variable_of(position: int, output: int) -> str:
     """What the builder calls an output of a node."""
     return f"{position}:{output}"
 
@@ -92,7 +92,7 @@ def _lower(context: Context, position: int, node: SymbolNode, reads: Sequence[st
     decisive = unsized[:1] if found.inferred == "first" else unsized
     if op.gives_inferred or decisive and all(decisive) and found.inferred != "none":
         count = 1 if isinstance(results, str) else len(results)
-        context.inferred.update(_variable(position, k) for k in range(count))
+        context.inferred.update(variable_of(position, k) for k in range(count))
     return results
 
 

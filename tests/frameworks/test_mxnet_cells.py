@@ -1,0 +1,429 @@
+"""Cells written out in live symbols become our operator: same numbers, gradients and training."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, run
+from tests.frameworks.mxnet_models import contractive
+
+from onernn import UnsupportedError, plugins_disabled
+from onernn.adapters.mxnet import explain, optimize
+from onernn.core.arrays import Array
+
+T, N, C, H = 5, 3, 6, 4
+X = np.random.default_rng(0).uniform(-1, 1, (N, T, C)).astype(np.float32)
+
+
+def stacked(*cells: Any) -> Any:
+    whole = mx.rnn.SequentialRNNCell()
+    for cell in cells:
+        whole.add(cell)
+    return whole
+
+
+CELLS: dict[str, tuple[int, Callable[[], Any]]] = {
+    "lstm": (1, lambda: mx.rnn.LSTMCell(H, prefix="a_")),
+    "gru": (1, lambda: mx.rnn.GRUCell(H, prefix="a_")),
+    "tanh": (1, lambda: mx.rnn.RNNCell(H, prefix="a_")),
+    "relu": (1, lambda: mx.rnn.RNNCell(H, activation="relu", prefix="a_")),
+    "two": (2, lambda: stacked(mx.rnn.LSTMCell(H, prefix="a_"), mx.rnn.GRUCell(H, prefix="b_"))),
+    "residual": (1, lambda: mx.rnn.ResidualCell(mx.rnn.GRUCell(C, prefix="a_"))),
+    "both ways": (
+        2,
+        lambda: mx.rnn.BidirectionalCell(
+            mx.rnn.GRUCell(H, prefix="a_"), mx.rnn.LSTMCell(H, prefix="b_")
+        ),
+    ),
+    "unfused": (
+        4,
+        lambda: mx.rnn.FusedRNNCell(H, 2, "lstm", bidirectional=True, prefix="a_").unfuse(),
+    ),
+}
+
+
+def unrolled(name: str, merge: bool | None = True, layout: str = "NTC", final: bool = False) -> Any:
+    """What users of mx.rnn build, from an input (N, T, C) on."""
+    data = mx.sym.Variable("data")
+    data = data if layout == "NTC" else mx.sym.swapaxes(data, dim1=0, dim2=1)
+    outputs, states = CELLS[name][1]().unroll(T, inputs=data, layout=layout, merge_outputs=merge)
+    if not merge:
+        outputs = mx.sym.stack(*reversed(list(outputs)), axis=1)
+    pred = mx.sym.FullyConnected(outputs, num_hidden=3, flatten=False, name="pred")
+    while any(isinstance(state, list) for state in states):
+        states = [each for s in states for each in (s if isinstance(s, list) else [s])]
+    return mx.sym.Group([pred, *states]) if final else pred
+
+
+def close(ours: Array, theirs: Array, scale: float = 1e-5) -> None:
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 + scale * np.abs(theirs).max())
+
+
+def params_of(symbol: Any, **inputs: Array) -> dict[str, Array]:
+    return contractive(np.random.default_rng(2), symbol, inputs or {"data": X}, "float32")
+
+
+def trained(symbol: Any, given: dict[str, Array], dtype: str = "float32") -> dict[str, Array]:
+    """Outputs and all gradients, of random gradients of the outputs."""
+    made = {name: mx.nd.array(a, dtype=dtype) for name, a in given.items()}
+    grads = {name: mx.nd.zeros(a.shape, dtype=dtype) for name, a in given.items()}
+    bound = symbol.bind(mx.cpu(), made, args_grad=grads)
+    outputs = bound.forward(is_train=True)
+    rng = np.random.default_rng(9)
+    bound.backward([mx.nd.array(rng.uniform(-1, 1, o.shape), dtype=dtype) for o in outputs])
+    found = {name: grad.asnumpy() for name, grad in grads.items()}
+    return {**found, **{str(k): out.asnumpy() for k, out in enumerate(outputs)}}
+
+
+@pytest.mark.parametrize("layout", ["NTC", "TNC"])
+@pytest.mark.parametrize("merge", [True, False])
+@pytest.mark.parametrize("name", CELLS)
+def test_unrolled_cells_become_one_operator_a_layer(name: str, merge: bool, layout: str) -> None:
+    symbol = unrolled(name, merge, layout, final=True)
+    ours = optimize(symbol)
+    assert len(explain(ours).replaced) == CELLS[name][0]
+    assert not explain(ours).refusals
+    assert not operators_of(ours) & {"Activation", "sigmoid", "tanh"}
+    assert ours.list_outputs() == symbol.list_outputs()
+    assert sorted(ours.list_arguments()) == sorted(symbol.list_arguments())
+    given = {"data": X, **params_of(symbol)}
+    for got, want in zip(run(ours, given), run(symbol, given), strict=True):
+        close(got, want)
+    found, expected = trained(ours, given), trained(symbol, given)
+    for key, want in expected.items():
+        close(found[key], want, 3e-5)
+
+
+def test_merged_outputs_are_the_operators_own() -> None:
+    assert operators_of(optimize(unrolled("lstm"))) == {"Custom", "FullyConnected", "_zeros"}
+
+
+def test_weights_are_inferred_from_the_data_as_before() -> None:
+    symbol = unrolled("two")
+    ours = optimize(symbol)
+    for shapes in (symbol.infer_shape(data=(N, T, C)), ours.infer_shape(data=(N, T, C))):
+        assert None not in shapes[0]
+    sizes = [
+        dict(zip(s.list_arguments(), s.infer_shape(data=(N, T, C))[0], strict=True))
+        for s in (symbol, ours)
+    ]
+    assert sizes[0] == sizes[1]
+
+
+def test_a_variable_of_ones_is_no_constant() -> None:
+    """The numbers that stand for weights are neither read nor kept."""
+    symbol = unrolled("gru")
+    params = params_of(symbol)
+    ones = {name: np.ones_like(a) if "bias" in name else a for name, a in params.items()}
+    ours = optimize(symbol, {name: mx.nd.array(a) for name, a in ones.items()})
+    for given in (ones, params):
+        close(run(ours, {"data": X, **given})[0], run(symbol, {"data": X, **given})[0])
+
+
+LABEL = np.random.default_rng(4).uniform(-1, 1, (N, T, 3)).astype(np.float32)
+
+
+def module_curve(symbol: Any, params: dict[str, Array]) -> list[float]:
+    """The loss of 20 steps of Module.fit's own loop."""
+    label = LABEL
+    data = mx.io.NDArrayIter(X, label, N, label_name="label")
+    module = mx.mod.Module(symbol, ["data"], ["label"])
+    module.bind(data.provide_data, data.provide_label)
+    module.init_params(arg_params={name: mx.nd.array(a) for name, a in params.items()})
+    module.init_optimizer(optimizer="adam", optimizer_params={"learning_rate": 0.05})
+    metric, losses = mx.metric.MSE(), []
+    for _ in range(20):
+        data.reset()
+        batch = data.next()
+        module.forward_backward(batch)
+        module.update()
+        metric.reset()
+        metric.update([mx.nd.array(label)], module.get_outputs())
+        losses.append(metric.get()[1])
+    return losses
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "unfused"])
+def test_module_trains_the_same_curve(name: str) -> None:
+    symbol = mx.sym.LinearRegressionOutput(unrolled(name), mx.sym.Variable("label"))
+    params = params_of(symbol, data=X, label=LABEL)
+    want, got = module_curve(symbol, params), module_curve(optimize(symbol), params)
+    assert want[-1] < 0.7 * want[0]
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+def bucketing_curve(plug: Callable[[Any], Any]) -> list[float]:
+    """example/rnn/bucketing of MXNet: one set of parameters, a symbol for each length."""
+    cell = stacked(mx.rnn.LSTMCell(H, prefix="lstm_l0_"), mx.rnn.LSTMCell(H, prefix="lstm_l1_"))
+
+    def sym_gen(length: int) -> Any:
+        data, label = mx.sym.Variable("data"), mx.sym.Variable("softmax_label")
+        embed = mx.sym.Embedding(data, input_dim=12, output_dim=C, name="embed")
+        cell.reset()
+        outputs, _ = cell.unroll(length, inputs=embed, merge_outputs=True)
+        pred = mx.sym.Reshape(outputs, shape=(-1, H))
+        pred = mx.sym.FullyConnected(pred, num_hidden=12, name="pred")
+        label = mx.sym.Reshape(label, shape=(-1,))
+        return plug(mx.sym.SoftmaxOutput(pred, label, name="softmax")), ["data"], ["softmax_label"]
+
+    random.seed(1)  # by which the iterator shuffles
+    np.random.seed(1)
+    rng = np.random.default_rng(3)
+    sentences = [list(range(k % 4 + 1, n + k % 4 + 1)) for k, n in enumerate((3, 5, 4, 7) * 2)]
+    data = mx.rnn.BucketSentenceIter(sentences, 2, buckets=[3, 5, 7], invalid_label=0)
+    module = mx.mod.BucketingModule(sym_gen, data.default_bucket_key, context=mx.cpu())
+    module.bind(data.provide_data, data.provide_label)
+    symbol, *_ = sym_gen(7)
+    shapes, _, _ = symbol.infer_shape(data=(2, 7), softmax_label=(2, 7))
+    params = {
+        name: mx.nd.array(rng.uniform(-0.3, 0.3, shape))
+        for name, shape in sorted(zip(symbol.list_arguments(), shapes, strict=True))
+        if name not in ("data", "softmax_label")
+    }
+    module.init_params(arg_params=params)
+    module.init_optimizer(optimizer="adam", optimizer_params={"learning_rate": 0.05})
+    metric, losses = mx.metric.Perplexity(0), []
+    for _ in range(10):
+        data.reset()
+        for batch in sorted(data, key=lambda b: (b.bucket_key, b.data[0].asnumpy().tolist())):
+            module.forward(batch)
+            metric.reset()
+            module.update_metric(metric, batch.label)
+            losses.append(metric.get()[1])
+            module.backward()
+            module.update()
+    return losses
+
+
+def test_bucketing_module_shares_the_weights_of_all_lengths() -> None:
+    want, got = bucketing_curve(lambda symbol: symbol), bucketing_curve(optimize)
+    assert len(want) >= 20 and sum(want[-4:]) < 0.9 * sum(want[:4])
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+class Tagger(mx.gluon.HybridBlock):  # type: ignore[misc]
+    """A gluon block whose cell is unrolled, or run by foreach."""
+
+    def __init__(self, kind: str, loop: bool = False, **options: Any) -> None:
+        super().__init__()
+        self.loop, self.kind = loop, kind
+        with self.name_scope():
+            self.cell = getattr(mx.gluon.rnn, kind)(H, **options)
+            self.out = mx.gluon.nn.Dense(3, flatten=False)
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
+        if not self.loop:
+            y, _ = self.cell.unroll(T, x, layout="NTC", merge_outputs=True)
+            return self.out(y)
+        steps = F.swapaxes(x, dim1=0, dim2=1)
+        first = F.slice_axis(x, axis=2, begin=0, end=H).mean(axis=1)
+        states = [first * k for k in range(1 + (self.kind == "LSTMCell"))]
+        y, states = F.contrib.foreach(self.cell, steps, states)
+        return F.broadcast_add(self.out(y), F.mean(states[-1]))
+
+
+KINDS = ["LSTMCell", "GRUCell", "RNNCell"]
+
+
+def gluon_curve(block: Any, plug: Callable[[Any], Any]) -> tuple[list[float], Any]:
+    block.initialize(mx.init.Uniform(0.1))
+    x = mx.nd.array(X)
+    block.hybridize()
+    block(x)
+    rng = np.random.default_rng(6)
+    for _, parameter in sorted(block.collect_params().items()):
+        parameter.set_data(mx.nd.array(rng.uniform(-0.3, 0.3, parameter.shape)))
+    plug(block)
+    trainer = mx.gluon.Trainer(block.collect_params(), "adam", {"learning_rate": 0.02})
+    losses = []
+    for _ in range(20):
+        with mx.autograd.record():
+            loss = ((block(x) - 0.3) ** 2).mean()
+        loss.backward()
+        trainer.step(1)
+        losses.append(float(loss.asscalar()))
+    return losses, block
+
+
+@pytest.mark.parametrize("loop", [False, True], ids=["unroll", "foreach"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hybridized_block_trains_the_same_curve(kind: str, loop: bool) -> None:
+    want, _ = gluon_curve(Tagger(kind, loop), lambda block: block)
+    got, block = gluon_curve(Tagger(kind, loop), optimize)
+    assert "Custom" in operators_of(block._cached_graph[1])
+    assert "_foreach" not in operators_of(block._cached_graph[1])
+    assert want[-1] < 0.8 * want[0]
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("loop", [False, True], ids=["unroll", "foreach"])
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_symbol_block_runs_them(kind: str, static: bool, loop: bool, tmp_path: Path) -> None:
+    block = Tagger(kind, loop)
+    block.initialize(mx.init.Uniform(0.3))
+    block.hybridize()
+    want = block(mx.nd.array(X)).asnumpy()
+    block.export(str(tmp_path / "m"))
+    files = str(tmp_path / "m-symbol.json"), ["data"], str(tmp_path / "m-0000.params")
+    imported = optimize(mx.gluon.SymbolBlock.imports(*files))
+    symbol = optimize(mx.sym.load(files[0]))
+    made = mx.gluon.SymbolBlock(symbol, mx.sym.var("data"))
+    made.load_parameters(files[2])
+    for each in (imported, made):
+        each.hybridize(static_alloc=static, static_shape=static)
+        for _ in range(2):
+            close(each(mx.nd.array(X)).asnumpy(), want)
+        close(each(mx.nd.array(X[:1])).asnumpy(), block(mx.nd.array(X[:1])).asnumpy())
+
+
+class Written(mx.gluon.HybridBlock):  # type: ignore[misc]
+    """A cell written out with the operators of NumPy mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, shape in {"w": (H, C), "u": (H, H), "b": (H,)}.items():
+            parameter = self.params.get(name, shape=shape, init=mx.init.Uniform(0.5))
+            setattr(self, name, parameter)
+
+    def hybrid_forward(self, F: Any, x: Any, h: Any, w: Any, u: Any, b: Any) -> Any:  # noqa: N803
+        outputs = []
+        for t in range(T):
+            of_x = F.npx.fully_connected(x[:, t], w, b, num_hidden=H)
+            h = F.np.tanh(of_x + F.npx.fully_connected(h, u, num_hidden=H, no_bias=True))
+            outputs.append(h)
+        return F.np.stack(outputs, axis=1)
+
+
+def test_in_numpy_mode_cells_become_ours(tmp_path: Path) -> None:
+    with numpy_mode():
+        net = Written()
+        net.initialize()
+        net.hybridize()
+        given = mx.np.array(X), mx.np.full((N, H), 0.5)
+        want = net(*given)
+        net.export(str(tmp_path / "m"))
+        files = str(tmp_path / "m-symbol.json"), ["data0", "data1"], str(tmp_path / "m-0000.params")
+        block = optimize(mx.gluon.SymbolBlock.imports(*files))
+        assert "Custom" in operators_of(block._cached_graph[1])
+        got = block(*given)
+        assert type(got) is type(want)
+        close(got.asnumpy(), want.asnumpy())
+
+
+def test_what_is_disabled_is_traced_as_it_is() -> None:
+    block = Tagger("LSTMCell")
+    block.initialize()
+    block.hybridize()
+    optimize(block)
+    with plugins_disabled():
+        want = block(mx.nd.array(X)).asnumpy()
+        assert "Custom" not in operators_of(block._cached_graph[1])
+    block.hybridize()  # traces anew
+    close(block(mx.nd.array(X)).asnumpy(), want)
+    assert "Custom" in operators_of(block._cached_graph[1])
+
+
+def manual(step: Callable[[Any, Any, int], Any]) -> Any:
+    """An LSTM whose states somebody handles between the steps."""
+    cell, steps = mx.rnn.LSTMCell(H, prefix="a_"), mx.sym.Variable("data")
+    parts = mx.sym.SliceChannel(steps, num_outputs=T, axis=1, squeeze_axis=True)
+    states, outputs = cell.begin_state(), []
+    for t in range(T):
+        output, states = cell(parts[t], states)
+        states = step(cell, states, t)
+        outputs.append(output)
+    return mx.sym.Group([mx.sym.stack(*outputs, axis=1), *states])
+
+
+REFUSED = {
+    "dropout between the steps": (
+        lambda cell, states, t: [mx.sym.Dropout(states[0], p=0.5), states[1]],
+        "Dropout .* stands between its steps",
+    ),
+    "gradients stopped between the steps": (
+        lambda cell, states, t: [states[0], mx.sym.BlockGrad(states[1])],
+        "BlockGrad .* stands between its steps",
+    ),
+    "states of zoneout": (
+        lambda cell, states, t: [mx.sym.where(states[0] > 0, *states), states[1]],
+        "one step",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_cells_that_cannot_be_cut_stay_with_a_reason(name: str, caplog: Any) -> None:
+    step, why = REFUSED[name]
+    symbol = manual(step)
+    with pytest.raises(UnsupportedError, match=why):
+        optimize(symbol)
+    layer = mx.rnn.GRUCell(H, prefix="behind_").unroll(T, symbol[0], merge_outputs=True)[0]
+    with caplog.at_level(logging.INFO, "onernn"):
+        ours = optimize(layer)
+    assert why.split(" ")[0] in caplog.text and "left to MXNet" in caplog.text
+    assert any(why.split(" ")[0] in r.reason for r in explain(ours).refusals)
+    given = {"data": X, **params_of(layer)}
+    close(run(ours, given)[0], run(layer, given)[0])
+
+
+def test_an_inner_value_that_somebody_reads_keeps_the_cells() -> None:
+    symbol = unrolled("lstm")
+    inner = symbol.get_internals()["a_t2_i_output"]
+    with pytest.raises(UnsupportedError, match="another user|a value inside of it"):
+        optimize(mx.sym.Group([symbol, inner]))
+    middle = symbol.get_internals()["a_t2_state_output"]
+    with pytest.raises(UnsupportedError, match="another user|a value inside of it"):
+        optimize(mx.sym.Group([symbol, middle]))
+
+
+def test_dropout_inside_a_cell_keeps_it() -> None:
+    data = mx.sym.Variable("data")
+    parts = mx.sym.SliceChannel(data, num_outputs=T, axis=1, squeeze_axis=True)
+    w, u, b = (mx.sym.Variable(name) for name in ("w", "u", "b"))
+    h = mx.sym.zeros((0, H))
+    for t in range(T):
+        of_x = mx.sym.FullyConnected(parts[t], w, b, num_hidden=H)
+        of_h = mx.sym.FullyConnected(h, u, no_bias=True, num_hidden=H)
+        h = mx.sym.tanh(mx.sym.Dropout(of_x, p=0.3) + of_h)
+    with pytest.raises(UnsupportedError, match="Dropout .* stands inside of it"):
+        optimize(h)
+
+
+def test_a_cell_written_by_hand_without_a_bias_is_found() -> None:
+    data = mx.sym.Variable("data")
+    parts = mx.sym.SliceChannel(data, num_outputs=T, axis=1, squeeze_axis=True)
+    w, u = mx.sym.Variable("w"), mx.sym.Variable("u")
+    h = mx.sym.Variable("h0")
+    for t in range(T):
+        of_x = mx.sym.FullyConnected(parts[t], w, no_bias=True, num_hidden=H)
+        h = mx.sym.tanh(of_x + mx.sym.FullyConnected(h, u, no_bias=True, num_hidden=H))
+    ours = optimize(h)
+    rng = np.random.default_rng(3)
+    shapes = {"w": (H, C), "u": (H, H), "h0": (N, H)}
+    given = {"data": X} | {
+        k: rng.uniform(-0.5, 0.5, s).astype(np.float32) for k, s in shapes.items()
+    }
+    expected, found = trained(h, given), trained(ours, given)
+    for key, want in expected.items():
+        close(found[key], want, 3e-5)
+
+
+def test_changed_weights_are_noticed_in_place() -> None:
+    symbol = unrolled("lstm")
+    given = {"data": X, **params_of(symbol)}
+    made = {name: mx.nd.array(a) for name, a in given.items()}
+    bound = optimize(symbol).bind(mx.cpu(), made)
+    before = bound.forward()[0].asnumpy()
+    made["a_h2h_weight"] *= 3
+    after = bound.forward()[0].asnumpy()
+    assert np.abs(after - before).max() > 1e-4
+    given["a_h2h_weight"] = given["a_h2h_weight"] * 3
+    close(after, run(symbol, given)[0])
