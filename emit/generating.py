@@ -125,10 +125,14 @@ class _Header:
         checked = [part["offsets_of"] for part in inputs if part["offsets_of"]]
         self.kernels |= {"sequences"} if checked else set()
         open_sizes = [name for name in sizes_of(program) if name not in program.static]
+        longest = {str(program.size(size)): name for name, size in program.longest.items()}
+        meanings = {n: f"words of the longest sentence of {name}" for n, name in longest.items()}
+        meanings |= _MEANINGS
         fixed = [(k, v) for k, v in program.static.items() if k in sizes_of(program)]
         return {
             "title": f"{len(program.graph.nodes)} operators of {Path(program.graph.name).name}.",
-            "sizes": [(name, _MEANINGS.get(name, "")) for name in open_sizes],
+            "sizes": [(name, meanings.get(name, "")) for name in open_sizes],
+            "many": {"T", "W", *longest, *(str(one["words"]) for one in checked)},
             "fixed": fixed,
             "limits": limits(program),
             "static": list(program.static.items()),
@@ -153,7 +157,9 @@ class _Header:
         for level in reversed(program.levels(value.name)):
             ident, count = program.ident(level.offsets), level.count + 1
             comment = f"({count}), where each sentence begins; the last is {level.words}"
-            offsets = {"ident": ident, "count": level.count, "words": level.words}
+            offsets = {"ident": ident, "count": level.count, "words": level.words, "longest": ""}
+            if level.level == -1 and value.name in program.longest:
+                offsets["longest"] = program.size(program.longest[value.name])
             array = {"ident": ident, "ctype": "std::int64_t", "comment": comment}
             yield {**array, "count": count, "offsets_of": offsets}
 

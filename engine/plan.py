@@ -86,6 +86,7 @@ class Plan:
                 [made.places[level.offsets] for level in program.levels(value.name)],
                 np.dtype(value.dtype),
                 len(value.shape or ()),
+                value.name in program.longest,
             )
             for value in inputs
         ]
@@ -202,7 +203,7 @@ class Plan:
         address = self._address
         dims: list[int] = []
         places: list[tuple[int, Any]] = []
-        for name, place, offsets, dtype, rank in self._inputs:
+        for name, place, offsets, dtype, rank, tells_longest in self._inputs:
             value = feed.get(name)
             array: Any = value
             levels: tuple[Array, ...] = ()
@@ -217,6 +218,8 @@ class Plan:
             places.append((place, address(array)))
             dims += array.shape
             dims += [len(level) - 1 for level in levels]
+            if tells_longest:
+                dims.append(int(np.diff(levels[-1]).max(initial=0)))
             places += zip(offsets, map(address, levels), strict=True)
         return Given(feed, dims, places)
 

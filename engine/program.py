@@ -37,6 +37,7 @@ class Program:
     ``inner``: sizes that only a call finds out, each with what it does not exceed. ``memory``:
     types of what operators keep for themselves; ``held``: what of it only steps need.
     ``bindings``: what names of sizes turned out to be, ``grew``: whether that became more.
+    ``longest``: by inputs, how many words the longest sentence has; of those whose is asked for.
     ``no_step``: why sentences cannot come word by word.
     """
 
@@ -45,6 +46,7 @@ class Program:
     codes: list[WrittenNode] = field(default_factory=list)
     lods: dict[str, Sentences] = field(default_factory=dict)
     inner: dict[str, Size] = field(default_factory=dict)
+    longest: dict[str, Size] = field(default_factory=dict)
     memory: dict[str, Type] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
     bindings: dict[str, Size] = field(default_factory=dict)
@@ -193,11 +195,24 @@ class Program:
         return found
 
     def dims(self, name: str) -> list[Size]:
-        """The sizes of an input's axes, and how many sentences each level of its LoD has.
+        """The sizes of an input's axes, how many sentences each level of its LoD has, and how many
+        words the longest sentence, if anybody asks.
 
         Raises `UnknownError`.
         """
-        return [*self.shape(name), *(self.size(level.count) for level in self.levels(name))]
+        counts = [self.size(level.count) for level in self.levels(name)]
+        longest = [self.size(self.longest[name])] if name in self.longest else []
+        return [*self.shape(name), *counts, *longest]
+
+    def longest_of(self, level: Sentences) -> Size:
+        """The words of the longest sentence, which calls tell of inputs.
+
+        Raises `UnsupportedError` for others.
+        """
+        if level.level != -1 or level.name not in {value.name for value in self.graph.inputs}:
+            raise UnsupportedError("padded to the longest of sentences that a call makes")
+        named = Size.of(f"{self.ident(level.name)}_longest")
+        return self.size(self.longest.setdefault(level.name, named))
 
     def is_known(self, name: str) -> bool:
         """Whether nothing is left to be run for a value."""

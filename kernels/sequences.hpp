@@ -24,6 +24,13 @@ inline Status sound(Offsets offsets, std::int64_t count, std::int64_t words) {
   return offsets[0] == 0 && offsets[count] == words ? Status::ok : Status::bad_lengths;
 }
 
+/// The words of the longest sentence.
+inline std::int64_t longest(Offsets offsets, std::int64_t count) {
+  std::int64_t most = 0;
+  for (std::int64_t n = 0; n < count; ++n) most = (std::max)(most, offsets[n + 1] - offsets[n]);
+  return most;
+}
+
 /// Offsets that come as numbers.
 template <class I>
 Status take_offsets(std::int64_t* offsets, const I* given, std::int64_t count, std::int64_t words) {

@@ -93,7 +93,7 @@ def _layout(op: OperatorCode, shape: Shape) -> tuple[Any, ...]:
 @rule("SequencePad")
 def pad(op: OperatorCode) -> Call:
     if not op.node.input(1):
-        op.refuse("padded to the longest sentence, which only a call tells")
+        _to_the_longest(op, 0 if op.at.time_major else 1)
     return _padded(op, "", word=False)
 
 
@@ -101,12 +101,16 @@ def pad(op: OperatorCode) -> Call:
 def fill(op: OperatorCode) -> Call:
     """With one number, or one word, behind each sentence."""
     if op.at.time is None:
-        op.refuse("padded to the longest sentence, which only a call tells")
+        _to_the_longest(op, 1)
     op.alike(1)
     word = op.shape(1)
     if volume(word) != ONE and word != op.shape()[1:]:
         op.refuse("expected one number, or one word, to fill with")
     return _padded(op, op.read(1), word=volume(word) != ONE)
+
+
+def _to_the_longest(op: OperatorCode, axis: int) -> None:
+    op.same(op.made(axis), op.program.longest_of(op.sentences()))
 
 
 def _padded(op: OperatorCode, value: str, word: bool) -> Call:

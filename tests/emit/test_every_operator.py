@@ -43,8 +43,6 @@ BEYOND: list[tuple[str, str, dict[str, Any], str]] = [
     ("Loop", "far  x", LOOP, "graphs of its own"),
     ("Scan", "x", SCAN, "graphs of its own"),
     ("SequenceExpand", "r r", {}, "nobody bounds how many words"),
-    ("SequencePad", "r", {}, "padded to the longest sentence"),
-    ("SequenceFill", "r low", {}, "padded to the longest sentence"),
     ("SequencePool", "x", {"kind": "max"}, "'x' carries no offsets"),
     ("Softmax", "r", {"axis": 0}, "axis 0 would mix the words of a LoD"),
     ("ReduceSum", "x outside", {}, "only neighbouring ones"),

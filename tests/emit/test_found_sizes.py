@@ -1,4 +1,7 @@
-"""Outputs of sizes that only a call finds: the header tells a bound, the call what it has found."""
+"""Sizes that no shape of an input tells: a call finds them, or is told and compares.
+
+Of what a call finds the header tells a bound, and further outputs what was found.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 from support.checking import assert_close
 from support.emitting import CHECKED, STRICT, Emitted, build, compiler
+from support.taggers import padder, unpadded
 
 from onernn import Graph, Ragged, Session
 from onernn.core.graph import Node, Value
@@ -71,9 +75,40 @@ def test_the_header_tells_the_room_that_outputs_need(emitted: Emitted) -> None:
     assert "/// May be left out: words_offsets, joined_offsets, where_chosen," in header
 
 
-def test_the_example_has_that_room(emitted: Emitted, tmp_path: Path) -> None:
-    command = [compiler(), *STRICT, *CHECKED, str(emitted.folder / "main.cpp"), "-o", "example"]
+@pytest.fixture(scope="module")
+def padding(tmp_path_factory: pytest.TempPathFactory) -> Emitted:
+    return build({"padding": padder()}, tmp_path_factory.mktemp("padding"))["padding"]
+
+
+@pytest.mark.parametrize("count", [1, 4, 0])
+def test_callers_tell_how_long_the_longest_sentence_is(padding: Emitted, count: int) -> None:
+    feed = unpadded(np.random.default_rng(0), count)
+    want = Session(padder(), backend="reference").run(feed)
+    status, got = padding.run(feed, want)
+    assert status == 0, got
+    for name, value in want.items():
+        assert_close(got[name], data_of(value).reshape(-1))
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+def test_another_length_than_that_is_a_status(
+    padding: Emitted, by: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = unpadded(np.random.default_rng(0), 4)
+    want = Session(padder(), backend="reference").run(feed)
+    sizes = padding.sizes(feed)
+    monkeypatch.setattr(padding, "sizes", lambda _: {**sizes, "T": sizes["T"] + by})
+    status, _ = padding.run(feed, want)
+    assert status == 84  # bad_lengths
+
+
+@pytest.mark.parametrize("model", ["emitted", "padding"])
+def test_the_example_has_room_for_what_is_found(
+    model: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    made: Emitted = request.getfixturevalue(model)
+    command = [compiler(), *STRICT, *CHECKED, str(made.folder / "main.cpp"), "-o", "example"]
     subprocess.run(command, cwd=tmp_path, check=True)
-    weights = emitted.folder / "found.weights"
+    weights = made.folder / f"{made.name}.weights"
     done = subprocess.run([tmp_path / "example", weights], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

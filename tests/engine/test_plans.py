@@ -23,7 +23,7 @@ from support.operator_cases import (
     model,
 )
 from support.random_models import random_trial
-from support.taggers import sentences, tagger
+from support.taggers import padder, sentences, tagger, unpadded
 
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, ShapeError, UnsupportedError
 from onernn.core.errors import BudgetError, OnernnError
@@ -277,3 +277,14 @@ def test_elementwise_operators_in_a_row_become_loops_of_some_at_a_time() -> None
         np.testing.assert_allclose(session.run(feed)[f"v{count}"], want, atol=1e-6)
         plan = planned(session, feed)
         assert not plan.outside and len(plan._encoded.steps) <= 2 + count // 9
+
+
+def test_sentences_are_padded_to_the_longest_one_within_a_plan() -> None:
+    session, reference = (Session(padder(), backend=name) for name in ("kernels", "reference"))
+    rng = np.random.default_rng(0)
+    for count in (3, 1, 5, 0, 2):
+        feed = unpadded(rng, count)
+        want, got = reference.run(feed), session.run(feed)
+        for name, value in want.items():
+            assert_close(data_of(got[name]), data_of(value))
+    assert not planned(session, feed).outside

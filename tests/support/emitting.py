@@ -94,6 +94,9 @@ class Emitted:
                 counts = [level.count for level in self.program.levels(value.name)]
                 given = [len(offsets) - 1 for offsets in array.lod]
                 yield from zip(map(self.program.size, counts), given, strict=True)
+            if value.name in self.program.longest:
+                longest = self.program.size(self.program.longest[value.name])
+                yield longest, int(array.lengths.max(initial=0))
 
     def run(self, feed: Mapping[str, Any], like: Mapping[str, Any], mode: str = "infer") -> Any:
         """The exit status, and the outputs, flat. ``like``: their number of elements and types.

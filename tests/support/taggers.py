@@ -42,6 +42,28 @@ def tagger(*, in_python: bool = False) -> Graph:
     return Graph("tagger", (words,), (Value("tags"), Value("scores")), nodes, constants)
 
 
+def padder() -> Graph:
+    """Sentences padded to the longest one: words first for a layer, and with a number behind."""
+    rnn = {"spec": SPEC, "weights": random_weights(SPEC, 0)}
+    nodes = (
+        Node("SequencePad", ("x",), ("padded",), {"time_major": 1}),
+        Node("Rnn", ("padded",), ("y",), rnn),
+        Node("Neg", ("x",), ("negative",)),
+        Node("SequenceFill", ("negative", "low"), ("filled",)),
+        Node("Softmax", ("filled",), ("softmax",), {"axis": 1}),
+        Node("Shape", ("softmax",), ("shape",)),
+    )
+    x = Value("x", "float32", (None, SPEC.input_size), 1)
+    outputs = tuple(map(Value, ("padded", "y", "softmax", "shape")))
+    return Graph("padder", (x,), outputs, nodes, {"low": np.array(-1, np.float32)})
+
+
+def unpadded(rng: np.random.Generator, count: int) -> dict[str, Ragged]:
+    lengths = rng.integers(0, 5, count)
+    words = rng.normal(size=(lengths.sum(), SPEC.input_size)).astype(np.float32)
+    return {"x": Ragged.from_lengths(words, lengths)}
+
+
 def sentences(rng: np.random.Generator, count: int) -> dict[str, Ragged]:
     lengths = rng.integers(0, 9, count)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
