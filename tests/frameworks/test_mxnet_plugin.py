@@ -11,40 +11,10 @@ import numpy as np
 import pytest
 from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, run
 from tests.frameworks.mxnet_models import Around, contractive
+from tests.frameworks.mxnet_rnn import MODES, C, H, N, T, arrays, close, symbol_of
 
 from onernn import ShapeError, UnsupportedError, plugins_disabled
 from onernn.adapters.mxnet import optimize, rnn
-from onernn.core.arrays import Array
-
-MODES = ["rnn_tanh", "rnn_relu", "lstm", "gru"]
-T, N, C, H = 6, 3, 5, 4
-
-
-def arrays(mode: str, layers: int = 2, sides: int = 2, dtype: str = "float32") -> dict[str, Array]:
-    rng = np.random.default_rng(7)
-    gates = {"lstm": 4, "gru": 3}.get(mode, 1)
-    rows = gates * H
-    count = sum(sides * rows * ((H * sides if layer else C) + H + 2) for layer in range(layers))
-    made = {
-        "data": rng.uniform(-1, 1, (T, N, C)),
-        "parameters": rng.uniform(-0.4, 0.4, count),
-        "state": rng.uniform(-1, 1, (layers * sides, N, H)),
-    }
-    if mode == "lstm":
-        made["state_cell"] = rng.uniform(-1, 1, (layers * sides, N, H))
-    return {name: array.astype(dtype) for name, array in made.items()}
-
-
-def symbol_of(mode: str, dtype: str = "float32", **attributes: Any) -> Any:
-    names = list(arrays(mode))
-    variables = {name: mx.sym.Variable(name, dtype=dtype) for name in names}
-    options = {"num_layers": 2, "bidirectional": True, "state_outputs": True, **attributes}
-    made = mx.sym.RNN(**variables, mode=mode, state_size=H, name="net", **options)
-    return mx.sym.Group(list(made)) if options["state_outputs"] else made
-
-
-def close(ours: Array, theirs: Array) -> None:
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 + 1e-5 * np.abs(theirs).max())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -83,32 +53,6 @@ def test_gradients_go_through_rnn_where_autograd_records(mode: str) -> None:
         found.append(given["parameters"].grad.asnumpy())
     assert np.abs(found[0]).max() > 1e-3
     np.testing.assert_allclose(*found, rtol=0, atol=1e-6 + 2e-5 * np.abs(found[1]).max())
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_float16_is_computed_in_float32(mode: str) -> None:
-    """Of inputs rounded to float16 the results are float32's, rounded once more."""
-    narrow = {name: array.astype(np.float16) for name, array in arrays(mode).items()}
-    options = {"state_size": H, "num_layers": 2, "mode": mode, "bidirectional": True}
-    found = []
-    for function, dtype in ((rnn, "float16"), (mx.nd.RNN, "float32")):
-        given = {name: mx.nd.array(array, dtype=dtype) for name, array in narrow.items()}
-        for array in given.values():
-            array.attach_grad()
-        with mx.autograd.record():
-            y = function(**given, **options)
-        y.backward(mx.nd.ones(y.shape, dtype=dtype))
-        found.append([y, *(array.grad for array in given.values())])
-    for got, want in zip(*found, strict=True):
-        wide = want.asnumpy()
-        assert got.dtype == np.float16
-        # Half a unit in the last place of what comes out, and float32's own error.
-        np.testing.assert_allclose(got.asnumpy(), wide, rtol=2**-11, atol=2e-5 * np.abs(wide).max())
-    symbol, plain = symbol_of(mode, "float16"), symbol_of(mode)
-    wide = {name: array.astype(np.float32) for name, array in narrow.items()}
-    for got, want in zip(run(optimize(symbol), narrow), run(plain, wide), strict=True):
-        assert got.dtype == np.float16
-        np.testing.assert_allclose(got, want, rtol=2**-11, atol=1e-6)
 
 
 def test_numpy_arrays_of_mxnet_come_out_as_such() -> None:

@@ -73,13 +73,15 @@ def rnn(
     lstm_state_clip_max: float | None = None,
     lstm_state_clip_nan: bool = False,
     use_sequence_length: bool = False,
+    name: str | None = None,
     **options: Any,
 ) -> Any:
-    """mx.nd.RNN, run here: NDArrays in and out, without a copy of the inputs.
+    """mx.nd.RNN, run here: NDArrays in and out, without a copy of the inputs; or mx.sym.RNN.
 
     Arguments are those of mx.nd.RNN: data (T, N, I), parameters a vector, states (L*D, N, R).
     Output (T, N, D*R), or with ``state_outputs`` a list of it and the final states. Where autograd
-    records, gradients go through it. ``options`` as of `optimize`. The switches
+    records, gradients go through it. Of Symbols it is a Symbol, called ``name``, with variables in
+    the place of inputs that are missing. ``options`` as of `optimize`. The switches
     MXNET_CUDA_ALLOW_TENSOR_CORE and MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION of MXNet's
     documentation are without effect: they choose a precision on GPUs.
 
@@ -109,22 +111,30 @@ def rnn(
         "state_cell": state_cell,
         "sequence_length": sequence_length,
     }
+    symbolic = isinstance(data, mx.sym.Symbol)
+    numpy = isinstance(data, mx.np.ndarray | mx.sym.np._Symbol)
     if not plugins_enabled():
-        theirs = mx.npx.rnn if isinstance(data, mx.np.ndarray) else mx.nd.RNN
-        told = {**named, **attributes}
-        return theirs(**{name: value for name, value in told.items() if value is not None})
+        legacy, new = (mx.sym.RNN, mx.sym.npx.rnn) if symbolic else (mx.nd.RNN, mx.npx.rnn)
+        told = {**named, **attributes, "name": name}
+        return (new if numpy else legacy)(**{k: v for k, v in told.items() if v is not None})
+    if symbolic:
+        register()
+        custom = mx.sym.np._internal.Custom if numpy else mx.sym.Custom
+        called = custom_attributes(attributes, name or "rnn", chosen)
+        inputs = {slot: named[slot] for slot in live.arguments if named[slot] is not None}
+        return custom(**inputs, **called, name=name)
     missing = [name for name in live.arguments if named[name] is None]
     if missing:
         raise ShapeError(f"missing: {', '.join(missing)}; mode={mode!r} takes {live.arguments}")
     if mx.autograd.is_recording():
         register()
-        custom = mx.nd.np._internal.Custom if isinstance(data, mx.np.ndarray) else mx.nd.Custom
+        custom = mx.nd.np._internal.Custom if numpy else mx.nd.Custom
         return custom(
             *map(named.get, live.arguments), **custom_attributes(attributes, "rnn", chosen)
         )
     views = [view(named[name], name) for name in live.arguments]
     results = live.run(live.bound(views))
-    kind = mx.np.array if isinstance(data, mx.np.ndarray) else mx.nd.array
+    kind = mx.np.array if numpy else mx.nd.array
     made = [kind(result, dtype=result.dtype) for result in results]
     return made if state_outputs else made[0]
 
