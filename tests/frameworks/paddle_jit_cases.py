@@ -13,7 +13,20 @@ from typing import Any
 
 import numpy as np
 import paddle
-from paddle_nets import FILES, MODES, STEPS, close, data, net, operators, run_case, spec, tensors
+from paddle_nets import (
+    FILES,
+    MODES,
+    STEPS,
+    I,
+    O,
+    close,
+    data,
+    net,
+    operators,
+    run_case,
+    spec,
+    tensors,
+)
 
 from onernn.adapters.paddle import optimize
 from onernn.core.arrays import Array
@@ -145,6 +158,109 @@ def case_to_static() -> None:
     whole(*tensors())
     program = whole.forward.concrete_program.main_program
     assert operators(program) == ["custom_op.onernn_rnn"]
+
+
+def case_cells() -> None:
+    """RNN and BiRNN of cells, as they are and traced; what they make programs of is saved, too."""
+    nn = paddle.nn
+    for make in (nn.LSTMCell, nn.GRUCell, nn.SimpleRNNCell):
+        for wrap in (
+            lambda make=make: nn.RNN(make(I, O)),
+            lambda make=make: nn.RNN(make(I, O), is_reverse=True),
+            lambda make=make: nn.BiRNN(make(I, O), make(I, O)),
+        ):
+            paddle.seed(7)
+            theirs = wrap()
+            for call in (
+                lambda made: made,
+                lambda made: paddle.jit.to_static(made, full_graph=True),
+                lambda made: paddle.jit.to_static(made, full_graph=False),
+            ):
+                paddle.seed(7)
+                ours = optimize(wrap())
+                results = []
+                for layer, called in ((theirs, theirs), (ours, call(ours))):
+                    x = paddle.to_tensor(data()["x"], stop_gradient=False)
+                    y, last = called(x)
+                    states = paddle.utils.flatten(last)
+                    loss = (y * y).sum() + paddle.add_n([(s * s).sum() for s in states])
+                    gradients = paddle.grad(loss, [x, *layer.parameters()])
+                    results.append([y, *states, *gradients])
+                for one, other in zip(*results[::-1], strict=True):
+                    close(one, other, 2e-5)
+    layer = optimize(nn.BiRNN(nn.GRUCell(I, O), nn.GRUCell(I, O)))
+    layer.eval()
+    paddle.jit.save(layer, str(FILES / "cells"), input_spec=spec()[:1])
+    assert "onernn_rnn" in (FILES / "cells.json").read_text()
+    close(paddle.jit.load(str(FILES / "cells"))(*tensors()[:1])[0], layer(*tensors()[:1])[0])
+
+
+def case_mixed_precision() -> None:
+    def call(made: Any, level: str) -> Any:
+        def run(*given: Any) -> Any:
+            with paddle.amp.auto_cast(dtype="bfloat16", level=level):
+                return made(*given)
+
+        return run
+
+    for level in ("O1", "O2"):
+        results = [
+            learned(made, call=lambda made, level=level: call(made, level))
+            for made in (optimize(net(train=True)), net(train=True))
+        ]
+        for one, other in zip(*results, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
+    paddle.enable_static()
+    losses = []
+    for line in (optimize, lambda _: None):
+        main, startup = paddle.static.Program(), paddle.static.Program()
+        with paddle.static.program_guard(main, startup):
+            x = paddle.static.data("x", [None, None, I])
+            lengths = paddle.static.data("lengths", [None], "int32")
+            made = net(train=True)
+            with paddle.amp.auto_cast(dtype="bfloat16", level="O1"):
+                y, _ = made(x, lengths)
+                loss = ((y - 0.5) ** 2).mean()
+            paddle.optimizer.Adam(0.01).minimize(loss)
+            line(main)
+        with paddle.static.scope_guard(paddle.static.Scope()):
+            executor = paddle.static.Executor()
+            executor.run(startup)
+            runs = [executor.run(main, feed=data(), fetch_list=[loss]) for _ in range(STEPS)]
+            losses.append(np.array([float(run[0]) for run in runs]))
+    # The linear layer computes in bfloat16, where a number that rounds the other way is 1/256 off.
+    np.testing.assert_allclose(*losses, rtol=2**-8)
+    assert losses[0][-1] < losses[0][0]
+
+
+class Outputs(paddle.io.Dataset):
+    """What a layer makes of random sequences, in the workers of a DataLoader."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, at: int) -> Array:
+        x = np.random.default_rng(at).normal(size=(1, 9, I)).astype(np.float32)
+        with paddle.no_grad():
+            return self.layer(paddle.to_tensor(x))[0].numpy()[0]
+
+
+def case_workers() -> None:
+    """They are forked from a process whose layers have threads, and which goes on."""
+    for threads in (1, 2):
+        layer = paddle.nn.LSTM(I, O)
+        layer.eval()
+        expected = np.stack([Outputs(layer)[at] for at in range(8)])
+        optimize(layer, threads=threads)
+        close(np.stack([Outputs(layer)[at] for at in range(8)]), expected)
+        for _ in range(2):
+            loader = paddle.io.DataLoader(Outputs(layer), batch_size=4, num_workers=2)
+            close(np.concatenate([np.asarray(each) for each in loader]), expected)
+            layer(paddle.ones([2, 5, I]))[0].sum().backward()
 
 
 def case_threads() -> None:

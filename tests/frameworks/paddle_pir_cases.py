@@ -135,6 +135,43 @@ def case_inner_blocks() -> None:
         close(one, other)
 
 
+def case_training_inside() -> None:
+    """Of a conditional block, where the operator was there before the gradients."""
+    paddle.enable_static()
+
+    def run(line: Callable[[Any], Any], early: bool) -> list[float]:
+        main, startup = paddle.static.Program(), paddle.static.Program()
+        with paddle.static.program_guard(main, startup):
+            x = paddle.static.data("x", [None, None, I])
+            layer = net(train=True, kind="LSTM").body
+            made = paddle.static.nn.cond(
+                x.sum() > -1e9, lambda: (layer(x)[0] - 0.5).square().mean(), lambda: x.sum()
+            )
+            loss = made * 1.0
+            if early:
+                line(main)
+            paddle.optimizer.Adam(0.01).minimize(loss)
+            if not early:
+                line(main)
+        with paddle.static.scope_guard(paddle.static.Scope()):
+            executor = paddle.static.Executor()
+            executor.run(startup)
+            feed = {"x": data()["x"]}
+            return [
+                float(executor.run(main, feed=feed, fetch_list=[loss])[0]) for _ in range(STEPS)
+            ]
+
+    theirs = run(lambda _: None, True)
+    np.testing.assert_allclose(run(optimize, True), theirs, rtol=1e-4)
+    assert theirs[-1] < theirs[0]
+    try:
+        run(optimize, False)
+    except UnsupportedError as error:
+        assert "before its gradients are appended" in str(error)
+    else:
+        raise AssertionError("a gradient lost what it reads")
+
+
 def case_clone() -> None:
     """A program for tests that is cloned from the one that is trained has the operator, too."""
     paddle.enable_static()

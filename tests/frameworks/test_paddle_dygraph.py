@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +257,7 @@ def test_a_bias_that_is_left_out_is_zero(left_out: str) -> None:
 
 
 def test_layers_that_paddle_composes_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(UnsupportedError, match=r"Linear holds no SimpleRNN, LSTM or GRU"):
+    with pytest.raises(UnsupportedError, match=r"Linear holds no SimpleRNN, LSTM, GRU, RNN or"):
         optimize(paddle.nn.Linear(2, 2))
     composed = layer("GRU")
     composed.could_use_cudnn = False
@@ -327,3 +328,63 @@ def test_plugins_that_are_disabled_leave_layers_to_paddle() -> None:
         assert type(optimize(theirs)) is paddle.nn.LSTM
     np.testing.assert_allclose(ours(x)[0].numpy(), want, rtol=0, atol=2e-6)
     assert type(optimize(theirs)) is not paddle.nn.LSTM
+
+
+CELLS = {
+    "LSTM": paddle.nn.LSTMCell,
+    "GRU": paddle.nn.GRUCell,
+    "SimpleRNN": partial(paddle.nn.SimpleRNNCell, activation="relu"),
+}
+
+
+@pytest.mark.parametrize("stated", [False, True], ids=["zeros", "states"])
+@pytest.mark.parametrize("time_major", [False, True], ids=["batch-first", "time-major"])
+@pytest.mark.parametrize("way", ["forward", "reverse", "both"])
+@pytest.mark.parametrize("mode", MODES)
+def test_layers_of_cells_become_ours(mode: str, way: str, time_major: bool, stated: bool) -> None:
+    cells = [CELLS[mode](I, O) for _ in range(1 + (way == "both"))]
+    wrap = paddle.nn.BiRNN if way == "both" else partial(paddle.nn.RNN, is_reverse=way == "reverse")
+    theirs = wrap(*cells, time_major=time_major)
+    ours = optimize(copy.deepcopy(theirs))
+    begin = [paddle.to_tensor(values(N, O, seed=k)) for k in range(4)]
+    states: Any = tuple(begin[:2]) if mode == "LSTM" else begin[0]
+    if way == "both":
+        states = (states, tuple(begin[2:]) if mode == "LSTM" else begin[1])
+    results = []
+    for made in (ours, theirs):
+        x = paddle.to_tensor(values(*((T, N, I) if time_major else (N, T, I))), stop_gradient=False)
+        y, last = made(x, states if stated else None)
+        ends = paddle.utils.flatten(last)
+        paddle.add_n([(each * each).sum() for each in (y, *ends)]).backward()
+        parameters = made.parameters()
+        results.append([y, *ends, x.grad, *(each.grad for each in parameters)])
+    for got, expected in zip(*results, strict=True):
+        close(got, expected)
+
+
+def test_layers_of_other_cells_stay() -> None:
+    class Cell(paddle.nn.GRUCell):
+        pass
+
+    hooked = paddle.nn.GRUCell(I, O)
+    hooked.register_forward_post_hook(lambda *_: None)
+    for cell, reason in (
+        (Cell(I, O), "no cell of paddle.nn"),
+        (hooked, "hooks"),
+    ):
+        with pytest.raises(UnsupportedError, match=reason):
+            optimize(paddle.nn.RNN(cell))
+    pair = paddle.nn.BiRNN(paddle.nn.GRUCell(I, O), paddle.nn.GRUCell(I, O + 1))
+    with pytest.raises(UnsupportedError, match="not alike"):
+        optimize(pair)
+
+
+def test_lengths_of_cells_are_left_to_paddle() -> None:
+    """Behind a length Paddle goes on from what stands there, and so does what it gives."""
+    theirs = paddle.nn.RNN(paddle.nn.LSTMCell(I, O))
+    ours = optimize(copy.deepcopy(theirs))
+    x, lengths = paddle.to_tensor(values(N, T, I)), paddle.to_tensor(LENGTHS, "int32")
+    for got, expected in zip(
+        *(paddle.utils.flatten(m(x, None, lengths)) for m in (ours, theirs)), strict=True
+    ):
+        np.testing.assert_array_equal(got.numpy(), expected.numpy())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -136,8 +137,11 @@ class LiveLayer:
         self._layers = Repacked(self._new_layer)
 
     def layer(self, weights: Sequence[Array]) -> Stack:
-        """The layer of these weights; the same one while the numbers stay."""
-        return self._layers((), weights)
+        """The layer of these weights; the same one while the numbers stay.
+
+        A forked child makes its own: threads of its parent's are not there.
+        """
+        return self._layers(os.getpid(), weights)
 
     def run(self, given: Arguments) -> tuple[Array, ...]:
         """y with the axes of x, then the final states (L*D, N, O)."""
@@ -164,7 +168,7 @@ class LiveLayer:
         weights = paddle.rnn_gradients_back(grads.layers, self.kind.mode)
         return outputs.padded(grads.x), [*map(_rows, grads.state)], weights
 
-    def _new_layer(self, _: tuple[()], weights: Sequence[Array]) -> Stack:
+    def _new_layer(self, _: int, weights: Sequence[Array]) -> Stack:
         kind, chosen = self.kind, self._options
         stack = paddle.rnn_weights(weights, kind.mode, kind.layers, kind.directions)
         engine = open_backend(chosen.backend, threads=chosen.threads)

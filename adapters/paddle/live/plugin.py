@@ -48,9 +48,9 @@ def optimize(
       in ``fetch_list`` what will be fetched: what stands inside of a replaced part cannot be.
     - a paddle.inference.Config of a program's and a parameters' file, or of their folder; it is
       returned.
-    - a paddle.nn.Layer, whose SimpleRNN, LSTM and GRU layers, at any depth, become ours in place
-      and keep their parameters; it is returned, too. They train, or stay with Paddle where ours
-      cannot, which is logged.
+    - a paddle.nn.Layer, whose SimpleRNN, LSTM and GRU layers, and RNN and BiRNN of Paddle's cells,
+      at any depth, become ours in place and keep their parameters; it is returned, too. They
+      train, or stay with Paddle where ours cannot, which is logged.
     - what paddle.jit.load of Paddle 3 gave; its programs change in place, and it is returned.
 
     A program's ``replaced`` and ``refusals`` tell what is ours, and why other operators are not.
