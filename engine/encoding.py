@@ -226,10 +226,8 @@ def _arranged(program: Program, step: Nest) -> Call:
 def _nest(made: Encoded, kernels: Kernels, step: Nest) -> list[int]:
     """(loops, output and what is read, numbers, formulas)"""
     program = made.program
-    if len(step.loops) > _MOST_AXES or any(
-        stride.number == 0 for stride in step.out.strides
-    ):  # what is summed up is read again by each step of a loop
-        raise NotEncoded("loops")
+    if len(step.loops) > _MOST_AXES or step.out.strides[-1:] == (Size(()),):
+        raise NotEncoded("loops")  # the innermost one takes some numbers at a time
     words = [len(step.loops), *map(made.size, step.loops), len(step.reads)]
     for access in (step.out, *step.reads):
         words += _access(made, access)

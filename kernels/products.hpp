@@ -214,6 +214,19 @@ inline void dense(Real* y, const Real* x, std::int64_t rows, std::int64_t K, con
   });
 }
 
+/// Of two rows, in sixteen sums side by side.
+template <class T>
+T scalar_product(const T* x, const T* y, std::int64_t count) {
+  constexpr std::int64_t kSums = 16;
+  T sums[kSums] = {}, total = 0;
+  std::int64_t k = 0;
+  for (; k + kSums <= count; k += kSums)
+    for (std::int64_t at = 0; at < kSums; ++at) sums[at] += x[k + at] * y[k + at];
+  for (; k < count; ++k) total += x[k] * y[k];
+  for (const T sum : sums) total += sum;
+  return total;
+}
+
 /// out (batch, rows, columns): alpha times x (batch, rows, inner) times y (batch, inner, columns),
 /// each turned where that is said. Matrices as they stand, none is packed.
 template <class T>
@@ -222,6 +235,11 @@ void product(T* out, const T* x, const T* y, std::int64_t batch, std::int64_t ro
              double alpha) {
   for (std::int64_t b = 0; b < batch; ++b, x += rows * inner, y += inner * columns)
     for (std::int64_t i = 0; i < rows; ++i, out += columns) {
+      if (y_turned && !x_turned) {
+        for (std::int64_t j = 0; j < columns; ++j)
+          out[j] = static_cast<T>(alpha) * scalar_product(x + i * inner, y + j * inner, inner);
+        continue;
+      }
       std::fill_n(out, columns, T(0));
       for (std::int64_t k = 0; k < inner; ++k) {
         const T factor = static_cast<T>(alpha) * x[x_turned ? k * rows + i : i * inner + k];

@@ -110,6 +110,6 @@ define(
     attributes={"equation": REQUIRED},
     mixes=lambda *_: (0,),
     type=_einsum_type,
-    compute=lambda at, *factors: np.einsum(at.equation, *factors),
+    compute=lambda at, *factors: np.asarray(np.einsum(at.equation, *factors)),
     growth=growth.einsum,
 )

@@ -13,7 +13,7 @@ from onernn.engine.formulas import again, put
 from onernn.engine.operators.elementwise import broadcast, filled, stretched_input
 from onernn.engine.operators.nests import each_element, nest, strides_of, whole
 from onernn.engine.operators.operator_code import OperatorCode, rule
-from onernn.engine.steps import Access, Call, Packed, Step, Team
+from onernn.engine.steps import Access, Call, Nest, Packed, Step, Team
 from onernn.operators.rules import ONE
 
 
@@ -83,11 +83,7 @@ def _product(
         wide = matrix.T if turned[1] else matrix
         if alpha != 1:
             wide = wide * matrix.dtype.type(alpha)
-        panels = Packed(packed(wide), narrow=True)
-        group = groups_of(columns.number or 1)
-        types = [dtype, str(group)]
-        given = (op.read(0), rows, inner, panels, bias and op.read(2), columns)
-        return [op.call("dense", *given, Team(), types=types)]
+        return [_dense(op, op.out()[0], op.read(0), rows, wide, bias and op.read(2))]
     batch = b[:-2] if any(size.number != 1 for size in b[:-2]) else ()
     if batch and a[:-2] != batch:
         op.refuse(f"a product of {len(a)} and {len(b)} axes, stretched")
@@ -95,10 +91,20 @@ def _product(
     return [op.call("product", op.read(0), op.read(1), *sizes, *turned, alpha, types=[dtype])]
 
 
+def _dense(op: OperatorCode, made: str, x: str, rows: Size, matrix: Array, bias: str = "") -> Call:
+    """Rows times a matrix that is known now."""
+    inner, columns = matrix.shape
+    panels = Packed(packed(matrix), narrow=True)
+    types = [matrix.dtype.name, str(groups_of(columns))]
+    return Call("dense", made, x, rows, inner, panels, bias, columns, Team(), types=types)
+
+
 @rule("Einsum")
 def einsum(op: OperatorCode) -> list[Step]:
-    """One loop a letter; those that the result does not have are summed over."""
+    """A product of matrices where it is one. Else one loop a letter; those that the result does not
+    have are summed over, and stand outside, so that rows are added to rows."""
     op.alike(*range(1, len(op.node.inputs)))
+    dtype = op.dtype()
     given, arrow, result = op.at.equation.replace(" ", "").partition("->")
     terms, shapes = given.split(","), [op.shape(at) for at in range(len(op.node.inputs))]
     if not arrow:
@@ -120,16 +126,98 @@ def einsum(op: OperatorCode) -> list[Step]:
     summed = [sizes[letter] for letter in sizes if letter not in result]
     names = [name for size in sizes.values() for name in size.names]
     op.mixes = [*summed, *(Size.of(name) for name in names if names.count(name) > 1)]
+    stretched = shapes != [tuple(sizes[letter] for letter in term) for term in terms]
+    found = _matrices(terms, result) if summed and not stretched else None
+    if found and dtype.startswith("float"):
+        return _of_matrices(op, terms, result, sizes, *found)
     reads = []
+    sizes = {letter: sizes[letter] for letter in sorted(sizes, key=lambda each: each in result)}
     for at, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
         strides = dict.fromkeys(sizes, Size(()))
         for letter, size, stride in zip(term, shape, strides_of(shape), strict=True):
             strides[letter] += stride if size != ONE else 0
         reads.append(Access(op.read(at), tuple(strides.values())))
     out, shape = op.out()
-    to = Access(out, (*strides_of(shape), *(Size(()) for _ in summed)))
+    to = Access(out, (*(Size(()) for _ in summed), *strides_of(shape)))
     loops, factors = tuple(sizes.values()), again(("times", 0, 1), len(reads))
     if not summed:
         return [nest(loops, to, reads, factors)]
     behind = put(factors, {at: at + 1 for at in range(len(reads))})
     return [filled(op, 0, 0), nest(loops, to, [to, *reads], ("plus", 0, behind))]
+
+
+Letters = tuple[str, str, str, str]
+"""Those of stacks of matrices, of rows, of what is summed, and of columns."""
+
+
+def _matrices(terms: Sequence[str], result: str) -> tuple[tuple[int, int], Letters] | None:
+    """An equation as a product of stacks of matrices: the places of its factors, and the letters.
+
+    None where it is something else; of two ways the one that moves fewer arrays.
+    """
+    if len(terms) != 2 or any(len(set(term)) < len(term) for term in terms):
+        return None
+    found: list[tuple[int, tuple[int, int], Letters]] = []
+    for places in ((0, 1), (1, 0)):
+        a, b = (terms[at] for at in places)
+        letters: Letters = (
+            "".join(x for x in result if x in a and x in b),
+            "".join(x for x in result if x in a and x not in b),
+            "".join(x for x in a if x in b and x not in result),
+            "".join(x for x in result if x in b and x not in a),
+        )
+        if {*a, *b} != set("".join(letters)):
+            return None  # a letter of one factor is summed over
+        stacks, rows, inner, columns = letters
+        moves = (a not in (stacks + rows + inner, stacks + inner + rows)) + (
+            b not in (stacks + inner + columns, stacks + columns + inner)
+        )
+        found.append((moves + (result != stacks + rows + columns), places, letters))
+    return min(found)[1:]
+
+
+def _of_matrices(
+    op: OperatorCode,
+    terms: Sequence[str],
+    result: str,
+    sizes: dict[str, Size],
+    places: tuple[int, int],
+    letters: Letters,
+) -> list[Step]:
+    """A product, and what brings its factors and its result into their order."""
+    stacks, rows, inner, columns = letters
+    counts = [volume(tuple(sizes[letter] for letter in group)) for group in letters]
+    steps: list[Step] = []
+
+    def ordered(at: int, *orders: str) -> tuple[str, bool]:
+        """A factor in one of the two orders, and whether it is the second."""
+        source, term = op.read(at), terms[at]
+        if term in orders:
+            return source, orders.index(term) == 1
+        made = op.keep(f"factor{at}", op.dtype(), [sizes[letter] for letter in orders[0]])
+        steps.append(_moved(sizes, (source, term), (made, orders[0])))
+        return made, False
+
+    a, a_turned = ordered(places[0], stacks + rows + inner, stacks + inner + rows)
+    matrix = op.program.graph.constants.get(op.node.inputs[places[1]])
+    if matrix is not None:  # as it stands in a plan
+        term = terms[places[1]]
+        matrix = matrix.transpose([term.index(x) for x in stacks + inner + columns])
+    (out, _), plain = op.out(), stacks + rows + columns
+    made = out if result == plain else op.keep("product", op.dtype(), [sizes[x] for x in plain])
+    if matrix is not None and not stacks and not a_turned:
+        matrix = matrix.reshape(counts[2].number or 0, -1)
+        steps.append(_dense(op, made, a, counts[1], matrix))
+    else:
+        b, straight = ordered(places[1], stacks + columns + inner, stacks + inner + columns)
+        turned, types = (a_turned, not straight), [op.dtype()]
+        steps.append(Call("product", made, a, b, *counts, *turned, 1.0, types=types))
+    return steps if made == out else [*steps, _moved(sizes, (made, plain), (out, result))]
+
+
+def _moved(sizes: dict[str, Size], given: tuple[str, str], made: tuple[str, str]) -> Nest:
+    """A value with its axes in another order; both with a letter for each."""
+    (source, term), (to, order) = given, made
+    strides = dict(zip(term, strides_of(tuple(sizes[x] for x in term)), strict=True))
+    shape = tuple(sizes[x] for x in order)
+    return nest(shape, whole(to, shape), [Access(source, tuple(strides[x] for x in order))])

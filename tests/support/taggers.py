@@ -13,7 +13,7 @@ from support.operator_cases import SPEC
 def tagger(*, in_python: bool = False) -> Graph:
     """A gather, a layer over sentences, a product and Viterbi.
 
-    ``in_python``: Python runs an operator between the last two.
+    ``in_python``: Python runs an operator between the last two, an equation without a result.
     """
     rng = np.random.default_rng(3)
     constants = {
@@ -29,7 +29,7 @@ def tagger(*, in_python: bool = False) -> Graph:
         product = (
             Node("Gemm", ("y", "w", "b"), ("product",)),
             Node("SequenceData", ("product",), ("plain",)),
-            Node("Einsum", ("plain", "mix"), ("mixed",), {"equation": "wi,io->wo"}),
+            Node("Einsum", ("plain", "mix"), ("mixed",), {"equation": "ai,ib"}),
             Node("SequenceLike", ("mixed", "y"), ("scores",)),
         )
     nodes = (
