@@ -6,6 +6,7 @@
 #include "packed_layer.hpp"
 #include "paddle/common/enforce.h"
 #include "paddle/phi/api/all.h"
+#include "paddle/phi/core/dense_tensor.h"
 
 namespace {
 
@@ -54,6 +55,15 @@ const float* numbers(const Tensor& tensor, const char* name) {
 std::vector<const float*> numbers(const Tensors& tensors, const char* name) {
   std::vector<const float*> found;
   for (const Tensor& each : tensors) found.push_back(numbers(each, name));
+  return found;
+}
+
+using Owners = std::vector<std::shared_ptr<const void>>;
+
+Owners owners(const Tensors& tensors) {
+  Owners found;
+  for (const Tensor& each : tensors)
+    found.push_back(std::static_pointer_cast<phi::DenseTensor>(each.impl())->Holder());
   return found;
 }
 
@@ -156,8 +166,8 @@ struct Given {
 
 Tensors forward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
                 const std::string& mode, const std::vector<int>& gates, int num_layers,
-                bool is_bidirec, int hidden_size, bool time_major, bool is_test, int stored,
-                int threads) {
+                bool is_bidirec, int hidden_size, bool time_major, bool is_test, bool fixed,
+                int stored, int threads) {
   const Given given(inputs, mode);
   const Layer layer = layer_of(given.x, given.weights, mode, gates, num_layers, is_bidirec,
                                hidden_size, stored, threads);
@@ -174,7 +184,8 @@ Tensors forward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
     for (const Tensor& each : given.before)
       end = std::copy_n(each.data<float>(), each.numel(), end);
   } else if (is_test) {
-    packed(library, layer, weights)->run(batch, x, states, y.data<float>());
+    packed(library, layer, {weights, fixed ? owners(given.weights) : Owners()})
+        ->run(batch, x, states, y.data<float>());
   } else {
     const Training training(library, layer, batch);
     tape = made({training.tape_size() + 1});
@@ -228,18 +239,18 @@ Tensors backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
 
 Tensors Forward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
                 const std::string& mode, const std::vector<int>& gates, int num_layers,
-                bool is_bidirec, int hidden_size, bool time_major, bool is_test, int stored,
-                int threads) {
+                bool is_bidirec, int hidden_size, bool time_major, bool is_test, bool fixed,
+                int stored, int threads) {
   return with_message([&] {
     return forward(inputs, lengths, mode, gates, num_layers, is_bidirec, hidden_size, time_major,
-                   is_test, stored, threads);
+                   is_test, fixed, stored, threads);
   });
 }
 
 Tensors Backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths, const Tensor& tape,
                  const Tensor& dy, const Tensor& dafter, const std::string& mode,
                  const std::vector<int>& gates, int num_layers, bool is_bidirec, int hidden_size,
-                 bool time_major, bool, int stored, int threads) {
+                 bool time_major, bool, bool, int stored, int threads) {
   return with_message([&] {
     return backward(inputs, lengths, tape, dy, dafter, mode, gates, num_layers, is_bidirec,
                     hidden_size, time_major, stored, threads);
@@ -248,7 +259,8 @@ Tensors Backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
 
 std::vector<Shape> InferShape(const std::vector<Shape>& inputs, const paddle::optional<Shape>&,
                               const std::string& mode, const std::vector<int>&, int num_layers,
-                              bool is_bidirec, int hidden_size, bool time_major, bool, int, int) {
+                              bool is_bidirec, int hidden_size, bool time_major, bool, bool, int,
+                              int) {
   const Shape& x = inputs[0];
   const int directions = is_bidirec ? 2 : 1;
   return {{x[0], x[1], directions * hidden_size},
@@ -279,10 +291,12 @@ extern "C" __attribute__((visibility("default"))) int onernn_paddle_open(const c
   return !is_open;
 }
 
-#define ONERNN_ATTRIBUTES                                                                 \
-  {"mode: std::string", "gates: std::vector<int>", "num_layers: int", "is_bidirec: bool", \
-   "hidden_size: int",  "time_major: bool",        "is_test: bool",   "stored: int",      \
-   "threads: int"}
+#define ONERNN_ATTRIBUTES                          \
+  {"mode: std::string", "gates: std::vector<int>", \
+   "num_layers: int",   "is_bidirec: bool",        \
+   "hidden_size: int",  "time_major: bool",        \
+   "is_test: bool",     "fixed: bool",             \
+   "stored: int",       "threads: int"}
 
 PD_BUILD_OP(onernn_rnn)
     .Inputs({paddle::Vec("Inputs"), paddle::Optional("SequenceLength")})

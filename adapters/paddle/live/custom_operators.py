@@ -53,9 +53,16 @@ def register_operators() -> None:
 
 
 def arguments(
-    sizes: tuple[str, int, bool, int], *, time_major: bool, is_test: bool, chosen: Options
+    sizes: tuple[str, int, bool, int],
+    *,
+    time_major: bool,
+    is_test: bool,
+    chosen: Options,
+    fixed: bool = False,
 ) -> tuple[Any, ...]:
     """The operator's attributes, in its order; ``sizes``: mode, layers, two directions, hidden.
+
+    ``fixed``: the weights stay as they are as long as they are there, as a predictor's do.
 
     Raises `UnsupportedError` for options that it has not.
     """
@@ -71,7 +78,7 @@ def arguments(
     stored = getattr(load_kernels().lib, f"ONERNN_{chosen.dtype.upper()}")
     gates = list(RNN_CELLS[mode][1].permutation)
     threads = min(chosen.threads or 1, 2)
-    return mode, gates, layers, two, hidden, time_major, is_test, stored, threads
+    return mode, gates, layers, two, hidden, time_major, is_test, fixed, stored, threads
 
 
 @cache

@@ -94,11 +94,23 @@ class Numbers {
   std::vector<char> bytes_;
 };
 
+/// The tensors of a layer. `owners`: of their memory, where nobody writes to it as long as it is
+/// there; else empty.
+struct Held {
+  std::vector<const float*> numbers;
+  std::vector<std::shared_ptr<const void>> owners;
+};
+
 /// A layer's weights packed, and stacks that nobody uses now.
 class Packed {
  public:
-  Packed(const Library& library, const Layer& layer, const std::vector<const float*>& weights)
-      : library_(library), layer_(layer), weights_(weights), process_(getpid()) {
+  Packed(const Library& library, const Layer& layer, const Held& held)
+      : library_(library),
+        layer_(layer),
+        weights_(held.numbers),
+        owners_(held.owners.begin(), held.owners.end()),
+        process_(getpid()) {
+    const std::vector<const float*>& weights = held.numbers;
     Numbers numbers(layer.stored);
     const std::int64_t O = layer.units, G = std::int64_t(layer.gates.size());
     for (int part = 0; part < layer.parts(); ++part) {
@@ -109,7 +121,7 @@ class Packed {
       const std::int64_t recurrent = numbers.add(plain.recurrent.data(), O, G, O, true);
       parts_.push_back({bias, input, recurrent, -1, -1, -1});
     }
-    for (std::size_t k = 0; k < weights.size(); ++k)
+    for (std::size_t k = 0; owners_.empty() && k < weights.size(); ++k)
       copies_.emplace_back(weights[k], weights[k] + size_of(k));
     numbers_ = numbers.aligned();
   }
@@ -119,18 +131,22 @@ class Packed {
       for (onernn_stack* each : idle_) library_.stack_free(each);
   }
 
-  bool is_of(const Layer& layer, const std::vector<const float*>& weights) const {
+  bool is_of(const Layer& layer, const Held& held) const {
     const auto same = [](const Layer& a, const Layer& b) {
       return a.cell == b.cell && a.function == b.function && a.stored == b.stored &&
              a.layers == b.layers && a.directions == b.directions && a.threads == b.threads &&
              a.inputs == b.inputs && a.units == b.units && a.gates == b.gates;
     };
-    return weights == weights_ && same(layer, layer_);
+    return held.numbers == weights_ && held.owners.empty() == owners_.empty() &&
+           same(layer, layer_);
   }
-  /// Whether the weights' numbers are those that were packed: trainers change them in place.
-  bool holds(const std::vector<const float*>& weights) const {
-    for (std::size_t k = 0; k < weights.size(); ++k)
-      if (std::memcmp(weights[k], copies_[k].data(), copies_[k].size() * sizeof(float)))
+  /// Whether the weights are those that were packed: trainers change their numbers in place, and
+  /// at an address of freed ones there may be others.
+  bool holds(const Held& held) const {
+    for (std::size_t k = 0; k < owners_.size(); ++k)
+      if (owners_[k].lock() != held.owners[k]) return false;
+    for (std::size_t k = 0; k < copies_.size(); ++k)
+      if (std::memcmp(weights_[k], copies_[k].data(), copies_[k].size() * sizeof(float)))
         return false;
     return true;
   }
@@ -178,6 +194,7 @@ class Packed {
   const Library& library_;
   Layer layer_;
   std::vector<const float*> weights_;
+  std::vector<std::weak_ptr<const void>> owners_;
   std::vector<std::vector<float>> copies_;
   std::vector<onernn_part> parts_;
   std::shared_ptr<char> numbers_;
@@ -188,7 +205,7 @@ class Packed {
 /// The layer of these weights; the same one while their numbers stay. The most recent ones are
 /// kept. Who uses one keeps it, too.
 inline std::shared_ptr<Packed> packed(const Library& library, const Layer& layer,
-                                      const std::vector<const float*>& weights) {
+                                      const Held& weights) {
   static auto& kept = *new std::list<std::shared_ptr<Packed>>;  // for good: exits need no order
   constexpr std::size_t kMost = 64;
   std::shared_ptr<Packed> found;

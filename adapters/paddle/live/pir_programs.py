@@ -45,12 +45,18 @@ def is_pir(target: Any) -> bool:
 
 
 def replace_recurrent(
-    program: Any, chosen: Options, fetched: Sequence[Any] = (), *, all_known: bool = False
+    program: Any,
+    chosen: Options,
+    fetched: Sequence[Any] = (),
+    *,
+    all_known: bool = False,
+    fixed: bool = False,
 ) -> Replaced:
     """Each ``rnn`` that can be replaced is, in place, in inner blocks, too.
 
     ``fetched``: values that the caller holds; ``all_known``: there are no others, or they are
-    exchanged by `Replaced.value`. Raises `UnsupportedError` where nothing can be replaced.
+    exchanged by `Replaced.value`; ``fixed``: parameters never change. Raises `UnsupportedError`
+    where nothing can be replaced.
     """
     block = program.global_block()
     known = all_known or fetched or any(op.name() == "pd_op.fetch" for op in block.ops)
@@ -60,7 +66,7 @@ def replace_recurrent(
     for op, is_inner in [*_recurrent(block)]:
         label = f"{op.attrs().get('struct_name', '')} ({op.name().removeprefix('pd_op.')})".strip()
         try:
-            given = _arguments(op, chosen)
+            given = _arguments(op, chosen, fixed)
             gradients = _gradients(op)
             if not (is_inner or all_known):
                 _check_held(op, gradients, bool(known), fetched)
@@ -103,7 +109,7 @@ def _recurrent(block: Any, is_inner: bool = False) -> Iterator[tuple[Any, bool]]
             yield from _recurrent(inner, True)
 
 
-def _arguments(op: Any, chosen: Options) -> tuple[Any, ...]:
+def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
     """The attributes of ours. Raises `UnsupportedError` where it cannot stand for this one."""
     if op.name() in _OF_LOD:
         raise UnsupportedError("it reads a LoD, which PIR has not; FLAGS_enable_pir_api=0 has")
@@ -121,7 +127,8 @@ def _arguments(op: Any, chosen: Options) -> tuple[Any, ...]:
             " program is made, or take its clone(for_test=True)"
         )
     sizes = mode, layers, two, told["hidden_size"]
-    return arguments(sizes, time_major=True, is_test=told["is_test"], chosen=chosen)
+    test = told["is_test"]
+    return arguments(sizes, time_major=True, is_test=test, chosen=chosen, fixed=fixed)
 
 
 def _listed(vector: Any) -> list[Any]:

@@ -155,7 +155,7 @@ def _changed_pir(files: Files, chosen: Options) -> Files:
     paddle = require("paddle", "paddle")
     program = paddle.pir.Program()
     paddle.base.core.deserialize_pir_program(str(files.model), program)
-    _told(replace_recurrent(program, chosen, all_known=True))
+    _told(replace_recurrent(program, chosen, all_known=True, fixed=True))
     changed = Path(tempfile.mkdtemp(dir=_folder().name), "model.json")
     paddle.base.core.serialize_pir_program(program, str(changed), True, False, True)
     return Files(changed, files.params)
