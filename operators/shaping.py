@@ -300,7 +300,7 @@ def _parts(context: Context, x: Type, sizes: Type | None = None) -> tuple[Type, 
     if x.shape is None:
         return (Type(x.dtype),) * parts
     whole = x.shape[at_axis(axis, len(x.shape))]
-    each: list[Size | None] = [None] * parts
+    each: list[Size | None] = [context.fresh(f"part{k}") for k in range(parts)]
     if sizes is not None:
         asked = sizes.sizes
         each = each if asked is None else [Size.of(size) for size in asked]

@@ -51,10 +51,14 @@ class OperatorCode:
 
     def made(self, axis: int) -> Size:
         """A size of the first output, which the rule may have to tell by `same`."""
-        shape = self.program.types[self.node.outputs[0]].shape
+        return self.size(self.node.outputs[0], axis)
+
+    def size(self, name: str, axis: int) -> Size:
+        """A size of a value, perhaps one that nobody has told yet."""
+        shape = self.program.types[name].shape
         size = shape[axis] if shape else None
         if size is None:
-            raise UnknownError(self.node.outputs[0])
+            raise UnknownError(name)
         return self.program.size(size)
 
     def dtype(self, at: int = 0) -> str:

@@ -24,13 +24,12 @@ def shape(op: OperatorCode) -> None:
 def view(op: OperatorCode) -> None:
     """The same elements in the same order."""
     op.source = op.read(0)
-    given = op.shape()
     if op.node.op == "Squeeze":
         for axis in op.integers(1, "axes") or ():
-            op.same(given[axis], 1)
+            op.same(op.size(op.node.inputs[0], axis), 1)
     elif op.node.op != "Identity" and op.node.input(1):
         op.numbers(1, "shape")
-    _, shape = op.out()
+    given, (_, shape) = op.shape(), op.out()
     op.same(volume(given), volume(shape))
     names = frozenset[str]().union(*(size.names for size in (*given, *shape)))
     op.mixes = [Size.of(name) for name in names if _before(given, name) != _before(shape, name)]

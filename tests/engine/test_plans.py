@@ -262,6 +262,24 @@ def test_outputs_are_arrays_of_their_own() -> None:
         np.testing.assert_array_equal(first[name].data, array)
 
 
+def test_steps_that_are_squeezed_tell_how_many_there_are() -> None:
+    """Of another number of steps the walk tells that the first one is none."""
+    parts = [f"p{k}" for k in range(3)]
+    nodes = [Node("Split", ("x",), tuple(parts))]
+    nodes += [Node("Squeeze", (part, "axis"), (f"s{part}",)) for part in parts]
+    nodes += [Node("Sum", tuple(f"s{part}" for part in parts), ("y",))]
+    x = Value("x", "float32", (None, None))
+    graph = Graph("steps", (x,), (Value("y"),), tuple(nodes), {"axis": np.array([0])})
+    session = Session(graph, backend="kernels", passes=())
+    for width in (4, 1):
+        feed = {"x": np.arange(3.0 * width, dtype=np.float32).reshape(3, width)}
+        np.testing.assert_array_equal(session.run(feed)["y"], feed["x"].sum(0))
+        assert not planned(session, feed).outside
+    for steps in (2, 4):
+        with pytest.raises(ShapeError, match="Squeeze"):
+            session.run({"x": np.ones((steps, 2), np.float32)})
+
+
 def test_elementwise_operators_in_a_row_become_loops_of_some_at_a_time() -> None:
     names = ["Tanh", "Neg", "Sigmoid", "Abs"]
     matrix = {"w": np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)}
