@@ -85,7 +85,8 @@ def apart(trial: Trial, made: Emitted) -> Iterator[str]:
 def test_random_graphs_give_in_generated_code_what_numpy_gives(tmp_path: Path) -> None:
     refused: Counter[str] = Counter()
 
-    def check(first: int) -> tuple[list[Emitted], list[str]]:
+    def check(first: int) -> tuple[list[int], list[str]]:
+        """How many feeds of each model the header tells, and what departs."""
         at = first // IN_ONE_PROGRAM
         options = {"threads": 1 + at % 2, "embed": at % 3 == 0}
         seeds = range(first, min(first + IN_ONE_PROGRAM, GRAPHS))
@@ -96,13 +97,18 @@ def test_random_graphs_give_in_generated_code_what_numpy_gives(tmp_path: Path) -
             if isinstance(each, OnernnError):
                 refused.update({general(one.reason) for one in each.refusals})
         compile_all(made, tmp_path / str(at), FLAGS[at % len(FLAGS)])
-        return made, [why for each in made for why in apart(trials[each.name], each)]
+        wrong = [why for each in made for why in apart(trials[each.name], each)]
+        for why in wrong:
+            print(why, flush=True)  # long before the last graph
+        return [sum(map(each.takes, trials[each.name].feeds)) for each in made], wrong
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         done = list(pool.map(check, range(0, GRAPHS, IN_ONE_PROGRAM)))
     wrong = [each for _, found in done for each in found]
-    made = sum(len(each) for each, _ in done)
-    print(f"\n{made} of {GRAPHS} graphs are generated. Why others are not:")
+    feeds = [count for counts, _ in done for count in counts]
+    made = len(feeds)
+    print(f"\n{made} of {GRAPHS} graphs are generated, and run {sum(feeds)} batches.")
+    print("Why others are not:")
     for reason, count in refused.most_common():
         print(f"{count:6} {reason}")
     assert not wrong
