@@ -40,8 +40,7 @@ _SLOPES: Mapping[str, Callable[[Array], Array]] = {
 TRAINED = Limits(
     who="training",
     functions=tuple(_SLOPES),
-    gate_clip=False,  # a clip has no derivative at its bounds
-    cell_clip=False,
+    gate_clip=False,
 )
 """What has a backward, here and in the kernels."""
 
@@ -183,6 +182,7 @@ class ReferenceKernel(DirectionKernel):
         after = f * c + i * g
         if self._spec.cell_clip is not None:
             low, high = self._spec.cell_clip
+            step["inside"] = (after >= low) & (after <= high)
             after = np.clip(np.fmax(after, low) if self._spec.cell_clip_nan else after, low, high)
         o = gate(clipped(a[:, 3] + p[2] * after))
         step["after"], step["shown"] = after, cell(after)
@@ -255,6 +255,8 @@ class ReferenceKernel(DirectionKernel):
         dh = found["h"] if self._v is None else found["h"] @ self._v.T
         do = dh * step["shown"] * gate(o)
         dc = dc + dh * o * cell(step["shown"]) + do * p[2]
+        if "inside" in step:  # the slope of a clip, 1 at its bounds, too
+            dc = dc * step["inside"]
         di, df = dc * g, dc * step["c"]
         if self._spec.input_forget:
             di, df = di - df, np.zeros_like(df)

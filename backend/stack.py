@@ -175,7 +175,8 @@ class Stack:
         Kernels and oneDNN train in f32 and bf16. AUGRU cells (wrong gradients in oneDNN) and bf16
         LSTM with projection (no backward there) train on kernels, or on the NumPy reference in
         float32, which ``tape.why`` tells, or raise `UnsupportedError` where the layer is strict. So
-        do u8 and f16, activations other than sigmoid, tanh, relu and identity, and clips, always.
+        do u8 and f16, activations other than sigmoid, tanh, relu and identity, and clipped gates,
+        always. A clipped cell state has slope 1 from bound to bound, and 0 outside.
         """
         trainer = self.trainer()
         x, initial, attention = checked_input(self.spec, x, state, attention, self._real)

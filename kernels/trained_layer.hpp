@@ -44,6 +44,22 @@ struct Trained {
   }
 };
 
+/// Bounds of an LSTM's cell state, where some are `given`.
+struct TrainedClip {
+  bool given, nan_is_low;
+  float low, high;
+
+  Floats operator()(Floats c) const {
+    if (!given) return c;
+    if (nan_is_low) c = maximum(c, broadcast(low));
+    return Clip<float>{low, high}(c);
+  }
+  /// 1 from bound to bound, 0 outside, in terms of the state before it was clipped.
+  Floats slope(Floats c) const {
+    return each<float>(c, [this](float v) { return v >= low && v <= high ? 1.0f : 0.0f; });
+  }
+};
+
 /// What a layer computes in one direction; `width` is `units` but where a projection follows.
 struct TrainedLayer {
   enum Cell { kRnn, kGru, kLbrGru, kLstm };
@@ -51,6 +67,7 @@ struct TrainedLayer {
   bool backwards;
   std::int64_t inputs, units, width;
   Trained gate, candidate, output;
+  TrainedClip clip_cell;
   bool attention, replaces, peephole, input_forget, projection;
 
   std::int64_t gates() const { return cell == kLstm ? 4 : cell == kRnn ? 1 : 3; }

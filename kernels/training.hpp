@@ -171,7 +171,7 @@ class Training {
       const Floats one = broadcast(1.0f), before = load_some(c + m * O_ + o, some);
       const Floats i = is_.gate(sum(0) + seen(0, before)), g = is_.candidate(sum(2));
       const Floats f = is_.input_forget ? one - i : is_.gate(sum(1) + seen(1, before));
-      const Floats after = multiply_add(f, before, i * g);
+      const Floats after = is_.clip_cell(multiply_add(f, before, i * g));
       const Floats out = is_.gate(sum(3) + seen(2, after)), shown = is_.output(after);
       const Floats gates[] = {i, f, g, out};
       for (int k = 0; k < 4; ++k) store_some<float>(a + k * O_, gates[k], some);
@@ -238,6 +238,8 @@ class Training {
       Floats by_c =
           multiply_add(by_h * out, is_.output.slope(shown), load_some(dc + m * O_ + o, some));
       by_c = multiply_add(dout, peephole(2), by_c);
+      const Floats sum = multiply_add(f, c, i * g);
+      if (is_.clip_cell.given) by_c = by_c * is_.clip_cell.slope(sum);
       Floats di = by_c * g, df = by_c * c;
       if (is_.input_forget) {
         di = di - df;
@@ -250,7 +252,7 @@ class Training {
       const Floats through = multiply_add(di, peephole(0), df * peephole(1));
       store_some<float>(dc + m * O_ + o, multiply_add(by_c, f, through), some);
       if (dpeephole) {
-        const Floats seen[] = {di * c, df * c, dout * multiply_add(f, c, i * g)};
+        const Floats seen[] = {di * c, df * c, dout * is_.clip_cell(sum)};
         for (int p = 0; p < 3; ++p) {
           float* to = dpeephole + p * O_ + o;
           store_some<float>(to, load_some(to, some) + seen[p], some);

@@ -150,8 +150,8 @@ typedef struct {
 
 typedef struct onernn_training onernn_training;
 
-/* Copies the weights; of the spec it takes one layer and direction without clips, ONERNN_F32 or
-   ONERNN_BF16, and the functions up to ONERNN_RELU. Many threads may use it at once. */
+/* Copies the weights; of the spec it takes one layer and direction, ONERNN_F32 or ONERNN_BF16, the
+   functions up to ONERNN_RELU, and no gate_clip. Many threads may use it at once. */
 int32_t onernn_training_new(const onernn_spec *spec, const onernn_weights *weights,
                             onernn_training **training);
 

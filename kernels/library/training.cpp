@@ -1,6 +1,7 @@
 // Training through onernn.h: no exception leaves.
 #include "../training.hpp"
 
+#include <cmath>
 #include <memory>
 
 #include "exported.hpp"
@@ -48,6 +49,11 @@ static_assert(int(Trained::kIdentity) == ONERNN_IDENTITY &&
 
 Trained function_of(const onernn_function& told) { return {Trained::Kind(told.kind)}; }
 
+TrainedClip clip_of(const onernn_spec& spec) {
+  const bool given = std::isfinite(spec.cell_low) || std::isfinite(spec.cell_high);
+  return {given, spec.cell_nan_is_low != 0, float(spec.cell_low), float(spec.cell_high)};
+}
+
 TrainedLayer layer_of(const onernn_spec& spec) {
   return {TrainedLayer::Cell(spec.cell),
           spec.backwards != 0,
@@ -57,6 +63,7 @@ TrainedLayer layer_of(const onernn_spec& spec) {
           function_of(spec.gate),
           function_of(spec.candidate),
           function_of(spec.output),
+          clip_of(spec),
           spec.attention != 0,
           spec.replaces != 0,
           spec.peephole != 0,

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -52,6 +53,16 @@ needs_bf16 = pytest.mark.skipif(
     not any(isa in load_library().effective_isa for isa in ("bf16", "fp16", "amx")),
     reason="this CPU has no bf16",
 )
+
+
+CLIPPED = [
+    RnnSpec(Cell.LSTM, 3, 4, layers=2, direction="bidirectional_concat", cell_clip=(-0.1, 0.2)),
+    RnnSpec(
+        Cell.LSTM, 3, 4, peephole=True, projection_size=2, cell_clip=(-0.1, 0.1), cell_clip_nan=True
+    ),
+    RnnSpec(Cell.LSTM, 3, 4, input_forget=True, cell_clip=(0.05, 0.3)),
+]
+"""Cell states of which some are clipped and some are not."""
 
 
 def kernels(problem: Problem, dtype: str = "f32", threads: int = 1) -> Any:
@@ -107,6 +118,7 @@ class TestReference:
         [
             RnnSpec(Cell.LSTM, 3, 4, input_forget=True, peephole=True),
             RnnSpec(Cell.LSTM, 3, 4, activations=("tanh", "identity", "sigmoid")),
+            *CLIPPED,
             RnnSpec(Cell.GRU, 3, 4, activations=("tanh", "sigmoid"), update="replace"),
             RnnSpec(Cell.LBR_AUGRU, 3, 4, direction="bidirectional_sum", update="replace"),
             RnnSpec(Cell.GRU, 4, 4, layers=3, stacking="onednn", direction="bidirectional_concat"),
@@ -143,7 +155,6 @@ class TestReference:
                 "no GRU with function hardsigmoid",
             ),
             (RnnSpec(Cell.GRU, 3, 4, gate_clip=1.0), "no GRU with clipped gates"),
-            (RnnSpec(Cell.LSTM, 3, 4, cell_clip=(-1, 1)), "no LSTM with a clipped cell"),
         ],
     )
     def test_what_has_no_backward_is_refused(self, spec: RnnSpec, why: str) -> None:
@@ -275,6 +286,17 @@ class TestKernels:
         problem = ragged_problem(spec, [4] * 150 + [1] * 110, 1)
         # Gradients by weights are sums over 710 words.
         assert_gradients(problem.train(kernels(problem))[1], reference_gradients(problem), 1e-5)
+
+    @pytest.mark.parametrize("spec", CLIPPED)
+    def test_a_clipped_cell_state_has_slope_1_inside_and_0_outside(self, spec: RnnSpec) -> None:
+        problem = ragged_problem(replace(spec, hidden_size=20), [3, 0, 2], 2)
+        exact = reference_gradients(problem)
+        tape, gradients = problem.train(kernels(problem))
+        assert not tape.why
+        assert_gradients(gradients, exact, 1e-5)
+        free = replace(problem.spec, cell_clip=None, cell_clip_nan=False)
+        unclipped = reference_gradients(problem._replace(spec=free))
+        assert max(np.abs(exact[name] - a).max() for name, a in unclipped.items()) > 1e-2
 
     def test_float64_weights_train_in_float64_on_the_reference(self) -> None:
         problem = ragged_problem(RnnSpec(Cell.LSTM, 3, 4), [3, 1], 0).float64()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from tests.frameworks.mxnet_rnn import MODES, C, H, N, T, arrays, close, symbol_
 
 from onernn import plugins_disabled
 from onernn.adapters.mxnet import optimize, rnn
+from onernn.core.arrays import Array
 
 
 @pytest.mark.parametrize("numpy", [False, True])
@@ -74,3 +77,80 @@ def test_float16_is_computed_in_float32(mode: str) -> None:
     for got, want in zip(run(optimize(symbol), narrow), run(plain, wide), strict=True):
         assert got.dtype == np.float16
         np.testing.assert_allclose(got, want, rtol=2**-11, atol=1e-6)
+
+
+LOW, HIGH = -0.15, 0.2
+
+
+def clipped_lstm(given: dict[str, Any], bounds: tuple[float, float] | None) -> Any:
+    """Two layers in MXNet's own operators, which clip, with a slope of 1 inside and 0 outside."""
+    x, at, flat = given["data"], 0, given["parameters"]
+
+    def taken(*shape: int) -> Any:
+        nonlocal at
+        at += int(np.prod(shape))
+        return flat[at - int(np.prod(shape)) : at].reshape(shape)
+
+    matrices = [(taken(4 * H, C if k == 0 else H), taken(4 * H, H)) for k in range(2)]
+    biases = [(taken(4 * H), taken(4 * H)) for k in range(2)]
+    for k, ((w, u), (b, d)) in enumerate(zip(matrices, biases, strict=True)):
+        h, c, outputs = given["state"][k], given["state_cell"][k], []
+        for t in range(T):
+            a = mx.nd.FullyConnected(x[t], w, b, num_hidden=4 * H)
+            a = a + mx.nd.FullyConnected(h, u, d, num_hidden=4 * H)
+            i, f, g, o = mx.nd.split(a, num_outputs=4, axis=1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            c = c if bounds is None else c.clip(*bounds)
+            h = o.sigmoid() * c.tanh()
+            outputs.append(h)
+        x = mx.nd.stack(*outputs, axis=0)
+    return x
+
+
+def test_a_clipped_cell_state_trains() -> None:
+    given = arrays("lstm", sides=1)
+    weights = np.random.default_rng(1).uniform(-1, 1, (T, N, H)).astype(np.float32)
+    options = {"state_size": H, "num_layers": 2, "mode": "lstm"}
+    bounds = {"lstm_state_clip_min": LOW, "lstm_state_clip_max": HIGH}
+
+    def trained(function: Any) -> dict[str, Array]:
+        made = {name: mx.nd.array(array) for name, array in given.items()}
+        for array in made.values():
+            array.attach_grad()
+        with mx.autograd.record():
+            y = function(made)
+        y.backward(mx.nd.array(weights))
+        return {"y": y.asnumpy(), **{name: a.grad.asnumpy() for name, a in made.items()}}
+
+    ours = trained(lambda made: rnn(**made, **options, **bounds))
+    theirs = trained(lambda made: clipped_lstm(made, (LOW, HIGH)))
+    free = trained(lambda made: clipped_lstm(made, None))
+    for name, want in theirs.items():
+        np.testing.assert_allclose(ours[name], want, rtol=0, atol=1e-6 + 2e-5 * np.abs(want).max())
+    assert np.abs(free["parameters"] - theirs["parameters"]).max() > 0.1
+
+
+def test_the_slope_of_a_clip_is_a_difference_of_outputs() -> None:
+    """By a parameter that moves no state over a bound; in float32 good to three digits."""
+    given, step = arrays("lstm", layers=1, sides=1), 2e-3
+    options = {"state_size": H, "num_layers": 1, "mode": "lstm"}
+    options |= {"lstm_state_clip_min": LOW, "lstm_state_clip_max": HIGH}
+    made = {name: mx.nd.array(array) for name, array in given.items()}
+    made["parameters"].attach_grad()
+    with mx.autograd.record():
+        y = rnn(**made, **options)
+    y.backward()
+    slopes, near = made["parameters"].grad.asnumpy(), 0
+    for at, slope in enumerate(slopes):
+        sums = []
+        for move in (step, step / 2, -step / 2, -step):
+            moved = given["parameters"].copy()
+            moved[at] += move
+            made["parameters"] = mx.nd.array(moved)
+            sums.append(float(rnn(**made, **options).asnumpy().sum(dtype=np.float64)))
+        wide, narrow = (sums[0] - sums[3]) / (2 * step), (sums[1] - sums[2]) / step
+        if abs(wide - narrow) > 2e-3:  # a bound lies between
+            near += 1
+        else:
+            assert abs(narrow - slope) < 5e-3
+    assert near < len(slopes) / 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -167,7 +168,8 @@ class LiveRnn:
         dx = data_of(grads.x)
         if isinstance(grads.x, Ragged):
             dx = grads.x.to_padded(time=len(dy), time_major=True)
-        flat = mxnet.join(mxnet.gradients_back(layer.spec, grads.layers), self.stack)
+        plain = replace(layer.spec, cell_clip=None, cell_clip_nan=False)  # told by attributes
+        flat = mxnet.join(mxnet.gradients_back(plain, grads.layers), self.stack)
         found = (dx, flat, *map(mxnet.state_back, grads.state))
         dtyped = tuple(array.astype(given.data.dtype, copy=False) for array in found)
         return (*dtyped, np.zeros_like(given.lengths)) if given.lengths is not None else dtyped
