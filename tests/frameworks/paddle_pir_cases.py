@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import paddle
-from paddle_nets import MODES, STEPS, I, N, O, close, data, net, operators, run_case
+from paddle_nets import MODES, STEPS, I, N, O, T, close, data, net, operators, run_case
 
 from onernn import UnsupportedError
-from onernn.adapters.paddle import optimize
+from onernn.adapters.paddle import optimize, register_operators
 from onernn.core.arrays import Array
 
 
@@ -196,7 +196,7 @@ def case_clone() -> None:
 def case_refusals() -> None:
     paddle.enable_static()
     for more, reason in (
-        ({"train": True, "dropout": 0.5}, "clone(for_test=True)"),
+        ({"train": True, "dropout": 0.5}, "eval()"),
         ({"train": False, "options": {"dtype": "u8"}}, "f32, bf16 or f16"),
         ({"train": False, "options": {"backend": "onednn"}}, "backend='kernels'"),
         ({"train": True, "options": {"dtype": "f16"}}, "no training in f16"),
@@ -280,6 +280,63 @@ def case_initial_states() -> None:
             runs.append(executor.run(main, feed=feed, fetch_list=wanted))
     for one, other in zip(*runs, strict=True):
         close(one, other, 2e-5)
+
+
+def case_wrong_arguments() -> None:
+    """As a file may have them: each is refused, none reads or writes where it must not."""
+    register_operators()
+    run = paddle._C_ops._run_custom_op
+    layer, state = paddle.nn.LSTM(I, O), paddle.zeros([1, N, O])
+    x, weights = paddle.to_tensor(data()["x"]), layer._all_weights
+    inputs = [x, state, state, *weights]
+    right = {"mode": "LSTM", "gates": [0, 1, 2, 3], "layers": 1, "two": False, "hidden": O}
+    right |= {"time_major": False, "is_test": True, "fixed": False, "stored": 0, "threads": 1}
+
+    def call(given: list[Any], lengths: Any = None, **changed: Any) -> Any:
+        return run("onernn_rnn", given, lengths, *{**right, **changed}.values())[0]
+
+    close(call(inputs), layer(x)[0])
+    turned = paddle.to_tensor(data(time_major=True)["x"]).transpose([1, 0, 2])
+    close(call([turned, *inputs[1:]]), layer(x)[0])
+    assert call([x[:, :0], *inputs[1:]]).shape == [N, 0, O]
+    assert call([x[:0], state[:, :0], state[:, :0], *weights]).shape == [0, T, O]
+    wrong: list[tuple[list[Any], Any, dict[str, Any]]] = [
+        ([], None, {}),
+        ([x], None, {}),
+        ([x[0], *inputs[1:]], None, {}),
+        ([x.astype("float64"), *inputs[1:]], None, {}),
+        ([x, state[:, :1], *inputs[2:]], None, {}),
+        ([*inputs[:3], *weights[::-1]], None, {}),
+        *(
+            (inputs, None, {name: value})
+            for name, values in {
+                "mode": ["XX"],
+                "gates": [[0, 1, 2, 9], [0, 1, 2], [0, 0, 1, 2]],
+                "layers": [2**30, 0, -1],
+                "two": [True],
+                "hidden": [O + 1, 0, -1],
+                "stored": [7],
+                "threads": [0, 10**6],
+            }.items()
+            for value in values
+        ),
+        *(
+            (inputs, lengths, {})
+            for lengths in (
+                paddle.full([N], T + 1, "int32"),
+                paddle.full([N], -1, "int64"),
+                paddle.full([N], 1.0),
+                paddle.full([N + 1], 1, "int32"),
+            )
+        ),
+    ]
+    for given, lengths, changed in wrong:
+        try:
+            call(given, lengths, **changed)
+        except Exception as error:
+            assert "onernn_rnn: " in str(error), error
+        else:
+            raise AssertionError(f"{len(given)} inputs, {lengths}, {changed}")
 
 
 def case_bad_lengths() -> None:

@@ -82,7 +82,9 @@ Layer layer_of(const Tensor& x, const Tensors& weights, const std::string& mode,
   }
   require(stored == ONERNN_F32 || stored == ONERNN_BF16 || stored == ONERNN_F16, "stored ", stored);
   require(x.dims().size() == 3, "X: expected 3 axes, got ", x.dims().size());
-  require(layers > 0 && units > 0 && threads > 0, "sizes that are not positive");
+  require(layers > 0 && std::size_t(layers) <= weights.size() && units > 0,
+          "num_layers or hidden_size of other weights");
+  require(threads == 1 || threads == 2, "threads: expected 1 or 2, got ", threads);
   Layer layer{gru    ? ONERNN_LBR_GRU
               : lstm ? ONERNN_LSTM
                      : ONERNN_RNN,
@@ -111,6 +113,8 @@ Layer layer_of(const Tensor& x, const Tensors& weights, const std::string& mode,
 
 Batch batch_of(const Tensor& x, const paddle::optional<Tensor>& lengths, bool time_major) {
   Batch batch{x.dims()[time_major ? 0 : 1], x.dims()[time_major ? 1 : 0], time_major, {}};
+  constexpr std::int64_t kMost = std::int64_t(1) << 31;  // sizes are products of these
+  require(batch.T < kMost && batch.N < kMost && batch.T * batch.N < kMost, "X: too many steps");
   if (!lengths) return batch;
   const bool wide = lengths->dtype() == DataType::INT64;
   require(lengths->numel() == batch.N && (wide || lengths->dtype() == DataType::INT32),
@@ -220,6 +224,7 @@ Tensors backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
   }
   const Training training(library, layer, batch);
   const auto weights = numbers(given.weights, "WeightList");
+  numbers(tape, "Tape");
   if (tape.numel() != training.tape_size() + 1 || !is_whole(tape)) {  // read before, or never made
     tape = made({training.tape_size() + 1});
     float* unread = after.data<float>();
@@ -261,6 +266,7 @@ std::vector<Shape> InferShape(const std::vector<Shape>& inputs, const paddle::op
                               const std::string& mode, const std::vector<int>&, int num_layers,
                               bool is_bidirec, int hidden_size, bool time_major, bool, bool, int,
                               int) {
+  require(!inputs.empty() && inputs[0].size() == 3, "X: expected 3 axes");
   const Shape& x = inputs[0];
   const int directions = is_bidirec ? 2 : 1;
   return {{x[0], x[1], directions * hidden_size},
@@ -270,6 +276,7 @@ std::vector<Shape> InferShape(const std::vector<Shape>& inputs, const paddle::op
 
 std::vector<DataType> InferDtype(const std::vector<DataType>& inputs,
                                  const paddle::optional<DataType>&) {
+  require(!inputs.empty(), "Inputs: expected X");
   return std::vector<DataType>(3, inputs[0]);
 }
 

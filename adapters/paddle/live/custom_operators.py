@@ -88,8 +88,8 @@ def _register() -> None:
         raise NoOperators(f"Paddle {paddle.__version__} has no PIR; its programs need no operator")
     kernels = load_kernels()
     path = str(_library(paddle))
-    extensions = require("paddle.utils.cpp_extension.extension_utils", "paddle")
-    extensions.load_op_meta_info_and_register_op(path)
+    # Not through paddle.utils.cpp_extension, which wants setuptools and warns about ccache.
+    paddle.base.core.load_op_meta_info_and_register_op(path)
     if ctypes.CDLL(path).onernn_paddle_open(str(kernels.path).encode()):
         raise LibraryError(f"{kernels.path}: cannot be opened by {path}")
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from onernn.adapters.paddle.live.custom_operators import arguments, register_operators
+from onernn.adapters.paddle.live.custom_operators import NAME, arguments, register_operators
 from onernn.adapters.paddle.live.execution import Arguments, LayerKind, LiveLayer, Options, Recorded
 from onernn.adapters.paddle.live.pir_programs import append_operator, is_pir
 from onernn.adapters.paddle.live.tensors import view_eager
@@ -57,7 +57,14 @@ def run_layer(
         if is_.is_drawn:
             raise UnsupportedError("dropout between its layers is drawn in training")
         if in_program:
-            return _traced(is_, inputs, states, lengths, chosen)
+            found = _traced(is_, inputs, states, lengths, chosen)
+            _log.info(
+                "%s: operator %s in the program that is made; what is saved of it loads where"
+                " onernn.adapters.paddle.register_operators() was called before",
+                layer.full_name(),
+                NAME,
+            )
+            return found
         tensors = (inputs, *states, *is_.weights)
         out, *after = _called(live, tensors, len(states), lengths, is_.time_major)
         return out, tuple(after)

@@ -123,8 +123,8 @@ def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
         raise UnsupportedError(f"{mode} with {len(weights)} weights; a bias is left out?")
     if told["dropout_prob"] and layers > 1 and not told["is_test"]:
         raise UnsupportedError(
-            "dropout between its layers is drawn in training; for inference call eval() before the"
-            " program is made, or take its clone(for_test=True)"
+            "dropout between its layers is drawn in training; for inference call the layer's eval()"
+            " before the program is made"
         )
     sizes = mode, layers, two, told["hidden_size"]
     test = told["is_test"]
