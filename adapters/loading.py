@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from onernn.adapters.adapter import StrPath
 from onernn.adapters.registry import ADAPTERS, SEMANTICS, adapter_of
 from onernn.adapters.unread_files import refuse_unread
-from onernn.core.budget import budget_of_load
+from onernn.core.budget import budget_of_load, return_freed_memory
 from onernn.core.errors import BudgetError, ModelFormatError, UnsupportedError
 from onernn.core.graph import Graph
 from onernn.core.guard import guarded
@@ -32,7 +32,9 @@ def load(path: StrPath, params: StrPath | None = None, semantics: str = "documen
     try:
         with guarded(lambda: path), budget_of_load():
             refuse_unread(path)
-            return adapter_of(path).load(path, params, semantics)
+            graph = adapter_of(path).load(path, params, semantics)
+            return_freed_memory()  # before weights are packed: both together would be the peak
+            return graph
     except BudgetError as error:
         raise BudgetError(f"{path}: {error}") from error
     except OSError as error:

@@ -10,7 +10,7 @@ import ctypes
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -140,7 +140,10 @@ def usable_memory() -> int:
     return whole * 3 // 4
 
 
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # None: another C library
+
+
 def return_freed_memory() -> None:
     """Gives the system what was freed: glibc keeps it, 29 MB behind a model of 25 MB, for 3 ms."""
-    with suppress(AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
+    if _malloc_trim is not None:
+        _malloc_trim(0)

@@ -22,6 +22,8 @@ else:
 
         def made(cls):
             own = vars(cls).copy()
+            if cls.__doc__ is None:  # else dataclasses inspects the signature for one
+                cls.__doc__ = cls.__name__
             cls = dataclasses.dataclass(cls, init=False, repr=False, eq=False, kw_only=kw_only)
             methods = {"__init__": _init(cls), "__repr__": _repr}
             if eq:

@@ -7,6 +7,7 @@ from functools import reduce
 from operator import mul
 from typing import Any
 
+from onernn.core.cached import cached_property
 from onernn.core.errors import UnsupportedError
 from onernn.core.records import dataclass
 
@@ -59,7 +60,7 @@ class Size:
             return self.terms[0][0][0]
         return None
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         return frozenset(name for names, _ in self.terms for name in names)
 

@@ -16,6 +16,7 @@ import sys
 import time
 import zlib
 from functools import lru_cache
+from mmap import mmap
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -101,7 +102,7 @@ def sources_key(machine: str = platform.machine()) -> str:
     return f"{key:08x}{size:08x}"
 
 
-def built_from(content: bytes) -> tuple[str, str] | None:
+def built_from(content: bytes | mmap) -> tuple[str, str] | None:
     """The key of the sources and the compiler that a library tells; None if it is not whole.
 
     Its last line, behind what the loader reads, tells both and the checksum of all before.
@@ -110,8 +111,8 @@ def built_from(content: bytes) -> tuple[str, str] | None:
     if found is None:
         return None
     key, compiler, checksum = (part.decode(errors="replace") for part in found.groups())
-    told = memoryview(content)[: content.rindex(b"; crc32 ")]
-    return (key, compiler) if f"{zlib.crc32(told):08x}" == checksum else None
+    with memoryview(content)[: content.rfind(b"; crc32 ")] as told:
+        return (key, compiler) if f"{zlib.crc32(told):08x}" == checksum else None
 
 
 def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]:

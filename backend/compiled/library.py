@@ -10,6 +10,7 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,10 @@ def _open(isa: str, folder: Path, key: str | None) -> Kernels:
     """
     path = build.library_of(isa, folder)
     try:
-        told = build.built_from(path.read_bytes())
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            told = build.built_from(content)  # of a mapping: the loader maps the same pages
+    except ValueError:  # an empty file
+        told = None
     except FileNotFoundError:
         why = "no compiler was there when it was built" if not folder.is_dir() else f"no {path}"
         raise LibraryError(f"this installation has no kernels: {why}; {_advice()}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -48,12 +49,17 @@ def panels(matrix: Array) -> Array:
     return split.transpose(2, 0, 3, 1, 4)
 
 
+def narrows(array: Array, stored: str) -> bool:
+    """Whether numbers of an array become shorter."""
+    return stored != "float" and array.dtype == np.float32
+
+
 def narrowed(array: Array, stored: str) -> Array:
     """float32 -> the bits of ``stored``, rounded to nearest even.
 
     Raises `UnsupportedError` for a number that is too large for a half.
     """
-    if stored == "float" or array.dtype != np.float32:
+    if not narrows(array, stored):
         return array
     if stored == "Half":
         with np.errstate(over="ignore"):
@@ -104,8 +110,8 @@ def quads(panels: Array, per_channel: bool = True) -> Array:
 class Numbers:
     """Collects arrays, which nobody may change; equal ones stand there once.
 
-    ``stored``: of matrices, see `STORED`. None is copied before `write`: a view of weights takes
-    no memory.
+    ``stored``: of matrices, see `STORED`. Those that are stored as they are stay views of the
+    weights until `write` packs them, one at a time.
 
     ``size``: bytes so far, those in front of the first array among them. ``per_channel``: see
     `quads`.
@@ -114,9 +120,10 @@ class Numbers:
     stored: str
     per_channel: bool = True
     size: int = 0
-    arrays: list[tuple[int, Array]] = field(default_factory=list)
+    arrays: list[tuple[int, int, Array, Callable[[Array], Array]]] = field(default_factory=list)
+    """Where each begins, its bytes, and what packs which."""
     _alike: dict[Any, list[tuple[int, Array]]] = field(default_factory=dict)
-    """By type, shape and the first numbers."""
+    """By what packs them, type, shape and the first numbers."""
 
     def add(self, array: Array, *, narrow: bool = False) -> int:
         """The byte where it begins."""
@@ -126,20 +133,32 @@ class Numbers:
             else:
                 array = narrowed(array, self.stored)
                 array = paired(array) if array.dtype == np.uint16 else array
-        alike = self._alike.setdefault((array.dtype, array.shape, array.flat[:LANES].tobytes()), [])
+        return self._place(array, array.nbytes, np.asarray)
+
+    def add_panels(self, matrix: Array, *, narrow: bool) -> int:
+        """The byte where the panels of a matrix begin."""
+        if narrow and (self.stored == BYTES or narrows(matrix, self.stored)):
+            return self.add(panels(matrix), narrow=True)
+        units = matrix.shape[2]
+        return self._place(matrix, matrix.nbytes // units * padded(units), panels)
+
+    def _place(self, array: Array, nbytes: int, pack: Callable[[Array], Array]) -> int:
+        key = (pack, array.dtype, array.shape, array.flat[:LANES].tobytes())
+        alike = self._alike.setdefault(key, [])
         for at, known in alike:
             if known is array or known.tobytes() == array.tobytes():
                 return at
-        alike.append((self.size, array))
-        self.arrays.append((self.size, array))
-        self.size += -(-array.nbytes // 64) * 64
-        return alike[-1][0]
+        at = self.size
+        alike.append((at, array))
+        self.arrays.append((at, nbytes, array, pack))
+        self.size += -(-nbytes // 64) * 64
+        return at
 
     def write(self, target: Array) -> None:
         """All arrays, into ``size`` bytes."""
-        for at, array in self.arrays:
-            place = target[at : at + array.nbytes].view(array.dtype)
-            place.reshape(array.shape)[...] = array
+        for at, nbytes, array, pack in self.arrays:
+            packed = pack(array)
+            target[at : at + nbytes].view(packed.dtype).reshape(packed.shape)[...] = packed
 
 
 def kernel_of(cell: Cell) -> str:
@@ -181,6 +200,6 @@ class CellMatrices(NamedTuple):
     def pack(self, numbers: Numbers) -> dict[str, int | None]:
         """Where each begins, by its name."""
         return {
-            name: None if m is None else numbers.add(panels(m), narrow=name not in WIDE)
+            name: None if m is None else numbers.add_panels(m, narrow=name not in WIDE)
             for name, m in self._asdict().items()
         }

@@ -44,7 +44,7 @@ def _installed() -> Iterator[Path]:
     start = f"{DISTRIBUTION.replace('-', '_')}-"
     for folder in filter(os.path.isdir, sys.path):
         for name in os.listdir(folder):
-            record = Path(folder, name, "RECORD")
-            if name.startswith(start) and name.endswith(".dist-info") and record.is_file():
-                for line in record.read_text(errors="replace").splitlines():
-                    yield Path(folder, line.partition(",")[0])
+            if name.startswith(start) and name.endswith(".dist-info"):
+                record = Path(folder, name, "RECORD")
+                lines = record.read_text(errors="replace").splitlines() if record.is_file() else []
+                yield from (Path(folder, line.partition(",")[0]) for line in lines)

@@ -240,6 +240,23 @@ def test_after_a_fork_several_threads_are_refused_where_they_would_hang(warm: Pa
     ]
 
 
+def test_the_library_found_is_the_one_that_importlib_finds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(finding.VARIABLE, raising=False)
+    files = metadata.files(finding.DISTRIBUTION) or ()
+    (installed,) = (str(each.locate()) for each in files if each.name == "libdnnl.so.3")
+    assert finding.find() == Path(installed).resolve()
+    # One that stands before it, but whose files are gone, is passed over.
+    broken = tmp_path / "onednn_cpu_gomp-2023.2.0.dist-info"
+    broken.mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert finding.find() == Path(installed).resolve()
+    (broken / "RECORD").write_text("libdnnl.so.3,,\n")
+    (tmp_path / "libdnnl.so.3").touch()
+    assert finding.find() == (tmp_path / "libdnnl.so.3").resolve()
+
+
 def test_a_missing_library_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(finding.VARIABLE, raising=False)
     monkeypatch.setattr(finding, "DISTRIBUTION", "none-such")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from onernn.backend import Stack, open_backend
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.ragged import data_of
+from onernn.core.records import dataclass
 from onernn.core.spec import Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights
 

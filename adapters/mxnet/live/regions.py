@@ -9,7 +9,7 @@ may do something in training, and keeps MXNet's operators.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
 from onernn.adapters.mxnet.read import attributes as parse
 from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError, Refusal
+from onernn.core.records import dataclass
 from onernn.core.spec import Cell
 from onernn.fuse_passes.affine import Columns
 from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
