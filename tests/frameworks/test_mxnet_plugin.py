@@ -244,25 +244,6 @@ def test_gradients_where_there_are_none_are_refused_with_a_reason(caplog: Any) -
     assert "node 'net' (RNN): UnsupportedError: no gradients" in caplog.text
 
 
-def test_dropout_between_layers_is_refused_by_name_before_anything_is_replaced() -> None:
-    why = r"dropout p=0\.5 between layers.* pass semantics='mxnet-cpu'.* with p=0"
-    block = mx.gluon.nn.HybridSequential()
-    block.add(mx.gluon.rnn.GRU(H, 1, dropout=0.5), mx.gluon.rnn.LSTM(H, 2, dropout=0.5))
-    with pytest.raises(UnsupportedError, match=rf"{block[1].name} \(RNN\): {why}"):
-        optimize(block)
-    assert [type(each) for each in block] == [mx.gluon.rnn.GRU, mx.gluon.rnn.LSTM]
-    optimize(block[0])  # there is nothing between
-    given, symbol = arrays("lstm"), symbol_of("lstm", p=0.5)
-    with pytest.raises(UnsupportedError, match=rf"net \(RNN\): {why}"):
-        optimize(symbol)
-    with pytest.raises(UnsupportedError, match=why):
-        made = {name: mx.nd.array(a) for name, a in given.items()}
-        rnn(**made, state_size=H, num_layers=2, mode="lstm", bidirectional=True, p=0.5)
-    left_out = optimize(symbol, semantics="mxnet-cpu")
-    for got, want in zip(run(left_out, given), run(symbol, given), strict=True):
-        close(got, want)
-
-
 def test_an_error_at_run_time_is_logged_with_the_node(caplog: Any) -> None:
     given = {name: mx.nd.array(a) for name, a in arrays("gru").items()}
     options = {"state_size": H, "num_layers": 2, "mode": "gru", "bidirectional": True}

@@ -185,7 +185,7 @@ class LiveCells:
         """Gradients of `arguments` from those of the outputs."""
         if isinstance(recorded, str):
             raise UnsupportedError(f"no gradients: {recorded}")
-        layer, tape = recorded
+        layer, tape, _ = recorded
         dy = _time_major(computed(dy), self._formula.y_axis)
         grads = layer.backward(tape, dy, tuple(computed(d)[None, None] for d in dstates))
         weights = given[1 : len(given) - len(self._states)]

@@ -19,7 +19,7 @@ from weakref import WeakSet
 import numpy as np
 
 from onernn.adapters.mxnet.live.cells import LiveCells
-from onernn.adapters.mxnet.live.execution import LiveRnn, Options, Recorded
+from onernn.adapters.mxnet.live.execution import LiveRnn, Options
 from onernn.core.arrays import Array
 from onernn.core.errors import MissingDependencyError, UnsupportedError
 
@@ -75,6 +75,19 @@ def custom_attributes(
     return {**{k: str(v) for k, v in attributes.items()}, **ours, "op_type": operator}
 
 
+def new_seed(functions: Any, numpy: bool) -> Any:
+    """Two numbers of MXNet's generator, in order with all others that it gives.
+
+    ``functions``: mx.nd or mx.sym. Where nothing is trained nobody reads them: none are drawn then,
+    but a symbol cannot know that.
+    """
+    mx = live_mxnet()
+    own = functions.np if numpy else functions
+    if functions is mx.nd and not mx.autograd.is_training():
+        return own.zeros((2,))
+    return own.random.uniform(0, 1, **{"size" if numpy else "shape": (2,)})
+
+
 @cache
 def register() -> None:
     """Registers our operators with MXNet, once."""
@@ -103,7 +116,7 @@ def register() -> None:
             super().__init__()
             self._live, self._name = live, name
             alive.add(self)
-            self._recorded: Recorded | str = "nothing ran forward in training mode"
+            self._recorded: Any = "nothing ran forward in training mode"
 
         def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
             with _logged_errors(self._name):

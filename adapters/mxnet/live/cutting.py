@@ -89,13 +89,22 @@ def _operator(node: Mapping[str, Any]) -> str:
 def _replace_rnn(graph: Any, params: Mapping[str, Any], options: Options) -> list[str]:
     """Makes all RNN operators ours, and gives those that are ours already these options."""
     found = []
-    for node in graph["nodes"]:
+    for node in list(graph["nodes"]):
         given, operator = node.get("attrs", {}), _operator(node)
         if node["op"] not in RNN and operator not in (OPERATOR, CELLS):
             continue
         _, _, attributes = original_attributes(given)
         if operator != CELLS:
             live = checked(node["name"], attributes, options)
+            slots = [slot for slot in live.arguments if slot != "seed"]
+            del node["inputs"][len(slots) :]
+            if live.dropout:
+                node["inputs"].append([len(graph["nodes"]), 0, 0])
+                drawn = {"low": "0", "high": "1", "shape": "(2,)"}
+                name = f"{node['name']}_seed"
+                graph["nodes"].append(
+                    {"op": "_random_uniform", "name": name, "attrs": drawn, "inputs": []}
+                )
             vector = params.get(graph["nodes"][node["inputs"][1][0]]["name"])
             if vector is not None:
                 live.layer(view(vector, "parameters"))  # says now what the first run would say

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +12,13 @@ from onernn.adapters.mxnet.lower.recurrent import input_shapes, stack_of
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
 from onernn.adapters.mxnet.read import attributes as parse
 from onernn.adapters.repacking import Repacked
-from onernn.backend import Stack, Tape, open_backend
+from onernn.backend import Stack, State, Tape, open_backend
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent
+from onernn.core.weights import RnnWeights
 from onernn.reorders import mxnet
 from onernn.runtime.session import unsupported
 
@@ -54,20 +54,24 @@ class Arguments(NamedTuple):
     parameters: Array
     states: tuple[Array, ...]
     lengths: Array | None = None
+    seed: Array | None = None
 
 
 class Recorded(NamedTuple):
-    """What `LiveRnn.run_training` leaves for one backward: a tape, and the layer that wrote it."""
+    """What a training run leaves for one backward: a layer, its tape, the mask of its input."""
 
     layer: Stack
     tape: Tape
+    mask: Array | None = None
 
 
 class LiveRnn:
     """One RNN operator, its attributes strings as in a symbol.
 
     Weights are packed once, and again when the parameters' numbers have changed: they are
-    compared in every call, with a copy. Raises `UnsupportedError` for attributes that cannot run.
+    compared in every call, with a copy. ``dropout``: what part of each layer's output but the
+    last's is dropped in training; two numbers in [0, 1), the input ``seed``, choose which, and what
+    stays is divided by 1 - p. Raises `UnsupportedError` for attributes that cannot run.
     """
 
     def __init__(self, attributes: Mapping[str, str], options: Options) -> None:
@@ -80,36 +84,39 @@ class LiveRnn:
         self.outputs = names[: 1 + len(self.state_names) * gives_states]
         self.masks = self.takes_lengths and options.semantics == "documented"
         dropout = parse.number(attributes.get("p", "0"))
-        if dropout > 0 and self.stack.layers > 1 and options.semantics == "documented":
-            raise UnsupportedError(
-                f"dropout p={dropout:g} between layers is drawn in training, which ours does not"
-                " do: pass semantics='mxnet-cpu' to leave it out, as MXNet's own CPU does in"
-                " silence, or make the layer with p=0 (in gluon dropout=0)"
-            )
-        self._layers = Repacked(self._new_layer)
+        if not 0 <= dropout < 1:
+            raise UnsupportedError(f"dropout p={dropout:g}: expected 0 <= p < 1")
+        between = self.stack.layers > 1 and options.semantics == "documented"
+        self.dropout = dropout if between else 0.0
+        self._layers = Repacked(self._new_layers)
 
     @property
     def arguments(self) -> list[str]:
         """The slots of the operator, in its order."""
         lengths = ["sequence_length"] if self.takes_lengths else []
-        return ["data", "parameters", *self.state_names, *lengths]
+        seed = ["seed"] if self.dropout else []
+        return ["data", "parameters", *self.state_names, *lengths, *seed]
 
     def bound(self, arrays: Sequence[Array]) -> Arguments:
         """The arrays of `arguments`, in that order; all but the lengths of one float dtype."""
         for name, array in zip(self.arguments, arrays, strict=True):
-            if name != "sequence_length" and array.dtype.name not in FLOATS:
+            if name in ("sequence_length", "seed"):
+                continue
+            if array.dtype.name not in FLOATS:
                 raise UnsupportedError(f"{name}: {array.dtype}, only {', '.join(FLOATS)} are run")
-            if name != "sequence_length" and array.dtype != arrays[0].dtype:
+            if array.dtype != arrays[0].dtype:
                 raise ShapeError(f"{name}: expected {arrays[0].dtype} as data, got {array.dtype}")
-        states = tuple(arrays[2 : 2 + len(self.state_names)])
-        return Arguments(arrays[0], arrays[1], states, arrays[-1] if self.takes_lengths else None)
+        named = dict(zip(self.arguments, arrays, strict=True))
+        states = tuple(named[name] for name in self.state_names)
+        more = named.get("sequence_length"), named.get("seed")
+        return Arguments(arrays[0], arrays[1], states, *more)
 
     def shapes(self, given: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[int]]]:
         """Of the arguments and the outputs, from the data's; unknown sizes are 0 or -1."""
         if len(given[0]) != 3:
             return [*map(list, given)], [[]] * len(self.outputs)
         t, n, channels = given[0]
-        shapes: Any = input_shapes(self.stack, t, n, channels)
+        shapes: Any = {**input_shapes(self.stack, t, n, channels), "seed": (2,)}
         if channels <= 0:
             shapes["parameters"] = given[1]
         states = [list(shapes[name]) for name in self.state_names]
@@ -118,27 +125,37 @@ class LiveRnn:
         return [list(shapes[name]) for name in self.arguments], outputs
 
     def types(self, given: Sequence[type | None]) -> tuple[list[type], list[type]]:
-        """Of the arguments and the outputs: those of the data, and of the lengths their own."""
+        """Of the arguments and the outputs: those of the data; lengths and seed have their own."""
         known = next((each for each in given if each is not None), np.float32)
         types: list[type] = [known] * len(given)
-        if self.takes_lengths and (own := given[-1]) is not None:
-            types[-1] = own
+        for at, (name, own) in enumerate(zip(self.arguments, given, strict=True)):
+            if name == "seed":
+                types[at] = np.float32
+            elif name == "sequence_length" and own is not None:
+                types[at] = own
         return types, [known] * len(self.outputs)
 
     def layer(self, parameters: Array) -> Stack:
         """The layer of these parameters, a vector; the same one while the numbers stay."""
-        return self._layers((), [parameters])
+        return self._layers("whole", [parameters])[0]
 
-    def _new_layer(self, _: tuple[()], parameters: Sequence[Array]) -> Stack:
+    def _new_layers(self, how: str, parameters: Sequence[Array]) -> list[Stack]:
+        """The stack as a "whole", or its layers "apart"."""
         flat = computed(parameters[0])
         mxnet.split(flat, self.stack)  # raises what is wrong with its length
-        symbol = _symbol(self._attributes, self.arguments)
+        symbol = _symbol(self._attributes, [n for n in self.arguments if n != "seed"])
         graph = lower(symbol, {"parameters": flat}, self._options.semantics)
         if refusals := unsupported(graph):
             raise UnsupportedError(refusals[0].reason)
         (rnn,) = (Recurrent.of(node) for node in graph.nodes if node.op == "Rnn")
         engine = open_backend(self._options.backend, threads=self._options.threads)
-        return engine.prepare(rnn.spec, rnn.weights, dtype=self._options.dtype)
+        dtype, spec = self._options.dtype, rnn.spec
+        if how == "whole":
+            return [engine.prepare(spec, rnn.weights, dtype=dtype)]
+        return [
+            engine.prepare(spec.one_layer(spec.reads(at), spec.direction), weights, dtype=dtype)
+            for at, weights in enumerate(rnn.layers)
+        ]
 
     def run(self, given: Arguments) -> tuple[Array, ...]:
         """y (T, N, D*R), then the final states (L*D, N, R), in the dtype of the data."""
@@ -146,33 +163,59 @@ class LiveRnn:
         y, states = layer.run(self._words(given), self._states(given))
         return self._results(given, y, states)
 
-    def run_training(self, given: Arguments) -> tuple[tuple[Array, ...], Recorded | str]:
+    def run_training(self, given: Arguments) -> tuple[tuple[Array, ...], list[Recorded] | str]:
         """What `run` gives, and what `backward` needs; or the reason why there can be none."""
-        layer = self.layer(given.parameters)
+        drops = given.seed is not None
+        layers = self._layers("apart" if drops else "whole", [given.parameters])
+        random, y = np.random.default_rng(_entropy(given.seed)), self._words(given)
+        begins, ends, recorded = self._states(given), [], list[Recorded]()
         try:
-            y, states, tape = layer.run_training(self._words(given), self._states(given))
+            for at, layer in enumerate(layers):
+                mask = self._mask(random, y) if at else None
+                y = y if mask is None else _scaled(y, mask)
+                begin = tuple(state[at : at + 1] for state in begins) if drops else begins
+                y, states, tape = layer.run_training(y, begin)
+                ends.append(states)
+                recorded.append(Recorded(layer, tape, mask))
         except UnsupportedError as error:
+            if drops:
+                raise  # a run would drop nothing
             return self.run(given), str(error)
-        return self._results(given, y, states), Recorded(layer, tape)
+        finals = [np.concatenate(each) for each in zip(*ends, strict=True)]
+        return self._results(given, y, finals), recorded
 
     def backward(
-        self, given: Arguments, recorded: Recorded | str, dy: Array, dstates: Sequence[Array]
+        self,
+        given: Arguments,
+        recorded: list[Recorded] | str,
+        dy: Array,
+        dstates: Sequence[Array],
     ) -> tuple[Array, ...]:
         """Gradients of `arguments` from those of the outputs."""
         if isinstance(recorded, str):
             raise UnsupportedError(f"no gradients: {recorded}")
-        layer, tape = recorded
-        incoming = self._masked(given, computed(dy))
-        ends = tuple(mxnet.state(computed(d), self.stack) for d in dstates) or None
-        grads = layer.backward(tape, incoming, ends)
-        dx = data_of(grads.x)
-        if isinstance(grads.x, Ragged):
-            dx = grads.x.to_padded(time=len(dy), time_major=True)
-        plain = replace(layer.spec, cell_clip=None, cell_clip_nan=False)  # told by attributes
-        flat = mxnet.join(mxnet.gradients_back(plain, grads.layers), self.stack)
-        found = (dx, flat, *map(mxnet.state_back, grads.state))
+        ends = [mxnet.state(computed(d), self.stack) for d in dstates]
+        dx: Any = self._masked(given, computed(dy))
+        layers, begins = list[RnnWeights](), list[State]()
+        for at, (layer, tape, mask) in reversed(list(enumerate(recorded))):
+            own = ends if len(recorded) == 1 else [end[at : at + 1] for end in ends]
+            grads = layer.backward(tape, dx, tuple(own) or None)
+            dx = grads.x if mask is None else _scaled(grads.x, mask)
+            layers[:0] = grads.layers
+            begins.insert(0, grads.state)
+        whole = dx.to_padded(time=len(dy), time_major=True) if isinstance(dx, Ragged) else dx
+        spec = self.stack.spec(recorded[0].layer.spec.input_size)
+        flat = mxnet.join(mxnet.gradients_back(spec, layers), self.stack)
+        states = [np.concatenate(each) for each in zip(*begins, strict=True)]
+        found = (whole, flat, *map(mxnet.state_back, states))
         dtyped = tuple(array.astype(given.data.dtype, copy=False) for array in found)
-        return (*dtyped, np.zeros_like(given.lengths)) if given.lengths is not None else dtyped
+        more = [np.zeros_like(a) for a in (given.lengths, given.seed) if a is not None]
+        return *dtyped, *more
+
+    def _mask(self, random: np.random.Generator, y: Ragged | Array) -> Array:
+        """What the words of a layer are multiplied by: 0, or 1 / (1 - p)."""
+        kept = random.random(data_of(y).shape, np.float32) >= self.dropout
+        return kept * np.float32(1 / (1 - self.dropout))
 
     def _words(self, given: Arguments) -> Ragged | Array:
         return self._masked(given, computed(given.data))
@@ -195,6 +238,15 @@ class LiveRnn:
         whole = y.to_padded(time=len(given.data), time_major=True) if isinstance(y, Ragged) else y
         results = (whole, *map(mxnet.state_back, states))
         return tuple(array.astype(given.data.dtype, copy=False) for array in results)
+
+
+def _entropy(seed: Array | None) -> list[int]:
+    """What seeds a generator: the bits of two numbers of MXNet's own generator."""
+    return [] if seed is None else np.asarray(seed, np.float32).view(np.uint32).tolist()
+
+
+def _scaled(y: Ragged | Array, mask: Array) -> Any:
+    return y.with_data(y.data * mask) if isinstance(y, Ragged) else y * mask
 
 
 def _symbol(attributes: Mapping[str, str], arguments: Sequence[str]) -> Symbol:

@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from onernn.adapters.mxnet.live.custom import custom_attributes, live_mxnet, register, view
+from onernn.adapters.mxnet.live.custom import (
+    custom_attributes,
+    live_mxnet,
+    new_seed,
+    register,
+    view,
+)
 from onernn.adapters.mxnet.live.cutting import checked, explain, optimized_symbol, reasons
 from onernn.adapters.mxnet.live.execution import LiveRnn, Options
 from onernn.core.errors import ShapeError, UnsupportedError
@@ -31,13 +37,13 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
 
     ``options``: semantics, dtype, backend, threads, as of `onernn.load` and `onernn.Session`;
     semantics="documented" makes sequence lengths and clips work, which MXNet ignores on CPU.
-    float16 is computed in float32.
+    float16 is computed in float32. Dropout p between layers is inverted dropout, in training only;
+    mx.random.seed makes it repeatable. semantics="mxnet-cpu" leaves it out, as MXNet's CPU does.
 
     Gradients go through our backward, but where the backend has none: asking for them is an error
     then. Raises `UnsupportedError`, and replaces nothing, where there is nothing to replace, or an
-    RNN operator that cannot run or be trained as documented (dropout between layers), and
-    `MissingDependencyError` without MXNet. Errors at run time are logged (logger "onernn") with
-    the node's name: MXNet itself only tells that an operator failed.
+    RNN operator that cannot run, and `MissingDependencyError` without MXNet. Errors at run time are
+    logged with the node's name: MXNet itself only tells that an operator failed.
     """
     mx = live_mxnet()
     chosen = Options(**options)
@@ -117,22 +123,25 @@ def rnn(
         legacy, new = (mx.sym.RNN, mx.sym.npx.rnn) if symbolic else (mx.nd.RNN, mx.npx.rnn)
         told = {**named, **attributes, "name": name}
         return (new if numpy else legacy)(**{k: v for k, v in told.items() if v is not None})
+    if live.dropout:
+        named["seed"] = new_seed(mx.sym if symbolic else mx.nd, numpy)
     if symbolic:
         register()
         custom = mx.sym.np._internal.Custom if numpy else mx.sym.Custom
         called = custom_attributes(attributes, name or "rnn", chosen)
         inputs = {slot: named[slot] for slot in live.arguments if named[slot] is not None}
         return custom(**inputs, **called, name=name)
-    missing = [name for name in live.arguments if named[name] is None]
+    missing = [slot for slot in live.arguments if named[slot] is None]
     if missing:
         raise ShapeError(f"missing: {', '.join(missing)}; mode={mode!r} takes {live.arguments}")
-    if mx.autograd.is_recording():
+    drops = live.dropout and mx.autograd.is_training()
+    if mx.autograd.is_recording() or drops:
         register()
         custom = mx.nd.np._internal.Custom if numpy else mx.nd.Custom
         return custom(
             *map(named.get, live.arguments), **custom_attributes(attributes, "rnn", chosen)
         )
-    views = [view(named[name], name) for name in live.arguments]
+    views = [view(named[slot], slot) for slot in live.arguments]
     results = live.run(live.bound(views))
     kind = mx.np.array if numpy else mx.nd.array
     made = [kind(result, dtype=result.dtype) for result in results]
@@ -223,17 +232,20 @@ def _traced(kind: Any, options: Options) -> type:
 class _Replaced:
     """``F`` of a hybrid_forward, in which RNN is our operator."""
 
-    def __init__(self, functions: Any, name: str, options: Options, custom: Any = None) -> None:
+    def __init__(self, functions: Any, name: str, options: Options, outer: Any = None) -> None:
         self._functions, self._name, self._options = functions, name, options
-        self._custom = custom
+        self._outer = outer  # of NumPy mode's functions
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._functions, name)
         if name == "npx":  # NumPy mode has its own
-            custom = self._functions.np._internal.Custom
-            return _Replaced(found, self._name, self._options, custom)
+            return _Replaced(found, self._name, self._options, self._functions)
         return self._rnn if name in ("RNN", "rnn") else found
 
     def _rnn(self, *arguments: Any, **attributes: Any) -> Any:
-        custom = self._custom or self._functions.Custom
-        return custom(*arguments, **custom_attributes(attributes, self._name, self._options))
+        told = custom_attributes(attributes, self._name, self._options)
+        functions, numpy = self._outer or self._functions, self._outer is not None
+        if checked(self._name, attributes, self._options).dropout:
+            arguments = *arguments, new_seed(functions, numpy)
+        custom = functions.np._internal.Custom if numpy else functions.Custom
+        return custom(*arguments, **told)

@@ -123,18 +123,54 @@ def test_gradients_are_the_derivatives(mode: str, masked: bool) -> None:
 
 
 def test_gradients_that_there_are_not_are_refused_with_the_reason() -> None:
-    clip = {"lstm_state_clip_min": "-1", "lstm_state_clip_max": "1"}
-    clipped = LiveRnn(attributes("lstm", **clip), Options(backend="reference"))
-    given = clipped.bound(arrays(clipped))
-    outputs, recorded = clipped.run_training(given)
-    with pytest.raises(UnsupportedError, match="no gradients: .*clip"):
-        clipped.backward(given, recorded, outputs[0], outputs[1:])
+    narrow = LiveRnn(attributes("lstm"), Options(dtype="f16"))
+    given = narrow.bound(arrays(narrow))
+    outputs, recorded = narrow.run_training(given)
+    with pytest.raises(UnsupportedError, match="no gradients: .*f16"):
+        narrow.backward(given, recorded, outputs[0], outputs[1:])
 
 
-def test_dropout_between_layers_is_refused_unless_it_is_to_be_left_out() -> None:
-    with pytest.raises(UnsupportedError, match=r"dropout p=0\.3 between layers.*'mxnet-cpu'.*p=0"):
-        LiveRnn(attributes("lstm", p="0.3"), Options())
-    LiveRnn(attributes("lstm", layers=1, p="0.3"), Options())  # there is nothing between
+@pytest.mark.parametrize("masked", [False, True])
+def test_dropout_between_layers_trains_with_one_mask(masked: bool) -> None:
+    """By the seed: other seeds drop other words, and gradients are those of the very same mask."""
+    more = {"use_sequence_length": "True"} if masked else {}
+    live = LiveRnn(attributes("lstm", p="0.3", **more), Options(backend="reference"))
+    assert live.arguments[-1] == "seed"
+    given = [*arrays(live, "float64", seed=3), np.array([0.25, 0.75], np.float32)]
+    rng = np.random.default_rng(4)
+    outputs, recorded = live.run_training(live.bound(given))
+    heads = [rng.uniform(-1, 1, out.shape) for out in outputs]
+    other = [*given[:-1], np.array([0.5, 0.75], np.float32)]
+    for seed, same in ((given, True), (other, False)):
+        again, _ = live.run_training(live.bound(seed))
+        assert np.array_equal(again[0], outputs[0]) is same
+    kept = LiveRnn(attributes("lstm", **more), Options(backend="reference"))
+    whole = kept.run(kept.bound(given[:-1]))
+    for got, want in zip(live.run(live.bound(given)), whole, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+    def loss(moved: list[np.ndarray]) -> float:
+        results, _ = live.run_training(live.bound(moved))
+        return float(sum((out * head).sum() for out, head in zip(results, heads, strict=True)))
+
+    grads = live.backward(live.bound(given), recorded, heads[0], heads[1:])
+    assert len(grads) == len(live.arguments) and not grads[-1].any()
+    for at in range(2 + len(live.state_names)):
+        direction, step = rng.uniform(-1, 1, given[at].shape), 1e-5
+        sides = []
+        for sign in (1, -1):
+            moved = list(given)
+            moved[at] = given[at] + sign * step * direction
+            sides.append(loss(moved))
+        slope = (sides[0] - sides[1]) / (2 * step)
+        assert abs(slope - (grads[at] * direction).sum()) <= 1e-6 * max(1, abs(slope)), at
+
+
+def test_dropout_is_left_out_where_that_is_asked_for() -> None:
+    with pytest.raises(UnsupportedError, match="dropout p=1: expected 0 <= p < 1"):
+        LiveRnn(attributes("lstm", p="1"), Options())
+    one = LiveRnn(attributes("lstm", layers=1, p="0.3"), Options())
+    assert not one.dropout  # there is nothing between
     without, left_out = (
         LiveRnn(attributes("lstm", p=p), Options("mxnet-cpu", backend="reference"))
         for p in ("0", "0.3")

@@ -1,0 +1,160 @@
+"""Dropout between layers, which MXNet's CPU leaves out in silence: drawn by us, as documented."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, run
+from tests.frameworks.mxnet_rnn import MODES, C, H, N, T, arrays, close, symbol_of
+
+from onernn import UnsupportedError
+from onernn.adapters.mxnet import optimize, rnn
+from onernn.core.arrays import Array
+
+P = 0.4
+OPTIONS: dict[str, Any] = {"state_size": H, "num_layers": 2, "p": P}
+
+
+def mask_of(seed: int) -> Array:
+    """What our dropout multiplies by, seen through a second layer that changes nothing."""
+    given = arrays("rnn_relu", sides=1)
+    nothing = np.zeros((H, C), np.float32), np.zeros((H, H), np.float32)
+    matrices = *nothing, np.eye(H, dtype=np.float32), nothing[1]
+    ones = np.repeat(np.float32([1, 0, 0, 0]), H)  # the first layer gives ones
+    given["parameters"] = np.concatenate([*(m.reshape(-1) for m in matrices), ones])
+    given["state"] = np.zeros_like(given["state"])
+    mx.random.seed(seed)
+    with mx.autograd.train_mode():
+        made = {name: mx.nd.array(array) for name, array in given.items()}
+        return rnn(**made, **OPTIONS, mode="rnn_relu").asnumpy()
+
+
+def test_words_are_dropped_by_mxnets_generator_and_scaled() -> None:
+    masks = [mask_of(seed) for seed in range(40)]
+    for mask in masks:
+        assert set(np.unique(mask).tolist()) <= {0.0, float(np.float32(1 / (1 - P)))}
+    kept = np.mean([(mask > 0).mean() for mask in masks])
+    # 40 * 72 draws: four standard deviations are 0.037.
+    assert abs(kept - (1 - P)) < 0.037
+    np.testing.assert_array_equal(mask_of(3), masks[3])
+    assert not np.array_equal(masks[3], masks[4])
+
+
+def layered(mode: str, given: dict[str, Any], mask: Any) -> Any:
+    """Both layers by MXNet, one by one, with the mask between them."""
+    gates = {"lstm": 4, "gru": 3}.get(mode, 1) * H
+    flat, first = given["parameters"], gates * (C + H)
+    second, biases = first + gates * 2 * H, 2 * gates
+    parts = [
+        mx.nd.concat(flat[:first], flat[second : second + biases], dim=0),
+        mx.nd.concat(flat[first:second], flat[second + biases :], dim=0),
+    ]
+    x, options = given["data"], {"state_size": H, "num_layers": 1, "mode": mode}
+    for at, part in enumerate(parts):
+        states = [given[name][at : at + 1] for name in given if name.startswith("state")]
+        x = mx.nd.RNN(x * mask if at else x, part, *states, **options)
+    return x
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_training_is_that_of_layers_with_the_mask_between(mode: str) -> None:
+    mask, found = mx.nd.array(mask_of(5)), []
+    for function in (
+        lambda given: rnn(**given, **OPTIONS, mode=mode),
+        lambda given: layered(mode, given, mask),
+    ):
+        given = {name: mx.nd.array(a) for name, a in arrays(mode, sides=1).items()}
+        for array in given.values():
+            array.attach_grad()
+        mx.random.seed(5)
+        with mx.autograd.record():
+            y = function(given)
+        y.backward(mx.nd.array(np.random.default_rng(1).uniform(-1, 1, y.shape)))
+        found.append([y.asnumpy(), *(a.grad.asnumpy() for a in given.values())])
+    for got, want in zip(*found, strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-6 + 2e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_is_dropped_in_inference(mode: str) -> None:
+    given, plain = arrays(mode), symbol_of(mode)
+    for symbol in (optimize(symbol_of(mode, p=P)), optimize(optimize(symbol_of(mode, p=P)))):
+        assert operators_of(symbol) == {"Custom", "_random_uniform"}
+        for got, want in zip(run(symbol, given), run(plain, given), strict=True):
+            close(got, want)
+    named = {name: mx.nd.array(a) for name, a in given.items()}
+    got = rnn(**named, **OPTIONS, mode=mode, bidirectional=True).asnumpy()
+    close(got, run(plain, given)[0])
+
+
+def test_dropout_is_left_out_where_that_is_asked_for() -> None:
+    symbol = symbol_of("lstm", p=P)
+    ours = optimize(optimize(symbol), semantics="mxnet-cpu")
+    assert operators_of(ours) == {"Custom"}
+    given = {name: mx.nd.array(a) for name, a in arrays("lstm").items()}
+    results = []
+    for chosen in (ours, symbol):
+        results.append([o.asnumpy() for o in chosen.bind(mx.cpu(), given).forward(is_train=True)])
+    for got, want in zip(*results, strict=True):
+        close(got, want)
+    with pytest.raises(UnsupportedError, match="dropout p=1: expected 0 <= p < 1"):
+        optimize(symbol_of("lstm", p=1.0))
+
+
+def curve(plug: Callable[[Any], Any], hybrid: bool, numpy: bool) -> list[float]:
+    """The loss of 20 steps of a layer with dropout."""
+    with numpy_mode(numpy):
+        array = (mx.np if numpy else mx.nd).array
+        layer = mx.gluon.rnn.LSTM(H, 2, dropout=P, bidirectional=True)
+        layer.initialize(mx.init.Uniform(0.3))
+        x = array(arrays("lstm")["data"])
+        layer(x)
+        rng = np.random.default_rng(6)
+        for _, parameter in sorted(layer.collect_params().items()):
+            parameter.set_data(array(rng.uniform(-0.4, 0.4, parameter.shape)))
+        plug(layer)
+        if hybrid:
+            layer.hybridize()
+        trainer = mx.gluon.Trainer(layer.collect_params(), "adam", {"learning_rate": 0.03})
+        mx.random.seed(11)
+        losses = []
+        for _ in range(20):
+            with mx.autograd.record():
+                loss = ((layer(x) - 0.2) ** 2).mean()
+            loss.backward()
+            trainer.step(1)
+            losses.append(float(loss.asnumpy()))
+        return losses
+
+
+@pytest.mark.parametrize("numpy", [False, True])
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_a_seed_makes_training_repeatable(hybrid: bool, numpy: bool) -> None:
+    """MXNet's own CPU trains another model: one without dropout."""
+    first, again = (curve(optimize, hybrid, numpy) for _ in range(2))
+    assert first == again
+    without = curve(lambda layer: optimize(layer, semantics="mxnet-cpu"), hybrid, numpy)
+    stock = curve(lambda layer: layer, hybrid, numpy)
+    np.testing.assert_allclose(without, stock, rtol=1e-4)
+    assert np.abs(np.subtract(first, stock)).max() > 1e-3
+    assert first[-1] < 0.5 * first[0]
+
+
+def test_a_bound_symbol_draws_anew_in_every_step() -> None:
+    symbol = optimize(symbol_of("gru", p=P, state_outputs=False))
+    given = {name: mx.nd.array(a) for name, a in arrays("gru").items()}
+    grads = {name: mx.nd.zeros(a.shape) for name, a in given.items()}
+    bound = symbol.bind(mx.cpu(), given, args_grad=grads)
+    outputs = []
+    for seed in (1, 1, None):
+        if seed:
+            mx.random.seed(seed)
+        outputs.append(bound.forward(is_train=True)[0].asnumpy())
+        bound.backward([mx.nd.ones((T, N, 2 * H))])
+        assert all(np.isfinite(grad.asnumpy()).all() for grad in grads.values())
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    assert not np.array_equal(outputs[0], outputs[2])
