@@ -112,10 +112,9 @@ class Plugged(SavedModel):
 class Predictor:
     """The files of a saved model in paddle.inference, all its fusions on, with ours inside."""
 
-    def __init__(self, folder: Path, onednn: bool = False) -> None:
-        config = paddle.inference.Config(
-            str(folder / "model.pdmodel"), str(folder / "model.pdiparams")
-        )
+    def __init__(self, folder: Path, onednn: bool = False, config: Any = None) -> None:
+        named = str(folder / "model.pdmodel"), str(folder / "model.pdiparams")
+        config = config or paddle.inference.Config(*named)
         config.disable_glog_info()
         if onednn:
             config.enable_mkldnn()
@@ -409,3 +408,24 @@ def test_what_cannot_be_optimized_is_told(tmp_path: Path) -> None:
     optimize(config)
     with pytest.raises(UnsupportedError, match="names no files"):
         optimize(config)
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["combined", "one file a parameter"])
+def test_the_folder_of_a_config_is_a_model(tmp_path: Path, separate: bool) -> None:
+    given = feeds([3, 1, 4])
+    plain, folder = saved(tmp_path, given, MODELS["gru"][0]), tmp_path
+    if separate:
+        folder = tmp_path / "separate"
+        folder.mkdir()
+        (folder / "__model__").write_bytes((tmp_path / "model.pdmodel").read_bytes())
+        program = plain._program
+        held = [
+            each
+            for each in program.list_vars()
+            if each.persistable and "feed" not in each.name and "fetch" not in each.name
+        ]
+        with paddle.static.scope_guard(plain._scope):
+            executor = paddle.static.Executor(paddle.CPUPlace())
+            paddle.static.save_vars(executor, str(folder), main_program=program, vars=held)
+    ours = Predictor(folder, config=paddle.inference.Config(str(folder)))
+    check(plain, ours, [given, feeds([2, 5])])
