@@ -172,7 +172,8 @@ class Plan:
             room.note(sum(len(at) for _, at in pointers))
             if not self._bind(room, dims, min(most, _MOST)):
                 return None
-        places, address, keep = room.places, self._address, list[Any]()
+        places, address = room.places, self._address
+        keep: list[Any] = []
         for place, at in pointers:
             places[place] = at
         made: dict[str, Ragged | Array] = {}
@@ -217,10 +218,11 @@ class Plan:
                 array = np.require(array, requirements=("C", "A"))
             places.append((place, address(array)))
             dims += array.shape
-            dims += [len(level) - 1 for level in levels]
+            if levels:
+                dims += [len(level) - 1 for level in levels]
+                places += zip(offsets, map(address, levels), strict=True)
             if tells_longest:
                 dims.append(int(np.diff(levels[-1]).max(initial=0)))
-            places += zip(offsets, map(address, levels), strict=True)
         return Given(feed, dims, places)
 
     def _bind(self, room: Room, dims: list[int], most: int) -> bool:
