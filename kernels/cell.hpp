@@ -73,11 +73,13 @@ class CellState {
     return left_.get();
   }
   void turn() { turned_ = !turned_; }
+  /// Whether the products of a step go through a matrix from its end: those of every second step.
+  bool back() { return back_ = !back_; }
 
  private:
   Memory<Real> one_, two_, three_;
   Rows<Factor> left_;
-  bool turned_ = false;
+  bool turned_ = false, back_ = true;
 };
 
 /// A cell of so many gates, without its step.

@@ -30,14 +30,17 @@ class Gru : public Cell<Traits, 3> {
     const auto panels = panels_of(this->traits_.units);
     const std::int64_t row = this->h_row();
     const auto shared = this->shared(share);
+    const bool back = state.back();
     Real *h = state.h(), *reset = state.next(), *kept = state.c();
     const auto* rows = state.rows(h, row, width, running);
-    product<2, Real>(weights.recurrent, width, panels, rows, running, team, shared,
-                     [=, *this](std::int64_t n, std::int64_t p, const L* sums) {
-                       const std::int64_t at = n * row + p * 16;
-                       store(kept + at, this->update(sums[0], attention, n));
-                       store(reset + at, this->gate(sums[1]) * load(h + at));
-                     });
+    product<2, Real>(
+        weights.recurrent, width, panels, rows, running, team, shared,
+        [=, *this](std::int64_t n, std::int64_t p, const L* sums) {
+          const std::int64_t at = n * row + p * 16;
+          store(kept + at, this->update(sums[0], attention, n));
+          store(reset + at, this->gate(sums[1]) * load(h + at));
+        },
+        back);
     rows = state.rows(reset, row, width, running);
     product<1, Real>(
         weights.candidate, width, panels, rows, running, team,
@@ -45,7 +48,8 @@ class Gru : public Cell<Traits, 3> {
         [=, *this](std::int64_t n, std::int64_t p, const L* sums) {
           const std::int64_t at = n * row + p * 16;
           store(h + at, this->mixed(load(kept + at), load(h + at), this->candidate(sums[0])));
-        });
+        },
+        back);
   }
 };
 

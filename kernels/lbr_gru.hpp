@@ -41,7 +41,8 @@ class LbrGru : public Cell<Traits, 3, 4> {
           const L u = this->update(sums[0], attention, n), r = this->gate(sums[1]);
           const L o = this->candidate(multiply_add(r, sums[2], shared(n, p, 2)));
           store(next + at, this->mixed(u, load(h + at), o));
-        });
+        },
+        state.back());
     state.turn();
   }
 };

@@ -29,6 +29,7 @@ class Lstm : public Cell<Traits, 4> {
             std::int64_t running, typename Base::State& state, Team& team) const {
     const std::int64_t c_row = this->c_row(), h_row = this->h_row();
     const Traits& traits = this->traits_;
+    const bool back = state.back();
     const auto* rows = state.rows(state.h(), h_row, traits.width, running);
     Real *next = state.next(), *cells = state.c();
     product<4, Real>(
@@ -47,7 +48,8 @@ class Lstm : public Cell<Traits, 4> {
           store(cells + n * c_row + p * 16, c);
           const L o = this->gate(seen(2, c, sums[3]));
           store(next + n * c_row + p * 16, o * this->traits_.output(c));
-        });
+        },
+        back);
     if (!traits.projection) return state.turn();
     Real* h = state.h();
     rows = state.rows(next, c_row, traits.units, running);
@@ -56,7 +58,8 @@ class Lstm : public Cell<Traits, 4> {
         [](std::int64_t, std::int64_t, int) { return broadcast(Real(0)); },
         [h, h_row](std::int64_t n, std::int64_t p, const L* sums) {
           store(h + n * h_row + p * 16, sums[0]);
-        });
+        },
+        back);
   }
 };
 

@@ -160,17 +160,20 @@ inline void in_blocks(std::int64_t rows, Function function) {
 
 /// finish(row, panel, sums) with the G sums of every row and panel, which are start(row, panel, g)
 /// plus row m of `left` times the matrix. The team splits the panels, so that each thread keeps its
-/// part of the matrix in its own cache, and all rows go through a panel while it is there.
+/// part of the matrix in its own cache, and all rows go through a panel while it is there. `back`:
+/// from the last panel to the first one. Every second time so, a matrix that is larger than the
+/// cache is read first where it was read last.
 template <int G, class Real, class Factor, class Stored, class Size, class Panels, class Team,
           class Start, class Finish>
 inline void product(const Stored* matrix, Size K, Panels panels, const Factor* const* left,
-                    std::int64_t rows, Team& team, Start start, Finish finish) {
+                    std::int64_t rows, Team& team, Start start, Finish finish, bool back = false) {
   side_by_side<G>(panels, [&](auto beside) {
     constexpr int B = beside();
     team.split(panels / B, [&](std::int64_t first, std::int64_t end) {
       const Start begin(start);  // nobody has their address: what they hold is read once
       const Finish use(finish);
-      for (std::int64_t p = first; p < end; ++p)
+      for (std::int64_t i = first; i < end; ++i) {
+        const std::int64_t p = back ? first + end - 1 - i : i;
         in_blocks<Lanes<Real>, B * G>(rows, [&](auto block, std::int64_t row) {
           constexpr int M = block();
           Lanes<Real> sums[M][B * G];
@@ -181,6 +184,7 @@ inline void product(const Stored* matrix, Size K, Panels panels, const Factor* c
           for (int m = 0; m < M; ++m)
             for (int q = 0; q < B; ++q) use(row + m, p * B + q, sums[m] + q * G);
         });
+      }
     });
   });
 }

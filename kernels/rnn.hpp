@@ -25,11 +25,13 @@ class Rnn : public Cell<Traits, 1> {
     const auto width = this->traits_.width;
     const auto* rows = state.rows(state.h(), this->h_row(), width, running);
     Real* next = state.next();
-    product<1, Real>(weights.recurrent, width, panels_of(this->traits_.units), rows, running, team,
-                     this->shared(share),
-                     [=, *this](std::int64_t n, std::int64_t p, const L* sums) {
-                       store(next + n * this->h_row() + p * 16, this->gate(sums[0]));
-                     });
+    product<1, Real>(
+        weights.recurrent, width, panels_of(this->traits_.units), rows, running, team,
+        this->shared(share),
+        [=, *this](std::int64_t n, std::int64_t p, const L* sums) {
+          store(next + n * this->h_row() + p * 16, this->gate(sums[0]));
+        },
+        state.back());
     state.turn();
   }
 };

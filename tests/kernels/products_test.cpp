@@ -24,7 +24,8 @@ static std::vector<Real> sums_of(const std::vector<Stored>& matrix, const std::v
       [](std::int64_t, std::int64_t, int g) { return broadcast(Real(g)); },
       [&](std::int64_t m, std::int64_t p, const Lanes<Real>* of) {
         for (int g = 0; g < G; ++g) store(sums.data() + (m * G + g) * O + p * 16, of[g]);
-      });
+      },
+      rows % 2 != 0);  // either way gives the same bits
   return sums;
 }
 
