@@ -26,7 +26,7 @@ def test_random_moves_give_what_the_walk_gives() -> None:
             before, plan = feed["x"].copy(), session._plan(feed)
             want, got = session._walked(feed, None), session.run(feed)
             for name, array in want.items():
-                np.testing.assert_allclose(got[name], array, rtol=1e-6, err_msg=f"{seed} {T}")
+                np.testing.assert_allclose(got[name], array, rtol=1e-5, err_msg=f"{seed} {T}")
                 assert plan is None or not np.may_share_memory(got[name], feed["x"])
             assert np.array_equal(feed["x"], before)
         if plan is not None:
