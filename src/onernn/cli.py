@@ -17,7 +17,6 @@ from onernn.core.arrays import Array
 from onernn.core.budget import STEPS
 from onernn.core.errors import LibraryError, OnernnError, UnsupportedError
 from onernn.core.guard import naming, unforeseen
-from onernn.emit.writing import read_declared, read_static, write_cpp
 from onernn.fuse_passes import fuse, passes_for
 from onernn.options import (
     Atol,
@@ -295,6 +294,8 @@ def emit(
     semantics: Semantics = "documented",
 ) -> None:
     """Writes MODEL as C++17 that needs nothing: a header, its weights, an example."""
+    from onernn.emit.writing import read_declared, read_static, write_cpp  # no other command's
+
     graph = load(model, params, semantics)
     written = write_cpp(
         graph,
