@@ -17,6 +17,7 @@ from onernn.emit.cells import CellCode
 from onernn.emit.planning import Plan, plan
 from onernn.emit.rendering import rendered
 from onernn.emit.storing import Store
+from onernn.emit.streaming import goes_on
 from onernn.engine.inferring import sizes_of
 from onernn.engine.program import Program, sizes_in
 from onernn.engine.steps import Call, Found, Layer, Sentences, Step, WrittenNode, finds, kept
@@ -244,7 +245,7 @@ class _Header:
             member = self._shared(memory, f"onernn::Recurrent<{cell}>", layer.count)
             runs.append({"is": run, "fields": fields, "member": member})
         batching = self._shared("batching", "onernn::Batching", layer.count)
-        return {"runs": runs, "batching": batching, "streams": not self.program.no_step}
+        return {"runs": runs, "batching": batching, "streams": goes_on(self.program, layer)}
 
     def _shared(self, name: str, type: str, count: Size) -> str:
         """A member that all layers with so many sentences have in common."""

@@ -13,7 +13,7 @@ from onernn.core.graph import Graph, Value
 from onernn.emit.cells import CellCode
 from onernn.emit.rendering import words
 from onernn.emit.storing import Store
-from onernn.emit.streaming import why_no_step
+from onernn.emit.streaming import goes_on, why_no_step
 from onernn.engine import inferring
 from onernn.engine.inferring import name_inputs, write
 from onernn.engine.naming import identifier
@@ -78,8 +78,10 @@ def initialize(program: Program, weights: str = "f32") -> Store:
         raise UnsupportedError(f"--weights {weights}: expected one of {', '.join(STORED)}")
     store = Store(STORED[weights])
     program.no_step = why_no_step(program)
-    if program.no_step:
-        program.memory = {k: v for k, v in program.memory.items() if k not in program.held}
+    layers = [step for each in program.codes for step in each.codes if isinstance(step, Layer)]
+    states = [state for layer in layers if goes_on(program, layer) for state in layer.states]
+    unread = program.held - {name for state in states for name in (state.held, state.final)}
+    program.memory = {k: v for k, v in program.memory.items() if k not in unread}
     for each in program.codes:
         try:
             for step in each.codes:

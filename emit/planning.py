@@ -8,8 +8,9 @@ from onernn.core.errors import UnsupportedError
 from onernn.core.records import dataclass
 from onernn.core.sizes import Size, listed
 from onernn.emit.storing import Store
+from onernn.emit.streaming import goes_on
 from onernn.engine.program import Program
-from onernn.engine.steps import WrittenNode
+from onernn.engine.steps import Layer, WrittenNode
 
 
 @dataclass
@@ -131,7 +132,7 @@ def _allocate(found: Plan, last: dict[str, int], roots: dict[str, str], own: set
 
 def _needed(found: Plan, each: WrittenNode, name: str) -> bool:
     """Whether anybody reads it; a step holds the final states in any case."""
-    held = each.node.op == "Rnn" and not found.program.no_step
+    held = any(isinstance(step, Layer) and goes_on(found.program, step) for step in each.codes)
     return held or name == each.node.outputs[0] or name in found.used
 
 

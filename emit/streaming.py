@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onernn.core.sizes import Size
 from onernn.engine.program import Program
+from onernn.engine.steps import Layer
 
 
 def why_no_step(program: Program) -> str:
@@ -28,6 +29,11 @@ def why_no_step(program: Program) -> str:
         if any(_tells_words(program, size) for size in known):
             return f"{node.label} computes with the number of words"
     return ""
+
+
+def goes_on(program: Program, layer: Layer) -> bool:
+    """Whether a layer goes on where the step before ended; others have all words in each step."""
+    return not program.no_step and layer.time is not None and _tells_words(program, layer.time)
 
 
 def _tells_words(program: Program, size: Size) -> bool:

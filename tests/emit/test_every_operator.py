@@ -23,7 +23,7 @@ from support.operator_cases import (
     whole,
 )
 
-from onernn import Graph, Session, UnsupportedError
+from onernn import Graph, Ragged, Session, UnsupportedError
 from onernn.core.graph import Node, Value
 from onernn.core.operator import OPERATORS
 from onernn.core.ragged import data_of
@@ -143,6 +143,34 @@ def test_operators_that_go_word_by_word_give_what_they_give_of_all_words(tmp_pat
     status, got = emitted.run(FEED, {name: want[name] for name in first}, "step")
     assert status == 0, got
     assert not [(n, made.get(n)) for n in first if differs(got[n], want[n].reshape(-1))]
+
+
+def test_layers_that_have_all_their_words_in_each_step_start_anew(tmp_path: Path) -> None:
+    """Of a ragged input, and of one with a fixed number of words."""
+    rnn = {"spec": SPEC, "weights": random_weights(SPEC, 1)}
+    nodes = [RNN, *(Node("Rnn", (name,), (f"of {name}",), rnn) for name in ("fixed", "ragged"))]
+    inputs = (
+        TIMED["p"],
+        Value("fixed", "float32", (3, 2, WIDTH)),
+        Value("ragged", "float32", (None, WIDTH), 1),
+    )
+    outputs = tuple(map(Value, ("y", "of fixed", "of ragged")))
+    graph = Graph("words", inputs, outputs, tuple(nodes), {})
+    rng = np.random.default_rng(0)
+    fixed, words = (rng.normal(size=s).astype(np.float32) for s in ((3, 2, WIDTH), (5, WIDTH)))
+    feed = {"p": FEED["p"], "fixed": fixed, "ragged": Ragged(words, [0, 2, 5])}
+    emitted = build({"words": graph}, tmp_path, QUICK)["words"]
+    want = Session(replace(graph, inputs=tuple(map(untold, inputs))), backend="reference").run(feed)
+    for mode in ("infer", "step"):
+        status, got = emitted.run(feed, want, mode)
+        assert status == 0, got
+        assert not [n for n in want if differs(got[n], data_of(want[n]).reshape(-1))]
+
+
+def untold(value: Value) -> Value:
+    """Without names of sizes, which sessions do not know."""
+    told = tuple(size if isinstance(size, int) else None for size in value.shape or ())
+    return replace(value, shape=told)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,19 @@ class Emitted:
         same = [size.put(sizes).number == number for size, number in self._axes(feed)]
         return all(least) and all(same)
 
+    @property
+    def steps(self) -> bool:
+        """Whether `run` can go word by word: the words are the first axis of all that has them."""
+        face = (*self.program.graph.inputs, *self.program.graph.outputs)
+        shapes = [self.program.shape(value.name) for value in face]
+        behind = [size for shape in shapes for size in shape[1:]]
+        first = [size for shape in shapes for size in shape[:1] if "T" in size.names]
+        return not (
+            self.program.no_step
+            or any("T" in size.names for size in behind)
+            or any(size.name != "T" for size in first)
+        )
+
     def _axes(self, feed: Mapping[str, Any]) -> Iterator[tuple[Size, int]]:
         for value in self.program.graph.inputs:
             array = feed[value.name]
@@ -141,10 +154,13 @@ class Emitted:
         """Where sentences of outputs begin that are none of the inputs'."""
         made, found = made_levels(self.program), dict[str, np.ndarray]()
         for value in self.program.graph.outputs:
-            lod = like[value.name].lod if isinstance(like[value.name], Ragged) else ()
-            for level, given in zip(self.program.levels(value.name), lod, strict=True):
-                if level in made:
-                    found[self.program.ident(level.offsets)] = np.array(given)
+            ragged = like[value.name]
+            if isinstance(ragged, Ragged):
+                pairs = zip(self.program.levels(value.name), ragged.lod, strict=True)
+                named = (
+                    (self.program.ident(one.offsets), lod) for one, lod in pairs if one in made
+                )
+                found |= {name: np.array(offsets) for name, offsets in named}
         return found
 
     def _check_told(self, like: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
