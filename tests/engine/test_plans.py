@@ -14,7 +14,6 @@ from support.fusing import departure
 from support.layers import random_weights
 from support.operator_cases import (
     FEED,
-    SPEC,
     cases,
     differs,
     half,
@@ -23,7 +22,7 @@ from support.operator_cases import (
     model,
 )
 from support.random_models import random_trial
-from support.taggers import padder, sentences, tagger, unpadded
+from support.taggers import documents, of_documents, padder, sentences, tagger, unpadded
 
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, ShapeError, UnsupportedError
 from onernn.core.errors import BudgetError, OnernnError
@@ -146,24 +145,10 @@ def test_one_plan_runs_batches_of_all_sizes() -> None:
 
 def test_one_plan_runs_documents_of_sentences_of_all_sizes() -> None:
     """Two LoD levels: sentences of words, documents of sentences."""
-    nodes = (
-        Node("Rnn", ("x",), ("y",), {"spec": SPEC, "weights": random_weights(SPEC, 0)}),
-        Node("SequenceAppend", ("y", "y"), ("twice",)),
-        Node("SequencePool", ("twice",), ("sentences",), {"kind": "last"}),
-        Node("SequenceReverse", ("sentences",), ("turned",)),
-        Node("SequencePool", ("turned",), ("documents",), {"kind": "sum"}),
-        Node("SequenceExpand", ("documents", "twice"), ("each",), {"level": 0}),
-    )
-    inputs = (Value("x", "float32", (None, SPEC.input_size), 2),)
-    outputs = tuple(map(Value, ("y", "twice", "turned", "documents", "each")))
-    graph = Graph("documents", inputs, outputs, nodes, {})
-    session, reference = (Session(graph, backend=name) for name in ("kernels", "reference"))
+    session, reference = (Session(documents(), backend=name) for name in ("kernels", "reference"))
     rng = np.random.default_rng(0)
     for count in (3, 1, 20, 0, 2):
-        outer = np.cumsum([0, *rng.integers(0, 4, count)])
-        offsets = np.cumsum([0, *rng.integers(0, 6, outer[-1])])
-        words = rng.normal(size=(offsets[-1], SPEC.input_size)).astype(np.float32)
-        feed = {"x": Ragged(words, offsets, (outer,))}
+        feed = of_documents(rng, count)
         want, got = reference.run(feed), session.run(feed)
         for name, value in want.items():
             assert_close(data_of(got[name]), data_of(value))

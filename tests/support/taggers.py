@@ -64,6 +64,28 @@ def unpadded(rng: np.random.Generator, count: int) -> dict[str, Ragged]:
     return {"x": Ragged.from_lengths(words, lengths)}
 
 
+def documents() -> Graph:
+    """Two LoD levels: sentences of words, documents of sentences."""
+    nodes = (
+        Node("Rnn", ("x",), ("y",), {"spec": SPEC, "weights": random_weights(SPEC, 0)}),
+        Node("SequenceAppend", ("y", "y"), ("twice",)),
+        Node("SequencePool", ("twice",), ("sentences",), {"kind": "last"}),
+        Node("SequenceReverse", ("sentences",), ("turned",)),
+        Node("SequencePool", ("turned",), ("documents",), {"kind": "sum"}),
+        Node("SequenceExpand", ("documents", "twice"), ("each",), {"level": 0}),
+    )
+    inputs = (Value("x", "float32", (None, SPEC.input_size), 2),)
+    outputs = tuple(map(Value, ("y", "twice", "turned", "documents", "each")))
+    return Graph("documents", inputs, outputs, nodes, {})
+
+
+def of_documents(rng: np.random.Generator, count: int) -> dict[str, Ragged]:
+    outer = np.cumsum([0, *rng.integers(0, 4, count)])
+    offsets = np.cumsum([0, *rng.integers(0, 6, outer[-1])])
+    words = rng.normal(size=(offsets[-1], SPEC.input_size)).astype(np.float32)
+    return {"x": Ragged(words, offsets, (outer,))}
+
+
 def sentences(rng: np.random.Generator, count: int) -> dict[str, Ragged]:
     lengths = rng.integers(0, 9, count)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
