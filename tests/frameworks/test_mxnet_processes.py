@@ -53,7 +53,15 @@ for _ in range(20):
 """
 
 
-@pytest.mark.parametrize("script", [FORKS, WORKERS, PENDING], ids=["forks", "workers", "exit"])
+EARLY = """
+import sys
+assert "concurrent.futures.thread" in sys.modules  # an exit that has begun refuses its import
+"""
+
+
+@pytest.mark.parametrize(
+    "script", [FORKS, WORKERS, PENDING, EARLY], ids=["forks", "workers", "exit", "early"]
+)
 def test_forks_and_exits_neither_hang_nor_crash(script: str, tmp_path: Path) -> None:
     file = tmp_path / "script.py"
     file.write_text(f"{NET}{script}\nprint('whole')\n")

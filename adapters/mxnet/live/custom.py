@@ -18,6 +18,8 @@ from weakref import WeakSet
 
 import numpy as np
 
+# It registers with Python's exit, which is too late where the first layer is trained in the exit.
+import onernn.backend.worker_threads  # noqa: F401
 from onernn.adapters.mxnet.live.cells import LiveCells
 from onernn.adapters.mxnet.live.execution import LiveRnn, Options
 from onernn.core.arrays import Array

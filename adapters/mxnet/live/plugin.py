@@ -245,7 +245,7 @@ class _Replaced:
     def _rnn(self, *arguments: Any, **attributes: Any) -> Any:
         told = custom_attributes(attributes, self._name, self._options)
         functions, numpy = self._outer or self._functions, self._outer is not None
-        if checked(self._name, attributes, self._options).dropout:
+        if _live(tuple((k, str(v)) for k, v in attributes.items()), self._options).dropout:
             arguments = *arguments, new_seed(functions, numpy)
         custom = functions.np._internal.Custom if numpy else functions.Custom
         return custom(*arguments, **told)
