@@ -125,8 +125,8 @@ def _compiled(paddle: Path, sources: dict[str, bytes]) -> bytes:
         command = build.compiler()
     except build.NoCompiler as error:
         raise NoOperators(
-            f"programs of Paddle 3 need an operator that is compiled here once: {error}; install"
-            " g++ or clang++, or set CXX"
+            "programs of Paddle 3 need an operator that is compiled here once: install g++ or"
+            f" clang++, or set CXX; {error}"
         ) from None
     headers = paddle / "include"
     includes = ["-I.", *(f"-isystem{each}" for each in (headers, headers / "third_party"))]
