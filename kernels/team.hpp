@@ -35,17 +35,19 @@ class Team {
 
   /// Takes panels of the thread that called `lend`, until it calls `recall`.
   void help() {
+    helped_ = true;
     while (lent_) {
       for (int turns = 1; waiting() && lent_; ++turns)
         if (turns % 1024 == 0) std::this_thread::yield();
       take_panels();
     }
+    helped_ = false;
   }
 
-  /// function(begin, end) over 0 to count, in pieces.
+  /// function(begin, end) over 0 to count, in pieces; whole while nobody else is there.
   template <class Function>
   void split(std::int64_t count, Function function) {
-    const bool alone = !helper_.joinable() && !lent_;
+    const bool alone = !helper_.joinable() && !helped_;
     if (alone || count < 2 || count >= kMost) return function(std::int64_t(0), count);
     function_ = &function;
     call_ = [](void* f, std::int64_t panel) { (*static_cast<Function*>(f))(panel, panel + 1); };
@@ -110,7 +112,7 @@ class Team {
   std::atomic<void*> function_{nullptr};
   std::atomic<Call> call_{nullptr};
   alignas(64) std::atomic<std::int64_t> finished_{0};
-  std::atomic<bool> asleep_{false}, stopped_{false}, lent_{false};
+  std::atomic<bool> asleep_{false}, stopped_{false}, lent_{false}, helped_{false};
   std::uint64_t turn_ = 0;
   std::mutex mutex_;
   std::condition_variable woken_;
