@@ -15,7 +15,8 @@ from onernn.core.arrays import Array
 
 I, O, N, T = 5, 19, 4, 6  # noqa: E741  # 19: a panel of kernels has 16 units
 STEPS = 20
-FILES = Path(tempfile.mkdtemp(prefix="onernn-cases-"))
+_FOLDER = tempfile.TemporaryDirectory()
+FILES = Path(_FOLDER.name)
 LENGTHS = np.array([6, 2, 4, 1], np.int32)
 MODES = ("GRU", "LSTM", "SimpleRNN")
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import paddle
 import pytest
 
-from onernn import load, verify
+from onernn import UnsupportedError, load, verify
+from onernn.adapters.paddle import optimize
 
 pytestmark = pytest.mark.skipif(paddle.__version__ < "3", reason="Paddle 2 has no PIR files")
 
@@ -66,3 +67,10 @@ def test_paddle_itself_runs_them_as_the_reference(name: str, data: Path) -> None
     report = verify(load(folder), folder / "io.npz", against=f"paddle:{folder}")
     assert report.passed and report.evidence is not None
     assert report.evidence.reference.who.startswith("paddle 3.")
+
+
+def test_a_config_is_refused_where_pir_is_off(data: Path) -> None:
+    """As in this process; Paddle itself fails there in the midst of its own code."""
+    folder = str(data / "paddle" / "pir_recurrent")
+    with pytest.raises(UnsupportedError, match="FLAGS_enable_pir_api=0 switches off"):
+        optimize(paddle.inference.Config(folder))

@@ -153,6 +153,10 @@ def _files(config: Any) -> Files:
 def _changed_pir(files: Files, chosen: Options) -> Files:
     """A program of Paddle 3 with our operators, in a file that lives as long as the process."""
     paddle = require("paddle", "paddle")
+    if not paddle.get_flags("FLAGS_enable_pir_api")["FLAGS_enable_pir_api"]:
+        raise UnsupportedError(
+            f"{files.model}: a program of PIR, which FLAGS_enable_pir_api=0 switches off; unset it"
+        )
     program = paddle.pir.Program()
     paddle.base.core.deserialize_pir_program(str(files.model), program)
     _told(replace_recurrent(program, chosen, all_known=True, fixed=True))
