@@ -75,6 +75,8 @@ static double loss_of(const Problem& p, Numbers* y) {
           const double i = value(is.gate, sum(0, o) + seen(0));
           const double f = is.input_forget ? 1 - i : value(is.gate, sum(1, o) + seen(1));
           c[o] = f * c[o] + i * value(is.candidate, sum(2, o));
+          if (is.clip_cell.given)
+            c[o] = std::clamp<double>(c[o], is.clip_cell.low, is.clip_cell.high);
           next[o] = value(is.gate, sum(3, o) + seen(2)) * value(is.output, c[o]);
         }
         if (is.is_gru()) {
@@ -234,6 +236,15 @@ TEST(peepholes_projections_and_coupled_gates) {
   layer.backwards = true;
   check<float>(problem_of(layer, {4, 2, 2}), kFloat);
   check<BrainPair>(problem_of(layer, {4, 2, 2}), kBrain);
+}
+
+TEST(a_clipped_cell_state_has_slope_1_inside_and_0_outside) {
+  for (const bool nan_is_low : {false, true}) {
+    TrainedLayer layer = layer_of(Cell::kLstm, 5, 18);
+    layer.clip_cell = {true, nan_is_low, -0.2f, 0.3f};
+    layer.peephole = nan_is_low;
+    check<float>(problem_of(layer, {4, 2, 2}), kFloat);
+  }
 }
 
 TEST(other_functions_and_an_input_that_is_projected) {
