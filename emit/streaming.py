@@ -17,8 +17,18 @@ def why_no_step(program: Program) -> str:
     codes = {id(each.node): each for each in program.codes}
     read = {name for each in program.codes for name in each.reads}
     read |= {value.name for value in program.graph.outputs}
+    ends = set[str]()  # what only all words tell
     for node in program.graph.nodes:
         code = codes.get(id(node))
+        layers = [each for each in (code.codes if code else ()) if isinstance(each, Layer)]
+        going = [layer for layer in layers if goes_on(program, layer)]
+        made = [name for name in node.outputs if name]
+        if not ends.isdisjoint(node.inputs):
+            shapes = [program.shape(name) for name in made]
+            if going or any(_tells_words(program, size) for shape in shapes for size in shape):
+                return f"{node.label} reads a state behind all words"
+            ends.update(made)
+        ends |= {state.final for layer in going for state in layer.states}
         if code and any(_tells_words(program, size) for size in code.mixes):
             return f"{node.label} looks at all words"
         known = (

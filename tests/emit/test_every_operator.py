@@ -167,6 +167,28 @@ def test_layers_that_have_all_their_words_in_each_step_start_anew(tmp_path: Path
         assert not [n for n in want if differs(got[n], data_of(want[n]).reshape(-1))]
 
 
+@pytest.mark.parametrize("op", ["Rnn", "Add"])
+def test_a_state_behind_all_words_is_read_by_no_word(op: str) -> None:
+    """It may be an output, and others may be made of it."""
+    rnn = {"spec": SPEC, "weights": random_weights(SPEC, 0)}
+    first = Node("Rnn", ("p",), ("y", "h"), rnn)
+    reader = (
+        Node("Rnn", ("p", "h"), ("z",), rnn) if op == "Rnn" else Node("Add", ("y", "h0"), ("z",))
+    )
+    nodes = [first, Node("Squeeze", ("h", "front"), ("h0",)), reader]
+    constants = {"front": np.array([0, 1])}
+    for used, reason in (
+        (nodes, f"{reader.label} reads a state behind all words"),
+        (nodes[:2], ""),
+    ):
+        last = used[-1].outputs[0]
+        outputs = tuple(map(Value, ("y", last)))
+        program = parse(Graph("g", (TIMED["p"],), outputs, tuple(used), constants).pruned())
+        infer(program)
+        initialize(program)
+        assert program.no_step == reason
+
+
 def untold(value: Value) -> Value:
     """Without names of sizes, which sessions do not know."""
     told = tuple(size if isinstance(size, int) else None for size in value.shape or ())
