@@ -24,8 +24,8 @@ def why_no_step(program: Program) -> str:
         going = [layer for layer in layers if goes_on(program, layer)]
         made = [name for name in node.outputs if name]
         if not ends.isdisjoint(node.inputs):
-            shapes = [program.shape(name) for name in made]
-            if going or any(_tells_words(program, size) for shape in shapes for size in shape):
+            sizes = [size for name in made for size in program.shape(name)]
+            if going or any(_tells_words(program, each) for each in sizes):
                 return f"{node.label} reads a state behind all words"
             ends.update(made)
         ends |= {state.final for layer in going for state in layer.states}
