@@ -134,6 +134,7 @@ def test_the_wheel_holds_every_shipped_file(wheel: Path, bare: Path, repo: Path)
         shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.py")}
         shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.h")}
         shipped |= {str(f.relative_to(repo)) for f in room.parent.glob("*.hpp")}
+        shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("live/*.?pp")}
         shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("*.jinja")}
         shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob("measurements/*.txt")}
     expected = {f"onernn/{name}".replace("onernn/src/onernn/", "onernn/") for name in shipped}
