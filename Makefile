@@ -14,8 +14,14 @@ LOCK := $(if $(shell command -v flock),flock pyproject.toml)
 demo: .venv/.ready
 	$(BIN)/python examples/segmenter/segment.py "thequickbrownfoxjumpsoverthelazydog"
 
+# SHOWN=1: and nothing that a design page names may have been skipped (see tests/support/shown.py).
 test: .venv/.ready
-	$(BIN)/pytest -n auto --ignore=tests/frameworks
+	$(BIN)/pytest -n auto --ignore=tests/frameworks $(if $(SHOWN),--shown)
+
+# The tests that design pages name, those of references among them, and nothing skipped.
+.PHONY: references
+references: .venv/.ready
+	$(BIN)/pytest -n auto --ignore=tests/frameworks -m shown --shown
 
 # Compiled once for all environments, and again when their sources change; passed over without a
 # compiler.
@@ -33,6 +39,12 @@ backends: .venv/.ready
 	  echo "ONERNN_TEST_BACKEND=$$name"; \
 	  ONERNN_TEST_BACKEND=$$name $(BIN)/pytest -n auto tests/backend tests/runtime tests/adapters || exit 1; \
 	done
+
+# Faults put into a copy of the sources, those of the references' pages among them: for each, the
+# tests that should see it do. make test tries some of them.
+.PHONY: mutants
+mutants: .venv/.ready
+	ONERNN_MUTANTS=1 $(BIN)/pytest -n auto tests/project/test_mutants.py tests/project/test_reference_mutants.py
 
 check: ruff clang-format mypy imports
 
@@ -57,17 +69,29 @@ fuzz-graphs: .venv/.ready
 	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/fuse_passes/test_random_graphs.py \
 	  tests/engine/test_plans.py
 
+# Streams that open and close at random, for ten minutes.
+.PHONY: streams
+streams: .venv/.ready
+	ONERNN_STREAM_SECONDS=600 $(BIN)/pytest tests/runtime/test_streams.py
+
 # Generated C++ of random graphs beside NumPy, dense and ragged, and why others have no C++: make test
 # takes 40.
 .PHONY: fuzz-emitted
 fuzz-emitted: .venv/.ready
 	ONERNN_EMITTED_GRAPHS=$(GRAPHS) $(BIN)/pytest -s tests/emit/test_emitted_graphs.py
 
+# Scorings and their workers killed at KILLS random moments each, and gone on with: the same bytes.
+# make test kills two.
+KILLS ?= 20
+.PHONY: score-faults
+score-faults: .venv/.ready
+	ONERNN_SCORE_KILLS=$(KILLS) $(BIN)/pytest tests/batch/test_scoring.py
+
 # Damaged model files, SECONDS of each kind, guided by coverage: nothing but results and errors of
 # ours may come of them. What is found lies in out/fuzz. A SEED other than 0 repeats the same files.
 SECONDS ?= 60
 SEED ?= 0
-FUZZ ?= paddle paddle_params pir mxnet mxnet_params onnx npz run
+FUZZ ?= paddle paddle_params pir mxnet mxnet_params onnx torch torch_weights keras keras_h5 npz run
 fuzz: fuzz-graphs
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
 	  || { echo "fuzz: passed over, atheris has wheels for Python 3.11 only; run: make fuzz PYTHON=python3.11"; exit 0; } \
@@ -113,14 +137,22 @@ endef
 .venv/.ready: pyproject.toml | kernels
 	$(call environment,.venv,$(HERE))
 
-# The tests in the frameworks' presence. $(call framework,name-version,what pip installs,files): an
+# A program for Paddle, as PyPI has it, in an environment without Paddle: see examples/lac.
+.PHONY: lac
+lac: .venvs/lac/.ready
+.venvs/lac/.ready: pyproject.toml examples/lac/constraints.txt | kernels
+	$(call environment,.venvs/lac,.)
+	@rm $@ && PIP_CONSTRAINT=examples/lac/constraints.txt .venvs/lac/bin/pip install --quiet --no-deps LAC==2.1.2
+	@touch $@
+
+# The tests in the frameworks' presence. $(call framework,name-version,what pip installs,files,processes): an
 # environment .venvs/name-version that runs tests/frameworks/test_name_*.py, or test_name_FILE.py for
-# each of the files, where a missing `name` is an error. Wheels of all of them exist for Python 3.11:
+# each of the files, in so many processes, where a missing `name` is an error. Wheels of all of them exist for Python 3.11:
 # run make PYTHON=python3.11.
 define framework
 .PHONY: frameworks-$(1)
 frameworks-$(1): .venvs/$(1)/.ready
-	ONERNN_REQUIRE=$(firstword $(subst -, ,$(1))) .venvs/$(1)/bin/pytest -n auto $(patsubst %,tests/frameworks/test_$(firstword $(subst -, ,$(1)))_%.py,$(or $(3),*))
+	ONERNN_REQUIRE=$(firstword $(subst -, ,$(1))) .venvs/$(1)/bin/pytest -n $(or $(4),auto) $(patsubst %,tests/frameworks/test_$(firstword $(subst -, ,$(1)))_%.py,$(or $(3),*))
 .venvs/$(1)/.ready: pyproject.toml | kernels
 	$$(call environment,.venvs/$(1),-e . pytest pytest-xdist hypothesis $(2))
 endef
@@ -128,12 +160,22 @@ FRAMEWORKS := paddle-2.6.2 paddle-3.3.1 mxnet-1.9.1 torch-2.13.0 chromium
 frameworks: $(addprefix frameworks-,$(FRAMEWORKS))
 $(eval $(call framework,paddle-2.6.2,paddlepaddle==2.6.2))
 # oneDNN 3.6 is inside; the other tests build graphs as Paddle 2 does.
-$(eval $(call framework,paddle-3.3.1,paddlepaddle==3.3.1,library corpus audit plugin dygraph processes write indexing pir programs))
+$(eval $(call framework,paddle-3.3.1,paddlepaddle==3.3.1,library corpus audit plugin dygraph processes profiler write indexing pir programs))
 $(eval $(call framework,mxnet-1.9.1,mxnet==1.9.1 numpy==1.23.5 onnx==1.14.1))
-$(eval $(call framework,torch-2.13.0,torch==2.13.0 onnx onnxscript))
+$(eval $(call framework,torch-2.13.0,torch==2.13.0 onnx onnxscript expecttest))
 # By name only: their layouts and exports are recorded, and no release changes them.
 $(eval $(call framework,tensorflow-2.21.0,tensorflow-cpu==2.21.0 tf2onnx==1.17.0 onnx,exports))
-$(eval $(call framework,keras-3.15.1,keras==3.15.1 jax==0.10.2))
+$(eval $(call framework,keras-3.15.1,keras==3.15.1 jax==0.10.2 torch==2.13.0))
+
+# Engines that score corpora: Ray on several nodes of this machine, one of which is lost, Spark (with
+# a Java of the system) and Beam in local mode, Dask and joblib.
+.PHONY: engines
+ENGINES := ray-2.60.0 pyspark-4.3.0 apache_beam-2.77.0 dask-2026.8.0
+engines: $(addprefix frameworks-,$(ENGINES))
+$(eval $(call framework,ray-2.60.0,ray[data]==2.60.0 ray[default] ray[serve],,0))
+$(eval $(call framework,pyspark-4.3.0,pyspark[sql]==4.3.0,,0))
+$(eval $(call framework,apache_beam-2.77.0,apache-beam==2.77.0 pyarrow,,0))
+$(eval $(call framework,dask-2026.8.0,dask[distributed]==2026.8.0 joblib pyarrow,,0))
 
 # Reports as a browser shows them; chromium is a package of the system.
 .PHONY: frameworks-chromium
@@ -155,6 +197,11 @@ bench-smoke: .venv/.ready
 	$(BIN)/python -m benchmarks.run --workloads smoke,models --only '8->16|segmenter, 2 x' \
 	  --turns 3 --turn 0.01 --out out/bench-smoke.json
 	$(MAKE) tune QUICK=1
+
+# Models that packages bring, by pip, in each way that they run: the table of design/0046, in minutes.
+.PHONY: real-models
+real-models: .venv/.ready
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.real_models
 
 # Which way is faster for which batch on this machine, some 20 minutes: writes the table of its
 # instruction set, backend/measurements/ISA.txt. ONERNN_MAX_ISA=avx2 measures that of AVX2.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from onernn.core.graph import Graph
     from onernn.core.ragged import Batch
     from onernn.fuse_passes import Applied
+    from onernn.reorders.layers import PivotLayer
 
 StrPath = str | Path
 
@@ -25,13 +26,16 @@ class Runtime:
     ``name``: in ``verify --against NAME:PATH``. One of ``packages`` is to be installed, which our
     extra ``extra`` does.
     ``run(path, params, feed)`` gives the outputs in order; it is called in a process of its own,
-    and ``params`` is "" where there is none.
+    and ``params`` is "" where there is none. ``load(path)`` gives the model with the sizes declared
+    to which the framework holds, where ours does not. ``run_live(model, feed)`` runs a live one.
     """
 
     name: str
     packages: tuple[str, ...]
     extra: str
     run: Callable[[str, str, Mapping[str, Batch]], list[Batch]]
+    load: Callable[[StrPath], Graph] | None = None
+    run_live: Callable[[Any, Mapping[str, Batch]], list[Batch]] | None = None
 
     @property
     def version(self) -> str:
@@ -85,9 +89,11 @@ class Adapter:
 
     ``files``: which files and folders are its models, for help. ``reads(path)``: whether one is.
     ``no_models``: by suffix, what to do with its files that are none.
-    ``load(path, params, semantics)`` lowers it. ``semantics``: the names of other meanings of its
-    operators than the documented one. ``find_faults(path, params)``: a saved model with the known
-    faults of the framework. ``plugin(path)``: how to run that model inside the framework.
+    ``weights``: by suffix, how the recurrent layers of files are read that hold arrays alone, by
+    the names of their modules. ``load(path, params, semantics)`` lowers it. ``semantics``: the
+    names of other meanings of its operators than the documented one. ``find_faults(path, params)``:
+    a saved model with the known faults of the framework. ``plugin(path)``: how to run that model
+    inside the framework.
     ``pass_name(applied)``: what the framework calls a pass of ours that fired on its operators, ""
     where it has none.
     """
@@ -97,6 +103,9 @@ class Adapter:
     reads: Callable[[StrPath], bool]
     load: Callable[[StrPath, StrPath | None, str], Graph]
     no_models: Mapping[str, str] = field(default_factory=dict)
+    weights: Mapping[str, Callable[[StrPath], Mapping[str, PivotLayer]]] = field(
+        default_factory=dict
+    )
     semantics: tuple[str, ...] = ()
     writer: Writer | None = None
     runtime: Runtime | None = None

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.adapter import StrPath
+from onernn.adapters.reading import reading
 from onernn.adapters.registry import ADAPTERS, SEMANTICS, adapter_of
 from onernn.adapters.unread_files import refuse_unread
-from onernn.core.budget import budget_of_load, return_freed_memory
-from onernn.core.errors import BudgetError, ModelFormatError, UnsupportedError
+from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph
-from onernn.core.guard import guarded
 
 if TYPE_CHECKING:
     from onernn.adapters.fault import FaultyModel
@@ -20,25 +19,19 @@ def load(path: StrPath, params: StrPath | None = None, semantics: str = "documen
     """The model in a file or folder, lowered to canonical operators; nothing is run.
 
     ``path``: a Paddle folder, ``.pdmodel`` or ``__model__``; an MXNet ``-symbol.json``, its folder
-    or the prefix of its name; an ``.onnx`` file. ``params``: the parameters' file or folder, where
-    it is not beside the model under its usual name. ``semantics`` chooses between what an operator
-    documents and what its framework computed, where these differ: "documented" or "mxnet-cpu".
+    or the prefix of its name; an ``.onnx`` file; a ``.pt2`` that torch.export.save wrote.
+    ``params``: the parameters' file or folder, where it is not beside the model under its usual
+    name. ``semantics`` chooses between what an operator documents and what its framework computed,
+    where these differ: "documented" or "mxnet-cpu".
 
     Raises `ModelFormatError` for a file that is no model, `UnsupportedError` for a kind that is
     not read, telling what to do. An operator nobody knows raises only when the model is to be run.
     """
     if semantics not in SEMANTICS:
         raise ValueError(f"semantics: expected one of {SEMANTICS}, got {semantics!r}")
-    try:
-        with guarded(lambda: path), budget_of_load():
-            refuse_unread(path)
-            graph = adapter_of(path).load(path, params, semantics)
-            return_freed_memory()  # before weights are packed: both together would be the peak
-            return graph
-    except BudgetError as error:
-        raise BudgetError(f"{path}: {error}") from error
-    except OSError as error:
-        raise ModelFormatError(f"cannot be read: {error.strerror or error}", path) from error
+    with reading(path):
+        refuse_unread(path)
+        return adapter_of(path).load(path, params, semantics)
 
 
 def find_faults(path: StrPath, params: StrPath | None = None) -> FaultyModel[Any]:

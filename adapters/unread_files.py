@@ -25,23 +25,11 @@ def _advice(path: str | Path) -> str:
     if suffix in known:
         return known[suffix]
     match suffix:
-        case ".pt" | ".pth" | ".pt2" | ".torchscript" | ".ckpt":
-            return (
-                "PyTorch's files are not read; where PyTorch is, write the model as ONNX,"
-                " torch.onnx.export(model.eval(), inputs, 'model.onnx'),"
-                " or give its layers to onernn.convert_weights"
-            )
-        case ".keras" | ".h5" | ".hdf5":
-            return (
-                "Keras's files are not read; where Keras is, write the model as ONNX,"
-                f" keras.models.load_model({str(path)!r}).export('model.onnx', format='onnx'),"
-                " or give its layers to onernn.convert_weights"
-            )
         case ".tflite":
             return _tensorflow("tflite", path)
         case ".pb":
             return _tensorflow("graphdef", path)
-        case ".npz" | ".npy" | ".safetensors":
+        case ".npz" | ".npy":
             return "arrays, no model; onernn.convert_weights takes a layer's arrays by name"
         case ".pkl" | ".pickle" | ".joblib":
             return "reading a pickle could run anything; write the model as ONNX where it was made"

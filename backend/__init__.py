@@ -10,7 +10,8 @@ import numpy as np
 from onernn.backend.gradients import Gradients, Tape, TapeError
 from onernn.backend.protocol import Backend
 from onernn.backend.run_arguments import Layout, State
-from onernn.backend.stack import Stack
+from onernn.backend.single_step import SingleStep
+from onernn.backend.stack import Stack, picklable
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights, Weights
@@ -22,6 +23,7 @@ __all__ = [
     "Backend",
     "Gradients",
     "Layout",
+    "SingleStep",
     "Stack",
     "State",
     "Tape",
@@ -42,6 +44,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _ReferenceBackend:
+    @picklable
     def prepare(
         self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
     ) -> Stack:

@@ -15,7 +15,7 @@ from onernn.backend.compiled.library import Kernels
 from onernn.backend.isa import wished_isa
 from onernn.backend.onednn.finding import WISHES, find
 from onernn.backend.onednn.limits import FLOAT
-from onernn.backend.stack import Later, Stack, Trainer
+from onernn.backend.stack import Later, Stack, Trainer, picklable
 from onernn.core.errors import LibraryError, UnsupportedError
 from onernn.core.limits import why_not
 from onernn.core.spec import RnnSpec
@@ -37,6 +37,7 @@ class AutoBackend:
     """
 
     def __init__(self, threads: int | None = None, cache_capacity: int | None = None) -> None:
+        self._given = threads, cache_capacity
         self._backends: dict[str, OneDnnBackend | KernelsBackend] = {}
         missing: list[str] = []
         self._isa = ""
@@ -72,6 +73,10 @@ class AutoBackend:
         found = self._backends.get("kernels")
         return found.kernels if isinstance(found, KernelsBackend) else None
 
+    def __reduce__(self) -> Any:
+        return AutoBackend, self._given
+
+    @picklable
     def prepare(
         self,
         spec: RnnSpec,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,19 @@ class Gradients:
     """The gradients of a loss by all that a run read, each shaped like what it belongs to.
 
     ``layers``: one `RnnWeights` (1, D, ...) for each layer of the stack, in the canonical layouts,
-    read-only, None where the weights have None. ``attention``: None but for AUGRU cells. float32
-    (float64 on a reference layer in f64), all fresh: for a sum over several batches add them up.
+    read-only, None where the weights have None; () where `Stack.backward` added them to arrays of
+    the caller. ``attention``: None but for AUGRU cells. float32 (float64 on a reference layer in
+    f64).
     """
 
     x: Ragged | Array
     state: State
     layers: tuple[RnnWeights, ...]
     attention: Ragged | Array | None = None
+
+
+WeightGradients = Sequence[Mapping[str, Array]]
+"""For each layer of a stack arrays by the names of `RnnWeights`, which `Stack.backward` fills."""
 
 
 class Tape:
@@ -60,6 +66,29 @@ class Tape:
             raise TapeError(
                 "tape: used already; call run_training again, each tape serves one backward"
             ) from None
+
+
+def check_sums(into: WeightGradients, zeros: WeightGradients) -> None:
+    """Nothing, or `ShapeError` for what cannot take gradients shaped like ``zeros``."""
+    if len(into) != len(zeros):
+        raise ShapeError(
+            f"into: expected a mapping for each of {len(zeros)} layers, got {len(into)}"
+        )
+    for layer, (sums, like) in enumerate(zip(into, zeros, strict=True)):
+        if sums.keys() != like.keys():
+            expected, got = (", ".join(sorted(names)) or "none" for names in (like, sums))
+            raise ShapeError(f"into: layer {layer} has {expected}, got {got}")
+        for name, array in sums.items():
+            what, want = f"into: layer {layer} {name}", like[name]
+            if not isinstance(array, np.ndarray):
+                raise ShapeError(f"{what}: expected an array, got {type(array).__name__}")
+            if (array.shape, array.dtype) != (want.shape, want.dtype):
+                expected, got = (f"{a.dtype} {a.shape}" for a in (want, array))
+                raise ShapeError(f"{what}: expected {expected}, got {got}")
+            repeats = any(not s for s, n in zip(array.strides, array.shape, strict=True) if n > 1)
+            if not array.flags.writeable or repeats:
+                how = "one whose numbers share memory" if repeats else "a read-only one"
+                raise ShapeError(f"{what}: expected an array to add to, got {how}")
 
 
 def checked_gradient(

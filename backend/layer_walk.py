@@ -181,10 +181,7 @@ class LayerWalk:
 
         def run_share(share: Share, needed: Any) -> list[dict[str, Array]]:
             ends = [s[:, :, share.sentences] for s in dend]
-            weights = [
-                {name: np.zeros(a.shape, dy.dtype) for name, a in layer.arrays.items()}
-                for layer in self._layers
-            ]
+            weights = self.zero_gradients(dy.dtype)
             dx[share.rows], begins, da = self._backward(
                 kernels, needed, _copied(dy, share.rows), share.packing, ends, weights, inside
             )
@@ -203,6 +200,13 @@ class LayerWalk:
         sealed_: Any = [{name: sealed(a) for name, a in arrays.items()} for arrays in first]
         gradients = tuple(RnnWeights(**{"layer": None, **arrays}) for arrays in sealed_)
         return dx, dbegin, gradients, dscale
+
+    def zero_gradients(self, dtype: np.dtype[Any]) -> list[dict[str, Array]]:
+        """Zeros for each array of each layer's weights, by the names of `RnnWeights`."""
+        return [
+            {name: np.zeros(a.shape, dtype) for name, a in layer.arrays.items()}
+            for layer in self._layers
+        ]
 
     def _dealt(
         self, x: Ragged | Array, attention: Ragged | Array | None

@@ -176,15 +176,23 @@ class ReferenceKernel(DirectionKernel):
 
     def _lstm_forward(self, step: _Arrays, a: Array) -> list[Array]:
         gate, candidate, cell = self._functions
-        c, p, clipped = step["c"], self._p, self._clipped
-        i, g = gate(clipped(a[:, 0] + p[0] * c)), candidate(clipped(a[:, 2]))
-        f = 1 - i if self._spec.input_forget else gate(clipped(a[:, 1] + p[1] * c))
+        c, clipped = step["c"], self._clipped
+
+        def seen(at: int, state: Array) -> Array:  # 0 * inf would be NaN
+            return a[:, at] + self._p[min(at, 2)] * state if self._spec.peephole else a[:, at]
+
+        i, g = gate(clipped(seen(0, c))), candidate(clipped(a[:, 2]))
+        f = 1 - i if self._spec.input_forget else gate(clipped(seen(1, c)))
         after = f * c + i * g
         if self._spec.cell_clip is not None:
             low, high = self._spec.cell_clip
             step["inside"] = (after >= low) & (after <= high)
-            after = np.clip(np.fmax(after, low) if self._spec.cell_clip_nan else after, low, high)
-        o = gate(clipped(a[:, 3] + p[2] * after))
+            if self._spec.cell_clip_nan:
+                after = np.fmax(after, low)
+                # A bound that replaced a NaN has no slope: 0 * NaN must not make one of it.
+                i, f, g, step["c"] = (np.where(step["inside"], kept, 0) for kept in (i, f, g, c))
+            after = np.clip(after, low, high)
+        o = gate(clipped(seen(3, after)))
         step["after"], step["shown"] = after, cell(after)
         step["gates"] = np.stack([i, f, g, o], axis=1)
         h = o * step["shown"]

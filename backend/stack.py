@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from copy import copy
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from functools import wraps
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from onernn.backend.choosing import Kind, kind_of
 from onernn.backend.creation_lock import CREATION
-from onernn.backend.gradients import Gradients, Tape, TapeError, checked_gradient
+from onernn.backend.gradients import (
+    Gradients,
+    Tape,
+    TapeError,
+    WeightGradients,
+    check_sums,
+    checked_gradient,
+)
 from onernn.backend.kernels import StackKernel
 from onernn.backend.run_arguments import Layout, State, checked_input, checked_state, laid_out
 from onernn.core.arrays import Array
+from onernn.core.errors import UnsupportedError
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.records import dataclass
 from onernn.core.spec import RnnSpec
+from onernn.core.weights import Weights, layers_of
 
 if TYPE_CHECKING:
     from onernn.backend.layer_walk import LayerWalk
-
+    from onernn.backend.protocol import Backend
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -44,6 +54,46 @@ class Later:
         return self.make().run(*given)
 
 
+class Origin(NamedTuple):
+    """What a stack was made of. ``packed``: see `Layers`; it is good for the same kernels only."""
+
+    backend: Backend
+    spec: RnnSpec
+    weights: Weights
+    packed: Mapping[Any, Any]
+    options: Mapping[str, Any]
+
+
+_Prepare = TypeVar("_Prepare", bound=Callable[..., "Stack"])
+
+
+def picklable(prepare: _Prepare) -> _Prepare:
+    """`Backend.prepare` whose stacks know their origin."""
+
+    @wraps(prepare)
+    def prepared(
+        backend: Backend,
+        spec: RnnSpec,
+        weights: Weights,
+        *,
+        packed: Mapping[Any, Any] = MappingProxyType({}),
+        **options: Any,
+    ) -> Stack:
+        layers = layers_of(spec, weights)
+        layers.packed.update(packed)
+        made = prepare(backend, spec, layers, **options)
+        made.origin = Origin(backend, spec, weights, layers.packed, options)
+        return made
+
+    return prepared  # type: ignore[return-value]
+
+
+def _made_again(origin: Origin) -> Stack:
+    backend: Any = origin.backend
+    given = origin.spec, origin.weights
+    return backend.prepare(*given, packed=origin.packed, **origin.options)
+
+
 class Stack:
     """A layer or stack made ready to run; may be shared between threads.
 
@@ -58,6 +108,7 @@ class Stack:
     nothing does.
     """
 
+    origin: Origin | None = None
     _other: Stack | Later | None
 
     def __init__(
@@ -81,6 +132,15 @@ class Stack:
         self._faster: Callable[[Kind, int], bool] | None = None
         self._new_trainer, self._reads = trainer, reads
         self._trainer: Trainer | None = None
+
+    def __reduce__(self) -> Any:
+        """How it was made: where it arrives it is made again, for the CPU that is there."""
+        if self.origin is None:
+            raise UnsupportedError(
+                "only layers that a backend has prepared can be pickled: use"
+                " open_backend(...).prepare(spec, weights)"
+            )
+        return _made_again, (self.origin,)
 
     def run(
         self,
@@ -122,10 +182,7 @@ class Stack:
     ) -> Stack:
         """This stack for batches of a kind and so many sentences for which it is ``faster``, the
         other one for the rest."""
-        made = copy(self)
-        made._other, made._faster = other, faster
-        made.backend, made.kernel = backend, name
-        return made
+        return self._with(_other=other, _faster=faster, backend=backend, kernel=name)
 
     def runs_compiled(self, ragged: bool, words: int, sentences: int) -> bool:
         """Whether its own kernel runs a batch, and no other stack is faster."""
@@ -134,8 +191,11 @@ class Stack:
 
     def trained_by(self, trainer: Callable[[], Trainer]) -> Stack:
         """This stack with another trainer, made at first use."""
-        made = copy(self)
-        made._new_trainer = trainer
+        return self._with(_new_trainer=trainer)
+
+    def _with(self, **others: Any) -> Stack:
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__ | others)
         return made
 
     def falls_back(self, x: Ragged | Array, layout: Layout = "tnc") -> bool:
@@ -184,14 +244,32 @@ class Stack:
         frame = _framed(x, y[:, :0].copy())
         return _framed(x, y), final, Tape(trainer, trainer.name, trainer.why, frame, kept)
 
+    def zero_gradients(self) -> WeightGradients:
+        """Zeroed arrays for ``backward(into=)``: one dict for each layer of the stack.
+
+        By the names of `RnnWeights`, each (1, D, ...) as its weights, in the dtype that the layer
+        gives. Raises `UnsupportedError` for a layer that does not train.
+        """
+        return self.trainer().walk.zero_gradients(self._real)
+
     def backward(
-        self, tape: Tape, dy: Ragged | Array | None, dstate: State | None = None
+        self,
+        tape: Tape,
+        dy: Ragged | Array | None,
+        dstate: State | None = None,
+        into: WeightGradients | None = None,
     ) -> Gradients:
         """The gradients of a loss from those by what `run_training` returned.
 
-        dy: like y; dstate: like the state; None: zeros. float32 in and out, in bf16 too. Every
-        call gives fresh gradients: for several batches add them up. Raises `ShapeError` naming the
-        argument, `TapeError` for a tape that was used already or that another layer recorded.
+        dy: like y; dstate: like the state; None: zeros. float32 in and out, in bf16 too.
+
+        ``into``: where the gradients of weights are added up, over as many calls as the caller
+        likes, as oneDNN's primitives add to diff_weights (RNN developer guide, considerations for
+        training): arrays like those of `zero_gradients`, of any strides. `Gradients.layers` is
+        then (). None: each call gives fresh gradients. A call that raises adds nothing.
+
+        Raises `ShapeError` naming the argument, `TapeError` for a tape that was used already or
+        that another layer recorded.
         """
         if not isinstance(tape, Tape):
             raise TapeError(f"tape: expected what run_training gave, got {type(tape).__name__}")
@@ -200,7 +278,14 @@ class Stack:
         given = checked_gradient(dy, frame, self.spec.output_size, self._real)
         sentences = len(frame) if isinstance(frame, Ragged) else frame.shape[1]
         dend = checked_state(self.spec, dstate, sentences, self._real, "dstate")
+        if into is not None:
+            check_sums(into, trainer.walk.zero_gradients(self._real))
         dx, dbegin, layers, dscale = trainer.walk.backward(tape.take(), frame, given, dend)
+        if into is not None:
+            for sums, found in zip(into, layers, strict=True):
+                for name, array in found.arrays.items():
+                    sums[name][...] += array
+            layers = ()
         has_attention = self.spec.cell.has_attention
         return Gradients(
             _framed(frame, dx), dbegin, layers, _framed(frame, dscale) if has_attention else None

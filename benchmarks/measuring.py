@@ -85,6 +85,16 @@ class Entry:
             first = task.with_(first=True)
             started = {"first": min(self._start(first, output, patience) for _ in range(STARTS))}
             self.close()
+        expected = self.check(task, expected, patience)
+        if self.result.keys().isdisjoint(UNMEASURED):
+            self.result |= started
+        return expected
+
+    def check(
+        self, task: Task | Model, expected: list[Array] | None, patience: float
+    ) -> list[Array] | None:
+        """The first outputs beside those that are expected; see `prepare`."""
+        output = Path(task.file).with_name("output.npz")
         self.result = self.ask(patience, do="prepare", task=task.to_json(), output=str(output))
         if not self.result.keys().isdisjoint(UNMEASURED):
             return expected
@@ -103,7 +113,7 @@ class Entry:
             self.result = {"rejected": failed[0]}
         else:
             worst = max(verdict.max_abs for verdict in verdicts)
-            self.result |= {"max_abs": worst, **started}
+            self.result |= {"max_abs": worst}
         return expected
 
     def _start(self, task: Model, output: Path, patience: float) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.signals import SIGNALS
 from benchmarks.tasks import Array, Prepared, Takes
 
 FILE = Path(__file__).with_name("models.toml")
@@ -31,11 +32,11 @@ class Model:
 
     ``kind``: who reads its files: onnx, paddle, mxnet. A call is a clip of T steps, or a ragged
     batch of N sentences; ``mixed`` clips have other lengths in each round, and T on average.
-    ``inputs``: by name, ``shape`` with -1 for the steps of a call; ids ``below`` a bound, else
-    float32 in [-1, 1]; ``ragged``; ``output``, the place of the output that is its value in the
-    next call, zeros in a round's first; ``value``, an integer that never changes. ``wanted``: how
-    many times faster ours is to be, by `measuring.comparisons`. ``first``: each round is the first
-    call alone. Numbers are in ``file``.
+    ``inputs``: by name, ``shape`` with -1 for the steps of a call; ids ``below`` a bound, a
+    ``signal`` of `signals`, else float32 in [-1, 1]; ``ragged``; ``output``, the place of the
+    output that is its value in the next call, zeros in a round's first; ``value``, an integer that
+    never changes. ``wanted``: how many times faster ours is to be, by `measuring.comparisons`.
+    ``first``: each round is the first call alone. Numbers are in ``file``.
     """
 
     name: str
@@ -79,11 +80,12 @@ class Model:
         for name, given in self.inputs.items():
             if given.keys().isdisjoint(("output", "value")):
                 shape = (steps, int(np.prod([size for size in given["shape"] if size != -1])))
-                arrays[name] = (
-                    rng.integers(given["below"], size=shape)
-                    if "below" in given
-                    else rng.uniform(-1, 1, shape).astype(np.float32)
-                )
+                if "below" in given:
+                    arrays[name] = rng.integers(given["below"], size=shape)
+                elif "signal" in given:
+                    arrays[name] = SIGNALS[given["signal"]](*shape, rng)
+                else:
+                    arrays[name] = rng.uniform(-1, 1, shape).astype(np.float32)
         np.savez(file, **arrays)  # type: ignore[arg-type]
         return self.with_(file=str(file))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from onernn.core.records import dataclass
 
@@ -38,6 +39,16 @@ class OnernnError(Exception):
 
     def __init__(self, message: object = "") -> None:
         super().__init__(printable(message, self._keep))
+
+    def __reduce__(self) -> Any:
+        """With the same text, which is printable already; what stands beside it follows."""
+        return _raised_elsewhere, (type(self), self.args), self.__dict__
+
+
+def _raised_elsewhere(kind: type[OnernnError], args: tuple[Any, ...]) -> OnernnError:
+    error = kind(*args)
+    error.args = args
+    return error
 
 
 class ModelFormatError(OnernnError):

@@ -13,6 +13,7 @@ from onernn.core.cached import cached_property
 from onernn.core.errors import ModelFormatError, UnsupportedError, printable
 from onernn.core.inference import infer
 from onernn.core.node import UNSUPPORTED, NativeOp, Node, Value, native_types
+from onernn.core.pickling import Immutable
 from onernn.core.records import dataclass
 from onernn.core.types import Type, constant_type
 
@@ -29,7 +30,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class Graph(Immutable):
     """An immutable model: nodes in an order in which they can run, constants read-only.
 
     ``notes`` are what a reader wants a user to know. Raises `ModelFormatError` where a value is

@@ -180,11 +180,11 @@ def _under_words(
 def _numbers(
     operator: Operator, node: Node, inputs: tuple[Type | None, ...], out: Type
 ) -> tuple[Type, ...] | None:
-    """Integers that are computed from known ones, sizes with names among them.
+    """Integers and truths that are computed from known ones, sizes with names among them.
 
-    Smaller ones wrap around.
+    Smaller integers wrap around.
     """
-    if not operator.sized or out.dtype not in ("int32", "int64"):
+    if not operator.sized or out.dtype not in ("int32", "int64", "bool"):
         return None
     if not inputs or any(each is not None and each.value is None for each in inputs):
         return None

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from onernn.core.cached import cached_property
 from onernn.core.errors import printable
 from onernn.core.operator import OPERATORS
+from onernn.core.pickling import Immutable
 from onernn.core.records import dataclass
 from onernn.core.types import Type, dense, lod_names, words_of
 
@@ -31,12 +32,16 @@ def native_types(origin: Iterable[NativeOp]) -> str:
 
 @dataclass(frozen=True)
 class Value:
-    """A graph's input or output: dtype by NumPy's name, sizes (None: dynamic), LoD depth."""
+    """A graph's input or output: dtype by NumPy's name, sizes (None: dynamic), LoD depth.
+
+    ``ranges``: by axis, the least and the most that a dynamic size may be, where a model tells.
+    """
 
     name: str
     dtype: str | None = None
     shape: tuple[int | None, ...] | None = None
     lod_depth: int = 0
+    ranges: Mapping[int, tuple[int, float]] = field(default_factory=dict, hash=False)
 
     @property
     def type(self) -> Type:
@@ -56,7 +61,7 @@ class Value:
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class Node(Immutable):
     """One operator: an ONNX operator by name and meaning, or one of our own few.
 
     Absent optional inputs and outputs are "". ``origin``: the native operators it stands for.

@@ -80,7 +80,7 @@ class Operator:
     ``dropped(at, rank, *values)``, tells whether axis 0 of the result is another one than the
     words, so that the result is an array.
     ``type(at, *types)`` gives the types of the outputs. ``since``: the first opset in which
-    ONNX has it, 0 for an operator of our own.
+    ONNX has it, 0 for an operator of our own; in which ``domain``.
     ``keeps``: the numbers of the result are those of the first input, or of all where there may be
     any number of inputs: moved, chosen among others, cast.
     ``growth(at, *values)`` bounds the bytes that a run may make; None: those of the largest input.
@@ -97,6 +97,7 @@ class Operator:
     offsets: bool
     outputs: tuple[int, int]
     since: int
+    domain: str
     sized: bool
     keeps: bool
     growth: Growth | None
@@ -104,7 +105,8 @@ class Operator:
     @cached_property
     def least(self) -> int:
         """How many inputs have to be there."""
-        return sum(not (slot.optional or slot.variadic) for slot in self.slots)
+        there = [not (slot.optional or slot.variadic) for slot in self.slots]
+        return max((at for at, needed in enumerate(there, 1) if needed), default=0)
 
     @cached_property
     def most(self) -> int | None:
@@ -238,6 +240,7 @@ def define(
     offsets: bool | None = None,
     outputs: int | tuple[int, int] = 1,
     since: int | None = None,
+    domain: str = "",
     sized: bool = False,
     keeps: bool | None = None,
     growth: Growth | None = None,
@@ -265,6 +268,7 @@ def define(
         offsets=kind in ("sequences", "layer", "control") if offsets is None else offsets,
         outputs=(1, outputs) if isinstance(outputs, int) else outputs,
         since=(0 if kind in ("sequences", "layer") else 13) if since is None else since,
+        domain=domain,
         sized=sized,
         keeps=kind in ("view", "moves") if keeps is None else keeps,
         growth=growth,

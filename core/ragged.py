@@ -65,6 +65,9 @@ class Ragged:
         object.__setattr__(self, "offsets", offsets)
         object.__setattr__(self, "outer", tuple(reversed(outer)))
 
+    def __reduce__(self) -> Any:
+        return Ragged, (self.data, self.offsets, self.outer)
+
     @classmethod
     def from_lod(cls, data: Array, lod: Sequence[npt.ArrayLike]) -> Ragged:
         """From LoD offsets of any depth; the last level is the one that RNNs run over."""

@@ -1,17 +1,22 @@
-"""Sizes that a call may choose: polynomials with integer coefficients over names as T and N."""
+"""Sizes that a call may choose: polynomials with integer coefficients over names as T and N.
+
+A quotient that is rounded down may stand where a name does: the size of ``(T + 1) / 2 - 4``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
+from math import gcd
 from operator import mul
-from typing import Any
+from typing import Any, Union
 
 from onernn.core.cached import cached_property
 from onernn.core.errors import UnsupportedError
 from onernn.core.records import dataclass
 
-Product = tuple[str, ...]
+Factor = Union[str, "Quotient"]
+Product = tuple[Factor, ...]
 _MOST_FACTORS = 256
 
 
@@ -38,13 +43,11 @@ class Size:
 
     @classmethod
     def _sum(cls, terms: Mapping[Product, int]) -> Size:
-        left = sorted((names, by) for names, by in terms.items() if by)
+        left = cls(tuple(sorted((factors, by) for factors, by in terms.items() if by)))
         # A model of thirty operators can square a size thirty times.
-        if sum(len(names) + 1 for names, _ in left) > _MOST_FACTORS or any(
-            not -(2**63) <= by < 2**63 for _, by in left
-        ):
+        if left.length > _MOST_FACTORS or any(not -(2**63) <= by < 2**63 for _, by in left.terms):
             raise SizeError("a size with too many names, or numbers of 2**63 and more, in it")
-        return cls(tuple(left))
+        return left
 
     @property
     def number(self) -> int | None:
@@ -57,12 +60,26 @@ class Size:
     def name(self) -> str | None:
         """The name it is, None for everything else."""
         if len(self.terms) == 1 and len(self.terms[0][0]) == 1 and self.terms[0][1] == 1:
-            return self.terms[0][0][0]
+            factor = self.terms[0][0][0]
+            return factor if isinstance(factor, str) else None
         return None
 
     @cached_property
     def names(self) -> frozenset[str]:
-        return frozenset(name for names, _ in self.terms for name in names)
+        inner = (each.whole.names for each in self.quotients)
+        plain = (each for factors, _ in self.terms for each in factors if isinstance(each, str))
+        return frozenset(plain).union(*inner)
+
+    @property
+    def quotients(self) -> list[Quotient]:
+        """Those that stand in it where a name does."""
+        return [each for factors, _ in self.terms for each in factors if isinstance(each, Quotient)]
+
+    @cached_property
+    def length(self) -> int:
+        """How many names and numbers it is written with."""
+        factors = sum(len(factors) + 1 for factors, _ in self.terms)
+        return factors + sum(each.whole.length for each in self.quotients)
 
     def __add__(self, other: Any) -> Size:
         terms = dict(self.terms)
@@ -104,11 +121,49 @@ class Size:
             terms[tuple(left)] = times // count
         return Size._sum(terms)
 
+    def floor_div(self, by: int) -> Size:
+        """Divided by a positive number, and rounded down.
+
+        Only what ``by`` does not divide stays in a quotient: 4 * T + 3 by 4 is T. No number is
+        negative in there, so nor is what is divided, and C++ rounds it as Python does.
+        """
+        if not 0 < by < 2**63:
+            raise SizeError(f"{self} / {by}: expected a positive number of 64 bits")
+        whole = Size._sum({factors: times // by for factors, times in self.terms})
+        left = {factors: times % by for factors, times in self.terms}
+        common = gcd(by, *(times for factors, times in left.items() if factors))
+        left, by = {factors: times // common for factors, times in left.items()}, by // common
+        rest = Size._sum(left)
+        if rest.number is not None:
+            return whole
+        for factors, times in rest.terms:  # a quotient of a quotient is one
+            if times == len(factors) == 1 and isinstance(inner := factors[0], Quotient):
+                more = (rest - Size(((factors, 1),))) * inner.by
+                return whole + (inner.whole + more).floor_div(inner.by * by)
+        return whole + Size((((Quotient(rest, by),), 1),))
+
+    @property
+    def signs(self) -> tuple[int, int] | None:
+        """The least and the largest sign that it may have, names and quotients being at
+        least 0; None: any."""
+        number = dict(self.terms).get((), 0)
+        named = [by for names, by in self.terms if names]
+        own = (number > 0) - (number < 0)
+        if all(by > 0 for by in named) and number >= 0:
+            return own, max(own, *(1 for _ in named), 0)
+        if all(by < 0 for by in named) and number <= 0:
+            return min(own, *(-1 for _ in named), 0), own
+        return None
+
     def put(self, sizes: Mapping[str, Any]) -> Size:
         """With sizes, or numbers, in the place of names."""
         out = Size(())
-        for names, by in self.terms:
-            out = out + reduce(mul, (Size.of(sizes.get(name, name)) for name in names), Size.of(by))
+        for factors, by in self.terms:
+            found = (
+                Size.of(sizes.get(factor, factor)) if isinstance(factor, str) else factor.put(sizes)
+                for factor in factors
+            )
+            out = out + reduce(mul, found, Size.of(by))
         return out
 
     def most(self) -> Size:
@@ -119,7 +174,8 @@ class Size:
         """C++, and what people write."""
         text = ""
         for names, by in reversed(self.terms):
-            factors = [*names] if names and abs(by) == 1 else [*names, str(abs(by))]
+            factors = [str(name) for name in names]
+            factors += [] if names and abs(by) == 1 else [str(abs(by))]
             sign = "-" if by < 0 else "+"
             text += (
                 f" {sign} {' * '.join(factors)}" if text else "-" * (by < 0) + " * ".join(factors)
@@ -130,6 +186,29 @@ class Size:
     def factor(self) -> str:
         """As a factor of a C++ product."""
         return f"({self})" if len(self.terms) > 1 else str(self)
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """A size by a number, rounded down; of neither is any number negative."""
+
+    whole: Size
+    by: int
+
+    def __lt__(self, other: Factor) -> bool:
+        """In a product quotients stand behind names."""
+        if isinstance(other, str):
+            return False
+        return (self.by, self.whole.terms) < (other.by, other.whole.terms)
+
+    def __gt__(self, other: Factor) -> bool:
+        return isinstance(other, str) or other < self
+
+    def put(self, sizes: Mapping[str, Any]) -> Size:
+        return self.whole.put(sizes).floor_div(self.by)
+
+    def __str__(self) -> str:
+        return f"({self.whole.factor} / {self.by})"
 
 
 Shape = tuple[Size, ...]

@@ -32,7 +32,7 @@ class Type:
 
     The shape of a ragged value is that of its words, (W, ...). A single size may be unknown, too.
     ``lod`` is () for a dense value. ``value`` holds the integers of a scalar or short vector that
-    describes a shape or axes.
+    describes a shape or axes, or the truths (0 or 1) that follow from such.
     """
 
     dtype: str | None = None
@@ -109,7 +109,7 @@ def type_of(value: Array | Ragged, name: str = "") -> Type:
     if isinstance(value, Ragged):
         shape = dense(None, array.shape).shape
         return Type(_name_of(array.dtype), shape, lod_names(name, len(value.outer) + 1))
-    if array.dtype.kind in "iu" and array.ndim < 2:
+    if array.dtype.kind in "biu" and array.ndim < 2:
         return valued(_name_of(array.dtype), array)
     return dense(_name_of(array.dtype), array.shape)
 

@@ -11,6 +11,7 @@ import numpy as np
 from onernn.core.arrays import Array, frozen, sealed
 from onernn.core.cached import cached_property
 from onernn.core.errors import ShapeError, UnsupportedError
+from onernn.core.pickling import Immutable
 from onernn.core.records import dataclass
 from onernn.core.spec import RnnSpec
 
@@ -18,7 +19,7 @@ _RANKS = {"layer": 5, "iter": 5, "bias": 4, "peephole": 4, "projection": 4}
 
 
 @dataclass(frozen=True, eq=False)
-class RnnWeights:
+class RnnWeights(Immutable):
     """Read-only float32 (or float64) arrays of L layers and D directions.
 
     ============  ==============  =====================================================
@@ -153,6 +154,9 @@ class RnnWeights:
             if differing := arrays[0].keys() ^ other.keys():
                 which = ("layers", "directions")[axis]
                 raise ShapeError(f"only some {which} have {', '.join(sorted(differing))} weights")
+            for name, array in other.items():
+                if (np.delete(arrays[0][name].shape, axis) != np.delete(array.shape, axis)).any():
+                    raise ShapeError(f"weights {name}: {arrays[0][name].shape} and {array.shape}")
         whole: Any = {
             name: sealed(np.concatenate([each[name] for each in arrays], axis))
             for name in arrays[0]
@@ -165,11 +169,20 @@ class RnnWeights:
         return RnnWeights(**{"layer": None, **made})
 
 
+class Layers(tuple[RnnWeights, ...]):
+    """One-layer weights (1, D, ...) for each layer of a stack, checked."""
+
+    @cached_property
+    def packed(self) -> dict[Any, Any]:
+        """What a backend made of them, by its own key: it finds that again."""
+        return {}
+
+
 Weights = RnnWeights | Sequence[RnnWeights]
 
 
-def layers_of(spec: RnnSpec, weights: Weights) -> tuple[RnnWeights, ...]:
-    """One-layer weights (1, D, ...) for each layer of a stack, checked.
+def layers_of(spec: RnnSpec, weights: Weights) -> Layers:
+    """The weights of each layer of a stack, checked.
 
     A list holds the layers one by one, and may differ in their input sizes; one `RnnWeights` of
     L > 1 layers cannot, so its input size must be what a layer hands to the next. Raises
@@ -191,7 +204,7 @@ def layers_of(spec: RnnSpec, weights: Weights) -> tuple[RnnWeights, ...]:
                 f"input_size: layers of one array need src_layer = dst_layer, {handed_on} channels,"
                 f" got {spec.input_size}; give the layers as a list of one-layer weights"
             )
-        return tuple(weights.of_layer(layer) for layer in range(spec.layers))
+        return Layers(weights.of_layer(layer) for layer in range(spec.layers))
     if len(weights) != spec.layers:
         raise ShapeError(f"weights: expected {spec.layers} layers, got {len(weights)}")
     for layer, one in enumerate(weights):
@@ -199,4 +212,4 @@ def layers_of(spec: RnnSpec, weights: Weights) -> tuple[RnnWeights, ...]:
             expected, got = weights[0].iter.dtype, one.iter.dtype
             raise ShapeError(f"weights: layer 0 is {expected}, layer {layer} is {got}")
         one.check(spec.one_layer(spec.reads(layer), spec.direction))
-    return tuple(weights)
+    return weights if isinstance(weights, Layers) else Layers(weights)

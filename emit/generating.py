@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from onernn.core.errors import UnsupportedError
+from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.graph import Value
 from onernn.core.sizes import Size, listed, volume
 from onernn.emit import steps as calls
@@ -19,8 +20,9 @@ from onernn.emit.rendering import rendered
 from onernn.emit.storing import Store
 from onernn.emit.streaming import goes_on
 from onernn.engine.inferring import sizes_of
+from onernn.engine.naming import namespace
 from onernn.engine.program import Program, sizes_in
-from onernn.engine.steps import Call, Found, Layer, Sentences, Step, WrittenNode, finds, kept
+from onernn.engine.steps import Call, Layer, Mark, Sentences, Step, WrittenNode, finds, kept
 from onernn.kernels import header_of, included, text_of
 
 _MEANINGS = {
@@ -35,7 +37,12 @@ def generate(
 ) -> dict[str, str | bytes]:
     """File names and contents: the model's header and those of the kernels, weights (unless
     ``embed``), example, CMakeLists.txt.
+
+    ``name``: of files and namespace. ``store``: what `initialize` made of this program.
     """
+    checked_name(name)
+    if store.packed_for is not program:
+        raise UnsupportedError(f"{program.graph.name}: pass what initialize made of this program")
     context = _context(program, store, name, threads)
     data = store.whole()
     context |= {"weights_size": len(data), "fingerprint": int.from_bytes(data[8:16], "little")}
@@ -48,6 +55,13 @@ def generate(
     kernels = included(f"{kernel}.hpp" for kernel in context["kernels"])
     files |= {f"onernn/{header}": text_of(header) for header in kernels}
     return files if embed else {**files, f"{name}.weights": data}
+
+
+def checked_name(name: str) -> str:
+    """The name, one of C++. Raises `ShapeError` for others."""
+    if (usual := namespace(name)) != name:
+        raise ShapeError(f"--name {name}: expected a C++ name, such as {usual}")
+    return name
 
 
 def limits(program: Program) -> list[Size]:
@@ -96,23 +110,30 @@ class _Header:
         self.cells: dict[CellCode, str] = {}
         self.shared: dict[tuple[str, str], dict[str, str]] = {}
         self.kernels = {"formulas", "memory", "status", "serial" if threads == 1 else "team"}
+        self.depth = 0
         self.kernels |= {"stored"} if store.stored != "float" else set()
 
     def context(self) -> dict[str, Any]:
         program, found = self.program, self.found
-        steps = [self._step(each) for each in found.steps]
-        before: dict[int, list[dict[str, str]]] = defaultdict(list)
+        steps = list(map(self._step, found.steps))
+        before: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for source, out in found.copies:
             shape = program.shape(out)
             found.places[kept(out, "copy")] = f"out.{program.ident(out)}"
             copy = self._render(Call("copy", kept(out, "copy"), source, volume(shape)))
-            steps.append({"title": f"{out} is {source}", "code": copy})
+            code = textwrap.indent(copy, 4 * " ")
+            steps.append({"title": f"{out} is {source}", "code": code, "depth": 0})
+        first: dict[str, int] = {}
+        for at, each in enumerate(found.steps):
+            first = dict.fromkeys(finds(each.codes), at) | first
         for name in found.sized:
             sizes = sizes_in(program, name)
             code = rendered("step_sizes.jinja", out=found.place(name), sizes=sizes)
             names = frozenset[str]().union(*(size.names for size in sizes))
-            last = [at for at, each in enumerate(found.steps) if finds(each.codes) & names]
-            before[max(last, default=-1) + 1].append({"title": name, "code": code})
+            at = 1 + max((first[name] for name in names if name in first), default=-1)
+            depth = steps[at]["depth"] if at else 0
+            code = textwrap.indent(code, "  " * (2 + depth))
+            before[at].append({"title": name, "code": code, "depth": depth})
         steps = [
             one for at, each in enumerate([*steps, None]) for one in (*before[at], each) if one
         ]
@@ -140,9 +161,12 @@ class _Header:
             "inputs": inputs,
             "outputs": [*outputs, *told],
             "told": told,
+            "inner": list(program.inner),
+            "missing": list(self._missing()),
             "steps": steps,
             "cells": [{"code": code, "name": name} for code, name in self.cells.items()],
             "members": [*members, *self.shared.values()],
+            "held": list(self._held()),
             "locals": [one for one in found.locals if one.ident in said],
             "kernels": sorted(self.kernels),
             "streams": not program.no_step,
@@ -201,14 +225,49 @@ class _Header:
         names = {name: f"most.{name}" for name in size.names if name not in static}
         return {"ident": ident, "type": type, "most": str(size.put({**static, **names}))}
 
-    def _step(self, each: WrittenNode) -> dict[str, str]:
+    def _held(self) -> Iterator[dict[str, str]]:
+        """Memory of states with which a step goes on."""
+        program = self.program
+        steps = (step for each in program.codes for step in each.codes)
+        layers = (step for step in steps if isinstance(step, Layer) and goes_on(program, step))
+        names = {f"{program.ident(s.held)}_memory" for layer in layers for s in layer.states}
+        for member in self.found.members:
+            if member.ident in names:
+                sizes = {name: f"most_.{name}" for name in member.size.names}
+                most = member.size.put({**sizes, **program.static})
+                yield {"ident": member.ident, "ctype": member.ctype, "most": str(most)}
+
+    def _missing(self) -> Iterator[tuple[str, str, str]]:
+        """The branches that end a call: where which condition holds, or does not, and why."""
+        for each in self.program.codes:
+            if any(isinstance(step, Mark) and step.kind == "refuse" for step in each.codes):
+                holds = "true" if each.mark == "if" else "false"
+                yield each.node.inputs[0], holds, each.node.at.refused
+
+    def _step(self, each: WrittenNode) -> dict[str, Any]:
+        """Its comment, its code, and how many branches are around it."""
+        title, depth = self._title(each), self.depth - (each.mark in ("else", "end"))
+        wanted = [code for code in each.codes if code.makes in self.found.places or not code.makes]
+        return {"title": title, "code": "".join(map(self._placed, wanted)), "depth": depth}
+
+    def _placed(self, step: Step) -> str:
+        """Code inside of the branches around it."""
+        if isinstance(step, Mark) and step.kind in ("else", "end", "again"):
+            self.depth -= 1
+        text = textwrap.indent(self._render(step), "  " * (2 + self.depth))
+        if isinstance(step, Mark) and step.kind in ("if", "else", "while"):
+            self.depth += 1
+        return text
+
+    def _title(self, each: WrittenNode) -> str:
         program, node = self.program, each.node
+        if each.mark in ("if", "else"):
+            return f"{'where' if each.mark == 'if' else 'where not'} {node.inputs[0]}"
         name = next(filter(None, node.outputs))
         made = f"{program.ident(name)} {listed(program.shape(name))}"
         takes = ", ".join(program.ident(name) for name in node.inputs if name)
         op = node.attributes["spec"].cell.name if node.op == "Rnn" else node.op
-        wanted = [code for code in each.codes if code.makes in self.found.places or not code.makes]
-        return {"title": f"{made} = {op}({takes})", "code": "".join(map(self._render, wanted))}
+        return f"{made} = {op}({takes})"
 
     def _render(self, step: Step) -> str:
         place = self.found.place
@@ -219,8 +278,9 @@ class _Header:
         if isinstance(step, Call):
             self.kernels |= {header_of(step.function)}
             text = calls.call(step, place, self.store)
-            found = [one.size for one in step.arguments if isinstance(one, Found)]
-            return rendered("step_call.jinja", call=text, checks=step.checks, found=found)
+            return rendered("step_call.jinja", call=text, checks=step.checks)
+        if isinstance(step, Mark):
+            return rendered("step_mark.jinja", mark=step, place=place)
         ctype, step = self.program.ctype, step.merged
         real, to = ctype(step.reads[-1].name), ctype(step.out.name)
         return rendered(

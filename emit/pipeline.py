@@ -1,15 +1,20 @@
-"""From a graph to C++: parse, infer, initialize; `generating` is the last step."""
+"""From a model to C++ in five steps, called as in ROOT's SOFIE; `generating` is the last one.
+
+Parse, TypeInference, ShapeInference, Initialize, Generate: design/0053 has the tables.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from os import PathLike
 
 import numpy as np
 
 from onernn.backend.compiled.packing import STORED
 from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
-from onernn.core.graph import Graph, Value
+from onernn.core.graph import Graph, Value, graph_of
 from onernn.emit.cells import CellCode
 from onernn.emit.rendering import words
 from onernn.emit.storing import Store
@@ -17,20 +22,25 @@ from onernn.emit.streaming import goes_on, why_no_step
 from onernn.engine import inferring
 from onernn.engine.inferring import name_inputs, write
 from onernn.engine.naming import identifier
-from onernn.engine.program import CTYPES, Program
+from onernn.engine.program import CTYPES, Program, UnknownError
 from onernn.engine.steps import Call, Layer, Packed, Step
 from onernn.fuse_passes import PASSES, fuse
 
 
-def parse(model: Graph, declared: Mapping[str, Value] | None = None) -> Program:
-    """The fused model as a program. ``declared`` says what it leaves open of its inputs."""
-    graph = fuse(model, PASSES).model
-    unknown = set(declared or ()) - {value.name for value in graph.inputs}
+def parse(
+    model: Graph | str | PathLike[str], declared: Mapping[str, Value] | None = None
+) -> Program:
+    """The fused model, or that of a path, as a program.
+
+    ``declared`` says what it leaves open of its inputs. Raises what `onernn.load` raises.
+    """
+    model = graph_of(model)
+    unknown = set(declared or ()) - {value.name for value in model.inputs}
     if unknown:
-        names = [value.name for value in graph.inputs]
+        names = [value.name for value in model.inputs]
         raise ShapeError(f"--input {sorted(unknown)}: the model takes {names}")
-    inputs = tuple((declared or {}).get(value.name, value) for value in graph.inputs)
-    return Program(replace(graph, inputs=inputs))
+    inputs = tuple((declared or {}).get(value.name, value) for value in model.inputs)
+    return Program(fuse(replace(model, inputs=inputs), PASSES).model)
 
 
 def _refusal(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
@@ -48,9 +58,23 @@ def _refused(value: Value) -> Iterator[str]:
         yield f"sizes {bad}: names that C++ or its header uses; say T, N, or longer ones"
 
 
-def infer(program: Program, static: Mapping[str, int] | None = None) -> None:
-    """See `onernn.engine.inferring.infer`. Raises `UnsupportedError` that names the nodes."""
+def infer_types(program: Program) -> dict[str, str | None]:
+    """The dtype of each value by its name, None where nothing tells it."""
+    types = program.types or program.graph.types
+    return {name: found.dtype for name, found in types.items()}
+
+
+def infer_shapes(
+    program: Program, static: Mapping[str, int] | None = None
+) -> dict[str, tuple[int | str, ...]]:
+    """The shape of each value by its name: numbers, and expressions of sizes that stay open.
+
+    What each node becomes is known behind it: see `onernn.engine.inferring.infer`. ``static``:
+    sizes fixed now. Raises `UnsupportedError` that names the nodes.
+    """
     graph = program.graph
+    if program.types:
+        raise UnsupportedError(f"{graph.name}: its shapes are inferred; parse it anew for others")
     every = {*graph.constants, *(name for node in graph.nodes for name in node.outputs)}
     every |= {value.name for value in graph.inputs}
     refusals = [Refusal("a name with a NUL", repr(name)) for name in every if "\0" in name]
@@ -60,6 +84,12 @@ def infer(program: Program, static: Mapping[str, int] | None = None) -> None:
         raise _refusal(graph, [*refusals, *write(program)])
     if found := inferring.infer(program, static):
         raise _refusal(program.graph, found)
+    shapes = dict[str, tuple[int | str, ...]]()
+    for name in program.types:
+        with suppress(UnknownError):  # of what nobody reads
+            sizes = program.shape(name)
+            shapes[name] = tuple(str(s) if s.number is None else s.number for s in sizes)
+    return shapes
 
 
 def is_size_name(name: str) -> bool:
@@ -74,9 +104,11 @@ def initialize(program: Program, weights: str = "f32") -> Store:
     ``weights``: f32, f16 or bf16, how matrices are stored. Raises `UnsupportedError` for weights
     that do not fit, or are no numbers.
     """
+    if not program.types:
+        raise UnsupportedError(f"{program.graph.name}: call infer_shapes before initialize")
     if weights not in STORED:
         raise UnsupportedError(f"--weights {weights}: expected one of {', '.join(STORED)}")
-    store = Store(STORED[weights])
+    store = Store(STORED[weights], packed_for=program)
     program.no_step = why_no_step(program)
     layers = [step for each in program.codes for step in each.codes if isinstance(step, Layer)]
     states = [state for layer in layers if goes_on(program, layer) for state in layer.states]
@@ -96,7 +128,9 @@ def _pack(step: Step, store: Store) -> None:
     if isinstance(step, Call):
         for one in step.arguments:
             if isinstance(one, Packed):
-                stored = store.stored if one.numbers.dtype == np.float32 else "double"
+                dtype = one.numbers.dtype
+                narrow = one.narrow and dtype == np.float32
+                stored = store.stored if narrow else CTYPES[dtype.name]
                 store.places[one] = stored, store.add(one.numbers, narrow=one.narrow)
     if isinstance(step, Layer):
         stored = "double" if step.real == "double" else store.stored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import field
 
 from onernn.core.errors import UnsupportedError
@@ -67,6 +68,7 @@ def plan(program: Program, store: Store) -> Plan:
 
     found.steps += [each for each in program.codes if each.codes]
     last = {root(name): at for at, each in enumerate(found.steps) for name in each.reads}
+    first = _first(found, last, root)
     found.used = set(last) | {root(value.name) for value in program.graph.outputs}
     made = {name for each in program.codes for name in each.node.outputs if name} - views.keys()
     outputs: dict[str, str] = {}
@@ -80,15 +82,14 @@ def plan(program: Program, store: Store) -> Plan:
         for name in (value.name, *(level.offsets for level in program.levels(value.name))):
             found.places[name] = f"in.{program.ident(name)}"
     found.places |= outputs
-    _allocate(
-        found, last, {name: root(name) for name in made | views.keys()}, made - outputs.keys()
-    )
+    own = {name for name in made - outputs.keys() if not program.is_known(name)}
+    _allocate(found, first, last, own)
     read = [root(name) for each in found.steps for name in each.reads]
     for name in dict.fromkeys([*read, *(source for source, _ in found.copies)]):
         if name in program.graph.constants:
             ctype, offset = program.ctype(name), store.add(program.graph.constants[name])
             found.point(name, f"const {ctype}", f"weights_.at<{ctype}>({offset})")
-        elif program.is_known(name):
+        elif name not in program.memory and program.is_known(name):
             found.sized.append(name)
             _member(found, name)
     for name, (source, start) in views.items():
@@ -98,17 +99,50 @@ def plan(program: Program, store: Store) -> Plan:
     return found
 
 
-def _allocate(found: Plan, last: dict[str, int], roots: dict[str, str], own: set[str]) -> None:
+def _first(
+    found: Plan, last: dict[str, int], root: Callable[[str], str]
+) -> dict[int, list[tuple[str, str, WrittenNode]]]:
+    """The values whose memory a step is the first to use, each with what is made there.
+
+    What a loop reads in its next turn is kept for all of them, as what it makes for others is:
+    ``last`` changes.
+    """
+    first: dict[str, tuple[int, str, WrittenNode]] = {}
+    begins, loops = list[int](), list[tuple[int, int]]()
+    for at, each in enumerate(found.steps):
+        for made in filter(None, each.node.outputs):
+            first.setdefault(root(made), (at, made, each))
+        if each.mark == "while":
+            begins.append(at)
+        if each.mark == "again":
+            loops.append((begins.pop(), at))
+    for begin, end in loops:  # inner ones first
+        for name, (at, made, each) in first.items():
+            if at <= begin <= last.get(name, -1) < end:
+                last[name] = end
+            elif begin <= at <= end < last.get(name, -1):
+                first[name] = begin, made, each
+    by_step: dict[int, list[tuple[str, str, WrittenNode]]] = {}
+    for name, (at, made, each) in first.items():
+        by_step.setdefault(at, []).append((name, made, each))
+    return by_step
+
+
+def _allocate(
+    found: Plan,
+    first: dict[int, list[tuple[str, str, WrittenNode]]],
+    last: dict[str, int],
+    own: set[str],
+) -> None:
     """Memory of the same type and size is used again when nobody reads it any more.
 
-    ``roots``: the values that others stand inside of; ``own``: those that get memory.
+    ``own``: the values that get memory.
     """
     program = found.program
     free: dict[tuple[str, str], list[Member]] = {}
     taken: dict[str, Member] = {}
-    for at, each in enumerate(found.steps):
-        for made in filter(None, each.node.outputs):
-            name = roots[made]
+    for at in range(len(found.steps)):
+        for name, made, each in first.get(at, ()):
             if name not in own or name in found.places:
                 continue
             if name == made and not _needed(found, each, name):

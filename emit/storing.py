@@ -22,6 +22,8 @@ class Store(Numbers):
     size: int = HEADER
     places: dict[Any, Any] = field(default_factory=dict)
     """C++ of what steps have packed, by them."""
+    packed_for: object = None
+    """The program whose arrays these are."""
 
     def whole(self) -> bytes:
         """The file: magic, fingerprint of what follows the first 64 bytes, arrays."""

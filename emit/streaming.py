@@ -11,6 +11,8 @@ def why_no_step(program: Program) -> str:
     """Why the model cannot go word by word, "" where it can."""
     if not any(each.node.op == "Rnn" for each in program.codes):
         return "the model has no recurrent layer"
+    if any(each.mark for each in program.codes):
+        return "what is computed depends on a condition, which all words may tell"
     shapes = [found.shape or () for found in program.types.values()]
     if not any(_tells_words(program, size) for shape in shapes for size in shape if size):
         return "the number of words is fixed, or sentences come with offsets"

@@ -15,8 +15,8 @@ from onernn.core.files import replacing_all
 from onernn.core.graph import Graph, Value
 from onernn.core.guard import guarded
 from onernn.core.ragged import Ragged, data_of
-from onernn.emit.generating import generate
-from onernn.emit.pipeline import infer, initialize, is_size_name, parse
+from onernn.emit.generating import checked_name, generate
+from onernn.emit.pipeline import infer_shapes, initialize, is_size_name, parse
 from onernn.emit.storing import HEADER, MAGIC, Store
 from onernn.engine.naming import namespace
 from onernn.engine.program import CTYPES, Program
@@ -51,9 +51,7 @@ def write_cpp(
     All files are replaced, or none. Raises `UnsupportedError` naming every node that C++ cannot be
     generated for, or a file that somebody else wrote or edited.
     """
-    chosen = namespace(name or _usual_name(Path(model.name)))
-    if name is not None and chosen != name:
-        raise ShapeError(f"--name {name}: expected a C++ name, such as {chosen}")
+    chosen = namespace(_usual_name(Path(model.name))) if name is None else checked_name(name)
     with guarded(lambda: model.name):
         program = _understood(model, static, declared or {}, like or {})
         store = initialize(program, weights)
@@ -82,16 +80,25 @@ def _understood(
     declared: Mapping[str, Value],
     like: Mapping[str, Ragged | Array],
 ) -> Program:
-    """Types and shapes of all values; those of ``like`` with their sizes open, else as they are."""
-    for sizes_open in (True, False):
+    """Types and shapes of all values; those of ``like`` with their sizes open, else as they are.
+
+    Branches that are generated for some sizes only make these the better ones.
+    """
+    best: Program | None = None
+    for sizes_open in (True, False) if like else (True,):
         program = parse(model, {**told(model.inputs, like, sizes_open=sizes_open), **declared})
         try:
-            infer(program, static)
-            break
+            infer_shapes(program, static)
         except UnsupportedError:
-            if not like or not sizes_open:
+            if best is None and not (like and sizes_open):
                 raise
-    return program
+            continue
+        if best is None or len(program.refused) < len(best.refused):
+            best = program
+        if not best.refused:
+            break
+    assert best is not None
+    return best
 
 
 def told(

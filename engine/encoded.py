@@ -12,7 +12,7 @@ from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 from onernn.core.records import dataclass
-from onernn.core.sizes import Size
+from onernn.core.sizes import Quotient, Size
 from onernn.engine.program import Program
 from onernn.engine.steps import Layer, kept
 
@@ -24,14 +24,16 @@ class Encoded:
     ``names``: of the open sizes. ``layers``: each with the numbers of its words and sentences.
     ``dims``: sizes of the inputs' axes, as a call gives them.
     ``outside``: the nodes that Python runs, by the number of their step; ``layers``: those that
-    Python may run. ``places``: of values; ``keeps``: arrays that the words point to.
+    Python may run. ``places``: of values; ``keeps``: arrays that the words point to. ``open``: the
+    jumps that do not know yet where to, and where loops begin; ``loops``: their first and last
+    steps, inner ones first.
     """
 
     program: Program
     names: list[str]
     dims: list[Size]
-    sizes: dict[Size, int] = field(default_factory=dict)
-    polynomials: list[Size] = field(default_factory=list)
+    sizes: dict[Size | Quotient, int] = field(default_factory=dict)
+    polynomials: list[tuple[Size, int]] = field(default_factory=list)
     places: dict[str, int] = field(default_factory=dict)
     constants: list[int] = field(default_factory=list)
     steps: list[tuple[int, list[int]]] = field(default_factory=list)
@@ -42,6 +44,8 @@ class Encoded:
     keeps: list[Any] = field(default_factory=list)
     arena: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
+    open: list[int] = field(default_factory=list)
+    loops: list[tuple[int, int]] = field(default_factory=list)
     done: bool = False
 
     def __post_init__(self) -> None:
@@ -54,11 +58,17 @@ class Encoded:
             return self.names.index(size.name)
         if size.names - set(self.names):
             raise UnsupportedError(f"nobody tells the size {size}")
-        if size not in self.sizes:
-            assert not self.done, f"{size}: the plan is made already"
-            self.sizes[size] = len(self.names) + len(self.polynomials)
-            self.polynomials.append(size)
-        return self.sizes[size]
+        return self._computed(size, size, 1)
+
+    def _computed(self, key: Size | Quotient, whole: Size, by: int) -> int:
+        """The number of a size, behind those of the quotients in it."""
+        if key not in self.sizes:
+            assert not self.done, f"{key}: the plan is made already"
+            for inner in whole.quotients:
+                self._computed(inner, inner.whole, inner.by)
+            self.sizes[key] = len(self.names) + len(self.polynomials)
+            self.polynomials.append((whole, by))
+        return self.sizes[key]
 
     def root(self, name: str) -> str:
         """The value that another one stands inside of."""
@@ -96,10 +106,14 @@ class Encoded:
         buffers = [self._buffer(name) for name in self.arena]
         outputs = [self._buffer(name)[1:3] for name in self.outputs]
         made += [len(self.polynomials)]
-        for size in self.polynomials:
-            made.append(len(size.terms))
-            for names, by in size.terms:
-                made += [by, len(names), *map(self.names.index, names)]
+        for size, divisor in self.polynomials:
+            made += [divisor, len(size.terms)]
+            for factors, by in size.terms:
+                made += [by, len(factors)]
+                made += [
+                    self.names.index(each) if isinstance(each, str) else self.sizes[each]
+                    for each in factors
+                ]
         made += [len(checks), *checks, len(self.places), len(buffers)]
         made += [word for buffer in buffers for word in buffer]
         made += [2 * len(outputs), *(word for output in outputs for word in output)]

@@ -24,6 +24,7 @@ from onernn.engine.steps import (
     Call,
     Found,
     Layer,
+    Mark,
     Nest,
     Packed,
     Step,
@@ -34,8 +35,8 @@ from onernn.engine.steps import (
 
 _MOST_OPERANDS = 24
 _MOST_AXES = 16
-"""As in kernels/library/engine.cpp and kernels/moves.hpp."""
-CALL, NEST, LAYER, OUTSIDE, VIEW = range(5)
+"""As in kernels/library/nests.hpp and kernels/moves.hpp."""
+CALL, NEST, LAYER, OUTSIDE, VIEW, JUMP, REFUSE = range(7)
 
 
 class NotEncoded(Exception):
@@ -77,7 +78,7 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
                 unknown -= found
                 _tell(made, kernels, known, unknown)
         except NotEncoded:
-            if code and (finds(code.codes) or _makes_offsets(made, node)):
+            if code and (code.mark or finds(code.codes) or _makes_offsets(made, node)):
                 raise UnsupportedError(f"{node.label}: only Python runs what tells sizes") from None
             if not joined.isdisjoint(node.inputs):
                 raise UnsupportedError(f"{node.label}: what it reads is made by no step") from None
@@ -96,6 +97,9 @@ def _append(
     before = len(made.steps)
     try:
         for step in steps:
+            if isinstance(step, Mark):
+                _mark(made, step)
+                continue
             words = _step(made, kernels, layers, step)
             if isinstance(step, Layer):
                 made.layers[len(made.steps)] = step, made.size(step.words), made.size(step.count)
@@ -105,12 +109,36 @@ def _append(
         raise
 
 
+def _mark(made: Encoded, mark: Mark) -> None:
+    """Adds a jump, or tells the one before where to go."""
+    if mark.kind == "refuse":
+        made.steps.append((REFUSE, []))
+        return
+    now = len(made.steps)
+    if mark.kind in ("else", "end", "again"):
+        made.steps[made.open.pop()][1][1] = now + (mark.kind != "end")
+    if mark.kind in ("if", "else", "leave"):
+        place = -1 if mark.kind == "else" else made.place(mark.condition)
+        made.steps.append((JUMP, [place, -1, 0]))
+    if mark.kind == "again":
+        made.loops.append((made.open.pop(), now))
+        made.steps.append((JUMP, [-1, made.loops[-1][0], mark.operators]))
+    elif mark.kind != "end":
+        made.open.append(now)
+
+
 def _arena(made: Encoded) -> None:
     """What stands in the arena: what steps make, unless a caller wants it.
 
     What Python reads is kept until the end, since it may give it back.
     """
     program = made.program
+    for begin, end in made.loops:  # inner ones first
+        for name, (first, last) in made.spans.items():
+            if first < begin <= last < end:
+                made.spans[name] = first, end
+            elif begin <= first <= end < last:
+                made.spans[name] = begin, last
     python = {made.root(value.name) for value in program.graph.inputs}
     python |= {level.offsets for v in program.graph.inputs for level in program.levels(v.name)}
     for node in made.outside.values():
@@ -124,7 +152,9 @@ def _arena(made: Encoded) -> None:
     python |= program.graph.constants.keys()
     wanted = {made.root(value.name): None for value in program.graph.outputs}
     own = [name for name in made.spans if name not in python and name[0] != "\0"]
-    made.arena = [name for name in own if name not in wanted]
+    made.arena = sorted(
+        (name for name in own if name not in wanted), key=lambda name: made.spans[name][0]
+    )
     made.outputs = [name for name in wanted if name in own]
 
 
@@ -170,6 +200,7 @@ def _step(
         if step.expression == COPY:
             return CALL, _call(made, kernels, _arranged(made.program, step))
         return NEST, _nest(made, kernels, step)
+    assert isinstance(step, Layer)
     return LAYER, _layer(made, kernels, layers, step)
 
 

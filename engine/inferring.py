@@ -10,18 +10,21 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.budget import LOADING, budget_of_run
 from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
-from onernn.core.graph import Node
+from onernn.core.graph import Graph, Node
 from onernn.core.guard import MISFITS
 from onernn.core.inference import Context, Sizes
 from onernn.core.sizes import Size
 from onernn.core.types import Type, counts_of
+from onernn.engine.flattening import Flat, flattened, refusing, smaller
 from onernn.engine.halves import widened
+from onernn.engine.integers import in_floats
 from onernn.engine.joining import join
 from onernn.engine.kernels import KERNELS
 from onernn.engine.operators import rule_of, written
 from onernn.engine.operators.layers import batch_of
 from onernn.engine.program import Program, UnknownError
 from onernn.engine.viewing import view
+from onernn.fuse_passes.bodies import bodies
 from onernn.operators import OPERATORS
 
 _MOST_PASSES = 300_000
@@ -40,7 +43,8 @@ def infer(
     step still has T=1.
     Returns why nodes have no code. Raises `ShapeError` for a size that the model does not have.
     """
-    program.static, program.graph = dict(static or {}), widened(program.graph)
+    program.static = dict(static or {})
+    _open(program, named)
     name_inputs(program)
     mentioned = {name for size in program.bindings.values() for name in size.names}
     refusals = _settle(program)
@@ -59,6 +63,63 @@ def infer(
     join(program)
     view(program)
     return refusals
+
+
+def _open(program: Program, named: bool) -> None:
+    """Graphs inside of nodes become parts of the graph, as far as all their sizes are known.
+
+    Python may run others, unless the plan is to be ``named``: generated code has no Python.
+    """
+    if any(map(bodies, program.graph.nodes)):  # those of constants are run now
+        known = Program(program.graph)
+        _fold(known)
+        program.graph = known.graph
+    whole = in_floats(program.graph)
+    flat: Flat | None = flattened(whole)
+    while flat is not None:
+        program.graph, found = widened(flat.graph), flat
+        flat = _smaller(program, whole, flat, named) if flat.marks or flat.left else None
+    program.left, program.refused, program.sources = found.left, found.refused, found.sources
+
+
+def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | None:
+    """Without the first branch that has no steps, or that says of the inputs what is not said
+    elsewhere; None where all is well."""
+    tried = Program(program.graph, static=program.static)
+    name_inputs(tried)
+    reasons = {each.where: each.reason for each in _settle(tried)}
+    written = {name for each in tried.codes for name in each.node.outputs}
+    for node in tried.graph.nodes:
+        for name in filter(None, node.outputs):
+            runs = node.outputs[0] in flat.left and not named and _is_typed(tried, name)
+            if name not in written and not tried.is_known(name) and not runs:
+                reason = reasons.get(node.label, "what it reads is not known")
+                if found := smaller(whole, flat, name, reason):
+                    return found
+    said = _said(tried)
+    for part in dict.fromkeys(parts[-1] for parts in flat.parts.values() if parts and said):
+        less = refusing(whole, flat, part, "only for some sizes of inputs")
+        tried = Program(widened(less.graph), static=program.static)
+        name_inputs(tried)
+        _settle(tried)
+        if _said(tried) < said:
+            return less
+    return None
+
+
+def _is_typed(program: Program, name: str) -> bool:
+    """Whether others may read a value that Python makes."""
+    try:
+        return bool(program.dtype(name)) and program.shape(name) is not None
+    except (UnknownError, UnsupportedError):
+        return False
+
+
+def _said(program: Program) -> int:
+    """How many open sizes of inputs nodes have said to be others, or numbers."""
+    sizes = [size for value in program.graph.inputs for size in value.type.shape or () if size]
+    left = [size for size in sizes if size.number is None]
+    return len(left) - len({name for size in left for name in program.size(size).names})
 
 
 def name_inputs(program: Program) -> None:

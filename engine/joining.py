@@ -25,6 +25,8 @@ def join(program: Program) -> None:
             users.update(set(filter(None, node.inputs)))
     makers: dict[str, WrittenNode] = {}
     for each in program.codes:
+        if each.mark:
+            makers.clear()  # what runs before a branch does not run inside of it
         if len(each.codes) == 1:
             for name in list(dict.fromkeys(each.reads)):
                 maker = makers.get(name)

@@ -16,9 +16,11 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.budget import bytes_of, running
 from onernn.core.errors import ShapeError
-from onernn.core.graph import Graph, Node, Value
+from onernn.core.graph import Graph, Node
+from onernn.core.inference import Context, Sizes
 from onernn.core.operator import Growth
 from onernn.core.ragged import Ragged, data_of
+from onernn.core.types import type_of
 from onernn.engine.recurrent import run_prepared
 from onernn.operators import OPERATORS
 from onernn.operators.growth import (
@@ -97,10 +99,9 @@ def _loop(node: Node, most: Array | None, condition: Array | None, *values: Any)
         budget.used = before + gathered + _held(carried)
         turn += 1
     budget.ask(gathered)
-    stacked = [
-        _stacked(part, 0, value)
-        for part, value in zip(collected, body.outputs[1 + count :], strict=True)
-    ]
+    stacked = (
+        [np.stack(part) for part in collected] if turn else _nothing(node, most, condition, *values)
+    )
     budget.used = before
     return (*carried, *stacked)
 
@@ -138,23 +139,36 @@ def _scan(node: Node, *values: Any) -> tuple[Any, ...]:
     budget.ask(gathered)
     axes, directions = node.attributes["output_axes"], node.attributes["output_directions"]
     outputs = [
-        _stacked(part[::-1] if back else part, axis, value)
-        for part, axis, back, value in zip(
-            collected, axes, directions, body.outputs[states:], strict=True
-        )
+        np.stack(part[::-1] if back else part, axis)
+        for part, axis, back in zip(collected, axes, directions, strict=True)
+        if part
     ]
+    if any(not part for part in collected):
+        outputs = _nothing(node, *values)
     budget.used = before
     return (*state, *outputs)
 
 
-def _stacked(parts: list[Array], axis: int, value: Value) -> Array:
-    if parts:
-        return np.stack(parts, axis)
-    sizes = [size for size in value.shape or () if size is not None]
-    if value.dtype is None or value.shape is None or len(sizes) != len(value.shape):
-        raise ShapeError(f"a loop that runs no step: the shape of {value} is not known")
-    sizes.insert(axis if axis >= 0 else axis + len(sizes) + 1, 0)
-    return np.zeros(sizes, value.dtype)
+def _nothing(node: Node, *values: Any) -> list[Array]:
+    """What a loop without a turn gathers: empty, of the sizes that its body tells or would give."""
+    given = [None if value is None else type_of(value) for value in values]
+    found = OPERATORS[node.op].type(Context(node, Sizes()), *given)
+    first = node.at.carried if node.op == "Loop" else node.at.states
+    told = node.at.body.outputs[first + (node.op == "Loop") :]
+    axes = (0,) * len(told) if node.op == "Loop" else node.at.output_axes
+    out = []
+    for value, each, axis in zip(told, found[first:], axes, strict=True):
+        sizes = list(each.counts)
+        if not sizes and value.shape is not None:
+            sizes = [*value.shape, 0]
+            sizes.insert(axis % len(sizes), sizes.pop())
+        if sizes:
+            sizes[axis] = 0
+        dtype = each.dtype or value.dtype
+        if dtype is None or not sizes or None in sizes:
+            raise ShapeError(f"a loop that runs no step: the shape of {value} is not known")
+        out.append(np.zeros([size or 0 for size in sizes], dtype))
+    return out
 
 
 _ALWAYS_COUNTED = 2**16

@@ -17,20 +17,23 @@ import numpy as np
 
 from onernn.backend.compiled.library import Kernels
 from onernn.core.arrays import Array
+from onernn.core.budget import running
 from onernn.core.errors import LibraryError, ShapeError, UnsupportedError
 from onernn.core.graph import Graph, Node, Value
 from onernn.core.guard import naming
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.sizes import Size
 from onernn.engine.encoded import Encoded
-from onernn.engine.encoding import OUTSIDE, VIEW, encode
+from onernn.engine.encoding import CALL, LAYER, NEST, encode
 from onernn.engine.inferring import infer
 from onernn.engine.kernels import KERNELS
 from onernn.engine.program import Program, UnknownError
-from onernn.engine.recurrent import PreparedNode
+from onernn.engine.recurrent import PreparedNode, prepared
 from onernn.engine.rooms import Room, Rooms
 
 Feed = Mapping[str, Ragged | Array]
+_AT_ONCE = 1000
+"""Operators of loops that the library runs before Python may look for signals."""
 _MOST = 2**56
 """Bytes: sums of sizes up to here are within 64 bits."""
 
@@ -62,6 +65,8 @@ class Given(NamedTuple):
 class Plan:
     """A fused graph made ready for the library; safe to share between threads.
 
+    ``is_partial``: Python runs graphs inside of nodes, or calls end in some branches.
+
     ``inputs``: with the dtype and rank of each. Raises `UnsupportedError` for a graph whose sizes
     nobody can follow.
     """
@@ -74,9 +79,13 @@ class Plan:
         layers: Mapping[Node, PreparedNode],
         threads: int,
     ) -> None:
-        self._kernels, self._layers, self._threads = kernels, layers, threads
+        self._kernels, self._threads = kernels, threads
         program = Program(replace(graph, inputs=inputs))
         infer(program, named=False)
+        inner = {
+            node: layers[source] for node, source in program.sources.items() if source in layers
+        }
+        self._layers = layers = {**layers, **inner}
         self._encoded = made = encode(program, kernels, layers)
         self._address = kernels.ffi.from_buffer
         self._inputs = [
@@ -123,6 +132,8 @@ class Plan:
         self._rooms = Rooms(partial(Room, kernels, made, self._plan, threads))
         self._process = os.getpid()
         self.outside = tuple(made.outside.values())
+        bodies = (v for node in self.outside for v in node.attributes.values())
+        self.is_partial = bool(program.refused) or any(isinstance(v, Graph) for v in bodies)
 
     def _known(self, name: str) -> None:
         """Notes a value's shape, if anybody can tell it."""
@@ -143,7 +154,12 @@ class Plan:
     @property
     def is_worth_it(self) -> bool:
         """Whether the library runs any step."""
-        return any(kind not in (OUTSIDE, VIEW) for kind, _ in self._encoded.steps)
+        return any(kind in (CALL, NEST, LAYER) for kind, _ in self._encoded.steps)
+
+    def fits(self, other: Plan) -> bool:
+        """Whether it runs what another plan was given, with less left to Python."""
+        left = len(self.outside) < len(other.outside) or not self.is_partial
+        return left and self._inputs == other._inputs
 
     def run(
         self, given: Given, most: int, around: Callable[[], AbstractContextManager[Any]]
@@ -173,17 +189,16 @@ class Plan:
             if not self._bind(room, dims, min(most, _MOST)):
                 return None
         places, address = room.places, self._address
-        keep: list[Any] = []
+        keep: dict[Any, Any] = {}
         for place, at in pointers:
             places[place] = at
         made: dict[str, Ragged | Array] = {}
         for (root, place, dtype), shape in zip(self._direct, room.shapes, strict=True):
             made[root] = array = np.empty(shape, dtype)
-            places[place] = at = address(array)
-            keep.append(at)
+            places[place] = keep[place] = address(array)
         values: dict[str, Any] = {}
-        if room.stopped:
-            with around():
+        if room.stopped or self._encoded.loops:
+            with around(), prepared(self._layers):
                 done = self._steps(room, feed, values, keep)
         else:
             room.step[0] = 0
@@ -243,18 +258,22 @@ class Plan:
         room.bound = dims
         return True
 
-    def _steps(self, room: Room, feed: Feed, values: dict[str, Any], keep: list[Any]) -> bool:
+    def _steps(self, room: Room, feed: Feed, values: dict[str, Any], keep: dict[Any, Any]) -> bool:
         """Runs all steps, those at which the library stops in Python."""
-        step, count = room.step, len(self._encoded.steps)
+        step, count, budget = room.step, len(self._encoded.steps), running()
         step[0] = 0
         while True:
+            step[1] = _AT_ONCE
             if self._kernels.lib.onernn_room_run(room.handle, room.stops, step):
                 return False
+            if self._encoded.loops:
+                budget.turn(_AT_ONCE - step[1])
             if step[0] == count:
                 return True
-            if not self._outside(room, step[0], feed, values, keep):
-                return False
-            step[0] += 1
+            if room.stops[step[0]]:
+                if not self._outside(room, step[0], feed, values, keep):
+                    return False
+                step[0] += 1
 
     def _choose(self, room: Room) -> None:
         """Which steps Python runs, for these sizes."""
@@ -267,7 +286,7 @@ class Plan:
         room.stopped = any(room.stops)
 
     def _outside(
-        self, room: Room, at: int, feed: Feed, values: dict[str, Any], keep: list[Any]
+        self, room: Room, at: int, feed: Feed, values: dict[str, Any], keep: dict[Any, Any]
     ) -> bool:
         """Runs a node in Python. False where it gives what the plan did not expect."""
         layer = self._encoded.layers.get(at)
@@ -293,8 +312,7 @@ class Plan:
                 if target:
                     self._kernels.ffi.memmove(target, array, array.nbytes)
             else:
-                pointer = self._kernels.ffi.from_buffer(array)
-                keep.append(pointer)
+                keep[shape.place] = pointer = self._kernels.ffi.from_buffer(array)
                 room.places[shape.place] = pointer
         return True
 

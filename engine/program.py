@@ -8,7 +8,7 @@ from typing import Any
 
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
-from onernn.core.graph import Graph
+from onernn.core.graph import Graph, Node
 from onernn.core.records import dataclass
 from onernn.core.sizes import Shape, Size, volume
 from onernn.core.types import Type
@@ -21,6 +21,8 @@ CTYPES = {
     "float16": "onernn::Half",
     "int64": "std::int64_t",
     "int32": "std::int32_t",
+    "int8": "std::int8_t",
+    "uint8": "std::uint8_t",
     "bool": "std::uint8_t",
 }
 
@@ -39,6 +41,8 @@ class Program:
     ``bindings``: what names of sizes turned out to be, ``grew``: whether that became more.
     ``longest``: by inputs, how many words the longest sentence has; of those whose is asked for.
     ``no_step``: why sentences cannot come word by word.
+    ``left``: by their first outputs, why nodes with graphs inside were not opened; ``refused``: why
+    a call ends in a branch; ``sources``: by nodes from such graphs, what they were there.
     """
 
     graph: Graph
@@ -53,6 +57,9 @@ class Program:
     static: Mapping[str, int] = field(default_factory=dict)
     grew: bool = False
     no_step: str = ""
+    left: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    sources: Mapping[Node, Node] = field(default_factory=dict)
     idents: dict[str, str] = field(default_factory=dict)
     _taken: dict[str, int] = field(default_factory=dict)  # identifiers, and the last number behind
 
@@ -110,7 +117,7 @@ class Program:
                 return other
             if len(one.terms) == 1 and len(one.terms[0][0]) == 1 and other.number is not None:
                 (((name,), times),) = one.terms  # 20 * T is 80
-                if name not in self.inner and other.number % times == 0:
+                if isinstance(name, str) and name not in self.inner and other.number % times == 0:
                     self.bind(name, Size.of(other.number // times))
                     return other
         if a.number is not None and b.number is not None:

@@ -32,7 +32,7 @@ class Room:
         self.sizes = lib.onernn_room_sizes(self.handle)
         self.places = lib.onernn_room_places(self.handle)
         self.told = ffi.new("int64_t[]", max(len(encoded.dims), 1))
-        self.step = ffi.new("int32_t *")
+        self.step = ffi.new("int32_t[2]")
         self.stops = ffi.new("uint8_t[]", max(len(encoded.steps), 1))
         self.bound: list[int] | None = None
         self.largest, self.is_full, self.was_needed = 0, True, True

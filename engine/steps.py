@@ -206,7 +206,22 @@ class Layer:
     makes = None
 
 
-Step = Call | Nest | Layer
+@dataclass(frozen=True)
+class Mark:
+    """Where steps jump over others.
+
+    ``if``: over a branch, unless the condition holds; ``else``: behind the first branch; ``end``:
+    behind the last one. ``while``: a loop begins; ``leave``: behind it, unless the condition holds;
+    ``again``: back to where it begins. ``refuse``: the call ends here. ``operators``: of a turn.
+    """
+
+    kind: str
+    condition: str = ""
+    operators: int = 0
+    makes = None
+
+
+Step = Call | Nest | Layer | Mark
 
 
 def finds(steps: Iterable[Step]) -> set[str]:
@@ -230,3 +245,8 @@ class WrittenNode:
     reads: list[str]
     views: dict[str, tuple[str, Size]]
     mixes: Sequence[Size]
+
+    @property
+    def mark(self) -> str:
+        """The kind of its mark, "" where it has none."""
+        return next((step.kind for step in self.codes if isinstance(step, Mark)), "")

@@ -29,20 +29,49 @@ def view(program: Program) -> None:
                     read = copy.reads[0]
                     each.views[copy.makes] = views[copy.makes] = read.name, read.start
                     each.codes.remove(copy)
-    made = {name for each in program.codes if each.codes for name in each.node.outputs}
-    for each in program.codes:
-        for copy in _copies(each) if each.node.op == "Concat" else ():
+    made, regions = _regions(program)
+    for each, region in zip(program.codes, regions, strict=True):
+        for copy in _written_in_place(program, each):
             part = copy.reads[0].name
             while part in views and _is_all(program, part, *views[part]):
                 part, _ = views[part]
             if (
-                part in made
+                made.get(part) == region
                 and part not in told
                 and part not in views
                 and program.inner.keys().isdisjoint(copy.out.start.names)
             ):
                 each.views[part] = views[part] = copy.makes, copy.out.start
                 each.codes.remove(copy)
+
+
+def _written_in_place(program: Program, each: WrittenNode) -> list[Nest]:
+    """Copies of what may be written where the copy is to stand.
+
+    At the end of a turn that is what the next one begins with, in memory of its own: this one may
+    still read what it began with.
+    """
+    if each.mark == "again":
+        return [copy for copy in _copies(each) if copy.makes in program.memory]
+    return _copies(each) if each.node.op == "Concat" or each.mark in ("else", "end") else []
+
+
+def _regions(program: Program) -> tuple[dict[str, int], list[int]]:
+    """In which branch or loop values are made, and where nodes stand: a mark in the one it ends.
+
+    Memory that is written there may not hold what is read elsewhere.
+    """
+    made, regions, within, count = dict[str, int](), list[int](), [0], 0
+    for each in program.codes:
+        regions.append(within[-1])
+        if each.mark in ("else", "end", "again"):
+            within.pop()
+        if each.mark in ("if", "else", "while"):
+            count += 1
+            within.append(count)
+        if each.codes:
+            made |= dict.fromkeys(each.node.outputs, within[-1])
+    return made, regions
 
 
 def _only_moves(step: Step) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -17,20 +18,29 @@ _MOST = 64  # nodes of a sum; a gate has ten
 
 
 class Columns(NamedTuple):
-    """Columns start ... stop of a constant: of a matrix, transposed or not, or of a vector."""
+    """Columns start ... stop of a constant: of a matrix, transposed or not, or of a vector.
+
+    ``constant``: "" for the identity, where a source is the sum itself, or a part of it. ``sign``:
+    -1 where they are subtracted.
+    """
 
     constant: str
     transposed: bool
     start: int
     stop: int
+    sign: int = 1
 
     def of(self, graph: Graph) -> Array:
         whole = graph.constants[self.constant]
         whole = whole.T if self.transposed else whole
-        return whole.reshape(-1, whole.shape[-1])[:, self.start : self.stop]
+        columns = whole.reshape(-1, whole.shape[-1])[:, self.start : self.stop]
+        return columns if self.sign > 0 else -columns
 
     def cut(self, start: int, stop: int) -> Columns:
-        return Columns(self.constant, self.transposed, self.start + start, self.start + stop)
+        return self._replace(start=self.start + start, stop=self.start + stop)
+
+    def negative(self) -> Columns:
+        return self._replace(sign=-self.sign)
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,11 @@ class Affine:
         nodes = (*self.nodes, *other.nodes, node)
         return Affine({**self.terms, **other.terms}, biases, self.width, nodes)
 
+    def minus(self, node: Node) -> Affine:
+        terms = {source: columns.negative() for source, columns in self.terms.items()}
+        biases = tuple(columns.negative() for columns in self.biases)
+        return Affine(terms, biases, self.width, (*self.nodes, node))
+
 
 NONE: Mapping[str, Columns] = MappingProxyType({})
 
@@ -63,9 +78,26 @@ def affine(graph: Graph, name: str) -> Affine | None:
 
     Cuts are those along the last of two axes: a projection's rows are the batch.
     """
+    return _table(graph).sums.get(name)
+
+
+def affine_inside(graph: Graph, name: str, function: str) -> Affine | None:
+    """The sum of which a value is a function, or a part of what is one; with their nodes."""
+    node = graph.producer(name)
+    cut = node if node is not None and node.op in ("Split", "Slice") else None
+    node = graph.producer(cut.inputs[0]) if cut else node
+    if node is None or node.op != function:
+        return None
+    found = affine(graph, node.inputs[0])
+    if found is not None and cut is not None:
+        found = _table(graph).cut(cut, found, cut.outputs.index(name))
+    return None if found is None else replace(found, nodes=(*found.nodes, node))
+
+
+def _table(graph: Graph) -> _Table:
     if graph not in _TABLES:
         _TABLES[graph] = _Table(graph)
-    return _TABLES[graph].sums.get(name)
+    return _TABLES[graph]
 
 
 class _Table:
@@ -74,6 +106,11 @@ class _Table:
     def __init__(self, graph: Graph) -> None:
         self.constants, self.types = graph.constants, graph.types
         self.sums: dict[str, Affine] = {}
+        for value in graph.inputs:  # a step may be given what is projected already
+            width = self.types[value.name].counts[1:]
+            if len(width) == 1 and width[0] is not None:
+                identity = Columns("", False, 0, width[0])
+                self.sums[value.name] = Affine({value.name: identity}, (), width[0], ())
         for node in graph.nodes:
             for at, name in enumerate(node.outputs[: None if node.op == "Split" else 1]):
                 found = self._sum(node, at)
@@ -86,11 +123,14 @@ class _Table:
             return self.sums.get(node.input(0))
         if node.op in ("Gemm", "MatMul"):
             return self._projection(node)
-        if node.op == "Add":
-            return self._added(node)
-        if node.op == "Split":
-            return self._split(node, at)
-        return self._slice(node) if node.op == "Slice" else None
+        if node.op in ("Add", "Sub"):
+            return self._added(node, subtracts=node.op == "Sub")
+        if node.op == "Neg":
+            whole = self.sums.get(node.input(0))
+            return whole and whole.minus(node)
+        if node.op in ("Split", "Slice"):
+            return self.cut(node, self.sums.get(node.input(0)), at)
+        return None
 
     def _projection(self, node: Node) -> Affine | None:
         weight = self.constants.get(node.input(1))
@@ -99,7 +139,9 @@ class _Table:
             return None
         if self.types[node.outputs[0]].rank != 2:
             return None
-        if attributes.get("alpha", 1.0) != 1 or attributes.get("beta", 1.0) != 1:
+        if attributes.get("alpha", 1.0) != 1:
+            return None
+        if node.input(2) and attributes.get("beta", 1.0) != 1:
             return None
         flipped = bool(attributes.get("transB"))
         width = weight.shape[0 if flipped else 1]
@@ -107,24 +149,30 @@ class _Table:
         made = Affine({node.inputs[0]: term}, (), width, (node,))
         return made if not node.input(2) else self._with_bias(made, node.inputs[2], None)
 
-    def _with_bias(self, made: Affine, name: str, node: Node | None) -> Affine | None:
+    def _with_bias(
+        self, made: Affine, name: str, node: Node | None, sign: int = 1
+    ) -> Affine | None:
         bias = self.constants.get(name)
         if bias is None or bias.shape not in ((made.width,), (1, made.width)):
             return None
-        biases = (*made.biases, Columns(name, False, 0, made.width))
+        biases = (*made.biases, Columns(name, False, 0, made.width, sign))
         nodes = made.nodes if node is None else (*made.nodes, node)
         return Affine(made.terms, biases, made.width, nodes)
 
-    def _added(self, node: Node) -> Affine | None:
+    def _added(self, node: Node, subtracts: bool) -> Affine | None:
         one, other = (self.sums.get(node.input(at)) for at in (0, 1))
+        other = other.minus(node) if other and subtracts else other
         if one and other:
             return one.plus(other, node)
         if one:
-            return self._with_bias(one, node.inputs[1], node)
+            return self._with_bias(one, node.inputs[1], node, -1 if subtracts else 1)
         return self._with_bias(other, node.inputs[0], node) if other else None
 
-    def _split(self, node: Node, at: int) -> Affine | None:
-        whole = self.sums.get(node.input(0))
+    def cut(self, node: Node, whole: Affine | None, at: int) -> Affine | None:
+        """What a Split gives as its output ``at``, or a Slice, of a sum."""
+        return self._split(node, whole, at) if node.op == "Split" else self._slice(node, whole)
+
+    def _split(self, node: Node, whole: Affine | None, at: int) -> Affine | None:
         if whole is None or node.attributes.get("axis", 0) not in (1, -1):
             return None
         parts = len(node.outputs)
@@ -139,8 +187,7 @@ class _Table:
         start = int(sizes[:at].sum())
         return whole.cut(start, start + int(sizes[at]), node)
 
-    def _slice(self, node: Node) -> Affine | None:
-        whole = self.sums.get(node.input(0))
+    def _slice(self, node: Node, whole: Affine | None) -> Affine | None:
         cuts = [self.constants.get(name) for name in node.inputs[1:]]
         if whole is None or len(cuts) < 3 or any(cut is None or cut.size != 1 for cut in cuts):
             return None

@@ -45,7 +45,7 @@ class PairDirections:
         spec = replace(backward.spec, direction="left2right")
         if spec != forward.spec or spec.layers > 1:
             return Refusal("the directions compute different cells", where)
-        if spec.cell.has_attention:
+        if forward.attention != backward.attention:
             return Refusal("each direction has an attention of its own", where)
         weights = [rnn.layers[0] for rnn in both]
         if weights[0].iter.dtype != weights[1].iter.dtype:
@@ -83,6 +83,7 @@ class PairDirections:
             _stacked(forward.layers[0], backward.layers[0]),
             forward.x,
             y,
+            attention=forward.attention,
             origin=(*forward.origin, *backward.origin, *concat.origin),
         ).with_states(states, tuple(finals))
         # Who reads a final state may stand before the concat.

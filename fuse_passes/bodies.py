@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from onernn.core.arrays import Array
 from onernn.core.graph import Graph, Node
 from onernn.core.types import UNKNOWN, Type
 from onernn.fuse_passes.rewriting import fresh
@@ -14,6 +15,22 @@ from onernn.operators.control import types_inside
 def bodies(node: Node) -> dict[str, Graph]:
     """The graphs among a node's attributes."""
     return {name: each for name, each in node.attributes.items() if isinstance(each, Graph)}
+
+
+def numbers(graph: Graph, name: str) -> Array | None:
+    """A value that is known before a run: a constant, or what follows from known sizes."""
+    if name in graph.constants:
+        return graph.constants[name]
+    found = graph.types[name]
+    known = found.numbers
+    return None if known is None else known.astype(found.dtype)
+
+
+def source_of(body: Graph, name: str) -> str:
+    """The value that Identities hand on under this name."""
+    while (node := body.producer(name)) is not None and node.op == "Identity":
+        name = node.inputs[0]
+    return name
 
 
 def inside(graph: Graph, node: Node, name: str) -> list[Type]:

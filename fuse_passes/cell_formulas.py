@@ -7,14 +7,15 @@ operators are called and however its gates are laid out (design/0011).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import product
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from onernn.core.graph import Graph, Node
 from onernn.core.records import dataclass
-from onernn.core.spec import Cell
-from onernn.fuse_passes.affine import Affine, Columns, affine
+from onernn.core.spec import Cell, Update
+from onernn.fuse_passes.affine import Affine, Columns, affine, affine_inside
+from onernn.fuse_passes.polynomials import Polynomial, is_arithmetic, is_number, polynomial
 from onernn.operators.activations import NAMES
 
 
@@ -22,7 +23,8 @@ class Reading(NamedTuple):
     """One way to read a step: what is its input, what its state, and the constants it applies.
 
     ``layer`` and ``iter``: columns for each gate in oneDNN's order; ``biases`` likewise, the sum
-    of each. ``signs``: -1 where the gate is computed with its sign turned.
+    of each. ``signs``: -1 where the gate is computed with its sign turned. ``projection``: what
+    makes the state of a projected LSTM.
     """
 
     x: str
@@ -31,15 +33,27 @@ class Reading(NamedTuple):
     iter: tuple[Columns, ...]
     biases: tuple[tuple[Columns, ...], ...]
     signs: tuple[int, ...]
+    projection: Columns | None = None
 
     @property
     def constants(self) -> tuple[Any, ...]:
         return self[2:]
 
 
+class Attention(NamedTuple):
+    """One number (N, 1) a sentence. ``keeps``: it scales u itself; in the guide 1 - a does."""
+
+    name: str
+    keeps: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of a cell: the state it makes, how it may be read, the nodes that compute it."""
+    """One step of a cell: the state it makes, how it may be read, the nodes that compute it.
+
+    The node that makes h is the last one; that of a projected LSTM stands behind one that looks
+    like a plain LSTM's.
+    """
 
     cell: Cell
     h: str
@@ -47,17 +61,22 @@ class Step:
     c_before: str
     readings: tuple[Reading, ...]
     nodes: tuple[Node, ...]
+    update: Update = "keep"
+    attention: Attention | None = None
 
 
 _PLAIN = {NAMES[each.activations[0].name]: each for each in Cell if len(each.gates) == 1}
 """The cells that are a function of a sum, by the operator that is the function."""
+_NEAR = 64  # values that a new state is made of, back to its gates
 
 
 def step_of(graph: Graph, node: Node) -> Step | None:
     """The step whose new state a node makes, None where it makes none."""
     if node.op == "Mul":
         return _lstm(graph, node)
-    if node.op == "Add":
+    if node.op in ("Gemm", "MatMul"):
+        return _projected(graph, node)
+    if node.op in ("Add", "Sub"):
         return _gru(graph, node)
     cell = _PLAIN.get(node.op)
     if cell is None:
@@ -88,11 +107,8 @@ class _Gate(NamedTuple):
 
 
 def _gate(graph: Graph, name: str, function: str) -> _Gate | None:
-    node = graph.producer(name)
-    if node is None or node.op != function:
-        return None
-    made = affine(graph, node.inputs[0])
-    return None if made is None else _Gate(made, (*made.nodes, node))
+    made = affine_inside(graph, name, function)
+    return None if made is None else _Gate(made, made.nodes)
 
 
 def _orders(node: Node | None, op: str) -> Iterator[tuple[str, str]]:
@@ -132,46 +148,118 @@ def _lstm(graph: Graph, node: Node) -> Step | None:
     return None
 
 
+def _projected(graph: Graph, node: Node) -> Step | None:
+    """h = (o * tanh(c)) W."""
+    made, mul = affine(graph, node.outputs[0]), graph.producer(node.inputs[0])
+    if made is None or made.biases or mul is None or mul.op != "Mul":
+        return None
+    step, columns = _lstm(graph, mul), made.terms.get(node.inputs[0])
+    if step is None or columns is None:
+        return None
+    readings = tuple(reading._replace(projection=columns) for reading in step.readings)
+    return replace(step, h=node.outputs[0], readings=readings, nodes=(*step.nodes, node))
+
+
 def _nodes(gates: Iterable[_Gate]) -> list[Node]:
     return [node for gate in gates for node in gate.nodes]
 
 
 def _gru(graph: Graph, node: Node) -> Step | None:
-    """h = (1 - z) * n + z * h', or with z and 1 - z exchanged."""
-    for one, other in _orders(node, "Add"):
-        new, old = graph.producer(one), graph.producer(other)
-        for weight, value in _orders(new, "Mul"):
-            for gate, rest in _orders(old, "Mul"):
-                if new is None or old is None:
-                    continue
-                update = _gate(graph, gate, "Sigmoid")
-                left = _one_minus(graph, weight, gate)
-                if update is None or left is None:
-                    continue
-                nodes = (*update.nodes, *left, new, old, node)
-                step = _candidate(graph, node, update, value, rest, 1, nodes)
-                step = step or _candidate(graph, node, update, rest, value, -1, nodes)
-                if step:
-                    return step
+    """h = w * h' + (1 - w) * n, as whatever sum; w or 1 - w is z, or z times an attention."""
+    one_unit = _is_narrow(graph, node.outputs[0])
+    for h in _states(graph, node):
+
+        def is_atom(name: str, h: str = h) -> bool:
+            return name == h or not one_unit and _is_one_channel(graph, name)
+
+        made = polynomial(graph, node.outputs[0], is_atom)
+        parted = None if made is None else made.over(h)
+        if made is None or parted is None:
+            continue
+        keep, rest = parted
+        inside = {name for each in made.nodes for name in each.outputs} | made.atoms
+        for new, gate in product(rest.atoms, keep.atoms):
+            update, parts, weight = _gate(graph, gate, "Sigmoid"), rest.over(new), keep.over(gate)
+            if update is None or parts is None or weight is None or not made.likes <= inside:
+                continue
+            if parts[1].terms or keep.plus(parts[0]).terms != {(): 1.0}:
+                continue
+            scaled = _scaled(graph, *weight)
+            if scaled is None:
+                continue
+            nodes = (n for n in made.nodes if one_unit or not _is_narrow(graph, n.outputs[0]))
+            step = _candidate(graph, node, update, new, h, scaled.sign, (*update.nodes, *nodes))
+            if step and scaled.attention:
+                cell = Cell.LBR_AUGRU if step.cell is Cell.LBR_GRU else Cell.AUGRU
+                step = replace(step, cell=cell, update=scaled.update, attention=scaled.attention)
+            if step:
+                return step
     return None
 
 
-def _one_minus(graph: Graph, name: str, gate: str) -> tuple[Node, ...] | None:
-    """The nodes that compute 1 - gate."""
+def _states(graph: Graph, node: Node) -> Iterable[str]:
+    """What may be the old state where a node makes the new one: gates read it, and so does h."""
+    waiting, read, tanh = [*node.inputs], set[str](), False
+    for name in waiting:  # it grows: the nearest come first
+        made = graph.producer(name)
+        if made is None:
+            continue
+        if is_arithmetic(made.op) and len(waiting) < _NEAR:
+            waiting += (each for each in made.inputs if each not in waiting)
+        elif gate := _gate(graph, name, "Sigmoid"):
+            read.update(gate.sum.terms)
+        tanh = tanh or made.op == "Tanh"
+    return [name for name in waiting if name in read] if tanh else ()
+
+
+def _is_narrow(graph: Graph, name: str) -> bool:
+    """Whether a value is (N, 1)."""
+    return graph.types[name].counts[1:] == (1,)
+
+
+def _is_one_channel(graph: Graph, name: str) -> bool:
+    """Whether a value is (N, 1), and no number, and not told by a number and another, as 1 - a."""
     node = graph.producer(name)
-    if node is None or node.op != "Sub" or node.inputs[1] != gate:
-        return None
-    ones = graph.constants.get(node.inputs[0])
-    if ones is not None:
-        return (node,) if (ones == 1).all() and ones.size == 1 else None
-    filled = graph.producer(node.inputs[0])
-    if filled is None or filled.op != "ConstantOfShape":
-        return None
-    if not (np.asarray(filled.attributes.get("value", 0)) == 1).all():
-        return None
-    shape = graph.producer(filled.inputs[0])
-    like = shape is not None and shape.op == "Shape" and shape.inputs[0] == gate
-    return (node, filled, shape) if like and shape else None
+    if not _is_narrow(graph, name) or is_number(graph, name):
+        return False
+    parts = node.inputs if node and is_arithmetic(node.op) else ()
+    return len(parts) != 1 and not any(is_number(graph, each) for each in parts)
+
+
+class _Scaled(NamedTuple):
+    """``sign``: -1 where the gate stands with its sign turned; ``attention``: what scales it."""
+
+    sign: int
+    update: Update = "keep"
+    attention: Attention | None = None
+
+
+def _scaled(graph: Graph, factor: Polynomial, rest: Polynomial) -> _Scaled | None:
+    """How factor * z + rest, the weight of the old state, is made of z and k: k * z and the like.
+
+    k, the factor of u in the guide's cells, is 1, an attention, or 1 - attention.
+    """
+    one = Polynomial({(): 1.0})
+    minus = Polynomial({}).plus(factor, -1.0)
+    ways: tuple[tuple[Polynomial, Polynomial, int, Update], ...] = (
+        (factor, Polynomial({}), 1, "keep"),  # k z
+        (minus, minus, -1, "keep"),  # k (1 - z)
+        (minus, one, 1, "replace"),  # 1 - k z
+        (factor, one.plus(factor, -1.0), -1, "replace"),  # 1 - k (1 - z)
+    )
+    for scale, wanted, sign, update in ways:
+        if rest.terms != wanted.terms:
+            continue
+        if scale.terms == one.terms:
+            return _Scaled(sign, update)
+        for name in scale.atoms:
+            if not _is_narrow(graph, name):
+                continue
+            if scale.terms == {(name,): 1.0}:
+                return _Scaled(sign, update, Attention(name, keeps=True))
+            if scale.terms == {(): 1.0, (name,): -1.0}:
+                return _Scaled(sign, update, Attention(name, keeps=False))
+    return None
 
 
 def _candidate(

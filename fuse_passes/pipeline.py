@@ -12,11 +12,16 @@ from onernn.core.guard import guarded
 from onernn.core.records import dataclass
 from onernn.fuse_passes.bidirectional import PairDirections
 from onernn.fuse_passes.bodies import bodies, sized
+from onernn.fuse_passes.collected_views import MoveCollectedAxes
 from onernn.fuse_passes.common_values import ShareValues
+from onernn.fuse_passes.conv_scale import FuseConvScale
 from onernn.fuse_passes.embedding_rnn import FuseEmbeddingRnn
 from onernn.fuse_passes.identities import DropIdentities
+from onernn.fuse_passes.known_numbers import TakeKnownNumbers
+from onernn.fuse_passes.layer_sizes import AskInputs
 from onernn.fuse_passes.linear_input import FuseLinearInput
 from onernn.fuse_passes.linear_rnn import FuseLinearRnn
+from onernn.fuse_passes.masked_scans import FuseMaskedScans
 from onernn.fuse_passes.moved_views import MoveViews
 from onernn.fuse_passes.restacked_steps import RestackSteps
 from onernn.fuse_passes.rnn_views import DropRnnViews
@@ -25,6 +30,7 @@ from onernn.fuse_passes.scanned_loops import ScanLoops
 from onernn.fuse_passes.sequence_views import DropSequenceViews
 from onernn.fuse_passes.stack_layers import StackLayers
 from onernn.fuse_passes.taken_branches import TakeBranches
+from onernn.fuse_passes.taken_constants import TakeConstants
 from onernn.fuse_passes.unrolled_cells import FuseUnrolledCells
 
 
@@ -46,10 +52,16 @@ class Pass(Protocol):
 PASSES: tuple[Pass, ...] = (
     DropIdentities(),
     TakeBranches(),
+    TakeConstants(),
+    TakeKnownNumbers(),
     ScanLoops(),
+    MoveCollectedAxes(),
     FuseUnrolledCells(),
     FuseScannedCells(),
+    FuseMaskedScans(),
+    AskInputs(),
     RestackSteps(),
+    FuseConvScale(),
     ShareValues(),
     MoveViews(),
     DropRnnViews(),

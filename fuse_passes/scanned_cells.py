@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, NativeOp, Node
@@ -11,24 +12,51 @@ from onernn.core.rnn import Recurrent
 from onernn.core.sizes import Size
 from onernn.core.spec import Direction, RnnSpec
 from onernn.core.weights import RnnWeights
-from onernn.fuse_passes.bodies import sized
-from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
+from onernn.fuse_passes.bodies import sized, source_of
+from onernn.fuse_passes.cell_formulas import Attention, Reading, Step, step_of
 from onernn.fuse_passes.rewriting import fresh
-from onernn.fuse_passes.stacked_steps import Stacker
-from onernn.fuse_passes.unrolled_cells import fits, layer, no_state, zero_or_state
+from onernn.fuse_passes.stacked_steps import Stacker, moving
+from onernn.fuse_passes.unrolled_cells import (
+    attended,
+    fits,
+    layer,
+    no_state,
+    projected,
+    zero_or_state,
+)
 from onernn.fuse_passes.views import Axis, Factor, moved, views_behind
+from onernn.reorders.gates import GateLayout
+
+
+class Attended(NamedTuple):
+    """Which of the scanned values the attention is. A step of it has ``rank`` axes, of 1 but for
+    the axis ``batch``. ``keeps``: see `Attention`.
+    """
+
+    at: int
+    rank: int
+    batch: int
+    keeps: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Scanned:
-    """``states``: which inputs of the scan are h and c; ``flat``: a step's rows have more axes."""
+    """``states``: which inputs of the scan are h and c; ``flat``: a step's rows have more axes.
+
+    ``cells``: whether c is what is collected, of each result. ``x``: which of the scanned values
+    the layer reads; ``layout``: of its gates, where they are projected already.
+    """
 
     scan: Node
     spec: RnnSpec
     weights: RnnWeights
     states: tuple[int, ...]
+    cells: tuple[bool, ...]
     flat: bool = False
     origin: tuple[NativeOp, ...] = ()
+    x: int = 0
+    layout: GateLayout | None = None
+    attention: Attended | None = None
 
 
 class FuseScannedCells:
@@ -40,35 +68,49 @@ class FuseScannedCells:
     name = "scanned_cells"
 
     def match(self, graph: Graph, node: Node) -> Scanned | Refusal | None:
-        if node.op != "Scan" or node.attributes["scanned"] != 1:
+        if node.op != "Scan" or node.attributes["scanned"] > 2:
             return None
         body = sized(graph, node, "body")
         found = _written_out(graph, node, body) or _one_step(graph, node, body)
         if not isinstance(found, Scanned):
             return Refusal(found or "its body is not one recurrent cell", node.outputs[0])
-        axes = (*node.attributes["input_axes"], *node.attributes["output_axes"])
         ways = {*node.attributes["input_directions"], *node.attributes["output_directions"]}
-        if any(axes) or len(ways) > 1:
-            return Refusal("it scans other axes, or in two directions", node.outputs[0])
+        if len(ways) > 1:
+            return Refusal("it scans in two directions", node.outputs[0])
         direction: Direction = "right2left" if ways == {1} else "left2right"
         return replace(found, spec=replace(found.spec, direction=direction))
 
     def rewrite(self, graph: Graph, match: Scanned) -> Graph:
         scan, count = match.scan, len(match.states)
         stacker = Stacker(graph, scan.outputs[0], match.origin)
-        x = scan.inputs[count]
+        x = _scanned(stacker, scan, match.x)
         if match.flat:
             x = stacker.emit("Reshape", (x, stacker.constant([0, 0, -1])))
+        if match.layout:
+            x = stacker.emit("GateLayout", (x,), layout=match.layout)
+        attention = match.attention and attention_of(
+            stacker, _scanned(stacker, scan, match.attention.at), match
+        )
         initial = [zero_or_state(stacker, graph, scan.inputs[at]) for at in match.states]
         ends = ("y", "h", "c")[: 1 + count]
         y, *finals = (fresh(graph, f"{scan.outputs[0]}/{name}") for name in ends)
-        rnn = Recurrent(match.spec, match.weights, x, y, origin=stacker.origin)
+        cells = fresh(graph, f"{scan.outputs[0]}/cells") if any(match.cells) else ""
+        rnn = Recurrent(
+            match.spec,
+            match.weights,
+            x,
+            y,
+            attention=attention or "",
+            cells=cells,
+            origin=stacker.origin,
+        )
         made = [rnn.with_states(tuple(initial), tuple(finals)).node()]
-        axes = stacker.constant([0, 1])
+        front = stacker.constant([0, 1])
         for at, name in zip(match.states, finals, strict=True):
-            made.append(Node("Squeeze", (name, axes), (scan.outputs[at],), {}, stacker.origin))
-        results = scan.outputs[count:]
-        made += [Node("Identity", (y,), (name,), {}, stacker.origin) for name in results]
+            made.append(Node("Squeeze", (name, front), (scan.outputs[at],), {}, stacker.origin))
+        axes = scan.attributes["output_axes"]
+        for is_c, axis, name in zip(match.cells, axes, scan.outputs[count:], strict=True):
+            made.append(collected(cells if is_c else y, axis, name, stacker.origin))
         return graph.splice((scan,), (*stacker.nodes, *made), stacker.constants)
 
 
@@ -76,7 +118,7 @@ def _written_out(graph: Graph, node: Node, body: Graph) -> Scanned | str:
     """The layer whose cell a body computes, or why there is none; "" where there is no cell."""
     count = node.attributes["states"]
     carried = [value.name for value in body.inputs[:count]]
-    made = [_source(body, value.name) for value in body.outputs]
+    made = [source_of(body, value.name) for value in body.outputs]
     for step in filter(None, (step_of(body, each) for each in body.nodes)):
         wanted = [step.h, *([step.c] if step.c else [])]
         if sorted(made[:count]) != sorted(wanted):
@@ -88,32 +130,103 @@ def _written_out(graph: Graph, node: Node, body: Graph) -> Scanned | str:
                 continue
             if not fits(body, reading):
                 continue
-            if any(name != step.h for name in made[count:]):
+            if any(name not in wanted for name in made[count:]):
                 return "it collects something else than the state"
-            return _of_step(graph, node, body, step, reading, order)
+            cells = tuple(name == step.c for name in made[count:])
+            return _of_step(graph, node, body, step, reading, order, cells)
     return ""
 
 
 def _of_step(
-    graph: Graph, node: Node, body: Graph, step: Step, reading: Reading, order: tuple[int, ...]
+    graph: Graph,
+    node: Node,
+    body: Graph,
+    step: Step,
+    reading: Reading,
+    order: tuple[int, ...],
+    cells: tuple[bool, ...],
 ) -> Scanned | str:
     count = node.attributes["states"]
-    x = body.inputs[count].name
-    flat = body.producer(reading.x)
-    if reading.x != x and (flat is None or flat.op != "Flatten" or flat.inputs[0] != x):
+    scanned = [value.name for value in body.inputs[count : count + node.attributes["scanned"]]]
+    flat, x = body.producer(reading.x), reading.x
+    if flat is not None and flat.op == "Flatten":
+        x = flat.inputs[0]
+    if x not in scanned:
         return "its cell reads something else than the scanned value"
-    batch = next(iter(graph.types[node.inputs[count]].counts[1:]), None)
+    at = scanned.index(x)
+    axis = node.attributes["input_axes"][at]
+    sizes = [*graph.types[node.inputs[count + at]].counts]
+    if sizes:
+        del sizes[axis]
+    batch = sizes[0] if sizes else None
     if reason := no_state(graph, node.inputs[:count], batch):
         return reason
-    spec, weights = layer(body, step.cell, reading, False)
+    attention = step.attention and _attended(body, step.attention, scanned)
+    if isinstance(attention, str):
+        return attention
+    if step.attention and (reason := no_state(body, [step.attention.name], batch, "attention")):
+        return reason
+    spec, weights = layer(body, step, reading)
     origin = node.origin + tuple(op for each in step.nodes for op in each.origin)
-    return Scanned(node, spec, weights, order, reading.x != x, tuple(dict.fromkeys(origin)))
+    return Scanned(
+        node,
+        spec,
+        weights,
+        order,
+        cells,
+        reading.x != x,
+        tuple(dict.fromkeys(origin)),
+        at,
+        projected(body, reading),
+        attention,
+    )
 
 
-def _source(body: Graph, name: str) -> str:
-    while (node := body.producer(name)) is not None and node.op == "Identity":
-        name = node.inputs[0]
-    return name
+def _attended(
+    body: Graph, attention: Attention, scanned: list[str], rank: int = 2
+) -> Attended | str:
+    """Which scanned value is the attention (N, 1), or (1, N, 1), behind views of each step."""
+    source, chain = views_behind(body, attention.name)
+    if source not in scanned:
+        return "its attention is something else than a scanned value"
+    sizes = body.types[source].shape or ()
+    wide = [at for at, size in enumerate(sizes) if size is None or size.number != 1]
+    if not sizes or len(wide) > 1:
+        return "its attention has other axes than the batch's"
+    batch = wide[0] if wide else 0
+    axes: list[Axis] = [()] * len(sizes)
+    axes[batch] = (Factor("N", sizes[batch] or Size.of("N")),)
+    wanted: list[Axis] = [*[()] * (rank - 2), axes[batch], ()]
+    if moved(body, chain, axes) != moved(body, [], wanted):
+        return "its attention changes places"
+    return Attended(scanned.index(source), len(sizes), batch, attention.keeps)
+
+
+def attention_of(stacker: Stacker, name: str, match: Scanned) -> str:
+    """(T, N, 1) of what is scanned along axis 0, as the guide's equations have it."""
+    assert match.attention is not None
+    _, rank, batch, keeps = match.attention
+    if batch:
+        rest = (at for at in range(1, rank + 1) if at != batch + 1)
+        name = stacker.emit("Transpose", (name,), perm=(0, batch + 1, *rest))
+    if rank == 1:
+        name = stacker.emit("Unsqueeze", (name, stacker.constant([2])))
+    if rank > 2:
+        name = stacker.emit("Squeeze", (name, stacker.constant([*range(3, rank + 1)])))
+    return attended(stacker, name, keeps, match.weights.iter.dtype)
+
+
+def _scanned(stacker: Stacker, scan: Node, at: int) -> str:
+    """A scanned value, with the steps along axis 0."""
+    name = scan.inputs[scan.attributes["states"] + at]
+    return stacker.moved(name, scan.attributes["input_axes"][at], 0)
+
+
+def collected(y: str, axis: int, name: str, origin: tuple[NativeOp, ...]) -> Node:
+    """What makes the value that a scan collects along an axis."""
+    if axis == 0:
+        return Node("Identity", (y,), (name,), {}, origin)
+    return Node("Einsum", (y,), (name,), {"equation": moving(0, axis)}, origin)
 
 
 def _one_step(graph: Graph, node: Node, body: Graph) -> Scanned | str:
@@ -124,27 +237,45 @@ def _one_step(graph: Graph, node: Node, body: Graph) -> Scanned | str:
         return ""
     (rnn,) = rnns
     spec, inputs = rnn.spec, [value.name for value in body.inputs]
-    if spec.layers * spec.directions > 1 or rnn.attention or rnn.cells:
+    if spec.layers * spec.directions > 1 or rnn.cells:
         return ""
     wide, deep = spec.recurrent_size, spec.hidden_size
     x = _behind(body, rnn.x, 2, 3, spec.input_size)
     given = ((rnn.h, wide), (rnn.c, deep))
     states = [_behind(body, name, 2, 4, width) for name, width in given if name]
-    if x != inputs[count] or sorted(states) != sorted(inputs[:count]):
+    scanned = inputs[count : count + node.attributes["scanned"]]
+    if x not in scanned or sorted(states) != sorted(inputs[:count]):
         return ""
     if count != len(spec.cell.states):
         return ""
     order = tuple(map(inputs.index, states))
+    cells: tuple[bool, ...] = ()
     for at, value in enumerate(body.outputs):
-        # A state of the next step is the layer's new one of the same kind; h is what is collected.
-        is_c = at < count and order.index(at) == 1
+        # A state of the next step is the layer's new one of the same kind.
+        source = views_behind(body, value.name)[0]
+        is_c = order.index(at) == 1 if at < count else source == rnn.c_final != ""
+        cells += (is_c,) if at >= count else ()
         ranks = {rnn.c_final: 4} if is_c else {rnn.y: 3, rnn.h_final: 4}
-        rank = ranks.get(views_behind(body, value.name)[0], 0)
+        rank = ranks.get(source, 0)
         if not rank or not _behind(body, value.name, rank, 2, deep if is_c else wide):
             return "it collects something else than the state" if at >= count else ""
-    if graph.types[node.inputs[count]].rank != 3:
+    at = scanned.index(x)
+    if graph.types[node.inputs[count + at]].rank != 3:
         return "it may scan a value of other axes than (T, N, I)"
-    return Scanned(node, spec, rnn.layers[0], order, origin=node.origin)
+    attention = rnn.attention and _attended(body, _unturned(body, rnn.attention), scanned, 3)
+    if attention and isinstance(attention, str):
+        return attention
+    given_to = (node, spec, rnn.layers[0], order, cells)
+    return Scanned(*given_to, origin=node.origin, x=at, attention=attention or None)
+
+
+def _unturned(body: Graph, name: str) -> Attention:
+    """The attention that a layer reads, or that of which 1 - it is read."""
+    node = body.producer(name)
+    one = None if node is None else body.constants.get(node.input(0))
+    if node is None or node.op != "Sub" or one is None or one.shape or one != 1:
+        return Attention(name, keeps=False)
+    return Attention(node.inputs[1], keeps=True)
 
 
 def _behind(body: Graph, name: str, before: int, after: int, width: int) -> str:

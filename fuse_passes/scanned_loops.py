@@ -6,7 +6,7 @@ that count is below the number of steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import chain
 
@@ -27,13 +27,20 @@ _WIDE = ("int32", "int64", "float32", "float64")
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """``body``: of the scan, which takes ``inputs``; ``states``: which of the loop's values."""
+    """``body``: of the scan, which takes ``inputs``; ``states``: which of the loop's values.
+
+    ``collected``: which of the loop's outputs the scan gives behind its states. ``whole``: which
+    of the inputs has as many steps as there are turns; ``others`` may have more.
+    """
 
     loop: Node
     body: Graph
     inputs: tuple[str, ...]
     scanned: int
     states: tuple[int, ...]
+    collected: tuple[str, ...]
+    whole: str
+    others: tuple[str, ...]
 
 
 class ScanLoops:
@@ -47,12 +54,18 @@ class ScanLoops:
         loop = _Loop(graph, node)
         states = tuple(at for at in range(loop.count) if at not in loop.counters)
         body: Graph = node.attributes["body"]
-        kept = (*(body.outputs[1 + at] for at in states), *body.outputs[1 + loop.count :])
+        ends = zip(node.outputs[loop.count :], body.outputs[1 + loop.count :], strict=True)
+        read = [(name, v) for name, v in ends if graph.users(name) or graph.is_output(name)]
+        kept = (*(body.outputs[1 + at] for at in states), *(value for _, value in read))
         body = replace(body, outputs=kept).pruned()
         reads = [each for each in body.nodes if loop.reads(each)]
         sources = list(dict.fromkeys(each.inputs[0] for each in reads))
-        if not sources or not loop.goes_through(loop.taken[name] for name in sources):
+        scanned = dict.fromkeys(loop.taken[name] for name in sources)
+        whole = next((name for name in scanned if loop.goes_through(name)), None)
+        if whole is None:
             return None
+        length = graph.types[whole].shape[:1]  # type: ignore[index]
+        others = tuple(n for n in scanned if (graph.types[n].shape or ())[:1] != length)
         steps = {name: fresh(body, f"{name}/step") for name in sources}
         elements = [Value(steps[name], graph.types[loop.taken[name]].dtype) for name in sources]
         step = {id(r): Node("Identity", (steps[r.inputs[0]],), r.outputs) for r in reads}
@@ -69,13 +82,14 @@ class ScanLoops:
             *(loop.taken[value.name] for value in rest),
         )
         body = replace(body, inputs=(*carried, *elements, *rest))
-        return Steps(node, body, names, len(sources), states)
+        collected = tuple(name for name, _ in read)
+        return Steps(node, body, names, len(sources), states, collected, whole, others)
 
     def rewrite(self, graph: Graph, match: Steps) -> Graph:
         loop, count = match.loop, len(match.states)
         carried = loop.attributes["carried"]
-        outputs = (*(loop.outputs[at] for at in match.states), *loop.outputs[carried:])
-        collected = len(outputs) - count
+        outputs = (*(loop.outputs[at] for at in match.states), *match.collected)
+        collected = len(match.collected)
         attributes = {
             "body": match.body,
             "states": count,
@@ -85,9 +99,14 @@ class ScanLoops:
             "output_axes": (0,) * collected,
             "output_directions": (0,) * collected,
         }
-        made = [Node("Scan", match.inputs, outputs, attributes, loop.origin)]
         stacker = Stacker(graph, f"{next(filter(None, loop.outputs))}/turns", loop.origin)
-        turns = stacker.emit("Shape", match.inputs[count : count + 1], start=0, end=1)
+        turns = stacker.emit("Shape", (match.whole,), start=0, end=1)
+        first = stacker.constant([0])
+        cut = {name: stacker.emit("Slice", (name, first, turns, first)) for name in match.others}
+        end = count + match.scanned
+        scanned = (cut.get(name, name) for name in match.inputs[count:end])
+        inputs = (*match.inputs[:count], *scanned, *match.inputs[end:])
+        made = [Node("Scan", inputs, outputs, attributes, loop.origin)]
         number = stacker.emit("Squeeze", (turns, stacker.constant([0])))
         for at, name in enumerate(loop.outputs[:carried]):
             if name and at not in match.states:  # it has counted the turns
@@ -138,12 +157,10 @@ class _Loop:
             return False
         return self.types[node.inputs[1]].value == _TURN
 
-    def goes_through(self, sources: Iterable[str]) -> bool:
-        """Whether there are as many turns as each value has steps, whatever that number is."""
-        shapes = [self.graph.types[name].shape for name in sources]
-        lengths = {shape[0] if shape else None for shape in shapes}
-        length = lengths.pop()
-        if lengths or length is None:
+    def goes_through(self, source: str) -> bool:
+        """Whether there are as many turns as a value has steps, whatever that number is."""
+        length = next(iter(self.graph.types[source].shape or ()), None)
+        if length is None:
             return False
         begin, again = self.node.inputs[1], self.body.outputs[0].name
         # How many turns each lets pass. Before the first turn t is 0, behind turn t it is t.

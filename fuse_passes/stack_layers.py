@@ -32,7 +32,7 @@ class StackLayers:
             return Refusal("the layers compute different cells", upper.y)
         if upper.spec.stacking != "framework":
             return Refusal("oneDNN's own stacking joins layers in another way", upper.y)
-        if upper.spec.cell.has_attention:
+        if lower.attention != upper.attention:
             return Refusal("each layer has an attention of its own", upper.y)
         first = upper.layers[0]
         if first.layer is None:
@@ -53,5 +53,5 @@ class StackLayers:
         states, joins = concatenated(graph, f"{upper.y}/state", pairs, axis=0)
         layers = (*lower.layers, *upper.layers)
         spec, origin = replace(lower.spec, layers=len(layers)), (*lower.origin, *upper.origin)
-        new = Recurrent(spec, layers, lower.x, upper.y, origin=origin).with_states(states)
-        return graph.splice(old, (*joins, new.node()))
+        new = Recurrent(spec, layers, lower.x, upper.y, attention=upper.attention, origin=origin)
+        return graph.splice(old, (*joins, new.with_states(states).node()))

@@ -75,6 +75,11 @@ class Stacker:
         self.constants[name] = np.array(numbers, np.int64)
         return name
 
+    def one(self, dtype: np.dtype[Any]) -> str:
+        name = fresh(self.graph, f"{self.stem}/one")
+        self.constants[name] = np.ones((), dtype)
+        return name
+
     def emit(self, op: str, inputs: tuple[str, ...], **attributes: object) -> str:
         name = fresh(self.graph, f"{self.stem}/{op}{len(self.nodes)}")
         self.nodes.append(Node(op, inputs, (name,), attributes, self.origin))

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from onernn.core.arrays import Array
 from onernn.core.graph import Graph, Node
-from onernn.fuse_passes.bodies import inlined
+from onernn.fuse_passes.bodies import inlined, numbers
 
 
 class TakeBranches:
-    """``If(constant, then, else)`` -> the operators of the one that is taken."""
+    """``If(condition, then, else)`` -> the operators of the one that is taken.
+
+    The condition is constant, or follows from sizes and numbers that are known.
+    """
 
     name = "taken_branches"
 
-    def match(self, graph: Graph, node: Node) -> Node | None:
-        return node if node.op == "If" and node.inputs[0] in graph.constants else None
+    def match(self, graph: Graph, node: Node) -> tuple[Node, Array] | None:
+        condition = numbers(graph, node.inputs[0]) if node.op == "If" else None
+        return None if condition is None else (node, condition)
 
-    def rewrite(self, graph: Graph, match: Node) -> Graph:
-        count, taken = match.attributes["then_taken"], match.inputs[1:]
-        if graph.constants[match.inputs[0]].all():
-            return inlined(graph, match, "then_branch", taken[:count])
-        return inlined(graph, match, "else_branch", taken[count:])
+    def rewrite(self, graph: Graph, match: tuple[Node, Array]) -> Graph:
+        node, condition = match
+        count, taken = node.attributes["then_taken"], node.inputs[1:]
+        if condition.all():
+            return inlined(graph, node, "then_branch", taken[:count])
+        return inlined(graph, node, "else_branch", taken[count:])

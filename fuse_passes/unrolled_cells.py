@@ -6,6 +6,8 @@ Found by structure, not by names (design/0011).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,14 +15,16 @@ import numpy as np
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, NativeOp, Node
+from onernn.core.operator import OPERATORS
 from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent
-from onernn.core.spec import Cell, Direction, RnnSpec
+from onernn.core.spec import Direction, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.fuse_passes.affine import Columns
 from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
 from onernn.fuse_passes.rewriting import exchanged, fresh, made_of
 from onernn.fuse_passes.stacked_steps import Stacker, piece_of
+from onernn.reorders.gates import GateLayout
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +43,9 @@ class FuseUnrolledCells:
     def __init__(self) -> None:
         self._found: WeakKeyDictionary[Graph, dict[str, Chain]] = WeakKeyDictionary()
 
+    def __reduce__(self) -> tuple[type[FuseUnrolledCells], tuple[()]]:
+        return FuseUnrolledCells, ()
+
     def match(self, graph: Graph, node: Node) -> Chain | Refusal | None:
         if graph not in self._found:
             self._found[graph] = {chain.steps[0].h: chain for chain in chains(graph)}
@@ -52,16 +59,22 @@ class FuseUnrolledCells:
 
     def rewrite(self, graph: Graph, match: Chain) -> Graph:
         first, last = match.steps[0], match.steps[-1]
-        cell, count = first.cell, len(match.steps)
+        count = len(match.steps)
         origin = _origin(match.steps)
         stacker = Stacker(graph, last.h, origin)
         x = stacker.stack(tuple(reading.x for reading in match.readings))
         assert x is not None  # copying is always possible
-        spec, weights = layer(graph, cell, match.readings[0], x.backwards)
+        spec, weights = layer(graph, first, match.readings[0])
+        direction: Direction = "right2left" if x.backwards else "left2right"
+        source = x.name
+        if layout := projected(graph, match.readings[0]):
+            source = stacker.emit("GateLayout", (source,), layout=layout)
         names = (match.readings[0].h, *((first.c_before,) if first.c else ()))
         states = tuple(zero_or_state(stacker, graph, name) for name in names)
         y, *finals = (fresh(graph, f"{last.h}/{name}") for name in "yhc"[: 1 + len(states)])
-        rnn = Recurrent(spec, weights, x.name, y, origin=origin)
+        attention = _stacked_attention(stacker, match, x.backwards, weights.iter.dtype)
+        spec = replace(spec, direction=direction)
+        rnn = Recurrent(spec, weights, source, y, attention=attention, origin=origin)
         made = [rnn.with_states(states, tuple(finals)).node()]
         if last.c:
             axes = stacker.constant([0, 1])
@@ -78,6 +91,33 @@ class FuseUnrolledCells:
         return exchanged(graph, old, (*stacker.nodes, *made), stacker.constants)
 
 
+def _stacked_attention(
+    stacker: Stacker, chain: Chain, backwards: bool, dtype: np.dtype[Any]
+) -> str:
+    """(T, N, 1) beside the steps' inputs, "" where the cell has none."""
+    given = [step.attention for step in chain.steps]
+    if given[0] is None:
+        return ""
+    made = stacker.stack(tuple(each.name for each in given if each))
+    assert made is not None  # copying is always possible
+    name = made.name
+    if made.backwards != backwards:
+        name = stacker.reversed(name, 0)
+    return attended(stacker, name, given[0].keeps, dtype)
+
+
+def attended(stacker: Stacker, name: str, keeps: bool, dtype: np.dtype[Any]) -> str:
+    """The attention as the guide has it, of which 1 - a scales u."""
+    if not keeps:
+        return name
+    for user in stacker.graph.users(name):  # another direction's, as the pairs' pass wants it
+        one = stacker.graph.constants.get(user.inputs[0])
+        if user.op == "Sub" and user.inputs[1] == name and one is not None:
+            if one.shape == () and one == 1:
+                return user.outputs[0]
+    return stacker.emit("Sub", (stacker.one(dtype), name))
+
+
 def chains(graph: Graph) -> Iterator[Chain]:
     """The chains of a graph, each as long as it is."""
     steps = {step.h: step for node in graph.nodes if (step := step_of(graph, node))}
@@ -89,8 +129,10 @@ def chains(graph: Graph) -> Iterator[Chain]:
                 after[before.h] = (step, reading)
                 break
     followers = {step.h for step, _ in after.values()}
+    inner = {step.nodes[-2].outputs[0] for step, read in after.values() if read.projection}
+    inner |= {steps[name].nodes[-2].outputs[0] for name in after if after[name][1].projection}
     for step in steps.values():
-        if step.h in followers:
+        if step.h in followers | inner:
             continue
         members, readings = [step], []
         while members[-1].h in after:
@@ -105,10 +147,15 @@ def chains(graph: Graph) -> Iterator[Chain]:
 def _continues(before: Step, step: Step, reading: Reading) -> bool:
     """Whether a step goes on where the other ended, with the same constants."""
     return (
-        before.cell is step.cell
+        (before.cell, before.update) == (step.cell, step.update)
+        and _keeps(before) == _keeps(step)
         and before.c == step.c_before
         and any(each.constants == reading.constants for each in before.readings)
     )
+
+
+def _keeps(step: Step) -> bool | None:
+    return step.attention and step.attention.keeps
 
 
 def _first_reading(graph: Graph, step: Step, readings: list[Reading]) -> Reading | None:
@@ -116,22 +163,60 @@ def _first_reading(graph: Graph, step: Step, readings: list[Reading]) -> Reading
     fitting = [r for r in step.readings if fits(graph, r) and r.x not in graph.constants]
     if readings:
         fitting = [r for r in fitting if r.constants == readings[0].constants]
-    elif len(step.cell.gates) == 1:
-        return None  # two projections, added: nothing tells that one of them is of a state
+    elif len(step.cell.gates) == 1 or step.readings[0].projection:
+        # Two projections, added: nothing tells that one of them is of a state. Nor that what
+        # projects an LSTM's output makes its state.
+        return None
+    else:  # what stands beside c, or in another input, is more likely a state than a result is
+        c = _moved(graph, step.c_before) if step.c else ""
+        origins = [(r, _moved(graph, r.h)) for r in fitting]
+        origins.sort(key=lambda each: (each[1] == c) + (graph.producer(each[1]) is None))
+        fitting = [reading for reading, _ in origins]
     return fitting[-1] if fitting else None
 
 
+def _moved(graph: Graph, name: str) -> str:
+    """The value whose elements these are, at other places."""
+    while (node := graph.producer(name)) is not None and node.op in OPERATORS:
+        if not OPERATORS[node.op].keeps:
+            break
+        name = node.inputs[0]
+    return name
+
+
 def fits(graph: Graph, reading: Reading) -> bool:
-    """Whether the state is as wide as each gate."""
+    """Whether the state is as wide as each gate, or as what a gate is projected to."""
+    if not all(columns.constant for columns in reading.iter):
+        return False
     widths = {columns.stop - columns.start for columns in (*reading.layer, *reading.iter)}
     rows = {len(columns.of(graph)) for columns in reading.iter}
-    inputs = {len(columns.of(graph)) for columns in reading.layer}
-    return len(widths) == 1 and rows == widths and len(inputs) == 1
+    made, projection = widths, reading.projection
+    if projection and {len(projection.of(graph))} == widths:
+        made = {projection.stop - projection.start}
+    inputs = {len(columns.of(graph)) for columns in reading.layer if columns.constant}
+    alike = len(inputs) == 1 and all(columns.constant for columns in reading.layer)
+    return len(widths) == 1 and rows == made and bool(alike or projected(graph, reading))
+
+
+def projected(graph: Graph, reading: Reading) -> GateLayout | None:
+    """How the gates stand in an input that is their sums already; None where it is another one."""
+    if any(columns.constant for columns in reading.layer):
+        return None
+    first, gates = reading.layer[0], len(reading.layer)
+    width = first.stop - first.start
+    places = [columns.start for columns in reading.layer]
+    if sorted(places) != [*range(0, gates * width, width)]:
+        return None
+    if graph.types[reading.x].counts[1:] != (gates * width,):
+        return None
+    signs = (c.sign * s for c, s in zip(reading.layer, reading.signs, strict=True))
+    return GateLayout(tuple(start // width for start in places), tuple(signs))
 
 
 def _read(chain: Chain) -> list[str]:
     """The inputs of a chain, and its initial states."""
     xs = [reading.x for reading in chain.readings]
+    xs += [step.attention.name for step in chain.steps if step.attention]
     return [*xs, chain.readings[0].h, chain.steps[0].c_before]
 
 
@@ -160,10 +245,14 @@ def obstacle(graph: Graph, chain: Chain) -> str:
     shape = [*graph.types[piece[0] if piece else first.x].counts]
     if piece and len(shape) > 1:
         del shape[piece[1]]
-    return no_state(graph, (first.h, chain.steps[0].c_before), shape[0] if shape else None)
+    batch = shape[0] if shape else None
+    scales = [step.attention.name for step in chain.steps if step.attention]
+    return no_state(graph, (first.h, chain.steps[0].c_before), batch) or no_state(
+        graph, scales, batch, "attention"
+    )
 
 
-def no_state(graph: Graph, names: Iterable[str], batch: int | None) -> str:
+def no_state(graph: Graph, names: Iterable[str], batch: int | None, what: str = "state") -> str:
     """Why a value is no state (N, O) beside an input of ``batch`` sentences, "" where all may be.
 
     An operator broadcasts one row, a layer takes one for each sentence; zeros are absent there.
@@ -175,33 +264,39 @@ def no_state(graph: Graph, names: Iterable[str], batch: int | None) -> str:
             return f"{name!r} has {rank} axes, a state has (N, O)"
         zeros = array is not None and not array.any()
         if known[:1] == (1,) and batch != 1 and not zeros:
-            return f"{name!r} is one state for all sentences"
+            return f"{name!r} is one {what} for all sentences"
         if batch == 1 and known[:1] != (1,) and not (zeros and len(known) < 2):
-            return f"{name!r} may hold several states for one sentence"
+            return f"{name!r} may hold several {what}s for one sentence"
     return ""
 
 
 def _columns(reading: Reading) -> list[Columns]:
-    return [*reading.layer, *reading.iter, *(b for row in reading.biases for b in row)]
+    projection = [reading.projection] if reading.projection else []
+    biases = [columns for row in reading.biases for columns in row]
+    layer = [columns for columns in reading.layer if columns.constant]
+    return [*layer, *reading.iter, *biases, *projection]
 
 
-def layer(
-    graph: Graph, cell: Cell, reading: Reading, backwards: bool
-) -> tuple[RnnSpec, RnnWeights]:
+def layer(graph: Graph, step: Step, reading: Reading) -> tuple[RnnSpec, RnnWeights]:
+    """The layer, left to right, whose step this is."""
+
     def matrix(columns: Iterable[Columns]) -> Array:
         gates = [s * c.of(graph) for s, c in zip(reading.signs, columns, strict=True)]
         return np.stack(gates, axis=1)[None, None]
 
-    layer, recurrent = matrix(reading.layer), matrix(reading.iter)
+    recurrent = matrix(reading.iter)
+    whole = None if projected(graph, reading) else matrix(reading.layer)
     hidden = recurrent.shape[-1]
-    rows = np.zeros((len(reading.biases), hidden), layer.dtype)
+    rows = np.zeros((len(reading.biases), hidden), recurrent.dtype)
     for row, biases in zip(rows, reading.biases, strict=True):
         for columns in biases:
             row += columns.of(graph)[0]
     rows[: len(reading.signs)] *= np.array(reading.signs, rows.dtype)[:, None]
-    direction: Direction = "right2left" if backwards else "left2right"
-    spec = RnnSpec(cell, layer.shape[2], hidden, direction=direction)
-    weights = RnnWeights(layer, recurrent, rows[None, None])
+    projection = reading.projection and reading.projection.of(graph)[None, None]
+    width = None if projection is None else projection.shape[-1]
+    inputs = len(reading.layer) * hidden if whole is None else whole.shape[2]
+    spec = RnnSpec(step.cell, inputs, hidden, projection_size=width, update=step.update)
+    weights = RnnWeights(whole, recurrent, rows[None, None], projection=projection)
     weights.check(spec)
     return spec, weights
 

@@ -26,7 +26,7 @@ def included(headers: Iterable[str]) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _functions() -> dict[str, str]:
-    headers = ("moves", "sequences", "axes", "products")
+    headers = ("moves", "sequences", "axes", "products", "convolutions", "pools", "quantized")
     return {
         name: header
         for header in headers

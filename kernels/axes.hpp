@@ -202,6 +202,30 @@ void layer_norm(T* out, const T* x, const T* scale, Optional<const T> bias, Opti
   }
 }
 
+/// y (N, C, inner): every channel, or `groups` of neighbouring ones, less its mean and by its
+/// standard deviation, times scale (C), plus bias (C).
+template <class T>
+void group_norm(T* y, const T* x, const T* scale, const T* bias, std::int64_t N, std::int64_t C,
+                std::int64_t inner, std::int64_t groups, double epsilon) {
+  if (groups < 1) return;
+  const std::int64_t channels = C / groups, count = channels * inner;
+  const Strip line = strip_of(count);
+  const auto average = [=](const Columns<Sum<T>>& sum) {
+    return static_cast<T>(sum.v[0] / static_cast<Sum<T>>(count));
+  };
+  for (std::int64_t group = 0; group < N * groups; ++group, x += count) {
+    const T mean = average(sums(x, line, [](T a) { return a; }));
+    const T variance = average(sums(x, line, [=](T a) { return (a - mean) * (a - mean); }));
+    const T inverse = 1 / std::sqrt(variance + static_cast<T>(epsilon));
+    for (std::int64_t c = 0; c < channels; ++c) {
+      const std::int64_t channel = group % groups * channels + c;
+      const T factor = inverse * scale[channel];
+      for (std::int64_t k = c * inner; k < (c + 1) * inner; ++k)
+        *y++ = (x[k] - mean) * factor + bias[channel];
+    }
+  }
+}
+
 template <class T>
 void cum_sum(T* out, const T* x, std::int64_t outer, std::int64_t count, std::int64_t inner,
              std::int64_t exclusive, std::int64_t reverse) {

@@ -37,7 +37,7 @@ _X86 = {
 # linked into all libraries. They may not include lanes.hpp, whose types differ.
 _SHARED = frozenset({"engine", "interface", "moves", "onnxruntime"})
 # Those that have instructions of avx512_bf16. Of the others it takes what avx512 has.
-_BF16 = frozenset({"cells_bf16", "cells_s8", "cpu", "training"})
+_BF16 = frozenset({"cells_bf16", "cells_s8", "cpu", "quantized", "training"})
 # No contraction: the kernels say where a product and a sum are rounded as one. In a large source
 # GCC would stop to inline what the products call; Clang, which does not, ignores it. All objects
 # have one namespace, as a library has some of another instruction set.

@@ -20,6 +20,21 @@ struct Dims {
   std::int64_t operator[](std::int64_t at) const { return size[at]; }
 };
 
+/// The size of what a branch gives: of the one that was taken.
+inline void choose(std::int64_t& size, const std::uint8_t* condition, std::int64_t then,
+                   std::int64_t otherwise) {
+  size = *condition ? then : otherwise;
+}
+
+/// A size that is known from here on.
+inline void tell_size(std::int64_t& size, std::int64_t number) { size = number; }
+
+/// Whether a loop has a turn more: `most` may tell how many there are, and so does `limit`.
+inline void has_turn(std::uint8_t* out, const std::uint8_t* going, const std::int64_t* most,
+                     std::int64_t turn, std::int64_t limit) {
+  *out = *going && turn < limit && (most == nullptr || turn < *most);
+}
+
 /// Whether a size is one.
 inline Status natural(std::int64_t size) { return size < 0 ? Status::bad_sizes : Status::ok; }
 
@@ -138,6 +153,63 @@ Status gather_nd(T* out, const T* table, const I* indices, const Dims& sizes, st
       }
       std::copy_n(table + place * inner, inner, out + pick * inner);
     }
+  return Status::ok;
+}
+
+/// How a number meets the one that stands where it is put.
+enum : std::int64_t { kReplace = 0, kAdd = 1, kMultiply = 2, kMost = 3, kLeast = 4 };
+
+template <class T>
+inline void meet(T& there, T number, std::int64_t how) {
+  if (how == kReplace)
+    there = number;
+  else if (how == kAdd)
+    there = plus(there, number);
+  else if (how == kMultiply)
+    there = times(there, number);
+  else
+    there = how == kMost ? most(there, number) : least(there, number);
+}
+
+/// out = x (count), with updates at places along an axis of `rows`, by indices (sizes); `strides`
+/// of x. Of two numbers for one place the last one stays.
+template <class T, class I>
+Status scatter_elements(T* out, const T* x, const I* indices, const T* updates, std::int64_t count,
+                        std::int64_t axis, std::int64_t rows, const Dims& sizes,
+                        const Dims& strides, std::int64_t how) {
+  std::copy_n(x, count, out);
+  std::int64_t index[Dims::kMost] = {}, left = 1;
+  for (std::int64_t at = 0; at < sizes.count; ++at) left *= sizes[at];
+  for (; left > 0; --left, ++indices, ++updates) {
+    const std::int64_t row = row_of(*indices, rows, 1);
+    if (row < 0) return Status::bad_index;
+    std::int64_t place = row * strides[axis];
+    for (std::int64_t at = 0; at < sizes.count; ++at)
+      if (at != axis) place += index[at] * strides[at];
+    meet(out[place], *updates, how);
+    for (std::int64_t at = sizes.count - 1; at >= 0 && ++index[at] == sizes[at]; --at)
+      index[at] = 0;
+  }
+  return Status::ok;
+}
+
+/// out = x (sizes..., inner), with updates (count, inner) at places by an index along each of
+/// `sizes` in indices (count, number of sizes).
+template <class T, class I>
+Status scatter_nd(T* out, const T* x, const I* indices, const T* updates, const Dims& sizes,
+                  std::int64_t count, std::int64_t inner, std::int64_t how) {
+  std::int64_t all = inner;
+  for (std::int64_t at = 0; at < sizes.count; ++at) all *= sizes[at];
+  std::copy_n(x, all, out);
+  for (std::int64_t k = 0; k < count; ++k) {
+    std::int64_t place = 0;
+    for (std::int64_t at = 0; at < sizes.count; ++at, ++indices) {
+      const std::int64_t row = row_of(*indices, sizes[at], 1);
+      if (row < 0) return Status::bad_index;
+      place = place * sizes[at] + row;
+    }
+    for (std::int64_t i = 0; i < inner; ++i) meet(out[place * inner + i], *updates++, how);
+  }
   return Status::ok;
 }
 

@@ -288,19 +288,18 @@ class Rows<QuadFactor> {
   Memory<QuadFactor> made_;
 };
 
-/// sums[m][g] += row m of `left` times the panel, `count` quads each. A function of its own: among
-/// other values GCC runs out of registers for the rows' addresses.
-template <int M, int G>
-[[gnu::noinline]] void multiply_quads(Floats (&sums)[M][G], const QuadFactor* const* left,
-                                      const ByteQuad* panel, std::int64_t count) {
+/// use(m, g, sum) of row m of `left` times columns g of the panel, `count` quads each. A function
+/// of its own: among other values GCC runs out of registers for the rows' addresses.
+template <int M, int G, class Use>
+[[gnu::noinline]] void sum_quads(const QuadFactor* const* left, const ByteQuad* panel,
+                                 std::int64_t count, Use use) {
   constexpr int P = M * G < 8 ? 2 : 1;  // few sums wait for themselves: these have two parts
-  const ByteQuad *start = panel, *steps = panel + G * 16;
   Ints own[P * M][G];
   const QuadFactor* rows[M];
   for (int m = 0; m < M; ++m) {
     rows[m] = left[m];
     for (int g = 0; g < G; ++g) {
-      own[m][g] = first_sums(start + g * 16);
+      own[m][g] = first_sums(panel + g * 16);
       if (P > 1) own[M * (P - 1) + m][g] = Ints{};
     }
   }
@@ -322,13 +321,19 @@ template <int M, int G>
       add(Fixed<1>(), k + 1);
     }
   for (; k < count; ++k) add(Fixed<0>(), k);
-  for (int m = 0; m < M; ++m) {
+  for (int m = 0; m < M; ++m)
+    for (int g = 0; g < G; ++g) use(m, g, P > 1 ? own[m][g] + own[M * (P - 1) + m][g] : own[m][g]);
+}
+
+/// sums[m][g] += row m of `left` times the panel, in the steps of both.
+template <int M, int G>
+inline void multiply_quads(Floats (&sums)[M][G], const QuadFactor* const* left,
+                           const ByteQuad* panel, std::int64_t count) {
+  const ByteQuad* const steps = panel + G * 16;
+  sum_quads<M, G>(left, panel, count, [&sums, left, steps](int m, int g, Ints sum) {
     const Floats step = broadcast(step_of(left[m]));
-    for (int g = 0; g < G; ++g) {
-      const Ints sum = P > 1 ? own[m][g] + own[M * (P - 1) + m][g] : own[m][g];
-      sums[m][g] = multiply_add(to_floats(sum), step * load_steps(steps + g * 16), sums[m][g]);
-    }
-  }
+    sums[m][g] = multiply_add(to_floats(sum), step * load_steps(steps + g * 16), sums[m][g]);
+  });
 }
 
 template <int M, int G, class Size>

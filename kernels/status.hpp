@@ -10,6 +10,8 @@ enum class Status {
   bad_sizes,    ///< negative, or larger than the model was made for
   bad_index,    ///< an index outside of its table
   bad_lengths,  ///< a sentence longer than its array, or offsets that fall
+  no_branch,    ///< what would have to run then was not generated
+  no_bytes,     ///< numbers or scales for which no byte stands: NaN, infinity, a scale of 0
 };
 
 /// A pointer that may be null: other arguments tell its type.

@@ -58,6 +58,12 @@ struct TrainedClip {
   Floats slope(Floats c) const {
     return each<float>(c, [this](float v) { return v >= low && v <= high ? 1.0f : 0.0f; });
   }
+  /// A factor of the state, 0 where it is no number and a bound stands for what came of it: there
+  /// is no slope then, and 0 * NaN must not make one.
+  Floats kept(Floats factor) const {
+    if (!(given && nan_is_low)) return factor;
+    return each<float>(factor, [](float v) { return v - v == 0 ? v : 0.0f; });
+  }
 };
 
 /// What a layer computes in one direction; `width` is `units` but where a projection follows.

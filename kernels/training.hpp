@@ -166,7 +166,8 @@ class Training {
       float* a = tape.gates + (w + m) * 4 * O_ + o;
       const auto sum = [&](std::int64_t g) { return load_some(a + g * O_, some); };
       const auto seen = [&](std::int64_t p, Floats state) {
-        return load_some(peephole_.data() + p * O_ + o, some) * state;
+        const Floats weights = load_some(peephole_.data() + p * O_ + o, some);
+        return is_.peephole ? weights * state : weights;  // 0 * inf would be NaN
       };
       const Floats one = broadcast(1.0f), before = load_some(c + m * O_ + o, some);
       const Floats i = is_.gate(sum(0) + seen(0, before)), g = is_.candidate(sum(2));
@@ -231,14 +232,15 @@ class Training {
       const auto peephole = [&](std::int64_t p) {
         return load_some(peephole_.data() + p * O_ + o, some);
       };
-      const Floats i = gate(0), f = gate(1), g = gate(2), out = gate(3);
-      const Floats c = load_some(tape.one + at, some), shown = load_some(tape.three + at, some);
+      Floats i = gate(0), f = gate(1), g = gate(2), c = load_some(tape.one + at, some);
+      const Floats out = gate(3), shown = load_some(tape.three + at, some);
+      const Floats sum = multiply_add(f, c, i * g);
+      for (Floats* part : {&i, &f, &g, &c}) *part = is_.clip_cell.kept(*part);
       const Floats by_h = load_some(dh + m * O_ + o, some);
       const Floats dout = by_h * shown * is_.gate.slope(out);
       Floats by_c =
           multiply_add(by_h * out, is_.output.slope(shown), load_some(dc + m * O_ + o, some));
       by_c = multiply_add(dout, peephole(2), by_c);
-      const Floats sum = multiply_add(f, c, i * g);
       if (is_.clip_cell.given) by_c = by_c * is_.clip_cell.slope(sum);
       Floats di = by_c * g, df = by_c * c;
       if (is_.input_forget) {

@@ -40,7 +40,7 @@ def _outside(found: Type, names: frozenset[str]) -> Type:
     return Type(found.dtype, shape, found.lod if known else None)
 
 
-def _joined(a: Type, b: Type) -> Type:
+def joined_types(a: Type, b: Type) -> Type:
     """What holds of both."""
     shape = None
     if a.shape is not None and b.shape is not None and len(a.shape) == len(b.shape):
@@ -52,7 +52,7 @@ def _branches(context: Context, condition: Type, *taken: Type) -> tuple[Type, ..
     at, count = context.at, context.at.then_taken
     then = _outputs(at.then_branch, list(taken[:count]))
     other = _outputs(at.else_branch, list(taken[count:]))
-    return tuple(map(_joined, then, other))
+    return tuple(map(joined_types, then, other))
 
 
 define(
@@ -67,12 +67,96 @@ define(
 )
 
 
+# What control flow is written as in a plan (see `onernn.engine.flattening`): marks among the
+# operators of branches and of loops. The first output of Then and Else stands for the condition; a
+# branch whose mark is ``refused`` ends the call.
+
+
+def _then(_: Context, condition: Type) -> Type:
+    return Type("bool", condition.shape, ())
+
+
+def _else(_: Context, condition: Type, *given: Type) -> tuple[Type, ...]:
+    return (Type("bool", condition.shape, ()), *(replace(each, value=None) for each in given))
+
+
+def _end_if(context: Context, condition: Type, *given: Type) -> tuple[Type, ...]:
+    """What both branches give: sizes that differ are told by the call."""
+    given = tuple(replace(each, value=None) for each in given)
+    if context.at.gives != "both":
+        return given
+    count = len(given) // 2
+    return tuple(
+        _named(context, at, joined_types(*pair))
+        for at, pair in enumerate(zip(given[:count], given[count:], strict=True))
+    )
+
+
+def _named(context: Context, at: int, found: Type) -> Type:
+    if found.shape is None:
+        return found
+    sizes = (
+        context.fresh(f"size{at}_{axis}") if size is None else size
+        for axis, size in enumerate(found.shape)
+    )
+    return replace(found, shape=tuple(sizes))
+
+
+_MARK: dict[str, Any] = {"kind": "control", "compute": None, "outputs": 2**16, "since": 0}
+define("Then", inputs="condition", attributes={"refused": ""}, type=_then, **_MARK)
+define("Else", inputs="condition given*", attributes={"refused": ""}, type=_else, **_MARK)
+define("EndIf", inputs="condition given*", attributes={"gives": "both"}, type=_end_if, **_MARK)
+
+
+def _repeat(context: Context, most: Type | None, going: Type | None, *given: Type) -> Any:
+    """The turn's number, whether it goes on, and what turns hand on to the next one."""
+    states = (replace(each, value=None) for each in given[: context.at.states])
+    return (Type("int64", (), (), context.fresh("turn")), Type("bool", (), ()), *states)
+
+
+def _again(context: Context, turn: Type, going: Type, more: Type | None, *given: Type) -> Any:
+    """The last states, and what all turns gave: as many as axis ``along`` of the last input has."""
+    at, count = context.at, context.at.states
+    gathered = given[2 * count : 2 * count + len(at.axes)]
+    turns = context.fresh("turns") if at.along is None else (given[-1].shape or [None])[at.along]
+    states = (replace(each, value=None) for each in given[:count])
+    stacked = (_stacked(each, axis, turns) for each, axis in zip(gathered, at.axes, strict=True))
+    return (*states, *stacked)
+
+
+# ``scanned``: the axes of the inputs behind the states, which are gone through.
+define(
+    "Repeat",
+    inputs="most? going? given*",
+    attributes={"states": REQUIRED, "scanned": ()},
+    type=_repeat,
+    **_MARK,
+)
+# Element number ``turn`` along an axis, counted from its end where it goes ``backwards``.
+define(
+    "Element",
+    inputs="x turn",
+    attributes={"axis": 0, "backwards": 0},
+    type=lambda context, x, _: _element(x, context.at.axis),
+    **_MARK,
+)
+# ``more``: whether there is a turn more. ``given``: the states as they are, as the next turn has
+# them, what is gathered, and what was gone through. ``operators``: of a turn.
+define(
+    "Again",
+    inputs="turn going more? given*",
+    attributes={"states": REQUIRED, "axes": (), "backwards": (), "along": None, "operators": 1},
+    type=_again,
+    **_MARK,
+)
+
+
 def _settled(body: Any, front: list[Type], states: list[Type], rest: list[Type], skip: int) -> Any:
     """The types of the body's inputs in any turn, and of its outputs behind the states."""
     states = [replace(each, value=None) for each in states]
     for _ in range(_TURNS):
         made = _outputs(body, [*front, *states, *rest])
-        joined = list(map(_joined, states, made[skip:]))
+        joined = list(map(joined_types, states, made[skip:]))
         if joined == states:
             return [*front, *states, *rest], made[skip + len(states) :]
         states = joined

@@ -17,6 +17,7 @@ from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError
 from onernn.core.inference import Context
 from onernn.core.operator import REQUIRED, Compute, TypeRule, define
+from onernn.core.sizes import Size
 from onernn.core.spec import Activation
 from onernn.core.types import Type
 from onernn.operators import growth
@@ -59,10 +60,23 @@ for _name, _unary in {
 }.items():
     _elementwise(_name, "x", lambda _, x, f=_unary: f(x))
 _elementwise("IsNaN", "x", lambda _, x: np.isnan(x), type=of_dtype("bool"))
-_elementwise("Not", "x", lambda _, x: np.logical_not(x), type=of_dtype("bool"))
+_elementwise("Not", "x", lambda _, x: np.logical_not(x), type=of_dtype("bool"), sized=True)
 
 for _name, _sum in {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}.items():
     _elementwise(_name, "a b", lambda _, a, b, f=_sum: f(a, b), sized=True)
+
+
+def _compared(compare: Any, a: Array, b: Array) -> Any:
+    """Sizes are compared where the answer is the same whatever their names stand for."""
+    if object not in (a.dtype, b.dtype):
+        return compare(a, b)
+    apart = np.asarray(a - b, object)
+    signs = [Size.of(each).signs or (-1, 0, 1) for each in apart.flat]
+    answers = [{bool(compare(sign, 0)) for sign in each} for each in signs]
+    if any(len(each) > 1 for each in answers):
+        raise ShapeError("a call tells which of two sizes is larger")
+    return np.array([each.pop() for each in answers]).reshape(apart.shape)
+
 
 for _name, _binary in {
     "Equal": np.equal,
@@ -70,11 +84,12 @@ for _name, _binary in {
     "LessOrEqual": np.less_equal,
     "Greater": np.greater,
     "GreaterOrEqual": np.greater_equal,
-    "And": np.logical_and,
-    "Or": np.logical_or,
-    "Xor": np.logical_xor,
 }.items():
-    _elementwise(_name, "a b", lambda _, a, b, f=_binary: f(a, b), type=truths)
+    _elementwise(
+        _name, "a b", lambda _, a, b, f=_binary: _compared(f, a, b), type=truths, sized=True
+    )
+for _name, _logic in {"And": np.logical_and, "Or": np.logical_or, "Xor": np.logical_xor}.items():
+    _elementwise(_name, "a b", lambda _, a, b, f=_logic: f(a, b), type=truths, sized=True)
 
 for _name, _joining in {"Min": np.minimum, "Max": np.maximum, "Sum": np.add}.items():
     _elementwise(
@@ -150,7 +165,7 @@ _elementwise("Where", "condition a b", lambda _, c, a, b: np.where(c, a, b), typ
 def _cast(at: Any, x: Array) -> Array:
     """``to`` is NumPy's name of a dtype, not ONNX's number; bfloat16 is float32 rounded to it."""
     if x.dtype == object:  # sizes
-        return x
+        return _compared(np.not_equal, x, np.array(0)) if at.to == "bool" else x
     if at.to != "bfloat16":
         return x.astype(at.to)
     bits = x.astype(np.float32).view(np.uint32)

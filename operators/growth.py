@@ -54,6 +54,12 @@ def matmul(_: Any, a: Any, b: Any) -> int:
     return _together([a.shape[:-2], b.shape[:-2]]) * _elements((*rows, *columns)) * _item(a, b)
 
 
+def matmul_integer(at: Any, a: Any, b: Any, *_: Any) -> int:
+    """Sums of 32 bits, twice; factors without their zero points, in two and in four bytes."""
+    a, b = data_of(a), data_of(b)
+    return 8 * matmul(at, a, b) + 6 * _elements(a.shape) + 6 * _elements(b.shape)
+
+
 def gemm(at: Any, a: Any, b: Any, c: Any = None) -> int:
     a, b = data_of(a), data_of(b)
     rows = a.shape[bool(at.transA)]
@@ -142,13 +148,6 @@ def non_zero(_: Any, a: Any) -> int:
 def layer_normalization(at: Any, a: Any, *scales: Any) -> int:
     """With two statistics of each row."""
     return broadcast(at, a, *scales) + 8 * _elements(data_of(a).shape)
-
-
-def batch_normalization(_: Any, a: Any, *columns: Any) -> int:
-    """One number a channel; where there are others, it broadcasts."""
-    a = data_of(a)
-    width = max(data_of(each).size for each in columns)
-    return bytes_of(a) * (1 if a.shape[1] == width else width)
 
 
 def _shape_of(value: Any) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ def _gather(at: Any, table: Any, indices: Any) -> Any:
 
 def _gathered(context: Context, table: Type, indices: Type) -> Type:
     if table.shape is None:
-        return Type(table.dtype)
+        return Type(table.dtype, None, () if table.lod == () == indices.lod else None)
     axis = at_axis(context.at.axis, len(table.shape))
     lod = table.lod if axis else indices.lod
     if indices.shape is None:

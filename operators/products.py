@@ -25,10 +25,10 @@ def _matmul(_: Any, a: Array, b: Array) -> Array:
 def _matmul_type(context: Context, a: Type, b: Type) -> Type:
     if a.shape is None or b.shape is None:
         return Type(common(a, b))
-    return Type(common(a, b), _product(context, a.shape, b.shape))
+    return Type(common(a, b), product_shape(context, a.shape, b.shape))
 
 
-def _product(context: Context, a: Sizes, b: Sizes) -> Sizes | None:
+def product_shape(context: Context, a: Sizes, b: Sizes) -> Sizes | None:
     """A vector is a matrix of one row as the first factor, of one column as the second."""
     context.same(a[-1], b[-2 if len(b) > 1 else 0])
     outer = broadcast(a[:-2], b[:-2])

@@ -264,9 +264,14 @@ def _cut(size: Size | None, *cut: Size | None) -> Size | None:
         return None
     if size.number is not None and last is not None:
         return Size.of(len(range(*slice(first, last, step).indices(size.number))))
+    if first >= 0 and step == 1 and last is not None and (last < 0 or last >= FAR):
+        taken = size - first + min(last, 0)
+        if taken.signs is not None and taken.signs[0] >= 0:  # whatever the size is
+            return taken
     forwards = first == 0 and (last is None and cut[1] == size or (last or 0) >= FAR)
     backwards = (first == -1 or first >= FAR) and (last or 0) <= -FAR
-    return size if forwards and step == 1 or backwards and step == -1 else None
+    whole = forwards and step > 0 or backwards and step < 0
+    return (size + (abs(step) - 1)).floor_div(abs(step)) if whole else None
 
 
 define(

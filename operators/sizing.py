@@ -113,6 +113,10 @@ def _range(_: Any, start: Array, limit: Array, delta: Array) -> Array:
 def _range_type(context: Context, start: Type, limit: Type, delta: Type) -> Type:
     numbers = [each.numbers for each in (start, limit, delta)]
     if any(number is None for number in numbers):
+        first, _, step = numbers
+        end = limit.value if isinstance(limit.value, Size) else None
+        if first == 0 and step == 1 and end is not None and end == end.most():
+            return Type(start.dtype, (end,))
         return Type(start.dtype, (context.fresh("count"),))
     return Type(start.dtype, (Size.of(len(range(*(int(n) for n in numbers if n is not None)))),))
 

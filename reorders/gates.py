@@ -59,9 +59,12 @@ def summed_bias(layout: GateLayout, *biases: Array | None) -> Array | None:
 
     None where there is none. Always a new array: the originals may be shared.
     """
-    flat = [b.reshape(-1) for b in biases if b is not None]
-    if not flat:
+    given = [b for b in biases if b is not None]
+    if not given:
         return None
+    if several := next((b.shape for b in given if b.shape[-1:] != (b.size,)), None):
+        raise ShapeError(f"bias: expected (G*O) or (1, G*O), got {several}")
+    flat = [b.reshape(-1) for b in given]
     if any(b.shape != flat[0].shape for b in flat):
         raise ShapeError(f"biases: expected equal sizes, got {[b.size for b in flat]}")
     return layout.split(np.sum(flat, axis=0, dtype=flat[0].dtype))[None, None]

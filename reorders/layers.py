@@ -113,6 +113,8 @@ def rows(layout: GateLayout, of_x: Array, of_h: Array | None, cell: Cell) -> Arr
 
     They are summed, but in an LBR cell's candidate, where the state's stands inside r*(...).
     """
+    if of_h is not None and of_x.shape != of_h.shape:
+        raise ShapeError(f"biases of input and state: {of_x.shape} and {of_h.shape}")
     x = layout.split(of_x)
     h = np.zeros_like(x) if of_h is None else layout.split(of_h)
     if cell.linear_before_reset:

@@ -52,7 +52,7 @@ class Stack:
 
     @property
     def recurrent(self) -> int:
-        return self.projection or self.hidden
+        return self.hidden if self.projection is None else self.projection
 
     def elements(self, input_size: int) -> int:
         """How many numbers the parameter vector holds."""

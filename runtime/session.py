@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onernn.backend import open_backend
+from onernn.backend import Stack, open_backend
 from onernn.backend.cell_states import check_cells
 from onernn.core.arrays import Array
 from onernn.core.budget import STEPS, budget_of_run, return_freed_memory, usable_memory
@@ -26,10 +26,12 @@ from onernn.engine.kernels import KERNELS
 from onernn.engine.program import UnknownError
 from onernn.engine.recurrent import PreparedNode, prepared
 from onernn.fuse_passes import Pass, fuse, passes_for
+from onernn.fuse_passes.over_time import bound
 
 if TYPE_CHECKING:
     from onernn.backend.compiled.library import Kernels
     from onernn.engine.plan import Plan
+    from onernn.runtime.streams import Streams
 
 _MOST_PLANS = 16
 """Of one session: inputs without a declared type may be of many."""
@@ -91,39 +93,65 @@ class Session:
         max_steps: int = STEPS,
     ) -> None:
         self._max_steps = max_steps
-        self._max_bytes = usable_memory() if max_bytes is None else max_bytes
+        self._asked_bytes = max_bytes
         model = graph_of(model)
-        self.graph = fuse(model, passes_for(dtype) if passes is None else passes).model
+        self._passes = passes_for(dtype) if passes is None else passes
+        self.graph = fuse(model, self._passes).model
         refusals = unsupported(self.graph)
         if refusals:
             raise UnsupportedError(f"{model.name} cannot be run:", refusals)
         self._engine = open_backend(backend, threads=threads)
         self._options: dict[str, Any] = {"dtype": dtype, "strict": strict}
         self._layers: dict[Node, PreparedNode] = {}
-        self._prepare(self.graph)
-        self._kernels: Kernels | None = getattr(self._engine, "kernels", None)
-        self._threads = min(getattr(self._engine, "threads", 1), 2)
-        self._undeclared = [v.name for v in self.graph.inputs if v.dtype is None or v.shape is None]
-        self._plans: dict[tuple[Any, ...], Plan | None] = {}
+        self._layers = self._prepared(self.graph)
+        self._set_up()
         del model
         return_freed_memory()
 
-    def _prepare(self, graph: Graph) -> None:
+    def _set_up(self) -> None:
+        """What depends on this process, and what runs find out."""
+        self._max_bytes = usable_memory() if self._asked_bytes is None else self._asked_bytes
+        self._kernels: Kernels | None = getattr(self._engine, "kernels", None)
+        self._threads = min(getattr(self._engine, "threads", 1), 2)
+        self._undeclared = [v.name for v in self.graph.inputs if v.dtype is None or v.shape is None]
+        self._ranged = any(value.ranges for value in self.graph.inputs)  # no plan checks them
+        self._plans: dict[tuple[Any, ...], Plan | None] = {}
+        self._sized: dict[tuple[Any, ...], Plan] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("graph", "_asked_bytes", "_max_steps", "_passes", "_engine", "_options", "_layers")
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_up()
+
+    def _prepared(self, graph: Graph) -> dict[Node, PreparedNode]:
         """A layer, its weights packed, for each recurrent node; for those in bodies, too."""
+        found: dict[Node, PreparedNode] = {}
         for node in graph.nodes:
             for value in node.attributes.values():
                 if isinstance(value, Graph):
-                    self._prepare(value)
+                    found |= self._prepared(value)
             if node.op != "Rnn":
                 continue
             rnn = Recurrent.of(node)
             with naming(node, graph.name):
-                layer = self._engine.prepare(rnn.spec, rnn.weights, **self._options)
+                layer = self._layer(rnn)
                 cells_from = None
                 if graph.is_read(rnn.cells):
                     check_cells(rnn.spec)
                     (cells_from,) = rnn.layers
-            self._layers[node] = PreparedNode(node, layer, cells_from)
+            found[node] = PreparedNode(node, layer, cells_from)
+        return found
+
+    def _layer(self, rnn: Recurrent) -> Stack:
+        """Weights are packed once, also where passes made another node of one."""
+        for known, found in self._layers.items():
+            at = known.attributes
+            if at["weights"] is rnn.weights and at["spec"] == rnn.spec:
+                return found.layer
+        return self._engine.prepare(rnn.spec, rnn.weights, **self._options)
 
     def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
         """The outputs by name, for inputs by name.
@@ -132,14 +160,32 @@ class Session:
         an input is missing, unknown, or not of the model's dtype and shape; `BudgetError` where the
         run would take more than ``max_bytes`` or ``max_steps``, before it does.
         """
-        plan = self._plans.get(()) if observe is None else None
+        plan = self._plans.get(()) if observe is None and not self._ranged else None
         given = plan and plan.given(inputs)  # if all is as it should be
         if given is None:
             inputs = checked_feed(self.graph.inputs, inputs)
             plan = self._plan(inputs) if observe is None else None
             given = plan and plan.given(inputs)
+        if plan and given and plan.is_partial:
+            plan = self._for_sizes(plan, given.dims, inputs)
         done = plan and given and plan.run(given, self._max_bytes, self._budget)
         return done or self._walked(checked_feed(self.graph.inputs, inputs), observe)
+
+    def _for_sizes(self, plan: Plan, dims: list[int], inputs: Feed) -> Plan:
+        """A plan for inputs of these sizes only: they decide branches that are open in any case."""
+        key = (plan, *dims)
+        if key not in self._sized:
+            if len(self._sized) >= _MOST_PLANS:
+                return plan
+            given = checked_feed(self.graph.inputs, inputs)
+            fixed = tuple(
+                value if value.lod_depth else replace(value, shape=data_of(given[value.name]).shape)
+                for value in self.graph.inputs
+            )
+            graph = fuse(replace(self.graph, inputs=fixed), self._passes).model
+            made = self._new_plan(graph, given, {**self._layers, **self._prepared(graph)})
+            self._sized[key] = made if made and made.fits(plan) else plan
+        return self._sized[key]
 
     @contextmanager
     def _budget(self) -> Iterator[None]:
@@ -168,10 +214,12 @@ class Session:
         if key not in self._plans:
             if len(self._plans) >= _MOST_PLANS:
                 return None
-            self._plans[key] = self._new_plan(given)
+            self._plans[key] = self._new_plan(self.graph, given, self._layers)
         return self._plans[key]
 
-    def _new_plan(self, given: Feed) -> Plan | None:
+    def _new_plan(
+        self, graph: Graph, given: Feed, layers: Mapping[Node, PreparedNode]
+    ) -> Plan | None:
         if self._kernels is None:
             return None
         from onernn.engine.plan import Plan  # with C's bindings, which importing this room spares
@@ -184,17 +232,17 @@ class Session:
                 if value.shape is None
                 else value.shape,
             )
-            for value in self.graph.inputs
+            for value in graph.inputs
         )
         try:
-            made = Plan(self.graph, inputs, self._kernels, self._layers, self._threads)
+            made = Plan(graph, inputs, self._kernels, layers, self._threads)
         except (OnernnError, UnknownError, *MISFITS):
             return None  # the walk tells what is wrong, if anything is
         except Exception:
             if os.environ.get("ONERNN_RAISE"):
                 raise
             return None  # a plan is faster, the walk is right
-        return made if made.is_worth_it else None
+        return made if made.is_worth_it or made.is_partial else None
 
     @property
     def explained(self) -> tuple[Explained, ...]:
@@ -211,11 +259,52 @@ class Session:
             for each in self._layers.values()
         )
 
+    def streams(
+        self,
+        capacity: int,
+        states: Mapping[str, str] | None = None,
+        *,
+        first: Mapping[str, Array] | None = None,
+        given: Mapping[str, Array] | None = None,
+        inputs: Mapping[str, Value] | None = None,
+        queue: int = 64,
+    ) -> Streams:
+        """Room for ``capacity`` clients, each of which pushes a frame and pulls its result.
+
+        ``states``: the output that is the next state, by the input that takes it. Without it the
+        model is one of sequences, which goes on where the chunk before ended (`exposed`).
+        ``first``: states before the first frame, zeros where none is given. ``given``: what all
+        streams give alike, such as a sample rate; ``inputs``: what the model leaves open of the
+        others: branches that these decide are taken. ``queue``: how many frames of a stream may
+        wait, and how many results may be left unpulled.
+
+        Raises `UnsupportedError` naming an operator that cannot go on, or that mixes streams.
+        """
+        from onernn.runtime.streams import Streams  # it knows sessions
+
+        if capacity < 1 or queue < 1:
+            raise UnsupportedError(f"capacity {capacity}, queue {queue}: expected 1 or more")
+        session = self
+        if given or inputs:
+            alike = checked_given(self.graph, given or {})
+            session = self.with_graph(bound(self.graph, alike, inputs or {}))
+        return Streams.of(session, capacity, states, first or {}, queue)
+
+    def with_graph(self, graph: Graph) -> Session:
+        """A session of this one's options that runs another graph; they share packed weights."""
+        made = object.__new__(Session)
+        made.__dict__ |= self.__getstate__()
+        made.graph = fuse(graph, self._passes).model
+        made._layers = made._prepared(made.graph)
+        made._set_up()
+        return made
+
     def explain(self) -> str:
         """A line a recurrent node: cell, direction, dtype, kernel chosen, why; then what runs the
         graph, known from the first run on; then the notes."""
         lines = list(map(str, self.explained)) or ["no recurrent nodes"]
         plans = [plan.told if plan else "node by node in Python" for plan in self._plans.values()]
+        plans += [f"for inputs of sizes that it had: {plan.told}" for plan in self._sized.values()]
         lines += [f"graph: {each}" for each in dict.fromkeys(plans)]
         return "\n".join([*lines, *(f"note: {note}" for note in self.graph.notes)])
 
@@ -239,6 +328,12 @@ def checked_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged 
         what = f"missing {missing}" if missing else f"unknown {unknown}"
         raise ShapeError(f"inputs: {what}; the model takes {'; '.join(map(str, expected))}")
     return {value.name: _checked_value(value, inputs[value.name]) for value in expected}
+
+
+def checked_given(graph: Graph, given: Feed) -> dict[str, Array]:
+    """Arrays for some of the inputs, in the dtypes that the model asks for."""
+    named = tuple(value for value in graph.inputs if value.name in given)
+    return {name: data_of(value) for name, value in checked_feed(named, given).items()}
 
 
 def _checked_value(expected: Value, given: Ragged | Array) -> Ragged | Array:
@@ -266,6 +361,10 @@ def _checked_array(expected: Value, array: Array) -> Array:
         or any(size not in (None, got) for size, got in zip(shape, array.shape, strict=True))
     ):
         raise ShapeError(f"input {expected}: got {array.dtype} {array.shape}")
+    for axis, (least, most) in expected.ranges.items():
+        if not least <= array.shape[axis] <= most:
+            got = f"{array.shape[axis]}, the model takes {least} to {most}"
+            raise ShapeError(f"input {expected}: axis {axis} is {got}")
     if expected.dtype is None or array.dtype == expected.dtype:
         return array
     wanted = np.dtype(expected.dtype)

@@ -16,6 +16,8 @@ settings.register_profile("here", deadline=None, max_examples=60)
 settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
+pytest_plugins = ["support.shown"]
+
 # Errors that nobody raised on purpose come out as they are: a guard would hide our own mistakes.
 os.environ.setdefault("ONERNN_RAISE", "1")
 

@@ -102,14 +102,16 @@ def audit(
     *,
     params: str | Path | None = None,
 ) -> AuditReport:
-    """Known faults of stock Paddle or MXNet that hit a saved model; neither has to be installed.
+    """Known faults of stock Paddle or MXNet that hit a saved model, and of ONNX files.
+
+    No framework has to be installed.
 
     ``model``: its file, as for `load`, or what `load` gave, whose file is read again. ``data``: a
     recording, of which the inputs are used; ragged inputs with an empty sentence are made where
     there is none. Each fault is repeated on the reference, alone, then all of a path together.
 
     Raises `ModelFormatError` for a file that is no model and for a recording that does not fit,
-    `UnsupportedError` for ONNX files, operators nobody can run, and where no inputs can be made.
+    `UnsupportedError` for operators nobody can run, and where no inputs can be made.
     """
     path = model.name if isinstance(model, Graph) else model
     run = AuditRun(find_faults(path, params), data)
@@ -125,10 +127,11 @@ class AuditRun:
     def __init__(
         self, found: FaultyModel[Any], data: str | Path | Mapping[str, Array] | None = None
     ) -> None:
-        self.model, graph = found, found.model
+        self.model = found
         self.feed: Mapping[str, Batch] = {}
         self.values: dict[str, Any] = {}
         if data is not None:
+            graph = found.model
             arrays, self.batch = opened(data, INPUTS)
             self.feed = read_inputs(arrays, graph.inputs, self.batch)
             self.values = _values(graph, self.feed)
@@ -136,6 +139,7 @@ class AuditRun:
             fault.change_program or fault.change_graph or fault.measure for fault in found.faults
         ):
             self.batch = "made inputs, sentences of length zero among them"
+            graph = found.model
             self.feed = make_inputs(graph)
             try:
                 self.values = _values(graph, self.feed)
@@ -157,7 +161,7 @@ class AuditRun:
         return {output.name: values[output.name] for output in graph.outputs}
 
     def compared(self, faults: Sequence[Fault[Any]]) -> tuple[OutputComparison, ...]:
-        if not faults:
+        if not any(fault.change_program or fault.change_graph for fault in faults):
             return ()
         return tuple(
             compare(name, wrong, self.values[name], TOLERANCES["f32"])

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from onernn.backend import Backend, open_backend
 from onernn.backend.compiled.library import kernels_here
 from onernn.backend.onednn.library import load_library, other_copies
+from onernn.backend.onednn.precision import GUIDE, OURS, PRECISIONS
 from onernn.core.errors import LibraryError, UnsupportedError
 from onernn.core.records import dataclass
 from onernn.core.spec import Direction
@@ -29,9 +30,10 @@ from onernn.verification.sample_layers import (
     sample_layer,
 )
 
-DTYPES = ("f32", "bf16", "f16", "u8")
+DTYPES = tuple(PRECISIONS)
 MODES = ("inference", "training")
 WORKS, SLOWER, REFUSED, WRONG = "works", "slower path", "refused", "WRONG"
+NEVER_RAN = "never ran"
 
 
 class Combination(NamedTuple):
@@ -45,8 +47,10 @@ class Combination(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """A combination's verdict: works, slower path (NumPy), refused or WRONG.
+    """A combination's verdict: works, slower path (NumPy), never ran, refused or WRONG.
 
+    never ran: on NumPy here, and on oneDNN on no machine that was examined before this one.
+    ``guide``: whether oneDNN's guide has the combination in its table of data types.
     ``max_error`` is the largest difference from the float64 reference, of gradients in units of
     the largest of their array, NaN where nothing ran. ``reason``: why slower, refused or wrong;
     of what works, too, where some layers are slower.
@@ -57,6 +61,7 @@ class Finding:
     kernel: str = ""
     max_error: float = math.nan
     reason: str = ""
+    guide: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,6 +122,7 @@ def examine(
 def examined(backend: Backend, combination: Combination) -> Finding:
     """The verdict on one combination, over batches odd and even, ragged and dense."""
     cell, direction, dtype, mode = combination
+    guide = in_guide(combination)
     shapes = [ODD, EVEN]
     if direction == "left2right" and mode == "inference" and cell in ("LSTM", "GRU", "LBR GRU"):
         shapes.append(LARGE)
@@ -130,7 +136,7 @@ def examined(backend: Backend, combination: Combination) -> Finding:
             else:
                 got, kernel, reason = case.gradients(layer)
         except UnsupportedError as error:
-            return Finding(combination, REFUSED, reason=str(error))
+            return Finding(combination, REFUSED, reason=str(error), guide=guide)
         kernels.append(kernel)
         slower += [reason] if reason else []
         tolerance = _tolerance(layer.dtype, direction)
@@ -139,11 +145,24 @@ def examined(backend: Backend, combination: Combination) -> Finding:
             apart = verdict.max_rel if name.startswith("d") else verdict.max_abs
             if not verdict.passed:
                 wrong = f"{name}: {verdict.reason} ({shape})"
-                return Finding(combination, WRONG, kernel, apart, wrong)
+                return Finding(combination, WRONG, kernel, apart, wrong, guide)
             worst = max(worst, apart)
     named = ", ".join(dict.fromkeys(kernels))
-    found = SLOWER if len(slower) == len(shapes) else WORKS
-    return Finding(combination, found, named, worst, "; ".join(dict.fromkeys(slower)))
+    found = WORKS
+    if len(slower) == len(shapes):
+        found = SLOWER if OURS[dtype].ran or not guide else NEVER_RAN
+    return Finding(combination, found, named, worst, "; ".join(dict.fromkeys(slower)), guide)
+
+
+def in_guide(combination: Combination) -> bool:
+    """Whether oneDNN's guide has it in its table of data types."""
+    kind, extras = KINDS[combination.cell]
+    return GUIDE[OURS[combination.dtype].row].has(
+        kind,
+        peephole="peephole" in extras,
+        projection="projection" in extras,
+        training=combination.mode == "training",
+    )
 
 
 def _tolerance(dtype: str, direction: Direction) -> Tolerance:

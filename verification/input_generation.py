@@ -129,6 +129,10 @@ def _told(graph: Graph, node: Node, name: str) -> _Role | None:
             return _Role("attention", ("T", "N", 1))
         width = spec.hidden_size if name == rnn.c else spec.recurrent_size
         return _Role("state", (spec.layers * spec.directions, "N", width))
+    if node.op == "Conv" and slot == 0 and node.inputs[1] in graph.constants:
+        weight = graph.constants[node.inputs[1]]
+        channels = weight.shape[1] * node.at.group
+        return _Role("images", ("N", channels, *["T"] * (weight.ndim - 2)))
     if node.op == "SequenceUnpad" and slot == 1:
         return _Role("lengths", ("N",))
     if node.op == "Gather" and slot == 1 and node.inputs[0] in graph.constants:
@@ -162,7 +166,7 @@ def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, i
     if value.lod_depth:
         told = value.shape[1:] if value.shape else (guess or ())[2:]
         return [("W", *(size if isinstance(size, int) else 1 for size in told))]
-    if guess is not None and "T" in guess:
+    if guess is not None and "T" in guess and role.kind != "images":
         guess = (*order, *guess[2:])
     if value.shape is None:
         if guess is None:

@@ -120,12 +120,21 @@ def _batch(arrays: Mapping[str, Array], data: str, lod: str, name: str) -> Batch
 
 def write_outputs(file: str | Path, outputs: Mapping[str, Batch]) -> None:
     """Writes out__ and outlod__ keys; with the inputs' file they are a recording."""
-    write_arrays(file, _keyed("out__", "outlod__", outputs))
+    write_arrays(file, keyed_outputs(outputs))
 
 
 def write_inputs(file: str | Path, inputs: Mapping[str, Batch]) -> None:
     """Writes in__ and lod__ keys, as `read_given` reads them."""
-    write_arrays(file, _keyed("in__", "lod__", inputs))
+    write_arrays(file, keyed_inputs(inputs))
+
+
+def keyed_inputs(inputs: Mapping[str, Batch]) -> dict[str, Array]:
+    """The arrays of a recording, by their names in it."""
+    return _keyed(*INPUTS, inputs)
+
+
+def keyed_outputs(outputs: Mapping[str, Batch]) -> dict[str, Array]:
+    return _keyed(*OUTPUTS, outputs)
 
 
 def _keyed(data: str, lod: str, values: Mapping[str, Batch]) -> dict[str, Array]:

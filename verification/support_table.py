@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from onernn.backend.onednn.precision import GUIDE, OURS, PRECISIONS, SPECIFICATION, Row
 from onernn.verification.doctor import (
     DTYPES,
     MODES,
+    NEVER_RAN,
     REFUSED,
     SLOWER,
     WRONG,
@@ -18,7 +20,8 @@ from onernn.verification.sample_layers import DIRECTIONS, KINDS
 COLUMNS = [f"{dtype} {mode}" for mode in MODES for dtype in DTYPES]
 LEGEND = (
     "Largest difference from the float64 reference (of gradients, in units of the largest);"
-    " in brackets: on NumPy, in float32; refused: raises UnsupportedError."
+    " in brackets: on NumPy, in float32; never ran: likewise, and on oneDNN, whose guide has it,"
+    " on no machine so far; refused: raises UnsupportedError."
 )
 
 
@@ -29,6 +32,8 @@ def entry(finding: Finding) -> str:
     number = f"{finding.max_error:.0e}"
     if finding.verdict == WRONG:
         return f"WRONG {number}"
+    if finding.verdict == NEVER_RAN:
+        return f"never ran ({number})"
     return f"({number})" if finding.verdict == SLOWER else number
 
 
@@ -52,6 +57,39 @@ def markdown(examination: Examination) -> str:
         *map(_line, rows(examination)),
     ]
     return "\n".join(lines)
+
+
+def data_types() -> str:
+    """For each type of input data a row: the guide's, the specification's, and ours."""
+    head = [
+        *("data and h", "weights", "bias", "c", "output", "oneDNN's guide", "oneAPI 1.3"),
+        *("here", "runs on oneDNN from", "compared with the reference on"),
+    ]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for dtype, row in GUIDE.items():
+        ours, theirs = OURS[dtype], SPECIFICATION.get(dtype)
+        taken = [f"**{t}**" if t == ours.output else t for t in row.output]
+        here = f'`dtype="{dtype}"`' if dtype in PRECISIONS else f"refused: {ours.refused}"
+        entries = [*row[4:5], *row[7:9], row.cell_state, ", ".join(taken), _cells(row)]
+        entries.append("no such row" if theirs is None else _cells(theirs, like=row))
+        ran = ", ".join(ours.ran) or "never ran on any machine"
+        entries += [here, ours.since or "-", ran if ours.since else "-"]
+        lines.append(_line(entries))
+    return "\n".join(lines)
+
+
+def _cells(row: Row, like: Row | None = None) -> str:
+    """The cells of a row and which way it goes; what differs from another row is added."""
+    cells = "every cell" if row.cells == "all" else ", ".join(row.cells)
+    lacks = [name for name in ("peephole", "projection") if not getattr(row, name)]
+    told = f"{row.propagation}: {cells}" + (f" without {' and '.join(lacks)}" if lacks else "")
+    if like is None:
+        return told
+    same = (row.propagation, row.cells, row.peephole, row.projection) == (
+        (like.propagation, like.cells, like.peephole, like.projection)
+    )
+    other = f"; c is {row.cell_state}" if row.cell_state != like.cell_state else ""
+    return ("the same" if same else told) + other
 
 
 def kernels(examination: Examination) -> list[str]:

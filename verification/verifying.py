@@ -24,7 +24,7 @@ from onernn.verification.json_text import json_text
 from onernn.verification.layerwise import NodeComparison, Traced, first_apart, layers, matched
 from onernn.verification.output_axes import Axes, axes_of
 from onernn.verification.recording import opened, read_given, read_inputs, read_outputs
-from onernn.verification.references import Against, Reference, open_against
+from onernn.verification.references import Against, Reference, live_against, open_against
 from onernn.verification.rounding import rounding
 from onernn.verification.tracing import Values
 
@@ -106,7 +106,7 @@ def verify(
     model: Graph | str | Path,
     recording: str | Path | Mapping[str, Array] | None = None,
     *,
-    against: Against | Graph | str | Path | None = None,
+    against: Against | Graph | str | Path | object | None = None,
     dtype: str = "f32",
     atol: float | None = None,
     rtol: float | None = None,
@@ -117,12 +117,13 @@ def verify(
     """Runs a model, as `onernn.load` gives it or by its path, and compares it with a reference.
 
     ``recording``: an ``.npz`` or its arrays by key; its outputs are the reference, unless
-    ``against`` is one: a model, the path of one, or "paddle:PATH", "mxnet:PATH" or
-    "onnxruntime:PATH" for a framework's own run. It runs on the recorded inputs, or on inputs made
-    to tell faults apart where there is no recording. ``atol`` and ``rtol`` replace the
-    dtype's default tolerance, which is otherwise widened by what one rounding error in all inputs
-    and weights makes of the outputs. Where outputs differ, ``diagnose`` looks for a known fault
-    that explains it, for at most a minute. Further arguments go to `Session`.
+    ``against`` is one: a model, the path of one, "paddle:PATH", "mxnet:PATH", "onnxruntime:PATH" or
+    "torch:PATH" for a framework's own run, or a torch.nn.Module in eval mode. It runs on the
+    recorded inputs, or on inputs made to tell faults apart where there is no recording. ``atol``
+    and ``rtol`` replace the dtype's default tolerance, which is otherwise widened by what one
+    rounding error in all inputs and weights makes of the outputs. Where outputs differ,
+    ``diagnose`` looks for a known fault that explains it, for at most a minute. Further arguments
+    go to `Session`.
 
     Raises `ModelFormatError` where the recording does not fit, `UnsupportedError` and what
     `Session` raises where either side cannot be run.
@@ -132,6 +133,8 @@ def verify(
     elif isinstance(against, str | Path):
         against = open_against(str(against))
     graph = graph_of(model)
+    if against is not None and not isinstance(against, Against):
+        against = live_against(against, graph)
     runner = Session(graph, dtype=dtype, **session)
     with guarded(lambda: graph.name):
         inputs, given, reference, notes = _reference(graph, recording, against, progress)

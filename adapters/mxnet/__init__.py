@@ -27,6 +27,38 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def rnn_param_size(
+    mode: str,
+    input_size: int,
+    state_size: int,
+    num_layers: int = 1,
+    *,
+    bidirectional: bool = False,
+    projection_size: int | None = None,
+) -> int:
+    """How many numbers the vector ``parameters`` of MXNet's RNN operator holds.
+
+    Arguments are called as the operator's attributes; ``input_size`` is the last axis of its data.
+    The vector holds all weights, then all biases: see design/0054. Raises `UnsupportedError` for
+    values that the operator does not take, `ShapeError` for an input of no channels.
+    """
+    from onernn.adapters.mxnet.lower.recurrent import stack_of
+    from onernn.adapters.mxnet.read import SymbolNode
+    from onernn.core.errors import ShapeError
+
+    attributes = {
+        "mode": mode,
+        "state_size": state_size,
+        "num_layers": num_layers,
+        "bidirectional": bidirectional,
+        "projection_size": projection_size,
+    }
+    node = SymbolNode("RNN", "rnn", {name: str(value) for name, value in attributes.items()})
+    if isinstance(input_size, bool) or not isinstance(input_size, int) or input_size < 1:
+        raise ShapeError(f"input_size: expected a positive integer, got {input_size!r}")
+    return stack_of(node).elements(input_size)
+
+
 def _reads(path: StrPath) -> bool:
     """Whether a path is MXNet's: a symbol's file, a folder with one, or the prefix of its name."""
     path = Path(path)

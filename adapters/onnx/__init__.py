@@ -10,6 +10,7 @@ from onernn.adapters.adapter import Adapter, Plugin, Runtime, StrPath, Writer
 from onernn.core.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from onernn.adapters.fault import FaultyModel
     from onernn.core.graph import Graph
     from onernn.core.ragged import Batch
 
@@ -59,6 +60,12 @@ def _plugin(path: str) -> Plugin:
     return Plugin(call=f"onnx.optimize({path!r})", host="ONNX Runtime", replaces=RECURRENT)
 
 
+def _find_faults(path: StrPath, params: StrPath | None) -> FaultyModel[Any]:
+    from onernn.adapters.onnx.faults import find_faults
+
+    return find_faults(path, params)
+
+
 RUNTIME = Runtime(name="onnxruntime", packages=("onnxruntime",), extra="onnx", run=_run)
 
 ADAPTER = Adapter(
@@ -66,6 +73,7 @@ ADAPTER = Adapter(
     files="an .onnx",
     reads=lambda path: str(path).endswith(".onnx"),
     load=_load,
+    find_faults=_find_faults,
     writer=Writer(
         suffix=".onnx",
         write=_write,

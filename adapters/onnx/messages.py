@@ -13,7 +13,8 @@ from onernn.adapters.schema import Schema
 # packed them, so they are read by another name, too: see read/tensors.py.
 SCHEMA = """
 ModelProto:         optional int64 ir_version = 1; optional string producer_name = 2;
-                    optional GraphProto graph = 7; repeated OperatorSetId opset_import = 8;
+                    optional string producer_version = 3; optional GraphProto graph = 7;
+                    repeated OperatorSetId opset_import = 8;
                     repeated FunctionProto functions = 25
 OperatorSetId:      optional string domain = 1; optional int64 version = 2
 FunctionProto:      optional string name = 1; repeated string input = 4;

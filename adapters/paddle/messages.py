@@ -53,7 +53,7 @@ ATTRIBUTE_FIELDS = (
 SCALAR_FIELDS = {1: "b", 2: "i", 3: "r", 4: "c"}
 
 # VarType.Type: kinds of variables ...
-LOD_TENSOR, FEED, FETCH, READER, RAW = 7, 9, 10, 15, 17
+LOD_TENSOR, FEED, FETCH, ARRAY, READER, RAW = 7, 9, 10, 13, 15, 17
 # ... and of elements. NumPy has no bfloat16: a parameter of that type is read as float32.
 DTYPES = {
     **{0: "bool", 1: "int16", 2: "int32", 3: "int64", 4: "float16", 5: "float32", 6: "float64"},

@@ -10,4 +10,4 @@ ffi = _cffi_backend.FFI('onernn.backend.compiled._bindings',
     _enums = (b'\x00\x00\x00\x6A\x00\x00\x00\x16$1\x00ONERNN_DONE,ONERNN_NO_MEMORY,ONERNN_UNKNOWN,ONERNN_MISFIT,ONERNN_REFUSED',b'\x00\x00\x00\x6B\x00\x00\x00\x16$2\x00ONERNN_RNN,ONERNN_GRU,ONERNN_LBR_GRU,ONERNN_LSTM',b'\x00\x00\x00\x6C\x00\x00\x00\x16$3\x00ONERNN_F32,ONERNN_F16,ONERNN_BF16,ONERNN_F64,ONERNN_S8',b'\x00\x00\x00\x6D\x00\x00\x00\x16$4\x00ONERNN_IDENTITY,ONERNN_SIGMOID,ONERNN_TANH,ONERNN_RELU,ONERNN_AFFINE,ONERNN_SCALEDTANH,ONERNN_HARDSIGMOID,ONERNN_SOFTSIGN,ONERNN_SOFTPLUS,ONERNN_LEAKYRELU,ONERNN_THRESHOLDEDRELU,ONERNN_ELU',b'\x00\x00\x00\x6E\x00\x00\x00\x16$5\x00ONERNN_LOD,ONERNN_TNC,ONERNN_NTC,ONERNN_PACKED'),
     _typenames = (b'\x00\x00\x00\x70onernn_arrays',b'\x00\x00\x00\x71onernn_batch',b'\x00\x00\x00\x72onernn_function',b'\x00\x00\x00\x73onernn_part',b'\x00\x00\x00\x74onernn_plan',b'\x00\x00\x00\x75onernn_room',b'\x00\x00\x00\x76onernn_spec',b'\x00\x00\x00\x77onernn_stack',b'\x00\x00\x00\x78onernn_tape',b'\x00\x00\x00\x79onernn_training',b'\x00\x00\x00\x7Aonernn_weights'),
 )
-CHECKSUM = 2856295501  # of the header
+CHECKSUM = 3153609615  # of the header

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from onernn.backend.compiled.library import Kernels, load_kernels
+from onernn.backend.byte_output import kind_of_stack
+from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.stack import CompiledStack, names_of
-from onernn.backend.onednn.precision import PRECISIONS, UNIT, U8Options
-from onernn.backend.stack import Stack, Trainer
+from onernn.backend.onednn.precision import PRECISIONS, UNIT, U8Options, unknown
+from onernn.backend.stack import Stack, Trainer, picklable
 from onernn.core.errors import UnsupportedError
 from onernn.core.spec import RnnSpec
-from onernn.core.weights import RnnWeights, Weights, layers_of
+from onernn.core.weights import Weights, layers_of
 
 
 class KernelsBackend:
@@ -22,6 +24,10 @@ class KernelsBackend:
         self.kernels = load_kernels()
         self.threads = min(threads or 1, 2)
 
+    def __reduce__(self) -> Any:
+        return KernelsBackend, (self.threads,)
+
+    @picklable
     def prepare(
         self,
         spec: RnnSpec,
@@ -32,25 +38,31 @@ class KernelsBackend:
         data_scale: float | None = None,
         data_shift: float = UNIT.shift,
         per_channel: bool = True,
+        output: str = "f32",
     ) -> Stack:
         """See `Backend.prepare`. f16: matrices are stored so. bf16: see design/0020. u8 only, see
-        design/0034: ``data_scale``, of all rows of x; ``per_channel`` False: one scale a matrix."""
+        design/0034: ``data_scale``, of all rows of x; ``per_channel`` False: one scale a matrix;
+        ``output`` "u8": y as bytes q = y * data_scale + data_shift."""
         if dtype not in PRECISIONS:
-            raise UnsupportedError(f"dtype {dtype!r}: expected one of {', '.join(PRECISIONS)}")
+            raise UnsupportedError(unknown(dtype))
         layers = layers_of(spec, weights)
-        options = U8Options(data_scale, data_shift, per_channel) if dtype == "u8" else None
+        if output != "f32" and dtype != "u8":
+            raise UnsupportedError(f"output {output!r}: belongs to dtype='u8', not to {dtype!r}")
+        options = U8Options(data_scale, data_shift, per_channel, output) if dtype == "u8" else None
         try:
             kernel = CompiledStack(self.kernels, spec, layers, dtype, self.threads, options)
         except UnsupportedError as error:
             from onernn.backend.reference import reference_instead  # most layers are supported
 
+            if output != "f32":
+                raise UnsupportedError(f"{error}; the reference gives no bytes") from None
             return reference_instead(spec, layers, str(error), strict)
         told, name = names_of(self.kernels, dtype, layers[0].iter.dtype)
-        return Stack(
+        return kind_of_stack(spec, options)(
             spec,
             told,
             kernel,
-            partial(_trainer, self.kernels, spec, layers, dtype, self.threads),
+            partial(self.trainer, spec, layers, dtype),
             backend="kernels",
             name=name,
             reads="contiguous ragged, tnc and ntc batches are read in place, others are copied",
@@ -58,16 +70,17 @@ class KernelsBackend:
             compiled=kernel,
         )
 
+    def trainer(self, spec: RnnSpec, weights: Weights, dtype: str) -> Trainer:
+        """What trains a layer that need not run otherwise: nothing is packed for that.
 
-def _trainer(
-    kernels: Kernels, spec: RnnSpec, layers: tuple[RnnWeights, ...], dtype: str, threads: int
-) -> Trainer:
-    """The kernels, which train float32 weights; the reference trains those of float64."""
-    if layers[0].iter.dtype == np.float64:
-        from onernn.backend.reference import reference_trainer
+        Kernels train float32 weights; the reference trains those of float64.
+        """
+        layers = layers_of(spec, weights)
+        if layers[0].iter.dtype == np.float64:
+            from onernn.backend.reference import reference_trainer
 
-        why = "kernels train in float32, these weights are in float64"
-        return reference_trainer(spec, layers, np.dtype(np.float64), why)
-    from onernn.backend.compiled.training import kernels_trainer  # most models only run
+            why = "kernels train in float32, these weights are in float64"
+            return reference_trainer(spec, layers, np.dtype(np.float64), why)
+        from onernn.backend.compiled.training import kernels_trainer  # most models only run
 
-    return kernels_trainer(kernels, spec, layers, dtype, threads)
+        return kernels_trainer(self.kernels, spec, layers, dtype, self.threads)

@@ -29,7 +29,7 @@ class Kernels:
     """A loaded library of kernels.
 
     ``isa`` is what it is compiled for, ``cpu`` the best that this machine runs: where they differ
-    ONERNN_MAX_ISA asks for it. ``compiler`` made it.
+    ONERNN_MAX_ISA asks for it. ``compiler`` made it from ``sources``, which are told by a key.
     """
 
     ffi: Any
@@ -37,6 +37,7 @@ class Kernels:
     isa: str
     cpu: str
     path: Path
+    sources: str
     compiler: str
 
     def own(self, handle: Any, free: Any) -> Any:
@@ -111,7 +112,7 @@ def _open(isa: str, folder: Path, key: str | None) -> Kernels:
         raise LibraryError(f"{path}: cannot be loaded: {error}; {_advice()}") from None
     if not of_this_package or ffi.string(lib.onernn_isa()).decode() != isa:
         raise LibraryError(f"{path}: of another version of onernn; {_advice()}")
-    return Kernels(ffi, lib, isa, isa, path, compiler=told[1])
+    return Kernels(ffi, lib, isa, isa, path, *told)
 
 
 def _advice() -> str:

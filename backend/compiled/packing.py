@@ -89,7 +89,7 @@ def quads(panels: Array, per_channel: bool = True) -> Array:
     Two rows stand before: -128 times the sums of the columns, and the steps. Raises
     `UnsupportedError` for more rows than sums of 32 bits hold.
     """
-    count, k, *rest = panels.shape
+    k = panels.shape[1]
     largest = np.abs(panels).max(axis=1, initial=0)
     if k > MOST_ROWS:
         raise UnsupportedError(
@@ -98,8 +98,14 @@ def quads(panels: Array, per_channel: bool = True) -> Array:
     if not per_channel:
         largest[:] = largest.max(initial=0)
     step = (np.maximum(largest, 1e-30) / 127).astype(np.float32)
+    return quad_rows(np.rint(panels / step[:, None]), step)
+
+
+def quad_rows(numbers: Array, step: Array) -> Array:
+    """Whole numbers (panels, K, ...) and their columns' steps as `quads` stores them."""
+    count, k, *rest = numbers.shape
     whole = np.zeros((count, -(-k // 4) * 4, *rest), np.int8)
-    whole[:, :k] = np.rint(panels / step[:, None])
+    whole[:, :k] = numbers
     start = -128 * whole.sum(axis=1, dtype=np.int32)
     head = np.stack((start, step.view(np.int32)), axis=1)[..., None].view(np.int8)
     rows = np.moveaxis(whole.reshape(count, -1, 4, *rest), 2, -1)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Sequence
 from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.backend.buffers import aligned
+from onernn.backend.buffers import ALIGNMENT, aligned
 from onernn.backend.compiled.library import Kernels
 from onernn.backend.compiled.packing import BYTES, STORED, CellMatrices, Numbers, kernel_of
 from onernn.backend.onednn.precision import UNIT, U8Options
 from onernn.backend.run_arguments import State
-from onernn.core.arrays import Array
+from onernn.core.arrays import Array, sealed
 from onernn.core.errors import LibraryError, UnsupportedError
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.spec import Activation, RnnSpec
-from onernn.core.weights import RnnWeights
+from onernn.core.weights import Layers
 from onernn.operators.activations import completed
 
 
@@ -34,7 +35,7 @@ class CompiledStack:
         self,
         kernels: Kernels,
         spec: RnnSpec,
-        layers: tuple[RnnWeights, ...],
+        layers: Layers,
         dtype: str,
         threads: int,
         options: U8Options | None = None,
@@ -46,6 +47,8 @@ class CompiledStack:
         self._idle: deque[tuple[Any, Any, Any]] = deque()
         # Properties of a spec are computed anew each time, which a short step would notice.
         self._channels, self._tnc = spec.output_size, self._lib.ONERNN_TNC
+        names = ("lod", "tnc", "ntc", "packed")
+        self.layouts = {name: getattr(self._lib, f"ONERNN_{name.upper()}") for name in names}
         self._parts_of_state = (spec.layers, spec.directions)
         self._widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
         self._is_simple = not spec.cell.has_attention
@@ -106,36 +109,58 @@ class CompiledStack:
         initial: State | None,
     ) -> tuple[Array, State]:
         """y like x, and the final states; ``extent``: steps and sentences."""
+        y = np.empty((*x.shape[:-1], self._channels), self._real)
+        states = (*self._parts_of_state, extent[1])
+        final = tuple([np.empty((*states, width), self._real) for width in self._widths])
+        at = self._ffi.from_buffer
+        begins = () if initial is None else tuple(map(at, initial))
+        scale = self._ffi.NULL if attention is None else at(attention)
+        rows = self._ffi.NULL if offsets is None else at("int64_t[]", offsets)
+        self.run_at(layout, extent, rows, at(x), at(y), begins, tuple(map(at, final)), scale)
+        if self.holds_finite and np.isnan(final[0]).any():
+            self._refuse_infinity({"x": x, "state h": None if initial is None else initial[0]})
+        return y, final
+
+    def run_at(
+        self,
+        layout: int,
+        extent: tuple[int, int],
+        offsets: Any,
+        x: Any,
+        y: Any,
+        state: Sequence[Any],
+        final: Sequence[Any],
+        attention: Any = None,
+    ) -> None:
+        """Runs a batch of steps and sentences between pointers of C; nothing of it is checked.
+
+        ``state``: empty for zeros. Bytes do not tell of infinity here.
+        """
         if self._threads > 1 and os.getpid() != self._process:
             raise LibraryError(
                 "this layer was made before this process was forked, and its second thread did not"
                 " survive that; use threads=1, prepare the layer after the fork, or start the"
                 " process with 'spawn'"
             )
-        y = np.empty((*x.shape[:-1], self._channels), self._real)
-        states = (*self._parts_of_state, extent[1])
-        final = tuple([np.empty((*states, width), self._real) for width in self._widths])
         try:
             idle = self._idle.pop()
         except IndexError:
             idle = self._new()
         handle, batch, arrays = idle
-        address, null = self._ffi.from_buffer, self._ffi.NULL
-        batch.layout, (batch.steps, batch.sequences) = layout, extent
-        batch.offsets = null if offsets is None else address("int64_t[]", offsets)
-        arrays.x, arrays.y = address(x), address(y)
-        arrays.attention = null if attention is None else address(attention)
-        arrays.h_n, arrays.h = address(final[0]), null if initial is None else address(initial[0])
+        null = self._ffi.NULL
+        batch.layout, (batch.steps, batch.sequences), batch.offsets = layout, extent, offsets
+        arrays.x, arrays.y, arrays.attention = x, y, attention or null
+        arrays.h_n, arrays.h = final[0], state[0] if state else null
         if len(final) > 1:
-            arrays.c_n = address(final[1])
-            arrays.c = null if initial is None else address(initial[1])
+            arrays.c_n, arrays.c = final[1], state[1] if state else null
         status = self._lib.onernn_stack_run(handle, batch, arrays)
         self._idle.append(idle)
         if status:
-            check(self._lib, status, f"x of shape {x.shape}")
-        if self.holds_finite and np.isnan(final[0]).any():
-            self._refuse_infinity({"x": x, "state h": None if initial is None else initial[0]})
-        return y, final
+            check(self._lib, status, f"a batch of {extent} steps and sentences")
+
+    def at(self, address: int, to: str = "void *") -> Any:
+        """A pointer of C."""
+        return self._ffi.cast(to, address)
 
     def _refuse_infinity(self, given: dict[str, Array | None]) -> None:
         """Bytes cannot hold it and give NaN; from NaN in x that is right."""
@@ -173,7 +198,7 @@ class Packed(NamedTuple):
 def packed(
     kernels: Kernels,
     spec: RnnSpec,
-    layers: tuple[RnnWeights, ...],
+    layers: Layers,
     dtype: str,
     options: U8Options | None = None,
 ) -> Packed:
@@ -181,6 +206,24 @@ def packed(
     real = layers[0].iter.dtype
     if options:
         _check_u8(spec, real, options)
+    key = kernels.sources, dtype, options and options.per_channel
+    if key not in layers.packed:
+        layers.packed[key] = _packed(spec, layers, dtype, options)
+    places, memory = layers.packed[key]
+    if memory.ctypes.data % ALIGNMENT:  # it came in a pickle
+        memory = aligned(len(memory))
+        memory[:] = layers.packed[key][1]
+        layers.packed[key] = places, sealed(memory)
+    told = described(kernels, spec, "f64" if real == np.float64 else "s8" if options else dtype)
+    if options and options.fixed:
+        told.input_step = 1 / options.fixed.factor
+    return Packed(told, kernels.ffi.new("onernn_part[]", places), memory)
+
+
+def _packed(
+    spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None
+) -> tuple[list[dict[str, int]], Array]:
+    """Where each part's arrays begin, and the numbers."""
     numbers = Numbers(BYTES, options.per_channel) if options else Numbers(STORED[dtype])
     places = []
     for weights in layers:
@@ -189,10 +232,7 @@ def packed(
             places.append({name: -1 if at is None else at for name, at in part.items()})
     memory = aligned(numbers.size)
     numbers.write(memory)
-    told = described(kernels, spec, "f64" if real == np.float64 else "s8" if options else dtype)
-    if options and options.fixed:
-        told.input_step = 1 / options.fixed.factor
-    return Packed(told, kernels.ffi.new("onernn_part[]", places), memory)
+    return places, sealed(memory)
 
 
 def _check_u8(spec: RnnSpec, real: np.dtype[Any], options: U8Options) -> None:

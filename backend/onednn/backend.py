@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from onernn.backend.batch_cutting import LARGE
+from onernn.backend.byte_output import kind_of_stack
 from onernn.backend.layer_walk import LayerWalk
+from onernn.backend.onednn.finding import VARIABLE
 from onernn.backend.onednn.kernels import new_kernel
 from onernn.backend.onednn.library import Library, load_library
 from onernn.backend.onednn.limits import FLOAT, U8, U8_LBR_GRU
-from onernn.backend.onednn.precision import PRECISIONS, U8Options
+from onernn.backend.onednn.precision import OURS, PRECISIONS, U8Options, unknown
 from onernn.backend.onednn.training import onednn_trainer
 from onernn.backend.reference import reference_instead, reference_stack
-from onernn.backend.stack import Stack
+from onernn.backend.stack import Stack, picklable
 from onernn.core.errors import UnsupportedError
 from onernn.core.limits import why_not
 from onernn.core.spec import Cell, RnnSpec
@@ -23,6 +26,12 @@ from onernn.core.weights import RnnWeights, Weights, layers_of
 
 def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> str:
     """Why oneDNN cannot run this, "" where it can."""
+    row = OURS[dtype]
+    if not row.is_in(library.version):
+        return (
+            f"{dtype} needs libdnnl {row.since} or newer, this is {library.version};"
+            f" set {VARIABLE} to one"
+        )
     if dtype != "u8":
         return why_not(spec, layers, FLOAT)
     reason = why_not(spec, layers, U8_LBR_GRU if spec.cell is Cell.LBR_GRU else U8)
@@ -42,7 +51,12 @@ class OneDnnBackend:
         if cache_capacity:
             self.library = replace(self.library, cache_capacity=cache_capacity)
         self.threads = threads or self.library.max_threads or 1
+        self._given = threads, cache_capacity
 
+    def __reduce__(self) -> Any:
+        return OneDnnBackend, self._given
+
+    @picklable
     def prepare(
         self,
         spec: RnnSpec,
@@ -53,19 +67,25 @@ class OneDnnBackend:
         data_scale: float | None = None,
         data_shift: float = 128.0,
         per_channel: bool = True,
+        output: str = "f32",
     ) -> Stack:
         """See `Backend.prepare`. u8 only: ``data_scale`` and ``data_shift``, see `U8Options`;
-        ``per_channel`` False gives the weights one scale in all."""
+        ``per_channel`` False gives the weights one scale in all; ``output`` "u8" gives y as bytes
+        q = y * data_scale + data_shift, for which there is no reference."""
         if dtype not in PRECISIONS:
-            raise UnsupportedError(f"dtype {dtype!r}: expected one of {', '.join(PRECISIONS)}")
+            raise UnsupportedError(unknown(dtype))
         layers = layers_of(spec, weights)
-        options = U8Options(data_scale, data_shift, per_channel) if dtype == "u8" else None
+        if output != "f32" and dtype != "u8":
+            raise UnsupportedError(f"output {output!r}: belongs to dtype='u8', not to {dtype!r}")
+        options = U8Options(data_scale, data_shift, per_channel, output) if dtype == "u8" else None
         why = refusal(self.library, spec, layers, dtype)
         try:
             if not why:
                 return self._stack(spec, layers, dtype, options, strict)
         except UnsupportedError as error:
             why = str(error)
+        if output != "f32":
+            raise UnsupportedError(f"{why}; the reference gives no bytes")
         return reference_instead(spec, layers, why, strict)
 
     def _stack(
@@ -95,7 +115,7 @@ class OneDnnBackend:
             within=library.threads,
             capacity=library.cache_capacity,
         )
-        return Stack(
+        return kind_of_stack(spec, options)(
             spec,
             dtype,
             walk,

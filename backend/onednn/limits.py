@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from onernn.backend.onednn.precision import GUIDE
 from onernn.core.limits import Limits
 from onernn.core.spec import Cell
 
@@ -29,5 +30,13 @@ FLOAT = Limits(
     input_forget=False,
     dtypes=("float32",),
 )
-U8_LBR_GRU = replace(FLOAT, kind="u8", cells=(Cell.LSTM, Cell.GRU, Cell.LBR_GRU), peephole=False)
-U8 = replace(U8_LBR_GRU, projected=False)
+U8 = replace(
+    FLOAT,
+    kind="u8",
+    cells=tuple(Cell[name] for name in GUIDE["u8"].cells),
+    peephole=GUIDE["u8"].peephole,
+    projection=GUIDE["u8"].projection,
+    projected=False,
+)
+U8_LBR_GRU = replace(U8, cells=(*U8.cells, Cell.LBR_GRU), projected=True)
+"""Of bytes through products, which the primitive does not have."""

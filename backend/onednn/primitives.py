@@ -11,6 +11,7 @@ import numpy as np
 
 from onernn.backend.creation_lock import CREATION
 from onernn.backend.onednn.creation import Primitive, create, new_attributes
+from onernn.backend.onednn.data_types import narrowed
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Descriptor, Memory, reordered
 from onernn.backend.onednn.precision import Precision, Scale
@@ -204,9 +205,7 @@ def plain_weights(
     for (name, tag), array in zip(WEIGHTS.items(), arrays, strict=True):
         if array is None:
             continue
-        memory = Memory(Descriptor.tagged(library, array.shape, "f32", tag), array)
-        if name == "bias" and precision.bias != "f32":
-            target = Descriptor.tagged(library, array.shape, precision.bias, tag)
-            memory = reordered(memory, target)
-        out[name] = memory
+        dtype = precision.bias if name == "bias" else "f32"
+        layout = Descriptor.tagged(library, array.shape, dtype, tag)
+        out[name] = Memory(layout, narrowed(library, array, dtype))
     return out

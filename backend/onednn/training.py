@@ -23,7 +23,7 @@ from onernn.backend.onednn.data_types import narrowed, widened
 from onernn.backend.onednn.kernels import OneDnnKernel
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Descriptor, Memory
-from onernn.backend.onednn.precision import PRECISIONS
+from onernn.backend.onednn.precision import GUIDE, OURS, PRECISIONS
 from onernn.backend.onednn.primitive_direction import Bound, Workspace
 from onernn.backend.onednn.primitives import (
     WEIGHTS,
@@ -44,8 +44,10 @@ from onernn.core.weights import RnnWeights
 CAPACITY = 512
 """Most pairs of primitives, forward and backward, that a process keeps; about 0.3 MB each."""
 
-TRAINED = ("f32", "bf16")
-"""What oneDNN computes in when it trains; gradients are float32 in both."""
+TRAINED = tuple(
+    dtype for dtype in PRECISIONS if GUIDE[OURS[dtype].row].propagation == "forward and backward"
+)
+"""What oneDNN computes in when it trains: f32 and bf16; gradients are float32 in both."""
 
 _TAGS = {3: "tnc", 4: "ldnc", 5: "ldigo"}  # by number of axes: all of them row-major
 _FIELDS = dict(zip(WEIGHTS, ("layer", "iter", "bias", "peephole", "projection"), strict=True))
@@ -57,8 +59,8 @@ def refusal(spec: RnnSpec, dtype: str) -> str:
         return f"oneDNN trains in {' and '.join(TRAINED)}, not in {dtype}"
     if wrong := reason(GRADIENTS, spec, dtype):
         return f"oneDNN's {spec.cell.name} {wrong}"
-    if spec.projection_size and dtype == "bf16":
-        return "oneDNN has no bf16 backward of an LSTM with projection"
+    if spec.projection_size and not GUIDE[OURS[dtype].row].projection:
+        return f"oneDNN has no {dtype} backward of an LSTM with projection"
     return ""
 
 

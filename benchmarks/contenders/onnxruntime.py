@@ -1,19 +1,25 @@
 """ONNX Runtime: padded batches with sequence_lens, one GRU or LSTM operator a layer; whole models.
 
-onernn: a model with ours plugged in.
+onernn: a model with ours plugged in. onernn converted: a model that ours has written anew.
 """
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.models import Model, in_turn
-from benchmarks.tasks import GATES, Array, Numbers, Prepared, Takes, Task
+from benchmarks.tasks import GATES, Array, LeftOut, Numbers, Prepared, Takes, Task
 
 PACKAGES = ("onnxruntime", "onnx")
-MODES = {"": Takes("ragged dense stream onnx"), "onernn": Takes("onnx")}
+MODES = {
+    "": Takes("ragged dense stream onnx"),
+    "onernn": Takes("onnx"),
+    "onernn converted": Takes("converted"),
+}
 ORDER = {"lbr_gru": (0, 1, 2), "gru": (0, 1, 2), "lstm": (0, 3, 1, 2)}  # z r h; i o f c
 
 
@@ -61,8 +67,26 @@ def _whole(model: Model, mode: str, options: Any) -> Prepared:
         return in_turn(model, lambda feed: session.run(None, feed), session.explain())
     from onnxruntime import InferenceSession
 
+    if mode:
+        return _converted(model, options)
     session = InferenceSession(model.path, options, ["CPUExecutionProvider"])
     return in_turn(model, lambda feed: session.run(None, feed))
+
+
+def _converted(model: Model, options: Any) -> Prepared:
+    from onnxruntime import InferenceSession
+
+    from onernn import OnernnError, convert
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "written.onnx")
+        try:
+            convert(model.path, file)
+        except OnernnError as error:
+            raise LeftOut(" ".join(str(error).split())) from None
+        session = InferenceSession(file, options, ["CPUExecutionProvider"])
+    names = [each.name for each in session.get_outputs()]
+    return in_turn(model, lambda feed: session.run(names, feed))
 
 
 def _states(task: Task) -> tuple[str, ...]:

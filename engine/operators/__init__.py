@@ -2,9 +2,13 @@
 
 from onernn.engine.formulas import OPERATORS
 from onernn.engine.operators import (
+    control,
+    convolution,
     indexing,
     layers,
+    pooling,
     products,
+    quantized,
     reducing,
     refused,
     sequences,
@@ -15,8 +19,12 @@ from onernn.engine.operators.operator_code import RULES, Rule, written
 
 __all__ = [
     "RULES",
+    "control",
+    "convolution",
     "indexing",
+    "pooling",
     "products",
+    "quantized",
     "layers",
     "reducing",
     "refused",

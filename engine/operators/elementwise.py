@@ -66,7 +66,7 @@ def _formula(op: OperatorCode, dtype: str) -> Any:
         if not isinstance(default, float) and value != default:
             said.append(f"{key}={int(value) if isinstance(default, int) else value}")
     row = " ".join([node.op, *said])
-    found = OF_KIND[dtype.rstrip("0123456789")].get(row)
+    found = OF_KIND.get(dtype.rstrip("0123456789"), {}).get(row)
     return found or op.refuse(f"{row.removeprefix(node.op)} of {dtype}".strip())
 
 

@@ -60,6 +60,46 @@ def gather_nd(op: OperatorCode) -> Call:
     return _chosen(op, "gather_nd", list(sizes), *around)
 
 
+_MEETINGS = ("none", "add", "mul", "max", "min")
+"""As `meet` in `kernels/moves.hpp` numbers them."""
+
+
+@rule("ScatterElements")
+def scatter_elements(op: OperatorCode) -> Call:
+    shape, sizes = op.shape(), op.shape(1)
+    axis = op.axis(len(shape))
+    for at, (few, many) in enumerate(zip(sizes, shape, strict=True)):
+        if at != axis and (few.number is None or many.number is None or few.number > many.number):
+            op.same(few, many)
+    for few, other in zip(sizes, op.shape(2), strict=True):
+        op.same(few, other)
+    how = volume(shape), axis, shape[axis], list(sizes), list(strides_of(shape))
+    return _scattered(op, "scatter_elements", *how)
+
+
+@rule("ScatterND")
+def scatter_nd(op: OperatorCode) -> Call:
+    shape, sizes, updates = op.shape(), op.shape(1), op.shape(2)
+    depth = sizes[-1].number if sizes else None
+    if depth is None:
+        op.refuse("nobody tells how many indices a place has")
+    for one, other in zip((*sizes[:-1], *shape[depth:]), updates, strict=True):
+        op.same(one, other)
+    counts = volume(sizes[:-1]), volume(shape[depth:])
+    return _scattered(op, "scatter_nd", list(shape[:depth]), *counts)
+
+
+def _scattered(op: OperatorCode, function: str, *sizes: Any) -> Call:
+    op.of("float", "int")
+    op.of("int32", "int64", at=1)
+    op.alike(2)
+    if op.at.reduction not in _MEETINGS:
+        op.refuse(f"attribute reduction={op.at.reduction!r}")
+    given, types = [op.read(at) for at in range(3)], [op.dtype(), op.dtype(1)]
+    how = _MEETINGS.index(op.at.reduction)
+    return op.call(function, *given, *sizes, how, types=types, checks=True)
+
+
 @rule("Pad")
 def pad(op: OperatorCode) -> list[Call]:
     """Every element looks for where it comes from, along each axis."""

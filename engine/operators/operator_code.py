@@ -26,6 +26,7 @@ class OperatorCode:
         self.program, self.node, self.at = program, node, node.at
         self.reads: list[str] = []
         self.source = ""
+        self.views: dict[str, str] = {}
         self.mixes: Sequence[Size] | None = None
 
     def read(self, at: int) -> str:
@@ -158,8 +159,9 @@ class OperatorCode:
     def written(self, codes: list[Step]) -> WrittenNode:
         """The node with what runs it."""
         mixes = _mixed(self) if self.mixes is None else self.mixes
-        views = {self.node.outputs[0]: (self.source, Size(()))} if self.source else {}
-        return WrittenNode(self.node, codes, self.reads, views, mixes)
+        views = self.views | ({self.node.outputs[0]: self.source} if self.source else {})
+        begins = {name: (around, Size(())) for name, around in views.items()}
+        return WrittenNode(self.node, codes, self.reads, begins, mixes)
 
 
 Rule = Callable[[OperatorCode], Step | Sequence[Step] | None]
@@ -167,7 +169,10 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Registers what writes operators: it returns what runs one, or sets ``source``."""
+    """Registers what writes operators: it returns what runs one, or sets ``source``.
+
+    ``views``: other values that stand where these do.
+    """
 
     def register(found: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, found))

@@ -83,7 +83,7 @@ def _product(
         wide = matrix.T if turned[1] else matrix
         if alpha != 1:
             wide = wide * matrix.dtype.type(alpha)
-        return [_dense(op, op.out()[0], op.read(0), rows, wide, bias and op.read(2))]
+        return [dense(op, op.out()[0], op.read(0), rows, wide, bias and op.read(2))]
     batch = b[:-2] if any(size.number != 1 for size in b[:-2]) else ()
     if batch and a[:-2] != batch:
         op.refuse(f"a product of {len(a)} and {len(b)} axes, stretched")
@@ -91,7 +91,7 @@ def _product(
     return [op.call("product", op.read(0), op.read(1), *sizes, *turned, alpha, types=[dtype])]
 
 
-def _dense(op: OperatorCode, made: str, x: str, rows: Size, matrix: Array, bias: str = "") -> Call:
+def dense(op: OperatorCode, made: str, x: str, rows: Size, matrix: Array, bias: str = "") -> Call:
     """Rows times a matrix that is known now."""
     inner, columns = matrix.shape
     panels = Packed(packed(matrix), narrow=True)
@@ -207,7 +207,7 @@ def _of_matrices(
     made = out if result == plain else op.keep("product", op.dtype(), [sizes[x] for x in plain])
     if matrix is not None and not stacks and not a_turned:
         matrix = matrix.reshape(counts[2].number or 0, -1)
-        steps.append(_dense(op, made, a, counts[1], matrix))
+        steps.append(dense(op, made, a, counts[1], matrix))
     else:
         b, straight = ordered(places[1], stacks + columns + inner, stacks + inner + columns)
         turned, types = (a_turned, not straight), [op.dtype()]

@@ -91,6 +91,23 @@ def batch_normalization(op: OperatorCode) -> Nest:
     return each_element(op, reads, ("normalized", *range(5), float(op.at.epsilon)))
 
 
+@rule("InstanceNormalization", "GroupNormalization")
+def group_normalization(op: OperatorCode) -> Call:
+    op.of("float")
+    op.alike(1, 2)
+    shape = op.shape()
+    channels = groups = shape[1]
+    if op.node.op == "GroupNormalization":
+        groups = Size.of(op.at.num_groups)
+        if channels.number is None or op.at.num_groups < 1 or channels.number % op.at.num_groups:
+            op.refuse(f"{channels} channels in {groups} groups")
+    for at in (1, 2):
+        op.same(volume(op.shape(at)), shape[1])
+    op.mixes = shape[1:]
+    given = op.read(0), op.read(1), op.read(2), shape[0], channels, volume(shape[2:]), groups
+    return op.call("group_norm", *given, float(op.at.epsilon), types=[op.dtype()])
+
+
 @rule("CumSum")
 def cum_sum(op: OperatorCode) -> Call:
     op.of("float", "int")

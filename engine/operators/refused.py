@@ -10,7 +10,10 @@ from onernn.engine.operators.operator_code import OperatorCode, rule
 
 @rule("If", "Loop", "Scan")
 def body(op: OperatorCode) -> NoReturn:
-    op.refuse("runs graphs of its own: only loops that passes make a recurrent layer are generated")
+    reason = op.program.left.get(op.node.outputs[0], "what its graphs make is not known")
+    already = "runs graphs of its own: "  # said by one inside
+    hint = "" if "--" in reason else "; sizes that --static or --input tell may decide it"
+    op.refuse(already + reason.removeprefix(already) + hint)
 
 
 @rule(UNSUPPORTED)

@@ -76,13 +76,14 @@ def _cut(
         bounds = slice(numbers[0], numbers[1], step).indices(numbers[2] or 0)
         return Size.of(bounds[0]), Size.of(len(range(*bounds))), ()
     first, last, _ = (None if n is None else max(min(n, FAR), -FAR) for n in numbers)
-    if step == -1 and first in (-1, FAR) and last == -FAR:
-        return size - 1, size, ()
-    if step != 1:
+    if step < 0 and first in (-1, FAR) and last == -FAR:
+        return size - 1, (size - step - 1).floor_div(-step), ()
+    if step < 0:
         op.refuse(f"[{start}:{end}:{step}] of an axis of {size}: say --static")
     start = size + start if first is not None and first < 0 else start
     end = size if last == FAR else size + end if last is not None and last < 0 else end
-    return start, end - start, (start, end - start, size - end)
+    count = (end - start + (step - 1)).floor_div(step)
+    return start, count, (start, end - start, size - end)
 
 
 def _is_natural(size: Size) -> bool:

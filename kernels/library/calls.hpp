@@ -123,6 +123,8 @@ Functions moves();
 Functions sequences();
 Functions axes();
 Functions products();
+Functions convolutions();
+Functions quantized();
 
 /// out[i] = a function of the i-th numbers of all arguments.
 struct Formula {

@@ -11,6 +11,7 @@
 #include "any_stack.hpp"
 #include "calls.hpp"
 #include "exported.hpp"
+#include "nests.hpp"
 
 using namespace onernn;
 
@@ -18,12 +19,13 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-/// A sum of products of sizes.
+/// A sum of products of sizes, by a number. What is rounded is never negative.
 struct Polynomial {
   struct Term {
     std::int64_t by;
     Numbers names;
   };
+  std::int64_t divisor;
   std::vector<Term> terms;
 
   /// False where it is beyond 64 bits.
@@ -35,6 +37,7 @@ struct Polynomial {
         if (__builtin_mul_overflow(product, sizes[name], &product)) return false;
       if (__builtin_add_overflow(*out, product, out)) return false;
     }
+    *out /= divisor;
     return true;
   }
 };
@@ -45,13 +48,10 @@ struct Buffer {
 };
 
 struct Step {
-  enum Kind { kCall, kNest, kLayer, kOutside, kView };
+  enum Kind { kCall, kNest, kLayer, kOutside, kView, kJump, kRefuse };
   std::int64_t kind;
   const std::int64_t* words;
 };
-
-constexpr std::int64_t kBlock = 256;
-constexpr std::int64_t kOperands = 24;
 
 }  // namespace
 
@@ -66,12 +66,22 @@ struct onernn_plan {
     };
     names = list();
     for (std::int64_t count = next(); count > 0; --count) {
-      Polynomial made;
+      Polynomial made{next(), {}};
       for (std::int64_t terms = next(); terms > 0; --terms) {
         const std::int64_t by = next();
         made.terms.push_back({by, list()});
       }
       sizes.push_back(std::move(made));
+    }
+    const std::int64_t count = static_cast<std::int64_t>(names.size());
+    std::vector<bool> told(sizes.size());
+    for (std::size_t size = 0; size < sizes.size(); ++size) {
+      for (const Polynomial::Term& term : sizes[size].terms)
+        for (const std::int64_t name : term.names)
+          if (name < count ? names[static_cast<std::size_t>(name)] < 0
+                           : told[static_cast<std::size_t>(name - count)])
+            told[size] = true;
+      if (told[size]) inner.push_back(static_cast<std::int64_t>(size));
     }
     checks = list();
     places = next();
@@ -91,6 +101,7 @@ struct onernn_plan {
   const Numbers words;
   Numbers names;                  // each one's place in the dims of inputs; -1: a step finds it
   std::vector<Polynomial> sizes;  // behind the names
+  Numbers inner;                  // those of them that steps tell
   Numbers checks;                 // the size that each of the dims has to be
   std::int64_t places;
   std::vector<Buffer> buffers;
@@ -105,8 +116,7 @@ struct onernn_room {
         team_(threads),
         stacks_(stacks),
         sizes_(given.names.size() + given.sizes.size()),
-        places_(static_cast<std::size_t>(given.places)),
-        scratch_(kOperands * kBlock) {
+        places_(static_cast<std::size_t>(given.places)) {
     for (std::size_t at = 0; at < given.constants.size(); at += 2)
       places_[static_cast<std::size_t>(given.constants[at])] =
           reinterpret_cast<void*>(given.constants[at + 1]);
@@ -134,16 +144,25 @@ struct onernn_room {
         const auto* called = reinterpret_cast<const Function*>(words.next());
         const bool finds = words.next() != 0;
         if (called->run(frame, words) != Status::ok) return false;
-        if (finds && !evaluate()) return false;
+        if (finds && !evaluate_inner()) return false;
       } else if (now.kind == Step::kNest) {
-        nest(frame, Words(now.words));
+        nests_.run(frame, Words(now.words));
       } else if (now.kind == Step::kView) {
         void* const around = places_[static_cast<std::size_t>(now.words[1])];
         places_[static_cast<std::size_t>(now.words[0])] =
             static_cast<char*>(around) +
             sizes_[static_cast<std::size_t>(now.words[2])] * now.words[3];
+      } else if (now.kind == Step::kJump) {  // unless the condition holds, if there is one
+        const std::int64_t place = now.words[0];
+        if (place < 0 ||
+            !*static_cast<const std::uint8_t*>(places_[static_cast<std::size_t>(place)])) {
+          const std::int32_t to = static_cast<std::int32_t>(now.words[1]);
+          if (to <= *step && (step[1] -= static_cast<std::int32_t>(now.words[2])) <= 0)
+            return *step = to, true;
+          *step = to - 1;
+        }
       } else {
-        if (!layer(frame, Words(now.words))) return false;
+        if (now.kind == Step::kRefuse || !layer(frame, Words(now.words))) return false;
       }
     }
     return true;
@@ -158,6 +177,14 @@ struct onernn_room {
     std::int64_t* to = sizes_.data() + plan_.names.size();
     for (const Polynomial& each : plan_.sizes)
       if (!each.value(sizes_.data(), to++)) return false;
+    return true;
+  }
+
+  /// Those that a step has told.
+  bool evaluate_inner() {
+    std::int64_t* to = sizes_.data() + plan_.names.size();
+    for (const std::int64_t at : plan_.inner)
+      if (!plan_.sizes[static_cast<std::size_t>(at)].value(sizes_.data(), to + at)) return false;
     return true;
   }
 
@@ -229,128 +256,6 @@ struct onernn_room {
            std::none_of(h, h + frame.sizes[looked_at], [](float one) { return std::isnan(one); });
   }
 
-  /// Loops over all elements, the innermost one in blocks that stay in the cache between formulas.
-  void nest(Frame& frame, Words words) {
-    struct Operand {
-      char* base;
-      std::int64_t width, inner, stride[Dims::kMost];
-      bool filled;
-    };
-    const std::int64_t rank = words.next();
-    std::int64_t size[Dims::kMost], index[Dims::kMost] = {};
-    for (std::int64_t axis = 0; axis < rank; ++axis)
-      if ((size[axis] = frame.sizes[words.next()]) <= 0) return;
-    const std::int64_t outer = rank > 0 ? rank - 1 : 0, length = rank > 0 ? size[rank - 1] : 1;
-    const std::int64_t reads = words.next();
-    Operand operands[kOperands];
-    const auto own = [&](std::int64_t at) { return scratch_.data() + at * kBlock; };
-    bool moves[kOperands];                          // with the outer loops
-    for (std::int64_t at = 0; at <= reads; ++at) {  // the output first
-      Operand& one = operands[at];
-      const std::int64_t place = words.next();
-      one.width = words.next();
-      one.base = static_cast<char*>(frame.places[place]) + frame.sizes[words.next()] * one.width;
-      moves[at] = false;
-      for (std::int64_t axis = 0; axis < rank; ++axis) {
-        one.stride[axis] = frame.sizes[words.next()] * one.width;
-        moves[at] = moves[at] || (axis < outer && one.stride[axis] != 0);
-      }
-      one.inner = rank > 0 ? one.stride[rank - 1] : 0;
-      one.filled = false;
-    }
-    std::int64_t known = reads + 1;
-    for (std::int64_t count = words.next(); count > 0; --count, ++known) {
-      const std::int64_t bits = words.next();
-      const std::int64_t width = words.next();
-      fill(own(known), &bits, width, (std::min)(length, kBlock));
-    }
-    const std::int64_t formulas = words.next();
-    const Words program = words;
-    for (;;) {
-      for (std::int64_t begin = 0; begin < length; begin += kBlock) {
-        const std::int64_t count = (std::min)(kBlock, length - begin);
-        const void* at[kOperands];
-        for (std::int64_t r = 1; r <= reads; ++r) {
-          Operand& one = operands[r];
-          const char* from = one.base + begin * one.inner;
-          if (one.inner == one.width) {
-            at[r] = from;
-          } else if (one.inner == 0) {
-            if (!one.filled) fill(own(r), from, one.width, (std::min)(length, kBlock));
-            one.filled = true;
-            at[r] = own(r);
-          } else {
-            gather(own(r), from, one.width, one.inner, count);
-            at[r] = own(r);
-          }
-        }
-        for (std::int64_t n = reads + 1; n < known; ++n) at[n] = own(n);
-        Words now = program;
-        const Operand& out = operands[0];
-        char* const to = out.base + begin * out.inner;
-        const bool direct = out.inner == out.width || length == 1;
-        for (std::int64_t f = 0; f < formulas; ++f) {
-          const auto* formula = reinterpret_cast<const Formula*>(now.next());
-          const void* arguments[8];
-          const std::int64_t takes = now.next();
-          for (std::int64_t a = 0; a < takes; ++a) arguments[a] = at[now.next()];
-          const bool last = f + 1 == formulas;
-          void* const made = last && direct ? to : static_cast<void*>(own(last ? 0 : known + f));
-          formula->run(made, arguments, count);
-          at[known + f] = made;
-        }
-        if (!direct) scatter(to, own(0), out.width, out.inner, count);
-      }
-      std::int64_t axis = outer - 1;
-      for (; axis >= 0; --axis) {
-        ++index[axis];
-        const std::int64_t back = index[axis] == size[axis] ? size[axis] - 1 : -1;
-        for (std::int64_t r = 0; r <= reads; ++r)
-          operands[r].base +=
-              back < 0 ? operands[r].stride[axis] : -back * operands[r].stride[axis];
-        if (back < 0) break;
-        index[axis] = 0;
-      }
-      if (axis < 0) return;
-      for (std::int64_t r = 1; r <= reads; ++r)
-        operands[r].filled = operands[r].filled && !moves[r];
-    }
-  }
-
-  template <class T>
-  static void fill_as(void* to, const void* from, std::int64_t count) {
-    T one;
-    std::memcpy(&one, from, sizeof one);
-    std::fill_n(static_cast<T*>(to), count, one);
-  }
-  static void fill(void* to, const void* from, std::int64_t width, std::int64_t count) {
-    if (width == 2) return fill_as<std::uint16_t>(to, from, count);
-    if (width == 4) return fill_as<std::uint32_t>(to, from, count);
-    if (width == 8) return fill_as<std::uint64_t>(to, from, count);
-    fill_as<std::uint8_t>(to, from, count);
-  }
-  template <class T>
-  static void move(char* to, std::int64_t to_step, const char* from, std::int64_t from_step,
-                   std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i, to += to_step, from += from_step)
-      std::memcpy(to, from, sizeof(T));
-  }
-  static void move(char* to, std::int64_t to_step, const char* from, std::int64_t from_step,
-                   std::int64_t width, std::int64_t count) {
-    if (width == 2) return move<std::uint16_t>(to, to_step, from, from_step, count);
-    if (width == 4) return move<std::uint32_t>(to, to_step, from, from_step, count);
-    if (width == 8) return move<std::uint64_t>(to, to_step, from, from_step, count);
-    move<std::uint8_t>(to, to_step, from, from_step, count);
-  }
-  static void gather(void* to, const char* from, std::int64_t width, std::int64_t step,
-                     std::int64_t count) {
-    move(static_cast<char*>(to), width, from, step, width, count);
-  }
-  static void scatter(char* to, const void* from, std::int64_t width, std::int64_t step,
-                      std::int64_t count) {
-    move(to, step, static_cast<const char*>(from), width, width, count);
-  }
-
   const onernn_plan& plan_;
   Team team_;
   onernn_stack* const* stacks_;
@@ -359,11 +264,12 @@ struct onernn_room {
   std::vector<void*> places_;
   std::unique_ptr<Memory<unsigned char>> arena_;
   std::int64_t size_ = 0;
-  Memory<std::int64_t> scratch_;
+  Nests nests_;
 };
 
 const void* onernn_call(const char* name, const char** takes) {
-  for (const Functions& table : {moves(), sequences(), axes(), products()})
+  for (const Functions& table :
+       {moves(), sequences(), axes(), products(), convolutions(), quantized()})
     for (const Function* each = table.first; each != table.first + table.count; ++each)
       if (std::strcmp(each->name, name) == 0) return *takes = each->takes, each;
   return nullptr;

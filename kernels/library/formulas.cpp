@@ -128,6 +128,8 @@ constexpr Formula kFormulas[] = {
     CASTS(int32, "int32"),
     CASTS(int64, "int64"),
     CASTS(Truth, "bool"),
+    CASTS(Truth, "uint8"),
+    CASTS(std::int8_t, "int8"),
 };
 }  // namespace
 

@@ -24,8 +24,19 @@ using int64 = std::int64_t;
       function<&name<type, int64>>(#name ":" #type ",int64")
 #define INDEXED(name) \
   INDEXED_OF(name, u1), INDEXED_OF(name, u2), INDEXED_OF(name, u4), INDEXED_OF(name, u8)
+#define SCATTERED(name, type, called)                      \
+  function<&name<type, int32>>(#name ":" called ",int32"), \
+      function<&name<type, int64>>(#name ":" called ",int64")
+#define SCATTERED_NUMBERS(name)                                          \
+  SCATTERED(name, float, "float32"), SCATTERED(name, double, "float64"), \
+      SCATTERED(name, int32, "int32"), SCATTERED(name, int64, "int64")
 constexpr Function kFunctions[] = {
+    SCATTERED_NUMBERS(scatter_elements),
+    SCATTERED_NUMBERS(scatter_nd),
     function<&natural>("natural:"),
+    function<&choose>("choose:"),
+    function<&tell_size>("tell_size:"),
+    function<&has_turn>("has_turn:"),
     function<&tell<int64>>("tell:int64"),
     function<&tell<int32>>("tell:int32"),
     MOVED(copy),

@@ -202,5 +202,6 @@ const int64_t *onernn_room_sizes(const onernn_room *room);
 /* Where values stand, by their numbers in the plan; those of arrays outside are set by Python. */
 void **onernn_room_places(onernn_room *room);
 
-/* Runs the steps from number `*step` on, up to the next one that `stops` names, and tells it. */
+/* Runs the steps from number `*step` on, up to the next one that `stops` names, and tells it. It
+   also comes back from a loop that has run `step[1]` operators; that number goes down to 0 then. */
 int32_t onernn_room_run(onernn_room *room, const uint8_t *stops, int32_t *step);

@@ -24,9 +24,12 @@ from onernn.fuse_passes import FuseResult, fuse
 from onernn.runtime.session import Session
 
 if TYPE_CHECKING:
+    from onernn import recording
     from onernn.adapters.weight_conversion import convert_weights
+    from onernn.runtime.sharing import Shared, shared
     from onernn.verification.auditing import AuditReport, audit
     from onernn.verification.checked_conversion import convert
+    from onernn.verification.stepping import over_time
     from onernn.verification.verifying import Report, verify
 
 register_reader(load)
@@ -34,15 +37,20 @@ register_reader(load)
 _WHEN_ASKED_FOR = {
     "AuditReport": "onernn.verification.auditing",
     "Report": "onernn.verification.verifying",
+    "Shared": "onernn.runtime.sharing",
     "audit": "onernn.verification.auditing",
     "convert": "onernn.verification.checked_conversion",
     "convert_weights": "onernn.adapters.weight_conversion",
+    "over_time": "onernn.verification.stepping",
+    "shared": "onernn.runtime.sharing",
     "verify": "onernn.verification.verifying",
 }
 """What runs no model, by its module: imported then, it would take a fifth of ``import onernn``."""
 
 
 def __getattr__(name: str) -> Any:
+    if name == "recording":
+        return import_module("onernn.recording")
     if name not in _WHEN_ASKED_FOR:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(import_module(_WHEN_ASKED_FOR[name]), name)
@@ -68,6 +76,7 @@ __all__ = [
     "RnnWeights",
     "Session",
     "ShapeError",
+    "Shared",
     "UnforeseenError",
     "UnsupportedError",
     "audit",
@@ -75,6 +84,9 @@ __all__ = [
     "convert_weights",
     "fuse",
     "load",
+    "over_time",
     "plugins_disabled",
+    "recording",
+    "shared",
     "verify",
 ]

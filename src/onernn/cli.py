@@ -11,12 +11,14 @@ from typing import Annotated
 import typer
 
 from onernn.adapters.loading import load, plugin_for
-from onernn.adapters.registry import RUNTIMES, WRITERS
+from onernn.adapters.registry import RUNTIMES
+from onernn.adapters.stacks import read_stacks
 from onernn.adapters.weight_conversion import convert_weights
+from onernn.conversion import convert_command
 from onernn.core.arrays import Array
 from onernn.core.budget import STEPS
 from onernn.core.errors import LibraryError, OnernnError, UnsupportedError
-from onernn.core.guard import naming, unforeseen
+from onernn.core.guard import unforeseen
 from onernn.fuse_passes import fuse, passes_for
 from onernn.options import (
     Atol,
@@ -26,7 +28,6 @@ from onernn.options import (
     MaxBytes,
     MaxSteps,
     Model,
-    Opset,
     Params,
     Rtol,
     Semantics,
@@ -34,6 +35,7 @@ from onernn.options import (
 )
 from onernn.reorders.layouts import FRAMEWORKS
 from onernn.runtime.session import Session, unsupported
+from onernn.scoring import score
 from onernn.showing import (
     complain,
     errors_as_json,
@@ -48,14 +50,16 @@ from onernn.showing import (
 )
 from onernn.verification import recording, support_table
 from onernn.verification.auditing import audit
-from onernn.verification.checked_conversion import convert
 from onernn.verification.doctor import examine
 from onernn.verification.drawing import draw_passes
 from onernn.verification.recording import INPUTS, read_arrays, read_inputs, write_outputs
 from onernn.verification.references import open_against
 from onernn.verification.reporting.report import check_report, write_report
 from onernn.verification.reporting.text import explanation
-from onernn.verification.verifying import Report, verify
+from onernn.verification.verifying import verify
+
+FORWARDED = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+"""Options behind a program's name are the program's."""
 
 app = typer.Typer(
     help="Recurrent models of Paddle, MXNet and ONNX, without these, on oneDNN and C++ kernels.",
@@ -91,6 +95,9 @@ def run(
         max_steps=max_steps,
     )
     write_outputs(output, session.run(inputs))
+
+
+app.command()(score)
 
 
 @app.command("verify")
@@ -155,62 +162,7 @@ def verify_command(
     raise typer.Exit(0 if found.passed else 1)
 
 
-@app.command("convert")
-def convert_command(
-    model: Model,
-    out: Annotated[
-        Path, typer.Argument(help=f"The file to write; its suffix says what: {', '.join(WRITERS)}.")
-    ],
-    check: Annotated[
-        Path | None, typer.Option(help="A recording that the written file must reproduce.")
-    ] = None,
-    opset: Opset = WRITERS[".onnx"].options["opset"],
-    output_dtype: Annotated[
-        str, typer.Option(help="How weights are stored: float32, float16 or bfloat16.")
-    ] = "float32",
-    names: Annotated[
-        list[str] | None, typer.Option(help="OLD=NEW, an input's or output's name; repeatable.")
-    ] = None,
-    allow_functions: Annotated[
-        bool, typer.Option("--allow-functions", help="What ONNX lacks may become a function.")
-    ] = False,
-    place: Annotated[
-        str, typer.Option(help="Of a .pdmodel: cpu, or onednn (use_mkldnn on fused layers).")
-    ] = "cpu",
-    fused: Annotated[
-        bool | None, typer.Option(help="Of a .pdmodel: recurrent layers as fusion_gru, _lstm.")
-    ] = None,
-    json: Json = False,
-    atol: Atol = None,
-    rtol: Rtol = None,
-    params: Params = None,
-    semantics: Semantics = "documented",
-) -> None:
-    """Writes MODEL as another framework's file. Exit 1 where --check finds other outputs."""
-    with errors_as_json(json):
-        graph = load(model, params, semantics)
-        pairs = [each.partition("=") for each in names or ()]
-        if wrong := [old for old, equals, new in pairs if not (old and equals and new)]:
-            raise UnsupportedError(f"--names: expected OLD=NEW, got {wrong}")
-        with progress() as tell:
-            report = convert(
-                graph,
-                out,
-                check=check,
-                atol=atol,
-                rtol=rtol,
-                names={old: new for old, _, new in pairs},
-                output_dtype=output_dtype,
-                opset=opset,
-                allow_functions=allow_functions,
-                place=place,
-                fused=fused,
-                progress=tell,
-                note=complain,
-            )
-    report = Report((), "") if report is None else report
-    show_report(report, json)
-    raise typer.Exit(0 if report.passed else 1)
+app.command("convert")(convert_command)
 
 
 @app.command()
@@ -219,26 +171,34 @@ def weights(
     to: Annotated[str, typer.Option(help=f"A layout: {', '.join(FRAMEWORKS)}.")],
     output: Annotated[Path, typer.Option(help="The .npz to write.")],
     node: Annotated[
-        str | None, typer.Option(help="Only the recurrent layer that makes this value.")
+        str | None,
+        typer.Option(help="Only the recurrent layer of this module, or that makes this value."),
     ] = None,
+    prefix: Annotated[
+        str, typer.Option(help="What stands in front of all names, as 'encoder.lstm.'.")
+    ] = "",
     params: Params = None,
     semantics: Semantics = "documented",
 ) -> None:
     """Writes the recurrent layers of MODEL in another framework's layout.
 
-    One layer by the framework's names, several each under the name of the value it makes.
+    MODEL is a model, or a file of PyTorch's weights. One layer comes by the framework's names,
+    several each under the name of its module, or of the value that it makes. Layers that stand on
+    each other are one stack.
     """
-    fused = fuse(load(model, params, semantics)).model
-    layers = {each.outputs[0]: each for each in fused.nodes if each.op == "Rnn"}
+    layers = read_stacks(model, params, semantics)
     if node is not None and node not in layers or not layers:
         raise UnsupportedError(f"no such recurrent layer; there are: {', '.join(layers) or 'none'}")
     chosen = layers if node is None else {node: layers[node]}
     arrays: dict[str, Array] = {}
     for name, each in chosen.items():
-        prefix = f"{name}/" if len(chosen) > 1 else ""
-        with naming(each):
+        mark = f"{name}{'.' if to == 'torch' else '/'}" if len(chosen) > 1 else ""
+        try:
             found = convert_weights(each, to)
-        arrays |= {prefix + key: array for key, array in found.items()}
+        except OnernnError as error:
+            error.args = (f"layer {name!r}: {error}", *error.args[1:])
+            raise
+        arrays |= {f"{prefix}{mark}{key}": array for key, array in found.items()}
     recording.write_arrays(output, arrays)
     for key, array in arrays.items():
         stdout().print(f"{key} {array.dtype} {array.shape}")
@@ -253,7 +213,7 @@ def audit_command(
     json: Json = False,
     params: Params = None,
 ) -> None:
-    """Names the known faults of stock Paddle or MXNet that hit MODEL. Exit 1: at least one does."""
+    """Names the known faults of MODEL's file, or of its framework. Exit 1: at least one hits it."""
     with errors_as_json(json):
         found = audit(model, data, params=params)
     if json:
@@ -348,10 +308,27 @@ def inspect(
         section(console, "drawn", map(str, draw_passes(graph, passes, dot)))
 
 
+@app.command("paddle-run", context_settings=FORWARDED)
+def paddle_run(
+    program: Annotated[
+        list[str], typer.Argument(help="SCRIPT ARGS, or -m MODULE ARGS, as Python takes them.")
+    ],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also where Paddle is installed: instead of it.")
+    ] = False,
+) -> None:
+    """Runs a Paddle program as it is, without Paddle: its predictors and executors are onernn's."""
+    from onernn.paddle import run_program  # no other command's
+
+    run_program(["--replace", *program] if replace else program)
+
+
 @app.command()
 def doctor(
     json: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the README's tables.")
+    ] = False,
     threads: Threads = None,
     backend: Backend = "auto",
 ) -> None:
@@ -364,7 +341,7 @@ def doctor(
     if json:
         print(examination.to_json())
     elif markdown:
-        print(support_table.markdown(examination))
+        print(f"{support_table.markdown(examination)}\n\n{support_table.data_types()}")
     else:
         show_examination(stdout(), examination)
     raise typer.Exit(0 if examination.passed else 1)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from onernn.adapters.registry import ADAPTERS
+from onernn.core.arrays import Array
+from onernn.core.errors import UnsupportedError
+from onernn.core.graph import Graph
 
 Model = Annotated[
     str,
@@ -41,3 +46,28 @@ Atol = Annotated[float | None, typer.Option(help="Absolute tolerance.")]
 Rtol = Annotated[float | None, typer.Option(help="Tolerance relative to max|ref|.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 Opset = Annotated[int, typer.Option(help="Version of ONNX's operators.")]
+
+
+def pairs(option: str, form: str, texts: Iterable[str] | None) -> dict[str, str]:
+    """``OLD=NEW`` for each, as a dict. Raises `UnsupportedError` naming the option."""
+    parts = [each.partition("=") for each in texts or ()]
+    if wrong := [before for before, _, after in parts if not (before and after)]:
+        raise UnsupportedError(f"{option}: expected {form}, got {wrong}")
+    return {before: after for before, _, after in parts}
+
+
+def numbers(graph: Graph, texts: dict[str, str]) -> dict[str, Array]:
+    """A number for each of these inputs, of the input's dtype. Raises `UnsupportedError`."""
+    found = {}
+    for value in graph.inputs:
+        if value.name not in texts:
+            continue
+        text = texts[value.name]
+        try:
+            found[value.name] = np.array(float(text) if "." in text else int(text), value.dtype)
+        except (ValueError, OverflowError) as error:
+            raise UnsupportedError(f"--given {value.name}={text}: {error}") from error
+    if unknown := sorted(texts.keys() - found.keys()):
+        names = ", ".join(value.name for value in graph.inputs)
+        raise UnsupportedError(f"--given {unknown}: the model takes {names}")
+    return found

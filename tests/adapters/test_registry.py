@@ -23,6 +23,9 @@ MODEL = Graph("model", FACE[:1], FACE[1:], (Node("Tanh", ("x",), ("y",)),), {})
     [
         ("m.onnx", "ONNX"),
         ("m-symbol.json", "MXNet"),
+        ("m.pt2", "PyTorch"),
+        ("m.keras", "Keras"),
+        ("m.H5", "Keras"),
         ("m.pdmodel", "Paddle"),
         ("__model__", "Paddle"),
         ("anything", "Paddle"),

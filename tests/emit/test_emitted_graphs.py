@@ -33,7 +33,11 @@ EPS = float(np.finfo(np.float32).eps)
 
 
 def generate(name: str, trial: Trial, **options: Any) -> Emitted | OnernnError:
-    """The model for open sizes, or else for those of the first feed; or why there is none."""
+    """The model for open sizes, or else for those of the first feed; or why there is none.
+
+    One that lacks a branch is the last choice.
+    """
+    partial: Emitted | None = None
     inputs, feed = trial.graph.inputs, trial.feeds[0]
     fixed = {each.name: replace(each, shape=data_of(feed[each.name]).shape) for each in inputs}
     for declared in (told(inputs, feed, sizes_open=True), fixed):
@@ -42,9 +46,10 @@ def generate(name: str, trial: Trial, **options: Any) -> Emitted | OnernnError:
         except OnernnError as error:
             refused = error
         else:
-            if made.takes(feed):
+            if made.takes(feed) and not made.program.refused:
                 return made
-    return refused
+            partial = partial or (made if made.takes(feed) else None)
+    return partial or refused
 
 
 def moved(value: Any, rng: np.random.Generator) -> Any:
@@ -66,6 +71,8 @@ def apart(trial: Trial, made: Emitted) -> Iterator[str]:
         want = plain.run(feed)
         for mode in ["infer", "step"][: 1 + made.steps]:
             status, got = made.run(feed, want, mode)
+            if made.lacks(status):
+                continue
             found = [f"status {status} {got}"] if status else departures(trial, feed, want, got)
             yield from (f"{made.name}, {mode}: {why}" for why in found)
 

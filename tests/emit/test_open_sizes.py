@@ -20,8 +20,11 @@ from onernn.emit import write_cpp
 NUMBERS = {"T": 7, "N": 3, "W": 11}
 SIZES = st.recursive(
     st.one_of(st.sampled_from(list(NUMBERS)).map(Size.of), st.integers(-4, 4).map(Size.of)),
-    lambda inner: st.tuples(st.sampled_from("+-*"), inner, inner),
-    max_leaves=6,
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from("+-*"), inner, inner),
+        st.tuples(st.just("/"), inner, st.integers(1, 9).map(Size.of)),
+    ),
+    max_leaves=8,
 )
 
 
@@ -31,6 +34,8 @@ def computed(tree: Any) -> tuple[Size, int]:
         return tree, eval(str(tree), dict(NUMBERS))
     sign, *sides = tree
     (a, one), (b, other) = map(computed, sides)
+    if sign == "/":
+        return a.floor_div(other), one // other
     both = {"+": (a + b, one + other), "-": (a - b, one - other), "*": (a * b, one * other)}
     return both[sign]
 
@@ -39,8 +44,38 @@ def computed(tree: Any) -> tuple[Size, int]:
 def test_sizes_compute_as_numbers_and_say_so_in_c(tree: Any) -> None:
     size, number = computed(tree)
     assert size.put(NUMBERS).number == number
-    assert eval(str(size), dict(NUMBERS)) == number
+    assert size.put({"T": "N", "N": "T"}).put({"N": 7, "T": 3, "W": 11}).number == number
+    assert eval(str(size).replace("/", "//"), dict(NUMBERS)) == number
     assert size.most().put(NUMBERS).number >= number
+
+
+@given(SIZES)
+def test_what_is_divided_in_c_is_never_negative(tree: Any) -> None:
+    """It would be rounded to 0 there, and down here."""
+    size, _ = computed(tree)
+    assert all(by > 0 for each in size.quotients for _, by in each.whole.terms)
+
+
+@given(SIZES, SIZES, st.integers(1, 6), st.integers(1, 6))
+def test_equal_quotients_are_equal(tree: Any, more: Any, by: int, factor: int) -> None:
+    (size, _), (other, _) = computed(tree), computed(more)
+    quotient = size.floor_div(by)
+    assert (size + other * by).floor_div(by) == quotient + other
+    assert (size * factor).floor_div(by * factor) == quotient
+    assert quotient.floor_div(factor) == size.floor_div(by * factor)
+    assert (size * by + (by - 1)).floor_div(by) == size
+
+
+def test_quotients_are_bounded_as_all_sizes_are() -> None:
+    size, big = Size.of("T"), 2**40
+    with pytest.raises(UnsupportedError, match="too many names"):
+        for _ in range(300):
+            size = (size * 2 + 1).floor_div(3)
+    with pytest.raises(UnsupportedError, match="64 bits"):
+        Size.of("T").floor_div(big).floor_div(big)
+    for by in (0, -1, 2**63):
+        with pytest.raises(ValueError, match="positive"):
+            size.floor_div(by)
 
 
 @given(SIZES, st.sampled_from(["T", "N"]), st.integers(1, 5))

@@ -12,6 +12,7 @@ from onernn import Graph, Session
 from onernn.core.graph import Node, Value
 
 pytestmark = pytest.mark.usefixtures("built")
+FAR = 2**62
 DTYPES = [np.float32, np.int64, np.bool_]
 
 
@@ -52,6 +53,17 @@ def test_slices_of_every_axis(dtype: Any) -> None:
         want = x[(*[slice(None)] * axis, slice(start, end))]
         got = run("Slice", [x], {}, starts=[start], ends=[end], axes=[axis])
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 5, 6, 7])
+def test_slices_with_steps(size: int) -> None:
+    x = numbered((size, 3), np.int64)
+    for step, start in itertools.product([1, 2, 3, 4], [0, 1]):
+        if start <= size:
+            got = run("Slice", [x], {}, starts=[start], ends=[FAR], axes=[0], steps=[step])
+            np.testing.assert_array_equal(got, x[start::step])
+        got = run("Slice", [x], {}, starts=[-1], ends=[-FAR], axes=[0], steps=[-step])
+        np.testing.assert_array_equal(got, x[::-step])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -14,6 +14,7 @@ from support.fusing import departure
 from support.layers import random_weights
 from support.operator_cases import (
     FEED,
+    WALKED,
     cases,
     differs,
     half,
@@ -55,6 +56,18 @@ def test_every_operator_gives_what_the_walk_gives() -> None:
         if isinstance(value, Ragged):
             assert got[name].lod == value.lod, name
     assert not planned(session, FEED).outside
+
+
+def test_operators_without_a_step_in_cpp_are_steps_of_numpy() -> None:
+    nodes = [Node(op, tuple(i.split(" ")), (f"v{k}",), at) for k, (op, i, at) in enumerate(WALKED)]
+    nodes.append(Node("Neg", ("x",), ("negated",)))
+    graph = model(nodes, [node.outputs[0] for node in nodes])
+    session = Session(graph, backend="kernels", passes=())
+    feed = {value.name: FEED[value.name] for value in graph.inputs}
+    want, got = session._walked(feed, None), session.run(feed)
+    for name, value in want.items():
+        np.testing.assert_array_equal(got[name], value)
+    assert len(planned(session, feed).outside) == len(WALKED)
 
 
 def test_every_operator_of_halves_gives_what_the_walk_gives() -> None:

@@ -48,7 +48,7 @@ class FrameworkModule(pytest.Module):
     """A test file that is only imported where its framework is."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
-        named = re.match(r"test_([a-z]+)_", self.path.name)
+        named = re.match(r"test_(apache_beam|[a-z]+)_", self.path.name)
         if not named:
             raise self.CollectError(f"{self.path.name}: expected test_<framework>_<what>.py")
         if not _installed(named[1]):

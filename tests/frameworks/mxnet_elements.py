@@ -120,6 +120,17 @@ for kind in "leaky elu selu gelu".split():
         x=SPECIAL,
     )
 case(
+    "LeakyReLU_rrelu",
+    lambda x: S.LeakyReLU(x, act_type="rrelu", lower_bound=0.1, upper_bound=0.3)[0],
+    x=SPECIAL,
+)
+case(
+    "LeakyReLU_prelu_images",
+    lambda x, GAMMA: S.LeakyReLU(S.Pooling(x, kernel=(1, 1)), GAMMA, act_type="prelu"),
+    x=(2, 3, 4, 5),
+    GAMMA=(3,),
+)
+case(
     "LeakyReLU_prelu",
     lambda x, GAMMA: S.LeakyReLU(x, GAMMA, act_type="prelu"),
     x=SPECIAL,

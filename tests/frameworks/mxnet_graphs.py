@@ -14,6 +14,7 @@ import mxnet as mx
 import numpy as np
 
 from onernn import Session, load
+from onernn.adapters.mxnet.live import plugin
 from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.read import Symbol, parse_symbol
 from onernn.core.arrays import Array
@@ -133,6 +134,11 @@ def operators_of(symbol: Any) -> set[str]:
         return found
 
     return walk(json.loads(symbol.tojson())) - {"null"}
+
+
+def optimize(target: Any, params: Any = None, **options: Any) -> Any:
+    """The plug-in's, where small layers become ours, too: those that MXNet is faster at."""
+    return plugin.optimize(target, params, **{"backend": "kernels", **options})
 
 
 def load_saved(prefix: Path, **options: Any) -> Graph:

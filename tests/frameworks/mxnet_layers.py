@@ -334,3 +334,47 @@ case(
     y=(4, 2),
     s=(2,),
 )
+
+
+def counted(x: Any, h: Any, turns: int = 4, **_: Any) -> Any:
+    """A cell over the steps of x while a count is below their number."""
+    cell = mx.gluon.rnn.GRUCell(4, input_size=3, prefix="cell_")
+
+    def step(i: Any, h: Any) -> tuple[Any, Any]:
+        y, (h,) = cell(S.squeeze(S.take(x, i), axis=0), [h])
+        return [y, y * 2], [i + 1, h]
+
+    rows, states = S.contrib.while_loop(
+        lambda i, h: i < turns, step, [S.zeros((1,)), h], max_iterations=5
+    )
+    return S.Group([*(S.slice_axis(each, axis=0, begin=0, end=turns) for each in rows), *states])
+
+
+LOOPED = {"x": values(5, 2, 3), "h": values(2, 4)}
+CASES.append(Case("_while_loop", counted, LOOPED, loop_weights()))
+case(
+    "_while_loop_by_values",
+    lambda x, k, limit: S.Group(
+        S.contrib.while_loop(
+            lambda a, n: (a.sum() < limit.sum()) * (n < 9),
+            lambda a, n: ([], [a * 2 + k, n + 1]),
+            [x, S.zeros((1,))],
+            max_iterations=20,
+        )[1]
+    ),
+    x=np.array([1, 2], np.float32),
+    k=(2,),
+    limit=np.array([100], np.float32),
+)
+for sign in (1, -1):
+    case(
+        f"_cond_{sign}",
+        lambda x, h, W: S.Group(
+            S.contrib.cond(
+                x.sum() > 0, lambda: [h * 2, x], lambda: [S.broadcast_add(h + W, x.sum()), x * 3]
+            )
+        ),
+        x=np.array([[sign, 0.5]], np.float32),
+        h=(1, 3),
+        W=(1, 3),
+    )

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tests.frameworks import mxnet_elements, mxnet_layers, mxnet_numpy
+from tests.frameworks import mxnet_convolutions, mxnet_elements, mxnet_layers, mxnet_numpy
 from tests.frameworks.mxnet_cases import CASES, S, values
 
-__all__ = ["CASES", "S", "mxnet_elements", "mxnet_layers", "mxnet_numpy", "values"]
+__all__ = [
+    "CASES",
+    "S",
+    "mxnet_convolutions",
+    "mxnet_elements",
+    "mxnet_layers",
+    "mxnet_numpy",
+    "values",
+]

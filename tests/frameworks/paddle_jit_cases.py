@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import paddle
+from paddle import profiler
 from paddle_nets import (
     FILES,
     MODES,
@@ -83,6 +84,42 @@ def case_predictors() -> None:
     paddle.jit.save(made, str(folder / "model"), input_spec=spec())
     narrow = predicted(optimize(inference.Config(*named), dtype="bf16"))
     assert 1e-5 < np.abs(narrow[0] - theirs[0]).max() < 2e-2
+
+
+def single_step(**options: Any) -> Any:
+    """A program of one step of one sequence, with the line, and what it gives."""
+    paddle.seed(3)
+    main, startup = paddle.static.Program(), paddle.static.Program()
+    with paddle.static.program_guard(main, startup):
+        layer = paddle.nn.LSTM(I, O)
+        layer.eval()
+        last = layer(paddle.static.data("x", [1, 1, I]))[1][0].sum()
+    if options:
+        optimize(main, fetch_list=[last], **options)
+    with paddle.static.scope_guard(paddle.static.Scope()):
+        executor = paddle.static.Executor()
+        executor.run(startup)
+        feed = {"x": np.ones((1, 1, I), np.float32)}
+        result = executor.run(main, feed=feed, fetch_list=[last])
+        with profiler.Profiler(
+            targets=[profiler.ProfilerTarget.CPU], on_trace_ready=lambda _: None
+        ) as recorded:
+            executor.run(main, feed=feed, fetch_list=[last])
+    recorded.export(str(FILES / "events.json"), format="json")
+    return main, result[0]
+
+
+def case_single_steps() -> None:
+    """Paddle is faster for them, so they are its own; the profiler shows which ones are ours."""
+    paddle.enable_static()
+    _, expected = single_step()
+    for backend, ours in (("auto", []), ("kernels", ["custom_op.onernn_rnn"])):
+        main, got = single_step(backend=backend)
+        assert operators(main) == (ours or ["pd_op.rnn"])
+        assert len(main.replaced) == len(ours) != len(main.refusals)
+        close(got, expected)
+        assert ("onernn_rnn" in (FILES / "events.json").read_text()) == bool(ours)
+    assert "few words" in single_step(backend="auto")[0].refusals[0].reason
 
 
 LOADED = """

@@ -16,6 +16,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from support.recorded_operators import Recorded, write_recorded
+from tests.frameworks.mxnet_crnn import Crnn
 from tests.frameworks.mxnet_graphs import numpy_mode, run, save
 from tests.frameworks.mxnet_models import Around, Looped, Masked, Unrolled, _sequential, contractive
 from tests.frameworks.mxnet_operators import CASES
@@ -48,9 +49,10 @@ def exported(folder: Path, block: Any, *inputs: Array, gluon: bool = False) -> N
     block.hybridize()
     made = [mx.nd.array(array) for array in inputs]
     block(*made)
-    for parameter in block.collect_params().values():
+    for name, parameter in block.collect_params().items():
         bound = 1 / np.sqrt(parameter.shape[-1])
-        parameter.set_data(mx.nd.array(rng.uniform(-bound, bound, parameter.shape)))
+        low = 0.1 * bound if name.endswith("running_var") else -bound
+        parameter.set_data(mx.nd.array(rng.uniform(low, bound, parameter.shape)))
     found = block(*made)
     flat = (
         [each for part in found for each in (part if isinstance(part, list) else [part])]
@@ -98,6 +100,38 @@ def gluon_lengths(folder: Path) -> None:
 def gluon_foreach(folder: Path) -> None:
     block = Looped(lambda: mx.gluon.rnn.LSTMCell(H, input_size=C))
     exported(folder, block, words(T, N, C), words(N, H), words(N, H, seed=2))
+
+
+@model
+def gluon_crnn(folder: Path) -> None:
+    exported(folder, Crnn(), words(N, 1, 16, 20))
+
+
+class Controlled(mx.gluon.HybridBlock):  # type: ignore[misc]
+    """A projected LSTM unrolled, a loop over its mean while a count is small, and a branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.cell = mx.gluon.contrib.rnn.LSTMPCell(H, C, input_size=H)
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
+        begin = [F.mean(F.slice_axis(x, axis=2, begin=0, end=size), axis=1) for size in (C, H)]
+        y, _ = self.cell.unroll(T, x, begin, layout="NTC", merge_outputs=True)
+        rows, (_, state) = F.contrib.while_loop(
+            lambda n, s: n < 3,
+            lambda n, s: (s * 0.5, [n + 1, F.tanh(s + F.sum(y, axis=1))]),
+            [F.zeros((1,)), F.mean(y, axis=1)],
+            max_iterations=4,
+        )
+        kept = F.slice_axis(rows, axis=0, begin=0, end=3)
+        turned = F.contrib.cond(F.sum(x) > 0, lambda: -state, lambda: state * 2)
+        return y, kept, turned
+
+
+@model
+def gluon_control(folder: Path) -> None:
+    exported(folder, Controlled(), words(N, T, H))
 
 
 @model

@@ -161,8 +161,48 @@ EXPORTS: dict[str, tuple[Callable[[], Any], list[Any], list[np.ndarray]]] = {
 }
 
 
+def words(*layers: Any) -> tuple[list[Any], Any, np.ndarray]:
+    """Layers behind words of which some are masked, in the middle, too."""
+    front = keras.layers.Embedding(20, WIDTH, mask_zero=True)
+    return [front, *layers], keras.Input((None,), dtype="int32", name="ids"), SOME
+
+
+def steps(*layers: Any, time: int | None = 7) -> tuple[list[Any], Any, np.ndarray]:
+    return list(layers), keras.Input((time, WIDTH), name="x"), X
+
+
+SOME = np.array([[1, 2, 3, 4, 0, 0], [5, 6, 0, 0, 0, 0], [7, 0, 8, 9, 0, 1], [0] * 6], np.int32)
+LSTM, GRU, BOTH = keras.layers.LSTM, keras.layers.GRU, keras.layers.Bidirectional
+KERAS3: dict[str, Callable[[], tuple[list[Any], Any, np.ndarray]]] = {
+    "keras3_unrolled_lstm_both": lambda: steps(BOTH(LSTM(H, return_sequences=True, unroll=True))),
+    "keras3_unrolled_gru": lambda: steps(GRU(H, unroll=True), keras.layers.Dense(3)),
+    "keras3_masked_stack": lambda: words(LSTM(H, return_sequences=True), LSTM(4)),
+    "keras3_masked_gru_both": lambda: words(BOTH(GRU(H, return_sequences=True))),
+    "keras3_masking": lambda: steps(keras.layers.Masking(), LSTM(H), time=None),
+}
+"""What ``model.export(format="onnx")`` of Keras 3 writes: layers, what they read, an input."""
+
+
+def export_keras3(name: str, folder: Path) -> None:
+    layers, begin, inputs = KERAS3[name]()
+    value = begin
+    for layer in layers:
+        value = layer(value)
+    model = keras.Model(begin, value)
+    rng = np.random.default_rng(1)
+    for weight in model.weights:
+        weight.assign(rng.uniform(-0.4, 0.4, weight.shape).astype(np.float32))
+    output = model(inputs).numpy()
+    folder.mkdir(parents=True, exist_ok=True)
+    model.export(folder / "model.onnx", format="onnx", verbose=False)
+    fed = onnx.load(folder / "model.onnx").graph.input[0].name
+    np.savez(folder / "io.npz", **{f"in__{fed}": inputs, "out__0": output})
+
+
 def export(name: str, folder: Path) -> None:
     """Writes ``model.onnx`` and the recording ``io.npz`` into a folder."""
+    if name in KERAS3:
+        return export_keras3(name, folder)
     make, specs, inputs = EXPORTS[name]
     function = tf.function(make(), input_signature=specs)
     model, _ = tf2onnx.convert.from_function(function, input_signature=specs, opset=17)
@@ -176,6 +216,6 @@ def export(name: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     data = Path(__file__).parents[1] / "data" / "onnx"
-    for recorded in EXPORTS:
+    for recorded in (*EXPORTS, *KERAS3):
         shutil.rmtree(data / recorded, ignore_errors=True)
         export(recorded, data / recorded)

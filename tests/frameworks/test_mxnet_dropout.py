@@ -8,11 +8,11 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
-from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, run
+from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, optimize, run
 from tests.frameworks.mxnet_rnn import MODES, C, H, N, T, arrays, close, symbol_of
 
 from onernn import UnsupportedError
-from onernn.adapters.mxnet import optimize, rnn
+from onernn.adapters.mxnet import rnn
 from onernn.core.arrays import Array
 
 P = 0.4

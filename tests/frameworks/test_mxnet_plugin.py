@@ -9,12 +9,12 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
-from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, run
+from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, optimize, run
 from tests.frameworks.mxnet_models import Around, contractive
 from tests.frameworks.mxnet_rnn import MODES, C, H, N, T, arrays, close, symbol_of
 
 from onernn import ShapeError, UnsupportedError, plugins_disabled
-from onernn.adapters.mxnet import optimize, rnn
+from onernn.adapters.mxnet import rnn
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -156,7 +156,7 @@ def test_an_imported_block_becomes_ours_in_place(numpy: bool, tmp_path: Path) ->
         for options in ({}, {"backend": "reference"}):  # a second time, too
             assert optimize(block, **options) is block
             text = block._cached_graph[1].tojson()
-            assert f'"onernn_backend": "{options.get("backend", "auto")}"' in text
+            assert f'"onernn_backend": "{options.get("backend", "kernels")}"' in text
             got, *states = block(array(x), state[0])
             assert type(got) is type(want)
             close(got.asnumpy(), want.asnumpy())

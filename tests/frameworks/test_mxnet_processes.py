@@ -15,7 +15,7 @@ from onernn.adapters.mxnet import optimize
 
 net = mx.gluon.rnn.GRU(8, 2, bidirectional=True, layout="NTC", input_size=5)
 net.initialize(mx.init.Uniform(0.3))
-optimize(net)
+optimize(net, backend="kernels")
 x = mx.nd.random.uniform(shape=(4, 6, 5))
 """
 

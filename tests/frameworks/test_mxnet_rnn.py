@@ -7,11 +7,11 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
-from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, run
+from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, optimize, run
 from tests.frameworks.mxnet_rnn import MODES, C, H, N, T, arrays, close, symbol_of
 
-from onernn import plugins_disabled
-from onernn.adapters.mxnet import optimize, rnn
+from onernn import UnsupportedError, plugins_disabled
+from onernn.adapters.mxnet import rnn, rnn_param_size
 from onernn.core.arrays import Array
 
 
@@ -128,6 +128,67 @@ def test_a_clipped_cell_state_trains() -> None:
     for name, want in theirs.items():
         np.testing.assert_allclose(ours[name], want, rtol=0, atol=1e-6 + 2e-5 * np.abs(want).max())
     assert np.abs(free["parameters"] - theirs["parameters"]).max() > 0.1
+
+
+def test_a_nan_in_a_clipped_cell_state_trains_as_a_state_below_the_range() -> None:
+    """Beside MXNet's own operators, which have no such flag, of a state that they clip."""
+    given = arrays("lstm", sides=1)
+    options = {"state_size": H, "num_layers": 2, "mode": "lstm", "lstm_state_clip_nan": True}
+    bounds = {"lstm_state_clip_min": LOW, "lstm_state_clip_max": HIGH}
+    found = []
+    for start, function in (
+        (np.nan, lambda made: rnn(**made, **options, **bounds)),
+        (-1e6, lambda made: clipped_lstm(made, (LOW, HIGH))),
+    ):
+        given["state_cell"][0, 1, 2] = start
+        made = {name: mx.nd.array(array) for name, array in given.items()}
+        for array in made.values():
+            array.attach_grad()
+        with mx.autograd.record():
+            y = function(made)
+        y.backward()
+        found.append([y.asnumpy(), *(array.grad.asnumpy() for array in made.values())])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 + 2e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("p", [None, 2, 7])
+@pytest.mark.parametrize("sides, layers", [(1, 1), (2, 1), (1, 3), (2, 3)])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_vector_of_parameters_has_the_length_that_mxnet_infers(
+    mode: str, sides: int, layers: int, p: int | None
+) -> None:
+    told = {"bidirectional": sides == 2}
+    if p is not None:
+        told |= {"projection_size": p}
+        if mode != "lstm":
+            with pytest.raises(UnsupportedError, match="of LSTMs only"):
+                rnn_param_size(mode, C, H, layers, **told)
+            return
+    symbol = mx.sym.RNN(
+        mx.sym.Variable("x"), state_size=H, num_layers=layers, mode=mode, name="n", **told
+    )
+    shapes, _, _ = symbol.infer_shape(x=(T, N, C))
+    (size,) = dict(zip(symbol.list_arguments(), shapes, strict=True))["n_parameters"]
+    assert rnn_param_size(mode, C, H, layers, **told) == size
+
+
+def test_mxnet_accepts_what_its_documentation_does_not_allow() -> None:
+    """One end of a clip, no layers, and a projection of a GRU, whose vector has another length."""
+    x, found = mx.sym.Variable("x"), {}
+    for name, told in {
+        "clip": {"mode": "lstm", "num_layers": 1, "lstm_state_clip_min": 1},
+        "layers": {"mode": "lstm", "num_layers": 0},
+        "plain": {"mode": "gru", "num_layers": 1},
+        "projection": {"mode": "gru", "num_layers": 1, "projection_size": 2},
+    }.items():
+        symbol = mx.sym.RNN(x, state_size=H, name="n", **told)
+        shapes = dict(zip(symbol.list_arguments(), symbol.infer_shape(x=(T, N, C))[0], strict=True))
+        (found[name],) = shapes["n_parameters"]
+    assert found["clip"] == rnn_param_size("lstm", C, H)
+    assert found["plain"] == rnn_param_size("gru", C, H) != found["projection"]
+    with pytest.raises(mx.MXNetError, match="drop rate"):
+        mx.sym.RNN(x, state_size=H, num_layers=1, mode="gru", p=1.5)
 
 
 def test_the_slope_of_a_clip_is_a_difference_of_outputs() -> None:

@@ -14,7 +14,8 @@ import paddle
 import pytest
 
 from onernn import ShapeError, UnsupportedError, plugins_disabled
-from onernn.adapters.paddle import optimize
+from onernn.adapters import paddle as plugin
+from onernn.adapters.paddle.live.custom_operators import missing_operators
 from onernn.core.arrays import Array
 
 MODES = ("GRU", "LSTM", "SimpleRNN")
@@ -23,6 +24,21 @@ LENGTHS = [4, 6, 1, 3]
 
 
 pytestmark = pytest.mark.usefixtures("dynamic_mode")
+
+ROUTE = {"backend": "kernels"}
+
+
+@pytest.fixture(autouse=True, params=["kernels", "onednn"], ids=["operator", "python"])
+def route(request: pytest.FixtureRequest) -> str:
+    """The compiled operator has kernels only; what asks for others runs in Python."""
+    if request.param == "kernels" and (missing := missing_operators()):
+        pytest.skip(missing)
+    ROUTE["backend"] = request.param
+    return str(request.param)
+
+
+def optimize(made: Any, **options: Any) -> Any:
+    return plugin.optimize(made, **{**ROUTE, **options})
 
 
 def layer(mode: str, layers: int = 1, directions: int = 1, **more: Any) -> Any:
@@ -174,16 +190,25 @@ def test_gradients_go_where_they_are_asked_for() -> None:
     assert ours(x)[0].stop_gradient
 
 
-def test_going_backward_twice_or_deeper_is_an_error_and_no_crash() -> None:
-    ours = optimize(layer("GRU"))
+def test_going_backward_twice_is_right_or_an_error_and_deeper_is_one(route: str) -> None:
+    theirs, ours = twins("GRU")
     x = paddle.to_tensor(values(N, T, I), stop_gradient=False)
     y, h = ours(x)
     y.sum().backward(retain_graph=True)
-    for again in (y, h):
-        with pytest.raises(Exception, match="no gradients a second time"):
-            again.sum().backward()
+    if route == "kernels":
+        h.sum().backward()
+        y, h = theirs(x)
+        y.sum().backward(retain_graph=True)
+        h.sum().backward()
+        for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            close(one.grad, other.grad)
+    else:
+        for again in (y, h):
+            with pytest.raises(Exception, match="no gradients a second time"):
+                again.sum().backward()
     with pytest.raises(Exception, match="no gradients of gradients"):
-        paddle.grad([ours(x)[0].sum()], [x], create_graph=True)
+        (grad,) = paddle.grad([ours(x)[0].sum()], [x], create_graph=True)
+        grad.sum().backward()
     x.clear_grad()
     ours(x)[0].sum().backward()  # and it goes on
     assert np.abs(x.grad.numpy()).max() > 0
@@ -328,6 +353,37 @@ def test_plugins_that_are_disabled_leave_layers_to_paddle() -> None:
         assert type(optimize(theirs)) is paddle.nn.LSTM
     np.testing.assert_allclose(ours(x)[0].numpy(), want, rtol=0, atol=2e-6)
     assert type(optimize(theirs)) is not paddle.nn.LSTM
+
+
+def test_what_paddle_is_faster_for_it_runs_and_that_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "onernn")
+    theirs = paddle.nn.GRU(I, 128)
+    ours = plugin.optimize(copy.deepcopy(theirs))
+    step, many = paddle.to_tensor(values(1, 1, I)), paddle.to_tensor(values(4, 32, I))
+    for made in (theirs, ours):
+        made.eval()
+    with paddle.no_grad():
+        for _ in range(2):
+            np.testing.assert_array_equal(ours(step)[0].numpy(), theirs(step)[0].numpy())
+        got, expected = ours(many)[0].numpy(), theirs(many)[0].numpy()
+    close(got, expected)
+    assert (got != expected).any()  # ours ran, whose last bits are others
+    assert caplog.text.count("few words are faster") == 1
+    with paddle.no_grad():  # a bf16 that somebody asked for is what he gets
+        narrow = plugin.optimize(ours, dtype="bf16")(step)[0].numpy()
+    assert (narrow != theirs(step)[0].numpy()).any()
+
+
+def test_what_paddle_fails_at_is_never_left_to_it() -> None:
+    """Paddle goes backward in training only, and only where every parameter is trained."""
+    for frozen in (False, True):
+        ours = plugin.optimize(layer("LSTM"))
+        ours.training = frozen
+        ours.weight_hh_l0.stop_gradient = frozen
+        ours(paddle.to_tensor(values(1, 2, I)))[0].sum().backward()
+        assert float(ours.weight_ih_l0.grad.abs().sum()) > 0
 
 
 CELLS = {

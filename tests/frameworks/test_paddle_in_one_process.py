@@ -23,6 +23,8 @@ paddle.enable_static()
 executor = paddle.static.Executor(paddle.CPUPlace())
 
 def plain(value):
+    if isinstance(value, paddle.base.core.BlockDesc):
+        return value.id
     return tuple(value) if isinstance(value, list) else value
 
 def slots(names, get):

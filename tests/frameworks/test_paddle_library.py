@@ -91,8 +91,8 @@ def test_f16_is_right_where_library_and_cpu_have_it(examination: dict) -> None:
     inference = [f for f in found if f["mode"] == "inference"]
     version, isa = examination["version"], examination["isa"]
     if tuple(map(int, version.split(".")))[:2] < (3, 6) or "fp16" not in isa:
-        assert {f["verdict"] for f in inference} == {"slower path"}
-        assert all("in f16" in f["reason"] for f in inference)
+        assert {f["verdict"] for f in inference} <= {"slower path", "never ran"}
+        assert all("f16" in f["reason"] for f in inference)
         pytest.skip(f"oneDNN {version} on {isa} has no f16")
     assert {f["verdict"] for f in inference} == {"works"}
     assert all(f["max_error"] > 1e-5 for f in inference)  # not float32 in disguise

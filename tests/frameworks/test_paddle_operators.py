@@ -30,7 +30,8 @@ class Case(NamedTuple):
 
 def simple(operator: str, sizes: tuple[int, ...] = (4,), of: str = "float32", **attributes: Any):
     """An operator X -> Out; ``XShape`` and ``Mask`` are side outputs that Paddle insists on."""
-    side = {"dropout": ("Mask",)}.get(operator, ("XShape",) if operator.endswith("2") else ())
+    shaped = operator.endswith("2") or operator == "flatten_contiguous_range"
+    side = {"dropout": ("Mask",)}.get(operator, ("XShape",) if shaped else ())
     gives = attributes.pop("gives", of)
 
     def build(graph: PaddleGraph, x: Variable) -> Variable:
@@ -169,6 +170,8 @@ CASES = [
     simple("squeeze2", (3, 1), axes=[1, -1]),  # an axis of 3 stays as it is
     simple("squeeze2", (3,), axes=[1]),
     simple("squeeze2", (1,), axes=[1, -1]),
+    simple("flatten_contiguous_range", (2, 3), start_axis=1, stop_axis=2),
+    simple("flatten_contiguous_range", (2, 3), start_axis=-2, stop_axis=1),
     simple("unsqueeze2", (3,), axes=[1]),
     simple("unsqueeze2", (3,), axes=[-1]),
     simple("unsqueeze2", (3,), axes=[1, 2]),

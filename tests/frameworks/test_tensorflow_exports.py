@@ -9,10 +9,10 @@ import pytest
 import onernn
 
 pytest.importorskip("tf2onnx", reason="TensorFlow's exporter is a package of its own")
-from tests.frameworks.tensorflow_exports import EXPORTS, export  # noqa: E402
+from tests.frameworks.tensorflow_exports import EXPORTS, KERAS3, export  # noqa: E402
 
 
-@pytest.mark.parametrize("name", EXPORTS)
+@pytest.mark.parametrize("name", [*EXPORTS, *KERAS3])
 def test_an_exported_model_gives_what_tensorflow_gave(name: str, tmp_path: Path) -> None:
     export(name, tmp_path)
     assert onernn.verify(onernn.load(tmp_path / "model.onnx"), tmp_path / "io.npz")

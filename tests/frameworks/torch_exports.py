@@ -57,12 +57,81 @@ class Packed(nn.Module):
         return nn.utils.rnn.pad_packed_sequence(y)[0], h
 
 
+class Unsorted(nn.Module):
+    """Sentences in any order: the packing sorts them, by TopK and ScatterElements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(6, 5, bidirectional=True, batch_first=True)
+
+    def forward(self, x: Any, lengths: Any) -> Any:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
+        y, (h, c) = self.rnn(packed)
+        return nn.utils.rnn.pad_packed_sequence(y, batch_first=True)[0], h, c
+
+
+class Cell(nn.Module):
+    """An LSTM's step, as PyTorch's benchmarks of custom LSTMs write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shapes = (20, 6), (20, 5), (20,), (20,)
+        self.w, self.u, self.b, self.d = (nn.Parameter(torch.randn(each) / 3) for each in shapes)
+
+    def forward(self, x, state: tuple[torch.Tensor, torch.Tensor]):  # type: ignore[no-untyped-def]
+        h, c = state
+        gates = torch.mm(x, self.w.t()) + self.b + torch.mm(h, self.u.t()) + self.d
+        i, f, g, o = gates.chunk(4, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        return h, (h, c)
+
+
+class Custom(nn.Module):
+    """A loop over what x.unbind gives, which collects h."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = Cell()
+
+    def forward(self, x, h, c):  # type: ignore[no-untyped-def]
+        steps, state = x.unbind(0), (h, c)
+        out = torch.jit.annotate(list[torch.Tensor], [])
+        for t in range(len(steps)):
+            h, state = self.cell(steps[t], state)
+            out += [h]
+        return torch.stack(out), state[0], state[1]
+
+
+class Cells(nn.Module):
+    """A loop that collects h and c, and puts h together along time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(6, 5)
+
+    def forward(self, x, h, c):  # type: ignore[no-untyped-def]
+        hidden, cells = [], []
+        for t in range(x.size(0)):
+            h, c = self.cell(x[t], (h, c))
+            hidden.append(h.unsqueeze(1))
+            cells.append(c)
+        return torch.cat(hidden, 1), torch.stack(cells)
+
+
 IDS = torch.randint(0, 20, (3, 7))
 EXPORTS: dict[str, tuple[Any, tuple[Any, ...], bool | tuple[int, ...]]] = {
     "torch_scripted_lstm": (lambda: torch.jit.script(Scripted()), (X, H, C), False),
     "torch_tagger": (lambda: Tagger().eval(), (IDS,), False),
     "torch_tagger_dynamo": (lambda: Tagger().eval(), (IDS,), True),
     "torch_packed_gru": (lambda: Packed().eval(), (X, torch.tensor([4, 2])), False),
+    "torch_unsorted_lstm": (
+        lambda: Unsorted().eval(),
+        (X.transpose(0, 1).contiguous(), torch.tensor([2, 4])),
+        False,
+    ),
+    "torch_custom_lstm": (lambda: torch.jit.script(Custom()), (X, H, C), False),
+    "torch_collected_cells": (lambda: torch.jit.script(Cells()), (X, H, C), False),
     "torch_relu_rnn": (lambda: nn.RNN(6, 5, 2, nonlinearity="relu").eval(), (X,), False),
     "torch_gru_dynamo": (lambda: nn.GRU(6, 5, bidirectional=True).eval(), (X,), True),
     "torch_gru_dynamic": (lambda: nn.GRU(6, 5, bidirectional=True).eval(), (X,), (1,)),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from support.fusing import fuse_and_check
 from support.graphs import HIDDEN, INPUT, MATMUL, constants, graph, projected_gru
-from support.layers import random_weights
+from support.layers import random_ragged, random_weights
 
-from onernn import Cell, Graph, RnnSpec, fuse
+from onernn import Cell, Graph, RnnSpec, Session, fuse
 from onernn.core.graph import Node, Value
 
 SECOND = Node("MatMul", ("x", "w"), ("xw2",))
@@ -58,7 +59,7 @@ def test_final_states_that_nobody_reads_are_not_made() -> None:
     assert [node.op for node in model.nodes] == ["Rnn"]
 
 
-def two(cell: Cell, *outputs: str, attention: str = "") -> Graph:
+def two(cell: Cell, *outputs: str, attention: tuple[str, ...] = ("", "")) -> Graph:
     """Both directions over x, with as many outputs as are named behind y and z."""
     nodes = []
     for k, (direction, name) in enumerate((("left2right", "y"), ("right2left", "z"))):
@@ -66,9 +67,12 @@ def two(cell: Cell, *outputs: str, attention: str = "") -> Graph:
         (weights,) = random_weights(spec, k)
         ends = tuple(f"{name}{end}" for end in ("", *outputs))
         attributes = {"spec": spec, "weights": weights}
-        nodes.append(Node("Rnn", ("x", "", "", attention), ends, attributes))
+        nodes.append(Node("Rnn", ("x", "", "", attention[k]), ends, attributes))
     nodes.append(Node("Concat", ("y", "z"), ("yz",), {"axis": 1}))
-    return graph(nodes, ["yz"])
+    scales = [Value(each, "float32", (None, 1), 1) for each in dict.fromkeys(attention) if each]
+    made = graph([], ["x"])
+    inputs = (*made.inputs, *scales)
+    return replace(made, inputs=inputs, nodes=tuple(nodes), outputs=(Value("yz"),))
 
 
 def test_an_lstm_pair_gives_either_state_of_either_direction() -> None:
@@ -95,14 +99,28 @@ def test_pairs_with_initial_states_become_a_stack() -> None:
     assert [a.name for a in result.applied][-3:] == ["bidirectional"] * 2 + ["stack_layers"]
 
 
-def test_cells_of_every_word_and_attentions_are_refused() -> None:
+def test_directions_under_one_attention_are_a_pair() -> None:
+    model = two(Cell.AUGRU, attention=("s", "s"))
+    result = fuse(model)
+    (rnn,) = (node for node in result.model.nodes if node.op == "Rnn")
+    assert [a.name for a in result.applied] == ["bidirectional"] and rnn.inputs[3] == "s"
+    feed = {"x": random_ragged([3, 0, 5, 1], INPUT, 0), "s": random_ragged([3, 0, 5, 1], 1, 1)}
+    feed["h0"] = np.zeros((1, 1, 4, HIDDEN), np.float32)
+    want, got = (
+        Session(model, backend="reference", passes=passes).run(feed)["yz"].data
+        for passes in ((), None)
+    )
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
+
+
+def test_cells_of_every_word_and_two_attentions_are_refused() -> None:
     model = two(Cell.LSTM, "h", "c", "cells")
     result = fuse(replace(model, outputs=(*model.outputs, Value("zcells"))))
     assert [r.reason for r in result.refusals] == [
         "bidirectional: the cell of every word of one direction is used"
     ]
     assert fuse(model).applied
-    (refusal,) = fuse(two(Cell.AUGRU, attention="x")).refusals
+    (refusal,) = fuse(two(Cell.AUGRU, attention=("s", "t"))).refusals
     assert refusal.reason == "bidirectional: each direction has an attention of its own"
 
 

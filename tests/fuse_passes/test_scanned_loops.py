@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.layers import random_weights
 
-from onernn import Cell, Graph, RnnSpec, Session, fuse
+from onernn import Cell, Graph, OnernnError, RnnSpec, Session, fuse
 from onernn.core.graph import Node, Value
 
 X = np.random.default_rng(0).uniform(-1, 1, (5, 2, 3)).astype(np.float32)
@@ -67,14 +67,25 @@ def test_a_step_that_is_collected_as_it_is_stays_so() -> None:
     assert "Scan" in kinds(loop(*nodes), {"x": X, "m": X})
 
 
-@pytest.mark.parametrize("declared, op", [(5, "Scan"), (6, "Loop"), (None, "Loop")])
-def test_two_values_are_scanned_together_where_they_are_of_one_length(declared, op) -> None:
-    """A mask beside the words: all of its steps may be more than there are turns."""
+def two(declared: int | None) -> Graph:
+    """A mask beside the words: there are as many turns as words."""
     both = [Node("Mul", ("e", "f"), ("ef",)), Node("Add", ("ef", "s_in"), ("s_out",))]
     graph = loop(*both, Node("Neg", ("s_out",), ("y",)), m=(declared, 2, 3))
     five = Value("x", "float32", (5, 2, 3))
-    graph = Graph("g", (five, graph.inputs[1]), graph.outputs, graph.nodes, graph.constants)
-    assert op in kinds(graph, {"x": X, "m": np.concatenate([X, X[:1]])[: declared or 6]})
+    return Graph("g", (five, graph.inputs[1]), graph.outputs, graph.nodes, graph.constants)
+
+
+@pytest.mark.parametrize("declared", [5, 6, None])
+def test_two_values_are_scanned_together_where_one_has_as_many_steps_as_turns(declared) -> None:
+    """The other one may have more, which nobody reads."""
+    feed = {"x": X, "m": np.concatenate([X, X[:1]])[: declared or 6]}
+    assert "Scan" in kinds(two(declared), feed)
+
+
+def test_a_value_that_has_fewer_steps_than_turns_is_refused_as_before() -> None:
+    for passes in ((), None):
+        with pytest.raises(OnernnError):
+            Session(two(None), backend="reference", passes=passes).run({"x": X, "m": X[:3]})
 
 
 @pytest.mark.parametrize("name", ["turn", "x_in"])
@@ -106,20 +117,3 @@ def test_one_step_of_a_layer_has_no_direction(direction: str) -> None:
     graph = loop(*nodes)
     found = kinds(graph, {"x": X, "m": X})
     assert "Rnn" in found and not {"Loop", "Scan"} & found
-
-
-def test_a_branch_that_is_always_taken_is_part_of_the_graph() -> None:
-    """Its values may have the names of others outside."""
-    branches = {
-        name: Graph(name, (Value("a"),), (Value("n"),), (Node(op, ("a",), ("n",)),), {})
-        for name, op in (("then_branch", "Neg"), ("else_branch", "Abs"))
-    }
-    for number in (True, False):
-        nodes = [
-            Node("Exp", ("x",), ("n",)),
-            Node("If", ("c", "n", "x"), ("y",), {**branches, "then_taken": 1}),
-            Node("Add", ("n", "y"), ("z",)),
-        ]
-        inputs = (Value("x", "float32", (None, 2, 3)),)
-        graph = Graph("g", inputs, (Value("z"),), tuple(nodes), {"c": np.array(number)})
-        assert "If" not in kinds(graph, {"x": X})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.fusing import fuse_and_check
 from support.graphs import HIDDEN, INPUT, graph
-from support.layers import random_weights
+from support.layers import random_ragged, random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
 from onernn.core.graph import NativeOp, Node, Value
@@ -130,17 +130,35 @@ def test_what_is_no_stack_is_refused_with_a_reason(reason: str) -> None:
     assert [r.reason for r in result.refusals] == [f"stack_layers: {reason}"]
 
 
-def test_layers_with_attention_stay_apart() -> None:
-    spec = RnnSpec(Cell.AUGRU, INPUT, HIDDEN)
+def attentive(*scales: str) -> Graph:
+    """Two layers, each under an attention."""
     nodes = []
-    for x, y, size in (("x", "a", INPUT), ("a", "y", HIDDEN)):
+    ends = (("x", "a", INPUT), ("a", "y", HIDDEN))
+    for k, ((x, y, size), scale) in enumerate(zip(ends, scales, strict=True)):
         made = RnnSpec(Cell.AUGRU, size, HIDDEN)
-        attributes = {"spec": made, "weights": random_weights(made, 0)[0]}
-        nodes.append(Node("Rnn", (x, "", "", "s"), (y,), attributes))
-    inputs = (Value("x", "float32", (None, INPUT), 1), Value("s", "float32", (None, 1), 1))
-    model = Graph("test", inputs, (Value("y"),), tuple(nodes), {})
-    result = fuse(model)
-    assert spec.cell.has_attention and result.applied == ()
+        attributes = {"spec": made, "weights": random_weights(made, k)[0]}
+        nodes.append(Node("Rnn", (x, "", "", scale), (y,), attributes))
+    inputs = [Value(name, "float32", (None, 1), 1) for name in dict.fromkeys(scales)]
+    x = Value("x", "float32", (None, INPUT), 1)
+    return Graph("test", (x, *inputs), (Value("y"),), tuple(nodes), {})
+
+
+def test_layers_with_attentions_of_their_own_stay_apart() -> None:
+    result = fuse(attentive("s", "t"))
+    assert result.applied == ()
     assert [r.reason for r in result.refusals] == [
         "stack_layers: each layer has an attention of its own"
     ]
+
+
+def test_layers_under_one_attention_become_a_stack() -> None:
+    model = attentive("s", "s")
+    result = fuse(model)
+    (rnn,) = result.model.nodes
+    assert rnn.inputs == ("x", "", "", "s")
+    feed = {"x": random_ragged([3, 0, 5, 1], INPUT, 0), "s": random_ragged([3, 0, 5, 1], 1, 1)}
+    want, got = (
+        Session(model, backend="reference", passes=passes).run(feed)["y"].data
+        for passes in ((), None)
+    )
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)

@@ -14,12 +14,19 @@ from onernn.core.graph import Node, Value
 
 Step = Callable[[Unrolled, str, tuple[str, ...]], tuple[str, ...]]
 
+
+def projected(u: Unrolled, x: str, states: tuple[str, ...]) -> tuple[str, ...]:
+    h, c = u.lstm(x, *states)
+    return u.emit("Gemm", h, u.weight("projection", HIDDEN, HIDDEN), transB=1), c
+
+
 CELLS: dict[str, tuple[Step, Cell, tuple[str, ...]]] = {
     "rnn tanh": (lambda u, x, s: (u.rnn(x, *s),), Cell.RNN_TANH, ("h0",)),
     "rnn relu": (lambda u, x, s: (u.rnn(x, *s, act="Relu"),), Cell.RNN_RELU, ("h0",)),
     "lstm": (lambda u, x, s: u.lstm(x, *s), Cell.LSTM, ("h0", "c0")),
     "lstm, other order": (lambda u, x, s: u.lstm(x, *s, order="ogif"), Cell.LSTM, ("h0", "c0")),
     "lstm, gates apart": (lambda u, x, s: u.lstm_apart(x, *s), Cell.LSTM, ("h0", "c0")),
+    "lstm, projected": (projected, Cell.LSTM, ("h0", "c0")),
     "gru": (lambda u, x, s: (u.gru(x, *s),), Cell.LBR_GRU, ("h0",)),
     "gru, ones like z": (lambda u, x, s: (u.gru(x, *s, ones=True),), Cell.LBR_GRU, ("h0",)),
     "gru, z lets in": (lambda u, x, s: (u.gru(x, *s, turned=True),), Cell.LBR_GRU, ("h0",)),
@@ -69,8 +76,10 @@ def chain(
     return outputs, states
 
 
-# One step of an Elman cell alone is a sum of two projections, which is refused below.
-LENGTHS = [(name, n) for name in CELLS for n in (1, 2, 5) if n > 1 or not name.startswith("rnn")]
+# One step of an Elman cell alone is a sum of two projections, which is refused below; one of a
+# projected LSTM is a plain one's with a projection behind it.
+ONE_STEP = [name for name in CELLS if not name.startswith("rnn") and "projected" not in name]
+LENGTHS = [(name, n) for name in CELLS for n in (1, 2, 5) if n > 1 or name in ONE_STEP]
 
 
 @pytest.mark.parametrize("name, steps", LENGTHS)
@@ -115,6 +124,31 @@ def test_both_directions_joined_step_by_step_become_one_rnn(name: str) -> None:
     (rnn,) = rnns(result)
     assert rnn.attributes["spec"].direction == "bidirectional_concat"
     assert rnn.inputs[1:] in ((), ("",), ("", ""))
+
+
+def test_a_narrower_projection_is_the_recurrent_width() -> None:
+    u, narrow = Unrolled(3), HIDDEN - 1
+
+    def step(u: Unrolled, x: str, states: tuple[str, ...]) -> tuple[str, ...]:
+        h, c = u.lstm(x, *states)
+        return u.emit("MatMul", h, u.weight("narrow", HIDDEN, narrow)), c
+
+    u.weight("lstm_h_w", 4 * HIDDEN, narrow)
+    zeros = (u.constant(np.zeros((1, size), np.float32)) for size in (narrow, HIDDEN))
+    outputs, states = chain(u, step, tuple(zeros), u.x)
+    (rnn,) = rnns(checked(u.graph(u.stacked(outputs), *states), 3))
+    spec = rnn.attributes["spec"]
+    assert (spec.hidden_size, spec.projection_size) == (HIDDEN, narrow)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_projection_that_no_step_reads_is_none_of_the_state(steps: int) -> None:
+    u = Unrolled(steps)
+    outputs, states = chain(u, CELLS["lstm"][0], ("h0", "c0"), u.x)
+    weight = u.weight("out", HIDDEN, HIDDEN)
+    made = [u.emit("MatMul", each, weight) for each in outputs]
+    (rnn,) = rnns(checked(u.graph(u.stacked(made), *states), steps))
+    assert rnn.attributes["spec"].projection_size is None
 
 
 def test_layers_above_one_another_each_become_one() -> None:

@@ -11,6 +11,7 @@ import io
 import json
 import random
 import struct
+import warnings
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -257,6 +258,30 @@ def of_zip(rng: random.Random, data: bytes, other: bytes) -> bytes:
             archive.writestr(name, inside)
     whole = out.getvalue()
     return of_bytes(rng, whole, other) if rng.random() < 0.3 else whole
+
+
+def of_archive(rng: random.Random, data: bytes, other: bytes) -> bytes:
+    """A member of PyTorch's or Keras's archive damaged, by what it is, under a right checksum."""
+    try:
+        members = _members(data)
+    except Exception:  # damaged already
+        return data
+    if not members:
+        return data
+    told = [at for at, (name, _) in enumerate(members) if name.endswith((".json", ".pkl"))]
+    for _ in range(rng.choice((1, 1, 2))):
+        at = rng.choice(told) if told and rng.random() < 0.8 else rng.randrange(len(members))
+        name, inside = members[at]
+        change = of_json if name.endswith(".json") else of_bytes
+        members[at] = (name, change(rng, inside, inside))
+        if rng.random() < 0.05:
+            members.insert(at, rng.choice(members))
+    out = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(out, "w") as archive:
+        warnings.simplefilter("ignore")  # a name that stands there twice
+        for name, inside in members:
+            archive.writestr(name, inside)
+    return out.getvalue()
 
 
 def _members(data: bytes) -> list[tuple[str, bytes]]:

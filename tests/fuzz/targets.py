@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 from fuzz import mutations
 from onernn import OnernnError, Session, convert, fuse, load, verify
+from onernn.adapters.registry import ADAPTERS
+from onernn.adapters.torch.read.layers import read_layers
 from onernn.emit.writing import write_cpp
 from onernn.verification.recording import read_arrays, read_inputs
 
@@ -41,10 +43,16 @@ class Kind(NamedTuple):
 KINDS = {
     "paddle": Kind("paddle/*/model.pdmodel", (mutations.of_bytes, mutations.of_protobuf)),
     "paddle_params": Kind("paddle/*/model.pdiparams", (mutations.of_bytes,)),
-    "pir": Kind("paddle/pir_*/model.json", (mutations.of_bytes, mutations.of_json)),
+    "pir": Kind("paddle/*/model.json", (mutations.of_bytes, mutations.of_json)),
     "mxnet": Kind("mxnet/*/*-symbol.json", (mutations.of_bytes, mutations.of_json)),
     "mxnet_params": Kind("mxnet/*/*.params", (mutations.of_bytes,)),
     "onnx": Kind("onnx/*/model.onnx", (mutations.of_bytes, mutations.of_protobuf)),
+    "torch": Kind("torch/*/model.pt2", (mutations.of_bytes, mutations.of_archive)),
+    "torch_weights": Kind(
+        "torch/weights/*[!z]", (mutations.of_bytes, mutations.of_archive, mutations.of_archive)
+    ),
+    "keras": Kind("keras/*/model.keras", (mutations.of_bytes, mutations.of_archive)),
+    "keras_h5": Kind("keras/*/model.h5", (mutations.of_bytes,)),
     "npz": Kind("*/*/io.npz", (mutations.of_bytes, mutations.of_zip)),
 }
 
@@ -70,14 +78,22 @@ class Place:
             shutil.copytree(seed.parent, here)
             self._of = seed
         (here / seed.name).write_bytes(data)
-        names = [*here.glob("*.onnx"), *here.glob("*-symbol.json"), here]
-        return names[0]
+        if weights(seed):
+            return here / seed.name
+        patterns = ("*.onnx", "*-symbol.json", "*.pt2", "*.keras", "*.h5")
+        names = [name for pattern in patterns for name in here.glob(pattern)]
+        return [*names, here][0]
+
+
+def weights(file: Path) -> bool:
+    """Whether it holds arrays alone, of layers by their names."""
+    return any(file.suffix in each.weights for each in ADAPTERS)
 
 
 def reading(model: Path, out: Path) -> Iterator[Step]:
     """The files alone."""
     recording = (model if model.is_dir() else model.parent) / "io.npz"
-    yield "load", lambda: load(model)
+    yield "load", lambda: read_layers(model) if weights(model) else load(model)
     yield "read", lambda: read_arrays(recording)
 
 
@@ -91,6 +107,9 @@ def steps(model: Path, out: Path) -> Iterator[Step]:
         session.run(read_inputs(read_arrays(recording), graph.inputs, str(recording)))
         session.explain()
 
+    if weights(model):
+        yield "layers", lambda: read_layers(model)
+        return
     yield "fuse", lambda: fuse(load(model))
     yield "run", run
     yield (

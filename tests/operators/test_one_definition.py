@@ -12,8 +12,9 @@ from onernn.operators import OPERATORS
 
 FEW = 2
 """Names that may stand together: two operators can share a rule."""
-BY_FRAMEWORK = ("adapters", "engine")
-"""Rooms that say which operator of a framework, or which C++, an operator is: dicts do so."""
+BY_FRAMEWORK = ("adapters", "engine", "fuse_passes")
+"""Rooms that say which operator of a framework, which C++, or which nodes over one more axis, an
+operator is: dicts do so."""
 
 
 def names_in(node: ast.AST) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.operator_cases import FEED, WALKED, cases, model
 from support.random_models import random_trial
 from support.typing import Bindings, check_types
 
@@ -21,7 +22,9 @@ from onernn.runtime.session import checked_feed
 from onernn.verification.recording import read_arrays, read_inputs
 
 DATA = Path(__file__).parents[1] / "data"
-RECORDED = [folder.relative_to(DATA).as_posix() for folder in sorted(DATA.glob("*/*/"))]
+RECORDED = [file.parent.relative_to(DATA).as_posix() for file in sorted(DATA.glob("*/*/io.npz"))]
+FILES = ("*.onnx", "*.pt2", "*.keras", "*.h5")
+"""Models of one file; those of others are their folders."""
 
 
 def check_recording(model: Path, recording: Path) -> None:
@@ -36,7 +39,8 @@ def check_recording(model: Path, recording: Path) -> None:
 @pytest.mark.parametrize("name", RECORDED)
 def test_types_of_a_recorded_model_are_what_its_run_shows(name: str) -> None:
     folder = DATA / name
-    check_recording(next(iter(folder.glob("*.onnx")), folder), folder / "io.npz")
+    found = [file for pattern in FILES for file in folder.glob(pattern)]
+    check_recording(found[0] if found else folder, folder / "io.npz")
 
 
 def test_types_of_the_shared_models_are_what_their_runs_show(shared_models: Path) -> None:
@@ -46,6 +50,15 @@ def test_types_of_the_shared_models_are_what_their_runs_show(shared_models: Path
     assert names
     for file in sorted(shared_models.glob("mxnet/*-symbol.json")):
         check_recording(file, Path(str(file).replace("-symbol.json", ".npz")))
+
+
+def test_types_of_every_operator_are_what_its_run_shows() -> None:
+    nodes, names = cases()
+    more = [Node(op, tuple(i.split(" ")), (f"w{k}",), at) for k, (op, i, at) in enumerate(WALKED)]
+    graph = model([*nodes, *more], [*names, *(node.outputs[0] for node in more)])
+    check_types(graph, {value.name: FEED[value.name] for value in graph.inputs})
+    for node in more:
+        assert graph.types[node.outputs[0]].rank is not None, node.label
 
 
 def test_types_of_random_graphs_are_what_their_runs_show() -> None:

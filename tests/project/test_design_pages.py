@@ -1,36 +1,44 @@
-"""Pages that point to tests: each of these exists."""
+"""Pages that point to tests: each of these exists, runs, and each row of a table has one."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support import shown
+
+PAGES = {
+    "0017-paddles-gru-document.md",
+    "0024-what-may-be-trusted.md",
+    "0051-onednn-rnn-guide.md",
+    "0052-oneapi-rnn-specification.md",
+    "0053-sofies-operators.md",
+    "0054-mxnets-rnn-operator.md",
+    "guide-references.md",
+}
+
+OUTSIDE = {"shared", "shared_models", "peer_suites"}
+"""Fixtures of what lies beside a checkout."""
 
 
-@pytest.fixture(scope="module")
-def tests(repo: Path) -> set[str]:
-    files = [*(repo / "tests").rglob("test_*.py")]
-    return {
-        name for file in files for name in re.findall(r"^def (test_\w+)", file.read_text(), re.M)
-    }
+def test_the_pages_of_references_are_read() -> None:
+    for page in PAGES:
+        assert len([row for row in shown.rows() if row.page == page]) > 5, page
 
 
-def rows(page: str) -> list[list[str]]:
-    """The cells of the first table's rows."""
-    lines = [line for line in page.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-
-
-def test_each_line_of_paddles_document_names_tests_that_there_are(
-    repo: Path, tests: set[str]
-) -> None:
-    found = rows((repo / "design" / "0017-paddles-gru-document.md").read_text())
-    assert len(found) > 10
-    for line, ours, shown in found:
-        named = re.findall(r"`(test_\w+)`", shown)
-        assert line and ours and named, line
-        assert not set(named) - tests, line
+@pytest.mark.parametrize("row", shown.rows(), ids=lambda row: f"{row.page[:4]} {row.cells[0][:40]}")
+def test_each_row_names_tests_that_there_are_or_says_why_not(row: shown.Row) -> None:
+    assert row.cells[0] and (all(row.cells) or row.gives_a_reason)
+    assert row.tests or row.gives_a_reason
+    assert not set(row.tests) - shown.tests().keys()
+    # What stands beside a framework alone is not run by make test.
+    assert not row.tests or not all(map(shown.beside_frameworks_only, row.tests))
+    # A checkout alone has what they need.
+    for name in row.tests:
+        assert not any(test.arguments & OUTSIDE for test in shown.tests()[name]), name
 
 
 def test_every_fault_that_an_adapter_knows_is_on_the_audit_s_page(repo: Path) -> None:
@@ -45,14 +53,56 @@ def test_every_fault_that_an_adapter_knows_is_on_the_audit_s_page(repo: Path) ->
                 assert one in page or one.startswith("export_"), one
 
 
-def test_each_promise_of_security_names_tests_that_there_are(repo: Path, tests: set[str]) -> None:
-    found = rows((repo / "design" / "0024-what-may-be-trusted.md").read_text())
-    assert [row[0][0] for row in found] == list("1234567")
-    for promise, _, shown in found:
-        named = set(re.findall(r"`(test_\w+)`", shown))
-        assert named and not named - tests, promise
+def test_each_promise_of_security_has_a_row() -> None:
+    promises = [row.cells[0][0] for row in shown.rows() if row.page.startswith("0024")]
+    assert promises == list("1234567")
 
 
-def test_an_unknown_test_would_be_seen(tests: set[str]) -> None:
-    assert "test_an_unknown_test_would_be_seen" in tests
-    assert "test_nobody_wrote_this_one" not in tests
+def test_an_unknown_test_would_be_seen() -> None:
+    there = shown.tests()
+    assert "test_an_unknown_test_would_be_seen" in there
+    assert "test_nobody_wrote_this_one" not in there
+    table = "| it | shown by |\n|---|---|\n| a \\| b | `test_x`, `test_y` |\n| d | {} |"
+    first, second = shown.rows_of("page", table.format("refused, because no CPU has it"))
+    assert first.tests == ["test_x", "test_y"] and not first.gives_a_reason
+    assert second.gives_a_reason and not second.tests
+    assert not [*shown.rows_of("page", table.format("refused"))][1].gives_a_reason
+
+
+RUN = """
+import pytest
+def test_weight(): assert True
+@pytest.mark.parametrize("x", [0, 1])
+def test_sign(x): {sign}
+"""
+
+
+@pytest.mark.parametrize(
+    "sign, options, code",
+    [
+        ("assert x < 2", ["--shown"], 0),
+        ("assert x < 2", ["--shown", "-m", "shown", "-n", "2"], 0),
+        ("pytest.skip()", ["--shown", "-n", "2"], 1),
+        ("pytest.skip()", [], 0),
+        ("assert x < 2", ["--shown", "-k", "weight"], 1),
+    ],
+    ids=["all", "chosen", "skipped", "not asked for", "not run"],
+)
+def test_a_run_fails_that_has_not_shown_what_pages_say(
+    tmp_path: Path, sign: str, options: list[str], code: int
+) -> None:
+    table = "| it | shown by |\n|---|---|\n| gates | `test_weight`, `test_sign` |\n"
+    files = {
+        "design/page.md": table,
+        "tests/conftest.py": 'pytest_plugins = ["support.shown"]',
+        "tests/support/shown.py": Path(shown.__file__).read_text(),
+        "tests/test_it.py": RUN.format(sign=sign),
+        "pytest.ini": "[pytest]\npythonpath = tests\ntestpaths = tests\n",
+    }
+    for file, text in files.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("not seen to pass" in done.stdout) == bool(code)

@@ -1,32 +1,18 @@
 """Small faults put into the package: for each, the tests that should see it do.
 
-A few are tried in every run, all of them where ONERNN_MUTANTS is set. Each runs on a copy of the
-sources in a process of its own.
+A few are tried in every run, all of them by make mutants (ONERNN_MUTANTS). Each runs on a copy of
+the sources in a process of its own.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-
-ALL = bool(os.environ.get("ONERNN_MUTANTS"))
-
-
-class Mutant(NamedTuple):
-    """A fault: in ``file``, ``old`` becomes ``new``; ``tests`` (file and -k) must fail."""
-
-    what: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, str]
-
+from support.mutants import ALL, Checkout, Mutant
 
 DENSE = ("layers", "dense_batches_are_right and onednn")
 RAGGED = ("layers", "ragged_batches_are_right and onednn")
@@ -86,8 +72,8 @@ MUTANTS = [
     Mutant(
         "the reference's peephole reads the old cell state",
         "backend/reference.py",
-        "clipped(a[:, 3] + p[2] * after)",
-        "clipped(a[:, 3] + p[2] * c)",
+        "clipped(seen(3, after))",
+        "clipped(seen(3, c))",
         REFERENCE,
     ),
     Mutant(
@@ -233,58 +219,6 @@ MUTANTS = [
 ]
 PLAIN = 6
 
-# Fails at the first example, without looking for a smaller one.
-QUICK = "settings.register_profile('here', deadline=None, max_examples=60, phases=[Phase.generate])"
-
-
-class Checkout:
-    """A copy of the sources and tests, in which one fault stands at a time."""
-
-    def __init__(self, repo: Path, folder: Path) -> None:
-        self.folder = folder
-        rooms = [p.name for p in repo.iterdir() if (p / "__init__.py").is_file()]
-        ignored = shutil.ignore_patterns("__pycache__", "data", "frameworks", "packaging")
-        for name in [*rooms, "src", "tests"]:
-            shutil.copytree(repo / name, folder / name, symlinks=True, ignore=ignored)
-        shutil.copy(repo / "pyproject.toml", folder)
-        settings = folder / "tests" / "conftest.py"
-        text = settings.read_text()
-        quick = text.replace("import settings\n", "import Phase, settings\n").replace(
-            "settings.load_profile(", f"{QUICK}\nsettings.load_profile('here') or ("
-        )
-        assert quick.count("Phase") == 2
-        settings.write_text(quick)
-
-    def run(self, tests: tuple[str, str]) -> subprocess.CompletedProcess[str]:
-        file, chosen = tests
-        (found,) = (self.folder / "tests").rglob(f"test_{file}.py")
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "--tb=line",
-            "-p",
-            "no:cacheprovider",
-        ]
-        command += [str(found), *(["-k", chosen] if chosen else [])]
-        # No compiled files: one of the same size and second as before would be taken for it.
-        environment = {"PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-        return subprocess.run(
-            command,
-            cwd=self.folder,
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-
-
-@pytest.fixture(scope="module")
-def checkout(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    return Checkout(repo, tmp_path_factory.mktemp("mutants"))
-
 
 def test_the_copy_is_what_runs_and_passes(checkout: Checkout) -> None:
     code = "import onernn.backend.run_arguments as found; print(found.__file__)"
@@ -309,13 +243,4 @@ def test_every_fault_still_has_its_place(repo: Path, mutant: Mutant) -> None:
     "mutant", MUTANTS if ALL else MUTANTS[:PLAIN], ids=lambda mutant: mutant.what
 )
 def test_the_fault_is_seen(checkout: Checkout, mutant: Mutant) -> None:
-    file = checkout.folder / mutant.file
-    sound = file.read_text()
-    file.write_text(sound.replace(mutant.old, mutant.new))
-    try:
-        done = checkout.run(mutant.tests)
-    finally:
-        file.write_text(sound)
-    # A test failed, or the process was killed: not that none was chosen, or none could be read.
-    assert done.returncode == 1 or done.returncode < 0, done.stdout
-    assert "error" not in done.stdout.rpartition("\n1 ")[2], done.stdout
+    checkout.assert_seen(mutant)

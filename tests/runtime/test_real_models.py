@@ -94,6 +94,8 @@ def test_ours_gives_onnxruntimes_numbers_for_clips_of_changing_lengths(
     harness: Any, rows: Any, name: str
 ) -> None:
     listed = rows(name)
+    if known := import_module("benchmarks.real_models").known_faults(Path(listed[0].path)):
+        pytest.skip(f"ONNX Runtime computes something else: {known}")
     ours, theirs = session_of(listed[0].path), runtime_of(listed[0].path)
     for row in listed:
         one = harness.in_turn(row, lambda feed: [*ours.run(feed).values()])

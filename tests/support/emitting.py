@@ -18,7 +18,7 @@ from onernn.core.graph import Value
 from onernn.core.ragged import data_of
 from onernn.core.sizes import Size
 from onernn.emit.generating import found_sizes, generate, limits, made_levels
-from onernn.emit.pipeline import infer, initialize, parse
+from onernn.emit.pipeline import infer_shapes, initialize, parse
 from onernn.engine.inferring import sizes_of
 from onernn.engine.program import CTYPES, Program
 
@@ -85,6 +85,10 @@ class Emitted:
         least = [(size.put(sizes).number or 0) >= 0 for size in limits(self.program)]
         same = [size.put(sizes).number == number for size, number in self._axes(feed)]
         return all(least) and all(same)
+
+    def lacks(self, status: int) -> bool:
+        """Whether a run ended in a branch that the header names as not generated."""
+        return bool(self.program.refused) and status == 85
 
     @property
     def steps(self) -> bool:
@@ -188,7 +192,7 @@ def generated(
 ) -> Emitted:
     """Not compiled. Raises `UnsupportedError` where no C++ is generated."""
     program = parse(model, declared)
-    infer(program, static)
+    infer_shapes(program, static)
     files = generate(program, initialize(program, weights), name=name, **options)
     return Emitted(name, program, static or {}, files, options.get("embed", False))
 
@@ -282,10 +286,11 @@ def _driver(model: Emitted) -> str:
 def _stepping(name: str, program: Program, free: list[str], outputs: list[str]) -> str:
     """Word by word: the time axis of inputs is cut, pieces of outputs are put side by side.
 
-    Only where T is the first axis of what has it; two rounds, with a reset between them.
+    Only where T is the first axis of what has it; two rounds, with a reset between them. In the
+    second one a state of another stream, the first one's, is in the model before each word.
     """
-    lines = ['  if (mode == "step") {', "    for (int round = 0; round < 2; ++round) {"]
-    lines.append("      model.reset();")
+    lines = ['  if (mode == "step") {', "    State state, other;"]
+    lines += ["    for (int round = 0; round < 2; ++round) {", "      model.reset();"]
     time = "sizes.T" if "T" in free else "std::int64_t(0)"
     if "T" in program.static:
         time = f"std::int64_t({program.static['T']})"
@@ -302,9 +307,12 @@ def _stepping(name: str, program: Program, free: list[str], outputs: list[str]) 
         takes.append(f"{ident}.data(){f' + t * ({ident}.size() / {time})' if timed else ''}")
     more = ", sizes" if free else ""
     call = f"model.step({{{', '.join(gives)}}}, {{{', '.join(takes)}}}{more})"
+    lines.append("        if (round == 1 && (model.restore(other) != Status::ok ||")
+    lines.append("            model.restore(state) != Status::ok)) return 79;")
     lines.append(f"        const Status s = {call};")
+    lines.append("        if (round == 1) model.save(state);")
     lines.append("        if (s != Status::ok) return 80 + static_cast<int>(s);")
-    lines += ["      }", "    }"]
+    lines += ["      }", "      model.save(other);", "    }"]
     lines += [f'    write("{name}.{out}.bin", {out});' for out in outputs]
     lines += ["    return 0;", "  }"]
     return "\n".join(lines)

@@ -39,9 +39,15 @@ FEED: dict[str, Any] = {
     "d": Ragged(floats(11, WIDTH), np.array([0, 4, 4, 5, 11]), (np.array([0, 3, 3, 4]),)),
     "tags": Ragged(floats(11, 5), np.array([0, 4, 4, 5, 11])),
     "lengths": whole(0, 4, 2),
+    "short": np.array([0, 4, 2], np.int32),
+    "bytes": RNG.integers(0, 256, (T, N, WIDTH), np.uint8),
+    "updates": floats(2, N, WIDTH),
     "n_rows": floats(4, WIDTH),
     "three_rows": floats(3, WIDTH),
     "small": floats(5, 2, WIDTH),
+    "image": floats(2, 4, 5, WIDTH),
+    "samples": floats(2, 11, 1),
+    "spectrum": floats(2, 5, 2),
     "moved": whole(0, 2, 11),
     "going": np.array(True),
 }
@@ -77,16 +83,54 @@ CONSTANTS: dict[str, np.ndarray] = {
     "picks": RNG.integers(-3, 3, (4, 2, 1)),
     "within": RNG.integers(-WIDTH, WIDTH, (T, N, 2)),
     "crf": floats(7, 5),
+    "per_tensor": np.array(0.02, np.float32),
+    "per_column": np.abs(floats(WIDTH)) / 30 + np.float32(0.01),
+    "zero_s8": np.array(-3, np.int8),
+    "zero_u8": np.array(117, np.uint8),
+    "zeros_u8": RNG.integers(0, 256, WIDTH, np.uint8),
+    "zeros_w": RNG.integers(0, 256, 70, np.uint8),
+    "bytes_w": RNG.integers(0, 256, (WIDTH, 70), np.uint8),
+    "bytes_kernel": RNG.integers(0, 256, (5, N, 3), np.uint8),
+    "lstm_w": RNG.integers(-127, 128, (2, WIDTH, 80), np.int8),
+    "lstm_r": RNG.integers(0, 256, (2, 20, 80), np.uint8),
+    "lstm_b": floats(2, 160),
+    "lstm_p": floats(2, 60),
+    "lstm_s": np.abs(floats(2, 80)) / 400 + np.float32(0.001),
+    "lstm_one": np.array([0.002, 0.003], np.float32),
+    "lstm_zw": np.zeros(2, np.int8),
+    "lstm_zr": np.full((2, 80), 140, np.uint8),
+    "places_nd": np.array([[0, 2], [3, -1]]),
+    "updates_nd": floats(2, WIDTH),
     "true": np.array(True),
     "long": np.zeros((1, 9, WIDTH), np.float32),
+    "taps": floats(5, N, 3),
+    "filters": floats(6, 2, 3, 2),
+    "bias": floats(6),
+    "back": floats(N, 2, 3),
+    "back2": floats(4, 1, 2, 3),
+    "pair": floats(2),
+    "four": floats(4),
+    "wider": whole(T, N, 9),
+    "minus3": whole(-3),
+    "hop": np.array(2),
+    "three0": np.array(3),
+    "window": np.abs(floats(4)),
     "far": np.array([2**63 - 1]),
+    "first": np.array([-(2**63)]),
+    "backwards": whole(-2),
     "outside": whole(0, 2),
     "lengths_like": whole(1, 2, 0, 3, 1, 1),
 }
+LSTM = "p lstm_w lstm_r lstm_b {}   {} lstm_one lstm_zw lstm_s lstm_zr"
+BOTH = {"direction": "bidirectional"}
+COUNTS = {"Split": 2, "TopK": 2, "Dropout": 2, "LayerNormalization": 3}
+COUNTS |= dict.fromkeys(("DynamicQuantizeLinear", "DynamicQuantizeLSTM"), 3)
 UNARY = (
     "Abs Neg Sign Floor Ceil Round Sin Cos Erf Exp Tanh Sigmoid Relu Softplus Softsign LeakyRelu"
     " ThresholdedRelu HardSigmoid HardSwish Elu Selu Celu Gelu IsNaN Identity"
 ).split()
+CONV = {"strides": (2, 1), "pads": (1, 0, 2, 1), "dilations": (1, 2), "group": 2}
+POOL = {"kernel_shape": (3, 2), "strides": (2, 2), "pads": (1, 0, 0, 1)}
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     *((op, "x", {}) for op in UNARY),
     *((op, "p", {}) for op in ("Log", "Sqrt", "Reciprocal")),
@@ -115,6 +159,28 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("Cast", "x", {"to": "bool"}),
     ("Cast", "i", {"to": "float32"}),
     ("CastLike", "i x", {}),
+    ("QuantizeLinear", "p per_tensor", {}),
+    ("QuantizeLinear", "p per_tensor zero_s8", {}),
+    ("QuantizeLinear", "p per_column zeros_u8", {"axis": 2}),
+    ("DequantizeLinear", "bytes per_tensor zero_u8", {}),
+    ("DequantizeLinear", "bytes per_column zeros_u8", {"axis": -1}),
+    ("DynamicQuantizeLinear", "p", {}),
+    ("MatMulInteger", "bytes bytes_w", {}),
+    ("MatMulInteger", "bytes bytes_w zero_u8 zeros_w", {}),
+    ("ConvInteger", "bytes bytes_kernel zero_u8", {"pads": (1, 2), "strides": (2,)}),
+    ("DynamicQuantizeLSTM", LSTM.format("", ""), {**BOTH, "hidden_size": 20}),
+    (
+        "DynamicQuantizeLSTM",
+        LSTM.format("short", "lstm_p"),
+        {**BOTH, "hidden_size": 20, "clip": 1.5, "input_forget": 1},
+    ),
+    ("ScatterElements", "x within0 updates", {}),
+    *(
+        ("ScatterElements", "p within0 updates", {"reduction": how})
+        for how in ("add", "mul", "max", "min")
+    ),
+    ("ScatterND", "x places_nd updates_nd", {}),
+    ("ScatterND", "p places_nd updates_nd", {"reduction": "add"}),
     ("Dropout", "x", {}),
     ("MatMul", "x w", {}),
     ("MatMul", "x row", {}),
@@ -164,6 +230,9 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("Slice", "x axis1 three axis2", {}),
     ("Slice", "x axis1 far axis0", {}),
     ("Slice", "x minus far axis1", {}),
+    ("Slice", "x axis0 far axis0 three", {}),
+    ("Slice", "x axis1 far axis0 two", {}),
+    ("Slice", "x far first axis0 backwards", {}),
     ("Split", "x", {"axis": 2}),
     ("Expand", "x stretched", {}),
     ("Tile", "x repeats", {}),
@@ -207,15 +276,45 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("SequenceData", "r", {}),
     ("SequenceUnpad", "x lengths", {"time_major": 1}),
     ("CrfDecode", "tags crf", {}),
+    ("Conv", "p taps", {}),
+    ("Conv", "p taps", {"strides": (2,), "auto_pad": "SAME_LOWER"}),
+    ("Conv", "image filters bias", CONV),
+    ("Conv", "image filters", {"group": 2, "auto_pad": "VALID", "kernel_shape": (3, 2)}),
+    ("MaxPool", "x", {"kernel_shape": (2,)}),
+    ("MaxPool", "image", {**POOL, "dilations": (1, 2)}),
+    ("MaxPool", "image", {**POOL, "ceil_mode": 1}),
+    ("AveragePool", "image", POOL),
+    ("AveragePool", "image", {**POOL, "ceil_mode": 1, "count_include_pad": 1}),
+    ("GlobalAveragePool", "image", {}),
+    ("ConvTranspose", "p back", {"strides": (2,), "output_padding": (1,)}),
+    ("ConvTranspose", "image back2 pair", {"group": 2, "pads": (1, 0, 0, 1), "dilations": (2, 1)}),
+    ("ConvTranspose", "p back", {"strides": (2,), "auto_pad": "SAME_UPPER"}),
+    ("ConvTranspose", "p back", {"output_shape": (7,)}),
+    ("InstanceNormalization", "p scale middle", {}),
+    ("GroupNormalization", "image four four", {"num_groups": 2}),
+    ("GlobalMaxPool", "image", {}),
 ]
 """Cases whose sizes are known before a call."""
+
+
+WALKED: list[tuple[str, str, dict[str, Any]]] = [
+    ("Resize", "p", {"scales": (1.0, 1.0, 1.5), "mode": "linear"}),
+    ("Resize", "image", {"scales": (2.0, 0.5), "axes": (2, 3)}),
+    ("Resize", "p   wider", {"nearest_mode": "floor"}),
+    ("DFT", "samples  minus3", {}),
+    ("DFT", "samples three", {"onesided": 1}),
+    ("DFT", "spectrum", {"onesided": 1, "inverse": 1}),
+    ("STFT", "samples hop window", {}),
+    ("STFT", "samples hop  three0", {"onesided": 0}),
+]
+"""Cases of operators that Python runs, in plans too: no C++ is generated for them yet."""
 
 
 def cases() -> tuple[list[Node], list[str]]:
     """The nodes of all cases, and what is compared."""
     nodes, names = [], []
     for at, (op, inputs, attributes) in enumerate(CASES):
-        count = {"Split": 2, "TopK": 2, "Dropout": 2, "LayerNormalization": 3}.get(op, 1)
+        count = COUNTS.get(op, 1)
         made = [f"v{at}_{k}" for k in range(count)]
         nodes.append(Node(op, tuple(inputs.split(" ")), tuple(made), attributes))
         names += made
@@ -291,7 +390,7 @@ def half(value: Any) -> Any:
 def in_halves() -> tuple[Graph, dict[str, Any]]:
     """All cases but the layers, with halves in the place of floats; inputs for them."""
     nodes, names = cases()
-    nodes = [node for node in nodes if node.op != "Rnn"]
+    nodes = [node for node in nodes if node.op not in ("Rnn", "DynamicQuantizeLSTM")]
     made = {name for node in nodes for name in node.outputs}
     graph = model(nodes, [name for name in names if name in made])
     inputs = tuple(

@@ -143,6 +143,7 @@ class Builder:
             for name in self.known
             if name not in self.constants
             and self.array(name).dtype == np.float32
+            and self.array(name).ndim  # a single number serves conditions
             and (rank is None or self.array(name).ndim == rank)
             and (ragged is None or self.is_ragged(name) == ragged)
         ]

@@ -170,10 +170,27 @@ class Models(Layers):
 
     def taken(self) -> list[str]:
         found = self.values()
+        if not found:
+            raise Discard
         return list(dict.fromkeys(self.pick(found) for _ in range(self.pick([1, 1, 2]))))
 
+    def condition(self) -> str:
+        """One that is constant, that follows from sizes, that is given, or that numbers tell."""
+        how = self.pick(["constant", "sizes", "given", "numbers", "numbers"])
+        if how == "given" and not self.depth:
+            made: str = self.input(lambda _, rng: np.array(rng.random() < 0.5), ())
+        elif how == "sizes":
+            count, op = self.emit("Size", self.any()), self.pick(["Equal", "Less", "Greater"])
+            made = self.emit(op, count, self.constant(np.array(self.pick([0, 6, 12]))))
+        elif how == "constant":
+            made = self.constant(np.array(self.chance(0.5)))
+        else:
+            largest = self.emit("ReduceMax", self.any(ragged=False), keepdims=0)
+            made = self.emit("Less", largest, self.constant(self.numbers()))
+        return self.emit("Not", made) if self.chance(0.5) else made
+
     def branches(self) -> str:
-        taken = self.taken()
+        taken = [*self.taken(), self.constant(self.numbers())][: self.pick([2, 3])]
         names, graphs = [], []
         for _ in range(2):
             inner = self.body(taken, {})
@@ -181,9 +198,7 @@ class Models(Layers):
             last = [n for n in inner.values() if n in inner.made()] or inner.values()
             names.append(last[-1])
             graphs.append(inner)
-        condition = self.constant(np.array(self.chance(0.5)))
-        if self.chance(0.7):
-            condition = self.emit("Not", condition)
+        condition = self.condition()
         bodies = [g.graph([name]) for g, name in zip(graphs, names, strict=True)]
         attributes = {"then_branch": bodies[0], "else_branch": bodies[1], "then_taken": len(taken)}
         return self.emit("If", condition, *taken, *taken, **attributes)
@@ -217,7 +232,12 @@ class Models(Layers):
         kind = self.pick(CELLS)
         states = self.begin(kind, len(element) if element.ndim else 1)
         own: dict[str, Any] = {f"s{at}": self.known[name] for at, name in enumerate(states)}
-        inner = self.body([], {**own, "e": element})
+        goes = [x]
+        if axis == 0 and element.ndim == 2 and not self.is_ragged(x) and self.chance(0.6):
+            means = self.emit("ReduceMean", x, self.ints(2))
+            goes.insert(0, self.emit("Greater", means, self.constant(np.float32(0))))
+        masked = {"m": self.array(goes[0])[0]} if len(goes) > 1 else {}
+        inner = self.body([], {**own, **masked, "e": element})
         if self.chance(0.75):
             e = inner.emit("Flatten", "e", axis=1) if self.chance(0.3) else "e"
             if inner.array(e).ndim != 2:
@@ -227,18 +247,22 @@ class Models(Layers):
         else:
             inner.grow(2)
             after = list(own)
+        if masked:  # where the mask is false states stay
+            after = [inner.emit("Where", "m", *pair) for pair in zip(after, own, strict=True)]
         results = [after[0] if self.chance(0.7) else self.pick(inner.values())]
+        if self.chance(0.2):
+            results = [inner.emit("Unsqueeze", results[0], inner.ints(self.pick([0, 1])))]
         outputs = [inner.emit("Identity", name) for name in (*after, *results)]
         attributes = {
             "body": inner.graph(outputs),
             "states": len(states),
-            "scanned": 1,
-            "input_axes": (axis,),
-            "input_directions": (back,),
+            "scanned": len(goes),
+            "input_axes": (axis,) * len(goes),
+            "input_directions": (back,) * len(goes),
             "output_axes": (self.pick([0, 0, 0, 1]),),
             "output_directions": (back if self.chance(0.8) else 1 - back,),
         }
-        made = self.emit("Scan", *states, x, outputs=len(outputs), **attributes)
+        made = self.emit("Scan", *states, *goes, outputs=len(outputs), **attributes)
         return self.pick(made)
 
     def counted(self) -> str:
@@ -260,6 +284,28 @@ class Models(Layers):
         attributes = {"body": body, "carried": len(states)}
         made = self.emit("Loop", turns, "", *states, x, outputs=len(outputs), **attributes)
         return self.pick(made)
+
+    def convolved(self) -> None:
+        """A convolution along the last axis, scaled and shifted."""
+        x = self.any()
+        if self.array(x).ndim == 2:
+            x = self.emit("Unsqueeze", x, self.ints(1))
+        if self.array(x).ndim != 3:
+            raise Discard
+        channels = self.pick(SIZES)
+        weight = self.constant(self.numbers(channels, self.array(x).shape[1], 1))
+        bias = [self.constant(self.numbers(channels))] if self.chance(0.5) else []
+        made = self.emit("Conv", x, weight, *bias, pads=self.pick([(0, 0), (1, 0)]))
+        for op in [self.pick(["BatchNormalization", "Mul", "Add"]) for _ in range(2)]:
+            if self.chance(0.2):
+                self.emit("Neg", made)
+            if op == "BatchNormalization":
+                rows = [self.numbers(channels) for _ in range(3)]
+                rows.append(np.abs(self.numbers(channels)) + np.float32(0.5))
+                made = self.emit(op, made, *map(self.constant, rows))
+            else:
+                sizes = self.pick([(), (channels, 1), (1, channels, 1), (1,)])
+                made = self.emit(op, made, self.constant(self.numbers(*sizes)))
 
     def made(self) -> set[str]:
         return {name for node in self.nodes for name in node.outputs if name}
@@ -299,6 +345,9 @@ def random_trial(seed: int) -> Trial:
         if builder.chance(0.2):
             builder.dense_input("N", builder.pick(SIZES))
         builder.grow(int(rng.integers(2, 7)))
+        if seed % 6 == 0:
+            with builder.attempt():
+                builder.convolved()
         made = list(builder.made())
         if not made:
             continue

@@ -7,9 +7,16 @@ from collections.abc import Callable
 import numpy as np
 
 from onernn import RnnSpec, RnnWeights
-from onernn.backend.onednn.creation import argument, argument_order, create, new_attributes
+from onernn.backend.onednn.creation import (
+    _ELTWISE,
+    argument,
+    argument_order,
+    create,
+    new_attributes,
+)
 from onernn.backend.onednn.data_types import narrowed, stored, widened
 from onernn.backend.onednn.library import load_library
+from onernn.backend.onednn.limits import CREATORS
 from onernn.backend.onednn.memory import (
     Descriptor,
     Memory,
@@ -36,12 +43,14 @@ def run_raw(
     scale: Scale | None = None,
     *,
     dst_iter_is_src_iter: bool = False,
+    dst_state: tuple[np.ndarray, ...] | None = None,
     own_scratchpad: bool = True,
     executed: Callable[[Callable[[], None]], None] = lambda execute: execute(),
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """(y, final state) of one LSTM or GRU layer on dense x (T, N, I).
+    """(y, final state) of a layer on dense x (T, N, I).
 
-    The weights are in the layouts that the primitive asks for. ``executed`` may run its argument
+    The weights are in the layouts that the primitive asks for. ``dst_state``: arrays like the final
+    state, where that is not like the first one. ``executed`` may run its argument
     elsewhere. Raises `UnsupportedError` where the library has no such primitive.
     """
     library = load_library()
@@ -63,7 +72,10 @@ def run_raw(
     names = dict(zip(("iter", "iter_c"), state, strict=False))
     dtypes = {"iter": precision.data, "iter_c": precision.cell}
     for name, array in names.items():
-        wanted[f"src_{name}"] = wanted[f"dst_{name}"] = tagged(array.shape, dtypes[name], "ldnc")
+        wanted[f"src_{name}"] = tagged(array.shape, dtypes[name], "ldnc")
+    ends = dict(zip(names, dst_state or state, strict=True))
+    for name, array in ends.items():
+        wanted[f"dst_{name}"] = tagged(array.shape, dtypes[name], "ldnc")
     for name, memory in plain.items():
         narrow = name not in ("bias", "weights_peephole")
         dims = memory.descriptor.dims
@@ -71,13 +83,17 @@ def run_raw(
 
     pd = ffi.new("dnnl_primitive_desc_t *")
     both = spec.directions == 2
-    status = getattr(lib, f"dnnl_{spec.cell.value}_forward_primitive_desc_create")(
+    creator = getattr(lib, f"dnnl_{CREATORS[spec.cell]}_forward_primitive_desc_create")
+    function = _ELTWISE.get(spec.cell)
+    status = creator(
         pd,
         library.engine,
         lib.dnnl_forward_inference,
+        *([getattr(lib, function)] if function else []),
         getattr(lib, f"dnnl_{'' if both else 'unidirectional_'}{spec.direction}"),
         *(wanted[n].handle if n in wanted else ffi.NULL for n in argument_order(spec.cell)),
         lib.dnnl_rnn_flags_undef,
+        *([0.0, 0.0] if function else []),
         attributes[0],
     )
     if status == lib.dnnl_unimplemented:
@@ -126,7 +142,7 @@ def run_raw(
         return widened(library, array, dtype, *([scale] if scale else []))
 
     y = result("dst_layer", precision.out, out_shape)
-    return y, tuple(result(f"dst_{n}", dtypes[n], a.shape) for n, a in names.items())
+    return y, tuple(result(f"dst_{n}", dtypes[n], a.shape) for n, a in ends.items())
 
 
 def raw_augru_gradient(

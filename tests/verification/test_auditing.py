@@ -6,12 +6,14 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from onernn import ModelFormatError, UnsupportedError, audit, load
+from onernn.adapters import loading, paddle
 from onernn.verification.recording import read_arrays
 
 
@@ -56,9 +58,20 @@ def test_a_model_without_known_faults_passes(data: Path) -> None:
         assert report and not any(each.counts for each in report.findings)
 
 
+def test_a_framework_without_known_faults_says_so(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = replace(paddle.ADAPTER, name="Bare", find_faults=None)
+    monkeypatch.setattr(loading, "adapter_of", lambda _: bare)
+    with pytest.raises(UnsupportedError, match="only .*ONNX's.* faults are known, not Bare's"):
+        audit(model)
+
+
 def test_what_cannot_be_audited_says_why(model: Path, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="only MXNet's and Paddle's faults are known"):
+    with pytest.raises(ModelFormatError, match="no such file"):
         audit(tmp_path / "model.onnx")
+    with pytest.raises(UnsupportedError, match="named in the model"):
+        audit(tmp_path / "model.onnx", params=tmp_path)
     with pytest.raises(ModelFormatError, match="no such file or folder"):
         audit(tmp_path / "nothing")
     with pytest.raises(ModelFormatError, match="in__h0 is missing"):

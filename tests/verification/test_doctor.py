@@ -26,6 +26,7 @@ from onernn.verification import support_table
 from onernn.verification.doctor import (
     DTYPES,
     MODES,
+    NEVER_RAN,
     REFUSED,
     SLOWER,
     WORKS,
@@ -61,6 +62,33 @@ def test_every_combination_is_examined_and_none_is_wrong(here: Examination) -> N
     assert [f for f in here.findings if f.verdict == WRONG] == [] and here.passed
     assert all(f.kernel and np.isfinite(f.max_error) for f in here.findings if f.verdict != REFUSED)
     assert all(f.reason for f in here.findings if f.verdict != WORKS)
+
+
+def test_what_the_guide_has_works_or_is_told_why_not(here: Examination) -> None:
+    """Of float32 and bf16, on a CPU that has both, nothing else is slower."""
+    if not any(isa in here.isa for isa in ("bf16", "fp16", "amx")):
+        pytest.skip("this CPU has no bf16")
+    asked = [f for f in here.findings if f.guide and f.combination.dtype in ("f32", "bf16")]
+    assert len(asked) == (2 * len(KINDS) * 2 - 2 * 2) * len(DIRECTIONS)  # bf16 has no projection
+    for finding in asked:
+        if finding.verdict != WORKS:
+            assert finding.verdict == SLOWER and finding.combination.mode == "training"
+            assert "wrong gradients unless attention is 0" in finding.reason
+
+
+def test_what_never_ran_on_any_machine_is_told_as_such(here: Examination) -> None:
+    f16 = [f for f in here.findings if f.combination.dtype == "f16" and f.verdict != WORKS]
+    if not f16:
+        pytest.skip("this CPU has f16")
+    never = {f.combination.cell for f in f16 if f.verdict == NEVER_RAN}
+    assert never == {cell for cell in KINDS if "projection" not in cell}
+    for finding in f16:
+        asked = finding.guide and finding.combination.mode == "inference"
+        assert (finding.verdict == NEVER_RAN) == asked
+        assert finding.kernel == "NumPy reference" and finding.max_error < 1e-5
+    assert "never ran (" in support_table.markdown(here)
+    others = [f for f in here.findings if f.combination.dtype != "f16"]
+    assert all(f.verdict != NEVER_RAN for f in others)
 
 
 def test_the_machine_is_told(here: Examination) -> None:
@@ -187,7 +215,7 @@ class TestCommand:
         assert len(report["findings"]) == len(DIRECTIONS) * len(DTYPES) * len(MODES)
         assert set(report["findings"][0]) == {
             *("cell", "direction", "dtype", "mode"),
-            *("verdict", "kernel", "max_error", "reason"),
+            *("verdict", "kernel", "max_error", "reason", "guide"),
         }
 
     @pytest.mark.parametrize("cap", build.isas())
@@ -273,6 +301,13 @@ class TestReadme:
         made = support_table.markdown(here).splitlines()
         columns = None if table[0] == made[0] else ANYWHERE
         assert verdicts(table, columns) == verdicts(made, columns)
+
+    def test_its_table_of_data_types_is_made_of_those_of_the_documents(self, repo: Path) -> None:
+        start, end = "<!-- data types -->", "<!-- end of data types -->"
+        text = (repo / "README.md").read_text()
+        assert text.count(start) == text.count(end) == 1
+        assert text.split(start)[1].split(end)[0].strip() == support_table.data_types()
+        assert "libdnnl 3.6 or newer" in text
 
     def test_another_verdict_would_be_seen(self, here: Examination) -> None:
         made = support_table.markdown(here).splitlines()

@@ -39,6 +39,7 @@ class Formula:
     ``rows``: how many each array has. ``biases``: for each row of the pivot those that are added
     up. ``signs``: -1 where a gate is computed with its sign turned. ``x_axis``, ``y_axis``: where
     input and output hold the time, 0 or 1. ``backwards``: from the last step to the first.
+    ``projection``: what an LSTM's output is multiplied by, where that is its state.
     """
 
     cell: str
@@ -47,6 +48,7 @@ class Formula:
     iter: tuple[Rows, ...]
     biases: tuple[tuple[Rows, ...], ...]
     signs: tuple[int, ...]
+    projection: Rows | None = None
     x_axis: int = 0
     y_axis: int = 0
     backwards: bool = False
@@ -63,18 +65,27 @@ class Formula:
             found[name] = tuple(Rows(*each) for each in found[name])
         found["biases"] = tuple(tuple(Rows(*each) for each in row) for row in found["biases"])
         found |= {name: tuple(found[name]) for name in ("rows", "signs")}
+        found["projection"] = found["projection"] and Rows(*found["projection"])
         return cls(**found)
 
     @property
     def hidden(self) -> int:
         return self.iter[0].stop - self.iter[0].start
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of the states, and of the output as the first of them."""
+        made = self.projection
+        return made.stop - made.start if made else self.hidden, self.hidden
+
     def shape(self, array: int, width: int) -> list[int]:
         """Of a weight or bias, where the input has ``width`` channels."""
         if any(array == each.array for each in self.layer):
             return [self.rows[array], width]
-        recurrent = any(array == each.array for each in self.iter)
-        return [self.rows[array], self.hidden] if recurrent else [self.rows[array]]
+        if any(array == each.array for each in self.iter):
+            return [self.rows[array], self.widths[0]]
+        projects = self.projection and array == self.projection.array
+        return [self.rows[array], self.hidden] if projects else [self.rows[array]]
 
     def pack(self, arrays: Sequence[Array]) -> tuple[RnnSpec, RnnWeights]:
         """The layer of these arrays."""
@@ -93,8 +104,18 @@ class Formula:
                 row += arrays[at][start:stop]
         bias[: len(self.signs)] *= np.array(self.signs, bias.dtype)[:, None]
         direction: Direction = "right2left" if self.backwards else "left2right"
-        spec = RnnSpec(Cell(self.cell), layer.shape[2], self.hidden, direction=direction)
-        return spec, RnnWeights(layer, recurrent, bias[None, None])
+        projection, width = None, None
+        if self.projection:
+            at, start, stop = self.projection
+            projection, width = arrays[at][start:stop].T[None, None], stop - start
+        spec = RnnSpec(
+            Cell(self.cell),
+            layer.shape[2],
+            self.hidden,
+            direction=direction,
+            projection_size=width,
+        )
+        return spec, RnnWeights(layer, recurrent, bias[None, None], projection=projection)
 
     def gradients(self, packed: RnnWeights, arrays: Sequence[Array]) -> list[Array]:
         """Those of the arrays, from those of what `pack` made."""
@@ -103,6 +124,9 @@ class Formula:
         for matrix, gates in ((packed.layer, self.layer), (packed.iter, self.iter)):
             for at, (sign, rows) in enumerate(zip(self.signs, gates, strict=True)):
                 found[rows.array][rows.start : rows.stop] += sign * matrix[0, 0, :, at].T
+        if self.projection and packed.projection is not None:
+            at, start, stop = self.projection
+            found[at][start:stop] += packed.projection[0, 0].T
         signs = (*self.signs, 1)
         for at, added in enumerate(self.biases):
             for rows in added:
@@ -132,9 +156,9 @@ class LiveCells:
         for at, known in enumerate(given[1 : 1 + len(formula.rows)]):
             shape = formula.shape(at, width)
             shapes.append(list(known) if len(shape) > 1 and not shape[1] else shape)
-        states = [[batch, formula.hidden] for _ in self._states]
+        states = [[batch, size] for size, _ in zip(formula.widths, self._states, strict=False)]
         y = [time, batch] if formula.y_axis == 0 else [batch, time]
-        return [*shapes, *states], [[*y, formula.hidden], *states]
+        return [*shapes, *states], [[*y, formula.widths[0]], *states]
 
     def types(self, given: Sequence[type | None]) -> tuple[list[type], list[type]]:
         known = next((each for each in given if each is not None), np.float32)

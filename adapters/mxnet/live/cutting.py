@@ -17,31 +17,35 @@ from onernn.adapters.mxnet.live.custom import (
     register,
     view,
 )
-from onernn.adapters.mxnet.live.execution import LiveRnn, Options
+from onernn.adapters.mxnet.live.execution import LINEAR, LiveRnn, Options
+from onernn.adapters.mxnet.live.gain import Slower, slower_cells, slower_operator
 from onernn.adapters.mxnet.live.regions import Region, Shapes, find_regions
 from onernn.adapters.mxnet.lower.rules import known_name
 from onernn.adapters.mxnet.read import Entry, parse_symbol
 from onernn.adapters.mxnet.read import attributes as parse
 from onernn.core.errors import Refusal, UnsupportedError
+from onernn.core.spec import Cell
 
 RNN = ("RNN", "_npx_rnn")
 _log = logging.getLogger("onernn")
 
 
 class Explained(NamedTuple):
-    """What of a symbol runs here, by the names of its nodes, and which cells do not, and why."""
+    """What of a symbol runs here, by the names of its nodes, and what does not, and why."""
 
     replaced: tuple[str, ...]
     refusals: tuple[Refusal, ...]
 
 
-def explain(symbol: Any) -> Explained:
-    """What `optimize` has replaced in an MXNet symbol, and the cells that stay MXNet's."""
-    graph = json.loads(symbol.tojson())
+def explain(symbol: Any, **options: Any) -> Explained:
+    """What `optimize` has replaced in an MXNet symbol, and which layers stay MXNet's.
+
+    ``options``: those of `optimize`.
+    """
+    graph, chosen = json.loads(symbol.tojson()), Options(**options)
     ours = [node for node in graph["nodes"] if _operator(node) in (OPERATOR, CELLS)]
-    found = find_regions(parse_symbol(json.dumps(graph)), _shapes(symbol, {}))
-    left = [each for each in found if not isinstance(each, Region)]
-    return Explained(tuple(original_attributes(node["attrs"])[1] for node in ours), tuple(left))
+    replaced = tuple(original_attributes(node["attrs"])[1] for node in ours)
+    return Explained(replaced, tuple(_layers(symbol, graph, {}, chosen).refusals))
 
 
 def reasons(refusals: Iterable[Refusal]) -> str:
@@ -64,14 +68,14 @@ def optimized_symbol(symbol: Any, params: Mapping[str, Any], options: Options) -
     mx = live_mxnet()
     register()
     graph = json.loads(symbol.tojson())
-    found = _replace_rnn(graph, params, options)
-    regions = list(find_regions(parse_symbol(symbol.tojson()), _shapes(symbol, params)))
+    layers = _layers(symbol, graph, params, options)
+    sizes = _variables(symbol, params)
+    found = [_replace_rnn(graph, node, params, options, sizes) for node in layers.operators]
     cutter = _Cutter(graph, options)
-    for region in regions:
-        if isinstance(region, Region):
-            cutter.cut(region)
-            found.append(region.name)
-    if left := reasons(region for region in regions if isinstance(region, Refusal)):
+    for region in layers.regions:
+        cutter.cut(region)
+        found.append(region.name)
+    if left := reasons(layers.refusals):
         _log.info("left to MXNet%s", left)
     if not found:
         return symbol
@@ -86,32 +90,92 @@ def _operator(node: Mapping[str, Any]) -> str:
     return str(node.get("attrs", {}).get("op_type", ""))
 
 
-def _replace_rnn(graph: Any, params: Mapping[str, Any], options: Options) -> list[str]:
-    """Makes all RNN operators ours, and gives those that are ours already these options."""
-    found = []
-    for node in list(graph["nodes"]):
-        given, operator = node.get("attrs", {}), _operator(node)
+class _Layers(NamedTuple):
+    """The recurrent layers of a symbol: nodes and regions that become ours, and what does not."""
+
+    operators: list[Any]
+    regions: list[Region]
+    refusals: list[Refusal]
+
+
+def _layers(symbol: Any, graph: Any, params: Mapping[str, Any], options: Options) -> _Layers:
+    found, variables = _Layers([], [], []), _variables(symbol, params)
+    for node in graph["nodes"]:
+        operator, attributes = _operator(node), node.get("attrs", {})
         if node["op"] not in RNN and operator not in (OPERATOR, CELLS):
             continue
-        _, _, attributes = original_attributes(given)
-        if operator != CELLS:
+        if node["op"] in RNN:
             live = checked(node["name"], attributes, options)
-            slots = [slot for slot in live.arguments if slot != "seed"]
-            del node["inputs"][len(slots) :]
-            if live.dropout:
-                node["inputs"].append([len(graph["nodes"]), 0, 0])
-                drawn = {"low": "0", "high": "1", "shape": "(2,)"}
-                name = f"{node['name']}_seed"
-                graph["nodes"].append(
-                    {"op": "_random_uniform", "name": name, "attrs": drawn, "inputs": []}
-                )
-            vector = params.get(graph["nodes"][node["inputs"][1][0]]["name"])
-            if vector is not None:
-                live.layer(view(vector, "parameters"))  # says now what the first run would say
-        node["op"] = "Custom"
-        node["attrs"] = custom_attributes(attributes, node["name"], options, operator or OPERATOR)
-        found.append(node["name"])
+            folds = _linear(graph, node, live, variables) is not None
+            data = _data_of(symbol, node, params)
+            if why := slower_operator(options, live, *data, folds=folds):
+                found.refusals.append(Slower(why, node["name"]))
+                continue
+        found.operators.append(node)
+    for region in find_regions(parse_symbol(json.dumps(graph)), variables):
+        if isinstance(region, Refusal):
+            found.refusals.append(region)
+            continue
+        cell, steps = Cell(region.formula.cell), len(region.h)
+        why = slower_cells(options, cell, region.formula.hidden, steps)
+        if why and region.loop is None:  # a loop of MXNet's costs more a step
+            found.refusals.append(Slower(why, region.name))
+        else:
+            found.regions.append(region)
     return found
+
+
+def _replace_rnn(
+    graph: Any, node: Any, params: Mapping[str, Any], options: Options, sizes: Shapes
+) -> str:
+    """Makes an RNN operator ours, or gives one that is ours already these options; its name."""
+    operator = _operator(node)
+    _, _, attributes = original_attributes(node.get("attrs", {}))
+    if operator != CELLS:
+        live = checked(node["name"], attributes, options)
+        slots = [slot for slot in live.arguments if slot != "seed"]
+        del node["inputs"][len(slots) :]
+        if node["op"] in RNN and (linear := _linear(graph, node, live, sizes)):
+            given = linear["attrs"]
+            node["inputs"][0] = linear["inputs"][0]
+            node["inputs"] += linear["inputs"][1:]
+            for name in ("num_hidden", "no_bias"):
+                attributes[f"{LINEAR}{name}"] = given.get(name, "False")
+            live = checked(node["name"], attributes, options)
+        if live.dropout:
+            node["inputs"].append([len(graph["nodes"]), 0, 0])
+            drawn = {"low": "0", "high": "1", "shape": "(2,)"}
+            name = f"{node['name']}_seed"
+            graph["nodes"].append(
+                {"op": "_random_uniform", "name": name, "attrs": drawn, "inputs": []}
+            )
+        vector = params.get(graph["nodes"][node["inputs"][1][0]]["name"])
+        if vector is not None and not live.linear:
+            live.layer(view(vector, "parameters"))  # says now what the first run would say
+    node["op"] = "Custom"
+    node["attrs"] = custom_attributes(attributes, node["name"], options, operator or OPERATOR)
+    return str(node["name"])
+
+
+def _linear(graph: Any, node: Any, live: LiveRnn, sizes: Shapes) -> Any:
+    """The FullyConnected in front of an RNN operator that becomes part of it; None if none does.
+
+    One product takes the place of two where it costs less, as in files.
+    """
+    nodes, (at, *_) = graph["nodes"], node["inputs"][0]
+    found = nodes[at]
+    readers = [read for each in nodes for read in each["inputs"] if read[0] == at]
+    given = found.get("attrs", {})
+    if known_name(found["op"]) != "FullyConnected" or len(readers) > 1:
+        return None
+    if any(head[0] == at for head in graph["heads"]) or parse.flag(given.get("flatten", "True")):
+        return None
+    weight = sizes.get(nodes[found["inputs"][1][0]]["name"], ())
+    if len(weight) != 2 or min(weight) < 1:
+        return None
+    outer, inner = weight
+    columns = live.stack.directions * live.stack.gates * live.stack.hidden
+    return found if inner * columns < inner * outer + outer * columns else None
 
 
 def checked(name: str, attributes: Mapping[str, Any], options: Options) -> LiveRnn:
@@ -122,15 +186,29 @@ def checked(name: str, attributes: Mapping[str, Any], options: Options) -> LiveR
         raise UnsupportedError(f"{name} (RNN): {error}") from None
 
 
-def _shapes(symbol: Any, params: Mapping[str, Any]) -> Shapes:
+def _variables(symbol: Any, params: Mapping[str, Any]) -> Shapes:
     """What is known of the shapes of the symbol's variables."""
-    mx = live_mxnet()
     given = {name: tuple(params[name].shape) for name in symbol.list_inputs() if name in params}
+    found = _inferred(symbol.infer_shape_partial, given)
+    return {**dict(zip(symbol.list_arguments(), found[0] or (), strict=False)), **given}
+
+
+def _data_of(symbol: Any, node: Any, params: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The shape and the type of what an RNN operator reads, as far as they are known."""
+    rnn = symbol.get_internals()[f"{node['name']}_output"]
+    x = rnn.get_children()[0]
+    given = {name: params[name] for name in x.list_inputs() if name in params}
+    _, shape, _ = _inferred(x.infer_shape_partial, {k: tuple(a.shape) for k, a in given.items()})
+    _, dtype, _ = _inferred(x.infer_type_partial, {k: a.dtype for k, a in given.items()})
+    return (shape or [None])[0], (dtype or [None])[0]
+
+
+def _inferred(infer: Any, given: Mapping[str, Any]) -> Any:
+    """Of arguments, outputs and auxiliary states; None where MXNet finds a contradiction."""
     try:
-        found, _, _ = symbol.infer_shape_partial(**given)
-    except mx.MXNetError:  # it will say so again when it is bound
-        return given
-    return {**dict(zip(symbol.list_arguments(), found or (), strict=False)), **given}
+        return infer(**given)
+    except live_mxnet().MXNetError:  # it will say so again when it is bound
+        return None, None, None
 
 
 class _Cutter:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.adapters.mxnet.live import linear
 from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.lower.recurrent import input_shapes, stack_of
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
@@ -24,6 +25,9 @@ from onernn.runtime.session import unsupported
 
 FLOATS = ("float16", "float32", "float64")
 """What arrays of a layer may be; float16 is computed in float32."""
+
+LINEAR = "linear_"
+"""What attributes of a FullyConnected begin with that is part of an RNN operator."""
 
 
 def computed(array: Array) -> Array:
@@ -53,6 +57,7 @@ class Arguments(NamedTuple):
     data: Array
     parameters: Array
     states: tuple[Array, ...]
+    linear: tuple[Array, ...] = ()
     lengths: Array | None = None
     seed: Array | None = None
 
@@ -71,10 +76,18 @@ class LiveRnn:
     Weights are packed once, and again when the parameters' numbers have changed: they are
     compared in every call, with a copy. ``dropout``: what part of each layer's output but the
     last's is dropped in training; two numbers in [0, 1), the input ``seed``, choose which, and what
-    stays is divided by 1 - p. Raises `UnsupportedError` for attributes that cannot run.
+    stays is divided by 1 - p. Where attributes tell of a projection in front (`LINEAR`), its weight
+    and bias are inputs, too, and part of the layer. Raises `UnsupportedError` for attributes that
+    cannot run.
     """
 
     def __init__(self, attributes: Mapping[str, str], options: Options) -> None:
+        units = attributes.get(f"{LINEAR}num_hidden")
+        self._units = None if units is None else parse.integer(units)
+        no_bias = parse.is_set(attributes, f"{LINEAR}no_bias")
+        slots = ("linear_weight", *([] if no_bias else ["linear_bias"]))
+        self.linear = slots if self._units else ()
+        attributes = {k: v for k, v in attributes.items() if not k.startswith(LINEAR)}
         self.stack = stack_of(SymbolNode("RNN", "rnn", attributes))
         self._attributes, self._options = dict(attributes), options
         self.state_names = ("state", "state_cell")[: 1 + (self.stack.mode == "lstm")]
@@ -88,6 +101,12 @@ class LiveRnn:
             raise UnsupportedError(f"dropout p={dropout:g}: expected 0 <= p < 1")
         between = self.stack.layers > 1 and options.semantics == "documented"
         self.dropout = dropout if between else 0.0
+        clips = attributes.get("lstm_state_clip_min", "None") != "None"
+        documented = options.semantics == "documented"
+        # What MXNet ignores or what ends its process: no speed makes up for that.
+        self.only_ours = bool(
+            self.masks or self.dropout or self.stack.projection or (clips and documented)
+        )
         self._layers = Repacked(self._new_layers)
 
     @property
@@ -95,7 +114,7 @@ class LiveRnn:
         """The slots of the operator, in its order."""
         lengths = ["sequence_length"] if self.takes_lengths else []
         seed = ["seed"] if self.dropout else []
-        return ["data", "parameters", *self.state_names, *lengths, *seed]
+        return ["data", "parameters", *self.state_names, *lengths, *self.linear, *seed]
 
     def bound(self, arrays: Sequence[Array]) -> Arguments:
         """The arrays of `arguments`, in that order; all but the lengths of one float dtype."""
@@ -108,8 +127,9 @@ class LiveRnn:
                 raise ShapeError(f"{name}: expected {arrays[0].dtype} as data, got {array.dtype}")
         named = dict(zip(self.arguments, arrays, strict=True))
         states = tuple(named[name] for name in self.state_names)
+        projection = tuple(named[name] for name in self.linear)
         more = named.get("sequence_length"), named.get("seed")
-        return Arguments(arrays[0], arrays[1], states, *more)
+        return Arguments(arrays[0], arrays[1], states, projection, *more)
 
     def shapes(self, given: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[int]]]:
         """Of the arguments and the outputs, from the data's; unknown sizes are 0 or -1."""
@@ -117,7 +137,10 @@ class LiveRnn:
             return [*map(list, given)], [[]] * len(self.outputs)
         t, n, channels = given[0]
         shapes: Any = {**input_shapes(self.stack, t, n, channels), "seed": (2,)}
-        if channels <= 0:
+        if self._units:
+            shapes["parameters"] = (self.stack.elements(self._units),)
+            shapes |= {"linear_weight": (self._units, channels), "linear_bias": (self._units,)}
+        elif channels <= 0:
             shapes["parameters"] = given[1]
         states = [list(shapes[name]) for name in self.state_names]
         y = [t, n, self.stack.recurrent * self.stack.directions]
@@ -139,11 +162,17 @@ class LiveRnn:
         """The layer of these parameters, a vector; the same one while the numbers stay."""
         return self._layers("whole", [parameters])[0]
 
+    def _packed(self, how: str, given: Arguments) -> list[Stack]:
+        return self._layers(how, [given.parameters, *given.linear])
+
     def _new_layers(self, how: str, parameters: Sequence[Array]) -> list[Stack]:
         """The stack as a "whole", or its layers "apart"."""
-        flat = computed(parameters[0])
+        flat, *projection = map(computed, parameters)
         mxnet.split(flat, self.stack)  # raises what is wrong with its length
-        symbol = _symbol(self._attributes, [n for n in self.arguments if n != "seed"])
+        if projection:
+            flat = linear.folded(flat, projection, self.stack)
+        own = [name for name in self.arguments if name not in (*self.linear, "seed")]
+        symbol = _symbol(self._attributes, own)
         graph = lower(symbol, {"parameters": flat}, self._options.semantics)
         if refusals := unsupported(graph):
             raise UnsupportedError(refusals[0].reason)
@@ -159,14 +188,14 @@ class LiveRnn:
 
     def run(self, given: Arguments) -> tuple[Array, ...]:
         """y (T, N, D*R), then the final states (L*D, N, R), in the dtype of the data."""
-        layer = self.layer(given.parameters)
+        (layer,) = self._packed("whole", given)
         y, states = layer.run(self._words(given), self._states(given))
         return self._results(given, y, states)
 
     def run_training(self, given: Arguments) -> tuple[tuple[Array, ...], list[Recorded] | str]:
         """What `run` gives, and what `backward` needs; or the reason why there can be none."""
         drops = given.seed is not None
-        layers = self._layers("apart" if drops else "whole", [given.parameters])
+        layers = self._packed("apart" if drops else "whole", given)
         random, y = np.random.default_rng(_entropy(given.seed)), self._words(given)
         begins, ends, recorded = self._states(given), [], list[Recorded]()
         try:
@@ -205,12 +234,17 @@ class LiveRnn:
             begins.insert(0, grads.state)
         whole = dx.to_padded(time=len(dy), time_major=True) if isinstance(dx, Ragged) else dx
         spec = self.stack.spec(recorded[0].layer.spec.input_size)
-        flat = mxnet.join(mxnet.gradients_back(spec, layers), self.stack)
+        named, projection = mxnet.gradients_back(spec, layers), list[Array]()
+        if given.linear:
+            arrays = [computed(array) for array in (given.parameters, *given.linear)]
+            named, projection = linear.unfolded(named, arrays[0], arrays[1:], self.stack)
         states = [np.concatenate(each) for each in zip(*begins, strict=True)]
-        found = (whole, flat, *map(mxnet.state_back, states))
-        dtyped = tuple(array.astype(given.data.dtype, copy=False) for array in found)
-        more = [np.zeros_like(a) for a in (given.lengths, given.seed) if a is not None]
-        return *dtyped, *more
+        flat = mxnet.join(named, self.stack)
+        found = [whole, flat, *map(mxnet.state_back, states), *projection]
+        found = [array.astype(given.data.dtype, copy=False) for array in found]
+        if given.lengths is not None:
+            found.insert(2 + len(states), np.zeros_like(given.lengths))
+        return *found, *([] if given.seed is None else [np.zeros_like(given.seed)])
 
     def _mask(self, random: np.random.Generator, y: Ragged | Array) -> Array:
         """What the words of a layer are multiplied by: 0, or 1 / (1 - p)."""

@@ -6,7 +6,7 @@ MXNet is imported inside: this package must import without it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -17,9 +17,11 @@ from onernn.adapters.mxnet.live.custom import (
     register,
     view,
 )
-from onernn.adapters.mxnet.live.cutting import checked, explain, optimized_symbol, reasons
+from onernn.adapters.mxnet.live.cutting import Explained, checked, optimized_symbol, reasons
+from onernn.adapters.mxnet.live.cutting import explain as explain_symbol
 from onernn.adapters.mxnet.live.execution import LiveRnn, Options
-from onernn.core.errors import ShapeError, UnsupportedError
+from onernn.adapters.mxnet.live.gain import Slower, slower_operator
+from onernn.core.errors import Refusal, ShapeError, UnsupportedError
 from onernn.core.plugins import DISABLED, plugins_enabled
 
 _log = logging.getLogger("onernn")
@@ -33,7 +35,8 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     bind; ``params`` by name, checked where given); or a gluon block, whose recurrent layers and
     SymbolBlocks, of any depth, become ours in place and keep their parameters, as do cells that are
     unrolled where it is hybridized; it is returned, too. Weights stay MXNet's variables. Cells that
-    stay MXNet's, and why, are told by `explain`, and at INFO (logger "onernn").
+    stay MXNet's, and why, are told by `explain`, and at INFO (logger "onernn"). So are layers that
+    MXNet was measured to be faster at: they stay where they are, unless ``backend`` names one.
 
     ``options``: semantics, dtype, backend, threads, as of `onernn.load` and `onernn.Session`;
     semantics="documented" makes sequence lengths and clips work, which MXNet ignores on CPU.
@@ -53,12 +56,37 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     if isinstance(target, mx.sym.Symbol):
         symbol = optimized_symbol(target, params or {}, chosen)
         if symbol is target:
-            why = reasons(explain(target).refusals)
-            raise UnsupportedError(f"the symbol holds no recurrent layer that can be replaced{why}")
+            refusals = explain_symbol(target, **options).refusals
+            _check_slower(refusals, "the symbol")
         return symbol
     if isinstance(target, mx.gluon.Block):
         return _optimized_block(target, chosen)
     raise TypeError(f"expected an MXNet Symbol or gluon Block, got {type(target).__qualname__}")
+
+
+def explain(target: Any, **options: Any) -> Explained:
+    """What of a Symbol or gluon block runs here, by name, and which layers stay MXNet's, and why.
+
+    A block tells what was traced of it, and how each layer ran last. ``options`` as of `optimize`.
+    """
+    mx = live_mxnet()
+    if not isinstance(target, mx.gluon.Block):
+        return explain_symbol(target, **options)
+    blocks: list[Any] = []
+    target.apply(blocks.append)
+    replaced, refusals = list[str](), list[Refusal]()
+    for each in blocks:
+        if hasattr(each, "onernn_left"):  # a layer that ran
+            if each.onernn_left:
+                refusals.append(Slower(each.onernn_left, each.name))
+            else:
+                replaced.append(each.name)
+        elif hasattr(each, "onernn_options") or isinstance(each, mx.gluon.SymbolBlock):
+            if each._cached_graph:
+                found = explain_symbol(each._cached_graph[1], **options)
+                replaced += found.replaced
+                refusals += found.refusals
+    return Explained(tuple(dict.fromkeys(replaced)), tuple(dict.fromkeys(refusals)))
 
 
 def rnn(
@@ -154,6 +182,13 @@ def _live(attributes: tuple[tuple[str, str], ...], options: Options) -> LiveRnn:
     return LiveRnn(dict(attributes), options)
 
 
+def _check_slower(refusals: Sequence[Refusal], where: str) -> None:
+    """Raises `UnsupportedError` unless some layer could be replaced, but is faster in MXNet."""
+    if not any(isinstance(each, Slower) for each in refusals):
+        why = reasons(refusals)
+        raise UnsupportedError(f"{where} holds no recurrent layer that can be replaced{why}")
+
+
 def _optimized_block(block: Any, options: Options) -> Any:
     mx = live_mxnet()
     register()
@@ -170,10 +205,9 @@ def _optimized_block(block: Any, options: Options) -> Any:
         each._cached_graph[1] is not made for each, made in zip(imported, symbols, strict=True)
     ]
     if not layers and not traced and not any(changed):
-        why = reasons(r for each in imported for r in explain(each._cached_graph[1]).refusals)
-        raise UnsupportedError(
-            f"{type(block).__name__} holds no recurrent layer that can be replaced{why}"
-        )
+        graphs = [each._cached_graph[1] for each in imported]
+        left = [r for each in graphs for r in explain_symbol(each, **vars(options)).refusals]
+        _check_slower(left, type(block).__name__)
     for each in layers:
         each.__class__ = _ours(_theirs(type(each)), options)
     for each in traced:
@@ -207,7 +241,7 @@ def _ours(kind: Any, options: Options) -> type:
     """A recurrent layer of gluon whose operator is ours; parameters, states and layouts stay."""
 
     def forward_kernel(self: Any, F: Any, *arguments: Any, **parameters: Any) -> Any:  # noqa: N803
-        functions = _Replaced(F, self.name, options) if plugins_enabled() else F
+        functions = _Replaced(F, self, options) if plugins_enabled() else F
         return kind._forward_kernel(self, functions, *arguments, **parameters)
 
     return type(
@@ -223,7 +257,9 @@ def _traced(kind: Any, options: Options) -> type:
         fresh = not self._cached_graph
         inputs, symbol = kind._get_graph(self, *arguments)
         if fresh and plugins_enabled():
-            self._cached_graph = inputs, optimized_symbol(symbol, {}, options)
+            arrays, _ = live_mxnet().gluon.block._flatten(arguments, "input")
+            known = {each.name: a for each, a in zip(inputs, arrays, strict=False) if a is not None}
+            self._cached_graph = inputs, optimized_symbol(symbol, known, options)
         return self._cached_graph
 
     return type(kind.__name__, (kind,), {"_get_graph": get_graph, "onernn_options": options})
@@ -232,20 +268,33 @@ def _traced(kind: Any, options: Options) -> type:
 class _Replaced:
     """``F`` of a hybrid_forward, in which RNN is our operator."""
 
-    def __init__(self, functions: Any, name: str, options: Options, outer: Any = None) -> None:
-        self._functions, self._name, self._options = functions, name, options
+    def __init__(self, functions: Any, layer: Any, options: Options, outer: Any = None) -> None:
+        self._functions, self._layer, self._options = functions, layer, options
         self._outer = outer  # of NumPy mode's functions
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._functions, name)
         if name == "npx":  # NumPy mode has its own
-            return _Replaced(found, self._name, self._options, self._functions)
+            return _Replaced(found, self._layer, self._options, self._functions)
         return self._rnn if name in ("RNN", "rnn") else found
 
     def _rnn(self, *arguments: Any, **attributes: Any) -> Any:
-        told = custom_attributes(attributes, self._name, self._options)
+        told = custom_attributes(attributes, self._layer.name, self._options)
         functions, numpy = self._outer or self._functions, self._outer is not None
-        if _live(tuple((k, str(v)) for k, v in attributes.items()), self._options).dropout:
+        live = _live(tuple((k, str(v)) for k, v in attributes.items()), self._options)
+        shape = getattr(arguments[0], "shape", None)  # a symbol has none
+        why = slower_operator(self._options, live, shape, self._layer._dtype)
+        self._layer.onernn_left = why or ""
+        if why:
+            _tell_once(self._layer.name, why)
+            theirs = functions.npx.rnn if numpy else functions.RNN
+            return theirs(*arguments, **attributes)
+        if live.dropout:
             arguments = *arguments, new_seed(functions, numpy)
         custom = functions.np._internal.Custom if numpy else functions.Custom
         return custom(*arguments, **told)
+
+
+@cache
+def _tell_once(name: str, why: str) -> None:
+    _log.info("left to MXNet; %s: %s", name, why)

@@ -28,6 +28,8 @@ from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
 from onernn.fuse_passes.unrolled_cells import Chain, chains, obstacle
 
 Shapes = Mapping[str, tuple[int, ...]]
+_NO_STATES = frozenset("FullyConnected Concat stack expand_dims ones_like _copy".split())
+"""Readers of a state that make no other state of it."""
 _ADDS = frozenset("elemwise_add broadcast_add _npi_add".split())
 
 
@@ -118,7 +120,7 @@ class _Reads(NamedTuple):
 
 def _unrolled(view: _View, chain: Chain, name: str) -> Region:
     if len(chain.steps) < 2:
-        raise Refused("it is one step of a cell: there is nothing to put together")
+        raise Refused(_alone(view, chain))
     if reason := obstacle(view.graph, chain):
         raise Refused(reason)
     formula, weights = _formula(view, chain.steps[0].cell, chain.readings[0])
@@ -137,6 +139,17 @@ def _unrolled(view: _View, chain: Chain, name: str) -> Region:
     _check_readers(view.symbol, inside, {*h, c})
     xs = tuple(each.x for each in reads)
     return Region(name, formula, weights, xs, reads[0].states, h, c)
+
+
+def _alone(view: _View, chain: Chain) -> str:
+    """Why a step is followed by none: what else than a product reads its states."""
+    step, symbol = chain.steps[0], view.symbol
+    made, own = _made(view, step), _reads(view, step, chain.readings[0]).nodes
+    for at, node in enumerate(symbol.nodes):
+        reads = any(view.behind(read) in made for read in node.inputs)
+        if reads and at not in own and known_name(node.op) not in _NO_STATES:
+            return f"{node.op} {node.name!r} stands between its steps"
+    return "it is one step of a cell: there is nothing to put together"
 
 
 def _loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
@@ -263,11 +276,13 @@ def _formula(view: _View, cell: Cell, reading: Reading) -> tuple[Formula, tuple[
         tuple(rows(each, True) for each in gates) for gates in (reading.layer, reading.iter)
     )
     biases = tuple(tuple(rows(each, False) for each in row) for row in reading.biases)
+    projection = reading.projection and rows(reading.projection, True)
     widths = {each.stop - each.start for each in (*layer, *recurrent)}
     if len(widths) > 1:
         raise Refused("its gates are of different sizes")
     count = tuple(len(view.weights[view.symbol.nodes[entry.node].name]) for entry in entries)
-    return Formula(cell.value, count, layer, recurrent, biases, reading.signs), tuple(entries)
+    formula = Formula(cell.value, count, layer, recurrent, biases, reading.signs, projection)
+    return formula, tuple(entries)
 
 
 def _weights(symbol: Symbol, shapes: Shapes) -> dict[str, Array]:

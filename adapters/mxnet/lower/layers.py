@@ -121,8 +121,12 @@ def _batch_norm(op: MxnetOperator, x: str) -> str:
     if axis == 1:
         made = [op.constant(array, slot) for slot, array in arrays.items()]
         return op.emit("BatchNormalization", x, *made, epsilon=epsilon)
-    if axis != -1 and axis + 1 != op.known_rank(x, f"attribute axis={axis}"):
-        raise UnsupportedError(f"attribute axis={axis}: neither 1 nor the last one")
+    if axis != -1:
+        rank = op.known_rank(x, f"attribute axis={axis}")
+        if not -rank <= axis < rank:
+            raise UnsupportedError(f"attribute axis={axis} of a value of {rank} axes")
+        behind = (1,) * (rank - 1 - axis % rank)
+        arrays = {slot: array.reshape(-1, *behind) for slot, array in arrays.items()}
     gamma, beta, mean, variance = arrays.values()
     with np.errstate(invalid="ignore", divide="ignore"):  # what a run would give, NaN or infinity
         factor = gamma / np.sqrt(variance + variance.dtype.type(epsilon))

@@ -27,18 +27,29 @@ def stack_of(node: SymbolNode) -> mxnet.Stack:
     mode = read.get("mode", "")
     if mode not in mxnet.CELLS:
         raise UnsupportedError(f"attribute mode={mode!r}: expected one of {', '.join(mxnet.CELLS)}")
-    width = read.get("projection_size", "None")
+
+    def whole(name: str) -> int:
+        try:
+            return parse.integer(read.get(name, "0"))
+        except UnsupportedError as error:
+            raise UnsupportedError(f"attribute {name}: {error}") from None
+
+    projected = read.get("projection_size", "None") != "None"
     stack = mxnet.Stack(
         mode,
-        parse.integer(read.get("state_size", "0")),
-        parse.integer(read.get("num_layers", "1")),
+        whole("state_size"),
+        whole("num_layers"),
         2 if parse.flag(read.get("bidirectional", "False")) else 1,
-        None if width == "None" else parse.integer(width),
+        whole("projection_size") if projected else None,
     )
-    if not (0 < stack.hidden < 2**31 and 0 < stack.layers < 2**10 and stack.projection != 0):
+    if projected and mode != "lstm":
+        raise UnsupportedError(f"attribute projection_size for mode={mode!r}: of LSTMs only")
+    sizes = (stack.hidden, stack.recurrent)
+    if not (all(0 < size < 2**31 for size in sizes) and 0 < stack.layers < 2**10):
         raise UnsupportedError(
             f"attributes state_size={stack.hidden}, num_layers={stack.layers},"
-            f" projection_size={stack.projection}"
+            f" projection_size={stack.projection}: expected sizes from 1 to 2147483647,"
+            " and 1 to 1023 layers"
         )
     return stack
 
@@ -67,9 +78,10 @@ def _rnn(op: MxnetOperator, x: str) -> tuple[str, ...]:
     stack = stack_of(op.node)
     for name in ("mode", "state_size", "num_layers", "bidirectional", "projection_size"):
         op.attribute(name, None)
-    if stack.projection and stack.mode != "lstm":
-        raise UnsupportedError(f"attribute projection_size for mode={stack.mode!r}")
-    if p := op.number("p", 0.0):
+    p = op.number("p", 0.0)
+    if not 0 <= p <= 1:
+        raise UnsupportedError(f"attribute p={p:g}: expected 0 <= p <= 1")
+    if p:
         op.note(f"dropout p={p:g} between layers has no effect in inference")
     flat = op.array("parameters")
     if op.is_inferred(x):

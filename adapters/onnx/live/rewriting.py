@@ -27,7 +27,7 @@ from onernn.adapters.requirements import require
 from onernn.backend.choosing import Choice, Kind
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.operator_layers import OperatorLayers
-from onernn.backend.onednn.precision import PRECISIONS
+from onernn.backend.onednn.precision import PRECISIONS, unknown
 from onernn.core.errors import OnernnError, Refusal, UnsupportedError
 from onernn.core.plugins import DISABLED, plugins_enabled
 
@@ -58,7 +58,7 @@ def rewritten(
     Raises `UnsupportedError` for a dtype or backend that is not known here.
     """
     if dtype not in PRECISIONS:
-        raise UnsupportedError(f"dtype {dtype!r}: expected one of {', '.join(PRECISIONS)}")
+        raise UnsupportedError(unknown(dtype))
     if backend not in ("auto", "kernels"):
         raise UnsupportedError(
             f"backend {backend!r}: expected 'auto' or 'kernels', which run inside ONNX Runtime"

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from onernn.adapters.lowering import Results
 from onernn.adapters.onnx.lower.operator import OnnxOperator
 from onernn.adapters.onnx.read import Operator, Subgraph, Variable
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import UNSUPPORTED, Graph
+
+_FAR = 2**31 - 1
+"""Where a Slice ends that goes to the end."""
 
 
 def conditional(op: OnnxOperator) -> Results:
@@ -116,14 +121,64 @@ def sequence_empty(op: OnnxOperator) -> Results:
     return op.emit(UNSUPPORTED, reason="a sequence that no loop fills is not supported")
 
 
-def concat_from_sequence(op: OnnxOperator) -> Results:
-    """What a loop appended, put together along a new axis."""
-    value, axis = op.value(), op.attribute("axis", 0)
+def split_to_sequence(op: OnnxOperator) -> Results:
+    """Element after element of an axis, which becomes the first one of a tensor.
+
+    keepdims counts beside a split of one number, too: so does ONNX Runtime.
+    """
+    x, axis, split = op.value(), op.attribute("axis", 0), op.constant(1, "input split")
+    if split is not None and (split.ndim or split != 1):
+        raise UnsupportedError("input split: only parts of one element")
+    rank = op.builder.type_of(x).rank
+    if rank is None or not -rank <= axis < rank:
+        raise UnsupportedError(f"attribute axis={axis} of a value whose axes nobody tells")
+    axis %= rank
+    if axis:
+        x = op.emit("Transpose", x, perm=(axis, *(k for k in range(rank) if k != axis)))
+    if op.attribute("keepdims", 1):
+        x = op.emit("Unsqueeze", x, op.ints(axis + 1))
+    op.builder.stacked.add(op.made(0))
+    return x
+
+
+def sequence_at(op: OnnxOperator) -> Results:
+    return op.emit("Gather", _sequence(op), op.value(1), axis=0)
+
+
+def sequence_length(op: OnnxOperator) -> Results:
+    shape = op.emit("Shape", _sequence(op))
+    return op.emit("Gather", shape, op.builder.constant(np.array(0), "SequenceLength/axis"), axis=0)
+
+
+def _sequence(op: OnnxOperator) -> str:
+    """The tensor that stands for a sequence, its elements behind one another."""
+    value = op.value()
     if op.scope.variable(op.variable("0")) not in op.builder.stacked:
         raise UnsupportedError("a sequence that no loop fills is not supported")
-    if not op.attribute("new_axis", 0) or axis not in (0, 1):
-        raise UnsupportedError("only a new first or second axis")
-    return op.emit("Einsum", value, equation="ab...->ba...") if axis else value
+    return value
+
+
+def concat_from_sequence(op: OnnxOperator) -> Results:
+    """What a loop appended, put together along a new axis or one that it has."""
+    value, axis = _sequence(op), op.attribute("axis", 0)
+    rank = op.builder.type_of(value).rank
+    if axis < 0 and rank is None:
+        raise UnsupportedError(f"attribute axis={axis} of a sequence whose axes nobody tells")
+    if op.attribute("new_axis", 0):
+        return _at_axis(op, value, axis if axis >= 0 else axis + (rank or 0))
+    axis = axis if axis >= 0 else axis + (rank or 1) - 1
+    sizes = op.emit("Shape", value)
+    front = op.emit("Slice", sizes, op.ints(1), op.ints(1 + axis))
+    back = op.emit("Slice", sizes, op.ints(2 + axis), op.ints(_FAR))
+    shape = op.emit("Concat", front, op.ints(-1), back, axis=0)
+    return op.emit("Reshape", _at_axis(op, value, axis), shape)
+
+
+def _at_axis(op: OnnxOperator, value: str, axis: int) -> str:
+    """With the first axis as another one."""
+    letters = "abcdefghijklmnop"[: axis + 1]
+    equation = f"{letters}...->{letters[1:]}{letters[0]}..."
+    return op.emit("Einsum", value, equation=equation) if axis else value
 
 
 def scan(op: OnnxOperator) -> Results:

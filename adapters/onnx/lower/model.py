@@ -168,6 +168,9 @@ class _Lowering:
         """The graph inside an operator, and the values of outside that it takes."""
         outer, builder = op.scope, OnnxBuilder(f"body of {op.at.type}", op.builder.budget)
         scope = Scope(builder)
+        builder.stacked |= {
+            name for name in _free_names(graph) if outer.variable(name) in op.builder.stacked
+        }
         taken: list[str] = []
         for variable in graph.inputs:
             if variable.refusal:

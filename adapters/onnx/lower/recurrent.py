@@ -26,6 +26,7 @@ _DIRECTIONS: dict[str, Direction] = {
     "reverse": "right2left",
     "bidirectional": "bidirectional_concat",
 }
+_AXES = {0: ("X", 3), 4: ("sequence_lens", 1), 5: ("initial_h", 3), 6: ("initial_c", 3)}
 _PLAIN_RNN = {"tanh": Cell.RNN_TANH, "relu": Cell.RNN_RELU, "sigmoid": Cell.RNN_SIGMOID}
 
 
@@ -34,7 +35,7 @@ def rnn(op: OnnxOperator) -> Results:
 
 
 def gru(op: OnnxOperator) -> Results:
-    cell = Cell.LBR_GRU if op.attribute("linear_before_reset", 0) else Cell.GRU
+    cell = (Cell.GRU, Cell.LBR_GRU)[_one_of(op, "linear_before_reset", 0, (0, 1))]
     return _lower(op, ("sigmoid", "tanh"), lambda _: cell)
 
 
@@ -62,6 +63,7 @@ def _lower(
     direction = _DIRECTIONS[_one_of(op, "direction", "forward", _DIRECTIONS)]
     batch_major = bool(_one_of(op, "layout", 0, (0, 1)))
     is_lstm = op.at.type == "LSTM"
+    forgets = is_lstm and bool(_one_of(op, "input_forget", 0, (0, 1)))
     arrays, half = _arrays(op, 2 if direction == "bidirectional_concat" else 1, is_lstm)
     functions = _activations(op, default, len(arrays.w))
     cell = cell_of(functions[0])
@@ -74,7 +76,7 @@ def _lower(
         activations=functions[0],
         gate_clip=_clip(op),
         peephole=arrays.p is not None,
-        input_forget=is_lstm and bool(op.attribute("input_forget", 0)),
+        input_forget=forgets,
     )
     _check(op, arrays, spec)
     run = _Layouts(op, batch_major, spec.directions, half)
@@ -185,6 +187,11 @@ class _Layouts:
 
     def __init__(self, op: OnnxOperator, batch_major: bool, directions: int, half: bool) -> None:
         self.op, self.batch_major, self.directions, self.half = op, batch_major, directions, half
+        for at, (name, axes) in _AXES.items():
+            given = op.optional(at)
+            shape = op.builder.type_of(given).shape if given else None
+            if shape is not None and len(shape) != axes:
+                raise ShapeError(f"{name} {given!r}: expected {axes} axes, got {len(shape)}")
         self.lengths = op.optional(4)
         self.padded = self._wide(op.value(0))
         states = [op.optional(5), op.optional(6) if op.at.type == "LSTM" else ""]

@@ -5,12 +5,14 @@ What differs between opsets: ONNX's operator changelog.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from onernn.adapters.lowering import Results
-from onernn.adapters.onnx.lower import control, recurrent
+from onernn.adapters.onnx.lower import control, quantized, recurrent
 from onernn.adapters.onnx.lower.operator import OnnxOperator
 from onernn.adapters.onnx.messages import BFLOAT16
 from onernn.adapters.onnx.read.tensors import dtype_of
@@ -29,8 +31,18 @@ RULES: dict[str, Rule] = {
     "Loop": control.loop,
     "Scan": control.scan,
     "SequenceEmpty": control.sequence_empty,
+    "SplitToSequence": control.split_to_sequence,
+    "SequenceAt": control.sequence_at,
+    "SequenceLength": control.sequence_length,
     "ConcatFromSequence": control.concat_from_sequence,
 }
+MICROSOFT = "com.microsoft"
+_MICROSOFT: dict[str, Rule] = {
+    "DynamicQuantizeLSTM": quantized.lstm,
+    "DynamicQuantizeMatMul": quantized.dynamic_matmul,
+    "MatMulIntegerToFloat": quantized.matmul_to_float,
+}
+"""Operators of ONNX Runtime's own domain."""
 
 
 def rule(*types: str) -> Callable[[Rule], Rule]:
@@ -43,10 +55,11 @@ def rule(*types: str) -> Callable[[Rule], Rule]:
 
 def rule_for(domain: str, op_type: str) -> Rule:
     """The rule of an operator. Raises `UnsupportedError` where there is none."""
-    known = OPERATORS.get(op_type)
-    if domain or op_type not in RULES and not (known and known.since):
+    known, own = OPERATORS.get(op_type), _MICROSOFT if domain == MICROSOFT else RULES
+    plain = known is not None and known.since and known.domain == domain
+    if domain not in ("", MICROSOFT) or not (op_type in own or plain):
         raise UnsupportedError("this operator is not known")
-    return RULES.get(op_type, _plain)
+    return own.get(op_type, _plain)
 
 
 _BECAME_INPUTS = {
@@ -60,7 +73,7 @@ _BECAME_INPUTS = {
     "ReduceSum": (13, ("axes",)),
 }
 """Attributes that are inputs from an opset on, in the order of the inputs."""
-_ONLY = {"spatial": 1, "stash_type": 1, "training_mode": 0}
+_ONLY = {"block_size": 0, "precision": 0, "spatial": 1, "stash_type": 1, "training_mode": 0}
 """Attributes of which one value is understood."""
 _LIKE = {"axis": 0, "equation": "", "perm": ()}
 """What attributes are like of which the operator's record has no default."""
@@ -79,13 +92,17 @@ def _plain(op: OnnxOperator) -> Results:
     """
     operator = OPERATORS[op.at.type]
     values = _values(op, operator)
+    count = min(len(op.outputs), operator.outputs[1])
+    return op.emit_many(op.at.type, count, *values, **_attributes(op, operator))
+
+
+def _attributes(op: OnnxOperator, operator: Operator) -> dict[str, Any]:
+    """Those that are given."""
     for name in _ONLY.keys() & op.attributes.keys():
         op.only(name, _ONLY[name])
     told = {k: v for k, v in operator.attributes.items() if v is not None and v is not REQUIRED}
     like = {**_LIKE, **told}
-    given = {k: op.attribute(k, like.get(k)) for k in operator.attributes if k in op.attributes}
-    count = min(len(op.outputs), operator.outputs[1])
-    return op.emit_many(op.at.type, count, *values, **given)
+    return {k: op.attribute(k, like.get(k)) for k in operator.attributes if k in op.attributes}
 
 
 def _values(op: OnnxOperator, operator: Operator) -> list[str]:
@@ -140,6 +157,13 @@ def _cast(op: OnnxOperator) -> Results:
     return op.emit("Cast", op.value(), to=dtype_of(number))
 
 
+@rule("Scatter")
+def _scatter(op: OnnxOperator) -> Results:
+    """What opset 11 calls ScatterElements."""
+    values = [op.value(at) for at in range(3)]
+    return op.emit("ScatterElements", *values, axis=op.attribute("axis", 0))
+
+
 @rule("Softmax", "LogSoftmax")
 def _softmax(op: OnnxOperator) -> Results:
     if op.opset >= 13:
@@ -173,6 +197,30 @@ def _cutting(
     return [op.ints(*each) for each in zip(*kept, strict=True)]
 
 
+@rule("QuantizeLinear")
+def _quantize(op: OnnxOperator) -> Results:
+    """The dtype of the result is the zero point's: output_dtype tells it where there is none."""
+    number = op.attribute("output_dtype", 0)
+    if not number or op.optional(2):
+        return _plain(op)
+    scale = op.value(1)
+    shape = op.builder.type_of(scale).counts
+    if None in shape:
+        raise UnsupportedError("attribute output_dtype, and nobody tells the shape of the scale")
+    zero = op.builder.constant(np.zeros(shape, dtype_of(number)), "QuantizeLinear/zero")
+    axis = op.attribute("axis", 1)
+    op.only("block_size", 0)
+    op.only("precision", 0)
+    return op.emit("QuantizeLinear", op.value(), scale, zero, axis=axis)
+
+
+@rule("DequantizeLinear")
+def _dequantize(op: OnnxOperator) -> Results:
+    """In the dtype of its scale."""
+    op.only("output_dtype", 0)
+    return _plain(op)
+
+
 @rule("Split")
 def _split(op: OnnxOperator) -> Results:
     op.only("num_outputs", len(op.outputs))
@@ -191,3 +239,49 @@ def _dropout(op: OnnxOperator) -> Results:
     if op.opset < 12:
         raise UnsupportedError("output 1: before opset 12 it was not said what it is")
     return op.value(), op.emit_many("Dropout", 2, op.value())[1]
+
+
+@rule("GroupNormalization")
+def _group_normalization(op: OnnxOperator) -> Results:
+    if op.opset < 21:
+        raise UnsupportedError("before opset 21 its scale and bias are those of groups")
+    return _plain(op)
+
+
+@rule("DFT")
+def _dft(op: OnnxOperator) -> Results:
+    """The axis is an attribute before opset 20."""
+    if op.opset >= 20:
+        return _plain(op)
+    x, length, axis = op.value(), op.optional(1), op.ints(op.attribute("axis", 1))
+    return op.emit("DFT", x, length, axis, **_attributes(op, OPERATORS["DFT"]))
+
+
+@rule("Resize", "Upsample")
+def _resize(op: OnnxOperator) -> Results:
+    """Constant scales become an attribute of our own: types follow from it."""
+    record = OPERATORS["Resize"]
+    if op.opset > 10:
+        if op.at.type == "Upsample":
+            raise UnsupportedError("Upsample is of opsets up to 9")
+        x, roi, scales, sizes = op.value(), *(op.optional(at) for at in (1, 2, 3))
+        given = _attributes(op, record)
+    else:
+        x, roi, sizes = op.value(), "", ""
+        given = {"mode": op.attribute("mode", "nearest"), **_OLD_RESIZE}
+        told = op.attribute("scales", None) if op.opset < 9 else None
+        scales = op.value(1) if told is None else op.builder.constant(np.float32(told), "scales")
+    array = op.builder.constants.get(scales)
+    if array is not None:
+        scales = ""
+        if array.size:
+            given["scales"] = tuple(array.reshape(-1).tolist())
+    if op.opset == 10 and given["mode"] == "nearest":
+        told = given.get("scales", (0,))
+        if not all(scale >= 1 or math.frexp(scale)[0] == 0.5 for scale in told):
+            raise UnsupportedError("before opset 11 nobody says which element is the nearest")
+    return op.emit("Resize", x, roi, scales, sizes, **given)
+
+
+_OLD_RESIZE = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+"""What Resize means before opset 11, and Upsample: the latter's scales are at least 1."""

@@ -87,12 +87,13 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What a file holds; ``opset`` is that of ONNX's own operators."""
+    """What a file holds; ``opset`` is that of ONNX's own operators, ``producer`` who wrote it."""
 
     file: Path
     graph: Subgraph
     opset: int
     functions: Mapping[tuple[str, str], Function]
+    producer: str = ""
 
 
 def read_model(path: str | Path) -> Model:
@@ -143,7 +144,8 @@ def model_of(found: Any, file: Path, budget: FileBudget | None = None) -> Model:
             (reader.text(f.domain), reader.text(f.name)): reader.function(f, opset)
             for f in found.functions
         }
-        return Model(file, reader.graph(found.graph), opset, functions)
+        producer = f"{reader.text(found.producer_name)} {reader.text(found.producer_version)}"
+        return Model(file, reader.graph(found.graph), opset, functions, producer.strip())
     except RecursionError as error:
         raise ModelFormatError("graphs inside graphs, too deep", file) from error
 

@@ -1,4 +1,5 @@
-"""A graph of canonical operators as a portable ONNX model: standard operators only.
+"""A graph of canonical operators as a portable ONNX model: standard operators, unless the graph
+holds one that only ONNX Runtime's own domain has.
 
 A ragged value is a padded tensor (N, T, ...) and its lengths (N,): see design/0008.
 """
@@ -61,8 +62,8 @@ def to_onnx(
     w.prune()
     for function in (functions or {}).values():
         model.functions.append(function)
-    if functions:
-        model.opset_import.add(domain=DOMAIN, version=1)
+    for domain in sorted(w.domains - {""}) + [DOMAIN] * bool(functions):
+        model.opset_import.add(domain=domain, version=1)
     return model
 
 

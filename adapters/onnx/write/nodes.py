@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from onernn.adapters.onnx.lower.rules import became_inputs
 from onernn.adapters.onnx.write import decoding, offsets, recurrent, rowwise, sequences
 from onernn.adapters.onnx.write.padding import OnnxValue
@@ -74,6 +76,61 @@ def _cast_like(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     if not dtype:
         return _copy(w, node, inputs)
     w.give(node, w.emit("Cast", dense(inputs[0], "its input"), to=number_of(dtype)))
+
+
+@DENSE("QuantizeLinear", "DequantizeLinear")
+def _quantized(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+    dtypes = {w.types[name].dtype for name in (*node.inputs, *node.outputs) if name}
+    if w.opset < 21 and dtypes & {"uint16", "int16"}:
+        raise UnsupportedError("numbers of 16 bits need opset 21")
+    _copy(w, node, inputs)
+
+
+@DENSE("DynamicQuantizeLSTM")
+def _quantized_lstm(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+    """ONNX Runtime refuses clip=0."""
+    given = {key: value for key, value in node.attributes.items() if key != "clip" or value}
+    w.copy(node, _tensors(inputs), **given)
+
+
+_REDUCTIONS = {"none": 11, "add": 16, "mul": 16, "max": 18, "min": 18}
+"""Since which opset elements that are put to a place meet what is there."""
+
+
+@DENSE("ScatterElements", "ScatterND")
+def _scatter(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+    how = node.at.reduction
+    if w.opset < _REDUCTIONS[how]:
+        raise UnsupportedError(f"attribute reduction={how!r} needs opset {_REDUCTIONS[how]}")
+    given = {k: v for k, v in node.attributes.items() if (k, v) != ("reduction", "none")}
+    w.copy(node, _tensors(inputs), **given)
+
+
+@DENSE("DFT")
+def _dft(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+    """The axis is an attribute before opset 20."""
+    if w.opset >= 20:
+        return _copy(w, node, inputs)
+    axis = -2 if not node.input(2) else int(w.array(node.inputs[2], "axis").reshape(()))
+    axis %= len(w.types[node.inputs[0]].counts)  # it counts from the front there
+    w.copy(node, _tensors(inputs[:2]), axis=axis, **w.attributes(node))
+
+
+@DENSE("STFT")
+def _stft(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+    """onnx's checker takes another default of ``onesided`` than ONNX has."""
+    w.copy(node, _tensors(inputs), onesided=node.at.onesided)
+
+
+@DENSE("Resize")
+def _resize(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+    if w.opset < 11:
+        raise UnsupportedError("needs opset 11")
+    attributes = w.attributes(node)
+    tensors = [*_tensors(inputs), "", "", ""][:4]
+    if scales := attributes.pop("scales", None):
+        tensors[2] = w.constant(np.asarray(scales, np.float32))
+    w.copy(node, tensors if tensors[3] else tensors[:3], **attributes)
 
 
 @DENSE("If")

@@ -181,6 +181,16 @@ def _gather_elements(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue
     w.copy(node, [data, at], like.lengths, axis=axis)
 
 
+@RULES("QuantizeLinear", "DequantizeLinear")
+def _quantized(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+    if inputs[0] is not like:
+        raise UnsupportedError("a scale or zero point is ragged")
+    more = [dense(each, "a scale or zero point") if each else "" for each in inputs[1:]]
+    one_each = any(each and each.rank for each in inputs[1:])
+    axis = {"axis": _axis(node.at.axis, like.rank)} if one_each else {}
+    w.copy(node, [like.data, *more], like.lengths, **axis)
+
+
 @RULES("OneHot")
 def _one_hot(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
     if node.at.axis not in (-1, like.rank) or inputs[0] is not like:

@@ -12,19 +12,26 @@ from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, Node
 from onernn.core.types import Type
+from onernn.operators import OPERATORS
 
 Inputs = list[OnnxValue | None]
 Function = TypeVar("Function", bound=Callable[..., None])
 
-_SINCE = {"Reshape": {"allowzero": 14}, "Shape": {"start": 15, "end": 15}}
-"""The first opset of an attribute, which is 0 where it is not given."""
+_SINCE = {
+    "AveragePool": {"dilations": 19},
+    "BatchNormalization": {"training_mode": 14},
+    "Resize": {"antialias": 18, "axes": 18, "keep_aspect_ratio_policy": 18},
+    "Reshape": {"allowzero": 14},
+    "Shape": {"start": 15, "end": 15},
+}
+"""The first opset of an attribute, which may be 0 before."""
 
 
 class GraphWriter(PaddedGraph):
     """An ONNX graph under construction, and what each value of ours is called in it.
 
     ``functions`` takes those of the model's own, None: there must be none. ``wanted``: the values
-    that anybody reads.
+    that anybody reads. ``domains``: those of its operators.
     """
 
     def __init__(
@@ -39,6 +46,7 @@ class GraphWriter(PaddedGraph):
         super().__init__(proto, around)
         self.opset, self.types, self.arrays = opset, types, graph.constants
         self.functions = functions
+        self.domains: set[str] = {""} if around is None else around.domains
         read = {name for node in graph.nodes for name in node.inputs}
         self.wanted = frozenset(read | {value.name for value in graph.outputs}) - {""}
         self._values: dict[str, OnnxValue] = {}
@@ -98,7 +106,9 @@ class GraphWriter(PaddedGraph):
     ) -> None:
         """The operator as it stands."""
         outs = [self.fresh(name) if name else "" for name in node.outputs]
-        self.add(node.op, *tensors, outputs=outs, **attributes)
+        domain = OPERATORS[node.op].domain
+        self.domains |= {domain}
+        self.add(node.op, *tensors, outputs=outs, domain=domain, **attributes)
         for at, out in enumerate(outs):
             self.give(node, out, lengths, at)
 

@@ -4,9 +4,13 @@
 #include <sstream>
 
 #include "packed_layer.hpp"
-#include "paddle/common/enforce.h"
 #include "paddle/phi/api/all.h"
+#if ONERNN_PADDLE > 2
+#include "paddle/common/enforce.h"
 #include "paddle/phi/core/dense_tensor.h"
+#else
+#include "paddle/phi/core/enforce.h"
+#endif
 
 namespace {
 
@@ -16,25 +20,34 @@ using paddle::Tensor;
 using Tensors = std::vector<Tensor>;
 using Shape = std::vector<std::int64_t>;
 
-/// Raises what Paddle's executor hands on with its message; of other exceptions it keeps none.
+#if ONERNN_PADDLE > 2
+using Failure = common::enforce::EnforceNotMet;
+#else
+using Failure = phi::enforce::EnforceNotMet;
+#endif
+
+/// Raises what Paddle hands on with its message; over other exceptions it ends the process.
+[[noreturn]] void fail(const std::string& text) {
+  PADDLE_THROW(phi::errors::InvalidArgument("%s", text));
+}
+
 template <class... Parts>
 void require(bool holds, const Parts&... parts) {
   if (holds) return;
   std::ostringstream text;
   text << "onernn_rnn: ";
   (text << ... << parts);
-  PADDLE_THROW(common::errors::InvalidArgument("%s", text.str()));
+  fail(text.str());
 }
 
 template <class Function>
 auto with_message(const Function& function) {
   try {
     return function();
-  } catch (const common::enforce::EnforceNotMet&) {
+  } catch (const Failure&) {
     throw;
   } catch (const std::exception& error) {
-    require(false, error.what());
-    throw;
+    fail(std::string("onernn_rnn: ") + error.what());
   }
 }
 
@@ -62,8 +75,10 @@ using Owners = std::vector<std::shared_ptr<const void>>;
 
 Owners owners(const Tensors& tensors) {
   Owners found;
+#if ONERNN_PADDLE > 2  // whose programs alone have parameters that stay
   for (const Tensor& each : tensors)
     found.push_back(std::static_pointer_cast<phi::DenseTensor>(each.impl())->Holder());
+#endif
   return found;
 }
 
@@ -81,7 +96,7 @@ Layer layer_of(const Tensor& x, const Tensors& weights, const std::string& mode,
     seen[gate] = true;
   }
   require(stored == ONERNN_F32 || stored == ONERNN_BF16 || stored == ONERNN_F16, "stored ", stored);
-  require(x.dims().size() == 3, "X: expected 3 axes, got ", x.dims().size());
+  require(x.shape().size() == 3, "X: expected 3 axes, got ", x.shape().size());
   require(layers > 0 && std::size_t(layers) <= weights.size() && units > 0,
           "num_layers or hidden_size of other weights");
   require(threads == 1 || threads == 2, "threads: expected 1 or 2, got ", threads);
@@ -95,7 +110,7 @@ Layer layer_of(const Tensor& x, const Tensors& weights, const std::string& mode,
               layers,
               bidirectional ? 2 : 1,
               threads,
-              x.dims()[2],
+              x.shape()[2],
               units,
               gates};
   const std::size_t matrices = 2 * std::size_t(layer.parts());
@@ -112,7 +127,7 @@ Layer layer_of(const Tensor& x, const Tensors& weights, const std::string& mode,
 }
 
 Batch batch_of(const Tensor& x, const paddle::optional<Tensor>& lengths, bool time_major) {
-  Batch batch{x.dims()[time_major ? 0 : 1], x.dims()[time_major ? 1 : 0], time_major, {}};
+  Batch batch{x.shape()[time_major ? 0 : 1], x.shape()[time_major ? 1 : 0], time_major, {}};
   constexpr std::int64_t kMost = std::int64_t(1) << 31;  // sizes are products of these
   require(batch.T < kMost && batch.N < kMost && batch.T * batch.N < kMost, "X: too many steps");
   if (!lengths) return batch;
@@ -137,6 +152,13 @@ void check_states(const Tensors& states, const Layer& layer, std::int64_t N) {
 }
 
 Tensor made(const Shape& shape) { return paddle::empty(shape, DataType::FLOAT32); }
+
+/// A gradient; of a result that nobody has used it is zero, and not even there.
+Tensor known(const Tensor& gradient, const Tensor& result) {
+  if (!gradient.defined()) return paddle::zeros(result.shape(), DataType::FLOAT32);
+  require(gradient.shape() == result.shape(), "a gradient of another shape than its result");
+  return gradient;
+}
 
 /// (components, layers * directions, N, units), h and an LSTM's c in one tensor: Paddle's executor
 /// takes no list of outputs beside others.
@@ -177,7 +199,7 @@ Tensors forward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
                                hidden_size, stored, threads);
   const Batch batch = batch_of(given.x, lengths, time_major);
   check_states(given.before, layer, batch.N);
-  Tensor y = made({given.x.dims()[0], given.x.dims()[1], layer.wide()});
+  Tensor y = made({given.x.shape()[0], given.x.shape()[1], layer.wide()});
   Tensor after = made_states(layer, batch), tape = made({1});
   float* end = after.data<float>();
   const States states{given.h(), given.c(), end, second(layer, end, batch)};
@@ -200,7 +222,7 @@ Tensors forward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
 }
 
 Tensors backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths, Tensor tape,
-                 const Tensor& dy, const Tensor& dafter, const std::string& mode,
+                 const Tensor& outer, const Tensor& end, const std::string& mode,
                  const std::vector<int>& gates, int num_layers, bool is_bidirec, int hidden_size,
                  bool time_major, int stored, int threads) {
   const Given given(inputs, mode);
@@ -209,17 +231,16 @@ Tensors backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
   require(stored != ONERNN_F16, "no training in f16; use bf16 or f32");
   const Batch batch = batch_of(given.x, lengths, time_major);
   check_states(given.before, layer, batch.N);
-  Tensor y = made({given.x.dims()[0], given.x.dims()[1], layer.wide()});
+  Tensor y = made({given.x.shape()[0], given.x.shape()[1], layer.wide()});
   Tensor after = made_states(layer, batch);
-  require(dy.shape() == y.shape() && dafter.shape() == after.shape(),
-          "gradients of other shapes than its results");
-  const float *outer = numbers(dy, "Out@GRAD"), *end = numbers(dafter, "States@GRAD");
+  const Tensor dy = known(outer, y), dafter = known(end, after);
+  const float* end_of = numbers(dafter, "States@GRAD");
   Tensors found;
   for (const Tensor& each : inputs) found.push_back(made(each.shape()));
   if (!batch.words()) {
     for (Tensor& each : found) std::fill_n(each.data<float>(), each.numel(), 0.f);
-    for (std::size_t k = 0; k < given.before.size(); ++k, end += dafter.numel() / 2)
-      std::copy_n(end, found[1 + k].numel(), found[1 + k].data<float>());
+    for (std::size_t k = 0; k < given.before.size(); ++k, end_of += dafter.numel() / 2)
+      std::copy_n(end_of, found[1 + k].numel(), found[1 + k].data<float>());
     return found;
   }
   const Training training(library, layer, batch);
@@ -237,7 +258,8 @@ Tensors backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
   for (std::size_t k = 1 + given.before.size(); k < found.size(); ++k)
     into.push_back(found[k].data<float>());
   float* dc = given.before.size() > 1 ? found[2].data<float>() : nullptr;
-  training.backward(weights, outer, {end, second(layer, end, batch), found[1].data<float>(), dc},
+  training.backward(weights, numbers(dy, "Out@GRAD"),
+                    {end_of, second(layer, end_of, batch), found[1].data<float>(), dc},
                     found[0].data<float>(), into, tape.data<float>());
   return found;
 }
@@ -260,6 +282,11 @@ Tensors Backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
     return backward(inputs, lengths, tape, dy, dafter, mode, gates, num_layers, is_bidirec,
                     hidden_size, time_major, stored, threads);
   });
+}
+
+/// Without this operator Paddle would take gradients of gradients for zero, and say nothing.
+Tensors TwiceBackward(const Tensors&, const Tensors&) {
+  fail("onernn_rnn: no gradients of gradients (create_graph=True)");
 }
 
 std::vector<Shape> InferShape(const std::vector<Shape>& inputs, const paddle::optional<Shape>&,
@@ -319,3 +346,8 @@ PD_BUILD_GRAD_OP(onernn_rnn)
     .Outputs({paddle::Grad(paddle::Vec("Inputs"))})
     .Attrs(ONERNN_ATTRIBUTES)
     .SetKernelFn(PD_KERNEL(Backward));
+
+PD_BUILD_DOUBLE_GRAD_OP(onernn_rnn)
+    .Inputs({paddle::Vec("Inputs"), paddle::Grad(paddle::Grad(paddle::Vec("Inputs")))})
+    .Outputs({paddle::Grad(paddle::Grad("Out"))})
+    .SetKernelFn(PD_KERNEL(TwiceBackward));

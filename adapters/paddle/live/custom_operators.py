@@ -1,4 +1,4 @@
-"""The operator ``onernn_rnn`` of Paddle 3: compiled against Paddle's own headers, once, and kept.
+"""The operator ``onernn_rnn``: compiled against Paddle's own headers, once, and kept.
 
 What is compiled calls the kernels' library alone, no Python. Its file lies in the user's cache
 folder under the hash of all that it was made from, and ends with the hash of its own bytes.
@@ -10,7 +10,8 @@ import ctypes
 import hashlib
 import subprocess
 import tempfile
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from threading import Lock
@@ -36,13 +37,16 @@ _LIBRARIES = ("libs/libphi_core.so", "libs/libphi.so", "libs/libcommon.so", "bas
 _HASH = 32
 _LOCK = Lock()
 
+FEW = "batches of so few words are faster in Paddle's own kernel; backend='kernels' takes ours"
+"""The reason of a layer that stays where `is_faster_in_paddle`."""
+
 
 class NoOperators(UnsupportedError):
     """This process cannot have compiled operators; the message tells why."""
 
 
 def register_operators() -> None:
-    """Paddle 3 knows the operator that `optimize` puts into programs.
+    """Paddle knows the operator that `optimize` puts into programs of Paddle 3.
 
     A process that loads a saved program with it, but optimizes none itself, calls this first. The
     first call on a machine compiles it, in seconds. Raises `NoOperators` where there is no C++17
@@ -50,6 +54,30 @@ def register_operators() -> None:
     """
     with _LOCK:
         _register()
+
+
+@cache
+def missing_operators() -> str:
+    """Why this process has no compiled operators, "" where it has."""
+    try:
+        register_operators()
+    except (NoOperators, LibraryError) as error:
+        return str(error)
+    return ""
+
+
+def is_faster_in_paddle(shape: Sequence[int], hidden: int, is_test: bool) -> bool:
+    """Whether Paddle's own kernel is known to be the faster one for inputs of this shape.
+
+    Below this, what a call costs beside its arithmetic counts: packed weights are compared with
+    those that came, and training packs them anew. Measured, design/0041. A size that a program
+    leaves open is negative: there ours may be given anything.
+    """
+    first, second, *_ = shape
+    words = first * second
+    if first <= 0 or second <= 0:
+        return False
+    return words < 8 or words * hidden < 1024 if is_test else words < max(32, hidden // 4)
 
 
 def arguments(
@@ -84,8 +112,6 @@ def arguments(
 @cache
 def _register() -> None:
     paddle = require("paddle", "paddle")
-    if int(paddle.__version__.split(".")[0] or 3) < 3:
-        raise NoOperators(f"Paddle {paddle.__version__} has no PIR; its programs need no operator")
     kernels = load_kernels()
     path = str(_library(paddle))
     # Not through paddle.utils.cpp_extension, which wants setuptools and warns about ccache.
@@ -101,13 +127,14 @@ def _library(paddle: Any) -> Path:
     sources[build.HEADER.name] = build.HEADER.read_bytes()
     told = (paddle.version.full_version, paddle.version.commit, _FLAGS, build.isas(), sources)
     name = f"paddle-{hashlib.sha256(repr(told).encode()).hexdigest()}.so"
+    compiled = partial(_compiled, Path(paddle.__file__).parent, paddle.__version__, sources)
     try:
         kept = cache_folder() / name
         content = kept.read_bytes() if kept.is_file() else b""
     except OSError:
-        return memory_file(name[:20], [_compiled(Path(paddle.__file__).parent, sources)])
+        return memory_file(name[:20], [compiled()])
     if hashlib.sha256(content[:-_HASH]).digest() != content[-_HASH:]:
-        content = _compiled(Path(paddle.__file__).parent, sources)
+        content = compiled()
         try:
             keep(kept, [content])
         except OSError:
@@ -119,7 +146,7 @@ def _library(paddle: Any) -> Path:
     return kept
 
 
-def _compiled(paddle: Path, sources: dict[str, bytes]) -> bytes:
+def _compiled(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
     """The library, with its hash behind what the loader reads."""
     try:
         command = build.compiler()
@@ -134,7 +161,9 @@ def _compiled(paddle: Path, sources: dict[str, bytes]) -> bytes:
     with tempfile.TemporaryDirectory() as inside:
         for name, text in sources.items():
             (Path(inside) / name).write_bytes(text)
-        options = [*_FLAGS, f"-DONERNN_ABI={build.abi()}u", *includes, _SOURCES[0], *libraries]
+        major = 2 if version.startswith("2.") else 3
+        told = f"-DONERNN_ABI={build.abi()}u", f"-DONERNN_PADDLE={major}"
+        options = [*_FLAGS, *told, *includes, _SOURCES[0], *libraries]
         done = subprocess.run(
             [*command, *options, "-o", "made.so"], cwd=inside, capture_output=True, check=False
         )

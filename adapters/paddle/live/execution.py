@@ -44,6 +44,11 @@ class Options:
         """What our backends lack stays with Paddle, whose kernels are faster than NumPy."""
         return self.backend != "reference"
 
+    @property
+    def may_leave(self) -> bool:
+        """Whether Paddle may run what it is faster for: nobody asked for a kernel or a type."""
+        return self.backend == "auto" and self.dtype == "f32"
+
 
 class LivePart:
     """A part of a program, made ready to run for parameters as they are at each call.

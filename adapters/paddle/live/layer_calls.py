@@ -10,7 +10,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from onernn.adapters.paddle.live.custom_operators import NAME, arguments, register_operators
+from onernn.adapters.paddle.live.custom_operators import (
+    NAME,
+    arguments,
+    missing_operators,
+    register_operators,
+)
 from onernn.adapters.paddle.live.execution import Arguments, LayerKind, LiveLayer, Options, Recorded
 from onernn.adapters.paddle.live.pir_programs import append_operator, is_pir
 from onernn.adapters.paddle.live.tensors import view_eager
@@ -20,6 +25,9 @@ from onernn.core.errors import LibraryError, ShapeError, UnsupportedError
 from onernn.core.plugins import plugins_enabled
 
 _log = logging.getLogger("onernn")
+
+_IS_TEST = 6
+"""Among what `arguments` gives."""
 
 _LIVE: WeakKeyDictionary[Any, tuple[LiveLayer, set[str]]] = WeakKeyDictionary()
 """What is packed of each layer, and why it stayed with Paddle; copies of a layer pack their own."""
@@ -66,8 +74,11 @@ def run_layer(
             )
             return found
         tensors = (inputs, *states, *is_.weights)
-        out, *after = _called(live, tensors, len(states), lengths, is_.time_major)
-        return out, tuple(after)
+        with paddle.profiler.RecordEvent(NAME):
+            if (given := _operator(is_, tensors, chosen)) is not None:
+                return _by_operator(is_, tensors, lengths, given)
+            out, *after = _called(live, tensors, len(states), lengths, is_.time_major)
+            return out, tuple(after)
     except (UnsupportedError, LibraryError) as error:
         if not in_program and (is_.must or isinstance(error, LibraryError)):
             raise
@@ -93,8 +104,53 @@ def _traced(
     test = not is_.training
     given = arguments(sizes, time_major=is_.time_major, is_test=test, chosen=chosen)
     register_operators()
-    out, after, _ = append_operator(read, lengths, given)
-    return out, after
+    return append_operator(read, lengths, given)
+
+
+def _operator(is_: Described, tensors: Sequence[Any], chosen: Options) -> tuple[Any, ...] | None:
+    """The attributes of the compiled operator; None where it cannot compute this call."""
+    paddle = require("paddle", "paddle")
+    if 0 in tensors[0].shape or any(each.dtype != paddle.float32 for each in tensors):
+        return None
+    if missing_operators():
+        return None
+    records = paddle.is_grad_enabled() and not all(each.stop_gradient for each in tensors)
+    sizes = is_.kind.mode, is_.kind.layers, is_.kind.directions == 2, is_.kind.hidden_size
+    try:
+        return arguments(sizes, time_major=is_.time_major, is_test=not records, chosen=chosen)
+    except UnsupportedError:
+        return None
+
+
+def _by_operator(
+    is_: Described, tensors: Sequence[Any], lengths: Any, given: tuple[Any, ...]
+) -> tuple[Any, tuple[Any, ...]]:
+    """The call, whose gradients Paddle knows from the operator.
+
+    Raises `ShapeError`; what the operator itself says reads like a failure of Paddle.
+    """
+    kind, shape = is_.kind, tensors[0].shape
+    if len(shape) != 3:
+        raise ShapeError(f"inputs: expected 3 axes, got {tuple(shape)}")
+    T, N = shape[:2] if is_.time_major else shape[1::-1]
+    if shape[2] != kind.input_size:
+        raise ShapeError(f"x: expected (T, N, {kind.input_size}), got {(T, N, shape[2])}")
+    rows = [kind.layers * kind.directions, N, kind.hidden_size]
+    for state in tensors[1 : -len(is_.weights)]:
+        if state.shape != rows:
+            raise ShapeError(f"initial_states: expected {tuple(rows)}, got {tuple(state.shape)}")
+    if lengths is not None:
+        told = view_eager(lengths, "sequence_length")
+        if told.shape != (N,) or told.dtype.kind != "i":
+            raise ShapeError(f"lengths: expected {N} integers, got {told.dtype} {told.shape}")
+        for n, length in enumerate(told.tolist()):
+            if not 0 <= length <= T:
+                raise ShapeError(f"lengths: sentence {n} has {length} of {T} steps")
+    out, states = append_operator(tensors, lengths, given)
+    if given[_IS_TEST]:
+        for each in (out, *states):
+            each.stop_gradient = True
+    return out, states
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,7 +257,8 @@ def _function() -> Any:
         def backward(ctx: Any, *incoming: Any) -> Any:
             if paddle.is_grad_enabled():
                 raise UnsupportedError("no gradients of gradients (create_graph=True)")
-            grads = ctx.once.backward(incoming)
+            with paddle.profiler.RecordEvent(f"{NAME}_grad"):
+                grads = ctx.once.backward(incoming)
             return tuple(None if grad is None else paddle.to_tensor(grad) for grad in grads)
 
     return Function

@@ -5,14 +5,23 @@ from __future__ import annotations
 import logging
 from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 from onernn.adapters.paddle.live.cells import cells_obstacle, ours_of_cells
+from onernn.adapters.paddle.live.custom_operators import (
+    FEW,
+    is_faster_in_paddle,
+    missing_operators,
+)
 from onernn.adapters.paddle.live.execution import LayerKind, Options
 from onernn.adapters.paddle.live.layer_calls import Described, forget, run_layer, untraced
 from onernn.adapters.requirements import require
 from onernn.core.errors import Refusal, UnsupportedError
 
 _log = logging.getLogger("onernn")
+
+_LEFT: WeakSet[Any] = WeakSet()
+"""Layers of which was told that Paddle runs small batches."""
 
 
 def optimized_layer(target: Any, chosen: Options) -> Any:
@@ -30,6 +39,8 @@ def optimized_layer(target: Any, chosen: Options) -> Any:
             " replaced",
             [Refusal(reasons[id(each)], each.full_name()) for each in found],
         )
+    if missing := missing_operators():
+        _log.info("layers run in Python, 0.1 ms a call: %s", missing)
     for each in found:
         if reasons[id(each)]:
             _log.warning("%s: stays with Paddle: %s", each.full_name(), reasons[id(each)])
@@ -64,6 +75,20 @@ def _is_short(layer: Any) -> bool:
     return len(layer._all_weights) < 4 * layer.num_layers * layer.num_directions
 
 
+def _is_left(paddle: Any, layer: Any, inputs: Any) -> bool:
+    """Whether Paddle is faster for this call, and right: it crashes over what this excludes."""
+    shape = inputs.shape
+    if len(shape) != 3:
+        return False
+    records = paddle.is_grad_enabled() if paddle.in_dynamic_mode() else layer.training
+    if records:
+        frozen = {each.stop_gradient for each in layer._all_weights}
+        records = False in frozen or not inputs.stop_gradient
+        if records and (True in frozen or not layer.training):
+            return False
+    return not _is_short(layer) and is_faster_in_paddle(shape, layer.hidden_size, not records)
+
+
 def _theirs(kind: type) -> type:
     """The class that a layer had before it became ours."""
     return kind.__mro__[1] if "onernn_options" in vars(kind) else kind
@@ -73,8 +98,15 @@ def _theirs(kind: type) -> type:
 def _ours(kind: Any, chosen: Options) -> type:
     """A recurrent layer whose kernel is ours; parameters, arguments and results stay."""
 
+    paddle = require("paddle", "paddle")
+
     def kernel(self: Any, inputs: Any, initial_states: Any, sequence_length: Any) -> Any:
         """In the place of the call of Paddle's operator ``rnn``."""
+        if chosen.may_leave and sequence_length is None and _is_left(paddle, self, inputs):
+            if self not in _LEFT:
+                _LEFT.add(self)
+                _log.info("%s: stays with Paddle: %s", self.full_name(), FEW)
+            return kind._cudnn_impl(self, inputs, initial_states, sequence_length)
         sizes = (self.mode, self.input_size, self.hidden_size, self.num_layers, self.num_directions)
         described = Described(
             LayerKind(*sizes),

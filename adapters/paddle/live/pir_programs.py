@@ -10,7 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from onernn.adapters.paddle.live.custom_operators import NAME, arguments, register_operators
+from onernn.adapters.paddle.live.custom_operators import (
+    FEW,
+    NAME,
+    arguments,
+    is_faster_in_paddle,
+    register_operators,
+)
 from onernn.adapters.paddle.live.execution import Options
 from onernn.adapters.requirements import require
 from onernn.core.errors import Refusal, UnsupportedError
@@ -25,6 +31,10 @@ _OF_LOD = frozenset(f"pd_op.{name}" for name in ("gru", "lstm", "fusion_gru", "f
 
 _OF_BACKWARD = {"pd_op.rnn_grad", "pd_op.full_like", "builtin.combine"}
 """What appending gradients puts behind a result."""
+
+
+class _LeftToPaddle(UnsupportedError):
+    """Ours could run it; Paddle runs it faster."""
 
 
 class Replaced(NamedTuple):
@@ -56,13 +66,14 @@ def replace_recurrent(
 
     ``fetched``: values that the caller holds; ``all_known``: there are no others, or they are
     exchanged by `Replaced.value`; ``fixed``: parameters never change. Raises `UnsupportedError`
-    where nothing can be replaced.
+    where nothing can be replaced; what is only faster in Paddle could be.
     """
     block = program.global_block()
     known = all_known or fetched or any(op.name() == "pd_op.fetch" for op in block.ops)
     lines: list[str] = []
     refusals: list[Refusal] = []
     values: list[tuple[Any, Any]] = []
+    is_left = False
     for op, is_inner in [*_recurrent(block)]:
         label = f"{op.attrs().get('struct_name', '')} ({op.name().removeprefix('pd_op.')})".strip()
         try:
@@ -73,31 +84,28 @@ def replace_recurrent(
             register_operators()
         except UnsupportedError as error:
             refusals.append(Refusal(error.refusal.reason, label))
+            is_left |= isinstance(error, _LeftToPaddle)
             continue
         lines.append(f"{label}: {given[0]}, {chosen.dtype}, operator {NAME}")
         values.append(_replaced(program, op, gradients, given))
-    if not lines:
+    if not lines and not is_left:
         none = "" if refusals else " it holds none"
         raise UnsupportedError(f"no recurrent operator can be replaced:{none}", refusals)
     return Replaced(tuple(lines), tuple(refusals), tuple(values))
 
 
-class Appended(NamedTuple):
-    """The operator's output, its final states one by one, and it itself."""
+def append_operator(
+    inputs: Sequence[Any], lengths: Any, given: tuple[Any, ...]
+) -> tuple[Any, tuple[Any, ...]]:
+    """Puts the operator into the program that is being made, or runs it where none is.
 
-    out: Any
-    states: tuple[Any, ...]
-    operator: Any
-
-
-def append_operator(inputs: Sequence[Any], lengths: Any, given: tuple[Any, ...]) -> Appended:
-    """Puts the operator into the program that is being made.
-
-    ``inputs``: x, the initial states, WeightList; ``given``: what `arguments` gave.
+    ``inputs``: x, the initial states, WeightList; ``given``: what `arguments` gave. Results: the
+    output and the final states, one by one.
     """
-    ops = require("paddle._C_ops", "paddle")
-    out, states, _ = ops._run_custom_op(NAME, [*inputs], lengths, *given)
-    return Appended(out, tuple(ops.unbind(states, 0)), out.get_defining_op())
+    paddle = require("paddle", "paddle")
+    run = getattr(paddle._C_ops, "_run_custom_op", None) or paddle.base.core.eager._run_custom_op
+    out, states, _ = run(NAME, [*inputs], lengths, *given)
+    return out, tuple(paddle._C_ops.unbind(states, 0))
 
 
 def _recurrent(block: Any, is_inner: bool = False) -> Iterator[tuple[Any, bool]]:
@@ -128,6 +136,10 @@ def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
         )
     sizes = mode, layers, two, told["hidden_size"]
     test = told["is_test"]
+    whole = not op.operand_source(_LENGTHS).initialized()
+    if chosen.may_leave and whole and not fixed:
+        if is_faster_in_paddle(read[0].shape, told["hidden_size"], test):
+            raise _LeftToPaddle(FEW)
     return arguments(sizes, time_major=True, is_test=test, chosen=chosen, fixed=fixed)
 
 
@@ -194,9 +206,8 @@ def _replaced(
     before = op.result(_OUT)
     with _static(paddle), paddle.static.program_guard(program):
         pir.set_insertion_point(op)
-        out, after, made = append_operator(
-            inputs, lengths if lengths.initialized() else None, given
-        )
+        known = lengths if lengths.initialized() else None
+        out, after = append_operator(inputs, known, given)
         # The list that `unbind` makes, not one made of its parts, through which no gradient goes.
         states = after[0].get_defining_op().operand_source(0)
         for one, other in ((before, out), (op.result(_AFTER), states)):
@@ -206,9 +217,9 @@ def _replaced(
             pir.set_insertion_point(gradient)
             dafter = ops.stack(_listed(gradient.operand_source(_DAFTER)), 0)
             (grads, _) = paddle.framework.core.call_vjp(
-                made,
+                out.get_defining_op(),
                 [inputs, [lengths]],
-                [[each] for each in made.results()],
+                [[each] for each in out.get_defining_op().results()],
                 [[gradient.operand_source(_DY)], [dafter], [pir.fake_value()]],
                 [[False] * len(inputs), [True]],
             )

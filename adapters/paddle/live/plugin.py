@@ -210,13 +210,15 @@ def _rewritten(
 def _callable(ours: LivePart) -> Callable[..., list[Any]]:
     """What Paddle calls; it keeps that for as long as the process lives."""
     names, count = (*ours.part.data, *ours.part.parameters), len(ours.part.data)
+    event = require("paddle.profiler", "paddle").RecordEvent
 
     def run(*tensors: Any) -> list[Any]:  # default arguments would break PyFuncRegistry
         try:
             data = [batch(*each) for each in zip(tensors[:count], names, strict=False)]
             held = [] if ours.constant else zip(tensors[count:], names[count:], strict=True)
             arrays = [view(*each) for each in held]
-            return [tensor_of(output) for output in ours.run(data, arrays)]
+            with event(f"onernn: {ours.part.label}"):
+                return [tensor_of(output) for output in ours.run(data, arrays)]
         except Exception as error:  # Paddle tells it in the midst of pages of its own
             _log.error("%s: %s: %s", ours.part.label, type(error).__name__, error)
             raise

@@ -80,7 +80,7 @@ class LiveProgram:
         wanted: Collection[str] = (),
         file: Path = Path("program"),
     ) -> None:
-        program = parse_program(data, file, parameters)
+        program = _without_blocks(parse_program(data, file, parameters))
         self._desc = messages.parse("ProgramDesc", data, file)
         self._flow = flow = Dataflow(self._desc)
         # What the program itself assigns is no constant.
@@ -298,6 +298,21 @@ class LiveProgram:
             if name in reasons:
                 return f"variable {name!r} is read, {reasons[name]}"
         return self._flow.obstacle(positions, part.data, part.outputs)
+
+
+def _without_blocks(program: Program) -> Program:
+    """The program whose loops, branches and arrays nobody knows: Paddle runs these."""
+    arrays = {name for name, each in program.variables.items() if each.kind == messages.ARRAY}
+
+    def left(op: Operator) -> Operator:
+        used = {
+            name for slots in (op.inputs, op.outputs) for each in slots.values() for name in each
+        }
+        if "sub_block" not in op.attributes and arrays.isdisjoint(used):
+            return op
+        return replace(op, type=f"{op.type} of Paddle", attributes={})
+
+    return replace(program, operators=tuple(map(left, program.operators)), inner={})
 
 
 def _lowered(

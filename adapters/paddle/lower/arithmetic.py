@@ -155,12 +155,14 @@ def _softplus(op: PaddleOperator) -> Results:
     return op.emit("Softplus", op.value("X"))
 
 
-@rule("clip", "relu6")
+@rule("clip", "relu6", "brelu")
 def _clip(op: PaddleOperator) -> Results:
     if op.optional("Min") or op.optional("Max"):
         raise UnsupportedError("bounds that are computed at run time")
     if op.at.type == "relu6":
         low, high = 0.0, op.attribute("threshold", 6.0)
+    elif op.at.type == "brelu":
+        low, high = op.attribute("t_min", 0.0), op.attribute("t_max", 24.0)
     else:
         low, high = op.attribute("min", 0.0), op.attribute("max", 0.0)
     bounds = [op.builder.constant(np.asarray(v, op.dtype("X")), "bound") for v in (low, high)]
@@ -170,13 +172,45 @@ def _clip(op: PaddleOperator) -> Results:
 @rule("cast")
 def _cast(op: PaddleOperator) -> Results:
     op.attribute("in_dtype", -1)
-    return op.emit("Cast", op.value("X"), to=op.chosen_dtype("out_dtype", 5))
+    x, to = op.value("X"), op.chosen_dtype("out_dtype", 5)
+    return op.emit("Identity", x) if op.dtype("X") == to else op.emit("Cast", x, to=to)
 
 
 @rule("where")
 def _where(op: PaddleOperator) -> Results:
     condition, x, y = (op.value(slot) for slot in ("Condition", "X", "Y"))
     return op.under(op.emit("Where", *map(op.dense, (condition, x, y))), x)
+
+
+@rule("masked_fill")
+def _masked_fill(op: PaddleOperator) -> Results:
+    x, mask, value = (op.dense(op.value(slot)) for slot in ("X", "Mask", "Value"))
+    return op.emit("Where", mask, op.emit("CastLike", value, x), x)
+
+
+@rule("pow")
+def _pow(op: PaddleOperator) -> Results:
+    op.absent("FactorTensor")
+    factor, dtype = op.attribute("factor", 1.0), op.dtype("X")
+    if dtype.kind != "f":
+        raise UnsupportedError(f"{dtype} numbers")
+    return op.emit("Pow", op.value("X"), op.builder.constant(np.asarray(factor, dtype), "factor"))
+
+
+@rule("round")
+def _round(op: PaddleOperator) -> Results:
+    """Paddle 2 rounds halves away from zero, Paddle 3 to even numbers."""
+    op.only("decimals", 0)
+    x, dtype = op.value("X"), op.dtype("X")
+    if op.attribute("halves_to_even", op.version >= 3_000_000):
+        return op.emit("Round", x)
+    size = op.emit("Abs", x)
+    whole = op.emit("Floor", size)
+    half = op.builder.constant(np.asarray(0.5, dtype), "half")
+    up = op.emit(
+        "Cast", op.emit("GreaterOrEqual", op.emit("Sub", size, whole), half), to=str(dtype)
+    )
+    return op.emit("Mul", op.emit("Sign", x), op.emit("Add", whole, up))
 
 
 @rule("sum")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import numpy as np
 
-from onernn.adapters.lowering import GraphBuilder, NativeOperator, Results
+from onernn.adapters.lowering import NativeOperator, Results
 from onernn.adapters.paddle import messages
+from onernn.adapters.paddle.lower.blocks import listed
+from onernn.adapters.paddle.lower.builder import PaddleBuilder
 from onernn.adapters.paddle.read.program import Operator, Variable
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
@@ -18,7 +20,8 @@ INERT = frozenset(
     """
     op_callstack op_device op_namescope op_role op_role_var with_quant_attr is_test use_mkldnn
     use_onednn use_cudnn use_quantizer mkldnn_data_type onednn_data_type use_seq
-    mkldnn_cache_capacity Scale_data Shift_data Scale_weights force_fp32_output is_sparse
+    skip_eager_deletion_vars mkldnn_cache_capacity Scale_data Shift_data Scale_weights
+    force_fp32_output is_sparse
     is_distributed remote_prefetch trainer_id slot epmap table_names height_sections table_class
     entry_config entry x_data_format y_data_format grad_inplace fix_seed seed
     """.split()
@@ -37,17 +40,12 @@ _MOVING = frozenset(
 """What parameters of any number type may go through: their numbers stay, or are widened exactly."""
 
 
-def listed(slot: str, names: Sequence[str]) -> list[tuple[str, str]]:
-    """The places in a slot with what stands there: the slot itself is the first one."""
-    return [(f"{slot}.{at}" if at else slot, name) for at, name in enumerate(names)]
-
-
 class PaddleOperator(NativeOperator):
     """One operator with the graph it is lowered into, and the Paddle ``version`` that saved it."""
 
     def __init__(
         self,
-        builder: GraphBuilder,
+        builder: PaddleBuilder,
         variables: Mapping[str, Variable],
         op: Operator,
         version: int,
@@ -132,7 +130,7 @@ class PaddleOperator(NativeOperator):
         dtype = dtype or self.builder.type_of(self.builder.value(variable)).dtype
         if dtype is None:
             raise UnsupportedError(f"input {slot}: nobody knows its dtype")
-        return np.dtype(dtype)
+        return np.dtype("float32" if dtype == "bfloat16" else dtype)  # as it is read
 
     def chosen_dtype(self, name: str, default: int) -> str:
         """The dtype that an attribute tells."""

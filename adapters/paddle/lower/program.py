@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from onernn.adapters.folding import FoldingBudget
-from onernn.adapters.lowering import GraphBuilder, LoweringStep, Output, Results, lower_steps
-from onernn.adapters.paddle.lower.operator import PaddleOperator, listed
-from onernn.adapters.paddle.lower.table import RULES
-from onernn.adapters.paddle.read import Operator, Program, Variable, read_program
-from onernn.core.errors import ModelFormatError, UnsupportedError
-from onernn.core.graph import Graph, NativeOp, Value
+from onernn.adapters.paddle.lower.blocks import BlockError, Blocks
+from onernn.adapters.paddle.lower.builder import PaddleBuilder
+from onernn.adapters.paddle.lower.steps import lower_operators
+from onernn.adapters.paddle.read import Block, Operator, Program, read_program
+from onernn.core.errors import ModelFormatError
+from onernn.core.graph import Graph, Value
 
 
 def load_paddle(path: str | Path, params: str | Path | None = None) -> Graph:
@@ -28,7 +26,9 @@ def load_paddle(path: str | Path, params: str | Path | None = None) -> Graph:
 
 def lower(program: Program) -> Graph:
     """The graph of a program. Raises `ModelFormatError` where it contradicts itself."""
-    builder = GraphBuilder(str(program.file), FoldingBudget(program.parameters.values()))
+    budget = FoldingBudget(program.parameters.values())
+    blocks = Blocks(program.inner, Block(program.operators, program.variables))
+    builder = PaddleBuilder(str(program.file), budget, blocks, program.version)
     for name, array in program.parameters.items():
         builder.constant(array, name)
     feeds = [op for op in program.operators if op.type == "feed"]
@@ -36,38 +36,16 @@ def lower(program: Program) -> Graph:
     column = partial(_column, program)
     for op in sorted(feeds, key=column):
         builder.input(_declared(program, _only(program, op.outputs, "Out")))
-    declared = _declared_once(program)
-    steps = [
-        _step(builder, declared, op, program.version)
-        for op in program.operators
-        if op.type not in ("feed", "fetch")
-    ]
-    lower_steps(builder, steps, [_only(program, op.inputs, "X") for op in fetches])
+    operators = [op for op in program.operators if op.type not in ("feed", "fetch")]
+    kept = [_only(program, op.inputs, "X") for op in fetches]
+    try:
+        lower_operators(builder, operators, kept)
+    except BlockError as error:
+        raise ModelFormatError(str(error), program.file) from error
     return builder.graph([_fetched(builder, program, op) for op in sorted(fetches, key=column)])
 
 
-def _declared_once(program: Program) -> dict[str, Variable]:
-    """The variables without those that are assigned again: which of their values is declared?"""
-    made = Counter(list(program.parameters))
-    for op in program.operators:
-        made.update({name for names in op.outputs.values() for name in names})
-    return {name: v for name, v in program.variables.items() if made[name] < 2}
-
-
-def _step(
-    builder: GraphBuilder, variables: Mapping[str, Variable], op: Operator, version: int
-) -> LoweringStep:
-    def lowered() -> Results:
-        if op.type not in RULES:
-            raise UnsupportedError("this operator is not known")
-        return PaddleOperator(builder, variables, op, version).lowered(RULES[op.type])
-
-    outputs = [Output(*each) for slot, names in op.outputs.items() for each in listed(slot, names)]
-    reads = tuple(chain.from_iterable(op.inputs.values()))
-    return LoweringStep(NativeOp(op.position, op.type), reads, lowered, lambda _: outputs)
-
-
-def _fetched(builder: GraphBuilder, program: Program, op: Operator) -> Value:
+def _fetched(builder: PaddleBuilder, program: Program, op: Operator) -> Value:
     variable = _only(program, op.inputs, "X")
     value = builder.value(variable)
     if value != variable and builder.is_made(variable):  # assigned twice: the last one counts

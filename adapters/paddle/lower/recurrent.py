@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from onernn.adapters.lowering import Results
-from onernn.adapters.paddle.lower.operator import PaddleOperator, listed
+from onernn.adapters.paddle.lower.blocks import listed
+from onernn.adapters.paddle.lower.operator import PaddleOperator
 from onernn.adapters.paddle.lower.rules import rule
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
@@ -204,7 +205,10 @@ def _rnn(op: PaddleOperator) -> Results:
     if op.attribute("dropout_prob", 0.0):
         op.note_dropout()
     arrays = op.constants("WeightList")
-    _check_float32(*arrays)
+    if others := {array.dtype.name for array in arrays} - {arrays[0].dtype.name}:
+        raise UnsupportedError(f"its weights are {arrays[0].dtype} and {others.pop()}")
+    if arrays[0].dtype.name not in ("float32", "float64"):
+        raise UnsupportedError(f"its weights are {arrays[0].dtype}, not float32 or float64")
     stack = paddle.rnn_weights(arrays, mode, layers, 2 if both else 1)
     spec = RnnSpec(
         paddle.RNN_CELLS[mode][0],

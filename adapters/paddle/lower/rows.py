@@ -29,7 +29,7 @@ def _unary(row: Row, op: PaddleOperator) -> Results:
     return {row.output: op.emit(row.op, x, **attributes)}
 
 
-def _binary(row: Row, op: PaddleOperator) -> Results:
+def _binary(row: Row, op: PaddleOperator) -> dict[str, str]:
     """The LoD of X is handed on. ``axis`` is where the axes of Y begin among those of X."""
     op.attribute("force_cpu", False)
     attributes = _attributes(row, op)
@@ -67,6 +67,10 @@ def _reduction(row: Row, op: PaddleOperator) -> Results:
     return {row.output: out}
 
 
+def _not_equal(op: PaddleOperator) -> Results:
+    return op.emit("Not", _binary(Row("not_equal", "Equal"), op)["Out"])
+
+
 def _attributes(row: Row, op: PaddleOperator) -> dict[str, Any]:
     for name, value in row.only.items():
         op.only(name, value)
@@ -84,3 +88,4 @@ def _fill(read: Callable[[Row, PaddleOperator], Results], *rows: Row) -> None:
 _fill(_unary, *(row for row in ROWS if len(row.inputs) == 1))
 _fill(_binary, *(row for row in ROWS if len(row.inputs) == 2))
 _fill(_reduction, *REDUCTIONS)
+RULES["not_equal"] = _not_equal

@@ -1,4 +1,4 @@
-"""The rules of Paddle's operators that shape, join, part, fill and choose.
+"""The rules of Paddle's operators that shape, join, part and choose.
 
 Slots and defaults: the operators' makers in 2.6. Which LoD is handed on is measured with 2.6.2.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,9 +14,10 @@ from onernn.adapters.lowering import Results
 from onernn.adapters.paddle.lower.operator import PaddleOperator
 from onernn.adapters.paddle.lower.rules import rule
 from onernn.core.errors import UnsupportedError
+from onernn.core.sizes import Size
 
-_MOST = 2**16
-"""Most elements of a constant that is made while reading; larger ones are made at run time."""
+_ALL = 2**31 - 1
+"""The end of an axis, as Paddle's exporters say it."""
 
 
 @rule("reshape2")
@@ -59,6 +59,16 @@ def _squeeze(op: PaddleOperator) -> Results:
     if 0 in gone and op.is_ragged(x):
         raise UnsupportedError(f"attribute axes={axes}: the words of a LoD cannot be squeezed")
     return op.emit("Squeeze", x, op.ints(gone)) if gone else op.emit("Identity", x)
+
+
+@rule("flatten_contiguous_range")
+def _flatten(op: PaddleOperator) -> Results:
+    """Axes from start to stop as one; those before are copied, those behind must be known."""
+    x, sizes = op.value("X"), op.shape("X")
+    start, stop = (op.attribute(name, 1) % len(sizes) for name in ("start_axis", "stop_axis"))
+    if (op.is_ragged(x) and not start) or start > stop or None in sizes[stop + 1 :]:
+        raise UnsupportedError(f"axes {start} to {stop} of {sizes} as one")
+    return op.emit("Reshape", x, op.ints([*[0] * start, -1, *sizes[stop + 1 :]]))
 
 
 @rule("unsqueeze2")
@@ -124,44 +134,6 @@ def _shape(op: PaddleOperator) -> Results:
     return op.emit("Cast", op.emit("Shape", op.value("Input")), to="int32")
 
 
-def _filling(op: PaddleOperator) -> Any:
-    """The value of fill_constant and its like: a text comes before a number."""
-    dtype, text = op.chosen_dtype("dtype", 5), op.attribute("str_value", "")
-    number = op.attribute("value", 0.0)
-    if text:
-        number = float(text)  # also of integers
-    op.attribute("force_cpu", False)
-    op.attribute("place_type", -1)
-    return np.asarray(number).astype(dtype)
-
-
-@rule("fill_constant")
-def _fill_constant(op: PaddleOperator) -> Results:
-    value = _filling(op)
-    if given := op.optional("ValueTensor"):
-        value = op.builder.array(given, "ValueTensor").reshape(()).astype(value.dtype)
-    shape = op.integers("shape", "ShapeTensor", "ShapeTensorList")
-    sizes = op.builder.constants.get(shape)
-    if sizes is not None and min(sizes, default=0) >= 0 and math.prod(sizes.tolist()) <= _MOST:
-        return op.builder.constant(np.full(sizes, value), "filled")
-    return op.emit("ConstantOfShape", shape, value=value.reshape(1))
-
-
-@rule("fill_constant_batch_size_like")
-def _fill_like(op: PaddleOperator) -> Results:
-    """One size is that of another value; of a ragged one, the number of its sentences."""
-    value, like, shape = _filling(op), op.value("Input"), list(op.attribute("shape", ()))
-    source, target = op.attribute("input_dim_idx", 0), op.attribute("output_dim_idx", 0)
-    if op.is_ragged(like) and source == 0:
-        like = op.emit("SequenceLengths", like)
-    if not 0 <= target < len(shape) or source < 0:
-        raise UnsupportedError(f"attribute output_dim_idx={target} of shape {shape}")
-    size = op.emit("Shape", like, start=source, end=source + 1)
-    parts = [op.ints(shape[:target]), size, op.ints(shape[target + 1 :])]
-    whole = op.emit("Concat", *parts, axis=0)
-    return op.emit("ConstantOfShape", whole, value=value.reshape(1))
-
-
 @rule("lookup_table", "lookup_table_v2")
 def _lookup_table(op: PaddleOperator) -> Results:
     ids, table = op.value("Ids"), op.value("W")
@@ -215,10 +187,42 @@ def _slice(op: PaddleOperator) -> Results:
         x = op.dense(x)
     begin = op.integers("starts", "StartsTensor", "StartsTensorList")
     end = op.integers("ends", "EndsTensor", "EndsTensorList")
-    out = op.emit("Slice", x, begin, end, op.ints(axes))
+    out = ""
+    if len(axes) == 1:
+        out = _element(op, x, axes[0], begin, end)
+    if not out or not gone:
+        out = op.emit("Unsqueeze", out, op.ints(axes)) if out else ""
+        out = out or op.emit("Slice", x, begin, end, op.ints(axes))
+        out = op.emit("Squeeze", out, op.ints(gone)) if gone else out
     if gone and op.gives_one() and len(gone) == len(op.shape("Input")):
         return op.emit("Reshape", out, op.ints([1]))
-    return op.emit("Squeeze", out, op.ints(gone)) if gone else out
+    return out
+
+
+def _element(op: PaddleOperator, x: str, axis: int, begin: str, end: str) -> str:
+    """What a slice takes that is the last of an array, or an element at a place that a loop counts.
+
+    "" for other slices. In a list of the numbers 0, 1, ... the element is the place itself.
+    """
+    builder, known, behind = op.builder, *map(op.builder.type_of, (begin, end))
+    array = builder.stacked.get(op.variable("Input"))
+    if array is not None and axis == 0 and known.numbers is not None and behind.numbers is not None:
+        if [*known.numbers, *behind.numbers] == [-1, _ALL]:
+            last = array.parts[-1].last
+            return op.emit("Identity", last) if last else ""
+    if builder.outer is None or known.numbers is not None:
+        return ""
+    if not isinstance(known.value, tuple) or not isinstance(behind.value, tuple):
+        return ""
+    (place,), (after,) = known.value, behind.value
+    if after - place != Size.of(1) or place != place.most():
+        return ""
+    at = op.emit("Squeeze", begin, op.ints([0]))
+    if x in builder.indices:
+        return op.emit("Cast", at, to=str(op.dtype("Input")))
+    if turned := builder.turned(x, axis, len(op.shape("Input"))):
+        x, axis = turned, 0
+    return op.emit("Gather", x, at, axis=axis, non_negative=True)
 
 
 @rule("strided_slice")

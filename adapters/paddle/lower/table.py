@@ -6,7 +6,28 @@ Which LoD an output gets: ShareLoD in their InferShape, measured with 2.6.2.
 
 from __future__ import annotations
 
-from onernn.adapters.paddle.lower import arithmetic, recurrent, rows, sequences, shaping
+from onernn.adapters.paddle.lower import (
+    arithmetic,
+    arrays,
+    control,
+    convolution,
+    filling,
+    recurrent,
+    rows,
+    sequences,
+    shaping,
+)
 from onernn.adapters.paddle.lower.rules import RULES
 
-__all__ = ["RULES", "arithmetic", "recurrent", "rows", "sequences", "shaping"]
+__all__ = [
+    "RULES",
+    "arithmetic",
+    "arrays",
+    "control",
+    "convolution",
+    "filling",
+    "recurrent",
+    "rows",
+    "sequences",
+    "shaping",
+]

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from onernn.adapters.paddle.read.files import Files, combined, find, read_program
-from onernn.adapters.paddle.read.program import Operator, Program, Variable
+from onernn.adapters.paddle.read.program import Block, Operator, Program, Variable
 
-__all__ = ["Files", "Operator", "Program", "Variable", "combined", "find", "read_program"]
+__all__ = ["Block", "Files", "Operator", "Program", "Variable", "combined", "find", "read_program"]

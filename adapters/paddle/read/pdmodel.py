@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from onernn.adapters.paddle import messages
-from onernn.adapters.paddle.read.program import Operator, Parameters, Program, Variable
+from onernn.adapters.paddle.read.program import Block, Operator, Parameters, Program, Variable
 from onernn.core.errors import ModelFormatError
 
 _NOT_READ = "op_callstack"  # where the operator was built: paths of somebody's machine
@@ -23,16 +23,18 @@ def parse_program(data: bytes, file: Path, parameters: Parameters) -> Program:
     try:
         # Paddle saves the variables of all blocks, each name once.
         blocks = [[_variable(each) for each in block.vars] for block in desc.blocks]
-        operators = tuple(_operator(i, each) for i, each in enumerate(desc.blocks[0].ops))
+        operators = [tuple(map(_operator, range(len(b.ops)), b.ops)) for b in desc.blocks]
     except _Malformed as error:
         raise ModelFormatError(f"not a Paddle program: {error}", file) from error
+    named = [{each.name: each for each in block} for block in blocks]
     return Program(
         file,
-        operators,
-        variables={each.name: each for each in blocks[0]},
+        operators[0],
+        variables=named[0],
         parameters=parameters([each for block in blocks for each in block]),
         version=desc.version.version,
         blocks=len(blocks),
+        inner={at: Block(operators[at], named[at]) for at in range(1, len(blocks))},
     )
 
 

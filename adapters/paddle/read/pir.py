@@ -17,7 +17,7 @@ import numpy as np
 
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.read.pir_operators import OPERATORS, Meaning
-from onernn.adapters.paddle.read.program import Operator, Parameters, Program, Variable
+from onernn.adapters.paddle.read.program import Block, Operator, Parameters, Program, Variable
 from onernn.core.arrays import Array
 from onernn.core.budget import loading
 from onernn.core.errors import ModelFormatError, UnsupportedError
@@ -33,6 +33,7 @@ _CODES = {name: code for code, name in messages.DTYPES.items()}
 _INERT = ("struct_name", "place", "op_role", "op_dist_attr", "stop_gradient", "persistable")
 _NUMBERS = {"NAN": math.nan, "INF": math.inf, "-INF": -math.inf}
 _MOST = 2**16  # elements of a constant that is made while reading
+_DEEPEST = 32  # blocks inside blocks
 
 
 def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
@@ -57,28 +58,60 @@ def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
         raise UnsupportedError(
             f"{file}: PIR version {version}; {VERSIONS[0]} to {VERSIONS[-1]} are read"
         )
-    reader = _Reader()
-    for at, operation in enumerate(operations):
-        try:
+    reader, at = _Reader(), 0
+    try:
+        reader.changed = {f"%{number}" for number in _changed(operations, 0)}
+        for operation in operations:
             reader.read(operation)
-        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
-            raise ModelFormatError(f"operator {at}: malformed: {_text(error)}", file) from error
+            at += 1
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise ModelFormatError(f"operator {at}: malformed: {_text(error)}", file) from error
     arrays = {**reader.constants, **parameters(list(reader.saved.values()))}
-    return Program(file, tuple(reader.operators), reader.variables, arrays, version, 1)
+    outer, inner = tuple(reader.operators), reader.inner
+    return Program(file, outer, reader.variables, arrays, version, 1 + len(inner), inner)
 
 
 def _text(error: Exception) -> str:
     return f"{type(error).__name__} {error}"[:200]
 
 
+def _in_place(name: str) -> int | None:
+    """Which operand an operator writes its result into; None where it makes a new value."""
+    dialect, _, kind = name.partition(".")
+    if dialect != "1" or not kind.endswith("_") or kind == "batch_norm_":  # writes statistics
+        return None
+    return 1 if kind == "assign_out_" else 0
+
+
+def _changed(operations: Any, depth: int) -> set[int]:
+    """The values that operators write into, those of inner blocks among them: no constants."""
+    if depth > _DEEPEST:
+        raise ValueError(f"blocks inside blocks, deeper than {_DEEPEST}")
+    found = set()
+    for operation in operations:
+        if (at := _in_place(operation["#"])) is not None:
+            found.add(int(operation["I"][at]["%"]))
+        for region in operation.get("regions", ()):
+            for block in region["blocks"]:
+                found |= _changed(block["ops"], depth + 1)
+    return found
+
+
 class _Reader:
-    """Goes through the operations; values are named by their number, ``%7``, or by a user."""
+    """Goes through the operations; values are named by their number, ``%7``, or by a user.
+
+    A value that is written into is one variable, that is assigned again, as in Paddle 2.
+    ``changed``: these.
+    """
 
     def __init__(self) -> None:
+        self.changed: set[str] = set()
         self.operators: list[Operator] = []
         self.variables: dict[str, Variable] = {}
         self.saved: dict[str, Variable] = {}
         self.constants: dict[str, Array] = {}
+        self.inner: dict[int, Block] = {}
+        self._blocks = 0
         self._names: dict[int, str] = {0: ""}
         self._lists: dict[int, list[str]] = {}
 
@@ -101,8 +134,13 @@ class _Reader:
         if dialect == "1" and kind == "fetch":
             return self._fetch(operands[0], attributes)
         outputs = [self._made(each) for each in operation["O"]]
-        meaning = OPERATORS.get(kind) if dialect == "1" else None
-        if meaning is None or operation.get("regions"):
+        if name in ("1.while", "1.if"):
+            return self._nest(kind, operation, [self._names[at] for at in operands], outputs)
+        if (at := _in_place(name)) is not None:
+            outputs[0] = [self._names[operands[at]]]
+            self._names[int(operation["O"][0]["%"])] = outputs[0][0]
+        meaning = OPERATORS.get(kind) or OPERATORS.get(kind.removesuffix("_"))
+        if meaning is None or dialect != "1" or operation.get("regions"):
             return self._unknown(name, operands, outputs, attributes)
         if kind in ("full", "full_int_array") and self._constant(outputs[0], attributes):
             return None
@@ -125,6 +163,47 @@ class _Reader:
         dtype, sizes = _tensor(made["TT"])
         self.variables[name] = Variable(name, messages.LOD_TENSOR, dtype, sizes, 0, False)
         self._add("feed", {"X": ("feed",)}, {"Out": (name,)}, {"col": len(self.operators)})
+
+    def _nest(
+        self, kind: str, operation: Mapping[str, Any], operands: list[str], made: list[list[str]]
+    ) -> None:
+        """A loop or a branch: its blocks have names for what goes in and for what comes out."""
+        outputs = {"Out": tuple(name for names in made for name in names)}
+        regions = operation["regions"]
+        if kind == "if":
+            (then, given), (other, other_given) = map(self._block, regions)
+            taken = {"true_block": then[0], "false_block": other[0]}
+            results = {"then": given, "else": other_given}
+            return self._add("if", {"Cond": tuple(operands)}, outputs, {**taken, **results})
+        (region,) = regions
+        (number, arguments), given = self._block(region)
+        inputs = {"Condition": tuple(operands[:1]), "Initial": tuple(operands[1:])}
+        inside = {"sub_block": number, "arguments": arguments, "given": given}
+        return self._add("while", inputs, outputs, inside)
+
+    def _block(
+        self, region: Mapping[str, Any]
+    ) -> tuple[tuple[int, tuple[str, ...]], tuple[str, ...]]:
+        """The number of a block, its arguments, and what it gives."""
+        (block,) = region["blocks"]
+        self._blocks += 1
+        number, outside = self._blocks, (self.operators, self.variables, dict(self._names))
+        self.operators, self.variables = [], {}
+        arguments, given = [], tuple[str, ...]()
+        for each in block["args"]:  # numbered anew in each block
+            name = f"%{int(each['#'])} of block {number}"
+            dtype, _ = _tensor(each["TT"])
+            self._names[int(each["#"])] = name
+            self.variables[name] = Variable(name, messages.LOD_TENSOR, dtype, None, 0, False)
+            arguments.append(name)
+        for operation in block["ops"]:
+            if operation["#"].endswith(".yield"):
+                given = tuple(self._names[int(operand["%"])] for operand in operation["I"])
+            else:
+                self.read(operation)
+        self.inner[number] = Block(tuple(self.operators), self.variables)
+        self.operators, self.variables, self._names = outside
+        return (number, tuple(arguments)), given
 
     def _fetch(self, operand: int, attributes: Mapping[str, Any]) -> None:
         """Under the name that Paddle's predictor gives it."""
@@ -155,7 +234,8 @@ class _Reader:
         names = [f"%{at}.{k}" for k in range(len(types))] if several else [f"%{at}"]
         for name, each in zip(names, types, strict=True):
             dtype, sizes = _tensor(each)
-            self.variables[name] = Variable(name, messages.LOD_TENSOR, dtype, sizes, 0, False)
+            held = messages.ARRAY if "tensor_array" in each["#"] else messages.LOD_TENSOR
+            self.variables[name] = Variable(name, held, dtype, sizes, 0, False)
         if several:
             self._lists[at] = names
         else:
@@ -171,6 +251,7 @@ class _Reader:
             raise ValueError(f"a constant of shape {sizes}")
         array = np.asarray(value, np.float64 if isinstance(value, float) else None)
         self.constants[made[0]] = np.broadcast_to(array.astype(dtype), sizes)
+        del self.variables[made[0]]  # of no block: each may read it
         return True
 
     def _known(
@@ -190,7 +271,7 @@ class _Reader:
                 continue
             if not attribute.startswith("="):
                 slots[slot] = tuple(filter(None, names))
-            elif names[0] in self.constants and len(names) == 1:
+            elif names[0] in self.constants and names[0] not in self.changed and len(names) == 1:
                 given[attribute[1:]] = _value(self.constants[names[0]], meaning)
             elif any(names):
                 slots[tensor or f"{attribute[1:]} of run time"] = tuple(names)
@@ -242,9 +323,9 @@ def _value(array: Array, meaning: Meaning) -> Any:
 def _tensor(kind: Mapping[str, Any]) -> tuple[str | None, tuple[int | None, ...]]:
     """D: dtype, sizes, layout, LoD, offset."""
     dtype, sizes = kind["D"][0]["#"], kind["D"][1]
-    if len(sizes) > 9 or any(not -1 <= size < 2**56 for size in sizes):
+    if len(sizes) > 9 or any(abs(size) >= 2**56 for size in sizes):
         raise ValueError(f"impossible shape {sizes[:9]}")
-    known = tuple(None if size == -1 else int(size) for size in sizes)
+    known = tuple(None if size < 0 else int(size) for size in sizes)  # 3.3.1 multiplies by -1
     return _DTYPES.get(dtype.partition(".")[2]), known
 
 

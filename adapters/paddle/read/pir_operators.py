@@ -106,6 +106,56 @@ OPERATORS: dict[str, Meaning] = {
             renamed={"data_format": "data_layout"},
         ),
     ),
+    "full_like": _of("fill_any_like", "X =value|ValueTensor", coded={"dtype": "dtype"}),
+    "assign_value_": _of("assign_value", "-", coded={"dtype": "dtype"}),
+    "assign_value": _of("assign_value", "", coded={"dtype": "dtype"}),
+    "arange": _of("range", "Start End Step", dropped=("dtype",)),
+    "expand": _of("expand_v2", "X =shape|Shape", lists=True),
+    "expand_as": _of("expand_as_v2", "X Y"),
+    "tile": _of("tile", "X =repeat_times|RepeatTimes", lists=True),
+    "tril": _of("tril_triu", fixed={"lower": True}),
+    "triu": _of("tril_triu", fixed={"lower": False}),
+    "masked_fill": _of("masked_fill", "X Mask Value"),
+    "not_equal": _of("not_equal", "X Y"),
+    "pow": _of("pow", renamed={"y": "factor"}),
+    "round": _of("round", fixed={"halves_to_even": True}),
+    "hardtanh": _of("brelu"),
+    "sequence_mask": _of(
+        "sequence_mask", "X =maxlen|MaxLenTensor", "Y", coded={"out_dtype": "out_dtype"}
+    ),
+    **dict.fromkeys(
+        ("conv2d", "depthwise_conv2d", "conv3d"), _of("conv2d", "Input Filter", "Output")
+    ),
+    "conv2d_transpose": _of("conv2d_transpose", "Input Filter =output_size|OutputSize", "Output"),
+    "pool2d": _of("pool2d", "X =ksize", lists=True),
+    "max_pool2d_with_index": _of(
+        "max_pool2d_with_index", outputs="Out Mask", renamed={"kernel_size": "ksize"}
+    ),
+    "instance_norm": _of("instance_norm", "X Scale Bias", "Y SavedMean SavedVariance"),
+    "group_norm": _of(
+        "group_norm", "X Scale Bias", "Y Mean Variance", renamed={"data_format": "data_layout"}
+    ),
+    "prelu": _of("prelu", "X Alpha"),
+    "pad": _of("pad", "X =pad_value|PadValue"),
+    "pad3d": _of("pad3d", "X =paddings", renamed={"pad_value": "value"}, lists=True),
+    **{
+        f"{kind}_interp": _of(
+            f"{kind}_interp_v2",
+            "X OutSize SizeTensor Scale",
+            renamed={"data_format": "data_layout"},
+        )
+        for kind in ("nearest", "bilinear", "linear")
+    },
+    "unstack": _of("unstack", outputs="Y"),
+    "unbind": _of("unbind"),
+    "create_array": _of("create_array", "", coded={"dtype": "dtype"}),
+    "array_write_": _of("write_to_array", "- X I"),
+    "array_read": _of("read_from_array", "X I"),
+    "slice_array_dense": _of("slice_array_dense", "X =starts|Starts", lists=True),
+    "array_length": _of("lod_array_length"),
+    "array_to_tensor": _of("tensor_array_to_tensor", outputs="Out OutIndex"),
+    "increment": _of("increment", renamed={"value": "step"}),
+    "assign_out_": _of("assign", "X -"),
     "rnn": _of(
         "rnn",
         "Input PreState WeightList SequenceLength -",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from onernn.core.records import dataclass
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable of block 0. ``kind``: VarType.Type, 7 a tensor.
+    """A variable of a block. ``kind``: VarType.Type, 7 a tensor, 13 an array of tensors.
 
     dtype by NumPy's name, or bfloat16. Sizes are None where dynamic; dtype and shape are None where
     the kind has none.
@@ -28,7 +29,7 @@ class Variable:
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """An operator of block 0, variables by the names of its slots.
+    """An operator of a block, variables by the names of its slots.
 
     Attributes are Python values, lists are tuples, a block is its number.
     """
@@ -41,8 +42,19 @@ class Operator:
 
 
 @dataclass(frozen=True, eq=False)
+class Block:
+    """What a loop or a branch runs. ``variables``: those that live no longer than a turn."""
+
+    operators: tuple[Operator, ...]
+    variables: Mapping[str, Variable]
+
+
+@dataclass(frozen=True, eq=False)
 class Program:
-    """What the files hold. Arrays are read-only, bfloat16 ones are float32 of the same values."""
+    """What the files hold. Arrays are read-only, bfloat16 ones are float32 of the same values.
+
+    ``operators`` and ``variables`` are those of block 0, ``inner`` are the other blocks.
+    """
 
     file: Path
     operators: tuple[Operator, ...]
@@ -50,6 +62,7 @@ class Program:
     parameters: Mapping[str, Array]
     version: int
     blocks: int
+    inner: Mapping[int, Block] = field(default_factory=dict)
 
 
 Parameters = Callable[[Sequence[Variable]], Mapping[str, Array]]

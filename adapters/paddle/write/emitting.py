@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onernn.adapters.lowering import GraphBuilder
-from onernn.adapters.paddle.lower.operator import PaddleOperator, listed
+from onernn.adapters.paddle.lower.blocks import listed
+from onernn.adapters.paddle.lower.builder import PaddleBuilder
+from onernn.adapters.paddle.lower.operator import PaddleOperator
 from onernn.adapters.paddle.lower.table import RULES as READING
 from onernn.adapters.paddle.messages import DTYPES
 from onernn.adapters.paddle.read.program import Operator
@@ -53,7 +54,7 @@ class Writing:
     unplaced: list[Refusal] = field(default_factory=list)
     _values: dict[str, str] = field(default_factory=dict)
     _makers: dict[str, int] = field(default_factory=dict)
-    _reader: GraphBuilder = field(default_factory=lambda: GraphBuilder("written"))
+    _reader: PaddleBuilder = field(default_factory=lambda: PaddleBuilder("written"))
 
     @property
     def types(self) -> Mapping[str, Type]:

@@ -132,6 +132,9 @@ def _slice(w: Writing, node: Node, inputs: list[str]) -> Written:
             numbers |= {role: [-1] * len(axes), "infer_flags": [-1] * len(axes)}
     if all(step == 1 for step in steps):
         return w.emit("slice", slots, **numbers, decrease_axis=[])
+    whole = numbers.get("starts") == [-1] * len(axes) and set(numbers.get("ends", ())) == {-ALL}
+    if whole and set(steps) == {-1}:
+        return w.emit("flip", {"X": inputs[0]}, axis=axes)
     if len(slots) > 1 or min(steps) < 1:
         raise UnsupportedError(f"steps {steps}, backwards or between ends of run time")
     return w.emit("strided_slice", slots, **numbers, strides=steps)

@@ -122,6 +122,26 @@ def test_gradients_are_the_derivatives(mode: str, masked: bool) -> None:
         assert not grads[-1].any()
 
 
+@pytest.mark.parametrize("backend", ["reference", "onednn", "kernels"])
+def test_a_nan_that_a_clip_has_stopped_reaches_no_gradient(backend: str) -> None:
+    """It trains as a cell state does that is far below the range: neither has a slope."""
+    clips = {"lstm_state_clip_min": "-0.3", "lstm_state_clip_max": "0.25"}
+    found = []
+    for start, stops in ((np.nan, "True"), (-1e30, "True"), (-np.inf, "True"), (np.nan, "False")):
+        told = attributes("lstm", **clips, lstm_state_clip_nan=stops)
+        live = LiveRnn(told, Options(backend=backend))
+        given = arrays(live)
+        given[3][2, 1, 0] = start
+        outputs, recorded = live.run_training(live.bound(given))
+        heads = [np.ones_like(out) for out in outputs]
+        found.append(live.backward(live.bound(given), recorded, heads[0], heads[1:]))
+    stopped, below, infinite, free = found
+    for ours, right, same in zip(stopped, below, infinite, strict=True):
+        np.testing.assert_array_equal(ours, right)
+        np.testing.assert_array_equal(same, right)
+    assert np.abs(stopped[1]).max() > 0.1 and np.isnan(free[1]).any()
+
+
 def test_gradients_that_there_are_not_are_refused_with_the_reason() -> None:
     narrow = LiveRnn(attributes("lstm"), Options(dtype="f16"))
     given = narrow.bound(arrays(narrow))

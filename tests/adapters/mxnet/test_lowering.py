@@ -237,19 +237,126 @@ REFUSED = {
     ],
     "attributes state_size=0": [X, W, ("RNN", "n", {"mode": "gru"}, ["x", "w", "x"])],
     "parameters 'x' is computed at run time": [
-        X, ("RNN", "n", {"mode": "gru", "state_size": "2"}, ["x", "x", "x"])
+        X, ("RNN", "n", {"mode": "gru", "state_size": "2", "num_layers": "1"}, ["x", "x", "x"])
     ],
     "fit no input size": [
         X, W, ("Reshape", "r", {"shape": "-1"}, ["w"]),
-        ("RNN", "n", {"mode": "gru", "state_size": "9"}, ["x", "r", "x"]),
+        ("RNN", "n", {"mode": "gru", "state_size": "9", "num_layers": "1"}, ["x", "r", "x"]),
     ],
     "axes 'x' has; it declares no shape (__shape__) of x": [X, ("dot", "n", {}, ["x", "x"])],
     "an input of zeros, whose size MXNet would infer": [
         X, ("_zeros", "z", {"shape": "(0, 4)"}, []), ("Concat", "n", {"dim": "1"}, ["x", "z"])
     ],
     "attribute shape=(100000, 100000)": [("_zeros", "n", {"shape": "(100000, 100000)"}, [])],
+    "attribute layout='NHWC': only NCW, NCHW, NCDHW": [
+        X, W, ("Convolution", "n", {"kernel": "(3, 3)", "layout": "NHWC"}, ["x", "w"])
+    ],
+    "input weight (3, 4): expected 3 on axis 0 and (2,) behind": [
+        X, W,
+        ("Convolution", "n", {"kernel": "(2,)", "num_filter": "3", "no_bias": "1"}, ["x", "w"]),
+    ],
+    "attribute kernel=(): expected one to three sizes": [X, ("Pooling", "n", {}, ["x"])],
+    "attribute stride=(2,) for a kernel of (2, 2)": [
+        X, ("Pooling", "n", {"kernel": "(2, 2)", "stride": "(2,)"}, ["x"])
+    ],
+    "attribute pool_type='sum': only max and avg": [
+        X, ("Pooling", "n", {"kernel": "(2,)", "pool_type": "sum"}, ["x"])
+    ],
+    "attribute pool_type='lp'": [
+        X, ("Pooling", "n", {"kernel": "(2,)", "pool_type": "lp", "p_value": "2"}, ["x"])
+    ],
+    "attribute pooling_convention='same': only valid and full, MXNet 1.9.1 itself": [
+        X, ("Pooling", "n", {"kernel": "(2,)", "pooling_convention": "same"}, ["x"])
+    ],
+    "attribute num_group=0": [
+        X, W, ("Deconvolution", "n", {"kernel": "(2,)", "num_group": "0"}, ["x", "w"])
+    ],
+    "attribute scale=0": [X, ("UpSampling", "n", {"scale": "0"}, ["x"])],
+    "attributes sample_type='bilinear', multi_input_mode='concat'": [
+        X, ("UpSampling", "n", {"scale": "2", "sample_type": "bilinear"}, ["x"])
+    ],
+    "attributes mode='symmetric'": [
+        X, ("Pad", "n", {"mode": "symmetric", "pad_width": "(0, 0)"}, ["x"])
+    ],
+    "windows that may see nothing but pads": [
+        X,
+        (
+            "Pooling", "n",
+            {"kernel": "(2,)", "stride": "(2,)", "pad": "(1,)", "pooling_convention": "full"},
+            ["x"],
+        ),
+    ],
+    "0 subgraphs, expected 2": [X, ("_while_loop", "n", {}, ["x"])],
+    "0 subgraphs, expected 3": [X, ("_cond", "n", {}, ["x"])],
     "0 subgraphs, expected one": [X, ("_foreach", "n", {}, ["x"])],
 }  # fmt: skip
+
+
+def looping(**attributes: str) -> Any:
+    """s + 1 while s < 3, of at most five turns; every turn gives s * 2."""
+
+    def part(op: str, scalar: str, name: str) -> dict[str, Any]:
+        return {"op": op, "name": name, "attrs": {"scalar": scalar}, "inputs": [[0, 0, 0]]}
+
+    state = {"op": "null", "name": "s", "inputs": []}
+    told = {"max_iterations": "5", "num_out_data": "1", "num_outputs": "2"}
+    places = {"cond_input_locs": "[0]", "func_input_locs": "[0]", "func_var_locs": "[0]"}
+    body = [state, part("_mul_scalar", "2", "twice"), part("_plus_scalar", "1", "next")]
+    subgraphs = [
+        {"nodes": [state, part("_lesser_scalar", "3", "less")], "heads": [[1, 0, 0]]},
+        {"nodes": body, "heads": [[1, 0, 0], [2, 0, 0]]},
+    ]
+    loop = {
+        "op": "_while_loop",
+        "name": "n",
+        "attrs": {**told, **places, **attributes},
+        "inputs": [[0, 0, 0]],
+        "subgraphs": subgraphs,
+    }
+    variable = {"op": "null", "name": "x", "inputs": []}
+    attrs = {"mxnet_version": ["int", 10901]}
+    whole = {"nodes": [variable, loop], "heads": [[1, 0, 0], [1, 1, 0]], "attrs": attrs}
+    return lower(parse_symbol(json.dumps(whole)), {})
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_loop_ends_by_its_condition_and_what_it_gave_is_filled_with_zeros(first: int) -> None:
+    graph = looping()
+    rows, state = Session(graph, backend="reference").run({"x": np.float32([first])}).values()
+    steps = list(range(first, 3))
+    np.testing.assert_array_equal(rows[:, 0], [2 * s for s in steps] + [0] * (5 - len(steps)))
+    np.testing.assert_array_equal(state, [3])
+    assert any("rows behind a loop's last turn are zeros" in note for note in graph.notes)
+
+
+def test_a_loop_of_no_turn_gives_zeros() -> None:
+    rows, state = Session(looping(), backend="reference").run({"x": np.float32([7])}).values()
+    np.testing.assert_array_equal(rows, np.zeros((5, 1)))
+    np.testing.assert_array_equal(state, [7])
+
+
+def test_a_loop_ends_behind_its_last_turn() -> None:
+    session = Session(looping(max_iterations="2"), backend="reference")
+    rows, state = session.run({"x": np.float32([-9])}).values()
+    np.testing.assert_array_equal(rows, [[-18], [-16]])
+    np.testing.assert_array_equal(state, [-7])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"func_var_locs": "[1]"}, "func_var_locs=(1,) of 1 variables"),
+        ({"func_var_locs": "[0, 0]"}, "func_var_locs=(0, 0)"),
+        ({"cond_input_locs": "[3]"}, "cond_input_locs=(3,): 1 inputs, 1 variables"),
+        ({"func_input_locs": "[]"}, "func_input_locs=(): 1 inputs, 1 variables"),
+        ({"num_out_data": "2"}, "2 outputs of its subgraph, expected 3"),
+        ({"num_out_data": "-1"}, "2 outputs of its subgraph, expected 0"),
+        ({"max_iterations": "-1"}, "attribute max_iterations=-1"),
+        ({"max_iterations": "many"}, "attribute max_iterations: expected an integer"),
+    ],
+)
+def test_a_loop_that_contradicts_itself_is_refused(attributes: Any, reason: str) -> None:
+    assert reason in reasons(looping(**attributes))
 
 
 @pytest.mark.parametrize("reason", REFUSED)
@@ -309,7 +416,12 @@ def test_inputs_know_what_the_operators_behind_them_tell() -> None:
         symbol(
             X, var("p"), ("SwapAxis", "t", {"dim1": "0", "dim2": "1"}, ["x"]),
             ("_zeros", "z", {"shape": "(1, 0, 2)"}, []),
-            ("RNN", "n", {"mode": "rnn_tanh", "state_size": "2"}, ["t", "p", "z"]),
+            (
+                "RNN",
+                "n",
+                {"mode": "rnn_tanh", "state_size": "2", "num_layers": "1"},
+                ["t", "p", "z"],
+            ),
         ),
         {"p": np.zeros(2 * (3 + 2 + 2), np.float32)},
     )  # fmt: skip

@@ -22,6 +22,8 @@ OPERATORS = read_recorded(Path(__file__).parents[2] / "data" / "mxnet" / "operat
 # The recurrent nodes that are left, and the operators of which none may be left.
 MODELS = {
     "gluon_bidirectional_ntc": (1, ()),
+    "gluon_control": (1, ("Sigmoid",)),
+    "gluon_crnn": (1, ()),
     "gluon_foreach": (1, ("Scan", "Sigmoid", "Tanh")),
     "gluon_language_model": (1, ()),
     "gluon_lengths": (1, ("Sigmoid",)),

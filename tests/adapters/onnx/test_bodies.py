@@ -41,9 +41,14 @@ def test_a_cell_inside_a_scan_runs_as_in_onnx_runtime(attributes: dict) -> None:
     check(scan(**attributes), {"X": X})
 
 
-def test_a_cell_inside_a_scan_becomes_a_layer() -> None:
-    assert "Rnn" in kinds(scan()) and "Scan" not in kinds(scan())
-    assert "Scan" in kinds(scan(scan_output_axes=[1]))
+@pytest.mark.parametrize("axes", [{}, {"scan_output_axes": [1]}, {"scan_output_axes": [-1]}])
+def test_a_cell_inside_a_scan_becomes_a_layer(axes: dict) -> None:
+    found = kinds(scan(**axes))
+    assert "Rnn" in found and "Scan" not in found
+
+
+def test_a_scan_in_two_directions_stays_one() -> None:
+    assert "Scan" in kinds(scan(scan_input_directions=[1]))
 
 
 def test_a_scan_along_another_axis_goes_through_that() -> None:
@@ -167,10 +172,10 @@ def test_a_branch_may_be_a_constant_or_hold_a_branch() -> None:
 
 
 def test_a_body_with_an_unknown_operator_is_refused_with_the_reason() -> None:
-    broken = helper.make_graph([helper.make_node("Conv", ["X", "X"], ["y"])], "b", [], [value("y")])
+    broken = helper.make_graph([helper.make_node("Det", ["X"], ["y"])], "b", [], [value("y")])
     node = helper.make_node("If", ["c"], ["y"], then_branch=broken, else_branch=broken)
     proto = model([node], {"X": X, "c": np.array(True)}, ["y"])
-    with pytest.raises(UnsupportedError, match="its body: .*Conv.*not known"):
+    with pytest.raises(UnsupportedError, match="its body: .*Det.*not known"):
         Session(read(proto))
 
 

@@ -140,25 +140,61 @@ def with_sequences(steps: list, more: list, axis: int = 0, new_axis: int = 1) ->
     return proto
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-def test_what_every_turn_appends_is_what_the_loop_collects(axis: int) -> None:
-    proto = with_sequences(lstm_step(), [], axis)
+PLACES = [(0, 1), (1, 1), (2, 1), (-1, 1), (-2, 1), (0, 0), (1, 0), (-1, 0)]
+
+
+@pytest.mark.parametrize(("axis", "new_axis"), PLACES)
+def test_what_every_turn_appends_is_what_the_loop_collects(axis: int, new_axis: int) -> None:
+    proto = with_sequences(lstm_step(), [], axis, new_axis)
     assert "Rnn" in kinds(proto) and "Loop" not in kinds(proto)
     check(proto, {"X": X})
 
 
+def split(axis: int = 0, keepdims: int = 0, *more: str) -> list[onnx.NodeProto]:
+    """How PyTorch takes a value apart: x.unbind(axis)."""
+    make = helper.make_node
+    return [make("SplitToSequence", ["X", *more], ["parts"], axis=axis, keepdims=keepdims)]
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("more", [[], ["one"]], ids=["", "split"])
+def test_elements_of_an_axis_are_found_by_number(axis: int, keepdims: int, more: list) -> None:
+    nodes = split(axis, keepdims, *more)
+    nodes.append(helper.make_node("SequenceAt", ["parts", "place"], ["y"]))
+    nodes.append(helper.make_node("SequenceLength", ["parts"], ["n"]))
+    for place in (1, -1):
+        constants = {"one": np.array(1), "place": np.array(place)}
+        check(model(nodes, {"X": X}, ["y", "n"], constants=constants), {"X": X})
+
+
+def test_a_loop_over_elements_of_an_axis_becomes_a_layer() -> None:
+    proto = with_sequences(lstm_step(), [])
+    loop = next(node for node in proto.graph.node if node.op_type == "Loop")
+    (body,) = (each.g for each in loop.attribute if each.name == "body")
+    body.node[0].CopyFrom(helper.make_node("SequenceAt", ["parts", "t"], ["x"]))
+    for node in reversed(split()):
+        proto.graph.node.insert(0, node)
+    assert "Rnn" in kinds(proto) and not {"Loop", "Scan"} & kinds(proto)
+    check(proto, {"X": X})
+
+
+def test_what_inserts_at_the_front_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="values of type sequence are not supported"):
+        Session(read(with_sequences(lstm_step(), ["first"])))
+
+
 @pytest.mark.parametrize(
-    "proto, reason",
+    "nodes, reason",
     [
-        (with_sequences(lstm_step(), ["first"]), "values of type sequence are not supported"),
-        (with_sequences(lstm_step(), [], axis=2), "only a new first or second axis"),
-        (with_sequences(lstm_step(), [], new_axis=0), "only a new first or second axis"),
+        (split(0, 0, "two"), "only parts of one element"),
+        (split(3), "axis=3 of a value whose axes nobody tells"),
     ],
-    ids=["inserts at the front", "third axis", "no new axis"],
 )
-def test_other_uses_of_sequences_are_refused(proto: onnx.ModelProto, reason: str) -> None:
+def test_other_parts_are_refused(nodes: list, reason: str) -> None:
+    nodes = [*nodes, helper.make_node("SequenceAt", ["parts", "two"], ["y"])]
     with pytest.raises(UnsupportedError, match=reason):
-        Session(read(proto))
+        Session(read(model(nodes, {"X": X}, ["y"], constants={"two": np.array(2)})))
 
 
 def test_a_sequence_that_no_loop_fills_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unittest
 from pathlib import Path
 from typing import Any
@@ -82,14 +83,34 @@ def test_the_recurrent_cases_of_onnx_pass_through_its_own_runner() -> None:
     assert results.testsRun - len(results.skipped) == 18
 
 
+AROUND_LAYERS = (
+    "Conv ConvTranspose MaxPool AveragePool GlobalMaxPool GlobalAveragePool BatchNormalization"
+    " InstanceNormalization GroupNormalization PRelu Pad Resize Upsample DFT STFT"
+).split()
+"""Operators of which every case is run, but for those below."""
+REFUSED = {
+    r"batchnorm_.*_training_mode": "training_mode=1: only 0 is supported",
+    r"causal_conv_with_state": "opset 27; 7 to 26 are read",
+    r"resize_.*_linear_antialias": "antialias=1 is not computed",
+    r"resize_.*_cubic": "mode='cubic': only nearest and linear",
+    # ONNX's cases divide by 1.4 here, its specification and ONNX Runtime by 1.
+    r"resize_downsample_scales_linear_align_corners": "nobody agrees what that means",
+}
+
+
 def test_every_operator_case_of_onnx_is_right_or_refused() -> None:
     """All of onnx's cases, not only recurrent ones: what is run at all is run right."""
     right = 0
+    refused = set()
     for case in collect_testcases(None):
         for inputs, outputs in case.data_sets or ():
             try:
                 got = backend.prepare(case.model).run(inputs)
-            except OnernnError:
+            except OnernnError as error:
+                if {node.op_type for node in case.model.graph.node} & {*AROUND_LAYERS}:
+                    name = next(name for name in REFUSED if re.search(name, case.name))
+                    assert REFUSED[name] in str(error), case.name
+                    refused.add(name)
                 continue
             for mine, theirs in zip(got, map(np.asarray, outputs), strict=True):
                 if theirs.dtype.name == "bfloat16":  # ours are float32, rounded at casts only
@@ -103,4 +124,5 @@ def test_every_operator_case_of_onnx_is_right_or_refused() -> None:
                 rtol, atol = (1e-2, 1e-3) if theirs.dtype == np.float16 else (1e-3, 1e-7)
                 np.testing.assert_allclose(mine, theirs, rtol, atol, err_msg=case.name)
             right += 1
-    assert right >= 850
+    assert refused == {*REFUSED}
+    assert right >= 990

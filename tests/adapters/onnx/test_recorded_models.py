@@ -1,4 +1,5 @@
-"""Recurrent models that PyTorch and TensorFlow exported, with the outputs that these computed."""
+"""Recurrent models that PyTorch, TensorFlow and Keras exported, or ONNX Runtime quantized, with the
+outputs that these computed."""
 
 from __future__ import annotations
 
@@ -11,14 +12,20 @@ import onernn
 DATA = Path(__file__).parents[2] / "data" / "onnx"
 RECORDED = sorted(path.parent for path in DATA.glob("*/model.onnx"))
 STAY = {
-    # A mask that is fed: any step of a sentence may be left out. A step before the loop is a layer.
-    "keras_masked": {"Scan", "Rnn"},
     "keras_stacked_cells": {"Scan"},  # two cells in one step
+    **dict.fromkeys(
+        ("onnxruntime_quantized_signed", "onnxruntime_quantized_unsigned"), {"DynamicQuantizeLSTM"}
+    ),
     "tensorflow_cond": {"If"},
-    "tensorflow_scan": {"Scan"},  # collects the cell state of every step
     "tensorflow_while_lengths": {"Loop"},
 }
-"""What does not become a layer, and runs step by step or inside a branch."""
+"""What does not become an Rnn: it runs step by step, inside a branch, or is a layer on bytes."""
+LAYERS = {
+    **{"torch_unsorted_lstm": 1, "torch_custom_lstm": 1, "torch_collected_cells": 1},
+    **{"keras_masked": 1, "keras3_masked_stack": 2, "keras3_masked_gru_both": 2},
+    **{"keras3_masking": 1, "keras3_unrolled_gru": 1, "keras3_unrolled_lstm_both": 2},
+}
+"""How many layers there are, counting directions that are not paired."""
 
 
 @pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
@@ -26,7 +33,8 @@ def test_exported_models_give_the_recorded_outputs(folder: Path) -> None:
     model = onernn.load(folder / "model.onnx")
     assert onernn.verify(model, folder / "io.npz")
     kinds = {node.op for node in onernn.fuse(model).model.nodes}
-    assert kinds & {"Rnn", "If", "Loop", "Scan"} == STAY.get(folder.name, {"Rnn"})
+    runs = {"Rnn", "DynamicQuantizeLSTM", "If", "Loop", "Scan"}
+    assert kinds & runs == STAY.get(folder.name, {"Rnn"})
 
 
 @pytest.mark.parametrize("opset", [13, 18, 22])
@@ -40,6 +48,12 @@ def test_exported_models_survive_being_written_again(
             onernn.convert(model, tmp_path / "m.onnx", opset=opset)
         return
     assert onernn.convert(model, tmp_path / "m.onnx", opset=opset, check=folder / "io.npz")
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_loops_and_steps_written_out_become_their_layers(name: str) -> None:
+    model = onernn.fuse(DATA / name / "model.onnx").model
+    assert sum(node.op == "Rnn" for node in model.nodes) == LAYERS[name]
 
 
 def test_a_scripted_loop_over_a_cell_becomes_one_layer() -> None:
@@ -56,5 +70,5 @@ def test_layers_in_the_branches_of_a_condition_are_fused() -> None:
 
 
 def test_the_recordings_are_there() -> None:
-    assert len(RECORDED) >= 18
+    assert len(RECORDED) >= 26
     assert any((folder / "model.onnx.data").exists() for folder in RECORDED)

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.layers import random_ragged, random_state, random_weights
-from support.onnx_written import assert_same, run, written
+from support.onnx_models import read
+from support.onnx_written import assert_same, padded_feed, run, written
 
 import onernn
-from onernn import Activation, Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
+from onernn import Activation, Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError, fuse
 from onernn.core.graph import Node, Value
 from onernn.operators import OPERATORS
 from onernn.reorders.gates import GateLayout
@@ -265,6 +266,36 @@ def test_every_cell_runs_in_onnx_runtime(cell: Cell, more: dict, direction: Any)
         feed = batch(built, spec, [3, 0, 5, 1])
         want = Session(built, backend="reference").run(feed)
         got = run(written(built, allow_functions=cell.has_attention), feed)
+        for name in want:
+            assert_same(got[name], want[name])
+
+
+BEYOND = [
+    (Cell.AUGRU, {}),
+    (Cell.AUGRU, {"update": "replace"}),
+    (Cell.LBR_AUGRU, {}),
+    (Cell.LBR_AUGRU, {"update": "replace"}),
+    (Cell.LSTM, {"projection_size": 2}),
+]
+
+
+@pytest.mark.parametrize("direction", ["left2right", "right2left"])
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize(
+    "cell, more", BEYOND, ids=lambda v: v.name if isinstance(v, Cell) else str(v)
+)
+def test_what_became_a_scan_comes_back_as_one_layer(
+    cell: Cell, more: dict, ragged: bool, direction: Any
+) -> None:
+    spec = RnnSpec(cell, 3, 4, direction=direction, **more)
+    built = layer(spec, ragged=ragged, states=True)
+    feed = batch(built, spec, [3, 0, 5, 1])
+    again = read(written(built, allow_functions=cell.has_attention))
+    ops = {node.op: node for node in fuse(again).model.nodes}
+    assert "Scan" not in ops and ops["Rnn"].at.spec == spec
+    want = Session(built, backend="reference").run(feed)
+    for backend in ("reference", "auto"):
+        got = Session(again, backend=backend).run(padded_feed(feed))
         for name in want:
             assert_same(got[name], want[name])
 

@@ -1,0 +1,1 @@
+"""Keras itself, where it is installed."""

@@ -1,0 +1,198 @@
+"""Known faults of ONNX files: what was written wrong, and what ONNX Runtime does with the rest.
+
+Found in files that people deploy, and in what PyTorch's exporters write: design/0046.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from onernn.adapters.fault import Effect, Fault, FaultyModel, Values
+from onernn.adapters.onnx.lower import lower
+from onernn.adapters.onnx.read import Model, Operator, Subgraph, read_model
+from onernn.core.errors import UnsupportedError
+from onernn.core.graph import UNSUPPORTED, Graph, NativeOp
+from onernn.core.node import Node
+
+PATHS = {"file": "the file as it says, whoever runs it", "onnxruntime": "ONNX Runtime 1.31"}
+
+_FILES = {  # by size and SHA-256
+    (1280395, "1e0b195ad4806595ef4466f419d16fca7e4afcfc6669b8c0b5f76ea87547c769"): (
+        "silero_vad_half.onnx of silero-vad 6.2.3 holds other weights than the files beside it: its"
+        " probability of speech is up to 0.95 apart from theirs; take silero_vad.onnx"
+    )
+}
+
+OnnxFault = Fault[Model]
+
+
+def find_faults(path: str | Path, params: str | Path | None = None) -> FaultyModel[Model]:
+    """The model in a file with its faults."""
+    if params is not None:
+        raise UnsupportedError("params: the parameters of an ONNX model are named in the model")
+    model = read_model(path)
+    graph = lower(model)
+    runs = not any(node.op == UNSUPPORTED for node in graph.nodes)
+    faults = [*_of_file(Path(path)), *_forgotten_states(graph), *_states_of_one_batch(graph)]
+    for found, op in _operators(model.graph):
+        faults += _dynamic_quantized(op)
+        faults += _projection(found, op)
+        faults += _reset_before(model, op, runs and found is model.graph)
+    return FaultyModel("ONNX files and ONNX Runtime", model, lower, PATHS, tuple(faults))
+
+
+def _operators(graph: Subgraph) -> Iterator[tuple[Subgraph, Operator]]:
+    """Those of inner graphs, too, each with the graph that it stands in."""
+    for op in graph.operators:
+        yield graph, op
+        for value in op.attributes.values():
+            if isinstance(value, Subgraph):
+                yield from _operators(value)
+
+
+def _of_file(path: Path) -> Iterator[OnnxFault]:
+    size = path.stat().st_size
+    if any(size == known for known, _ in _FILES):
+        from hashlib import sha256  # which loads OpenSSL
+
+        if text := _FILES.get((size, sha256(path.read_bytes()).hexdigest())):
+            yield _fault("other_weights", "wrong", "file", NativeOp(0, "file"), path.name, text)
+
+
+def _reset_before(model: Model, op: Operator, runs: bool) -> Iterator[OnnxFault]:
+    """torch.nn.GRU resets behind its product, as linear_before_reset=1 does; it has no other way.
+
+    The exporter through TorchScript always wrote that. The one of torch.export took it from
+    onnxscript, which left it out before 0.7 (onnxscript#2852, pytorch#189225).
+    The file does not name onnxscript's version, so what tells is the GRU itself.
+    """
+    if op.type != "GRU" or not model.producer.startswith("pytorch"):
+        return
+    if op.attributes.get("linear_before_reset", 0):
+        return
+    text = (
+        f"{model.producer} wrote linear_before_reset=0; torch.nn.GRU computes 1, and the weights"
+        " were trained for that: export again with onnxscript 0.7 or later, or set it to 1"
+    )
+    change = partial(_with_reset_behind, position=op.position) if runs else None
+    at = NativeOp(op.position, op.type)
+    yield _fault("reset_before_product", "wrong", "file", at, op.outputs[0], text, change)
+
+
+def _with_reset_behind(model: Model, *, position: int) -> Model:
+    operators = tuple(
+        replace(op, attributes={**op.attributes, "linear_before_reset": 1})
+        if op.position == position
+        else op
+        for op in model.graph.operators
+    )
+    return replace(model, graph=replace(model.graph, operators=operators))
+
+
+def _projection(graph: Subgraph, op: Operator) -> Iterator[OnnxFault]:
+    """PyTorch's exporter writes proj_size as hidden_size, and cuts the weights to fit."""
+    hidden = op.attributes.get("hidden_size")
+    if op.type != "LSTM" or not isinstance(hidden, int):
+        return
+    held = {**_made_constants(graph), **graph.constants}
+    for name, axis, per_unit in ((5, -1, 1), (6, -1, 1), (1, 1, 4), (2, 1, 4), (2, -1, 1)):
+        array = held.get(op.inputs[name]) if name < len(op.inputs) else None
+        if array is not None and array.ndim > 1 and array.shape[axis] != per_unit * hidden:
+            text = (
+                f"{op.inputs[name]} {array.shape} does not fit hidden_size={hidden}: an LSTM with"
+                " proj_size, which ONNX's has not; ONNX Runtime refuses the file, and PyTorch's"
+                " exporter left weights out of it: export the cell unrolled, or take PyTorch's file"
+            )
+            at = NativeOp(op.position, op.type)
+            yield _fault("projection_cut", "refuses", "onnxruntime", at, op.outputs[0], text)
+            return
+
+
+def _made_constants(graph: Subgraph) -> dict[str, Any]:
+    return {
+        op.outputs[0]: op.attributes["value"]
+        for op in graph.operators
+        if op.type == "Constant" and hasattr(op.attributes.get("value"), "shape")
+    }
+
+
+def _dynamic_quantized(op: Operator) -> Iterator[OnnxFault]:
+    if op.type == "DynamicQuantizeLSTM":
+        text = (
+            "ONNX Runtime quantizes what all sentences of a batch and all of a thread's share hold"
+            " in one step: other numbers of threads, or other sentences in the batch, give a"
+            " sentence other outputs (0.11 and 0.21 apart in ddddocr 1.6.1)"
+        )
+        at = NativeOp(op.position, op.type)
+        yield _fault("batch_changes_steps", "wrong", "onnxruntime", at, op.outputs[0], text)
+
+
+def _forgotten_states(graph: Graph) -> Iterator[OnnxFault]:
+    """A layer of one step that begins with zeros, and whose end nobody sees: it has no memory."""
+    for node in graph.nodes:
+        if node.op == "Rnn" and _begins_with_zeros(graph, node) and node.origin:
+            x, ends = graph.types.get(node.inputs[0]), node.outputs[1:]
+            if x is None or x.counts[:1] != (1,) or any(map(graph.is_read, ends)):
+                continue
+            text = (
+                "runs one step from zeros in each call, and hands no state on: what it was trained"
+                " to remember is lost between frames, and its recurrent weights are never used;"
+                " export it with its states as inputs and outputs, or for whole clips"
+            )
+            at = node.origin[0]
+            yield _fault("states_forgotten", "wrong", "file", at, node.inputs[0], text)
+
+
+def _states_of_one_batch(graph: Graph) -> Iterator[OnnxFault]:
+    """PyTorch's exporters write a state that a model makes, torch.zeros(1, 8, O), as it was."""
+    for node in graph.nodes:
+        x = graph.types.get(node.inputs[0]) if node.op == "Rnn" and node.origin else None
+        if x is None or x.rank != 3 or x.ragged or x.counts[1] is not None:
+            continue
+        batches = [_batch_held(graph, name) for name in node.inputs[1:3] if name]
+        for batch in filter(None, batches[:1]):
+            text = (
+                f"begins with a state of {batch} sentences, and its input may have any number: it"
+                f" runs with {batch} and no other; make the state of x.size(0) of them, or hand it"
+                " in, and export again"
+            )
+            at = node.origin[0]
+            yield _fault("states_of_one_batch", "refuses", "file", at, node.inputs[1], text)
+
+
+def _batch_held(graph: Graph, state: str) -> int:
+    """How many sentences a constant state (L, D, N, O) is for, 0 where it fits any number."""
+    expands = False
+    while (made := graph.producer(state)) and (
+        made.op == "Unsqueeze" or made.op in ("Expand", "Reshape")
+    ):
+        state, expands = made.inputs[0], expands or made.op == "Expand"
+    array = graph.constants.get(state)
+    if array is None or array.ndim < 3 or (expands and array.shape[-2] == 1):
+        return 0
+    return int(array.shape[-2])
+
+
+def _begins_with_zeros(graph: Graph, node: Node) -> bool:
+    states = [graph.constants.get(name) for name in node.inputs[1:] if name]
+    return all(state is not None and not state.any() for state in states)
+
+
+def _fault(
+    name: str,
+    effect: Effect,
+    path: str,
+    at: NativeOp,
+    value: str,
+    text: str,
+    change: Any = None,
+) -> OnnxFault:
+    return Fault(name, effect, (path,), at, value, text, change, occurs=_always)
+
+
+def _always(_: Values) -> bool:
+    return True

@@ -1,0 +1,1 @@
+"""PyTorch's files: exported programs, what torch.save wrote, TorchScript, safetensors."""

@@ -1,0 +1,46 @@
+"""The C++ of a model, compiled here. Each call is a process: equal or not is all that counts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from benchmarks.models import Feed, Model, in_turn
+from benchmarks.processes import ROOT
+from benchmarks.tasks import Array, LeftOut, Prepared, Takes
+
+PACKAGES = ("onernn", "pytest")
+MODES = {"": Takes("onnx paddle mxnet")}
+_FLAGS = ("-O2", "-march=native")
+
+
+def prepare(model: Model, _: str) -> Prepared:
+    sys.path.append(str(ROOT / "tests"))
+    from support.emitting import build
+
+    from onernn import OnernnError, Ragged, Session, load
+    from onernn.core.graph import Value
+    from onernn.core.ragged import data_of
+
+    folder = Path(model.file).with_name("emitted")  # which the runner removes
+    session = Session(model.path, model.dtype, model.threads)
+    graph = load(model.path)
+    declared = {
+        each.name: Value(each.name, each.dtype, tuple(None if n < 0 else n for n in told["shape"]))
+        for each in graph.inputs
+        if not (told := model.inputs[each.name]).get("ragged")
+    }
+    try:
+        emitted = build({"whole": graph}, folder, _FLAGS, declared=declared)["whole"]
+    except OnernnError as error:
+        raise LeftOut(" ".join(str(error).split())) from None
+
+    def run(feed: Feed) -> list[Array]:
+        given = {n: Ragged(*v) if isinstance(v, tuple) else v for n, v in feed.items()}
+        like = session.run(given)  # for the outputs' sizes
+        status, made = emitted.run(given, like)
+        if status:
+            raise RuntimeError(f"status {status}: {made}")
+        return [made[n].reshape(data_of(y).shape).astype(data_of(y).dtype) for n, y in like.items()]
+
+    return in_turn(model, run)

@@ -1,0 +1,134 @@
+"""How many streams of a model keep real time: one session for all, beside one of ONNX Runtime each.
+
+    python -m benchmarks.streams [--streams 1000] [--clients 100] [--turns 5]
+
+One thread. A tick of ours, with its pushes and pulls, and a frame of each of ``--clients`` sessions
+of ONNX Runtime take turns: CPU time, medians, memory (ONNX Runtime's for as many as streams).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+import tomllib
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.model_files import fetched
+from onernn import Session
+from onernn.core.graph import Value
+
+LISTED = tomllib.loads((Path(__file__).parent / "models.toml").read_text())["models"]
+# Of each: what a frame is, its states, what all streams give alike, and its milliseconds.
+MODELS: dict[str, dict[str, Any]] = {
+    "silero": {
+        "frame": {"input": (1, 576)},
+        "states": {"state": "stateN"},
+        "given": {"sr": np.array(16000)},
+        "ms": 32,
+    },
+    "dtln": {
+        "frame": {"input_2": (1, 1, 257)},
+        "states": {"input_3": "tf_op_layer_stack_2"},
+        "given": {},
+        "ms": 8,
+    },
+    "nsnet2": {"frame": {"input": (1, 1, 161)}, "states": None, "given": {}, "ms": 10},
+}
+
+
+def resident() -> float:
+    """MB of memory in use."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 2**20
+
+
+def timed(work: Callable[[], None]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def compared(name: str, streams: int, clients: int, turns: int) -> list[str]:
+    """A row of the table: microseconds a frame, their ratio, streams in real time, memory."""
+    told, path = MODELS[name], str(fetched(LISTED[name]))
+    rng = np.random.default_rng(0)
+    frame = {key: rng.uniform(-1, 1, shape).astype("f4") for key, shape in told["frame"].items()}
+    sized = {key: Value(key, "float32", shape) for key, shape in told["frame"].items()}
+    before = resident()
+    ours = Session(path, threads=1).streams(
+        streams, told["states"], given=told["given"], inputs=sized if told["given"] else None
+    )
+    opened = [ours.open() for _ in range(streams)]
+
+    def tick() -> None:
+        for stream in opened:
+            ours.push(stream, frame)
+        for stream in opened:
+            ours.pull(stream)
+
+    tick()
+    taken = resident() - before
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    gc.collect()
+    before = resident()
+    theirs = [onnxruntime.InferenceSession(path, options) for _ in range(clients)]
+    feed = {**frame, **told["given"]}
+    for value in theirs[0].get_inputs():
+        if value.name not in feed:
+            sizes = [size if isinstance(size, int) else 1 for size in value.shape]
+            feed[value.name] = np.zeros(sizes, np.float32)
+
+    def each() -> None:
+        for session in theirs:
+            session.run(None, feed)
+
+    each()
+    grown = (resident() - before) / clients * streams
+    mine, peers = [], []
+    for _ in range(turns):
+        mine.append(timed(tick) / streams)
+        peers.append(timed(each) / clients)
+    one, other = median(mine), median(peers)
+    real = [told["ms"] / 1000 / seconds for seconds in (one, other)]
+    return [
+        name,
+        f"{one * 1e6:.1f}",
+        f"{other * 1e6:.1f}",
+        f"{other / one:.2f}",
+        f"{real[0]:.0f}",
+        f"{real[1]:.0f}",
+        f"{taken:.0f}",
+        f"{grown:.0f}",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--streams", type=int, default=1000)
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--models", default=",".join(MODELS))
+    asked = parser.parse_args()
+    heads = "model|us a frame|ONNX Runtime|ratio|streams in real time|ONNX Runtime|MB|ONNX Runtime"
+    table = Table(*heads.split("|"))
+    for name in asked.models.split(","):  # a process each: what one frees, the next would not take
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            row = pool.submit(compared, name, asked.streams, asked.clients, asked.turns)
+            table.add_row(*row.result())
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

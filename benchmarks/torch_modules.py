@@ -1,0 +1,133 @@
+"""PyTorch's recurrent modules, and the same ones optimized: ``python -m benchmarks.torch_modules``.
+
+In one process, taking turns, after a first call of each, whose outputs must agree; the time is that
+of a user: module in, result out. The words of the ragged rows are those of design/0023.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+
+from onernn.adapters.torch import optimize
+from onernn.adapters.torch.live.modules import live_of
+
+RAGGED = ((128, 256, 1), (128, 256, 2), (512, 512, 1))
+DENSE = ((1, 1, 16, 16), (1, 1, 512, 512), (25, 1, 512, 512), (25, 32, 512, 512))
+DENSE += ((100, 32, 128, 256), (10, 4, 16, 32), (20, 8, 128, 128))
+TRAINED = ((10, 4, 16, 32), (20, 16, 128, 128), (25, 32, 512, 512), (100, 32, 128, 256))
+
+
+class Row(NamedTuple):
+    """A workload: the module, its input, and whether it trains."""
+
+    name: str
+    module: nn.Module
+    x: Any
+    trains: bool = False
+
+
+def ragged_input(channels: int) -> Any:
+    """64 packed sequences of 20 words on average, lognormal."""
+    drawn = np.random.default_rng(7).lognormal(np.log(20) - 0.7**2 / 2, 0.7, 64)
+    lengths = np.clip(np.rint(drawn), 1, None).astype(int).tolist()
+    return pack_sequence([torch.randn(t, channels) for t in lengths], enforce_sorted=False)
+
+
+def rows() -> Iterator[Row]:
+    for kind in (nn.GRU, nn.LSTM):
+        for inputs, units, layers in RAGGED:
+            module = kind(inputs, units, layers, bidirectional=layers > 1)
+            name = (
+                f"packed {kind.__name__} {inputs}->{units}{', 2 layers, both ways' * (layers > 1)}"
+            )
+            yield Row(name, module.eval(), ragged_input(inputs))
+        for T, N, inputs, units in DENSE:
+            name = f"padded {kind.__name__} {T}x{N} {inputs}->{units}"
+            yield Row(name, kind(inputs, units).eval(), torch.randn(T, N, inputs))
+    for kind in (nn.GRU, nn.LSTM):
+        yield Row(
+            f"trained packed {kind.__name__} 128->256", kind(128, 256), ragged_input(128), True
+        )
+        for T, N, inputs, units in TRAINED:
+            name = f"trained {kind.__name__} {T}x{N} {inputs}->{units}"
+            yield Row(name, kind(inputs, units), torch.randn(T, N, inputs), True)
+
+
+def call_of(module: nn.Module, row: Row) -> Callable[[], torch.Tensor]:
+    """A call as a user makes it; it gives y."""
+
+    def run() -> torch.Tensor:
+        with torch.set_grad_enabled(row.trains):
+            y = module(row.x)[0]
+            y = y.data if hasattr(y, "batch_sizes") else y
+            if row.trains:
+                module.zero_grad()
+                y.square().sum().backward()
+            return y.detach()
+
+    return run
+
+
+def timed(calls: list[Callable[[], Any]], seconds: float) -> list[list[float]]:
+    found: list[list[float]] = [[] for _ in calls]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(found[0]) < 7:
+        for times, call in zip(found, calls, strict=True):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+    return found
+
+
+def overhead() -> str:
+    """A call's own cost above the array level, for a step of a small GRU."""
+    module, x = optimize(nn.GRU(16, 16).eval()), torch.randn(1, 1, 16)
+    with torch.no_grad():
+        module(x)
+        live = live_of(module)
+        (packed,) = live._packed.values()
+        array = x.numpy()
+        times = timed([lambda: module(x), lambda: packed.stack.run(array)], 1.0)
+        ours, below = map(statistics.median, times)
+    return f"a call {ours * 1e6:.1f} us, at the array level {below * 1e6:.1f} us"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each row")
+    parser.add_argument("--only", default="", help="rows whose names hold this")
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    torch.manual_seed(0)
+    print(f"torch {torch.__version__}, {chosen.threads} threads; {overhead()}")
+    print("| workload | torch ms | ours ms | ratio of medians, of minima | first call ms |")
+    print("|---|---|---|---|---|")
+    for row in rows():
+        if chosen.only not in row.name:
+            continue
+        theirs, ours = call_of(row.module, row), call_of(optimize(row.module), row)
+        start = time.perf_counter()
+        y = ours()
+        first = time.perf_counter() - start
+        torch.testing.assert_close(y, theirs(), rtol=1e-3, atol=1e-4)
+        times = timed([theirs, ours], chosen.seconds)
+        (a, b), (c, d) = map(statistics.median, times), map(min, times)
+        print(
+            f"| {row.name} | {a * 1e3:.3f} | {b * 1e3:.3f} | {a / b:.2f}, {c / d:.2f}"
+            f" | {first * 1e3:.1f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

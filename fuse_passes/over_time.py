@@ -1,0 +1,267 @@
+"""A model of one frame, with its states as inputs and outputs, becomes one of whole sequences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.errors import OnernnError, Refusal, UnsupportedError
+from onernn.core.graph import Graph, Node, Value
+from onernn.core.guard import MISFITS
+from onernn.core.operator import OPERATORS
+from onernn.core.rnn import Recurrent
+from onernn.fuse_passes.mapping import Mapper
+from onernn.fuse_passes.pipeline import fuse
+from onernn.fuse_passes.rewriting import fresh
+
+_OPEN = 3  # stands for a size that is not declared
+_MOST = 1 << 24  # numbers of a state that float32 tells apart
+
+
+def bound(
+    model: Graph,
+    given: Mapping[str, Array] = MappingProxyType({}),
+    declared: Mapping[str, Value] = MappingProxyType({}),
+) -> Graph:
+    """The model with arrays in the place of inputs, and what is ``declared`` of others."""
+    _check_names(model, "input", [*given, *declared])
+    inputs = tuple(
+        replace(declared.get(v.name, v), name=v.name) for v in model.inputs if v.name not in given
+    )
+    return replace(model, inputs=inputs, constants={**model.constants, **given})
+
+
+def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
+    """The model of (T, ...) for every input and output of ``model`` but its states.
+
+    ``states``: the state of the next frame, an output, by the input that takes it. Inputs without
+    axes belong to all frames. The states go in before the first frame and come out behind the last
+    one. Recurrent layers see all frames at once, and the other operators see frames as a batch: the
+    numbers are those of frame after frame, up to rounding.
+
+    Raises `UnsupportedError` naming the operator that reads or makes a state outside of a recurrent
+    layer, or that no rule maps, or a name that is no input or output.
+    """
+    check_states(model, states)
+    graph = _apart(fuse(model).model, states)
+    layers = _layers(graph, states)
+    frames = [v for v in graph.inputs if v.name not in states and v.type.rank != 0]
+    if unknown := [value.name for value in frames if value.shape is None or value.lod_depth]:
+        raise _refused(graph, "expected dense inputs of a known number of axes", unknown[0])
+    if not frames or not states:
+        raise _refused(
+            graph,
+            "expected an input of frames, and a state",
+            graph.inputs[0].name if graph.inputs else "",
+        )
+    mapper = Mapper(graph, {value.name for value in frames})
+    results = [value.name for value in graph.outputs if value.name not in states.values()]
+    each, last = _made_of(graph, results), _made_of(graph, states.values())
+    ends = dict[str, str]()
+    for node in graph.nodes:
+        if id(node) in layers:
+            ends |= _over_frames(mapper, node, each)
+            continue
+        if not each.isdisjoint(node.outputs):
+            mapper.add(node)
+        if not last.isdisjoint(node.outputs) and not ends.keys().isdisjoint(node.inputs):
+            inputs = tuple(ends.get(name, name) for name in node.inputs)
+            if not mapper.mapped.isdisjoint(inputs):
+                raise mapper.refused(node, "a state is made of what only one frame saw")
+            outputs = tuple(fresh(graph, f"{name}/last") if name else "" for name in node.outputs)
+            mapper.nodes.append(replace(node, inputs=inputs, outputs=outputs))
+            ends |= zip(node.outputs, outputs, strict=True)
+        elif each.isdisjoint(node.outputs):
+            mapper.nodes.append(node)
+    for name in results:
+        if name not in mapper.mapped:
+            raise _refused(graph, "it is no result of a frame", name)
+    for name in states.values():
+        mapper.nodes.append(Node("Identity", (ends[name],), (name,)))
+    made = replace(
+        graph,
+        inputs=tuple(_framed(value, mapper.mapped) for value in graph.inputs),
+        outputs=tuple(_framed(value, mapper.mapped) for value in graph.outputs),
+        nodes=tuple(mapper.nodes),
+        constants={**graph.constants, **mapper.constants},
+    )
+    return fuse(made.pruned()).model
+
+
+def _apart(graph: Graph, states: Mapping[str, str]) -> Graph:
+    """The graph where no node reads a next state: a frame's own value has a name of its own."""
+    read = {name for node in graph.nodes for name in node.inputs}
+    read -= {value.name for value in graph.inputs}
+    own = {n: fresh(graph, f"{n}/frame") for n in states.values() if n in read}
+    nodes = [
+        replace(
+            node,
+            inputs=tuple(own.get(name, name) for name in node.inputs),
+            outputs=tuple(own.get(name, name) for name in node.outputs),
+        )
+        for node in graph.nodes
+    ]
+    nodes += [Node("Identity", (name,), (after,)) for after, name in own.items()]
+    return replace(graph, nodes=tuple(nodes)) if own else graph
+
+
+def check_states(graph: Graph, states: Mapping[str, str]) -> None:
+    """Raises `UnsupportedError` for a name that is no input or output, or of two states."""
+    _check_names(graph, "input", states)
+    _check_names(graph, "output", states.values())
+
+
+def _framed(value: Value, framed: set[str]) -> Value:
+    if value.name not in framed or value.shape is None:
+        return value
+    return replace(value, shape=(None, *value.shape))
+
+
+def _refused(graph: Graph, why: str, where: str) -> UnsupportedError:
+    return UnsupportedError(f"{graph.name} over time:", (Refusal(why, where),))
+
+
+def _check_names(graph: Graph, kind: str, names: Iterable[str]) -> None:
+    known = [value.name for value in (graph.inputs if kind == "input" else graph.outputs)]
+    for name, count in Counter(iter(names)).items():
+        if name not in known:
+            raise _refused(graph, f"no such {kind}; there are {', '.join(known)}", name)
+        if count > 1:
+            raise _refused(graph, f"one {kind} of two states", name)
+
+
+def _made_of(graph: Graph, goals: Iterable[str]) -> set[str]:
+    """The values that any of the goals is made of, these included."""
+    made = set(goals)
+    for node in reversed(graph.nodes):
+        if not made.isdisjoint(filter(None, node.outputs)):
+            made.update(filter(None, node.inputs))
+    return made
+
+
+def _layers(graph: Graph, states: Mapping[str, str]) -> set[int]:
+    """The layers that go on from frame to frame, by identity.
+
+    Follows the numbers of the states' elements through operators that only move elements. A layer
+    is taken to hand on its initial states as they are. Then each next state has to be the state
+    itself, element by element: so the layer reads what it has made of that element.
+    """
+    values: dict[str, Array] = dict(graph.constants)
+    begin = 1
+    for value in graph.inputs:
+        sizes = [size if isinstance(size, int) else _OPEN for size in value.shape or ()]
+        count = int(np.prod(sizes, dtype=object))
+        if value.name not in states:
+            if count < _MOST:
+                values[value.name] = np.zeros(sizes, np.int64)
+            continue
+        if value.shape is None or begin + count > _MOST:
+            raise _refused(graph, "expected a state of known axes, of 2^24 numbers", value.name)
+        values[value.name] = np.arange(begin, begin + count).reshape(sizes)
+        begin += count
+    before, layers, fixed = set(states), set[int](), set(graph.constants)
+    for node in graph.nodes:
+        reads = sorted(before.intersection(node.inputs))
+        if node.op == "Rnn" and reads:
+            values |= _handed_on(graph, node, before, values)
+            layers.add(id(node))
+            continue
+        operator = OPERATORS.get(node.op)
+        moves = operator is not None and (operator.keeps or operator.kind == "sizes")
+        if operator is not None and operator.kind == "elementwise":  # others choose: not all pass
+            moves = node.op in ("Cast", "CastLike")
+        if fixed.issuperset(node.inputs):
+            fixed.update(node.outputs)
+        if node.op == "Add":  # of zero
+            zeros = (name for name in node.inputs if name in fixed and name in values)
+            moves = any(not np.any(values[name]) for name in zeros)
+        if reads and not moves:
+            raise _refused(graph, f"state {reads[0]!r} is read{_open(graph, node)}", node.label)
+        if reads and node.op != "Shape":
+            before.update(filter(None, node.outputs))
+        if operator and moves and all(name in values for name in node.inputs if name):
+            try:
+                made = operator.run(node, *(values[n] if n else None for n in node.inputs))
+            except (OnernnError, *MISFITS):
+                continue
+            values |= zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False)
+    for name, after in states.items():
+        got = values.get(after)
+        if after in before or got is None or not np.array_equal(got, values[name]):
+            raise _refused(graph, f"it is not what a layer makes of {name!r}", after)
+    return layers
+
+
+def _open(graph: Graph, node: Node) -> str:
+    """What decides a branch that stays open."""
+    if node.op != "If":
+        return ""
+    made = _made_of(graph, node.inputs[:1])
+    names = ", ".join(repr(value.name) for value in graph.inputs if value.name in made)
+    return f" in a branch that stays open; {names} decides it: give it, or declare its sizes"
+
+
+def _handed_on(
+    graph: Graph, node: Node, before: set[str], values: dict[str, Array]
+) -> dict[str, Array]:
+    """What a layer gives, numbered as its initial states."""
+    rnn = Recurrent.of(node)
+    if {rnn.x, rnn.attention} & before:
+        raise _refused(graph, "a state is read", node.label)
+    if rnn.spec.direction != "left2right" or graph.types[rnn.x].lod != ():
+        raise _refused(graph, "a layer that goes on is not left to right, over steps", node.label)
+    for name in rnn.states:
+        if name not in values or not values[name].all():
+            raise _refused(graph, f"{name!r} is no state of the frame before", node.label)
+    made = {after: values[name] for name, after in zip(rnn.states, rnn.finals, strict=True)}
+    steps = graph.types[rnn.x].counts[:1]
+    if steps == (1,) and rnn.spec.layers == 1:
+        made |= {rnn.y: values[rnn.h][0]}
+        if rnn.cells:
+            made |= {rnn.cells: values[rnn.c][0]}
+    made.pop("", None)
+    return made
+
+
+def _over_frames(mapper: Mapper, node: Node, wanted: set[str]) -> dict[str, str]:
+    """Adds the layer over the steps of all frames; what is behind the last one, by a frame's names.
+
+    ``wanted``: the values that are asked for of each frame.
+    """
+    rnn = Recurrent.of(node)
+    count = len(rnn.finals)
+    x = mapper.rows(node, rnn.x)
+    steps = mapper.sizes(x, 1, 2)
+    stem = rnn.y or rnn.h
+    y, *ends, cells = (mapper.name(f"{stem}/{at}") for at in ("y", *"hc"[:count], "cells"))
+    asks = [name in wanted for name in rnn.finals]
+    if rnn.spec.layers > 1 and any(asks):
+        raise mapper.refused(node, "a frame reads the states of a stack of layers")
+    attention = mapper.merged(mapper.rows(node, rnn.attention)) if rnn.attention else ""
+    keeps_cells = rnn.cells in wanted or asks[1:] == [True]
+    whole = replace(rnn, x=mapper.merged(x), y=y, attention=attention, cells=cells * keeps_cells)
+    mapper.nodes.append(whole.with_states(rnn.states, tuple(ends)).node())
+
+    def each(source: str) -> str:
+        """(F * T, N, O) as (F, T, N, O)."""
+        return mapper.reshaped(source, [mapper.count, steps, mapper.sizes(source, 1, None)])
+
+    for name, source in ((rnn.y, y), (rnn.cells, cells)):
+        if name in wanted:
+            mapper.nodes.append(Node("Identity", (each(source),), (name,)))
+            mapper.mapped.add(name)
+    for name, source in zip(rnn.finals, (y, cells)[:count], strict=True):
+        if name in wanted:
+            step = mapper.emit("Gather", (each(source), mapper.ints(-1, name)), name, axis=1)
+            mapper.nodes.append(Node("Unsqueeze", (step, mapper.ints([1, 2], name)), (name,)))
+            mapper.mapped.add(name)
+    found = {name: end for name, end in zip(rnn.finals, ends, strict=True) if name}
+    for name, end in zip((rnn.y, rnn.cells), ends, strict=False):
+        if name:
+            found[name] = mapper.emit("Squeeze", (end, mapper.ints([0], name)), name)
+    return found

@@ -1,0 +1,125 @@
+"""Reads a value as a polynomial: a sum of products of other values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import product
+
+from onernn.core.graph import Graph, Node
+from onernn.core.records import dataclass
+
+_MOST = 24  # nodes, and products of the sum; a cell with attention has ten
+_SUMS = {"Add": 1.0, "Sub": -1.0}
+
+
+def is_arithmetic(op: str) -> bool:
+    """Whether polynomials are read through an operator."""
+    return op in _SUMS or op in ("Mul", "Neg") or op == "Identity"
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """``terms``: the factor before each product, whose values stand sorted; none is 0.
+
+    ``nodes`` compute it. ``likes``: values whose shapes constants were filled to.
+    """
+
+    terms: Mapping[tuple[str, ...], float]
+    nodes: tuple[Node, ...] = ()
+    likes: frozenset[str] = frozenset()
+
+    @property
+    def atoms(self) -> set[str]:
+        return {name for names in self.terms for name in names}
+
+    def plus(self, other: Polynomial, factor: float = 1.0) -> Polynomial:
+        terms = dict(self.terms)
+        for names, number in other.terms.items():
+            terms[names] = terms.get(names, 0.0) + factor * number
+        return self._with(other, terms)
+
+    def times(self, other: Polynomial) -> Polynomial:
+        terms: dict[tuple[str, ...], float] = {}
+        for (one, a), (two, b) in product(self.terms.items(), other.terms.items()):
+            names = tuple(sorted(one + two))
+            terms[names] = terms.get(names, 0.0) + a * b
+        return self._with(other, terms)
+
+    def over(self, name: str) -> tuple[Polynomial, Polynomial] | None:
+        """A and B of A * name + B; None where the value is there with a higher power."""
+        factor, rest = dict[tuple[str, ...], float](), dict[tuple[str, ...], float]()
+        for names, number in self.terms.items():
+            count = names.count(name)
+            if count > 1:
+                return None
+            left = tuple(each for each in names if each != name)
+            (factor if count else rest)[left] = number
+        return Polynomial(factor), Polynomial(rest)
+
+    def _with(self, other: Polynomial, terms: Mapping[tuple[str, ...], float]) -> Polynomial:
+        kept = {names: number for names, number in terms.items() if number}
+        nodes = dict.fromkeys((*self.nodes, *other.nodes))
+        return Polynomial(kept, tuple(nodes), self.likes | other.likes)
+
+
+def polynomial(graph: Graph, name: str, is_atom: Callable[[str], bool]) -> Polynomial | None:
+    """The value over atoms, which are also what no sum or product makes; None where it is long."""
+    left = [_MOST]
+
+    def of(name: str) -> Polynomial | None:
+        node, atom = graph.producer(name), Polynomial({(name,): 1.0})
+        if is_atom(name):
+            return atom
+        if (number := _number(graph, name)) is not None:
+            return number
+        if node is None or not is_arithmetic(node.op):
+            return atom
+        left[0] -= 1
+        if left[0] < 0:
+            return None
+        parts = [of(each) for each in node.inputs]
+        if None in parts:
+            return None
+        first, *second = [part for part in parts if part]
+        if node.op == "Neg":
+            made = Polynomial({}).plus(first, -1.0)
+        elif second:
+            (other,) = second
+            sign = _SUMS.get(node.op)
+            made = first.times(other) if sign is None else first.plus(other, sign)
+        else:
+            made = first
+        if len(made.terms) > _MOST:
+            return None
+        nodes = dict.fromkeys((*first.nodes, *(n for p in second for n in p.nodes), node))
+        return Polynomial(made.terms, tuple(nodes), made.likes)
+
+    return of(name)
+
+
+def is_number(graph: Graph, name: str) -> bool:
+    """Whether a value is one number everywhere."""
+    return _number(graph, name) is not None
+
+
+def _number(graph: Graph, name: str) -> Polynomial | None:
+    """A constant that is one number everywhere, in as many rows as what it meets."""
+    array = graph.constants.get(name)
+    if array is not None:
+        if array.dtype.kind != "f" or not array.size or array.ndim > 2:
+            return None
+        if array.shape[:-1] not in ((), (1,)) or (array != array.flat[0]).any():
+            return None
+        return _told(float(array.flat[0]))
+    filled = graph.producer(name)
+    shape = graph.producer(filled.inputs[0]) if filled and filled.op == "ConstantOfShape" else None
+    if filled is None or shape is None or shape.op != "Shape" or shape.attributes:
+        return None
+    found = filled.at.value
+    value = 0.0 if found is None else float(found.reshape(-1)[0])
+    made = _told(value)
+    return Polynomial(made.terms, (shape, filled), frozenset(shape.inputs))
+
+
+def _told(number: float) -> Polynomial:
+    return Polynomial({(): number} if number else {})

@@ -1,0 +1,150 @@
+// Loops over one expression, as a step of a plan tells it in words; engine/encoding.py writes them.
+#ifndef ONERNN_NESTS_HPP
+#define ONERNN_NESTS_HPP
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "../memory.hpp"
+#include "calls.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+/// Runs loops in blocks, whose numbers between two formulas stand here.
+class Nests {
+ public:
+  /// Loops over all elements, the innermost one in blocks that stay in the cache between formulas.
+  void run(Frame& frame, Words words) {
+    struct Operand {
+      char* base;
+      std::int64_t width, inner, stride[Dims::kMost];
+      bool filled;
+    };
+    const std::int64_t rank = words.next();
+    std::int64_t size[Dims::kMost], index[Dims::kMost] = {};
+    for (std::int64_t axis = 0; axis < rank; ++axis)
+      if ((size[axis] = frame.sizes[words.next()]) <= 0) return;
+    const std::int64_t outer = rank > 0 ? rank - 1 : 0, length = rank > 0 ? size[rank - 1] : 1;
+    const std::int64_t reads = words.next();
+    Operand operands[kOperands];
+    const auto own = [&](std::int64_t at) { return scratch_.data() + at * kBlock; };
+    bool moves[kOperands];                          // with the outer loops
+    for (std::int64_t at = 0; at <= reads; ++at) {  // the output first
+      Operand& one = operands[at];
+      const std::int64_t place = words.next();
+      one.width = words.next();
+      one.base = static_cast<char*>(frame.places[place]) + frame.sizes[words.next()] * one.width;
+      moves[at] = false;
+      for (std::int64_t axis = 0; axis < rank; ++axis) {
+        one.stride[axis] = frame.sizes[words.next()] * one.width;
+        moves[at] = moves[at] || (axis < outer && one.stride[axis] != 0);
+      }
+      one.inner = rank > 0 ? one.stride[rank - 1] : 0;
+      one.filled = false;
+    }
+    std::int64_t known = reads + 1;
+    for (std::int64_t count = words.next(); count > 0; --count, ++known) {
+      const std::int64_t bits = words.next();
+      const std::int64_t width = words.next();
+      fill(own(known), &bits, width, (std::min)(length, kBlock));
+    }
+    const std::int64_t formulas = words.next();
+    const Words program = words;
+    for (;;) {
+      for (std::int64_t begin = 0; begin < length; begin += kBlock) {
+        const std::int64_t count = (std::min)(kBlock, length - begin);
+        const void* at[kOperands];
+        for (std::int64_t r = 1; r <= reads; ++r) {
+          Operand& one = operands[r];
+          const char* from = one.base + begin * one.inner;
+          if (one.inner == one.width) {
+            at[r] = from;
+          } else if (one.inner == 0) {
+            if (!one.filled) fill(own(r), from, one.width, (std::min)(length, kBlock));
+            one.filled = true;
+            at[r] = own(r);
+          } else {
+            gather(own(r), from, one.width, one.inner, count);
+            at[r] = own(r);
+          }
+        }
+        for (std::int64_t n = reads + 1; n < known; ++n) at[n] = own(n);
+        Words now = program;
+        const Operand& out = operands[0];
+        char* const to = out.base + begin * out.inner;
+        const bool direct = out.inner == out.width || length == 1;
+        for (std::int64_t f = 0; f < formulas; ++f) {
+          const auto* formula = reinterpret_cast<const Formula*>(now.next());
+          const void* arguments[8];
+          const std::int64_t takes = now.next();
+          for (std::int64_t a = 0; a < takes; ++a) arguments[a] = at[now.next()];
+          const bool last = f + 1 == formulas;
+          void* const made = last && direct ? to : static_cast<void*>(own(last ? 0 : known + f));
+          formula->run(made, arguments, count);
+          at[known + f] = made;
+        }
+        if (!direct) scatter(to, own(0), out.width, out.inner, count);
+      }
+      std::int64_t axis = outer - 1;
+      for (; axis >= 0; --axis) {
+        ++index[axis];
+        const std::int64_t back = index[axis] == size[axis] ? size[axis] - 1 : -1;
+        for (std::int64_t r = 0; r <= reads; ++r)
+          operands[r].base +=
+              back < 0 ? operands[r].stride[axis] : -back * operands[r].stride[axis];
+        if (back < 0) break;
+        index[axis] = 0;
+      }
+      if (axis < 0) return;
+      for (std::int64_t r = 1; r <= reads; ++r)
+        operands[r].filled = operands[r].filled && !moves[r];
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kBlock = 256;
+  static constexpr std::int64_t kOperands = 24;
+
+  template <class T>
+  static void fill_as(void* to, const void* from, std::int64_t count) {
+    T one;
+    std::memcpy(&one, from, sizeof one);
+    std::fill_n(static_cast<T*>(to), count, one);
+  }
+  static void fill(void* to, const void* from, std::int64_t width, std::int64_t count) {
+    if (width == 2) return fill_as<std::uint16_t>(to, from, count);
+    if (width == 4) return fill_as<std::uint32_t>(to, from, count);
+    if (width == 8) return fill_as<std::uint64_t>(to, from, count);
+    fill_as<std::uint8_t>(to, from, count);
+  }
+  template <class T>
+  static void move(char* to, std::int64_t to_step, const char* from, std::int64_t from_step,
+                   std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i, to += to_step, from += from_step)
+      std::memcpy(to, from, sizeof(T));
+  }
+  static void move(char* to, std::int64_t to_step, const char* from, std::int64_t from_step,
+                   std::int64_t width, std::int64_t count) {
+    if (width == 2) return move<std::uint16_t>(to, to_step, from, from_step, count);
+    if (width == 4) return move<std::uint32_t>(to, to_step, from, from_step, count);
+    if (width == 8) return move<std::uint64_t>(to, to_step, from, from_step, count);
+    move<std::uint8_t>(to, to_step, from, from_step, count);
+  }
+  static void gather(void* to, const char* from, std::int64_t width, std::int64_t step,
+                     std::int64_t count) {
+    move(static_cast<char*>(to), width, from, step, width, count);
+  }
+  static void scatter(char* to, const void* from, std::int64_t width, std::int64_t step,
+                      std::int64_t count) {
+    move(to, step, static_cast<const char*>(from), width, width, count);
+  }
+
+  Memory<std::int64_t> scratch_{kOperands * kBlock};
+};
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

@@ -1,0 +1,114 @@
+"""The command that writes another framework's file, and turns steps into sequences and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onernn.adapters.loading import load
+from onernn.adapters.registry import WRITERS
+from onernn.core.errors import UnsupportedError
+from onernn.options import Atol, Json, Model, Opset, Params, Rtol, Semantics, numbers, pairs
+from onernn.runtime.exposing import exposed
+from onernn.showing import complain, errors_as_json, progress, show_report
+from onernn.verification.checked_conversion import convert
+from onernn.verification.stepping import over_time
+from onernn.verification.verifying import Report
+
+
+def convert_command(
+    model: Model,
+    out: Annotated[
+        Path, typer.Argument(help=f"The file to write; its suffix says what: {', '.join(WRITERS)}.")
+    ],
+    check: Annotated[
+        Path | None, typer.Option(help="A recording that the written file must reproduce.")
+    ] = None,
+    opset: Opset = WRITERS[".onnx"].options["opset"],
+    output_dtype: Annotated[
+        str, typer.Option(help="How weights are stored: float32, float16 or bfloat16.")
+    ] = "float32",
+    names: Annotated[
+        list[str] | None, typer.Option(help="OLD=NEW, an input's or output's name; repeatable.")
+    ] = None,
+    allow_functions: Annotated[
+        bool, typer.Option("--allow-functions", help="What ONNX lacks may become a function.")
+    ] = False,
+    place: Annotated[
+        str, typer.Option(help="Of a .pdmodel: cpu, or onednn (use_mkldnn on fused layers).")
+    ] = "cpu",
+    fused: Annotated[
+        bool | None, typer.Option(help="Of a .pdmodel: recurrent layers as fusion_gru, _lstm.")
+    ] = None,
+    states: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--over-time",
+            help="STATE=NEXT, an input and an output: a model of one frame becomes one of"
+            " sequences, (T, ...) of every other input and output; repeatable.",
+        ),
+    ] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(help="With --over-time: NAME=NUMBER of an input without axes; repeatable."),
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", help="With --over-time, what the model leaves open: 'x=float32(N, 576)'."
+        ),
+    ] = None,
+    expose_states: Annotated[
+        bool,
+        typer.Option(
+            "--expose-states",
+            help="A model of sequences becomes one of any number of steps at a time: its states are"
+            " inputs and outputs, zeros before the first step.",
+        ),
+    ] = False,
+    json: Json = False,
+    atol: Atol = None,
+    rtol: Rtol = None,
+    params: Params = None,
+    semantics: Semantics = "documented",
+) -> None:
+    """Writes MODEL as another framework's file. Exit 1 where --check finds other outputs."""
+    with errors_as_json(json):
+        graph = load(model, params, semantics)
+        if states:
+            from onernn.emit.writing import read_declared  # with all of emit
+
+            graph = over_time(
+                graph,
+                pairs("--over-time", "STATE=NEXT", states),
+                given=numbers(graph, pairs("--given", "NAME=NUMBER", given)),
+                inputs=read_declared(inputs or []),
+            )
+        elif given or inputs:
+            raise UnsupportedError("--given and --input belong to --over-time")
+        if expose_states:
+            made = exposed(graph)
+            graph = made.graph
+            for note in made.notes:
+                complain(note)
+        with progress() as tell:
+            report = convert(
+                graph,
+                out,
+                check=check,
+                atol=atol,
+                rtol=rtol,
+                names=pairs("--names", "OLD=NEW", names),
+                output_dtype=output_dtype,
+                opset=opset,
+                allow_functions=allow_functions,
+                place=place,
+                fused=fused,
+                progress=tell,
+                note=complain,
+            )
+    report = Report((), "") if report is None else report
+    show_report(report, json)
+    raise typer.Exit(0 if report.passed else 1)

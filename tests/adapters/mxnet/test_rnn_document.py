@@ -1,0 +1,394 @@
+"""MXNet's documentation of its operator RNN, sentence by sentence: see design/0054.
+
+The oracle walks the parameter vector with a cursor and writes each equation as the documentation
+does, in float64, a matrix a gate. It knows nothing of the package.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onernn import Graph, Session, ShapeError, UnsupportedError
+from onernn.adapters.mxnet import rnn_param_size
+from onernn.adapters.mxnet.live.execution import LiveRnn, Options
+from onernn.adapters.mxnet.lower import lower
+from onernn.adapters.mxnet.read import parse_symbol
+from onernn.core.graph import UNSUPPORTED
+
+T, N, C, H = 5, 3, 4, 2
+GATES = {"rnn_relu": ["h"], "rnn_tanh": ["h"], "lstm": [*"ifgo"], "gru": [*"rzn"]}
+Arrays = dict[str, np.ndarray]
+
+
+def sigmoid(a: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-a))
+
+
+def relu(a: np.ndarray) -> np.ndarray:
+    return np.maximum(a, 0)
+
+
+def cells_of(mode: str, flat: np.ndarray, layers: int, sides: int, p: int | None) -> list[Arrays]:
+    """For each layer and direction a matrix or bias a gate, by the documentation's names."""
+    at = 0
+
+    def take(*shape: int) -> np.ndarray:
+        nonlocal at
+        at += int(np.prod(shape))
+        return flat[at - int(np.prod(shape)) : at].reshape(shape).astype(np.float64)
+
+    cells, width = [Arrays() for _ in range(layers * sides)], p or H
+    for k, cell in enumerate(cells):
+        inputs = C if k < sides else width * sides
+        cell |= {f"W_i{gate}": take(H, inputs) for gate in GATES[mode]}
+        cell |= {f"W_h{gate}": take(H, width) for gate in GATES[mode]}
+        if p:
+            cell["W_hr"] = take(p, H)
+    for cell in cells:
+        cell |= {f"b_i{gate}": take(H) for gate in GATES[mode]}
+        cell |= {f"b_h{gate}": take(H) for gate in GATES[mode]}
+    assert at == len(flat)
+    return cells
+
+
+def step(mode: str, w: Arrays, x: Any, h: Any, c: Any, bounds: Any) -> tuple[Any, Any]:
+    """One step of the equations: (h_t, c_t)."""
+
+    def both(gate: str) -> Any:
+        return w[f"W_i{gate}"] @ x + w[f"b_i{gate}"] + w[f"W_h{gate}"] @ h + w[f"b_h{gate}"]
+
+    if mode == "rnn_relu":
+        return relu(both("h")), c
+    if mode == "rnn_tanh":
+        return np.tanh(both("h")), c
+    if mode == "gru":
+        r, z = sigmoid(both("r")), sigmoid(both("z"))
+        n = np.tanh(w["W_in"] @ x + w["b_in"] + r * (w["W_hn"] @ h + w["b_hn"]))
+        return (1 - z) * n + z * h, c
+    i, f, g, o = sigmoid(both("i")), sigmoid(both("f")), np.tanh(both("g")), sigmoid(both("o"))
+    c = f * c + i * g
+    if bounds:
+        c = np.minimum(np.maximum(c, bounds[0]), bounds[1])
+    h = o * np.tanh(c)
+    return (w["W_hr"] @ h if "W_hr" in w else h), c
+
+
+def documented(
+    mode: str, feed: Arrays, flat: np.ndarray, *, layers: int = 2, sides: int = 2,
+    p: int | None = None, lengths: Any = None, bounds: Any = None,
+) -> list[np.ndarray]:  # fmt: skip
+    """out (T, N, D*R), h (L*D, N, R) and, of an LSTM, c (L*D, N, H)."""
+    cells, width = cells_of(mode, flat, layers, sides, p), p or H
+    out = np.zeros((T, N, sides * width))
+    h_n, c_n = np.zeros((layers * sides, N, width)), np.zeros((layers * sides, N, H))
+    for n in range(N):
+        words = feed["data"][: T if lengths is None else lengths[n], n].astype(np.float64)
+        for layer in range(layers):
+            made = np.zeros((len(words), sides * width))
+            for d in range(sides):
+                k = layer * sides + d
+                h = feed["state"][k, n].astype(np.float64)
+                c = feed["state_cell"][k, n].astype(np.float64) if mode == "lstm" else None
+                for t in range(len(words))[:: -1 if d else 1]:
+                    h, c = step(mode, cells[k], words[t], h, c, bounds)
+                    made[t, d * width : (d + 1) * width] = h
+                h_n[k, n] = h
+                if c is not None:
+                    c_n[k, n] = c
+            words = made
+        out[: len(words), n] = words
+    return [out, h_n, c_n][: 3 if mode == "lstm" else 2]
+
+
+def graph_of(mode: str, flat: np.ndarray, **attributes: Any) -> Graph:
+    """A symbol of the operator alone, as a file has it."""
+    names = ["data", "parameters", "state", *["state_cell"] * (mode == "lstm")]
+    if attributes.get("use_sequence_length"):
+        names = [*names, "sequence_length"]
+    plain = {"mode": mode, "state_size": H, "num_layers": 2, "bidirectional": True}
+    told = {k: str(v) for k, v in (plain | attributes).items() if v != ""}
+    nodes: list[dict[str, Any]] = [{"op": "null", "name": name, "inputs": []} for name in names]
+    entries = [[k, 0, 0] for k in range(len(names))]
+    nodes.append({"op": "RNN", "name": "net", "attrs": told, "inputs": entries})
+    count = (3 if mode == "lstm" else 2) if attributes.get("state_outputs") else 1
+    heads = [[len(names), k, 0] for k in range(count)]
+    text = json.dumps({"nodes": nodes, "heads": heads, "attrs": {"mxnet_version": ["int", 10901]}})
+    return lower(parse_symbol(text), {"parameters": flat}, "documented", "m")
+
+
+def arrays(mode: str, *, layers: int = 2, sides: int = 2, p: int | None = None) -> tuple[Any, Any]:
+    """(what is fed, the parameter vector)."""
+    rng = np.random.default_rng(5)
+    size = rnn_param_size(mode, C, H, layers, bidirectional=sides == 2, projection_size=p)
+    flat = rng.uniform(-0.8, 0.8, size).astype(np.float32)
+    made = {"data": rng.uniform(-2, 2, (T, N, C))}
+    made["state"] = rng.uniform(-1, 1, (layers * sides, N, p or H))
+    if mode == "lstm":
+        made["state_cell"] = rng.uniform(-1, 1, (layers * sides, N, H))
+    return {name: array.astype(np.float32) for name, array in made.items()}, flat
+
+
+def ran(graph: Graph, feed: Arrays, backend: str = "auto") -> list[np.ndarray]:
+    return [*Session(graph, backend=backend).run(feed).values()]
+
+
+def assert_equal(ours: list[np.ndarray], right: list[np.ndarray]) -> None:
+    for mine, theirs in zip(ours, right, strict=True):
+        assert mine.shape == theirs.shape and mine.dtype == np.float32
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-6)
+
+
+MODES = [*((mode, None) for mode in GATES), ("lstm", 1), ("lstm", 3)]  # with projections
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("layers, sides", [(1, 1), (1, 2), (3, 1), (2, 2)])
+@pytest.mark.parametrize("mode, p", MODES)
+def test_each_mode_computes_the_documented_equations(
+    mode: str, p: int | None, layers: int, sides: int, backend: str
+) -> None:
+    feed, flat = arrays(mode, layers=layers, sides=sides, p=p)
+    told = {"num_layers": layers, "bidirectional": sides == 2, "projection_size": p}
+    graph = graph_of(mode, flat, **told, state_outputs=True)
+    assert_equal(ran(graph, feed, backend), documented(mode, feed, flat, **shape(layers, sides, p)))
+
+
+def shape(layers: int, sides: int, p: int | None) -> dict[str, Any]:
+    return {"layers": layers, "sides": sides, "p": p}
+
+
+def test_the_oracle_tells_gates_signs_and_biases_apart() -> None:
+    """What the comparison stands on: parts of the vector changed over give another result."""
+    for mode in GATES:
+        feed, flat = arrays(mode)
+        right = documented(mode, feed, flat)[0]
+        for change in (flat[::-1], -flat, np.roll(flat, H * C), np.roll(flat, -H)):
+            assert np.abs(documented(mode, feed, change)[0] - right).max() > 1e-3
+
+
+def test_a_gru_multiplies_the_reset_gate_after_the_product() -> None:
+    """What "slightly different from paper" means: b_hn stands inside of r * (...)."""
+    feed, flat = arrays("gru", layers=1, sides=1)
+    only = np.zeros_like(flat)
+    only[-H:] = 1  # b_hn
+    told = {"num_layers": 1, "bidirectional": False}
+    got = ran(graph_of("gru", only, **told), {**feed, "state": 0 * feed["state"]})[0]
+    np.testing.assert_allclose(got[0], 0.5 * np.tanh(0.5), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", GATES)
+def test_states_come_out_where_they_are_asked_for(mode: str) -> None:
+    feed, flat = arrays(mode)
+    silent, told = (graph_of(mode, flat, state_outputs=asked) for asked in ("", True))
+    assert [len(g.outputs) for g in (silent, told)] == [1, 3 if mode == "lstm" else 2]
+    np.testing.assert_array_equal(ran(silent, feed)[0], ran(told, feed)[0])
+    explicit = graph_of(mode, flat, state_outputs=False)
+    np.testing.assert_array_equal(ran(explicit, feed)[0], ran(told, feed)[0])
+
+
+@pytest.mark.parametrize("mode", GATES)
+def test_flags_and_numbers_have_the_documented_defaults(mode: str) -> None:
+    """bidirectional, p, state_outputs, projection_size, the clips and use_sequence_length."""
+    feed, flat = arrays(mode, layers=1, sides=1)
+    plain = graph_of(mode, flat, num_layers=1, bidirectional="")
+    none = {"p": 0.0, "projection_size": None, "lstm_state_clip_min": None}
+    none |= {"lstm_state_clip_max": None, "lstm_state_clip_nan": False}
+    told = graph_of(mode, flat, num_layers=1, bidirectional=False, use_sequence_length=0, **none)
+    right = documented(mode, feed, flat, layers=1, sides=1)[:1]
+    assert plain.notes == told.notes == ()
+    assert_equal(ran(plain, feed), right)
+    assert_equal(ran(told, feed), right)
+
+
+@pytest.mark.parametrize("mode", GATES)
+def test_lengths_are_an_input_where_the_flag_says_so(mode: str) -> None:
+    feed, flat = arrays(mode)
+    lengths = np.array([5, 1, 3])
+    graph = graph_of(mode, flat, use_sequence_length=True, state_outputs=True)
+    assert [value.name for value in graph.inputs][-1] == "sequence_length"
+    got = ran(graph, {**feed, "sequence_length": lengths.astype(np.float32)})
+    assert_equal(got, documented(mode, feed, flat, lengths=lengths))
+    silent = graph_of(mode, flat, state_outputs=True)
+    assert "sequence_length" not in {value.name for value in silent.inputs}
+
+
+@pytest.mark.parametrize("mode", ["gru", "rnn_tanh", "rnn_relu"])
+def test_cell_states_are_inputs_of_lstms_only(mode: str) -> None:
+    """Lengths come right behind the state."""
+    feed, flat = arrays(mode)
+    graph = graph_of(mode, flat, use_sequence_length=True)
+    assert [value.name for value in graph.inputs] == ["data", "state", "sequence_length"]
+    lstm = graph_of("lstm", arrays("lstm")[1], use_sequence_length=True)
+    named = [value.name for value in lstm.inputs]
+    assert named == ["data", "state", "state_cell", "sequence_length"]
+
+
+@pytest.mark.parametrize("layers, drops", [(1, False), (2, True)])
+def test_dropout_is_between_layers_and_the_last_drops_nothing(layers: int, drops: bool) -> None:
+    """In training. The first of two layers is as ever; the second has no zeros in its output."""
+    feed, flat = arrays("gru", layers=layers)
+    told = {"mode": "gru", "state_size": str(H), "num_layers": str(layers), "bidirectional": "True"}
+    told["state_outputs"] = "True"
+    live = LiveRnn({**told, "p": "0.5"}, Options(backend="reference"))
+    seed = [np.array([0.25, 0.75], np.float32)] if drops else []
+    assert ("seed" in live.arguments) == drops
+    given = live.bound([feed["data"], flat, feed["state"], *seed])
+    (trained, states), _ = live.run_training(given)
+    right, ends = documented("gru", feed, flat, layers=layers)
+    np.testing.assert_allclose(states[:2], ends[:2], rtol=0, atol=2e-6)
+    assert (np.abs(trained - right).max() > 1e-3) == drops and trained.all()
+
+
+def test_dropout_drops_nothing_in_inference_and_is_a_rate() -> None:
+    feed, flat = arrays("lstm")
+    graph = graph_of("lstm", flat, p=0.5, state_outputs=True)
+    assert_equal(ran(graph, feed), documented("lstm", feed, flat))
+    assert any("dropout p=0.5 between layers" in note for note in graph.notes)
+    for p in (-0.1, 1.5, "nan"):
+        assert f"attribute p={float(p):g}: expected 0 <= p <= 1" in reasons(p=p)
+
+
+@pytest.mark.parametrize("projection", [None, 1])
+def test_clips_bound_the_cell_state_in_every_step(projection: int | None) -> None:
+    feed, flat = arrays("lstm", p=projection)
+    bounds = (-0.2, 0.15)
+    clips = {"lstm_state_clip_min": bounds[0], "lstm_state_clip_max": bounds[1]}
+    graph = graph_of("lstm", flat, state_outputs=True, projection_size=projection, **clips)
+    right = documented("lstm", feed, flat, bounds=bounds, p=projection)
+    assert_equal(ran(graph, feed), right)
+    assert np.abs(documented("lstm", feed, flat, p=projection)[0] - right[0]).max() > 0.01
+    assert graph_of("gru", arrays("gru")[1], **clips).notes == ()  # of LSTMs only
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_nan_in_the_cell_state_is_stopped_where_both_ends_are_given(stops: bool) -> None:
+    feed, flat = arrays("lstm", layers=1, sides=1)
+    feed["state_cell"][0, 1, 1] = np.nan
+    clips = {"lstm_state_clip_min": -0.2, "lstm_state_clip_max": 0.15}
+    told = {"num_layers": 1, "bidirectional": False, "lstm_state_clip_nan": stops}
+    y, h, c = ran(graph_of("lstm", flat, state_outputs=True, **told, **clips), feed)
+    assert np.isnan(c[0, 1]).any() != stops and not np.isnan(c[0, [0, 2]]).any()
+    if stops:  # as a state far below the range
+        feed["state_cell"][0, 1, 1] = -1e30
+        right = documented("lstm", feed, flat, layers=1, sides=1, bounds=(-0.2, 0.15))
+        assert_equal([y, h, c], right)
+    free, _, _ = ran(graph_of("lstm", flat, state_outputs=True, **told), feed)
+    assert stops or np.isnan(free[:, 1]).any()  # without a range the flag is ignored
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference", "onednn", "kernels"])
+def test_an_infinite_cell_state_is_clipped_to_its_own_side(backend: str) -> None:
+    """No peephole reads it: its product with zero would be no number, and become the minimum."""
+    feed, flat = arrays("lstm", layers=1, sides=1)
+    clips = {"lstm_state_clip_min": -0.2, "lstm_state_clip_max": 0.15, "lstm_state_clip_nan": True}
+    graph = graph_of("lstm", flat, state_outputs=True, num_layers=1, bidirectional=False, **clips)
+    found = []
+    for start in (np.inf, 1e30):
+        feed["state_cell"][0, 1] = start
+        found.append(ran(graph, feed, backend))
+    for infinite, large in zip(*found, strict=True):
+        np.testing.assert_array_equal(infinite, large)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_flag_for_nan_alone_is_ignored(stops: bool) -> None:
+    feed, flat = arrays("lstm", layers=1, sides=1)
+    feed["state_cell"][0, 1, 1] = np.nan
+    told = {"num_layers": 1, "bidirectional": False, "lstm_state_clip_nan": stops}
+    y = ran(graph_of("lstm", flat, **told), feed)[0]
+    assert np.isnan(y[:, 1]).any()
+
+
+def reasons(**attributes: Any) -> str:
+    mode = "lstm" if attributes.get("mode") == "lstm" else "gru"
+    flat = np.zeros(rnn_param_size(mode, C, H, 2, bidirectional=True))
+    graph = graph_of(**{"mode": "gru", **attributes}, flat=flat)
+    return "; ".join(n.attributes["reason"] for n in graph.nodes if n.op == UNSUPPORTED)
+
+
+@pytest.mark.parametrize(
+    "attributes, reason",
+    [
+        ({"mode": "lstmp"}, "mode='lstmp': expected one of rnn_relu, rnn_tanh, lstm, gru"),
+        ({"mode": ""}, "mode='': expected one of"),
+        ({"state_size": ""}, "state_size=0"),
+        ({"state_size": 0}, "state_size=0"),
+        ({"state_size": -2}, "state_size=-2"),
+        ({"num_layers": ""}, "num_layers=0"),
+        ({"num_layers": 0}, "num_layers=0"),
+        ({"num_layers": 1024}, "1 to 1023 layers"),
+        ({"state_size": "2.5"}, "attribute state_size: expected an integer, got '2.5'"),
+        ({"bidirectional": "both"}, "expected True or False, got 'both'"),
+        ({"projection_size": 2}, "projection_size for mode='gru': of LSTMs only"),
+        ({"mode": "lstm", "projection_size": 0}, "projection_size=0"),
+        ({"mode": "lstm", "projection_size": -1}, "projection_size=-1"),
+        ({"mode": "lstm", "lstm_state_clip_min": -1}, "lstm_state_clip_max go together"),
+        ({"mode": "lstm", "lstm_state_clip_max": 1}, "lstm_state_clip_max go together"),
+        ({"cell": "peephole"}, "attribute cell"),
+    ],
+    ids=str,
+)
+def test_what_the_documentation_does_not_allow_is_refused(
+    attributes: dict[str, Any], reason: str
+) -> None:
+    assert reason in reasons(**attributes)
+
+
+SIZES = {  # recorded: the shape of parameters that MXNet 1.9.1 infers, of 5 channels, 3 units
+    ("rnn_relu", 1, False, None): 30, ("rnn_relu", 3, True, None): 192,
+    ("rnn_tanh", 1, True, None): 60, ("rnn_tanh", 3, False, None): 78,
+    ("gru", 1, False, None): 90, ("gru", 1, True, None): 180,
+    ("gru", 3, False, None): 234, ("gru", 3, True, None): 576,
+    ("lstm", 1, False, None): 120, ("lstm", 3, True, None): 768,
+    ("lstm", 1, False, 2): 114, ("lstm", 3, False, 2): 270, ("lstm", 3, True, 2): 636,
+    ("lstm", 1, True, 3): 258, ("lstm", 3, True, 7): 1566,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("told", SIZES, ids=str)
+def test_the_vector_has_the_length_that_mxnet_infers(told: Any) -> None:
+    mode, layers, both, p = told
+    assert rnn_param_size(mode, 5, 3, layers, bidirectional=both, projection_size=p) == SIZES[told]
+
+
+@pytest.mark.parametrize(
+    "mode, sides, layers, p",
+    [(mode, sides, layers, p) for (mode, p), sides, layers in product(MODES, (1, 2), (1, 2, 4))],
+)
+def test_the_length_is_that_of_all_weights_and_biases(
+    mode: str, sides: int, layers: int, p: int | None
+) -> None:
+    """The oracle takes them one by one, and asserts that none is left."""
+    size = rnn_param_size(mode, C, H, layers, bidirectional=sides == 2, projection_size=p)
+    cells = cells_of(mode, np.zeros(size), layers, sides, p)
+    assert sum(part.size for cell in cells for part in cell.values()) == size
+
+
+@pytest.mark.parametrize(
+    "arguments, error",
+    [
+        (("lstmp", 4, 2), UnsupportedError),
+        (("gru", 4, 0), UnsupportedError),
+        (("gru", 4, 2, 0), UnsupportedError),
+        (("gru", 4, 2, 1, 2), UnsupportedError),
+        (("lstm", 4, 2, 1, 0), UnsupportedError),
+        (("gru", 0, 2), ShapeError),
+        (("gru", 4.0, 2), ShapeError),
+    ],
+)
+def test_sizes_of_no_operator_are_refused(arguments: tuple[Any, ...], error: type) -> None:
+    *plain, projection = (*arguments, None) if len(arguments) < 5 else arguments
+    with pytest.raises(error):
+        rnn_param_size(*plain, projection_size=projection)
+
+
+def test_a_vector_of_another_length_is_refused_with_what_was_expected() -> None:
+    right = rnn_param_size("gru", C, H, 2, bidirectional=True)
+    graph = graph_of("gru", np.zeros(right + 1))
+    (reason,) = [n.attributes["reason"] for n in graph.nodes if n.op == UNSUPPORTED]
+    assert f"parameters: {right + 1} numbers fit no input size" in reason

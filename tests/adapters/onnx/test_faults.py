@@ -1,0 +1,194 @@
+"""Each known fault of an ONNX file is found, and is not in the healthy file beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from onernn import audit
+from onernn.adapters.onnx import faults
+from onernn.core.arrays import Array
+
+I, O, N = 3, 4, 1  # noqa: E741
+
+
+def numbers(*shape: int, name: str) -> onnx.TensorProto:
+    drawn = np.random.default_rng(len(name)).uniform(-1, 1, shape).astype(np.float32)
+    return numpy_helper.from_array(drawn, name)
+
+
+def recurrent(
+    cell: str,
+    *,
+    T: int | None = 5,
+    begin: str = "",
+    end: bool = False,
+    producer: tuple[str, str] = ("", ""),
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """``begin``: no initial states, "zeros", "numbers" or "input"; ``end``: final ones come out."""
+    gates, states = {"LSTM": (4, "hc"), "GRU": (3, "h")}[cell]
+    held = [numbers(1, gates * O, I, name="W"), numbers(1, gates * O, O, name="R")]
+    inputs = [helper.make_tensor_value_info("x", 1, [T, N, I])]
+    for state in states if begin else "":
+        if begin == "input":
+            inputs.append(helper.make_tensor_value_info(state, 1, [1, N, O]))
+        else:
+            drawn = numbers(1, N, O, name=state)
+            zeros = numpy_helper.from_array(np.zeros((1, N, O), np.float32), state)
+            held.append(zeros if begin == "zeros" else drawn)
+    read = ["x", "W", "R", "", "", *states] if begin else ["x", "W", "R"]
+    made = ["y", *(f"last_{each}" for each in states)]
+    node = helper.make_node(cell, read, made, hidden_size=O, **attributes)
+    outputs = [helper.make_tensor_value_info("y", 1, [T, 1, N, O])]
+    outputs += [helper.make_tensor_value_info(each, 1, [1, N, O]) for each in made[1:] if end]
+    return model(node, inputs, outputs, held, producer)
+
+
+def model(
+    node: onnx.NodeProto,
+    inputs: list[Any],
+    outputs: list[Any],
+    held: list[onnx.TensorProto],
+    producer: tuple[str, str] = ("", ""),
+) -> onnx.ModelProto:
+    graph = helper.make_graph([node], "model", inputs, outputs, held)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    name, version = producer
+    return helper.make_model(
+        graph, opset_imports=opsets, ir_version=9, producer_name=name, producer_version=version
+    )
+
+
+@pytest.fixture
+def audited(tmp_path: Path) -> Callable[..., Any]:
+    count = itertools.count()
+
+    def run(made: onnx.ModelProto, data: Any = None) -> Any:
+        file = tmp_path / f"{next(count)}.onnx"
+        onnx.save(made, file)
+        return audit(file, data)
+
+    return run
+
+
+def names(report: Any) -> list[str]:
+    assert bool(report) == (not report.findings)
+    return [each.fault for each in report.findings]
+
+
+TORCH = "pytorch", "2.10.0"
+
+
+@pytest.mark.parametrize(
+    "producer, reset_behind, expected",
+    [
+        (TORCH, 0, ["reset_before_product"]),
+        (TORCH, None, ["reset_before_product"]),
+        (TORCH, 1, []),
+        (("tf2onnx", "1.17.0"), 0, []),  # Keras has both
+    ],
+)
+def test_a_gru_of_pytorch_that_resets_before_its_product(
+    audited: Any, producer: tuple[str, str], reset_behind: int | None, expected: list[str]
+) -> None:
+    more = {} if reset_behind is None else {"linear_before_reset": reset_behind}
+    report = audited(recurrent("GRU", producer=producer, **more))
+    assert names(report) == expected
+    if expected:
+        assert "pytorch 2.10.0" in report.findings[0].text
+
+
+def test_how_far_such_a_gru_is_off_is_what_onnxruntime_gives(audited: Any) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    x = np.random.default_rng(7).uniform(-1, 1, (5, N, I)).astype(np.float32)
+    made: list[Array] = []
+    for reset_behind in (0, 1):
+        wrong = recurrent("GRU", producer=TORCH, linear_before_reset=reset_behind)
+        made.append(runtime.InferenceSession(wrong.SerializeToString()).run(["y"], {"x": x})[0])
+    (finding,) = audited(
+        recurrent("GRU", producer=TORCH, linear_before_reset=0), {"in__x": x}
+    ).findings
+    assert finding.max_abs == pytest.approx(np.abs(made[0] - made[1]).max(), abs=1e-5)
+    assert finding.max_abs > 1e-2
+
+
+def test_an_lstm_whose_projection_was_cut(audited: Any) -> None:
+    """As torch.onnx writes proj_size=2 of 4 units: hidden_size=2, and the weights cut to that."""
+    for units, expected in ((4, ["projection_cut"]), (2, [])):
+        held = [numbers(1, 8, I, name="W"), numbers(1, 8, 2, name="R")]
+        held += [numbers(1, N, 2, name="h"), numbers(1, N, units, name="c")]
+        read = ["x", "W", "R", "", "", "h", "c"]
+        node = helper.make_node("LSTM", read, ["y"], hidden_size=2)
+        inputs = [helper.make_tensor_value_info("x", 1, [5, N, I])]
+        outputs = [helper.make_tensor_value_info("y", 1, [5, 1, N, 2])]
+        report = audited(model(node, inputs, outputs, held))
+        assert names(report) == expected
+        assert all(each.effect == "refuses" for each in report.findings)
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+def test_layers_of_one_step_that_forget_it(audited: Any, cell: str) -> None:
+    more = {"linear_before_reset": 1} if cell == "GRU" else {}
+    for begin in ("", "zeros"):
+        assert names(audited(recurrent(cell, T=1, begin=begin, **more))) == ["states_forgotten"]
+    for healthy in (
+        {"T": 5},  # a clip
+        {"T": None},
+        {"T": 1, "begin": "input", "end": True},
+        {"T": 1, "begin": "numbers"},
+        {"T": 1, "end": True},
+    ):
+        assert names(audited(recurrent(cell, **{**more, **healthy}))) == []
+
+
+def test_an_lstm_that_is_quantized_with_its_batch(audited: Any) -> None:
+    scale, zero = np.full((1, 4 * O), 0.01, np.float32), np.zeros((1, 4 * O), np.int8)
+    held = [
+        numpy_helper.from_array(np.ones((1, rows, 4 * O), np.int8), name)
+        for rows, name in ((I, "W"), (O, "R"))
+    ]
+    held += [numpy_helper.from_array(scale, "scale"), numpy_helper.from_array(zero, "zero")]
+    read = ["x", "W", "R", "", "", "", "", "", "scale", "zero", "scale", "zero"]
+    node = helper.make_node(
+        "DynamicQuantizeLSTM", read, ["y"], domain="com.microsoft", hidden_size=O
+    )
+    inputs = [helper.make_tensor_value_info("x", 1, [5, N, I])]
+    outputs = [helper.make_tensor_value_info("y", 1, [5, 1, N, O])]
+    assert names(audited(model(node, inputs, outputs, held))) == ["batch_changes_steps"]
+
+
+def test_a_file_that_is_known_by_its_hash(
+    audited: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The known ones cannot be in here; another file takes their place, and one byte differs."""
+    content = recurrent("LSTM").SerializeToString()
+    listed = {(len(content), hashlib.sha256(content).hexdigest()): "what is wrong"}
+    monkeypatch.setattr(faults, "_FILES", listed)
+    file = tmp_path / "file.onnx"
+    file.write_bytes(content)
+    report = audit(file)
+    assert names(report) == ["other_weights"] and report.findings[0].text == "what is wrong"
+    at = content.index(numbers(1, 4 * O, I, name="W").raw_data)
+    file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    assert names(audit(file)) == []
+
+
+@pytest.mark.parametrize(("begin", "free"), [("zeros", True), ("zeros", False), ("input", True)])
+def test_a_state_that_was_made_for_one_batch(audited: Any, begin: str, free: bool) -> None:
+    """As torch.onnx writes h0 = torch.zeros(1, 1, O) beside an input of any batch."""
+    made = recurrent("LSTM", begin=begin, producer=TORCH)
+    if free:
+        made.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", 1, ["T", "N", I]))
+    report = audited(made)
+    wrong = free and begin == "zeros"
+    assert names(report) == (["states_of_one_batch"] if wrong else [])
+    assert not wrong or f"runs with {N} and no other" in report.findings[0].text

@@ -1,0 +1,72 @@
+"""Layers as whole stacks: what weights are converted from, whatever a model does with states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.layers import random_weights
+from typer.testing import CliRunner
+
+import onernn
+from onernn.adapters.stacks import read_stacks, without_states
+from onernn.cli import app
+from onernn.core.graph import Graph, Node, Value
+from onernn.core.spec import Cell, RnnSpec
+
+DATA = Path(__file__).parents[1] / "data"
+NAMES = [
+    f"{kind}_l{layer}{side}"
+    for layer in range(2)
+    for side in ("", "_reverse")
+    for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+]
+"""What torch.nn.LSTM(..., num_layers=2, bidirectional=True) calls its parameters."""
+
+
+@pytest.mark.parametrize("name", ["torch_tagger", "torch_tagger_dynamo"])
+def test_layers_with_states_of_their_own_are_one_stack(name: str) -> None:
+    """PyTorch's exporters write an operator for each layer, and join their last states."""
+    (layer,) = read_stacks(DATA / "onnx" / name / "model.onnx").values()
+    assert (layer.spec.layers, layer.spec.directions) == (2, 2)
+
+
+def test_a_layer_of_which_only_the_last_state_is_read_is_kept() -> None:
+    spec = RnnSpec(Cell.LBR_GRU, 3, 2)
+    rnn = Node("Rnn", ("x",), ("", "h"), {"spec": spec, "weights": random_weights(spec, 0)})
+    last = Node("Relu", ("h",), ("out",))
+    face = Value("x", "float32", (None, None, 3)), Value("out", "float32")
+    model = without_states(Graph("g", face[:1], face[1:], (rnn, last), {}))
+    assert [node.op for node in onernn.fuse(model).model.nodes] == ["Rnn", "Relu"]
+
+
+def written(tmp_path: Path, *arguments: object) -> dict[str, np.ndarray]:
+    out = tmp_path / "weights.npz"
+    done = CliRunner().invoke(app, ["weights", *map(str, arguments), "--output", str(out)])
+    assert done.exit_code == 0, done.output
+    return dict(np.load(out))
+
+
+@pytest.mark.parametrize("model", ["onnx/torch_tagger/model.onnx", "torch/tagger/model.pt2"])
+def test_the_command_gives_the_names_of_one_module(model: str, tmp_path: Path) -> None:
+    found = written(tmp_path, DATA / model, "--to", "torch")
+    assert sorted(found) == sorted(NAMES)
+
+
+def test_a_prefix_stands_in_front_of_all_names(tmp_path: Path) -> None:
+    model = DATA / "onnx/torch_tagger/model.onnx"
+    found = written(tmp_path, model, "--to", "torch", "--prefix", "encoder.lstm.")
+    assert sorted(found) == sorted(f"encoder.lstm.{name}" for name in NAMES)
+
+
+def test_a_file_of_weights_is_converted_module_by_module(tmp_path: Path) -> None:
+    weights = DATA / "torch/weights"
+    found = written(tmp_path, weights / "state.safetensors", "--to", "torch")
+    state = {k: v for k, v in np.load(weights / "arrays.npz").items() if k != "scale"}
+    assert found.keys() == state.keys()
+    one = written(tmp_path, weights / "state.pt", "--to", "keras", "--node", "decoder.gru")
+    kernel, recurrent = state["decoder.gru.weight_ih_l0"], state["decoder.gru.weight_hh_l0"]
+    order = [2, 3, 0, 1, 4, 5]  # Keras's gates are z, r, h, PyTorch's r, z, n; each has two rows
+    np.testing.assert_array_equal(one["kernel"], kernel[order].T)
+    np.testing.assert_array_equal(one["recurrent_kernel"], recurrent[order].T)

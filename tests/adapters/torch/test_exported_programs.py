@@ -1,0 +1,165 @@
+"""Programs that torch.export saved, read without PyTorch, with the outputs that it computed.
+
+All were exported for 3 sentences of 7 steps; what they give for others is recorded.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onernn
+from onernn import ModelFormatError, ShapeError, UnsupportedError
+
+DATA = Path(__file__).parents[2] / "data" / "torch"
+RECORDED = sorted(path.parent for path in DATA.glob("*/model.pt2"))
+ROWS = DATA / "rows" / "model.pt2"
+
+
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
+def test_programs_give_the_recorded_outputs(folder: Path) -> None:
+    model = onernn.load(folder / "model.pt2")
+    assert onernn.verify(model, folder / "io.npz")
+    assert any(node.op == "Rnn" for node in onernn.fuse(model).model.nodes)
+
+
+@pytest.mark.parametrize("name", ["tagger", "rows", "rows_dynamic", "textline", "heads", "masked"])
+def test_sizes_that_no_operator_holds_are_free(name: str) -> None:
+    model = onernn.load(DATA / name / "model.pt2")
+    (x,) = model.inputs
+    features = {"textline": (1,), "tagger": ()}.get(name, (6,))
+    fixed = tuple(size for size in x.shape or () if size is not None)
+    assert fixed in (features, (*features, 12))  # and the height of an image that becomes channels
+    assert not [note for note in model.notes if not note.startswith("x: axis 2 is 12")]
+
+
+def test_a_size_that_a_number_may_hold_is_declared_and_told() -> None:
+    model = onernn.load(DATA / "cells" / "model.pt2")
+    assert model.inputs[0].shape == (3, 7, 6)
+    assert any("x: axis 1 is 7 and nothing else: 'select" in note for note in model.notes)
+    with pytest.raises(ShapeError, match="x: float32"):
+        onernn.Session(model).run({"x": np.zeros((3, 8, 6), np.float32)})
+
+
+def changed(change: Callable[[dict[str, Any]], None], file: Path, to: Path) -> Path:
+    """A copy whose program is another one."""
+    with zipfile.ZipFile(file) as read, zipfile.ZipFile(to, "w") as archive:
+        for info in read.infolist():
+            data = read.read(info)
+            if info.filename.endswith("models/model.json"):
+                whole = json.loads(data)
+                change(whole)
+                data = json.dumps(whole).encode()
+            archive.writestr(info.filename, data)
+    return to
+
+
+def nodes(whole: dict[str, Any], target: str) -> list[dict[str, Any]]:
+    found = whole["graph_module"]["graph"]["nodes"]
+    return [each for each in found if each["target"] == f"torch.ops.aten.{target}"]
+
+
+def test_an_operator_nobody_knows_raises_only_when_it_is_to_run(tmp_path: Path) -> None:
+    def change(whole: dict[str, Any]) -> None:
+        nodes(whole, "softmax.int")[0]["target"] = "torch.ops.aten.unheard_of.default"
+
+    model = onernn.load(changed(change, ROWS, tmp_path / "model.pt2"))
+    with pytest.raises(UnsupportedError, match="unheard_of.*not known"):
+        onernn.Session(model)
+
+
+def test_an_argument_nobody_knows_is_refused_by_name(tmp_path: Path) -> None:
+    def change(whole: dict[str, Any]) -> None:
+        more = {"name": "twist", "arg": {"as_float": 0.5}, "kind": 2}
+        nodes(whole, "softmax.int")[0]["inputs"].append(more)
+
+    model = onernn.load(changed(change, ROWS, tmp_path / "model.pt2"))
+    with pytest.raises(UnsupportedError, match="not understood: attribute twist"):
+        onernn.Session(model)
+
+
+def test_dropout_of_training_is_refused(tmp_path: Path) -> None:
+    def change(whole: dict[str, Any]) -> None:
+        given = {each["name"]: each["arg"] for each in nodes(whole, "lstm.input")[0]["inputs"]}
+        given["train"]["as_bool"], given["dropout"]["as_float"] = True, 0.5
+
+    model = onernn.load(changed(change, ROWS, tmp_path / "model.pt2"))
+    with pytest.raises(UnsupportedError, match=r"call model\.eval\(\)"):
+        onernn.Session(model)
+
+
+def test_a_result_of_another_dtype_than_the_program_tells_is_refused(tmp_path: Path) -> None:
+    def change(whole: dict[str, Any]) -> None:
+        whole["graph_module"]["graph"]["tensor_values"]["linear"]["dtype"] = 8
+
+    model = onernn.load(changed(change, ROWS, tmp_path / "model.pt2"))
+    with pytest.raises(UnsupportedError, match="would give float32, PyTorch gives float64"):
+        onernn.Session(model)
+
+
+@pytest.mark.parametrize("major", [7, 9])
+def test_other_versions_of_the_schema_are_refused_by_number(major: int, tmp_path: Path) -> None:
+    def change(whole: dict[str, Any]) -> None:
+        whole["schema_version"]["major"] = major
+
+    file = changed(change, ROWS, tmp_path / "model.pt2")
+    with pytest.raises(UnsupportedError, match=rf"version {major}\.\d+ of the schema"):
+        onernn.load(file)
+
+
+def test_a_program_that_keeps_something_between_runs_is_refused(tmp_path: Path) -> None:
+    def change(whole: dict[str, Any]) -> None:
+        outputs = whole["graph_module"]["signature"]["output_specs"]
+        outputs.append({"buffer_mutation": {"arg": {"name": "mean"}, "buffer_name": "b"}})
+
+    file = changed(change, ROWS, tmp_path / "model.pt2")
+    with pytest.raises(UnsupportedError, match="each run changes 'mean'|each run changes 'b'"):
+        onernn.load(file)
+
+
+def test_a_tensor_that_is_not_in_the_file_is_told(tmp_path: Path) -> None:
+    def change(whole: dict[str, Any]) -> None:
+        spec = whole["graph_module"]["signature"]["input_specs"][0]["parameter"]
+        spec["parameter_name"] = "elsewhere"
+
+    file = changed(change, ROWS, tmp_path / "model.pt2")
+    with pytest.raises(ModelFormatError, match="'elsewhere' is not in the file"):
+        onernn.load(file)
+
+
+def test_a_program_becomes_an_onnx_file(tmp_path: Path) -> None:
+    onernn.convert(DATA / "tagger" / "model.pt2", tmp_path / "m.onnx", check=DATA / "tagger/io.npz")
+    assert onernn.verify(tmp_path / "m.onnx", DATA / "tagger" / "io.npz")
+
+
+def test_an_archive_without_a_program_is_told(tmp_path: Path) -> None:
+    empty = io.BytesIO()
+    with zipfile.ZipFile(empty, "w") as archive:
+        archive.writestr("model/version", "3")
+    (tmp_path / "m.pt2").write_bytes(empty.getvalue())
+    with pytest.raises(UnsupportedError, match="0 programs"):
+        onernn.load(tmp_path / "m.pt2")
+
+
+def test_a_view_that_is_changed_in_its_place_is_refused(tmp_path: Path) -> None:
+    def change(whole: dict[str, Any]) -> None:
+        (reshape,) = nodes(whole, "reshape.default")
+        made = {"as_tensor": {"name": "unread"}}
+        scale = {"name": "other", "arg": {"as_float": 2.0}, "kind": 1}
+        changed = {"name": "self", "arg": reshape["outputs"][0], "kind": 1}
+        place = whole["graph_module"]["graph"]["nodes"].index(reshape) + 1
+        more = {"target": "torch.ops.aten.mul_.Scalar", "inputs": [changed, scale]}
+        whole["graph_module"]["graph"]["nodes"].insert(place, {**more, "outputs": [made]})
+
+    file = changed(change, ROWS, tmp_path / "model.pt2")
+    with pytest.raises(
+        UnsupportedError, match="'unread' .mul_.Scalar. changes a tensor in its place"
+    ):
+        onernn.load(file)

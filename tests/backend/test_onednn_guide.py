@@ -1,0 +1,376 @@
+"""Statements of oneDNN's RNN guide and of the oneAPI specification, on every backend.
+
+Weights are given by the letters of their gates and stacked in the order that the texts tell; the
+equations stand here once more, as the texts print them, in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support.checking import assert_close
+from support.layers import random_state, random_weights
+
+from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
+from onernn.backend import TapeError, open_backend
+from onernn.backend.onednn import primitives
+from onernn.backend.onednn.library import load_library
+from onernn.backend.onednn.precision import PRECISIONS
+from onernn.backend.onednn.primitives import PrimitiveCache, Shape
+from onernn.core.weights import layers_of
+
+BACKENDS = ["reference", "onednn", "kernels", "auto"]
+every = pytest.mark.parametrize("backend", BACKENDS)
+Letters = dict[str, np.ndarray]
+SIZES = (4, 3, 5)  # T, N, I
+UNITS = 6
+
+
+def sigmoid(a: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-a))
+
+
+def letters(names: str, *shape: int, seed: int) -> Letters:
+    rng = np.random.default_rng(seed)
+    return {g: rng.uniform(-0.5, 0.5, shape).astype(np.float32) for g in names.split()}
+
+
+def stacked(order: str, of: Letters, axis: int) -> np.ndarray:
+    """The matrices or rows of the gates in an order, with L = D = 1."""
+    return np.stack([of[g] for g in order.split()], axis=axis)[None, None]
+
+
+class Case:
+    """A layer by the letters of its gates, a batch, and a state."""
+
+    def __init__(self, gates: str, more: str = "", width: int = UNITS) -> None:
+        (T, N, I), rng = SIZES, np.random.default_rng(0)  # noqa: E741
+        self.W = letters(gates, I, UNITS, seed=1)
+        self.U = letters(gates, width, UNITS, seed=2)
+        self.B = letters(f"{gates} {more}", UNITS, seed=3)
+        self.P = letters("i f o", UNITS, seed=4)
+        self.R = rng.uniform(-0.5, 0.5, (UNITS, width)).astype(np.float32)
+        self.x = rng.uniform(-1, 1, SIZES).astype(np.float32)
+        self.a = rng.uniform(0, 1, (T, N, 1)).astype(np.float32)
+        self.h = rng.uniform(-1, 1, (N, width)).astype(np.float32)
+        self.c = rng.uniform(-1, 1, (N, UNITS)).astype(np.float32)
+
+    def product(self, gate: str, x: np.ndarray, h: np.ndarray) -> np.ndarray:
+        """W_g h_{t,l-1} + U_g h_{t-1,l} + B_g."""
+        return x @ self.W[gate] + h @ self.U[gate] + self.B[gate]
+
+    def run(self, step: Callable[..., tuple[np.ndarray, ...]], *state: np.ndarray) -> Any:
+        """The h of every step, and the last state."""
+        held, ys = tuple(s.astype(np.float64) for s in state), []
+        for x, a in zip(self.x.astype(np.float64), self.a, strict=True):
+            held = step(x, a, *held)
+            ys.append(held[0])
+        return np.stack(ys), held
+
+    def check(
+        self, backend: str, spec: RnnSpec, weights: RnnWeights, step: Any, attention: bool = False
+    ) -> None:
+        state = (self.h, self.c)[: len(spec.cell.states)]
+        want, ends = self.run(step, *state)
+        layer = open_backend(backend).prepare(spec, weights, strict=True)
+        given = tuple(s[None, None] for s in state)
+        y, final = layer.run(self.x, given, self.a if attention else None)
+        assert_close(y, want)
+        for got, end in zip(final, ends, strict=True):
+            assert_close(got[0, 0], end)
+
+
+@every
+@pytest.mark.parametrize("name", ["tanh", "relu", "sigmoid"])
+def test_the_equations_of_the_vanilla_rnn(backend: str, name: str) -> None:
+    case = Case("a")
+    functions = {"tanh": np.tanh, "relu": lambda a: np.maximum(a, 0), "sigmoid": sigmoid}
+    weights = RnnWeights(stacked("a", case.W, 1), stacked("a", case.U, 1), stacked("a", case.B, 0))
+
+    def step(x: np.ndarray, _: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (functions[name](case.product("a", x, h)),)
+
+    case.check(backend, RnnSpec(Cell(f"rnn_{name}"), SIZES[2], UNITS), weights, step)
+
+
+LSTM = "i f c o"
+
+
+@every
+@pytest.mark.parametrize("projection", [None, 2], ids=["full", "projection"])
+@pytest.mark.parametrize("peephole", [False, True], ids=["plain", "peephole"])
+def test_the_equations_and_gate_order_of_lstm(
+    backend: str, peephole: bool, projection: int | None
+) -> None:
+    """Gates i, f, c, o; peepholes i, f, o, of which o looks at the new cell state."""
+    case = Case(LSTM, width=projection or UNITS)
+    weights = RnnWeights(
+        stacked(LSTM, case.W, 1),
+        stacked(LSTM, case.U, 1),
+        stacked(LSTM, case.B, 0),
+        stacked("i f o", case.P, 0) if peephole else None,
+        case.R[None, None] if projection else None,
+    )
+
+    def step(x: np.ndarray, _: Any, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, ...]:
+        P = case.P if peephole else dict.fromkeys("ifo", 0.0)
+        i = sigmoid(case.product("i", x, h) + P["i"] * c)
+        f = sigmoid(case.product("f", x, h) + P["f"] * c)
+        new = f * c + i * np.tanh(case.product("c", x, h))
+        out = np.tanh(new) * sigmoid(case.product("o", x, h) + P["o"] * new)
+        return (out @ case.R if projection else out), new
+
+    spec = RnnSpec(Cell.LSTM, SIZES[2], UNITS, peephole=peephole, projection_size=projection)
+    case.check(backend, spec, weights, step)
+
+
+GRU = "u r o"
+
+
+def gru_step(case: Case, linear_before_reset: bool, attention: bool) -> Any:
+    def step(x: np.ndarray, a: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, ...]:
+        u, r = (sigmoid(case.product(g, x, h)) for g in "ur")
+        if linear_before_reset:
+            inner = r * (h @ case.U["o"] + case.B["u'"])
+        else:
+            inner = (r * h) @ case.U["o"]
+        o = np.tanh(x @ case.W["o"] + inner + case.B["o"])
+        keep = (1 - a) * u if attention else u
+        return (keep * h + (1 - keep) * o,)
+
+    return step
+
+
+@every
+@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_GRU, Cell.AUGRU, Cell.LBR_AUGRU])
+def test_the_equations_and_gate_order_of_gru_cells(backend: str, cell: Cell) -> None:
+    """Gates u, r, o; u keeps the old state; the fourth row of an LBR bias is inside r * (...)."""
+    lbr, attention = cell.linear_before_reset, cell.has_attention
+    case = Case(GRU, "u'")
+    rows = f"{GRU} u'" if lbr else GRU
+    weights = RnnWeights(stacked(GRU, case.W, 1), stacked(GRU, case.U, 1), stacked(rows, case.B, 0))
+    spec = RnnSpec(cell, SIZES[2], UNITS)
+    case.check(backend, spec, weights, gru_step(case, lbr, attention), attention)
+
+
+@every
+@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_GRU])
+def test_minus_one_times_the_update_gate_replaces_u_by_one_minus_u(
+    backend: str, cell: Cell
+) -> None:
+    case = Case(GRU, "u'")
+    lbr = cell.linear_before_reset
+    rows = f"{GRU} u'" if lbr else GRU
+    of = [{**part, "u": -part["u"]} for part in (case.W, case.U, case.B)]
+    W, U, B = (stacked(n, a, k) for n, a, k in zip((GRU, GRU, rows), of, (1, 1, 0), strict=True))
+    plain = gru_step(case, lbr, False)
+
+    def step(x: np.ndarray, a: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, ...]:
+        (kept,) = plain(x, a, h)  # u h + (1-u) o; the other one is h + o minus that
+        u, r = (sigmoid(case.product(g, x, h)) for g in "ur")
+        inner = r * (h @ case.U["o"] + case.B["u'"]) if lbr else (r * h) @ case.U["o"]
+        o = np.tanh(x @ case.W["o"] + inner + case.B["o"])
+        return (h + o - kept,)
+
+    case.check(backend, RnnSpec(cell, SIZES[2], UNITS), RnnWeights(W, U, B), step)
+
+
+@every
+@pytest.mark.parametrize("cell", [Cell.RNN_TANH, Cell.LSTM, Cell.LBR_GRU])
+def test_directions_are_the_four_of_the_guide(backend: str, cell: Cell) -> None:
+    """right2left is left2right over the words in reverse; both together are joined or added."""
+    T, N, I = SIZES  # noqa: E741
+    rng = np.random.default_rng(5)
+    x = rng.uniform(-1, 1, SIZES).astype(np.float32)
+    (both,) = random_weights(RnnSpec(cell, I, UNITS, direction="bidirectional_sum"), 5)
+    opened = open_backend(backend)
+
+    def run(direction: Any, weights: RnnWeights, x: np.ndarray) -> np.ndarray:
+        layer = opened.prepare(RnnSpec(cell, I, UNITS, direction=direction), weights, strict=True)
+        return np.asarray(layer.run(x)[0])
+
+    right = run("left2right", both.part(0, 0), x)
+    left = run("left2right", both.part(0, 1), x[::-1])[::-1]
+    assert not np.allclose(right, left, atol=1e-2)
+    assert_close(run("right2left", both.part(0, 1), x), left)
+    assert_close(run("bidirectional_concat", both, x), np.concatenate([right, left], axis=2))
+    assert_close(run("bidirectional_sum", both, x), right + left)
+
+
+@every
+@pytest.mark.parametrize("direction", ["bidirectional_concat", "bidirectional_sum"])
+@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LSTM])
+def test_stacked_layers_of_each_direction_run_independently(
+    backend: str, cell: Cell, direction: Any
+) -> None:
+    """h_{t,l} = Cell(h_{t,l-1}, h_{t-1,l}) through all layers of a direction, joined at the end."""
+    T, N, _ = SIZES
+    spec = RnnSpec(cell, UNITS, UNITS, layers=2, direction=direction, stacking="onednn")
+    weights, rng = random_weights(spec, 6), np.random.default_rng(6)
+    x = rng.uniform(-1, 1, (T, N, UNITS)).astype(np.float32)
+    state, opened = random_state(spec, N, 6), open_backend(backend)
+    sides, one = [], RnnSpec(cell, UNITS, UNITS)
+    for d in range(2):
+        side = x[::-1] if d else x
+        for layer in range(2):
+            first = tuple(s[layer : layer + 1, d : d + 1] for s in state)
+            prepared = opened.prepare(one, weights[layer].part(0, d), strict=True)
+            side = np.asarray(prepared.run(side, first)[0])
+        sides.append(side[::-1] if d else side)
+    y, _ = opened.prepare(spec, weights, strict=True).run(x, state)
+    joined = sides[0] + sides[1] if direction.endswith("sum") else np.concatenate(sides, axis=2)
+    assert_close(np.asarray(y), joined)
+
+
+@every
+def test_zero_peepholes_and_an_identity_as_projection_change_nothing(backend: str) -> None:
+    spec = RnnSpec(Cell.LSTM, 5, UNITS)
+    (weights,) = random_weights(spec, 7)
+    x = np.random.default_rng(7).uniform(-1, 1, SIZES).astype(np.float32)
+    opened = open_backend(backend)
+    want, _ = opened.prepare(spec, weights, strict=True).run(x)
+    more = {
+        "peephole": np.zeros((1, 1, 3, UNITS), np.float32),
+        "projection": np.eye(UNITS, dtype=np.float32)[None, None],
+    }
+    for name, array in more.items():
+        fields = {"peephole": True} if name == "peephole" else {"projection_size": UNITS}
+        other = RnnSpec(Cell.LSTM, 5, UNITS, **fields)  # type: ignore[arg-type]
+        same = RnnWeights(**{**weights.arrays, name: array})
+        assert_close(np.asarray(opened.prepare(other, same, strict=True).run(x)[0]), want)
+        with pytest.raises(ShapeError, match=f"weights {name}: expected none, got"):
+            opened.prepare(spec, same)
+
+
+@every
+def test_bias_and_initial_state_are_zero_where_they_are_not_given(backend: str) -> None:
+    for cell in (Cell.RNN_TANH, Cell.LSTM, Cell.LBR_GRU):
+        spec = RnnSpec(cell, 5, UNITS)
+        (weights,) = random_weights(spec, 8)
+        x = np.random.default_rng(8).uniform(-1, 1, SIZES).astype(np.float32)
+        opened = open_backend(backend)
+        zeros = np.zeros((1, 1, cell.bias_rows, UNITS), np.float32)
+        state = tuple(np.zeros((1, 1, 3, UNITS), np.float32) for _ in cell.states)
+        bare, given = (RnnWeights(weights.layer, weights.iter, b) for b in (None, zeros))
+        y, final = opened.prepare(spec, bare, strict=True).run(x)
+        want, ends = opened.prepare(spec, given, strict=True).run(x, state)
+        np.testing.assert_array_equal(y, want)
+        for got, end in zip(final, ends, strict=True):
+            np.testing.assert_array_equal(got, end)
+
+
+@every
+def test_a_tape_is_the_workspace_of_one_backward(backend: str) -> None:
+    """After it another forward pass has to fill it; a plain run leaves none."""
+    spec = RnnSpec(Cell.LSTM, 5, UNITS)
+    layer = open_backend(backend).prepare(spec, random_weights(spec, 9), strict=True)
+    x = np.random.default_rng(9).uniform(-1, 1, SIZES).astype(np.float32)
+    y, state, tape = layer.run_training(x)
+    again, ends = layer.run(x)
+    assert_close(np.asarray(again), np.asarray(y))
+    first = layer.backward(tape, y, state)
+    with pytest.raises(TapeError, match="used already; call run_training again"):
+        layer.backward(tape, y, state)
+    *_, tape = layer.run_training(x)
+    second = layer.backward(tape, y, state)
+    np.testing.assert_array_equal(np.asarray(first.x), np.asarray(second.x))
+
+
+def within(array: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Larger memory full of other numbers, and a view of it that holds the array."""
+    shape = tuple(n + 3 for n in array.shape[:-1])
+    memory = rng.uniform(-9, 9, (*shape, 2 * array.shape[-1] + 5)).astype(array.dtype)
+    view = memory[tuple(slice(2, 2 + n) for n in array.shape[:-1])][..., 3:-2:2]
+    view[...] = array
+    return memory, view
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [*((backend, "f32") for backend in BACKENDS), ("onednn", "bf16"), ("kernels", "bf16")],
+)
+@pytest.mark.parametrize("ragged", [False, True], ids=["dense", "ragged"])
+@pytest.mark.parametrize("cell", [Cell.LSTM, Cell.AUGRU])
+def test_padded_tensors_and_views_are_taken_in_every_argument(
+    backend: str, dtype: str, cell: Cell, ragged: bool
+) -> None:
+    """The same numbers as contiguous ones, forward and backward, and nothing is written to."""
+    fields: Any = {"peephole": True, "projection_size": 4} if cell is Cell.LSTM else {}
+    spec = RnnSpec(cell, 5, UNITS, direction="bidirectional_concat", **fields)
+    (weights,) = random_weights(spec, 10)
+    rng = np.random.default_rng(10)
+
+    def batch(channels: int, low: float = -1) -> np.ndarray:
+        shape = (12, channels) if ragged else (4, 3, channels)
+        return rng.uniform(low, 1, shape).astype(np.float32)
+
+    plain = {"x": batch(5), "a": batch(1, 0), "dy": batch(spec.output_size), **weights.arrays}
+    for kind, seed in (("s", 1), ("d", 2)):
+        plain |= {f"{kind}{k}": s for k, s in enumerate(random_state(spec, 3, seed))}
+    pairs = {name: within(array, rng) for name, array in plain.items()}
+    kept = {name: memory.copy() for name, (memory, _) in pairs.items()}
+
+    def results(given: dict[str, np.ndarray]) -> list[np.ndarray]:
+        def like(data: np.ndarray) -> Any:
+            return Ragged(data, [0, 5, 5, 12]) if ragged else data
+
+        made = RnnWeights(**{name: given[name] for name in weights.arrays})
+        layer = open_backend(backend).prepare(spec, made, dtype=dtype)
+        state, dstate = (tuple(given[f"{k}{n}"] for n in range(len(cell.states))) for k in "sd")
+        attention = like(given["a"]) if cell.has_attention else None
+        y, final = layer.run(like(given["x"]), state, attention)
+        _, ends, tape = layer.run_training(like(given["x"]), state, attention)
+        back = layer.backward(tape, like(given["dy"]), dstate)
+        found = [y, *final, *ends, back.x, *back.state, *back.layers[0].arrays.values()]
+        return [a.data if isinstance(a, Ragged) else a for a in found]
+
+    contiguous = results(plain)
+    views = results({name: view for name, (_, view) in pairs.items()})
+    for got, want in zip(views, contiguous, strict=True):
+        np.testing.assert_array_equal(got, want)
+    for name, (memory, _) in pairs.items():
+        np.testing.assert_array_equal(memory, kept[name])
+
+
+def test_a_primitive_chooses_the_layout_of_its_weights_and_gets_them_in_it() -> None:
+    """Created with "any", then asked; the plain layout is not what it chooses."""
+    library, spec = load_library(), RnnSpec(Cell.LSTM, 32, 32)
+    (weights,) = layers_of(spec, random_weights(spec, 11))
+    cache = PrimitiveCache(library, spec, weights, PRECISIONS["f32"])
+    primitive = cache.get(Shape.packed(4, 8, 32, 32))
+    for name in ("weights_layer", "weights_iter"):
+        layout = primitive.layouts[name]
+        assert layout != cache.plain[name].descriptor
+        assert cache.weights(name, layout).descriptor == layout
+        assert cache.weights(name, layout) is cache.weights(name, layout)  # packed once
+    bias = primitive.layouts["bias"]
+    assert cache.weights("bias", bias) is cache.plain["bias"]
+
+
+def test_each_weight_has_its_plain_layout() -> None:
+    expected = ["ldigo", "ldigo", "ldgo", "ldgo", "ldio"]
+    assert list(primitives.WEIGHTS.values()) == expected
+
+
+@pytest.mark.parametrize("dtype", ["f16", "u8"])
+def test_what_the_guide_has_forward_only_is_not_trained(dtype: str) -> None:
+    spec = RnnSpec(Cell.LSTM, 5, UNITS)
+    for backend in ("onednn", "kernels"):
+        layer = open_backend(backend).prepare(spec, random_weights(spec, 12), dtype=dtype)
+        if layer.backend == "reference":
+            continue  # which trains in float32, and says so
+        with pytest.raises(UnsupportedError, match="in f32 or bf16 to train it"):
+            layer.run_training(np.zeros(SIZES, np.float32))
+
+
+def test_gradients_are_float32_also_where_data_are_bf16() -> None:
+    spec = RnnSpec(Cell.LSTM, 5, UNITS, peephole=True)
+    for backend in BACKENDS[1:]:
+        layer = open_backend(backend).prepare(spec, random_weights(spec, 13), dtype="bf16")
+        y, state, tape = layer.run_training(np.ones(SIZES, np.float32))
+        found = layer.backward(tape, y, state)
+        arrays = [found.x, *found.state, *found.layers[0].arrays.values()]
+        assert {np.asarray(a).dtype for a in arrays} == {np.dtype(np.float32)}

@@ -1,0 +1,160 @@
+"""Branches are parts of a plan: steps that the library jumps over."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from support.branching import GRAPHS, branch, chosen, feeds, graph, layer
+from support.checking import assert_close
+
+from onernn import Session
+from onernn.core.errors import BudgetError
+from onernn.core.graph import Node
+from onernn.engine.plan import Plan
+
+pytestmark = pytest.mark.usefixtures("built")
+
+
+def planned(session: Session) -> Plan:
+    (found,) = session._plans.values()
+    assert found is not None, "the graph is walked"
+    return found
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("passes", [(), None], ids=["as it is", "fused"])
+def test_a_plan_takes_the_branch_that_the_walk_takes(name: str, passes: Any) -> None:
+    session = Session(GRAPHS[name], backend="kernels", passes=passes)
+    for feed in feeds():
+        want, got = session._walked(feed, None), session.run(feed)
+        for each, value in want.items():
+            assert got[each].shape == value.shape and got[each].dtype == value.dtype, each
+            assert_close(got[each], value)
+    assert not planned(session).outside
+
+
+def refusing(op: str, **attributes: Any) -> Any:
+    """A graph whose other branch has no steps."""
+    odd = branch(Node(op, ("a",), ("y",), attributes))
+    return graph(chosen("c", branch(Node("Neg", ("a",), ("y",))), odd, "x|x", "y"))
+
+
+def test_a_branch_without_steps_is_walked() -> None:
+    """T words in parts of as many as there are: how many they have, a call tells."""
+    session = Session(refusing("Split", axis=0), backend="kernels", passes=())
+    for feed in feeds():
+        want = session._walked(feed, None)
+        np.testing.assert_array_equal(session.run(feed)["y"], want["y"])
+
+
+def test_what_a_branch_needs_of_sizes_is_not_asked_of_others() -> None:
+    """One branch only fits where T is 4."""
+    fixed = branch(Node("Add", ("a", "k"), ("y",)), k=np.ones((4, 2, 3), np.float32))
+    other = branch(Node("Neg", ("a",), ("y",)))
+    session = Session(graph(chosen("c", fixed, other, "x|x", "y")), backend="kernels", passes=())
+    rng = np.random.default_rng(0)
+    for time, condition in ((4, True), (4, False), (5, False), (1, False), (1, True)):
+        x = rng.normal(size=(time, 2, 3)).astype(np.float32)
+        feed = {"x": x, "c": np.array(condition), "d": np.array([True])}
+        want = session._walked(feed, None)["y"]
+        np.testing.assert_array_equal(session.run(feed)["y"], want)
+    plan = planned(session)
+    given = plan.given({"x": x[:0], "c": np.array(False), "d": np.array([True])})
+    assert given and plan.run(given, 2**40, session._budget), "not for the sizes of the other one"
+
+
+def test_branches_of_several_ranks_run_in_python() -> None:
+    flat = branch(Node("Flatten", ("a",), ("y",)))
+    node = chosen("c", flat, branch(Node("Neg", ("a",), ("y",))), "n|n", "y")
+    nodes = (Node("Exp", ("x",), ("n",)), node, Node("Abs", ("n",), ("z",)))
+    session = Session(graph(*nodes, gives="y z"), backend="kernels", passes=())
+    for feed in feeds():
+        want, got = session._walked(feed, None), session.run(feed)
+        for name, value in want.items():
+            assert got[name].shape == value.shape
+            assert_close(got[name], value)
+    assert planned(session).outside == (node,)
+
+
+def test_sizes_of_a_call_decide_branches_that_are_open() -> None:
+    """One word, or several: of two axes, or of three, and a layer for each. Weights are
+    packed once."""
+    one = branch(
+        Node("Squeeze", ("a", "k"), ("s",)),
+        layer(0, "a", "t"),
+        Node("Add", ("t", "s"), ("y",)),
+        k=[0],
+    )
+    more = branch(layer(1, "a", "t"), Node("ReduceSum", ("t", "k"), ("y",), {"keepdims": 0}), k=[0])
+    last = branch(Node("Tanh", ("a",), ("y",)))
+    nodes = (
+        Node("Shape", ("x",), ("shape",)),
+        Node("Gather", ("shape", "first"), ("t",)),
+        Node("Equal", ("t", "single"), ("is_one",)),
+        chosen("is_one", one, branch(Node("Neg", ("a",), ("y",))), "x|x", "z"),
+        chosen("is_one", branch(gives="a"), more, "z|z", "m"),
+        chosen("c", last, branch(Node("Neg", ("a",), ("y",))), "m|m", "y"),
+    )
+    session = Session(graph(*nodes, first=0, single=1), backend="kernels")
+    for feed in [*feeds(), *feeds()]:
+        want, got = session._walked(feed, None)["y"], session.run(feed)["y"]
+        assert got.shape == want.shape
+        assert_close(got, want)
+    plans = list(session._sized.values())
+    assert len(plans) == 5 and not any(plan.outside for plan in plans)
+    layers = {id(each.layer) for plan in plans for each in plan._layers.values()}
+    assert layers == {id(each.layer) for each in session._layers.values()}
+    assert len(session.explained) == 2
+    for time in range(30):
+        session.run({**feeds()[0], "x": np.ones((time + 9, 2, 3), np.float32)})
+    assert len(session._sized) == 16  # no more: each has memory
+
+
+def test_a_branch_that_python_runs_steps_of_takes_part() -> None:
+    """The library has no formula for these halves of whole numbers."""
+    inner = [Node("Cast", ("a",), ("i",), {"to": "int32"}), Node("Mod", ("i", "k"), ("m",))]
+    inner.append(Node("Cast", ("m",), ("y",), {"to": "float32"}))
+    odd = branch(*inner, k=np.int32(-1))
+    both = graph(chosen("c", odd, branch(Node("Neg", ("a",), ("y",))), "x|x", "y"))
+    session = Session(both, backend="kernels", passes=())
+    for feed in feeds():
+        np.testing.assert_array_equal(session.run(feed)["y"], session._walked(feed, None)["y"])
+
+
+def test_both_branches_count_as_memory() -> None:
+    """The arena has room for either, and no more than for the larger one."""
+    large = branch(
+        Node("Tile", ("a", "k"), ("b",)), Node("ReduceSum", ("b",), ("y",)), k=[1000, 1, 1]
+    )
+    other = branch(Node("ReduceSum", ("a",), ("y",)))
+    made = graph(chosen("c", large, other, "x|x", "y"))
+    feed = {"x": np.ones((50, 2, 3), np.float32), "c": np.array(True), "d": np.array([True])}
+    tight = Session(made, backend="kernels", passes=(), max_bytes=10**5)
+    with pytest.raises(BudgetError):
+        tight.run(feed)
+    small = tight.run({**feed, "c": np.array(False)})
+    np.testing.assert_array_equal(small["y"], 300)
+    roomy = Session(made, backend="kernels", passes=(), max_bytes=10**7).run(feed)
+    np.testing.assert_array_equal(roomy["y"], 300_000)
+
+
+def test_two_threads_take_their_own_branches() -> None:
+    session = Session(GRAPHS["layers"], backend="kernels")
+    given = feeds()
+    want = [session._walked(feed, None) for feed in given]
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        for at in np.random.default_rng(seed).integers(len(given), size=300):
+            got = session.run(given[at])
+            wrong.extend(n for n in got if not np.allclose(got[n], want[at][n], 1e-5, 1e-5))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

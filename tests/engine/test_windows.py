@@ -1,0 +1,114 @@
+"""Convolutions and pools of plans give what NumPy's formulas give, for odd windows and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onernn import Graph, Session, ShapeError
+from onernn.core.graph import Node, Value
+from onernn.engine.plan import Plan
+
+pytestmark = pytest.mark.usefixtures("built")
+
+Feed = Mapping[str, np.ndarray]
+
+
+def both(
+    op: str, feed: Feed, at: dict[str, Any], constants: Feed, *, open_sizes: bool
+) -> tuple[Plan | None, Any, Any]:
+    """The plan that runs one operator, what it gives, and what the walk gives."""
+    inputs = []
+    for name, array in feed.items():
+        shape = (None, array.shape[1], *[None] * (array.ndim - 2)) if open_sizes else array.shape
+        inputs.append(Value(name, array.dtype.name, shape if name == "x" else array.shape))
+    given = tuple(name for name in ("x", "w", "b") if name in {*feed, *constants})
+    node = Node(op, given, ("y",), at)
+    graph = Graph("one", tuple(inputs), (Value("y"),), (node,), dict(constants))
+    session = Session(graph, backend="kernels", passes=())
+    want = session._walked(feed, None)["y"]
+    return session._plan(feed), session.run(feed)["y"], want
+
+
+def close(got: Any, want: Any) -> None:
+    assert got.shape == want.shape and got.dtype == want.dtype
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 if want.dtype == "float32" else 1e-9)
+
+
+def windows(rng: np.random.Generator, axes: int, pooled: bool) -> dict[str, Any]:
+    def drawn(low: int, high: int, count: int = axes) -> tuple[int, ...]:
+        return tuple(map(int, rng.integers(low, high, count)))
+
+    at: dict[str, Any] = {"kernel_shape": drawn(1, 5), "strides": drawn(1, 4)}
+    at["dilations"] = drawn(1, 3)
+    kind = rng.integers(4)
+    if kind == 0:
+        at["auto_pad"] = str(rng.choice(["VALID", "SAME_UPPER", "SAME_LOWER"]))
+    elif kind > 1:
+        most = min(at["kernel_shape"]) if pooled else 6  # pools see at least one element
+        at["pads"] = drawn(0, most, 2 * axes)
+    return at
+
+
+@pytest.mark.parametrize("op", ["Conv", "MaxPool", "AveragePool"])
+@pytest.mark.parametrize("open_sizes", [True, False], ids=["open", "known"])
+def test_random_windows(op: str, open_sizes: bool) -> None:
+    rng, planned, refused = np.random.default_rng(len(op) + open_sizes), 0, 0
+    for _ in range(150):
+        axes, dtype = int(rng.integers(1, 3)), str(rng.choice(["float32", "float64"]))
+        at, groups = windows(rng, axes, op != "Conv"), int(rng.choice([1, 1, 2, 3]))
+        taken, made = (int(rng.choice([1, 2, 5])) * groups for _ in range(2))
+        size = tuple(map(int, rng.integers(1, 24, axes)))
+        x = rng.standard_normal((int(rng.integers(0, 4)), taken, *size)).astype(dtype)
+        feed, constants = {"x": x}, {}
+        if op == "Conv":
+            at["group"] = groups
+            shape = (made, taken // groups, *at["kernel_shape"])
+            w = rng.standard_normal(shape).astype(dtype)
+            (feed if rng.random() < 0.3 else constants)["w"] = w
+            if rng.random() < 0.5:
+                constants["b"] = rng.standard_normal(made).astype(dtype)
+        elif rng.random() < 0.4 and at.get("auto_pad") != "VALID":
+            at["ceil_mode"] = 1
+        if op == "AveragePool":
+            at["count_include_pad"] = int(rng.integers(2))
+        try:
+            plan, got, want = both(op, feed, at, constants, open_sizes=open_sizes)
+        except ShapeError as error:  # a window that does not fit in
+            assert "window" in str(error)
+            refused += 1
+            continue
+        close(got, want)
+        planned += plan is not None and not plan.outside
+    assert planned > 80 and refused > 2, (planned, refused)
+
+
+def test_a_window_larger_than_its_axis_is_refused_by_the_walk_for_that_size_alone() -> None:
+    w = np.ones((2, 3, 4), np.float32)
+    node = Node("Conv", ("x", "w"), ("y",), {"strides": (2,)})
+    value = Value("x", "float32", (None, 3, None))
+    session = Session(Graph("one", (value,), (Value("y"),), (node,), {"w": w}), backend="kernels")
+    for size in (9, 3, 4, 1, 5):
+        feed = {"x": np.ones((1, 3, size), np.float32)}
+        if size < 4:
+            with pytest.raises(ShapeError, match="window"):
+                session.run(feed)
+        else:
+            np.testing.assert_array_equal(
+                session.run(feed)["y"], np.full((1, 2, size // 2 - 1), 12)
+            )
+
+
+@pytest.mark.parametrize("places", [1, 4, 8, 9, 70])
+def test_an_image_has_the_same_bits_alone_and_among_others(places: int) -> None:
+    rng = np.random.default_rng(places)
+    x = rng.standard_normal((7, 20, places)).astype(np.float32)
+    constants = {"w": rng.standard_normal((40, 20, 3)).astype(np.float32)}
+    at = {"pads": (1, 1)}
+    _, together, _ = both("Conv", {"x": x}, at, constants, open_sizes=True)
+    for n in range(len(x)):
+        _, alone, _ = both("Conv", {"x": x[n : n + 1]}, at, constants, open_sizes=True)
+        np.testing.assert_array_equal(together[n : n + 1], alone)

@@ -1,0 +1,97 @@
+"""Keras's recurrent layers in PyTorch, by load_state_dict: live ones, and those of a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+pytest.importorskip("keras")
+pytest.importorskip("torch")
+
+import keras  # noqa: E402
+import torch  # noqa: E402
+from frameworks.keras_models import filled, given  # noqa: E402
+
+import onernn  # noqa: E402
+
+layers = keras.layers
+
+
+def _same(model: Any, rnn: Any, state: dict[str, Any]) -> None:
+    """PyTorch's layer gives what Keras's model gives, once the weights are in it."""
+    rnn.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+    x = np.random.default_rng(0).normal(size=(2, 6, 3)).astype("float32")
+    (want,) = given(model, [x])
+    with torch.no_grad():
+        made, _ = rnn(torch.from_numpy(x))
+    np.testing.assert_allclose(made.numpy(), want, rtol=0, atol=2e-6)
+
+
+CASES: dict[str, tuple[list[Any], Any]] = {
+    "stack": (
+        [layers.LSTM(4, return_sequences=True), layers.Dropout(0.1)]
+        + [layers.LSTM(4, return_sequences=True)],
+        lambda: torch.nn.LSTM(3, 4, num_layers=2, batch_first=True),
+    ),
+    "directions": (
+        [layers.Bidirectional(layers.GRU(4, return_sequences=True)) for _ in range(2)],
+        lambda: torch.nn.GRU(3, 4, num_layers=2, bidirectional=True, batch_first=True),
+    ),
+    "cell": (
+        [layers.RNN(layers.LSTMCell(4), return_sequences=True)],
+        lambda: torch.nn.LSTM(3, 4, batch_first=True),
+    ),
+    "cells": (
+        [layers.RNN([layers.LSTMCell(4), layers.LSTMCell(4)], return_sequences=True)],
+        lambda: torch.nn.LSTM(3, 4, num_layers=2, batch_first=True),
+    ),
+    "plain": (
+        [layers.SimpleRNN(4, activation="relu", return_sequences=True)],
+        lambda: torch.nn.RNN(3, 4, nonlinearity="relu", batch_first=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_sequential_of_keras_becomes_a_layer_of_pytorch(name: str, tmp_path: Path) -> None:
+    held, make = CASES[name]
+    model = filled(keras.Sequential([keras.Input((None, 3)), *held]), 3)
+    _same(model, make(), onernn.convert_weights(model, to="torch"))
+    # What stands in the file, as `onernn weights` writes it.
+    model.save(tmp_path / "m.keras")
+    (node,) = [n for n in onernn.fuse(tmp_path / "m.keras").model.nodes if n.op == "Rnn"]
+    _same(model, make(), onernn.convert_weights(node, to="torch"))
+
+
+@pytest.mark.parametrize(
+    ("held", "reason"),
+    [
+        ([layers.Dense(3)], "expected one of SimpleRNN, LSTM, GRU, RNN, Bidirectional, or a model"),
+        ([layers.LSTM(4, return_sequences=True), layers.Dense(4), layers.LSTM(4)], "are no stack"),
+        (
+            [layers.LSTM(4, return_sequences=True), layers.LSTM(5)],
+            "layer 1 is no part of one stack",
+        ),
+        ([layers.LSTM(4, return_sequences=True), layers.GRU(4)], "expected LSTM 4->4"),
+        ([layers.RNN([layers.LSTMCell(4), layers.LSTMCell(2)])], "layer 1 is no part of one stack"),
+        ([layers.LSTM(4, go_backwards=True)], "go_backwards"),
+        ([layers.Bidirectional(layers.LSTM(4), merge_mode="mul")], "merge_mode='mul'"),
+        ([layers.ConvLSTM1D(2, 2)], "or a model with such layers"),
+    ],
+)
+def test_what_is_no_stack_is_told(held: list[Any], reason: str) -> None:
+    shape = (5, 6, 3) if "ConvLSTM1D" in str(type(held[0])) else (5, 3)
+    model = keras.Sequential([keras.Input(shape), *held])
+    with pytest.raises(onernn.UnsupportedError, match=reason):
+        onernn.convert_weights(model, to="torch")
+
+
+@pytest.mark.parametrize("layer", [layers.LSTM(4), layers.RNN(layers.LSTMCell(4))])
+def test_a_layer_that_is_not_built_is_told(layer: Any) -> None:
+    with pytest.raises(onernn.UnsupportedError, match="it has no weights yet; call it"):
+        onernn.convert_weights(layer, to="torch")

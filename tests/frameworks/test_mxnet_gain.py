@@ -1,0 +1,151 @@
+"""What MXNet is faster at stays MXNet's, and says so; MXNet's profiler tells what is ours."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from tests.frameworks import mxnet_graphs
+from tests.frameworks.mxnet_graphs import operators_of, run
+from tests.frameworks.mxnet_models import contractive
+from tests.frameworks.mxnet_rnn import arrays, close, symbol_of
+
+from onernn.adapters.mxnet import explain, optimize
+
+FASTER = "; backend='kernels' replaces it anyway"
+
+
+def unrolled(cell: Any, steps: int, width: int = 8) -> Any:
+    data = mx.sym.Variable("data", shape=(2, steps, width))
+    return cell.unroll(steps, data, layout="NTC", merge_outputs=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "hidden", "fewest"),
+    [("RNNCell", 8, 40), ("RNNCell", 256, 18), ("GRUCell", 8, 12), ("LSTMCell", 256, 6)],
+)
+def test_few_steps_of_small_cells_stay_mxnets(
+    kind: str, hidden: int, fewest: int, caplog: Any
+) -> None:
+    cell = getattr(mx.rnn, kind)
+    few, more = (unrolled(cell(hidden, prefix="a_"), n) for n in (fewest - 1, fewest))
+    with caplog.at_level(logging.INFO, "onernn"):
+        assert optimize(few) is few
+    (refusal,) = explain(few).refusals
+    assert f"{fewest - 1} steps" in refusal.reason and FASTER in refusal.reason
+    assert f"left to MXNet; {refusal.where}: {refusal.reason}" in caplog.text
+    assert len(explain(optimize(more)).replaced) == 1
+    assert len(explain(optimize(few, backend="kernels")).replaced) == 1
+
+
+def test_a_symbol_of_which_a_part_stays_gives_the_same() -> None:
+    small = unrolled(mx.rnn.RNNCell(8, prefix="a_"), 12)
+    symbol, _ = mx.rnn.GRUCell(8, prefix="b_").unroll(12, small, merge_outputs=True)
+    ours = optimize(symbol)
+    (replaced,), (refusal,) = explain(ours)
+    assert replaced.startswith("b_") and refusal.where.startswith("a_")
+    x = np.random.default_rng(0).uniform(-1, 1, (2, 12, 8)).astype(np.float32)
+    given = {"data": x, **contractive(np.random.default_rng(2), symbol, {"data": x}, "float32")}
+    close(run(ours, given)[0], run(symbol, given)[0])
+
+
+def operator(
+    mode: str = "lstm", hidden: int = 512, shape: Any = None, behind: int = 0, **more: Any
+) -> Any:
+    data = mx.sym.Variable("data", shape=shape)
+    if behind:
+        data = mx.sym.FullyConnected(data, num_hidden=behind, flatten=False)
+    told = {"mode": mode, "state_size": hidden, "num_layers": 1, "name": "net", **more}
+    slots = ("parameters", "state", "state_cell")[: 2 + (mode == "lstm")]
+    lengths = ["sequence_length"] if more.get("use_sequence_length") else []
+    return mx.sym.RNN(data, **{name: mx.sym.Variable(name) for name in (*slots, *lengths)}, **told)
+
+
+@pytest.mark.parametrize(
+    ("ours", "symbol"),
+    {
+        "large GRU": (True, operator("gru", shape=(100, 32, 512))),
+        "large GRU of any batch": (True, operator("gru", 768)),
+        "small GRU": (False, operator("gru", 128, shape=(100, 32, 128))),
+        "few rows": (False, operator("gru", shape=(2, 1, 512))),
+        "LSTM": (False, operator(shape=(100, 32, 512))),
+        "plain": (False, operator("rnn_tanh", shape=(100, 32, 512))),
+        "LSTM behind a projection": (True, operator(shape=(100, 32, 64), behind=512)),
+        "small behind a projection": (False, operator(hidden=64, shape=(9, 3, 16), behind=64)),
+        "lengths": (True, operator(hidden=32, use_sequence_length=True)),
+        "clip": (True, operator(hidden=32, lstm_state_clip_min=-1, lstm_state_clip_max=1)),
+        "projection": (True, operator(hidden=32, projection_size=8, state_outputs=True)),
+        "dropout": (True, operator(hidden=32, num_layers=2, p=0.5)),
+    }.values(),
+)
+def test_an_operator_is_ours_where_it_is_faster_or_computes_something_else(
+    ours: bool, symbol: Any
+) -> None:
+    made = optimize(symbol)
+    assert (made is not symbol) is ours
+    assert ("Custom" in operators_of(made)) is ours
+    assert [FASTER in each.reason for each in explain(symbol).refusals] == [True] * (not ours)
+    whole = optimize(symbol, backend="kernels")
+    assert "Custom" in operators_of(whole)
+
+
+def test_mxnet_keeps_what_it_ignores_where_that_is_asked_for() -> None:
+    symbol = operator(hidden=32, use_sequence_length=True)
+    assert optimize(symbol, semantics="mxnet-cpu") is symbol
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_a_gluon_layer_is_asked_when_it_runs(hybrid: bool, caplog: Any) -> None:
+    layer = mx.gluon.rnn.GRU(32)
+    layer.initialize()
+    if hybrid:
+        layer.hybridize()
+    x = mx.nd.random.uniform(shape=(3, 2, 4))
+    want = layer(x).asnumpy()
+    optimize(layer)
+    with caplog.at_level(logging.INFO, "onernn"):
+        np.testing.assert_array_equal(layer(x).asnumpy(), want)  # to the bit: it is MXNet's
+        layer(x)
+    assert caplog.text.count(f"left to MXNet; {layer.name}: ") == 1 and FASTER in caplog.text
+    replaced, (refusal,) = explain(layer)
+    assert not replaced and FASTER in refusal.reason
+    optimize(layer, backend="kernels")
+    layer(x)
+    assert explain(layer, backend="kernels") == ((layer.name,), ())
+
+
+def test_an_imported_block_that_stays_mxnets_is_given_back(tmp_path: Any) -> None:
+    layer = mx.gluon.rnn.GRU(8)
+    layer.initialize()
+    layer.hybridize()
+    x, h = mx.nd.ones((3, 2, 4)), mx.nd.ones((1, 2, 8))
+    want = layer(x, h)[0].asnumpy()
+    layer.export(str(tmp_path / "m"))
+    files = str(tmp_path / "m-symbol.json"), ["data0", "data1"], str(tmp_path / "m-0000.params")
+    block = mx.gluon.SymbolBlock.imports(*files)
+    assert optimize(block) is block
+    assert "Custom" not in operators_of(block._cached_graph[1])
+    np.testing.assert_array_equal(block(x, h)[0].asnumpy(), want)
+
+
+def test_mxnets_profiler_shows_our_operators_by_name_and_time(tmp_path: Any) -> None:
+    cells = unrolled(mx.rnn.LSTMCell(8, prefix="a_"), 12)
+    x = np.ones((2, 12, 8), np.float32)
+    params = contractive(np.random.default_rng(2), cells, {"data": x}, "float32")
+    mx.profiler.set_config(
+        profile_imperative=True, aggregate_stats=True, filename=str(tmp_path / "profile.json")
+    )
+    mx.profiler.set_state("run")
+    try:
+        run(mxnet_graphs.optimize(symbol_of("gru")), arrays("gru"))
+        run(optimize(cells), {"data": x, **params})
+    finally:
+        mx.nd.waitall()
+        mx.profiler.set_state("stop")
+    found = json.loads(mx.profiler.dumps(reset=True, format="json"))["Time"]["Custom Operator"]
+    for name in ("onernn_rnn::pure_python", "onernn_cells::pure_python"):
+        assert found[name]["Count"] == 1 and found[name]["Total"] > 0

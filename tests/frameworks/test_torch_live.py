@@ -1,0 +1,259 @@
+"""Modules of torch.nn that became ours beside the same modules of PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+
+from onernn import UnsupportedError, plugins_disabled
+from onernn.adapters.torch import explain, optimize, refresh
+
+STACKS: list[tuple[Any, dict[str, Any]]] = [
+    (nn.LSTM, {}),
+    (nn.LSTM, {"proj_size": 3}),
+    (nn.GRU, {}),
+    (nn.RNN, {}),
+    (nn.RNN, {"nonlinearity": "relu"}),
+]
+CELLS: list[tuple[Any, dict[str, Any]]] = [
+    (nn.LSTMCell, {}),
+    (nn.GRUCell, {}),
+    (nn.RNNCell, {}),
+    (nn.RNNCell, {"nonlinearity": "relu"}),
+]
+INPUT, UNITS = 4, 6
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Any:
+    torch.manual_seed(5)
+    with torch.no_grad():
+        yield
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    """Equal structure, types and shapes; numbers up to the order of sums of a dozen terms."""
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, torch.Tensor):
+        torch.testing.assert_close(ours, theirs, rtol=2e-6, atol=2e-6)
+    elif theirs is not None:
+        for mine, other in zip(ours, theirs, strict=True):
+            assert_same(mine, other)
+
+
+def states(module: Any, *batch: int) -> Any:
+    """Initial states as the module takes them."""
+    if isinstance(module, nn.RNNCellBase):
+        parts, widths = batch, [UNITS] * 2
+    else:
+        parts = (module.num_layers * (1 + module.bidirectional), *batch)
+        widths = [module.proj_size or UNITS, UNITS]
+    h, c = (torch.randn(*parts, width) for width in widths)
+    return (h, c) if isinstance(module, nn.LSTM | nn.LSTMCell) else h
+
+
+def runs_here(module: nn.Module) -> bool:
+    told = explain(module)
+    return "onernn: " in told and "PyTorch" not in told
+
+
+@pytest.mark.parametrize("kind, more", STACKS)
+def test_stacks_give_what_pytorch_gives(kind: Any, more: dict[str, Any]) -> None:
+    for layers, *flags in itertools.product((1, 2), *[(False, True)] * 3):
+        named = dict(zip(("bidirectional", "batch_first", "bias"), flags, strict=True))
+        theirs = kind(INPUT, UNITS, layers, **named, **more).eval()
+        ours = optimize(theirs)
+        x = torch.randn(5, 3, INPUT)
+        sequences = [torch.randn(t, INPUT) for t in (5, 2, 1)]
+        for given, batch in (
+            (x, (5 if named["batch_first"] else 3,)),
+            (x.transpose(0, 1), (3 if named["batch_first"] else 5,)),
+            (x[:, 0], ()),
+            (pack_sequence(sequences), (3,)),
+            (pack_sequence(sequences[::-1], enforce_sorted=False), (3,)),
+        ):
+            for initial in (None, states(theirs, *batch)):
+                assert_same(ours(given, initial), theirs(given, initial))
+        assert runs_here(ours), explain(ours)
+
+
+@pytest.mark.parametrize("batch", [(3,), ()])
+@pytest.mark.parametrize("kind, more", CELLS)
+def test_cells_give_what_pytorch_gives(kind: Any, more: dict[str, Any], batch: Any) -> None:
+    theirs = kind(INPUT, UNITS, **more)
+    ours = optimize(theirs)
+    x = torch.randn(*batch, INPUT)
+    for initial in (None, states(theirs, *batch)):
+        assert_same(ours(x, initial), theirs(x, initial))
+    assert runs_here(ours), explain(ours)
+
+
+def test_the_class_stays_and_copies_run_here_too() -> None:
+    theirs = nn.Sequential(nn.LSTM(INPUT, UNITS, 2, dropout=0.5))
+    ours = optimize(theirs.eval())
+    assert type(theirs[0]) is nn.LSTM
+    assert repr(ours) == repr(theirs)
+    x = torch.randn(5, 3, INPUT)
+    for each in (ours, copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        assert isinstance(each[0], nn.LSTM)
+        assert list(each.state_dict()) == list(theirs.state_dict())
+        each[0].flatten_parameters()
+        assert_same(each(x), theirs(x))
+        assert runs_here(each)
+    assert optimize(theirs, inplace=True) is theirs
+    assert_same(theirs(x), ours(x))
+
+
+def test_copies_have_numbers_of_their_own() -> None:
+    ours = optimize(nn.GRU(INPUT, UNITS))
+    x = torch.randn(5, 3, INPUT)
+    before = ours(x)
+    other = copy.deepcopy(ours)
+    other.weight_hh_l0.zero_()
+    assert not torch.equal(other(x)[0], before[0])
+    assert_same(ours(x), before)
+
+
+def test_changes_of_parameters_are_followed() -> None:
+    theirs = nn.GRU(INPUT, UNITS)
+    ours, x = optimize(theirs), torch.randn(5, 3, INPUT)
+    for _ in range(3):
+        assert_same(ours(x), theirs(x))
+        theirs.weight_hh_l0.mul_(0.9)
+        ours.load_state_dict(theirs.state_dict())
+    theirs.weight_ih_l0 = nn.Parameter(torch.randn(3 * UNITS, INPUT))
+    ours.weight_ih_l0 = nn.Parameter(theirs.weight_ih_l0.detach().clone())
+    assert_same(ours(x), theirs(x))
+    ours.bias_ih_l0.data = theirs.bias_ih_l0.data = torch.randn(3 * UNITS)
+    assert_same(ours(x), theirs(x))
+    theirs.double(), ours.double()
+    assert_same(ours(x.double()), theirs(x.double()))
+
+
+def test_what_pytorch_does_not_count_is_followed_after_refresh() -> None:
+    ours, x = optimize(nn.GRU(INPUT, UNITS)), torch.randn(5, 3, INPUT)
+    before = ours(x)[0]
+    ours.weight_hh_l0.data.zero_()
+    refresh(ours)
+    after = ours(x)[0]
+    assert not torch.equal(before, after)
+    ours.weight_ih_l0.data.zero_()
+    assert not torch.equal(ours.eval()(x)[0], after)
+
+
+def test_float64_stays_pytorchs() -> None:
+    theirs = nn.LSTM(INPUT, UNITS).double()
+    ours, x = optimize(theirs), torch.randn(5, 3, INPUT).double()
+    assert torch.equal(ours(x)[0], theirs(x)[0])
+    assert "float64" in explain(ours)
+
+
+def test_hooks_are_called() -> None:
+    ours, seen = optimize(nn.LSTM(INPUT, UNITS)), []
+    ours.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape))
+    ours.register_forward_hook(lambda _, __, out: (out[0] * 0, out[1]))
+    y, _ = ours(torch.randn(5, 3, INPUT))
+    assert seen == [(5, 3, INPUT)] and not y.any()
+
+
+def test_a_forward_of_ones_own_stays() -> None:
+    class Doubled(nn.GRU):
+        def forward(self, input: Any, hx: Any = None) -> Any:
+            y, h = super().forward(input, hx)
+            return 2 * y, h
+
+    class Named(nn.GRU):
+        """Overrides nothing that runs."""
+
+    both = optimize(nn.ModuleList([Doubled(INPUT, UNITS), Named(INPUT, UNITS)]))
+    assert type(both[0]) is Doubled and isinstance(both[1], Named)
+    lines = explain(both).splitlines()
+    assert "forward is not that of torch.nn.GRU" in lines[0] and "onernn: " in lines[1]
+    assert "forward is not that" in explain(optimize(Doubled(INPUT, UNITS)))
+    assert explain(optimize(nn.Linear(2, 3))) == "no recurrent modules"
+    with pytest.raises(UnsupportedError, match="dtype torch.int8: expected one of"):
+        optimize(both, torch.int8)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_what_is_not_a_number_stays_one(kind: Any) -> None:
+    theirs, x = kind(INPUT, UNITS), torch.randn(5, 3, INPUT)
+    x[2, 1, 0], x[3, 2, 1] = float("nan"), float("inf")
+    ours = optimize(theirs)
+    torch.testing.assert_close(ours(x)[0], theirs(x)[0], equal_nan=True, rtol=2e-6, atol=2e-6)
+    theirs.weight_hh_l0[0, 0] = ours.weight_hh_l0[0, 0] = float("nan")
+    torch.testing.assert_close(ours(x)[0], theirs(x)[0], equal_nan=True, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_every_number_of_threads_gives_the_same(threads: int) -> None:
+    before = torch.get_num_threads()
+    theirs = nn.LSTM(INPUT, 64, 2, bidirectional=True)
+    ours, packed = optimize(theirs), pack_sequence([torch.randn(t, INPUT) for t in (7, 5, 2)])
+    try:
+        torch.set_num_threads(threads)
+        assert_same(ours(packed), theirs(packed))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_parametrized_weights_are_followed() -> None:
+    class Doubled(nn.Module):
+        def forward(self, weight: torch.Tensor) -> torch.Tensor:
+            return 2 * weight
+
+    theirs, ours = nn.GRU(INPUT, UNITS), nn.GRU(INPUT, UNITS)
+    ours.load_state_dict(theirs.state_dict())
+    optimize(ours, inplace=True)
+    nn.utils.parametrize.register_parametrization(ours, "weight_hh_l0", Doubled())
+    theirs.weight_hh_l0.mul_(2)
+    x = torch.randn(5, 3, INPUT)
+    assert_same(ours(x), theirs(x))
+
+
+@pytest.mark.parametrize("kind", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
+@pytest.mark.parametrize(("inputs", "units"), [(INPUT, 0), (0, UNITS)])
+def test_cells_of_nothing_stay_pytorchs(kind: Any, inputs: int, units: int) -> None:
+    theirs = kind(inputs, units)
+    ours = optimize(theirs)
+    with torch.enable_grad():
+        assert_same(ours(torch.ones(3, inputs)), theirs(torch.ones(3, inputs)))
+    assert "a size of 0" in explain(ours)
+
+
+def test_wrong_arguments_raise_what_pytorch_raises() -> None:
+    theirs = nn.LSTM(INPUT, UNITS)
+    ours, x = optimize(theirs), torch.randn(5, 3, INPUT)
+    h = torch.randn(1, 3, UNITS)
+    wrong = PackedSequence(torch.randn(5, INPUT), torch.tensor([3, 1]))
+    for arguments in (
+        (x[..., :2],),
+        (x[None],),
+        (x.double(),),
+        (x, (h, h[:, :2])),
+        (x, (h[0], h[0])),
+        (x[:0],),
+        (wrong,),
+        (wrong._replace(batch_sizes=torch.tensor([2, 3])),),
+    ):
+        try:
+            theirs(*arguments)
+        except Exception as error:
+            with pytest.raises(type(error)) as raised:
+                ours(*arguments)
+            assert str(raised.value) == str(error)
+
+
+def test_plugins_disabled_leaves_calls_to_pytorch() -> None:
+    theirs = nn.RNN(INPUT, UNITS)
+    ours, x = optimize(theirs), torch.randn(5, 3, INPUT)
+    with plugins_disabled():
+        assert torch.equal(ours(x)[0], theirs(x)[0])
+        assert "plug-ins are disabled" in explain(ours)

@@ -1,0 +1,168 @@
+"""Optimized modules under torch.compile, torch.export, torch.jit and torch.fx."""
+
+from __future__ import annotations
+
+import io
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+
+from onernn.adapters.torch import explain, optimize, refresh
+from onernn.adapters.torch.live.compiling import onernn
+
+INPUT, UNITS = 4, 6
+
+
+class Tagger(nn.Module):
+    def __init__(self, kind: Any, **more: Any) -> None:
+        super().__init__()
+        self.front = nn.Linear(INPUT, INPUT)
+        self.rnn = kind(INPUT, UNITS, 2, bidirectional=True, **more)
+        self.back = nn.Linear(2 * more.get("proj_size", UNITS), 3)
+
+    def forward(self, x: torch.Tensor, states: Any = None) -> Any:
+        y, last = self.rnn(self.front(x).relu(), states)
+        return self.back(y), last
+
+
+@pytest.fixture(autouse=True)
+def apart() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    torch._dynamo.reset()
+    yield
+    torch.set_num_threads(threads)
+
+
+def results(model: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    """Outputs, and gradients of the parameters."""
+    torch.manual_seed(9)  # of dropout
+    out, last = model(x)
+    found = [out, *(last if isinstance(last, tuple) else (last,))]
+    loss = sum(each.square().sum() for each in found)
+    return [*found, *torch.autograd.grad(loss, list(model.parameters()))]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "kind, more",
+    [
+        (nn.LSTM, {"dropout": 0.3}),
+        (nn.LSTM, {"proj_size": 3}),
+        (nn.GRU, {"batch_first": True}),
+        (nn.RNN, {"nonlinearity": "relu"}),
+    ],
+)
+def test_compiled_models_hold_ours_without_a_graph_break(
+    kind: Any, more: dict[str, Any], dynamic: bool | None
+) -> None:
+    theirs = Tagger(kind, **more)
+    ours, seen = optimize(theirs), []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        seen.append({str(node.target) for node in graph.graph.nodes})
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    compiled = torch.compile(ours, backend=backend, fullgraph=True, dynamic=dynamic)
+    for T, N in ((5, 3), (7, 2), (9, 4)):
+        x = torch.randn(T, N, INPUT)
+        with torch.compiler.set_stance("default" if T < 9 else "fail_on_recompile"):
+            for mine, wanted in zip(results(compiled, x), results(theirs, x), strict=True):
+                torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=1e-4)
+            with torch.no_grad():
+                mine, wanted = compiled.eval()(x)[0], theirs.eval()(x)[0]
+                torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-5)
+        compiled.train(), theirs.train()
+    assert all(any("onernn.recurrent" in name for name in names) for names in seen)
+
+
+def test_packed_sequences_are_traced() -> None:
+    theirs = nn.GRU(INPUT, UNITS)
+    compiled = torch.compile(optimize(theirs), backend="aot_eager", fullgraph=True)
+    x = pack_sequence([torch.randn(t, INPUT) for t in (2, 5, 1)], enforce_sorted=False)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x)[0].data, theirs(x)[0].data, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(compiled(x)[1], theirs(x)[1], rtol=1e-5, atol=1e-5)
+
+
+def test_compiled_models_follow_their_parameters() -> None:
+    theirs = nn.GRU(INPUT, UNITS)
+    ours, x = optimize(theirs), torch.randn(5, 3, INPUT)
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        compiled(x)
+        for each in (theirs, ours):
+            each.weight_hh_l0.mul_(3)
+        torch.testing.assert_close(compiled(x)[0], theirs(x)[0], rtol=1e-5, atol=1e-5)
+        for each in (theirs, ours):
+            each.weight_hh_l0.data.mul_(0.1)
+        refresh(ours)
+        torch.testing.assert_close(compiled(x)[0], theirs(x)[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_what_is_not_traced_runs_all_the_same(dtype: torch.dtype) -> None:
+    theirs = nn.Sequential(nn.Linear(INPUT, INPUT), nn.GRU(INPUT, UNITS))
+    x = torch.randn(5, 3, INPUT)
+    if dtype == torch.float64:
+        theirs, x = theirs.double(), x.double()
+    compiled = torch.compile(optimize(theirs), backend="aot_eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        mine, wanted = compiled(x)[0], theirs(x)[0]
+    torch.testing.assert_close(mine, wanted, rtol=2**-5, atol=2**-5)
+
+
+def test_modules_of_pytorch_break_graphs_as_before() -> None:
+    optimize(nn.GRU(INPUT, UNITS))
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="RNN, GRU, or LSTM"):
+        torch.compile(Tagger(nn.LSTM), fullgraph=True, backend="eager")(torch.randn(5, 3, INPUT))
+
+
+@pytest.mark.parametrize("options", [None, {"rest": "aot_eager"}])
+def test_the_backend_runs_a_model_of_pytorch(options: Any) -> None:
+    theirs = Tagger(nn.LSTM)
+    x = torch.randn(5, 3, INPUT)
+    wanted = results(theirs, x)
+    compiled = torch.compile(theirs, backend=onernn, fullgraph=True, options=options)
+    for mine, other in zip(results(compiled, x), wanted, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+    assert "onernn" in explain(theirs)
+
+
+def test_the_backend_has_its_name(repo: Path) -> None:
+    project = tomllib.loads((repo / "pyproject.toml").read_text())["project"]
+    module, _, name = project["entry-points"]["torch_dynamo_backends"]["onernn"].partition(":")
+    assert getattr(import_module(module), name) is onernn
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_programs_hold_pytorchs_operators(strict: bool) -> None:
+    theirs = Tagger(nn.GRU, batch_first=True).eval()
+    x = torch.randn(3, 5, INPUT)
+    exported = torch.export.export(optimize(theirs), (x,), strict=strict)
+    names = {str(node.target) for node in exported.graph.nodes}
+    assert "aten.gru.input" in names and not any("onernn" in name for name in names)
+    torch.testing.assert_close(exported.module()(x)[0], theirs(x)[0])
+
+
+def test_torchscript_holds_pytorchs_operators() -> None:
+    theirs = nn.Sequential(nn.Linear(INPUT, INPUT), nn.LSTM(INPUT, UNITS)).eval()
+    ours, x = optimize(theirs), torch.randn(5, 3, INPUT)
+    for scripted in (torch.jit.script(ours), torch.jit.trace(ours, (x,))):
+        file = io.BytesIO()
+        torch.jit.save(scripted, file)
+        file.seek(0)
+        torch.testing.assert_close(torch.jit.load(file)(x)[0], theirs(x)[0])
+
+
+def test_modules_are_leaves_of_fx() -> None:
+    graph = torch.fx.symbolic_trace(optimize(nn.Sequential(nn.GRU(INPUT, UNITS)))).graph
+    assert [node.op for node in graph.nodes] == ["placeholder", "call_module", "output"]

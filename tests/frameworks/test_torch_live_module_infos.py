@@ -1,0 +1,79 @@
+"""PyTorch's own samples of its recurrent modules (ModuleInfo), on optimized modules."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from onernn.adapters.torch import explain, optimize
+from onernn.adapters.torch.live import training
+
+infos = pytest.importorskip("torch.testing._internal.common_modules", reason="needs expecttest")
+
+RECURRENT = (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell)
+FOUND = [info for info in infos.module_db if info.module_cls in RECURRENT]
+
+
+@pytest.fixture(autouse=True)
+def small_batches_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "is_small", lambda *_: False)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def tensors(found: Any) -> list[torch.Tensor]:
+    if isinstance(found, torch.Tensor):
+        return [found] if found.is_floating_point() else []
+    return [] if found is None else [each for part in found for each in tensors(part)]
+
+
+def outcome(module: nn.Module, arguments: Any, named: Any) -> list[torch.Tensor]:
+    """Results, and the gradients of all that went in."""
+    given, more = copy.deepcopy((arguments, named))
+    torch.manual_seed(4)
+    found = tensors(module(*given, **more))
+    leaves = [each for each in tensors([given, list(more.values())]) if each.requires_grad]
+    leaves += module.parameters()
+    weighed = sum((each * torch.arange(each.numel()).reshape(each.shape)).sum() for each in found)
+    grads = torch.autograd.grad(weighed, leaves, allow_unused=True)
+    return [*found, *(each for each in grads if each is not None)]
+
+
+def test_all_recurrent_modules_have_samples() -> None:
+    assert {info.module_cls for info in FOUND} == set(RECURRENT)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("info", FOUND, ids=lambda info: info.name)
+def test_samples_of_pytorch(info: Any, dtype: torch.dtype, training: bool) -> None:
+    samples = info.module_inputs_func(
+        info, device="cpu", dtype=dtype, requires_grad=True, training=training
+    )
+    for sample in samples:
+        made = sample.constructor_input
+        theirs = info.module_cls(*made.args, **made.kwargs).to(dtype).train(training)
+        ours = optimize(theirs)
+        given = sample.forward_input.args, sample.forward_input.kwargs
+        tolerance = 2e-5 if dtype == torch.float32 else 1e-13
+        for mine, wanted in zip(outcome(ours, *given), outcome(theirs, *given), strict=True):
+            torch.testing.assert_close(mine, wanted, rtol=tolerance, atol=100 * tolerance)
+        with torch.no_grad():
+            torch.manual_seed(4)
+            mine = tensors(ours(*given[0], **given[1]))
+            torch.manual_seed(4)
+            for each, wanted in zip(mine, tensors(theirs(*given[0], **given[1])), strict=True):
+                torch.testing.assert_close(each, wanted, rtol=tolerance, atol=tolerance)
+        if dtype == torch.float32 and isinstance(theirs, nn.RNNBase):
+            assert "PyTorch" not in explain(ours)

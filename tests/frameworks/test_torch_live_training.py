@@ -1,0 +1,437 @@
+"""Gradients and training of modules of torch.nn that became ours."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+
+from onernn.adapters.torch import explain, optimize
+from onernn.adapters.torch.live import training
+from onernn.adapters.torch.live.batches import batch_of
+from onernn.adapters.torch.live.modules import live_of
+from onernn.adapters.torch.live.training import run_recorded
+
+KINDS: list[tuple[Any, dict[str, Any]]] = [
+    (nn.LSTM, {}),
+    (nn.LSTM, {"proj_size": 3}),
+    (nn.GRU, {}),
+    (nn.RNN, {}),
+    (nn.RNN, {"nonlinearity": "relu"}),
+]
+INPUT, UNITS = 4, 6
+
+
+@pytest.fixture(autouse=True)
+def small_batches_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "is_small", lambda *_: False)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # PyTorch's wait for each other where others run, too
+    torch.manual_seed(5)
+    yield
+    torch.set_num_threads(threads)
+
+
+def tensors(found: Any) -> Iterator[torch.Tensor]:
+    """All tensors of numbers in a result, in order."""
+    if isinstance(found, torch.Tensor):
+        if found.is_floating_point():
+            yield found
+    elif found is not None:
+        for each in found:
+            yield from tensors(each)
+
+
+def mapped(given: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(given, torch.Tensor):
+        return function(given)
+    if isinstance(given, PackedSequence):
+        return given._replace(data=function(given.data))
+    return None if given is None else tuple(mapped(each, function) for each in given)
+
+
+def gradients(module: Any, *arguments: Any, backwards: int = 1) -> list[torch.Tensor]:
+    """Results, and gradients of the arguments and parameters, of a loss that weighs all results."""
+    dtype = module.weight_hh_l0.dtype
+    given = mapped(arguments, lambda each: each.detach().to(dtype).requires_grad_())
+    generator = torch.Generator().manual_seed(3)
+    torch.manual_seed(8)  # of dropout
+    found = list(tensors(module(*given)))
+    weights = [torch.randn(each.shape, generator=generator).to(dtype) for each in found]
+    loss = sum((each * weight).sum() for each, weight in zip(found, weights, strict=True))
+    leaves = [*tensors(given), *module.parameters()]
+    for _ in range(backwards):
+        grads = torch.autograd.grad(loss, leaves, retain_graph=True)
+    return [*found, *grads]
+
+
+def assert_close(ours: list[torch.Tensor], exact: list[torch.Tensor], tolerance: float) -> None:
+    for mine, wanted in zip(ours, exact, strict=True):
+        assert mine.shape == wanted.shape
+        torch.testing.assert_close(
+            mine.to(wanted.dtype),
+            wanted,
+            rtol=tolerance,
+            atol=tolerance * wanted.abs().max().item(),
+        )
+
+
+@pytest.mark.parametrize("layers, bidirectional", [(1, False), (2, True)])
+@pytest.mark.parametrize("kind, more", KINDS)
+def test_gradients_are_those_of_float64(
+    kind: Any, more: dict[str, Any], layers: int, bidirectional: bool
+) -> None:
+    for batch_first, bias in itertools.product((False, True), repeat=2):
+        named = {"bidirectional": bidirectional, "batch_first": batch_first, "bias": bias}
+        theirs = kind(INPUT, UNITS, layers, **named, **more)
+        ours, exact = optimize(theirs), copy.deepcopy(theirs).double()
+        x = torch.randn(5, 3, INPUT)
+        sequences = [torch.randn(t, INPUT) for t in (2, 5, 1)]
+        for given, batch in (
+            (x, (5 if batch_first else 3,)),
+            (x[:, 0], ()),
+            (pack_sequence(sequences, enforce_sorted=False), (3,)),
+        ):
+            rows = (layers * (1 + bidirectional), *batch)
+            h, c = torch.randn(*rows, more.get("proj_size", UNITS)), torch.randn(*rows, UNITS)
+            for arguments in ((given,), (given, (h, c) if kind is nn.LSTM else h)):
+                wanted = gradients(exact, *arguments)
+                assert_close(gradients(ours, *arguments, backwards=2), wanted, 2e-5)
+        assert "PyTorch" not in explain(ours)
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("kind, more", KINDS)
+def test_gradcheck_of_our_function_in_float64(kind: Any, more: dict[str, Any]) -> None:
+    module = optimize(kind(3, 4, 2, bidirectional=True, **{**more, **_smaller(more)}).double())
+    live, names = live_of(module), list(module._flat_weights_names)
+    live.check = lambda _: None  # PyTorch is faster in float64; the function can do it
+
+    def run(x: torch.Tensor, *weights: torch.Tensor) -> Any:
+        batch = batch_of(x, batch_first=False)
+        assert batch is not None
+        y, ends = run_recorded(live, "f32", weights, batch, [], 0.0)
+        return (y, *ends)
+
+    x = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(run, (x, *[getattr(module, name) for name in names]))
+
+
+def _smaller(more: dict[str, Any]) -> dict[str, Any]:
+    return {"proj_size": 2} if "proj_size" in more else {}
+
+
+def test_small_batches_train_on_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    ours = optimize(nn.LSTM(INPUT, UNITS))
+    ours(torch.randn(5, 3, INPUT))[0].sum().backward()
+    assert "too small to train faster" in explain(ours)
+    ours([torch.randn(5, INPUT)])[0][0].sum().backward()  # which PyTorch does not take
+
+
+def test_gradcheck_of_a_module_in_float64() -> None:
+    module = optimize(nn.LSTM(3, 4).double())
+    x = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: module(x)[0], (x,))
+
+
+def test_dropout_is_drawn_as_pytorch_draws_it() -> None:
+    theirs = nn.GRU(INPUT, UNITS, 3, dropout=0.4, batch_first=True)
+    ours = optimize(theirs)
+    x, h = torch.randn(3, 5, INPUT), torch.randn(3, 3, UNITS)
+    assert_close(gradients(ours, x, h), gradients(theirs, x, h), 2e-5)
+    with torch.no_grad():
+        torch.manual_seed(1)
+        first = theirs(x)[0]
+        torch.manual_seed(1)
+        torch.testing.assert_close(ours(x)[0], first, rtol=2e-6, atol=2e-6)
+    assert "PyTorch" not in explain(ours)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_twenty_steps_give_the_loss_curve_of_pytorch(kind: Any, optimizer: Any) -> None:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = kind(INPUT, UNITS, 2, bidirectional=True, dropout=0.1)
+            self.out = nn.Linear(2 * UNITS, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.out(self.rnn(x)[0].data)
+
+    theirs = Tagger()
+    ours = optimize(theirs)
+    x = pack_sequence([torch.randn(t, INPUT) for t in (7, 4, 2)])
+    tags = torch.randint(3, (13,))
+    curves: list[list[float]] = []
+    for model in (theirs, ours):
+        torch.manual_seed(2)
+        steps, curve = optimizer(model.parameters(), lr=0.05), []
+        for _ in range(20):
+            steps.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), tags)
+            loss.backward()
+            steps.step()
+            curve.append(loss.item())
+        curves.append(curve)
+    assert curves[0][-1] < curves[0][0]
+    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_an_optimizer_trains_what_it_is_given_back_with(inplace: bool) -> None:
+    theirs = nn.GRU(INPUT, UNITS)
+    given = torch.optim.Adam(theirs.parameters())
+    theirs(torch.randn(5, 3, INPUT))[0].sum().backward()
+    given.step()  # it has states
+    ours, steps = optimize(theirs, inplace=inplace, optimizer=given)
+    assert (steps is given) is inplace and len(steps.state) == 4
+    before = ours.weight_hh_l0.clone()
+    ours(torch.randn(5, 3, INPUT))[0].sum().backward()
+    steps.step()
+    assert not torch.equal(before, ours.weight_hh_l0)
+    assert torch.equal(ours.weight_hh_l0, theirs.weight_hh_l0) is inplace
+
+
+def test_optimizers_that_write_through_data_are_followed() -> None:
+    ours, x = optimize(nn.GRU(INPUT, UNITS)), torch.randn(5, 3, INPUT)
+    found = []
+    for _ in range(2):
+        y, _ = ours(x)
+        found.append(y)
+        y.sum().backward()
+        for each in ours.parameters():
+            each.data -= 0.1 * each.grad
+    assert not torch.equal(*found)
+    with torch.no_grad():
+        assert not torch.equal(ours(x)[0], found[1])
+
+
+def test_frozen_parameters_and_inputs_get_no_gradients() -> None:
+    theirs = nn.LSTM(INPUT, UNITS)
+    theirs.weight_hh_l0.requires_grad_(False)
+    ours, x = optimize(theirs), torch.randn(5, 3, INPUT)
+    for module in (theirs, ours):
+        module(x)[1][1].sum().backward()
+    for mine, wanted in zip(ours.parameters(), theirs.parameters(), strict=True):
+        if wanted.grad is None:
+            assert mine.grad is None
+        else:
+            torch.testing.assert_close(mine.grad, wanted.grad, rtol=2e-5, atol=1e-5)
+    frozen = ours.requires_grad_(False)
+    assert not frozen(x)[0].requires_grad
+    given = x.clone().requires_grad_()
+    frozen(given)[0].sum().backward()
+    assert given.grad is not None
+
+
+def test_states_are_carried_on_and_calls_share_one_backward() -> None:
+    theirs = nn.GRU(INPUT, UNITS, 2)
+    x = torch.randn(3, 5, 3, INPUT)
+    for carry in (lambda h: h, lambda h: h.detach()):
+        found = []
+        for module in (theirs, optimize(theirs)):
+            module.zero_grad()
+            h, total = None, 0.0
+            for part in x:
+                y, h = module(part, h)
+                total, h = total + (y * y).sum(), carry(h)
+            total.backward()
+            found.append([each.grad for each in module.parameters()])
+        assert_close(found[1], found[0], 2e-5)
+
+
+def test_no_grad_and_inference_mode_record_nothing() -> None:
+    ours, x = optimize(nn.LSTM(INPUT, UNITS)), torch.randn(5, 3, INPUT)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            y, _ = ours(x)
+            assert not y.requires_grad and y.is_inference() == (mode is torch.inference_mode)
+    assert ours(x)[0].requires_grad
+
+
+def test_gradients_of_gradients_are_refused_by_name() -> None:
+    ours = optimize(nn.GRU(INPUT, UNITS))
+    x = torch.randn(5, 3, INPUT, requires_grad=True)
+    (grad,) = torch.autograd.grad(ours(x)[0].sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="no gradients of gradients through recurrent modules"):
+        grad.sum().backward()
+
+
+def test_backward_a_second_time_without_its_graph_raises_what_pytorch_raises() -> None:
+    y = optimize(nn.GRU(INPUT, UNITS))(torch.randn(5, 3, INPUT))[0].sum()
+    y.backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        y.backward()
+
+
+def test_transforms_of_torch_func_are_pytorchs() -> None:
+    theirs = nn.RNN(INPUT, UNITS)
+    ours, x = optimize(theirs), torch.randn(2, 5, 3, INPUT)
+    parameters = dict(ours.named_parameters())
+
+    def loss(parameters: Any, x: Any) -> Any:
+        return torch.func.functional_call(ours, parameters, (x,))[0].sum()
+
+    grads = torch.func.grad(loss)(parameters, x[0])
+    theirs(x[0])[0].sum().backward()
+    torch.testing.assert_close(grads["weight_hh_l0"], theirs.weight_hh_l0.grad)
+    assert "torch.func" in explain(ours)
+    other = {name: each.detach() * 0 for name, each in parameters.items()}
+    assert not torch.func.functional_call(ours, other, (x[0],))[0].any()
+
+
+def test_weight_norm_trains() -> None:
+    theirs, ours = nn.LSTM(INPUT, UNITS), nn.LSTM(INPUT, UNITS)
+    ours.load_state_dict(theirs.state_dict())
+    for each in (theirs, ours):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            nn.utils.weight_norm(each, "weight_hh_l0")
+    optimize(ours, inplace=True)
+    x = torch.randn(5, 3, INPUT)
+    assert_close(gradients_by_name(ours, x), gradients_by_name(theirs, x), 2e-5)
+
+
+def gradients_by_name(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    module(x)[0].sum().backward()
+    return [each.grad for each in module.parameters() if each.grad is not None]
+
+
+def test_checkpointed_calls_train() -> None:
+    theirs = nn.GRU(INPUT, UNITS)
+    ours, x = optimize(theirs), torch.randn(5, 3, INPUT)
+    for module in (theirs, ours):
+        torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)[0].sum().backward()
+    assert_close(*[[each.grad for each in m.parameters()] for m in (ours, theirs)], 2e-5)
+
+
+def test_threads_train_side_by_side() -> None:
+    ours = optimize(nn.LSTM(INPUT, UNITS, 2))
+    x = torch.randn(8, 5, 3, INPUT)
+
+    def train(part: torch.Tensor) -> list[torch.Tensor]:
+        loss = ours(part)[0].square().sum()
+        return list(torch.autograd.grad(loss, list(ours.parameters())))
+
+    alone = [train(part) for part in x]
+    with ThreadPoolExecutor(4) as pool:
+        for found, wanted in zip(pool.map(train, x), alone, strict=True):
+            for mine, other in zip(found, wanted, strict=True):
+                assert torch.equal(mine, other)
+
+
+def test_a_fork_after_use_goes_on() -> None:
+    torch.set_num_threads(2)  # a second thread does not live on in the child
+    ours, x = optimize(nn.LSTM(INPUT, UNITS, 2)), torch.randn(5, 3, INPUT)
+    with torch.no_grad():
+        before = ours(x)[0]
+    child = os.fork()
+    if not child:
+        with torch.no_grad():
+            same = torch.equal(ours(x)[0], before)
+        os._exit(0 if same else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_training_in_bfloat16_comes_near() -> None:
+    theirs = nn.GRU(INPUT, UNITS)
+    ours, x = optimize(theirs, torch.bfloat16), torch.randn(5, 3, INPUT)
+    mine, wanted = gradients(ours, x), gradients(theirs, x)
+    assert_close(mine, wanted, 2**-5)
+    assert any(
+        not torch.allclose(*pair, rtol=1e-5, atol=1e-6) for pair in zip(mine, wanted, strict=True)
+    )
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_lists_and_nested_tensors_are_what_packed_sequences_are(kind: Any) -> None:
+    theirs = kind(INPUT, UNITS, 2, bidirectional=True)
+    ours = optimize(theirs)
+    sequences = [torch.randn(t, INPUT) for t in (2, 5, 1)]
+    for record in (False, True):
+        with torch.set_grad_enabled(record):
+            packed, last = theirs(pack_sequence(sequences, enforce_sorted=False))
+            wanted = nn.utils.rnn.unpack_sequence(packed)
+            nested = torch.nested.nested_tensor(sequences, layout=torch.jagged)
+            for given in (sequences, nested):
+                y, final = ours(given)
+                assert type(y) is type(given)
+                assert_close(
+                    list(y.unbind() if y is not given and given is nested else y), wanted, 2e-5
+                )
+                assert_close(list(tensors(final)), list(tensors(last)), 2e-5)
+            if record:
+                grads = [
+                    torch.autograd.grad(loss, list(module.parameters()))
+                    for module, loss in (
+                        (ours, ours(nested)[0].values().square().sum()),
+                        (theirs, packed.data.square().sum()),
+                    )
+                ]
+                assert_close(*map(list, grads), 2e-5)
+                x = nested.detach().requires_grad_()
+                ours(x)[0].values().square().sum().backward()
+                (dx,) = torch.autograd.grad(
+                    theirs(
+                        (p := pack_sequence([x.detach() for x in sequences], False))._replace(
+                            data=(data := p.data.clone().requires_grad_())
+                        )
+                    )[0]
+                    .data.square()
+                    .sum(),
+                    data,
+                )
+                back = nn.utils.rnn.unpack_sequence(p._replace(data=dx))
+                assert_close(list(x.grad.unbind()), back, 2e-5)
+    assert "PyTorch" not in explain(ours)
+
+
+def test_an_empty_sequence_keeps_its_initial_state() -> None:
+    ours = optimize(nn.GRU(INPUT, UNITS))
+    h = torch.randn(1, 2, UNITS)
+    y, final = ours([torch.randn(3, INPUT), torch.randn(0, INPUT)], h)
+    assert y[1].shape == (0, UNITS)
+    assert torch.equal(final[0, 1], h[0, 1])
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind, more", KINDS)
+def test_autocast_gives_the_types_of_pytorch(
+    kind: Any, more: dict[str, Any], given: torch.dtype
+) -> None:
+    theirs = kind(INPUT, UNITS, 2, batch_first=True, **more)
+    ours, x = optimize(theirs), torch.randn(3, 5, INPUT).to(given)
+    h, c = torch.randn(2, 3, more.get("proj_size", UNITS)), torch.randn(2, 3, UNITS)
+    packed = pack_sequence(list(x))
+    for arguments in ((x,), (packed,), (x, (h, c) if kind is nn.LSTM else h)):
+        found = []
+        for module in (theirs, ours):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                try:
+                    results = list(tensors(module(*arguments)))
+                except RuntimeError as error:
+                    found.append(str(error))
+                    continue
+            loss = sum(each.float().square().sum() for each in results)
+            found.append([*results, *torch.autograd.grad(loss, list(module.parameters()))])
+        if isinstance(found[0], str):
+            assert found[0] == found[1]
+            continue
+        assert [each.dtype for each in found[1]] == [each.dtype for each in found[0]]
+        if "nonlinearity" not in more:  # bfloat16 moves words across relu's edge
+            assert_close([e.float() for e in found[1]], [e.float() for e in found[0]], 2**-4)

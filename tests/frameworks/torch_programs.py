@@ -1,0 +1,457 @@
+"""Models around recurrent layers, exported by torch.export, and inputs of any sizes for them.
+
+``python -m tests.frameworks.torch_programs`` records some anew under tests/data/torch: a .pt2 that
+was exported for 3 sentences of 7 steps, and outputs that PyTorch computed of other sizes where the
+program holds none.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+DATA = Path(__file__).parents[1] / "data" / "torch"
+STEPS, BATCH = 7, 3
+"""The sizes of the example with which everything is exported."""
+Inputs = Callable[[int, int], tuple[Tensor, ...]]
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {}
+TIED: dict[str, set[str]] = {}
+"""Which of the sizes, "N" and "T", a program is tied to, or may be: it holds numbers like them."""
+
+
+def sentences(n: int, t: int) -> tuple[Tensor, ...]:
+    return (torch.randn(n, t, 6),)
+
+
+def steps_first(n: int, t: int) -> tuple[Tensor, ...]:
+    return (torch.randn(t, n, 6),)
+
+
+def words(n: int, t: int) -> tuple[Tensor, ...]:
+    return (torch.randint(0, 20, (n, t)),)
+
+
+def model(inputs: Inputs, tied: str = "") -> Callable[[type[nn.Module]], type[nn.Module]]:
+    def register(kind: type[nn.Module]) -> type[nn.Module]:
+        MODELS[kind.__name__] = (kind, inputs)
+        TIED[kind.__name__] = {*tied}
+        return kind
+
+    return register
+
+
+@model(words)
+class Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 6)
+        self.layer = nn.LSTM(6, 5, 2, batch_first=True, bidirectional=True, dropout=0.3)
+        self.tags = nn.Linear(10, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.log_softmax(self.tags(self.layer(self.words(x))[0]), -1)
+
+
+@model(sentences)
+class Last(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.GRU(6, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y, h = self.layer(x)
+        return self.out(y[:, -1]), 1 - torch.sigmoid(self.out(h[-1]))
+
+
+@model(steps_first)
+class Rows(nn.Module):
+    """Steps and sentences as one axis, and back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.LSTM(6, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, _ = self.layer(x)
+        t, n, width = y.shape
+        return self.out(y.reshape(t * n, width)).view(t, n, 4).softmax(-1).permute(1, 0, 2)
+
+
+@model(sentences)
+class Pooled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.RNN(6, 8, batch_first=True, nonlinearity="relu")
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.layer(x)[0])
+        return torch.cat([y.mean(1), y.max(1)[0], y.amax(dim=1), y.sum(1) * 0.3], -1)
+
+
+@model(sentences, tied="T")
+class MeanOverItsLength(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(6, 8, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0].sum(1) / x.shape[1]
+
+
+@model(sentences, tied="NT")  # half of 7 steps is 3, as many as there are sentences
+class FirstHalf(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(6, 8, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x[:, : x.shape[1] // 2])[0]
+
+
+@model(sentences)
+class OwnStates(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(6, 8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        h = torch.zeros(2, x.size(0), 8)
+        y, (h, c) = self.layer(x, (h, torch.zeros(2, x.size(0), 8).to(x.device)))
+        return y, h, c
+
+
+@model(lambda n, t: (torch.randn(t, n, 6), torch.randn(2, n, 3), torch.randn(2, n, 8)))
+class Projected(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(6, 8, bidirectional=True, proj_size=3)
+
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        y, (h, c) = self.layer(x, (h, c))
+        return y, h, c
+
+
+@model(lambda n, t: (torch.randn(n, 1, 12, 4 * t),))
+class TextLine(nn.Module):
+    """Convolutions over an image of a line, and an LSTM along it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.columns = nn.Sequential(
+            *(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(True), nn.MaxPool2d(2)),
+            *(nn.Conv2d(4, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d((2, 1))),
+        )
+        self.layer, self.out = nn.LSTM(18, 7, bidirectional=True), nn.Linear(14, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.columns(x)
+        n, c, h, w = y.size()
+        y, _ = self.layer(y.view(n, c * h, w).permute(2, 0, 1))
+        t, n, width = y.size()
+        return self.out(y.view(t * n, width)).view(t, n, -1)
+
+
+@model(sentences)
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(6, 8, batch_first=True, bidirectional=True)
+        self.score = nn.Linear(16, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, _ = self.layer(x)
+        weights = F.softmax(self.score(y).squeeze(-1), dim=1)
+        return torch.bmm(weights.unsqueeze(1), y).squeeze(1)
+
+
+@model(sentences)
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(6, 8, batch_first=True)
+        self.heads = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, _ = self.layer(x)
+        return self.heads(y, y, y, need_weights=False)[0]
+
+
+@model(sentences, tied="NT")  # the program takes steps 1, 2, ... up to 6 by number
+class Cells(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(6, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = c = x.new_zeros(x.size(0), 8)
+        outputs = []
+        for t in range(x.size(1)):
+            h, c = self.cell(x[:, t], (h, c))
+            outputs.append(h)
+        return torch.stack(outputs, 1)
+
+
+@model(sentences)
+class Convolved(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm = nn.Conv1d(6, 9, 3, padding="same"), nn.BatchNorm1d(9)
+        self.layer = nn.GRU(9, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.gelu(self.norm(self.convolution(x.transpose(1, 2)))).transpose(1, 2)
+        return self.layer(y)[0]
+
+
+@model(sentences, tied="T")
+class Positions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.layer = nn.Embedding(50, 6), nn.GRU(6, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x + self.places(torch.arange(x.shape[1])))[0]
+
+
+@model(sentences, tied="T")
+class Flattened(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.GRU(6, 4, batch_first=True), nn.Linear(4 * STEPS, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.layer(x)[0].reshape(x.size(0), -1))
+
+
+@model(lambda n, t: (*words(n, t), *words(n, t + 2)))
+class Translator(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 6, padding_idx=0)
+        self.encoder = nn.GRU(6, 8, batch_first=True)
+        self.decoder, self.out = nn.GRU(6, 8, batch_first=True), nn.Linear(8, 20)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        _, h = self.encoder(self.words(x))
+        outputs, h = self.decoder(self.words(y), h)
+        return self.out(outputs).argmax(-1), h
+
+
+@model(sentences)
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(6, 8, batch_first=True)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y, _ = self.layer(x)
+        mask = x.sum(-1) > 0
+        y = y.masked_fill(~mask.unsqueeze(-1), 0.0)
+        return y.sum(1) / mask.sum(1, keepdim=True).clamp(min=1), torch.where(mask, 1.0, -1.0)
+
+
+@model(sentences)
+class Wide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(6, 8, batch_first=True).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.double())[0]
+
+
+@model(sentences)
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.RNN(6, 8, 2, bias=False, bidirectional=True)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y, h = self.layer(x.transpose(0, 1).contiguous())
+        h = h.view(2, 2, -1, 8)
+        return torch.cat((h[-1, 0], h[-1, 1]), dim=1), y[0], y[-1]
+
+
+@model(sentences, tied="N")  # 3, as many as there are sentences, is a divisor
+class Parts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(6, 8, batch_first=True)
+        self.weight = nn.Parameter(torch.randn(1, 1, 8))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y, _ = self.layer(x)
+        (one, other), (short, long) = y.chunk(2, -1), torch.split(y, [3, 5], dim=2)
+        gated = one * torch.sigmoid(other)
+        spread = short.std(-1), long.var(2, unbiased=False)
+        return gated, *spread, x.flip(1), (y * self.weight).sum(-1) ** 2, -y + 1 - y / 3.0
+
+
+@model(sentences, tied="NT")  # nobody can tell an axis that is 7 long from one of 7 steps
+class Expanded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(6, 8, batch_first=True)
+        self.first = nn.Parameter(torch.randn(1, 1, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, h = self.layer(x, self.first.expand(-1, x.size(0), -1).contiguous())
+        return y + h[-1].unsqueeze(1).expand(-1, x.size(1), -1)
+
+
+@model(sentences, tied="T")
+class LengthAsTensor(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(6, 8, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0].sum(1) / torch.tensor(x.shape[1])
+
+
+def built(name: str) -> tuple[nn.Module, Inputs]:
+    kind, inputs = MODELS[name]
+    torch.manual_seed(0)
+    return kind().eval(), inputs
+
+
+def program(name: str, *, dynamic: bool = False) -> Any:
+    """The model exported for 3 sentences of 7 steps; ``dynamic``: of any number of sentences."""
+    made, inputs = built(name)
+    example, other = inputs(BATCH, STEPS), inputs(BATCH + 1, STEPS)
+    auto = torch.export.Dim.AUTO
+    shapes = tuple(
+        {
+            at: auto
+            for at, pair in enumerate(zip(a.shape, b.shape, strict=True))
+            if pair[0] != pair[1]
+        }
+        for a, b in zip(example, other, strict=True)
+    )
+    return torch.export.export(made, example, dynamic_shapes=shapes if dynamic else None)
+
+
+def flat(outputs: Any) -> list[np.ndarray[Any, Any]]:
+    if isinstance(outputs, Tensor):
+        return [outputs.detach().numpy()]
+    return [array for each in outputs for array in flat(each)]
+
+
+def save_as_2_5(exported: Any, file: Path) -> None:
+    """As torch.export.save did from PyTorch 2.5 to 2.7: torch/export/__init__.py there."""
+    from torch._export.serde.serialize import serialize
+
+    parts = serialize(exported)
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("version", "8.8")
+        archive.writestr("serialized_exported_program.json", parts.exported_program)
+        archive.writestr("serialized_state_dict.pt", parts.state_dict)
+        archive.writestr("serialized_constants.pt", parts.constants)
+        archive.writestr("serialized_example_inputs.pt", parts.example_inputs)
+
+
+def save_as_2_8(exported: Any, file: Path) -> None:
+    """As torch.export.save did in PyTorch 2.8: tensors in pickles, beside models/model.json."""
+    new, parts = io.BytesIO(), _pickled(exported)
+    torch.export.save(exported, new)
+    with zipfile.ZipFile(new) as read, zipfile.ZipFile(file, "w") as archive:
+        for info in read.infolist():
+            if "/weights/" not in info.filename and "/constants/" not in info.filename:
+                archive.writestr(info.filename, read.read(info))
+        root = read.namelist()[0].partition("/")[0]
+        for kind, data in parts.items():
+            archive.writestr(f"{root}/data/{kind}/model.pt", data)
+
+
+def _pickled(exported: Any) -> dict[str, bytes]:
+    from torch._export.serde.serialize import serialize
+
+    parts = serialize(exported)
+    return {"weights": parts.state_dict, "constants": parts.constants}
+
+
+def save_safetensors(arrays: dict[str, np.ndarray[Any, Any]], file: Path) -> None:
+    """As huggingface/safetensors describes its format: README.md, "Format"."""
+    header, body = {}, b""
+    kinds = {"float32": "F32", "float16": "F16"}
+    for name, array in arrays.items():
+        data = array.tobytes()
+        places = [len(body), len(body) + len(data)]
+        dtype = kinds[array.dtype.name]
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": places}
+        body += data
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def record(folder: Path, name: str, save: Callable[[Any, Path], None], **options: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    exported = program(name, **options)
+    for node in exported.graph.nodes:  # paths of this machine
+        node.meta.pop("stack_trace", None)
+        node.meta.pop("nn_module_stack", None)
+    save(exported, folder / "model.pt2")
+    made, inputs = built(name)
+    sizes = [BATCH if "N" in TIED[name] else 2, STEPS if "T" in TIED[name] else 9]
+    torch.manual_seed(1)
+    values = inputs(*sizes)
+    names = exported.graph_signature.user_inputs
+    feed = {f"in__{each}": value.numpy() for each, value in zip(names, values, strict=True)}
+    outputs = {f"out__{at}": array for at, array in enumerate(flat(made(*values)))}
+    np.savez(folder / "io.npz", **feed, **outputs)
+
+
+class Weights(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.LSTM(3, 4, 2, bidirectional=True, proj_size=2)
+        self.decoder = nn.ModuleDict({"gru": nn.GRU(3, 2)})
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.encoder(x)[0] * self.scale, self.decoder["gru"](x)[0]
+
+
+def record_weights(folder: Path) -> None:
+    """One state in all forms; the arrays by name are what all of them hold."""
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    module = Weights().eval()
+    state = module.state_dict()
+    torch.save(state, folder / "state.pt")
+    torch.save({"epoch": 3, "state_dict": state}, folder / "checkpoint.ckpt")
+    torch.save(state, folder / "old.pth", _use_new_zipfile_serialization=False)
+    traced = io.BytesIO()
+    torch.jit.save(torch.jit.trace(module, (torch.randn(5, 2, 3),)), traced)
+    with zipfile.ZipFile(traced) as read, zipfile.ZipFile(folder / "traced.pt", "w") as archive:
+        for info in read.infolist():
+            if not info.filename.endswith(".debug_pkl"):  # paths of this machine
+                archive.writestr(info, read.read(info))
+    arrays = {name: value.numpy() for name, value in state.items()}
+    save_safetensors(arrays, folder / "state.safetensors")
+    np.savez(folder / "arrays.npz", **arrays)
+
+
+def main() -> None:
+    for name in ("Tagger", "Rows", "Projected", "TextLine", "Heads", "Cells", "Masked"):
+        record(DATA / name.lower(), name, torch.export.save)
+    record(DATA / "rows_dynamic", "Rows", torch.export.save, dynamic=True)
+    record(DATA / "tagger_2_5", "Tagger", save_as_2_5)
+    record(DATA / "last_2_8", "Last", save_as_2_8)
+    record_weights(DATA / "weights")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""An If becomes the branch that is taken, where that is known before a run."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from typing import Any
+
+import numpy as np
+import pytest
+from support.layers import random_weights
+
+from onernn import Cell, Graph, RnnSpec, Session, fuse
+from onernn.core.graph import Node, Value
+
+X = np.random.default_rng(0).uniform(-1, 1, (5, 2, 3)).astype(np.float32)
+COMPARED = {
+    "Equal": operator.eq,
+    "Less": operator.lt,
+    "LessOrEqual": operator.le,
+    "Greater": operator.gt,
+    "GreaterOrEqual": operator.ge,
+}
+
+
+def branch(op: str, name: str = "branch") -> Graph:
+    return Graph(name, (Value("a"),), (Value("n"),), (Node(op, ("a",), ("n",)),), {})
+
+
+BRANCHES = {"then_branch": branch("Neg"), "else_branch": branch("Abs"), "then_taken": 1}
+
+
+def decided(sizes: tuple[int | None, ...], *nodes: Node, **constants: Any) -> bool | None:
+    """Which branch of an If is taken for x of these sizes; None where it stays one."""
+    chosen = Node("If", ("c", "x", "x"), ("y",), BRANCHES)
+    given = {name: np.array(value) for name, value in constants.items()}
+    inputs = (Value("x", "float32", sizes),)
+    graph = Graph("g", inputs, (Value("y"),), (*nodes, chosen), given)
+    (kind,) = {"Neg", "Abs", "If"} & {node.op for node in fuse(graph).model.nodes}
+    return {"Neg": True, "Abs": False, "If": None}[kind]
+
+
+@pytest.mark.parametrize("op", COMPARED)
+def test_a_branch_is_taken_where_every_size_gives_the_same_answer(op: str) -> None:
+    """``by * T + more`` compared with a number: T may be 0, and is never less."""
+    nodes = (
+        Node("Shape", ("x",), ("shape",)),
+        Node("Gather", ("shape", "first"), ("t",)),
+        Node("Mul", ("t", "by"), ("m",)),
+        Node("Add", ("m", "more"), ("s",)),
+        Node(op, ("s", "n"), ("c",)),
+    )
+    for by, more, number in itertools.product((-2, 0, 1), (-1, 0, 2), (-1, 0, 1)):
+        answers = {
+            COMPARED[op](by * size + more, number) for size in range(-by * by, 9) if size >= 0
+        }
+        expected = answers.pop() if len(answers) == 1 else None
+        found = decided((None, 3), *nodes, first=0, by=by, more=more, n=number)
+        if by and expected is not None and found is None:
+            assert op == "Equal" and (more - number) % 2  # no size, but only as it is even
+            continue
+        assert found is expected, (by, more, number)
+
+
+def test_conditions_of_known_sizes_are_known() -> None:
+    shape = Node("Shape", ("x",), ("shape",))
+    size = Node("Gather", ("shape", "at"), ("s",))
+    truth = Node("Cast", ("s",), ("c",), {"to": "bool"})
+    assert decided((None, 3), shape, size, truth, at=1) is True
+    assert decided((None, 0), shape, size, truth, at=1) is False
+    assert decided((None, 3), shape, size, truth, at=0) is None
+    count = Node("Size", ("x",), ("all",))
+    empty = (count, Node("Equal", ("all", "zero"), ("e",)), Node("Not", ("e",), ("c",)))
+    assert decided((2, 3), *empty, zero=0) is True
+    assert decided((0, 3), *empty, zero=0) is False
+    assert decided((None, 3), *empty, zero=0) is None
+    both = Node("And", ("e", "no"), ("c",))
+    assert decided((0, 3), *empty[:2], both, zero=0, no=False) is False
+
+
+def test_a_branch_that_is_always_taken_is_part_of_the_graph() -> None:
+    """Its values may have the names of others outside."""
+    for number in (True, False):
+        nodes = (
+            Node("Exp", ("x",), ("n",)),
+            Node("If", ("c", "n", "x"), ("y",), BRANCHES),
+            Node("Add", ("n", "y"), ("z",)),
+        )
+        inputs = (Value("x", "float32", (None, 2, 3)),)
+        graph = Graph("g", inputs, (Value("z"),), nodes, {"c": np.array(number)})
+        fused = fuse(graph).model
+        assert "If" not in {node.op for node in fused.nodes}
+        want, got = (
+            Session(each, backend="reference", passes=()).run({"x": X}) for each in (graph, fused)
+        )
+        np.testing.assert_array_equal(got["z"], want["z"])
+
+
+def nested() -> Graph:
+    """An If in an If, layers in each branch; a constant of outside decides the inner one."""
+    spec = RnnSpec(Cell.GRU, 3, 3)
+
+    def layers(seed: int) -> Graph:
+        weights = [random_weights(spec, seed + at) for at in range(2)]
+        nodes = [
+            Node("Rnn", (x,), (y,), {"spec": spec, "weights": each})
+            for x, y, each in zip("ab", "bn", weights, strict=True)
+        ]
+        return Graph("layers", (Value("a"),), (Value("n"),), tuple(nodes), {})
+
+    inner = {"then_branch": layers(0), "else_branch": layers(2), "then_taken": 1}
+    nodes = (Node("Not", ("k",), ("d",)), Node("If", ("d", "a", "a"), ("n",), inner))
+    both = Graph("both", (Value("a"), Value("k")), (Value("n"),), nodes, {})
+    outer = {"then_branch": both, "else_branch": layers(4), "then_taken": 2}
+    node = Node("If", ("c", "x", "no", "x"), ("y",), outer)
+    inputs = (Value("x", "float32", (None, 2, 3)), Value("c", "bool", ()))
+    return Graph("nested", inputs, (Value("y"),), (node,), {"no": np.array(False)})
+
+
+def test_layers_in_branches_are_fused_there() -> None:
+    graph = nested()
+    (node,) = fuse(graph).model.nodes
+    for body in (node.attributes["then_branch"], node.attributes["else_branch"]):
+        layers = [each for each in body.nodes if each.op != "Identity"]
+        assert [each.attributes["spec"].layers for each in layers] == [2]  # and the If is decided
+    for condition in (True, False):
+        feed = {"x": X, "c": np.array(condition)}
+        want = Session(graph, backend="reference", passes=()).run(feed)["y"]
+        for backend in ("reference", "auto"):
+            got = Session(graph, backend=backend).run(feed)["y"]
+            np.testing.assert_allclose(got, want, atol=1e-6)

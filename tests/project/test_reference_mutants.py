@@ -1,0 +1,379 @@
+"""Statements of the references' pages, turned around: the test that a row names fails.
+
+Gate orders, signs, layouts and limits, a fault for each. A few are tried in every run, all of them
+by make mutants.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import shown
+from support.mutants import ALL, Checkout, Mutant
+
+MXNET, SOFIE, PADDLE = "rnn_document", "sofie", "gru_document"
+EQUATIONS = {
+    MXNET: (MXNET, "test_each_mode_computes_the_documented_equations"),
+    SOFIE: (SOFIE, "test_python_computes_the_equations"),
+    PADDLE: (PADDLE, "test_each_form_computes_the_documents_formulas"),
+}
+GUIDE = "onednn_guide"
+LSTM = "test_the_equations_and_gate_order_of_lstm"
+GRU = "test_the_equations_and_gate_order_of_gru_cells"
+_MXNET, _ONNX = "adapters/mxnet/lower/recurrent.py", "adapters/onnx/lower/recurrent.py"
+_PADDLE = "adapters/paddle/lower/recurrent.py"
+
+MUTANTS = [
+    Mutant(
+        "MXNet: order of a GRU's gates",
+        "reorders/mxnet.py",
+        '"gru": GateLayout((1, 0, 2),',
+        '"gru": GateLayout((0, 1, 2),',
+        EQUATIONS[MXNET],
+    ),
+    Mutant(
+        "SOFIE: order of an LSTM's gates",
+        "reorders/onnx.py",
+        'lstm="i o f c"',
+        'lstm="i f o c"',
+        EQUATIONS[SOFIE],
+    ),
+    Mutant(
+        "Paddle: sign of the update gate",
+        "reorders/paddle.py",
+        "GateLayout((0, 1, 2), (-1 if flip else 1, 1, 1))",
+        "GateLayout((0, 1, 2), (1, 1, 1))",
+        EQUATIONS[PADDLE],
+    ),
+    # From here on where all are asked for.
+    Mutant(
+        "MXNet: order of an LSTM's gates",
+        "reorders/mxnet.py",
+        '"lstm": GateLayout((0, 1, 2, 3),',
+        '"lstm": GateLayout((0, 2, 1, 3),',
+        EQUATIONS[MXNET],
+    ),
+    Mutant(
+        "MXNet: sign of a GRU's update gate",
+        "reorders/mxnet.py",
+        '"gru": GateLayout((1, 0, 2), (1, 1, 1))',
+        '"gru": GateLayout((1, 0, 2), (1, -1, 1))',
+        EQUATIONS[MXNET],
+    ),
+    Mutant(
+        "MXNet: a GRU's second bias outside of the reset gate",
+        "reorders/mxnet.py",
+        "np.concatenate([of_x[:2] + of_h[:2], of_x[2:], of_h[2:]])",
+        "np.concatenate([of_x[:2] + of_h[:2], of_x[2:] + of_h[2:], 0 * of_h[2:]])",
+        (MXNET, "test_a_gru_multiplies_the_reset_gate_after_the_product"),
+    ),
+    Mutant(
+        "MXNet: biases in the vector changed over",
+        "reorders/mxnet.py",
+        '        yield f"{place}_i2h_bias", (rows,)\n        yield f"{place}_h2h_bias", (rows,)\n',
+        '        yield f"{place}_h2h_bias", (rows,)\n        yield f"{place}_i2h_bias", (rows,)\n',
+        EQUATIONS[MXNET],
+    ),
+    Mutant(
+        "MXNet: width of later layers",
+        "reorders/mxnet.py",
+        "width * stack.directions if layer else input_size",
+        "width if layer else input_size",
+        (MXNET, "test_the_vector_has_the_length_that_mxnet_infers"),
+    ),
+    Mutant(
+        "MXNet: a limit on layers",
+        _MXNET,
+        "0 < stack.layers < 2**10",
+        "stack.layers < 2**10",
+        (MXNET, "test_sizes_of_no_operator_are_refused"),
+    ),
+    Mutant(
+        "MXNet: layers and directions of a state changed over",
+        _MXNET,
+        "op.ints(stack.layers, stack.directions, -1, width)",
+        "op.ints(stack.directions, stack.layers, -1, width)",
+        EQUATIONS[MXNET],
+    ),
+    Mutant(
+        "MXNet: states that were asked for",
+        _MXNET,
+        'wanted = op.flag("state_outputs")',
+        'wanted = op.flag("state_outputs") and False',
+        (MXNET, "test_states_come_out_where_they_are_asked_for"),
+    ),
+    Mutant(
+        "MXNet: lengths ignored",
+        _MXNET,
+        '    if not op.flag("use_sequence_length"):\n        return ""\n',
+        '    if op.flag("use_sequence_length") is not None:\n        return ""\n',
+        (MXNET, "test_lengths_are_an_input_where_the_flag_says_so"),
+    ),
+    Mutant(
+        "MXNet: the clip's upper end",
+        _MXNET,
+        "cell_clip=(low, high)",
+        "cell_clip=(low, -low)",
+        (MXNET, "test_clips_bound_the_cell_state_in_every_step"),
+    ),
+    Mutant(
+        "MXNet: NaN not stopped",
+        _MXNET,
+        "cell_clip_nan=stops_nan",
+        "cell_clip_nan=False",
+        (MXNET, "test_a_nan_in_the_cell_state_is_stopped_where_both_ends_are_given"),
+    ),
+    Mutant(
+        "MXNet: NaN in gradients",
+        "backend/reference.py",
+        '(np.where(step["inside"], kept, 0) for kept in (i, f, g, c))',
+        "(i, f, g, c)",
+        ("live", "test_a_nan_that_a_clip_has_stopped_reaches_no_gradient and reference"),
+    ),
+    Mutant(
+        "MXNet: dropout on the last layer",
+        "adapters/mxnet/live/execution.py",
+        "self._mask(random, y) if at else None",
+        "self._mask(random, y) if not at else None",
+        (MXNET, "test_dropout_is_between_layers_and_the_last_drops_nothing"),
+    ),
+    Mutant(
+        "SOFIE: order of a GRU's gates",
+        "reorders/onnx.py",
+        'gru="u r o"',
+        'gru="r u o"',
+        EQUATIONS[SOFIE],
+    ),
+    Mutant(
+        "SOFIE: order of peepholes",
+        "reorders/onnx.py",
+        "PEEPHOLES = GateLayout((0, 2, 1), (1, 1, 1))",
+        "PEEPHOLES = GateLayout((0, 1, 2), (1, 1, 1))",
+        EQUATIONS[SOFIE],
+    ),
+    Mutant(
+        "SOFIE: sign of an input gate that forgets",
+        _ONNX,
+        "array[..., 1, :] = -array[..., 0, :]",
+        "array[..., 1, :] = array[..., 0, :]",
+        EQUATIONS[SOFIE],
+    ),
+    Mutant(
+        "SOFIE: the reset gate's place",
+        _ONNX,
+        "(Cell.GRU, Cell.LBR_GRU)[",
+        "(Cell.LBR_GRU, Cell.LBR_GRU)[",
+        EQUATIONS[SOFIE],
+    ),
+    Mutant(
+        "SOFIE: the reverse direction",
+        _ONNX,
+        '"reverse": "right2left"',
+        '"reverse": "left2right"',
+        EQUATIONS[SOFIE],
+    ),
+    Mutant(
+        "SOFIE: no clip",
+        _ONNX,
+        "gate_clip=_clip(op),",
+        "gate_clip=_clip(op) and None,",
+        EQUATIONS[SOFIE],
+    ),
+    Mutant(
+        "SOFIE: axes of Y of both directions",
+        _ONNX,
+        'op.emit("Transpose", y, perm=(0, 2, 1, 3))',
+        'op.emit("Transpose", y, perm=(2, 0, 1, 3))',
+        (SOFIE, "test_shapes_are_those_of_both_layouts"),
+    ),
+    Mutant(
+        "SOFIE: states of layout 1",
+        _ONNX,
+        "return self._narrow(self._time_major(state))",
+        "return self._narrow(state)",
+        (SOFIE, "test_shapes_are_those_of_both_layouts"),
+    ),
+    Mutant(
+        "SOFIE: axes of inputs",
+        _ONNX,
+        "if shape is not None and len(shape) != axes:",
+        "if False:",
+        (SOFIE, "test_each_input_of_another_rank_is_refused_by_name"),
+    ),
+    Mutant(
+        "SOFIE: flags other than 0 and 1",
+        _ONNX,
+        '_one_of(op, "input_forget", 0, (0, 1))',
+        'op.attribute("input_forget", 0)',
+        (SOFIE, "test_flags_are_zero_or_one"),
+    ),
+    Mutant(
+        "SOFIE: hidden_size not compared",
+        _ONNX,
+        'if op.attribute("hidden_size", units) != units:',
+        'if op.attribute("hidden_size", units) is None:',
+        (SOFIE, "test_attributes_that_no_operator_has_are_refused"),
+    ),
+    Mutant(
+        "SOFIE: sizes that are not fixed",
+        "emit/pipeline.py",
+        "inferring.infer(program, static)",
+        "inferring.infer(program, None)",
+        (SOFIE, "test_shapes_are_those_of_both_layouts"),
+    ),
+    Mutant(
+        "SOFIE: weights of another program",
+        "emit/generating.py",
+        "if store.packed_for is not program:",
+        "if False:",
+        (SOFIE, "test_steps_out_of_order_and_names_of_no_file_are_refused"),
+    ),
+    Mutant(
+        "SOFIE: generated code with another gate",
+        "kernels/lstm.hpp",
+        "multiply_add(f, c, i * ",
+        "multiply_add(i, c, f * ",
+        (SOFIE, "test_generated_code_computes_the_equations"),
+    ),
+    Mutant(
+        "Paddle: order of gates",
+        "reorders/paddle.py",
+        "GateLayout((0, 1, 2), (-1 if flip",
+        "GateLayout((1, 0, 2), (-1 if flip",
+        EQUATIONS[PADDLE],
+    ),
+    Mutant(
+        "Paddle: WeightH read row by row",
+        "reorders/paddle.py",
+        "layout.split(np.concatenate(rows, axis=1))",
+        "layout.split(flat)",
+        ("paddle", "test_weight_h_places_each_scalar_by_its_address"),
+    ),
+    Mutant(
+        "Paddle: the default formula",
+        _PADDLE,
+        'op.attribute("origin_mode", False)',
+        'op.attribute("origin_mode", True)',
+        (PADDLE, "test_the_default_is_the_formula_that_onednn_lacks"),
+    ),
+    Mutant(
+        "Paddle: is_reverse",
+        _PADDLE,
+        '"right2left" if op.attribute("is_reverse", False) else',
+        '"left2right" if op.attribute("is_reverse", False) else',
+        EQUATIONS[PADDLE],
+    ),
+    Mutant(
+        "Paddle: an initial state dropped",
+        _PADDLE,
+        'op.builder.emit_many("Rnn", (x, *states), count',
+        'op.builder.emit_many("Rnn", (x,), count',
+        EQUATIONS[PADDLE],
+    ),
+    Mutant(
+        "Paddle: a bias of several rows",
+        "reorders/gates.py",
+        "if several := next(",
+        "if several := False and next(",
+        (PADDLE, "test_parameters_of_another_shape_are_refused"),
+    ),
+    Mutant(
+        "Paddle: functions changed over",
+        _PADDLE,
+        'gate_activation="sigmoid", activation="tanh")\n    origin',
+        'activation="tanh", gate_activation="sigmoid")\n    origin',
+        (PADDLE, "test_any_activation_computes_its_formula"),
+    ),
+    Mutant(
+        "oneDNN: order of gates",
+        "backend/onednn/primitives.py",
+        "arrays = (layer, weights.iter, bias,",
+        "arrays = (layer[..., ::-1, :].copy(), weights.iter, bias,",
+        (GUIDE, f"{LSTM} and onednn"),
+    ),
+    Mutant(
+        "oneDNN: update and reset gate",
+        "backend/reference.py",
+        "u, r = (gate(",
+        "r, u = (gate(",
+        (GUIDE, f"{GRU} and reference"),
+    ),
+    Mutant(
+        "oneDNN: the state that the output gate looks at",
+        "backend/reference.py",
+        "clipped(seen(3, after))",
+        "clipped(seen(3, c))",
+        (GUIDE, f"{LSTM} and reference"),
+    ),
+    Mutant(
+        "oneDNN: sign of the attention",
+        "backend/reference.py",
+        'keep = (1 - step["a"]) * u if',
+        'keep = (1 + step["a"]) * u if',
+        (GUIDE, f"{GRU} and reference"),
+    ),
+    Mutant(
+        "oneDNN: no bias",
+        "backend/onednn/primitives.py",
+        "    if bias is None:  # oneDNN asks for one",
+        "    if True:",
+        (GUIDE, "test_the_equations_of_the_vanilla_rnn and onednn"),
+    ),
+    Mutant(
+        "oneDNN: directions that are added",
+        "backend/layer_walk.py",
+        "wide[:, :width] + wide[:, width:]",
+        "wide[:, :width] - wide[:, width:]",
+        (GUIDE, "test_directions_are_the_four_of_the_guide and reference"),
+    ),
+    Mutant(
+        "oneDNN: ntc taken for tnc",
+        "backend/run_arguments.py",
+        'return dense if layout == "tnc" else dense.swapaxes(0, 1)',
+        "return dense",
+        ("array_layouts", "test_ntc_is_tnc_with_the_first_axes_exchanged"),
+    ),
+    Mutant(
+        "oneDNN: the layout ldgoi",
+        "core/weights.py",
+        '"iter": (0, 1, 4, 2, 3), "proj',
+        '"iter": (0, 1, 3, 2, 4), "proj',
+        ("array_layouts", "test_weights_may_come_output_major"),
+    ),
+    Mutant(
+        "oneDNN: several layers in one step",
+        "backend/single_step.py",
+        "        if spec.layers > 1:\n",
+        "        if False:\n",
+        ("single_step", "test_more_than_one_step_or_layer_is_refused"),
+    ),
+]
+PLAIN = 3
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
+def test_its_place_is_there_and_its_test_on_a_page(repo: Path, mutant: Mutant) -> None:
+    assert (repo / mutant.file).read_text().count(mutant.old) == 1
+    name = mutant.tests[1].partition(" ")[0]
+    (file,) = (repo / "tests").rglob(f"test_{mutant.tests[0]}.py")
+    assert name in shown.names() and file in {test.file for test in shown.tests()[name]}
+
+
+def test_every_page_has_a_fault_of_each_kind() -> None:
+    """Orders, signs, layouts and limits of each text are among them."""
+    for text in ("MXNet", "SOFIE", "Paddle", "oneDNN"):
+        assert sum(mutant.what.startswith(text) for mutant in MUTANTS) >= 7
+
+
+@pytest.mark.parametrize(
+    "mutant", MUTANTS if ALL else MUTANTS[:PLAIN], ids=lambda mutant: mutant.what
+)
+def test_the_named_test_fails(checkout: Checkout, mutant: Mutant) -> None:
+    checkout.assert_seen(mutant)
+
+
+def test_without_a_fault_the_named_tests_pass(checkout: Checkout) -> None:
+    for tests in dict.fromkeys(m.tests for m in MUTANTS[: None if ALL else 1]):
+        done = checkout.run(tests)
+        assert done.returncode == 0, done.stdout

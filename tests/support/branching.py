@@ -1,0 +1,164 @@
+"""Graphs with branches: nested, of several sizes, with layers, handing on what they were given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onernn import Cell, Graph, RnnSpec
+from onernn.core.graph import Node, Value
+from support.layers import random_weights
+
+SPEC = RnnSpec(Cell.GRU, 3, 3)
+CONDITIONS = (Value("c", "bool", ()), Value("d", "bool", (1,)))
+
+
+def branch(*nodes: Node, takes: str = "a", gives: str = "y", **constants: Any) -> Graph:
+    """A graph over values of outside."""
+    given = {name: np.asarray(value) for name, value in constants.items()}
+    inputs, outputs = (tuple(map(Value, names.split())) for names in (takes, gives))
+    return Graph("branch", inputs, outputs, nodes, given)
+
+
+def layer(seed: int, x: str, y: str, h: str = "") -> Node:
+    attributes = {"spec": SPEC, "weights": random_weights(SPEC, seed)}
+    return Node("Rnn", (x,), (y, h) if h else (y,), attributes)
+
+
+def chosen(condition: str, then: Graph, other: Graph, takes: str, gives: str) -> Node:
+    """``takes``: what the first branch takes, a bar, what the other one takes."""
+    first, second = (side.split() for side in takes.split("|"))
+    attributes = {"then_branch": then, "else_branch": other, "then_taken": len(first)}
+    return Node("If", (condition, *first, *second), tuple(gives.split()), attributes)
+
+
+def graph(*nodes: Node, gives: str = "y", **constants: Any) -> Graph:
+    """Of x (T, 2, 3), and two conditions."""
+    given = {name: np.asarray(value) for name, value in constants.items()}
+    inputs = (Value("x", "float32", (None, 2, 3)), *CONDITIONS)
+    return Graph("branches", inputs, tuple(map(Value, gives.split())), nodes, given)
+
+
+ONE = np.float32([[1, 2, 3], [4, 5, 6]])
+DOUBLE = branch(Node("Add", ("a", "a"), ("y",)))
+
+GRAPHS: dict[str, Graph] = {
+    "layers": graph(
+        Node("Neg", ("x",), ("n",)),
+        chosen(
+            "c",
+            branch(layer(0, "a", "s", "h"), layer(1, "s", "y"), gives="y h"),
+            branch(
+                chosen(
+                    "d",
+                    branch(layer(2, "a", "y", "h"), gives="y h"),
+                    branch(Node("Tanh", ("a",), ("t",)), layer(3, "t", "y", "h"), gives="y h"),
+                    "a|a",
+                    "y h",
+                ),
+                takes="a d",
+                gives="y h",
+            ),
+            "n|x d",
+            "y h",
+        ),
+        Node("Sub", ("y", "n"), ("z",)),
+        gives="z y h",
+    ),
+    "handed on": graph(  # a value of outside, twice, a constant, and an output of the graph
+        Node("Exp", ("x",), ("e",)),
+        chosen(
+            "c",
+            branch(takes="a b", gives="a a k b", k=ONE),
+            branch(
+                Node("Neg", ("a",), ("n",)), Node("Abs", ("n",), ("m",)), gives="n m k n", k=-ONE
+            ),
+            "e x|x",
+            "p q r s",
+        ),
+        Node("Add", ("p", "r"), ("t",)),
+        gives="t e p q s",
+    ),
+    "other sizes": graph(  # T or T + 1 rows, of which a product is made afterwards
+        chosen(
+            "c",
+            branch(Node("Concat", ("a", "k"), ("y",), {"axis": 0}), k=ONE[None]),
+            branch(Node("Neg", ("a",), ("y",))),
+            "x|x",
+            "y",
+        ),
+        Node("MatMul", ("y", "w"), ("z",)),
+        Node("Shape", ("y",), ("s",)),
+        Node("ReduceSum", ("z",), ("sum",), {"keepdims": 0}),
+        gives="z s y sum",
+        w=np.float32([[1, 2], [3, 4], [5, 6]]),
+    ),
+    "sizes in sizes": graph(
+        chosen(
+            "c",
+            branch(
+                chosen(
+                    "d",
+                    branch(Node("Concat", ("a", "a"), ("y",), {"axis": 0})),
+                    branch(takes="a", gives="a"),
+                    "a|a",
+                    "y",
+                ),
+                Node("Tanh", ("y",), ("z",)),
+                takes="a d",
+                gives="z",
+            ),
+            branch(Node("Slice", ("a", "k", "l", "z"), ("y",)), k=[0], l=[0], z=[0]),
+            "x d|x",
+            "y",
+        ),
+        Node("Neg", ("y",), ("z",)),
+        gives="z y",
+    ),
+    "in place": graph(  # what one branch would write is read in the other one, and behind them
+        Node("Exp", ("x",), ("e",)),
+        Node("Sin", ("x",), ("f",)),
+        chosen(
+            "c",
+            branch(
+                Node("Neg", ("b",), ("n",)),
+                Node("Concat", ("a", "n"), ("y",), {"axis": 2}),
+                takes="a b",
+            ),
+            branch(
+                Node("Cos", ("b",), ("n",)),
+                Node("Concat", ("n", "b"), ("m",), {"axis": 2}),
+                Node("Mul", ("a", "b"), ("p",)),
+                Node("Concat", ("p", "p"), ("q",), {"axis": 2}),
+                Node("Sub", ("m", "q"), ("y",)),
+                takes="a b",
+            ),
+            "e f|e f",
+            "y",
+        ),
+        Node("Add", ("e", "f"), ("g",)),
+        gives="y g",
+    ),
+    "same twice": graph(
+        chosen("c", DOUBLE, branch(gives="a"), "x|x", "y"),
+        chosen("d", DOUBLE, branch(gives="a"), "y|x", "z"),
+        chosen("c", branch(gives="a"), DOUBLE, "z|z", "u"),
+        gives="u",
+    ),
+}
+
+
+def feeds() -> list[dict[str, Any]]:
+    """All conditions, for several sizes, none among them."""
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "x": rng.uniform(-1, 1, (time, 2, 3)).astype(np.float32),
+            "c": np.array(c),
+            "d": np.array([d]),
+        }
+        for time in (3, 1, 7, 0, 2)
+        for c in (True, False)
+        for d in (True, False)
+    ]

@@ -1,0 +1,269 @@
+"""Graphs with loops: states that change places, early ends, loops and branches in each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onernn import Cell, Graph, RnnSpec
+from onernn.core.graph import Node, Value
+from support.branching import branch, chosen
+from support.layers import random_weights
+
+F32, ROW = np.float32, np.float32([[1, -2, 3], [0.5, 1, 2]])
+TURN = "turn going "
+INPUTS = (
+    Value("x", "float32", (None, 2, 3)),
+    Value("n", "int64", ()),
+    Value("c", "bool", ()),
+    Value("limit", "float32", ()),
+)
+
+
+def scan(body: Graph, inputs: str, gives: str, states: int = 1, **more: Any) -> Node:
+    """Over axis 0 of one value, unless ``more`` tells others."""
+    gathered = len(body.outputs) - states
+    attributes: dict[str, Any] = {"body": body, "states": states, "scanned": 1}
+    attributes |= dict.fromkeys(("input_axes", "input_directions"), (0,))
+    attributes |= dict.fromkeys(("output_axes", "output_directions"), (0,) * gathered)
+    return Node("Scan", tuple(inputs.split()), tuple(gives.split()), attributes | more)
+
+
+def loop(body: Graph, inputs: str, gives: str, carried: int = 1) -> Node:
+    """``inputs``: the number of turns, the condition (- for none), states, what it takes."""
+    names = tuple("" if name == "-" else name for name in inputs.split())
+    return Node("Loop", names, tuple(gives.split()), {"body": body, "carried": carried})
+
+
+def graph(*nodes: Node, gives: str, **constants: Any) -> Graph:
+    """Of x (T, 2, 3), a number n, a condition and a limit."""
+    given = {name: np.asarray(value) for name, value in constants.items()}
+    return Graph("loops", INPUTS, tuple(map(Value, gives.split())), nodes, given)
+
+
+SPEC = RnnSpec(Cell.GRU, 3, 3)
+CELL = Node("Rnn", ("a", "h"), ("y", "h1"), {"spec": SPEC, "weights": random_weights(SPEC, 0)})
+SUM = branch(
+    Node("Add", ("s", "e"), ("t",)), Node("Tanh", ("t",), ("y",)), takes="s e", gives="t y"
+)
+EARLY = branch(  # goes on while the largest sum is below a limit
+    Node("Add", ("s", "k"), ("t",)),
+    Node("ReduceMax", ("t",), ("m",), {"keepdims": 0}),
+    Node("Less", ("m", "l"), ("more",)),
+    Node("Neg", ("t",), ("y",)),
+    takes=TURN + "s k l",
+    gives="more t y s",
+)
+GRAPHS: dict[str, Graph] = {
+    "sums": graph(scan(SUM, "row x", "last ys"), gives="last ys", row=ROW),
+    "backwards": graph(
+        scan(SUM, "row x", "last ys", input_directions=(1,), output_axes=(1,)),
+        Node("Neg", ("ys",), ("zs",)),
+        gives="zs last",
+        row=ROW,
+    ),
+    "reversed results": graph(
+        scan(SUM, "row x", "last ys", output_directions=(1,), output_axes=(-1,)),
+        gives="ys last",
+        row=ROW,
+    ),
+    "along other axes": graph(
+        Node("Transpose", ("x",), ("xt",), {"perm": (1, 2, 0)}),
+        scan(SUM, "row xt", "last ys", input_axes=(-1,)),
+        gives="last ys",
+        row=ROW,
+    ),
+    "states change places": graph(
+        scan(
+            branch(
+                Node("Add", ("a", "b"), ("s",)),
+                Node("Mul", ("s", "e"), ("y",)),
+                Node("Identity", ("a",), ("old",)),
+                takes="a b d e",
+                gives="b s a y old d",
+            ),
+            "row x0 row x",
+            "p q r y a0 d0",
+            states=3,
+        ),
+        Node("Add", ("row2", "p"), ("z",)),
+        gives="p q r y a0 d0 z",
+        row=ROW,
+        row2=ROW + 1,
+        x0=ROW * 0.5,
+    ),
+    "what it begins with is read again": graph(
+        Node("Exp", ("limit",), ("e",)),
+        Node("Mul", ("row", "e"), ("begin",)),
+        scan(
+            branch(
+                Node("Mul", ("s", "e"), ("t",)),
+                Node("Sub", ("t", "b"), ("u",)),
+                takes="s e b",
+                gives="u t",
+            ),
+            "begin x begin",
+            "last ys",
+        ),
+        Node("Add", ("begin", "last"), ("z",)),
+        gives="z ys begin",
+        row=ROW,
+    ),
+    "early end": graph(
+        loop(EARLY, "twelve c row k limit", "last ys olds"),
+        Node("MatMul", ("ys", "w"), ("zs",)),
+        Node("Shape", ("olds",), ("count",)),
+        gives="last zs count olds",
+        row=ROW,
+        twelve=np.int64(12),
+        k=np.abs(ROW),
+        w=np.float32([[1, 2], [3, 4], [5, 6]]),
+    ),
+    "nothing gathered": graph(
+        loop(
+            branch(Node("Add", ("s", "e"), ("t",)), takes=TURN + "s e", gives="going t"),
+            "n - row k",
+            "last",
+        ),
+        gives="last",
+        row=ROW,
+        k=ROW,
+    ),
+    "reads by its turn": graph(
+        Node("Shape", ("x",), ("shape",)),
+        Node("Gather", ("shape", "zero"), ("t",)),
+        loop(
+            branch(
+                Node("Gather", ("x", "turn"), ("e",)),
+                Node("Gather", ("e", "one"), ("f",)),
+                Node("Cast", ("turn",), ("number",), {"to": "float32"}),
+                Node("Mul", ("f", "number"), ("g",)),
+                Node("Add", ("s", "g"), ("y",)),
+                takes=TURN + "s x one",
+                gives="going y f turn",
+            ),
+            "t - row x one",
+            "last fs turns",
+        ),
+        gives="last fs turns",
+        row=ROW,
+        zero=np.int64(0),
+        one=np.int64(1),
+    ),
+    "a layer in it": graph(
+        Node("Unsqueeze", ("row", "front"), ("h0",)),
+        Node("Unsqueeze", ("h0", "front"), ("h00",)),
+        scan(
+            branch(
+                Node("Unsqueeze", ("e", "f"), ("a",)),
+                CELL,
+                Node("Squeeze", ("y", "f"), ("z",)),
+                takes="h e",
+                gives="h1 z",
+                f=[0],
+            ),
+            "h00 x",
+            "last ys",
+        ),
+        gives="last ys",
+        row=ROW,
+        front=np.array([0]),
+    ),
+    "loops in loops": graph(
+        scan(
+            branch(
+                loop(
+                    branch(
+                        Node("Mul", ("t", "half"), ("u",)),
+                        Node("Add", ("u", "e"), ("v",)),
+                        takes=TURN + "t e half",
+                        gives="going v u",
+                    ),
+                    "three - s e half",
+                    "t us",
+                ),
+                Node("ReduceSum", ("us", "f"), ("sum",), {"keepdims": 0}),
+                takes="s e three half",
+                gives="t sum",
+                f=[0],
+            ),
+            "row x three half",
+            "last ys",
+        ),
+        gives="last ys",
+        row=ROW,
+        three=np.int64(3),
+        half=np.float32(0.5),
+    ),
+    "branches in loops": graph(
+        scan(
+            branch(
+                Node("ReduceMax", ("e",), ("m",), {"keepdims": 0}),
+                Node("Less", ("m", "l"), ("low",)),
+                chosen(
+                    "low",
+                    branch(Node("Add", ("a", "b"), ("y",)), takes="a b"),
+                    branch(takes="b", gives="b"),
+                    "s e|s",
+                    "t",
+                ),
+                takes="s e l",
+                gives="t t",
+            ),
+            "row x limit",
+            "last ys",
+        ),
+        gives="last ys",
+        row=ROW,
+    ),
+    "loops in branches": graph(
+        chosen(
+            "c",
+            branch(
+                scan(SUM, "k b", "last ys"),
+                takes="b",
+                gives="last ys",
+                k=ROW,
+            ),
+            branch(Node("Neg", ("b",), ("n",)), takes="b", gives="k n", k=ROW),
+            "x|x",
+            "y ys",
+        ),
+        gives="y ys",
+    ),
+    "sizes found in turns": graph(
+        Node("Relu", ("x",), ("r",)),
+        scan(
+            branch(
+                Node("NonZero", ("e",), ("where",)),
+                Node("Cast", ("where",), ("w",), {"to": "float32"}),
+                Node("ReduceSum", ("w",), ("sum",), {"keepdims": 0}),
+                Node("Add", ("s", "sum"), ("t",)),
+                takes="s e",
+                gives="t sum",
+            ),
+            "zero r",
+            "last sums",
+        ),
+        Node("NonZero", ("x",), ("all",)),
+        gives="last sums all",
+        zero=F32(0),
+    ),
+}
+
+
+def feeds() -> list[dict[str, Any]]:
+    """No turn, one, many; ended early, and not."""
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "x": rng.uniform(-1, 1, (time, 2, 3)).astype(F32),
+            "n": np.array(turns),
+            "c": np.array(going),
+            "limit": F32(limit),
+        }
+        for time, turns in ((3, 3), (1, 0), (7, 5), (0, 1), (2, -1), (40, 2000))
+        for going in (True, False)
+        for limit in (0.3, 9.0)
+    ]

@@ -1,0 +1,238 @@
+"""A model of one frame over sequences gives what frame after frame gives, or is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from support.layers import random_weights
+from typer.testing import CliRunner
+
+import onernn
+from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError, over_time
+from onernn.cli import app
+from onernn.core.graph import Node, Value
+
+WIDTH, H, N = 3, 4, 2
+INTS = {"axes": np.array([0]), "first": np.array([0]), "2nd": np.array([1])}
+
+
+def layer(
+    cell: Cell, x: str, states: list[str], outputs: list[str], width: int = WIDTH, **more: Any
+) -> Node:
+    spec = RnnSpec(cell, width, H, **more)
+    weights = random_weights(spec, len(x))
+    at = {"spec": spec, "weights": weights[0] if spec.layers == 1 else tuple(weights)}
+    return Node("Rnn", (x, *states), tuple(outputs), at)
+
+
+def model(
+    nodes: list[Node], outputs: list[str], state: tuple[int | None, ...], x: Any = (None, WIDTH)
+):
+    inputs = (Value("x", "float32", x), Value("s", "float32", state))
+    values = tuple(Value(name, "float32") for name in outputs)
+    return Graph("step", inputs, values, tuple(nodes), INTS)
+
+
+def packed(read: str = "hc", written: str = "hc", reads: str = "") -> Graph:
+    """An LSTM whose states are one value (2, N, H); a frame's result is its last h."""
+    h, c = (f"{name}0" for name in read)
+    one, other = (f"{name}1" for name in written)
+    nodes = [
+        Node("Gather", ("s", "first"), (h,), {"axis": 0}),
+        Node("Gather", ("s", "2nd"), (c,), {"axis": 0}),
+        Node("Unsqueeze", ("h0", "axes"), ("h00",)),
+        Node("Unsqueeze", ("c0", "axes"), ("c00",)),
+        Node("Unsqueeze", ("x", "axes"), ("steps",)),
+        layer(Cell.LSTM, "steps", ["h00", "c00"], ["", "h11", "c11"]),
+        Node("Squeeze", ("h11", "axes"), ("h1",)),
+        Node("Squeeze", ("c11", "axes"), ("c1",)),
+        Node("Concat", (one, other), ("sN",), {"axis": 0}),
+        Node("Squeeze", ("h1", "axes"), ("row",)),
+        *([Node("Squeeze", (reads, "axes"), ("seen",))] if reads else []),
+        Node("Relu", ("row",), ("positive",)),
+        Node("Add", ("positive", "seen" if reads else "row"), ("y",)),
+    ]
+    return model(nodes, ["y", "sN"], (2, None, H))
+
+
+def two_layers(crossed: bool = False) -> Graph:
+    """Two GRUs whose states are the last axis of one value (1, N, H, 2)."""
+    zero, one = ("2nd", "first") if crossed else ("first", "2nd")
+    nodes = [
+        Node("Gather", ("s", "first"), ("a",), {"axis": 3}),
+        Node("Gather", ("s", "2nd"), ("b",), {"axis": 3}),
+        Node("Transpose", ("a",), ("a0",), {"perm": (0, 3, 1, 2)}),
+        Node("Transpose", ("b",), ("b0",), {"perm": (0, 3, 1, 2)}),
+        Node("Unsqueeze", ("x", "axes"), ("steps",)),
+        layer(Cell.GRU, "steps", ["a0"], ["ya", "a1"]),
+        Node("Tanh", ("ya",), ("between",)),
+        layer(Cell.LBR_GRU, "between", ["b0"], ["yb", "b1"], width=H),
+        Node("Concat", ("a1", "b1"), ("ab",), {"axis": 1}),
+        Node("Gather", ("ab", zero), ("first_state",), {"axis": 1}),
+        Node("Gather", ("ab", one), ("second_state",), {"axis": 1}),
+        Node("Transpose", ("first_state",), ("f",), {"perm": (0, 2, 3, 1)}),
+        Node("Transpose", ("second_state",), ("g",), {"perm": (0, 2, 3, 1)}),
+        Node("Concat", ("f", "g"), ("sN",), {"axis": 3}),
+        Node("Squeeze", ("yb", "axes"), ("y",)),
+    ]
+    return model(nodes, ["y", "sN"], (1, None, H, 2))
+
+
+def chunks() -> Graph:
+    """Three steps a frame, a stack of two layers, and a layer that sees one frame only."""
+    nodes = [
+        layer(Cell.GRU, "x", [], ["z"], direction="bidirectional_sum"),
+        layer(Cell.GRU, "z", ["s"], ["y", "sN"], width=H, layers=2),
+    ]
+    return model(nodes, ["y", "sN"], (2, 1, None, H), (3, None, WIDTH))
+
+
+def read_by_the_frame() -> Graph:
+    """The result of a frame reads the next state by its own name."""
+    nodes = [
+        Node("Unsqueeze", ("x", "axes"), ("steps",)),
+        Node("Unsqueeze", ("s", "axes"), ("h",)),
+        layer(Cell.GRU, "steps", ["h"], ["ys", "last"]),
+        Node("Squeeze", ("last", "axes"), ("sN",)),
+        Node("Add", ("ys", "sN"), ("y",)),
+    ]
+    return model(nodes, ["y", "sN"], (1, None, H))
+
+
+def frame_by_frame(step: Graph, x: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    session, found = Session(step, backend="reference", passes=()), []
+    for frame in x:
+        made = session.run({"x": frame, "s": s})
+        s = made["sN"]
+        found.append(made["y"])
+    return np.stack(found), s
+
+
+@pytest.mark.parametrize(
+    "made", [packed, lambda: packed("ch", "ch"), two_layers, chunks, read_by_the_frame]
+)
+@pytest.mark.parametrize("frames", [1, 6])
+def test_all_frames_at_once_give_what_frame_after_frame_gives(made: Any, frames: int) -> None:
+    step = made()
+    whole = over_time(step, {"s": "sN"})
+    rng = np.random.default_rng(frames)
+    sizes = [[N if size is None else size for size in value.shape] for value in step.inputs]
+    x = rng.uniform(-2, 2, (frames, *sizes[0])).astype("f4")
+    s = rng.uniform(-1, 1, sizes[1]).astype("f4")
+    y, last = frame_by_frame(step, x, s)
+    got = Session(whole).run({"x": x, "s": s})
+    np.testing.assert_allclose(got["y"], y, atol=1e-6, rtol=1e-5)
+    np.testing.assert_allclose(got["sN"], last, atol=1e-6, rtol=1e-5)
+    steps = {node.op for node in whole.nodes}
+    assert "Rnn" in steps and not steps & {"Loop", "Scan"}
+
+
+def test_no_frames_leave_the_state_as_it_is() -> None:
+    whole = over_time(packed(), {"s": "sN"})
+    s = np.ones((2, N, H), np.float32)
+    got = Session(whole).run({"x": np.zeros((0, N, WIDTH), np.float32), "s": s})
+    assert got["y"].shape == (0, N, H) and np.array_equal(got["sN"], s)
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (packed("hc", "ch"), "it is not what a layer makes of 's'"),
+        (packed("ch", "hc"), "it is not what a layer makes of 's'"),
+        (two_layers(crossed=True), "it is not what a layer makes of 's'"),
+        (packed(reads="h0"), "state 'seen' is read"),
+    ],
+)
+def test_states_that_do_not_go_back_to_their_layers_are_refused(step: Graph, told: str) -> None:
+    with pytest.raises(UnsupportedError, match=told):
+        over_time(step, {"s": "sN"})
+
+
+@pytest.mark.parametrize(("op", "bounds"), [("Clip", (-40, 40)), ("Max", (-5,)), ("Min", (30,))])
+def test_a_bound_on_a_state_is_refused_though_no_made_number_reaches_it(
+    op: str, bounds: tuple[int, ...]
+) -> None:
+    """A cell state grows from frame to frame: what seven frames do not reach, seventy may."""
+    step = packed()
+    limits = {f"limit{at}": np.float32(bound) for at, bound in enumerate(bounds)}
+    nodes = list(step.nodes)
+    at = next(at for at, node in enumerate(nodes) if "sN" in node.outputs)
+    nodes[at] = replace(nodes[at], inputs=("h1", "bounded"))
+    nodes.insert(at, Node(op, ("c1", *limits), ("bounded",)))
+    step = replace(step, nodes=tuple(nodes), constants={**step.constants, **limits})
+    with pytest.raises(UnsupportedError, match="it is not what a layer makes of 's'"):
+        over_time(step, {"s": "sN"})
+
+
+def test_a_branch_that_stays_open_tells_which_input_decides_it() -> None:
+    value = (Value("a"),)
+    then = Graph("then", value, (Value("b"),), (Node("Neg", ("a",), ("b",)),), {})
+    other = Graph("else", value, (Value("b"),), (Node("Abs", ("a",), ("b",)),), {})
+    branches = {"then_branch": then, "else_branch": other, "then_taken": 1}
+    step = packed()
+    step = replace(
+        step,
+        inputs=(*step.inputs, Value("rate", "int64", ())),
+        nodes=(
+            Node("Greater", ("rate", "limit"), ("high",)),
+            Node("If", ("high", "s", "s"), ("sN",), branches),
+            *(node for node in step.nodes if "sN" not in node.outputs),
+        ),
+        constants={**step.constants, "limit": np.array(8000)},
+    )
+    told = "state 's' is read in a branch that stays open; 'rate' decides it: give it"
+    with pytest.raises(UnsupportedError, match=told):
+        over_time(step, {"s": "sN"})
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        ({"q": "sN"}, "no such input; there are x, s"),
+        ({"s": "q"}, "no such output; there are y, sN"),
+        ({"s": "sN", "x": "sN"}, "one output of two states"),
+        ({}, "expected an input of frames, and a state"),
+        ({"x": "y"}, "is read"),
+    ],
+)
+def test_names_that_are_no_states_are_told(states: dict[str, str], told: str) -> None:
+    with pytest.raises(UnsupportedError, match=told):
+        over_time(packed(), states)
+
+
+def test_the_written_file_runs_in_onnx_runtime(tmp_path: Path) -> None:
+    step, out = tmp_path / "step.onnx", tmp_path / "whole.onnx"
+    onernn.convert(packed(), step)
+    done = CliRunner().invoke(app, ["convert", str(step), str(out), "--over-time", "s=sN"])
+    assert done.exit_code == 0, done.output
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (5, N, WIDTH)).astype("f4")
+    s = rng.uniform(-1, 1, (2, N, H)).astype("f4")
+    y, last = frame_by_frame(packed(), x, s)
+    got = onnxruntime.InferenceSession(out).run(["y", "sN"], {"x": x, "s": s})
+    np.testing.assert_allclose(got[0], y, atol=1e-6, rtol=1e-5)
+    np.testing.assert_allclose(got[1], last, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--over-time", "s"], "expected STATE=NEXT"),
+        (["--given", "s=1"], "belong to --over-time"),
+        (["--over-time", "s=sN", "--given", "q=1"], "the model takes"),
+        (["--over-time", "s=sN", "--given", "s=one"], "--given s=one"),
+        (["--over-time", "s=sN", "--input", "q=float32(3)"], "no such input"),
+    ],
+)
+def test_refusals_leave_an_old_file_alone(tmp_path: Path, options: list[str], told: str) -> None:
+    step, out = tmp_path / "step.onnx", tmp_path / "whole.onnx"
+    onernn.convert(packed(), step)
+    out.write_text("old")
+    done = CliRunner().invoke(app, ["convert", str(step), str(out), *options])
+    assert isinstance(done.exception, UnsupportedError) and out.read_text() == "old"
+    assert told in str(done.exception)
