@@ -17,7 +17,8 @@ from onernn.core.rnn import Recurrent
 from onernn.runtime.session import Session
 from onernn.verification.aligning import LENGTHS, feed_for, in_one_form, outputs_for
 from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
-from onernn.verification.diagnosis.causes import Cause, Side, find_cause, traced
+from onernn.verification.diagnosis.cause import Cause
+from onernn.verification.diagnosis.causes import Side, find_cause, traced
 from onernn.verification.error_profiles import Errors, Profile, errors, profile
 from onernn.verification.input_generation import make_inputs
 from onernn.verification.json_text import json_text
@@ -47,8 +48,8 @@ class Evidence:
 class Report:
     """The verdict on each output, and the kernels that ran.
 
-    ``errors`` and ``profiles``: by output, how far they are apart and where; ``cause``: the fault
-    that explains a difference; ``layers``: matched nodes of both models in order, compared;
+    ``errors`` and ``profiles``: by output, how far they are apart and where; ``causes``: the faults
+    that explain a difference together; ``layers``: matched nodes of both models in order, compared;
     ``notes``: what had to be assumed.
     """
 
@@ -56,7 +57,7 @@ class Report:
     kernels: str
     errors: Mapping[str, Errors] = field(default_factory=dict)
     profiles: tuple[Profile, ...] = ()
-    cause: Cause | None = None
+    causes: tuple[Cause, ...] = ()
     layers: tuple[NodeComparison, ...] = ()
     notes: tuple[str, ...] = ()
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
@@ -67,6 +68,11 @@ class Report:
 
     def __bool__(self) -> bool:
         return self.passed
+
+    @property
+    def cause(self) -> Cause | None:
+        """The first cause."""
+        return next(iter(self.causes), None)
 
     @property
     def first(self) -> NodeComparison | None:
@@ -84,6 +90,7 @@ class Report:
             "errors": {name: asdict(each) for name, each in self.errors.items()},
             "profiles": [each.as_json() for each in self.profiles],
             "first_apart": first,
+            "causes": [each.as_json() for each in self.causes],
             "notes": list(self.notes),
         }
         return json_text(
@@ -264,7 +271,7 @@ def _explained(
         note = "the NumPy reference gives what is expected: the fault is in the kernel that ran"
         return replace(report, notes=(*report.notes, note))
     cause = find_cause(sides, given, progress=progress)
-    return replace(report, cause=cause)
+    return replace(report, causes=() if cause is None else (cause,))
 
 
 def _sides(
@@ -296,6 +303,7 @@ def _sides(
             evidence.tolerances,
             {one.y: two.layers[0] for one, two in pairs_of_layers},
             "matches when",
+            True,
             first[0],
             _counterpart(pairs_of_layers, first[0], there),
         )
@@ -316,6 +324,7 @@ def _sides(
                 tolerances,
                 {two.y: one.layers[0] for two, one in turned},
                 "the reference gives what the model gives when, in it,",
+                False,
                 first[1],
                 _counterpart(turned, first[1], mine.values),
             )

@@ -16,8 +16,8 @@ from onernn.core.records import dataclass
 from onernn.fuse_passes import fuse
 from onernn.verification.aligning import in_one_form
 from onernn.verification.comparing import Tolerance, compare, differences
-from onernn.verification.diagnosis.advice import ADVICE
 from onernn.verification.diagnosis.bias_faults import bias_sources
+from onernn.verification.diagnosis.cause import Cause, Edit
 from onernn.verification.diagnosis.fitting import fitted, size_of_biases
 from onernn.verification.diagnosis.graph_faults import Hypothesis, graph_faults, with_change
 from onernn.verification.diagnosis.weight_faults import borrowed_bias, clipped, weight_faults
@@ -31,28 +31,14 @@ _BETTER = 10
 """An explanation makes the difference that many times smaller, and small enough to pass."""
 
 
-@dataclass(frozen=True)
-class Cause:
-    """``id``: one of `ADVICE`. ``text``: what makes the outputs match. ``where``: the layer."""
-
-    id: str
-    text: str
-    where: str = ""
-    before: float = np.nan
-    after: float = np.nan
-
-    @property
-    def advice(self) -> str:
-        return ADVICE.get(self.id, "")
-
-
 @dataclass(frozen=True, eq=False)
 class Side:
     """A model that may be at fault: its trace, what it gives, and what it should give.
 
     ``whole``: before fusion; ``feed``: its own inputs; ``other``: the weights of its layers'
-    counterparts; ``prefix``: how a cause found here begins. ``first``: the y of the first layer
-    that departs, "" where that is not known; ``local``: what this layer should make, by name.
+    counterparts; ``prefix``: how a cause found here begins; ``is_model``: whether it is what is
+    verified, not the reference. ``first``: the y of the first layer that departs, "" where that is
+    not known; ``local``: what this layer should make, by name.
     """
 
     whole: Graph
@@ -62,6 +48,7 @@ class Side:
     tolerances: Mapping[str, Tolerance]
     other: Mapping[str, Any]
     prefix: str
+    is_model: bool = True
     first: str = ""
     local: Mapping[str, Any] = field(default_factory=dict)
 
@@ -225,7 +212,18 @@ def _explained(side: Side, where: str, hypothesis: Hypothesis) -> Cause | None:
     if not worst * _BETTER < before:
         return None
     text = f"{side.prefix} {hypothesis.text} in {where}"
-    return Cause(hypothesis.cause, text, where, before, worst)
+    known = side.whole if hypothesis.whole else side.traced.graph
+    edit = Edit.between(known, hypothesis.graph)
+    return Cause(
+        hypothesis.cause,
+        text,
+        where,
+        edit.old[0] if edit.old and side.is_model else "",
+        edits=(edit,) if side.is_model else (),
+        form="read" if hypothesis.whole else "taken apart",
+        before=before,
+        after=worst,
+    )
 
 
 def _apart(side: Side, hypothesis: Hypothesis) -> float | None:
