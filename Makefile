@@ -165,6 +165,7 @@ $(eval $(call framework,mxnet-1.9.1,mxnet==1.9.1 numpy==1.23.5 onnx==1.14.1))
 $(eval $(call framework,torch-2.13.0,torch==2.13.0 onnx onnxscript expecttest))
 # By name only: their layouts and exports are recorded, and no release changes them.
 $(eval $(call framework,tensorflow-2.21.0,tensorflow-cpu==2.21.0 tf2onnx==1.17.0 onnx,exports))
+$(eval $(call framework,openvino-2026.4.1,openvino==2026.4.1 onnx))
 $(eval $(call framework,keras-3.15.1,keras==3.15.1 jax==0.10.2 torch==2.13.0))
 
 # Engines that score corpora: Ray on several nodes of this machine, one of which is lost, Spark (with

@@ -19,10 +19,34 @@ UNSUPPORTED = "Unsupported"
 
 
 class NativeOp(NamedTuple):
-    """One operator of the framework's own graph: its position there and its type."""
+    """One operator of the framework's own graph: its position there, and its type.
+
+    ``name``: its own, by which viewers of the file, such as Netron, find it, "" where it has none.
+    ``value``: the main one that it makes, by which those without a name are found, as Paddle's.
+    """
 
     position: int
     type: str
+    name: str = ""
+    value: str = ""
+
+
+_RECURRENT = ("rnn", "lstm", "gru")
+_NAMED = 3
+
+
+def layer_operators(origin: Iterable[NativeOp]) -> tuple[NativeOp, ...]:
+    """Those that are recurrent layers by their types, all where none is; each once."""
+    every = tuple(dict.fromkeys(origin))
+    found = (op for op in every if any(kind in op.type.lower() for kind in _RECURRENT))
+    return tuple(found) or every
+
+
+def native_names(origin: Iterable[NativeOp]) -> str:
+    """Their names, as ``'/r/LSTM'``, of many the first ones; "" where one has none."""
+    names = [*dict.fromkeys(op.name for op in origin)]
+    more = ["..."] if len(names) > _NAMED else []
+    return "" if "" in names else ", ".join([*map(repr, names[:_NAMED]), *more])
 
 
 def native_types(origin: Iterable[NativeOp]) -> str:
@@ -78,9 +102,22 @@ class Node(Immutable):
 
     @property
     def label(self) -> str:
-        """How messages call it."""
-        called = printable(native_types(self.origin) or self.op)
-        return f"node {next(filter(None, self.outputs), '')!r} ({called})"
+        """How messages call it: by the name of what it stands for in the file, or by its value."""
+        shown = layer_operators(self.origin)
+        if names := native_names(shown):
+            return printable(f"node {names} ({native_types(shown)})")
+        value = next(filter(None, self.outputs), "")
+        return printable(f"node {value!r} ({native_types(self.origin) or self.op})")
+
+    @property
+    def native(self) -> str:
+        """What it stands for in the file: "LSTM '/r/LSTM'", or "gru that makes 'y'"."""
+        shown = layer_operators(self.origin)
+        if not shown:
+            return self.label
+        if names := native_names(shown):
+            return printable(f"{native_types(shown)} {names}")
+        return printable(f"{native_types(shown)} that makes {shown[-1].value!r}")
 
     @cached_property
     def at(self) -> SimpleNamespace:

@@ -90,7 +90,7 @@ def _label(graph: Graph, node: Node) -> str:
     if constants:
         lines.append(f"{constants} constant{'s' * (constants > 1)}")
     if node.origin:
-        lines.append("+".join(op.type for op in node.origin))
+        lines.append(node.native)
     return "\n".join(lines)
 
 

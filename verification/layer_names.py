@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from onernn.core.graph import Graph, Node, native_types
+from onernn.core.graph import Graph
+from onernn.core.node import layer_operators
 from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent, parts
 from onernn.fuse_passes.expand_layers import ExpandLayers, part_name
@@ -13,12 +15,16 @@ from onernn.fuse_passes.pipeline import fuse
 
 @dataclass(frozen=True)
 class LayerName:
-    """Which layer and direction of which recurrent node something is, as a reader counts them."""
+    """Which layer and direction of which recurrent node something is, as a reader counts them.
+
+    ``own``: the one operator of the file that is this layer, where each layer is one.
+    """
 
     node: str
     layer: int
     direction: str
     layers: int = 1
+    own: str = ""
 
     def __str__(self) -> str:
         return f"{self._place}, {self.direction}"
@@ -26,7 +32,7 @@ class LayerName:
     @property
     def _place(self) -> str:
         layer = f", layer {self.layer + 1} of {self.layers}" if self.layers > 1 else ""
-        return self.node + layer
+        return (self.own or self.node) + layer
 
 
 def in_words(parts: Iterable[LayerName]) -> str:
@@ -38,23 +44,16 @@ def in_words(parts: Iterable[LayerName]) -> str:
     return " and ".join(f"{place}, {side}" for place, side in both.items())
 
 
-def _called(node: Node) -> str:
-    """A recurrent node by the operators of the file, as "GRU (operator 3)"; else by its label."""
-    if not node.origin:
-        return node.label
-    places = sorted({op.position for op in node.origin})
-    some = ", ".join(map(str, places[:6])) + (", ..." if len(places) > 6 else "")
-    return f"{native_types(node.origin)} (operator{'s' * (len(places) > 1)} {some})"
-
-
 def expanded(graph: Graph) -> tuple[Graph, dict[str, LayerName]]:
     """A graph in which every Rnn is one layer in one direction; and what part each is, by its y."""
     found: dict[str, LayerName] = {}
     for node in graph.nodes:
         if node.op == "Rnn":
             rnn = Recurrent.of(node)
+            own = [replace(node, origin=(op,)).native for op in layer_operators(node.origin)]
             for part in parts(rnn.spec):
                 side = "backward" if part.backwards else "forward"
                 name = part_name(rnn, part)
-                found[name] = LayerName(_called(node), part.layer, side, rnn.spec.layers)
+                alone = own[part.layer] if 1 < len(own) == rnn.spec.layers else ""
+                found[name] = LayerName(node.native, part.layer, side, rnn.spec.layers, alone)
     return fuse(graph, (ExpandLayers(),)).model, found

@@ -25,13 +25,14 @@ class NodeComparison:
     """A pair of matched nodes: what they are called in both models, and how they compare."""
 
     op: str
+    native: str
     value: str
     reference: str
     part: LayerName | None
     comparison: OutputComparison
 
     def __str__(self) -> str:
-        return str(self.part) if self.part else f"{self.op} that makes {self.value!r}"
+        return str(self.part) if self.part else self.native
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +123,7 @@ def _compared(
         if verdict is None or (verdict.passed and not each.passed):
             verdict = each
     assert verdict is not None  # every matched node has a first value
-    return NodeComparison(mine.op, name, other, model.parts.get(name), verdict)
+    return NodeComparison(mine.op, mine.native, name, other, model.parts.get(name), verdict)
 
 
 def _flat(one: Any, two: Any) -> bool:

@@ -47,7 +47,7 @@ def find_faults(path: str | Path, params: str | Path | None = None) -> FaultyMod
     for position, node in enumerate(symbol.nodes):
         if node.op in ("RNN", "_npx_rnn"):
             native = doubles or node.attributes.get("projection_size", "None") != "None"
-            faults += _faults(_Layer(NativeOp(position, node.op), node, native))
+            faults += _faults(_Layer(NativeOp(position, node.op, node.name), node, native))
 
     def lowered(symbol: Symbol) -> Graph:
         return lower(symbol, found.arrays, "documented", str(files.symbol))

@@ -79,7 +79,7 @@ def _reset_before(model: Model, op: Operator, runs: bool) -> Iterator[OnnxFault]
         " were trained for that: export again with onnxscript 0.7 or later, or set it to 1"
     )
     change = partial(_with_reset_behind, position=op.position) if runs else None
-    at = NativeOp(op.position, op.type)
+    at = op.native
     yield _fault("reset_before_product", "wrong", "file", at, op.outputs[0], text, change)
 
 
@@ -107,7 +107,7 @@ def _projection(graph: Subgraph, op: Operator) -> Iterator[OnnxFault]:
                 " proj_size, which ONNX's has not; ONNX Runtime refuses the file, and PyTorch's"
                 " exporter left weights out of it: export the cell unrolled, or take PyTorch's file"
             )
-            at = NativeOp(op.position, op.type)
+            at = op.native
             yield _fault("projection_cut", "refuses", "onnxruntime", at, op.outputs[0], text)
             return
 
@@ -127,7 +127,7 @@ def _dynamic_quantized(op: Operator) -> Iterator[OnnxFault]:
             " in one step: other numbers of threads, or other sentences in the batch, give a"
             " sentence other outputs (0.11 and 0.21 apart in ddddocr 1.6.1)"
         )
-        at = NativeOp(op.position, op.type)
+        at = op.native
         yield _fault("batch_changes_steps", "wrong", "onnxruntime", at, op.outputs[0], text)
 
 

@@ -248,14 +248,14 @@ def test_sound_files_pass_and_nothing_is_named(name: str) -> None:
 
 def test_texts_name_gates_and_layers_as_a_reader_knows_them() -> None:
     report = against_the_sound_file(*update_and_reset_of_a_gru())
-    text = "matches when gates u (update) and r (reset) are swapped in GRU (operator 0), forward"
+    text = "matches when gates u (update) and r (reset) are swapped in GRU that makes 'Y', forward"
     assert report.cause is not None and report.cause.text == text
     report = against_the_sound_file(*update_and_reset_of_the_backward_direction_only())
-    assert report.cause is not None and report.cause.text.endswith("(operator 0), backward")
+    assert report.cause is not None and report.cause.text.endswith("GRU that makes 'Y', backward")
     report = against_the_sound_file(*forget_and_candidate_of_an_lstm_both_ways())
     assert report.cause is not None
     assert "gates f (forget) and c (candidate)" in report.cause.text
-    assert report.cause.text.endswith("(operator 0), both directions")
+    assert report.cause.text.endswith("LSTM that makes 'Y', both directions")
 
 
 def test_an_unknown_fault_is_not_named() -> None:

@@ -127,7 +127,7 @@ def _label(node: Node) -> tuple[str, ...]:
 def _title(node: Node) -> str:
     lines = [f"{node.op} makes {', '.join(filter(None, node.outputs))}"]
     if node.origin:
-        lines.append(f"from {native_types(node.origin)}")
+        lines.append(f"from {node.native}")
     if reason := node.attributes.get("reason"):
         lines.append(str(reason))
     return "\n".join(lines)

@@ -66,7 +66,7 @@ class KerasLayer(NativeOperator):
         mask = options.pop("mask", None)
         given = {f"{name}=": value for name, value in options.items()}
         inert = INERT | {name for name in config if name.endswith(_ENDINGS)}
-        at = NativeOp(layer.position, layer.kind)
+        at = NativeOp(layer.position, layer.kind, path or layer.name)
         super().__init__(at, {}, {}, {**config, **given}, inert)
         self.lowering, self.layer, self.config = lowering, layer, layer.config
         self.builder: GraphBuilder = lowering.builder

@@ -148,7 +148,9 @@ class Lowering:
                 yield Output(str(k), f"{own}{k}", prefix + _name(Ref(layer.name, at, k)))
 
         reads = tuple(f"{prefix}{r.layer}/{r.call}/{r.at}" for r in _refs(call))
-        return LoweringStep(NativeOp(layer.position, layer.kind), reads, lowered, outputs)
+        return LoweringStep(
+            NativeOp(layer.position, layer.kind, f"{prefix}{layer.name}"), reads, lowered, outputs
+        )
 
     def _tensor(self, ref: Ref, prefix: str) -> Tensor:
         variable = f"{prefix}{ref.layer}/{ref.call}/{ref.at}"

@@ -50,7 +50,7 @@ def lower_nodes(context: Context) -> list[str]:
 
         reads = tuple(variable_of(*each[:2]) if each.node in used else "" for each in node.inputs)
         lower = partial(_lower, context, position, node, reads)
-        return LoweringStep(NativeOp(position, node.op), reads, lower, outputs)
+        return LoweringStep(NativeOp(position, node.op, node.name), reads, lower, outputs)
 
     steps = [step(at, node) for at, node in enumerate(symbol.nodes) if at in used]
     lower_steps(builder, steps, [variable_of(*head) for head in heads])
@@ -59,7 +59,7 @@ def lower_nodes(context: Context) -> list[str]:
         node, found = symbol.nodes[at], builder.value(variable_of(at, out))
         name = output_name(node, out, counts[at])
         if found in values or found.split("#")[0] != name:  # another node's value, or a second time
-            builder.origin = (NativeOp(at, node.op),)
+            builder.origin = (NativeOp(at, node.op, node.name),)
             again = f"head {len(values)}"
             builder.give(again, builder.emit("Identity", (found,)), name)
             found = builder.value(again)
@@ -87,7 +87,9 @@ def _lower(context: Context, position: int, node: SymbolNode, reads: Sequence[st
     if any(unsized) and not found.inferred:
         raise UnsupportedError("an input of zeros, whose size MXNet would infer from other inputs")
     inferred = {value for value, each in zip(inputs, unsized, strict=False) if each}
-    op = MxnetOperator(context, NativeOp(position, node.op), found.name, node, slots, inferred)
+    op = MxnetOperator(
+        context, NativeOp(position, node.op, node.name), found.name, node, slots, inferred
+    )
     results = op.lowered(found.lower)
     decisive = unsized[:1] if found.inferred == "first" else unsized
     if op.gives_inferred or decisive and all(decisive) and found.inferred != "none":

@@ -100,10 +100,7 @@ class _Lowering:
         made = Counter(name for op in graph.operators for name in op.outputs if name)
         if twice := [name for name, times in made.items() if times > 1]:
             raise ModelFormatError(f"value {twice[0]!r} is made twice", self.model.file)
-        steps = [
-            self._step(scope, op, NativeOp(op.position, op.type), arguments, opset, 0)
-            for op in graph.operators
-        ]
+        steps = [self._step(scope, op, op.native, arguments, opset, 0) for op in graph.operators]
         lower_steps(scope.builder, steps, [variable.name for variable in graph.outputs])
 
     def _step(

@@ -13,7 +13,7 @@ from onernn.adapters.lowering import GraphBuilder, NativeOperator
 from onernn.adapters.onnx.read import Operator, Subgraph, Unread
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
-from onernn.core.graph import Graph, NativeOp
+from onernn.core.graph import Graph
 
 INERT = frozenset({"momentum", "seed", "saturate", "sorted"})
 """Attributes without effect on what is run: training's, those of eight-bit floats, and leave for
@@ -63,7 +63,7 @@ class OnnxOperator(NativeOperator):
     ) -> None:
         slots = {str(at): (name,) for at, name in enumerate(op.inputs)}
         results = {str(at): (name,) for at, name in enumerate(op.outputs)}
-        super().__init__(NativeOp(op.position, op.type), slots, results, attributes, INERT)
+        super().__init__(op.native, slots, results, attributes, INERT)
         for name, value in attributes.items():
             if isinstance(value, Unread):
                 raise UnsupportedError(f"attribute {name}: {value.reason}")

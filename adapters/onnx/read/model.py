@@ -12,6 +12,7 @@ from onernn.adapters.onnx.read.tensors import ExternalData, array_of, dtype_of
 from onernn.core.arrays import Array
 from onernn.core.budget import FileBudget, loading
 from onernn.core.errors import ModelFormatError, UnsupportedError
+from onernn.core.node import NativeOp
 from onernn.core.records import dataclass
 
 IR_VERSIONS = range(3, 15)
@@ -61,6 +62,12 @@ class Operator:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
+    name: str = ""
+
+    @property
+    def native(self) -> NativeOp:
+        value = next(filter(None, self.outputs), "")
+        return NativeOp(self.position, self.type, self.name, value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,6 +241,7 @@ class _Reader:
             self.texts(node.input),
             self.texts(node.output),
             attributes,
+            self.text(node.name),
         )
 
     def attribute(self, attribute: Any) -> Any:

@@ -21,7 +21,6 @@ from onernn.adapters.paddle.faults.wrong_kernels import (
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Operator, Program
 from onernn.core.arrays import Array
-from onernn.core.graph import NativeOp
 
 PATHS = {
     "plain": "Executor, or switch_ir_optim(False) and disable_mkldnn()",
@@ -133,7 +132,7 @@ class _Detector:
                 " inside: from the second batch of as many sentences and the same longest one on,"
                 " sentences start from stale states (shown with their neighbours')"
             )
-            stale = partial(stale_state, at=_at(op))
+            stale = partial(stale_state, at=op.native)
             yield _fault(op, "state_stale", "wrong", ("onednn",), text, change_graph=stale)
         yield _padding(op)
         yield from self.unwritten_cell(op)
@@ -216,7 +215,7 @@ def _empty(op: Operator, paths: tuple[str, ...], *, stateless: bool) -> PaddleFa
     )
     # The passes choose the kernel that goes sentence by sentence.
     by_sentence = stateless or op.attributes.get("use_seq", True)
-    change = partial(misread_sentences, at=_at(op), by_sentence=by_sentence, stateless=stateless)
+    change = partial(misread_sentences, at=op.native, by_sentence=by_sentence, stateless=stateless)
     occurs = partial(has_empty_sentences, value=_input(op))
     return _fault(op, "empty_sentences", "wrong", paths, text, change_graph=change, occurs=occurs)
 
@@ -239,11 +238,7 @@ def _fault(
 ) -> PaddleFault:
     """``how``: what is done to the program or the graph, and for which batches."""
     value = value or _first(op.outputs, "Hidden") or _first(op.outputs, "Out")
-    return Fault(name, effect, paths, _at(op), value, text, **how)
-
-
-def _at(op: Operator) -> NativeOp:
-    return NativeOp(op.position, op.type)
+    return Fault(name, effect, paths, op.native, value, text, **how)
 
 
 def _input(op: Operator) -> str:

@@ -14,7 +14,6 @@ from onernn.adapters.paddle.lower.builder import PaddleBuilder
 from onernn.adapters.paddle.read.program import Operator, Variable
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
-from onernn.core.graph import NativeOp
 
 INERT = frozenset(
     """
@@ -50,7 +49,7 @@ class PaddleOperator(NativeOperator):
         op: Operator,
         version: int,
     ) -> None:
-        at = NativeOp(op.position, op.type)
+        at = op.native
         super().__init__(at, op.inputs, op.outputs, op.attributes, INERT)
         self.builder, self.version, self._variables = builder, version, variables
         for slot, names in op.inputs.items():

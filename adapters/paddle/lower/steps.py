@@ -11,7 +11,6 @@ from onernn.adapters.paddle.lower.operator import PaddleOperator
 from onernn.adapters.paddle.lower.rules import RULES
 from onernn.adapters.paddle.read import Operator
 from onernn.core.errors import UnsupportedError
-from onernn.core.graph import NativeOp
 
 
 def lower_operators(
@@ -38,4 +37,4 @@ def _step(builder: PaddleBuilder, op: Operator) -> LoweringStep:
         return [each for each in results if each.variable not in builder.arrays]
 
     reads = tuple(sorted(builder.blocks.reads(op)))
-    return LoweringStep(NativeOp(op.position, op.type), reads, lowered, outputs)
+    return LoweringStep(op.native, reads, lowered, outputs)

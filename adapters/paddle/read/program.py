@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onernn.core.arrays import Array
+from onernn.core.node import NativeOp
 from onernn.core.records import dataclass
 
 
@@ -39,6 +40,16 @@ class Operator:
     inputs: Mapping[str, tuple[str, ...]]
     outputs: Mapping[str, tuple[str, ...]]
     attributes: Mapping[str, Any]
+
+    @property
+    def native(self) -> NativeOp:
+        slots = [slot for slot in _RESULTS if self.outputs.get(slot)] or self.outputs
+        names = (name for slot in slots for name in self.outputs[slot] if name)
+        return NativeOp(self.position, self.type, value=next(names, ""))
+
+
+_RESULTS = ("Out", "Hidden", "Output", "Y")
+"""Slots of what an operator is there for; others are by-products."""
 
 
 @dataclass(frozen=True, eq=False)

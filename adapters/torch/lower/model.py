@@ -142,7 +142,8 @@ _COMPUTED = frozenset("bool uint8 int8 int16 int32 int64 float16 float32 float64
 
 def _step(builder: TorchBuilder, node: Node, at: int) -> LoweringStep:
     name = node.target.removeprefix(_ATEN).removesuffix(".default")
-    origin = NativeOp(at, name)
+    value = next(filter(None, node.outputs), "")
+    origin = NativeOp(at, name, value=value)
 
     def lower() -> Results:
         plain = re.sub(r"(?<=[a-z0-9])_(?=\.|$)", "", name)

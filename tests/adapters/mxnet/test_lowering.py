@@ -218,7 +218,7 @@ def refused(*nodes: Any, params: dict[str, np.ndarray] | None = None, **attrs: A
 X, W = var("x"), var("w")
 WEIGHT = {"w": np.ones((3, 4), np.float32)}
 REFUSED = {
-    "node 'n_output' (NoSuchOp): this operator is not known": [X, ("NoSuchOp", "n", {}, ["x"])],
+    "node 'n' (NoSuchOp): this operator is not known": [X, ("NoSuchOp", "n", {}, ["x"])],
     "not understood: attribute strange": [X, ("relu", "n", {"strange": "1"}, ["x"])],
     "2 inputs, expected data": [X, W, ("relu", "n", {}, ["x", "w"])],
     "input weight is missing": [X, ("FullyConnected", "n", {"num_hidden": "3"}, ["x"])],
@@ -380,7 +380,7 @@ def test_every_refusal_is_told_at_once_and_values_behind_it_have_none_of_their_o
     graph = lower(symbol(*nodes, heads=heads), {})
     assert [value.name for value in graph.outputs] == ["b_output", "c_output"]
     message = refused(*nodes, heads=heads)
-    assert "node 'a_output' (Strange)" in message and "node 'c_output' (Odd)" in message
+    assert "node 'a' (Strange)" in message and "node 'c' (Odd)" in message
     assert "'b_output'" not in message
 
 
