@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onernn.adapters import keras, mxnet, onnx, paddle, torch
+from onernn.adapters import keras, mxnet, onnx, openvino, paddle, torch
 from onernn.adapters.adapter import Adapter, Runtime, StrPath, Writer
 
 if TYPE_CHECKING:
     from onernn.fuse_passes import Applied
 
-ADAPTERS = (keras.ADAPTER, mxnet.ADAPTER, onnx.ADAPTER, torch.ADAPTER, paddle.ADAPTER)
+ADAPTERS = (
+    keras.ADAPTER,
+    mxnet.ADAPTER,
+    onnx.ADAPTER,
+    openvino.ADAPTER,
+    torch.ADAPTER,
+    paddle.ADAPTER,
+)
 """The first that reads a file gets it. Paddle is last: its files may have any name."""
 
 WRITERS: dict[str, Writer] = {a.writer.suffix: a.writer for a in ADAPTERS if a.writer}

@@ -33,7 +33,7 @@ def _advice(path: str | Path) -> str:
             return "arrays, no model; onernn.convert_weights takes a layer's arrays by name"
         case ".pkl" | ".pickle" | ".joblib":
             return "reading a pickle could run anything; write the model as ONNX where it was made"
-        case ".ort" | ".engine" | ".plan" | ".trt" | ".mlmodel" | ".xml":
+        case ".ort" | ".engine" | ".plan" | ".trt" | ".mlmodel":
             return "made for one runtime alone; load the ONNX file that it was made from"
     return ""
 

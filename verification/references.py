@@ -14,7 +14,7 @@ from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph
 from onernn.core.ragged import Batch
 from onernn.core.records import dataclass
-from onernn.runtime.session import Session
+from onernn.runtime.session import Session, unsupported
 from onernn.verification.diagnosis.causes import traced
 from onernn.verification.frameworks import run_framework
 from onernn.verification.layerwise import Traced
@@ -48,6 +48,11 @@ class Against:
     params: str | None = None
     live: Any = None
 
+    @property
+    def is_read(self) -> bool:
+        """Whether ours could run it, too; of a framework's own file we may know the face alone."""
+        return not unsupported(self.graph)
+
     def run(
         self, feed: Mapping[str, Batch], progress: Callable[[str, int, int], None]
     ) -> Reference:
@@ -59,7 +64,7 @@ class Against:
             names = [value.name for value in self.graph.outputs]
             outputs = run_framework(self.kind, self.path, self.params, feed, names)
             who = f"{self.kind} {RUNTIMES[self.kind].version} on {self.path}"
-            return Reference(who, outputs, self.graph, feed)
+            return Reference(who, outputs, self.graph if self.is_read else None, feed)
         outputs = Session(self.graph, backend="reference").run(feed)
         return Reference(self.path or self.graph.name, outputs, self.graph, feed)
 
@@ -91,7 +96,7 @@ def live_against(model: object, graph: Graph) -> Against:
 def open_against(
     text: str, params: str | Path | None = None, semantics: str = "documented"
 ) -> Against:
-    """From ``PATH``, or ``paddle:PATH``, ``mxnet:PATH``, ``onnxruntime:PATH``, ``torch:PATH``.
+    """From ``PATH``, or ``paddle:PATH``, ``mxnet:PATH``, ``torch:PATH``, any of `RUNTIMES`.
 
     Raises what `load` does: names of inputs and outputs are read from the model's files.
     """

@@ -208,8 +208,8 @@ def _reference(
     error: OnernnError | None = None
     for empty in (True, False):
         progress("making inputs", 0, 1)
-        fuller = max(against.graph, model, key=_told)
-        given = make_inputs(fuller, against.graph, model, empty=empty)
+        known = [against.graph, model] if against.is_read else [model]
+        given = make_inputs(max(known, key=_told), *known, empty=empty)
         try:
             inputs, given, reference, notes = _both(model, against, given, progress)
         except UnsupportedError as failed:

@@ -1,0 +1,80 @@
+"""The inputs and outputs of OpenVINO's models, from the .xml: documented as IR, version 11."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from onernn.adapters.adapter import StrPath
+from onernn.core.errors import ModelFormatError
+from onernn.core.graph import UNSUPPORTED, Graph, Node, Value
+
+_DTYPES = {
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "boolean": "bool",
+    **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+}
+_ADVICE = (
+    "OpenVINO's operators are not read; load the ONNX file that it was made from, or take it as a"
+    " reference that OpenVINO runs: onernn verify MODEL --against openvino:{}"
+)
+
+
+def read_face(path: StrPath) -> Graph:
+    """A graph of one refused node an output: what goes in and comes out is known, no more.
+
+    Raises `ModelFormatError` for a file that is none of OpenVINO's.
+    """
+    try:
+        net = ElementTree.parse(path).getroot()
+    except (ElementTree.ParseError, UnicodeError, ValueError, LookupError) as error:
+        raise ModelFormatError(f"no XML: {error}", path) from error
+    if net.tag != "net" or net.find("layers") is None:
+        raise ModelFormatError(f"expected OpenVINO's <net> of <layers>, got <{net.tag}>", path)
+    layers = {each.get("id", ""): each for each in net.iterfind("layers/layer")}
+    fed = {
+        edge.get("to-layer"): layers.get(edge.get("from-layer", ""))
+        for edge in net.iterfind("edges/edge")
+    }
+    inputs = tuple(_input(each) for each in layers.values() if each.get("type") == "Parameter")
+    names = [
+        each.get("output_names") or _made(fed.get(key)) or each.get("name", "")
+        for key, each in layers.items()
+        if each.get("type") == "Result"
+    ]
+    taken = {each.name for each in inputs}
+    outputs = [name if name not in taken else f"{name}/result" for name in map(_first, names)]
+    reason = {"reason": _ADVICE.format(Path(path).name)}
+    nodes = tuple(
+        Node(UNSUPPORTED, tuple(v.name for v in inputs), (name,), reason)
+        for name in dict.fromkeys(outputs)
+    )
+    return Graph(str(path), inputs, tuple(Value(each) for each in outputs), nodes, {})
+
+
+def _made(layer: Element | None) -> str:
+    """The name of what a layer gives, where it gives one value; older files have it there alone."""
+    ports = [] if layer is None else layer.findall("output/port")
+    return ports[0].get("names", "") if len(ports) == 1 else ""
+
+
+def _input(layer: Element) -> Value:
+    data, port = layer.find("data"), layer.find("output/port")
+    told = {} if data is None else data.attrib
+    name = "" if port is None else port.get("names", "")
+    sizes = [each.strip() for each in told.get("shape", "...").split(",") if each.strip()]
+    shape = None
+    if "..." not in sizes:
+        shape = tuple(int(each) if each.isdecimal() else None for each in sizes)
+    dtype = _DTYPES.get(told.get("element_type", ""))
+    return Value(_first(name or layer.get("name", "")), dtype, shape)
+
+
+def _first(names: str) -> str:
+    """The first of names between commas; a comma in a name has a backslash before it."""
+    return re.sub(r"\\(.)", r"\1", re.split(r"(?<!\\),", names)[0])
