@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from onernn.backend.onednn.precision import Scale, U8Options
+from onernn.backend.onednn.precision import U8Options
 from onernn.backend.run_arguments import Layout, State
 from onernn.backend.stack import Stack
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
+from onernn.core.precision import Scale
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.spec import RnnSpec
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from onernn.core.graph import Graph
 from onernn.core.node import NativeOp, Node
+from onernn.core.precision import OWN, LayerPrecision
 from onernn.core.records import dataclass
 from onernn.core.spec import Direction, RnnSpec
 from onernn.core.weights import RnnWeights, Weights, layers_of
@@ -18,7 +20,7 @@ class Recurrent:
 
     ``h``, ``c``: the initial states, (L, D, N, O). ``y``: the hidden state of every word;
     ``cells``: the cell state of every word. ``h_final``, ``c_final``: the states behind the last
-    word of each sentence.
+    word of each sentence. ``precision``: the node's own, in place of the session's dtype.
     """
 
     spec: RnnSpec
@@ -32,6 +34,7 @@ class Recurrent:
     c_final: str = ""
     cells: str = ""
     origin: tuple[NativeOp, ...] = ()
+    precision: LayerPrecision = OWN
 
     @classmethod
     def of(cls, node: Node) -> Recurrent:
@@ -40,10 +43,9 @@ class Recurrent:
             raise ValueError(f"{node.label}: expected an Rnn node")
         x, h, c, attention = (*node.inputs, "", "", "")[:4]
         y, h_final, c_final, cells = (*node.outputs, "", "", "")[:4]
-        spec, weights = node.attributes["spec"], node.attributes["weights"]
-        return cls(
-            spec, weights, x, y, h, c, attention, h_final, c_final, cells, origin=node.origin
-        )
+        at = node.at
+        given = at.spec, at.weights, x, y, h, c, attention, h_final, c_final, cells
+        return cls(*given, origin=node.origin, precision=at.precision)
 
     def node(self) -> Node:
         """The node of these values; absent ones at the end have no position."""
@@ -51,7 +53,8 @@ class Recurrent:
             "Rnn",
             _cut(self.x, self.h, self.c, self.attention),
             _cut(self.y, self.h_final, self.c_final, self.cells),
-            {"spec": self.spec, "weights": self.weights},
+            {"spec": self.spec, "weights": self.weights}
+            | ({"precision": self.precision} if self.precision else {}),
             self.origin,
         )
 
@@ -74,6 +77,24 @@ class Recurrent:
         """The same layer between other initial and final states, in the order of the cell's."""
         (h, c), (h_final, c_final) = (*states, "", "")[:2], (*finals, "", "")[:2]
         return replace(self, h=h, c=c, h_final=h_final, c_final=c_final)
+
+
+def with_precision(graph: Graph, of: Mapping[str, LayerPrecision]) -> Graph:
+    """The graph whose recurrent nodes compute as told by their y; the others as the session says.
+
+    So {} takes away every precision, that of layers inside loops and branches, too.
+    """
+    nodes = []
+    for node in graph.nodes:
+        inner = {k: v for k, v in node.attributes.items() if isinstance(v, Graph)}
+        if inner:
+            changed = {name: with_precision(body, of) for name, body in inner.items()}
+            node = replace(node, attributes={**node.attributes, **changed})
+        if node.op == "Rnn":
+            rnn = Recurrent.of(node)
+            node = replace(rnn, precision=of.get(rnn.y, OWN)).node()
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _cut(*names: str) -> tuple[str, ...]:

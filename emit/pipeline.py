@@ -133,6 +133,7 @@ def _pack(step: Step, store: Store) -> None:
                 stored = store.stored if narrow else CTYPES[dtype.name]
                 store.places[one] = stored, store.add(one.numbers, narrow=one.narrow)
     if isinstance(step, Layer):
+        step.node.at.precision.refuse("generated code")
         stored = "double" if step.real == "double" else store.stored
         for run in step.runs:
             spec = replace(run.spec, direction="left2right")

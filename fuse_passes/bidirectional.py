@@ -9,6 +9,7 @@ import numpy as np
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
+from onernn.core.precision import OWN, joined
 from onernn.core.rnn import Recurrent
 from onernn.core.weights import RnnWeights
 from onernn.fuse_passes.rewriting import concatenated, exchanged, fresh, made_of
@@ -50,6 +51,8 @@ class PairDirections:
         weights = [rnn.layers[0] for rnn in both]
         if weights[0].iter.dtype != weights[1].iter.dtype:
             return Refusal("the directions compute in different dtypes", where)
+        if joined(forward.precision, backward.precision) is None:
+            return Refusal("the directions have precisions of their own", where)
         if len({each.layer is None for each in weights}) > 1:
             return Refusal("only one direction has input weights", where)
         if node.attributes["axis"] not in (-1, (graph.types[forward.y].rank or 0) - 1):
@@ -85,6 +88,7 @@ class PairDirections:
             y,
             attention=forward.attention,
             origin=(*forward.origin, *backward.origin, *concat.origin),
+            precision=joined(forward.precision, backward.precision) or OWN,
         ).with_states(states, tuple(finals))
         # Who reads a final state may stand before the concat.
         return exchanged(graph, (*old, concat), (*joins, new.node(), *parted))

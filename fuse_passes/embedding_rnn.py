@@ -11,6 +11,7 @@ from onernn.core.arrays import Array
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
 from onernn.core.rnn import Recurrent
+from onernn.fuse_passes.linear_rnn import of_another_input
 from onernn.fuse_passes.rewriting import fresh
 
 LIMIT = 64 * 2**20
@@ -51,6 +52,8 @@ class FuseEmbeddingRnn:
         weights, *others = rnn.layers
         if weights.layer is None:
             return None
+        if rnn.precision.is_narrow:
+            return Refusal(of_another_input(rnn), rnn.y)
         if others and rnn.spec.stacking == "onednn":
             return Refusal("oneDNN's own stacking has input weights in every layer", rnn.y)
         if weights.layer.shape[1] > 1:

@@ -103,13 +103,16 @@ class ExpandLayers:
                         rnn,
                         spec=part.spec,
                         weights=weights.part(0, part.direction),
+                        precision=rnn.precision.of(layer * rnn.spec.directions + part.direction),
                         y=part_name(rnn, part),
                     )
                     for part in sides
                 ]
             else:
                 spec = replace(next(sides).spec, direction=rnn.spec.direction)
-                yield [replace(rnn, spec=spec, weights=weights, y=_name(rnn, layer))]
+                precision = rnn.precision.of(layer * spec.directions, spec.directions)
+                of_layer = {"spec": spec, "weights": weights, "precision": precision}
+                yield [replace(rnn, y=_name(rnn, layer), **of_layer)]
 
 
 def _cut(nodes: list[Node], name: str, axis: int, count: int, stem: str) -> list[str]:

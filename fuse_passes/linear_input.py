@@ -13,7 +13,7 @@ from onernn.core.graph import Graph, Node
 from onernn.core.rnn import Recurrent
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
-from onernn.fuse_passes.linear_rnn import Linear, find_linear, folded_into
+from onernn.fuse_passes.linear_rnn import Linear, find_linear, folded_into, of_another_input
 
 _LINEAR = ("MatMul", "Gemm")
 
@@ -39,6 +39,8 @@ class FuseLinearInput:
         first, *others = rnn.layers
         if first.layer is None:
             return None  # the pass linear_rnn's business
+        if rnn.precision.is_narrow:
+            return Refusal(of_another_input(rnn), rnn.y)
         linear = find_linear(graph, node)
         if isinstance(linear, Refusal):
             return replace(linear, where=rnn.y)

@@ -48,6 +48,8 @@ class FuseLinearRnn:
         weights, *others = rnn.layers
         if weights.layer is not None or others:
             return None
+        if rnn.precision.is_narrow:
+            return Refusal(of_another_input(rnn), rnn.y)
         if not graph.used_only_by(rnn.x, node):
             return Refusal(f"{rnn.x!r} has another user", rnn.y)
         linear = find_linear(graph, order)
@@ -71,6 +73,11 @@ class FuseLinearRnn:
         layer = np.repeat(input_layer(linear.weight, order), spec.directions, axis=1)
         weights = replace(old, layer=layer, bias=bias)
         return folded_into(graph, rnn, weights, linear, (match.node, match.layout))
+
+
+def of_another_input(rnn: Recurrent) -> str:
+    """Why a layer that has a precision of its own keeps its input and weights."""
+    return f"its precision, {rnn.precision.dtype}, belongs to the input that it has"
 
 
 def folded_into(

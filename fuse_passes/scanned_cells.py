@@ -237,7 +237,7 @@ def _one_step(graph: Graph, node: Node, body: Graph) -> Scanned | str:
         return ""
     (rnn,) = rnns
     spec, inputs = rnn.spec, [value.name for value in body.inputs]
-    if spec.layers * spec.directions > 1 or rnn.cells:
+    if spec.layers * spec.directions > 1 or rnn.cells or rnn.precision:
         return ""
     wide, deep = spec.recurrent_size, spec.hidden_size
     x = _behind(body, rnn.x, 2, 3, spec.input_size)

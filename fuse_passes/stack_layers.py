@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from onernn.core.errors import Refusal
 from onernn.core.graph import Graph, Node
+from onernn.core.precision import OWN, joined
 from onernn.core.rnn import Recurrent
 from onernn.fuse_passes.rewriting import concatenated
 
@@ -39,6 +40,8 @@ class StackLayers:
             return Refusal("the upper layer has no input weights", upper.y)
         if lower.layers[0].iter.dtype != first.iter.dtype:
             return Refusal("the layers compute in different dtypes", upper.y)
+        if joined(lower.precision, upper.precision) is None:
+            return Refusal("the layers have precisions of their own", upper.y)
         if not graph.used_only_by(lower.y, node):
             return Refusal(f"{lower.y!r} has another user", upper.y)
         if any(map(graph.is_read, (*below.outputs[1:], *node.outputs[1:]))):
@@ -53,5 +56,13 @@ class StackLayers:
         states, joins = concatenated(graph, f"{upper.y}/state", pairs, axis=0)
         layers = (*lower.layers, *upper.layers)
         spec, origin = replace(lower.spec, layers=len(layers)), (*lower.origin, *upper.origin)
-        new = Recurrent(spec, layers, lower.x, upper.y, attention=upper.attention, origin=origin)
+        new = Recurrent(
+            spec,
+            layers,
+            lower.x,
+            upper.y,
+            attention=upper.attention,
+            origin=origin,
+            precision=joined(lower.precision, upper.precision) or OWN,
+        )
         return graph.splice(old, (*joins, new.with_states(states).node()))

@@ -37,7 +37,6 @@ struct Traits {
   static constexpr bool peephole = false;      // LSTM: gates see c
   static constexpr bool input_forget = false;  // LSTM: the forget gate is 1 - i
   static constexpr bool projection = false;    // LSTM: h is the output times one more matrix
-  static constexpr float input_step = 0;       // of x in bytes; 0: each row has one of its own
 };
 
 /// The numbers of one direction of one layer; matrices in panels, as products.hpp has them.
@@ -49,6 +48,7 @@ struct CellWeights {
   const Stored* candidate;   // (panels, width, 1, 16), of a GRU
   const Real* peephole;      // (panels, 3, 16), of an LSTM: input, forget and output gate
   const Stored* projection;  // (panels of width, units, 1, 16), of an LSTM
+  ByteScale of_x{}, of_h{};  // in quads; what is projected has a step for each row
 };
 
 /// What a step works on: a row a sequence.
@@ -67,8 +67,9 @@ class CellState {
   /// The state of an LSTM, or the update gates of a GRU.
   Real* c() { return three_.data(); }
   /// `count` rows of K numbers, as products read them.
-  const Factor* const* rows(const Real* first, std::int64_t row, std::int64_t K,
-                            std::int64_t count) {
+  const Factor* const* rows(const Real* first, std::int64_t row, std::int64_t K, std::int64_t count,
+                            ByteScale scale) {
+    left_.scale(scale);
     for (std::int64_t m = 0; m < count; ++m) left_.put(m, first + m * row, K);
     return left_.get();
   }
@@ -98,7 +99,6 @@ class Cell {
   explicit Cell(const Traits& traits = {}) : traits_(traits) {}
 
   std::int64_t inputs() const { return traits_.inputs; }
-  float input_step() const { return traits_.input_step; }
   std::int64_t units() const { return traits_.units; }
   std::int64_t width() const { return traits_.width; }
   /// Numbers of a row of c, of h, and of the input's share: panels are whole in memory.

@@ -32,7 +32,7 @@ class Gru : public Cell<Traits, 3> {
     const auto shared = this->shared(share);
     const bool back = state.back();
     Real *h = state.h(), *reset = state.next(), *kept = state.c();
-    const auto* rows = state.rows(h, row, width, running);
+    const auto* rows = state.rows(h, row, width, running, weights.of_h);
     product<2, Real>(
         weights.recurrent, width, panels, rows, running, team, shared,
         [=, *this](std::int64_t n, std::int64_t p, const L* sums) {
@@ -41,7 +41,7 @@ class Gru : public Cell<Traits, 3> {
           store(reset + at, this->gate(sums[1]) * load(h + at));
         },
         back);
-    rows = state.rows(reset, row, width, running);
+    rows = state.rows(reset, row, width, running, weights.of_h);
     product<1, Real>(
         weights.candidate, width, panels, rows, running, team,
         [=](std::int64_t n, std::int64_t p, int) { return shared(n, p, 2); },

@@ -30,7 +30,7 @@ class LbrGru : public Cell<Traits, 3, 4> {
     const auto shared = this->shared(share);
     const Real* h = state.h();
     Real* next = state.next();
-    const auto* rows = state.rows(h, row, width, running);
+    const auto* rows = state.rows(h, row, width, running, weights.of_h);
     product<3, Real>(
         weights.recurrent, width, panels_of(this->traits_.units), rows, running, team,
         [=, bias = weights.bias](std::int64_t n, std::int64_t p, int g) {

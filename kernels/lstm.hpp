@@ -30,7 +30,7 @@ class Lstm : public Cell<Traits, 4> {
     const std::int64_t c_row = this->c_row(), h_row = this->h_row();
     const Traits& traits = this->traits_;
     const bool back = state.back();
-    const auto* rows = state.rows(state.h(), h_row, traits.width, running);
+    const auto* rows = state.rows(state.h(), h_row, traits.width, running, weights.of_h);
     Real *next = state.next(), *cells = state.c();
     product<4, Real>(
         weights.recurrent, traits.width, panels_of(traits.units), rows, running, team,
@@ -52,7 +52,7 @@ class Lstm : public Cell<Traits, 4> {
         back);
     if (!traits.projection) return state.turn();
     Real* h = state.h();
-    rows = state.rows(next, c_row, traits.units, running);
+    rows = state.rows(next, c_row, traits.units, running, {});
     product<1, Real>(
         weights.projection, traits.units, panels_of(traits.width), rows, running, team,
         [](std::int64_t, std::int64_t, int) { return broadcast(Real(0)); },

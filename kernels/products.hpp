@@ -93,15 +93,22 @@ inline void multiply(Lanes (&sums)[M][G], const Factor* const* left, const Store
     for (int g = 0; g < G; ++g) sums[m][g] = own[m][g];
 }
 
+/// How rows are rounded to quads: q = number / step + shift, from 0 to 255. A step of 0: the
+/// row's largest magnitude / 127.
+struct ByteScale {
+  float step = 0;
+  std::int32_t shift = 128;
+};
+
 /// Rows of at most K numbers as products read them: as they stand, or rounded to pairs or quads.
-/// The third number is for quads only.
 template <class Factor>
 class Rows {
  public:
-  Rows(std::int64_t most, std::int64_t, float = 0) : rows_(most) {}
+  Rows(std::int64_t most, std::int64_t) : rows_(most) {}
 
   void put(std::int64_t m, const Factor* row, std::int64_t) { rows_.data()[m] = row; }
   const Factor* const* get() const { return rows_.data(); }
+  void scale(ByteScale) {}
 
  private:
   Memory<const Factor*> rows_;
@@ -111,7 +118,7 @@ class Rows {
 template <>
 class Rows<BrainPair> {
  public:
-  Rows(std::int64_t most, std::int64_t K, float = 0)
+  Rows(std::int64_t most, std::int64_t K)
       : pairs_((K + 31) / 32 * 16), rows_(most), made_(most * pairs_) {
     for (std::int64_t m = 0; m < most; ++m) rows_.data()[m] = made_.data() + m * pairs_;
   }
@@ -120,6 +127,7 @@ class Rows<BrainPair> {
     round_to_pairs(row, K, made_.data() + m * pairs_);
   }
   const BrainPair* const* get() const { return rows_.data(); }
+  void scale(ByteScale) {}
 
  private:
   std::int64_t pairs_;

@@ -2,11 +2,12 @@
 // are rounded to bytes for the product. Sums are exact integers: the same on every instruction set.
 //
 // A row of numbers has a step of its own, its largest magnitude / 127. So a sequence has the same
-// bits in any batch, and states of any size are as exact as small ones. A row with a number that
-// is not finite has the step NaN: all that it is multiplied into becomes NaN.
+// bits in any batch, and states of any size are as exact as small ones. Calibrated layers have one
+// step, and one shift, for all rows of x, and others for h. A row with a number that is not finite
+// has the step NaN: all that it is multiplied into becomes NaN.
 //
-// Two rows stand before each panel: what an integer sum starts with, -128 times the sum of its
-// column, as vpdpbusd multiplies numbers that are shifted by 128 to have no sign; and the columns'
+// Two rows stand before each panel: what an integer sum starts with, minus the shift times the sum
+// of its column, as vpdpbusd multiplies numbers that are shifted to have no sign; and the columns'
 // steps, as floats.
 #ifndef ONERNN_QUADS_HPP
 #define ONERNN_QUADS_HPP
@@ -35,7 +36,7 @@ inline namespace ONERNN_ISA {
 #if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
 
 struct QuadFactor {
-  std::uint8_t v[4];  // plus 128
+  std::uint8_t v[4];  // plus the shift of their row
 };
 struct Ints {
   __m512i v;
@@ -58,10 +59,10 @@ inline Ints multiply_add(Ints factor, QuadColumns columns, Ints sum) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(factor.v), "v"(columns.v));
   return sum;
 }
-/// Sixteen whole numbers from -128 to 127.
-inline void store_quads(QuadFactor* to, Floats whole) {
+/// Sixteen whole numbers from -shift to 255 - shift.
+inline void store_quads(QuadFactor* to, Floats whole, std::int32_t shift) {
   const __m512i shifted =
-      _mm512_add_epi32(_mm512_maskz_cvtps_epi32(kEvery, whole.v), _mm512_set1_epi32(128));
+      _mm512_add_epi32(_mm512_maskz_cvtps_epi32(kEvery, whole.v), _mm512_set1_epi32(shift));
   const __m128i bytes = _mm512_maskz_cvtepi32_epi8(kEvery, shifted);
   std::memcpy(to, &bytes, sizeof bytes);
 }
@@ -202,7 +203,7 @@ inline Ints multiply_add(QuadFactor factor, QuadColumns columns, Ints sum) {
 }
 #endif
 
-inline void store_quads(QuadFactor* to, Floats whole) {
+inline void store_quads(QuadFactor* to, Floats whole, std::int32_t) {
   float v[16];
   store(v, whole);
   for (int q = 0; q < 4; ++q)
@@ -238,8 +239,8 @@ inline float step_of(const QuadFactor* row) {
   return step;
 }
 
-/// K numbers of a row in steps of `step`, at most 127 of them; 0: as their largest one needs it.
-inline void round_to_quads(const float* row, std::int64_t K, float step, QuadFactor* to) {
+/// K numbers of a row as bytes.
+inline void round_to_quads(const float* row, std::int64_t K, ByteScale scale, QuadFactor* to) {
   const auto sixteen = [row, K](std::int64_t k) {
     if (k + 16 <= K) return load(row + k);
     float some[16] = {};
@@ -255,35 +256,39 @@ inline void round_to_quads(const float* row, std::int64_t K, float step, QuadFac
   const bool finite = largest < 0x7f800000u;
   float most;
   std::memcpy(&most, &largest, sizeof most);
+  float step = scale.step;
   if (!(step > 0)) step = (std::max)(most, 1e-30f) / 127;  // what is smaller counts as 0
   if (!finite) step = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(reinterpret_cast<char*>(to) - sizeof step, &step, sizeof step);
   const Floats inverse = broadcast(finite ? 1 / step : 0.0f);
+  const Floats low = broadcast(static_cast<float>(-scale.shift)),
+               high = broadcast(static_cast<float>(255 - scale.shift));
   for (std::int64_t k = 0; k < K; k += 16) {
-    // NaN becomes -128 here: whatever it is, the step says the rest.
-    const Floats a = maximum(sixteen(k) * inverse, broadcast(-128.0f));
-    store_quads(to + k / 4, round_to_even(minimum(a, broadcast(127.0f))));
+    // NaN becomes the least here: whatever it is, the step says the rest.
+    const Floats a = maximum(sixteen(k) * inverse, low);
+    store_quads(to + k / 4, round_to_even(minimum(a, high)), scale.shift);
   }
 }
 
-/// Rows of at most K numbers, in quads. `step`: of all rows; 0: each has one of its own.
+/// Rows of at most K numbers, in quads.
 template <>
 class Rows<QuadFactor> {
  public:
-  Rows(std::int64_t most, std::int64_t K, float step = 0)
-      : step_(step), rows_(most), made_(most * (kHead + (K + 15) / 16 * 4)) {
+  Rows(std::int64_t most, std::int64_t K) : rows_(most), made_(most * (kHead + (K + 15) / 16 * 4)) {
     for (std::int64_t m = 0; m < most; ++m)
       rows_.data()[m] = made_.data() + m * (kHead + (K + 15) / 16 * 4) + kHead;
   }
 
   void put(std::int64_t m, const float* row, std::int64_t K) {
-    round_to_quads(row, K, step_, rows_.data()[m]);
+    round_to_quads(row, K, scale_, rows_.data()[m]);
   }
   const QuadFactor* const* get() const { return rows_.data(); }
+  /// Of the rows that are put from now on.
+  void scale(ByteScale scale) { scale_ = scale; }
 
  private:
   static constexpr std::int64_t kHead = 64 / sizeof(QuadFactor);  // a row begins a cache line
-  float step_;
+  ByteScale scale_;
   Memory<QuadFactor*> rows_;
   Memory<QuadFactor> made_;
 };

@@ -39,7 +39,7 @@ class Recurrent {
   explicit Recurrent(std::int64_t most, const Cell& cell = Cell())
       : cell_(cell),
         steps_(most + kStepsAhead),
-        rows_(most + kStepsAhead, cell.inputs(), cell.input_step()),
+        rows_(most + kStepsAhead, cell.inputs()),
         attention_(most),
         share_((most + kStepsAhead) * cell.share_row()),
         state_(most, cell.h_row(), cell.c_row()) {}
@@ -48,6 +48,7 @@ class Recurrent {
   void run(const typename Cell::Weights& weights, const Batch& batch, const Words& words,
            const States& states, Team& team) {
     begin(batch, states);
+    rows_.scale(weights.of_x);
     std::int64_t running = batch.sequences, ready = 0, start = 0;
     for (std::int64_t t = 0; finish(batch, states, t, &running), running > 0; ++t) {
       if (t == ready) {

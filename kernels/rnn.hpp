@@ -23,7 +23,7 @@ class Rnn : public Cell<Traits, 1> {
   void step(const typename Base::Weights& weights, const Real* share, const Real*,
             std::int64_t running, typename Base::State& state, Team& team) const {
     const auto width = this->traits_.width;
-    const auto* rows = state.rows(state.h(), this->h_row(), width, running);
+    const auto* rows = state.rows(state.h(), this->h_row(), width, running, weights.of_h);
     Real* next = state.next();
     product<1, Real>(
         weights.recurrent, width, panels_of(this->traits_.units), rows, running, team,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from onernn.core.errors import ShapeError
 from onernn.core.inference import Context
 from onernn.core.operator import REQUIRED, define
+from onernn.core.precision import OWN
 from onernn.core.sizes import Size
 from onernn.core.types import Type, sequences_of
 from onernn.core.weights import RnnWeights
@@ -45,7 +46,7 @@ define(
     "Rnn",
     kind="layer",
     inputs="x h? c? attention?",
-    attributes={"spec": REQUIRED, "weights": REQUIRED},
+    attributes={"spec": REQUIRED, "weights": REQUIRED, "precision": OWN},
     outputs=4,
     type=_layer_types,
     compute=None,

@@ -70,8 +70,10 @@ class Session:
     """A model made ready to run: fused, checked, weights packed. Safe to share between threads.
 
     ``model``: as `onernn.load` gives it, or its path.
-    ``dtype`` tells how recurrent nodes compute: f32, bf16, f16 or u8. A node that the backend
-    cannot run falls back to the NumPy reference, which `explain` tells; with ``strict`` it raises.
+    ``dtype`` tells how recurrent nodes compute: f32, bf16, f16 or u8; a node that has a precision
+    of its own (`LayerPrecision`) keeps that, except on the "reference", which is float32. A node
+    that the backend cannot run falls back to the reference, which `explain` tells; with ``strict``
+    it raises.
     ``passes``: () runs the model unfused; None means those of the dtype. ``max_bytes``: what the
     values of one run may take; by default three quarters of the memory that the process may use.
     ``max_steps``: operators that the loops of one run may run in all.
@@ -102,6 +104,7 @@ class Session:
             raise UnsupportedError(f"{model.name} cannot be run:", refusals)
         self._engine = open_backend(backend, threads=threads)
         self._options: dict[str, Any] = {"dtype": dtype, "strict": strict}
+        self._is_reference = backend == "reference"
         self._layers: dict[Node, PreparedNode] = {}
         self._layers = self._prepared(self.graph)
         self._set_up()
@@ -120,7 +123,7 @@ class Session:
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("graph", "_asked_bytes", "_max_steps", "_passes", "_engine", "_options", "_layers")
-        return {name: getattr(self, name) for name in kept}
+        return {name: getattr(self, name) for name in (*kept, "_is_reference")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -149,9 +152,15 @@ class Session:
         """Weights are packed once, also where passes made another node of one."""
         for known, found in self._layers.items():
             at = known.attributes
-            if at["weights"] is rnn.weights and at["spec"] == rnn.spec:
+            same = at["weights"] is rnn.weights and known.at.precision is rnn.precision
+            if same and at["spec"] == rnn.spec:
                 return found.layer
-        return self._engine.prepare(rnn.spec, rnn.weights, **self._options)
+        options = dict(self._options)
+        if rnn.precision and not self._is_reference:
+            options["dtype"] = rnn.precision.dtype
+            if rnn.precision.parts:
+                options["scales"] = rnn.precision.parts
+        return self._engine.prepare(rnn.spec, rnn.weights, **options)
 
     def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
         """The outputs by name, for inputs by name.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,9 +11,10 @@ import numpy as np
 from onernn.backend.byte_output import kind_of_stack
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.stack import CompiledStack, names_of
-from onernn.backend.onednn.precision import PRECISIONS, UNIT, U8Options, unknown
+from onernn.backend.onednn.precision import PRECISIONS, U8Options, unknown
 from onernn.backend.stack import Stack, Trainer, picklable
 from onernn.core.errors import UnsupportedError
+from onernn.core.precision import UNIT, PartScales
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import Weights, layers_of
 
@@ -39,16 +41,21 @@ class KernelsBackend:
         data_shift: float = UNIT.shift,
         per_channel: bool = True,
         output: str = "f32",
+        scales: Sequence[PartScales] = (),
     ) -> Stack:
         """See `Backend.prepare`. f16: matrices are stored so. bf16: see design/0020. u8 only, see
         design/0034: ``data_scale``, of all rows of x; ``per_channel`` False: one scale a matrix;
-        ``output`` "u8": y as bytes q = y * data_scale + data_shift."""
+        ``output`` "u8": y as bytes q = y * data_scale + data_shift; ``scales``: of each layer and
+        direction, in the order of `core.rnn.parts`, in place of ``data_scale``."""
         if dtype not in PRECISIONS:
             raise UnsupportedError(unknown(dtype))
         layers = layers_of(spec, weights)
-        if output != "f32" and dtype != "u8":
-            raise UnsupportedError(f"output {output!r}: belongs to dtype='u8', not to {dtype!r}")
-        options = U8Options(data_scale, data_shift, per_channel, output) if dtype == "u8" else None
+        if dtype != "u8" and (output != "f32" or scales):
+            given = "scales" if scales else f"output {output!r}"
+            raise UnsupportedError(f"{given}: belongs to dtype='u8', not to {dtype!r}")
+        options = None
+        if dtype == "u8":
+            options = U8Options(data_scale, data_shift, per_channel, output, scales)
         try:
             kernel = CompiledStack(self.kernels, spec, layers, dtype, self.threads, options)
         except UnsupportedError as error:

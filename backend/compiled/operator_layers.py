@@ -6,7 +6,8 @@ from contextlib import ExitStack
 
 from onernn.backend.compiled.library import Kernels
 from onernn.backend.compiled.stack import check, names_of, packed
-from onernn.backend.onednn.precision import UNIT, U8Options
+from onernn.backend.onednn.precision import U8Options
+from onernn.core.precision import UNIT
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import Weights, layers_of
 

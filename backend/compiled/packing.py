@@ -10,6 +10,7 @@ import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
+from onernn.core.precision import UNIT, PartScales, Scale
 from onernn.core.records import dataclass
 from onernn.core.spec import Cell
 from onernn.core.weights import RnnWeights
@@ -23,6 +24,7 @@ LANES = 16
 MOST_ROWS = (2**31 - 1) // (255 * 127)
 """Of a matrix of bytes: sums have 32 bits."""
 
+NO_SCALES = PartScales()
 WIDE = ("bias", "peephole")
 """What is stored as it is: nothing is multiplied by rows of it."""
 
@@ -82,11 +84,12 @@ def paired(panels: Array) -> Array:
     return np.stack((even[:, ::2], even[:, 1::2]), axis=-1)
 
 
-def quads(panels: Array, per_channel: bool = True) -> Array:
+def quads(panels: Array, per_channel: bool, steps: Array | None, shift: int) -> Array:
     """(panels, K, ...) -> (panels, 2 + (K + 3) // 4, ..., 4) bytes: see kernels/quads.hpp.
 
-    Four rows side by side, in steps of their column's largest number / 127, or of the matrix'.
-    Two rows stand before: -128 times the sums of the columns, and the steps. Raises
+    Four rows side by side, in the ``steps`` of their columns, laid out as a row of the panels, or
+    of each column's largest number / 127, or of the matrix'. Two rows stand before: minus the
+    ``shift`` of what is multiplied times the sums of the columns, and the steps. Raises
     `UnsupportedError` for more rows than sums of 32 bits hold.
     """
     k = panels.shape[1]
@@ -97,16 +100,16 @@ def quads(panels: Array, per_channel: bool = True) -> Array:
         )
     if not per_channel:
         largest[:] = largest.max(initial=0)
-    step = (np.maximum(largest, 1e-30) / 127).astype(np.float32)
-    return quad_rows(np.rint(panels / step[:, None]), step)
+    step = (np.maximum(largest, 1e-30) / 127).astype(np.float32) if steps is None else steps
+    return quad_rows(np.rint(panels / step[:, None]).clip(-128, 127), step, shift)
 
 
-def quad_rows(numbers: Array, step: Array) -> Array:
+def quad_rows(numbers: Array, step: Array, shift: int = 128) -> Array:
     """Whole numbers (panels, K, ...) and their columns' steps as `quads` stores them."""
     count, k, *rest = numbers.shape
     whole = np.zeros((count, -(-k // 4) * 4, *rest), np.int8)
     whole[:, :k] = numbers
-    start = -128 * whole.sum(axis=1, dtype=np.int32)
+    start = -shift * whole.sum(axis=1, dtype=np.int32)
     head = np.stack((start, step.view(np.int32)), axis=1)[..., None].view(np.int8)
     rows = np.moveaxis(whole.reshape(count, -1, 4, *rest), 2, -1)
     return np.concatenate((head, rows), axis=1)
@@ -134,16 +137,30 @@ class Numbers:
     def add(self, array: Array, *, narrow: bool = False) -> int:
         """The byte where it begins."""
         if narrow:
-            if self.stored == BYTES:
-                array = quads(array, self.per_channel)
-            else:
-                array = narrowed(array, self.stored)
-                array = paired(array) if array.dtype == np.uint16 else array
+            array = narrowed(array, self.stored)
+            array = paired(array) if array.dtype == np.uint16 else array
         return self._place(array, array.nbytes, np.asarray)
 
-    def add_panels(self, matrix: Array, *, narrow: bool) -> int:
-        """The byte where the panels of a matrix begin."""
-        if narrow and (self.stored == BYTES or narrows(matrix, self.stored)):
+    def add_panels(
+        self,
+        matrix: Array,
+        *,
+        narrow: bool,
+        factors: Array | None = None,
+        of_rows: Scale | None = None,
+    ) -> int:
+        """The byte where the panels of a matrix begin.
+
+        Of bytes: ``factors`` (G, O) of its columns; ``of_rows``: the scale of what it multiplies.
+        """
+        if narrow and self.stored == BYTES:
+            steps = None
+            if factors is not None:
+                steps = panels(np.reciprocal(factors, dtype=np.float32)[None])[:, 0]
+                steps = np.where(steps > 0, steps, np.float32(1))  # of units that are not there
+            array = quads(panels(matrix), self.per_channel, steps, int((of_rows or UNIT).shift))
+            return self._place(array, array.nbytes, np.asarray)
+        if narrow and narrows(matrix, self.stored):
             return self.add(panels(matrix), narrow=True)
         units = matrix.shape[2]
         return self._place(matrix, matrix.nbytes // units * padded(units), panels)
@@ -203,9 +220,24 @@ class CellMatrices(NamedTuple):
             None if projection is None else projection[0, 0][:, None],
         )
 
-    def pack(self, numbers: Numbers) -> dict[str, int | None]:
-        """Where each begins, by its name."""
-        return {
-            name: None if m is None else numbers.add_panels(m, narrow=name not in WIDE)
-            for name, m in self._asdict().items()
+    def pack(self, numbers: Numbers, scales: PartScales = NO_SCALES) -> dict[str, int | None]:
+        """Where each begins, by its name; ``scales``: of bytes."""
+        of_h, factors = scales.iter, scales.projection
+        split = self.candidate is not None  # of a GRU's gates
+        rows = {
+            "input": (scales.layer, scales.data),
+            "recurrent": (of_h[:2] if split and of_h is not None else of_h, scales.state),
+            "candidate": (of_h[2:] if split and of_h is not None else None, scales.state),
+            "projection": (None if factors is None else factors[None], None),
         }
+        places: dict[str, int | None] = {}
+        for name, matrix in self._asdict().items():
+            factors, of_rows = rows.get(name, (None, None))
+            places[name] = (
+                None
+                if matrix is None
+                else numbers.add_panels(
+                    matrix, narrow=name not in WIDE, factors=factors, of_rows=of_rows
+                )
+            )
+        return places

@@ -12,11 +12,19 @@ import numpy as np
 
 from onernn.backend.buffers import ALIGNMENT, aligned
 from onernn.backend.compiled.library import Kernels
-from onernn.backend.compiled.packing import BYTES, STORED, CellMatrices, Numbers, kernel_of
-from onernn.backend.onednn.precision import UNIT, U8Options
+from onernn.backend.compiled.packing import (
+    BYTES,
+    NO_SCALES,
+    STORED,
+    CellMatrices,
+    Numbers,
+    kernel_of,
+)
+from onernn.backend.onednn.precision import U8Options
 from onernn.backend.run_arguments import State
 from onernn.core.arrays import Array, sealed
 from onernn.core.errors import LibraryError, UnsupportedError
+from onernn.core.precision import UNIT, LayerPrecision, Scale
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.spec import Activation, RnnSpec
 from onernn.core.weights import Layers
@@ -206,7 +214,8 @@ def packed(
     real = layers[0].iter.dtype
     if options:
         _check_u8(spec, real, options)
-    key = kernels.sources, dtype, options and options.per_channel
+        LayerPrecision("u8", options.scales).check(spec)
+    key = kernels.sources, dtype, options and (options.per_channel, options.scales)
     if key not in layers.packed:
         layers.packed[key] = _packed(spec, layers, dtype, options)
     places, memory = layers.packed[key]
@@ -215,9 +224,23 @@ def packed(
         memory[:] = layers.packed[key][1]
         layers.packed[key] = places, sealed(memory)
     told = described(kernels, spec, "f64" if real == np.float64 else "s8" if options else dtype)
-    if options and options.fixed:
-        told.input_step = 1 / options.fixed.factor
-    return Packed(told, kernels.ffi.new("onernn_part[]", places), memory)
+    made = kernels.ffi.new("onernn_part[]", places)
+    for at, part in enumerate(made):
+        of_x, of_h = _scales_of_rows(options, at, spec.directions)
+        part.x_step, part.x_shift = (1 / of_x.factor, int(of_x.shift)) if of_x else (0, 0)
+        part.h_step, part.h_shift = (1 / of_h.factor, int(of_h.shift)) if of_h else (0, 0)
+    return Packed(told, made, memory)
+
+
+def _scales_of_rows(
+    options: U8Options | None, part: int, directions: int
+) -> tuple[Scale | None, Scale | None]:
+    """Of x and h; None where each row has one of its own."""
+    if options is None:
+        return None, None
+    if options.scales:
+        return options.scales[part].data, options.scales[part].state
+    return (options.fixed if part < directions else None), None
 
 
 def _packed(
@@ -228,7 +251,9 @@ def _packed(
     places = []
     for weights in layers:
         for direction in range(spec.directions):
-            part = CellMatrices.of(spec.cell, weights.part(0, direction)).pack(numbers)
+            matrices = CellMatrices.of(spec.cell, weights.part(0, direction))
+            scales = options.scales[len(places)] if options and options.scales else NO_SCALES
+            part = matrices.pack(numbers, scales)
             places.append({name: -1 if at is None else at for name, at in part.items()})
     memory = aligned(numbers.size)
     numbers.write(memory)

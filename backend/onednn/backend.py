@@ -20,6 +20,7 @@ from onernn.backend.reference import reference_instead, reference_stack
 from onernn.backend.stack import Stack, picklable
 from onernn.core.errors import UnsupportedError
 from onernn.core.limits import why_not
+from onernn.core.precision import PartScales
 from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights, Weights, layers_of
 
@@ -68,17 +69,24 @@ class OneDnnBackend:
         data_shift: float = 128.0,
         per_channel: bool = True,
         output: str = "f32",
+        scales: Sequence[PartScales] = (),
     ) -> Stack:
         """See `Backend.prepare`. u8 only: ``data_scale`` and ``data_shift``, see `U8Options`;
         ``per_channel`` False gives the weights one scale in all; ``output`` "u8" gives y as bytes
-        q = y * data_scale + data_shift, for which there is no reference."""
+        q = y * data_scale + data_shift, for which there is no reference. ``scales`` of each layer
+        and direction are the kernels': here x and h have one scale."""
         if dtype not in PRECISIONS:
             raise UnsupportedError(unknown(dtype))
         layers = layers_of(spec, weights)
-        if output != "f32" and dtype != "u8":
-            raise UnsupportedError(f"output {output!r}: belongs to dtype='u8', not to {dtype!r}")
-        options = U8Options(data_scale, data_shift, per_channel, output) if dtype == "u8" else None
+        if dtype != "u8" and (output != "f32" or scales):
+            given = "scales" if scales else f"output {output!r}"
+            raise UnsupportedError(f"{given}: belongs to dtype='u8', not to {dtype!r}")
+        options = None
+        if dtype == "u8":
+            options = U8Options(data_scale, data_shift, per_channel, output, scales)
         why = refusal(self.library, spec, layers, dtype)
+        if scales:
+            why = "oneDNN has one scale for x and h; kernels have scales of each"
         try:
             if not why:
                 return self._stack(spec, layers, dtype, options, strict)

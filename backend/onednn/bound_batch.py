@@ -13,11 +13,11 @@ from onernn.backend.onednn.creation import argument
 from onernn.backend.onednn.data_types import Copy, flat_memory, stored
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Memory, bind, new_stream
-from onernn.backend.onednn.precision import UNIT, Scale
 from onernn.backend.onednn.primitive_direction import PrimitiveDirection
 from onernn.backend.onednn.primitives import WEIGHTS, Shape
 from onernn.backend.repeated_batches import FLOAT32
 from onernn.core.arrays import Array
+from onernn.core.precision import UNIT, Scale
 from onernn.core.spec import RnnSpec
 
 Call = tuple[Any, int, Any]

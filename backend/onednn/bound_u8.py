@@ -10,8 +10,8 @@ import numpy as np
 from onernn.backend.onednn.bound_batch import Call, FixedBatch
 from onernn.backend.onednn.chain import ChainDirection
 from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.precision import UNIT, Scale
 from onernn.backend.onednn.scaled_primitives import BOUND, MOST, ScaledPrimitives
+from onernn.core.precision import UNIT, Scale
 from onernn.core.spec import RnnSpec
 
 

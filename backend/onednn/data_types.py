@@ -17,8 +17,8 @@ from onernn.backend.onednn.memory import (
     new_stream,
     reorder_primitive,
 )
-from onernn.backend.onednn.precision import UNIT, Scale
 from onernn.core.arrays import Array
+from onernn.core.precision import UNIT, Scale
 
 _STORED = {
     "f32": np.float32,

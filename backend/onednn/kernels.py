@@ -17,7 +17,7 @@ from onernn.backend.onednn.chain import BLOCK, ChainDirection
 from onernn.backend.onednn.chain_program import program
 from onernn.backend.onednn.data_types import LARGEST, narrowed, stored, widened
 from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.precision import PRECISIONS, UNIT, Precision, Scale, U8Options
+from onernn.backend.onednn.precision import PRECISIONS, Precision, U8Options
 from onernn.backend.onednn.primitive_direction import PrimitiveDirection
 from onernn.backend.onednn.scaled_primitives import (
     BOUND,
@@ -27,6 +27,7 @@ from onernn.backend.onednn.scaled_primitives import (
 )
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
+from onernn.core.precision import UNIT, Scale
 from onernn.core.ragged import Packing
 from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from onernn.core.precision import PartScales, Scale
 from onernn.core.spec import Cell
 
 _TABLES: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
@@ -90,23 +91,13 @@ def unknown(dtype: str) -> str:
     return f"dtype {dtype!r}: expected one of {', '.join(PRECISIONS)}" + (f"; {why}" if why else "")
 
 
-class Scale(NamedTuple):
-    """q = x * factor + shift, for u8 data."""
-
-    factor: float
-    shift: float
-
-
-UNIT = Scale(127.0, 128.0)
-"""[-1, 1], where every state of an LSTM or GRU lies."""
-
-
 class U8Options:
     """How u8 data is scaled: q = x * data_scale + data_shift, for data and states alike.
 
     Without a scale every batch's own range decides: x / 2**k fits [-1, 1], and 2**k moves into
     the input weights before they are rounded, so that the states keep the whole range.
-    ``output``: what y is, "f32", or "u8" by the given scale.
+    ``output``: what y is, "f32", or "u8" by the given scale. ``scales``: of each layer and
+    direction, which kernels take in place of the one.
     """
 
     def __init__(
@@ -115,6 +106,7 @@ class U8Options:
         data_shift: float,
         per_channel: bool,
         output: str = "f32",
+        scales: Sequence[PartScales] = (),
     ) -> None:
         if data_scale is not None and not 0 < data_scale < math.inf:
             raise ValueError(f"data_scale: expected a positive number, got {data_scale}")
@@ -125,5 +117,7 @@ class U8Options:
             raise ValueError(f"output: expected {known}, got {output!r}")
         if output == "u8" and data_scale is None:
             raise ValueError("output='u8': expected a data_scale, which tells what a byte means")
-        self.per_channel, self.output = per_channel, output
+        if scales and data_scale is not None:
+            raise ValueError("data_scale: the scales of each layer and direction are given, too")
+        self.per_channel, self.output, self.scales = per_channel, output, tuple(scales)
         self.fixed = None if data_scale is None else Scale(data_scale, data_shift)

@@ -15,9 +15,10 @@ from onernn.backend.kernels import PackedBatch
 from onernn.backend.onednn.creation import Primitive, argument
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Memory, bind, new_stream
-from onernn.backend.onednn.precision import Precision, Scale
+from onernn.backend.onednn.precision import Precision
 from onernn.backend.onednn.primitives import WEIGHTS, PrimitiveCache, Shape
 from onernn.core.arrays import Array
+from onernn.core.precision import Scale
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
 

@@ -14,11 +14,12 @@ from onernn.backend.onednn.creation import Primitive, create, new_attributes
 from onernn.backend.onednn.data_types import narrowed
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import Descriptor, Memory, reordered
-from onernn.backend.onednn.precision import Precision, Scale
+from onernn.backend.onednn.precision import Precision
 from onernn.backend.onednn.quantization import set_scales
 from onernn.backend.onednn.wrong_kernels import OWN_LAYOUTS, reason
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
+from onernn.core.precision import Scale
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.precision import Scale
 from onernn.core.arrays import Array
+from onernn.core.precision import Scale
 from onernn.core.weights import RnnWeights
 
 _PER_GATE_AND_OUTPUT = (1 << 3) | (1 << 4)  # axes g and o of ldigo

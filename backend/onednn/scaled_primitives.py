@@ -10,8 +10,9 @@ import numpy as np
 
 from onernn.backend.creation_lock import CREATION
 from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.precision import UNIT, Precision, Scale, U8Options
+from onernn.backend.onednn.precision import Precision, U8Options
 from onernn.backend.onednn.primitive_direction import PrimitiveDirection
+from onernn.core.precision import UNIT, Scale
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
 

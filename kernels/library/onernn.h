@@ -65,7 +65,6 @@ typedef struct {
   int32_t attention;                          /* GRU: u becomes (1 - attention) u */
   int32_t replaces;                           /* GRU: u is the part of h that is replaced */
   int32_t peephole, input_forget, projection; /* LSTM; input_forget: the forget gate is 1 - i */
-  double input_step; /* S8: rows of x in steps of it; 0: of their largest number / 127 each */
 } onernn_spec;
 
 /* Where the matrices of one layer in one direction begin, in bytes from the first number; -1 where
@@ -74,6 +73,9 @@ typedef struct {
   int64_t bias;
   int64_t input; /* absent: a row of x is what the input adds to the gates */
   int64_t recurrent, candidate, peephole, projection;
+  /* S8: x and h as bytes number / step + shift; a step of 0: each row's largest number / 127. */
+  double x_step, h_step;
+  int32_t x_shift, h_shift; /* of steps that are given; else it is 128 */
 } onernn_part;
 
 /* A batch. offsets: LOD: (N + 1), where each sequence begins, and the end; PACKED: (T + 1), where

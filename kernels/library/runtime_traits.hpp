@@ -107,15 +107,13 @@ struct RuntimeTraits {
         replaces(spec.replaces != 0),
         peephole(spec.peephole != 0),
         input_forget(spec.input_forget != 0),
-        projection(spec.projection != 0),
-        input_step(static_cast<float>(spec.input_step)) {}
+        projection(spec.projection != 0) {}
 
   std::int64_t inputs, units, width;
   AnyFunction<Real> gate, candidate, output;
   Clip<Real> clip;
   AnyClip<Real> clip_cell;
   bool attention, replaces, peephole, input_forget, projection;
-  float input_step;
 };
 
 }  // namespace ONERNN_ISA

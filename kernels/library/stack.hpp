@@ -56,6 +56,8 @@ class Stack final : public onernn_stack {
       at(weights.candidate, part.candidate);
       at(weights.peephole, part.peephole);
       at(weights.projection, part.projection);
+      if (part.x_step > 0) weights.of_x = {static_cast<float>(part.x_step), part.x_shift};
+      if (part.h_step > 0) weights.of_h = {static_cast<float>(part.h_step), part.h_shift};
       weights_.push_back(weights);
     }
   }
@@ -107,7 +109,6 @@ class Stack final : public onernn_stack {
     most_ = {(std::max)(extent.sequences, most_.sequences), (std::max)(extent.words, most_.words)};
     onernn_spec above = spec_;  // as the layers above the first one know it
     above.inputs = spec_.joined ? joined_width() : spec_.width;
-    above.input_step = 0;
     room_ = std::make_unique<Room>(spec_, above, most_);
   }
 

@@ -12,7 +12,8 @@ from support.raw import run_raw
 from onernn import Cell, Ragged, RnnSpec, UnsupportedError
 from onernn.backend import open_backend
 from onernn.backend.onednn.library import load_library
-from onernn.backend.onednn.precision import PRECISIONS, Scale
+from onernn.backend.onednn.precision import PRECISIONS
+from onernn.core.precision import Scale
 
 SCALE = {"data_scale": 100.0, "data_shift": 128.0}
 LAYERS: list[tuple[Cell, dict[str, Any]]] = [

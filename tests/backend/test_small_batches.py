@@ -21,7 +21,7 @@ from onernn import Cell, RnnSpec, RnnWeights, UnsupportedError
 from onernn.backend import open_backend
 from onernn.backend.onednn.data_types import narrowed, widened
 from onernn.backend.onednn.library import load_library
-from onernn.backend.onednn.precision import Scale
+from onernn.core.precision import Scale
 
 U8 = [Cell.LSTM, Cell.GRU, Cell.LBR_GRU]
 

@@ -99,9 +99,9 @@ MUTANTS = [
     ),
     Mutant(
         "u8 without its shift",
-        "backend/onednn/precision.py",
-        "UNIT = Scale(127.0, 128.0)",
-        "UNIT = Scale(127.0, 0.0)",
+        "core/precision.py",
+        "UNIT: Final = Scale(127.0, 128.0)",
+        "UNIT: Final = Scale(127.0, 0.0)",
         ("wrong_numbers", "negative_states"),
     ),
     Mutant(

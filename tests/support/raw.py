@@ -25,10 +25,11 @@ from onernn.backend.onednn.memory import (
     new_stream,
     reordered,
 )
-from onernn.backend.onednn.precision import PRECISIONS, Precision, Scale
+from onernn.backend.onednn.precision import PRECISIONS, Precision
 from onernn.backend.onednn.primitives import Shape, descriptors, plain_weights
 from onernn.backend.onednn.quantization import set_scales
 from onernn.core.errors import UnsupportedError
+from onernn.core.precision import Scale
 
 S8 = Precision("s8", "s8", "f32", "f32", "f32")
 S8_SCALE = Scale(127.0, 0.0)

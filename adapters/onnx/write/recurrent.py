@@ -45,6 +45,7 @@ def is_beyond_onnx(rnn: Recurrent) -> bool:
 def rnn(w: GraphWriter, node: Node, _: Inputs) -> None:
     """One layer, one direction of those that become a Scan: `ExpandLayers` took stacks apart."""
     rnn = Recurrent.of(node)
+    rnn.precision.refuse("an ONNX file")
     spec, (weights,) = rnn.spec, rnn.layers
     x, lengths = w.value(rnn.x).data, w.value(rnn.x).lengths
     states = tuple(

@@ -60,6 +60,7 @@ _SIDE = {
 @rule("Rnn")
 def _recurrent(w: Writing, node: Node, inputs: list[str]) -> Written:
     rnn = Recurrent.of(node)
+    rnn.precision.refuse("a Paddle program")
     limits = _OVER_WORDS if rnn.spec.cell in _OVER_WORDS.cells else _OVER_STEPS
     if reason := why_not(rnn.spec, rnn.layers, limits):
         raise UnsupportedError(reason)
