@@ -182,7 +182,7 @@ $(eval $(call framework,dask-2026.8.0,dask[distributed]==2026.8.0 joblib pyarrow
 .PHONY: frameworks-chromium
 frameworks-chromium: .venv/.ready
 	@command -v chromium >/dev/null || { echo "chromium is not installed; run: apt-get install chromium" >&2; exit 1; }
-	$(BIN)/pytest tests/frameworks/test_chromium_report.py
+	$(BIN)/pytest tests/frameworks/test_chromium_*.py
 
 # The peers that pip installs together run in .venvs/bench; others in what environments there are.
 # BENCH=models measures whole models, which pip downloads into out/models.

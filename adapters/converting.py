@@ -9,7 +9,7 @@ from typing import Any
 from onernn.adapters.adapter import Writer
 from onernn.adapters.declaring import Progress
 from onernn.adapters.registry import WRITERS
-from onernn.core.errors import UnsupportedError
+from onernn.core.errors import UnsupportedError, did_you_mean
 from onernn.core.graph import Graph
 from onernn.core.guard import guarded
 from onernn.core.ragged import Batch
@@ -54,5 +54,6 @@ def writer_for(path: Path) -> Writer:
     """The framework that writes files of this suffix. Raises `UnsupportedError` for others."""
     if path.suffix not in WRITERS:
         kind, known = path.suffix or "a file of no suffix", " and ".join(WRITERS)
-        raise UnsupportedError(f"{path}: cannot write {kind}; {known} can be")
+        hint = did_you_mean(path.suffix, WRITERS)
+        raise UnsupportedError(f"{path}: cannot write {kind}; {known} can be{hint}")
     return WRITERS[path.suffix]

@@ -8,7 +8,7 @@ from onernn.adapters.adapter import StrPath
 from onernn.adapters.reading import reading
 from onernn.adapters.registry import ADAPTERS, SEMANTICS, adapter_of
 from onernn.adapters.unread_files import refuse_unread
-from onernn.core.errors import UnsupportedError
+from onernn.core.errors import UnsupportedError, did_you_mean
 from onernn.core.graph import Graph
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ def load(path: StrPath, params: StrPath | None = None, semantics: str = "documen
     not read, telling what to do. An operator nobody knows raises only when the model is to be run.
     """
     if semantics not in SEMANTICS:
-        raise ValueError(f"semantics: expected one of {SEMANTICS}, got {semantics!r}")
+        hint = did_you_mean(semantics, SEMANTICS)
+        raise ValueError(f"semantics: expected one of {SEMANTICS}, got {semantics!r}{hint}")
     with reading(path):
         refuse_unread(path)
         return adapter_of(path).load(path, params, semantics)

@@ -12,7 +12,7 @@ from onernn.backend.protocol import Backend
 from onernn.backend.run_arguments import Layout, State
 from onernn.backend.single_step import SingleStep
 from onernn.backend.stack import Stack, picklable
-from onernn.core.errors import UnsupportedError
+from onernn.core.errors import UnsupportedError, did_you_mean
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights, Weights
 
@@ -56,6 +56,7 @@ class _ReferenceBackend:
         return reference_stack(spec, weights, dtype, why="asked for by name")
 
 
+BACKENDS = ("auto", "kernels", "onednn", "reference")
 _REGISTERED: dict[str, Callable[[int | None], Backend]] = {}
 
 
@@ -108,5 +109,6 @@ def open_backend(
         return _REGISTERED[name](threads)
     if name == "generated":
         raise UnsupportedError("backend 'generated': now 'kernels', which needs no compiler")
-    known = " or ".join(map(repr, ("auto", "kernels", "onednn", "reference", *_REGISTERED)))
-    raise UnsupportedError(f"backend {name!r}: expected {known}")
+    known = (*BACKENDS, *_REGISTERED)
+    expected = " or ".join(map(repr, known))
+    raise UnsupportedError(f"backend {name!r}: expected {expected}{did_you_mean(name, known)}")

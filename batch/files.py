@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from onernn.core.errors import UnsupportedError
+from onernn.core.errors import UnsupportedError, did_you_mean
 from onernn.core.records import dataclass
 
 if TYPE_CHECKING:
@@ -54,7 +54,10 @@ def find_files(where: str, format: str | None = None) -> Files:
     import pyarrow.fs as pafs
 
     if format is not None and format not in FORMATS:
-        raise UnsupportedError(f"format {format!r} is unknown; known are {', '.join(FORMATS)}")
+        hint = did_you_mean(format, FORMATS)
+        raise UnsupportedError(
+            f"format {format!r} is unknown; known are {', '.join(FORMATS)}{hint}"
+        )
     if "://" in where:
         wild = next((at for at, each in enumerate(where) if each in _WILD), len(where))
         try:  # a URI may hold no wildcards: the part before them tells the system

@@ -12,7 +12,7 @@ from onernn.adapters.requirements import require
 from onernn.batch.columns import Column
 from onernn.batch.results import Result, batch_size, differ, row_of
 from onernn.core.arrays import Int64
-from onernn.core.errors import LibraryError, OnernnError, ShapeError, UnsupportedError
+from onernn.core.errors import LibraryError, OnernnError, ShapeError, UnsupportedError, did_you_mean
 from onernn.core.graph import Graph, Value
 from onernn.core.ragged import Batch
 from onernn.runtime.session import Session
@@ -244,7 +244,8 @@ T = TypeVar("T")
 def _known(given: Mapping[str, T], names: Collection[str], what: str) -> dict[str, T]:
     for name in given:
         if name not in names:
-            raise ShapeError(f"{what} {name!r} is unknown; the model has {', '.join(names)}")
+            hint = did_you_mean(name, names)
+            raise ShapeError(f"{what} {name!r} is unknown; the model has {', '.join(names)}{hint}")
     return dict(given)
 
 

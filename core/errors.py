@@ -21,6 +21,18 @@ def printable(text: object, keep: str = "") -> str:
     )
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """ "; did you mean 'onednn'?" behind a message about an unknown name, "" where none is like it.
+
+    Letters may be missing, wrong or swapped, and be of another case.
+    """
+    from difflib import get_close_matches  # only where something went wrong already
+
+    lower = {each.lower(): each for each in reversed(list(known))}
+    found = get_close_matches(name.lower(), lower, n=1)
+    return f"; did you mean {lower[found[0]]!r}?" if found else ""
+
+
 @dataclass(frozen=True)
 class Refusal:
     """Why something was not done: a pass that did not fire, a node that cannot run."""

@@ -13,7 +13,7 @@ from os import PathLike
 import numpy as np
 
 from onernn.backend.compiled.packing import STORED
-from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
+from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError, did_you_mean
 from onernn.core.graph import Graph, Value, graph_of
 from onernn.emit.cells import CellCode
 from onernn.emit.rendering import words
@@ -35,10 +35,10 @@ def parse(
     ``declared`` says what it leaves open of its inputs. Raises what `onernn.load` raises.
     """
     model = graph_of(model)
-    unknown = set(declared or ()) - {value.name for value in model.inputs}
-    if unknown:
-        names = [value.name for value in model.inputs]
-        raise ShapeError(f"--input {sorted(unknown)}: the model takes {names}")
+    names = [value.name for value in model.inputs]
+    if unknown := sorted(set(declared or ()) - set(names)):
+        hint = did_you_mean(unknown[0], names)
+        raise ShapeError(f"--input {unknown}: the model takes {names}{hint}")
     inputs = tuple((declared or {}).get(value.name, value) for value in model.inputs)
     return Program(fuse(replace(model, inputs=inputs), PASSES).model)
 
@@ -107,7 +107,8 @@ def initialize(program: Program, weights: str = "f32") -> Store:
     if not program.types:
         raise UnsupportedError(f"{program.graph.name}: call infer_shapes before initialize")
     if weights not in STORED:
-        raise UnsupportedError(f"--weights {weights}: expected one of {', '.join(STORED)}")
+        hint = did_you_mean(weights, STORED)
+        raise UnsupportedError(f"--weights {weights}: expected one of {', '.join(STORED)}{hint}")
     store = Store(STORED[weights], packed_for=program)
     program.no_step = why_no_step(program)
     layers = [step for each in program.codes for step in each.codes if isinstance(step, Layer)]

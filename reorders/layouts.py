@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onernn.core.arrays import Array
-from onernn.core.errors import UnsupportedError
+from onernn.core.errors import UnsupportedError, did_you_mean
 from onernn.core.spec import Cell
 from onernn.reorders import keras, mxnet, onednn, onnx, openvino, paddle, torch
 from onernn.reorders.gates import input_layer, input_layer_back
@@ -240,7 +240,8 @@ FRAMEWORKS: Mapping[str, Framework] = {each.name: each for each in _ALL}
 def framework(name: str) -> Framework:
     """Raises `UnsupportedError` listing the names where there is none of this."""
     if name not in FRAMEWORKS:
-        raise UnsupportedError(f"layout {name!r}: expected one of {', '.join(FRAMEWORKS)}")
+        hint = did_you_mean(name, FRAMEWORKS)
+        raise UnsupportedError(f"layout {name!r}: expected one of {', '.join(FRAMEWORKS)}{hint}")
     return FRAMEWORKS[name]
 
 

@@ -16,7 +16,7 @@ from onernn.backend import Stack, open_backend
 from onernn.backend.cell_states import check_cells
 from onernn.core.arrays import Array
 from onernn.core.budget import STEPS, budget_of_run, return_freed_memory, usable_memory
-from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError
+from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError, did_you_mean
 from onernn.core.graph import UNSUPPORTED, Graph, Node, Value, graph_of
 from onernn.core.guard import MISFITS, naming
 from onernn.core.ragged import Ragged, data_of
@@ -334,8 +334,10 @@ def checked_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged 
     missing = [name for name in names if name not in inputs]
     unknown = [name for name in inputs if name not in names]
     if missing or unknown:
-        what = f"missing {missing}" if missing else f"unknown {unknown}"
-        raise ShapeError(f"inputs: {what}; the model takes {'; '.join(map(str, expected))}")
+        wrong = (("missing", missing), ("unknown", unknown))
+        what = " and ".join(f"{how} {which}" for how, which in wrong if which)
+        hint = did_you_mean(unknown[0], names) if unknown else ""
+        raise ShapeError(f"inputs: {what}; the model takes {'; '.join(map(str, expected))}{hint}")
     return {value.name: _checked_value(value, inputs[value.name]) for value in expected}
 
 

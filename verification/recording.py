@@ -18,7 +18,7 @@ import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.budget import Budget, usable_memory
-from onernn.core.errors import BudgetError, ModelFormatError, UnsupportedError
+from onernn.core.errors import BudgetError, ModelFormatError, UnsupportedError, did_you_mean
 from onernn.core.files import replacing
 from onernn.core.graph import Value
 from onernn.core.npz import most_unpacked, read_member
@@ -69,11 +69,13 @@ def read_inputs(
     """The batch for each input. Raises `ModelFormatError` listing the names the model takes."""
     expected = {value.name: value for value in inputs}
     given = [key.removeprefix("in__") for key in arrays if key.startswith("in__")]
+    unknown = [n for n in given if n not in expected]
     wrong = [f"in__{n} is missing" for n in expected if n not in given]
-    wrong += [f"in__{n} is unknown" for n in given if n not in expected]
+    wrong += [f"in__{n} is unknown" for n in unknown]
     if wrong:
         names = "; ".join(map(str, expected.values()))
-        raise ModelFormatError(f"{', '.join(wrong)}; the model takes {names}", file)
+        hint = did_you_mean(unknown[0], expected) if unknown else ""
+        raise ModelFormatError(f"{', '.join(wrong)}; the model takes {names}{hint}", file)
     return {name: _batch(arrays, "in__", "lod__", name) for name in expected}
 
 
@@ -91,7 +93,7 @@ def read_outputs(
         if name not in names and re.fullmatch("[0-9]+", name) and int(name) < len(names):
             known = names[int(name)]
         if known not in names:
-            listed = ", ".join(names)
+            listed = ", ".join(names) + did_you_mean(name, names)
             raise ModelFormatError(f"{key} is unknown; the model gives {listed}", file)
         found[known] = _batch(arrays, "out__", "outlod__", name)
     if not found:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from onernn.core.errors import did_you_mean
 from onernn.core.precision import PartScales, Scale
 from onernn.core.spec import Cell
 
@@ -88,7 +89,8 @@ PRECISIONS = {
 def unknown(dtype: str) -> str:
     """What is wrong with a ``dtype`` that is not one of `PRECISIONS`."""
     why = OURS[dtype].refused if dtype in OURS else ""
-    return f"dtype {dtype!r}: expected one of {', '.join(PRECISIONS)}" + (f"; {why}" if why else "")
+    why = f"; {why}" if why else did_you_mean(dtype, PRECISIONS)
+    return f"dtype {dtype!r}: expected one of {', '.join(PRECISIONS)}{why}"
 
 
 class U8Options:

@@ -48,7 +48,15 @@ _WHEN_ASKED_FOR = {
 """What runs no model, by its module: imported then, it would take a fifth of ``import onernn``."""
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # slow, and rarely asked for
+
+        return version("onernn")
     if name == "recording":
         return import_module("onernn.recording")
     if name not in _WHEN_ASKED_FOR:

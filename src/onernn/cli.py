@@ -5,21 +5,25 @@ from __future__ import annotations
 import io
 import shlex
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from onernn.adapters.loading import load, plugin_for
+import onernn
+from onernn.adapters.loading import load
 from onernn.adapters.registry import RUNTIMES
 from onernn.adapters.stacks import read_stacks
 from onernn.adapters.weight_conversion import convert_weights
+from onernn.commands import FORWARDED, Commands
 from onernn.conversion import convert_command
 from onernn.core.arrays import Array
 from onernn.core.budget import STEPS
-from onernn.core.errors import LibraryError, OnernnError, UnsupportedError
+from onernn.core.errors import OnernnError, UnsupportedError, did_you_mean
 from onernn.core.guard import unforeseen
-from onernn.fuse_passes import fuse, passes_for
+from onernn.inspecting import inspect_command
 from onernn.options import (
     Atol,
     Backend,
@@ -34,16 +38,14 @@ from onernn.options import (
     Threads,
 )
 from onernn.reorders.layouts import FRAMEWORKS
-from onernn.runtime.session import Session, unsupported
+from onernn.runtime.session import Session
 from onernn.scoring import score
 from onernn.showing import (
     complain,
-    errors_as_json,
     progress,
     section,
     show_audit,
     show_examination,
-    show_fusion,
     show_report,
     stdout,
     watched,
@@ -51,26 +53,56 @@ from onernn.showing import (
 from onernn.verification import recording, support_table
 from onernn.verification.auditing import audit
 from onernn.verification.doctor import examine
-from onernn.verification.drawing import draw_passes
 from onernn.verification.recording import INPUTS, read_arrays, read_inputs, write_outputs
 from onernn.verification.references import open_against
 from onernn.verification.reporting.report import check_report, write_report
 from onernn.verification.reporting.text import explanation
-from onernn.verification.verifying import verify
+from onernn.verification.verifying import error_json, verify
 
-FORWARDED = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-"""Options behind a program's name are the program's."""
+UsageError: type[Any] = typer.BadParameter.__mro__[1]
+"""Of click, of which typer brings its own copy since some version and shows this class alone."""
 
-app = typer.Typer(
-    help="Recurrent models of Paddle, MXNet and ONNX, without these, on oneDNN and C++ kernels.",
-    no_args_is_help=True,
-    add_completion=False,
+app = Commands(
+    help="Recurrent models of Paddle, MXNet, ONNX, PyTorch and Keras, without these: read,"
+    " compared, converted, and run on oneDNN and C++ kernels.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
+PEOPLE_COME_FOR = {
+    "Run a model faster than its framework; see how": """\
+onernn inspect MODEL
+onernn run MODEL --input in.npz --output out.npz""",
+    "Run an old Paddle program without Paddle": "onernn paddle-run SCRIPT.py",
+    "Find out why a model's numbers are wrong": "onernn verify MODEL --data recording.npz",
+    "Move a model, or its weights, to another framework": """\
+onernn convert MODEL model.onnx
+onernn weights MODEL --to torch --output weights.npz""",
+    "Put a model into a C++ program": "onernn emit MODEL --output FOLDER",
+}
 
-@app.command()
+
+@app.callback(invoke_without_command=True)
+def without_command(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        print(f"onernn {onernn.__version__}")
+    elif context.invoked_subcommand is None:
+        for want, commands in PEOPLE_COME_FOR.items():
+            section(stdout(), want, commands.splitlines())
+        print("\nAll commands: onernn --help. One of them, with examples: onernn COMMAND --help")
+    if version:
+        raise typer.Exit
+
+
+@app.command(
+    examples=[
+        "onernn run lac_model --input in.npz --output out.npz",
+        "onernn run model.onnx --input in.npz --output out.npz --dtype bf16 --threads 2",
+    ]
+)
 def run(
     model: Model,
     input: Annotated[Path, typer.Option(help="An .npz with in__NAME and lod__NAME.")],
@@ -97,10 +129,22 @@ def run(
     write_outputs(output, session.run(inputs))
 
 
-app.command()(score)
+app.command(
+    examples=[
+        "onernn score model.onnx 'corpus/*.parquet' scores --input x=features --workers 4",
+        "onernn score lac_model texts.jsonl scores --input words=ids --keep id --json",
+    ]
+)(score)
 
 
-@app.command("verify")
+@app.command(
+    "verify",
+    examples=[
+        "onernn verify model.onnx --data recording.npz",
+        "onernn verify converted.onnx --against paddle:original_model --report report.html",
+        "onernn verify model.onnx --data recording.npz --atol 1e-4 --json",
+    ],
+)
 def verify_command(
     model: Model,
     against: Annotated[
@@ -133,28 +177,27 @@ def verify_command(
     semantics: Semantics = "documented",
 ) -> None:
     """Compares MODEL's outputs with a reference's, and names the fault. Exit 1: they differ."""
-    with errors_as_json(json):
+    if report is not None:
+        check_report(report)
+    graph = load(model, params, semantics)
+    reference = None if against is None else open_against(against, against_params, semantics)
+    with progress() as tell:
+        found = verify(
+            graph,
+            data,
+            against=reference,
+            dtype=dtype,
+            atol=atol,
+            rtol=rtol,
+            progress=tell,
+            threads=threads,
+            backend=backend,
+            max_bytes=max_bytes,
+            max_steps=max_steps,
+        )
         if report is not None:
-            check_report(report)
-        graph = load(model, params, semantics)
-        reference = None if against is None else open_against(against, against_params, semantics)
-        with progress() as tell:
-            found = verify(
-                graph,
-                data,
-                against=reference,
-                dtype=dtype,
-                atol=atol,
-                rtol=rtol,
-                progress=tell,
-                threads=threads,
-                backend=backend,
-                max_bytes=max_bytes,
-                max_steps=max_steps,
-            )
-            if report is not None:
-                tell("writing the report", 0, 0)
-                write_report(found, report, shlex.join(["onernn", *sys.argv[1:]]))
+            tell("writing the report", 0, 0)
+            write_report(found, report, shlex.join(["onernn", *sys.argv[1:]]))
     show_report(found, json)
     if not json:
         for title, lines in explanation(found):
@@ -162,10 +205,22 @@ def verify_command(
     raise typer.Exit(0 if found.passed else 1)
 
 
-app.command("convert")(convert_command)
+app.command(
+    "convert",
+    examples=[
+        "onernn convert paddle_model model.onnx --check recording.npz",
+        "onernn convert model.onnx model.pdmodel --fused",
+        "onernn convert frame.onnx sequence.onnx --over-time state=new_state",
+    ],
+)(convert_command)
 
 
-@app.command()
+@app.command(
+    examples=[
+        "onernn weights model.keras --to torch --output weights.npz",
+        "onernn weights weights.pt --to onnx --output lstm.npz --node encoder.lstm",
+    ]
+)
 def weights(
     model: Model,
     to: Annotated[str, typer.Option(help=f"A layout: {', '.join(FRAMEWORKS)}.")],
@@ -188,7 +243,9 @@ def weights(
     """
     layers = read_stacks(model, params, semantics)
     if node is not None and node not in layers or not layers:
-        raise UnsupportedError(f"no such recurrent layer; there are: {', '.join(layers) or 'none'}")
+        hint = did_you_mean(node or "", layers)
+        listed = ", ".join(layers) or "none"
+        raise UnsupportedError(f"no such recurrent layer; there are: {listed}{hint}")
     chosen = layers if node is None else {node: layers[node]}
     arrays: dict[str, Array] = {}
     for name, each in chosen.items():
@@ -204,7 +261,9 @@ def weights(
         stdout().print(f"{key} {array.dtype} {array.shape}")
 
 
-@app.command("audit")
+@app.command(
+    "audit", examples=["onernn audit paddle_model", "onernn audit net-symbol.json --data io.npz"]
+)
 def audit_command(
     model: Model,
     data: Annotated[
@@ -214,8 +273,7 @@ def audit_command(
     params: Params = None,
 ) -> None:
     """Names the known faults of MODEL's file, or of its framework. Exit 1: at least one hits it."""
-    with errors_as_json(json):
-        found = audit(model, data, params=params)
+    found = audit(model, data, params=params)
     if json:
         print(found.to_json())
     else:
@@ -223,7 +281,12 @@ def audit_command(
     raise typer.Exit(0 if found.passed else 1)
 
 
-@app.command()
+@app.command(
+    examples=[
+        "onernn emit model.onnx --output generated",
+        "onernn emit model.onnx -o generated --static T=25,N=1 --weights f16 --embed",
+    ]
+)
 def emit(
     model: Model,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")],
@@ -273,42 +336,21 @@ def emit(
         print(file)
 
 
-@app.command()
-def inspect(
-    model: Model,
-    dot: Annotated[
-        Path | None, typer.Option(help="A folder for the graph after each pass: DOT, SVG.")
-    ] = None,
-    dtype: Dtype = "f32",
-    threads: Threads = None,
-    backend: Backend = "auto",
-    params: Params = None,
-    semantics: Semantics = "documented",
-) -> None:
-    """Shows MODEL's operators before and after fusion, what fused, what did not and why."""
-    graph, passes = load(model, params, semantics), passes_for(dtype)
-    result = fuse(graph, passes)
-    console = stdout()
-    console.print(graph.name, style="bold")
-    for title, values in (("inputs", graph.inputs), ("outputs", graph.outputs)):
-        section(console, title, map(str, values))
-    show_fusion(console, graph, result)
-    refusals = unsupported(result.model)
-    section(console, "unsupported", map(str, refusals))
-    if refusals:
-        section(console, "runs anyway", filter(None, [plugin_for(graph)]))
-    else:
-        try:
-            session = Session(graph, dtype=dtype, threads=threads, backend=backend)
-            section(console, "kernels", map(str, session.explained))
-        except LibraryError as error:
-            section(console, "kernels", [f"unknown: {error}"])
-    section(console, "notes", graph.notes)
-    if dot is not None:
-        section(console, "drawn", map(str, draw_passes(graph, passes, dot)))
+app.command(
+    "inspect",
+    examples=[
+        "onernn inspect model.onnx",
+        "onernn inspect model.onnx --open",
+        "onernn inspect paddle_model --html graph.html --dtype bf16",
+    ],
+)(inspect_command)
 
 
-@app.command("paddle-run", context_settings=FORWARDED)
+@app.command(
+    "paddle-run",
+    context_settings=FORWARDED,
+    examples=["onernn paddle-run infer.py --batch 8", "onernn paddle-run -m package.module"],
+)
 def paddle_run(
     program: Annotated[
         list[str], typer.Argument(help="SCRIPT ARGS, or -m MODULE ARGS, as Python takes them.")
@@ -323,7 +365,7 @@ def paddle_run(
     run_program(["--replace", *program] if replace else program)
 
 
-@app.command()
+@app.command(examples=["onernn doctor", "onernn doctor --threads 1 --backend kernels --json"])
 def doctor(
     json: Json = False,
     markdown: Annotated[
@@ -336,8 +378,7 @@ def doctor(
 
     Exit 1 where a number is wrong, 2 where what is to run is missing.
     """
-    with errors_as_json(json):
-        examination = examine(threads, lambda every: watched("examining", every), backend)
+    examination = examine(threads, lambda every: watched("examining", every), backend)
     if json:
         print(examination.to_json())
     elif markdown:
@@ -352,13 +393,23 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot write is no reason to stop
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
+    except UsageError as error:
+        _refuse(error, error.show)
     except (OnernnError, OSError, ValueError, MemoryError) as error:
-        complain(error if str(error) else type(error).__name__)
-        sys.exit(2)
+        _refuse(error, partial(complain, error if str(error) else type(error).__name__))
     except Exception as error:
-        complain(unforeseen(error, "internal error"))
-        sys.exit(2)
+        told = unforeseen(error, "internal error")
+        _refuse(told, partial(complain, told))
+
+
+def _refuse(error: Exception, complaint: Callable[[], None]) -> NoReturn:
+    if "--json" in sys.argv:  # not parsed: what is wrong may be the options
+        print(error_json(error))
+    complaint()
+    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from onernn.adapters.registry import WRITERS
 from onernn.core.errors import UnsupportedError
 from onernn.options import Atol, Json, Model, Opset, Params, Rtol, Semantics, numbers, pairs
 from onernn.runtime.exposing import exposed
-from onernn.showing import complain, errors_as_json, progress, show_report
+from onernn.showing import complain, progress, show_report
 from onernn.verification.checked_conversion import convert
 from onernn.verification.stepping import over_time
 from onernn.verification.verifying import Report
@@ -75,40 +75,39 @@ def convert_command(
     semantics: Semantics = "documented",
 ) -> None:
     """Writes MODEL as another framework's file. Exit 1 where --check finds other outputs."""
-    with errors_as_json(json):
-        graph = load(model, params, semantics)
-        if states:
-            from onernn.emit.writing import read_declared  # with all of emit
+    graph = load(model, params, semantics)
+    if states:
+        from onernn.emit.writing import read_declared  # with all of emit
 
-            graph = over_time(
-                graph,
-                pairs("--over-time", "STATE=NEXT", states),
-                given=numbers(graph, pairs("--given", "NAME=NUMBER", given)),
-                inputs=read_declared(inputs or []),
-            )
-        elif given or inputs:
-            raise UnsupportedError("--given and --input belong to --over-time")
-        if expose_states:
-            made = exposed(graph)
-            graph = made.graph
-            for note in made.notes:
-                complain(note)
-        with progress() as tell:
-            report = convert(
-                graph,
-                out,
-                check=check,
-                atol=atol,
-                rtol=rtol,
-                names=pairs("--names", "OLD=NEW", names),
-                output_dtype=output_dtype,
-                opset=opset,
-                allow_functions=allow_functions,
-                place=place,
-                fused=fused,
-                progress=tell,
-                note=complain,
-            )
+        graph = over_time(
+            graph,
+            pairs("--over-time", "STATE=NEXT", states),
+            given=numbers(graph, pairs("--given", "NAME=NUMBER", given)),
+            inputs=read_declared(inputs or []),
+        )
+    elif given or inputs:
+        raise UnsupportedError("--given and --input belong to --over-time")
+    if expose_states:
+        made = exposed(graph)
+        graph = made.graph
+        for note in made.notes:
+            complain(note)
+    with progress() as tell:
+        report = convert(
+            graph,
+            out,
+            check=check,
+            atol=atol,
+            rtol=rtol,
+            names=pairs("--names", "OLD=NEW", names),
+            output_dtype=output_dtype,
+            opset=opset,
+            allow_functions=allow_functions,
+            place=place,
+            fused=fused,
+            progress=tell,
+            note=complain,
+        )
     report = Report((), "") if report is None else report
     show_report(report, json)
     raise typer.Exit(0 if report.passed else 1)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from onernn.adapters.registry import ADAPTERS
+from onernn.adapters.registry import ADAPTERS, SEMANTICS
+from onernn.backend import BACKENDS
+from onernn.backend.onednn.precision import PRECISIONS
 from onernn.core.arrays import Array
-from onernn.core.errors import UnsupportedError
+from onernn.core.errors import UnsupportedError, did_you_mean
 from onernn.core.graph import Graph
+
+
+def _one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """What a shell completes to one of these names."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
 
 Model = Annotated[
     str,
@@ -22,14 +30,24 @@ Semantics = Annotated[
     str,
     typer.Option(
         help="What MXNet's RNN means by lengths and clips: documented (they work), or mxnet-cpu"
-        " (it ignored them on CPU)."
+        " (it ignored them on CPU).",
+        autocompletion=_one_of(SEMANTICS),
     ),
 ]
-Dtype = Annotated[str, typer.Option(help="How recurrent layers compute: f32, bf16, f16 or u8.")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        help="How recurrent layers compute: f32, bf16, f16 or u8.",
+        autocompletion=_one_of(PRECISIONS),
+    ),
+]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the backend.")]
 Backend = Annotated[
     str,
-    typer.Option(help="auto (the faster of the next two), kernels, onednn, or reference."),
+    typer.Option(
+        help="auto (the faster of the next two), kernels, onednn, or reference.",
+        autocompletion=_one_of(BACKENDS),
+    ),
 ]
 MaxBytes = Annotated[
     int | None,
@@ -45,6 +63,9 @@ MaxSteps = Annotated[
 Atol = Annotated[float | None, typer.Option(help="Absolute tolerance.")]
 Rtol = Annotated[float | None, typer.Option(help="Tolerance relative to max|ref|.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")
+]
 Opset = Annotated[int, typer.Option(help="Version of ONNX's operators.")]
 
 
@@ -68,6 +89,7 @@ def numbers(graph: Graph, texts: dict[str, str]) -> dict[str, Array]:
         except (ValueError, OverflowError) as error:
             raise UnsupportedError(f"--given {value.name}={text}: {error}") from error
     if unknown := sorted(texts.keys() - found.keys()):
-        names = ", ".join(value.name for value in graph.inputs)
-        raise UnsupportedError(f"--given {unknown}: the model takes {names}")
+        names = [value.name for value in graph.inputs]
+        hint = did_you_mean(unknown[0], names)
+        raise UnsupportedError(f"--given {unknown}: the model takes {', '.join(names)}{hint}")
     return found

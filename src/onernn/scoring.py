@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import json as json_text
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from onernn.adapters.loading import load
 from onernn.core.budget import STEPS
 from onernn.core.errors import UnsupportedError
-from onernn.options import Backend, Dtype, Json, MaxBytes, MaxSteps, Model, Params, Semantics
-from onernn.showing import complain, errors_as_json, stdout
+from onernn.options import (
+    Backend,
+    Dtype,
+    Json,
+    MaxBytes,
+    MaxSteps,
+    Model,
+    Params,
+    Quiet,
+    Semantics,
+)
+from onernn.showing import complain, progress, show_json, stdout
 
 if TYPE_CHECKING:
     from onernn.batch import scoring
@@ -69,7 +76,7 @@ def score(
         typer.Option(help="Ray: a column of values that differ; Parquet needs none."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad row.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
     json: Json = False,
     dtype: Dtype = "f32",
     backend: Backend = "auto",
@@ -84,30 +91,29 @@ def score(
     that cannot be scored have no outputs, and OUTPUT/rejected tells why. On Ray rows come in any
     order.
     """
-    with errors_as_json(json), _ended_by_signals():
-        with _on(engine, id, quiet or json) as run:
-            found = run(
-                load(model, params, semantics),
-                corpus,
-                output,
-                inputs=_pairs("--input", input),
-                outputs=_pairs("--output", output_column) if output_column else None,
-                keep=keep,
-                format=format,
-                words=words,
-                window=window,
-                workers=workers,
-                batch_axis=_axes(batch_axis),
-                strict=strict,
-                dtype=dtype,
-                backend=backend,
-                max_bytes=max_bytes,
-                max_steps=max_steps,
-            )
+    with _ended_by_signals(), _on(engine, id, quiet or json) as run:
+        found = run(
+            load(model, params, semantics),
+            corpus,
+            output,
+            inputs=_pairs("--input", input),
+            outputs=_pairs("--output", output_column) if output_column else None,
+            keep=keep,
+            format=format,
+            words=words,
+            window=window,
+            workers=workers,
+            batch_axis=_axes(batch_axis),
+            strict=strict,
+            dtype=dtype,
+            backend=backend,
+            max_bytes=max_bytes,
+            max_steps=max_steps,
+        )
     speed = found.words / max(found.seconds, 1e-9)
     if json:
         told_as = {**found._asdict(), "words_per_second": speed, "output": str(output)}
-        print(json_text.dumps(told_as))
+        show_json("pass", **told_as)
     elif not quiet:
         went_on = f", {found.windows_before:,} of them before" if found.windows_before else ""
         stdout().print(
@@ -131,8 +137,8 @@ def _on(engine: str, id: str | None, hidden: bool) -> Iterator[Callable[..., sco
         case "local":
             if id is not None:
                 raise UnsupportedError("--id is for --engine ray: here rows are known by numbers")
-            with _bar(hidden) as told:
-                yield partial(scoring.score, progress=told)
+            with progress() as tell:
+                yield partial(scoring.score, progress=partial(_told, tell))
         case "ray":
             from onernn.batch.ray_scoring import score_on_ray
 
@@ -183,25 +189,8 @@ class _Stopped(BaseException):
         self.number = number
 
 
-@contextmanager
-def _bar(hidden: bool) -> Iterator[Callable[[scoring.Progress], None]]:
-    """Rows, words a second and the time left, on a terminal's stderr."""
-    console = Console(stderr=True)
-    columns: tuple[Any, ...] = (
-        BarColumn(),
-        TextColumn("{task.percentage:.0f}%  {task.description}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    shown = console.is_terminal and not hidden
-    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
-        task = bar.add_task("", total=1.0)
-
-        def tell(found: scoring.Progress) -> None:
-            refused = f", {found.rejected:,} rejected" if found.rejected else ""
-            speed = found.words / max(found.seconds, 1e-9)
-            told = f"{found.rows:,} rows{refused}  {speed:,.0f} words/s"
-            bar.update(task, completed=found.share, description=told)
-
-        yield tell
+def _told(tell: Callable[[str, float, float], None], found: scoring.Progress) -> None:
+    """Rows and words a second, and which part of the corpus is done."""
+    refused = f", {found.rejected:,} rejected" if found.rejected else ""
+    speed = found.words / max(found.seconds, 1e-9)
+    tell(f"{found.rows:,} rows{refused}, {speed:,.0f} words/s", found.share, 1)

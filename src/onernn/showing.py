@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from threading import Lock, Timer
+from typing import Any, TextIO, TypeVar, cast
 
 from rich.console import Console
-from rich.progress import Progress, track
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from onernn.adapters.registry import pass_name
 from onernn.core.errors import OnernnError, printable
-from onernn.core.graph import Graph, native_types
-from onernn.fuse_passes import FuseResult
 from onernn.verification import support_table
 from onernn.verification.auditing import AuditReport
 from onernn.verification.doctor import Examination
-from onernn.verification.verifying import Report, error_json
+from onernn.verification.inspecting import Inspection
+from onernn.verification.json_text import json_text
+from onernn.verification.verifying import Report
 
 T = TypeVar("T")
 
@@ -46,46 +47,118 @@ def show_report(report: Report, json: bool) -> None:
     elif report.outputs:
         table = Table("output", "verdict", "max abs", "max rel", "reason")
         for each in report.outputs:
-            verdict = "pass" if each.passed else "FAIL"
+            verdict = Text("pass", "green") if each.passed else Text("FAIL", "bold red")
             table.add_row(
                 each.name, verdict, f"{each.max_abs:.3g}", f"{each.max_rel:.3g}", each.reason
             )
         stdout().print(table)
 
 
+def show_json(status: str, **more: Any) -> None:
+    """A result as JSON: the keys that all commands have, and more of this one."""
+    print(json_text({"status": status, "outputs": [], "cause": None, **more}))
+
+
+PATIENCE = 1.0
+"""Seconds without a bar: what takes less is done before anybody has read it."""
+
+
+class _Bar:
+    """A bar on a terminal's stderr, for what takes longer than `PATIENCE`."""
+
+    def __init__(self, title: str) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.percentage:.0f}%"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=_console(stderr=True),
+            transient=True,
+            redirect_stdout=False,  # it would write results to stderr
+        )
+        self._task = self._progress.add_task(title, total=None)
+        self._over, self._lock = False, Lock()
+        self._timer = Timer(PATIENCE, self._start)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _start(self) -> None:
+        with self._lock:
+            if not self._over:
+                self._progress.start()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        with self._lock:
+            if not self._over:
+                self._over = True
+                self._progress.stop()
+
+    def tell(self, stage: str, done: float, of: float) -> None:
+        told = printable(stage)
+        self._progress.update(self._task, description=told, completed=done, total=of or None)
+
+
+class _Results:
+    """Stdout that takes the bar away before the first result is written."""
+
+    def __init__(self, stream: TextIO, bar: _Bar) -> None:
+        self._stream, self._bar = stream, bar
+
+    def write(self, text: str) -> int:
+        self._bar.stop()
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+_bar: _Bar | None = None
+"""Of the command that runs."""
+
+
 @contextmanager
-def errors_as_json(wanted: bool) -> Iterator[None]:
-    """Prints an error as JSON before it is raised, where a command was asked for JSON."""
+def working(title: str, hidden: bool) -> Iterator[None]:
+    """Shows a bar for what takes long, where stderr is a terminal and nothing is ``hidden``."""
+    global _bar
+    if hidden or not _console(stderr=True).is_interactive:
+        yield
+        return
+    _bar, before = _Bar(title), sys.stdout
+    sys.stdout = cast(TextIO, _Results(before, _bar))
     try:
         yield
-    except (OnernnError, OSError, ValueError) as error:
-        if wanted:
-            print(error_json(error))
-        raise
+    finally:
+        _bar.stop()
+        _bar, sys.stdout = None, before
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on a terminal's stderr, for what takes long."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("")
-        yield lambda stage, done, of: bar.update(
-            task, description=stage, completed=done, total=of or None
-        )
+def progress() -> Iterator[Callable[[str, float, float], None]]:
+    """What moves the command's bar: the stage, how much is done, of how much, or 0 if unknown."""
+    yield _bar.tell if _bar else lambda stage, done, of: None
 
 
-def watched(what: str, items: Sequence[T]) -> Iterable[T]:
-    """The items, one after the other, with a bar on a terminal's stderr."""
-    console = Console(stderr=True)
-    return track(items, what, console=console, transient=True, disable=not console.is_terminal)
+def watched(what: str, items: Sequence[T]) -> Iterator[T]:
+    """The items, one after the other, while the command's bar moves."""
+    with progress() as tell:
+        for done, item in enumerate(items):
+            tell(what, done, len(items))
+            yield item
+
+
+def _console(**options: Any) -> Console:
+    """A console that shows no colours where NO_COLOR is set, bold ones among them."""
+    return _Plain(color_system=None if os.environ.get("NO_COLOR") else "auto", **options)
 
 
 def stdout() -> Console:
     """The console that results go to."""
     # In a pipe nothing is wrapped: lines stay whole for grep.
-    console = _Plain(soft_wrap=True)
-    return console if console.is_terminal else _Plain(soft_wrap=True, width=200)
+    console = _console(soft_wrap=True)
+    return console if console.is_terminal else _console(soft_wrap=True, width=200)
 
 
 def section(console: Console, title: str, lines: object) -> None:
@@ -97,20 +170,27 @@ def section(console: Console, title: str, lines: object) -> None:
             console.print(f"  {line}")
 
 
-def show_fusion(console: Console, graph: Graph, result: FuseResult) -> None:
-    """A graph's operators before and after fusion, what fused, and what did not and why."""
-    before, after = (Counter(node.op for node in g.nodes) for g in (graph, result.model))
+def show_inspection(console: Console, found: Inspection, plugin: str) -> None:
+    """A model before and after fusion. ``plugin``: what runs it where onernn alone cannot."""
+    console.print(found.model.name, style="bold")
+    section(console, "inputs", map(str, found.model.inputs))
+    section(console, "outputs", map(str, found.model.outputs))
     table = Table("operator", "before", "after", title="operators", title_justify="left")
-    for op in sorted(before | after):
-        table.add_row(op, str(before[op]), str(after[op]))
+    for op, (before, after) in found.operators.items():
+        table.add_row(op, str(before), str(after))
     console.print(table)
     fired = [
-        f"{each.name} -> {each.where}: {native_types(each.origin)}"
-        + (f" ({name})" if (name := pass_name(each)) else "")
-        for each in result.applied
+        f"{each['pass']} -> {each['where']}: {each['from']}"
+        + (f" ({each['called']})" if each["called"] else "")
+        for each in found.fused
     ]
     section(console, "fused", fired)
-    section(console, "not fused", map(str, result.refusals))
+    section(console, "not fused", map(str, found.result.refusals))
+    section(console, "unsupported", map(str, found.unsupported))
+    section(console, "runs anyway", filter(None, [plugin]))
+    section(console, "kernels", map(str, found.kernels))
+    section(console, "kernels", filter(None, [found.missing and f"unknown: {found.missing}"]))
+    section(console, "notes", found.model.notes)
 
 
 def show_audit(console: Console, found: AuditReport) -> None:

@@ -88,7 +88,7 @@ def test_guards_in_guards_tell_the_file_and_the_node() -> None:
 def test_the_command_line_shows_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken() -> None:
+    def broken(**_: object) -> None:
         raise AttributeError("inside")
 
     monkeypatch.setattr("onernn.cli.app", broken)

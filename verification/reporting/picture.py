@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from html import escape as escaped
+from types import MappingProxyType
 from typing import NamedTuple
 
 from onernn.core.errors import printable
@@ -26,6 +27,7 @@ class _Box(NamedTuple):
     border: str
     oval: bool
     title: str
+    below: str = ""
 
 
 def escape(text: str) -> str:
@@ -34,14 +36,21 @@ def escape(text: str) -> str:
 
 
 def picture(
-    graph: Graph, label: str, *, fused: Mapping[str, str], apart: Collection[str] = ()
+    graph: Graph,
+    label: str,
+    *,
+    fused: Mapping[str, str],
+    apart: Collection[str] = (),
+    told: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    most: int = _MOST,
 ) -> str:
     """An SVG of the graph from top to bottom: operators are boxes, inputs and outputs ovals.
 
     ``fused``: colours of the nodes that make these values; ``apart``: values whose makers get a
-    red border. Every box tells more on hovering. Constants are left out.
+    red border; ``told``: lines about the makers of values, the first of which stands below the
+    box. Every box tells more on hovering. Constants are left out, and nodes above ``most``.
     """
-    boxes = _boxes(graph, fused, apart)
+    boxes = _boxes(graph, fused, apart, told, most)
     ranks = _ranks(boxes)
     rows = _ordered(boxes, ranks)
     widest = max(map(len, rows), default=1)
@@ -80,22 +89,35 @@ def fused_values(before: Graph, after: Graph) -> tuple[dict[str, str], dict[str,
     return old, new
 
 
-def _boxes(graph: Graph, fused: Mapping[str, str], apart: Collection[str]) -> list[_Box]:
+def _boxes(
+    graph: Graph,
+    fused: Mapping[str, str],
+    apart: Collection[str],
+    told: Mapping[str, Sequence[str]],
+    most: int,
+) -> list[_Box]:
     nodes = list(graph.nodes)
-    if len(nodes) > _MOST:
+    if len(nodes) > most:
         first = next((k for k, n in enumerate(nodes) if n.op == "Rnn"), 0)
-        start = max(0, min(first - _MOST // 3, len(nodes) - _MOST))
-        nodes = nodes[start : start + _MOST]
+        start = max(0, min(first - most // 3, len(nodes) - most))
+        nodes = nodes[start : start + most]
     makers = {value.name: f"in:{value.name}" for value in graph.inputs}
     for k, node in enumerate(nodes):
         makers.update((name, f"n{k}") for name in node.outputs if name)
     read = {name for node in nodes for name in node.inputs} | {v.name for v in graph.outputs}
-    boxes = [_oval(makers[v.name], v, _shape(v.shape)) for v in graph.inputs if v.name in read]
+    boxes = [
+        _oval(makers[v.name], v, _shape(v.shape), below="".join(told.get(v.name, ())[:1]))
+        for v in graph.inputs
+        if v.name in read
+    ]
     for k, node in enumerate(nodes):
         inputs = tuple(dict.fromkeys(makers[name] for name in node.inputs if name in makers))
         fill = fused.get(node.outputs[0], _FILLS.get(node.op, "#f8fafc"))
         border = _GREY if set(apart).isdisjoint(node.outputs) else _RED
-        boxes.append(_Box(f"n{k}", _label(node), inputs, fill, border, False, _title(node)))
+        more = told.get(node.outputs[0], ())
+        title = "\n".join((_title(node), *more))
+        below = "".join(more[:1])
+        boxes.append(_Box(f"n{k}", _label(node), inputs, fill, border, False, title, below))
     return boxes + [
         _oval(f"out:{value.name}", value, inputs=(makers[value.name],))
         for value in graph.outputs
@@ -103,8 +125,10 @@ def _boxes(graph: Graph, fused: Mapping[str, str], apart: Collection[str]) -> li
     ]
 
 
-def _oval(key: str, value: Value, shape: str = "", inputs: tuple[str, ...] = ()) -> _Box:
-    return _Box(key, _cut(value.name, shape), inputs, "#fff", _GREY, True, str(value))
+def _oval(
+    key: str, value: Value, shape: str = "", inputs: tuple[str, ...] = (), below: str = ""
+) -> _Box:
+    return _Box(key, _cut(value.name, shape), inputs, "#fff", _GREY, True, str(value), below)
 
 
 def _shape(shape: tuple[int | None, ...] | None) -> str:
@@ -188,6 +212,12 @@ def _drawn(box: _Box, x: float, y: float) -> str:
         f"{escape(line)}</text>"
         for k, line in enumerate(box.lines)
     )
+    if box.below:
+        (below,) = _cut(box.below)
+        texts += (
+            f'<text x="{x + _WIDE / 2 + 6:g}" y="{y + _HIGH + 12:g}" font-size="9.5"'
+            f' fill="#475569">{escape(below)}</text>'
+        )
     return (
         f'<g><title>{escape(box.title)}</title><rect x="{x:g}" y="{y:g}" width="{_WIDE}"'
         f' height="{_HIGH}" rx="{round_:g}" fill="{box.fill}" stroke="{box.border}"'

@@ -16,7 +16,7 @@ from onernn.adapters.paddle.read.program import Program, Variable
 from onernn.adapters.paddle.read.tensors import read_tensors
 from onernn.core.arrays import Array
 from onernn.core.budget import loading
-from onernn.core.errors import ModelFormatError, UnsupportedError
+from onernn.core.errors import ModelFormatError, UnsupportedError, did_you_mean
 from onernn.core.files import inside, only_file
 
 # Kinds of persistable variables that Paddle does not save (is_persistable, io_utils.py).
@@ -87,7 +87,9 @@ def _model(path: Path) -> Path:
         raise ModelFormatError(
             f"no model; looked for *.pdmodel, __model__, *.json and {prefix}", path
         )
-    raise ModelFormatError(f"no such file or folder, and no {prefix}", path)
+    beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    hint = did_you_mean(path.name, beside)
+    raise ModelFormatError(f"no such file or folder, and no {prefix}{hint}", path)
 
 
 def _bytes(file: Path) -> bytes:
