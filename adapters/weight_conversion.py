@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from onernn.adapters.stacks import stacks_of
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
-from onernn.core.graph import Node
+from onernn.core.graph import Graph, Node
 from onernn.core.rnn import Recurrent
 from onernn.core.spec import RnnSpec
 from onernn.reorders.layers import PivotLayer
 from onernn.reorders.layouts import framework
+
+T = TypeVar("T")
 
 
 def convert_weights(
@@ -22,11 +25,14 @@ def convert_weights(
 ) -> dict[str, Array]:
     """A layer's arrays by the names of another framework, exact wherever that can say them.
 
-    ``layer``: a `PivotLayer`; (spec, weights); an "Rnn" node of a graph; a torch.nn.RNN, LSTM, GRU
-    or cell of these; a built keras SimpleRNN, LSTM, GRU, RNN of their cells or Bidirectional, or a
-    model of Keras with one such layer or, a Sequential, one stack of them; or arrays by name, whose
-    layout ``source`` names. ``to`` and ``source``: a name of `reorders.layouts.FRAMEWORKS`.
-    ``options`` go to the reader of ``source``, see `read_layer`.
+    ``layer``: a `PivotLayer`; (spec, weights); an "Rnn" node of a graph; a graph with one stack of
+    layers; a torch.nn.RNN, LSTM, GRU or cell of these, or a module with one; a built keras
+    SimpleRNN, LSTM, GRU, RNN of their cells or Bidirectional, or a model of Keras with one such
+    layer or, a Sequential, one stack of them; a subclass of these; or arrays, parameters or tensors
+    by name, as a dict or as ``named_parameters()`` gives them, whose layout ``source`` names, for
+    tensors of PyTorch "torch" by default. Halves (bfloat16, float16) come out as float32, exactly.
+    ``to`` and ``source``: a name of `reorders.layouts.FRAMEWORKS`. ``options`` go to the reader of
+    ``source``, see `read_layer`.
 
     Raises `UnsupportedError` naming what the target cannot say, `ShapeError` naming an array.
     """
@@ -35,10 +41,8 @@ def convert_weights(
 
 def read_layer(layer: Any, source: str | None = None, **options: Any) -> PivotLayer:
     """The layer in the pivot; ``options`` are those of the ``read`` of its layout's module."""
-    if isinstance(layer, Mapping):
-        if source is None:
-            raise UnsupportedError("arrays by name: their layout is missing, give source=")
-        return framework(source).read(layer, **options)
+    if isinstance(layer, Mapping | Iterator):
+        return _from_arrays(dict(layer), source, options)
     if source is not None or options:
         raise UnsupportedError(f"source and options belong to arrays by name, not to {type(layer)}")
     if isinstance(layer, PivotLayer):
@@ -48,38 +52,99 @@ def read_layer(layer: Any, source: str | None = None, **options: Any) -> PivotLa
     if isinstance(layer, Node) and layer.op == "Rnn":
         rnn = Recurrent.of(layer)
         return PivotLayer.of(rnn.spec, rnn.weights)
-    home = type(layer).__module__.partition(".")[0]
-    if home == "torch":
+    if isinstance(layer, Graph):
+        stacks = stacks_of(layer)
+        return _only(stacks, f"{layer.name}: give one of its Rnn nodes, or onernn weights --node")
+    homes = {_home(kind) for kind in type(layer).__mro__}
+    if "torch" in homes:
         return _from_torch(layer)
-    if home in ("keras", "tf_keras", "tensorflow"):
+    if homes & _KERAS_HOMES:
         return _from_keras(layer)
     raise UnsupportedError(f"expected a recurrent layer, got {type(layer).__qualname__}")
 
 
+def _only(found: Mapping[str, T], where: str) -> T:
+    if len(found) != 1:
+        names = ", ".join(map(repr, found)) or "none"
+        raise UnsupportedError(f"expected one recurrent layer, got {names}; {where}")
+    return next(iter(found.values()))
+
+
+def _home(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _kind(layer: Any, homes: Collection[str], names: Collection[str]) -> str:
+    """Which of these classes of a framework an object is of, or a user's subclass; "" if none.
+
+    A subclass of the framework's own, as Keras's ConvRNN of RNN, is another layer.
+    """
+    own = next((k.__name__ for k in type(layer).__mro__ if _home(k) in homes), "")
+    return own if own in names else ""
+
+
+def _from_arrays(
+    arrays: dict[str, Any], source: str | None, options: Mapping[str, Any]
+) -> PivotLayer:
+    if source is None and any(_home(type(each)) == "torch" for each in arrays.values()):
+        source = "torch"
+    if source is None:
+        raise UnsupportedError("arrays by name: their layout is missing, give source=")
+    arrays = {name: _array(each) for name, each in arrays.items()}
+    if source == "torch":  # of a module around the layer: "encoder.lstm.weight_hh_l0"
+        modules = {name.rpartition(".")[0]: "" for name in arrays if ".weight_hh" in name}
+        if modules:
+            _only(modules, "give the parameters of one module")
+            (module,) = modules
+            mark = f"{module}."
+            arrays = {k.removeprefix(mark): a for k, a in arrays.items() if k.startswith(mark)}
+    return framework(source).read(arrays, **options)
+
+
+def _array(value: Any) -> Array:
+    """A tensor, variable or array in NumPy; halves are widened, which is exact."""
+    if hasattr(value, "detach"):  # a tensor of PyTorch: NumPy has no bfloat16
+        value = value.detach().cpu()
+        value = (value.float() if value.element_size() == 2 else value).numpy()
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype.name in ("bfloat16", "float16") else array
+
+
+_TORCH = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
+
+
 def _from_torch(layer: Any) -> PivotLayer:
-    known = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
-    if type(layer).__name__ not in known:
-        raise UnsupportedError(f"expected one of torch.nn's {', '.join(known)}, got {layer}")
-    state = {name: value.detach().cpu().numpy() for name, value in layer.state_dict().items()}
-    plain = type(layer).__name__.startswith("RNN")
+    kind = _kind(layer, ("torch",), _TORCH)
+    if not kind:
+        modules = layer.named_modules() if hasattr(layer, "named_modules") else ()
+        inner = {name: each for name, each in modules if _kind(each, ("torch",), _TORCH)}
+        told = f"expected one of torch.nn's {', '.join(_TORCH)}, or a module with one of them"
+        return _from_torch(_only(inner, f"{type(layer).__qualname__}: {told}"))
+    state = {name: _array(value) for name, value in layer.state_dict().items()}
+    plain = kind.startswith("RNN")
     return framework("torch").read(state, **({"nonlinearity": layer.nonlinearity} if plain else {}))
 
 
+_KERAS_HOMES = {"keras", "tf_keras", "tensorflow"}
 _KERAS = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional")
 _RESTING = ("Dropout", "SpatialDropout1D", "GaussianDropout", "GaussianNoise", "InputLayer")
 """Layers that do nothing at inference: those around them are one stack."""
 
 
 def _from_keras(layer: Any) -> PivotLayer:
-    kind = type(layer).__name__
+    kind = _keras_kind(layer)
     if kind == "Bidirectional":
         return _keras_directions(layer)
-    if kind not in _KERAS:
+    if not kind:
         return _keras_stack(layer)
     if layer.go_backwards:
         raise UnsupportedError("go_backwards gives its steps in the order it went")
     cells = layer.cell.cells if hasattr(layer.cell, "cells") else [layer.cell]
     return _as_one(layer.name, [_keras_cell(cell) for cell in cells])
+
+
+def _keras_kind(layer: Any) -> str:
+    return _kind(layer, _KERAS_HOMES, _KERAS)
 
 
 def _keras_directions(layer: Any) -> PivotLayer:
@@ -100,14 +165,14 @@ def _keras_directions(layer: Any) -> PivotLayer:
 def _keras_stack(model: Any) -> PivotLayer:
     """The recurrent layers of a Sequential, where they are one stack; the only one of a model."""
     listed = list(getattr(model, "layers", ()))
-    found = [at for at, each in enumerate(listed) if type(each).__name__ in _KERAS]
+    found = [at for at, each in enumerate(listed) if _keras_kind(each)]
     told = f"{getattr(model, 'name', model)} ({type(model).__name__})"
     if not found:
         known = ", ".join(_KERAS)
         raise UnsupportedError(f"{told}: expected one of {known}, or a model with such layers")
     inner = listed[found[0] : found[-1] + 1]
-    others = [e.name for e in inner if type(e).__name__ not in (*_KERAS, *_RESTING)]
-    if len(found) > 1 and (others or type(model).__name__ != "Sequential"):
+    others = [each for each in inner if not _kind(each, _KERAS_HOMES, (*_KERAS, *_RESTING))]
+    if len(found) > 1 and (others or not _kind(model, _KERAS_HOMES, ("Sequential",))):
         names = ", ".join(repr(listed[at].name) for at in found)
         raise UnsupportedError(
             f"{told}: layers {names} are no stack; give one, model.get_layer(name)"
@@ -143,16 +208,23 @@ def _keras_cell(cell: Any) -> PivotLayer:
 
 
 def _keras_arrays(cell: Any) -> dict[str, Array]:
-    arrays = [np.asarray(array) for array in cell.get_weights()]
+    arrays = [_array(array) for array in cell.get_weights()]
+    names = ("kernel", "recurrent_kernel", "bias")
     if not arrays:
         raise UnsupportedError(f"{cell.name}: it has no weights yet; call it, or build it")
-    return dict(zip(("kernel", "recurrent_kernel", "bias"), arrays, strict=False))
+    if len(arrays) > len(names):
+        raise UnsupportedError(
+            f"{cell.name}: expected {', '.join(names)}, got {len(arrays)} arrays"
+        )
+    return dict(zip(names, arrays, strict=False))
 
 
 def _keras_options(cell: Any) -> dict[str, Any]:
-    kind = type(cell).__name__.removesuffix("Cell")
-    if kind not in ("SimpleRNN", "LSTM", "GRU"):
+    kind = _kind(cell, _KERAS_HOMES, ("SimpleRNNCell", "LSTMCell", "GRUCell"))
+    # A subclass whose call is its own computes what its weights do not tell.
+    if not kind or type(cell).call.__module__.partition(".")[0] not in _KERAS_HOMES:
         raise UnsupportedError(f"{cell.name}: expected a cell of Keras, got {type(cell).__name__}")
+    kind = kind.removesuffix("Cell")
     function = getattr(cell.activation, "__name__", "")
     if kind == "SimpleRNN":
         return {"function": function}

@@ -21,7 +21,7 @@ from onernn.commands import FORWARDED, Commands
 from onernn.conversion import convert_command
 from onernn.core.arrays import Array
 from onernn.core.budget import STEPS
-from onernn.core.errors import OnernnError, UnsupportedError, did_you_mean
+from onernn.core.errors import OnernnError
 from onernn.core.guard import unforeseen
 from onernn.inspecting import inspect_command
 from onernn.options import (
@@ -227,7 +227,7 @@ def weights(
     output: Annotated[Path, typer.Option(help="The .npz to write.")],
     node: Annotated[
         str | None,
-        typer.Option(help="Only the recurrent layer of this module, or that makes this value."),
+        typer.Option(help="Only the layer of this module or name, or that makes this value."),
     ] = None,
     prefix: Annotated[
         str, typer.Option(help="What stands in front of all names, as 'encoder.lstm.'.")
@@ -239,14 +239,9 @@ def weights(
 
     MODEL is a model, or a file of PyTorch's weights. One layer comes by the framework's names,
     several each under the name of its module, or of the value that it makes. Layers that stand on
-    each other are one stack.
+    each other are one stack; weights that several layers share come once.
     """
-    layers = read_stacks(model, params, semantics)
-    if node is not None and node not in layers or not layers:
-        hint = did_you_mean(node or "", layers)
-        listed = ", ".join(layers) or "none"
-        raise UnsupportedError(f"no such recurrent layer; there are: {listed}{hint}")
-    chosen = layers if node is None else {node: layers[node]}
+    chosen = read_stacks(model, params, semantics, node)
     arrays: dict[str, Array] = {}
     for name, each in chosen.items():
         mark = f"{name}{'.' if to == 'torch' else '/'}" if len(chosen) > 1 else ""

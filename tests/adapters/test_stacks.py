@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from support.layers import random_weights
 from typer.testing import CliRunner
 
 import onernn
+from onernn import UnsupportedError
 from onernn.adapters.stacks import read_stacks, without_states
 from onernn.cli import app
 from onernn.core.graph import Graph, Node, Value
@@ -70,3 +72,45 @@ def test_a_file_of_weights_is_converted_module_by_module(tmp_path: Path) -> None
     order = [2, 3, 0, 1, 4, 5]  # Keras's gates are z, r, h, PyTorch's r, z, n; each has two rows
     np.testing.assert_array_equal(one["kernel"], kernel[order].T)
     np.testing.assert_array_equal(one["recurrent_kernel"], recurrent[order].T)
+
+
+def test_layers_whose_values_are_ours_bear_the_names_of_the_file(tmp_path: Path) -> None:
+    model = DATA / "keras/text_classifier/model.keras"
+    assert [*read_stacks(model)] == ["bidirectional", "bidirectional_1"]
+    assert [*read_stacks(model, node="bidirectional_1")] == ["bidirectional_1"]
+    assert [*read_stacks(DATA / "keras/cells/model.keras")] == ["rnn", "rnn#2", "rnn#3"]
+    assert [*read_stacks(DATA / "keras/cells/model.keras", node="rnn#2")] == ["rnn#2"]
+
+
+def test_a_layer_is_found_by_its_name_and_by_the_value_that_it_makes(tmp_path: Path) -> None:
+    named = onnx.load(DATA / "onnx/torch_tagger/model.onnx")
+    layers = [node for node in named.graph.node if node.op_type == "LSTM"]
+    for at, node in enumerate(layers):
+        node.name = f"/encoder/LSTM_{at}"
+    onnx.save(named, tmp_path / "m.onnx")
+    (whole,) = read_stacks(tmp_path / "m.onnx")
+    for asked in (whole, "/encoder/LSTM_0", "/encoder/LSTM_1", layers[1].output[0]):
+        assert [*read_stacks(tmp_path / "m.onnx", node=asked)] == [whole]
+    with pytest.raises(UnsupportedError, match=f"'/r'; there are: '{whole}'"):
+        read_stacks(tmp_path / "m.onnx", node="/r")
+
+
+def test_weights_that_two_places_share_come_once_and_layers_in_loops_are_found() -> None:
+    assert len(read_stacks(DATA / "torch/cells/model.pt2")) == 1, "one LSTMCell for all steps"
+    assert len(read_stacks(DATA / "onnx/keras_stacked_cells/model.onnx")) == 2
+
+
+def test_where_there_is_no_layer_the_message_says_what_was_searched(tmp_path: Path) -> None:
+    model = DATA / "paddle/pooled/model.pdmodel"
+    options = ["weights", str(model), "--to", "torch", "--output", str(tmp_path / "w.npz")]
+    error = CliRunner().invoke(app, options).exception
+    assert isinstance(error, UnsupportedError) and not (tmp_path / "w.npz").exists()
+    for part in ("no recurrent layer", "12 operators were searched", "loops", "stay unrolled"):
+        assert part in str(error)
+
+
+def test_a_graph_of_one_stack_is_converted_and_one_of_several_names_them() -> None:
+    model = onernn.load(DATA / "onnx/torch_tagger/model.onnx")
+    assert sorted(onernn.convert_weights(model, "torch")) == sorted(NAMES)
+    with pytest.raises(UnsupportedError, match="'bidirectional', 'bidirectional_1'"):
+        onernn.convert_weights(onernn.load(DATA / "keras/text_classifier/model.keras"), "torch")

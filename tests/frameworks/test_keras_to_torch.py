@@ -95,3 +95,32 @@ def test_what_is_no_stack_is_told(held: list[Any], reason: str) -> None:
 def test_a_layer_that_is_not_built_is_told(layer: Any) -> None:
     with pytest.raises(onernn.UnsupportedError, match="it has no weights yet; call it"):
         onernn.convert_weights(layer, to="torch")
+
+
+class Mine(layers.LSTM):
+    """A subclass that computes what its base does."""
+
+
+class MyCell(layers.LSTMCell):
+    def call(self, inputs: Any, states: Any, training: bool = False) -> Any:
+        return super().call(2 * inputs, states, training)
+
+
+def test_subclasses_are_what_they_inherit_from_unless_a_cell_computes_otherwise() -> None:
+    model = filled(keras.Sequential([keras.Input((None, 3)), Mine(4, return_sequences=True)]), 3)
+    for given_one in (model, model.layers[0]):
+        state = onernn.convert_weights(given_one, to="torch")
+        _same(model, torch.nn.LSTM(3, 4, batch_first=True), state)
+    other = keras.Sequential([keras.Input((None, 3)), layers.RNN(MyCell(4))])
+    with pytest.raises(onernn.UnsupportedError, match="expected a cell of Keras, got MyCell"):
+        onernn.convert_weights(other, to="torch")
+
+
+def test_bfloat16_layers_of_keras_come_out_as_float32_exactly() -> None:
+    layer = layers.GRU(4, dtype="bfloat16", recurrent_initializer="ones")  # JAX has no orthogonal
+    layer.build((None, None, 3))
+    state = onernn.convert_weights(layer, to="torch")
+    (kernel, _, _) = layer.get_weights()
+    z, r, h = np.split(np.asarray(kernel, np.float32), 3, axis=1)  # PyTorch's gates are r, z, n
+    np.testing.assert_array_equal(state["weight_ih_l0"], np.concatenate([r, z, h], axis=1).T)
+    assert all(array.dtype == np.float32 for array in state.values())

@@ -79,3 +79,62 @@ def test_what_torch_cannot_say_is_refused() -> None:
         onernn.convert_weights((spec, weights), "torch")
     with pytest.raises(UnsupportedError, match="expected one of torch.nn's"):
         onernn.convert_weights(torch.nn.Linear(3, 4), "onnx")
+
+
+class OnlyOutputs(torch.nn.LSTM):
+    """What people write: an LSTM that drops its states."""
+
+    def forward(self, x: Any) -> Any:  # type: ignore[override]
+        return super().forward(x)[0]
+
+
+class Tagger(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = torch.nn.ModuleDict({"rnn": OnlyOutputs(3, 4, 2, bidirectional=True)})
+        self.head = torch.nn.Linear(8, 2)
+
+
+def equal(found: dict[str, np.ndarray], layer: torch.nn.Module) -> bool:
+    """Weights as they are, and the sum of both biases, which is all that an LSTM knows of them."""
+    wanted = {name: value.detach().float().numpy() for name, value in layer.named_parameters()}
+    for arrays in (found, wanted):
+        for name in [name for name in arrays if name.startswith("bias_ih")]:
+            arrays[name] = arrays[name] + arrays.pop(name.replace("_ih", "_hh"))
+    return found.keys() == wanted.keys() and all(
+        a.dtype == np.float32 and np.array_equal(a, wanted[name]) for name, a in found.items()
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_halves_subclasses_modules_and_parameters_are_read_exactly(dtype: Any) -> None:
+    model = Tagger().to(dtype)
+    rnn = model.encoder["rnn"]
+    for given in (rnn, model, rnn.state_dict(), rnn.named_parameters(), model.named_parameters()):
+        assert equal(onernn.convert_weights(given, "torch"), rnn), type(given)
+    arrays = {name: value.detach().float().numpy() for name, value in rnn.named_parameters()}
+    assert equal(onernn.convert_weights(arrays, "torch", source="torch"), rnn)
+
+
+def test_the_option_of_a_plain_rnn_reaches_parameters_of_a_module_around_it() -> None:
+    plain = torch.nn.ModuleDict({"a": torch.nn.RNN(3, 4, nonlinearity="relu")})
+    layer = read_layer(plain.named_parameters(), "torch", nonlinearity="relu")
+    assert layer.spec.cell is Cell.RNN_RELU
+
+
+def test_of_several_layers_the_names_are_told() -> None:
+    two = torch.nn.ModuleDict({"a": torch.nn.GRU(3, 4), "b": torch.nn.GRU(4, 4)})
+    for given in (two, two.named_parameters()):
+        with pytest.raises(UnsupportedError, match="one recurrent layer, got 'a', 'b'"):
+            onernn.convert_weights(given, "torch")
+
+
+class Normed(torch.nn.LSTMCell):
+    def __init__(self) -> None:
+        super().__init__(3, 4)
+        self.norm = torch.nn.LayerNorm(4)
+
+
+def test_a_subclass_with_parameters_of_its_own_is_refused_by_their_names() -> None:
+    with pytest.raises(onernn.OnernnError, match=r"norm\.weight"):
+        onernn.convert_weights(Normed(), "torch")
