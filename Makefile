@@ -48,6 +48,11 @@ mutants: .venv/.ready
 
 check: ruff clang-format mypy imports
 
+# The snapshot of public names and signatures, anew: what changes in it is said in CHANGELOG.md.
+.PHONY: api
+api: .venv/.ready
+	PYTHONPATH=tests $(BIN)/python -m support.public_api
+
 # Every combination against the reference, as CPUs with fewer instructions run it, by oneDNN and by
 # the kernels.
 CAPS := AVX2 AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 DEFAULT

@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md: each is followed in a copy of the project, where its code runs.
+"""The recipes of design/guide-recipes.md: each is followed in a copy, where its code runs.
 
 A block stands behind a line that says where it goes: a new file, the end of a file, or above, below
 or in place of a line, whose indentation it takes on.
@@ -125,7 +125,7 @@ def followed(page: Path, title: str, copy: Path) -> None:
 
 @pytest.fixture
 def page(repo: Path) -> Path:
-    return repo / "CONTRIBUTING.md"
+    return repo / "design" / "guide-recipes.md"
 
 
 EMITTED = """
@@ -192,7 +192,7 @@ def test_every_recipe_has_a_test(page: Path) -> None:
     assert titles and set(titles) == tested
 
 
-def test_every_file_that_the_page_names_is_there(page: Path, repo: Path) -> None:
+def test_every_file_that_the_pages_name_is_there(page: Path, repo: Path) -> None:
     text = page.read_text()
     made = {
         step.file
@@ -200,6 +200,7 @@ def test_every_file_that_the_page_names_is_there(page: Path, repo: Path) -> None
         for step in recipe(text, title).steps
         if step.place == "new"
     }
-    named = set(re.findall(r"`((?:\w+/)+[\w.]+)`", text)) - made
+    both = text + (repo / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`((?:\w+/)+[\w.]+)`", both)) - made
     toys = {name for name in named if "toy" in name or "double_negation" in name}
     assert [name for name in sorted(named - toys) if not (repo / name).exists()] == []
