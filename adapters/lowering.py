@@ -148,6 +148,10 @@ class GraphBuilder:
         """Whether it is a constant or a node makes it: it is no input."""
         return value in self.constants or any(value in node.outputs for node in self.nodes)
 
+    def maker(self, value: str) -> Node | None:
+        """The node that makes a value, None for an input or a constant."""
+        return next((node for node in reversed(self.nodes) if value in node.outputs), None)
+
     def swap(self, one: str, other: str) -> None:
         """Exchanges the names of two values that are no inputs."""
         names = {one: other, other: one}

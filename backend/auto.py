@@ -15,6 +15,7 @@ from onernn.backend.compiled.library import Kernels
 from onernn.backend.isa import wished_isa
 from onernn.backend.onednn.finding import WISHES, find
 from onernn.backend.onednn.limits import FLOAT
+from onernn.backend.onednn.precision import is_onednns
 from onernn.backend.stack import Later, Stack, Trainer, picklable
 from onernn.core.errors import LibraryError, UnsupportedError
 from onernn.core.limits import why_not
@@ -107,6 +108,10 @@ class AutoBackend:
                 slow.append(made)
             else:
                 fast[name] = made
+        if scales := quantization.get("scales"):  # one for every batch: the same bits in each
+            one = fast.get("onednn" if all(map(is_onednns, scales)) else "kernels")
+            if one is not None:
+                return one
         if len(fast) == len(self._backends) == 2:
             return self._chosen(fast["kernels"], fast["onednn"])
         if not (fast or slow):

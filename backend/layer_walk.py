@@ -36,7 +36,8 @@ Kernels = list[list[DirectionKernel]]
 class LayerWalk:
     """A `StackKernel` made of `DirectionKernel`s; safe to share between threads.
 
-    ``prepare`` makes a kernel from the spec and weights of one layer and direction.
+    ``prepare`` makes a kernel from the spec and weights of one layer and direction, and from its
+    one of ``options``, where there are any.
     ``threads``: how many there are, for directions, for shares of a batch unless ``whole``, and
     inside kernels of large layers. ``within(n)`` is a context in which a kernel made or run uses n
     threads inside; None: it uses one. ``capacity``: most shapes that batches are bound for.
@@ -46,13 +47,15 @@ class LayerWalk:
         self,
         spec: RnnSpec,
         layers: Sequence[RnnWeights],
-        prepare: Callable[[RnnSpec, RnnWeights], DirectionKernel],
+        prepare: Callable[..., DirectionKernel],
         *,
         threads: int = 1,
         whole: bool = True,
         within: Callable[[int], AbstractContextManager[None]] | None = None,
         capacity: int = 0,
+        options: Sequence[Any] = (),
     ) -> None:
+        self._options = options
         self._spec, self._layers, self._prepare = spec, layers, prepare
         self._threads, self._within = threads, within or (lambda _: nullcontext())
         self._shares = 1 if spec.directions > 1 or whole else threads
@@ -73,9 +76,10 @@ class LayerWalk:
             with CREATION, self._within(inside):
                 if inside not in self._made:
                     rows: Kernels = [[] for _ in self._layers]
-                    for part in parts(self._spec):
+                    for at, part in enumerate(parts(self._spec)):
                         weights = self._layers[part.layer].part(0, part.direction)
-                        rows[part.layer].append(self._prepare(part.spec, weights))
+                        options = self._options[at : at + 1]
+                        rows[part.layer].append(self._prepare(part.spec, weights, *options))
                     self._made[inside] = rows
         return self._made[inside]
 

@@ -78,6 +78,9 @@ class PartScales(Immutable):
                 )
 
 
+NO_SCALES: Final = PartScales()
+
+
 @dataclass(frozen=True, eq=False)
 class LayerPrecision(Immutable):
     """How a recurrent node computes: ``dtype`` as in `Session`, "" for the session's own.

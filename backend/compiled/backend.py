@@ -42,20 +42,29 @@ class KernelsBackend:
         per_channel: bool = True,
         output: str = "f32",
         scales: Sequence[PartScales] = (),
+        weights_scales: Any = None,
+        projection_scales: Any = None,
     ) -> Stack:
         """See `Backend.prepare`. f16: matrices are stored so. bf16: see design/0020. u8 only, see
-        design/0034: ``data_scale``, of all rows of x; ``per_channel`` False: one scale a matrix;
-        ``output`` "u8": y as bytes q = y * data_scale + data_shift; ``scales``: of each layer and
-        direction, in the order of `core.rnn.parts`, in place of ``data_scale``."""
+        design/0034: ``data_scale`` and ``data_shift`` of all rows of x in the first layer;
+        ``per_channel`` False: one scale a matrix; ``weights_scales`` and ``projection_scales``:
+        see `column_scales`; ``output`` "u8": y as bytes q = y * data_scale + data_shift;
+        ``scales``: of each layer and direction, in the order of `core.rnn.parts`, in place of all
+        of these."""
         if dtype not in PRECISIONS:
             raise UnsupportedError(unknown(dtype))
         layers = layers_of(spec, weights)
-        if dtype != "u8" and (output != "f32" or scales):
-            given = "scales" if scales else f"output {output!r}"
-            raise UnsupportedError(f"{given}: belongs to dtype='u8', not to {dtype!r}")
-        options = None
-        if dtype == "u8":
-            options = U8Options(data_scale, data_shift, per_channel, output, scales)
+        options = U8Options.of(
+            spec,
+            dtype,
+            data_scale=data_scale,
+            data_shift=data_shift,
+            per_channel=per_channel,
+            output=output,
+            scales=scales,
+            weights_scales=weights_scales,
+            projection_scales=projection_scales,
+        )
         try:
             kernel = CompiledStack(self.kernels, spec, layers, dtype, self.threads, options)
         except UnsupportedError as error:

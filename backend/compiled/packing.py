@@ -10,7 +10,7 @@ import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
-from onernn.core.precision import UNIT, PartScales, Scale
+from onernn.core.precision import NO_SCALES, UNIT, PartScales, Scale
 from onernn.core.records import dataclass
 from onernn.core.spec import Cell
 from onernn.core.weights import RnnWeights
@@ -24,7 +24,6 @@ LANES = 16
 MOST_ROWS = (2**31 - 1) // (255 * 127)
 """Of a matrix of bytes: sums have 32 bits."""
 
-NO_SCALES = PartScales()
 WIDE = ("bias", "peephole")
 """What is stored as it is: nothing is multiplied by rows of it."""
 
@@ -101,6 +100,7 @@ def quads(panels: Array, per_channel: bool, steps: Array | None, shift: int) -> 
     if not per_channel:
         largest[:] = largest.max(initial=0)
     step = (np.maximum(largest, 1e-30) / 127).astype(np.float32) if steps is None else steps
+    step = np.where(step > 0, step, np.float32(1))  # of columns that fill a panel
     return quad_rows(np.rint(panels / step[:, None]).clip(-128, 127), step, shift)
 
 

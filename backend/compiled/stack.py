@@ -14,7 +14,6 @@ from onernn.backend.buffers import ALIGNMENT, aligned
 from onernn.backend.compiled.library import Kernels
 from onernn.backend.compiled.packing import (
     BYTES,
-    NO_SCALES,
     STORED,
     CellMatrices,
     Numbers,
@@ -24,7 +23,7 @@ from onernn.backend.onednn.precision import U8Options
 from onernn.backend.run_arguments import State
 from onernn.core.arrays import Array, sealed
 from onernn.core.errors import LibraryError, UnsupportedError
-from onernn.core.precision import UNIT, LayerPrecision, Scale
+from onernn.core.precision import NO_SCALES
 from onernn.core.ragged import Ragged, data_of
 from onernn.core.spec import Activation, RnnSpec
 from onernn.core.weights import Layers
@@ -214,8 +213,7 @@ def packed(
     real = layers[0].iter.dtype
     if options:
         _check_u8(spec, real, options)
-        LayerPrecision("u8", options.scales).check(spec)
-    key = kernels.sources, dtype, options and (options.per_channel, options.scales)
+    key = kernels.sources, dtype, options and options.packs
     if key not in layers.packed:
         layers.packed[key] = _packed(spec, layers, dtype, options)
     places, memory = layers.packed[key]
@@ -226,21 +224,11 @@ def packed(
     told = described(kernels, spec, "f64" if real == np.float64 else "s8" if options else dtype)
     made = kernels.ffi.new("onernn_part[]", places)
     for at, part in enumerate(made):
-        of_x, of_h = _scales_of_rows(options, at, spec.directions)
+        scales = options.part(at, spec.directions) if options else NO_SCALES
+        of_x, of_h = scales.data, scales.state
         part.x_step, part.x_shift = (1 / of_x.factor, int(of_x.shift)) if of_x else (0, 0)
         part.h_step, part.h_shift = (1 / of_h.factor, int(of_h.shift)) if of_h else (0, 0)
     return Packed(told, made, memory)
-
-
-def _scales_of_rows(
-    options: U8Options | None, part: int, directions: int
-) -> tuple[Scale | None, Scale | None]:
-    """Of x and h; None where each row has one of its own."""
-    if options is None:
-        return None, None
-    if options.scales:
-        return options.scales[part].data, options.scales[part].state
-    return (options.fixed if part < directions else None), None
 
 
 def _packed(
@@ -252,7 +240,7 @@ def _packed(
     for weights in layers:
         for direction in range(spec.directions):
             matrices = CellMatrices.of(spec.cell, weights.part(0, direction))
-            scales = options.scales[len(places)] if options and options.scales else NO_SCALES
+            scales = options.part(len(places), spec.directions) if options else NO_SCALES
             part = matrices.pack(numbers, scales)
             places.append({name: -1 if at is None else at for name, at in part.items()})
     memory = aligned(numbers.size)
@@ -264,8 +252,8 @@ def _check_u8(spec: RnnSpec, real: np.dtype[Any], options: U8Options) -> None:
     """Raises `UnsupportedError` for what u8 would get wrong."""
     if real == np.float64:
         raise UnsupportedError("u8 computes from float32 weights, these are float64")
-    if options.fixed and options.fixed.shift != UNIT.shift:
-        raise UnsupportedError(f"kernels run u8 with data_shift {UNIT.shift:g}")
+    if options.fixed and options.fixed.shift % 1:
+        raise UnsupportedError("kernels run u8 with a whole number as data_shift")
     if any(completed(function)[0] == "thresholdedrelu" for function in spec.functions):
         raise UnsupportedError("u8: thresholdedrelu hides what was not finite")
 

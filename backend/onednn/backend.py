@@ -14,7 +14,13 @@ from onernn.backend.onednn.finding import VARIABLE
 from onernn.backend.onednn.kernels import new_kernel
 from onernn.backend.onednn.library import Library, load_library
 from onernn.backend.onednn.limits import FLOAT, U8, U8_LBR_GRU
-from onernn.backend.onednn.precision import OURS, PRECISIONS, U8Options, unknown
+from onernn.backend.onednn.precision import (
+    OURS,
+    PRECISIONS,
+    U8Options,
+    has_one_scale,
+    unknown,
+)
 from onernn.backend.onednn.training import onednn_trainer
 from onernn.backend.reference import reference_instead, reference_stack
 from onernn.backend.stack import Stack, picklable
@@ -70,22 +76,30 @@ class OneDnnBackend:
         per_channel: bool = True,
         output: str = "f32",
         scales: Sequence[PartScales] = (),
+        weights_scales: Any = None,
+        projection_scales: Any = None,
     ) -> Stack:
         """See `Backend.prepare`. u8 only: ``data_scale`` and ``data_shift``, see `U8Options`;
-        ``per_channel`` False gives the weights one scale in all; ``output`` "u8" gives y as bytes
-        q = y * data_scale + data_shift, for which there is no reference. ``scales`` of each layer
-        and direction are the kernels': here x and h have one scale."""
+        ``per_channel`` False gives the weights one scale in all; ``weights_scales`` and
+        ``projection_scales`` are scales of the caller's, beside a ``data_scale``: see
+        `column_scales`. ``output`` "u8" gives y as bytes q = y * data_scale + data_shift, for which
+        there is no reference. ``scales`` of each layer and direction, where x and h have one."""
         if dtype not in PRECISIONS:
             raise UnsupportedError(unknown(dtype))
         layers = layers_of(spec, weights)
-        if dtype != "u8" and (output != "f32" or scales):
-            given = "scales" if scales else f"output {output!r}"
-            raise UnsupportedError(f"{given}: belongs to dtype='u8', not to {dtype!r}")
-        options = None
-        if dtype == "u8":
-            options = U8Options(data_scale, data_shift, per_channel, output, scales)
+        options = U8Options.of(
+            spec,
+            dtype,
+            data_scale=data_scale,
+            data_shift=data_shift,
+            per_channel=per_channel,
+            output=output,
+            scales=scales,
+            weights_scales=weights_scales,
+            projection_scales=projection_scales,
+        )
         why = refusal(self.library, spec, layers, dtype)
-        if scales:
+        if not why and options is not None and not all(map(has_one_scale, options.scales)):
             why = "oneDNN has one scale for x and h; kernels have scales of each"
         try:
             if not why:
@@ -114,10 +128,12 @@ class OneDnnBackend:
             " shares of a batch are copied first, as are small batches of a shape that came before;"
             " ragged batches are gathered"
         )
+        alone = [options and options.alone(at) for at in range(spec.layers * spec.directions)]
         walk = LayerWalk(
             spec,
             layers,
-            partial(new_kernel, library=library, dtype=dtype, options=options),
+            partial(new_kernel, library=library, dtype=dtype),
+            options=alone,
             threads=threads,
             whole=short,
             within=library.threads,

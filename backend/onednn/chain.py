@@ -28,6 +28,7 @@ from onernn.backend.onednn.memory import Descriptor, Memory, new_stream
 from onernn.backend.onednn.precision import Precision
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
+from onernn.core.precision import NO_SCALES, PartScales
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
 
@@ -78,7 +79,12 @@ class ChainDirection:
     """One layer in one direction, as products with post-ops; shared between threads."""
 
     def __init__(
-        self, library: Library, spec: RnnSpec, weights: RnnWeights, precision: Precision
+        self,
+        library: Library,
+        spec: RnnSpec,
+        weights: RnnWeights,
+        precision: Precision,
+        scales: PartScales = NO_SCALES,
     ) -> None:
         self._library, self._spec, self._precision = library, spec, precision
         self._u8 = precision.data == "u8"
@@ -86,7 +92,7 @@ class ChainDirection:
         if not self._program:
             raise UnsupportedError(f"{spec.cell.name} has no chain in {precision.data}")
         self._backwards = spec.direction == "right2left"
-        self._weights = ChainWeights(library, weights, precision)
+        self._weights = ChainWeights(library, weights, precision, scales)
         self._idle: deque[_Workspace] = deque()
         self._products: dict[tuple[Any, ...], MatmulPrimitive] = {}
         self._hits = self._misses = 0

@@ -10,14 +10,17 @@ from onernn.backend.onednn.matmul import MatmulPrimitive
 from onernn.backend.onednn.memory import Descriptor, Memory, reordered
 from onernn.backend.onednn.precision import Precision
 from onernn.core.arrays import Array
+from onernn.core.precision import PartScales
 from onernn.core.weights import RnnWeights
 
 
 class ChainWeights:
     """Weights gate by gate, (K, O) each, with the update gate's sign turned; packed once."""
 
-    def __init__(self, library: Library, weights: RnnWeights, precision: Precision) -> None:
-        self._library, self._precision = library, precision
+    def __init__(
+        self, library: Library, weights: RnnWeights, precision: Precision, scales: PartScales
+    ) -> None:
+        self._library, self._precision, self._scales = library, precision, scales
         gates = weights.iter.shape[3]
         sign = np.ones((gates, 1), np.float32)
         sign[0] = -1 if gates == 3 else 1  # the update gate of GRUs
@@ -60,12 +63,13 @@ class ChainWeights:
             return Memory(layout, np.array([1 / 127], np.float32))
         whole = self._iter if side == "iter" or self.layer is None else self.layer
         array = np.ascontiguousarray(whole[:, gate])
-        scale = np.abs(array).max(axis=0) / 127
+        factors = getattr(self._scales, side)
+        scale = np.abs(array).max(axis=0) / 127 if factors is None else 1 / factors[gate]
         scale[scale == 0] = 1
         if name == "weights_scale":
             return Memory(layout, scale.astype(np.float32))
         kind = "f32"
         if self._precision.weights == "s8":
-            kind, array = "s8", np.rint(array / scale).astype(np.int8)
+            kind, array = "s8", np.rint(array / scale).clip(-127, 127).astype(np.int8)
         plain = Memory(Descriptor.tagged(self._library, array.shape, kind, "ab"), array)
         return reordered(plain, layout)

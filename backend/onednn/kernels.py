@@ -150,7 +150,9 @@ class U8ChainKernel(NarrowKernel):
             self.exact_below = LARGEST["u8"]
         if options.fixed and options.fixed.shift != UNIT.shift:
             raise UnsupportedError(f"u8 {spec.cell.name} runs with data_shift {UNIT.shift:g}")
-        self.chain = ChainDirection(library, spec, weights, self.precision)
+        if options.scales[0].state not in (None, UNIT):
+            raise UnsupportedError(f"u8 {spec.cell.name} has states in steps of 1 / 127")
+        self.chain = ChainDirection(library, spec, weights, self.precision, *options.scales)
         self.name = self.chain.kernel
 
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], None]:
@@ -196,6 +198,8 @@ class U8Kernel(NarrowKernel):
         self, library: Library, spec: RnnSpec, weights: RnnWeights, options: U8Options
     ) -> None:
         super().__init__(library, spec, PRECISIONS["u8"])
+        if options.fixed is None and options.scales[0].layer is not None:
+            raise UnsupportedError("weights_scales: oneDNN takes them beside a data_scale")
         self._scaled = ScaledPrimitives(library, spec, weights, self.precision, options)
         self.name = self._scaled.direction(BOUND, 0).kernel
 
@@ -225,6 +229,8 @@ class U8Kernel(NarrowKernel):
         if self._scaled.scale(BOUND).shift % 1:  # a reorder's zero point is an integer
             return None
         scaled = [kernel._scaled for kernel in stack]
+        if len({each.scale(BOUND) for each in scaled}) > 1:
+            return None
         return partial(BoundU8Batch, self._library, self.spec, scaled, shape)
 
     def cache_info(self) -> tuple[int, int]:
@@ -235,12 +241,15 @@ class U8Kernel(NarrowKernel):
 def new_kernel(
     spec: RnnSpec,
     weights: RnnWeights,
+    options: U8Options | None = None,
     *,
     library: Library,
     dtype: str,
-    options: U8Options | None,
 ) -> OneDnnKernel:
-    """The kernel for a data type. Raises `UnsupportedError` where the library has none."""
+    """The kernel for a data type; ``options``: of this layer and direction alone.
+
+    Raises `UnsupportedError` where the library has none.
+    """
     if options is None:
         return FloatKernel(library, spec, weights, dtype)
     kind = U8ChainKernel if spec.cell is Cell.LBR_GRU else U8Kernel

@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from onernn.core.errors import did_you_mean
-from onernn.core.precision import PartScales, Scale
-from onernn.core.spec import Cell
+import numpy as np
+
+from onernn.core.errors import ShapeError, UnsupportedError, did_you_mean
+from onernn.core.precision import NO_SCALES, UNIT, LayerPrecision, PartScales, Scale
+from onernn.core.spec import Cell, RnnSpec
 
 _TABLES: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
     Path(__file__).with_name("data_types.toml").read_text()
@@ -99,7 +102,7 @@ class U8Options:
     Without a scale every batch's own range decides: x / 2**k fits [-1, 1], and 2**k moves into
     the input weights before they are rounded, so that the states keep the whole range.
     ``output``: what y is, "f32", or "u8" by the given scale. ``scales``: of each layer and
-    direction, which kernels take in place of the one.
+    direction, in the place of these; () where none are given.
     """
 
     def __init__(
@@ -119,7 +122,104 @@ class U8Options:
             raise ValueError(f"output: expected {known}, got {output!r}")
         if output == "u8" and data_scale is None:
             raise ValueError("output='u8': expected a data_scale, which tells what a byte means")
-        if scales and data_scale is not None:
-            raise ValueError("data_scale: the scales of each layer and direction are given, too")
         self.per_channel, self.output, self.scales = per_channel, output, tuple(scales)
         self.fixed = None if data_scale is None else Scale(data_scale, data_shift)
+
+    @classmethod
+    def of(
+        cls,
+        spec: RnnSpec,
+        dtype: str,
+        *,
+        data_scale: float | None,
+        data_shift: float,
+        per_channel: bool,
+        output: str,
+        scales: Sequence[PartScales],
+        weights_scales: Any,
+        projection_scales: Any,
+    ) -> U8Options | None:
+        """What a backend is given; None of another ``dtype``. Raises `UnsupportedError` for what
+        belongs to u8, `ValueError` where one thing is told twice, and `ShapeError` for scales that
+        are not as many as the layer has gates and channels."""
+        told = {"weights_scales": weights_scales, "projection_scales": projection_scales}
+        if dtype != "u8":
+            given = {f"output {output!r}": output != "f32", "scales": bool(scales)}
+            given |= {name: each is not None for name, each in told.items()}
+            for name, is_given in given.items():
+                if is_given:
+                    raise UnsupportedError(f"{name}: belongs to dtype='u8', not to {dtype!r}")
+            return None
+        for name, each in told.items():
+            if not per_channel and np.size(each) > 1:
+                raise ValueError(f"{name}: expected one number beside per_channel=False")
+        for name, each in ({"data_scale": data_scale} | told).items():
+            if scales and each is not None:
+                raise ValueError(f"{name}: the scales of each layer and direction are given, too")
+        LayerPrecision("u8", tuple(scales)).check(spec)
+        parts = scales or column_scales(spec, weights_scales, projection_scales)
+        return cls(data_scale, data_shift, per_channel, output, parts)
+
+    def part(self, at: int, directions: int) -> PartScales:
+        """Those of a layer and direction; ``data_scale`` is that of x in the first layer."""
+        given = self.scales[at] if self.scales else NO_SCALES
+        return replace(given, data=self.fixed) if self.fixed and at < directions else given
+
+    def alone(self, at: int) -> U8Options:
+        """Those of a layer and direction that has one scale for x and h."""
+        given = self.scales[at] if self.scales else NO_SCALES
+        fixed = self.fixed or given.data
+        scale, shift = fixed or (None, UNIT.shift)
+        return U8Options(scale, shift, self.per_channel, self.output, (given,))
+
+    @property
+    def packs(self) -> Any:
+        """What the packed bytes of kernels depend on."""
+        return self.per_channel, self.scales, self.fixed
+
+
+def has_one_scale(part: PartScales) -> bool:
+    """Whether x and h are the same bytes, and their matrices have the same columns: oneDNN's."""
+    of_x, of_h = part.layer, part.iter
+    same = of_x is of_h or of_x is not None and of_h is not None and np.array_equal(of_x, of_h)
+    return same and part.data == part.state
+
+
+def is_onednns(part: PartScales) -> bool:
+    """Whether these are scales as oneDNN has them: its states are bytes, y too, and saturate."""
+    return part.layer is not None and has_one_scale(part)
+
+
+def column_scales(spec: RnnSpec, weights: Any, projection: Any) -> list[PartScales]:
+    """Factors of signed bytes, a column each, for every layer and direction; [] if none is given.
+
+    ``weights``: one number, (G, O) in the gate order of the spec, flat too, for all layers and
+    directions, or (L, D, G, O); ``projection``: one number, (R,) or (L, D, R). These are oneDNN's
+    rnn_weights_qparams and rnn_weights_projection_qparams, under mask 0 and per output channel.
+    """
+    if weights is None and projection is None:
+        return []
+    parts = (spec.layers, spec.directions)
+    if projection is not None and spec.projection_size is None:
+        raise ShapeError("projection_scales: the layer has no projection")
+    of = {
+        "weights_scales": (weights, (spec.gates, spec.hidden_size)),
+        "projection_scales": (projection, (spec.projection_size or 0,)),
+    }
+    found = []
+    for name, (given, columns) in of.items():
+        if given is None:
+            found.append([None] * math.prod(parts))
+            continue
+        array, count = np.asarray(given, np.float32), math.prod(columns)
+        if array.shape not in ((), (1,), (count,), columns, (*parts, *columns)):
+            raise ShapeError(
+                f"{name}: expected one number, {count} or {columns} of them, or"
+                f" {(*parts, *columns)}, one for each layer, direction, gate and channel;"
+                f" got {array.shape}"
+            )
+        if array.shape == (count,):
+            array = array.reshape(columns)
+        whole = np.broadcast_to(array, (*parts, *columns))
+        found.append(list(whole.reshape(-1, *columns)))
+    return [PartScales(layer=w, iter=w, projection=p) for w, p in zip(*found, strict=True)]

@@ -18,7 +18,7 @@ from onernn.backend.onednn.memory import Memory, bind, new_stream
 from onernn.backend.onednn.precision import Precision
 from onernn.backend.onednn.primitives import WEIGHTS, PrimitiveCache, Shape
 from onernn.core.arrays import Array
-from onernn.core.precision import Scale
+from onernn.core.precision import NO_SCALES, PartScales, Scale
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
 
@@ -97,6 +97,7 @@ class PrimitiveDirection:
         precision: Precision,
         scale: Scale | None = None,
         per_channel: bool = True,
+        columns: PartScales = NO_SCALES,
     ) -> None:
         self._library, self._backwards = library, spec.direction == "right2left"
         # oneDNN's AUGRU cells run left to right only; one step at a time they run either way.
@@ -104,7 +105,13 @@ class PrimitiveDirection:
         if self._stepwise:
             spec = replace(spec, direction="left2right")
         self.primitives = PrimitiveCache(
-            library, spec, weights, precision, scale=scale, per_channel=per_channel
+            library,
+            spec,
+            weights,
+            precision,
+            scale=scale,
+            per_channel=per_channel,
+            columns=columns,
         )
         self._idle: deque[Workspace] = deque()
         suffixes = ["" if state == "h" else "_c" for state in spec.cell.states]

@@ -19,7 +19,7 @@ from onernn.backend.onednn.quantization import set_scales
 from onernn.backend.onednn.wrong_kernels import OWN_LAYOUTS, reason
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
-from onernn.core.precision import Scale
+from onernn.core.precision import NO_SCALES, PartScales, Scale
 from onernn.core.spec import RnnSpec
 from onernn.core.weights import RnnWeights
 
@@ -70,6 +70,7 @@ class PrimitiveCache:
         *,
         scale: Scale | None = None,
         per_channel: bool = True,
+        columns: PartScales = NO_SCALES,
     ) -> None:
         self.library, self.spec, self.precision = library, spec, precision
         self.plain = plain_weights(library, spec, weights, precision)
@@ -77,7 +78,7 @@ class PrimitiveCache:
         reordering = new_attributes(library, own_scratchpad=False)
         for attributes in (self.attributes, reordering):
             if scale is not None:
-                set_scales(library, attributes, weights, scale, per_channel)
+                set_scales(library, attributes, weights, scale, per_channel, columns)
         self.hits = self.misses = 0
         self._packed = PackedWeights(self.plain, reordering)
         self._made: OrderedDict[Shape, Primitive] = OrderedDict()

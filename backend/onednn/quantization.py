@@ -8,7 +8,7 @@ import numpy as np
 
 from onernn.backend.onednn.library import Library
 from onernn.core.arrays import Array
-from onernn.core.precision import Scale
+from onernn.core.precision import NO_SCALES, PartScales, Scale
 from onernn.core.weights import RnnWeights
 
 _PER_GATE_AND_OUTPUT = (1 << 3) | (1 << 4)  # axes g and o of ldigo
@@ -16,30 +16,36 @@ _PER_OUTPUT = 1 << 3  # axis o of ldio
 
 
 def set_scales(
-    library: Library, attributes: Any, weights: RnnWeights, scale: Scale, per_channel: bool
+    library: Library,
+    attributes: Any,
+    weights: RnnWeights,
+    scale: Scale,
+    per_channel: bool,
+    columns: PartScales = NO_SCALES,
 ) -> None:
     """Puts the scales of data, weights and projection into a primitive's attributes.
 
     Weights layer and iter share one scale an output channel of each gate (or one in all): their
-    products are summed as integers.
+    products are summed as integers. ``columns``: in the place of 127 / the largest weight.
     """
     lib, ffi = library.lib, library.ffi
     status = lib.dnnl_primitive_attr_set_rnn_data_qparams(attributes, *scale)
     library.check(status, "data scale")
     both = [a for a in (weights.layer, weights.iter) if a is not None]
     largest = np.max([_largest(a, (0, 1, 2), per_channel) for a in both], axis=0)
-    mask = _PER_GATE_AND_OUTPUT if per_channel else 0
-    values = _factors(largest)
+    values = _factors(largest) if columns.layer is None else columns.layer.reshape(-1)
+    mask = _PER_GATE_AND_OUTPUT if values.size > 1 else 0
     status = lib.dnnl_primitive_attr_set_rnn_weights_qparams(
         attributes, values.size, mask, ffi.cast("float *", values.ctypes.data)
     )
     library.check(status, "weights scale")
     if weights.projection is not None:
         values = _factors(_largest(weights.projection, (0, 1, 2), per_channel))
+        values = values if columns.projection is None else columns.projection
         status = lib.dnnl_primitive_attr_set_rnn_weights_projection_qparams(
             attributes,
             values.size,
-            _PER_OUTPUT if per_channel else 0,
+            _PER_OUTPUT if values.size > 1 else 0,
             ffi.cast("float *", values.ctypes.data),
         )
         library.check(status, "projection scale")

@@ -65,8 +65,9 @@ class ScaledPrimitives:
         if exponent and weights.layer is not None:
             weights = replace(weights, layer=weights.layer * np.float32(2.0**exponent))
         scale, per_channel = self.scale(bound), self._options.per_channel
+        (columns,) = self._options.scales
         return PrimitiveDirection(
-            self._library, self._spec, weights, self._precision, scale, per_channel
+            self._library, self._spec, weights, self._precision, scale, per_channel, columns
         )
 
     def cache_info(self) -> tuple[int, int]:

@@ -289,11 +289,12 @@ def test_what_kernels_do_not_run_is_refused_or_goes_to_the_reference() -> None:
     spec = RnnSpec(Cell.LSTM, 4, 3, peephole=True)
     weights = random_weights(spec, 0)
     backend = open_backend("kernels")
-    shifted: Any = {"dtype": "u8", "data_scale": 1.0, "data_shift": 0.0}
-    with pytest.raises(UnsupportedError, match="data_shift 128; drop strict=True"):
+    shifted: Any = {"dtype": "u8", "data_scale": 1.0, "data_shift": 0.5}
+    with pytest.raises(UnsupportedError, match="whole number as data_shift; drop strict=True"):
         backend.prepare(spec, weights, strict=True, **shifted)
     layer = backend.prepare(spec, weights, **shifted)
-    assert layer.backend == "reference" and layer.why == "kernels run u8 with data_shift 128"
+    why = "kernels run u8 with a whole number as data_shift"
+    assert (layer.backend, layer.why) == ("reference", why)
     with pytest.raises(UnsupportedError, match="dtype 'f8': expected one of f32, bf16"):
         backend.prepare(spec, weights, dtype="f8")
     large = [weights[0].mapped(lambda array: array * 1e6)]

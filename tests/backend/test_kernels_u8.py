@@ -197,8 +197,8 @@ def test_an_input_that_is_projected_already_is_not_rounded() -> None:
 def test_what_bytes_get_wrong_is_refused_by_name() -> None:
     spec = RnnSpec(Cell.LSTM, 4, 4)
     weights = random_weights(spec, 0)
-    with pytest.raises(UnsupportedError, match="u8 with data_shift 128"):
-        prepare(spec, weights, data_scale=1.0, data_shift=0.0)
+    with pytest.raises(UnsupportedError, match="u8 with a whole number as data_shift"):
+        prepare(spec, weights, data_scale=1.0, data_shift=0.5)
     with pytest.raises(ValueError, match="data_scale: expected a positive number"):
         prepare(spec, weights, data_scale=-1.0)
     threshold = Activation("thresholdedrelu", 1.0)

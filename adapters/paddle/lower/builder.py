@@ -22,7 +22,8 @@ class PaddleBuilder(GraphBuilder):
     """Collects nodes; variables may be arrays of tensors, too.
 
     ``version``: of the Paddle that saved the program. ``arrays``: by variable; ``stacked``: those
-    that a variable holds along its first axis. Of a block: ``outer`` is the graph around it,
+    that a variable holds along its first axis. ``narrow``: variables that hold bytes for floats,
+    or bf16 numbers. Of a block: ``outer`` is the graph around it,
     ``taken`` are values of that by the names of its inputs, ``indices`` those whose element i is i,
     and ``turn`` is what a loop counts.
     """
@@ -39,6 +40,7 @@ class PaddleBuilder(GraphBuilder):
         self.blocks, self.version, self.outer = blocks or Blocks({}), version, outer
         self.arrays: dict[str, TensorArray] = {}
         self.stacked: dict[str, TensorArray] = {}
+        self.narrow: set[str] = outer.narrow if outer else set()
         self.indices: set[str] = set()
         self.taken: dict[str, str] = {}
         self.turn: Size | None = None
@@ -112,7 +114,7 @@ class PaddleBuilder(GraphBuilder):
         """Whether element i of a value is the number i."""
         if value in self.indices:
             return True
-        made = next((node for node in self.nodes if value in node.outputs), None)
+        made = self.maker(value)
         if made is None or made.op != "Range":
             return False
         first, _, step = (self.type_of(name).numbers for name in made.inputs)

@@ -20,7 +20,7 @@ INERT = frozenset(
     op_callstack op_device op_namescope op_role op_role_var with_quant_attr is_test use_mkldnn
     use_onednn use_cudnn use_quantizer mkldnn_data_type onednn_data_type use_seq
     skip_eager_deletion_vars mkldnn_cache_capacity Scale_data Shift_data Scale_weights
-    force_fp32_output is_sparse
+    force_fp32_output @ENABLE_CACHE_RUNTIME_CONTEXT@ @NOT_ALLOW_INFERSHAPE_CACHE@ is_sparse
     is_distributed remote_prefetch trainer_id slot epmap table_names height_sections table_class
     entry_config entry x_data_format y_data_format grad_inplace fix_seed seed
     """.split()
@@ -37,6 +37,9 @@ _MOVING = frozenset(
     """.split()
 )
 """What parameters of any number type may go through: their numbers stay, or are widened exactly."""
+
+_NARROW = _MOVING | {"dequantize", "requantize", "fusion_gru", "fusion_lstm", "multi_gru", "fetch"}
+"""What may read the bytes of an int8 program, or its bf16 numbers: others compute in them."""
 
 
 class PaddleOperator(NativeOperator):
@@ -57,6 +60,14 @@ class PaddleOperator(NativeOperator):
             widened = op.type in _MOVING and self._parameters(names)
             if (others := dtypes - COMPUTED - {None}) and not widened:
                 raise UnsupportedError(f"input {slot}: {others.pop()} numbers are not supported")
+            if builder.narrow.intersection(names):
+                if op.type not in _NARROW:
+                    raise UnsupportedError(
+                        f"input {slot}: in int8 or bf16 Paddle's {op.type} is"
+                        " another one than in float32"
+                    )
+                if op.type in _MOVING:
+                    builder.narrow.update(*op.outputs.values())
 
     def lowered(self, rule: Callable[[Self], Results]) -> Mapping[str, str]:
         """What a rule returns, by slot and place."""
@@ -82,6 +93,13 @@ class PaddleOperator(NativeOperator):
     def optional(self, slot: str) -> str:
         variable = self.variable(slot)
         return variable and self.builder.value(variable)
+
+    def narrow(self, slot: str) -> None:
+        """Tells that an output slot holds bytes that stand for floats, or bf16 numbers."""
+        self.builder.narrow.update(self.outputs.get(slot, ()))
+
+    def is_narrow(self, slot: str) -> bool:
+        return self.variable(slot) in self.builder.narrow
 
     def ragged(self, slot: str, levels: int | None = None) -> str:
         """The value in a required input slot; it must have (so many) LoD levels."""

@@ -10,12 +10,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from onernn.adapters.lowering import Results
 from onernn.adapters.paddle.lower.blocks import listed
 from onernn.adapters.paddle.lower.operator import PaddleOperator
+from onernn.adapters.paddle.lower.quantized import layer_numbers
 from onernn.adapters.paddle.lower.rules import rule
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
+from onernn.core.precision import OWN, LayerPrecision
 from onernn.core.spec import Activation, Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights, layers_of
 from onernn.reorders import paddle
@@ -47,7 +51,13 @@ def _check_float32(*weights: Array) -> None:
 
 
 def _over_words(
-    op: PaddleOperator, x: str, spec: RnnSpec, weights: RnnWeights, count: int, *slots: str
+    op: PaddleOperator,
+    x: str,
+    spec: RnnSpec,
+    weights: RnnWeights,
+    count: int,
+    *slots: str,
+    precision: LayerPrecision = OWN,
 ) -> tuple[str, ...]:
     """So many outputs of a layer with initial states (N, O) in these slots, all or none."""
     weights.check(spec)
@@ -55,7 +65,7 @@ def _over_words(
     if "" in states and any(states):
         raise UnsupportedError(f"inputs {' and '.join(slots)} go together")
     states = [state and op.emit("Unsqueeze", op.dense(state), op.ints([0, 1])) for state in states]
-    attributes = {"spec": spec, "weights": weights}
+    attributes = {"spec": spec, "weights": weights, "precision": precision}
     return op.builder.emit_many("Rnn", (x, *states), count, attributes)
 
 
@@ -91,14 +101,18 @@ def _fusion_gru(op: PaddleOperator) -> Results:
         summed_bias(layout, op.optional_constant("Bias")),
     )
     spec = spec.one_layer(projection.shape[0], spec.direction)
-    return {"Hidden": _over_words(op, op.ragged("X"), spec, weights, 1, "H0")[0]}
+    numbers = layer_numbers(op, spec, [_scale_weights(op)])
+    (y,) = _over_words(op, numbers.x, spec, weights, 1, "H0", precision=numbers.precision)
+    return {"Hidden": numbers.given(y)}
+
+
+def _scale_weights(op: PaddleOperator) -> Array:
+    return np.asarray(op.attribute("Scale_weights", (1.0,)), np.float32)
 
 
 @rule("multi_gru")
 def _multi_gru(op: PaddleOperator) -> Results:
     """A stack of bidirectional layers: weights of l0 forward, l0 backward, l1 forward, ..."""
-    op.only("Scale_data", 1.0)
-    op.only("Shift_data", 0.0)
     layers = op.attribute("layers", 1)
     slots = {slot: op.constants(slot) for slot in ("WeightX", "WeightH", "Bias")}
     biases = slots["Bias"] or [None] * 2 * layers
@@ -119,7 +133,9 @@ def _multi_gru(op: PaddleOperator) -> Results:
     )
     layers_of(spec, stack)
     weights = stack if layers > 1 else stack[0]
-    return {"Hidden": op.emit("Rnn", op.ragged("X"), spec=spec, weights=weights)}
+    numbers = layer_numbers(op, spec, op.constants("Scale_weights"))
+    at = {"spec": spec, "weights": weights, "precision": numbers.precision}
+    return {"Hidden": numbers.given(op.emit("Rnn", numbers.x, **at))}
 
 
 @rule("gru_unit")
@@ -139,15 +155,20 @@ def _gru_unit(op: PaddleOperator) -> Results:
 def _lstm(op: PaddleOperator) -> Results:
     """The input is projected already; its bias is that of the gates."""
     x = op.emit("GateLayout", op.ragged("Input"), layout=paddle.LSTM)
-    return _lstm_layer(op, x, None, op.constant("Weight"), op.constant("Bias"))
+    return _lstm_layer(op, x, op.constant("Weight"), op.constant("Bias"))
 
 
 @rule("fusion_lstm")
 def _fusion_lstm(op: PaddleOperator) -> Results:
-    op.only("Scale_data", 1.0)
-    op.only("Shift_data", 0.0)
-    weight_x, weight_h = op.constant("WeightX"), op.constant("WeightH")
-    return _lstm_layer(op, op.ragged("X"), weight_x, weight_h, op.constant("Bias"))
+    """Paddle's passes make Scale_weights for the gates c, i, f, o, but its kernel hands them to
+    oneDNN for i, f, c, o: what it computes is what counts here, as for each fusion (0014)."""
+    weight_x, weight_h, bias = (op.constant(slot) for slot in ("WeightX", "WeightH", "Bias"))
+    spec, weights = _lstm_cell(op, weight_x, weight_h, bias)
+    numbers = layer_numbers(op, spec, [_scale_weights(op)])
+    found = _over_words(op, numbers.x, spec, weights, 4, "H0", "C0", precision=numbers.precision)
+    if numbers.precision:
+        return {"Hidden": numbers.given(found[0])}  # Paddle writes no Cell either
+    return {"Hidden": found[0], "Cell": found[3]}
 
 
 @rule("fused_embedding_fc_lstm")
@@ -158,13 +179,19 @@ def _fused_embedding_fc_lstm(op: PaddleOperator) -> Results:
     rows = op.emit("Gather", gates, ids, axis=0, non_negative=True)
     weight_h, bias = op.constant("WeightH"), op.constant("Bias").copy()
     bias[..., : weight_h.shape[1]] = 0
-    return _lstm_layer(op, rows, None, weight_h, bias)
+    return _lstm_layer(op, rows, weight_h, bias)
 
 
-def _lstm_layer(
-    op: PaddleOperator, x: str, weight_x: Array | None, weight_h: Array, bias: Array
-) -> Results:
-    """The final states are no outputs of Paddle's; the cell of each word is."""
+def _lstm_layer(op: PaddleOperator, x: str, weight_h: Array, bias: Array) -> Results:
+    """The input is projected. The final states are no outputs of Paddle's; each word's cell is."""
+    spec, weights = _lstm_cell(op, None, weight_h, bias)
+    y, _, _, cells = _over_words(op, x, spec, weights, 4, "H0", "C0")
+    return {"Hidden": y, "Cell": cells}
+
+
+def _lstm_cell(
+    op: PaddleOperator, weight_x: Array | None, weight_h: Array, bias: Array
+) -> tuple[RnnSpec, RnnWeights]:
     _check_float32(weight_h)
     chosen = _functions(
         op,
@@ -183,9 +210,7 @@ def _lstm_layer(
     )
     inputs, hidden = weight_h.shape[1] if weight_x is None else len(weight_x), len(weight_h)
     spec = RnnSpec(Cell.LSTM, inputs, hidden, direction=_direction(op), peephole=peephole)
-    spec = replace(spec, activations=chosen)
-    y, _, _, cells = _over_words(op, x, spec, weights, 4, "H0", "C0")
-    return {"Hidden": y, "Cell": cells}
+    return replace(spec, activations=chosen), weights
 
 
 @rule("attention_lstm")

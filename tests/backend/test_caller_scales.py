@@ -1,0 +1,167 @@
+"""Scales that a caller brings: oneDNN's rnn_data_qparams and rnn_weights_qparams, on both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.checking import assert_close, sentences_of
+from support.layers import random_ragged, random_state, random_weights, words
+from support.oracle import run_oracle
+
+from onernn import Cell, RnnSpec, RnnWeights, ShapeError, UnsupportedError
+from onernn.backend import open_backend
+from onernn.core.precision import PartScales, Scale
+
+BACKENDS = ["onednn", "kernels"]
+DATA = {"data_scale": 110.0}
+CELLS = [Cell.GRU, Cell.LBR_GRU, Cell.LSTM]
+
+
+def prepare(name: str, spec: RnnSpec, weights: Any, **options: Any) -> Any:
+    return open_backend(name).prepare(spec, weights, dtype="u8", strict=True, **options)
+
+
+def on_grid(weights: RnnWeights, factors: Any, projection: Any = None) -> RnnWeights:
+    """The matrices in steps of 1 / factor, as signed bytes hold them."""
+
+    def rounded(array: Any, by: Any) -> Any:
+        by = np.asarray(by, np.float64)
+        return (np.clip(np.rint(array * by), -128, 127) / by).astype(np.float32)
+
+    changed = {k: rounded(getattr(weights, k), factors) for k in ("layer", "iter")}
+    if projection is not None and weights.projection is not None:
+        changed["projection"] = rounded(weights.projection, projection)
+    return replace(weights, **changed)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_weights_are_rounded_by_the_callers_scales(cell: Cell, name: str) -> None:
+    """Numbers that are on the grid already give the same bits, and the oracle's result."""
+    spec, rng = RnnSpec(cell, 12, 20), np.random.default_rng(0)
+    (weights,) = random_weights(spec, 0)
+    scales = rng.uniform(20, 40, (spec.gates, 20)).astype(np.float32)  # some weights saturate
+    weights = replace(weights, layer=weights.layer * 20)
+    x, state = random_ragged([5, 1, 3], 12, 1), random_state(spec, 3, 2)
+    x = x.with_data(x.data / np.abs(x.data).max())
+    moved = on_grid(weights, scales)
+    assert np.abs(moved.layer - weights.layer).max() > 0.5
+    given, exact = (
+        prepare(name, spec, w, weights_scales=scales, **DATA).run(x, state)
+        for w in (weights, moved)
+    )
+    np.testing.assert_array_equal(words(given[0]), words(exact[0]))
+    want, _ = run_oracle(spec, [moved], sentences_of(x), state)
+    for got, oracle in zip(sentences_of(given[0]), want, strict=True):
+        # x and h are off by half a step of 1 / 110, through columns of these weights.
+        assert_close(got, oracle, 0, 0.25)
+    plain = prepare(name, spec, weights, **DATA).run(x, state)
+    assert np.abs(words(plain[0]) - words(given[0])).max() > 0.05
+
+
+@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LSTM])
+def test_scales_of_the_largest_weights_are_the_ones_that_are_found(cell: Cell) -> None:
+    spec = RnnSpec(cell, 12, 20)
+    (weights,) = random_weights(spec, 0)
+    both = np.concatenate([weights.layer, weights.iter], axis=2)
+    x = random_ragged([5, 1, 3], 12, 1)
+    found = words(prepare("onednn", spec, weights, **DATA).run(x)[0])
+    for axes, options in (((0, 1, 2), {}), (None, {"per_channel": False})):
+        scales = 127 / np.abs(both).max(axis=axes)
+        own = words(prepare("onednn", spec, weights, **DATA, **options).run(x)[0])
+        given = prepare("onednn", spec, weights, weights_scales=scales, **DATA).run(x)[0]
+        np.testing.assert_array_equal(words(given), own)
+    assert (own != found).any()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_projection_has_scales_of_its_own(name: str) -> None:
+    spec, rng = RnnSpec(Cell.LSTM, 12, 20, projection_size=9), np.random.default_rng(0)
+    (weights,) = random_weights(spec, 0)
+    scales, of_r = rng.uniform(40, 60, (4, 20)), rng.uniform(10, 20, 9)
+    options: dict[str, Any] = {"weights_scales": scales, "projection_scales": of_r, **DATA}
+    x = random_ragged([5, 1, 3], 12, 1)
+    made = [
+        prepare(name, spec, w, **options).run(x)[0]
+        for w in (weights, on_grid(weights, scales, of_r))
+    ]
+    np.testing.assert_array_equal(*map(words, made))
+    fine = prepare(name, spec, weights, weights_scales=scales, **DATA).run(x)[0]
+    assert (words(fine) != words(made[0])).any()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_one_number_a_row_and_one_for_each_layer_and_direction_say_the_same(name: str) -> None:
+    spec = RnnSpec(Cell.GRU, 8, 8, layers=2, direction="bidirectional_sum")
+    weights, x = random_weights(spec, 0), random_ragged([4, 2], 8, 1)
+    forms = [50.0, [50.0], np.full(24, 50.0), np.full((3, 8), 50.0), np.full((2, 2, 3, 8), 50.0)]
+    made = [prepare(name, spec, weights, weights_scales=each, **DATA).run(x)[0] for each in forms]
+    for each in made[1:]:
+        np.testing.assert_array_equal(words(each), words(made[0]))
+    apart = np.full((2, 2, 3, 8), 50.0)
+    apart[1, 1] = 20.0
+    other = prepare(name, spec, weights, weights_scales=apart, **DATA).run(x)[0]
+    assert (words(other) != words(made[0])).any()
+
+
+def test_kernels_take_any_whole_shift_of_the_input() -> None:
+    """What a byte holds of x gives the same bits as x: from -0.3 to 2.25 here."""
+    spec = RnnSpec(Cell.LSTM, 12, 20)
+    weights, x = random_weights(spec, 0), random_ragged([5, 1, 3], 12, 1)
+    x = x.with_data(x.data * 2)
+    layer = prepare("kernels", spec, weights, data_scale=100.0, data_shift=30.0)
+    held = (np.clip(np.rint(x.data * 100) + 30, 0, 255) - 30) / 100
+    assert held.min() == -0.3 and held.max() == 2.25
+    same = layer.run(x.with_data(held.astype(np.float32)))[0]
+    np.testing.assert_array_equal(words(layer.run(x)[0]), words(same))
+    symmetric = prepare("kernels", spec, weights, data_scale=100.0)
+    assert (words(symmetric.run(x)[0]) != words(same)).any()
+
+
+def test_scales_of_a_program_of_onednn_run_there_whatever_the_batch() -> None:
+    """Its states are bytes, and saturate: kernels keep those of a GRU in float32."""
+    spec = RnnSpec(Cell.GRU, 8, 8)
+    weights, scale, columns = random_weights(spec, 0), Scale(250.0, 128.0), np.full((3, 8), 60.0)
+    auto = open_backend("auto")
+    of_onednn = auto.prepare(
+        spec, weights, dtype="u8", scales=[PartScales(scale, scale, columns, columns)]
+    )
+    assert of_onednn.backend == "onednn"
+    y = words(of_onednn.run(random_ragged([9, 4], 8, 1))[0])
+    assert y.max() == np.float32(127 / 250)
+    other = auto.prepare(spec, weights, dtype="u8", scales=[PartScales(scale, Scale(127.0, 128.0))])
+    assert other.backend == "kernels"
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_what_does_not_fit_is_refused_by_name(name: str) -> None:
+    spec = RnnSpec(Cell.LSTM, 4, 5)
+    weights, projected = random_weights(spec, 0), replace(spec, projection_size=3)
+    backend, narrow = open_backend(name), random_weights(projected, 0)
+    for bad in (np.ones(4), np.ones((5, 4)), np.ones((1, 4, 5)), np.ones(0)):
+        with pytest.raises(ShapeError, match=r"weights_scales: expected one number, 20 or"):
+            backend.prepare(spec, weights, dtype="u8", weights_scales=bad, **DATA)
+    with pytest.raises(ShapeError, match="projection_scales: expected one number, 3"):
+        backend.prepare(projected, narrow, dtype="u8", projection_scales=np.ones(4), **DATA)
+    with pytest.raises(ShapeError, match="projection_scales: the layer has no projection"):
+        backend.prepare(spec, weights, dtype="u8", projection_scales=1.0, **DATA)
+    for bad in (0.0, -1.0, np.inf, np.nan):
+        with pytest.raises(ShapeError, match="expected positive, finite numbers"):
+            backend.prepare(spec, weights, dtype="u8", weights_scales=bad, **DATA)
+    with pytest.raises(UnsupportedError, match="weights_scales: belongs to dtype='u8'"):
+        backend.prepare(spec, weights, weights_scales=1.0)
+    with pytest.raises(ValueError, match="one number beside per_channel=False"):
+        backend.prepare(
+            spec, weights, dtype="u8", weights_scales=np.ones(20), per_channel=False, **DATA
+        )
+    with pytest.raises(ValueError, match="weights_scales: the scales of each layer"):
+        backend.prepare(spec, weights, dtype="u8", weights_scales=1.0, scales=[PartScales()])
+
+
+def test_onednn_takes_scales_of_weights_beside_a_data_scale_only() -> None:
+    spec = RnnSpec(Cell.GRU, 4, 5)
+    with pytest.raises(UnsupportedError, match="oneDNN takes them beside a data_scale"):
+        prepare("onednn", spec, random_weights(spec, 0), weights_scales=20.0)
