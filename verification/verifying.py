@@ -209,7 +209,7 @@ def _reference(
     for empty in (True, False):
         progress("making inputs", 0, 1)
         known = [against.graph, model] if against.is_read else [model]
-        given = make_inputs(max(known, key=_told), *known, empty=empty)
+        given = make_inputs(max(known, key=tells), *known, empty=empty)
         try:
             inputs, given, reference, notes = _both(model, against, given, progress)
         except UnsupportedError as failed:
@@ -222,7 +222,7 @@ def _reference(
     raise AssertionError("the loop returns or raises")
 
 
-def _told(graph: Graph) -> tuple[int, int]:
+def tells(graph: Graph) -> tuple[int, int]:
     """How much a model says of its inputs: their number, lengths apart, and how deep they are."""
     names = [v.name for v in graph.inputs if not v.name.endswith(LENGTHS)]
     return len(names), max((v.lod_depth for v in graph.inputs), default=0)

@@ -38,6 +38,7 @@ from onernn.options import (
     Threads,
 )
 from onernn.reorders.layouts import FRAMEWORKS
+from onernn.repairing import repair_command
 from onernn.runtime.session import Session
 from onernn.scoring import score
 from onernn.showing import (
@@ -254,6 +255,15 @@ def weights(
     recording.write_arrays(output, arrays)
     for key, array in arrays.items():
         stdout().print(f"{key} {array.dtype} {array.shape}")
+
+
+app.command(
+    "repair",
+    examples=[
+        "onernn repair converted.onnx --against paddle:original_model -o fixed.onnx",
+        "onernn repair broken.onnx --against right.onnx -o fixed.onnx --json",
+    ],
+)(repair_command)
 
 
 @app.command(
