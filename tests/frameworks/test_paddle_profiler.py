@@ -17,13 +17,15 @@ from onernn.adapters.paddle.live.custom_operators import missing_operators
 
 
 def shown(run: Callable[[], Any], folder: Path) -> dict[str, float]:
-    """Microseconds by name of what is ours among Paddle's events of one run."""
+    """Microseconds by name of what is ours among Paddle's events of five runs: one event that its
+    recorder drops is no failure."""
     run()
     file = folder / "events.json"
     with profiler.Profiler(
         targets=[profiler.ProfilerTarget.CPU], on_trace_ready=lambda _: None
     ) as recorded:
-        run()
+        for _ in range(5):
+            run()
     recorded.export(str(file), format="json")
     events = json.loads(file.read_text())["traceEvents"]
     return {e["name"].partition("[")[0]: e["dur"] for e in events if "onernn" in e.get("name", "")}
@@ -54,5 +56,5 @@ def test_programs(tmp_path: Path) -> None:
         executor.run(startup)
         ours = optimize(main, fetch_list=[total])
         events = shown(lambda: executor.run(ours, feed=feed, fetch_list=[total]), tmp_path)
-    ((name, took),) = events.items()
-    assert "rnn" in name and took > 0
+    took = [each for name, each in events.items() if name.startswith("onernn: ")]
+    assert took and min(took) > 0, events
