@@ -22,7 +22,7 @@ from onernn.emit.streaming import goes_on
 from onernn.engine.inferring import sizes_of
 from onernn.engine.naming import namespace
 from onernn.engine.program import Program, sizes_in
-from onernn.engine.steps import Call, Layer, Mark, Sentences, Step, WrittenNode, finds, kept
+from onernn.engine.steps import Behind, Call, Layer, Mark, Sentences, Step, WrittenNode, finds, kept
 from onernn.kernels import header_of, included, text_of
 
 _MEANINGS = {
@@ -228,9 +228,11 @@ class _Header:
     def _held(self) -> Iterator[dict[str, str]]:
         """Memory of states with which a step goes on."""
         program = self.program
-        steps = (step for each in program.codes for step in each.codes)
+        steps = [step for each in program.codes for step in each.codes]
         layers = (step for step in steps if isinstance(step, Layer) and goes_on(program, step))
-        names = {f"{program.ident(s.held)}_memory" for layer in layers for s in layer.states}
+        held = [state.held for layer in layers for state in layer.states]
+        held += [step.held for step in steps if isinstance(step, Behind)]
+        names = {f"{program.ident(name)}_memory" for name in held}
         for member in self.found.members:
             if member.ident in names:
                 sizes = {name: f"most_.{name}" for name in member.size.names}
@@ -281,6 +283,9 @@ class _Header:
             return rendered("step_call.jinja", call=text, checks=step.checks)
         if isinstance(step, Mark):
             return rendered("step_mark.jinja", mark=step, place=place)
+        if isinstance(step, Behind):
+            of = {"ctype": self.program.ctype(step.out), "out": place(step.out)}
+            return rendered("step_behind.jinja", step=step, held=place(step.held), **of)
         ctype, step = self.program.ctype, step.merged
         real, to = ctype(step.reads[-1].name), ctype(step.out.name)
         return rendered(

@@ -18,7 +18,7 @@ from onernn.core.graph import Graph, Value, graph_of
 from onernn.emit.cells import CellCode
 from onernn.emit.rendering import words
 from onernn.emit.storing import Store
-from onernn.emit.streaming import goes_on, why_no_step
+from onernn.emit.streaming import goes_on, pads_apart, prepare_step
 from onernn.engine import inferring
 from onernn.engine.inferring import name_inputs, write
 from onernn.engine.naming import identifier
@@ -40,7 +40,7 @@ def parse(
         hint = did_you_mean(unknown[0], names)
         raise ShapeError(f"--input {unknown}: the model takes {names}{hint}")
     inputs = tuple((declared or {}).get(value.name, value) for value in model.inputs)
-    return Program(fuse(replace(model, inputs=inputs), PASSES).model)
+    return Program(pads_apart(fuse(replace(model, inputs=inputs), PASSES).model))
 
 
 def _refusal(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
@@ -110,7 +110,7 @@ def initialize(program: Program, weights: str = "f32") -> Store:
         hint = did_you_mean(weights, STORED)
         raise UnsupportedError(f"--weights {weights}: expected one of {', '.join(STORED)}{hint}")
     store = Store(STORED[weights], packed_for=program)
-    program.no_step = why_no_step(program)
+    program.no_step = prepare_step(program)
     layers = [step for each in program.codes for step in each.codes if isinstance(step, Layer)]
     states = [state for layer in layers if goes_on(program, layer) for state in layer.states]
     unread = program.held - {name for state in states for name in (state.held, state.final)}

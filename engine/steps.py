@@ -221,7 +221,24 @@ class Mark:
     makes = None
 
 
-Step = Call | Nest | Layer | Mark
+@dataclass(frozen=True)
+class Behind:
+    """The words before, in generated code that goes word by word: what is ``held`` goes over the
+    first ``width`` numbers of each row of ``out``, and those from ``begin`` on are held.
+
+    There are ``rows`` of ``size`` numbers.
+    """
+
+    out: str
+    held: str
+    rows: Size
+    size: Size
+    width: Size
+    begin: Size
+    makes = None
+
+
+Step = Call | Nest | Layer | Mark | Behind
 
 
 def finds(steps: Iterable[Step]) -> set[str]:

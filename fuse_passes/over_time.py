@@ -20,6 +20,7 @@ from onernn.fuse_passes.pipeline import fuse
 from onernn.fuse_passes.rewriting import fresh
 
 _OPEN = 3  # stands for a size that is not declared
+_COMPARES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 _MOST = 1 << 24  # numbers of a state that float32 tells apart
 
 
@@ -175,11 +176,14 @@ def _layers(graph: Graph, states: Mapping[str, str]) -> set[int]:
         moves = operator is not None and (operator.keeps or operator.kind == "sizes")
         if operator is not None and operator.kind == "elementwise":  # others choose: not all pass
             moves = node.op in ("Cast", "CastLike")
-        if fixed.issuperset(node.inputs):
+        known = [values[name] for name in node.inputs if name in fixed and name in values]
+        zeros = any(not np.any(array) for array in known)
+        if node.op == "Add":
+            moves = zeros
+        elif node.op == "Mul" and not reads:  # a file of silero's adds 0 times the rate
+            moves = zeros and (graph.types[node.outputs[0]].dtype or "").startswith("int")
+        if fixed.issuperset(node.inputs) or (node.op == "Mul" and moves):
             fixed.update(node.outputs)
-        if node.op == "Add":  # of zero
-            zeros = (name for name in node.inputs if name in fixed and name in values)
-            moves = any(not np.any(values[name]) for name in zeros)
         if reads and not moves:
             raise _refused(graph, f"state {reads[0]!r} is read{_open(graph, node)}", node.label)
         if reads and node.op != "Shape":
@@ -198,12 +202,28 @@ def _layers(graph: Graph, states: Mapping[str, str]) -> set[int]:
 
 
 def _open(graph: Graph, node: Node) -> str:
-    """What decides a branch that stays open."""
+    """What decides a branch that stays open, and what to say then."""
     if node.op != "If":
         return ""
-    made = _made_of(graph, node.inputs[:1])
-    names = ", ".join(repr(value.name) for value in graph.inputs if value.name in made)
-    return f" in a branch that stays open; {names} decides it: give it, or declare its sizes"
+    made, says = _made_of(graph, node.inputs[:1]), list[str]()
+    for value in graph.inputs:
+        if value.name in made and value.type.rank == 0:
+            numbers = " or ".join(map(str, _compared(graph, made)))
+            says.append(f"--given {value.name}=NUMBER" + f", such as {numbers}" * bool(numbers))
+        elif value.name in made:
+            sizes = [size if isinstance(size, int) else "NUMBER" for size in value.shape or ()]
+            shape = ", ".join(map(str, ["N", *sizes[1:]] if sizes[:1] == ["NUMBER"] else sizes))
+            says.append(f"--input '{value.name}={value.dtype}({shape or '...'})', of one frame")
+    return f" in a branch that stays open; say {'; and '.join(says)}" if says else ""
+
+
+def _compared(graph: Graph, made: set[str]) -> list[int]:
+    """The integers that values among these are compared with."""
+    nodes = [n for n in graph.nodes if n.op in _COMPARES and not made.isdisjoint(n.outputs)]
+    found = [
+        graph.constants[name] for node in nodes for name in node.inputs if name in graph.constants
+    ]
+    return sorted({int(n.reshape(())) for n in found if n.size == 1 and n.dtype.kind in "iu"})
 
 
 def _handed_on(

@@ -17,6 +17,7 @@ from onernn.core.types import Type
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes.rewriting import fresh
 from onernn.runtime.chunks import Exposed, proved, refused
+from onernn.runtime.step_counts import counting, far_steps, goes_along
 
 
 def exposed(model: Graph) -> Exposed:
@@ -34,6 +35,8 @@ def exposed(model: Graph) -> Exposed:
     maker = _Maker(graph, time)
     for node in graph.nodes:
         maker.add(node)
+    for node, why in counting(graph, time):
+        raise maker.refused(node, why)
     if not maker.states:
         raise refused(graph, "its states are inputs already, or it has none", "model")
     made = replace(
@@ -59,7 +62,7 @@ def _open(value: Value) -> Value:
 
 
 def _time(graph: Graph) -> str:
-    """The name of the number of steps: what the first layer, or input, goes along."""
+    """The name of the number of steps: what the first layer goes along, as an input does."""
     for node in graph.nodes:
         if node.op != "Rnn":
             continue
@@ -68,8 +71,15 @@ def _time(graph: Graph) -> str:
             raise refused(graph, "its sequences are ragged, or may be", node.label)
         if found.shape and found.shape[0] is not None and found.shape[0].names:
             (name, *others) = sorted(found.shape[0].names)
-            if not others:
-                return name
+            if others:
+                continue
+            if not any(_along(value.type, name) for value in graph.inputs):
+                made = {
+                    o for n in graph.nodes for o in n.outputs if o and goes_along(graph, o, name)
+                }
+                maker = next(n for n in graph.nodes if not made.isdisjoint(n.outputs))
+                raise refused(graph, "it makes steps that are no input's", maker.label)
+            return name
     raise refused(graph, "no layer goes along an open number of steps", "model")
 
 
@@ -95,6 +105,8 @@ class _Maker:
         short = {self.short[name] for name in node.inputs if name in self.short}
         if node.op == "Slice" and short:
             self._cut(node)
+        elif node.op == "Slice" and (why := far_steps(self.graph, node, self.time)):
+            raise self.refused(node, why)
         elif not self._held(node):
             self.nodes.append(node)
         if short:

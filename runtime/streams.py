@@ -199,27 +199,28 @@ class Streams:
         yield from groups.values()
 
     def _run(self, streams: list[int]) -> None:
-        frames = [self._waiting[stream][0] for stream in streams]
+        count = len(streams)
+        batch = streams + streams[-1:] * (min(_rounded(count), self._capacity) - count)
+        frames = [self._waiting[stream][0] for stream in batch]
         feed = {v.name: np.stack([frame[v.name] for frame in frames]) for v in self._inputs}
-        rows = np.array(streams)
-        feed |= {name: array[rows] for name, array in self._states.items()}
-        own = [self._own[stream] for stream in streams]
+        feed |= {name: array[batch] for name, array in self._states.items()}
+        own = [self._own[stream] for stream in batch]
         feed |= {name: np.stack([each[name] for each in own]) for name in own[0]}
         results: list[dict[str, Array] | OnernnError]
         try:
             made = {name: data_of(value) for name, value in self._session.run(feed).items()}
             states = {name: self._state(name, made[after]) for name, after in self._next.items()}
         except OnernnError as error:
-            if len(streams) > 1:  # whose frame that was
+            if count > 1:  # whose frame that was
                 for stream in streams:
                     self._run([stream])
                 return
             states, results = {}, [error]
         else:
             told = [name for name in made if name not in self._next.values()]
-            results = [{name: made[name][at].copy() for name in told} for at in range(len(rows))]
+            results = [{name: made[name][at].copy() for name in told} for at in range(count)]
         self._made = _Made(
-            {name: (rows, array) for name, array in states.items() if name in self._states},
+            {n: (streams, array[:count]) for n, array in states.items() if n in self._states},
             {
                 stream: {name: states[name][at].copy() for name in own[at]}
                 for at, stream in enumerate(streams)
@@ -260,10 +261,16 @@ class Streams:
 class _Made:
     """What a tick has made, by state or by stream: the latter as they are from now on."""
 
-    states: dict[str, tuple[Array, Array]]
+    states: dict[str, tuple[list[int], Array]]
     own: dict[int, dict[str, Array]]
     waiting: dict[int, list[dict[str, Array]]]
     done: dict[int, list[dict[str, Array] | OnernnError]]
+
+
+def _rounded(count: int) -> int:
+    """A batch of a few sizes, eight for each power of two: oneDNN keeps primitives of each."""
+    unit = 1 << max(0, count.bit_length() - 4)
+    return -(-count // unit) * unit
 
 
 def _grows(graph: Graph, name: str) -> bool:

@@ -213,8 +213,6 @@ def untold(value: Value) -> Value:
         ("ArgMax", "p", {"axis": 0}),
         ("TopK", "p one_best", {"axis": 0}),
         ("Tile", "p everywhere", {}),
-        ("Pad", "p around", {}),
-        ("Slice", "p axis0 far axis0", {}),
         ("Gather", "p axis0", {}),
         ("GatherND", "p picks", {}),
         ("GatherElements", "p within0", {}),

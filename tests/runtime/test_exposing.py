@@ -184,3 +184,99 @@ def test_the_written_file_goes_on_in_onnx_runtime(tmp_path: Path) -> None:
         state = {name: made[f"{name}N"] for name in state}
     whole = Session(LAYERS).run({"x": x})["y"]
     np.testing.assert_allclose(np.concatenate(found), whole, atol=1e-6, rtol=1e-5)
+
+
+FAR = {
+    "thousand": np.array([1000]),
+    "limit": np.array(1000),
+    "minus_thousand": np.array([-1000]),
+    "step": np.array(1),
+    "far": np.array([2**62]),
+    "zero": np.array(0),
+    "scale": np.float32(1e-3),
+}
+STEPS = Node("Shape", ("x",), ("steps",), {"start": 0, "end": 1})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [
+        (
+            [
+                STEPS,
+                Node("Greater", ("steps", "thousand"), ("long",)),
+                Node("Where", ("long", "x", "doubled"), ("p",)),
+            ],
+            r"'long' \(Greater\): it computes with the number of steps",
+        ),
+        (
+            [
+                STEPS,
+                Node("Min", ("steps", "thousand"), ("most",)),
+                Node("Slice", ("x", "none", "most", "time"), ("p",)),
+            ],
+            r"'p' \(Slice\): it makes steps that are no input's",
+        ),
+        (
+            [
+                STEPS,
+                Node("Div", ("steps", "thousand"), ("thousands",)),
+                Node("Cast", ("thousands",), ("f",), {"to": "float32"}),
+                Node("Add", ("x", "f"), ("p",)),
+            ],
+            r"'thousands' \(Div\): it (divides|computes with) the number of steps",
+        ),
+        (
+            [
+                STEPS,
+                Node("Squeeze", ("steps",), ("count",)),
+                Node("Range", ("zero", "count", "step"), ("places",)),
+                Node("Less", ("places", "limit"), ("near",)),
+                Node("Unsqueeze", ("near", "behind"), ("mask",)),
+                Node("Where", ("mask", "x", "doubled"), ("p",)),
+            ],
+            r"'places' \(Range\): it computes with the number of steps",
+        ),
+        (
+            [Node("Slice", ("x", "none", "thousand", "time"), ("p",))],
+            r"'p' \(Slice\): it makes steps that are no input's",
+        ),
+        (
+            [rnn("x", ["a"]), Node("Slice", ("a", "minus_thousand", "far", "time"), ("y",))],
+            r"'y' \(Slice\): it takes steps \[-1000:",
+        ),
+        (
+            [
+                Node("CumSum", ("x", "zero"), ("sums",)),
+                Node("Greater", ("sums", "limit_f"), ("long",)),
+                Node("Where", ("long", "x", "doubled"), ("p",)),
+            ],
+            r"'sums' \(CumSum\): it needs other steps",
+        ),
+    ],
+)
+def test_what_no_chunk_of_the_proof_shows_is_refused(nodes: list[Node], told: str) -> None:
+    """A threshold of 1,000 steps, which chunks of a few do not reach."""
+    more = {**FAR, "two_f": np.float32(2), "limit_f": np.float32(1e6), "behind": np.array([1, 2])}
+    nodes = [Node("Mul", ("x", "two_f"), ("doubled",)), *nodes]
+    nodes += [rnn("p", ["y"])] if nodes[-1].outputs == ("p",) else []
+    with pytest.raises(UnsupportedError, match=told):
+        exposed(model(nodes, **more))
+
+
+def test_sizes_made_of_the_number_of_steps_are_none_of_its_uses() -> None:
+    nodes = [
+        Node("Shape", ("x",), ("shape",)),
+        *(
+            Node("Gather", ("shape", at), (name,))
+            for at, name in zip(("at0", "at1", "at2"), "tnc", strict=True)
+        ),
+        Node("Mul", ("t", "n"), ("rows",)),
+        Node("Concat", ("rows", "c"), ("flat_shape",), {"axis": 0}),
+        Node("Reshape", ("x", "flat_shape"), ("flat",)),
+        Node("MatMul", ("flat", "w"), ("q",)),
+        Node("Reshape", ("q", "shape"), ("p",)),
+        rnn("p", ["y"]),
+    ]
+    places = {f"at{at}": np.array([at]) for at in range(3)}
+    assert exposed(model(nodes, **places)).states

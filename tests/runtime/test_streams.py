@@ -24,6 +24,7 @@ from onernn.core.graph import Node, Value
 
 SECONDS = float(os.environ.get("ONERNN_STREAM_SECONDS", "2"))
 WIDTH, H, WORDS = 6, 8, 11
+MANY, QUEUE, FRAMES, RECORDINGS = 1000, 4, 30, 60
 
 
 def step_model(words: int = 0) -> Graph:
@@ -70,39 +71,78 @@ def frames_of(stream: int, count: int) -> list[np.ndarray]:
 
 
 @pytest.mark.usefixtures("built")
-def test_streams_that_open_and_close_at_random_are_as_each_alone() -> None:
-    """Bit for bit: the kernels' sums have one order. Memory stays what it was."""
+def test_a_thousand_streams_that_open_and_close_at_random_are_as_each_alone() -> None:
+    """Bit for bit, every number: the kernels' sums have one order. Some frames are NaN, some queues
+    are full. Memory stays what it was when all streams were open and all queues full."""
     model, rng = step_model(), np.random.default_rng(0)
-    streams = Session(model).streams(40, STATES)
-    opened: dict[int, tuple[int, list[np.ndarray], list[np.ndarray]]] = {}
-    seed = checked = 0
-    before, until = 0.0, time.monotonic() + SECONDS
-    while checked < 60 or time.monotonic() < until:
-        act = rng.integers(10)
-        if act < 3 and len(streams) < 40:
-            stream, seed = streams.open(), seed + 1
-            opened[stream] = seed, frames_of(seed, 30), []
-        elif opened and act < 8:
-            for stream in rng.choice(list(opened), min(len(opened), 10), replace=False):
-                _, frames, _ = opened[stream]
-                if frames:
-                    streams.push(int(stream), frames.pop(0))
-        elif opened:
-            stream = int(rng.choice(list(opened)))
-            number, frames, found = opened[stream]
-            found += [each["y"] for each in streams.pull(stream)]
-            if len(found) == 30 or rng.integers(6) == 0:
-                streams.close(stream)
-                del opened[stream]
-                if checked < 60 or rng.integers(50) == 0:
-                    want = alone(model, frames_of(number, len(found)))
-                    assert [one.tobytes() for one in found] == [one.tobytes() for one in want]
-                    checked += bool(found)
-                if checked == 40 and not before:
-                    before = resident()
+    recorded = [frames_of(seed, FRAMES) for seed in range(RECORDINGS)]
+    for frames in recorded[::10]:
+        frames[FRAMES // 2] *= np.nan
+    wanted = [np.stack(alone(model, frames)) for frames in recorded]
+    streams = Session(model).streams(MANY, STATES, queue=QUEUE)
+    opened: dict[int, list[int]] = {}  # by stream: its recording, frames pushed and pulled
+    full = 0
+
+    def open_one() -> None:
+        opened[streams.open()] = [int(rng.integers(RECORDINGS)), 0, 0]
+
+    def push(stream: int) -> None:
+        nonlocal full
+        number, pushed, pulled = opened[stream]
+        frame = recorded[number][pushed]
+        try:
+            streams.push(stream, frame)
+        except BudgetError as error:
+            assert f"stream {stream}: {QUEUE} frames wait already" in str(error)
+            assert pushed - pulled >= QUEUE
+            full += 1
         else:
-            streams.tick()
-    assert resident() - before < 20  # MB
+            assert pushed - pulled < 2 * QUEUE  # as many results may wait, too
+            opened[stream][1] += 1
+
+    def pull(stream: int) -> None:
+        number, pushed, pulled = opened[stream]
+        if got := streams.pull(stream):
+            want = wanted[number][pulled:pushed]
+            np.testing.assert_array_equal(np.stack([each["y"] for each in got]), want)
+        assert len(got) == pushed - pulled
+        opened[stream][2] = pushed
+
+    def close(stream: int) -> None:
+        streams.close(stream)
+        del opened[stream]
+
+    while len(streams) < MANY:
+        open_one()
+    for stream in [each for each in opened for _ in range(QUEUE)]:
+        push(stream)
+    for stream in opened:
+        pull(stream)
+    for batch in (*range(1, 128), *range(128, MANY, 32)):  # memory that each size of a batch takes
+        busy = list(opened)[:batch]
+        for stream in busy:
+            push(stream)
+        for stream in busy:
+            pull(stream)
+            if opened[stream][1] == FRAMES:
+                close(stream)
+                open_one()
+    before, until = resident(), time.monotonic() + SECONDS
+    ended = 0
+    while ended < 100 or time.monotonic() < until:
+        while len(streams) < MANY and rng.integers(40):
+            open_one()
+        for stream in rng.choice(list(opened), len(opened) // 3, replace=False).tolist():
+            for _ in range(rng.integers(1, QUEUE + 2)):
+                if opened[stream][1] < FRAMES:
+                    push(stream)
+        for stream in rng.choice(list(opened), len(opened) // 5, replace=False).tolist():
+            pull(stream)
+            if opened[stream][2] == FRAMES or not rng.integers(5):
+                close(stream)
+                ended += 1
+    print(f"{ended} streams ended, {full} queues were full, {resident() - before:+.1f} MB")
+    assert full and resident() - before < 20  # MB
 
 
 def test_a_stream_of_nan_spoils_no_other() -> None:

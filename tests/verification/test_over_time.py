@@ -185,7 +185,7 @@ def test_a_branch_that_stays_open_tells_which_input_decides_it() -> None:
         ),
         constants={**step.constants, "limit": np.array(8000)},
     )
-    told = "state 's' is read in a branch that stays open; 'rate' decides it: give it"
+    told = "state 's' is read in a branch that stays open; say --given rate=NUMBER, such as 8000"
     with pytest.raises(UnsupportedError, match=told):
         over_time(step, {"s": "sN"})
 
