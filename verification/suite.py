@@ -57,9 +57,9 @@ class Conformance:
 
     Define `outputs`, `weights`, or both, as methods or as ``staticmethod(callable)``. One is
     compared with the other, in float64 by onernn's reference; in the place of one that is missing
-    stands the case itself. The attributes say what
-    the adapter can do. What it cannot and is not told there must stand in the file of known
-    failures: nothing is skipped for raising, and a known failure that passes is an error.
+    stands the case itself. The attributes say once what the adapter and its framework can do; their
+    defaults ask for everything. What it cannot and is not told there must stand in the file of
+    known failures: nothing is skipped for raising, and a known failure that passes is an error.
     """
 
     framework: str = ""
@@ -70,9 +70,14 @@ class Conformance:
     directions: Sequence[Direction] = DIRECTIONS
     layers: Sequence[int] = LAYERS
     lengths: Sequence[str] = tuple(LENGTHS)
+    """("equal", "word") where all sentences of a batch have one length."""
     states: Sequence[str] = STATES
+    """("zeros",) where nobody gives an initial state."""
     dtypes: Sequence[str] = ("f32",)
     sizes: Sequence[str] = tuple(SIZES)
+    empty_sentences: bool | None = None
+    """Whether batches may have sentences of length zero; None: unless ``framework`` is known to
+    refuse them, as torch's packed sequences do."""
     final_states: bool = True
     """Whether `outputs` gives the final states, too."""
     tolerance: Tolerance | None = None
@@ -96,6 +101,13 @@ class Conformance:
     def weights(self, layer: Any, case: Case) -> Weights | tuple[RnnSpec, Weights]:
         """What the adapter reads: weights in oneDNN's layouts, with the spec where it tells it."""
         raise NotImplementedError
+
+    @classmethod
+    def takes_empty_sentences(cls) -> bool:
+        """What ``empty_sentences`` says, or what is known of the framework."""
+        if cls.empty_sentences is None:
+            return cls.framework not in _REFUSING_EMPTY
+        return cls.empty_sentences
 
     def test_conforms(self, combination: Combination) -> None:
         """The layer gives what its weights say, for several batches one after another."""
@@ -163,7 +175,8 @@ class Conformance:
 
     def _pairs(self, combination: Combination) -> Iterator[tuple[str, Case, _Result, _Result]]:
         """What was run, and what comes from the adapter and what it must be, for each batch."""
-        case = combination.case()
+        empty = self.takes_empty_sentences()
+        case = combination.case(empty=empty)
         layer = self.layer(case)
         given = self.weights(layer, case) if self._gives("weights") else case.weights
         spec, weights = _read(given, case.spec)
@@ -171,7 +184,7 @@ class Conformance:
         main = combination[2:] == tuple(axis[0] for axis in firsts)
         batches = [("outputs", case)]
         if self._gives("outputs") and main:
-            again = combination.other_batches()
+            again = combination.other_batches(empty=empty)
             batches += [(f"outputs of batch {k}", other) for k, other in enumerate(again, 2)]
         for what, each in batches:
             truth = _reference(spec, weights, each)
@@ -180,10 +193,29 @@ class Conformance:
                 continue
             if self._gives("weights") and main and np.ptp(truth[0].data) < 1e-3:
                 raise ValueError(f"{what}: nearly constant, the layer needs other numbers")
-            y, state = self.outputs(layer, each)
-            if self.final_states and state is None:
-                raise TypeError("outputs: no final state; if there is none, final_states = False")
-            yield what, each, (_ragged(y, each), state if self.final_states else None), truth
+            yield what, each, self._outputs(layer, each), truth
+
+    def _outputs(self, layer: Any, case: Case) -> _Result:
+        """What `outputs` gives. Raises `TypeError` telling what was expected."""
+        try:
+            given = self.outputs(layer, case)
+        except Exception as error:
+            if 0 in case.lengths:
+                error.add_note(
+                    "the batch has a sentence of length zero; where the framework refuses those,"
+                    " say empty_sentences = False in the class"
+                )
+            raise
+        if not (isinstance(given, tuple | list) and len(given) == 2):
+            raise TypeError(f"outputs: expected (y, final state), got {_told(given)}; {_OUTPUTS}")
+        y, state = given
+        if self.final_states and state is None:
+            raise TypeError("outputs: no final state; if there is none, final_states = False")
+        if not self.final_states:
+            return _ragged(y, case), None
+        if not isinstance(state, tuple | list):
+            raise TypeError(f"outputs: expected a state as a tuple, got {_told(state)}; {_OUTPUTS}")
+        return _ragged(y, case), tuple(np.asarray(part) for part in state)
 
     def _differences(self, case: Case, found: _Result, expected: _Result) -> Iterator[str]:
         tolerance = self.tolerance or _TOLERANCES[case.dtype]
@@ -200,16 +232,39 @@ class Conformance:
 
 
 _Result = tuple[Ragged, State | None]
+_OUTPUTS = (
+    "y is a Ragged or a list of one array (T_n, O) a sentence (see case.cut), the state (h,) or"
+    " (h, c), each (L, D, N, O), or None where final_states = False"
+)
+_REFUSING_EMPTY = ("torch",)
+
+
+def _told(given: Any) -> str:
+    """What came: its type, with its shape, or with what is in it."""
+    name = type(given).__name__
+    if isinstance(given, tuple | list):
+        return f"{name} of {len(given)}: {', '.join(map(_told, given[:4]))}"
+    return f"{name} {tuple(given.shape)}" if hasattr(given, "shape") else name
 
 
 def _read(given: Any, spec: RnnSpec) -> tuple[RnnSpec, Weights]:
     """What `Conformance.weights` returned, with the case's spec where it tells none."""
     if isinstance(given, tuple) and given and isinstance(given[0], RnnSpec):
+        if len(given) != 2:
+            raise TypeError(f"weights: expected (RnnSpec, weights), got {_told(given)}")
         read, given = given
         if replace(read, update=spec.update) != spec:
             raise ValueError(f"weights: expected those of {spec}, read {read}")
+    else:
+        read = spec
+    if isinstance(given, RnnWeights):
         return read, given
-    return spec, given if isinstance(given, RnnWeights) else list(given)
+    if not isinstance(given, tuple | list) or not all(isinstance(w, RnnWeights) for w in given):
+        raise TypeError(
+            "weights: expected RnnWeights, a list of one for each layer, or (RnnSpec, one of"
+            f" these); got {_told(given)}"
+        )
+    return read, list(given)
 
 
 def _reference(spec: RnnSpec, weights: Weights, case: Case) -> _Result:
@@ -222,8 +277,7 @@ def _ragged(y: Any, case: Case) -> Ragged:
     if isinstance(y, Ragged):
         return y
     if not isinstance(y, Sequence):
-        shape = getattr(y, "shape", type(y).__name__)
-        raise TypeError(f"outputs: expected a list of sentences, see case.cut; got {shape}")
+        raise TypeError(f"outputs: expected a list of sentences, got {_told(y)}; {_OUTPUTS}")
     if len(y) != len(case.x):
         raise TypeError(f"outputs: expected {len(case.x)} sentences, got {len(y)}")
     return Ragged.from_list([np.asarray(sentence) for sentence in y])

@@ -110,10 +110,14 @@ class Combination(NamedTuple):
         parts = (self.cell, self.direction, layers, self.lengths, self.state, self.dtype, self.size)
         return "-".join(parts)
 
-    def case(self, lengths: tuple[int, ...] | None = None) -> Case:
-        """The same numbers at every call; ``lengths``: another batch for the same layer."""
+    def case(self, lengths: tuple[int, ...] | None = None, *, empty: bool = True) -> Case:
+        """The same numbers at every call; ``lengths``: another batch for the same layer.
+
+        ``empty``: with the sentences of length zero, if there are any.
+        """
         kind, clips = _KINDS[self.cell]
         counts = LENGTHS[self.lengths] if lengths is None else lengths
+        counts = tuple(count for count in counts if count or empty)
         made = sample_layer(kind, self.direction, Shape(*SIZES[self.size], self.layers, counts))
         dtype = DTYPES[self.dtype]
         attention = None if made.attention is None else _ragged(made.attention, counts, dtype)
@@ -129,11 +133,11 @@ class Combination(NamedTuple):
             self.dtype,
         )
 
-    def other_batches(self) -> Iterator[Case]:
+    def other_batches(self, *, empty: bool = True) -> Iterator[Case]:
         """For the same layer: other numbers in the same shapes, then other sentences."""
-        yield self.case().negated()
+        yield self.case(empty=empty).negated()
         if self.lengths in _OTHER_LENGTHS:
-            yield self.case(_OTHER_LENGTHS[self.lengths])
+            yield self.case(_OTHER_LENGTHS[self.lengths], empty=empty)
 
 
 def combinations(

@@ -14,6 +14,7 @@ from support.faulty import FAULTS
 from support.oracle import run_oracle
 
 from onernn.verification.sample_layers import DIRECTIONS
+from onernn.verification.suite import Conformance
 from onernn.verification.suite_cases import (
     CELLS,
     LENGTHS,
@@ -194,7 +195,7 @@ def test_an_axis_with_nothing_or_something_unknown_on_it_is_an_error(
         ("def outputs(self, layer, case): return run(case)[0], ()", "expected 1 arrays, got 0"),
         ("def outputs(self, layer, case): return run(case)[0][:2], ()", "5 sentences, got 2"),
         ("def outputs(self, layer, case): raise RuntimeError('not built')", "not built"),
-        ("outputs = staticmethod(lambda layer, case: (case.x.data, ()))", "got (16, 7)"),
+        ("outputs = staticmethod(lambda layer, case: (case.x.data, ()))", "got ndarray (16, 7)"),
         (
             "def weights(self, layer, case): return replace(case.spec, direction='right2left'),"
             " case.weights",
@@ -313,3 +314,88 @@ def test_a_case_is_what_the_oracle_makes_of_it(cell: str) -> None:
     found, final = run(case)
     for ours, right in zip((*found, *final), (*y, *state), strict=True):
         np.testing.assert_allclose(ours, right, rtol=0, atol=2e-6)
+
+
+EMPTY = """    def outputs(self, layer, case):
+        if 0 in case.lengths:
+            raise RuntimeError("length must be greater than 0")
+        return run(case)
+"""
+
+
+@pytest.mark.parametrize("said", [False, True])
+def test_a_framework_without_empty_sentences_is_asked_once(
+    said: bool, pytester: pytest.Pytester
+) -> None:
+    """A right adapter passes when it says so, and is told what to say where it does not."""
+    more = f"cells, directions = ['gru'], ['left2right']\n    empty_sentences = {not said}"
+    source = ADAPTER.format(run="run", more=more)
+    pytester.makepyfile(test_adapter=source[: source.index("    def outputs")] + EMPTY)
+    result = pytester.runpytest_inprocess("-q")
+    if said:
+        result.assert_outcomes(passed=3)
+    else:
+        result.assert_outcomes(failed=3)
+        result.stdout.fnmatch_lines(["*empty_sentences = False*"])
+
+
+def test_of_torch_it_is_known_that_it_has_none() -> None:
+    kinds = {"torch": False, "paddle": True, "": True}
+    for framework, takes in kinds.items():
+        assert type("T", (Conformance,), {"framework": framework}).takes_empty_sentences() is takes
+    told = {"framework": "torch", "empty_sentences": True}
+    assert type("T", (Conformance,), told).takes_empty_sentences()
+    for lengths in LENGTHS:
+        each = Combination("gru", "left2right", 1, lengths, "given", "f32", "odd")
+        for case in (each.case(empty=False), *each.other_batches(empty=False)):
+            assert len(case.lengths) and 0 not in case.lengths
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        ("run(case)[0]", r"outputs: expected \(y, final state\), got list of 5: ndarray \(4, 5\)"),
+        ("case.padded()", r"outputs: expected \(y, final state\), got ndarray \(5, 7, 7\)"),
+        ("(case.padded(), case.state)", r"expected a list of sentences, got ndarray \(5, 7, 7\)"),
+        ("(run(case)[0], run(case)[1][0])", r"a state as a tuple, got ndarray \(1, 1, 5, 5\)"),
+        ("(run(case)[0], None)", "no final state; if there is none, final_states = False"),
+        ("None", "got NoneType; y is a Ragged or a list of one array"),
+    ],
+)
+def test_a_wrong_return_type_says_what_is_expected(
+    returned: str, told: str, pytester: pytest.Pytester
+) -> None:
+    source = ADAPTER.format(run="run", more="cells, directions = ['gru'], ['left2right']")
+    pytester.makepyfile(test_adapter=source.replace("return run(case)", f"return {returned}"))
+    result = pytester.runpytest_inprocess("-q")
+    result.assert_outcomes(failed=3)
+    assert re.search(f"TypeError: .*{told}", result.stdout.str())
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        ("{'W': 1}", "weights: expected RnnWeights, a list of one for each layer.*got dict"),
+        ("None", "got NoneType"),
+        ("(case.spec,)", r"expected \(RnnSpec, weights\), got tuple of 1: RnnSpec"),
+        ("[each.iter for each in case.weights]", r"got list of 1: ndarray \(1, 1, 5, 3, 5\)"),
+    ],
+)
+def test_wrong_weights_say_what_is_expected(
+    returned: str, told: str, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        test_adapter=f"""
+        from onernn.verification.suite import Conformance
+
+        class TestAdapter(Conformance):
+            cells, directions, lengths = ["gru"], ["left2right"], ["equal"]
+            layers, sizes, states = [1], ["odd"], ["given"]
+
+            def weights(self, layer, case):
+                return {returned}
+        """
+    )
+    result = pytester.runpytest_inprocess("-q")
+    result.assert_outcomes(failed=1)
+    assert re.search(f"TypeError: .*{told}", result.stdout.str())
