@@ -16,12 +16,14 @@ from onernn.adapters.reading import reading
 from onernn.adapters.registry import ADAPTERS
 from onernn.core.errors import UnsupportedError, did_you_mean
 from onernn.core.graph import Graph, Node, Value
-from onernn.core.node import layer_operators
+from onernn.core.node import is_named_here, layer_operators
 from onernn.core.rnn import Recurrent
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes.bodies import bodies
-from onernn.operators import OPERATORS
 from onernn.reorders.layers import PivotLayer
+
+_WHOLE = "/y"
+"""Behind the name of a last state, of which alone somebody reads: what all words give."""
 
 
 def read_stacks(
@@ -62,7 +64,7 @@ def stacks_of(model: Graph, node: str | None = None) -> dict[str, PivotLayer]:
         if same := [name for name, other in found.items() if _same(stack, other)]:
             called[same[0]] += [rnn.y, *native]
             continue
-        key = native[0] if native and _is_ours(rnn.y) else rnn.y
+        key = native[0] if native and (is_named_here(rnn.y) or rnn.y.endswith(_WHOLE)) else rnn.y
         # Several cells in one layer of the file have numbers.
         numbers = (f"{key}#{at}" if at > 1 else key for at in itertools.count(1))
         name = next(each for each in numbers if each not in found)
@@ -92,12 +94,6 @@ def _nodes(graph: Graph) -> Iterator[Node]:
             yield from _nodes(body)
 
 
-def _is_ours(value: str) -> bool:
-    """Whether a value was named here, "x/Rnn#2": its file has no such value."""
-    _, slash, last = value.rpartition("/")
-    return bool(slash) and last.partition("#")[0] in {*OPERATORS, "y"}
-
-
 def _same(one: PivotLayer, other: PivotLayer) -> bool:
     pairs = zip(one.weights, other.weights, strict=False)
     return one.spec == other.spec and all(
@@ -118,7 +114,7 @@ def without_states(model: Graph) -> Graph:
     for node in model.nodes:
         if rnn := layers.get(id(node)):
             inputs += [Value(name) for name in node.outputs[1:] if model.is_read(name)]
-            y = rnn.y or f"{node.outputs[1]}/y"
+            y = rnn.y or f"{node.outputs[1]}{_WHOLE}"
             alone = Recurrent(rnn.spec, rnn.weights, rnn.x, y, attention=rnn.attention)
             node = replace(alone, origin=node.origin).node()
             tops += [] if model.is_read(rnn.y) else [Value(y)]

@@ -54,6 +54,12 @@ def native_types(origin: Iterable[NativeOp]) -> str:
     return "+".join(dict.fromkeys(op.type for op in origin))
 
 
+def is_named_here(value: str) -> bool:
+    """Whether a value is named after an operator of ours, "x/Rnn#2": its file has no such one."""
+    _, slash, last = value.rpartition("/")
+    return bool(slash) and last.partition("#")[0] in OPERATORS
+
+
 @dataclass(frozen=True)
 class Value:
     """A graph's input or output: dtype by NumPy's name, sizes (None: dynamic), LoD depth.
@@ -107,6 +113,8 @@ class Node(Immutable):
         if names := native_names(shown):
             return printable(f"node {names} ({native_types(shown)})")
         value = next(filter(None, self.outputs), "")
+        if is_named_here(value) and shown and shown[-1].value:
+            value = shown[-1].value
         return printable(f"node {value!r} ({native_types(self.origin) or self.op})")
 
     @property

@@ -43,7 +43,7 @@ def read_face(path: StrPath) -> Graph:
     }
     inputs = tuple(_input(each) for each in layers.values() if each.get("type") == "Parameter")
     names = [
-        each.get("output_names") or _made(fed.get(key)) or each.get("name", "")
+        each.get("output_names") or _made(fed.get(key)) or each.attrib.get("name", "")
         for key, each in layers.items()
         if each.get("type") == "Result"
     ]

@@ -53,6 +53,24 @@ def test_inspect_and_errors_name_a_node_as_the_file_does(tmp_path: Path) -> None
         onernn.Session(path)
 
 
+@pytest.mark.parametrize(
+    ("model", "label", "native"),
+    [
+        ("keras/text_classifier/model.keras", "node 'bidirectional' (B", "Bidirectional 'bidir"),
+        ("paddle/shared_bias", "node 'gru_10' (mul+", "gru that makes 'gru_10'"),
+        ("paddle/rnn_simple", "node 'rnn_11' (rnn)", "rnn that makes 'rnn_11'"),
+        ("torch/tagger/model.pt2", "node 'getitem' (lstm", "lstm.input that makes 'getitem'"),
+        ("mxnet/legacy_fused_checkpoint", "node 'lstm_rnn' (RNN)", "RNN 'lstm_rnn'"),
+    ],
+)
+def test_every_framework_s_layers_have_the_names_of_their_files(
+    model: str, label: str, native: str
+) -> None:
+    nodes = onernn.fuse(onernn.load(Path(__file__).parents[1] / "data" / model)).model.nodes
+    first = next(node for node in nodes if node.op == "Rnn")
+    assert first.label.startswith(label) and first.native.startswith(native)
+
+
 def test_a_name_from_a_file_cannot_steer_a_terminal() -> None:
     node = Node("Tanh", ("x",), ("y",), {}, (NativeOp(0, "Tanh\x1b[2J", "a\x1b[2J\u202e\n"),))
     assert node.label.isprintable() and node.native.isprintable()
