@@ -81,6 +81,12 @@ class PartScales(Immutable):
 NO_SCALES: Final = PartScales()
 
 
+def own_factors(matrix: Array, axis: int) -> Array:
+    """127 / the largest number along an axis, float32: what a kernel finds for each column."""
+    largest = np.abs(matrix).max(axis=axis, initial=1e-30)
+    return np.asarray(127 / largest, np.float32)
+
+
 @dataclass(frozen=True, eq=False)
 class LayerPrecision(Immutable):
     """How a recurrent node computes: ``dtype`` as in `Session`, "" for the session's own.

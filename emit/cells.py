@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from onernn.backend.compiled.packing import WIDE, CellMatrices, kernel_of
+from onernn.backend.compiled.packing import BYTES, WIDE, CellMatrices, kernel_of
+from onernn.core.precision import PartScales
 from onernn.core.records import dataclass
 from onernn.core.spec import Activation, RnnSpec
 from onernn.core.weights import RnnWeights
+from onernn.emit.rendering import number
 from onernn.emit.storing import Store
 from onernn.operators.activations import completed
 
@@ -47,14 +49,20 @@ class CellCode:
         named = ", ".join(map(str, self.functions.values()))
         return f"{', '.join(parts)}; {named}."
 
-    def pack(self, weights: RnnWeights, store: Store) -> tuple[str, ...]:
+    def pack(self, weights: RnnWeights, store: Store, scales: PartScales) -> tuple[str, ...]:
         """C++ expressions of the fields of CellWeights; their numbers go into the weights file.
 
-        ``weights``: of one layer and direction.
+        ``weights``: of one layer and direction; ``scales``: of its bytes.
         """
-        places = CellMatrices.of(self.spec.cell, weights).pack(store)
+        with store.storing(self.stored):
+            places = CellMatrices.of(self.spec.cell, weights).pack(store, scales)
         kinds = {name: self.real if name in WIDE else self.stored for name in places}
-        return tuple(
+        matrices = (
             "nullptr" if place is None else f"weights_.at<{kinds[name]}>({place})"
             for name, place in places.items()
         )
+        rows = (
+            f"{{{number(1 / scale.factor)}, {int(scale.shift)}}}" if scale else "{}"
+            for scale in (scales.data, scales.state)
+        )
+        return (*matrices, *(rows if self.stored == BYTES else ()))

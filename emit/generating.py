@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from onernn.backend.compiled.packing import BYTES
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.graph import Value
 from onernn.core.sizes import Size, listed, volume
@@ -94,8 +95,15 @@ def _context(program: Program, store: Store, name: str, threads: int) -> dict[st
         "version": metadata.version("onernn"),
         "source": Path(program.graph.name).name,
         "threads": threads,
-        "stored": store.stored,
+        "stored": sorted(_stored(store)),
     }
+
+
+def _stored(store: Store) -> set[str]:
+    """C++'s names of what matrices are stored as, where that is not what they are computed in."""
+    codes = [place[0] for place in store.places.values()]
+    found = {code.stored for code in codes if isinstance(code, CellCode)} | {store.stored}
+    return found - {"float", "double"}
 
 
 def _words(data: bytes) -> list[str]:
@@ -111,7 +119,8 @@ class _Header:
         self.shared: dict[tuple[str, str], dict[str, str]] = {}
         self.kernels = {"formulas", "memory", "status", "serial" if threads == 1 else "team"}
         self.depth = 0
-        self.kernels |= {"stored"} if store.stored != "float" else set()
+        self.kernels |= {"stored"} if _stored(store) else set()
+        self.kernels |= {"quads"} if BYTES in _stored(store) else set()
 
     def context(self) -> dict[str, Any]:
         program, found = self.program, self.found

@@ -12,9 +12,10 @@ from os import PathLike
 
 import numpy as np
 
-from onernn.backend.compiled.packing import STORED
+from onernn.backend.compiled.packing import BYTES, STORED, check_bytes
 from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError, did_you_mean
 from onernn.core.graph import Graph, Value, graph_of
+from onernn.core.precision import NO_SCALES
 from onernn.emit.cells import CellCode
 from onernn.emit.rendering import words
 from onernn.emit.storing import Store
@@ -25,6 +26,11 @@ from onernn.engine.naming import identifier
 from onernn.engine.program import CTYPES, Program, UnknownError
 from onernn.engine.steps import Call, Layer, Packed, Step
 from onernn.fuse_passes import PASSES, fuse
+
+LAYERS = {**STORED, "int8": BYTES}
+"""How matrices of layers are stored, in C++, by ``--weights``."""
+_NAMES = {"u8": "int8"}
+"""Of data types, where ``--weights`` has another name."""
 
 
 def parse(
@@ -101,15 +107,17 @@ def is_size_name(name: str) -> bool:
 def initialize(program: Program, weights: str = "f32") -> Store:
     """The weights file, constants packed as the kernels read them.
 
-    ``weights``: f32, f16 or bf16, how matrices are stored. Raises `UnsupportedError` for weights
-    that do not fit, or are no numbers.
+    ``weights``: f32, f16 or bf16, how matrices are stored, or int8: those of recurrent layers are
+    bytes, the others float32. A layer that has a precision of its own keeps it. Raises
+    `UnsupportedError` for weights that do not fit, or are no numbers.
     """
     if not program.types:
         raise UnsupportedError(f"{program.graph.name}: call infer_shapes before initialize")
-    if weights not in STORED:
-        hint = did_you_mean(weights, STORED)
-        raise UnsupportedError(f"--weights {weights}: expected one of {', '.join(STORED)}{hint}")
-    store = Store(STORED[weights], packed_for=program)
+    if weights not in LAYERS:
+        hint = did_you_mean(weights, LAYERS)
+        raise UnsupportedError(f"--weights {weights}: expected one of {', '.join(LAYERS)}{hint}")
+    stored = STORED.get(weights, STORED["f32"])
+    store = Store(stored, packed_for=program, layers=LAYERS[weights])
     program.no_step = prepare_step(program)
     layers = [step for each in program.codes for step in each.codes if isinstance(step, Layer)]
     states = [state for layer in layers if goes_on(program, layer) for state in layer.states]
@@ -134,9 +142,16 @@ def _pack(step: Step, store: Store) -> None:
                 stored = store.stored if narrow else CTYPES[dtype.name]
                 store.places[one] = stored, store.add(one.numbers, narrow=one.narrow)
     if isinstance(step, Layer):
-        step.node.at.precision.refuse("generated code")
-        stored = "double" if step.real == "double" else store.stored
+        precision = step.node.at.precision
+        name = _NAMES.get(precision.dtype, precision.dtype)
+        if precision and name not in LAYERS:
+            precision.refuse("generated code")
+        stored = LAYERS[name] if precision else store.layers
         for run in step.runs:
+            if stored == BYTES:
+                check_bytes(run.spec, run.weights.iter.dtype)
             spec = replace(run.spec, direction="left2right")
-            code = CellCode(spec, run.weights.layer is not None, step.real, stored)
-            store.places[run] = code, code.pack(run.weights, store)
+            of_cell = "double" if step.real == "double" else stored
+            code = CellCode(spec, run.weights.layer is not None, step.real, of_cell)
+            scales = precision.parts[run.at] if precision.parts else NO_SCALES
+            store.places[run] = code, code.pack(run.weights, store, scales)

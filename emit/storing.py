@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
 
@@ -24,6 +26,17 @@ class Store(Numbers):
     """C++ of what steps have packed, by them."""
     packed_for: object = None
     """The program whose arrays these are."""
+    layers: str = ""
+    """How matrices of recurrent layers are stored, in C++; "": as all others."""
+
+    @contextmanager
+    def storing(self, stored: str) -> Iterator[None]:
+        """Matrices that are added meanwhile are stored so."""
+        before, self.stored = self.stored, stored
+        try:
+            yield
+        finally:
+            self.stored = before
 
     def whole(self) -> bytes:
         """The file: magic, fingerprint of what follows the first 64 bytes, arrays."""

@@ -42,7 +42,9 @@ def write_cpp(
 
     ``name``: of files and namespace, that of the model's file or folder by default. ``weights``:
     f32, f16 or bf16, how matrices are stored; everything is computed in float32, but that with bf16
-    products round inputs and states, too, on targets that multiply it. ``static``: sizes fixed
+    products round inputs and states, too, on targets that multiply it; int8: recurrent layers
+    compute in bytes as a `Session` of dtype u8. Layers with a precision of their own keep it, and
+    its scales. ``static``: sizes fixed
     now, by their names. ``declared``: types and shapes of inputs that the model does not tell;
     ``like``: batches that tell them, their sizes stay open where the model allows it.
     ``embed``: weights in the header. ``threads``: 2 lets a model use two. ``force``: overwrites

@@ -15,6 +15,7 @@ SCHEMA = """
 ModelProto:         optional int64 ir_version = 1; optional string producer_name = 2;
                     optional string producer_version = 3; optional GraphProto graph = 7;
                     repeated OperatorSetId opset_import = 8;
+                    repeated StringStringEntry metadata_props = 14;
                     repeated FunctionProto functions = 25
 OperatorSetId:      optional string domain = 1; optional int64 version = 2
 FunctionProto:      optional string name = 1; repeated string input = 4;

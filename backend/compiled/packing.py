@@ -10,15 +10,16 @@ import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
-from onernn.core.precision import NO_SCALES, UNIT, PartScales, Scale
+from onernn.core.precision import NO_SCALES, UNIT, PartScales, Scale, own_factors
 from onernn.core.records import dataclass
-from onernn.core.spec import Cell
+from onernn.core.spec import Cell, RnnSpec
 from onernn.core.weights import RnnWeights
+from onernn.operators.activations import completed
 
 STORED = {"f32": "float", "f16": "Half", "bf16": "BrainPair"}
 """What matrices of float32 are stored as, in C++, by the names of data types."""
 BYTES = "ByteQuad"
-"""The same of u8; generated code has none."""
+"""The same of u8."""
 LANES = 16
 """Units a panel: what one AVX-512 register holds, two of AVX2."""
 MOST_ROWS = (2**31 - 1) // (255 * 127)
@@ -92,16 +93,16 @@ def quads(panels: Array, per_channel: bool, steps: Array | None, shift: int) -> 
     `UnsupportedError` for more rows than sums of 32 bits hold.
     """
     k = panels.shape[1]
-    largest = np.abs(panels).max(axis=1, initial=0)
     if k > MOST_ROWS:
         raise UnsupportedError(
             f"u8: sums of {k} products may not fit 32 bits, those of {MOST_ROWS} do"
         )
-    if not per_channel:
-        largest[:] = largest.max(initial=0)
-    step = (np.maximum(largest, 1e-30) / 127).astype(np.float32) if steps is None else steps
-    step = np.where(step > 0, step, np.float32(1))  # of columns that fill a panel
-    return quad_rows(np.rint(panels / step[:, None]).clip(-128, 127), step, shift)
+    if steps is None:
+        factors = own_factors(panels, 1)
+        if not per_channel:
+            factors[:] = factors.min(initial=factors.max(initial=0))
+        steps = np.reciprocal(factors)
+    return quad_rows(np.rint(panels / steps[:, None]).clip(-128, 127), steps, shift)
 
 
 def quad_rows(numbers: Array, step: Array, shift: int = 128) -> Array:
@@ -182,6 +183,14 @@ class Numbers:
         for at, nbytes, array, pack in self.arrays:
             packed = pack(array)
             target[at : at + nbytes].view(packed.dtype).reshape(packed.shape)[...] = packed
+
+
+def check_bytes(spec: RnnSpec, real: np.dtype[Any]) -> None:
+    """Raises `UnsupportedError` for layers that bytes would get wrong."""
+    if real == np.float64:
+        raise UnsupportedError("u8 computes from float32 weights, these are float64")
+    if any(completed(function)[0] == "thresholdedrelu" for function in spec.functions):
+        raise UnsupportedError("u8: thresholdedrelu hides what was not finite")
 
 
 def kernel_of(cell: Cell) -> str:

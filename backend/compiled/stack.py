@@ -17,6 +17,7 @@ from onernn.backend.compiled.packing import (
     STORED,
     CellMatrices,
     Numbers,
+    check_bytes,
     kernel_of,
 )
 from onernn.backend.onednn.precision import U8Options
@@ -212,7 +213,9 @@ def packed(
     """A layer as the library reads it; ``options``: of u8. Raises `UnsupportedError`."""
     real = layers[0].iter.dtype
     if options:
-        _check_u8(spec, real, options)
+        check_bytes(spec, real)
+        if options.fixed and options.fixed.shift % 1:
+            raise UnsupportedError("kernels run u8 with a whole number as data_shift")
     key = kernels.sources, dtype, options and options.packs
     if key not in layers.packed:
         layers.packed[key] = _packed(spec, layers, dtype, options)
@@ -236,7 +239,7 @@ def _packed(
 ) -> tuple[list[dict[str, int]], Array]:
     """Where each part's arrays begin, and the numbers."""
     numbers = Numbers(BYTES, options.per_channel) if options else Numbers(STORED[dtype])
-    places = []
+    places = list[dict[str, int]]()
     for weights in layers:
         for direction in range(spec.directions):
             matrices = CellMatrices.of(spec.cell, weights.part(0, direction))
@@ -246,16 +249,6 @@ def _packed(
     memory = aligned(numbers.size)
     numbers.write(memory)
     return places, sealed(memory)
-
-
-def _check_u8(spec: RnnSpec, real: np.dtype[Any], options: U8Options) -> None:
-    """Raises `UnsupportedError` for what u8 would get wrong."""
-    if real == np.float64:
-        raise UnsupportedError("u8 computes from float32 weights, these are float64")
-    if options.fixed and options.fixed.shift % 1:
-        raise UnsupportedError("kernels run u8 with a whole number as data_shift")
-    if any(completed(function)[0] == "thresholdedrelu" for function in spec.functions):
-        raise UnsupportedError("u8: thresholdedrelu hides what was not finite")
 
 
 def names_of(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[str, str]:

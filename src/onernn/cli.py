@@ -300,7 +300,7 @@ def emit(
         typer.Option(help="Of files and namespace; the model's file's or folder's by default."),
     ] = None,
     weights: Annotated[
-        str, typer.Option(help="How matrices are stored: f32, f16 or bf16.")
+        str, typer.Option(help="How matrices are stored: f32, f16, bf16 or int8.")
     ] = "f32",
     static: Annotated[str, typer.Option(help="Sizes fixed now, such as T=25,N=1.")] = "",
     input: Annotated[

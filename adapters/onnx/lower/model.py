@@ -14,6 +14,7 @@ from typing import Any
 from onernn.adapters.folding import FoldingBudget
 from onernn.adapters.lowering import LoweringStep, Output, Results, lower_steps
 from onernn.adapters.onnx.lower.operator import OnnxBuilder, OnnxOperator, Scope
+from onernn.adapters.onnx.lower.precision import ToldPrecisions
 from onernn.adapters.onnx.lower.rules import rule_for
 from onernn.adapters.onnx.read import Model, Operator, Reference, Subgraph, Variable, read_model
 from onernn.core.arrays import Array
@@ -40,7 +41,8 @@ def lower(model: Model, bound: Mapping[str, Array] = MappingProxyType({})) -> Gr
     """
     lowering = _Lowering(model)
     given = (*model.graph.constants.values(), *bound.values())
-    builder = OnnxBuilder(str(model.file), FoldingBudget(given))
+    precisions = ToldPrecisions.of(model)
+    builder = OnnxBuilder(str(model.file), FoldingBudget(given), precisions)
     scope = Scope(builder)
     for name, array in bound.items():
         builder.constant(array, name)
@@ -51,6 +53,7 @@ def lower(model: Model, bound: Mapping[str, Array] = MappingProxyType({})) -> Gr
             builder.input(_value(builder, variable))
     lowering.run(scope, model.graph, {}, model.opset)
     outputs = [_output(builder, variable) for variable in model.graph.outputs]
+    builder.notes |= dict.fromkeys(precisions.notes())
     return builder.graph([_completed(builder, output) for output in outputs])
 
 
@@ -163,7 +166,8 @@ class _Lowering:
         self, graph: Subgraph, op: OnnxOperator, arguments: Mapping[str, Any], opset: int
     ) -> tuple[Graph, list[str]]:
         """The graph inside an operator, and the values of outside that it takes."""
-        outer, builder = op.scope, OnnxBuilder(f"body of {op.at.type}", op.builder.budget)
+        outer, around = op.scope, op.builder
+        builder = OnnxBuilder(f"body of {op.at.type}", around.budget, around.precisions)
         scope = Scope(builder)
         builder.stacked |= {
             name for name in _free_names(graph) if outer.variable(name) in op.builder.stacked

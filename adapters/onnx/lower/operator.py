@@ -10,6 +10,7 @@ import numpy as np
 
 from onernn.adapters.folding import FoldingBudget
 from onernn.adapters.lowering import GraphBuilder, NativeOperator
+from onernn.adapters.onnx.lower.precision import ToldPrecisions
 from onernn.adapters.onnx.read import Operator, Subgraph, Unread
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
@@ -25,13 +26,16 @@ class OnnxBuilder(GraphBuilder):
     """A graph under construction.
 
     ``empty``: variables that are sequences without a tensor, ``stacked``: those whose tensor stands
-    for all of a sequence.
+    for all of a sequence. ``precisions``: what the file tells of layers.
     """
 
-    def __init__(self, name: str, budget: FoldingBudget) -> None:
+    def __init__(
+        self, name: str, budget: FoldingBudget, precisions: ToldPrecisions | None = None
+    ) -> None:
         super().__init__(name, budget)
         self.empty: set[str] = set()
         self.stacked: set[str] = set()
+        self.precisions = precisions or ToldPrecisions({})
 
 
 class Scope:

@@ -16,6 +16,7 @@ from onernn.adapters.lowering import Results
 from onernn.adapters.onnx.lower.operator import OnnxOperator
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
+from onernn.core.precision import OWN, LayerPrecision
 from onernn.core.spec import Activation, Cell, Direction, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.operators.activations import DEFAULTS, completed
@@ -79,15 +80,21 @@ def _lower(
         input_forget=forgets,
     )
     _check(op, arrays, spec)
-    run = _Layouts(op, batch_major, spec.directions, half)
     if len(set(functions)) == 1:
-        y, *final = run(*_folded(spec, arrays))
+        spec, weights = _folded(spec, arrays)
+        told = op.builder.precisions
+        x, precision = told.take(
+            op.builder, op.outputs.get("0", ("",))[0], op.value(0), spec, weights
+        )
+        run = _Layouts(op, x, batch_major, spec.directions, half)
+        y, *final = run(spec, weights, precision)
     else:  # a node of ours has the same functions in both directions
+        run = _Layouts(op, op.value(0), batch_major, spec.directions, half)
         both: tuple[Direction, ...] = ("left2right", "right2left")
         sides = []
         for d, (side, chosen) in enumerate(zip(both, functions, strict=True)):
-            one = replace(spec, cell=cell_of(chosen), direction=side, activations=chosen)
-            sides.append(run(*_folded(one, arrays.of_direction(d)), d))
+            each = replace(spec, cell=cell_of(chosen), direction=side, activations=chosen)
+            sides.append(run(*_folded(each, arrays.of_direction(d)), OWN, d))
         y, *final = (
             op.emit("Concat", *pair, axis=axis)
             for pair, axis in zip(zip(*sides, strict=True), (-1, 1, 1), strict=False)
@@ -185,7 +192,9 @@ def _folded(spec: RnnSpec, arrays: _Arrays) -> tuple[RnnSpec, RnnWeights]:
 class _Layouts:
     """The input and states of an operator, led to the pivot's layout and back."""
 
-    def __init__(self, op: OnnxOperator, batch_major: bool, directions: int, half: bool) -> None:
+    def __init__(
+        self, op: OnnxOperator, x: str, batch_major: bool, directions: int, half: bool
+    ) -> None:
         self.op, self.batch_major, self.directions, self.half = op, batch_major, directions, half
         for at, (name, axes) in _AXES.items():
             given = op.optional(at)
@@ -193,7 +202,7 @@ class _Layouts:
             if shape is not None and len(shape) != axes:
                 raise ShapeError(f"{name} {given!r}: expected {axes} axes, got {len(shape)}")
         self.lengths = op.optional(4)
-        self.padded = self._wide(op.value(0))
+        self.padded = self._wide(x)
         states = [op.optional(5), op.optional(6) if op.at.type == "LSTM" else ""]
         self.given = [bool(state) for state in states]
         self.states = [self._state(self._wide(state)) if state else "" for state in states]
@@ -213,7 +222,13 @@ class _Layouts:
         """(D, N, O), or (N, D, O) where batch_major -> ldnc (1, D, N, O)."""
         return self.op.emit("Unsqueeze", self._time_major(value), self.op.ints(0))
 
-    def __call__(self, spec: RnnSpec, weights: RnnWeights, direction: int | None = None) -> Any:
+    def __call__(
+        self,
+        spec: RnnSpec,
+        weights: RnnWeights,
+        precision: LayerPrecision,
+        direction: int | None = None,
+    ) -> Any:
         """(y, h_n, ...) of the whole layer, or of one direction of it."""
         op, states = self.op, self.states
         if direction is not None:
@@ -221,7 +236,9 @@ class _Layouts:
             states = [op.emit("Slice", s, *at) if s else "" for s in states]
         weights.check(spec)
         inputs = (self.x, *states[: len(spec.cell.states)])
-        return op.emit_many("Rnn", 1 + len(spec.cell.states), *inputs, spec=spec, weights=weights)
+        told: dict[str, Any] = {"precision": precision} if precision else {}
+        count = 1 + len(spec.cell.states)
+        return op.emit_many("Rnn", count, *inputs, spec=spec, weights=weights, **told)
 
     def outputs(self, y: str, final: list[str]) -> Results:
         """Y, Y_h and Y_c, as far as the model wants them."""

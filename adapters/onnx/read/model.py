@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +95,17 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What a file holds; ``opset`` is that of ONNX's own operators, ``producer`` who wrote it."""
+    """What a file holds; ``opset`` is that of ONNX's own operators, ``producer`` who wrote it.
+
+    ``metadata``: texts of any tool, by their keys; of one that stands there twice the last one.
+    """
 
     file: Path
     graph: Subgraph
     opset: int
     functions: Mapping[tuple[str, str], Function]
     producer: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_model(path: str | Path) -> Model:
@@ -152,7 +157,9 @@ def model_of(found: Any, file: Path, budget: FileBudget | None = None) -> Model:
             for f in found.functions
         }
         producer = f"{reader.text(found.producer_name)} {reader.text(found.producer_version)}"
-        return Model(file, reader.graph(found.graph), opset, functions, producer.strip())
+        metadata = {reader.text(each.key): reader.text(each.value) for each in found.metadata_props}
+        graph = reader.graph(found.graph)
+        return Model(file, graph, opset, functions, producer.strip(), metadata)
     except RecursionError as error:
         raise ModelFormatError("graphs inside graphs, too deep", file) from error
 

@@ -14,10 +14,11 @@ import numpy as np
 
 from onernn.adapters.declaring import Progress, write_nodes
 from onernn.adapters.onnx.messages import MESSAGES
+from onernn.adapters.onnx.precision import KEY, encoded
 from onernn.adapters.onnx.write.nodes import write_node
 from onernn.adapters.onnx.write.padding import OnnxValue
 from onernn.adapters.onnx.write.protobuf import value_info
-from onernn.adapters.onnx.write.recurrent import DOMAIN, is_beyond_onnx
+from onernn.adapters.onnx.write.recurrent import DOMAIN, has_one_direction
 from onernn.adapters.onnx.write.writer import GraphWriter
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
@@ -48,7 +49,7 @@ def to_onnx(
         raise UnsupportedError(
             f"opset {opset}: {min(IR_VERSIONS)} to {max(IR_VERSIONS)} are written"
         )
-    graph = fuse(graph, (ExpandLayers(directions=is_beyond_onnx),)).model
+    graph = fuse(graph, (ExpandLayers(directions=has_one_direction),)).model
     model = MESSAGES.message("ModelProto")(ir_version=IR_VERSIONS[opset], producer_name="onernn")
     model.opset_import.add(domain="", version=opset)
     functions: dict[str, Any] | None = {} if allow_functions else None
@@ -60,6 +61,8 @@ def to_onnx(
     for name, value in zip(outputs, graph.outputs, strict=True):
         _output(w, name, value)
     w.prune()
+    if w.precisions:
+        model.metadata_props.add(key=KEY, value=encoded(w.precisions))
     for function in (functions or {}).values():
         model.functions.append(function)
     for domain in sorted(w.domains - {""}) + [DOMAIN] * bool(functions):

@@ -10,12 +10,20 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.onnx.write.padding import PaddedGraph
+from onernn.adapters.onnx.write.quantized import (
+    has_two_inputs,
+    refuse,
+    rounded_input,
+    rounded_matrix,
+    told,
+)
 from onernn.adapters.onnx.write.scanned_layer import LayerInputs, LayerOutputs, scan_layer
 from onernn.adapters.onnx.write.writer import GraphWriter, Inputs, dense
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Node
 from onernn.core.limits import Limits, why_not
+from onernn.core.precision import LayerPrecision
 from onernn.core.rnn import Recurrent
 from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights
@@ -37,15 +45,14 @@ _LIMITS = Limits(
 """What ONNX's RNN, GRU and LSTM can say."""
 
 
-def is_beyond_onnx(rnn: Recurrent) -> bool:
-    """Whether a layer becomes a Scan, which has one direction."""
-    return bool(why_not(rnn.spec, rnn.layers, _LIMITS))
+def has_one_direction(rnn: Recurrent) -> bool:
+    """Whether a layer's directions become operators of their own: a Scan has one direction."""
+    return bool(why_not(rnn.spec, rnn.layers, _LIMITS)) or has_two_inputs(rnn)
 
 
 def rnn(w: GraphWriter, node: Node, _: Inputs) -> None:
     """One layer, one direction of those that become a Scan: `ExpandLayers` took stacks apart."""
     rnn = Recurrent.of(node)
-    rnn.precision.refuse("an ONNX file")
     spec, (weights,) = rnn.spec, rnn.layers
     x, lengths = w.value(rnn.x).data, w.value(rnn.x).lengths
     states = tuple(
@@ -57,10 +64,12 @@ def rnn(w: GraphWriter, node: Node, _: Inputs) -> None:
         attention = attention and w.swapped(attention, 3)
     layer = LayerInputs(x, lengths, states, attention)
     reason = why_not(spec, rnn.layers, _LIMITS)
+    if rnn.precision:
+        refuse(rnn, reason or "a cell state of every word" * (rnn.cells in w.wanted))
     if rnn.cells in w.wanted:
         written = scan_layer(w, spec, weights, layer, cells=True)
     elif not reason:
-        written = _standard(w, spec, weights, layer)
+        written = _standard(w, spec, weights, layer, told(rnn.precision, weights))
     elif not spec.cell.has_attention:
         written = scan_layer(w, spec, weights, layer)
     elif w.functions is None:
@@ -113,7 +122,11 @@ def _kept(w: GraphWriter, states: tuple[str, ...], layer: LayerInputs) -> tuple[
 
 
 def _standard(
-    w: GraphWriter, spec: RnnSpec, weights: RnnWeights, layer: LayerInputs
+    w: GraphWriter,
+    spec: RnnSpec,
+    weights: RnnWeights,
+    layer: LayerInputs,
+    precision: LayerPrecision,
 ) -> LayerOutputs:
     cell, units, d = spec.cell, spec.hidden_size, spec.directions
     op = "LSTM" if cell is Cell.LSTM else "GRU" if cell.is_gru else "RNN"
@@ -122,8 +135,13 @@ def _standard(
         wide = spec.gates * units
         one = np.eye(wide, dtype=weights.iter.dtype).reshape(1, 1, wide, spec.gates, units)
         source = np.broadcast_to(one, (1, d, *one.shape[2:]))
-    constants = [onnx.matrix_back(source, cell), onnx.matrix_back(weights.iter, cell)]
-    names = [w.constant(a, name=f"{op}/{k}") for a, k in zip(constants, "WR", strict=True)]
+    x, names = rounded_input(w, layer.x, precision), []
+    for key, role, matrix in (("W", "layer", source), ("R", "iter", weights.iter)):
+        name, factors = f"{op}/{key}", [getattr(part, role) for part in precision.parts]
+        if factors:
+            names.append(rounded_matrix(w, matrix, factors, cell, name))
+        else:
+            names.append(w.constant(onnx.matrix_back(matrix, cell), name=name))
     names.append(_optional(w, None if weights.bias is None else onnx.bias_back(weights.bias, cell)))
     names += [layer.lengths, *layer.states]
     if spec.peephole and weights.peephole is not None:
@@ -131,7 +149,9 @@ def _standard(
     while not names[-1]:
         names.pop()
     outs = [w.fresh(f"{op}/{name}") for name in ("Y", "Y_h", "Y_c")[: 1 + len(cell.states)]]
-    w.add(op, layer.x, *names, outputs=outs, **_attributes(spec))
+    w.add(op, x, *names, outputs=outs, **_attributes(spec))
+    if precision:
+        w.precisions[outs[0]] = precision
     y, *final = outs
     if spec.direction == "bidirectional_sum":
         y = w.reduce("ReduceSum", y, (1,), keepdims=0)

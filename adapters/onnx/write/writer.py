@@ -11,6 +11,7 @@ from onernn.adapters.onnx.write.protobuf import number_of
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, Node
+from onernn.core.precision import LayerPrecision
 from onernn.core.types import Type
 from onernn.operators import OPERATORS
 
@@ -31,7 +32,8 @@ class GraphWriter(PaddedGraph):
     """An ONNX graph under construction, and what each value of ours is called in it.
 
     ``functions`` takes those of the model's own, None: there must be none. ``wanted``: the values
-    that anybody reads. ``domains``: those of its operators.
+    that anybody reads. ``domains``: those of its operators. ``precisions``: of layers, by their
+    first outputs.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class GraphWriter(PaddedGraph):
         super().__init__(proto, around)
         self.opset, self.types, self.arrays = opset, types, graph.constants
         self.functions = functions
+        self.precisions: dict[str, LayerPrecision] = {} if around is None else around.precisions
         self.domains: set[str] = {""} if around is None else around.domains
         read = {name for node in graph.nodes for name in node.inputs}
         self.wanted = frozenset(read | {value.name for value in graph.outputs}) - {""}

@@ -45,7 +45,7 @@ def _rounded(op: PaddleOperator, x: str, scale: Scale, dtype: str) -> str:
 def _floats(op: PaddleOperator, q: str, scale: Scale) -> str:
     """(q - shift) times the float32 next to 1 / factor."""
     whole = op.emit("Sub", op.emit("Cast", q, to="float32"), _number(op, scale.shift))
-    return op.emit("Mul", whole, _number(op, np.float32(1) / np.float32(scale.factor)))
+    return op.emit("Mul", whole, _number(op, float(np.float32(1) / np.float32(scale.factor))))
 
 
 def _bfloat16(op: PaddleOperator, scale: Scale) -> bool:
@@ -146,11 +146,11 @@ def _factors(spec: RnnSpec, given: Sequence[Array]) -> list[Array]:
 
 def _behind(op: PaddleOperator, q: str, scale: Scale) -> str:
     """What `_rounded` made the bytes q of, where by this scale; else the floats they stand for."""
-    made, numbers = q, []
+    made, numbers = q, list[Array]()
     for kind in ("QuantizeLinear", "Add", "Mul"):
         node = op.builder.maker(made)
         number = None if node is None else op.builder.constants.get(node.inputs[-1])
-        if node is None or node.op != kind:
+        if node is None or node.op != kind or number is None:
             return _floats(op, q, scale)
         made = node.inputs[0]
         numbers.append(number)

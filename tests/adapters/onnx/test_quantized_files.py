@@ -1,0 +1,287 @@
+"""Calibrated layers as files: QuantizeLinear and DequantizeLinear around RNN, GRU and LSTM.
+
+onnxruntime runs them in float32, ours in bytes, with the bits of the session that was written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+from support.checking import assert_close, sentences_of
+from support.layers import random_weights
+from support.oracle import run_oracle
+
+from onernn import Cell, Graph, ModelFormatError, RnnSpec, Session, UnsupportedError, convert, load
+from onernn.adapters.onnx.precision import KEY
+from onernn.core.graph import Node, Value
+from onernn.core.precision import OWN, LayerPrecision, PartScales, Scale
+from onernn.core.ragged import Ragged, data_of
+from onernn.core.rnn import Recurrent
+
+pytestmark = pytest.mark.usefixtures("built")
+
+OF_X, OF_H = Scale(40.0, 30.0), Scale(120.0, 128.0)  # x from -0.75 to 5.6
+SPECS = {
+    "lstm": RnnSpec(Cell.LSTM, 12, 20, peephole=True),
+    "gru": RnnSpec(Cell.GRU, 12, 20, layers=2, direction="bidirectional_concat"),
+    "lbr": RnnSpec(Cell.LBR_GRU, 12, 20, direction="right2left"),
+    "rnn": RnnSpec(Cell.RNN_TANH, 12, 20, direction="bidirectional_sum"),
+}
+
+
+def calibrated(spec: RnnSpec, *, columns: bool = True, apart: bool = False) -> LayerPrecision:
+    """Scales; ``columns``: of weights, too; ``apart``: another one of x for each direction."""
+    rng, parts = np.random.default_rng(0), []
+    for k in range(spec.layers * spec.directions):
+        given = rng.uniform(200, 400, (2, spec.gates, spec.hidden_size)) if columns else ()
+        moved = k if apart else k // spec.directions
+        parts.append(PartScales(Scale(OF_X.factor + moved, OF_X.shift + moved), OF_H, *given))
+    return LayerPrecision("u8", tuple(parts))
+
+
+def graph_of(spec: RnnSpec, precision: LayerPrecision = OWN, *, ragged: bool = False) -> Graph:
+    at = {"spec": spec, "weights": random_weights(spec, 0), "precision": precision}
+    axes = (None, spec.input_size) if ragged else (None, None, spec.input_size)
+    x = Value("x", "float32", axes, int(ragged))
+    return Graph("model", (x,), (Value("y"),), (Node("Rnn", ("x",), ("y",), at),), {})
+
+
+def batch(seed: int = 0, T: int = 6, N: int = 4) -> Any:
+    return np.random.default_rng(seed).uniform(-1, 3, (T, N, 12)).astype(np.float32)
+
+
+def written(model: Graph, folder: Path) -> Path:
+    file = folder / "model.onnx"
+    convert(model, file)
+    return file
+
+
+def ran(model: Graph | Path, x: Any, **options: Any) -> Any:
+    return data_of(next(iter(Session(model, **options).run({"x": x}).values())))
+
+
+def changed(file: Path, change: Callable[[Any], None]) -> Path:
+    model = onnx.load(file)
+    change(model)
+    onnx.save(model, file)
+    return file
+
+
+def told(change: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Another text in the metadata; ``change`` edits what is told, or gives the text."""
+
+    def edit(model: Any) -> None:
+        (entry,) = (each for each in model.metadata_props if each.key == KEY)
+        data = json.loads(entry.value)
+        text = change(data)
+        entry.value = text if isinstance(text, str) else json.dumps(data)
+
+    return edit
+
+
+@pytest.mark.parametrize("backend", ["auto", "kernels"])
+@pytest.mark.parametrize(
+    "precision",
+    [
+        calibrated,
+        lambda spec: calibrated(spec, columns=False),
+        lambda spec: calibrated(spec, apart=True),
+        lambda _: LayerPrecision("u8"),
+        lambda _: LayerPrecision("bf16"),
+    ],
+    ids=["calibrated", "own columns", "directions apart", "u8", "bf16"],
+)
+@pytest.mark.parametrize("name", SPECS)
+def test_a_file_gives_the_bits_of_the_session_that_was_written(
+    name: str, precision: Any, backend: str, tmp_path: Path
+) -> None:
+    model, x = graph_of(SPECS[name], precision(SPECS[name])), batch()
+    want = ran(model, x, backend=backend)
+    file = written(model, tmp_path)
+    back = load(file)
+    assert not back.notes
+    np.testing.assert_array_equal(ran(back, x, backend=backend), want)
+    again = written(back, tmp_path)  # and is written as it was read
+    np.testing.assert_array_equal(ran(again, x, backend=backend), want)
+    assert (ran(model, x, backend="reference") != want).any()
+
+
+def test_ragged_sentences_keep_their_bits_in_padded_tensors(tmp_path: Path) -> None:
+    spec = SPECS["gru"]
+    model = graph_of(spec, calibrated(spec), ragged=True)
+    x = Ragged(batch(T=9, N=1)[:, 0], [0, 4, 4, 9])
+    want = next(iter(Session(model).run({"x": x}).values()))
+    file = written(model, tmp_path)
+    feed = {"x": x.to_padded(time=5), "x_lengths": x.lengths.astype(np.int32)}
+    (got,) = Session(file).run(feed).values()
+    np.testing.assert_array_equal(got, want.to_padded(time=5))
+    onnxruntime.InferenceSession(file).run(None, feed)
+
+
+def held(array: Any, factor: Any, shift: Any = 0, low: int = -128, high: int = 127) -> Any:
+    """float64: what a byte holds of numbers."""
+    q = np.clip(np.rint(np.float64(array) * factor) + shift, low, high)
+    return (q - shift) / factor
+
+
+@pytest.mark.parametrize("name", ["lstm", "lbr"])
+def test_onnxruntime_computes_in_float32_from_what_bytes_hold(name: str, tmp_path: Path) -> None:
+    """The oracle rounds x and the weights itself; h is not rounded there."""
+    spec = SPECS[name]
+    model, x = graph_of(spec, calibrated(spec)), batch()
+    (y,) = onnxruntime.InferenceSession(written(model, tmp_path)).run(None, {"x": x})
+    (weights,), (part,) = random_weights(spec, 0), calibrated(spec).parts
+    of = {"layer": part.layer, "iter": part.iter}
+    held_weights = {k: held(getattr(weights, k), of[k]).astype(np.float32) for k in of}
+    rounded = replace(weights, **held_weights)
+    zeros = tuple(np.zeros((1, 1, 4, 20)) for _ in spec.cell.states)
+    inside = sentences_of(held(x, *OF_X, low=0, high=255))
+    want, _ = run_oracle(spec, [rounded], inside, zeros)
+    for got, exact in zip(sentences_of(y), want, strict=True):
+        assert_close(got, exact, 0, 1e-5)
+    plain, _ = run_oracle(spec, [weights], sentences_of(x), zeros)
+    assert np.abs(np.stack(plain) - np.stack(want)).max() > 1e-3
+
+
+def test_a_file_holds_bytes_with_a_scale_for_each_channel(tmp_path: Path) -> None:
+    spec = SPECS["gru"]
+    model = onnx.load(written(graph_of(spec, calibrated(spec)), tmp_path))
+    onnx.checker.check_model(model, full_check=True)
+    kinds = [node.op_type for node in model.graph.node]
+    assert kinds.count("GRU") == 2 and kinds.count("QuantizeLinear") == 2
+    arrays = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    assert arrays["GRU/W/bytes"].dtype == np.int8 and arrays["GRU/W/bytes"].shape == (120, 12)
+    assert arrays["GRU/W/scale"].shape == (120,)
+    matrices = [a for a in arrays.values() if a.dtype == np.float32 and a.ndim > 1 and len(a) > 2]
+    assert not matrices
+
+
+def without_metadata(file: Path) -> Any:
+    def drop(model: Any) -> None:
+        del model.metadata_props[:]
+
+    plain = file.with_name("plain.onnx")
+    plain.write_bytes(file.read_bytes())
+    return changed(plain, drop)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_without_metadata_it_is_the_float32_model_that_it_says(name: str, tmp_path: Path) -> None:
+    """As a file of any other tool: nothing tells how h is rounded, so it is not."""
+    spec, x = SPECS[name], batch()
+    plain = without_metadata(written(graph_of(spec, calibrated(spec)), tmp_path))
+    (want,) = onnxruntime.InferenceSession(plain).run(None, {"x": x})
+    assert not any(Recurrent.of(n).precision for n in load(plain).nodes if n.op == "Rnn")
+    assert_close(ran(plain, x, backend="reference"), want, 0, 1e-5)
+    assert_close(ran(plain, x), want, 0, 1e-5)
+
+
+def edited(array_name: str, change: Callable[[Any], None]) -> Callable[[Any], None]:
+    def edit(model: Any) -> None:
+        (each,) = (each for each in model.graph.initializer if each.name == array_name)
+        array = numpy_helper.to_array(each).copy()
+        change(array)
+        each.CopyFrom(numpy_helper.from_array(array, array_name))
+
+    return edit
+
+
+def other_layer(data: Any) -> None:
+    data["layers"]["LSTM/Z"] = data["layers"].pop("LSTM/Y")
+
+
+def of_the_part(**fields: Any) -> Callable[[Any], None]:
+    return told(lambda data: data["layers"]["LSTM/Y"]["parts"][0].update(fields))
+
+
+def half(scales: Any) -> None:
+    scales /= 2
+
+
+def one_more(model: Any) -> None:
+    """A layer reads x itself, and no longer its bytes."""
+    (rnn,) = (node for node in model.graph.node if node.op_type == "LSTM")
+    rnn.input[0] = "x"
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        (told(lambda data: data.update(version=2)), "of version 2, 1 is read"),
+        (told(other_layer), "'LSTM/Z': there is no such layer"),
+        (edited("LSTM/W/scale", half), "the weights are not in its steps"),
+        (of_the_part(data=[41.0, 30.0]), "the input is not rounded by its scale"),
+        (of_the_part(data=[40.0, 31.0]), "the input is not rounded by its scale"),
+        (one_more, "the input is not rounded by its scale"),
+        (of_the_part(iter={"shape": [1], "float32": "AACAPw=="}), r"expected \(4, 20\)"),
+        (told(lambda d: d["layers"]["LSTM/Y"]["parts"].append({})), "1 parts, got 2"),
+    ],
+)
+def test_metadata_that_do_not_fit_are_left_aside_and_told(
+    change: Callable[[Any], None], note: str, tmp_path: Path
+) -> None:
+    """What runs then is the float32 model that the graph says."""
+    spec, x = SPECS["lstm"], batch()
+    file = changed(written(graph_of(spec, calibrated(spec)), tmp_path), change)
+    model = load(file)
+    with pytest.raises(AssertionError, match=note):
+        assert not model.notes, " ".join(model.notes)
+    (want,) = onnxruntime.InferenceSession(file).run(None, {"x": x})
+    assert_close(ran(model, x), want, 0, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        told(lambda _: "{"),
+        told(lambda _: "[" * 100_000),
+        told(lambda _: "[]"),
+        told(lambda _: '{"version": 1}'),
+        told(lambda _: '{"version": 1, "layers": {"LSTM/Y": {"dtype": "u7", "parts": []}}}'),
+        told(lambda _: '{"version": 1, "layers": {"LSTM/Y": {"dtype": "bf16", "parts": [{}]}}}'),
+        of_the_part(data=[0.0, 30.0]),
+        of_the_part(data=[float("nan"), 30.0]),
+        of_the_part(data=[40.0, 300.0]),
+        of_the_part(data=["a", "b"]),
+        of_the_part(data=[1.0]),
+        of_the_part(iter={"shape": [4, 20], "float32": "AACAPw=="}),
+        of_the_part(iter={"shape": [1], "float32": "?"}),
+        of_the_part(iter={"shape": [2**70], "float32": "AACAPw=="}),
+        of_the_part(iter=3),
+    ],
+)
+def test_damaged_metadata_are_refused(change: Callable[[Any], None], tmp_path: Path) -> None:
+    spec = SPECS["lstm"]
+    file = changed(written(graph_of(spec, calibrated(spec)), tmp_path), change)
+    with pytest.raises(ModelFormatError, match=rf"metadata {KEY}"):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (RnnSpec(Cell.LSTM, 12, 20, projection_size=9), "projection"),
+        (RnnSpec(Cell.LSTM, 12, 20, cell_clip=(-1.0, 1.0)), "cell"),
+        (RnnSpec(Cell.GRU, 12, 20, update="replace"), "update"),
+    ],
+)
+def test_a_layer_that_is_no_operator_of_onnx_is_refused_with_its_precision(
+    spec: RnnSpec, reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedError, match=rf"an ONNX file \(.*{reason}.*computes in u8"):
+        written(graph_of(spec, LayerPrecision("u8")), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dtype_that_the_format_has_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="an ONNX file cannot say .* computes in int3"):
+        written(graph_of(SPECS["lstm"], LayerPrecision("int3")), tmp_path)
