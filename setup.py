@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 import runpy
 import shutil
 import sys
+import tarfile
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +15,7 @@ from types import SimpleNamespace
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
+from setuptools.command.sdist import sdist
 
 kernels = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / "kernels" / "build.py")))
 
@@ -57,7 +61,38 @@ class Wheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]  # no extension module: any Python 3
 
 
+class SourceDistribution(sdist):
+    """The same files give the same bytes, if SOURCE_DATE_EPOCH tells the time; wheels do that."""
+
+    def make_archive(
+        self, base_name: str, format: str, *places: str | None, **owners: str | None
+    ) -> str:
+        told = os.environ.get("SOURCE_DATE_EPOCH")
+        if told is None or format != "gztar":
+            return super().make_archive(base_name, format, *places, **owners)
+        folder = Path(str(owners["base_dir"]))
+        path, time = Path(f"{base_name}.tar.gz"), int(told)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            open(path, "wb") as raw,
+            gzip.GzipFile("", "wb", fileobj=raw, mtime=time) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+                entry = tarfile.TarInfo(str(file))
+                entry.size, entry.mtime = file.stat().st_size, time
+                entry.mode = 0o755 if file.stat().st_mode & 0o100 else 0o644
+                with open(file, "rb") as content:
+                    archive.addfile(entry, content)
+        return str(path)
+
+
 setup(
     distclass=KernelsDistribution,
-    cmdclass={"build": Build, "build_kernels": BuildKernels, "bdist_wheel": Wheel},
+    cmdclass={
+        "build": Build,
+        "build_kernels": BuildKernels,
+        "bdist_wheel": Wheel,
+        "sdist": SourceDistribution,
+    },
 )

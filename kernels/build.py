@@ -240,6 +240,8 @@ def _compiled(
         names = [f'-DONERNN_LIBRARY_ISA="{isa}"', f"-DONERNN_ABI={abi()}u"]
         if file.stem in _SHARED:
             names.append("-DONERNN_SHARED")
+        if "SOURCE_DATE_EPOCH" in os.environ:  # a release has the same bytes wherever it is built
+            names.append(f"-ffile-prefix-map={HERE}=kernels")
         output = ("-c", f"library/{file.name}", "-o", str(objects[isa, file]))
         return _run([*command, *COMPILE, *targets[isa], *names, *output], HERE)
 

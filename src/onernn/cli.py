@@ -36,6 +36,7 @@ from onernn.options import (
     Rtol,
     Semantics,
     Threads,
+    one_of,
 )
 from onernn.reorders.layouts import FRAMEWORKS
 from onernn.repairing import repair_command
@@ -224,7 +225,10 @@ app.command(
 )
 def weights(
     model: Model,
-    to: Annotated[str, typer.Option(help=f"A layout: {', '.join(FRAMEWORKS)}.")],
+    to: Annotated[
+        str,
+        typer.Option(help=f"A layout: {', '.join(FRAMEWORKS)}.", autocompletion=one_of(FRAMEWORKS)),
+    ],
     output: Annotated[Path, typer.Option(help="The .npz to write.")],
     node: Annotated[
         str | None,
@@ -300,7 +304,11 @@ def emit(
         typer.Option(help="Of files and namespace; the model's file's or folder's by default."),
     ] = None,
     weights: Annotated[
-        str, typer.Option(help="How matrices are stored: f32, f16, bf16 or int8.")
+        str,
+        typer.Option(
+            help="How matrices are stored: f32, f16, bf16 or int8.",
+            autocompletion=one_of(("f32", "f16", "bf16", "int8")),
+        ),
     ] = "f32",
     static: Annotated[str, typer.Option(help="Sizes fixed now, such as T=25,N=1.")] = "",
     input: Annotated[

@@ -16,7 +16,7 @@ from onernn.core.errors import UnsupportedError, did_you_mean
 from onernn.core.graph import Graph
 
 
-def _one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
+def one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
     """What a shell completes to one of these names."""
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
@@ -31,14 +31,14 @@ Semantics = Annotated[
     typer.Option(
         help="What MXNet's RNN means by lengths and clips: documented (they work), or mxnet-cpu"
         " (it ignored them on CPU).",
-        autocompletion=_one_of(SEMANTICS),
+        autocompletion=one_of(SEMANTICS),
     ),
 ]
 Dtype = Annotated[
     str,
     typer.Option(
         help="How recurrent layers compute: f32, bf16, f16 or u8.",
-        autocompletion=_one_of(PRECISIONS),
+        autocompletion=one_of(PRECISIONS),
     ),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the backend.")]
@@ -46,7 +46,7 @@ Backend = Annotated[
     str,
     typer.Option(
         help="auto (the faster of the next two), kernels, onednn, or reference.",
-        autocompletion=_one_of(BACKENDS),
+        autocompletion=one_of(BACKENDS),
     ),
 ]
 MaxBytes = Annotated[

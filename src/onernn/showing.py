@@ -11,7 +11,14 @@ from threading import Lock, Timer
 from typing import Any, TextIO, TypeVar, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -70,7 +77,7 @@ class _Bar:
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.percentage:.0f}%"),
+            TaskProgressColumn(),  # nothing where nobody knows how much there is
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),

@@ -13,7 +13,7 @@ from onernn.adapters.onnx.messages import NUMBERS
 from onernn.adapters.onnx.write.checking import check_written
 from onernn.adapters.onnx.write.model import to_onnx
 from onernn.adapters.onnx.write.protobuf import bfloat16_tensor, tensor
-from onernn.core.errors import UnsupportedError
+from onernn.core.errors import UnsupportedError, did_you_mean
 from onernn.core.files import replacing_all
 from onernn.core.graph import Graph
 from onernn.core.ragged import Batch
@@ -101,7 +101,10 @@ def rename(model: Any, names: Mapping[str, str]) -> None:
         taken.update(name for node in graph.node for name in node.output)
         taken.update(each.name for each in (*graph.initializer, *graph.input))
     if unknown := sorted(set(names) - faces):
-        raise UnsupportedError(f"names: no input or output {unknown}; there are {sorted(faces)}")
+        hint = did_you_mean(unknown[0], faces)
+        raise UnsupportedError(
+            f"names: no input or output {unknown}; there are {sorted(faces)}{hint}"
+        )
     new = list(names.values())
     if bad := sorted({n for n in new if not n or n in taken - set(names) or new.count(n) > 1}):
         raise UnsupportedError(f"names: {bad} stand there already, or twice")
