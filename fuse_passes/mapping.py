@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.errors import Refusal, UnsupportedError
-from onernn.core.graph import Graph, Node
+from onernn.core.graph import Graph, Node, Value
 from onernn.core.operator import OPERATORS
 from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent
+from onernn.fuse_passes.pipeline import fuse
 from onernn.fuse_passes.rewriting import fresh
 
 Part = int | str
@@ -33,6 +34,34 @@ class Mapper:
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     _count: str = ""
+
+    @classmethod
+    def of(cls, graph: Graph, inputs: Iterable[Value]) -> Mapper:
+        """Where these inputs have rows. Raises `UnsupportedError` for one of unknown axes."""
+        names = set[str]()
+        for value in inputs:
+            if value.shape is None or value.lod_depth:
+                why = "expected dense inputs of a known number of axes"
+                raise UnsupportedError(f"{graph.name}:", (Refusal(why, value.name),))
+            names.add(value.name)
+        return cls(graph, names)
+
+    def model(self) -> Graph:
+        """All rows at once, when all nodes are there."""
+
+        def wide(value: Value) -> Value:
+            if value.name not in self.mapped or value.shape is None:
+                return value
+            return replace(value, shape=(None, *value.shape))
+
+        made = replace(
+            self.graph,
+            inputs=tuple(map(wide, self.graph.inputs)),
+            outputs=tuple(map(wide, self.graph.outputs)),
+            nodes=tuple(self.nodes),
+            constants={**self.graph.constants, **self.constants},
+        )
+        return fuse(made.pruned()).model
 
     def add(self, node: Node) -> None:
         """The node for all rows."""

@@ -18,6 +18,7 @@ from onernn.core.rnn import Recurrent
 from onernn.fuse_passes.mapping import Mapper
 from onernn.fuse_passes.pipeline import fuse
 from onernn.fuse_passes.rewriting import fresh
+from onernn.fuse_passes.step_buffers import Buffer, buffer_of, windows
 
 _OPEN = 3  # stands for a size that is not declared
 _COMPARES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
@@ -50,23 +51,27 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
     """
     check_states(model, states)
     graph = _apart(fuse(model).model, states)
-    layers = _layers(graph, states)
+    layers, buffers = _going_on(graph, states)
     frames = [v for v in graph.inputs if v.name not in states and v.type.rank != 0]
-    if unknown := [value.name for value in frames if value.shape is None or value.lod_depth]:
-        raise _refused(graph, "expected dense inputs of a known number of axes", unknown[0])
     if not frames or not states:
         raise _refused(
             graph,
             "expected an input of frames, and a state",
             graph.inputs[0].name if graph.inputs else "",
         )
-    mapper = Mapper(graph, {value.name for value in frames})
+    mapper = Mapper.of(graph, frames)
     results = [value.name for value in graph.outputs if value.name not in states.values()]
-    each, last = _made_of(graph, results), _made_of(graph, states.values())
+    each = _made_of(graph, [*results, *(buffer.added for buffer in buffers.values())])
+    last = _made_of(graph, states.values())
     ends = dict[str, str]()
     for node in graph.nodes:
         if id(node) in layers:
             ends |= _over_frames(mapper, node, each)
+            continue
+        if id(node) in buffers:
+            ends |= windows(
+                mapper, node, buffers[id(node)], wanted=not each.isdisjoint(node.outputs)
+            )
             continue
         if not each.isdisjoint(node.outputs):
             mapper.add(node)
@@ -77,21 +82,14 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
             outputs = tuple(fresh(graph, f"{name}/last") if name else "" for name in node.outputs)
             mapper.nodes.append(replace(node, inputs=inputs, outputs=outputs))
             ends |= zip(node.outputs, outputs, strict=True)
-        elif each.isdisjoint(node.outputs):
+        elif each.isdisjoint(node.outputs) and ends.keys().isdisjoint(node.outputs):
             mapper.nodes.append(node)
     for name in results:
         if name not in mapper.mapped:
             raise _refused(graph, "it is no result of a frame", name)
     for name in states.values():
         mapper.nodes.append(Node("Identity", (ends[name],), (name,)))
-    made = replace(
-        graph,
-        inputs=tuple(_framed(value, mapper.mapped) for value in graph.inputs),
-        outputs=tuple(_framed(value, mapper.mapped) for value in graph.outputs),
-        nodes=tuple(mapper.nodes),
-        constants={**graph.constants, **mapper.constants},
-    )
-    return fuse(made.pruned()).model
+    return mapper.model()
 
 
 def _apart(graph: Graph, states: Mapping[str, str]) -> Graph:
@@ -117,12 +115,6 @@ def check_states(graph: Graph, states: Mapping[str, str]) -> None:
     _check_names(graph, "output", states.values())
 
 
-def _framed(value: Value, framed: set[str]) -> Value:
-    if value.name not in framed or value.shape is None:
-        return value
-    return replace(value, shape=(None, *value.shape))
-
-
 def _refused(graph: Graph, why: str, where: str) -> UnsupportedError:
     return UnsupportedError(f"{graph.name} over time:", (Refusal(why, where),))
 
@@ -145,12 +137,13 @@ def _made_of(graph: Graph, goals: Iterable[str]) -> set[str]:
     return made
 
 
-def _layers(graph: Graph, states: Mapping[str, str]) -> set[int]:
-    """The layers that go on from frame to frame, by identity.
+def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[int, Buffer]]:
+    """The layers and the buffers of steps that go on from frame to frame, by identity.
 
     Follows the numbers of the states' elements through operators that only move elements. A layer
-    is taken to hand on its initial states as they are. Then each next state has to be the state
-    itself, element by element: so the layer reads what it has made of that element.
+    is taken to hand on its initial states as they are, a buffer the steps that it had. Then each
+    next state has to be the state itself, element by element: so the layer reads what it has made
+    of that element.
     """
     values: dict[str, Array] = dict(graph.constants)
     begin = 1
@@ -166,12 +159,18 @@ def _layers(graph: Graph, states: Mapping[str, str]) -> set[int]:
         values[value.name] = np.arange(begin, begin + count).reshape(sizes)
         begin += count
     before, layers, fixed = set(states), set[int](), set(graph.constants)
+    buffers = dict[int, Buffer]()
     for node in graph.nodes:
         reads = sorted(before.intersection(node.inputs))
         if node.op == "Rnn" and reads:
             values |= _handed_on(graph, node, before, values)
             layers.add(id(node))
             continue
+        if node.op == "Concat" and reads == [node.inputs[0]] and node.inputs[-1] not in fixed:
+            if buffer := buffer_of(graph, node, values):
+                buffers[id(node)] = buffer
+                values |= {name: values[part] for name, part in buffer.kept.items()}
+                continue
         operator = OPERATORS.get(node.op)
         moves = operator is not None and (operator.keeps or operator.kind == "sizes")
         if operator is not None and operator.kind == "elementwise":  # others choose: not all pass
@@ -194,11 +193,17 @@ def _layers(graph: Graph, states: Mapping[str, str]) -> set[int]:
             except (OnernnError, *MISFITS):
                 continue
             values |= zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False)
+    kept = {(buffer.source, buffer.added) for buffer in buffers.values() if buffer.kept}
+    for node in graph.nodes:
+        if (found := buffers.get(id(node))) and (found.source, found.added) not in kept:
+            raise _refused(
+                graph, f"state {found.source!r} is read, and does not move on", node.label
+            )
     for name, after in states.items():
         got = values.get(after)
         if after in before or got is None or not np.array_equal(got, values[name]):
             raise _refused(graph, f"it is not what a layer makes of {name!r}", after)
-    return layers
+    return layers, buffers
 
 
 def _open(graph: Graph, node: Node) -> str:

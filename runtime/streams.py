@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from threading import Lock
 
 import numpy as np
 
 from onernn.core.arrays import Array
 from onernn.core.errors import BudgetError, OnernnError, Refusal, ShapeError, UnsupportedError
-from onernn.core.graph import Graph, Value
+from onernn.core.graph import Graph
 from onernn.core.ragged import data_of
 from onernn.core.records import dataclass
-from onernn.fuse_passes import fuse
 from onernn.fuse_passes.mapping import Mapper
 from onernn.fuse_passes.over_time import check_states
 from onernn.runtime.exposing import exposed
@@ -292,13 +290,7 @@ def _initial(graph: Graph, name: str, first: Mapping[str, Array]) -> Array:
 
 def _over_streams(graph: Graph) -> Graph:
     """The model of a batch of streams, axis 0 of every input and output."""
-    unknown = [value for value in graph.inputs if value.shape is None or value.lod_depth]
-    if unknown:
-        raise UnsupportedError(
-            f"{graph.name} as streams:",
-            (Refusal("expected dense inputs of a known number of axes", unknown[0].name),),
-        )
-    mapper = Mapper(graph, {value.name for value in graph.inputs})
+    mapper = Mapper.of(graph, graph.inputs)
     for node in graph.nodes:
         mapper.add(node)
     alone = [value.name for value in graph.outputs if value.name not in mapper.mapped]
@@ -306,11 +298,4 @@ def _over_streams(graph: Graph) -> Graph:
         raise UnsupportedError(
             f"{graph.name} as streams:", (Refusal("it is made of no input", alone[0]),)
         )
-    made = replace(
-        graph,
-        inputs=tuple(replace(v, shape=(None, *(v.shape or ()))) for v in graph.inputs),
-        outputs=tuple(Value(value.name, value.dtype) for value in graph.outputs),
-        nodes=tuple(mapper.nodes),
-        constants={**graph.constants, **mapper.constants},
-    )
-    return fuse(made).model
+    return mapper.model()

@@ -132,6 +132,127 @@ def test_all_frames_at_once_give_what_frame_after_frame_gives(made: Any, frames:
     assert "Rnn" in steps and not steps & {"Loop", "Scan"}
 
 
+WINDOW = {
+    "k": np.random.default_rng(0).uniform(-1, 1, (4, WIDTH, 3)).astype("f4"),
+    "k3": np.random.default_rng(1).uniform(-1, 1, (WIDTH, WIDTH, 3)).astype("f4"),
+    "0": np.array([0]),
+    "1": np.array([1]),
+    "-2": np.array([-2]),
+    "far": np.array([2**62]),
+    "time": np.array([2]),
+    "part": np.array([0]),
+    "square": np.ones((1, 1), np.float32),
+}
+
+
+def buffered(nodes: list[Node], steps: int, state: tuple[int | None, ...]) -> Graph:
+    """A frame of ``steps`` steps, (N, C, steps), and a window that moves on."""
+    inputs = (Value("x", "float32", (None, WIDTH, steps)), Value("s", "float32", state))
+    outputs = (Value("y", "float32"), Value("sN", "float32"))
+    return Graph("step", inputs, outputs, tuple(nodes), WINDOW)
+
+
+def node(op: str, inputs: str, out: str, **attributes: Any) -> Node:
+    return Node(op, tuple(inputs.split()), (out,), attributes)
+
+
+CUT_BEHIND = [
+    node("Concat", "s x", "j", axis=2),
+    node("Conv", "j k", "y"),
+    node("Slice", "j -2 far time", "sN"),
+]
+CUT_BEFORE = [
+    node("Slice", "s 1 far time", "p"),
+    node("Concat", "p x", "sN", axis=2),
+    node("Conv", "sN k", "y"),
+]
+TWICE = [
+    node("Slice", "s 1 far time", "p"),
+    node("Relu", "x", "r"),
+    node("Concat", "p r", "sN", axis=-1),
+    node("Concat", "s r", "j", axis=2),
+    node("Conv", "j k", "y"),
+]
+PACKED = [  # two convolutions, whose buffers are one state (2, N, C, 2)
+    node("Gather", "s 0", "a4", axis=0),
+    node("Gather", "s 1", "b4", axis=0),
+    node("Squeeze", "a4 part", "a"),
+    node("Squeeze", "b4 part", "b"),
+    node("Concat", "a x", "ja", axis=2),
+    node("Conv", "ja k3", "ya"),
+    node("Slice", "ja -2 far time", "aN"),
+    node("Concat", "b ya", "jb", axis=2),
+    node("Conv", "jb k", "y"),
+    node("Slice", "jb -2 far time", "bN"),
+    node("Unsqueeze", "aN part", "aN4"),
+    node("Unsqueeze", "bN part", "bN4"),
+    node("Concat", "aN4 bN4", "sN", axis=0),
+]
+
+
+@pytest.mark.parametrize(
+    ("step", "state"),
+    [
+        (buffered(CUT_BEHIND, 1, (None, WIDTH, 2)), (N, WIDTH, 2)),
+        (buffered(CUT_BEHIND, 4, (None, WIDTH, 2)), (N, WIDTH, 2)),
+        (buffered(CUT_BEFORE, 1, (None, WIDTH, 9)), (N, WIDTH, 9)),
+        (buffered(TWICE, 1, (None, WIDTH, 12)), (N, WIDTH, 12)),
+        (buffered(PACKED, 1, (2, None, WIDTH, 2)), (2, N, WIDTH, 2)),
+    ],
+    ids=["cut behind", "longer frames", "cut before", "twice", "packed"],
+)
+def test_a_window_that_moves_on_is_one_long_value(step: Graph, state: tuple[int, ...]) -> None:
+    whole = over_time(step, {"s": "sN"})
+    rng = np.random.default_rng(0)
+    steps = step.inputs[0].shape[2]
+    s = rng.uniform(-1, 1, state).astype("f4")
+    for frames in (1, 15):
+        x = rng.uniform(-2, 2, (frames, N, WIDTH, steps)).astype("f4")
+        y, last = frame_by_frame(step, x, s)
+        got = Session(whole).run({"x": x, "s": s})
+        np.testing.assert_allclose(got["y"], y, atol=1e-6, rtol=1e-5)
+        np.testing.assert_allclose(got["sN"], last, atol=1e-6, rtol=1e-5)
+    nothing = Session(whole).run({"x": x[:0], "s": s})
+    assert len(nothing["y"]) == 0 and np.array_equal(nothing["sN"], s)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [
+        (  # what moves on is not what the frame sees
+            [*TWICE[:3], node("Concat", "s x", "j", axis=2), *TWICE[4:]],
+            r"'j' \(Concat\): state 's' is read, and does not move on",
+        ),
+        (  # two steps are dropped, and one comes
+            [
+                *CUT_BEHIND[:2],
+                node("Slice", "j -2 far time", "t"),
+                node("Concat", "t x", "sN", axis=2),
+            ],
+            r"'j' \(Concat\): state 's' is read, and does not move on",
+        ),
+        (
+            [node("Add", "x s", "sN"), node("Relu", "sN", "y")],
+            r"'sN/frame' \(Add\): state 's' is read",
+        ),
+        (  # a cell that is no layer
+            [
+                node("MatMul", "s square", "h"),
+                node("Add", "x h", "a"),
+                node("Tanh", "a", "sN"),
+                node("Relu", "sN", "y"),
+            ],
+            r"'h' \(MatMul\): state 's' is read",
+        ),
+    ],
+)
+def test_windows_that_do_not_move_on_are_refused(nodes: list[Node], told: str) -> None:
+    size = 1 if nodes[0].op in ("Add", "MatMul") else 3
+    step = buffered(nodes, 1, (None, WIDTH, size))
+    with pytest.raises(UnsupportedError, match=told):
+        over_time(step.pruned(), {"s": "sN"})
+
+
 def test_no_frames_leave_the_state_as_it_is() -> None:
     whole = over_time(packed(), {"s": "sN"})
     s = np.ones((2, N, H), np.float32)

@@ -1,0 +1,96 @@
+"""States that are the last steps of the frames before: windows of one long value, over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.errors import OnernnError
+from onernn.core.graph import Graph, Node
+from onernn.core.guard import MISFITS
+from onernn.core.operator import OPERATORS
+from onernn.core.records import dataclass
+from onernn.fuse_passes.mapping import Mapper
+
+_FAR = 2**62
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A Concat of steps of the frames before, from step ``begin`` of ``source`` on, and ``added``,
+    ``new`` steps of this frame: ``size`` of them.
+
+    ``kept``: values that the next frame takes in the place of others, by their names: these others.
+    """
+
+    axis: int
+    source: str
+    added: str
+    begin: int
+    size: int
+    new: int
+    kept: Mapping[str, str]
+
+
+def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer | None:
+    """What a Concat of a state and something else is, where that is steps behind others.
+
+    ``values``: numbers of the elements of states, zeros for what is none.
+    """
+    before, new, *others = node.inputs
+    steps, rank = values.get(before), graph.types[new].rank
+    if others or steps is None or rank != steps.ndim or np.any(values.get(new, 0)):
+        return None
+    axis = node.at.axis % rank
+    count, old = graph.types[new].counts[axis], steps.shape[axis]
+    if not count:
+        return None
+    source, begin, kept = before, 0, dict[str, str]()
+    maker = graph.producer(before)
+    if maker is not None and maker.op == "Slice" and maker.inputs[0] in values:
+        whole = values[maker.inputs[0]]  # without its first steps: the Concat is the next state
+        if whole.ndim == rank and whole.shape[axis] == old + count:
+            if np.array_equal(whole.take(range(count, old + count), axis), steps):
+                source, begin = maker.inputs[0], count
+                kept[node.outputs[0]] = source
+    shape = [*steps.shape[:axis], old + count, *steps.shape[axis + 1 :]]
+    places = np.arange(int(np.prod(shape))).reshape(shape)
+    for user in graph.users(node.outputs[0]):
+        if user.op == "Slice" and all(name in values for name in user.inputs[1:] if name):
+            try:
+                given = (values[name] if name else None for name in user.inputs[1:])
+                left = OPERATORS["Slice"].run(user, places, *given)
+            except (OnernnError, *MISFITS):
+                continue
+            if np.array_equal(left, places.take(range(count, old + count), axis)):
+                kept[user.outputs[0]] = before
+    return Buffer(axis, source, new, begin, old + count, count, kept)
+
+
+def windows(mapper: Mapper, node: Node, buffer: Buffer, *, wanted: bool) -> dict[str, str]:
+    """Adds the windows of all frames, if ``wanted``; what is kept behind the last one, by a frame's
+    names."""
+    axis, stem = buffer.axis, node.outputs[0]
+    rank = mapper.rank(node, buffer.added)
+    perm = (*range(1, 1 + axis), 0, *range(1 + axis, 1 + rank))
+    rows = mapper.emit("Transpose", (mapper.rows(node, buffer.added),), stem, perm=perm)
+    whole = mapper.emit("Concat", (buffer.source, mapper.merged(rows, axis)), stem, axis=axis)
+    if wanted:
+        zero, one = mapper.ints(0, stem), mapper.ints(1, stem)
+        count = mapper.emit("Squeeze", (mapper.count,), stem)
+        frames = mapper.emit("Range", (zero, count, one), stem)
+        first = mapper.emit("Mul", (frames, mapper.ints(buffer.new, stem)), stem)
+        column = mapper.emit("Unsqueeze", (first, mapper.ints([1], stem)), stem)
+        row = mapper.ints(range(buffer.begin, buffer.begin + buffer.size), stem)
+        places = mapper.emit("Add", (column, row), stem)
+        found = mapper.emit("Gather", (whole, places), stem, axis=axis)
+        back = (axis, *range(axis), *range(1 + axis, 1 + rank))
+        mapper.end(node, "Transpose", (found,), perm=back)
+    ends = {}
+    for name in buffer.kept:
+        steps = buffer.size if name == stem else buffer.size - buffer.new
+        cut = (mapper.ints([number], stem) for number in (-steps, _FAR, axis))
+        ends[name] = mapper.emit("Slice", (whole, *cut), stem)
+    return ends
