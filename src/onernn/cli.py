@@ -38,6 +38,7 @@ from onernn.options import (
     Threads,
     one_of,
 )
+from onernn.quantizing import quantize_command
 from onernn.reorders.layouts import FRAMEWORKS
 from onernn.repairing import repair_command
 from onernn.runtime.session import Session
@@ -215,6 +216,13 @@ app.command(
         "onernn convert frame.onnx sequence.onnx --over-time state=new_state",
     ],
 )(convert_command)
+app.command(
+    "quantize",
+    examples=[
+        "onernn quantize model.onnx bytes.onnx --data calibration.npz --budget 'labels 0.1%'",
+        "onernn quantize lac_model lac.onnx --data a.npz --held-out b.npz --report report.html",
+    ],
+)(quantize_command)
 
 
 @app.command(

@@ -53,7 +53,7 @@ def plots(profile: Profile, allowed: float) -> list[Plot]:
             figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
         worst = max(rows, key=lambda row: row[1])
         label = f"{profile.name}: differences {title}, largest {worst[1]:.3g} at {worst[0]}"
-        made.append(Plot(label, _inline(text.getvalue())))
+        made.append(Plot(label, inline(text.getvalue())))
     return made
 
 
@@ -82,7 +82,7 @@ def _draw(
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _inline(svg: str) -> str:
+def inline(svg: str) -> str:
     """The svg element alone, sized by the page."""
     element = svg[svg.index("<svg") :]
     return re.sub(

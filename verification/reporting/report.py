@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,11 +57,15 @@ def write_report(report: Report, path: str | Path, command: str = "") -> None:
 
 def render(report: Report, command: str = "") -> str:
     """The page as text."""
+    return filled("report.html.jinja", _content(report, command))
+
+
+def filled(name: str, content: Mapping[str, Any]) -> str:
+    """The page that a template makes; all texts are escaped, but SVGs that it calls safe."""
     jinja2 = require("jinja2", "report")
-    source = resources.files("onernn.verification.reporting").joinpath(
-        "templates/report.html.jinja"
-    )
+    templates = resources.files("onernn.verification.reporting").joinpath("templates")
     environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda each: templates.joinpath(each).read_text("utf-8")),
         autoescape=True,
         finalize=_shown,
         undefined=jinja2.StrictUndefined,
@@ -69,8 +73,7 @@ def render(report: Report, command: str = "") -> str:
         lstrip_blocks=True,
     )
     environment.filters["number"] = number
-    template = environment.from_string(source.read_text("utf-8"))
-    return template.render(**_content(report, command))
+    return environment.get_template(name).render(**content)
 
 
 def _shown(value: Any) -> Any:
@@ -102,7 +105,7 @@ def _content(report: Report, command: str) -> dict[str, Any]:
         "layers": _around(report),
         "fusion": _fusion(report, evidence),
         "kernels": report.kernels.splitlines(),
-        "versions": list(_versions()),
+        "versions": list(versions()),
     }
 
 
@@ -170,7 +173,8 @@ def _fusion(report: Report, evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _versions() -> Iterator[tuple[str, str]]:
+def versions() -> Iterator[tuple[str, str]]:
+    """Of this package, what it runs on, and the frameworks that are here."""
     yield "onernn", metadata.version("onernn")
     yield "numpy", metadata.version("numpy")
     yield from ((each.name, each.version) for each in RUNTIMES.values() if each.version)

@@ -1,0 +1,80 @@
+"""The command that puts recurrent layers into bytes."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from onernn.adapters.converting import write_model, writer_for
+from onernn.adapters.loading import load
+from onernn.adapters.registry import WRITERS
+from onernn.options import Backend, Json, Model, Opset, Params, Semantics, Threads
+from onernn.showing import complain, progress, section, stdout
+from onernn.verification.quantizing.observing import Clipping
+from onernn.verification.reporting.report import check_report
+
+
+def quantize_command(
+    model: Model,
+    out: Annotated[Path, typer.Argument(help="The .onnx to write.")],
+    data: Annotated[
+        list[Path],
+        typer.Option(help="An .npz with inputs, in__NAME and lod__NAME; repeatable."),
+    ],
+    budget: Annotated[
+        str | None,
+        typer.Option(help="'labels 0.1%', 'max_abs 0.02' or 'rmse 0.001'; without it all is u8."),
+    ] = None,
+    held_out: Annotated[
+        list[Path] | None,
+        typer.Option(help="An .npz that tells the error; else every other of --data; repeatable."),
+    ] = None,
+    clipping: Annotated[
+        Clipping, typer.Option(help="How ranges are found: mse, percentile or minmax.")
+    ] = "mse",
+    report: Annotated[Path | None, typer.Option(help="An HTML file to write.")] = None,
+    json: Json = False,
+    opset: Opset = WRITERS[".onnx"].options["opset"],
+    allow_functions: Annotated[
+        bool, typer.Option("--allow-functions", help="What ONNX lacks may become a function.")
+    ] = False,
+    threads: Threads = 1,
+    backend: Backend = "auto",
+    params: Params = None,
+    semantics: Semantics = "documented",
+) -> None:
+    """Writes MODEL with recurrent layers in u8, bf16 or f32: as narrow as the budget allows."""
+    from onernn.verification.quantizing.quantize import quantize  # no other command's
+
+    writer_for(out)
+    if report is not None:
+        check_report(report)
+    graph = load(model, params, semantics)
+    with progress() as tell:
+        found = quantize(
+            graph,
+            data,
+            budget=budget,
+            held_out=held_out or None,
+            clipping=clipping,
+            backend=backend,
+            threads=threads,
+            progress=tell,
+        )
+        options: dict[str, Any] = {"opset": opset, "allow_functions": allow_functions}
+        write_model(found.model, out, inputs=found.example, note=complain, **options)
+        if report is not None:
+            from onernn.verification.reporting.quantization import write_page
+
+            tell("writing the report", 0, 0)
+            write_page(found, report, shlex.join(["onernn", *sys.argv[1:]]))
+    if json:
+        print(found.to_json())
+        return
+    section(stdout(), "layers", found.of_layers())
+    section(stdout(), "whole model", found.of_model())
+    section(stdout(), "notes", found.notes)

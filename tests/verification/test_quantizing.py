@@ -1,0 +1,411 @@
+"""`quantize`: scales from batches, precisions from a budget, and the same bits in any batch."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.layers import random_ragged, random_weights, words
+
+import onernn
+from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
+from onernn.cli import main
+from onernn.core.graph import Node, Value
+from onernn.core.precision import UNIT, Scale
+from onernn.core.rnn import Recurrent, with_precision
+from onernn.verification.quantizing.budgets import Budget
+from onernn.verification.quantizing.observing import Clipping, Histogram, scale_of
+from onernn.verification.quantizing.quantize import Quantized
+from onernn.verification.reporting.quantization import write_page
+
+pytestmark = pytest.mark.usefixtures("built")
+
+HIDDEN = 16
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def layers(*specs: RnnSpec) -> Graph:
+    """One layer on the other, b and y."""
+    names = "by"[-len(specs) :]
+    nodes = [
+        Node("Rnn", (x,), (y,), {"spec": spec, "weights": random_weights(spec, at)})
+        for at, (spec, x, y) in enumerate(zip(specs, "x" + names, names, strict=False))
+    ]
+    inputs = (Value("x", "float32", (None, specs[0].input_size), 1),)
+    return Graph("layers", inputs, (Value(names[-1]),), tuple(nodes), {})
+
+
+def two() -> Graph:
+    """Two layers that cannot become one."""
+    return layers(RnnSpec(Cell.LSTM, 8, HIDDEN), RnnSpec(Cell.LBR_GRU, HIDDEN, HIDDEN))
+
+
+def batches(count: int = 4, channels: int = 8, sentences: int = 6) -> list[dict[str, Ragged]]:
+    rng = np.random.default_rng(0)
+    lengths = [rng.integers(0, 12, sentences).tolist() for _ in range(count)]
+    return [{"x": random_ragged(each, channels, at)} for at, each in enumerate(lengths)]
+
+
+def dtypes(found: Quantized) -> list[str]:
+    return [each.dtype for each in found.layers]
+
+
+def seen(*arrays: Any) -> Histogram:
+    made = Histogram(np.shape(arrays[0])[-1])
+    for each in arrays:
+        made.add(np.asarray(each, np.float32))
+    return made
+
+
+def test_ranges_hold_zero_and_every_number() -> None:
+    assert scale_of(seen([[0.0, 6.0]]), "minmax") == Scale(255 / 6, 0)
+    assert scale_of(seen([[2.0, 6.0]]), "minmax") == Scale(255 / 6, 0)
+    assert scale_of(seen([[-3.0, -1.0]]), "minmax") == Scale(255 / 3, 255)
+    assert scale_of(seen([[-1.0, 3.0]]), "minmax") == Scale(191 / 3, 64)
+    assert scale_of(seen([[0.0, 0.0]])) is None and scale_of(Histogram(3)) is None
+    for tiny in (1e-30, 1e-42, 3e38):  # what float16 does not count well keeps all
+        made = scale_of(seen([[tiny, 0.0]]))
+        assert made is not None and np.isfinite(made.factor) and made.factor > 0
+
+
+@pytest.mark.parametrize("clipping", ["mse", "percentile"])
+def test_clipped_ranges_leave_out_what_is_rare(clipping: Clipping) -> None:
+    rng = np.random.default_rng(0)
+    numbers = rng.normal(0, 1, (200000, 4)).astype(np.float32)
+    numbers[7, 2] = 12
+    wide, made = scale_of(seen(numbers), "minmax"), scale_of(seen(numbers), clipping)
+    assert wide is not None and made is not None
+
+    def error(scale: Scale) -> float:
+        q = np.clip(np.rint(numbers * scale.factor) + scale.shift, 0, 255)
+        return float(np.sum(((q - scale.shift) / scale.factor - numbers) ** 2))
+
+    assert made.factor > 1.3 * wide.factor
+    assert 0 < seen(numbers).outside(made) < 1e-3 and seen(numbers).outside(wide) == 0
+    if clipping == "mse":  # no other common end does better
+        ends = np.linspace(0.1, 1, 91)
+        scales = [Scale(wide.factor / each, np.rint(wide.shift)) for each in ends]
+        assert error(made) <= 1.02 * min(map(error, scales))
+
+
+def test_neither_order_nor_cuts_change_what_was_seen() -> None:
+    numbers = np.random.default_rng(0).normal(0, 3, (600, 8)).astype(np.float32)
+    whole, cut = seen(numbers), seen(*np.split(numbers[::-1], 6))
+    np.testing.assert_array_equal(whole.counts, cut.counts)
+    assert scale_of(whole) == scale_of(cut) and whole.ends == cut.ends
+
+
+def test_without_a_budget_all_is_u8_and_states_have_their_natural_range() -> None:
+    found = onernn.quantize(two(), batches())
+    assert dtypes(found) == ["u8", "u8"] and found.passed
+    numbers = np.concatenate([each["x"].data for each in batches()[::2]])
+    (x, h), (y, _) = (each.scales[0] for each in found.layers)
+    assert h == UNIT and x.factor >= 254 / (numbers.max() - numbers.min()) * 0.999
+    assert y.shift not in (0, 255)  # of a hidden state
+    (node, _) = (each for each in found.model.nodes if each.op == "Rnn")
+    assert node.at.precision.parts[0].data == x
+
+
+@pytest.mark.parametrize("budget", ["max_abs 0.004", "rmse 0.001", "labels 1%", "max_abs 0"])
+def test_the_error_is_that_of_a_session_on_held_out_batches(budget: str) -> None:
+    """Computed here once more, from the model that was given back."""
+    given, held = batches(2), batches(5)[2:]
+    found = onernn.quantize(two(), given, budget=budget, held_out=held)
+    kind, limit = budget.split()
+    exact, session = Session(two(), threads=1), Session(found.model, threads=1)
+    pairs = [(words(session.run(f)["y"]), words(exact.run(f)["y"])) for f in held]
+    a, b = (np.concatenate(each).astype(np.float64) for each in zip(*pairs, strict=True))
+    error = {
+        "max_abs": np.abs(a - b).max(),
+        "rmse": np.sqrt(np.mean((a - b) ** 2)),
+        "labels": np.mean(a.argmax(axis=1) != b.argmax(axis=1)),
+    }[kind]
+    allowed = float(limit.rstrip("%")) / (100 if "%" in limit else 1)
+    assert found.error == pytest.approx(error, rel=1e-9) and error <= allowed and found.passed
+    if budget == "max_abs 0":
+        assert dtypes(found) == ["f32", "f32"]
+    else:  # a layer more in bytes would break it: else it would be in bytes
+        assert set(dtypes(found)) != {"f32"}
+
+
+def test_the_layer_that_does_harm_is_given_back_and_the_other_one_is_not() -> None:
+    """One number of 1000 makes the steps of all others 8."""
+    model = two()
+    first, *rest = model.nodes
+    weights = first.attributes["weights"][0]
+    layer = weights.layer.copy()
+    layer[:, :, 0] = 0  # it means nothing
+    first = replace(
+        first, attributes={**first.attributes, "weights": replace(weights, layer=layer)}
+    )
+    model = replace(model, nodes=(first, *rest))
+    given = batches()
+    for feed in given:
+        feed["x"].data[:, 0] = 1000
+    found = onernn.quantize(model, given, budget="max_abs 0.03", clipping="minmax")
+    assert [each.name for each in found.layers] == ["b", "y"] and dtypes(found) == ["bf16", "u8"]
+    assert found.layers[0].alone["u8"] > 0.03 > found.layers[1].alone["u8"]
+
+
+CELLS = {
+    "gru": RnnSpec(Cell.GRU, 8, HIDDEN),
+    "lbr": RnnSpec(Cell.LBR_GRU, 8, HIDDEN, layers=2, direction="bidirectional_concat"),
+    "tanh": RnnSpec(Cell.RNN_TANH, 8, HIDDEN),
+    "relu": RnnSpec(Cell.RNN_RELU, 8, HIDDEN),
+    "peepholes": RnnSpec(Cell.LSTM, 8, HIDDEN, peephole=True, direction="bidirectional_sum"),
+    "projected": RnnSpec(Cell.LSTM, 8, HIDDEN, projection_size=5),
+    "stack": RnnSpec(Cell.LSTM, HIDDEN, HIDDEN, layers=3, stacking="onednn"),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_every_cell_is_calibrated(name: str) -> None:
+    spec = CELLS[name]
+    given = batches(channels=spec.input_size)
+    found = onernn.quantize(layers(spec), given, clipping="minmax")
+    assert set(dtypes(found)) == {"u8"} and 0 < found.error < 0.06
+    parts = [part for each in found.layers for part in each.parts]
+    assert len(parts) == spec.layers * spec.directions
+    for each in found.layers:
+        for part, (x, h) in zip(each.parts, each.scales, strict=True):
+            assert part.x.outside(x) == part.h.outside(h) == 0
+            assert (h == UNIT) == (name not in ("relu", "projected"))
+
+
+def test_states_that_are_given_and_read_keep_a_stack_whole() -> None:
+    spec = RnnSpec(Cell.GRU, 8, 8, layers=2)
+    node = Node("Rnn", ("x", "h"), ("", "end"), {"spec": spec, "weights": random_weights(spec, 0)})
+    inputs = (Value("x", "float32", (None, None, 8)), Value("h", "float32", (2, 1, None, 8)))
+    model = Graph("steps", inputs, (Value("end"),), (node,), {})
+    rng = np.random.default_rng(0)
+    given = [
+        {
+            "x": rng.normal(0, 1, (5, 3, 8)).astype("f"),
+            "h": rng.normal(0, 2, (2, 1, 3, 8)).astype("f"),
+        }
+        for _ in range(2)
+    ]
+    found = onernn.quantize(model, given)
+    (layer,) = found.layers
+    assert len(layer.parts) == 2 and layer.scales[0][1] != UNIT  # a state of 2 leaves [-1, 1]
+    made = Session(found.model).run(given[1])["end"]
+    assert np.abs(made - Session(model).run(given[1])["end"]).max() == pytest.approx(found.error)
+
+
+def one_sentence() -> list[dict[str, Ragged]]:
+    return [{"x": random_ragged([7], 8, 0)}]
+
+
+def ten_sentences() -> list[dict[str, Ragged]]:
+    return [{"x": random_ragged([7, 0, 3, 1, 9, 2, 5, 0, 4, 6], 8, 0)}]
+
+
+def with_empty_batches() -> list[dict[str, Ragged]]:
+    empty = {"x": random_ragged([0, 0], 8, 0)}
+    return [empty, empty, *batches(2)]
+
+
+def beside_an_empty_one() -> list[dict[str, Ragged]]:
+    return [{"x": random_ragged([7, 0], 8, 0)}]
+
+
+MAKERS = [one_sentence, ten_sentences, with_empty_batches, beside_an_empty_one]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_few_sentences_and_empty_ones_calibrate(make: Callable[[], Any]) -> None:
+    found = onernn.quantize(two(), make(), budget="max_abs 0.05")
+    assert dtypes(found) == ["u8", "u8"] and 0 < found.error <= 0.05
+    told = "was measured on the batch that calibrated" in " ".join(found.notes)
+    assert told == (make in (one_sentence, beside_an_empty_one))
+
+
+def test_what_cannot_calibrate_is_refused_by_name() -> None:
+    bad = batches(3)
+    bad[2]["x"].data[1, 1] = np.nan
+    for given, message in (
+        (bad, "batch 1: input 'x' has NaN or infinity"),
+        ([], "no batches: give one at least"),
+        ([{"x": random_ragged([0, 0], 8, 0)}] * 2, "the batches have no words at all"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            onernn.quantize(two(), given)
+    over = Node("Div", ("x", "zero"), ("d",))
+    first, *rest = two().nodes
+    model = replace(
+        two(),
+        nodes=(over, replace(first, inputs=("d",)), *rest),
+        constants={"zero": np.zeros(1, np.float32)},
+    )
+    with pytest.raises(UnsupportedError, match="batch 0: layer 'b' reads or gives NaN or infinity"):
+        onernn.quantize(model, batches())
+    plain = Graph("plain", two().inputs, (Value("y"),), (Node("Relu", ("x",), ("y",)),), {})
+    with pytest.raises(UnsupportedError, match="plain: it has no recurrent layer"):
+        onernn.quantize(plain, batches())
+    with pytest.raises(UnsupportedError, match="clipping 'best': expected mse or percentile or"):
+        onernn.quantize(two(), batches(), clipping="best")  # type: ignore[arg-type]
+
+
+BAD = ["", "labels", "labels 0.1 %x", "max_abs -1", "rmse 1%", "rmse nan", "f1 1"]
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_budget_that_is_none_is_refused(text: str) -> None:
+    message = re.escape(f"budget {text!r}: expected 'labels 0.1%'")
+    with pytest.raises(UnsupportedError, match=message):
+        Budget.of(text)
+    assert Budget.of("labels 0.1%")[:2] == ("labels", 0.001)
+
+
+def test_a_model_that_was_quantized_is_quantized_anew_alike() -> None:
+    once = onernn.quantize(two(), batches(), budget="max_abs 0.01")
+    again = onernn.quantize(once.model, batches(), budget="max_abs 0.01")
+    assert dtypes(once) == dtypes(again) and once.error == again.error
+
+
+def segmenter() -> tuple[Graph, Graph, list[np.ndarray]]:
+    """The model, the same in u8, and sentences that it did not see."""
+    model = onernn.load(EXAMPLES / "segmenter")
+    (value,) = model.inputs
+    rng = np.random.default_rng(0)
+    shape = tuple(1 if size is None else size for size in (value.shape or ())[1:])
+    sentences = [
+        rng.integers(0, 26, (length, *shape)).astype(value.dtype)
+        for length in rng.integers(0, 30, 48)
+    ]
+    given = [{value.name: Ragged.from_list(sentences[k : k + 8])} for k in (0, 8)]
+    return model, onernn.quantize(model, given, backend="kernels").model, sentences[16:]
+
+
+def test_a_thousand_compositions_of_batches_have_the_same_bits() -> None:
+    """Each sentence has the bits that it has alone: in any company, order and number of threads."""
+    model, narrow, sentences = segmenter()
+    (name,) = (value.name for value in model.inputs)
+    first = {n: r.precision.dtype for n, r in precisions(narrow).items()}
+    assert set(first.values()) == {"u8"}
+    sessions = [Session(narrow, backend="kernels", threads=k) for k in (1, 2)]
+    alone = [
+        {k: words(v).tobytes() for k, v in sessions[0].run({name: Ragged.from_list([s])}).items()}
+        for s in sentences
+    ]
+    exact = Session(model, backend="kernels").run({name: Ragged.from_list(sentences)})
+    assert any(b"".join(each[k] for each in alone) != words(v).tobytes() for k, v in exact.items())
+    rng = np.random.default_rng(1)
+    for trial in range(1000):
+        chosen = rng.permutation(len(sentences))[: rng.integers(1, 9)]
+        feed = {name: Ragged.from_list([sentences[k] for k in chosen])}
+        for output, value in sessions[trial % 2].run(feed).items():
+            for k, own in zip(chosen, value.to_list(), strict=True):
+                assert own.tobytes() == alone[k][output]
+
+
+def precisions(graph: Graph) -> dict[str, Recurrent]:
+    return {n.outputs[0]: Recurrent.of(n) for n in graph.nodes if n.op == "Rnn"}
+
+
+def test_padding_changes_no_bit() -> None:
+    """Dense batches, whose shorter sentences somebody filled with whatever there was."""
+    found = onernn.quantize(two(), batches()).model
+    dense = replace(found, inputs=(Value("x", "float32", (None, None, 8)),))
+    x = random_ragged([9, 4, 1], 8, 3)
+    for fill in (0.0, 1e4):
+        padded = np.full((9, 3, 8), fill, np.float32)
+        for n, own in enumerate(x.to_list()):
+            padded[: len(own), n] = own
+        y = Session(dense, backend="kernels").run({"x": padded})["y"]
+        ragged = Session(found, backend="kernels").run({"x": x})["y"].to_list()
+        for n, own in enumerate(ragged):
+            np.testing.assert_array_equal(y[: len(own), n], own)
+
+
+def test_the_page_tells_layers_ranges_and_sentences_and_escapes_names(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    hostile = "<script>alert(1)</script>"
+    node, other = two().nodes
+    nodes = (replace(node, outputs=(hostile,)), replace(other, inputs=(hostile,)))
+    found = onernn.quantize(replace(two(), nodes=nodes), batches(), budget="max_abs 1")
+    write_page(found, tmp_path / "page.html", "onernn quantize ...")
+    page = (tmp_path / "page.html").read_text()
+    assert "<script" not in page and "&lt;script" in page
+    assert page.count("<svg") == 1 + 2 and "Sentences that changed most" in page
+    assert "http://www.w3.org" in page and not re.search(r'(src|href)="(?!data:|#)', page)
+
+
+def saved(path: Path, feed: dict[str, Ragged]) -> Path:
+    arrays = {f"in__{name}": value.data for name, value in feed.items()}
+    np.savez(path, **arrays, **{f"lod__{name}": value.offsets for name, value in feed.items()})
+    return path
+
+
+def test_recordings_are_batches(tmp_path: Path) -> None:
+    files = [saved(tmp_path / f"{at}.npz", feed) for at, feed in enumerate(batches())]
+    found = onernn.quantize(two(), files, budget="rmse 0.01")
+    want = onernn.quantize(two(), batches(), budget="rmse 0.01")
+    assert found.error == want.error
+    assert json.loads(found.to_json()).keys() >= {"status", "outputs", "cause", "layers", "trials"}
+    alone = onernn.quantize(two(), files[1])
+    parts = [len(batches()[1]["x"]) // 2] * 2
+    assert len(alone.example["x"]) == parts[0] and "1 batch of" in alone.held_out
+
+
+def test_reference_runs_of_the_model_are_those_of_f32() -> None:
+    found = onernn.quantize(two(), batches()).model
+    x = batches(1)[0]
+    same = Session(found, backend="reference").run(x)["y"]
+    want = Session(with_precision(found, {}), backend="reference").run(x)["y"]
+    np.testing.assert_array_equal(words(same), words(want))
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[[str], tuple[int, str]]:
+    """Runs ``onernn quantize`` beside the segmenter ``m`` and batches: (exit code, stderr)."""
+    (tmp_path / "m").symlink_to(EXAMPLES / "segmenter")
+    letters = np.random.default_rng(0).integers(0, 26, 40)
+    saved(tmp_path / "io.npz", {"letters": Ragged(letters, np.array([0, 9, 9, 40]))})
+    monkeypatch.chdir(tmp_path)
+
+    def run(line: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["onernn", "quantize", *shlex.split(line)])
+        with pytest.raises(SystemExit) as done:
+            main()
+        return int(done.value.code or 0), capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("m o.onnx --data none.npz", "no such file"),
+        ("m o.onnx --data io.npz --budget f1", "budget 'f1': expected 'labels 0.1%'"),
+        ("m o.onnx --data io.npz --report none/page.html", "no such folder"),
+        ("m o.txt --data io.npz", "cannot write .txt"),
+        ("m o.pdmodel --data io.npz", "cannot say that this layer computes in u8"),
+    ],
+)
+def test_the_command_refuses_and_writes_nothing(
+    command: Callable[[str], tuple[int, str]], tmp_path: Path, line: str, message: str
+) -> None:
+    code, said = command(line)
+    assert code == 2 and message in said
+    assert {each.name for each in tmp_path.iterdir()} == {"m", "io.npz"}
+
+
+def test_the_command_writes_a_file_that_runs_in_bytes_and_a_page(
+    command: Callable[[str], tuple[int, str]], tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    code, said = command("m o.onnx --data io.npz --budget 'rmse 1' --report page.html")
+    assert code == 0, said
+    (layer,) = Session(tmp_path / "o.onnx").explained
+    assert layer.dtype == "u8"
+    assert "onernn quantize m o.onnx" in (tmp_path / "page.html").read_text()

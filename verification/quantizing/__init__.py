@@ -1,0 +1,1 @@
+"""Models in bytes: scales from calibration batches, precisions from a budget. See `quantize`."""
