@@ -114,11 +114,9 @@ class LiveProgram:
         needed = kept.union(*(self._flow.uses[at].reads for at in self._foreign))
         whole = fuse(self._lowered([name for name in made if name in needed])).model
 
-        candidates = [
-            self._flow.closed({op.position for op in node.origin})
-            for node in whole.nodes
-            if node.op == "Rnn"
-        ]
+        layers = [node for node in whole.nodes if node.op == "Rnn"]
+        candidates = [self._flow.closed({op.position for op in node.origin}) for node in layers]
+        narrow = [at for at, node in zip(candidates, layers, strict=True) if node.at.precision]
         seen = self._foreign.union(*candidates)
         candidates += [
             {op.position}
@@ -130,7 +128,8 @@ class LiveProgram:
         taken: set[int] = set()
         for positions in candidates:
             part = self._part(positions, kept, depths)
-            if obstacle := self._obstacle(part, positions, taken, reasons):
+            obstacle = "Paddle runs it in int8 or bf16" if positions in narrow else ""
+            if obstacle := obstacle or self._obstacle(part, positions, taken, reasons):
                 refusals.append(Refusal(obstacle, part.label))
             else:
                 taken |= positions

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from onernn import Graph, Ragged, Session, UnsupportedError, load
+from onernn.adapters.paddle.live.replaceable_parts import LiveProgram
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import read_program
 from onernn.adapters.paddle.read.program import Operator
@@ -151,3 +152,13 @@ def test_another_scale_in_front_is_kept() -> None:
     (apart,) = differences(load(DATA / "gru_fused"), "gru_fused")
     (want,) = read_arrays(DATA / "gru_fused" / "io.npz", ("out__",)).values()
     assert np.abs(y - want).max() > 10 * STEP > np.abs(apart).max()
+
+
+@pytest.mark.parametrize("name", [*INT8, *BF16])
+def test_inside_paddle_such_layers_stay_with_paddle(name: str) -> None:
+    """What stands in front of one gives bytes there, not floats."""
+    folder = DATA / name
+    arrays = read_program(folder).parameters
+    live = LiveProgram((folder / "model.pdmodel").read_bytes(), lambda _: arrays)
+    parts, refusals = live.parts()
+    assert not parts and "Paddle runs it in int8 or bf16" in {each.reason for each in refusals}
