@@ -183,11 +183,24 @@ $(eval $(call framework,pyspark-4.3.0,pyspark[sql]==4.3.0,,0))
 $(eval $(call framework,apache_beam-2.77.0,apache-beam==2.77.0 pyarrow,,0))
 $(eval $(call framework,dask-2026.8.0,dask[distributed]==2026.8.0 joblib pyarrow,,0))
 
-# Reports as a browser shows them; chromium is a package of the system.
+# Reports and the manual as a browser shows them; chromium is a package of the system.
 .PHONY: frameworks-chromium
-frameworks-chromium: .venv/.ready
+frameworks-chromium: .venv/.ready docs
 	@command -v chromium >/dev/null || { echo "chromium is not installed; run: apt-get install chromium" >&2; exit 1; }
 	$(BIN)/pytest tests/frameworks/test_chromium_*.py
+
+# The manual, to be read without a network: out/docs/index.html.
+.PHONY: docs
+docs: .venvs/docs/.ready
+	.venvs/docs/bin/sphinx-build -q -W --keep-going -b html -d out/docs-cache docs out/docs
+	@echo out/docs/index.html
+.venvs/docs/.ready: pyproject.toml | kernels
+	$(call environment,.venvs/docs,-e .[docs])
+
+# What the manual shows, as commands and Python print it now, written into its pages.
+.PHONY: docs-outputs
+docs-outputs: .venv/.ready
+	PYTHONPATH=tests $(BIN)/python -m support.manual --write README.md $(shell find docs -name '*.md' -not -path 'docs/generated/*')
 
 # The peers that pip installs together run in .venvs/bench; others in what environments there are.
 # BENCH=models measures whole models, which pip downloads into out/models.

@@ -8,6 +8,7 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any
 
+from onernn.core import html
 from onernn.core.arrays import Array, frozen
 from onernn.core.cached import cached_property
 from onernn.core.errors import ModelFormatError, UnsupportedError, printable
@@ -94,6 +95,21 @@ class Graph(Immutable):
     def is_dense(self, *names: str) -> bool:
         """Whether all values are surely without offsets; absent ones are."""
         return all(self.types[name].lod == () for name in names if name)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: inputs, outputs, and the operators with what they make."""
+        face = [("input", each) for each in self.inputs] + [("output", o) for o in self.outputs]
+        nodes = (
+            (node.op, native_types(node.origin), ", ".join(filter(None, node.outputs)),
+             "; ".join(str(self.types[name]) for name in node.outputs if name))
+            for node in self.nodes
+        )  # fmt: skip
+        return html.block(
+            self.name,
+            html.table(("", "value"), face),
+            html.table(("operator", "from", "makes", "type"), nodes),
+            *map(html.paragraph, self.notes),
+        )
 
     def producer(self, name: str) -> Node | None:
         """The node that makes a value; None for inputs, constants and ""."""

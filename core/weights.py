@@ -22,13 +22,13 @@ _RANKS = {"layer": 5, "iter": 5, "bias": 4, "peephole": 4, "projection": 4}
 class RnnWeights(Immutable):
     """Read-only float32 (or float64) arrays of L layers and D directions.
 
-    ============  ==============  =====================================================
+    ============  ===============  =====================================================
     layer         (L, D, I, G, O)  ldigo; None: the input is projected already
     iter          (L, D, R, G, O)  ldigo; R is the recurrent width
     bias          (L, D, G', O)    ldgo; LBR cells have one row more; None: zeros
     peephole      (L, D, 3, O)     ldgo, gates i, f, o
     projection    (L, D, O, R)     ldio
-    ============  ==============  =====================================================
+    ============  ===============  =====================================================
 
     Writable arguments are copied. Raises `ShapeError` naming the array.
     """

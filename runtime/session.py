@@ -14,6 +14,7 @@ import numpy as np
 
 from onernn.backend import Stack, open_backend
 from onernn.backend.cell_states import check_cells
+from onernn.core import html
 from onernn.core.arrays import Array
 from onernn.core.budget import STEPS, budget_of_run, return_freed_memory, usable_memory
 from onernn.core.errors import OnernnError, Refusal, ShapeError, UnsupportedError, did_you_mean
@@ -307,6 +308,22 @@ class Session:
         made._layers = made._prepared(made.graph)
         made._set_up()
         return made
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: `explained`, and inputs and outputs."""
+        graph = self.graph
+        face = [("input", each) for each in graph.inputs] + [("output", o) for o in graph.outputs]
+        layers = (
+            (each.node, each.cell, each.direction, each.dtype, each.kernel, each.why)
+            for each in self.explained
+        )
+        head = ("recurrent node", "cell", "direction", "dtype", "kernel", "why")
+        return html.block(
+            f"Session of {graph.name}",
+            html.table(("", "value"), face),
+            html.table(head, layers),
+            *map(html.paragraph, graph.notes),
+        )
 
     def explain(self) -> str:
         """A line a recurrent node: cell, direction, dtype, kernel chosen, why; then what runs the

@@ -81,7 +81,7 @@ class Conformance:
     final_states: bool = True
     """Whether `outputs` gives the final states, too."""
     tolerance: Tolerance | None = None
-    """|a-b| <= atol + rtol*max|reference|; None: onernn's own for the dtype."""
+    """``|a-b| <= atol + rtol*max|reference|``; None: onernn's own for the dtype."""
 
     def layer(self, case: Case) -> Any:
         """The framework's layer: from ``case.weights``, or from numbers of its own.

@@ -7,6 +7,7 @@ from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
+from onernn.core import html
 from onernn.core.arrays import Array
 from onernn.core.errors import OnernnError, UnsupportedError
 from onernn.core.graph import Graph, graph_of
@@ -78,6 +79,24 @@ class Report:
     def first(self) -> NodeComparison | None:
         """The first node that departs from the reference's."""
         return first_apart(self.layers)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the verdict on each output, the cause, the first node apart."""
+        rows = (
+            (each.name, "pass" if each.passed else "FAIL", f"{each.max_abs:.3g}",
+             f"{each.max_rel:.3g}", each.reason)
+            for each in self.outputs
+        )  # fmt: skip
+        told = list(self.notes)
+        if not self.passed:
+            found = self.cause
+            cause = found and f"{found.text} [{found.id}]"
+            told.insert(0, f"cause: {cause or 'none of the known faults explains it'}")
+        if self.first is not None:
+            told.insert(1, f"first node apart: {self.first}")
+        head = ("output", "verdict", "max abs", "max rel", "reason")
+        title = "equal" if self.passed else "not equal"
+        return html.block(title, html.table(head, rows), *map(html.paragraph, told))
 
     def to_json(self) -> str:
         """``{"status", "outputs": [...], "cause", "details"}``; see `OutputComparison.as_json`."""

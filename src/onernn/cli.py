@@ -390,7 +390,7 @@ def paddle_run(
 def doctor(
     json: Json = False,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the README's tables.")
+        bool, typer.Option("--markdown", help="Print the manual's tables.")
     ] = False,
     threads: Threads = None,
     backend: Backend = "auto",

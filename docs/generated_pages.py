@@ -1,0 +1,473 @@
+"""Reference pages made from the code, into docs/generated: they cannot fall behind it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+REPO = Path(__file__).resolve().parents[1]
+ROOMS = ("core", "operators", "reorders", "fuse_passes", "backend", "engine", "runtime", "emit",
+         "adapters", "verification", "batch", "src/onernn")  # fmt: skip
+
+
+def write(docs: Path) -> None:
+    """All pages, anew."""
+    folder = docs / "generated"
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, text in pages():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    yield "python.rst", python_page()
+    yield "command_line.md", command_line_page()
+    yield "operators.md", canonical_page()
+    for framework in RULES:
+        yield f"operators_{framework}.md", framework_page(framework)
+    yield "messages.md", messages_page()
+    yield from design_pages()
+    yield from other_pages()
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown; the cells are Markdown."""
+    lines = [list(head)]
+    lines += [["---"] * len(lines[0]), *map(list, rows)]
+    cells = [[re.sub(r"(?<!\\)\|", r"\\|", cell).replace("\n", " ") for cell in line]
+             for line in lines]  # fmt: skip
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+
+def code(text: object) -> str:
+    """In Markdown, whatever stands in it."""
+    shown = str(text)
+    return f"`` {shown} ``" if "`" in shown else f"`{shown}`" if shown else ""
+
+
+# Python
+
+
+SUBMODULES = (
+    ("Array level", "onernn.backend", ("open_backend", "register_backend")),
+    ("C++", "onernn.emit", ("write_cpp",)),
+    ("Corpora", "onernn.batch", ("Progress", "Scored", "Scorer", "Summary", "score")),
+    ("Testing an adapter", "onernn.verification.suite", ("Case", "Conformance")),
+)
+"""Public names outside of the package's own."""
+
+LIVE = (
+    (
+        "Corpora on clusters",
+        "batch",
+        {
+            "ray_scorer.py": ("RayScorer",),
+            "ray_scoring.py": ("score_on_ray",),
+            "spark.py": ("spark_scorer",),
+            "beam.py": ("beam_model_handler",),
+        },
+    ),
+    ("Inside ONNX Runtime", "adapters/onnx", {"live/plugin.py": ("InferenceSession", "optimize")}),
+    ("Inside PyTorch", "adapters/torch", {"live/plugin.py": ("explain", "optimize", "refresh")}),
+    (
+        "Inside MXNet",
+        "adapters/mxnet",
+        {"live/plugin.py": ("explain", "optimize", "rnn"), "__init__.py": ("rnn_param_size",)},
+    ),
+    (
+        "Inside Paddle",
+        "adapters/paddle",
+        {"live/plugin.py": ("optimize",), "live/custom_operators.py": ("register_operators",)},
+    ),
+)
+"""What is imported where the framework is: read from its source, so that no framework is needed."""
+
+
+def python_page() -> str:
+    package = import_module("onernn")
+    sections = [_section("Python", "onernn", package.__all__, "=")]
+    for title, module, names in SUBMODULES:
+        sections.append(_section(title, module, names, "-"))
+    for title, folder, files in LIVE:
+        module = f"onernn.{folder.replace('/', '.')}"
+        lines = [title, "-" * len(title), "", f".. py:currentmodule:: {module}", ""]
+        lines += [f"From ``{module}``.", ""]
+        for file, names in files.items():
+            source = (REPO / folder / file).read_text()
+            lines += [line for name in names for line in _static(source, name)]
+        sections.append("\n".join(lines))
+    return "\n\n".join(sections)
+
+
+def _section(title: str, name: str, names: Iterable[str], mark: str) -> str:
+    module = import_module(name)
+    lines = [title, mark * len(title), "", f".. py:currentmodule:: {name}", ""]
+    lines += [f"From ``{name}``.", ""]
+    for each in sorted(names, key=str.lower):
+        found = getattr(module, each)
+        if not isinstance(found, type):
+            kind = "function" if callable(found) else "module"
+        else:
+            kind = "exception" if issubclass(found, BaseException) else "class"
+        lines.append(f".. auto{kind}:: {name}.{each}")
+        lines += ["   :members:"] if kind in ("class", "module") else []
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _static(source: str, name: str) -> Iterator[str]:
+    """A function's or class's signature and docstring, from its source."""
+    kinds = ast.FunctionDef | ast.ClassDef
+    found = next(node for node in ast.walk(ast.parse(source))
+                 if isinstance(node, kinds) and node.name == name)  # fmt: skip
+    maker = found
+    if isinstance(found, ast.ClassDef):
+        maker = next(node for node in found.body if getattr(node, "name", "") == "__init__")
+    shown = ast.unparse(maker.args).removeprefix("self, ")  # type: ignore[attr-defined]
+    returns = getattr(found, "returns", None)
+    arrow = f" -> {ast.unparse(returns)}" if returns else ""
+    yield f".. py:{'class' if maker is not found else 'function'}:: {name}({shown}){arrow}"
+    yield ""
+    for line in with_code_blocks((ast.get_docstring(found) or "").splitlines()):
+        yield f"   {line}".rstrip()
+    yield ""
+
+
+def with_code_blocks(lines: Iterable[str]) -> Iterator[str]:
+    """A docstring's lines, with fences of Markdown as reStructuredText has them."""
+    inside = False
+    for line in lines:
+        if line.strip().startswith("```"):
+            inside = not inside
+            yield from ("", ".. code-block:: python", "") if inside else ("",)
+        else:
+            yield f"   {line}" if inside else line
+
+
+# The command line
+
+
+def command_line_page() -> str:
+    import typer
+    from typer.testing import CliRunner
+
+    from onernn.cli import app
+
+    def help_of(*command: str) -> str:
+        asked = CliRunner().invoke(app, [*command, "--help"], prog_name="onernn", env=_WIDE)
+        assert asked.exit_code == 0, asked.output
+        return f"```text\n{asked.output.strip()}\n```\n"
+
+    out = [_COMMAND_LINE, help_of()]
+    for name in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
+        out.append(f"(command-{name})=\n\n## onernn {name}\n\n{help_of(name)}")
+    return "\n".join(out)
+
+
+_WIDE = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"}
+_COMMAND_LINE = """# The command line
+
+Every command ends with 0 where it did what was asked, with 1 where a comparison, a check or a
+self-check failed, and with 2 where it could not run: one message on stderr tells why. `--json`
+prints JSON and nothing else.
+"""
+
+
+# Operators
+
+
+def canonical_page() -> str:
+    from onernn.operators import OPERATORS
+
+    def row(name: str) -> tuple[str, ...]:
+        one = OPERATORS[name]
+        inputs = ", ".join(
+            f"{'*' * each.variadic}{each.name}{'?' * each.optional}" for each in one.slots
+        )
+        ours = f"ONNX {one.since}" if one.since else "onernn"
+        return code(name), ours, one.kind, inputs, _attributes(one.attributes)
+
+    head = ("operator", "since opset", "kind", "inputs", "attributes and defaults")
+    return _CANONICAL + table(head, map(row, sorted(OPERATORS)))
+
+
+_CANONICAL = """# Canonical operators
+
+Every model becomes a graph of these before anything else happens: ONNX's operators by name and
+meaning, in their newest form, and some of our own. `x?` may be absent, `*x` is any number of
+inputs.
+
+"""
+
+
+def _attributes(attributes: Mapping[str, Any]) -> str:
+    from onernn.core.operator import REQUIRED
+
+    shown = (f"{k} (required)" if v is REQUIRED else f"{k}={v!r}" for k, v in attributes.items())
+    return ", ".join(map(code, shown))
+
+
+class Framework(NamedTuple):
+    title: str
+    rules: Callable[[], Mapping[str, Any]]
+
+
+def _paddle() -> Mapping[str, Any]:
+    from onernn.adapters.paddle.lower.table import RULES
+
+    return RULES
+
+
+def _mxnet() -> Mapping[str, Any]:
+    import_module("onernn.adapters.mxnet.lower.model")
+    from onernn.adapters.mxnet.lower.rules import RULES
+
+    return {name: rule.function for name, rule in RULES.items()}
+
+
+def _onnx() -> Mapping[str, Any]:
+    from onernn.adapters.onnx.lower.rules import _MICROSOFT, RULES
+    from onernn.operators import OPERATORS
+
+    plain = {name: one for name, one in OPERATORS.items() if one.since and not one.domain}
+    microsoft = {f"com.microsoft {name}": rule for name, rule in _MICROSOFT.items()}
+    return plain | RULES | microsoft
+
+
+def _torch() -> Mapping[str, Any]:
+    import_module("onernn.adapters.torch.lower.model")
+    from onernn.adapters.torch.lower.operator import RULES
+
+    return RULES
+
+
+def _keras() -> Mapping[str, Any]:
+    import_module("onernn.adapters.keras.lower.model")
+    from onernn.adapters.keras.lower.layer import RULES
+    from onernn.adapters.keras.lower.operations import OPERATIONS
+
+    return {**RULES, **{f"keras.ops {name}": rule for name, rule in OPERATIONS.items()}}
+
+
+RULES = {
+    "paddle": Framework("Paddle's operators", _paddle),
+    "mxnet": Framework("MXNet's operators", _mxnet),
+    "onnx": Framework("ONNX's operators", _onnx),
+    "torch": Framework("PyTorch's operators", _torch),
+    "keras": Framework("Keras's layers and operations", _keras),
+}
+
+READERS = {
+    "attribute", "only", "flag", "integer", "integers", "number", "sizes", "text", "option",
+    "optional_integer", "optional_number", "optional_sizes", "dtype", "chosen_dtype",
+}  # fmt: skip
+"""Methods by which a rule reads an attribute, whose name is the first argument."""
+
+
+class Facts(NamedTuple):
+    """What a rule's source tells: canonical operators, attributes, what is refused."""
+
+    makes: dict[str, None]
+    attributes: dict[str, str]
+    refuses: dict[str, None]
+
+
+def framework_page(framework: str) -> str:
+    title, rules = RULES[framework]
+    found = rules()
+    rows = []
+    for name in sorted(found, key=str.lower):
+        facts = facts_of(found[name], framework, name)
+        rows.append((
+            code(name), ", ".join(map(code, facts.makes)),
+            ", ".join(map(code, (f"{k}{v}" for k, v in facts.attributes.items()))),
+            "; ".join(facts.refuses),
+        ))  # fmt: skip
+    head = ("operator", "becomes", "attributes read", "refused")
+    return f"# {title}\n\n{_FRAMEWORK.format(count=len(rows))}" + table(head, rows)
+
+
+_FRAMEWORK = """{count} operators are read; recurrent ones become `Rnn`. The attributes are those
+that the rule of an operator reads, with the default that holds where a file does not name them;
+`is` means that any other value is refused. An attribute that no rule reads is an error, too:
+nothing is passed over in silence. `…` stands for what a model says. Operators of one kind share
+helpers, so that a refusal may belong to another one of the kind.
+
+"""
+
+
+def facts_of(rule: Any, framework: str, name: str) -> Facts:
+    from onernn.core.operator import Operator
+
+    facts = Facts({}, {}, {})
+    if isinstance(rule, Operator):
+        facts.makes[name] = None
+        for key, value in rule.attributes.items():
+            shown = _attributes({key: value}).strip("`")
+            facts.attributes[key] = shown.removeprefix(key)
+        return facts
+    _tell(rule, facts, f"onernn.adapters.{framework}.lower")
+    return facts
+
+
+def _tell(given: Any, facts: Facts, package: str) -> None:
+    """What a rule tells, or what it was made with: another rule, an operator's name, a row."""
+    from onernn.operators import OPERATORS
+
+    if isinstance(given, partial):
+        for each in (given.func, *given.args, *given.keywords.values()):
+            _tell(each, facts, package)
+    elif isinstance(given, FunctionType):
+        _read(given, facts, package, set())
+    elif isinstance(given, str) and given in OPERATORS:
+        facts.makes[given] = None
+    elif hasattr(given, "op") and hasattr(given, "only"):  # a row of Paddle's table
+        facts.makes[given.op] = None
+        for named in given.attributes.values():
+            facts.attributes[named.name] = f"={named.default!r}"
+        for name, value in given.only.items():
+            facts.attributes[name] = f" is {value!r}"
+
+
+@cache
+def _functions(module: str) -> Mapping[str, ast.FunctionDef]:
+    found = inspect.getsource(import_module(module))
+    return {node.name: node for node in ast.parse(found).body if isinstance(node, ast.FunctionDef)}
+
+
+def _read(function: FunctionType, facts: Facts, package: str, seen: set[str]) -> None:
+    """What a function's source tells, and that of the functions of its package that it calls."""
+    place = f"{function.__module__}.{function.__name__}"
+    tree = _functions(function.__module__).get(function.__name__)
+    if place in seen or tree is None:
+        return
+    seen.add(place)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise):
+            facts.refuses.update(dict.fromkeys(text for _, text in _raised(node)))
+        if isinstance(node, ast.Name):
+            found = function.__globals__.get(node.id)
+            if isinstance(found, FunctionType) and found.__module__.startswith(package):
+                _read(found, facts, package, seen)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        first = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+        if not isinstance(first, str):
+            continue
+        method = node.func.attr
+        if method.startswith("emit"):
+            facts.makes[first] = None
+        elif method in READERS and not ("dtype" in method and "dtype" not in first):
+            default = ast.unparse(node.args[1]) if len(node.args) > 1 else ""
+            sign = " is " if method == "only" else "="
+            facts.attributes.setdefault(first, f"{sign}{default}" if default else "")
+
+
+# Messages
+
+
+ERRORS = ("ModelFormatError", "ShapeError", "UnsupportedError", "BudgetError",
+          "MissingDependencyError", "LibraryError")  # fmt: skip
+
+
+def messages_page() -> str:
+    errors: ModuleType = import_module("onernn.core.errors")
+    found: dict[str, dict[str, set[str]]] = {name: {} for name in ERRORS}
+    for room in ROOMS:
+        for file in sorted((REPO / room).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                for name, text in _raised(node) if isinstance(node, ast.Raise) else ():
+                    if name in found and len(text) > 8:
+                        places = found[name].setdefault(text, set())
+                        places.add(file.relative_to(REPO).as_posix().removeprefix("src/"))
+    out = [_MESSAGES]
+    for name in ERRORS:
+        out.append(f"## {name}\n\n{inspect.getdoc(getattr(errors, name))}\n")
+        rows = [(code(text), ", ".join(map(code, sorted(where))))
+                for text, where in sorted(found[name].items())]  # fmt: skip
+        out.append(table(("message", "raised in"), rows))
+    return "\n".join(out)
+
+
+_MESSAGES = """# Error messages
+
+Every error that is raised on purpose is an `OnernnError`; the command line prints its message and
+ends with 2. `…` stands for what a model, a file or a call says. Search this page for the part of
+a message that does not change.
+"""
+
+
+def _raised(node: ast.Raise) -> Iterator[tuple[str, str]]:
+    """The class and the text of an error, where they stand there."""
+    call = node.exc
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.args:
+        if text := _template(call.args[0]):
+            yield call.func.id, text
+
+
+def _template(node: ast.AST) -> str:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_template(each) or "…" for each in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return f"{_template(node.left) or '…'}{_template(node.right) or '…'}"
+    return ""
+
+
+# Design pages
+
+
+def design_pages() -> Iterator[tuple[str, str]]:
+    """The pages of design/, their links as links of the manual."""
+    names = []
+    for file in sorted((REPO / "design").glob("*.md")):
+        names.append(file.stem)
+        text = re.sub(r"\]\((?!https?:|#)([^)#]+)((?:#[^)]*)?)\)", _linked, file.read_text())
+        lines = text.splitlines()
+        lines[0] = re.sub(r"\s{2,}Status: (.*)", "", lines[0])
+        yield f"design/{file.name}", "\n".join(lines) + "\n"
+    listed = "\n".join(names)
+    yield "design/index.md", _DESIGN + f"```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
+
+
+_DESIGN = """# Decisions
+
+One page a decision, as it is made and measured: the problem, what was decided, what was measured,
+what was rejected and why, the limits, and the tests that hold it. They are written for those who
+change onernn; the pages under *Explanations* say the same for those who use it.
+
+"""
+
+
+OUTSIDE = {"../SECURITY.md": "../security.md", "../benchmarks/results/": "../results/"}
+"""Where the manual has what design pages point to outside of their folder."""
+
+
+def _linked(match: re.Match[str]) -> str:
+    path, anchor = match[1], match[2]
+    for there, here in OUTSIDE.items():
+        path = path.replace(there, here)
+    if path.startswith("../examples/"):
+        path += ".md"
+    return f"]({path}{anchor})"
+
+
+def other_pages() -> Iterator[tuple[str, str]]:
+    """What was measured, and the pages of examples, as they lie in the checkout."""
+    for file in sorted((REPO / "benchmarks" / "results").glob("*.md")):
+        yield f"results/{file.name}", file.read_text()
+    for file in sorted((REPO / "examples").glob("*/README.md")):
+        text = re.sub(r"\]\(\.\./\.\./design/", "](../design/", file.read_text())
+        text = re.sub(r"\[(\w+\.py)\]\(\1\)", r"`\1`", text)  # a file beside it
+        yield f"examples/{file.parent.name}.md", text
+    yield "security.md", (REPO / "SECURITY.md").read_text()

@@ -1,0 +1,222 @@
+"""Code blocks of the manual, run in order: what a page shows is what comes out.
+
+``python`` blocks of a page share one namespace; a ``text`` block right behind one is what it
+prints. A ``console`` block holds commands behind ``$ `` and what each prints. A comment in front of
+a block says more: ``<!-- file: NAME -->`` (the block is that file), ``<!-- runs in: torch -->``
+(where that framework is), ``<!-- not run: REASON -->``.
+
+``python -m support.manual PAGE ...`` runs pages, each in a temporary folder beside links to the
+checkout's folders, and exits with 1 where something else comes out. ``--write`` writes into the
+page what came out. ``--has torch``: only the sections that have blocks of that framework.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import traceback
+from difflib import unified_diff
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+REPO = Path(__file__).resolve().parents[2]
+LINKED = ("benchmarks", "examples", "fault_corpus", "tests")
+
+_BLOCK = re.compile(
+    r"(?:^<!-- (?P<key>file|runs in|not run): (?P<value>[^\n]*?) -->\n+)?"
+    r"^```(?P<language>[\w+-]*|\{\w[\w:-]*\}[^\n]*)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+_SECTION = re.compile(r"^## ", re.MULTILINE)
+_COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n?", re.MULTILINE)
+_SHELL = re.compile(r"[|;&<>$*(){}]|\\\n")
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    key: str
+    value: str
+    start: int  # of the text, in the page
+    end: int
+    prints: bool
+    """Whether it is what the Python block in front of it prints."""
+
+
+def blocks(page: str) -> list[Block]:
+    """The fenced blocks of a page. Raises `ValueError` for a fence that none of them is."""
+    found: list[Block] = []
+    behind = -1
+    for each in _BLOCK.finditer(page):
+        follows = behind >= 0 and not page[behind : each.start()].strip()
+        prints = follows and each["language"] == "text" and not each["key"]
+        span = each.start("text"), each.end("text")
+        key, value = each["key"] or "", each["value"] or ""
+        found.append(Block(each["language"], each["text"], key, value, *span, prints))
+        behind = each.end() if each["language"] == "python" else -1
+    fences = len(re.findall(r"^ *(?:```|~~~)", page, re.MULTILINE))
+    if fences != 2 * len(found):
+        raise ValueError(f"{fences} fences, and {len(found)} blocks that can be told")
+    return found
+
+
+# What changes from machine to machine: instruction sets, rounding errors, seconds, table borders.
+_SAME = (
+    (re.compile(r"\b(avx512_bf16|avx512|avx2|v2)\b"), "ISA"),
+    (re.compile(r"\b\d+(\.\d+)?e-\d+\b"), "TINY"),
+    (re.compile(r"\b\d+(\.\d+)? (ms|us|s|MB|kB)\b"), r"N \2"),
+    (re.compile(r"^( *node .*?, (?:f32|bf16|f16|u8), ).*", re.MULTILINE), r"\1KERNEL"),
+    (re.compile(r"\b\d+\.\d+ times\b"), "N times"),
+    (re.compile(r"[━─]+"), "-"),
+    (re.compile(r"[ \t]+"), " "),
+    (re.compile(r" *\n"), "\n"),
+)
+
+
+def same(wanted: str, got: str) -> bool:
+    """Whether a page shows what came out; a line ``...`` of the page stands for any lines."""
+    for pattern, name in _SAME:
+        wanted, got = pattern.sub(name, wanted), pattern.sub(name, got)
+    parts = re.split(r"^ ?\.\.\.\n", f"{wanted.strip()}\n", flags=re.MULTILINE)
+    whole = "(?:.*\n)*".join(map(re.escape, parts))
+    return re.fullmatch(whole, f"{got.strip()}\n") is not None
+
+
+def _command(line: str) -> str:
+    """What a command prints. Raises `AssertionError` where it fails."""
+    if line.startswith("onernn ") and not _SHELL.search(line):
+        from onernn.cli import main
+
+        said, argv = io.StringIO(), sys.argv
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            sys.argv = shlex.split(line)
+            try:
+                main()
+                status: Any = 0
+            except SystemExit as stop:
+                status = stop.code or 0
+            finally:
+                sys.argv = argv
+        text = said.getvalue()
+    else:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-c", line],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PATH": path},
+        )
+        text, status = done.stdout, done.returncode
+    assert status == 0, f"$ {line}\nexit {status}\n{text}"
+    return text
+
+
+def _console(text: str) -> str:
+    """The block as it comes out; what the page shows where that is the same."""
+    commands = list(_COMMAND.finditer(text))
+    ends = [each.start() for each in commands[1:]] + [len(text)]
+    out = ""
+    for each, end in zip(commands, ends, strict=True):
+        wanted, got = text[each.end() : end], _command(each[1])
+        shown = not wanted.strip() and not got.strip() or same(wanted, got)
+        out += each[0].rstrip("\n") + "\n" + (wanted if shown else got.rstrip() + "\n")
+    return out
+
+
+def _python(block: Block, page: Path, names: dict[str, Any]) -> str:
+    said = io.StringIO()
+    line = page.read_text().count("\n", 0, block.start)
+    with contextlib.redirect_stdout(said):
+        exec(compile("\n" * line + block.text, page, "exec"), names)
+    return said.getvalue()
+
+
+def run(page: Path, has: str = "") -> str:
+    """The page with what came out. Raises what a block raises, `AssertionError` for a command."""
+    text = page.read_text()
+    names: dict[str, Any] = {"__name__": "__main__"}
+    new = text
+    moved = 0
+    printed: str | None = None
+    found = blocks(text)
+    section = {block: len(_SECTION.findall(text, 0, block.start)) for block in found}
+    beside = {section[block] for block in found if (block.key, block.value) == ("runs in", has)}
+    for block in found:
+        out = block.text
+        if has and section[block] not in beside:
+            continue
+        if block.prints:
+            if printed is not None and not same(block.text, printed):
+                out = printed.rstrip() + "\n"
+            printed = None
+        elif block.key == "not run" or block.key == "runs in" and block.value != has:
+            printed = None
+        elif block.key == "file":
+            Path(block.value).parent.mkdir(parents=True, exist_ok=True)
+            Path(block.value).write_text(block.text)
+        elif block.language == "python":
+            printed = _python(block, page, names)
+        elif block.language == "console":
+            out = _console(block.text)
+        elif not block.language.startswith("{"):
+            raise ValueError(f"nobody knows what this block is:\n{block.text}")
+        new = new[: block.start + moved] + out + new[block.end + moved :]
+        moved += len(out) - len(block.text)
+    return new
+
+
+def _shown(page: Path, has: str, write: bool) -> bool:
+    """Whether a page shows what comes out; says what does not. A process runs one page."""
+    try:
+        new = run(page, has)
+    except (Exception, SystemExit):
+        traceback.print_exc()
+        return False
+    old = page.read_text()
+    if write and new != old:
+        page.write_text(new)
+    elif new != old:
+        print(*unified_diff(old.splitlines(), new.splitlines(), "page", "run", lineterm=""),
+              sep="\n")  # fmt: skip
+        return False
+    return True
+
+
+def main() -> int:
+    ask = argparse.ArgumentParser(description=__doc__)
+    ask.add_argument("pages", type=Path, nargs="+")
+    ask.add_argument("--has", default="")
+    ask.add_argument("--write", action="store_true")
+    given = ask.parse_args()
+    if len(given.pages) == 1:
+        page = given.pages[0].resolve()
+        sys.argv = sys.argv[:1]
+        with TemporaryDirectory() as folder:
+            for name in LINKED:
+                (Path(folder) / name).symlink_to(REPO / name)
+            os.chdir(folder)
+            return 0 if _shown(page, given.has, given.write) else 1
+    options = [f"--has={given.has}"] + ["--write"] * given.write
+    failed = [page for page in given.pages if started(page, *options).returncode]
+    print(*(f"not as shown: {page}" for page in failed), sep="\n")
+    return 1 if failed else 0
+
+
+def started(page: Path, *options: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """A page in a process of its own, as its reader would be: errors come as users see them."""
+    environment = {name: value for name, value in os.environ.items() if name != "ONERNN_RAISE"}
+    environment |= {"PYTHONPATH": str(REPO / "tests"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "support.manual", str(page), *options]
+    return subprocess.run(command, env=environment | {"OMP_NUM_THREADS": "1"}, text=True, **how)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
