@@ -90,5 +90,5 @@ def _of_arrays(name: str, one: Array, other: Array) -> Iterator[str]:
 
 
 def _short(value: Any) -> str:
-    text = str(value)
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -103,7 +103,7 @@ class Conformance:
         raise NotImplementedError
 
     @classmethod
-    def takes_empty_sentences(cls) -> bool:
+    def _takes_empty_sentences(cls) -> bool:
         """What ``empty_sentences`` says, or what is known of the framework."""
         if cls.empty_sentences is None:
             return cls.framework not in _REFUSING_EMPTY
@@ -175,7 +175,7 @@ class Conformance:
 
     def _pairs(self, combination: Combination) -> Iterator[tuple[str, Case, _Result, _Result]]:
         """What was run, and what comes from the adapter and what it must be, for each batch."""
-        empty = self.takes_empty_sentences()
+        empty = self._takes_empty_sentences()
         case = combination.case(empty=empty)
         layer = self.layer(case)
         given = self.weights(layer, case) if self._gives("weights") else case.weights

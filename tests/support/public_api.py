@@ -28,6 +28,7 @@ NAMED = {
     "onernn.adapters.paddle": ["optimize", "register_operators"],
     "onernn.recording": ["save"],
     "onernn.verification.suite": ["Case", "Conformance"],
+    "onernn.verification.node_suite": ["NodeConformance", "node_cases", "write_node_cases"],
 }
 """Public names of other modules."""
 READ = {

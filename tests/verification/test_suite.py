@@ -342,9 +342,9 @@ def test_a_framework_without_empty_sentences_is_asked_once(
 def test_of_torch_it_is_known_that_it_has_none() -> None:
     kinds = {"torch": False, "paddle": True, "": True}
     for framework, takes in kinds.items():
-        assert type("T", (Conformance,), {"framework": framework}).takes_empty_sentences() is takes
+        assert type("T", (Conformance,), {"framework": framework})._takes_empty_sentences() is takes
     told = {"framework": "torch", "empty_sentences": True}
-    assert type("T", (Conformance,), told).takes_empty_sentences()
+    assert type("T", (Conformance,), told)._takes_empty_sentences()
     for lengths in LENGTHS:
         each = Combination("gru", "left2right", 1, lengths, "given", "f32", "odd")
         for case in (each.case(empty=False), *each.other_batches(empty=False)):
