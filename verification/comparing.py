@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from onernn.core.arrays import Array
-from onernn.core.ragged import Ragged, data_of
+from onernn.core.ragged import Batch, Ragged, data_of
 from onernn.core.records import dataclass
+from onernn.verification.aligning import in_one_form
 
 
 @dataclass(frozen=True)
@@ -124,3 +126,28 @@ def _compare_floats(
 def _relative(worst: float, reference: Array) -> float:
     largest = float(np.abs(reference.astype(np.float64)).max(initial=0))
     return float(worst / largest) if largest else float(worst and np.inf)
+
+
+def all_pass(
+    outputs: Mapping[str, Batch],
+    expected: Mapping[str, Batch],
+    tolerances: Mapping[str, Tolerance],
+) -> bool:
+    """Whether every expected output is there within its tolerance."""
+    return all(
+        compare(name, *in_one_form(outputs[name], want), tolerances[name]).passed
+        for name, want in expected.items()
+    )
+
+
+def largest_difference(outputs: Mapping[str, Batch], expected: Mapping[str, Batch]) -> float:
+    """max|a - b| / max|b| over all outputs, infinite where shapes or special values differ."""
+    worst = 0.0
+    for name, want in expected.items():
+        one, other = in_one_form(outputs[name], want)
+        a, b = (np.asarray(data_of(v), np.float64) for v in (one, other))
+        if a.shape != b.shape:
+            return np.inf
+        top = float(differences(a, b).max(initial=0))
+        worst = max(worst, top / (float(np.abs(b[np.isfinite(b)]).max(initial=0)) or 1.0))
+    return worst

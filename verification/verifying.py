@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from onernn.runtime.session import Session
 from onernn.verification.aligning import LENGTHS, feed_for, in_one_form, outputs_for
 from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
 from onernn.verification.diagnosis.cause import Cause
-from onernn.verification.diagnosis.causes import Side, find_cause, traced
+from onernn.verification.diagnosis.causes import SECONDS, Side, find_cause, traced
+from onernn.verification.diagnosis.model_diff import Compared, read_causes
 from onernn.verification.error_profiles import Errors, Profile, errors, profile
 from onernn.verification.input_generation import make_inputs
 from onernn.verification.json_text import json_text
@@ -35,10 +37,14 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What a verdict rests on: both models, all inputs and outputs, and the tolerances."""
+    """What a verdict rests on: both models, all inputs and outputs, and the tolerances.
+
+    ``given``: the batches that both sides' inputs were made of.
+    """
 
     model: Graph
     reference: Reference
+    given: Mapping[str, Batch]
     inputs: Mapping[str, Batch]
     actual: Mapping[str, Batch]
     expected: Mapping[str, Batch]
@@ -186,7 +192,7 @@ def verify(
         if not any(data_of(value).size for value in expected.values()):
             notes.append("nothing was compared: all outputs are empty")
         shown = {name: in_one_form(actual[name], expected[name]) for name in expected}
-        evidence = Evidence(graph, reference, inputs, actual, expected, tolerances)
+        evidence = Evidence(graph, reference, given, inputs, actual, expected, tolerances)
         report = Report(
             outputs,
             runner.explain(),
@@ -194,7 +200,7 @@ def verify(
             notes=tuple(notes),
             evidence=evidence,
         )
-        return _explained(report, given, pairs, diagnose, progress)
+        return _explained(report, pairs, diagnose, progress)
 
 
 def _compared(
@@ -214,7 +220,7 @@ def _reference(
     against: Against | None,
     progress: Progress,
 ) -> tuple[dict[str, Batch], dict[str, Batch], Reference, list[str]]:
-    """The model's inputs, all there are, the reference that ran on them, and what was assumed."""
+    """The model's inputs, what they were made of, the reference's run, and what was assumed."""
     if recording is not None:
         arrays, where = opened(recording)
         if against is not None:
@@ -250,16 +256,15 @@ def tells(graph: Graph) -> tuple[int, int]:
 def _both(
     model: Graph, against: Against, given: Mapping[str, Batch], progress: Progress
 ) -> tuple[dict[str, Batch], dict[str, Batch], Reference, list[str]]:
-    """Both sides' inputs from what is given, and the reference's outputs."""
+    """The model's inputs and the reference's run, on what is given."""
     theirs, notes = feed_for(against.graph.inputs, given, "the reference")
     mine, more = feed_for(model.inputs, given, "the model")
     reference = against.run(theirs, progress)
-    return mine, {**given, **theirs, **mine}, reference, [*notes, *more]
+    return mine, dict(given), reference, [*notes, *more]
 
 
 def _explained(
     report: Report,
-    given: Mapping[str, Batch],
     pairs: Mapping[str, tuple[str, Batch]],
     diagnose: bool,
     progress: Progress,
@@ -289,8 +294,35 @@ def _explained(
     if not sides:
         note = "the NumPy reference gives what is expected: the fault is in the kernel that ran"
         return replace(report, notes=(*report.notes, note))
-    cause = find_cause(sides, given, progress=progress)
+    progress("comparing both models", 0, 1)
+    if causes := _read_causes(evidence, mine, other, pairs):
+        return replace(report, causes=causes)
+    every = {**evidence.given, **evidence.reference.feed, **evidence.inputs}
+    cause = find_cause(sides, every, progress=progress)
     return replace(report, causes=() if cause is None else (cause,))
+
+
+def _read_causes(
+    evidence: Evidence,
+    mine: Traced,
+    other: Traced | None,
+    pairs: Mapping[str, tuple[str, Batch]],
+) -> tuple[Cause, ...]:
+    """What a comparison of both models' operators tells, where both are known."""
+    graph = evidence.reference.graph
+    if graph is None or other is None:
+        return ()
+    compared = Compared(
+        evidence.model,
+        graph,
+        mine,
+        other,
+        evidence.given,
+        {name: theirs for name, (theirs, _) in pairs.items()},
+        evidence.expected,
+        evidence.tolerances,
+    )
+    return read_causes(compared, time.monotonic() + SECONDS)
 
 
 def _sides(

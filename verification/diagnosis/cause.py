@@ -59,8 +59,18 @@ def edited(graph: Graph, edits: Iterable[Edit]) -> Graph:
         nodes |= {node.outputs[0]: node for node in edit.new}
         inputs |= {value.name: value for value in edit.inputs}
         constants |= edit.constants
-    known = {"", *inputs, *constants}
-    waiting, ordered = list(nodes.values()), list[Node]()
+    return in_order(graph, nodes.values(), inputs.values(), constants)
+
+
+def in_order(
+    graph: Graph, nodes: Iterable[Node], inputs: Iterable[Value], constants: Mapping[str, Array]
+) -> Graph:
+    """The graph with these nodes, in an order in which they can run, and only what outputs need.
+
+    Raises `ModelFormatError` where there is no such order.
+    """
+    values, waiting, ordered = tuple(inputs), list(nodes), list[Node]()
+    known = {"", *constants, *(value.name for value in values)}
     while waiting:
         later = []
         for node in waiting:
@@ -70,12 +80,10 @@ def edited(graph: Graph, edits: Iterable[Edit]) -> Graph:
             else:
                 later.append(node)
         if len(later) == len(waiting):
-            ordered += later  # a cycle: Graph tells where
+            ordered += later  # Graph tells what is missing
             break
         waiting = later
-    return replace(
-        graph, nodes=tuple(ordered), inputs=tuple(inputs.values()), constants=constants
-    ).pruned()
+    return replace(graph, nodes=tuple(ordered), inputs=values, constants=constants).pruned()
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,11 +11,10 @@ import numpy as np
 
 from onernn.core.errors import OnernnError
 from onernn.core.graph import Graph, Value
-from onernn.core.ragged import Batch, data_of
+from onernn.core.ragged import Batch
 from onernn.core.records import dataclass
 from onernn.fuse_passes import fuse
-from onernn.verification.aligning import in_one_form
-from onernn.verification.comparing import Tolerance, compare, differences
+from onernn.verification.comparing import Tolerance, all_pass, largest_difference
 from onernn.verification.diagnosis.bias_faults import bias_sources
 from onernn.verification.diagnosis.cause import Cause, Edit
 from onernn.verification.diagnosis.fitting import fitted, size_of_biases
@@ -208,7 +207,7 @@ def _explained(side: Side, where: str, hypothesis: Hypothesis) -> Cause | None:
     worst = _apart(side, hypothesis)
     if worst is None:
         return None
-    before = _difference(side.traced.values, side.expected)
+    before = largest_difference(side.traced.values, side.expected)
     if not worst * _BETTER < before:
         return None
     text = f"{side.prefix} {hypothesis.text} in {where}"
@@ -238,24 +237,9 @@ def _apart(side: Side, hypothesis: Hypothesis) -> float | None:
                 )
     except OnernnError:
         return None
-    for name, want in side.expected.items():
-        one, other = in_one_form(outputs[name], want)
-        if not compare(name, one, other, side.tolerances[name]).passed:
-            return None
-    return _difference(outputs, side.expected)
-
-
-def _difference(outputs: Mapping[str, Any], expected: Mapping[str, Batch]) -> float:
-    """max|a - b| / max|b| over all outputs, infinite where shapes or special values differ."""
-    worst = 0.0
-    for name, want in expected.items():
-        one, other = in_one_form(outputs[name], want)
-        a, b = (np.asarray(data_of(v), np.float64) for v in (one, other))
-        if a.shape != b.shape:
-            return np.inf
-        top = float(differences(a, b).max(initial=0))
-        worst = max(worst, top / (float(np.abs(b[np.isfinite(b)]).max(initial=0)) or 1.0))
-    return worst
+    if not all_pass(outputs, side.expected, side.tolerances):
+        return None
+    return largest_difference(outputs, side.expected)
 
 
 def _found_clip(side: Side, ends: float) -> Cause | None:
@@ -273,7 +257,7 @@ def _found_clip(side: Side, ends: float) -> Cause | None:
                 outputs = rerun(graph, side.traced.graph, side.traced.values, fast_backend())
             except OnernnError:
                 return np.inf
-            return _difference(outputs, side.expected)
+            return largest_difference(outputs, side.expected)
 
         bounds = np.geomspace(0.01, 30, 33)
         found = [apart(float(b)) for b in bounds]

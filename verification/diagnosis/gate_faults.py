@@ -50,7 +50,7 @@ def gate_name(spec: RnnSpec, gate: str) -> str:
     return f"{gate} ({name})"
 
 
-def _permutations(spec: RnnSpec) -> Iterator[tuple[tuple[int, ...], str]]:
+def permutations(spec: RnnSpec) -> Iterator[tuple[tuple[int, ...], str]]:
     """All but the identity, those that swap two gates first; with what to call them."""
     gates = spec.cell.gates
     every = list(itertools.permutations(range(len(gates))))[1:]
@@ -64,7 +64,7 @@ def _permutations(spec: RnnSpec) -> Iterator[tuple[tuple[int, ...], str]]:
 
 
 def whole_permutations(spec: RnnSpec) -> Iterator[WeightFault]:
-    for order, text in _permutations(spec):
+    for order, text in permutations(spec):
         yield WeightFault("gates_swapped", text, _permuted(order, ("layer", "iter", "bias")))
         if spec.peephole:
             peephole = ("layer", "iter", "bias", "peephole")
@@ -88,7 +88,7 @@ def named(arrays: tuple[str, ...]) -> str:
 
 def partial_permutations(spec: RnnSpec) -> Iterator[WeightFault]:
     for arrays in PARTS:
-        for order, text in _permutations(spec):
+        for order, text in permutations(spec):
             yield WeightFault(
                 "gates_swapped", f"{text} in the {named(arrays)} only", _permuted(order, arrays)
             )
@@ -116,7 +116,7 @@ def _permuted(order: tuple[int, ...], arrays: tuple[str, ...], *, borrow: bool =
         if "iter" in arrays:
             new = replace(new, iter=weights.iter[..., index, :])
         if "bias" in arrays and weights.bias is not None:
-            new = replace(new, bias=_permuted_bias(spec, weights.bias, order))
+            new = replace(new, bias=permuted_bias(spec, weights.bias, order))
         if "peephole" in arrays and weights.peephole is not None:
             if order[2] != 2:
                 return None  # the candidate has no peephole
@@ -133,7 +133,7 @@ def _permuted(order: tuple[int, ...], arrays: tuple[str, ...], *, borrow: bool =
     return change
 
 
-def _permuted_bias(spec: RnnSpec, bias: Array, order: tuple[int, ...]) -> Array:
+def permuted_bias(spec: RnnSpec, bias: Array, order: tuple[int, ...]) -> Array:
     """Rows as gates. LBR cells hold the candidate's in two rows; any other gate has their sum."""
     if not spec.cell.linear_before_reset or order[2] == 2:
         rest = bias[..., len(order) :, :]

@@ -98,11 +98,11 @@ def _reset_later(
 def _reset_sooner(
     spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None
 ) -> SpecAndWeights | None:
-    bias = None if weights.bias is None else _merged(weights.bias)[..., :3, :]
+    bias = None if weights.bias is None else merged(weights.bias)[..., :3, :]
     return replace(spec, cell=_PLAIN[spec.cell]), replace(weights, bias=bias)
 
 
-def _merged(bias: Array) -> Array:
+def merged(bias: Array) -> Array:
     """Both rows of an LBR cell's candidate as one, outside r*(...)."""
     out = bias.copy()
     out[..., 2, :] += out[..., 3, :]
@@ -120,8 +120,8 @@ def _biases(spec: RnnSpec) -> Iterator[WeightFault]:
         yield fault("bias_doubled", f"its bias is {how}", partial(_scaled, gate=every, by=by))
     if not spec.cell.linear_before_reset:
         return
-    merged = "both biases of the candidate are merged into one outside the reset gate's product"
-    yield fault("bias_merged", merged, _merged)
+    told = "both biases of the candidate are merged into one outside the reset gate's product"
+    yield fault("bias_merged", told, merged)
     for row, name in ((3, "recurrent"), (2, "input")):
         left_out = f"the candidate's {name} bias is left out"
         yield fault("bias_merged", left_out, partial(_scaled, gate=row, by=0))
@@ -180,9 +180,9 @@ def clipped(name: str, bound: float) -> Change:
 def _transposed() -> Iterator[WeightFault]:
     for name, called in (("iter", "recurrent weight"), ("layer", "input weight")):
         for function, how in (
-            (_per_gate, "is transposed, gate by gate"),
-            (_as_rows, "is read row by row"),
-            (_as_columns, "is read column by column"),
+            (per_gate, "is transposed, gate by gate"),
+            (as_rows, "is read row by row"),
+            (as_columns, "is read column by column"),
         ):
             change = partial(_reread, name=name, function=function)
             yield WeightFault("weight_transposed", f"the {called} {how}", change)
@@ -196,21 +196,21 @@ def _reread(
     function: Callable[[Array], Array],
 ) -> SpecAndWeights | None:
     array = getattr(weights, name)
-    if array is None or function is _per_gate and array.shape[2] != array.shape[4]:
+    if array is None or function is per_gate and array.shape[2] != array.shape[4]:
         return None
     return spec, replace(weights, **{name: function(array)})
 
 
-def _per_gate(array: Array) -> Array:
+def per_gate(array: Array) -> Array:
     return np.swapaxes(array, 2, 4)
 
 
-def _as_rows(array: Array) -> Array:
+def as_rows(array: Array) -> Array:
     """As read as (R, G*O) where the file holds (G*O, R)."""
     return np.moveaxis(array, 2, 4).reshape(array.shape)
 
 
-def _as_columns(array: Array) -> Array:
+def as_columns(array: Array) -> Array:
     """As read as (G*O, R) where the file holds (R, G*O)."""
     one, d, r, g, o = array.shape
     return np.moveaxis(array.reshape(one, d, g, o, r), 4, 2)

@@ -1,0 +1,280 @@
+"""The causes that reading two models tells: their differences, fewest that explain the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.errors import OnernnError
+from onernn.core.graph import Graph
+from onernn.core.ragged import Batch, Ragged, data_of
+from onernn.core.records import dataclass
+from onernn.verification.aligning import feed_for
+from onernn.verification.comparing import Tolerance
+from onernn.verification.diagnosis.cause import Cause, Edit
+from onernn.verification.diagnosis.difference_names import Named, Names
+from onernn.verification.diagnosis.differences import (
+    Difference,
+    Trial,
+    differences_in,
+    patched,
+    smallest,
+)
+from onernn.verification.diagnosis.matching import Matching, match, operators
+from onernn.verification.layer_names import LayerName, in_words
+from onernn.verification.layerwise import Traced
+from onernn.verification.tracing import Values, trace
+
+_BATCHES = 3
+"""Batches to find causes with, at most; each is one on which those of the others were too few."""
+_MASK = 8
+"""Floats of so few values are a mask or lengths, not words."""
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Two models that give different outputs on a batch.
+
+    ``model``, ``reference``: as they were read, and their runs. ``given``: the batch as both sides'
+    inputs were made of it. ``outputs``: the reference's by the model's names.
+    """
+
+    model: Graph
+    reference: Graph
+    mine: Traced
+    theirs: Traced
+    given: Mapping[str, Batch]
+    outputs: Mapping[str, str]
+    expected: Mapping[str, Batch]
+    tolerances: Mapping[str, Tolerance]
+
+    def feeds(self, given: Mapping[str, Batch]) -> tuple[dict[str, Batch], dict[str, Batch]]:
+        mine, _ = feed_for(self.model.inputs, given, "the model")
+        theirs, _ = feed_for(self.reference.inputs, given, "the reference")
+        return mine, theirs
+
+
+def read_causes(found: Compared, ends: float) -> tuple[Cause, ...]:
+    """What the models differ in, as causes that explain the outputs together; none where it does
+    not.
+
+    First operator by operator as the files have them; where that explains nothing, layer by layer
+    as fusing and taking apart leaves them.
+    """
+    for whole in (True, False):
+        reading = _Reading.of(found, whole)
+        if reading is not None and (causes := reading.causes(ends)):
+            return causes
+    return ()
+
+
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """Both models in one form, matched, and a batch to try changes on."""
+
+    found: Compared
+    whole: bool
+    graph: Graph
+    other: Graph
+    matching: Matching
+    names: Names
+    trial: Trial
+
+    @classmethod
+    def of(cls, found: Compared, whole: bool) -> _Reading | None:
+        if whole:
+            graph, other = found.model, found.reference
+            parts: Mapping[str, LayerName] = {}
+        else:
+            graph, other, parts = found.mine.graph, found.theirs.graph, found.mine.parts
+            parts = {**found.theirs.parts, **parts}
+        mine, theirs = operators(graph, whole), operators(other, whole)
+        trial = _trial(found, graph, found.given, found.expected)
+        if trial is None:
+            return None
+        values = trace(other, found.feeds(found.given)[1]) if whole else found.theirs.values
+        sizes = _channels(trial.values), _channels(values)
+        matching = match(mine, theirs, _inputs(graph, other), sizes)
+        names = Names(matching, parts, (_ragged(trial.values), _ragged(values)))
+        return cls(found, whole, graph, other, matching, names, trial)
+
+    def causes(self, ends: float) -> tuple[Cause, ...]:
+        every = differences_in(self.matching, self.found.outputs, self.graph.constants)
+        if not every or self._copies_layers() or not self._passes(every, [self.trial]):
+            return ()
+        groups, batches = self._groups(every), [self.trial]
+        evidence: Literal["proved", "candidate"] = "candidate"
+        needed = every
+        for seed in range(1, _BATCHES + 1):
+            kept = smallest(groups, lambda chosen: self._passes(chosen, batches), ends)
+            needed = [each for group in kept for each in group]
+            fresh = self._fresh(seed)
+            if fresh is None:
+                break
+            if self._passes(needed, [fresh]):
+                evidence = "proved"
+                break
+            if not self._passes(every, [fresh]):
+                break
+            batches.append(fresh)
+        return tuple(self._named(needed, evidence))
+
+    def _patched(self, chosen: Sequence[Difference]) -> Graph | None:
+        try:
+            return patched(self.graph, self.other, self.matching, chosen)
+        except OnernnError:  # values that would be made of each other
+            return None
+
+    def _passes(self, chosen: Sequence[Difference], batches: Sequence[Trial]) -> bool:
+        changed = self._patched(chosen)
+        return changed is not None and all(each.passes(changed) for each in batches)
+
+    def _copies_layers(self) -> bool:
+        """Whether there are recurrent layers without a counterpart, though both have as many."""
+        paired = {id(op) for pair in self.matching.pairs for op in pair}
+        every = (*self.matching.mine, *self.matching.theirs)
+        alone = any(op.rnns and id(op) not in paired for op in every)
+        return alone and len(self.found.mine.parts) == len(self.found.theirs.parts)
+
+    def _groups(self, every: Sequence[Difference]) -> list[list[Difference]]:
+        """Differences that are one fault together; the first ones are tried to be left out first.
+
+        Wiring comes first: what a file does elsewhere, such as views, often makes no difference.
+        """
+        groups: dict[Any, list[Difference]] = {}
+        for named in self.names.of(every):
+            shared = named.found.id in ("weights_rounded", "states_exchanged", "layers_exchanged")
+            groups.setdefault(
+                named.found._replace(apart=0.0) if shared else id(named.difference), []
+            ).append(named.difference)
+        seen: set[int] = set()
+        rest = [list(dict.fromkeys(group)) for group in groups.values()]
+        rest += [[each] for each in every]
+        unique = []
+        for group in rest:
+            fresh = [each for each in group if id(each) not in seen]
+            seen.update(map(id, fresh))
+            unique += [fresh] if fresh else []
+        return sorted(unique, key=lambda group: not group[0].is_wiring)
+
+    def _fresh(self, seed: int) -> Trial | None:
+        """A batch that was not used yet, of the same sizes."""
+        for lengths in (True, False):
+            given = _shuffled(self.found.given, seed, lengths)
+            try:
+                _, theirs = self.found.feeds(given)
+                with np.errstate(all="ignore"):
+                    values = trace(self.found.reference, theirs)
+            except OnernnError:
+                continue
+            expected = {mine: values[name] for mine, name in self.found.outputs.items()}
+            if (made := _trial(self.found, self.graph, given, expected)) is not None:
+                return made
+        return None
+
+    def _named(
+        self, needed: Sequence[Difference], evidence: Literal["proved", "candidate"]
+    ) -> Iterator[Cause]:
+        whole = self._patched(needed)
+        assert whole is not None
+        before, after = self.trial.distance(self.graph), self.trial.distance(whole)
+        for found, together in _together(self.names.of(needed)):
+            units = list(dict.fromkeys(each.difference for each in together))
+            alone = self._patched(units) or whole
+            where = _where([each.where for each in together], self._layers())
+            joint = (
+                ""
+                if not where or found.text.endswith(("before", "exchanges", " of", ":"))
+                else "in "
+            )
+            apart = max(each.found.apart for each in together)
+            most = f", by up to {apart:.3g}" if apart else ""
+            yield Cause(
+                found.id,
+                f"{found.text} {joint}{where}{most}".rstrip(),
+                where,
+                together[0].node,
+                evidence,
+                (Edit.between(self.graph, alone),),
+                "read" if self.whole else "taken apart",
+                before,
+                after,
+            )
+
+    def _layers(self) -> int:
+        """How many layers and directions the model has, in all nodes."""
+        return len(self.found.mine.parts)
+
+
+def _channels(values: Values) -> dict[str, int]:
+    shapes = {name: data_of(value).shape for name, value in values.items()}
+    return {name: shape[-1] for name, shape in shapes.items() if shape}
+
+
+def _ragged(values: Values) -> set[str]:
+    return {name for name, value in values.items() if isinstance(value, Ragged)}
+
+
+def _inputs(graph: Graph, other: Graph) -> dict[str, str]:
+    """The reference's inputs by the model's: by name, the rest in order as `feed_for` does."""
+    names = [[value.name for value in each.inputs] for each in (graph, other)]
+    shared = [name for name in names[0] if name in names[1]]
+    left = [[name for name in each if name not in shared] for each in names]
+    return {name: name for name in shared} | dict(zip(*left, strict=False))
+
+
+def _trial(
+    found: Compared, graph: Graph, given: Mapping[str, Batch], expected: Mapping[str, Batch]
+) -> Trial | None:
+    try:
+        mine, theirs = found.feeds(given)
+        with np.errstate(all="ignore"):
+            values = trace(graph, mine)
+    except OnernnError:
+        return None
+    return Trial(graph, values, expected, found.tolerances, theirs)
+
+
+def _shuffled(given: Mapping[str, Batch], seed: int, lengths: bool) -> dict[str, Batch]:
+    """Another batch of the same numbers; with ``lengths`` vectors of integers are others, too."""
+    rng = np.random.default_rng(seed)
+
+    def shuffled(array: Array) -> Array:
+        array = np.asarray(array)
+        few = array.dtype.kind == "f" and len(np.unique(array)) <= _MASK
+        if array.ndim == 0 or few or array.dtype.kind == "b":
+            return array
+        if array.ndim == 1 and array.dtype.kind in "iu":
+            return rng.permutation(array) if lengths else array
+        signs = rng.choice([-1, 1], array.shape) if array.dtype.kind == "f" else 1
+        signs = 1 if array.size and array.min() >= 0 else signs
+        return (rng.permutation(array.reshape(-1)).reshape(array.shape) * signs).astype(array.dtype)
+
+    return {
+        name: value.with_data(shuffled(value.data))
+        if isinstance(value, Ragged)
+        else shuffled(value)
+        for name, value in given.items()
+    }
+
+
+def _together(found: Sequence[Named]) -> Iterator[tuple[Any, list[Named]]]:
+    groups: dict[Any, list[Named]] = {}
+    for each in found:
+        groups.setdefault(each.found._replace(apart=0.0), []).append(each)
+    yield from groups.items()
+
+
+def _where(places: Sequence[LayerName | str], layers: int) -> str:
+    distinct = list(dict.fromkeys(places))
+    named = [place for place in distinct if isinstance(place, LayerName)]
+    others = [place for place in distinct if isinstance(place, str)]
+    nodes = {place.node for place in named}
+    if named and len(named) == layers and len(nodes) > 1:
+        words = ["every recurrent layer"]
+    else:
+        words = [in_words(named)] if named else []
+    return " and ".join([*words, *others])
