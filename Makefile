@@ -42,6 +42,11 @@ backends: .venv/.ready
 
 # Faults put into a copy of the sources, those of the references' pages among them: for each, the
 # tests that should see it do. make test tries some of them.
+# All planted faults that `verify` has to name, some in models with H = 512: ten minutes.
+.PHONY: fault-pairs
+fault-pairs: .venv/.ready
+	ONERNN_FAULT_PAIRS=all $(BIN)/pytest -n auto tests/verification/test_fault_pairs.py
+
 .PHONY: mutants
 mutants: .venv/.ready
 	ONERNN_MUTANTS=1 $(BIN)/pytest -n auto tests/project/test_mutants.py tests/project/test_reference_mutants.py

@@ -22,7 +22,10 @@ _MOST = 3000
 
 @dataclass(frozen=True)
 class NodeComparison:
-    """A pair of matched nodes: what they are called in both models, and how they compare."""
+    """A pair of matched nodes: what they are called in both models, and how they compare.
+
+    ``reads``: whether what both read agrees, so that a difference is their own.
+    """
 
     op: str
     native: str
@@ -30,6 +33,7 @@ class NodeComparison:
     reference: str
     part: LayerName | None
     comparison: OutputComparison
+    reads: bool = True
 
     def __str__(self) -> str:
         return str(self.part) if self.part else self.native

@@ -21,7 +21,7 @@ from onernn.verification.aligning import LENGTHS, feed_for, in_one_form, outputs
 from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
 from onernn.verification.diagnosis.cause import Cause
 from onernn.verification.diagnosis.causes import SECONDS, Side, find_cause, traced
-from onernn.verification.diagnosis.model_diff import Compared, read_causes
+from onernn.verification.diagnosis.model_diff import Compared, read_causes, tested
 from onernn.verification.error_profiles import Errors, Profile, errors, profile
 from onernn.verification.input_generation import make_inputs
 from onernn.verification.json_text import json_text
@@ -57,7 +57,7 @@ class Report:
 
     ``errors`` and ``profiles``: by output, how far they are apart and where; ``causes``: the faults
     that explain a difference together; ``layers``: matched nodes of both models in order, compared;
-    ``notes``: what had to be assumed.
+    ``stopped``: how a search ended that took too long; ``notes``: what had to be assumed.
     """
 
     outputs: tuple[OutputComparison, ...]
@@ -66,6 +66,7 @@ class Report:
     profiles: tuple[Profile, ...] = ()
     causes: tuple[Cause, ...] = ()
     layers: tuple[NodeComparison, ...] = ()
+    stopped: str = ""
     notes: tuple[str, ...] = ()
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
 
@@ -105,8 +106,12 @@ class Report:
         return html.block(title, html.table(head, rows), *map(html.paragraph, told))
 
     def to_json(self) -> str:
-        """``{"status", "outputs": [...], "cause", "details"}``; see `OutputComparison.as_json`."""
-        cause = None if self.cause is None else {"id": self.cause.id, "text": self.cause.text}
+        """``{"status", "outputs": [...], "cause", "details"}``; see `OutputComparison.as_json`.
+
+        ``cause`` has the id of the first cause and the texts of all; ``details`` has each.
+        """
+        texts = "; ".join(each.text for each in self.causes)
+        cause = None if self.cause is None else {"id": self.cause.id, "text": texts}
         first = None
         if self.first is not None:
             reason = self.first.comparison.reason
@@ -116,6 +121,7 @@ class Report:
             "profiles": [each.as_json() for each in self.profiles],
             "first_apart": first,
             "causes": [each.as_json() for each in self.causes],
+            "search": self.stopped,
             "notes": list(self.notes),
         }
         return json_text(
@@ -143,6 +149,7 @@ def verify(
     atol: float | None = None,
     rtol: float | None = None,
     diagnose: bool = True,
+    seconds: float = SECONDS,
     progress: Progress = lambda *_: None,
     **session: Any,
 ) -> Report:
@@ -154,8 +161,8 @@ def verify(
     recorded inputs, or on inputs made to tell faults apart where there is no recording. ``atol``
     and ``rtol`` replace the dtype's default tolerance, which is otherwise widened by what one
     rounding error in all inputs and weights makes of the outputs. Where outputs differ,
-    ``diagnose`` looks for a known fault that explains it, for at most a minute. Further arguments
-    go to `Session`.
+    ``diagnose`` looks for the faults that explain it: both models are compared, and known faults
+    tried for at most ``seconds``. Further arguments go to `Session`.
 
     Raises `ModelFormatError` where the recording does not fit, `UnsupportedError` and what
     `Session` raises where either side cannot be run.
@@ -200,7 +207,7 @@ def verify(
             notes=tuple(notes),
             evidence=evidence,
         )
-        return _explained(report, pairs, diagnose, progress)
+        return _explained(report, pairs, seconds if diagnose else 0.0, progress)
 
 
 def _compared(
@@ -266,7 +273,7 @@ def _both(
 def _explained(
     report: Report,
     pairs: Mapping[str, tuple[str, Batch]],
-    diagnose: bool,
+    seconds: float,
     progress: Progress,
 ) -> Report:
     """With profiles, and where it failed with the first node apart and the cause."""
@@ -279,40 +286,45 @@ def _explained(
     except OnernnError as error:  # a verdict stands without its explanation
         return replace(report, notes=(*report.notes, f"not explained: {error}"))
     axes = _axes(mine, other, pairs)
-    found = tuple(
+    profiles = tuple(
         each
         for name, want in evidence.expected.items()
         if (each := profile(name, *in_one_form(evidence.actual[name], want), axes.get(name)))
     )
-    report = replace(report, profiles=found)
+    report = replace(report, profiles=profiles)
     asked = min(evidence.tolerances.values(), key=lambda t: t.atol)
     if other is not None:
         report = replace(report, layers=layers(mine, other, asked))
-    if report.passed or not diagnose:
+    if report.passed or not seconds:
         return report
     sides = _sides(report, mine, other, pairs)
     if not sides:
         note = "the NumPy reference gives what is expected: the fault is in the kernel that ran"
         return replace(report, notes=(*report.notes, note))
     progress("comparing both models", 0, 1)
-    if causes := _read_causes(evidence, mine, other, pairs):
+    ends = time.monotonic() + seconds
+    compared = _compared_models(evidence, mine, other, pairs)
+    if compared is not None and (causes := read_causes(compared, ends)):
         return replace(report, causes=causes)
     every = {**evidence.given, **evidence.reference.feed, **evidence.inputs}
-    cause = find_cause(sides, every, progress=progress)
-    return replace(report, causes=() if cause is None else (cause,))
+    found = find_cause(sides, every, seconds, progress)
+    if found.cause is None:
+        return replace(report, stopped=found.stopped)
+    cause = found.cause if compared is None else tested(compared, found.cause)
+    return replace(report, causes=(cause,))
 
 
-def _read_causes(
+def _compared_models(
     evidence: Evidence,
     mine: Traced,
     other: Traced | None,
     pairs: Mapping[str, tuple[str, Batch]],
-) -> tuple[Cause, ...]:
-    """What a comparison of both models' operators tells, where both are known."""
+) -> Compared | None:
+    """Both models, where the reference is one, too."""
     graph = evidence.reference.graph
     if graph is None or other is None:
-        return ()
-    compared = Compared(
+        return None
+    return Compared(
         evidence.model,
         graph,
         mine,
@@ -322,7 +334,6 @@ def _read_causes(
         evidence.expected,
         evidence.tolerances,
     )
-    return read_causes(compared, time.monotonic() + SECONDS)
 
 
 def _sides(

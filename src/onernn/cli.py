@@ -60,7 +60,7 @@ from onernn.verification.recording import INPUTS, read_arrays, read_inputs, writ
 from onernn.verification.references import open_against
 from onernn.verification.reporting.report import check_report, write_report
 from onernn.verification.reporting.text import explanation
-from onernn.verification.verifying import error_json, verify
+from onernn.verification.verifying import SECONDS, error_json, verify
 
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 """Of click, of which typer brings its own copy since some version and shows this class alone."""
@@ -178,6 +178,9 @@ def verify_command(
         str | None, typer.Option(help="The parameters of --against, where not beside it.")
     ] = None,
     semantics: Semantics = "documented",
+    seconds: Annotated[
+        float, typer.Option(min=0, help="How long to look for the cause of a difference.")
+    ] = SECONDS,
 ) -> None:
     """Compares MODEL's outputs with a reference's, and names the fault. Exit 1: they differ."""
     if report is not None:
@@ -192,6 +195,7 @@ def verify_command(
             dtype=dtype,
             atol=atol,
             rtol=rtol,
+            seconds=seconds,
             progress=tell,
             threads=threads,
             backend=backend,

@@ -45,6 +45,8 @@ class Tagger:
     split: bool = False
     last: str = "Softmax"
     identity: bool = False
+    skip: bool = False
+    early: bool = False
 
     @property
     def width(self) -> int:
@@ -113,8 +115,10 @@ def file(found: Tagger) -> bytes:
     elif found.relu:
         x = add(found.relu, [x], p + "hidden")
     x = chain(x, found.before, "before")
+    first = x
     for place, k in enumerate(found.order):
         d = found.directions
+        x = first if found.skip else x
         states = []
         for name in found.states[place]:
             if name:
@@ -182,6 +186,8 @@ def file(found: Tagger) -> bytes:
             x = add("Squeeze", [f"{p}Y{place}", number("axis1", [1])], f"{p}y{place}")
         if found.identity:
             x = add("Identity", [x], f"{p}same{place}")
+    if found.directions == 1:
+        x = add("Add", [x, p + "biased" if found.early else first], p + "residual")
     x = chain(x, found.behind, "behind")
     if found.norm == "op":
         names = [x, p + "scale", p + "shift"]
@@ -403,6 +409,24 @@ def states_of_layers_exchanged(found: Tagger, k: int) -> str:
 
 
 @fault
+def hidden_state_as_cell_state(found: Tagger, k: int) -> str:
+    found.states[k] = ["h0", "h0"]
+    return "states_exchanged"
+
+
+@fault
+def layer_left_out(found: Tagger, k: int) -> str:
+    found.skip = True
+    return "operator_missing"
+
+
+@fault
+def residual_from_before_the_relu(found: Tagger, k: int) -> str:
+    found.early = True
+    return "input_exchanged"
+
+
+@fault
 def order_of_the_stack(found: Tagger, k: int) -> str:
     found.order.reverse()
     return "layers_exchanged"
@@ -484,7 +508,6 @@ class Pair:
     causes: tuple[str, ...]
 
 
-ONE = {"GRU", "LSTM", "RNN"}
 _ONLY = {
     "update_negated": "GRU",
     "reset_before": "GRU",
@@ -492,9 +515,15 @@ _ONLY = {
     "forget_bias": "LSTM",
     "cell_state_dropped": "LSTM",
     "h0_and_c0_exchanged": "LSTM",
+    "hidden_state_as_cell_state": "LSTM",
     "recurrent_bias_left_out": "LSTM",
 }
-_STACKS = {"states_of_layers_exchanged", "order_of_the_stack"}
+_STACKS = {
+    "states_of_layers_exchanged",
+    "order_of_the_stack",
+    "layer_left_out",
+}
+_ONE_WAY = {"runs_backwards", "layer_left_out", "residual_from_before_the_relu"}
 _BOTH_WAYS = {"gates_of_one_direction", "directions_exchanged"}
 _SHAPES = [
     ("LSTM", 4, 1, 2),
@@ -510,7 +539,7 @@ def pairs(seed: int = 0) -> Iterator[tuple[str, Callable[[], Pair]]]:
     """All of them by name: each fault alone in a model of some size, and pairs of faults."""
     for at, name in enumerate(FAULTS):
         for turn in range(2):
-            shape = _fitting(name, at + 3 * turn)
+            shape = fitting(name, at + 3 * turn)
             yield (f"{name}-{'-'.join(map(str, shape))}", _made((name,), shape, seed + at))
     for one, other, shape in _TWO:
         label = f"{one}+{other}-{'-'.join(map(str, shape))}"
@@ -541,14 +570,15 @@ _LARGE = [
 ]
 
 
-def _fitting(name: str, at: int) -> tuple[str, int, int, int]:
+def fitting(name: str, at: int) -> tuple[str, int, int, int]:
+    """The shape of a model that can have a fault: op, H, L and D."""
     fits = [
         shape
         for shape in _SHAPES
         if _ONLY.get(name, shape[0]) == shape[0]
         and (name not in _STACKS or shape[2] == 2)
         and (name not in _BOTH_WAYS or shape[3] == 2)
-        and (name != "runs_backwards" or shape[3] == 1)
+        and (name not in _ONE_WAY or shape[3] == 1)
     ]
     return fits[at % len(fits)]
 

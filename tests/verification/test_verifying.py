@@ -298,7 +298,8 @@ def test_the_first_node_apart_is_the_one_that_was_changed(tmp_path: Path) -> Non
     before = report.layers[: report.layers.index(report.first)]
     assert before and all(each.comparison.passed for each in before)
     assert any(each.part for each in before), "the first layer agrees"
-    assert report.cause is not None and report.cause.text.endswith(str(report.first))
+    assert report.cause is not None and report.cause.text.endswith("backward")
+    assert report.cause.evidence == "proved"
     wrong = read(tagger(dense=1.01))
     report = verify(wrong, against=Against(sound), diagnose=False)
     assert report.first is not None and report.first.op == "MatMul" and report.cause is None

@@ -17,15 +17,16 @@ from onernn.fuse_passes import fuse
 from onernn.verification.comparing import Tolerance, all_pass, largest_difference
 from onernn.verification.diagnosis.bias_faults import bias_sources
 from onernn.verification.diagnosis.cause import Cause, Edit
-from onernn.verification.diagnosis.fitting import fitted, size_of_biases
+from onernn.verification.diagnosis.fitting import fitted
 from onernn.verification.diagnosis.graph_faults import Hypothesis, graph_faults, with_change
-from onernn.verification.diagnosis.weight_faults import borrowed_bias, clipped, weight_faults
+from onernn.verification.diagnosis.weight_faults import clipped, weight_faults
 from onernn.verification.graph_changes import recurrent_layers
 from onernn.verification.layer_names import expanded, in_words
 from onernn.verification.layerwise import Traced
 from onernn.verification.tracing import fast_backend, rerun, trace
 
 SECONDS = 60.0
+_COUNTING = 2.0
 _BETTER = 10
 """An explanation makes the difference that many times smaller, and small enough to pass."""
 
@@ -58,38 +59,57 @@ def traced(model: Graph, feed: Mapping[str, Batch]) -> Traced:
     return Traced(graph, parts, trace(graph, feed))
 
 
+@dataclass(frozen=True)
+class Search:
+    """What a search found, and where it ended without: after how many of the candidates."""
+
+    cause: Cause | None = None
+    stopped: str = ""
+
+
 def find_cause(
     sides: list[Side],
     given: Mapping[str, Batch],
     seconds: float = SECONDS,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Cause | None:
-    """The fault that explains why a model's outputs are not the expected ones; None if none does.
+) -> Search:
+    """The fault that explains why a model's outputs are not the expected ones, if one does.
 
     Where the first layer that departs is known, faults are looked for in that layer alone, and
     then tried on the whole model. After ``seconds`` nothing further is tried.
     """
     ends = time.monotonic() + seconds
     tried = 0
-    for hypotheses in _rounds(sides, given):
-        for side, where, hypothesis in hypotheses:
-            if time.monotonic() > ends:
-                return None
-            tried += 1
-            progress("looking for the cause", tried, 0)
-            found = _explained(side, where, hypothesis)
-            if found is not None:
-                return found
+    candidates = (each for hypotheses in _rounds(sides, given) for each in hypotheses)
+    for side, where, hypothesis in candidates:
+        if time.monotonic() > ends:
+            return Search(None, _stopped(seconds, tried, candidates))
+        tried += 1
+        progress("looking for the cause", tried, 0)
+        if (found := _explained(side, where, hypothesis)) is not None:
+            return Search(found)
     for side in sides:
         if (found := _found_clip(side, ends)) is not None:
-            return found
+            return Search(found)
     for refined in (False, True):
         for group in _groups(sides[0], refined):
-            where = _where(sides[0], group)
-            for hypothesis in fitted(sides[0].traced, group, sides[0].expected, ends):
-                if (found := _explained(sides[0], where, hypothesis)) is not None:
-                    return found
-    return None
+            for layers, hypothesis in fitted(sides[0].traced, group, sides[0].expected, ends):
+                tried += 1
+                if found := _explained(sides[0], _where(sides[0], layers), hypothesis):
+                    return Search(found)
+    return Search(None, _stopped(seconds, tried, iter(())) if time.monotonic() > ends else "")
+
+
+def _stopped(seconds: float, tried: int, rest: Iterator[Any]) -> str:
+    """How a search ended; what is left is counted, for a moment."""
+    ends, count, complete = time.monotonic() + _COUNTING, tried + 1, True
+    for _ in rest:
+        count += 1
+        if time.monotonic() > ends:
+            complete = False
+            break
+    of = f"{tried} of {'' if complete else 'more than '}{max(count, tried)} candidates tried"
+    return f"search stopped after {seconds:g} s; {of}; --seconds"
 
 
 def _rounds(
@@ -107,8 +127,6 @@ def _rounds(
             yield _hypotheses(side, given, refined)
     for side in sides:
         yield ((side, where, hypothesis) for where, hypothesis in bias_sources(side.whole))
-    for side in sides:
-        yield _borrowed(side)
 
 
 def _localized(side: Side, given: Mapping[str, Batch]) -> Iterator[tuple[Side, str, Hypothesis]]:
@@ -189,20 +207,6 @@ def _groups(side: Side, refined: bool) -> Iterator[tuple[str, ...]]:
             yield group
 
 
-def _borrowed(side: Side) -> Iterator[tuple[Side, str, Hypothesis]]:
-    """All weights agree and the biases do not: told by which one is the larger."""
-    for group in [*_groups(side, False), *_groups(side, True)]:
-        graph = with_change(side.traced.graph, group, borrowed_bias, side.other)
-        if graph is None:
-            continue
-        mine, theirs = (size_of_biases(each, group) for each in (side.traced.graph, graph))
-        cause, what = "bias_merged", "one of two biases is left out"
-        if mine > theirs:
-            cause, what = "bias_doubled", "one of its biases is added twice"
-        where = _where(side, group)
-        yield side, where, Hypothesis(cause, f"it has the other model's bias: {what}", graph)
-
-
 def _explained(side: Side, where: str, hypothesis: Hypothesis) -> Cause | None:
     worst = _apart(side, hypothesis)
     if worst is None:
@@ -210,7 +214,8 @@ def _explained(side: Side, where: str, hypothesis: Hypothesis) -> Cause | None:
     before = largest_difference(side.traced.values, side.expected)
     if not worst * _BETTER < before:
         return None
-    text = f"{side.prefix} {hypothesis.text} in {where}"
+    prefix = "" if hypothesis.stated else f"{side.prefix} "
+    text = f"{prefix}{hypothesis.text} in {where}"
     known = side.whole if hypothesis.whole else side.traced.graph
     edit = Edit.between(known, hypothesis.graph)
     return Cause(

@@ -239,9 +239,9 @@ class Names:
                 return []
             if _content(a) != _content(d) or _content(c) != _content(b):
                 return []
-            states = self._feeds_states(a) and self._feeds_states(c)
-            cause = "states_exchanged" if states else "operators_exchanged"
-            text = "exchanges the initial states of layers:" if states else "exchanges"
+            if not self._feeds_states(a) or not self._feeds_states(c):
+                return []
+            cause, text = "states_exchanged", "exchanges the initial states of layers:"
         else:
             return []
         return [Named(Found(cause, text), *self._place(e), e) for e in (one, other)]

@@ -21,6 +21,12 @@ from onernn.core.rnn import Recurrent
 from onernn.verification.aligning import in_one_form
 from onernn.verification.diagnosis.graph_faults import Hypothesis, with_change
 from onernn.verification.diagnosis.weight_faults import bias_of, weight_faults
+from onernn.verification.diagnosis.weight_relations import (
+    OTHER_BIASES,
+    Found,
+    bias_between,
+    told_by_size,
+)
 from onernn.verification.graph_changes import recurrent_layers, with_layers
 from onernn.verification.layerwise import Traced
 from onernn.verification.tracing import fast_backend, rerun
@@ -30,21 +36,22 @@ _MOST = 200
 _ROUNDS = 8
 _STEP = 2.0**-9  # of a difference quotient in float32: half of its digits
 _ENOUGH = 3e-6
+_SAME = 1e-4
+"""Of the largest bias: a fitted one that is that near is the one that was there."""
 
 
 def fitted(
     found: Traced, group: tuple[str, ...], expected: Mapping[str, Batch], ends: float
-) -> Iterator[Hypothesis]:
+) -> Iterator[tuple[tuple[str, ...], Hypothesis]]:
     """The layers of a group with the biases that explain the outputs, under each structure that
-
-    may hide them: as it is, gates permuted, reset elsewhere.
+    may hide them: as it is, gates permuted, reset elsewhere. With each the layers that it changes.
     """
     spec, *others = (rnn.spec for rnn in recurrent_layers(found.graph, group).values())
     if any(other.cell is not spec.cell for other in others):
         return
     plain = _solved(found, found.graph, group, expected, ends)
     if plain is not None:
-        yield Hypothesis(*_told(found.graph, plain, group), plain)
+        yield from _told(found.graph, plain, group)
     seen: set[str] = set()
     for fault in weight_faults(spec):
         structural = (
@@ -56,26 +63,30 @@ def fitted(
         changed = with_change(found.graph, group, fault.change, {})
         graph = changed and _solved(found, changed, group, expected, ends)
         if graph:
-            yield Hypothesis(fault.cause, f"{fault.text}, each bias where it belongs,", graph)
+            text = f"{fault.text}, each bias where it belongs,"
+            yield group, Hypothesis(fault.cause, text, graph)
 
 
-def _told(before: Graph, after: Graph, group: tuple[str, ...]) -> tuple[str, str]:
-    """The cause and its text where only the biases differ."""
-    old, new = _biases(before, group), _biases(after, group)
-    merged = [
-        b.shape[2] == 4 and not b[..., 3, :].any() and a[..., 3, :].any()
-        for b, a in zip(old.values(), new.values(), strict=True)
-    ]
-    if all(merged):
-        return "bias_merged", "both biases of the candidate stand apart, one inside r*(...),"
-    if size_of_biases(before, group) > size_of_biases(after, group):
-        return "bias_doubled", "its bias is smaller: one of its biases is added twice,"
-    return "bias_merged", "its bias is larger: one of two biases is left out,"
-
-
-def size_of_biases(graph: Graph, group: tuple[str, ...]) -> float:
-    """The sum of the squares of all biases of these layers."""
-    return sum(float(np.square(bias).sum()) for bias in _biases(graph, group).values())
+def _told(
+    before: Graph, after: Graph, group: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Hypothesis]]:
+    """What the fitted biases are, as if they were a reference's: where they differ."""
+    old, new = (recurrent_layers(each, group) for each in (before, after))
+    named: dict[str, Found] = {}
+    for name, rnn in old.items():
+        biases = (bias_of(rnn.spec, each.layers[0]) for each in (rnn, new[name]))
+        for found in bias_between(rnn.spec, *biases):
+            named[name] = found
+    if not named:
+        return
+    sums = sum(found.apart for found in named.values())
+    told = {
+        name: told_by_size(found._replace(apart=sums)) if found.text == OTHER_BIASES else found
+        for name, found in named.items()
+    }
+    cause = next(iter(told.values()))
+    text = "; ".join(dict.fromkeys(found.text.rstrip(",") for found in told.values()))
+    yield tuple(told), Hypothesis(cause.id, text, after, stated=True)
 
 
 def _biases(graph: Graph, group: tuple[str, ...]) -> dict[str, Array]:
@@ -137,7 +148,8 @@ def _solved(
             return None
         worst = float(np.abs(now).max())
         if worst < _ENOUGH:
-            return with_biases(at)
+            kept = np.abs(at - start) <= _SAME * np.abs(start).max(initial=1.0)
+            return with_biases(np.where(kept, start, at))
         if worst > 0.7 * best:
             return None
         best = worst

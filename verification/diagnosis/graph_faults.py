@@ -26,13 +26,15 @@ Layers = Mapping[str, Recurrent]
 class Hypothesis(NamedTuple):
     """A cause, what to say of it after "matches when", and the graph in which it is so.
 
-    ``whole``: a model before fusion, not the traced graph with some nodes changed.
+    ``whole``: a model before fusion, not the traced graph with some nodes changed. ``stated``: the
+    text says what the model has, not when it matches.
     """
 
     cause: str
     text: str
     graph: Graph
     whole: bool = False
+    stated: bool = False
 
 
 def with_change(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from onernn.core.ragged import Batch, Ragged, data_of
 from onernn.core.records import dataclass
 from onernn.verification.aligning import feed_for
 from onernn.verification.comparing import Tolerance
-from onernn.verification.diagnosis.cause import Cause, Edit
+from onernn.verification.diagnosis.cause import Cause, Edit, edited
 from onernn.verification.diagnosis.difference_names import Named, Names
 from onernn.verification.diagnosis.differences import (
     Difference,
@@ -111,7 +112,7 @@ class _Reading:
         for seed in range(1, _BATCHES + 1):
             kept = smallest(groups, lambda chosen: self._passes(chosen, batches), ends)
             needed = [each for group in kept for each in group]
-            fresh = self._fresh(seed)
+            fresh = _fresh(self.found, self.graph, seed)
             if fresh is None:
                 break
             if self._passes(needed, [fresh]):
@@ -160,21 +161,6 @@ class _Reading:
             unique += [fresh] if fresh else []
         return sorted(unique, key=lambda group: not group[0].is_wiring)
 
-    def _fresh(self, seed: int) -> Trial | None:
-        """A batch that was not used yet, of the same sizes."""
-        for lengths in (True, False):
-            given = _shuffled(self.found.given, seed, lengths)
-            try:
-                _, theirs = self.found.feeds(given)
-                with np.errstate(all="ignore"):
-                    values = trace(self.found.reference, theirs)
-            except OnernnError:
-                continue
-            expected = {mine: values[name] for mine, name in self.found.outputs.items()}
-            if (made := _trial(self.found, self.graph, given, expected)) is not None:
-                return made
-        return None
-
     def _named(
         self, needed: Sequence[Difference], evidence: Literal["proved", "candidate"]
     ) -> Iterator[Cause]:
@@ -207,6 +193,33 @@ class _Reading:
     def _layers(self) -> int:
         """How many layers and directions the model has, in all nodes."""
         return len(self.found.mine.parts)
+
+
+def tested(found: Compared, cause: Cause) -> Cause:
+    """A cause that was found by searching: proved, where it also holds on another batch."""
+    if not cause.edits:
+        return cause
+    graph = found.model if cause.form == "read" else found.mine.graph
+    fresh = _fresh(found, graph, 1)
+    if fresh is None or not fresh.passes(edited(graph, cause.edits)):
+        return cause
+    return replace(cause, evidence="proved")
+
+
+def _fresh(found: Compared, graph: Graph, seed: int) -> Trial | None:
+    """A batch that was not used yet, of the same sizes."""
+    for lengths in (True, False):
+        given = _shuffled(found.given, seed, lengths)
+        try:
+            _, theirs = found.feeds(given)
+            with np.errstate(all="ignore"):
+                values = trace(found.reference, theirs)
+        except OnernnError:
+            continue
+        expected = {mine: values[name] for mine, name in found.outputs.items()}
+        if (made := _trial(found, graph, given, expected)) is not None:
+            return made
+    return None
 
 
 def _channels(values: Values) -> dict[str, int]:

@@ -137,18 +137,6 @@ def bias_of(spec: RnnSpec, weights: RnnWeights) -> Array:
     return np.zeros((1, 1, spec.cell.bias_rows, spec.hidden_size), weights.iter.dtype)
 
 
-def borrowed_bias(
-    spec: RnnSpec, weights: RnnWeights, other: RnnWeights | None
-) -> SpecAndWeights | None:
-    """The layer with the other model's bias; None where that is the same."""
-    if other is None:
-        return None
-    mine, theirs = (bias_of(spec, each) for each in (weights, other))
-    if theirs.shape != mine.shape or np.array_equal(mine, theirs):
-        return None
-    return spec, replace(weights, bias=theirs.astype(weights.iter.dtype))
-
-
 def _clips(spec: RnnSpec) -> Iterator[WeightFault]:
     for name, what in (("gate_clip", "gates are"), ("cell_clip", "the cell state is")):
         yield WeightFault("clip_ignored", f"{what} not clipped", partial(_unclipped, name=name))

@@ -229,7 +229,7 @@ def weights_between(
         if kind and kind not in rounded.values():
             yield Found("weights_rounded", f"has weights rounded to {kind}")
         elif not kind and not (rounded and near):  # a sum of two that were
-            yield from _bias(spec, *biases)
+            yield from bias_between(spec, *biases)
     yield from _others(mine, theirs)
 
 
@@ -304,7 +304,10 @@ def _by_gate(spec: RnnSpec, one: Array, other: Array) -> tuple[str, str, float]:
     return called, "differ from the reference's", apart
 
 
-def _bias(spec: RnnSpec, one: Array, other: Array) -> Iterator[Found]:
+def bias_between(spec: RnnSpec, one: Array, other: Array) -> Iterator[Found]:
+    """How the biases of one layer and direction differ from the reference's; nothing if not."""
+    if alike(one, other):
+        return
     if spec.cell.linear_before_reset:
         if alike(merged(other), one):
             yield Found(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onernn.verification.diagnosis.cause import Cause
 from onernn.verification.error_profiles import Profile
 from onernn.verification.verifying import Report
 
@@ -9,16 +10,16 @@ from onernn.verification.verifying import Report
 def explanation(report: Report) -> list[tuple[str, list[str]]]:
     """Titles and lines: the cause, the first node apart, where the errors lie, what was assumed."""
     sections = []
-    if report.cause is not None:
-        sections.append(
-            ("cause", [f"{report.cause.text} [{report.cause.id}]", report.cause.advice])
-        )
+    if report.causes:
+        title = "cause" if len(report.causes) == 1 else f"{len(report.causes)} causes"
+        sections.append((title, [line for each in report.causes for line in _told(each)]))
     elif not report.passed:
-        sections.append(("cause", ["none of the known faults explains it"]))
+        sections.append(("cause", [report.stopped or "none of the known faults explains it"]))
     if report.first is not None and not report.passed:
         first = report.first
         agreed = [each for each in report.layers[: report.layers.index(first)]]
         lines = [f"{first}: {first.comparison.reason}"]
+        lines += [] if first.reads else ["what it reads is apart already: look before it"]
         lines += [f"the last that agrees: {agreed[-1]}"] if agreed else []
         sections.append(("first node apart", lines))
     if not report.passed:
@@ -27,6 +28,15 @@ def explanation(report: Report) -> list[tuple[str, list[str]]]:
         sections.append(("errors", lines))
     sections.append(("notes", list(report.notes)))
     return [(title, lines) for title, lines in sections if lines]
+
+
+def _told(cause: Cause) -> list[str]:
+    """What is so, how sure that is, and what to change."""
+    how = {
+        "proved": "proved: without it the outputs match, on inputs that it was not found with, too",
+        "candidate": "a candidate: the outputs match without it on this batch; no other was there",
+    }
+    return [f"{cause.text} [{cause.id}]", how[cause.evidence], *filter(None, [cause.advice])]
 
 
 def summary(profile: Profile) -> list[str]:

@@ -1,0 +1,64 @@
+"""Planted faults, alone and two at a time, are named by what they are; equal files pass.
+
+A cheap part runs with all tests; `make fault-pairs` runs all of them (ONERNN_FAULT_PAIRS=all).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from support.fault_pairs import FAULTS, Pair, fitting, pairs, rewritten, sound
+from support.planted import read
+
+from onernn.verification.diagnosis.advice import ADVICE
+from onernn.verification.diagnosis.cause import repaired
+from onernn.verification.references import Against
+from onernn.verification.verifying import Report, verify
+
+Made = Callable[[], Pair]
+ALL = os.environ.get("ONERNN_FAULT_PAIRS") == "all"
+CHEAP = ("-4-", "-8-", "-12-", "-16-1")
+
+
+def some(found: dict[str, Made], step: int) -> list[str]:
+    """The names of all, or of every third one that is small."""
+    small = [name for name in found if any(size in name for size in CHEAP)]
+    return list(found) if ALL else small[::step]
+
+
+PAIRS, EQUAL = dict(pairs()), dict(rewritten())
+
+
+def compared(pair: Pair) -> Report:
+    return verify(read(pair.wrong), against=Against(read(pair.sound)))
+
+
+@pytest.mark.parametrize("name", some(PAIRS, 3))
+def test_planted_faults_are_named_all_of_them_and_nothing_else(name: str) -> None:
+    pair = PAIRS[name]()
+    report = compared(pair)
+    assert not report.passed
+    assert sorted(each.id for each in report.causes) == sorted(pair.causes), report.causes
+    assert all(each.evidence == "proved" and each.advice for each in report.causes)
+    assert all(each.id in ADVICE for each in report.causes)
+    fixed = repaired(read(pair.wrong), report.causes)
+    assert verify(fixed, against=Against(read(pair.sound)), diagnose=False).passed
+
+
+@pytest.mark.parametrize("name", some(EQUAL, 3))
+def test_files_that_are_written_otherwise_are_equal(name: str) -> None:
+    report = compared(EQUAL[name]())
+    assert report.passed and not report.causes
+
+
+def test_there_are_at_least_sixty_faults_and_twenty_equal_pairs() -> None:
+    assert len(PAIRS) >= 60 and len(EQUAL) >= 20
+    assert sum("+" in name for name in PAIRS) >= 10
+
+
+def test_every_cause_is_planted_somewhere() -> None:
+    """A backward direction over padding is planted beside recordings, in test_causes."""
+    named = {plant(sound(*fitting(name, 0)), 0) for name, plant in FAULTS.items()}
+    assert named | {"reverse_padded"} == set(ADVICE)
