@@ -15,10 +15,9 @@ from onernn.cli import app
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """right.onnx; swapped.onnx, two gates for each other; other.onnx, other weights altogether."""
+    """right.onnx; swapped.onnx, two gates for each other."""
     arrays = planted.weights("GRU")
     (tmp_path / "right.onnx").write_bytes(model("GRU", arrays))
-    (tmp_path / "other.onnx").write_bytes(model("GRU", planted.weights("GRU", seed=5)))
     (tmp_path / "swapped.onnx").write_bytes(model("GRU", reordered(arrays, (1, 0, 2))))
     return tmp_path
 
@@ -39,7 +38,8 @@ def test_what_it_cannot_prove_it_does_not_write_and_exit_is_1(
     files: Path, flags: list[str]
 ) -> None:
     (files / "fixed.onnx").write_bytes(b"old")
-    done = repaired(files, "other.onnx", *flags)
+    exact = ["--atol", "0", "--rtol", "0"]  # kernels and the reference round otherwise
+    done = repaired(files, "swapped.onnx", *exact, *flags)
     assert done.exit_code == 1 and (files / "fixed.onnx").read_bytes() == b"old"
     assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("onernn: ")
     if flags:

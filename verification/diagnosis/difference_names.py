@@ -41,11 +41,13 @@ class Named(NamedTuple):
 class Names:
     """Of the differences between two matched models.
 
-    ``parts``: layers by y, if taken apart. ``ragged``: the values of both that are sentences.
+    ``parts``: layers by y, if taken apart. ``stacked``: what is known of a file's own operator and
+    direction as a layer of a stack. ``ragged``: the values of both that are sentences.
     """
 
     matching: Matching
     parts: Mapping[str, LayerName]
+    stacked: Mapping[tuple[str, str], LayerName]
     ragged: tuple[Container[str], Container[str]]
 
     def of(self, chosen: Sequence[Difference]) -> list[Named]:
@@ -151,7 +153,8 @@ class Names:
                 spec=part.spec,
                 weights=rnn.layers[part.layer].part(0, part.direction),
             )
-            yield LayerName(node.native, part.layer, side, rnn.spec.layers), one
+            name = LayerName(node.native, part.layer, side, rnn.spec.layers)
+            yield self.stacked.get((node.native, side), name), one
 
     def _all_layers(self, operator: Operator) -> list[tuple[LayerName, Recurrent]]:
         return [each for node in operator.rnns for each in self._layers(node)]

@@ -99,7 +99,9 @@ class _Reading:
         values = trace(other, found.feeds(found.given)[1]) if whole else found.theirs.values
         sizes = _channels(trial.values), _channels(values)
         matching = match(mine, theirs, _inputs(graph, other), sizes)
-        names = Names(matching, parts, (_ragged(trial.values), _ragged(values)))
+        layers = (*found.theirs.parts.values(), *found.mine.parts.values())
+        stacked = {(each.own, each.direction): each for each in layers if each.own}
+        names = Names(matching, parts, stacked, (_ragged(trial.values), _ragged(values)))
         return cls(found, whole, graph, other, matching, names, trial)
 
     def causes(self, ends: float) -> tuple[Cause, ...]:
@@ -285,7 +287,7 @@ def _where(places: Sequence[LayerName | str], layers: int) -> str:
     distinct = list(dict.fromkeys(places))
     named = [place for place in distinct if isinstance(place, LayerName)]
     others = [place for place in distinct if isinstance(place, str)]
-    nodes = {place.node for place in named}
+    nodes = {place.own or place.node for place in named}
     if named and len(named) == layers and len(nodes) > 1:
         words = ["every recurrent layer"]
     else:

@@ -125,19 +125,24 @@ def _shift(one: Array, other: Array) -> float | None:
 
 def between(mine: Recurrent, theirs: Recurrent) -> Iterator[Found]:
     """What differs in one layer of one direction, from the frequent faults on."""
+    if _family(mine.spec) != _family(theirs.spec):
+        names = (each.spec.cell.value for each in (mine, theirs))
+        yield Found("operator_changed", "has a cell {} where the reference has {},".format(*names))
+        return
     yield from _specs(mine.spec, theirs.spec)
     (one,), (other,) = mine.layers, theirs.layers
     yield from weights_between(mine.spec, one, theirs.spec, other)
 
 
+def _family(spec: RnnSpec) -> tuple[tuple[str, ...], bool]:
+    return spec.cell.gates, spec.cell.has_attention
+
+
 def _specs(mine: RnnSpec, theirs: RnnSpec) -> Iterator[Found]:
-    if mine.cell is not theirs.cell and mine.cell.is_gru and theirs.cell.is_gru:
-        if mine.cell.has_attention == theirs.cell.has_attention:
-            now, then = (
-                ("after", "before") if mine.cell.linear_before_reset else ("before", "after")
-            )
-            text = f"applies the reset gate {now} the recurrent product, the reference {then} it,"
-            yield Found("reset_placement", text)
+    if mine.cell.linear_before_reset != theirs.cell.linear_before_reset:
+        ways = ("after", "before") if mine.cell.linear_before_reset else ("before", "after")
+        text = "applies the reset gate {} the recurrent product, the reference {} it,"
+        yield Found("reset_placement", text.format(*ways))
     if mine.update != theirs.update:
         text = "has the update gate with the other sign (u keeps the new state, not the old one)"
         yield Found("update_sign", text)
