@@ -147,8 +147,8 @@ def _specs(mine: RnnSpec, theirs: RnnSpec) -> Iterator[Found]:
         text = "has the update gate with the other sign (u keeps the new state, not the old one)"
         yield Found("update_sign", text)
     if mine.direction != theirs.direction:
-        ways = {"left2right": "forwards", "right2left": "backwards"}
-        now, then = (ways.get(s.direction, s.direction) for s in (mine, theirs))
+        called = {"left2right": "forwards", "right2left": "backwards"}
+        now, then = (called.get(s.direction, s.direction) for s in (mine, theirs))
         yield Found("direction_swapped", f"runs {now}, the reference {then},")
     if len(mine.functions) == len(theirs.functions):
         places = ("gates", "candidate", "cell")[: len(mine.functions)]
