@@ -409,3 +409,18 @@ def test_the_command_writes_a_file_that_runs_in_bytes_and_a_page(
     (layer,) = Session(tmp_path / "o.onnx").explained
     assert layer.dtype == "u8"
     assert "onernn quantize m o.onnx" in (tmp_path / "page.html").read_text()
+
+
+def test_rows_of_very_different_sizes_keep_a_step_each() -> None:
+    """Quiet words are lost in the steps of loud ones, and count as much."""
+    model, given = layers(RnnSpec(Cell.LBR_GRU, 8, HIDDEN)), batches()
+    rng = np.random.default_rng(1)
+    for feed in given:
+        feed["x"].data[...] *= 10 ** rng.uniform(-2, 1.5, (len(feed["x"].data), 1))
+    alone = onernn.quantize(model, given).layers[0].alone
+    assert alone["u8 rows"] < 0.6 * alone["u8"]
+    between = (alone["u8 rows"] + alone["u8"]) / 2
+    found = onernn.quantize(model, given, budget=f"max_abs {between}")
+    assert dtypes(found) == ["u8 rows"] and found.error == alone["u8 rows"]
+    (layer,) = Session(found.model).explained
+    assert layer.dtype == "u8" and layer.kernel.startswith("kernels ")  # each row, not the batch

@@ -11,7 +11,7 @@ import numpy as np
 
 from onernn.core.errors import UnsupportedError
 from onernn.core.graph import Graph, Node, graph_of
-from onernn.core.precision import LayerPrecision, Scale
+from onernn.core.precision import LayerPrecision, PartScales, Scale
 from onernn.core.ragged import Batch, Ragged, data_of
 from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent, with_precision
@@ -231,11 +231,15 @@ class _Search:
 
     def model(self, dtypes: Mapping[str, str]) -> Graph:
         """The graph whose layers compute so."""
-        chosen = {
-            y: self.narrow[y] if dtype == "u8" else LayerPrecision(dtype.removesuffix(" rows"))
-            for y, dtype in dtypes.items()
-        }
+        chosen = {y: self._precision(y, dtype) for y, dtype in dtypes.items()}
         return with_precision(self._graph, chosen)
+
+    def _precision(self, y: str, dtype: str) -> LayerPrecision:
+        if dtype == "u8":
+            return self.narrow[y]
+        if dtype == "u8 rows":  # told for each part: oneDNN would take a scale for all rows
+            return LayerPrecision("u8", (PartScales(),) * len(self.narrow[y].parts))
+        return LayerPrecision(dtype)
 
     def trial(self, dtypes: Mapping[str, str]) -> Trial:
         key = tuple(dtypes[y] for y in self.names)
