@@ -8,7 +8,6 @@ operator's first output.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ _SCALES, _COLUMNS = ("data", "state"), ("layer", "iter", "projection")
 
 def encoded(layers: Mapping[str, LayerPrecision]) -> str:
     """The text under `KEY`."""
+    import json  # slow, and needed where a model has the text alone
+
     told = {
         name: {"dtype": p.dtype, "parts": list(map(_part, p.parts))} for name, p in layers.items()
     }
@@ -49,6 +50,8 @@ def decoded(text: str, file: Path) -> tuple[dict[str, LayerPrecision], str]:
 
     Another version is left alone. Raises `ModelFormatError` for what is no text of this version.
     """
+    import json
+
     try:
         told = json.loads(text)
         if told["version"] != VERSION:
