@@ -15,7 +15,7 @@ from onernn.backend.compiled.library import Kernels
 from onernn.backend.isa import wished_isa
 from onernn.backend.onednn.finding import WISHES, find
 from onernn.backend.onednn.limits import FLOAT
-from onernn.backend.onednn.precision import is_onednns
+from onernn.backend.onednn.precision import KERNELS_ONLY, is_onednns
 from onernn.backend.stack import Later, Stack, Trainer, picklable
 from onernn.core.errors import LibraryError, UnsupportedError
 from onernn.core.limits import why_not
@@ -89,6 +89,8 @@ class AutoBackend:
     ) -> Stack:
         """See `Backend.prepare`; ``quantization``, u8 only: what both backends take."""
         layers = layers_of(spec, weights)
+        if dtype in KERNELS_ONLY:
+            return self._on_kernels(spec, layers, dtype, strict, quantization)
         if self._later is not None:
             options = {"dtype": dtype, "strict": strict, **quantization}
             waiting = self._waiting(spec, layers, options)
@@ -123,6 +125,26 @@ class AutoBackend:
         told = [alone.why] if fast else [each.why for each in slow]
         alone.why = "; ".join(dict.fromkeys(filter(None, (*told, self._missing))))
         return alone
+
+    def _on_kernels(
+        self,
+        spec: RnnSpec,
+        layers: tuple[RnnWeights, ...],
+        dtype: str,
+        strict: bool,
+        quantization: dict[str, Any],
+    ) -> Stack:
+        """A layer of a data type that nobody else has, which its kernel's name tells."""
+        if "kernels" not in self._backends:
+            from onernn.backend.reference import reference_instead  # with both, few layers
+
+            return reference_instead(spec, layers, self._missing, strict)
+        made = self._backends["kernels"].prepare(
+            spec, layers, dtype=dtype, strict=strict, **quantization
+        )
+        if made.backend == "kernels":
+            made.kernel += f"; oneDNN has no {dtype}"
+        return made
 
     def _chosen(self, kernels: Stack, onednn: Stack) -> Stack:
         choice = Choice("kernels", self._isa, onednn.dtype, self.threads, onednn.spec)

@@ -104,7 +104,7 @@ struct ByteScale {
 template <class Factor>
 class Rows {
  public:
-  Rows(std::int64_t most, std::int64_t) : rows_(most) {}
+  Rows(std::int64_t most, std::int64_t, int = 0) : rows_(most) {}
 
   void put(std::int64_t m, const Factor* row, std::int64_t) { rows_.data()[m] = row; }
   const Factor* const* get() const { return rows_.data(); }
@@ -118,7 +118,7 @@ class Rows {
 template <>
 class Rows<BrainPair> {
  public:
-  Rows(std::int64_t most, std::int64_t K)
+  Rows(std::int64_t most, std::int64_t K, int = 0)
       : pairs_((K + 31) / 32 * 16), rows_(most), made_(most * pairs_) {
     for (std::int64_t m = 0; m < most; ++m) rows_.data()[m] = made_.data() + m * pairs_;
   }
@@ -152,6 +152,13 @@ inline void multiply(Floats (&sums)[M][G], const float* const* left, const Brain
   }
 }
 #endif
+
+/// sums[m][g] += row m of `left` times panel p of a matrix.
+template <int M, int G, class Lanes, class Factor, class Stored, class Size>
+inline void multiply_panel(Lanes (&sums)[M][G], const Factor* const* left, const Stored* matrix,
+                           std::int64_t p, Size K) {
+  multiply(sums, left, panel_of<G>(matrix, p, K), K);
+}
 
 /// function(Fixed<M>, first row) over all rows, with as large an M as has its G sums in registers.
 template <class Lanes, int G, class Function>
@@ -188,7 +195,7 @@ inline void product(const Stored* matrix, Size K, Panels panels, const Factor* c
           for (int m = 0; m < M; ++m)
             for (int q = 0; q < B; ++q)
               for (int g = 0; g < G; ++g) sums[m][q * G + g] = begin(row + m, p * B + q, g);
-          multiply(sums, left + row, panel_of<B * G>(matrix, p, K), K);
+          multiply_panel(sums, left + row, matrix, p, K);
           for (int m = 0; m < M; ++m)
             for (int q = 0; q < B; ++q) use(row + m, p * B + q, sums[m] + q * G);
         });

@@ -27,6 +27,10 @@ TOLERANCES = {
     "bf16": Tolerance(1e-6, 2e-2),  # 8 bits of mantissa, a few roundings a step
     "f16": Tolerance(1e-6, 4e-3),  # 11 bits
     "u8": Tolerance(2e-2, 0.0),  # a state in [-1, 1] has steps of 1/127
+    # Derived in design/0064 and 0065: six deviations of a sum of rounding errors.
+    "int8-dynamic": Tolerance(2e-2, 0.0),  # both factors in steps of 1/127 of their largest
+    "int8-weights": Tolerance(1.4e-2, 0.0),  # one factor: half of the variance
+    "int4-weights": Tolerance(0.23, 0.0),  # steps of 1/7.5 in the place of 1/127
 }
 
 

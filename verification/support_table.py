@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onernn.backend.onednn.precision import GUIDE, OURS, PRECISIONS, SPECIFICATION, Row
-from onernn.verification.doctor import (
+from onernn.backend.onednn.precision import (
     DTYPES,
+    GUIDE,
+    OURS,
+    PRECISIONS,
+    SPECIFICATION,
+    Row,
+)
+from onernn.verification.doctor import (
     MODES,
     NEVER_RAN,
     REFUSED,
@@ -21,7 +27,8 @@ COLUMNS = [f"{dtype} {mode}" for mode in MODES for dtype in DTYPES]
 LEGEND = (
     "Largest difference from the float64 reference (of gradients, in units of the largest);"
     " in brackets: on NumPy, in float32; never ran: likewise, and on oneDNN, whose guide has it,"
-    " on no machine so far; refused: raises UnsupportedError."
+    " on no machine so far; refused: raises UnsupportedError; columns refused throughout are left"
+    " out."
 )
 
 
@@ -37,11 +44,18 @@ def entry(finding: Finding) -> str:
     return f"({number})" if finding.verdict == SLOWER else number
 
 
+def columns(examination: Examination) -> list[str]:
+    """Those of `COLUMNS` in which anything ran: the kernels have data types that oneDNN lacks."""
+    ran = [finding.combination for finding in examination.findings if finding.verdict != REFUSED]
+    return [name for name in COLUMNS if name in {f"{of.dtype} {of.mode}" for of in ran}]
+
+
 def rows(examination: Examination) -> list[list[str]]:
-    """Cell, direction, and an entry for each of `COLUMNS`."""
+    """Cell, direction, and an entry for each of `columns`."""
     entries = {tuple(finding.combination): entry(finding) for finding in examination.findings}
+    shown = [name.split() for name in columns(examination)]
     return [
-        [cell, way, *(entries[cell, way, dtype, mode] for mode in MODES for dtype in DTYPES)]
+        [cell, way, *(entries[cell, way, dtype, mode] for dtype, mode in shown)]
         for cell in KINDS
         for way in DIRECTIONS
     ]
@@ -52,8 +66,8 @@ def markdown(examination: Examination) -> str:
     lines = [
         f"oneDNN {examination.version} on {examination.isa}. {LEGEND}",
         "",
-        _line(["cell", "direction", *COLUMNS]),
-        _line(["---"] * (2 + len(COLUMNS))),
+        _line(["cell", "direction", *columns(examination)]),
+        _line(["---"] * (2 + len(columns(examination)))),
         *map(_line, rows(examination)),
     ]
     return "\n".join(lines)

@@ -11,7 +11,7 @@ import numpy as np
 from onernn.backend.byte_output import kind_of_stack
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.stack import CompiledStack, names_of
-from onernn.backend.onednn.precision import PRECISIONS, U8Options, unknown
+from onernn.backend.onednn.precision import DTYPES, U8Options, unknown
 from onernn.backend.stack import Stack, Trainer, picklable
 from onernn.core.errors import UnsupportedError
 from onernn.core.precision import UNIT, PartScales
@@ -45,13 +45,14 @@ class KernelsBackend:
         weights_scales: Any = None,
         projection_scales: Any = None,
     ) -> Stack:
-        """See `Backend.prepare`. f16: matrices are stored so. bf16: see design/0020. u8 only, see
-        design/0034: ``data_scale`` and ``data_shift`` of all rows of x in the first layer;
+        """See `Backend.prepare`. f16: matrices are stored so. bf16: see design/0020. int8-dynamic:
+        see design/0064; int8-weights and int4-weights: see design/0065. u8 only, see design/0034:
+        ``data_scale`` and ``data_shift`` of all rows of x in the first layer;
         ``per_channel`` False: one scale a matrix; ``weights_scales`` and ``projection_scales``:
         see `column_scales`; ``output`` "u8": y as bytes q = y * data_scale + data_shift;
         ``scales``: of each layer and direction, in the order of `core.rnn.parts`, in place of all
         of these."""
-        if dtype not in PRECISIONS:
+        if dtype not in DTYPES:
             raise UnsupportedError(unknown(dtype))
         layers = layers_of(spec, weights)
         options = U8Options.of(

@@ -34,7 +34,9 @@ class OperatorLayers:
         Raises `UnsupportedError` for what the kernels do not run.
         """
         kernels, layers = self._kernels, layers_of(spec, weights)
-        options = U8Options(None, UNIT.shift, True) if dtype == "u8" else None
+        options = None
+        if dtype in ("u8", "int8-dynamic"):
+            options = U8Options(None, UNIT.shift, True)
         told, parts, numbers = packed(kernels, spec, layers, dtype, options)
         made = kernels.ffi.new("int64_t *")
         status = kernels.lib.onernn_ort_layer_new(

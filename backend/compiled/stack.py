@@ -14,6 +14,7 @@ from onernn.backend.buffers import ALIGNMENT, aligned
 from onernn.backend.compiled.library import Kernels
 from onernn.backend.compiled.packing import (
     BYTES,
+    CODES,
     STORED,
     CellMatrices,
     Numbers,
@@ -50,7 +51,8 @@ class CompiledStack:
     ) -> None:
         self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
         self._spec, self._threads, self._process = spec, threads, os.getpid()
-        self._real, self.holds_finite = layers[0].iter.dtype, options is not None
+        self._real, self._dtype = layers[0].iter.dtype, dtype
+        self.holds_finite = options is not None or dtype in CODES
         self._told, self._parts, self._numbers = packed(kernels, spec, layers, dtype, options)
         self._idle: deque[tuple[Any, Any, Any]] = deque()
         # Properties of a spec are computed anew each time, which a short step would notice.
@@ -174,7 +176,7 @@ class CompiledStack:
         """Bytes cannot hold it and give NaN; from NaN in x that is right."""
         for name, array in given.items():
             if array is not None and np.isinf(array).any():
-                raise UnsupportedError(f"{name}: u8 holds finite numbers, got inf")
+                raise UnsupportedError(f"{name}: {self._dtype} holds finite numbers, got inf")
 
     def handle(self) -> Any:
         """A stack of C, for one thread at a time; good as long as this object is there."""
@@ -210,12 +212,15 @@ def packed(
     dtype: str,
     options: U8Options | None = None,
 ) -> Packed:
-    """A layer as the library reads it; ``options``: of u8. Raises `UnsupportedError`."""
+    """A layer as the library reads it; ``options``: of u8, and of int8-dynamic.
+
+    Raises `UnsupportedError`.
+    """
     real = layers[0].iter.dtype
-    if options:
-        check_bytes(spec, real)
-        if options.fixed and options.fixed.shift % 1:
-            raise UnsupportedError("kernels run u8 with a whole number as data_shift")
+    if options or dtype in CODES:
+        check_bytes(spec, real, dtype)
+    if options and options.fixed and options.fixed.shift % 1:
+        raise UnsupportedError("kernels run u8 with a whole number as data_shift")
     key = kernels.sources, dtype, options and options.packs
     if key not in layers.packed:
         layers.packed[key] = _packed(spec, layers, dtype, options)
@@ -224,7 +229,8 @@ def packed(
         memory = aligned(len(memory))
         memory[:] = layers.packed[key][1]
         layers.packed[key] = places, sealed(memory)
-    told = described(kernels, spec, "f64" if real == np.float64 else "s8" if options else dtype)
+    stored = f"w{CODES[dtype]}" if dtype in CODES else "s8" if options else dtype
+    told = described(kernels, spec, "f64" if real == np.float64 else stored)
     made = kernels.ffi.new("onernn_part[]", places)
     for at, part in enumerate(made):
         scales = options.part(at, spec.directions) if options else NO_SCALES
@@ -238,7 +244,10 @@ def _packed(
     spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None
 ) -> tuple[list[dict[str, int]], Array]:
     """Where each part's arrays begin, and the numbers."""
-    numbers = Numbers(BYTES, options.per_channel) if options else Numbers(STORED[dtype])
+    if options:
+        numbers = Numbers(BYTES, options.per_channel)
+    else:
+        numbers = Numbers(dtype if dtype in CODES else STORED[dtype])
     places = list[dict[str, int]]()
     for weights in layers:
         for direction in range(spec.directions):

@@ -15,6 +15,7 @@ from onernn.backend.onednn.kernels import new_kernel
 from onernn.backend.onednn.library import Library, load_library
 from onernn.backend.onednn.limits import FLOAT, U8, U8_LBR_GRU
 from onernn.backend.onednn.precision import (
+    KERNELS_ONLY,
     OURS,
     PRECISIONS,
     U8Options,
@@ -84,6 +85,8 @@ class OneDnnBackend:
         ``projection_scales`` are scales of the caller's, beside a ``data_scale``: see
         `column_scales`. ``output`` "u8" gives y as bytes q = y * data_scale + data_shift, for which
         there is no reference. ``scales`` of each layer and direction, where x and h have one."""
+        if dtype in KERNELS_ONLY:
+            raise UnsupportedError(f"oneDNN has no {dtype}; use backend='auto' or 'kernels'")
         if dtype not in PRECISIONS:
             raise UnsupportedError(unknown(dtype))
         layers = layers_of(spec, weights)

@@ -86,14 +86,19 @@ PRECISIONS = {
     for dtype, ours, row in ((dtype, ours, GUIDE[ours.row]) for dtype, ours in OURS.items())
     if not ours.refused
 }
-"""What `prepare` takes as ``dtype``."""
+"""What `prepare` takes as ``dtype`` for layers on oneDNN."""
+
+KERNELS_ONLY = ("int8-dynamic", "int8-weights", "int4-weights")
+"""What it takes for the kernels, too: design/0064 and 0065."""
+DTYPES = (*PRECISIONS, *KERNELS_ONLY)
+"""Everything that it takes."""
 
 
 def unknown(dtype: str) -> str:
-    """What is wrong with a ``dtype`` that is not one of `PRECISIONS`."""
+    """What is wrong with a ``dtype`` that is not one of `DTYPES`."""
     why = OURS[dtype].refused if dtype in OURS else ""
-    why = f"; {why}" if why else did_you_mean(dtype, PRECISIONS)
-    return f"dtype {dtype!r}: expected one of {', '.join(PRECISIONS)}{why}"
+    why = f"; {why}" if why else did_you_mean(dtype, DTYPES)
+    return f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}{why}"
 
 
 class U8Options:
@@ -139,17 +144,21 @@ class U8Options:
         weights_scales: Any,
         projection_scales: Any,
     ) -> U8Options | None:
-        """What a backend is given; None of another ``dtype``. Raises `UnsupportedError` for what
-        belongs to u8, `ValueError` where one thing is told twice, and `ShapeError` for scales that
-        are not as many as the layer has gates and channels."""
+        """What a backend is given; int8-dynamic: no scales; None of another ``dtype``.
+
+        Raises `UnsupportedError` for what belongs to u8, `ValueError` where one thing is told
+        twice, and `ShapeError` for scales that are not as many as the layer has gates and channels.
+        """
         told = {"weights_scales": weights_scales, "projection_scales": projection_scales}
         if dtype != "u8":
             given = {f"output {output!r}": output != "f32", "scales": bool(scales)}
             given |= {name: each is not None for name, each in told.items()}
+            if dtype in KERNELS_ONLY:  # they say themselves what is scaled how
+                given |= {"data_scale": data_scale is not None, "per_channel": not per_channel}
             for name, is_given in given.items():
                 if is_given:
                     raise UnsupportedError(f"{name}: belongs to dtype='u8', not to {dtype!r}")
-            return None
+            return cls(None, UNIT.shift, True) if dtype == "int8-dynamic" else None
         for name, each in told.items():
             if not per_channel and np.size(each) > 1:
                 raise ValueError(f"{name}: expected one number beside per_channel=False")

@@ -9,29 +9,26 @@ namespace {
 
 using namespace onernn;
 
-/// By cell and stored numbers, in the order of onernn.h.
-constexpr Factory kFactories[][5] = {
-    {new_stack<Rnn, float, float>, new_stack<Rnn, float, Half>, new_stack<Rnn, float, BrainPair>,
-     new_stack<Rnn, double, double>, new_stack<Rnn, float, ByteQuad>},
-    {new_stack<Gru, float, float>, new_stack<Gru, float, Half>, new_stack<Gru, float, BrainPair>,
-     new_stack<Gru, double, double>, new_stack<Gru, float, ByteQuad>},
-    {new_stack<LbrGru, float, float>, new_stack<LbrGru, float, Half>,
-     new_stack<LbrGru, float, BrainPair>, new_stack<LbrGru, double, double>,
-     new_stack<LbrGru, float, ByteQuad>},
-    {new_stack<Lstm, float, float>, new_stack<Lstm, float, Half>, new_stack<Lstm, float, BrainPair>,
-     new_stack<Lstm, double, double>, new_stack<Lstm, float, ByteQuad>},
-};
+/// By cell and stored numbers, in the order of onernn.h; what stands in bytes is one kind of stack.
+template <template <class> class Kernel>
+constexpr Factory kFactoriesOf[] = {
+    new_stack<Kernel, float, float>,     new_stack<Kernel, float, Half>,
+    new_stack<Kernel, float, BrainPair>, new_stack<Kernel, double, double>,
+    new_stack<Kernel, float, ByteQuad>,  new_stack<Kernel, float, ByteQuad>,
+    new_stack<Kernel, float, ByteQuad>};
+constexpr const Factory (*kFactories[])[7] = {&kFactoriesOf<Rnn>, &kFactoriesOf<Gru>,
+                                              &kFactoriesOf<LbrGru>, &kFactoriesOf<Lstm>};
 
 /// A number that is not in the table is none of its rows either.
 Factory factory_of(const onernn_spec& spec) {
   const auto within = [](std::int32_t at, auto count) {
     return at >= 0 && at < static_cast<std::int32_t>(count);
   };
-  if (!within(spec.cell, std::size(kFactories)) || !within(spec.stored, std::size(kFactories[0])))
+  if (!within(spec.cell, std::size(kFactories)) || !within(spec.stored, std::size(*kFactories[0])))
     return nullptr;
   for (const onernn_function& one : {spec.gate, spec.candidate, spec.output})
     if (one.kind < ONERNN_IDENTITY || one.kind > ONERNN_ELU) return nullptr;
-  return kFactories[spec.cell][spec.stored];
+  return (*kFactories[spec.cell])[spec.stored];
 }
 
 }  // namespace

@@ -128,9 +128,14 @@ void swap_axes(const Real* from, Real* to, std::int64_t outer, std::int64_t a, s
 
 /// Raises a refusal for a number in `count` ones that bytes cannot hold.
 template <class Real>
-void refuse_infinity(const Real* numbers, std::int64_t count, const char* name) {
-  if (std::any_of(numbers, numbers + count, [](Real a) { return std::isinf(a); }))
-    throw Refused{ort::kInvalidArgument, std::string(name) + ": u8 holds finite numbers, got inf"};
+void refuse_infinity(const Real* numbers, std::int64_t count, const char* name,
+                     std::int32_t stored) {
+  if (!std::any_of(numbers, numbers + count, [](Real a) { return std::isinf(a); })) return;
+  const char* const dtype = stored == ONERNN_W8   ? "int8-weights"
+                            : stored == ONERNN_W4 ? "int4-weights"
+                                                  : "u8";
+  throw Refused{ort::kInvalidArgument,
+                std::string(name) + ": " + dtype + " holds finite numbers, got inf"};
 }
 
 /// One state of a layer as the stack has it, (D, N, O): the caller's memory, or a copy of it where
@@ -203,7 +208,7 @@ template <class Real>
 void run(const Kernel& kernel, ort::Context* context) {
   ort::Layer& layer = *kernel.layer;
   const onernn_spec& spec = layer.spec;
-  const bool major = layer.batch_major, is_u8 = spec.stored == ONERNN_S8;
+  const bool major = layer.batch_major, in_bytes = spec.stored >= ONERNN_S8;
   const Node node{kernel.api, context};
 
   const Tensor x = node.input(0, "X"), lens = node.input(1, "sequence_lens");
@@ -235,7 +240,7 @@ void run(const Kernel& kernel, ort::Context* context) {
 
   // The stack has both directions side by side. With one sequence no axis has moved.
   const bool both = D == 2 && N != 1, turned = both && !major;
-  State<Real> h(initial_h, h_n, worker->h, worker->h_n, both && major, is_u8, D, N, O);
+  State<Real> h(initial_h, h_n, worker->h, worker->h_n, both && major, in_bytes, D, N, O);
   State<Real> c(initial_c, c_n, worker->c, worker->c_n, both && major, false, D, N, O);
   Real* const y = wanted && !turned ? wanted : worker->y.of<Real>(T * N * row);
   const onernn_batch batch{major ? ONERNN_NTC : ONERNN_TNC, T, N, lengths};
@@ -243,12 +248,12 @@ void run(const Kernel& kernel, ort::Context* context) {
   run_stack(node, layer, worker->stack, batch, arrays);
 
   const auto word = [&](std::int64_t n, std::int64_t t) { return major ? n * T + t : t * N + n; };
-  if (is_u8 && std::any_of(h.end, h.end + D * N * O, [](Real a) { return std::isnan(a); })) {
+  if (in_bytes && std::any_of(h.end, h.end + D * N * O, [](Real a) { return std::isnan(a); })) {
     for (std::int64_t n = 0; n < N; ++n)
       for (std::int64_t t = 0; t < (lengths ? lengths[n] : T); ++t)
         refuse_infinity(static_cast<const Real*>(x.data) + word(n, t) * spec.inputs, spec.inputs,
-                        "X");
-    if (h.begin) refuse_infinity(h.begin, D * N * O, "initial_h");
+                        "X", spec.stored);
+    if (h.begin) refuse_infinity(h.begin, D * N * O, "initial_h", spec.stored);
   }
   for (std::int64_t n = 0; lengths && n < N; ++n) {
     for (std::int64_t t = lengths[n]; t < T; ++t) std::fill_n(y + word(n, t) * row, row, Real(0));

@@ -107,13 +107,17 @@ struct RuntimeTraits {
         replaces(spec.replaces != 0),
         peephole(spec.peephole != 0),
         input_forget(spec.input_forget != 0),
-        projection(spec.projection != 0) {}
+        projection(spec.projection != 0),
+        code_bits(spec.stored == ONERNN_W8   ? 8
+                  : spec.stored == ONERNN_W4 ? 4
+                                             : 0) {}
 
   std::int64_t inputs, units, width;
   AnyFunction<Real> gate, candidate, output;
   Clip<Real> clip;
   AnyClip<Real> clip_cell;
   bool attention, replaces, peephole, input_forget, projection;
+  int code_bits;
 };
 
 }  // namespace ONERNN_ISA

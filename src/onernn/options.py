@@ -10,7 +10,7 @@ import typer
 
 from onernn.adapters.registry import ADAPTERS, SEMANTICS
 from onernn.backend import BACKENDS
-from onernn.backend.onednn.precision import PRECISIONS
+from onernn.backend.onednn.precision import DTYPES
 from onernn.core.arrays import Array
 from onernn.core.errors import UnsupportedError, did_you_mean
 from onernn.core.graph import Graph
@@ -37,8 +37,8 @@ Semantics = Annotated[
 Dtype = Annotated[
     str,
     typer.Option(
-        help="How recurrent layers compute: f32, bf16, f16 or u8.",
-        autocompletion=one_of(PRECISIONS),
+        help=f"How recurrent layers compute: {', '.join(DTYPES)}.",
+        autocompletion=one_of(DTYPES),
     ),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the backend.")]

@@ -240,7 +240,11 @@ def show_examination(console: Console, examination: Examination) -> None:
         ],
     )
     table = Table(
-        "cell", "direction", *support_table.COLUMNS, title="max error", title_justify="left"
+        "cell",
+        "direction",
+        *support_table.columns(found),
+        title="max error",
+        title_justify="left",
     )
     for row in support_table.rows(found):
         table.add_row(*row)

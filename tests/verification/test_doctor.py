@@ -106,11 +106,11 @@ def test_float32_works_on_onednn_for_every_cell_and_direction(here: Examination)
 class Distorted:
     """A backend whose layers are wrong somewhere."""
 
-    def __init__(self, distort: Any) -> None:
-        self._distort = distort
+    def __init__(self, distort: Any, backend: str = "onednn") -> None:
+        self._distort, self._backend = distort, backend
 
     def prepare(self, spec: Any, weights: Any, *, dtype: str = "f32", strict: bool = False) -> Any:
-        layer = open_backend("onednn", threads=1).prepare(spec, weights, dtype=dtype)
+        layer = open_backend(self._backend, threads=1).prepare(spec, weights, dtype=dtype)
         run = layer.run
         layer.run = lambda *arguments: self._distort(*run(*arguments))  # type: ignore[method-assign]
         return layer
@@ -138,6 +138,38 @@ def test_a_wrong_number_is_seen(distort: Any) -> None:
     assert examined(open_backend("onednn"), combination).verdict == WORKS
     finding = examined(Distorted(distort), combination)
     assert finding.verdict == WRONG and finding.reason
+
+
+@pytest.mark.parametrize("dtype", ["int8-dynamic", "int8-weights", "int4-weights"])
+@pytest.mark.parametrize("cell", ["LBR AUGRU", "LSTM peephole projection", "RNN relu"])
+def test_the_types_of_kernels_work_and_only_there(built: Path, cell: str, dtype: str) -> None:
+    combination = Combination(cell, "bidirectional_sum", dtype, "inference")
+    finding = examined(open_backend("kernels"), combination)
+    assert finding.verdict == WORKS and 0 < finding.max_error, finding
+    finding = examined(open_backend("onednn"), combination)
+    assert finding.verdict == REFUSED and f"oneDNN has no {dtype}" in finding.reason
+    finding = examined(open_backend("kernels"), combination._replace(mode="training"))
+    assert finding.verdict == REFUSED and "prepare the layer in f32" in finding.reason
+
+
+@pytest.mark.parametrize("distort", [in_y, in_the_state, not_a_number])
+@pytest.mark.parametrize("dtype", ["int8-weights", "int4-weights"])
+def test_a_wrong_number_does_not_hide_behind_few_bits(
+    built: Path, dtype: str, distort: Any
+) -> None:
+    """1e-3 off, where the weights' own rounding changes up to 0.1."""
+    finding = examined(
+        Distorted(distort, "kernels"), Combination("GRU", "left2right", dtype, "inference")
+    )
+    assert finding.verdict == WRONG and finding.reason
+
+
+def test_columns_in_which_nothing_runs_are_left_out(here: Examination) -> None:
+    """The kernels' own types, where oneDNN alone is examined."""
+    assert "int8-weights inference" in support_table.COLUMNS
+    shown = support_table.columns(here)
+    assert "u8 training" in shown and not any("int8" in name for name in shown)
+    assert all(len(row) == 2 + len(shown) for row in support_table.rows(here))
 
 
 def test_a_wrong_gradient_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from onernn.adapters.requirements import require
 from onernn.backend.choosing import Choice, Kind
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.operator_layers import OperatorLayers
-from onernn.backend.onednn.precision import PRECISIONS, unknown
+from onernn.backend.onednn.precision import DTYPES, unknown
 from onernn.core.errors import OnernnError, Refusal, UnsupportedError
 from onernn.core.plugins import DISABLED, plugins_enabled
 
@@ -57,7 +57,7 @@ def rewritten(
 
     Raises `UnsupportedError` for a dtype or backend that is not known here.
     """
-    if dtype not in PRECISIONS:
+    if dtype not in DTYPES:
         raise UnsupportedError(unknown(dtype))
     if backend not in ("auto", "kernels"):
         raise UnsupportedError(

@@ -21,6 +21,7 @@ from onernn.adapters.paddle.live.execution import Options
 from onernn.adapters.requirements import require
 from onernn.backend.cache import cache_folder, keep, memory_file
 from onernn.backend.compiled.library import load_kernels
+from onernn.backend.compiled.packing import STORED
 from onernn.core.errors import LibraryError, UnsupportedError
 from onernn.kernels import build
 from onernn.reorders.paddle import RNN_CELLS
@@ -98,8 +99,10 @@ def arguments(
         raise UnsupportedError(
             f"programs of Paddle 3 run on kernels; take backend='kernels', not {chosen.backend!r}"
         )
-    if chosen.dtype == "u8":
-        raise UnsupportedError("u8 is not there in programs of Paddle 3; take f32, bf16 or f16")
+    if chosen.dtype not in STORED:
+        raise UnsupportedError(
+            f"{chosen.dtype} is not there in programs of Paddle 3; take f32, bf16 or f16"
+        )
     if chosen.dtype == "f16" and not is_test:
         raise UnsupportedError("no training in f16; take bf16 or f32, or call eval() before")
     mode, layers, two, hidden = sizes

@@ -11,6 +11,7 @@ import numpy as np
 from onernn.adapters.paddle.live.replaceable_parts import ReplaceablePart
 from onernn.adapters.repacking import Repacked
 from onernn.backend import Stack, Tape, open_backend
+from onernn.backend.onednn.precision import DTYPES
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.ragged import Ragged
@@ -20,7 +21,6 @@ from onernn.reorders import paddle
 from onernn.runtime.session import Session
 
 Batch = Ragged | Array
-DTYPES = ("f32", "bf16", "f16", "u8")
 
 
 @dataclass(frozen=True)

@@ -341,7 +341,10 @@ def test_values_of_float16_are_computed_in_float32_and_rounded_once() -> None:
         assert_close(got, want[name], 2**-11, 2**-11)  # half of a unit in the last place
 
 
-@pytest.mark.parametrize("dtype, tolerance", [("bf16", 2e-2), ("f16", 4e-3), ("u8", 2e-2)])
+@pytest.mark.parametrize(
+    "dtype, tolerance",
+    [("bf16", 2e-2), ("f16", 4e-3), ("u8", 2e-2), ("int8-dynamic", 2e-2), ("int4-weights", 0.23)],
+)
 def test_narrow_types_are_as_near_as_they_promise(dtype: str, tolerance: float) -> None:
     session, want = replaced(tagger(), dtype=dtype), plain(tagger()).run(["h2"], feed())[0]
     assert all(f", {dtype}, " in line for line in session.replaced)
@@ -350,8 +353,9 @@ def test_narrow_types_are_as_near_as_they_promise(dtype: str, tolerance: float) 
     assert np.abs(got - want).max() > 0
 
 
+@pytest.mark.parametrize("dtype", ["u8", "int8-weights"])
 @pytest.mark.parametrize("name", ["words", "h0"])
-def test_u8_refuses_infinity_and_not_that_behind_the_sentences(name: str) -> None:
+def test_bytes_refuse_infinity_and_not_that_behind_the_sentences(name: str, dtype: str) -> None:
     node = helper.make_node("GRU", ["words", "W2", "R2", "", "n", "h0"], ["y"], hidden_size=3)
     kinds = [
         helper.make_tensor_value_info("words", TensorProto.FLOAT, [4, 2, 5]),
@@ -362,10 +366,10 @@ def test_u8_refuses_infinity_and_not_that_behind_the_sentences(name: str) -> Non
     constants = [numpy_helper.from_array(CONSTANTS[n], n) for n in ("W2", "R2")]
     graph = helper.make_graph([node], "g", kinds[:3], kinds[3:], constants)
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
-    session = replaced(model, dtype="u8")
+    session = replaced(model, dtype=dtype)
     given = {"words": uniform(4, 2, 5), "n": np.array([4, 2], np.int32), "h0": uniform(1, 2, 3)}
     given["words"][3, 1] = np.inf  # behind the second sentence
     assert np.isfinite(session.run(None, given)[0]).all()
     given[name][0, 0, 0] = np.inf
-    with pytest.raises(Exception, match=r"(X|initial_h): u8 holds finite numbers, got inf"):
+    with pytest.raises(Exception, match=rf"(X|initial_h): {dtype} holds finite numbers, got"):
         session.run(None, given)
