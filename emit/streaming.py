@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field, replace
+from typing import Any
 
 import numpy as np
 
@@ -156,11 +157,10 @@ class _Steps:
                 self._hold(op, axis, added[0], shape[axis] - late)
         elif op.node.op == "Slice":
             added = _sliced(op, axis, shape[axis])
-        elif op.node.op in ("Conv", "MaxPool", "AveragePool") and axis > 1:
-            kernel = op.shape(1)[2:] if op.node.op == "Conv" else op.at.kernel_shape
-            window = windows_of(op.at, [Size.of(s).number or 1 for s in kernel])[axis - 2]
-            if window.stride == 1 and not window.before and not window.same:
-                added = 1 - window.extent, window.after
+        elif axis > 1 and op.node.op == "Conv":
+            added = _windowed(op, axis, op.shape(1)[2:])
+        elif axis > 1 and op.node.op in ("MaxPool", "AveragePool"):
+            added = _windowed(op, axis, op.at.kernel_shape)
         if added is None:
             return None
         early, late = early + added[0], late + added[1]
@@ -194,6 +194,13 @@ def _sliced(op: OperatorCode, axis: int, size: Size) -> _Span | None:
     if start is None or start < 0 or cut is None or cut > 0 or (steps and steps[place] != 1):
         return None
     return -start, cut
+
+
+def _windowed(op: OperatorCode, axis: int, kernel: Sequence[Any]) -> _Span | None:
+    window = windows_of(op.at, [Size.of(size).number or 1 for size in kernel])[axis - 2]
+    if window.stride != 1 or window.before or window.same:
+        return None
+    return 1 - window.extent, window.after
 
 
 def goes_on(program: Program, layer: Layer) -> bool:

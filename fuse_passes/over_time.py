@@ -21,7 +21,6 @@ from onernn.fuse_passes.rewriting import fresh
 from onernn.fuse_passes.step_buffers import Buffer, buffer_of, windows
 
 _OPEN = 3  # stands for a size that is not declared
-_COMPARES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 _MOST = 1 << 24  # numbers of a state that float32 tells apart
 
 
@@ -224,7 +223,9 @@ def _open(graph: Graph, node: Node) -> str:
 
 def _compared(graph: Graph, made: set[str]) -> list[int]:
     """The integers that values among these are compared with."""
-    nodes = [n for n in graph.nodes if n.op in _COMPARES and not made.isdisjoint(n.outputs)]
+    nodes = [
+        n for n in graph.nodes if n.outputs[0] in made and graph.types[n.outputs[0]].dtype == "bool"
+    ]
     found = [
         graph.constants[name] for node in nodes for name in node.inputs if name in graph.constants
     ]

@@ -8,20 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onernn.core.graph import Graph, Node
+from onernn.core.operator import OPERATORS
 from onernn.core.sizes import Size
 from onernn.fuse_passes.bodies import bodies
 
 _FAR = 2**31 - 1  # a slice up to here has no end
-_SHAPES = {
-    "Reshape": (1,),
-    "Expand": (1,),
-    "ConstantOfShape": (0,),
-    "Tile": (1,),
-    "Pad": (1,),
-    "Split": (1,),
-    "Slice": (1, 2, 3, 4),
-}
-"""The inputs that only say how large a result is."""
 
 
 def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
@@ -40,14 +31,22 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
             elif known:
                 if any(_plain(size, time) for value in made for size in _all(value)):
                     counts.update(filter(None, node.outputs))
-            elif node.op in ("Shape", "Size") or set(read) - {*_SHAPES.get(node.op, ())}:
+            elif node.op in ("Shape", "Size") or not all(_tells_shape(node, at) for at in read):
                 yield node, "it computes with the number of steps"
         within = [each for body in bodies(node).values() for each in _nodes(body)]
-        if any(each.op in ("Shape", "Size", "Slice") for each in within):
+        if any(each.op in ("Shape", "Size") or each.op == "Slice" for each in within):
             if any(goes_along(graph, name, time) for name in node.inputs if name):
                 yield node, "what is inside may compute with the number of steps"
         if node.op == "CumSum" and goes_along(graph, node.inputs[0], time):
             yield node, "it needs other steps than those so far: it may count them"
+
+
+def _tells_shape(node: Node, at: int) -> bool:
+    """Whether an input only says how large a result is, or which part of another."""
+    operator = OPERATORS.get(node.op)
+    if operator is None or operator.most is None:
+        return False
+    return node.op == "ConstantOfShape" or (at > 0 and operator.kind in ("view", "moves"))
 
 
 def _all(value: Size | tuple[Size, ...] | None) -> tuple[Size, ...]:
