@@ -55,12 +55,13 @@ from onernn.showing import (
 )
 from onernn.verification import recording, support_table
 from onernn.verification.auditing import audit
+from onernn.verification.diagnosis.causes import SECONDS
 from onernn.verification.doctor import examine
 from onernn.verification.recording import INPUTS, read_arrays, read_inputs, write_outputs
 from onernn.verification.references import open_against
 from onernn.verification.reporting.report import check_report, write_report
 from onernn.verification.reporting.text import explanation
-from onernn.verification.verifying import SECONDS, error_json, verify
+from onernn.verification.verifying import error_json, verify
 
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 """Of click, of which typer brings its own copy since some version and shows this class alone."""
