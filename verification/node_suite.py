@@ -47,7 +47,7 @@ CELLS = (
 """What nodes of ONNX can say: no projection, no clip of the cell state, no attention."""
 DIRECTIONS: tuple[Direction, ...] = ("left2right", "right2left", "bidirectional_concat")
 _ONNX = {"left2right": "forward", "right2left": "reverse", "bidirectional_concat": "bidirectional"}
-_FUNCTIONS = {Cell.RNN_TANH: "Tanh", Cell.RNN_RELU: "Relu", Cell.RNN_SIGMOID: "Sigmoid"}
+_PLAIN = "RNN_"
 OPSET = 14
 
 
@@ -117,11 +117,13 @@ def node_model(case: Case, masked: bool = False) -> Any:
     attributes["direction"] = _ONNX[spec.direction]
     if spec.gate_clip:
         attributes["clip"] = spec.gate_clip
-    if spec.cell in _FUNCTIONS:
-        attributes["activations"] = [_FUNCTIONS[spec.cell]] * spec.directions
+    plain = spec.cell.name.startswith(_PLAIN)
+    if plain:  # RNN_TANH: "Tanh"
+        function = spec.cell.name.removeprefix(_PLAIN).capitalize()
+        attributes["activations"] = [function] * spec.directions
     if spec.cell.is_gru:
         attributes["linear_before_reset"] = int(spec.cell is Cell.LBR_GRU)
-    op = "RNN" if spec.cell in _FUNCTIONS else "GRU" if spec.cell.is_gru else "LSTM"
+    op = "RNN" if plain else "GRU" if spec.cell.is_gru else "LSTM"
     outputs = _outputs(case)
     nodes = [helper.make_node(op, names, outputs, **attributes)]
     kept = []
