@@ -14,6 +14,7 @@ from onernn.core.graph import Node
 from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent, parts
 from onernn.fuse_passes.views import is_view
+from onernn.operators import OPERATORS
 from onernn.verification.diagnosis.differences import Difference
 from onernn.verification.diagnosis.matching import Matching, Operator, digest_of, weights_in
 from onernn.verification.diagnosis.weight_relations import (
@@ -261,7 +262,7 @@ class Names:
                     if name in (*user.inputs[:1], *user.inputs[3:]):
                         return False
                     found = True
-                elif is_view(user.op) or user.op in ("Split", "Slice", "Concat", "Gather"):
+                elif (known := OPERATORS.get(user.op)) is not None and known.keeps:
                     waiting += user.outputs
                 else:
                     return False

@@ -34,7 +34,7 @@ def _told(cause: Cause) -> list[str]:
     """What is so, how sure that is, and what to change."""
     how = {
         "proved": "proved: without it the outputs match, on inputs that it was not found with, too",
-        "candidate": "a candidate: the outputs match without it on this batch; no other was there",
+        "candidate": "a candidate: without it the outputs match on this batch, which is no proof",
     }
     return [f"{cause.text} [{cause.id}]", how[cause.evidence], *filter(None, [cause.advice])]
 
