@@ -146,14 +146,13 @@ def _factors(spec: RnnSpec, given: Sequence[Array]) -> list[Array]:
 
 def _behind(op: PaddleOperator, q: str, scale: Scale) -> str:
     """What `_rounded` made the bytes q of, where by this scale; else the floats they stand for."""
-    made, numbers = q, list[Array]()
-    for kind in ("QuantizeLinear", "Add", "Mul"):
+    made, numbers = q, dict[str, Array]()
+    for kind, which in {"QuantizeLinear": "zero", "Add": "shift", "Mul": "factor"}.items():
         node = op.builder.maker(made)
         number = None if node is None else op.builder.constants.get(node.inputs[-1])
         if node is None or node.op != kind or number is None:
             return _floats(op, q, scale)
-        made = node.inputs[0]
-        numbers.append(number)
-    zero, shift, factor = numbers
-    same = factor == np.float32(scale.factor) and shift == scale.shift and zero.dtype == np.uint8
+        made, numbers[which] = node.inputs[0], number
+    same = numbers["factor"] == np.float32(scale.factor) and numbers["shift"] == scale.shift
+    same = same and numbers["zero"].dtype == np.uint8
     return made if same else _floats(op, q, scale)
