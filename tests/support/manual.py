@@ -72,7 +72,10 @@ _SAME = (
     (re.compile(r"\b(avx512_bf16|avx512|avx2|v2)\b"), "ISA"),
     (re.compile(r"\b\d+(\.\d+)?e-\d+\b"), "TINY"),
     (re.compile(r"\b\d+(\.\d+)? (ms|us|s|MB|kB)\b"), r"N \2"),
-    (re.compile(r"^( *node .*?, (?:f32|bf16|f16|u8), ).*", re.MULTILINE), r"\1KERNEL"),
+    (
+        re.compile(r"^( *(?:node|\w+: onernn:) .*?, (?:f32|bf16|f16|u8), ).*", re.MULTILINE),
+        r"\1KERNEL",
+    ),
     (re.compile(r"\b\d+\.\d+ times\b"), "N times"),
     (re.compile(r"[━─]+"), "-"),
     (re.compile(r"[ \t]+"), " "),
