@@ -272,8 +272,9 @@ def test_an_early_interrupt_is_quiet(repo: Path, after: float) -> None:
     """From the moment on in which Python has begun with our code; before, it is Python's own."""
     waiting = process(repo, "doctor", "--threads", "1")
     waiting["args"][2] = waiting["args"][2].replace("; main()", "; print(flush=True); main()")
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # jobs ignore it
     with subprocess.Popen(
-        **waiting, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        **waiting, **heard, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()

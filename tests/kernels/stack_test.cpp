@@ -63,7 +63,7 @@ struct Layers {
     for (int i = 0; i < 4; ++i)
       parts.push_back({numbers.add(1, 4, kUnits),
                        numbers.add(i < 2 ? kInputs : handed_on, 4, kUnits),
-                       numbers.add(kUnits, 4, kUnits), -1, -1, -1});
+                       numbers.add(kUnits, 4, kUnits), -1, -1, -1, 0, 0, 0, 0});
   }
 
   /// One layer and direction of an LSTM, as the compiler knows it.

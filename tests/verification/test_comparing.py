@@ -32,7 +32,7 @@ def test_differences_up_to_the_tolerance_pass_and_beyond_fail() -> None:
 @pytest.mark.parametrize("dtype", TOLERANCES)
 def test_every_default_tolerance_can_fail(dtype: str) -> None:
     assert compare("y", REFERENCE, REFERENCE, TOLERANCES[dtype]).passed
-    assert not compare("y", moved(0.2), REFERENCE, TOLERANCES[dtype]).passed
+    assert not compare("y", moved(0.4), REFERENCE, TOLERANCES[dtype]).passed
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
