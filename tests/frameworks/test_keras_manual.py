@@ -1,32 +1,5 @@
 """Blocks of the manual that need keras: they run, and print what their page shows."""
 
-from __future__ import annotations
+from support.framework_pages import checked_pages
 
-import subprocess
-from pathlib import Path
-
-import pytest
-from support import manual
-
-FRAMEWORK = "keras"
-pytest.importorskip(FRAMEWORK)
-
-PAGES = [
-    page
-    for page in sorted((manual.REPO / "docs").rglob("*.md"))
-    if any(
-        (block.key, block.value) == ("runs in", FRAMEWORK)
-        for block in manual.blocks(page.read_text())
-    )
-]
-
-
-def test_there_are_such_pages() -> None:
-    assert PAGES
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_a_page_shows_is_what_comes_out(page: Path) -> None:
-    said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    done = manual.started(page, f"--has={FRAMEWORK}", **said)
-    assert done.returncode == 0, done.stdout[-6000:]
+TestPages = checked_pages("keras")
