@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 import pytest
 from support.branching import GRAPHS, branch, chosen, feeds, graph, layer
 from support.checking import assert_close
+from support.sharing import check_shared
 
 from onernn import Session
 from onernn.core.errors import BudgetError
@@ -142,19 +142,4 @@ def test_both_branches_count_as_memory() -> None:
 
 
 def test_two_threads_take_their_own_branches() -> None:
-    session = Session(GRAPHS["layers"], backend="kernels")
-    given = feeds()
-    want = [session._walked(feed, None) for feed in given]
-    wrong: list[Any] = []
-
-    def work(seed: int) -> None:
-        for at in np.random.default_rng(seed).integers(len(given), size=300):
-            got = session.run(given[at])
-            wrong.extend(n for n in got if not np.allclose(got[n], want[at][n], 1e-5, 1e-5))
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    check_shared(Session(GRAPHS["layers"], backend="kernels"), feeds(), 300)

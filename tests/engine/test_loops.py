@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from support.branching import branch
 from support.checking import assert_close
 from support.looping import EARLY, GRAPHS, ROW, TURN, feeds, graph, loop, scan
+from support.sharing import check_shared
 
 from onernn import Session
 from onernn.core.errors import BudgetError
@@ -107,22 +107,7 @@ def test_what_is_gathered_is_memory() -> None:
 
 
 def test_two_threads_share_a_session() -> None:
-    session = Session(GRAPHS["a layer in it"], backend="kernels")
-    given = feeds()
-    want = [session._walked(feed, None) for feed in given]
-    wrong: list[Any] = []
-
-    def work(seed: int) -> None:
-        for at in np.random.default_rng(seed).integers(len(given), size=100):
-            got = session.run(given[at])
-            wrong.extend(n for n in got if not np.allclose(got[n], want[at][n], 1e-5, 1e-5))
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    check_shared(Session(GRAPHS["a layer in it"], backend="kernels"), feeds(), 100)
 
 
 def test_scans_of_values_that_are_not_as_long() -> None:
