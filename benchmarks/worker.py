@@ -39,7 +39,8 @@ def contender(file: str) -> ModuleType:
 def timed(prepared: Prepared, seconds: float) -> dict[str, Any]:
     """Median and minimum of a turn's calls, in seconds, but the first, which finds cold caches.
 
-    ``cpu``: the least time of the CPU, of all threads together; ``resident``: bytes afterwards.
+    ``cpu``: the CPU's time of a call, of all threads together. The turn's is divided by its calls:
+    a machine may count it in ticks that are longer than a call. ``resident``: bytes afterwards.
     """
     call, clock, used = prepared.call, time.perf_counter, time.process_time
     gc.collect()
@@ -47,16 +48,15 @@ def timed(prepared: Prepared, seconds: float) -> dict[str, Any]:
     try:
         call()
         times: list[float] = []
-        cpu: list[float] = []
-        end = clock() + seconds
-        while not times or clock() < end:
-            before, start = used(), clock()
+        end, before = clock() + seconds, used()
+        while clock() < end or used() == before:
+            start = clock()
             call()
             times.append(clock() - start)
-            cpu.append(used() - before)
+        cpu = (used() - before) / len(times)
     finally:
         gc.enable()
-    told = {"median": median(times), "min": min(times), "cpu": min(cpu), "calls": len(times)}
+    told = {"median": median(times), "min": min(times), "cpu": cpu, "calls": len(times)}
     return told | {"resident": resident()}
 
 

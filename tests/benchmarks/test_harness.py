@@ -226,6 +226,16 @@ class TestWithoutProcesses:
         made = module("measuring").ratios({"contenders": told}, 1.0)
         assert made["best peer"] == "torch packed" and made["faster"]["median"] == 1.5
 
+    def test_a_cpu_clock_of_long_ticks_still_tells_a_call_s_share(
+        self, module: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A clock that moves once in 1,000 calls, as some machines' do: no call of one costs 0."""
+        calls = []
+        monkeypatch.setattr("time.process_time", lambda: len(calls) // 1000)
+        prepared = module("tasks").Prepared(lambda: calls.append(None), lambda y: y)
+        told = module("worker").timed(prepared, 0.0)
+        assert told["calls"] == 999 and told["cpu"] == pytest.approx(1 / 999)
+
     def test_every_workload_gives_tasks(self, module: Any) -> None:
         w, t = module("workloads"), module("tasks")
         for workload in w.workloads().values():
