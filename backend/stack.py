@@ -177,6 +177,15 @@ class Stack:
         y, final = self._stack_kernel.run(x, initial, attention)
         return _framed(x, y, layout), final
 
+    @property
+    def mixes_rows(self) -> bool:
+        """Whether a sequence may have other numbers beside others: oneDNN's u8 takes its scale from
+        a whole batch where none is given."""
+        given = self.origin.options if self.origin else {}
+        parts = given.get("scales") or ()
+        is_given = given.get("data_scale") or (parts and all(part.data for part in parts))
+        return self.dtype == "u8" and self.backend != "kernels" and not is_given
+
     def beside(
         self, other: Stack | Later, faster: Callable[[Kind, int], bool], backend: str, name: str
     ) -> Stack:

@@ -347,5 +347,8 @@ def _layer(
         made.place(y),
         *finals,
         made.place(step.cells) if step.cells else -1,
-        made.size(volume(program.shape(states["h"].final))) if stack.holds_finite else -1,
+        *(
+            made.size(volume(program.shape(name))) if stack.holds_finite else -1
+            for name in (step.node.inputs[0], states["h"].final)
+        ),
     ]

@@ -107,6 +107,7 @@ class Session:
         self._engine = open_backend(backend, threads=threads)
         self._options: dict[str, Any] = {"dtype": dtype, "strict": strict}
         self._is_reference = backend == "reference"
+        self._rows_apart = False
         self._layers: dict[Node, PreparedNode] = {}
         self._layers = self._prepared(self.graph)
         self._set_up()
@@ -125,7 +126,7 @@ class Session:
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("graph", "_asked_bytes", "_max_steps", "_passes", "_engine", "_options", "_layers")
-        return {name: getattr(self, name) for name in (*kept, "_is_reference")}
+        return {name: getattr(self, name) for name in (*kept, "_is_reference", "_rows_apart")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -155,14 +156,29 @@ class Session:
         for known, found in self._layers.items():
             at = known.attributes
             same = at["weights"] is rnn.weights and known.at.precision is rnn.precision
-            if same and at["spec"] == rnn.spec:
+            if same and at["spec"] == rnn.spec and not self._mixes(found.layer):
                 return found.layer
         options = dict(self._options)
         if rnn.precision and not self._is_reference:
             options["dtype"] = rnn.precision.dtype
             if rnn.precision.parts:
                 options["scales"] = rnn.precision.parts
-        return self._engine.prepare(rnn.spec, rnn.weights, **options)
+        made = self._engine.prepare(rnn.spec, rnn.weights, **options)
+        return self._on_kernels(rnn, options) if self._mixes(made) else made
+
+    def _mixes(self, layer: Stack) -> bool:
+        return self._rows_apart and layer.mixes_rows
+
+    def _on_kernels(self, rnn: Recurrent, options: Mapping[str, Any]) -> Stack:
+        """The layer where each row has scales of its own. Raises `UnsupportedError`."""
+        if getattr(self._engine, "kernels", None) is None:
+            raise UnsupportedError(
+                "oneDNN takes the scale of u8 from a whole batch, so a stream would change others;"
+                " use backend='auto' or 'kernels', or dtype='bf16'"
+            )
+        backend: Any = open_backend("kernels", threads=getattr(self._engine, "threads", 1))
+        made: Stack = backend.prepare(rnn.spec, rnn.weights, **options)
+        return made
 
     def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
         """The outputs by name, for inputs by name.
@@ -301,10 +317,15 @@ class Session:
             session = self.with_graph(bound(self.graph, alike, inputs or {}))
         return Streams.of(session, capacity, states, first or {}, queue)
 
-    def with_graph(self, graph: Graph) -> Session:
-        """A session of this one's options that runs another graph; they share packed weights."""
+    def with_graph(self, graph: Graph, *, rows_apart: bool = False) -> Session:
+        """A session of this one's options that runs another graph; they share packed weights.
+
+        ``rows_apart``: layers whose numbers would depend on what else is in a batch run on the
+        kernels, where they do not. Raises `UnsupportedError` where these are missing.
+        """
         made = object.__new__(Session)
         made.__dict__ |= self.__getstate__()
+        made._rows_apart = rows_apart
         made.graph = fuse(graph, self._passes).model
         made._layers = made._prepared(made.graph)
         made._set_up()

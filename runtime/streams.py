@@ -54,10 +54,7 @@ class Streams:
         except (MemoryError, ValueError):
             raise BudgetError(f"no memory for the states of {capacity} streams") from None
         self._own: dict[int, dict[str, Array]] = {}  # states whose sizes change, by stream
-        self._session = session.with_graph(_over_streams(graph))
-        if mixing := [each for each in self._session.explained if each.dtype == "u8"]:
-            why = "u8 takes its scale from a whole batch: a stream would change others; use bf16"
-            raise UnsupportedError(f"{graph.name} as streams:", (Refusal(why, mixing[0].node),))
+        self._session = session.with_graph(_over_streams(graph), rows_apart=True)
         self._waiting: dict[int, list[dict[str, Array]]] = {}
         self._done: dict[int, list[dict[str, Array] | OnernnError]] = {}
         self._made: _Made | None = None

@@ -250,10 +250,16 @@ struct onernn_room {
     arrays.c_n = place();
     arrays.cells = place();
     stack->run(batch, arrays);
-    const std::int64_t looked_at = words.next();
-    const float* h = static_cast<const float*>(arrays.h_n);
-    return looked_at < 0 ||
-           std::none_of(h, h + frame.sizes[looked_at], [](float one) { return std::isnan(one); });
+    const std::int64_t of_x = words.next(), of_h = words.next();
+    if (of_h < 0) return true;
+    const auto any = [&](const void* numbers, std::int64_t count, bool (*is)(float)) {
+      const float* const first = static_cast<const float*>(numbers);
+      return first && std::any_of(first, first + frame.sizes[count], is);
+    };
+    const auto is_infinite = [](float one) { return std::isinf(one); };
+    // NaN of NaN is right, but bytes make it of infinity, too.
+    return !any(arrays.h_n, of_h, [](float one) { return std::isnan(one); }) ||
+           (!any(arrays.x, of_x, is_infinite) && !any(arrays.h, of_h, is_infinite));
   }
 
   const onernn_plan& plan_;

@@ -21,6 +21,8 @@ from support.layers import random_weights
 
 from onernn import BudgetError, Cell, Graph, RnnSpec, Session, ShapeError, UnsupportedError
 from onernn.core.graph import Node, Value
+from onernn.core.precision import UNIT, LayerPrecision, PartScales, Scale
+from onernn.core.rnn import with_precision
 
 SECONDS = float(os.environ.get("ONERNN_STREAM_SECONDS", "2"))
 WIDTH, H, WORDS = 6, 8, 11
@@ -55,8 +57,10 @@ def step_model(words: int = 0) -> Graph:
 STATES = {"h": "hN", "c": "cN"}
 
 
-def alone(model: Graph, frames: list[np.ndarray]) -> list[np.ndarray]:
-    session, found = Session(model), []
+def alone(
+    model: Graph, frames: list[np.ndarray], dtype: str = "f32", backend: str = "auto"
+) -> list[np.ndarray]:
+    session, found = Session(model, dtype, 1, backend), []
     state = {name: np.zeros((1, 1, 1, H), np.float32) for name in STATES}
     for frame in frames:
         made = session.run({"x": frame, **state})
@@ -350,10 +354,51 @@ def test_a_state_of_fewer_rows_or_another_dtype_is_no_next_state() -> None:
             streams.pull(stream)
 
 
+COLUMNS = np.full((4, H), 300, np.float32)
+U8 = {
+    "its own steps": ("u8", "kernels", ()),
+    "where oneDNN would take a batch's scale": ("u8", "auto", ()),
+    "found as it runs": ("int8-dynamic", "auto", ()),
+    "scales of x and of h": ("f32", "auto", (PartScales(Scale(60, 90), UNIT),)),
+    "oneDNN's scales": ("f32", "auto", (PartScales(UNIT, UNIT, COLUMNS, COLUMNS),)),
+}
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("name", U8)
+def test_streams_in_bytes_have_the_bits_of_each_alone_in_any_company(name: str) -> None:
+    """Beside one that is 1,000 times as loud, and one with NaN, which oneDNN refuses in bytes."""
+    dtype, backend, parts = U8[name]
+    model = step_model()
+    if parts:
+        model = with_precision(model, {"ys": LayerPrecision("u8", parts)})
+    streams, rng = Session(model, dtype, 1, backend).streams(9, STATES), np.random.default_rng(0)
+    frames = {streams.open(): frames_of(at, 40) for at in range(9)}
+    frames[3] = [frame * np.float32(1000) for frame in frames[3]]
+    if name != "oneDNN's scales":
+        frames[4][20] *= np.nan
+    left = {stream: list(each) for stream, each in frames.items()}
+    got: dict[int, list[Any]] = {stream: [] for stream in frames}
+    while any(left.values()):
+        for stream in rng.choice(9, rng.integers(1, 10), replace=False).tolist():
+            if left[stream]:
+                streams.push(stream, left[stream].pop(0))
+        streams.tick()
+        for stream, each in got.items():
+            each += [made["y"] for made in streams.pull(stream)]
+    one = "auto" if parts else "kernels"
+    for stream, each in frames.items():
+        np.testing.assert_array_equal(got[stream], alone(model, each, dtype, one))
+    assert not np.array_equal(got[0], alone(step_model(), frames[0]))  # it is in bytes
+
+
 @pytest.mark.usefixtures("built")
 def test_streams_that_would_share_a_scale_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="u8 takes its scale from a whole batch"):
-        Session(step_model(), dtype="u8").streams(2, STATES)
+    session = Session(step_model(), "u8", backend="onednn")
+    if session.explained[0].dtype == "f32":
+        pytest.skip(session.explained[0].why)
+    with pytest.raises(UnsupportedError, match="takes the scale of u8 from a whole batch"):
+        session.streams(2, STATES)
 
 
 def test_capacities_beyond_memory_and_unknown_first_states_are_told() -> None:
