@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import time
-import tomllib
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -25,10 +24,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.model_files import fetched
+from benchmarks.models import models
 from onernn import Session
 from onernn.core.graph import Value
 
-LISTED = tomllib.loads((Path(__file__).parent / "models.toml").read_text())["models"]
 # Of each: what a frame is, its states, what all streams give alike, and its milliseconds.
 MODELS: dict[str, dict[str, Any]] = {
     "silero": {
@@ -61,7 +60,7 @@ def timed(work: Callable[[], None]) -> float:
 
 def compared(name: str, streams: int, clients: int, turns: int) -> list[str]:
     """A row of the table: microseconds a frame, their ratio, streams in real time, memory."""
-    told, path = MODELS[name], str(fetched(LISTED[name]))
+    told, path = MODELS[name], str(fetched(models()[name]))
     rng = np.random.default_rng(0)
     frame = {key: rng.uniform(-1, 1, shape).astype("f4") for key, shape in told["frame"].items()}
     sized = {key: Value(key, "float32", shape) for key, shape in told["frame"].items()}

@@ -49,7 +49,7 @@ def timed(prepared: Prepared, seconds: float) -> dict[str, Any]:
         call()
         times: list[float] = []
         end, before = clock() + seconds, used()
-        while clock() < end or used() == before:
+        while not times or clock() < end or used() == before:
             start = clock()
             call()
             times.append(clock() - start)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from time import monotonic
+from time import process_time
 
 import numpy as np
 
@@ -28,7 +28,7 @@ _LONGEST = 65
 """Unrolled layers have a length of their own, which they do not always declare: all up to it."""
 _ATTEMPTS = 256
 _SECONDS, _BYTES = 5, 10**9
-"""For all attempts, and for what the model makes of an attempt's small inputs."""
+"""Of the CPU for all attempts, and for what the model makes of an attempt's small inputs."""
 _Plan = tuple[int | str, ...]
 
 
@@ -56,7 +56,7 @@ def make_inputs(
     roles = {value.name: _role(graphs, value) for value in model.inputs}
     session = Session(model, backend="reference", max_bytes=_BYTES)
     error: OnernnError | None = None
-    until = monotonic() + _SECONDS
+    until = process_time() + _SECONDS
     choices = (
         (*shaped, with_empty)
         for shaped in itertools.islice(_shapes(model.inputs, roles), _ATTEMPTS)
@@ -74,7 +74,7 @@ def make_inputs(
             return feed
         except OnernnError as failed:
             error = failed
-            if isinstance(failed, BudgetError) or monotonic() > until:
+            if isinstance(failed, BudgetError) or process_time() > until:
                 break
     shown = "; ".join(map(str, model.inputs))
     reason = f": {error}" if error else ""

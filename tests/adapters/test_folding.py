@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -192,11 +191,10 @@ def test_nothing_grows_beyond_a_bound(nodes: Nodes) -> None:
     made = {name for each in nodes for name in each.output}
     kept = {k: v for k, v in constants.items() if k in used - made}
     tracemalloc.start()
-    started = time.perf_counter()
     lowered = read(model(nodes, {}, ["Y"], constants=kept))
-    peak, seconds = tracemalloc.get_traced_memory()[1], time.perf_counter() - started
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 2**26 and seconds < 10, (peak, seconds)
+    assert peak < 2**26
     assert sum(array.nbytes for array in lowered.constants.values()) < 2**24
     assert lowered.nodes
 

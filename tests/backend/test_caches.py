@@ -30,7 +30,7 @@ def start(cache: Path, code: str = "", wrapped: tuple[str, ...] = ()) -> list[st
     """
     command = [*wrapped, sys.executable, "-c", START + dedent(code) + dedent(told)]
     environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

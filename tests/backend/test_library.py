@@ -35,7 +35,7 @@ def run(code: str, **environment: object) -> str:
         env=kept | given,
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -207,16 +207,21 @@ class TestMemory:
                     _, state = layer.run(x, state)
                 return state
             state = stream(1_000, state)
-            before = resident()
+            taken = [resident()]
+            for _ in range(8):
+                state = stream({count // 8}, state)
+                taken.append(resident())
+            print(np.median(np.diff(taken)))
             tracemalloc.start()
-            state = stream({count}, state)
+            state = stream({count // 8}, state)
             gc.collect()
-            python = tracemalloc.get_traced_memory()[0] / 2**20
+            print(tracemalloc.get_traced_memory()[0] / 2**20)
             tracemalloc.stop()
-            print(python, resident() - before)
         """
+        # MB in an eighth of the steps: 100 bytes of each. The allocator's heap grows in steps of
+        # its own, at a moment that chance names, so most eighths have to add nothing.
         for grown in measured(code):
-            assert grown < 2  # MB; one object of 100 bytes a step would be 0.4, an array's 1.2
+            assert grown < 100 * count / 8 / 2**20
 
 
 STREAMED = [(cell, more) for cell, more in CELLS if not cell.has_attention]
@@ -351,13 +356,14 @@ def test_other_threads_run_while_a_kernel_does(monkeypatch: pytest.MonkeyPatch) 
         before = counted[0]
         sum(range(10**6))
         held = counted[0] - before
-        layer.run(x)
+        while not any(seen) and len(seen) < 1000:  # until the system lets the other one run
+            layer.run(x)
     finally:
         sys.setswitchinterval(interval)
         stop.set()
         other.join()
     assert held == 0, "the interpreter was taken away: this test shows nothing"
-    assert len(seen) == 1 and seen[0] > 0
+    assert any(seen)
 
 
 class TestFork:

@@ -295,7 +295,7 @@ def ended(code: str) -> int:
         stderr=subprocess.DEVNULL,
     )
     try:
-        return process.wait(timeout=60)
+        return process.wait(timeout=300)
     except subprocess.TimeoutExpired:  # a corrupted heap may spin forever, too
         process.kill()
         return process.wait()

@@ -28,6 +28,8 @@ from onernn.core.errors import ShapeError, UnsupportedError
 
 KILLS = int(os.environ.get("ONERNN_SCORE_KILLS", "2"))
 """Of workers, and as many of the whole scoring; make score-faults takes more."""
+ATTEMPTS = 20
+"""To disturb a scoring: on a busy machine one may have ended before it is."""
 ROWS, LONGEST, WINDOW = 1000 * max(1, KILLS // 2), 60, 150
 TAGS = "save_infer_model/scale_1.tmp_0"
 BAD = {
@@ -116,7 +118,7 @@ def running(pid: int) -> bool:
     return False
 
 
-def wait_for(condition: Any, seconds: float = 60) -> bool:
+def wait_for(condition: Any, seconds: float = 300) -> bool:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if condition():
@@ -162,7 +164,7 @@ def test_a_scoring_that_is_killed_goes_on_to_the_same_bytes(
             time.sleep(rng.random() * 0.3)
             pids = children(process)
             process.kill()
-        assert wait_for(lambda pids=pids: not any(map(running, pids)), 10), "workers live on"
+        assert wait_for(lambda pids=pids: not any(map(running, pids))), "workers live on"
         now = files(folder)
         parts = {name for name in now if name.startswith("part-")}
         assert parts and all(now[name] == whole[name] for name in parts)
@@ -176,33 +178,40 @@ def test_workers_that_are_killed_are_replaced(
     model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
     rng = random.Random(1)
-    folder = tmp_path / "out"
-    killed = 0
-    with started(*command(model, corpus, folder, "--workers", "2")) as process:
-        while killed < KILLS and process.poll() is None:
-            before = len(list(folder.glob("part-*")))
-            wait_for(lambda n=before: len(list(folder.glob("part-*"))) > n, 5)
-            time.sleep(rng.random() * 0.2)
-            if pids := children(process):
-                with suppress(ProcessLookupError):
-                    os.kill(rng.choice(pids), signal.SIGKILL)
-                    killed += 1
-        assert process.wait(300) == 0, process.stderr and process.stderr.read()
-    assert killed and files(folder) == whole
+    for attempt in range(ATTEMPTS):
+        folder = tmp_path / f"out {attempt}"
+        killed = 0
+        with started(*command(model, corpus, folder, "--workers", "2")) as process:
+            while killed < KILLS and process.poll() is None:
+                before = parts_in(folder)
+                wait_for(lambda out=folder, n=before: parts_in(out) > n, 5)
+                time.sleep(rng.random() * 0.2)
+                if pids := children(process):
+                    with suppress(ProcessLookupError):
+                        os.kill(rng.choice(pids), signal.SIGKILL)
+                        killed += 1
+            assert process.wait(600) == 0, process.stderr and process.stderr.read()
+        assert files(folder) == whole
+        if killed:
+            return
+    raise AssertionError("each scoring had ended before a worker was killed")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_all_at_once_and_the_same_command_goes_on(
     model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes], number: int
 ) -> None:
-    folder = tmp_path / "out"
-    with started(*command(model, corpus, folder)) as process:
-        assert wait_for(lambda: list(folder.glob("part-*")))
-        pids = children(process)
-        process.send_signal(number)
-        out, err = process.communicate(timeout=10)
-        assert process.returncode == 128 + number
-    assert not any(map(running, pids)) and not list(folder.rglob(".*"))
+    for attempt in range(ATTEMPTS):
+        folder = tmp_path / f"out {attempt}"
+        with started(*command(model, corpus, folder)) as process:
+            assert wait_for(lambda out=folder: parts_in(out))
+            pids = children(process)
+            process.send_signal(number)
+            _, err = process.communicate(timeout=600)
+        if process.returncode:
+            break
+    assert process.returncode == 128 + number
+    assert wait_for(lambda: not any(map(running, pids))) and not list(folder.rglob(".*"))
     assert err == "onernn: stopped; the same command goes on where it ended\n"
     assert run(model, corpus, folder).returncode == 0
     assert files(folder) == whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -235,6 +236,16 @@ class TestWithoutProcesses:
         prepared = module("tasks").Prepared(lambda: calls.append(None), lambda y: y)
         told = module("worker").timed(prepared, 0.0)
         assert told["calls"] == 999 and told["cpu"] == pytest.approx(1 / 999)
+
+    def test_a_turn_in_which_others_had_the_machine_has_a_call(
+        self, module: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The turn is over before its first call."""
+        looks = itertools.count()
+        for clock in ("process_time", "perf_counter"):
+            monkeypatch.setattr(f"time.{clock}", lambda: next(looks))
+        told = module("worker").timed(module("tasks").Prepared(lambda: None, lambda y: y), 0.5)
+        assert told["calls"] == 1 and told["cpu"] > 0
 
     def test_every_workload_gives_tasks(self, module: Any) -> None:
         w, t = module("workloads"), module("tasks")

@@ -161,7 +161,7 @@ def case_saved() -> None:
             prefix=str(prefix),
             out=out,
         )
-        subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
         for array in [*np.load(out).values(), *np.load(f"{out}2.npz").values()]:
             close(array, theirs)
 

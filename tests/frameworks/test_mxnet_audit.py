@@ -67,7 +67,7 @@ def outcome(folder: Path, **environment: str) -> subprocess.CompletedProcess[str
     """How a run ends in a process of its own."""
     command = [sys.executable, "-c", OUTCOME, str(folder / "model"), str(folder / "batch")]
     return subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=600
     )
 
 

@@ -193,7 +193,7 @@ def paddle_gives(
     )
     command = [sys.executable, paddle_paths.__file__, folder, ",".join(paths), given, out]
     environment = {**os.environ, **ROOMY}
-    subprocess.run(command, check=True, capture_output=True, timeout=120, env=environment)
+    subprocess.run(command, check=True, capture_output=True, timeout=600, env=environment)
     with np.load(out) as found:
         last, count = len(batches) - 1, len(found) // len(paths) // len(batches)
         return {path: [found[f"{path}/{last}/out__{k}"] for k in range(count)] for path in paths}

@@ -26,7 +26,7 @@ def said(tmp_path: Path) -> Said:
         # As Paddle's users have it: PIR in Paddle 3, which its tracer needs.
         environ = {k: v for k, v in os.environ.items() if k != "FLAGS_enable_pir_api"}
         command = [sys.executable, str(file)]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout.splitlines()
 

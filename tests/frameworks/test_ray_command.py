@@ -73,7 +73,7 @@ def test_killed_and_started_again_every_row_is_there_once(
 ) -> None:
     output = tmp_path / "scored"
     process = started(where, output)
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 600
     while len(list(output.glob("*.parquet"))) < 5:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)

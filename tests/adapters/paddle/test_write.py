@@ -307,7 +307,7 @@ def test_names_that_the_writer_makes_do_not_meet_those_of_the_model(tmp_path: Pa
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "onernn.cli", *map(str, arguments)]
     line[1:3] = ["-c", "from onernn.cli import main; main()"]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120)
+    return subprocess.run(line, capture_output=True, text=True, timeout=600)
 
 
 def test_the_command_line_writes_checks_and_tells(tmp_path: Path) -> None:
