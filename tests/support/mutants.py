@@ -24,7 +24,7 @@ class Mutant(NamedTuple):
 
 
 # Fails at the first example, without looking for a smaller one.
-QUICK = "settings.register_profile('here', deadline=None, max_examples=60, phases=[Phase.generate])"
+QUICK = "settings.register_profile('here', **_UNTIMED, max_examples=60, phases=[Phase.generate])"
 
 
 class Checkout:
@@ -39,9 +39,9 @@ class Checkout:
         shutil.copy(repo / "pyproject.toml", folder)
         settings = folder / "tests" / "conftest.py"
         text = settings.read_text()
-        quick = text.replace("import settings\n", "import Phase, settings\n").replace(
-            "settings.load_profile(", f"{QUICK}\nsettings.load_profile('here') or ("
-        )
+        quick = text.replace(
+            "import HealthCheck, settings\n", "import HealthCheck, Phase, settings\n"
+        ).replace("settings.load_profile(", f"{QUICK}\nsettings.load_profile('here') or (")
         assert quick.count("Phase") == 2
         settings.write_text(quick)
 
