@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from onernn.core.graph import Graph
@@ -122,11 +123,14 @@ class Part(NamedTuple):
         return self.spec.direction == "right2left"
 
 
-def parts(spec: RnnSpec) -> Iterator[Part]:
+@lru_cache(256)  # for layers that are made anew with every step of training
+def parts(spec: RnnSpec) -> tuple[Part, ...]:
     """Every layer and direction of a stack, layer by layer, from the lowest one."""
     both: tuple[Direction, ...] = ("left2right", "right2left")
     sides = both if spec.directions == 2 else (spec.direction,)
+    found = []
     for layer in range(spec.layers):
         one = replace(spec, input_size=spec.reads(layer), layers=1, stacking="framework")
         for direction, side in enumerate(sides):
-            yield Part(layer, direction, replace(one, direction=side))
+            found.append(Part(layer, direction, replace(one, direction=side)))
+    return tuple(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from math import inf
 from typing import Any, NamedTuple
 
@@ -268,8 +269,9 @@ def names_of(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[str, st
     return dtype, f"kernels {kernels.isa}{', matrices widened to f32' * widens}"
 
 
+@lru_cache(256)  # for layers that are made anew with every step of training
 def described(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
-    """The spec as onernn.h has it."""
+    """The spec as onernn.h has it; C only reads it."""
     lib = kernels.lib
     low, high = spec.cell_clip or (-inf, inf)
 

@@ -266,7 +266,8 @@ for turn in range(200):
     layer = backend.prepare(spec, weights)
     layer.run(np.zeros((2, 2, 4), np.float32))
     if turn == 20: before = len(os.listdir("/proc/self/task"))
-assert len(os.listdir("/proc/self/task")) <= before, os.listdir("/proc/self/task")
+# One that has ended is listed for a moment; 179 would be if they stayed.
+assert len(os.listdir("/proc/self/task")) < before + 20, os.listdir("/proc/self/task")
 print("fine")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)

@@ -137,7 +137,7 @@ def test_it_runs_behind_the_callers_back(file: Path) -> None:
         done.set()
 
     ours(file).run_async(None, FEED, callback, "tag")
-    assert done.wait(60)
+    assert done.wait(600)
     ((results, tag, error),) = told
     assert (tag, error) == ("tag", "")
     assert_equal(results, THEIRS(file).run(None, FEED))
