@@ -179,7 +179,9 @@ class Operator:
         if like is not None:
             rank = next(array.ndim for array in arrays if array is not None)
             if any(axis in (0, -rank) for axis in self.mixed(at, rank, *arrays[1:]) or ()):
-                raise ShapeError("axis 0 would mix the words of a LoD; drop the LoD before")
+                raise ShapeError(
+                    "axis 0 would mix the steps of ragged sequences; drop the LoD before"
+                )
             dropped = self.drops(at, rank, *arrays[1:])
         with np.errstate(all="ignore"):  # infinity and NaN are results, not warnings
             out = self.compute(at, *arrays)
@@ -211,7 +213,7 @@ def _as(value: Any, dtype: Any, to: Any) -> Any:
 def _under(out: Any, like: Ragged) -> Ragged:
     if out.ndim and len(out) == len(like.data):
         return like.with_data(out)
-    raise ShapeError(f"gives {out.shape} under a LoD of {len(like.data)} words")
+    raise ShapeError(f"gives {out.shape} under offsets of {len(like.data)} steps")
 
 
 OPERATORS: dict[str, Operator] = {}

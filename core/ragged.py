@@ -55,8 +55,8 @@ class Ragged:
     def __post_init__(self) -> None:
         data = np.asarray(self.data)
         if data.ndim == 0:
-            raise ShapeError("data: expected at least one axis (words), got a scalar")
-        offsets = _checked_offsets(self.offsets, len(data), "words", "offsets")
+            raise ShapeError("data: expected at least one axis (steps), got a scalar")
+        offsets = _checked_offsets(self.offsets, len(data), "steps", "offsets")
         below, outer = len(offsets) - 1, []
         for depth, level in reversed(list(enumerate(self.outer))):
             outer.append(_checked_offsets(level, below, "elements below", f"outer level {depth}"))
@@ -85,12 +85,12 @@ class Ragged:
     def from_list(cls, sentences: Sequence[Array]) -> Ragged:
         """From one array (T_n, ...) a sentence; at least one, for its dtype and channels."""
         if not len(sentences):
-            raise ShapeError("sentences: expected at least one array, got an empty list")
+            raise ShapeError("sequences: expected at least one array, got an empty list")
         arrays = [np.asarray(s) for s in sentences]
         for n, array in enumerate(arrays):
             if array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:]:
                 raise ShapeError(
-                    f"sentence {n}: expected (T, {str(arrays[0].shape[1:])[1:]}, got {array.shape}"
+                    f"sequence {n}: expected (T, {str(arrays[0].shape[1:])[1:]}, got {array.shape}"
                 )
         return cls(np.concatenate(arrays), _offsets(np.array([len(a) for a in arrays])))
 
@@ -103,7 +103,7 @@ class Ragged:
         edges = np.count_nonzero(np.diff(kept, axis=1, prepend=False), axis=1)
         if (edges > 2).any():
             n = int(np.flatnonzero(edges > 2)[0])
-            raise ShapeError(f"mask: sentence {n} has holes, expected one run of ones")
+            raise ShapeError(f"mask: sequence {n} has holes, expected one run of ones")
         return cls(padded[kept], _offsets(kept.sum(1)))
 
     @classmethod
@@ -161,7 +161,7 @@ class Ragged:
         longest = int(self.lengths.max(initial=0))
         t = longest if time is None else time
         if t < longest:
-            raise ShapeError(f"time: expected at least the longest sentence, {longest}, got {t}")
+            raise ShapeError(f"time: expected at least the longest sequence, {longest}, got {t}")
         out = np.zeros((len(self), t, *self.data.shape[1:]), self.data.dtype)
         out[_valid(self.lengths, t, side)] = self.data
         return np.ascontiguousarray(np.swapaxes(out, 0, 1)) if time_major else out
@@ -172,7 +172,7 @@ class Ragged:
         return _packing(self.offsets.tobytes())
 
     def __repr__(self) -> str:
-        return f"Ragged({self.data.dtype} {self.data.shape}, {len(self)} sentences)"
+        return f"Ragged({self.data.dtype} {self.data.shape}, {len(self)} sequences)"
 
 
 def _offsets(lengths: Int64) -> Int64:
@@ -184,12 +184,12 @@ def _checked_lengths(lengths: npt.ArrayLike, count: int | None, limit: int | Non
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise ShapeError(f"lengths: expected integers (N,), got {found.dtype} {found.shape}")
     if count is not None and len(found) != count:
-        raise ShapeError(f"lengths: expected {count}, one a sentence, got {len(found)}")
+        raise ShapeError(f"lengths: expected {count}, one a sequence, got {len(found)}")
     bad = (found < 0) | (False if limit is None else found > limit)
     if bad.any():
         n = int(np.flatnonzero(bad)[0])
         raise ShapeError(
-            f"lengths: sentence {n} has {found[n]}, expected 0 to {'W' if limit is None else limit}"
+            f"lengths: sequence {n} has {found[n]}, expected 0 to {'W' if limit is None else limit}"
         )
     return found.astype(np.int64)
 

@@ -37,6 +37,7 @@ html_css_files = ["manual.css"]
 html_show_sourcelink = False
 html_copy_source = False
 html_show_search_summary = False  # they are fetched, which file:// does not allow
+html_search_scorer = str(Path(__file__).with_name("search_order.js"))
 templates_path: list[str] = []
 
 

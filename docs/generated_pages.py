@@ -440,7 +440,7 @@ def design_pages() -> Iterator[tuple[str, str]]:
     yield "design/index.md", _DESIGN + f"```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
 
 
-_DESIGN = """# Decisions
+_DESIGN = """# Appendix: decisions
 
 One page a decision, as it is made and measured: the problem, what was decided, what was measured,
 what was rejected and why, the limits, and the tests that hold it. They are written for those who

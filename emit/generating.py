@@ -27,9 +27,9 @@ from onernn.engine.steps import Behind, Call, Layer, Mark, Sentences, Step, Writ
 from onernn.kernels import header_of, included, text_of
 
 _MEANINGS = {
-    "T": "words a sentence",
-    "N": "sentences",
-    "W": "words of all sentences",
+    "T": "steps a sequence",
+    "N": "sequences",
+    "W": "steps of all sequences",
 }
 
 
@@ -207,7 +207,7 @@ class _Header:
         for level in program.levels(value.name)[-1:]:
             given = level.name in {each.name for each in program.graph.inputs}
             where = f"those of {level.name}" if given else f"{program.ident(level.offsets)} tells"
-            comment += f", sentences as {where}"
+            comment += f", sequences as {where}"
         array = {"ident": program.ident(value.name), "ctype": program.ctype(value.name)}
         return {**array, "comment": comment, "count": most}
 

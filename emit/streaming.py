@@ -88,7 +88,7 @@ class _Steps:
         if not any(_tells_words(program, size) for shape in shapes for size in shape if size):
             if not layers:
                 return "the model has no recurrent layer, and no input has T words"
-            return "the number of words is fixed, or sentences come with offsets"
+            return "the number of steps is fixed, or sequences come with offsets"
         codes = {id(each.node): each for each in program.codes}
         read = {name for each in program.codes for name in each.reads}
         read |= {value.name for value in program.graph.outputs}
@@ -131,7 +131,7 @@ class _Steps:
         if any(_tells_words(program, size) for size in mixes):
             moved = self._moved(OperatorCode(program, node), *span)
             if moved is None:
-                return "looks at all words"
+                return "looks at all steps"
             span = moved
         if span != (0, 0):
             self.spans |= {name: span for name in node.outputs if name and self._has_words(name)}

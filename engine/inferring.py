@@ -199,7 +199,7 @@ def _unknown(program: Program, node: Node) -> list[Refusal]:
     if made.shape and made.dtype is None:
         reason = f"inputs of several types {[each.dtype for each in given if each]}"
     elif ragged and made.lod is None:
-        reason = "axis 0 would mix the words of a LoD"
+        reason = "axis 0 would mix the steps of ragged sequences"
     try:
         OPERATORS[node.op].type(Context(node, Sizes()), *given)
     except (OnernnError, *MISFITS) as error:

@@ -76,9 +76,9 @@ def _like(_: Context, x: Type) -> Type:
 
 
 def _softmax(_: Any, x: Ragged) -> Ragged:
-    """Softmax over the words of each sequence, of one number a word: (W, 1) or (W,)."""
+    """Softmax over the words of each sequence, of one number a step: (W, 1) or (W,)."""
     if x.data.size != len(x.data):
-        raise ShapeError(f"expected one number a word, got {x.data.shape}")
+        raise ShapeError(f"expected one number a step, got {x.data.shape}")
     lengths = x.lengths[x.lengths > 0]
     shifted = np.exp(x.data - np.repeat(_reduced(x, np.maximum), lengths, axis=0))
     total = _reduced(x.with_data(shifted), np.add)
@@ -169,7 +169,7 @@ def _concat(_: Any, *parts: Ragged) -> Ragged:
     """Sequence n of every input, one behind the other, as sequence n."""
     counts = {len(part) for part in parts}
     if len(counts) != 1:
-        raise ShapeError(f"batches of {sorted(counts)} sentences")
+        raise ShapeError(f"batches of {sorted(counts)} sequences")
     lengths = np.stack([part.lengths for part in parts])
     # Where each word goes: the start of its sequence, then the words of the inputs before.
     starts = _offsets(lengths.sum(0))[:-1] + np.cumsum(lengths, 0) - lengths

@@ -84,8 +84,8 @@ def _compared(name: str, given: Array, reference: Batch, tolerance: Tolerance) -
         if given.shape[1] >= reference.lengths.max(initial=0):
             words = Ragged.from_padded(given, reference.lengths)
     if words is None:
-        reason = f"shape: expected {len(reference)} padded sentences, got {given.shape}"
+        reason = f"shape: expected {len(reference)} padded sequences, got {given.shape}"
         return OutputComparison.incomparable(name, reason)
     if not np.array_equal(words.to_padded(time=given.shape[1]), given, equal_nan=True):
-        return OutputComparison.incomparable(name, "not zero behind the sentences")
+        return OutputComparison.incomparable(name, "not zero behind the sequences")
     return compare(name, reference.with_data(words.data), reference, tolerance)

@@ -123,9 +123,9 @@ def _made_constants(graph: Subgraph) -> dict[str, Any]:
 def _dynamic_quantized(op: Operator) -> Iterator[OnnxFault]:
     if op.type == "DynamicQuantizeLSTM":
         text = (
-            "ONNX Runtime quantizes what all sentences of a batch and all of a thread's share hold"
-            " in one step: other numbers of threads, or other sentences in the batch, give a"
-            " sentence other outputs (0.11 and 0.21 apart in ddddocr 1.6.1)"
+            "ONNX Runtime quantizes what all sequences of a batch and all of a thread's share hold"
+            " in one step: other numbers of threads, or other sequences in the batch, give a"
+            " sequence other outputs (0.11 and 0.21 apart in ddddocr 1.6.1)"
         )
         at = op.native
         yield _fault("batch_changes_steps", "wrong", "onnxruntime", at, op.outputs[0], text)
@@ -156,7 +156,7 @@ def _states_of_one_batch(graph: Graph) -> Iterator[OnnxFault]:
         batches = [_batch_held(graph, name) for name in node.inputs[1:3] if name]
         for batch in filter(None, batches[:1]):
             text = (
-                f"begins with a state of {batch} sentences, and its input may have any number: it"
+                f"begins with a state of {batch} sequences, and its input may have any number: it"
                 f" runs with {batch} and no other; make the state of x.size(0) of them, or hand it"
                 " in, and export again"
             )

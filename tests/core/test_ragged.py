@@ -168,7 +168,7 @@ def test_a_mask_with_a_hole_is_refused_by_sentence(data: st.DataObject, n: int) 
     row = [bit for bit, count in runs for _ in range(data.draw(count))]
     mask = np.ones((4, len(row)), int)
     mask[n] = row
-    with pytest.raises(ShapeError, match=rf"mask: sentence {n} has holes"):
+    with pytest.raises(ShapeError, match=rf"mask: sequence {n} has holes"):
         Ragged.from_mask(np.zeros((4, len(row))), mask)
 
 
@@ -211,8 +211,8 @@ WORDS = np.zeros((4, 2), np.float32)
     [
         ([1, 4], r"offsets: must start at 0, starts at 1"),
         ([0, 3, 2, 4], r"offsets: must not decrease, position 2 goes from 3 to 2"),
-        ([0, 3], r"offsets: ends at 3, but there are 4 words"),
-        ([0, 5], r"offsets: ends at 5, but there are 4 words"),
+        ([0, 3], r"offsets: ends at 3, but there are 4 steps"),
+        ([0, 5], r"offsets: ends at 5, but there are 4 steps"),
         ([], r"offsets: expected .* at least one integer offset, got float64 \(0,\)"),
         ([0.0, 4.0], r"offsets: expected .* integer offset, got float64 \(2,\)"),
         ([False, True], r"offsets: expected .* integer offset, got bool \(2,\)"),
@@ -244,8 +244,8 @@ def test_bad_outer_levels_are_refused_with_their_numbers(outer: Any, message: st
 @pytest.mark.parametrize(
     ("lengths", "message"),
     [
-        ([1, 2], r"offsets: ends at 3, but there are 4 words"),
-        ([5, -1], r"lengths: sentence 1 has -1, expected 0 to W"),
+        ([1, 2], r"offsets: ends at 3, but there are 4 steps"),
+        ([5, -1], r"lengths: sequence 1 has -1, expected 0 to W"),
         ([2.0, 2.0], r"lengths: expected integers \(N,\), got float64 \(2,\)"),
         ([[4]], r"lengths: expected integers \(N,\), got int64 \(1, 1\)"),
     ],
@@ -258,10 +258,10 @@ def test_bad_lengths_are_refused_with_their_numbers(lengths: Any, message: str) 
 @pytest.mark.parametrize(
     ("shape", "lengths", "message"),
     [
-        ((2, 4, 3), [1], r"lengths: expected 2, one a sentence, got 1"),
-        ((2, 4, 3), [4, 5], r"lengths: sentence 1 has 5, expected 0 to 4"),
-        ((2, 4, 3), [-1, 4], r"lengths: sentence 0 has -1, expected 0 to 4"),
-        ((1, 0, 3), [1], r"lengths: sentence 0 has 1, expected 0 to 0"),
+        ((2, 4, 3), [1], r"lengths: expected 2, one a sequence, got 1"),
+        ((2, 4, 3), [4, 5], r"lengths: sequence 1 has 5, expected 0 to 4"),
+        ((2, 4, 3), [-1, 4], r"lengths: sequence 0 has -1, expected 0 to 4"),
+        ((1, 0, 3), [1], r"lengths: sequence 0 has 1, expected 0 to 0"),
         ((4,), [4], r"padded: expected .*\(4,\)"),
     ],
 )
@@ -287,17 +287,17 @@ def test_other_impossible_batches_are_refused() -> None:
     ragged = Ragged(WORDS, [0, 3, 4])
     with pytest.raises(ShapeError, match=r"data: .* got a scalar"):
         Ragged(np.float32(1), [0, 1])
-    with pytest.raises(ShapeError, match="offsets: ends at 4, but there are 5 words"):
+    with pytest.raises(ShapeError, match="offsets: ends at 4, but there are 5 steps"):
         ragged.with_data(np.zeros(5))
     with pytest.raises(ShapeError, match="lod: expected at least one level"):
         Ragged.from_lod(WORDS, [])
     with pytest.raises(ShapeError, match="at least one array"):
         Ragged.from_list([])
-    with pytest.raises(ShapeError, match=r"sentence 1: expected \(T, 2,\), got \(4, 3\)"):
+    with pytest.raises(ShapeError, match=r"sequence 1: expected \(T, 2,\), got \(4, 3\)"):
         Ragged.from_list([WORDS, np.zeros((4, 3))])
-    with pytest.raises(ShapeError, match=r"sentence 0: .* got \(\)"):
+    with pytest.raises(ShapeError, match=r"sequence 0: .* got \(\)"):
         Ragged.from_list([np.float32(1)])
-    with pytest.raises(ShapeError, match="at least the longest sentence, 3, got 2"):
+    with pytest.raises(ShapeError, match="at least the longest sequence, 3, got 2"):
         ragged.to_padded(time=2)
     with pytest.raises(ValueError, match="expected 'right' or 'left', got 'top'"):
         ragged.to_padded(side="top")  # type: ignore[arg-type]
@@ -344,4 +344,4 @@ def test_conversions_never_alias_their_argument(lengths: list[int], time_major: 
 
 
 def test_repr_says_what_it_is() -> None:
-    assert repr(Ragged(WORDS, [0, 1, 4])) == "Ragged(float32 (4, 2), 2 sentences)"
+    assert repr(Ragged(WORDS, [0, 1, 4])) == "Ragged(float32 (4, 2), 2 sequences)"

@@ -142,13 +142,13 @@ def test_every_operator_is_right_with_sizes_at_run_time_and_with_fixed_ones(
 def test_a_model_that_looks_at_all_words_has_no_step(tmp_path: Path) -> None:
     write_cpp(padded_graph("Softmax", {"axis": 0}), tmp_path, name="m")
     assert (
-        "// No step(): node 'z' (Softmax) looks at all words." in (tmp_path / "m.hpp").read_text()
+        "// No step(): node 'z' (Softmax) looks at all steps." in (tmp_path / "m.hpp").read_text()
     )
     write_cpp(padded_graph("Softmax", {"axis": 2}), tmp_path, name="m")
     assert "Status step(" in (tmp_path / "m.hpp").read_text()
     backwards = padded_graph("Tanh", {}, direction="right2left")
     write_cpp(backwards, tmp_path, name="m")
-    assert "// No step(): node 'y' (Rnn) looks at all words." in (tmp_path / "m.hpp").read_text()
+    assert "// No step(): node 'y' (Rnn) looks at all steps." in (tmp_path / "m.hpp").read_text()
 
 
 def test_a_step_goes_on_where_sizes_are_fixed(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ BEYOND: list[tuple[str, str, dict[str, Any], str]] = [
     ("Scan", "r", SCAN, "graphs of its own: goes through the words"),
     ("SequenceExpand", "r r", {}, "nobody bounds how many words"),
     ("SequencePool", "x", {"kind": "max"}, "'x' carries no offsets"),
-    ("Softmax", "r", {"axis": 0}, "axis 0 would mix the words of a LoD"),
+    ("Softmax", "r", {"axis": 0}, "axis 0 would mix the steps of ragged sequences"),
     ("ReduceSum", "x outside", {}, "only neighbouring ones"),
     ("Div", "i lengths_like", {}, "by what may be 0 or -1"),
     ("Add", "b b", {}, "of bool"),
@@ -229,7 +229,7 @@ def test_what_looks_at_all_words_has_no_step(
     op: str, inputs: str, attributes: dict[str, Any]
 ) -> None:
     node = Node(op, tuple(inputs.split(" ")), ("z",), attributes)
-    assert streaming(node) == f"{node.label} looks at all words"
+    assert streaming(node) == f"{node.label} looks at all steps"
 
 
 def test_the_comparison_sees_another_number() -> None:

@@ -71,7 +71,7 @@ def test_the_header_tells_the_room_that_outputs_need(emitted: Emitted) -> None:
     assert isinstance(header, str)
     assert "float* words = nullptr;  ///< (words_words, 2), at most " in header
     assert "std::int64_t* where_chosen = nullptr;  ///< at most x_0 * 3\n" in header
-    assert "sentences as joined_offsets tells" in header
+    assert "sequences as joined_offsets tells" in header
     assert "/// May be left out: words_offsets, joined_offsets, where_chosen," in header
 
 

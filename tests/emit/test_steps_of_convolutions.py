@@ -193,7 +193,7 @@ def test_steps_give_what_all_words_at_once_give(tmp_path: Path) -> None:
                 from_rows("c"),
                 rnn("p"),
             ],
-            "'c' (Conv) looks at all words",
+            "'c' (Conv) looks at all steps",
         ),
         (
             [TO_ROWS, op("Pad", "rows front2", "padded"), from_rows("padded"), rnn("p")],
@@ -208,20 +208,20 @@ def test_steps_give_what_all_words_at_once_give(tmp_path: Path) -> None:
                 from_rows("c"),
                 rnn("p"),
             ],
-            "'b' (Pad) looks at all words",
+            "'b' (Pad) looks at all steps",
         ),
         (
             [TO_ROWS, op("Pad", "rows front2", "padded", mode="edge"), conv("padded", "c")]
             + [from_rows("c"), rnn("p")],
-            "'padded' (Pad) looks at all words",
+            "'padded' (Pad) looks at all steps",
         ),
         (
             [TO_ROWS, op("Slice", "rows -2 far 2", "end"), from_rows("end"), rnn("p")],
-            "'end' (Slice) looks at all words",
+            "'end' (Slice) looks at all steps",
         ),
         (
             [TO_ROWS, op("Slice", "rows 2 far 2", "end"), from_rows("end"), rnn("p")],
-            "'end' (Slice) looks at all words",
+            "'end' (Slice) looks at all steps",
         ),
         ([op("Pad", "x words2", "y")], "'y' has more words than there are"),
         ([op("Relu", "x", "y")], "has no recurrent layer, and looks at no word before"),

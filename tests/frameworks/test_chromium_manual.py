@@ -57,6 +57,14 @@ TASKS = {
     "wrong gate": "howto/wrong.html",
     "Keras weights PyTorch": "tutorials/keras.html",
     "frame by frame C++": "tutorials/cpp.html",
+    "MXNet language model": "tutorials/mxnet.html",
+    "ONNX Runtime faster": "howto/slower.html",
+    "make a recording": "howto/recordings.html",
+    "cluster": "tutorials/corpora.html",
+    "int8": "howto/precision.html",
+    "install wheel": "install.html",
+    "origin_mode": "explanations/gates.html",
+    "license": "index.html",
 }
 """What strangers look for, and the page that tells it."""
 
@@ -164,7 +172,7 @@ def test_a_phone_shows_pages_whole_and_in_letters_that_can_be_read(visit: Visit)
 
 def test_strangers_find_their_page_by_searching(visit: Visit) -> None:
     for query, page in TASKS.items():
-        assert page in visit.told["found"][query][:8], (query, visit.told["found"][query][:12])
+        assert page in visit.told["found"][query][:4], (query, visit.told["found"][query][:12])
     assert visit.told["found"]["xyzzy"] == []
 
 

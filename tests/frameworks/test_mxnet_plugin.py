@@ -248,7 +248,7 @@ def test_an_error_at_run_time_is_logged_with_the_node(caplog: Any) -> None:
     given = {name: mx.nd.array(a) for name, a in arrays("gru").items()}
     options = {"state_size": H, "num_layers": 2, "mode": "gru", "bidirectional": True}
     lengths = mx.nd.array([T + 1, 1, 1])
-    with pytest.raises(ShapeError, match="sentence 0 has 7"):
+    with pytest.raises(ShapeError, match="sequence 0 has 7"):
         rnn(**given, **options, sequence_length=lengths, use_sequence_length=True)
     masked = mx.sym.RNN(
         **{name: mx.sym.Variable(name) for name in (*given, "sequence_length")},

@@ -311,7 +311,7 @@ def test_wrong_shapes_are_refused_by_name() -> None:
         ours(paddle.zeros([N, T, I + 1]))
     with pytest.raises(ShapeError, match="initial_states: expected"):
         ours(paddle.zeros([N, T, I]), paddle.zeros([1, N, O + 1]))
-    with pytest.raises(ShapeError, match="lengths: sentence 0 has 7"):
+    with pytest.raises(ShapeError, match="lengths: sequence 0 has 7"):
         ours(paddle.zeros([1, T, I]), None, paddle.to_tensor([T + 1]))
     with pytest.raises(ShapeError, match="inputs: expected 3 axes"):
         ours(paddle.zeros([T, I]), paddle.zeros([1, T, O]))

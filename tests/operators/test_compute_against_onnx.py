@@ -461,7 +461,7 @@ def test_windows_go_over_each_word_by_itself(op, more, attributes) -> None:
     ],
 )
 def test_what_would_mix_words_is_refused(op, more, attributes) -> None:
-    with pytest.raises(ShapeError, match="words of a LoD; drop the LoD before"):
+    with pytest.raises(ShapeError, match="steps of ragged sequences; drop the LoD before"):
         run(op, RAGGED, *more, **attributes)
 
 

@@ -151,7 +151,7 @@ def test_words_of_sentences_are_quantized_alike_and_never_together(tmp_path: Pat
     for n, length in enumerate(lengths):
         begin = words.offsets[n]
         np.testing.assert_array_equal(padded[n, :length], got.data[begin : begin + length])
-    with pytest.raises(ShapeError, match="mix the words of a LoD"):
+    with pytest.raises(ShapeError, match="mix the steps of ragged sequences"):
         run("DynamicQuantizeLinear", words)
 
 

@@ -108,22 +108,29 @@ def test_the_front_page_is_short_and_says_what_is_asked_of_it() -> None:
         assert word in text, word
 
 
-@pytest.mark.parametrize(
-    "module, picture", [("benchmarks.front_plot", "speed"), ("docs/fusion_picture.py", "fusion")]
-)
-def test_pictures_are_drawn_from_what_is_there(module: str, picture: str) -> None:
-    """From measurements and a model in the checkout, by the code that is said to draw them."""
-    read = f"from {module} import drawn; import json; from benchmarks.front_plot import RESULT"
-    code = f"{read}; print(drawn(json.loads(RESULT.read_text())), end='')"
-    if picture == "fusion":
-        code = f"import sys; sys.path.insert(0, 'docs'); {_FUSION}"
+PICTURES = {
+    "benchmarks/front_plot.py": "from benchmarks.front_plot import RESULT, drawn;"
+    " told = {'speed': drawn(json.loads(RESULT.read_text()))}",
+    "docs/fusion_picture.py": "from fusion_picture import drawn; told = {'fusion': drawn()}",
+    "docs/layout_pictures.py": "from layout_pictures import PICTURES;"
+    " told = {name: drawn() for name, drawn in PICTURES.items()}",
+}
+"""By the file that draws them, code that makes {name: SVG}."""
+
+
+@pytest.mark.parametrize("file", PICTURES)
+def test_pictures_are_drawn_from_what_is_there(file: str) -> None:
+    """From measurements, models and layouts in the checkout, by the code that is said to do it."""
+    code = (
+        f"import json, sys; sys.path.insert(0, 'docs'); {PICTURES[file]}; print(json.dumps(told))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=True
     )
-    assert done.stdout == (REPO / "docs" / "pictures" / f"{picture}.svg").read_text()
-
-
-_FUSION = "from fusion_picture import drawn; print(drawn(), end='')"
+    told = json.loads(done.stdout)
+    assert told
+    for name, drawn in told.items():
+        assert drawn == (REPO / "docs" / "pictures" / f"{name}.svg").read_text(), name
 
 
 def test_the_plot_shows_medians_of_the_fastest_form(monkeypatch: pytest.MonkeyPatch) -> None:

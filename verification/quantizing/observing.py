@@ -210,7 +210,7 @@ def checked(batches: Sequence[Mapping[str, Batch]]) -> None:
             if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
                 raise UnsupportedError(f"batch {at}: input {name!r} has NaN or infinity")
     if not any(data_of(value).size for feed in batches for value in feed.values()):
-        raise UnsupportedError("the batches have no words at all: nothing can be calibrated")
+        raise UnsupportedError("the batches have no steps at all: nothing can be calibrated")
 
 
 class _SplitStacks(ExpandLayers):

@@ -52,7 +52,7 @@ def _cast(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
 def _axis(axis: int, rank: int) -> int:
     """Where an axis of the words (W, ...) is in the padded tensor (N, T, ...)."""
     if axis % rank == 0:
-        raise UnsupportedError("axis 0 would mix the words of a LoD")
+        raise UnsupportedError("axis 0 would mix the steps of ragged sequences")
     return axis % rank + 1
 
 
@@ -108,7 +108,7 @@ def _transpose(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> N
 
 def _moved(axis: int, at: int) -> int:
     if (axis == 0) != (at == 0):
-        raise UnsupportedError("axis 0 would mix the words of a LoD")
+        raise UnsupportedError("axis 0 would mix the steps of ragged sequences")
     return axis + 1
 
 

@@ -145,7 +145,7 @@ def _by_operator(
             raise ShapeError(f"lengths: expected {N} integers, got {told.dtype} {told.shape}")
         for n, length in enumerate(told.tolist()):
             if not 0 <= length <= T:
-                raise ShapeError(f"lengths: sentence {n} has {length} of {T} steps")
+                raise ShapeError(f"lengths: sequence {n} has {length} of {T} steps")
     out, states = append_operator(tensors, lengths, given)
     if given[_IS_TEST]:
         for each in (out, *states):

@@ -44,7 +44,7 @@ def test_every_case_of_onnx_runtime_is_right_or_refused_as_there(peer_suites: Pa
         case = ort_case(found)
         session = Session(lower(parse_model(case.model().SerializeToString(), Path("m.onnx"))))
         if found["expect_failure"]:
-            with pytest.raises(ShapeError, match="lengths: (expected 2|sentence 1 has 5)"):
+            with pytest.raises(ShapeError, match="lengths: (expected 2|sequence 1 has 5)"):
                 session.run(case.feed())
             refused += 1
             continue

@@ -220,7 +220,7 @@ def test_a_check_fails_where_the_recording_says_otherwise(folder: Path, tmp_path
     lod = name.replace("out__", "outlod__")
     shorter[lod] = np.append(arrays[lod][:-1], len(arrays[name]) - 1)
     report = onernn.convert(onernn.load(folder), tmp_path / "m.onnx", check=shorter)
-    assert not report and "not zero behind the sentences" in report.outputs[0].reason
+    assert not report and "not zero behind the sequences" in report.outputs[0].reason
 
 
 def test_a_model_without_shapes_asks_for_a_recording() -> None:

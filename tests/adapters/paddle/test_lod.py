@@ -110,7 +110,7 @@ def test_lod_reset_prefers_the_lod_of_y_then_its_numbers_then_target_lod() -> No
         run("lod_reset", {"X": x, "Y": numbers(4)})
     with pytest.raises(UnsupportedError, match="neither input Y nor attribute target_lod"):
         run("lod_reset", {"X": x})
-    with pytest.raises(ShapeError, match="ends at 4, but there are 5 words"):
+    with pytest.raises(ShapeError, match="ends at 4, but there are 5 steps"):
         run("lod_reset", {"X": x}, target_lod=(0, 4))
 
 
@@ -144,5 +144,5 @@ def test_arg_max_over_everything_keeps_one_axis_for_each() -> None:
 def test_rows_that_do_not_fit_a_lod_are_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"attribute shape=\(-1, 3\) splits or joins"):
         run("reshape2", {"X": X}, shape=(-1, 3))
-    with pytest.raises(ShapeError, match=r"gives \(4, 3\) under a LoD of 1 words"):
+    with pytest.raises(ShapeError, match=r"gives \(4, 3\) under offsets of 1 steps"):
         run("elementwise_add", {"X": ragged([[0, 1]], 3), "Y": numbers(4, 3)})

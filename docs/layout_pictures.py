@@ -1,0 +1,195 @@
+"""Pictures of layouts and cells: ``python docs/layout_pictures.py`` writes them anew.
+
+What they show is asked of the code: gate orders, converted weights, where a batch's steps stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+import onernn
+from onernn.core.ragged import Packing
+from onernn.core.spec import Cell
+from onernn.reorders.layouts import FRAMEWORKS
+
+FOLDER = Path(__file__).resolve().parent / "pictures"
+
+COLOURS = {"u": "#93c5fd", "r": "#fcd34d", "i": "#93c5fd", "f": "#fcd34d", "c": "#fca5a5"}
+COLOURS |= {"o": "#86efac", "": "#ffffff", "box": "#e2e8f0"}
+GRU = COLOURS | {"o": "#fca5a5"}  # a GRU's o is the candidate, as c is an LSTM's
+SEQUENCES = ("#93c5fd", "#86efac", "#fcd34d")
+STYLE = "font-family:sans-serif;font-size:14px;fill:#1f2937"
+
+
+def svg(title: str, width: int, height: int, lines: Iterable[str]) -> str:
+    head = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {head} style="{STYLE}">\n<title>{title}</title>\n'
+        '<rect width="100%" height="100%" fill="#ffffff"/>\n' + "\n".join(lines) + "\n</svg>\n"
+    )
+
+
+def text(x: float, y: float, words: object, anchor: str = "start", more: str = "") -> str:
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{more}>{words}</text>'
+
+
+def box(x: float, y: float, wide: float, colour: str, words: object = "", high: int = 26) -> str:
+    drawn = f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="{high}" fill="{colour}"'
+    return f'{drawn} stroke="#64748b"/>' + text(x + wide / 2, y + high / 2 + 5, words, "middle")
+
+
+BOLD = ' font-weight="bold"'
+
+
+# Weights
+
+
+NAMES = {"onednn": "onernn, oneDNN", "onnx": "ONNX", "torch": "PyTorch", "keras": "Keras",
+         "openvino": "OpenVINO", "paddle-gru": "Paddle: gru", "paddle-lstm": "Paddle: lstm",
+         "paddle-rnn": "paddle.nn", "mxnet": "MXNet"}  # fmt: skip
+
+
+def gate_orders() -> str:
+    """The gates of each framework, block by block, by onernn's letters."""
+    lines = [text(150, 24, "LSTM", more=BOLD), text(340, 24, "GRU", more=BOLD)]
+    for place, (name, shown) in enumerate(NAMES.items()):
+        y, gates = 36 + 32 * place, FRAMEWORKS[name].gates
+        lines.append(text(10, y + 18, shown))
+        for left, colours, cells in (
+            (150, COLOURS, (Cell.LSTM,)),
+            (340, GRU, (Cell.GRU, Cell.LBR_GRU)),
+        ):
+            order = next((gates[cell].split() for cell in cells if cell in gates), [])
+            lines += [box(left + 40 * k, y, 40, colours[g], g) for k, g in enumerate(order)]
+    return svg("The order of gates in each framework", 480, 36 + 32 * len(NAMES) + 8, lines)
+
+
+def _matrix(left: int, top: int, rows: np.ndarray, gates: Sequence[Sequence[str]]) -> list[str]:
+    return [
+        box(left + 38 * k, top + 26 * r, 38, GRU[gates[r][k]], f"{number:g}".replace("-", "−"))
+        for r, row in enumerate(rows)
+        for k, number in enumerate(row)
+    ]
+
+
+def ldigo() -> str:
+    """Input weights of one GRU of two inputs and two units, as three layouts have them."""
+    torch = np.arange(1, 13, dtype=np.float32).reshape(6, 2)
+    zeros = np.zeros(6, np.float32)
+    own = onernn.convert_weights(
+        {"weight_ih_l0": torch, "weight_hh_l0": torch, "bias_ih_l0": zeros, "bias_hh_l0": zeros},
+        source="torch",
+        to="onednn",
+    )["weights_layer"][0, 0]
+    paddle = np.arange(1, 13, dtype=np.float32).reshape(2, 6)
+    turned = onernn.convert_weights(
+        {"WeightX": paddle, "WeightH": paddle, "Bias": zeros[None]},
+        source="paddle-gru",
+        to="onednn",
+    )["weights_layer"][0, 0]
+    ours = [[g for g in "uro" for _ in range(2)]] * 2
+    lines = [
+        text(10, 24, "PyTorch: weight_ih (G*O, I)", more=BOLD),
+        *_matrix(10, 34, torch, [[g] * 2 for g in "ruo" for _ in range(2)]),
+        text(270, 24, "onernn: ldigo (I, G, O)", more=BOLD),
+        text(100, 120, "the same numbers →", more=' font-size="13"'),
+        *_matrix(270, 34, own.reshape(2, 6), ours),
+        text(10, 224, "Paddle: WeightX (I, G*O)", more=BOLD),
+        *_matrix(10, 234, paddle, ours),
+        text(270, 224, "onernn: u has turned its sign", more=BOLD),
+        *_matrix(270, 234, turned.reshape(2, 6), ours),
+    ]
+    return svg("Input weights of a GRU in PyTorch, Paddle and onernn", 510, 300, lines)
+
+
+# Cells
+
+
+def _arrow(left: float, right: float, y: float) -> str:
+    line = f'<line x1="{left:g}" y1="{y:g}" x2="{right - 6:g}" y2="{y:g}" stroke="#1f2937"/>'
+    return f'{line}<path d="M{right:g} {y:g}l-8 -4v8z"/>'
+
+
+def _chain(y: int, *boxes: tuple[str, str]) -> list[str]:
+    lines, x = [], 10.0
+    for place, (words, colour) in enumerate(boxes):
+        wide = 20 + 8 * len(words)
+        lines += [_arrow(x, x + 24, y + 13)] if place else []
+        x += 24 if place else 0
+        lines.append(box(x, y, wide, colour, words))
+        x += wide
+    return lines
+
+
+def reset_placement() -> str:
+    """The two GRUs: what the reset gate multiplies."""
+    plain, gate, new = COLOURS["box"], GRU["r"], GRU["o"]
+    lines = [
+        text(10, 24, "reset first (GRU): Paddle's gru, Keras reset_after=False", more=BOLD),
+        *_chain(36, ("h", plain), ("times r", gate), ("times W", plain), ("+ x part", plain),
+                ("tanh: new", new)),
+        text(10, 104, "reset behind (LBR_GRU): PyTorch, MXNet, reset_after=True", more=BOLD),
+        *_chain(116, ("h", plain), ("times W + b", plain), ("times r", gate), ("+ x part", plain),
+                ("tanh: new", new)),
+    ]  # fmt: skip
+    return svg("Where the reset gate acts", 510, 156, lines)
+
+
+def update_gate() -> str:
+    """What h becomes of the old state and of the new one, where u = 0.75."""
+    lines = []
+    for y, title, kept in (
+        (0, "origin_mode=True, and all others: h' = u h + (1-u) new", 0.75),
+        (80, "Paddle's gru, its default: h' = (1-u) h + u new", 0.25),
+    ):
+        lines += [text(10, y + 24, title, more=BOLD)]
+        lines += [box(10, y + 36, 480 * kept, COLOURS["box"], f"h: {kept:.0%}")]
+        lines += [box(10 + 480 * kept, y + 36, 480 * (1 - kept), GRU["o"], f"new: {1 - kept:.0%}")]
+    return svg("What the update gate keeps where u = 0.75", 510, 156, lines)
+
+
+# Batches
+
+
+def ragged() -> str:
+    """Sequences of 4, 2 and 3 steps: padded, one behind another, and sorted by step."""
+    lengths = [4, 2, 3]
+    steps = onernn.Ragged.from_list([np.arange(n) for n in lengths])
+    names = [f"{'ABC'[n]}{t}" for n, length in enumerate(lengths) for t in range(length)]
+    packing = Packing.of(steps.offsets)
+    columns = np.repeat(np.arange(len(packing.batch_sizes)), packing.batch_sizes)
+
+    def cell(x: float, y: float, name: str) -> str:
+        return box(x, y, 40, SEQUENCES["ABC".index(name[0])], name)
+
+    lines = [text(10, 24, "padded: 12 places for 9 steps", more=BOLD)]
+    for n, length in enumerate(lengths):
+        row = [f"{'ABC'[n]}{t}" for t in range(length)]
+        lines += [cell(10 + 40 * t, 34 + 26 * n, name) for t, name in enumerate(row)]
+        lines += [box(10 + 40 * t, 34 + 26 * n, 40, "#ffffff", 0) for t in range(length, 4)]
+    lines += [text(10, 144, "ragged: the sequences one behind another", more=BOLD)]
+    lines += [cell(10 + 40 * w, 154, name) for w, name in enumerate(names)]
+    at = ", ".join(map(str, steps.offsets.tolist()))
+    lines += [text(10, 198, f"offsets: {at}")]
+    lines += [text(10, 234, "packed: the first step of all, then the second, ...", more=BOLD)]
+    for w, row in enumerate(packing.rows.tolist()):
+        lines.append(cell(10 + 40 * w + 12 * columns[w], 244, names[row]))
+    sizes = ", ".join(map(str, packing.batch_sizes.tolist()))
+    lines += [text(10, 288, f"still running in each step: {sizes}")]
+    return svg("One batch in three layouts", 510, 300, lines)
+
+
+PICTURES: dict[str, Callable[[], str]] = {
+    "gates": gate_orders,
+    "ldigo": ldigo,
+    "reset": reset_placement,
+    "update": update_gate,
+    "ragged": ragged,
+}
+
+if __name__ == "__main__":
+    for name, drawn in PICTURES.items():
+        (FOLDER / f"{name}.svg").write_text(drawn())
