@@ -92,7 +92,7 @@ def _gather_nd(at: Any, table: Array, indices: Array) -> Array:
         _check_indices(at, picks[..., axis], rows.shape[1 + axis])
     first = np.arange(len(rows))[:, None]
     out = rows[(first, *np.moveaxis(picks, -1, 0))]
-    return out.reshape(*indices.shape[:-1], *out.shape[2:])
+    return out.reshape((*indices.shape[:-1], *out.shape[2:]))
 
 
 def _gathered_nd(context: Context, table: Type, indices: Type) -> Type:

@@ -216,6 +216,15 @@ define(
 )
 
 
+def _check_backwards(size: int, start: int, end: int, step: int) -> None:
+    """Where ONNX's text, its reference and ONNX Runtime 1.32 do not cut the same, nobody does.
+
+    To the largest number ONNX Runtime takes all; from before the axis the reference takes nothing.
+    """
+    if step < 0 and (end in (FAR, 2**63 - 1) or start < -max(size, 1)):
+        raise ShapeError(f"nobody agrees what [{start}:{end}:{step}] takes of {size} elements")
+
+
 def _slice(
     _: Any,
     x: Array,
@@ -228,6 +237,7 @@ def _slice(
     strides = [1] * len(starts) if steps is None else steps.tolist()
     at = [slice(None)] * x.ndim
     for axis, *cut in zip(chosen, starts.tolist(), ends.tolist(), strides, strict=True):
+        _check_backwards(x.shape[axis], *cut)
         at[axis] = slice(*cut)
     return x[tuple(at)]
 
@@ -263,6 +273,7 @@ def _cut(size: Size | None, *cut: Size | None) -> Size | None:
     if size is None or first is None or step is None:
         return None
     if size.number is not None and last is not None:
+        _check_backwards(size.number, first, last, step)
         return Size.of(len(range(*slice(first, last, step).indices(size.number))))
     if first >= 0 and step == 1 and last is not None and (last < 0 or last >= FAR):
         taken = size - first + min(last, 0)

@@ -23,12 +23,10 @@ _ALL = 2**31 - 1
 @rule("reshape2")
 def _reshape(op: PaddleOperator) -> Results:
     x, sizes, shape = op.value("X"), op.shape("X"), op.attribute("shape", ())
-    if op.variables("ShapeTensor"):
-        raise UnsupportedError("input ShapeTensor: sizes one by one")
-    if computed := op.optional("Shape"):
+    if op.variables("ShapeTensor") or op.variables("Shape"):
         if op.is_ragged(x):
             raise UnsupportedError("input Shape: a LoD under a shape that is computed")
-        return op.emit("Reshape", x, op.emit("Cast", computed, to="int64"))
+        return op.emit("Reshape", x, op.integers("shape", "Shape", "ShapeTensor"))
     if op.is_ragged(x) and shape[:1] == (-1,):
         words = _known(sizes[1:])
         rows = _known([sizes[at] if size == 0 else size for at, size in enumerate(shape)][1:])

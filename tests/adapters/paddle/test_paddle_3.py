@@ -78,7 +78,6 @@ REFUSED: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
     ),
     "input StartsTensor: computed": ("strided_slice", {"Input": "x", "StartsTensor": "i"}, {}),
     "input Shape: a LoD under a shape": ("reshape2", {"X": "x", "Shape": "i"}, {}),
-    "input ShapeTensor: sizes one by one": ("reshape2", {"X": "x", "ShapeTensor": "i"}, {}),
 }
 
 

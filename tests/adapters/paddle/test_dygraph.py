@@ -1,0 +1,107 @@
+"""What nets of Paddle's dynamic mode put around layers, in files of Paddle 2.6.2 and 3.3.1.
+
+Recorded by tests/frameworks/record_paddle_dygraph.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.paddle_operators import op, program
+
+from onernn import Graph, Session, ShapeError, UnsupportedError, load, verify
+from onernn.adapters.paddle.lower import lower
+from onernn.adapters.paddle.read import Variable
+from onernn.core.arrays import Array
+from onernn.verification.recording import read_arrays
+
+DATA = Path(__file__).parents[2] / "data" / "paddle"
+RECORDED = sorted(folder.name for folder in DATA.glob("dygraph_*"))
+X = np.array([[0.5, -1, 2, 3], [-2, 4, 0.25, 1]], np.float32)
+AT = Variable("at", 7, "int64", (None, 1), 0, False)
+
+
+def graph(kind: str, slots: dict[str, str], out: str = "Out", lod: int = 0, **more: Any) -> Graph:
+    inputs = {"X": "x", **slots}
+    made = op(kind, inputs, {out: "y"}, **more)
+    feeds = tuple(dict.fromkeys(inputs.values()))
+    words = Variable("x", 7, "float32", (None, 4), lod, False)
+    return lower(
+        program(made, feeds=feeds, x=words, at=AT, y=Variable("y", 7, None, None, 0, False))
+    )
+
+
+def ran(kind: str, slots: dict[str, str], feed: dict[str, Array], **more: Any) -> Array:
+    (out,) = Session(graph(kind, slots, **more), backend="reference").run({"x": X, **feed}).values()
+    return np.asarray(out)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recording_of_paddle_is_met(name: str) -> None:
+    for passes in ({}, {"passes": ()}):
+        report = verify(load(DATA / name), DATA / name / "io.npz", **passes)
+        assert report.passed and report.outputs, report.outputs
+
+
+@pytest.mark.parametrize("form", [2, 3])
+def test_a_sentence_gives_alone_what_it_gives_among_others(form: int) -> None:
+    """The sizes of its reshapes are tensors, one for each axis."""
+    folder = DATA / f"dygraph_listener_{form}"
+    given = read_arrays(folder / "io.npz", ("in__",))
+    x, lengths = given["in__x"], given["in__lengths"]
+    session = Session(load(folder))
+    all_, halves, *_ = session.run({"x": x, "lengths": lengths}).values()
+    for row, length in enumerate(lengths.tolist()):
+        feed = {"x": x[row : row + 1], "lengths": lengths[row : row + 1]}
+        alone, half, *_ = session.run(feed).values()
+        assert half == halves[row] == (length + 1) // 2
+        np.testing.assert_allclose(alone[0], all_[row], atol=1e-6)
+
+
+@pytest.mark.parametrize("shift", [-7, -1, 0, 2, 3, 8])
+@pytest.mark.parametrize("axis", [0, 1, -2])
+def test_a_roll_goes_round_axes_of_any_size(shift: int, axis: int) -> None:
+    found = ran("roll", {}, {}, shifts=(shift,), axis=(axis,))
+    np.testing.assert_array_equal(found, np.roll(X, shift, axis))
+
+
+@pytest.mark.parametrize(
+    ("kind", "slots", "at"),
+    [
+        ("index_select", {"Index": "at"}, [[-1]]),
+        ("gather_nd", {"Index": "at"}, [[-1]]),
+        ("index_sample", {"Index": "at"}, [[-1], [0]]),
+    ],
+)
+def test_indices_below_zero_are_refused_where_paddle_2_refuses_them(
+    kind: str, slots: dict[str, str], at: list[list[int]]
+) -> None:
+    places = np.array(at)
+    ran(kind, slots, {"at": np.abs(places)})
+    with pytest.raises(ShapeError, match="-1"):
+        ran(kind, slots, {"at": places})
+
+
+@pytest.mark.parametrize("kind", ["log2", "mish", "argsort", "roll", "p_norm", "logsumexp"])
+def test_a_lod_is_refused(kind: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"{kind}.*a LoD"):
+        Session(graph(kind, {}, lod=1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "reason"),
+    [
+        ("p_norm", {"porder": 3.0}, "porder=3.0"),
+        ("mish", {"threshold": 5.0}, "threshold"),
+        ("one_hot_v2", {"depth": 0}, "depth=0"),
+        ("arg_min", {"flatten": True, "keepdims": True}, "keepdims=True"),
+    ],
+)
+def test_what_is_not_computed_is_refused_by_name(
+    kind: str, attributes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=reason):
+        Session(graph(kind, {}, **attributes))
