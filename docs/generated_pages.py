@@ -299,8 +299,10 @@ def framework_page(framework: str) -> str:
 _FRAMEWORK = """{count} operators are read; recurrent ones become `Rnn`. The attributes are those
 that the rule of an operator reads, with the default that holds where a file does not name them;
 `is` means that any other value is refused. An attribute that no rule reads is an error, too:
-nothing is passed over in silence. `…` stands for what a model says. Operators of one kind share
-helpers, so that a refusal may belong to another one of the kind.
+nothing is passed over in silence. Where nothing stands under *becomes*, an attribute chooses the
+operator, or the input, a constant or what stands around takes its place. `…` stands for what a
+model says. Operators of one kind share helpers, so that a refusal may belong to another one of the
+kind.
 
 """
 
@@ -315,19 +317,24 @@ def facts_of(rule: Any, framework: str, name: str) -> Facts:
             shown = _attributes({key: value}).strip("`")
             facts.attributes[key] = shown.removeprefix(key)
         return facts
-    _tell(rule, facts, f"onernn.adapters.{framework}.lower")
+    package, seen = f"onernn.adapters.{framework}.lower", dict[str, FunctionType]()
+    _tell(rule, facts, package, seen)
+    for function in seen.values():  # whose name a table tells by the framework's
+        for found in map(function.__globals__.get, function.__code__.co_names):
+            if isinstance(found, Mapping):
+                _tell(found.get(name.split()[-1]), facts, package, {})
     return facts
 
 
-def _tell(given: Any, facts: Facts, package: str) -> None:
+def _tell(given: Any, facts: Facts, package: str, seen: dict[str, FunctionType]) -> None:
     """What a rule tells, or what it was made with: another rule, an operator's name, a row."""
     from onernn.operators import OPERATORS
 
     if isinstance(given, partial):
         for each in (given.func, *given.args, *given.keywords.values()):
-            _tell(each, facts, package)
+            _tell(each, facts, package, seen)
     elif isinstance(given, FunctionType):
-        _read(given, facts, package, set())
+        _read(given, facts, package, seen)
     elif isinstance(given, str) and given in OPERATORS:
         facts.makes[given] = None
     elif hasattr(given, "op") and hasattr(given, "only"):  # a row of Paddle's table
@@ -344,16 +351,28 @@ def _functions(module: str) -> Mapping[str, ast.FunctionDef]:
     return {node.name: node for node in ast.parse(found).body if isinstance(node, ast.FunctionDef)}
 
 
-def _read(function: FunctionType, facts: Facts, package: str, seen: set[str]) -> None:
+def _read(
+    function: FunctionType, facts: Facts, package: str, seen: dict[str, FunctionType]
+) -> None:
     """What a function's source tells, and that of the functions of its package that it calls."""
+    from onernn.operators import OPERATORS
+
     place = f"{function.__module__}.{function.__name__}"
-    tree = _functions(function.__module__).get(function.__name__)
-    if place in seen or tree is None:
+    if place in seen:
         return
-    seen.add(place)
+    seen[place] = function
+    tree = _functions(function.__module__).get(function.__name__)
+    if tree is None:  # a lambda, which emits what it names
+        for text in function.__code__.co_consts:
+            _tell(text, facts, package, seen)
+        return
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise):
             facts.refuses.update(dict.fromkeys(text for _, text in _raised(node)))
+        if isinstance(node, ast.IfExp):  # one operator or another one
+            chosen = [getattr(each, "value", None) for each in (node.body, node.orelse)]
+            if all(each in OPERATORS for each in chosen):
+                facts.makes.update(dict.fromkeys(chosen))
         if isinstance(node, ast.Name):
             found = function.__globals__.get(node.id)
             if isinstance(found, FunctionType) and found.__module__.startswith(package):

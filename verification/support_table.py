@@ -1,4 +1,4 @@
-"""The support table of the README and the terminal: made by an examination, not by hand."""
+"""The support table of the manual and the terminal: made by an examination, not by hand."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ def rows(examination: Examination) -> list[list[str]]:
 
 def markdown(examination: Examination) -> str:
     """The table and where it was made."""
+    kernels_isa = examination.kernels.split()[0].strip(":")  # without the path behind it
     lines = [
-        f"oneDNN {examination.version} on {examination.isa}. {LEGEND}",
+        f"oneDNN {examination.version} on {examination.isa}, kernels {kernels_isa}. {LEGEND}",
         "",
         _line(["cell", "direction", *columns(examination)]),
         _line(["---"] * (2 + len(columns(examination)))),

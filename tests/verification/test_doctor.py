@@ -44,6 +44,11 @@ def here() -> Examination:
     return examine(threads=1, backend="onednn")
 
 
+@pytest.fixture(scope="module")
+def by_kernels(built: Path) -> Examination:
+    return examine(threads=1, backend="kernels")
+
+
 def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", dedent(code), *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
@@ -323,14 +328,17 @@ def verdicts(table: list[str], columns: list[int] | None = None) -> list[list[st
 
 
 class TestManual:
-    """The table in the manual is what `onernn doctor --markdown` prints."""
+    """The tables in the manual are what `onernn doctor --markdown` prints."""
 
-    def test_it_says_what_runs_here(self, repo: Path, here: Examination) -> None:
-        start, end = "<!-- onernn doctor --markdown -->", "<!-- end of it -->"
+    @pytest.mark.parametrize("backend, examined", [("onednn", "here"), ("kernels", "by_kernels")])
+    def test_it_says_what_runs_here(
+        self, repo: Path, backend: str, examined: str, request: pytest.FixtureRequest
+    ) -> None:
+        start, end = f"<!-- onernn doctor --markdown --backend {backend} -->", "<!-- end of it -->"
         text = (repo / "docs" / "reference" / "cells.md").read_text()
-        assert text.count(start) == text.count(end) == 1
+        assert text.count(start) == 1
         table = text.split(start)[1].split(end)[0].strip().splitlines()
-        made = support_table.markdown(here).splitlines()
+        made = support_table.markdown(request.getfixturevalue(examined)).splitlines()
         columns = None if table[0] == made[0] else ANYWHERE
         assert verdicts(table, columns) == verdicts(made, columns)
 
