@@ -119,7 +119,7 @@ def score(
         stdout().print(
             f"{output}: rows {found.rows:,}, files {found.windows:,}{went_on};"
             + (
-                f" {found.words:,} words in {found.seconds:,.1f} s, {speed:,.0f} a second"
+                f" {found.words:,} steps in {found.seconds:,.1f} s, {speed:,.0f} a second"
                 if found.words
                 else f" {found.seconds:,.1f} s"
             )
@@ -190,7 +190,7 @@ class _Stopped(BaseException):
 
 
 def _told(tell: Callable[[str, float, float], None], found: scoring.Progress) -> None:
-    """Rows and words a second, and which part of the corpus is done."""
+    """Rows and steps a second, and which part of the corpus is done."""
     refused = f", {found.rejected:,} rejected" if found.rejected else ""
     speed = found.words / max(found.seconds, 1e-9)
-    tell(f"{found.rows:,} rows{refused}, {speed:,.0f} words/s", found.share, 1)
+    tell(f"{found.rows:,} rows{refused}, {speed:,.0f} steps/s", found.share, 1)

@@ -190,17 +190,17 @@ SHAPES: dict[str, tuple[Batch, Build, str]] = {
     "a LoD that does not fit its rows": (
         Ragged.from_lod(numbers(1, 3), [[0, 1]]),
         lambda g, x: g.op("elementwise_add", {"X": x, "Y": g.parameter(numbers(4, 3))}),
-        r"gives \(4, 3\) under a LoD of 1 words",
+        r"gives \(4, 3\) under offsets of 1 steps",
     ),
     "target_lod of another batch": (
         numbers(5, 3),
         lambda g, x: g.op("lod_reset", {"X": x}, target_lod=[0, 2, 4]),
-        "ends at 4, but there are 5 words",
+        "ends at 4, but there are 5 steps",
     ),
     "words that are no multiple": (
         ragged(2, 3),
         lambda g, x: g.op("reshape2", {"X": x}, ("Out", "XShape"), shape=[1, -1, 6])[0],
-        r"gives \(1, 5, 6\) under a LoD of 5 words",
+        r"gives \(1, 5, 6\) under offsets of 5 steps",
     ),
 }
 

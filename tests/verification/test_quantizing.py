@@ -233,7 +233,7 @@ def test_what_cannot_calibrate_is_refused_by_name() -> None:
     for given, message in (
         (bad, "batch 1: input 'x' has NaN or infinity"),
         ([], "no batches: give one at least"),
-        ([{"x": random_ragged([0, 0], 8, 0)}] * 2, "the batches have no words at all"),
+        ([{"x": random_ragged([0, 0], 8, 0)}] * 2, "the batches have no steps at all"),
     ):
         with pytest.raises(UnsupportedError, match=message):
             onernn.quantize(two(), given)

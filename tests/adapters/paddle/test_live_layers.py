@@ -143,7 +143,7 @@ def test_what_does_not_belong_together_is_refused_by_name() -> None:
         ),
         r"x: expected \(T, N, 3\)": given._replace(x=given.x[..., :2]),
         "lengths: expected 3": given._replace(lengths=LENGTHS[:2]),
-        "lengths: sentence 0 has 9": given._replace(lengths=np.array([9, 1, 1])),
+        "lengths: sequence 0 has 9": given._replace(lengths=np.array([9, 1, 1])),
         "WeightList: expected 4 arrays": given._replace(weights=given.weights[:3]),
     }
     for reason, arguments_ in wrong.items():
