@@ -1,12 +1,13 @@
 """Behind Ray Serve: ragged requests in dynamic batches, and streams that go on from call to call.
 
 serve run serving:sentences model=../segmenter
-serve run serving:streams model=vad.onnx state=state next=stateN
+serve run serving:streams model=silero_vad.onnx state=state next=stateN frame=[1,576] sr=16000
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ray.serve import Application
 from starlette.requests import Request
 
 from onernn import BudgetError, OnernnError, Ragged, Session, ShapeError
+from onernn.core.graph import Value
 
 
 @serve.deployment(max_ongoing_requests=256)
@@ -70,11 +72,21 @@ class Streams:
     the stream as the model's id).
     """
 
-    def __init__(self, model: str, states: dict[str, str], capacity: int = 1000) -> None:
-        session = Session(model, threads=1)
-        self.streams = session.streams(capacity, states)
-        (value,) = (each for each in session.graph.inputs if each.name not in states)
-        self.shape = [size or 1 for size in value.shape or ()]
+    def __init__(
+        self,
+        model: str,
+        states: dict[str, str],
+        frame: list[int] | None = None,
+        given: dict[str, Any] | None = None,
+        capacity: int = 1000,
+    ) -> None:
+        """``frame``: its sizes, where the model leaves them open; ``given``: what all streams give
+        alike, such as a sample rate."""
+        session, alike = Session(model, threads=1), given or {}
+        (value,) = (v for v in session.graph.inputs if v.name not in {*states, *alike})
+        self.shape = frame or [size or 1 for size in value.shape or ()]
+        sizes = {value.name: Value(value.name, "float32", tuple(self.shape))} if frame else None
+        self.streams = session.streams(capacity, states, given=alike, inputs=sizes)
         self.opened: dict[str, int] = {}
 
     async def __call__(self, request: Request) -> Any:
@@ -104,4 +116,7 @@ def sentences(arguments: dict[str, str]) -> Application:
 
 
 def streams(arguments: dict[str, str]) -> Application:
-    return Streams.bind(arguments["model"], {arguments["state"]: arguments["next"]})
+    """``frame`` and all else but the model and its state are JSON; see `Streams`."""
+    model, state, after = (arguments.pop(name) for name in ("model", "state", "next"))
+    given = {name: json.loads(text) for name, text in arguments.items()}
+    return Streams.bind(model, {state: after}, given.pop("frame", None), given)

@@ -68,12 +68,17 @@ def test_streams_go_on_by_their_ids(example: Any, tmp_path: Path) -> None:
     """A running sum stands for a layer: what comes back tells every frame before."""
     import onernn
 
-    x, s = Value("x", "float32", (1, 2)), Value("s", "float32", (1, 2))
-    nodes = (Node("Add", ("x", "s"), ("sN",)), Node("Identity", ("sN",), ("y",)))
+    x, s = Value("x", "float32", (None, 2)), Value("s", "float32", (1, 2))
+    nodes = (
+        Node("Mul", ("x", "gain"), ("loud",)),
+        Node("Add", ("loud", "s"), ("sN",)),
+        Node("Identity", ("sN",), ("y",)),
+    )
     outputs = (Value("y", "float32", (1, 2)), Value("sN", "float32", (1, 2)))
     path = tmp_path / "sum.onnx"
-    onernn.convert(Graph("sum", (x, s), outputs, nodes, {}), path)
-    made = example.streams({"model": str(path), "state": "s", "next": "sN"})
+    onernn.convert(Graph("sum", (x, s, Value("gain", "float32", ())), outputs, nodes, {}), path)
+    of = {"model": str(path), "state": "s", "next": "sN", "frame": "[1, 2]", "gain": "3"}
+    made = example.streams(of)
     serve.run(made, name="t", route_prefix="/streams")
 
     def client(at: int) -> list[Any]:
@@ -83,8 +88,8 @@ def test_streams_go_on_by_their_ids(example: Any, tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(client, range(8)))
     for at, found in enumerate(results):
-        assert found == [[[at * (k + 1), k * (k + 1) / 2]] for k in range(5)]
+        assert found == [[[3 * at * (k + 1), 3 * k * (k + 1) / 2]] for k in range(5)]
     assert asked({"stream": "c1", "end": True}, "/streams") == {}
-    assert asked({"stream": "c1", "frame": [1, 1]}, "/streams")["y"] == [[1, 1]]
+    assert asked({"stream": "c1", "frame": [1, 1]}, "/streams")["y"] == [[3, 3]]
     assert "error" in asked({"stream": "c1", "frame": [1, 1, 1]}, "/streams")
     assert "error" in asked({"stream": "nobody", "end": True}, "/streams")
