@@ -369,6 +369,8 @@ U8 = {
 def test_streams_in_bytes_have_the_bits_of_each_alone_in_any_company(name: str) -> None:
     """Beside one that is 1,000 times as loud, and one with NaN, which oneDNN refuses in bytes."""
     dtype, backend, parts = U8[name]
+    if backend == "auto" and os.environ.get("ONERNN_TEST_BACKEND") == "onednn":
+        pytest.skip("another default backend: without kernels around layers bits are NumPy's")
     model = step_model()
     if parts:
         model = with_precision(model, {"ys": LayerPrecision("u8", parts)})
