@@ -6,6 +6,7 @@ one on a difference of float32 may move a byte.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -166,7 +167,8 @@ def test_what_does_not_fit_is_refused() -> None:
         prepare(spec, weights, wrong)
     with pytest.raises(UnsupportedError, match="oneDNN has one scale for x and h"):
         prepare(spec, weights, scales_of(spec), name="onednn")
-    assert prepare(spec, weights, scales_of(spec), name="auto").backend == "kernels"
+    if os.environ.get("ONERNN_TEST_BACKEND") != "onednn":  # which is the default one then
+        assert prepare(spec, weights, scales_of(spec), name="auto").backend == "kernels"
     for name in ("kernels", "onednn"):
         with pytest.raises(UnsupportedError, match="scales: belongs to dtype='u8', not to 'bf16'"):
             open_backend(name).prepare(spec, weights, dtype="bf16", scales=scales_of(spec))

@@ -67,7 +67,7 @@ class Checkout:
             env=os.environ | environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1800,  # of a busy machine
         )
 
     def assert_seen(self, mutant: Mutant) -> None:
