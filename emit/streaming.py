@@ -117,7 +117,7 @@ class _Steps:
             if self.spans.get(value.name):
                 return f"{value.name!r} has more words than there are"
         if not layers and not self.behind:
-            return "the model has no recurrent layer, and looks at no word before"
+            return "the model has no recurrent layer, and looks at no step before"
         return ""
 
     def _follow(self, node: Node, mixes: Sequence[Size], going: list[Layer]) -> str:

@@ -224,7 +224,7 @@ def test_steps_give_what_all_words_at_once_give(tmp_path: Path) -> None:
             "'end' (Slice) looks at all steps",
         ),
         ([op("Pad", "x words2", "y")], "'y' has more words than there are"),
-        ([op("Relu", "x", "y")], "has no recurrent layer, and looks at no word before"),
+        ([op("Relu", "x", "y")], "has no recurrent layer, and looks at no step before"),
     ],
 )
 def test_what_looks_ahead_has_no_step_and_says_why(nodes: list[Node], told: str) -> None:
