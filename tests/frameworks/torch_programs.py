@@ -413,6 +413,23 @@ def record(folder: Path, name: str, save: Callable[[Any, Path], None], **options
     np.savez(folder / "io.npz", **feed, **outputs)
 
 
+@model(sentences)
+class Voice(nn.Module):
+    """Frames with what is mirrored, repeated or goes round at both ends, and normed weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = nn.utils.weight_norm(nn.Conv1d(6, 4, 3))
+        self.whole = nn.utils.weight_norm(nn.Conv1d(6, 4, 2), dim=None)
+        self.layer = nn.GRU(12, 5, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, mirrored = x.transpose(1, 2), F.pad(x, (1, 0), mode="reflect")[..., :6].transpose(1, 2)
+        parts = [self.over(F.pad(each, (1, 1), mode="circular")) for each in (y, mirrored)]
+        parts.append(self.whole(F.pad(y, (1, 0), mode="replicate")))
+        return self.layer(torch.cat(parts, 1).transpose(1, 2))[0]
+
+
 class Weights(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -445,7 +462,7 @@ def record_weights(folder: Path) -> None:
 
 
 def main() -> None:
-    for name in ("Tagger", "Rows", "Projected", "TextLine", "Heads", "Cells", "Masked"):
+    for name in ("Tagger", "Rows", "Projected", "TextLine", "Heads", "Cells", "Masked", "Voice"):
         record(DATA / name.lower(), name, torch.export.save)
     record(DATA / "rows_dynamic", "Rows", torch.export.save, dynamic=True)
     record(DATA / "tagger_2_5", "Tagger", save_as_2_5)

@@ -233,15 +233,21 @@ def _triangle(op: TorchOperator) -> str:
     return op.emit("Trilu", op.value(), k, upper=int(op.at.type == "triu"))
 
 
+_PADS = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
 @rule("constant_pad_nd pad")
 def _pad(op: TorchOperator) -> str:
     """Pairs of what is added before and behind each axis, from the last one."""
     x, widths = op.value(), op.integers("pad")
-    op.only("mode", "constant")
-    value = op.scalar(op.number("value", 0.0), op.made())
+    mode = op.attribute("mode", "constant")
+    if mode not in _PADS:
+        raise UnsupportedError(f"attribute mode={mode!r}: expected one of {', '.join(_PADS)}")
+    value = [op.scalar(op.number("value", 0.0), op.made())] if mode == "constant" else []
     rank, pairs = op.rank(x), list(zip(widths[::2], widths[1::2], strict=True))
     for at in range(len(pairs)):
         if op.builder.free_in(x, rank - 1 - at):
             op.builder.tie_numbers([n for n in pairs[at] if abs(n) > 1], op.why)
     pairs = [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
-    return op.emit("Pad", x, op.ints(*(a for a, _ in pairs), *(b for _, b in pairs)), value)
+    ends = op.ints(*(a for a, _ in pairs), *(b for _, b in pairs))
+    return op.emit("Pad", x, ends, *value, mode=_PADS[mode])

@@ -206,6 +206,16 @@ def _norm(op: TorchOperator) -> str:
     return _reduction(f"ReduceL{int(power)}", op)
 
 
+@rule("_weight_norm")
+def _weight_norm(op: TorchOperator) -> str:
+    """``v * g / |v|``, the norm over all axes but one, or with -1 over all."""
+    v, g, axis = op.value("v"), op.value("g"), op.attribute("dim", 0)
+    others = [at for at in range(op.rank(v)) if at != axis]
+    return op.emit(
+        "Mul", v, op.emit("Div", g, op.emit("ReduceL2", v, op.ints(*others), keepdims=1))
+    )
+
+
 @rule("max.dim min.dim")
 def _extreme(op: TorchOperator) -> tuple[str, str]:
     """The values, and where the first of them stands."""
