@@ -45,7 +45,8 @@ backends: .venv/.ready
 # All planted faults that `verify` has to name, some in models with H = 512: ten minutes.
 .PHONY: fault-pairs
 fault-pairs: .venv/.ready
-	ONERNN_FAULT_PAIRS=all $(BIN)/pytest -n auto tests/verification/test_fault_pairs.py
+	ONERNN_FAULT_PAIRS=all $(BIN)/pytest -n auto tests/verification/test_fault_pairs.py \
+	    tests/verification/test_recorded_faults.py
 
 .PHONY: mutants
 mutants: .venv/.ready

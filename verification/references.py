@@ -15,7 +15,7 @@ from onernn.core.graph import Graph
 from onernn.core.ragged import Batch
 from onernn.core.records import dataclass
 from onernn.runtime.session import Session, unsupported
-from onernn.verification.diagnosis.causes import traced
+from onernn.verification.diagnosis.candidates import traced
 from onernn.verification.frameworks import run_framework
 from onernn.verification.layerwise import Traced
 

@@ -66,7 +66,7 @@ def repair(
     evidence = report.evidence
     assert evidence is not None  # of a Report that `verify` made
     if not report.causes:
-        return Repair(refused="no known fault explains the difference")
+        return Repair(refused=report.stopped or "no known fault explains the difference")
     try:
         fixed = repaired(evidence.model, report.causes)
     except UnsupportedError as error:

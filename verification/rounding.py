@@ -17,6 +17,7 @@ from onernn.runtime.session import Session
 from onernn.verification.aligning import in_one_form
 from onernn.verification.comparing import Tolerance, differences
 from onernn.verification.graph_changes import with_layers
+from onernn.verification.tracing import fast_backend
 
 _DRAWS = 3
 _MULTIPLE = 8
@@ -40,15 +41,19 @@ def rounding(
     out = dict(asked)
     rng = np.random.default_rng(0)
     try:
-        still = Session(model, backend="reference").run(inputs)
+        still = _run(model, inputs)
         for _ in range(_DRAWS):
             moved = {name: _moved(value, rng) for name, value in inputs.items()}
-            other = Session(_moved_graph(model, rng), backend="reference").run(moved)
+            other = _run(_moved_graph(model, rng), moved)
             for name, want in expected.items():
                 out[name] = _wider(out[name], still[name], other[name], want)
     except OnernnError:
         return dict(asked)
     return out
+
+
+def _run(model: Graph, inputs: Mapping[str, Batch]) -> dict[str, Batch]:
+    return Session(model, backend=fast_backend(), threads=1).run(inputs)
 
 
 def _wider(found: Tolerance, one: Batch, other: Batch, want: Batch) -> Tolerance:

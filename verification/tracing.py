@@ -6,14 +6,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from onernn.backend import open_backend
+from onernn.backend.stack import Stack
 from onernn.core.errors import LibraryError
 from onernn.core.graph import Graph, Node, Value
 from onernn.core.ragged import Batch, Ragged
+from onernn.core.rnn import Recurrent
+from onernn.core.spec import RnnSpec
 from onernn.runtime.session import Session
 
 Values = Mapping[str, Any]
+_Packed = dict[tuple[int, RnnSpec], Stack | None]
+_PACKED: WeakKeyDictionary[Graph, _Packed] = WeakKeyDictionary()
+"""The layers of graphs that others differ from in some nodes, once they are packed."""
 
 
 def trace(graph: Graph, feed: Mapping[str, Batch], backend: str = "reference") -> dict[str, Any]:
@@ -23,8 +30,27 @@ def trace(graph: Graph, feed: Mapping[str, Batch], backend: str = "reference") -
     def keep(node: Node, results: tuple[Any, ...], _: float) -> None:
         values.update((name, v) for name, v in zip(node.outputs, results, strict=False) if name)
 
-    values.update(Session(graph, backend=backend, passes=()).run(feed, keep))
+    values.update(_Run(graph, backend, {}).run(feed, keep))
     return values
+
+
+class _Run(Session):
+    """A run of a search: unfused, in one thread, as it is short and others use the other cores.
+
+    ``packed``: layers of another run, by their weights and specs, to be filled and used again.
+    """
+
+    def __init__(self, graph: Graph, backend: str, packed: _Packed) -> None:
+        self._packed = packed
+        super().__init__(graph, backend=backend, passes=(), threads=1)
+
+    def _layer(self, rnn: Recurrent) -> Stack:
+        key = (id(rnn.weights), rnn.spec)
+        if key not in self._packed:
+            return super()._layer(rnn)
+        if (found := self._packed[key]) is None:
+            found = self._packed[key] = super()._layer(rnn)
+        return found
 
 
 def rerun(graph: Graph, known: Graph, values: Values, backend: str = "reference") -> dict[str, Any]:
@@ -39,11 +65,18 @@ def rerun(graph: Graph, known: Graph, values: Values, backend: str = "reference"
         if id(node) not in old or not changed.isdisjoint(node.inputs):
             nodes.append(node)
             changed.update(filter(None, node.outputs))
-    return run_nodes(graph, nodes, values, backend)
+    if known not in _PACKED:
+        layers = (Recurrent.of(node) for node in known.nodes if node.op == "Rnn")
+        _PACKED[known] = {(id(rnn.weights), rnn.spec): None for rnn in layers}
+    return run_nodes(graph, nodes, values, backend, _PACKED[known])
 
 
 def run_nodes(
-    graph: Graph, nodes: list[Node], values: Values, backend: str = "reference"
+    graph: Graph,
+    nodes: list[Node],
+    values: Values,
+    backend: str = "reference",
+    packed: _Packed | None = None,
 ) -> dict[str, Any]:
     """The outputs of a graph of which only these nodes are to be run; the rest is known."""
     made = {name for node in nodes for name in node.outputs if name}
@@ -56,7 +89,7 @@ def run_nodes(
         outputs=wanted,
         nodes=tuple(nodes),
     ).pruned()
-    found = Session(part, backend=backend, passes=()).run(taken) if wanted else {}
+    found = _Run(part, backend, packed or {}).run(taken, _walked) if wanted else {}
     return {
         each.name: found[each.name]
         if each.name in found
@@ -65,14 +98,18 @@ def run_nodes(
     }
 
 
+def _walked(*_: Any) -> None:
+    """An observer: a session that has one runs node by node, and plans nothing for one run."""
+
+
 @cache
 def fast_backend() -> str:
-    """What many runs for a search use: oneDNN where its library is, else the reference."""
+    """What many runs for a search use: the compiled kernels where they are, else the reference."""
     try:
-        open_backend("onednn")
+        open_backend("kernels")
     except LibraryError:
         return "reference"
-    return "onednn"
+    return "kernels"
 
 
 def _depth(value: Any) -> int:

@@ -19,8 +19,10 @@ from onernn.core.rnn import Recurrent
 from onernn.runtime.session import Session
 from onernn.verification.aligning import LENGTHS, feed_for, in_one_form, outputs_for
 from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
+from onernn.verification.diagnosis.batch_cuts import cut_batch
+from onernn.verification.diagnosis.candidates import Side, traced
 from onernn.verification.diagnosis.cause import Cause
-from onernn.verification.diagnosis.causes import SECONDS, Side, find_cause, traced
+from onernn.verification.diagnosis.causes import SECONDS, find_causes
 from onernn.verification.diagnosis.model_diff import Compared, read_causes, tested
 from onernn.verification.error_profiles import Errors, Profile, errors, profile
 from onernn.verification.input_generation import make_inputs
@@ -30,7 +32,7 @@ from onernn.verification.output_axes import Axes, axes_of
 from onernn.verification.recording import opened, read_given, read_inputs, read_outputs
 from onernn.verification.references import Against, Reference, live_against, open_against
 from onernn.verification.rounding import rounding
-from onernn.verification.tracing import Values
+from onernn.verification.tracing import Values, fast_backend
 
 Progress = Callable[[str, int, int], None]
 
@@ -98,7 +100,8 @@ class Report:
         if not self.passed:
             found = self.cause
             cause = found and f"{found.text} [{found.id}]"
-            told.insert(0, f"cause: {cause or 'none of the known faults explains it'}")
+            none = self.stopped or "none of the known faults explains it"
+            told.insert(0, f"cause: {cause or none}")
         if self.first is not None:
             told.insert(1, f"first node apart: {self.first}")
         head = ("output", "verdict", "max abs", "max rel", "reason")
@@ -297,7 +300,7 @@ def _explained(
         report = replace(report, layers=layers(mine, other, asked))
     if report.passed or not seconds:
         return report
-    sides = _sides(report, mine, other, pairs)
+    sides = _sides(evidence, report.layers, mine, other, pairs)
     if not sides:
         note = "the NumPy reference gives what is expected: the fault is in the kernel that ran"
         return replace(report, notes=(*report.notes, note))
@@ -305,13 +308,14 @@ def _explained(
     ends = time.monotonic() + seconds
     compared = _compared_models(evidence, mine, other, pairs)
     if compared is not None and (causes := read_causes(compared, ends)):
-        return replace(report, causes=causes)
-    every = {**evidence.given, **evidence.reference.feed, **evidence.inputs}
-    found = find_cause(sides, every, seconds, progress)
-    if found.cause is None:
-        return replace(report, stopped=found.stopped)
-    cause = found.cause if compared is None else tested(compared, found.cause)
-    return replace(report, causes=(cause,))
+        late = time.monotonic() > ends and any(c.evidence == "candidate" for c in causes)
+        few = f"search stopped after {seconds:g} s: fewer of these may be the causes; --seconds"
+        return replace(report, causes=causes, stopped=few if late else "")
+    found = find_causes(_cut(sides, evidence, mine, pairs), ends, seconds, progress)
+    causes = found.causes
+    if compared is not None:
+        causes = tuple(c if c.evidence == "proved" else tested(compared, c) for c in causes)
+    return replace(report, causes=causes, stopped=found.stopped)
 
 
 def _compared_models(
@@ -336,19 +340,57 @@ def _compared_models(
     )
 
 
+def _cut(
+    sides: Sequence[Side],
+    evidence: Evidence,
+    mine: Traced,
+    pairs: Mapping[str, tuple[str, Batch]],
+) -> list[Side]:
+    """The sides, with what they are on few sentences where the batch can be cut."""
+    given = {**evidence.given, **evidence.inputs}
+    cut = cut_batch(mine.graph, given, mine.values, evidence.expected, evidence.tolerances)
+    if cut is None:
+        return list(sides)
+    reference = evidence.reference
+    inputs = {name: cut.given[name] for name in evidence.inputs}
+    kept = {name: batch for name, batch in cut.given.items() if name in evidence.given}
+    there: Traced | None = None
+    if reference.graph is not None:
+        feed, _ = feed_for(reference.graph.inputs, kept, "the reference")
+        there = traced(reference.graph, feed, fast_backend())
+        reference = replace(reference, feed=feed)
+    few = replace(
+        evidence,
+        reference=reference,
+        given=kept,
+        inputs=inputs,
+        expected=cut.expected,
+        tolerances=cut.tolerances,
+    )
+    here = replace(mine, values=cut.values)
+    asked = min(cut.tolerances.values(), key=lambda t: t.atol)
+    compared = layers(here, there, asked) if there is not None else ()
+    named = {name: (theirs, cut.expected[name]) for name, (theirs, _) in pairs.items()}
+    small = {side.is_model: side for side in _sides(few, compared, here, there, named)}
+    return [replace(s, few=small.get(s.is_model), proves=cut.proves) for s in sides]
+
+
 def _sides(
-    report: Report,
+    evidence: Evidence,
+    compared: Sequence[NodeComparison],
     mine: Traced,
     other: Traced | None,
     pairs: Mapping[str, tuple[str, Batch]],
 ) -> list[Side]:
-    """Who may be at fault: the model, and what the reference would have to do to give the same."""
-    evidence = report.evidence
-    assert evidence is not None
+    """Who may be at fault: the model, and what the reference would have to do to give the same.
+
+    ``compared``: the layers of both.
+    """
     verdicts = _compared(mine.values, evidence.expected, evidence.tolerances)
     if all(each.passed for each in verdicts):
         return []
-    apart = (each for each in report.layers if each.part and not each.comparison.passed)
+    given = {**evidence.given, **evidence.reference.feed, **evidence.inputs}
+    apart = (each for each in compared if each.part and not each.comparison.passed)
     first = next(((each.value, each.reference) for each in apart), ("", ""))
     pairs_of_layers = [
         (Recurrent.of(one), Recurrent.of(two))
@@ -361,6 +403,7 @@ def _sides(
             evidence.model,
             mine,
             evidence.inputs,
+            given,
             evidence.expected,
             evidence.tolerances,
             {one.y: two.layers[0] for one, two in pairs_of_layers},
@@ -382,6 +425,7 @@ def _sides(
                 graph,
                 other,
                 evidence.reference.feed,
+                given,
                 wanted,
                 tolerances,
                 {two.y: one.layers[0] for two, one in turned},

@@ -11,6 +11,7 @@ from onernn.adapters.loading import load
 from onernn.adapters.registry import RUNTIMES, WRITERS
 from onernn.options import Atol, Json, Model, Params, Rtol, Semantics
 from onernn.showing import complain, progress, section, show_json, stdout
+from onernn.verification.diagnosis.causes import SECONDS
 from onernn.verification.references import open_against
 from onernn.verification.repairing import Repair, repair
 from onernn.verification.verifying import verify
@@ -40,6 +41,9 @@ def repair_command(
         str | None, typer.Option(help="The parameters of --against, where not beside it.")
     ] = None,
     semantics: Semantics = "documented",
+    seconds: Annotated[
+        float, typer.Option(min=0, help="How long to look for the causes of a difference.")
+    ] = SECONDS,
 ) -> None:
     """Writes MODEL without the faults that make it differ from a right one, and shows the diff.
 
@@ -49,7 +53,9 @@ def repair_command(
     graph = load(model, params, semantics)
     reference = open_against(against, against_params, semantics)
     with progress() as tell:
-        found = verify(graph, data, against=reference, atol=atol, rtol=rtol, progress=tell)
+        found = verify(
+            graph, data, against=reference, atol=atol, rtol=rtol, seconds=seconds, progress=tell
+        )
         done = Repair(refused="nothing is to be repaired: the outputs agree")
         if not found.passed:
             done = repair(

@@ -32,7 +32,7 @@ PAIRS, EQUAL = dict(pairs()), dict(rewritten())
 
 
 def compared(pair: Pair) -> Report:
-    return verify(read(pair.wrong), against=Against(read(pair.sound)))
+    return verify(read(pair.wrong), against=Against(read(pair.sound)), seconds=600)
 
 
 @pytest.mark.parametrize("name", some(PAIRS, 3))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -29,8 +30,9 @@ from onernn.verification.diagnosis.weight_relations import (
 )
 from onernn.verification.graph_changes import recurrent_layers, with_layers
 from onernn.verification.layerwise import Traced
-from onernn.verification.tracing import fast_backend, rerun
+from onernn.verification.tracing import rerun
 
+Structure = Literal["", "reset_placement", "gates_swapped"]
 _MOST = 200
 """Unknowns: each is a run of the model, several times."""
 _ROUNDS = 8
@@ -41,23 +43,29 @@ _SAME = 1e-4
 
 
 def fitted(
-    found: Traced, group: tuple[str, ...], expected: Mapping[str, Batch], ends: float
+    found: Traced,
+    group: tuple[str, ...],
+    expected: Mapping[str, Batch],
+    ends: float,
+    structure: Structure,
 ) -> Iterator[tuple[tuple[str, ...], Hypothesis]]:
-    """The layers of a group with the biases that explain the outputs, under each structure that
-    may hide them: as it is, gates permuted, reset elsewhere. With each the layers that it changes.
+    """The layers of a group with the biases that explain the outputs, under a structure that may
+    hide them, "" as it is. With each the layers that it changes.
     """
     spec, *others = (rnn.spec for rnn in recurrent_layers(found.graph, group).values())
     if any(other.cell is not spec.cell for other in others):
         return
-    plain = _solved(found, found.graph, group, expected, ends)
-    if plain is not None:
-        yield from _told(found.graph, plain, group)
+    if not structure:
+        plain = _solved(found, found.graph, group, expected, ends)
+        if plain is not None:
+            yield from _told(found.graph, plain, group)
+        return
+    if not spec.cell.is_gru:  # others' biases are apart: they are faults of `weight_faults`
+        return
     seen: set[str] = set()
     for fault in weight_faults(spec):
-        structural = (
-            fault.cause in ("gates_swapped", "reset_placement") and " only" not in fault.text
-        )
-        if not structural or fault.text in seen or "other model" in fault.text:
+        apart = fault.cause != structure or " only" in fault.text or "other model" in fault.text
+        if apart or fault.text in seen:
             continue
         seen.add(fault.text)
         changed = with_change(found.graph, group, fault.change, {})
@@ -94,6 +102,11 @@ def _biases(graph: Graph, group: tuple[str, ...]) -> dict[str, Array]:
     return {name: bias_of(rnn.spec, rnn.layers[0]) for name, rnn in layers.items()}
 
 
+def unknowns(found: Traced, group: tuple[str, ...]) -> int:
+    """How many biases the layers of a group have."""
+    return sum(bias.size for bias in _biases(found.graph, group).values())
+
+
 def _solved(
     found: Traced, graph: Graph, group: tuple[str, ...], expected: Mapping[str, Batch], ends: float
 ) -> Graph | None:
@@ -117,7 +130,7 @@ def _solved(
 
     def residual(vector: Array) -> Array | None:
         try:
-            outputs = rerun(with_biases(vector), found.graph, found.values, fast_backend())
+            outputs = rerun(with_biases(vector), found.graph, found.values)
         except OnernnError:
             return None
         pieces = []

@@ -21,11 +21,15 @@ NAMES = {"u": "update", "r": "reset", "i": "input", "f": "forget", "c": "candida
 
 
 class WeightFault(NamedTuple):
-    """A cause, what to say of it after "matches when", and the change that shows it."""
+    """A cause, what to say of it after "matches when", and the change that shows it.
+
+    ``rare``: one of many that hardly anybody makes, to be tried after all others.
+    """
 
     cause: str
     text: str
     change: Change
+    rare: bool = False
 
 
 def on_arrays(names: tuple[str, ...], function: Callable[[Array], Array]) -> Change:
@@ -89,9 +93,9 @@ def named(arrays: tuple[str, ...]) -> str:
 def partial_permutations(spec: RnnSpec) -> Iterator[WeightFault]:
     for arrays in PARTS:
         for order, text in permutations(spec):
-            yield WeightFault(
-                "gates_swapped", f"{text} in the {named(arrays)} only", _permuted(order, arrays)
-            )
+            told = f"{text} in the {named(arrays)} only"
+            rare = sum(a != b for a, b in enumerate(order)) > 2
+            yield WeightFault("gates_swapped", told, _permuted(order, arrays), rare)
     if spec.peephole:
         for order in list(itertools.permutations(range(3)))[1:]:
             index = list(order)

@@ -15,6 +15,7 @@ from onernn.core.rnn import Recurrent
 from onernn.core.spec import Cell, Direction
 from onernn.core.weights import RnnWeights
 from onernn.fuse_passes.views import is_view
+from onernn.verification.diagnosis.cause import in_order
 from onernn.verification.diagnosis.gate_faults import Change
 from onernn.verification.graph_changes import recurrent_layers, with_layers, with_nodes
 from onernn.verification.layerwise import Traced
@@ -27,7 +28,8 @@ class Hypothesis(NamedTuple):
     """A cause, what to say of it after "matches when", and the graph in which it is so.
 
     ``whole``: a model before fusion, not the traced graph with some nodes changed. ``stated``: the
-    text says what the model has, not when it matches.
+    text says what the model has, not when it matches. ``place``: the operator that it is about,
+    where that is no recurrent layer.
     """
 
     cause: str
@@ -35,6 +37,7 @@ class Hypothesis(NamedTuple):
     graph: Graph
     whole: bool = False
     stated: bool = False
+    place: str = ""
 
 
 def with_change(
@@ -61,7 +64,8 @@ def graph_faults(
     """The faults around these layers. ``given``: all inputs there are, also those nobody takes."""
     layers = recurrent_layers(traced.graph, group)
     yield from _dropped_states(traced, layers)
-    yield from _unread_states(traced, layers, given)
+    yield from _given_states(traced, layers, given)
+    yield from _exchanged(traced, layers)
     yield from _directions(traced, layers)
     yield from _reversed_padded(traced, layers)
     yield from _masks(traced, layers, given)
@@ -82,43 +86,85 @@ def _dropped_states(traced: Traced, layers: Layers) -> Iterator[Hypothesis]:
             yield Hypothesis("h0_dropped", text, with_nodes(traced.graph, new))
 
 
-def _unread_states(
+def _given_states(
     traced: Traced, layers: Layers, given: Mapping[str, Batch]
 ) -> Iterator[Hypothesis]:
-    """Inputs that nobody reads, as the initial states of layers that have none."""
-    bare = [rnn for rnn in layers.values() if not rnn.h]
+    """Inputs as the initial states of layers that lack them; first those that nobody reads."""
+    bare = [rnn for rnn in layers.values() if not all(rnn.states)]
     if not bare:
         return
     fed = _inputs_read(traced.graph)
-    unread = {name: data_of(value) for name, value in given.items() if name not in fed}
-    states = {k: a for k, a in unread.items() if a.dtype.kind == "f" and a.ndim in (2, 3, 4)}
-    for h in states:
-        for c in ("", *(name for name in states if name != h)):
-            if c and any(rnn.spec.cell is not Cell.LSTM for rnn in bare):
-                continue
-            constants: dict[str, Array] = {}
-            new: dict[str, list[Node]] = {}
-            for at, rnn in enumerate(bare):
-                steps = traced.values[rnn.h_final].shape[2]
-                widths = (rnn.spec.recurrent_size, rnn.spec.hidden_size)
-                begin = [
-                    _rows(states[name], at, len(bare), (steps, width))
-                    for name, width in zip(filter(None, (h, c)), widths, strict=False)
-                ]
-                names = [f"{rnn.y}.given{k}" for k in range(len(begin))]
-                constants |= {k: b for k, b in zip(names, begin, strict=True) if b is not None}
-                new[rnn.y] = [rnn.with_states(tuple(names), rnn.finals).node()]
-            if len(constants) != len(bare) * (2 if c else 1):
-                continue  # a state does not fit
-            told = f"{h!r} and {c!r}" if c else repr(h)
-            text = f"the input {told} is taken as the initial state"
-            yield Hypothesis("h0_dropped", text, with_nodes(traced.graph, new, constants))
-            for _, lengths in _lengths(given):  # ONNX: empty sentences end in zeros
-                kept = {
-                    k: a * (lengths > 0)[:, None] if a.shape[2] == len(lengths) else a
-                    for k, a in constants.items()
-                }
-                yield Hypothesis("h0_dropped", text, with_nodes(traced.graph, new, kept))
+    arrays = {name: data_of(given[name]) for name in sorted(given, key=lambda name: name in fed)}
+    states = {k: a for k, a in arrays.items() if a.dtype.kind == "f" and a.ndim in (2, 3, 4)}
+    both = [rnn.spec.cell is Cell.LSTM for rnn in bare]
+    kept = {rnn.h for rnn in bare if rnn.h}
+    firsts = [""] if kept else list(states)
+    for h in firsts:
+        for c in ("", *(name for name in states if name != h)) if all(both) else ("",):
+            if names := tuple(filter(None, (h, c))):
+                yield from _begun(traced, bare, {n: states[n] for n in names}, bool(kept), given)
+
+
+def _begun(
+    traced: Traced,
+    bare: list[Recurrent],
+    states: Mapping[str, Array],
+    only_cell: bool,
+    given: Mapping[str, Batch],
+) -> Iterator[Hypothesis]:
+    """Layers that begin with these inputs: (L*D, N, O) of all layers, or of these alone."""
+    places = {name: at for at, name in enumerate(traced.parts)}
+    constants: dict[str, Array] = {}
+    new: dict[str, list[Node]] = {}
+    for at, rnn in enumerate(bare):
+        x = traced.values[rnn.x]
+        sentences = len(x) if isinstance(x, Ragged) else x.shape[1]
+        widths = (rnn.spec.recurrent_size, rnn.spec.hidden_size)[only_cell:]
+        begin = dict[str, Array]()
+        for (name, state), width in zip(states.items(), widths, strict=False):
+            every = len(state.reshape(-1, *state.shape[-2:])) == len(places)
+            place, count = (places[rnn.y], len(places)) if every else (at, len(bare))
+            if (rows := _rows(state, place, count, (sentences, width))) is None:
+                return
+            begin[f"{rnn.y}.given.{name}"] = rows
+        constants |= begin
+        names = (*rnn.states[:only_cell], *begin)
+        new[rnn.y] = [rnn.with_states(names, rnn.finals).node()]
+    kind = "cell " if only_cell else ""
+    told = " and ".join(map(repr, states))
+    text = f"the input {told} is taken as the initial {kind}state"
+    yield Hypothesis("h0_dropped", text, with_nodes(traced.graph, new, constants))
+    for _, lengths in _lengths(given):  # ONNX: empty sentences end in zeros
+        words = (lengths > 0)[:, None]
+        kept = {k: a * words if a.shape[2] == len(lengths) else a for k, a in constants.items()}
+        yield Hypothesis("h0_dropped", text, with_nodes(traced.graph, new, kept))
+
+
+def _exchanged(traced: Traced, layers: Layers) -> Iterator[Hypothesis]:
+    """Initial states, or whole layers, in each other's place."""
+    held = [rnn for rnn in layers.values() if rnn.h and rnn.c and not rnn.spec.projection_size]
+    if held:
+        text = "the initial hidden and the initial cell state are exchanged"
+        turned = {rnn.y: [replace(rnn, h=rnn.c, c=rnn.h).node()] for rnn in held}
+        yield Hypothesis("states_exchanged", text, with_nodes(traced.graph, turned))
+    names = [name for name in traced.parts if name in layers]
+    if len(names) < len(traced.parts) or len(names) < 2:
+        return
+    sides = [[n for n in names if traced.parts[n].direction == d] for d in ("forward", "backward")]
+    twins = {a: layers[b] for side in sides for a, b in zip(side, side[::-1], strict=True)}
+    pairs = [(rnn, twins[name]) for name, rnn in layers.items() if twins[name] is not rnn]
+    if not pairs:
+        return
+    if all(len(one.states) == len(two.states) for one, two in pairs):
+        text = "the initial states of the layers are in the reverse order"
+        new = {one.y: replace(one, h=two.h, c=two.c).node() for one, two in pairs}
+        nodes = [new.get(node.outputs[0], node) for node in traced.graph.nodes]
+        ordered = in_order(traced.graph, nodes, traced.graph.inputs, traced.graph.constants)
+        yield Hypothesis("states_exchanged", text, ordered)
+    if all(one.spec == two.spec for one, two in pairs):
+        text = "the weights of the layers are in the reverse order"
+        moved = {one.y: [replace(one, weights=two.weights).node()] for one, two in pairs}
+        yield Hypothesis("layers_exchanged", text, with_nodes(traced.graph, moved))
 
 
 def _inputs_read(graph: Graph) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -27,7 +28,7 @@ from onernn.verification.diagnosis.differences import (
 from onernn.verification.diagnosis.matching import Matching, match, operators
 from onernn.verification.layer_names import LayerName, in_words
 from onernn.verification.layerwise import Traced
-from onernn.verification.tracing import Values, trace
+from onernn.verification.tracing import Values, fast_backend, trace
 
 _BATCHES = 3
 """Batches to find causes with, at most; each is one on which those of the others were too few."""
@@ -60,7 +61,7 @@ class Compared:
 
 def read_causes(found: Compared, ends: float) -> tuple[Cause, ...]:
     """What the models differ in, as causes that explain the outputs together; none where it does
-    not.
+    not. After ``ends`` they are candidates: fewer of them may explain it.
 
     First operator by operator as the files have them; where that explains nothing, layer by layer
     as fusing and taking apart leaves them.
@@ -96,7 +97,11 @@ class _Reading:
         trial = _trial(found, graph, found.given, found.expected)
         if trial is None:
             return None
-        values = trace(other, found.feeds(found.given)[1]) if whole else found.theirs.values
+        values = (
+            trace(other, found.feeds(found.given)[1], fast_backend())
+            if whole
+            else found.theirs.values
+        )
         sizes = _channels(trial.values), _channels(values)
         matching = match(mine, theirs, _inputs(graph, other), sizes)
         layers = (*found.theirs.parts.values(), *found.mine.parts.values())
@@ -114,6 +119,8 @@ class _Reading:
         for seed in range(1, _BATCHES + 1):
             kept = smallest(groups, lambda chosen: self._passes(chosen, batches), ends)
             needed = [each for group in kept for each in group]
+            if time.monotonic() > ends:  # nobody knows whether all of them are needed
+                break
             fresh = _fresh(self.found, self.graph, seed)
             if fresh is None:
                 break
@@ -215,7 +222,7 @@ def _fresh(found: Compared, graph: Graph, seed: int) -> Trial | None:
         try:
             _, theirs = found.feeds(given)
             with np.errstate(all="ignore"):
-                values = trace(found.reference, theirs)
+                values = trace(found.reference, theirs, fast_backend())
         except OnernnError:
             continue
         expected = {mine: values[name] for mine, name in found.outputs.items()}
@@ -247,7 +254,7 @@ def _trial(
     try:
         mine, theirs = found.feeds(given)
         with np.errstate(all="ignore"):
-            values = trace(graph, mine)
+            values = trace(graph, mine, fast_backend())
     except OnernnError:
         return None
     return Trial(graph, values, expected, found.tolerances, theirs)

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from onernn.core.arrays import Array
-from onernn.core.spec import Cell, RnnSpec
+from onernn.core.spec import Activation, Cell, RnnSpec
 from onernn.core.weights import RnnWeights
 from onernn.verification.diagnosis.gate_faults import (
     PARTS,
@@ -40,6 +40,7 @@ def weight_faults(spec: RnnSpec) -> Iterator[WeightFault]:
     yield from _resets(spec)
     yield from _biases(spec)
     yield from _clips(spec)
+    yield from _activations(spec)
     yield from _transposed()
     yield from partial_permutations(spec)
 
@@ -118,6 +119,10 @@ def _biases(spec: RnnSpec) -> Iterator[WeightFault]:
     halved, doubled = "halved: it is added twice", "doubled"
     for by, how in ((0.5, halved), (2, doubled)):
         yield fault("bias_doubled", f"its bias is {how}", partial(_scaled, gate=every, by=by))
+    if spec.cell is Cell.LSTM:
+        for by, how in ((1, "larger"), (-1, "smaller")):
+            text = f"the bias of gate f (forget) is {how} by 1"
+            yield WeightFault("bias_shifted", text, partial(_shifted, by=by))
     if not spec.cell.linear_before_reset:
         return
     told = "both biases of the candidate are merged into one outside the reset gate's product"
@@ -130,11 +135,51 @@ def _biases(spec: RnnSpec) -> Iterator[WeightFault]:
             yield fault("bias_doubled", text, partial(_scaled, gate=row, by=by))
 
 
+def _shifted(
+    spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None, by: float
+) -> SpecAndWeights | None:
+    bias = bias_of(spec, weights).copy()
+    bias[..., 1, :] += bias.dtype.type(by)
+    return spec, replace(weights, bias=bias)
+
+
 def bias_of(spec: RnnSpec, weights: RnnWeights) -> Array:
     """The bias of one layer and direction, zeros where it has none."""
     if weights.bias is not None:
         return weights.bias
     return np.zeros((1, 1, spec.cell.bias_rows, spec.hidden_size), weights.iter.dtype)
+
+
+_GATES = (
+    Activation("sigmoid"),
+    Activation("hardsigmoid", 0.2, 0.5),
+    Activation("hardsigmoid", 1 / 6, 0.5),
+)
+_STATES = tuple(map(Activation, ("tanh", "relu", "sigmoid", "softsign")))
+"""What frameworks have by default, or may be asked for; Keras 3 divides by 6, ONNX by 5."""
+
+
+def _activations(spec: RnnSpec) -> Iterator[WeightFault]:
+    """Another function for the gates, for the candidate, for the cell state, or for both."""
+    found = spec.functions
+    if len(found) == 1:
+        places: list[tuple[str, tuple[int, ...]]] = [("the state", (0,))]
+    else:
+        places = [("the gates", (0,)), ("the candidate", (1,))]
+    if len(found) == 3:
+        places += [("the candidate and the cell", (1, 2)), ("the cell", (2,))]
+    for what, indices in places:
+        for other in _GATES if what == "the gates" else _STATES:
+            functions = tuple(other if k in indices else f for k, f in enumerate(found))
+            if functions != found:
+                text = f"the function of {what} is {other}"
+                yield WeightFault("activation_changed", text, partial(_with_functions, functions))
+
+
+def _with_functions(
+    functions: tuple[Activation, ...], spec: RnnSpec, weights: RnnWeights, _: RnnWeights | None
+) -> SpecAndWeights | None:
+    return replace(spec, activations=functions), weights
 
 
 def _clips(spec: RnnSpec) -> Iterator[WeightFault]:

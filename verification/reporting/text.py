@@ -12,7 +12,8 @@ def explanation(report: Report) -> list[tuple[str, list[str]]]:
     sections = []
     if report.causes:
         title = "cause" if len(report.causes) == 1 else f"{len(report.causes)} causes"
-        sections.append((title, [line for each in report.causes for line in _told(each)]))
+        lines = [line for each in report.causes for line in _told(each)]
+        sections.append((title, [*lines, *filter(None, [report.stopped])]))
     elif not report.passed:
         sections.append(("cause", [report.stopped or "none of the known faults explains it"]))
     if report.first is not None and not report.passed:
