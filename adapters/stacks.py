@@ -11,6 +11,7 @@ from typing import NoReturn
 import numpy as np
 
 from onernn.adapters.adapter import StrPath
+from onernn.adapters.joined_layers import JOINED, joined_layers
 from onernn.adapters.loading import load
 from onernn.adapters.reading import reading
 from onernn.adapters.registry import ADAPTERS
@@ -21,9 +22,6 @@ from onernn.core.rnn import Recurrent
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes.bodies import bodies
 from onernn.reorders.layers import PivotLayer
-
-_WHOLE = "/y"
-"""Behind the name of a last state, of which alone somebody reads: what all words give."""
 
 
 def read_stacks(
@@ -53,7 +51,7 @@ def stacks_of(model: Graph, node: str | None = None) -> dict[str, PivotLayer]:
     ``node``: the one that makes this value, or bears this name. Raises `UnsupportedError` where
     there is none.
     """
-    fused = fuse(without_states(fuse(model).model)).model
+    fused = fuse(joined_layers(without_states(fuse(model).model))).model
     found: dict[str, PivotLayer] = {}
     called: dict[str, list[str]] = {}
     for each in filter(lambda each: each.op == "Rnn", _nodes(fused)):
@@ -64,7 +62,7 @@ def stacks_of(model: Graph, node: str | None = None) -> dict[str, PivotLayer]:
         if same := [name for name, other in found.items() if _same(stack, other)]:
             called[same[0]] += [rnn.y, *native]
             continue
-        key = native[0] if native and (is_named_here(rnn.y) or rnn.y.endswith(_WHOLE)) else rnn.y
+        key = native[0] if native and (is_named_here(rnn.y) or rnn.y.endswith(JOINED)) else rnn.y
         # Several cells in one layer of the file have numbers.
         numbers = (f"{key}#{at}" if at > 1 else key for at in itertools.count(1))
         name = next(each for each in numbers if each not in found)
@@ -114,7 +112,7 @@ def without_states(model: Graph) -> Graph:
     for node in model.nodes:
         if rnn := layers.get(id(node)):
             inputs += [Value(name) for name in node.outputs[1:] if model.is_read(name)]
-            y = rnn.y or f"{node.outputs[1]}{_WHOLE}"
+            y = rnn.y or f"{node.outputs[1]}{JOINED}"
             alone = Recurrent(rnn.spec, rnn.weights, rnn.x, y, attention=rnn.attention)
             node = replace(alone, origin=node.origin).node()
             tops += [] if model.is_read(rnn.y) else [Value(y)]

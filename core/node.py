@@ -54,6 +54,14 @@ def native_types(origin: Iterable[NativeOp]) -> str:
     return "+".join(dict.fromkeys(op.type for op in origin))
 
 
+def called(origin: tuple[NativeOp, ...]) -> str:
+    """Some operators as a reader finds them: "LSTM '/r/LSTM'", "gru that makes 'y'", or "file"."""
+    types, value = native_types(origin), origin[-1].value
+    if names := native_names(origin):
+        return printable(f"{types} {names}")
+    return printable(f"{types} that makes {value!r}" if value else types)
+
+
 def is_named_here(value: str) -> bool:
     """Whether a value is named after an operator of ours, "x/Rnn#2": its file has no such one."""
     _, slash, last = value.rpartition("/")
@@ -123,9 +131,7 @@ class Node(Immutable):
         shown = layer_operators(self.origin)
         if not shown:
             return self.label
-        if names := native_names(shown):
-            return printable(f"{native_types(shown)} {names}")
-        return printable(f"{native_types(shown)} that makes {shown[-1].value!r}")
+        return called(shown)
 
     @cached_property
     def at(self) -> SimpleNamespace:

@@ -12,6 +12,7 @@ from onernn.adapters.loading import find_faults
 from onernn.core.arrays import Array
 from onernn.core.errors import ShapeError, UnsupportedError
 from onernn.core.graph import Graph
+from onernn.core.node import called
 from onernn.core.ragged import Batch
 from onernn.core.records import dataclass
 from onernn.verification.comparing import TOLERANCES, OutputComparison, compare
@@ -178,7 +179,7 @@ class AuditRun:
             fault.id,
             fault.effect,
             fault.paths,
-            f"{fault.at.type} at {fault.at.position}",
+            called((fault.at,)),
             fault.value,
             f"{fault.text}: {fault.measure(self.values)}" if fault.measure else fault.text,
             outputs,

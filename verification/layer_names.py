@@ -10,6 +10,7 @@ from onernn.core.node import layer_operators
 from onernn.core.records import dataclass
 from onernn.core.rnn import Recurrent, parts
 from onernn.fuse_passes.expand_layers import ExpandLayers, part_name
+from onernn.fuse_passes.normal_forms import NORMAL_FORMS, constants_last
 from onernn.fuse_passes.pipeline import fuse
 
 
@@ -45,7 +46,10 @@ def in_words(parts: Iterable[LayerName]) -> str:
 
 
 def expanded(graph: Graph) -> tuple[Graph, dict[str, LayerName]]:
-    """A graph in which every Rnn is one layer in one direction; and what part each is, by its y."""
+    """A graph in which every Rnn is one layer in one direction; and what part each is, by its y.
+
+    What exporters write in several ways has one form.
+    """
     found: dict[str, LayerName] = {}
     for node in graph.nodes:
         if node.op == "Rnn":
@@ -56,4 +60,4 @@ def expanded(graph: Graph) -> tuple[Graph, dict[str, LayerName]]:
                 name = part_name(rnn, part)
                 alone = own[part.layer] if 1 < len(own) == rnn.spec.layers else ""
                 found[name] = LayerName(node.native, part.layer, side, rnn.spec.layers, alone)
-    return fuse(graph, (ExpandLayers(),)).model, found
+    return constants_last(fuse(graph, (ExpandLayers(), *NORMAL_FORMS)).model), found

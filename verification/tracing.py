@@ -85,7 +85,7 @@ def run_nodes(
     wanted = tuple(value for value in graph.outputs if value.name in made)
     part = replace(
         graph,
-        inputs=tuple(Value(name, lod_depth=_depth(value)) for name, value in taken.items()),
+        inputs=tuple(Value(name, lod_depth=depth_of(value)) for name, value in taken.items()),
         outputs=wanted,
         nodes=tuple(nodes),
     ).pruned()
@@ -112,5 +112,6 @@ def fast_backend() -> str:
     return "kernels"
 
 
-def _depth(value: Any) -> int:
+def depth_of(value: Any) -> int:
+    """Of its LoD; 0 for arrays."""
     return len(value.outer) + 1 if isinstance(value, Ragged) else 0

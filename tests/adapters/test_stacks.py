@@ -43,6 +43,28 @@ def test_a_layer_of_which_only_the_last_state_is_read_is_kept() -> None:
     assert [node.op for node in onernn.fuse(model).model.nodes] == ["Rnn", "Relu"]
 
 
+def test_layers_that_a_mask_stands_between_are_one_stack(tmp_path: Path) -> None:
+    """Keras writes a loop for each direction, over reversed steps, and takes words out by a mask.
+
+    The weights were drawn in Keras's order: an embedding, then kernel, recurrent kernel and bias.
+    """
+    found = written(tmp_path, DATA / "onnx/keras3_masked_stack_both/model.onnx", "--to", "torch")
+    assert sorted(found) == sorted(NAMES)
+    rng = np.random.default_rng(1)
+
+    def drawn(*shape: int) -> np.ndarray:
+        return rng.uniform(-0.4, 0.4, shape).astype(np.float32)
+
+    drawn(20, 6)
+    for layer, width in enumerate((6, 6)):
+        for side in ("", "_reverse"):
+            for kind, shape in (("ih", (width, 12)), ("hh", (3, 12))):
+                array = found[f"weight_{kind}_l{layer}{side}"]
+                np.testing.assert_array_equal(array, drawn(*shape).T)
+            bias = (found[f"bias_{kind}_l{layer}{side}"] for kind in ("ih", "hh"))
+            np.testing.assert_array_equal(sum(bias), drawn(12))
+
+
 def written(tmp_path: Path, *arguments: object) -> dict[str, np.ndarray]:
     out = tmp_path / "weights.npz"
     done = CliRunner().invoke(app, ["weights", *map(str, arguments), "--output", str(out)])

@@ -177,6 +177,9 @@ KERAS3: dict[str, Callable[[], tuple[list[Any], Any, np.ndarray]]] = {
     "keras3_unrolled_lstm_both": lambda: steps(BOTH(LSTM(H, return_sequences=True, unroll=True))),
     "keras3_unrolled_gru": lambda: steps(GRU(H, unroll=True), keras.layers.Dense(3)),
     "keras3_masked_stack": lambda: words(LSTM(H, return_sequences=True), LSTM(4)),
+    "keras3_masked_stack_both": lambda: words(
+        *(BOTH(LSTM(3, return_sequences=True)) for _ in range(2))
+    ),
     "keras3_masked_gru_both": lambda: words(BOTH(GRU(H, return_sequences=True))),
     "keras3_masking": lambda: steps(keras.layers.Masking(), LSTM(H), time=None),
 }

@@ -40,6 +40,7 @@ class Tagger:
     before: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     behind: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     gemm: bool = True
+    bias_first: bool = False
     opset: int = 17
     prefix: str = ""
     split: bool = False
@@ -201,7 +202,8 @@ def file(found: Tagger) -> bytes:
         x = add("Div", [apart, add("Sqrt", [safe], p + "root")], p + "unit")
         x = add("Add", [add("Mul", [x, p + "scale"], p + "scaled"), p + "shift"], p + "normal")
     if found.gemm:
-        x = add("Add", [add("MatMul", [x, p + "S"], p + "product"), p + "s"], p + "scores")
+        terms = [add("MatMul", [x, p + "S"], p + "product"), p + "s"]
+        x = add("Add", terms[:: -1 if found.bias_first else 1], p + "scores")
     else:
         flat = add("Reshape", [x, number("flat", [-1, found.width])], p + "flat")
         x = add("Gemm", [flat, p + "S", p + "s"], p + "gemm")
@@ -498,6 +500,12 @@ def some_recurrent_weights(found: Tagger, k: int) -> str:
     return "weights_changed"
 
 
+@fault
+def gates_of_the_biases(found: Tagger, k: int) -> str:
+    _reorder(found, k, {"GRU": [1, 0, 2], "LSTM": [0, 1, 3, 2]}[found.op], "B")
+    return "gates_swapped"
+
+
 @dataclass(frozen=True)
 class Pair:
     """A sound file and one with faults: their ids, and the recurrent layers they are in."""
@@ -584,7 +592,10 @@ def fitting(name: str, at: int) -> tuple[str, int, int, int]:
 
 
 def _made(
-    faults: tuple[str, ...], shape: tuple[str, int, int, int], seed: int
+    faults: tuple[str, ...],
+    shape: tuple[str, int, int, int],
+    seed: int,
+    otherwise: Callable[[Tagger], Any] = lambda _: None,
 ) -> Callable[[], Pair]:
     def made() -> Pair:
         good = sound(*shape, seed=seed)
@@ -597,6 +608,7 @@ def _made(
                 good.arrays["W0"] = rng.permuted(good.arrays["W1"], axis=1)
         bad = deepcopy(good)
         causes = tuple(FAULTS[name](bad, at % bad.layers) for at, name in enumerate(faults))
+        otherwise(good)
         return Pair("+".join(faults), file(good), file(bad), causes)
 
     return made
@@ -607,20 +619,8 @@ def _made(
 
 def rewritten() -> Iterator[tuple[str, Callable[[], Pair]]]:
     """Pairs of files that are equal but for rounding."""
-    changes: dict[str, Callable[[Tagger], Any]] = {
-        "renamed": lambda t: setattr(t, "prefix", "model/"),
-        "gemm": lambda t: setattr(t, "gemm", False),
-        "decomposed_norm": lambda t: setattr(t, "norm", "parts"),
-        "max_for_relu": lambda t: setattr(t, "relu", "Max"),
-        "directions_in_two_nodes": lambda t: setattr(t, "split", True),
-        "identities": lambda t: setattr(t, "identity", True),
-        "softmax_in_parts": lambda t: setattr(t, "last", "parts"),
-        "other_opset": _older,
-        "biases_in_one_vector": _one_bias,
-        "all_at_once": _all_at_once,
-    }
     shapes = [("LSTM", 8, 1, 2), ("GRU", 12, 2, 2)]
-    for name, change in changes.items():
+    for name, change in REWRITINGS.items():
         for shape in shapes:
 
             def made(change: Any = change, shape: Any = shape, name: str = name) -> Pair:
@@ -649,3 +649,30 @@ def _all_at_once(found: Tagger) -> None:
     found.prefix, found.gemm, found.relu, found.last = "m.", False, "Max", "parts"
     found.split = found.identity = True
     _older(found)
+
+
+REWRITINGS: dict[str, Callable[[Tagger], Any]] = {
+    "renamed": lambda t: setattr(t, "prefix", "model/"),
+    "gemm": lambda t: setattr(t, "gemm", False),
+    "bias_first": lambda t: setattr(t, "bias_first", True),
+    "decomposed_norm": lambda t: setattr(t, "norm", "parts"),
+    "max_for_relu": lambda t: setattr(t, "relu", "Max"),
+    "directions_in_two_nodes": lambda t: setattr(t, "split", True),
+    "identities": lambda t: setattr(t, "identity", True),
+    "softmax_in_parts": lambda t: setattr(t, "last", "parts"),
+    "other_opset": _older,
+    "biases_in_one_vector": _one_bias,
+    "all_at_once": _all_at_once,
+}
+
+
+def across(seed: int = 3) -> Iterator[tuple[str, Callable[[], Pair]]]:
+    """Each fault, where the sound file is written otherwise."""
+    kinds = ("gemm", "bias_first", "decomposed_norm", "directions_in_two_nodes")
+    for at, name in enumerate(FAULTS):
+        for kind in (*kinds, "softmax_in_parts", "biases_in_one_vector", "all_at_once"):
+            shape = fitting(name, 0)
+            if kind == "directions_in_two_nodes":
+                shape = next((s for k in range(8) if (s := fitting(name, k))[3] == 2), shape)
+            label = f"{name}-across-{kind}-{'-'.join(map(str, shape))}"
+            yield label, _made((name,), shape, seed + at, REWRITINGS[kind])

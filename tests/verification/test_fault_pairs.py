@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from support.fault_pairs import FAULTS, Pair, fitting, pairs, rewritten, sound
+from support.fault_pairs import FAULTS, Pair, across, fitting, pairs, rewritten, sound
 from support.planted import read
 
 from onernn.verification.diagnosis.advice import ADVICE
@@ -28,16 +28,16 @@ def some(found: dict[str, Made], step: int) -> list[str]:
     return list(found) if ALL else small[::step]
 
 
-PAIRS, EQUAL = dict(pairs()), dict(rewritten())
+PAIRS, ACROSS, EQUAL = dict(pairs()), dict(across()), dict(rewritten())
 
 
 def compared(pair: Pair) -> Report:
     return verify(read(pair.wrong), against=Against(read(pair.sound)), seconds=600)
 
 
-@pytest.mark.parametrize("name", some(PAIRS, 3))
+@pytest.mark.parametrize("name", [*some(PAIRS, 3), *some(ACROSS, 9)])
 def test_planted_faults_are_named_all_of_them_and_nothing_else(name: str) -> None:
-    pair = PAIRS[name]()
+    pair = (PAIRS | ACROSS)[name]()
     report = compared(pair)
     assert not report.passed
     assert sorted(each.id for each in report.causes) == sorted(pair.causes), report.causes

@@ -44,6 +44,10 @@ class Edit:
             tuple(value for value in other.inputs if value.name not in names),
         )
 
+    def meets(self, other: Edit) -> bool:
+        """Whether both change the same node."""
+        return not set(self.old).isdisjoint(other.old)
+
 
 def edited(graph: Graph, edits: Iterable[Edit]) -> Graph:
     """The graph with all edits, its nodes in an order in which they can run.

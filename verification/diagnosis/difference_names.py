@@ -16,6 +16,7 @@ from onernn.core.rnn import Recurrent, parts
 from onernn.fuse_passes.views import is_view
 from onernn.operators import OPERATORS
 from onernn.verification.diagnosis.differences import Difference
+from onernn.verification.diagnosis.equal_values import moves
 from onernn.verification.diagnosis.matching import Matching, Operator, digest_of, weights_in
 from onernn.verification.diagnosis.weight_relations import (
     OTHER_BIASES,
@@ -163,9 +164,15 @@ class Names:
     # --- what is read
 
     def _wired(self, each: Difference) -> Iterator[Named]:
-        own, other = self._extra(each)
         where, node = self._place(each)
         state = self._state(each)
+        own, other = self._extra(each)
+        sources = [each.reads, each.wanted]
+        if state and all(moves(node.op) for op in (*own, *other) for node in op.nodes):
+            own, other = [], []  # files cut a state out of all states in several ways
+            every = self.matching.mine, self.matching.theirs
+            roots = [_root(*pair) for pair in zip(every, sources, strict=True)]
+            sources = roots if roots[0] != roots[1] else sources
         there = each.reads in self.ragged[0]
         if there != (each.wanted in self.ragged[1]) and each.model and each.model.rnns:
             ways = [layer.spec.direction for _, layer in self._all_layers(each.model)]
@@ -183,7 +190,7 @@ class Names:
             yield Named(Found("operator_missing", text), where, node, each)
         else:
             kind = f" as its initial {state} state" if state else ""
-            text = f"reads {each.reads!r}{kind} where the reference reads {each.wanted!r}"
+            text = f"reads {sources[0]!r}{kind} where the reference reads {sources[1]!r}"
             cause = "states_exchanged" if state else "input_exchanged"
             yield Named(Found(cause, text), where, node, each)
 
@@ -270,7 +277,7 @@ class Names:
 
 
 def _agreed(found: Sequence[Named]) -> Iterator[Named]:
-    """What only all layers together tell: which biases are larger, and who has no lengths."""
+    """What only all together tell: larger biases, who has no lengths, both states of an LSTM."""
     masked = {each.found.text for each in found if each.found.id == "mask_ignored"}
     sums = [each.found.apart for each in found if each.found.text == OTHER_BIASES]
     for each in found:
@@ -278,12 +285,25 @@ def _agreed(found: Sequence[Named]) -> Iterator[Named]:
             yield each._replace(found=told_by_size(each.found._replace(apart=sum(sums))))
         elif each.found.id == "reverse_padded" and len(masked) == 1:
             yield each._replace(found=Found("mask_ignored", next(iter(masked))))
+        elif each.found.id == "h0_dropped":
+            here = {other.found for other in found if other.where == each.where}
+            there = each.found.text.startswith("has")
+            both = here.issuperset(_state_found(kind, there) for kind in _STATES.values())
+            yield each._replace(found=_state_found("", there)) if both else each
         else:
             yield each
 
 
 def _content(operator: Operator) -> tuple[str, str]:
     return operator.settings, operator.numbers
+
+
+def _root(found: Sequence[Operator], name: str) -> str:
+    """The value that one is cut out of, or a view of."""
+    makers = {made: node for each in found for node in each.nodes for made in node.outputs}
+    while name in makers and moves(makers[name].op):
+        name = makers[name].inputs[0]
+    return name
 
 
 def _behind(found: Sequence[Operator], name: str, known: object) -> list[Operator]:

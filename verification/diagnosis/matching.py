@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -19,8 +19,14 @@ from onernn.operators import OPERATORS
 _MOST = 10**6
 """Pairs of operators that are compared one by one; of longer lists only those that are equal."""
 
+_FEW = 8
+"""Of so many pairs that have nothing in common each is taken back alone."""
+
 _LAYER = 10
 """Recurrent layers are matched before what stands between them."""
+
+
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Slot(NamedTuple):
@@ -86,7 +92,7 @@ class Operator:
             sizes = [(s.layers, s.directions, s.hidden_size, s.recurrent_size) for s in specs]
             return f"Rnn {sizes}"
         last = self.nodes[-1]
-        return native_types(last.origin) or last.op
+        return last.op if len(self.nodes) == 1 else native_types(last.origin) or last.op
 
     @property
     def rnns(self) -> list[Node]:
@@ -177,29 +183,38 @@ def match(
     mine: list[Operator],
     theirs: list[Operator],
     inputs: Mapping[str, str],
-    sizes: tuple[Mapping[str, int], Mapping[str, int]],
+    shapes: tuple[Shapes, Shapes],
+    equal: Callable[[Mapping[str, str]], Mapping[str, str]] = dict,
 ) -> Matching:
     """Both graphs' operators matched. ``inputs``: the reference's by the model's names.
 
     Those that compute the same from the same inputs first, then those that make the same outputs
-    of what they get; the others in order, by constants, attributes and names. ``sizes``: channels
-    of the values of both runs, which have to be the same.
+    of what they get; the others in order, by constants, attributes and names. ``shapes``: of the
+    values of both runs; channels have to be the same, and all axes of views. ``equal``: adds to
+    pairs of values those that are of the same numbers; operators that contradict these are not
+    matched.
     """
     graph = mine[0].graph if mine else None
     other = theirs[0].graph if theirs else None
     pairs: dict[int, int] = {}
+    known = dict(inputs)
     if graph is not None and other is not None:
         turned = {name: name for name in inputs.values()}
         _pair(pairs, _downwards(mine, inputs), _downwards(theirs, turned))
         ends = [{v.name: str(k) for k, v in enumerate(g.outputs)} for g in (graph, other)]
         _pair(pairs, _upwards(mine, ends[0]), _upwards(theirs, ends[1]))
-        values = _values(mine, theirs, pairs, inputs)
-        _align(pairs, mine, theirs, values, sizes)
-        _in_place(pairs, mine, theirs, _values(mine, theirs, pairs, inputs), sizes)
-    values = _values(mine, theirs, pairs, inputs)
-    while wrong := [a for a, b in pairs.items() if _strange(mine[a], theirs[b], values)]:
-        pairs = {a: b for a, b in pairs.items() if a not in wrong}
-        values = _values(mine, theirs, pairs, inputs)
+        values = _values(mine, theirs, pairs, known)
+        same = {m: t for m, t in equal(values).items() if m not in values}
+        known |= same
+        _align(pairs, mine, theirs, {**known, **values}, shapes, same)
+        _in_place(pairs, mine, theirs, _values(mine, theirs, pairs, known), shapes, same)
+    values = equal(_values(mine, theirs, pairs, known))
+    while wrong := sorted(a for a, b in pairs.items() if _strange(mine[a], theirs[b], values)):
+        gone = (
+            wrong if len(wrong) > _FEW else wrong[:1]
+        )  # one may have made those behind it strange
+        pairs = {a: b for a, b in pairs.items() if a not in gone}
+        values = equal(_values(mine, theirs, pairs, known))
     chosen = tuple((mine[a], theirs[b]) for a, b in sorted(pairs.items()))
     return Matching(chosen, tuple(mine), tuple(theirs), values)
 
@@ -250,7 +265,8 @@ def _align(
     mine: Sequence[Operator],
     theirs: Sequence[Operator],
     values: Mapping[str, str],
-    sizes: tuple[Mapping[str, int], Mapping[str, int]],
+    shapes: tuple[Shapes, Shapes],
+    same: Mapping[str, str],
 ) -> None:
     """Adds the best pairs of the others, in order: the sum of their scores is the largest."""
     rows = [at for at in range(len(mine)) if at not in pairs]
@@ -262,7 +278,8 @@ def _align(
     scores = np.zeros((len(rows), len(columns)))
     for i, a in enumerate(rows):
         for j, b in enumerate(columns):
-            if _sizes(mine[a], sizes[0]) == _sizes(theirs[b], sizes[1]):
+            alike = _sizes(mine[a], shapes[0]) == _sizes(theirs[b], shapes[1])
+            if alike and not _apart(mine[a], theirs[b], same):
                 scores[i, j] = _score(mine[a], theirs[b], values)
             both = best[i, j] + scores[i, j] if scores[i, j] else 0.0
             best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], both)
@@ -282,7 +299,8 @@ def _in_place(
     mine: Sequence[Operator],
     theirs: Sequence[Operator],
     values: Mapping[str, str],
-    sizes: tuple[Mapping[str, int], Mapping[str, int]],
+    shapes: tuple[Shapes, Shapes],
+    same: Mapping[str, str],
 ) -> None:
     """Adds elementwise ones that read the same and make a value of as many channels."""
     taken = set(pairs.values())
@@ -292,11 +310,18 @@ def _in_place(
             continue
         reads = [values.get(name, name) for name in _read(one)]
         for b in alone:
-            same = _sizes(one, sizes[0]) == _sizes(theirs[b], sizes[1])
-            if b not in taken and same and reads and reads == _read(theirs[b]):
+            alike = _sizes(one, shapes[0]) == _sizes(theirs[b], shapes[1])
+            alike = alike and reads == _read(theirs[b]) and not _apart(one, theirs[b], same)
+            if b not in taken and reads and alike:
                 pairs[a] = b
                 taken.add(b)
                 break
+
+
+def _apart(one: Operator, other: Operator, same: Mapping[str, str]) -> bool:
+    """Whether either makes a value that is the same as one that the other does not make."""
+    told = [(m, t) for m, t in same.items() if m in one.makes or t in other.makes]
+    return any(m not in one.makes or t not in other.makes for m, t in told)
 
 
 def _elementwise(operator: Operator) -> bool:
@@ -323,9 +348,14 @@ def _score(one: Operator, other: Operator, values: Mapping[str, str]) -> float:
     return alike
 
 
-def _sizes(operator: Operator, sizes: Mapping[str, int]) -> int:
-    """The channels of what it makes first; 0 for layers, whose kind tells."""
-    return 0 if operator.rnns else sizes.get(next(iter(operator.makes), ""), 0)
+def _sizes(operator: Operator, shapes: Shapes) -> tuple[int, ...]:
+    """The channels of what it makes first, all axes of views; () for layers, whose kind tells."""
+    if operator.rnns:
+        return ()
+    shape = shapes.get(next(iter(operator.makes), ""), ())
+    known = [OPERATORS.get(node.op) for node in operator.nodes]
+    view = all(each is not None and each.kind == "view" for each in known)
+    return shape if view else shape[-1:]
 
 
 def _strange(one: Operator, other: Operator, values: Mapping[str, str]) -> bool:

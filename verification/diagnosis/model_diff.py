@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +16,7 @@ from onernn.core.errors import OnernnError
 from onernn.core.graph import Graph
 from onernn.core.ragged import Batch, Ragged, data_of
 from onernn.core.records import dataclass
+from onernn.fuse_passes.normal_forms import constants_last
 from onernn.verification.aligning import feed_for
 from onernn.verification.comparing import Tolerance
 from onernn.verification.diagnosis.cause import Cause, Edit, edited
@@ -25,6 +28,7 @@ from onernn.verification.diagnosis.differences import (
     patched,
     smallest,
 )
+from onernn.verification.diagnosis.equal_values import equal_values
 from onernn.verification.diagnosis.matching import Matching, match, operators
 from onernn.verification.layer_names import LayerName, in_words
 from onernn.verification.layerwise import Traced
@@ -63,14 +67,24 @@ def read_causes(found: Compared, ends: float) -> tuple[Cause, ...]:
     """What the models differ in, as causes that explain the outputs together; none where it does
     not. After ``ends`` they are candidates: fewer of them may explain it.
 
-    First operator by operator as the files have them; where that explains nothing, layer by layer
-    as fusing and taking apart leaves them.
+    First operator by operator as the files have them; where that explains nothing, or by operators
+    that one of them has not, layer by layer as fusing and taking apart leaves them.
     """
+    best: tuple[Cause, ...] = ()
     for whole in (True, False):
         reading = _Reading.of(found, whole)
-        if reading is not None and (causes := reading.causes(ends)):
-            return causes
-    return ()
+        causes = reading.causes(ends) if reading is not None else ()
+        if causes and (not best or _unmatched(causes) < _unmatched(best)):
+            best = causes
+        if best and not _unmatched(best):
+            break
+    return best
+
+
+def _unmatched(causes: Sequence[Cause]) -> int:
+    """How much is told of operators that one file has not: it may have others that do the same."""
+    weights = {"operator_changed": 2, "operator_missing": 1, "operator_added": 1}
+    return sum(weights.get(each.id, 0) for each in causes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +102,7 @@ class _Reading:
     @classmethod
     def of(cls, found: Compared, whole: bool) -> _Reading | None:
         if whole:
-            graph, other = found.model, found.reference
+            graph, other = constants_last(found.model), constants_last(found.reference)
             parts: Mapping[str, LayerName] = {}
         else:
             graph, other, parts = found.mine.graph, found.theirs.graph, found.mine.parts
@@ -102,8 +116,9 @@ class _Reading:
             if whole
             else found.theirs.values
         )
-        sizes = _channels(trial.values), _channels(values)
-        matching = match(mine, theirs, _inputs(graph, other), sizes)
+        shapes = _shapes(trial.values), _shapes(values)
+        equal = partial(equal_values, graph=graph, other=other, theirs=values)
+        matching = match(mine, theirs, _inputs(graph, other), shapes, equal)
         layers = (*found.theirs.parts.values(), *found.mine.parts.values())
         stacked = {(each.own, each.direction): each for each in layers if each.own}
         names = Names(matching, parts, stacked, (_ragged(trial.values), _ragged(values)))
@@ -176,9 +191,10 @@ class _Reading:
         whole = self._patched(needed)
         assert whole is not None
         before, after = self.trial.distance(self.graph), self.trial.distance(whole)
-        for found, together in _together(self.names.of(needed)):
-            units = list(dict.fromkeys(each.difference for each in together))
-            alone = self._patched(units) or whole
+        causes = list(_together(self.names.of(needed)))
+        units = [list(dict.fromkeys(n.difference for n in together)) for _, together in causes]
+        edits = self._edits(units, Edit.between(self.graph, whole))
+        for (found, together), edit in zip(causes, edits, strict=True):
             where = _where([each.where for each in together], self._layers())
             joint = (
                 ""
@@ -193,11 +209,28 @@ class _Reading:
                 where,
                 together[0].node,
                 evidence,
-                (Edit.between(self.graph, alone),),
+                (edit,),
                 "read" if self.whole else "taken apart",
                 before,
                 after,
             )
+
+    def _edits(self, causes: Sequence[Sequence[Difference]], whole: Edit) -> list[Edit]:
+        """What undoes each; causes that change the same nodes have one edit together."""
+        groups = [{at} for at in range(len(causes))]
+        while True:
+            chosen = [[each for at in sorted(group) for each in causes[at]] for group in groups]
+            edits = [self._edit(each) or whole for each in chosen]
+            pairs = combinations(range(len(groups)), 2)
+            met = next(((a, b) for a, b in pairs if edits[a].meets(edits[b])), None)
+            if met is None:
+                by_cause = {at: e for group, e in zip(groups, edits, strict=True) for at in group}
+                return [by_cause[at] for at in range(len(causes))]
+            groups[met[0]] |= groups.pop(met[1])
+
+    def _edit(self, chosen: Sequence[Difference]) -> Edit | None:
+        changed = self._patched(chosen)
+        return None if changed is None else Edit.between(self.graph, changed)
 
     def _layers(self) -> int:
         """How many layers and directions the model has, in all nodes."""
@@ -231,9 +264,8 @@ def _fresh(found: Compared, graph: Graph, seed: int) -> Trial | None:
     return None
 
 
-def _channels(values: Values) -> dict[str, int]:
-    shapes = {name: data_of(value).shape for name, value in values.items()}
-    return {name: shape[-1] for name, shape in shapes.items() if shape}
+def _shapes(values: Values) -> dict[str, tuple[int, ...]]:
+    return {name: data_of(value).shape for name, value in values.items()}
 
 
 def _ragged(values: Values) -> set[str]:

@@ -195,8 +195,10 @@ def weights_between(
     left = {name: both for name, both in arrays.items() if not alike(*both)}
     orders = {name: found for name, both in left.items() if (found := _order(*both))}
     order = next(iter(orders.values()), None) or (_order(*biases) if not left else None)
-    if order and (not orders or set(orders.values()) == {order}):
-        text = next(text for each, text in permutations(spec) if each == order)
+    known = dict(permutations(spec))
+    order = order[: len(spec.cell.gates)] if order else None  # an LBR cell has a fourth bias
+    if order in known and (not orders or set(orders.values()) == {order}):
+        text = known[order]
         moved: list[str] = [name for name in ("layer", "iter") if name in orders]
         same = biases[0].shape == biases[1].shape
         turned = permuted_bias(spec, biases[0], order)

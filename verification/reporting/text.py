@@ -18,7 +18,11 @@ def explanation(report: Report) -> list[tuple[str, list[str]]]:
         sections.append(("cause", [report.stopped or "none of the known faults explains it"]))
     if report.first is not None and not report.passed:
         first = report.first
-        agreed = [each for each in report.layers[: report.layers.index(first)]]
+        agreed = [  # but for what one operator does before its layers
+            each
+            for each in report.layers[: report.layers.index(first)]
+            if each.part or each.native != first.native
+        ]
         lines = [f"{first}: {first.comparison.reason}"]
         lines += [] if first.reads else ["what it reads is apart already: look before it"]
         lines += [f"the last that agrees: {agreed[-1]}"] if agreed else []

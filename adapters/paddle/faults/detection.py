@@ -21,6 +21,7 @@ from onernn.adapters.paddle.faults.wrong_kernels import (
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Operator, Program
 from onernn.core.arrays import Array
+from onernn.core.node import called
 
 PATHS = {
     "plain": "Executor, or switch_ir_optim(False) and disable_mkldnn()",
@@ -163,7 +164,7 @@ class _Detector:
                 users.setdefault(_first(fusion.rnn.inputs, "Bias"), []).append(fusion)
         for name, fusions in users.items():
             if len(readers := self.readers[name]) > 1:
-                listed = ", ".join(f"{op.type} at {op.position}" for op in readers)
+                listed = ", ".join(called((op.native,)) for op in readers)
                 text = f"the fuse pass adds projections' biases into one that others read: {listed}"
                 change = partial(_summed, bias=name, fusions=tuple(fusions))
                 paths, first = ("fused", "onednn"), fusions[0].rnn

@@ -23,6 +23,7 @@ STAY = {
 LAYERS = {
     **{"torch_unsorted_lstm": 1, "torch_custom_lstm": 1, "torch_collected_cells": 1},
     **{"keras_masked": 1, "keras3_masked_stack": 2, "keras3_masked_gru_both": 2},
+    **{"keras3_masked_stack_both": 4},
     **{"keras3_masking": 1, "keras3_unrolled_gru": 1, "keras3_unrolled_lstm_both": 2},
 }
 """How many layers there are, counting directions that are not paired."""

@@ -1,0 +1,244 @@
+"""One form for what exporters write in several: for those who compare graphs, none of `PASSES`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from onernn.core.arrays import Array
+from onernn.core.graph import Graph, Node
+from onernn.core.operator import OPERATORS
+from onernn.fuse_passes.rewriting import exchanged, fresh
+
+
+class SplitGemm:
+    """``Gemm(x, W, b)`` -> ``x @ W + b``, with a weight of its own where W is read transposed."""
+
+    name = "split_gemm"
+
+    def match(self, graph: Graph, node: Node) -> Node | None:
+        if node.op != "Gemm" or node.at.transA or (node.at.alpha, node.at.beta) != (1, 1):
+            return None
+        weight = graph.constants.get(node.inputs[1])
+        return node if weight is not None and weight.ndim == 2 else None
+
+    def rewrite(self, graph: Graph, match: Node) -> Graph:
+        name, constants = match.inputs[1], dict[str, Array]()
+        if match.at.transB:
+            turned = graph.constants[name].T
+            name = fresh(graph, f"{name}.T")
+            constants[name] = turned
+        end = match.outputs[0]
+        product = fresh(graph, f"{end}/MatMul") if match.input(2) else end
+        new = [Node("MatMul", (match.inputs[0], name), (product,), origin=match.origin)]
+        if match.input(2):
+            new.append(Node("Add", (product, match.inputs[2]), (end,), origin=match.origin))
+        return exchanged(graph, [match], new, constants)
+
+
+class UnflattenRows:
+    """``f(Reshape(x, (-1, C)))`` -> ``Reshape(f(x), (-1, O))`` of what works row by row.
+
+    Exporters flatten steps and sentences to one axis in front of a Gemm, and take them apart later.
+    """
+
+    name = "unflatten_rows"
+
+    def match(self, graph: Graph, node: Node) -> tuple[Node, Node, int] | None:
+        view = next((m for name in node.inputs if (m := _made(graph, name, "Reshape"))), None)
+        if view is None or not graph.is_dense(view.inputs[0]) or len(node.outputs) != 1:
+            return None
+        sizes, counts = graph.constants.get(view.inputs[1]), graph.types[view.inputs[0]].counts
+        if sizes is None or len(counts) < 3 or [*sizes] != [-1, counts[-1]]:
+            return None
+        others = [graph.constants.get(name) for name in node.inputs if name != view.outputs[0]]
+        known = OPERATORS.get(node.op)
+        if node.op == "MatMul" and node.inputs[0] == view.outputs[0]:
+            if others[0] is not None and others[0].ndim == 2:
+                return node, view, others[0].shape[1]
+        elif known is not None and known.kind == "elementwise":
+            if all(each is not None and each.ndim <= 1 for each in others):
+                return node, view, int(sizes[1])
+        return None
+
+    def rewrite(self, graph: Graph, match: tuple[Node, Node, int]) -> Graph:
+        node, view, width = match
+        end = node.outputs[0]
+        inner, sizes = fresh(graph, f"{end}/{node.op}"), fresh(graph, f"{end}/sizes")
+        whole = {view.outputs[0]: view.inputs[0]}
+        inputs = tuple(whole.get(name, name) for name in node.inputs)
+        new = [
+            replace(node, inputs=inputs, outputs=(inner,)),
+            Node("Reshape", (inner, sizes), (end,), origin=view.origin),
+        ]
+        return exchanged(graph, [node], new, {sizes: np.array([-1, width], np.int64)})
+
+
+class LayerNorm(NamedTuple):
+    node: Node
+    x: str
+    scale: str
+    shift: str
+    epsilon: float
+
+
+class FuseLayerNorm:
+    """``(x - mean) / sqrt(variance + epsilon) * scale + shift`` over the last axis, as one node.
+
+    As PyTorch writes it, and as TensorFlow does: ``x * inv + (shift - mean * inv)`` with ``inv =
+    scale / sqrt(variance + epsilon)``.
+    """
+
+    name = "layer_norm"
+
+    def match(self, graph: Graph, node: Node) -> LayerNorm | None:
+        if node.op != "Add" or len(node.inputs) != 2:
+            return None
+        for scaled, shift in (node.inputs, node.inputs[::-1]):
+            product = _made(graph, scaled, "Mul")
+            for one, two in (product.inputs, product.inputs[::-1]) if product else ():
+                found = _unit(graph, one, two, shift) or _at_once(graph, one, two, shift)
+                if found is not None:
+                    x, scale, bias, epsilon = found
+                    if _is_vector(graph, scale) and _is_vector(graph, bias):
+                        return LayerNorm(node, x, scale, bias, epsilon)
+        return None
+
+    def rewrite(self, graph: Graph, match: LayerNorm) -> Graph:
+        old = match.node
+        inputs = (match.x, match.scale, match.shift)
+        attributes = {"axis": -1, "epsilon": match.epsilon}
+        new = Node("LayerNormalization", inputs, old.outputs, attributes, old.origin)
+        return exchanged(graph, [old], [new])
+
+
+_Found = tuple[str, str, str, float]
+
+
+def _unit(graph: Graph, unit: str, scale: str, shift: str) -> _Found | None:
+    """(x, scale, shift, epsilon) of a centred value over its deviation."""
+    quotient = _made(graph, unit, "Div")
+    if quotient is not None:
+        centred, epsilon = quotient.inputs[0], _deviation(graph, quotient.inputs[1])
+        if (x := _centred(graph, centred)) and epsilon and epsilon[0] == x:
+            return x, scale, shift, epsilon[1]
+    product = _made(graph, unit, "Mul")
+    for centred, inverse in (product.inputs, product.inputs[::-1]) if product else ():
+        found = _inverse(graph, inverse)
+        if found and _centred(graph, centred) == found[0]:
+            return found[0], scale, shift, found[1]
+    return None
+
+
+def _at_once(graph: Graph, x: str, factor: str, rest: str) -> _Found | None:
+    """The same of x * factor + rest, where x may be centred, too."""
+    product = _made(graph, factor, "Mul")
+    for inverse, scale in (product.inputs, product.inputs[::-1]) if product else ():
+        found = _inverse(graph, inverse)
+        if found and found[0] == _centred(graph, x):
+            return found[0], scale, rest, found[1]
+        if not found or found[0] != x:
+            continue
+        if (node := _made(graph, rest, "Sub")) and _is_mean_of(graph, node.inputs[1], x, factor):
+            return x, scale, node.inputs[0], found[1]
+        node = _made(graph, rest, "Add")
+        for moved, shift in (node.inputs, node.inputs[::-1]) if node else ():
+            if _is_mean_of(graph, moved, x, factor, negative=True):
+                return x, scale, shift, found[1]
+    return None
+
+
+def _is_mean_of(graph: Graph, name: str, x: str, factor: str, negative: bool = False) -> bool:
+    """Whether a value is x's mean times a factor, or what is opposite to it."""
+    product = _made(graph, name, "Mul")
+    if product is None or factor not in product.inputs:
+        return False
+    mean = product.inputs[product.inputs[0] == factor]
+    if negative:
+        node = _made(graph, mean, "Neg")
+        mean = node.inputs[0] if node else ""
+    return _mean(graph, mean) == x
+
+
+def _inverse(graph: Graph, name: str) -> tuple[str, float] | None:
+    """(x, epsilon) of 1 / sqrt(variance of x + epsilon)."""
+    if node := _made(graph, name, "Reciprocal"):
+        return _deviation(graph, node.inputs[0])
+    node = _made(graph, name, "Div")
+    return (
+        _deviation(graph, node.inputs[1]) if node and _number(graph, node.inputs[0]) == 1 else None
+    )
+
+
+def _deviation(graph: Graph, name: str) -> tuple[str, float] | None:
+    """(x, epsilon) of sqrt(variance of x + epsilon)."""
+    root = _made(graph, name, "Sqrt") or _made(graph, name, "Pow")
+    if root is None or (root.op == "Pow" and _number(graph, root.inputs[1]) != 0.5):
+        return None
+    total = _made(graph, root.inputs[0], "Add")
+    for variance, added in (total.inputs, total.inputs[::-1]) if total else ():
+        epsilon, square = _number(graph, added), _mean(graph, variance)
+        if epsilon is None or square is None:
+            continue
+        node = graph.producer(square)
+        if node is None or node.op not in ("Mul", "Pow"):
+            continue
+        x = _centred(graph, node.inputs[0])
+        twice = (
+            _number(graph, node.inputs[1]) == 2
+            if node.op == "Pow"
+            else (_centred(graph, node.inputs[1]) == x)
+        )
+        if x and twice:
+            return x, epsilon
+    return None
+
+
+def _centred(graph: Graph, name: str) -> str | None:
+    """The x of x - mean, or of mean - x, which is squared alike."""
+    node = _made(graph, name, "Sub")
+    return node.inputs[0] if node and _mean(graph, node.inputs[1]) == node.inputs[0] else None
+
+
+def _mean(graph: Graph, name: str) -> str | None:
+    """What a value is the mean of along the last axis, which stays."""
+    node = _made(graph, name, "ReduceMean")
+    if node is None or not node.at.keepdims:
+        return None
+    axes = graph.constants.get(node.input(1))
+    rank = graph.types[node.inputs[0]].rank
+    last = axes is not None and [*axes.reshape(-1)] in ([-1], [None if rank is None else rank - 1])
+    return node.inputs[0] if last else None
+
+
+def _made(graph: Graph, name: str, op: str) -> Node | None:
+    node = graph.producer(name)
+    return node if node is not None and node.op == op else None
+
+
+def _number(graph: Graph, name: str) -> float | None:
+    array = graph.constants.get(name)
+    return float(array.reshape(())) if array is not None and array.size == 1 else None
+
+
+def _is_vector(graph: Graph, name: str) -> bool:
+    array = graph.constants.get(name)
+    return array is not None and array.ndim == 1 and np.issubdtype(array.dtype, np.floating)
+
+
+NORMAL_FORMS = (SplitGemm(), UnflattenRows(), FuseLayerNorm())
+
+
+def constants_last(graph: Graph) -> Graph:
+    """The graph in which sums and products of a constant name it last."""
+    nodes = tuple(
+        replace(node, inputs=node.inputs[::-1])
+        if node.op in ("Add", "Mul")
+        and node.inputs[0] in graph.constants
+        and node.inputs[1] not in graph.constants
+        else node
+        for node in graph.nodes
+    )
+    return replace(graph, nodes=nodes)
