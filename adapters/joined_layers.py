@@ -7,13 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from onernn.core.graph import Graph, Node, Value
+from onernn.core.operator import OPERATORS
 from onernn.core.rnn import Recurrent
 
 JOINED = "/y"
 """Behind the name of a value of the file: what layers make of all words, alone or side by side."""
-
-_KEEPS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Compress")
-_SEQUENCES = ("SequenceReset", "SequenceData", "SequencePad", "SequenceUnpad")
 
 Way = tuple[str, bool]
 """A layer's y, or another value, and whether its steps come in the opposite order."""
@@ -82,8 +80,8 @@ class _Ways:
         x, made = (ways[0][0], list[Node]()) if len(ways) == 1 else self.beside(ways, rnn.x)
         spec = rnn.spec
         if self.turned[rnn.y]:
-            ways_back = {"left2right": "right2left", "right2left": "left2right"}
-            spec = replace(spec, direction=ways_back[spec.direction])
+            backward = spec.direction == "right2left"
+            spec = replace(spec, direction="left2right" if backward else "right2left")
         return [*made, replace(replace(rnn, spec=spec, x=x).node(), origin=node.origin)]
 
     def of(self, name: str) -> tuple[Way, ...]:
@@ -103,11 +101,10 @@ class _Ways:
 
     def _sources(self, node: Node) -> list[str]:
         """The inputs whose words a node may move; none where it computes."""
-        if node.op in (*_KEEPS, *_SEQUENCES, "Transpose", "ReverseSequence", "Slice", "Gather"):
-            return [node.inputs[0]]
-        if node.op == "Where":
-            return [*node.inputs[1:]]
-        return [*node.inputs] if node.op == "Concat" else []
+        if node.op in ("Concat", "Where"):
+            return [*node.inputs[node.op == "Where" :]]
+        known = OPERATORS.get(node.op)
+        return [node.inputs[0]] if known is not None and known.keeps else []
 
     def _moved(self, name: str, node: Node | None, sources: list[str]) -> tuple[Way, ...]:
         alone = ((name, self.turned.get(name, False)),)
@@ -117,20 +114,20 @@ class _Ways:
         layers = [ways for ways in every if all(each in self.turned for each, _ in ways)]
         if node.op == "Concat" and self._is_last(node, node.at.axis):
             return tuple(way for ways in every for way in ways)
-        if node.op in ("Concat", "Where", "Gather"):  # words, and what stands where there is none
+        if len(sources) > 1 or node.op == "Gather":  # words, and what stands where there is none
             return layers[0] if len(layers) == 1 else alone
         if node.op == "Transpose":
             return every[0] if node.at.perm and node.at.perm[-1] == len(node.at.perm) - 1 else alone
-        if node.op == "Reshape":
-            widths = [self.graph.types[each].counts[-1:] for each in (name, node.inputs[0])]
-            return alone if all(widths) and widths[0] != widths[1] else every[0]
         if node.op == "Slice":
             steps = self.graph.constants.get(node.input(4))
             if steps is None or not np.array_equal(steps.reshape(-1), [-1]):
                 return alone
         if node.op in ("Slice", "ReverseSequence"):
             return tuple((each, not turned) for each, turned in every[0])
-        return every[0]
+        if OPERATORS[node.op].kind not in ("view", "sequences") and node.op != "Compress":
+            return alone
+        widths = [self.graph.types[each].counts[-1:] for each in (name, node.inputs[0])]
+        return alone if all(widths) and widths[0] != widths[1] else every[0]
 
     def _is_last(self, node: Node, axis: int) -> bool:
         rank = self.graph.types[node.outputs[0]].rank

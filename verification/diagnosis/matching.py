@@ -184,7 +184,7 @@ def match(
     theirs: list[Operator],
     inputs: Mapping[str, str],
     shapes: tuple[Shapes, Shapes],
-    equal: Callable[[Mapping[str, str]], Mapping[str, str]] = dict,
+    equal: Callable[[Mapping[str, str]], dict[str, str]] = dict,
 ) -> Matching:
     """Both graphs' operators matched. ``inputs``: the reference's by the model's names.
 
