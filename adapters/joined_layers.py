@@ -114,8 +114,11 @@ class _Ways:
         layers = [ways for ways in every if all(each in self.turned for each, _ in ways)]
         if node.op == "Concat" and self._is_last(node, node.at.axis):
             return tuple(way for ways in every for way in ways)
-        if len(sources) > 1 or node.op == "Gather":  # words, and what stands where there is none
+        if len(sources) > 1:  # words, and what stands where there is none
             return layers[0] if len(layers) == 1 else alone
+        if node.op == "Gather":  # puts words back, one of these for each step
+            maker = self.graph.producer(sources[0])
+            return every[0] if layers and maker is not None and maker.op == "Concat" else alone
         if node.op == "Transpose":
             return every[0] if node.at.perm and node.at.perm[-1] == len(node.at.perm) - 1 else alone
         if node.op == "Slice":
