@@ -21,6 +21,13 @@ def printable(text: object, keep: str = "") -> str:
     )
 
 
+def told(error: Exception) -> str:
+    """What an error says: the system's words behind the file, without the number they bear."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """ "; did you mean 'onednn'?" behind a message about an unknown name, "" where none is like it.
 

@@ -186,7 +186,7 @@ def compiler(machine: str = platform.machine()) -> list[str]:
     if not command:
         raise NoCompiler("none of c++, g++ and clang++ is there, and CXX is not set")
     try:
-        _probe(command, *list(isas(machine).values())[-1])  # has all that the others have
+        _probe(command, machine)
     except BuildError as error:
         raise NoCompiler(f"no C++17 compiler that knows these flags: {error}") from None
     return command
@@ -195,19 +195,27 @@ def compiler(machine: str = platform.machine()) -> list[str]:
 @lru_cache
 def _links_statically(machine: str) -> bool:
     try:
-        _probe(compiler(machine), *STATIC)
+        _probe(compiler(machine), machine, *STATIC)
     except BuildError:  # some systems have its static library in a package of its own
         return False
     return True
 
 
-def _probe(command: list[str], *flags: str) -> None:
+def _probe(command: list[str], machine: str, *static: str) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as inside:
-        (Path(inside) / "probe.cpp").write_text(PROBE)
-        (Path(inside) / "exports.map").write_text(EXPORTS)
-        _run([*command, *COMPILE, *LINK, *flags, "probe.cpp", "-o", "probe.so"], Path(inside))
+        place, targets = Path(inside), isas(machine)
+        most = list(targets.values())[-1]  # has all that the others have
+        (place / "probe.cpp").write_text(PROBE)
+        (place / "exports.map").write_text(EXPORTS)
+        _run([*command, *COMPILE, *most, "-c", "probe.cpp", "-o", "probe.o"], place)
+        _run([*_linker(command, targets), *static, "probe.o", "-o", "probe.so"], place)
+
+
+def _linker(command: list[str], targets: dict[str, tuple[str, ...]]) -> list[str]:
+    """Links for the least demanding set: Zig makes a C++ library for each set of flags it sees."""
+    return [*command, *LINK, *next(iter(targets.values()))]
 
 
 def _identity(command: list[str]) -> str:
@@ -256,7 +264,7 @@ def _compiled(
     libraries = [library_of(isa, inside) for isa in targets]
     for isa, library in zip(targets, libraries, strict=True):
         linked = [str(objects[part]) for part in parts[isa]]
-        _run([*command, *LINK, *static, *targets[isa], *linked, "-o", str(library)], inside)
+        _run([*_linker(command, targets), *static, *linked, "-o", str(library)], inside)
     took = time.monotonic() - started
     print(f"kernels: {len(objects)} compilations on {cores} cores took {took:.0f} s", flush=True)
     return libraries

@@ -91,6 +91,8 @@ def versions(release: Release) -> Iterator[str]:
         raise Failure(f"v{release.version} is tagged already: raise the version")
     if not re.search(r"\d{4}-\d\d-\d\d$", heading):
         yield f"CHANGELOG.md: {heading[3:]!r} wants its date before the tag"
+    if "\n## Unreleased" in changes:
+        yield f"CHANGELOG.md: what stands under Unreleased goes into {release.version}"
     if run("git", "status", "--porcelain").strip():
         yield "what is not committed is not in the release"
 

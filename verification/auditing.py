@@ -67,7 +67,7 @@ class AuditReport:
         return self.passed
 
     def to_json(self) -> str:
-        """``{"status", "framework", "batch", "findings": [], "paths": {}, "cause": null}``."""
+        """``{"status", "outputs", "framework", "batch", "findings", "paths", "cause": null}``."""
         findings = [
             {
                 "fault": each.fault,
@@ -85,6 +85,7 @@ class AuditReport:
         return json_text(
             {
                 "status": "pass" if self.passed else "fail",
+                "outputs": [],
                 "framework": self.framework,
                 "batch": self.batch,
                 "findings": findings,

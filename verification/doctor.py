@@ -81,13 +81,14 @@ class Examination:
         return all(finding.verdict != WRONG for finding in self.findings)
 
     def to_json(self) -> str:
-        """``{"status", "isa", ..., "findings": [{"cell", "direction", ..., "verdict", ...}]}``."""
+        """``{"status", "outputs", ..., "findings": [{"cell", ..., "verdict", ...}]}``."""
         findings = []
         for finding in self.findings:
             found = vars(finding).copy()
             findings.append({**found.pop("combination")._asdict(), **found})
         status = "pass" if self.passed else "fail"
-        return json_text({"status": status, **vars(self), "findings": findings, "cause": None})
+        common = {"status": status, "outputs": [], "cause": None}
+        return json_text({**common, **vars(self), "findings": findings})
 
 
 def examine(

@@ -10,7 +10,7 @@ from typing import Any
 
 from onernn.core import html
 from onernn.core.arrays import Array
-from onernn.core.errors import OnernnError, UnsupportedError
+from onernn.core.errors import OnernnError, UnsupportedError, told
 from onernn.core.graph import Graph, graph_of
 from onernn.core.guard import guarded
 from onernn.core.ragged import Batch, data_of
@@ -139,7 +139,7 @@ class Report:
 
 def error_json(error: Exception) -> str:
     """What ``--json`` prints where nothing could be compared."""
-    cause = {"id": type(error).__name__, "text": str(error)}
+    cause = {"id": type(error).__name__, "text": told(error)}
     return json_text({"status": "error", "outputs": [], "cause": cause})
 
 

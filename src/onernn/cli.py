@@ -33,6 +33,7 @@ from onernn.options import (
     MaxSteps,
     Model,
     Params,
+    Quiet,
     Rtol,
     Semantics,
     Threads,
@@ -49,6 +50,7 @@ from onernn.showing import (
     section,
     show_audit,
     show_examination,
+    show_json,
     show_report,
     stdout,
     watched,
@@ -90,15 +92,22 @@ onernn weights MODEL --to torch --output weights.npz""",
 def without_command(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     if version:
-        print(f"onernn {onernn.__version__}")
-    elif context.invoked_subcommand is None:
+        told = f"onernn {onernn.__version__}"
+        show_json("pass", version=onernn.__version__) if json else print(told)
+        raise typer.Exit
+    if called := context.invoked_subcommand:  # onernn --json COMMAND is onernn COMMAND --json
+        context.default_map = {called: {"json": json, "quiet": quiet}}
+    elif json:
+        wants = {want: commands.splitlines() for want, commands in PEOPLE_COME_FOR.items()}
+        show_json("pass", commands=wants)
+    elif not quiet:
         for want, commands in PEOPLE_COME_FOR.items():
             section(stdout(), want, commands.splitlines())
         print("\nAll commands: onernn --help. One of them, with examples: onernn COMMAND --help")
-    if version:
-        raise typer.Exit
 
 
 @app.command(
@@ -379,7 +388,10 @@ app.command(
 )
 def paddle_run(
     program: Annotated[
-        list[str], typer.Argument(help="SCRIPT ARGS, or -m MODULE ARGS, as Python takes them.")
+        list[str],
+        typer.Argument(
+            metavar="PROGRAM", help="SCRIPT ARGS, or -m MODULE ARGS, as Python takes them."
+        ),
     ],
     replace: Annotated[
         bool, typer.Option("--replace", help="Also where Paddle is installed: instead of it.")

@@ -21,7 +21,10 @@ from onernn.verification.verifying import Report
 def convert_command(
     model: Model,
     out: Annotated[
-        Path, typer.Argument(help=f"The file to write; its suffix says what: {', '.join(WRITERS)}.")
+        Path,
+        typer.Argument(
+            metavar="OUT", help=f"The file to write; its suffix says what: {', '.join(WRITERS)}."
+        ),
     ],
     check: Annotated[
         Path | None, typer.Option(help="A recording that the written file must reproduce.")

@@ -23,7 +23,9 @@ def one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
 
 Model = Annotated[
     str,
-    typer.Argument(help=f"The model: {'; '.join(adapter.files for adapter in ADAPTERS)}."),
+    typer.Argument(
+        metavar="MODEL", help=f"The model: {'; '.join(adapter.files for adapter in ADAPTERS)}."
+    ),
 ]
 Params = Annotated[str | None, typer.Option(help="Parameters that are not beside the model.")]
 Semantics = Annotated[

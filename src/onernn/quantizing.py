@@ -20,7 +20,7 @@ from onernn.verification.reporting.report import check_report
 
 def quantize_command(
     model: Model,
-    out: Annotated[Path, typer.Argument(help="The .onnx to write.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The .onnx to write.")],
     data: Annotated[
         list[Path],
         typer.Option(help="An .npz with inputs, in__NAME and lod__NAME; repeatable."),

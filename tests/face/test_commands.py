@@ -80,6 +80,9 @@ def test_a_command_can_print_json_and_be_quiet(name: str) -> None:
         ("weights m --to onnx --output w.npz", 0, "pass"),
         ("convert m m.onnx --check io.npz", 0, "pass"),
         ("verify m --data io.npz", 0, "pass"),
+        ("audit m", 1, "fail"),
+        ("", 0, "pass"),
+        ("--version", 0, "pass"),
         ("verify m --data nothing.npz", 2, "error"),
         ("emit nothing -o generated", 2, "error"),
         ("weights m --to latin --output w.npz", 2, "error"),
@@ -93,6 +96,26 @@ def test_json_is_all_that_stdout_gets(onernn: Run, line: str, code: int, status:
     assert (exit_code, told["status"]) == (code, status), stderr
     assert {"outputs", "cause"} <= told.keys()
     assert (told["cause"] is not None) == (code == 2) == bool(stderr)
+
+
+def test_what_all_commands_take_may_stand_in_front_of_the_command(onernn: Run) -> None:
+    assert onernn("--json audit m") == onernn("audit m --json")
+    assert onernn("-q inspect m") == (0, "", "")
+    assert onernn("--quiet") == (0, "", "")
+
+
+def test_what_the_system_says_of_a_file_comes_without_its_number(
+    onernn: Run, tmp_path: Path
+) -> None:
+    code, stdout, stderr = onernn("run m --input io.npz --output nowhere/out.npz --json")
+    said = f"{tmp_path / 'nowhere' / 'out.npz'}: No such file or directory"
+    assert (code, stderr) == (2, f"onernn: {said}\n")
+    assert json.loads(stdout)["cause"]["text"] == said
+
+
+def test_a_device_is_no_model_and_no_hint_names_it(onernn: Run) -> None:
+    code, _, stderr = onernn("inspect /dev/null")
+    assert (code, stderr) == (2, "onernn: /dev/null: neither a file nor a folder\n")
 
 
 def test_lines_of_a_command_that_knows_no_json_are_json_too(
@@ -151,7 +174,6 @@ def test_without_arguments_five_things_are_offered_that_are_commands(onernn: Run
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
-        ("verfy m", "Did you mean 'verify'?"),
         ("inspect m --dtpye f32", "--dtype"),
         ("inspect m --dtype BF16", "did you mean 'bf16'?"),
         ("inspect m --backend kernel", "did you mean 'kernels'?"),
@@ -171,6 +193,12 @@ def test_a_misspelled_name_is_answered_with_the_one_that_is_like_it(
         np.savez(tmp_path / "X.npz", in__X=recorded["in__x"])
     code, _, stderr = onernn(line)
     assert code == 2 and hint in stderr, stderr
+
+
+def test_a_misspelled_command_is_answered_once(onernn: Run) -> None:
+    """typer before 0.26 and click since 8.3 each wrote the hint."""
+    code, _, stderr = onernn("verfy m")
+    assert code == 2 and stderr.count("Did you mean 'verify'?") == 1
 
 
 def test_a_name_that_is_like_none_gets_no_hint(onernn: Run) -> None:

@@ -4,5 +4,6 @@ import os
 
 from support.framework_pages import checked_pages
 
-os.environ.setdefault("KERAS_BACKEND", "jax")
+os.environ.setdefault("KERAS_BACKEND", "jax")  # as the other tests of Keras do: no TensorFlow
+
 TestPages = checked_pages("keras")

@@ -87,6 +87,8 @@ def _model(path: Path) -> Path:
         raise ModelFormatError(
             f"no model; looked for *.pdmodel, __model__, *.json and {prefix}", path
         )
+    if os.path.exists(path):
+        raise ModelFormatError("neither a file nor a folder", path)
     beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     hint = did_you_mean(path.name, beside)
     raise ModelFormatError(f"no such file or folder, and no {prefix}{hint}", path)
