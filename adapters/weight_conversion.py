@@ -56,10 +56,10 @@ def read_layer(layer: Any, source: str | None = None, **options: Any) -> PivotLa
         stacks = stacks_of(layer)
         return _only(stacks, f"{layer.name}: give one of its Rnn nodes, or onernn weights --node")
     homes = {_home(kind) for kind in type(layer).__mro__}
+    if homes & _KERAS_HOMES:  # before PyTorch, whose modules Keras's layers are on that backend
+        return _from_keras(layer)
     if "torch" in homes:
         return _from_torch(layer)
-    if homes & _KERAS_HOMES:
-        return _from_keras(layer)
     raise UnsupportedError(f"expected a recurrent layer, got {type(layer).__qualname__}")
 
 

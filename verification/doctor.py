@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onernn.backend import Backend, open_backend
 from onernn.backend.compiled.library import kernels_here
@@ -87,7 +87,7 @@ class Examination:
             found = vars(finding).copy()
             findings.append({**found.pop("combination")._asdict(), **found})
         status = "pass" if self.passed else "fail"
-        common = {"status": status, "outputs": [], "cause": None}
+        common: dict[str, Any] = {"status": status, "outputs": [], "cause": None}
         return json_text({**common, **vars(self), "findings": findings})
 
 

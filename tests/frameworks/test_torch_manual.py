@@ -1,5 +1,10 @@
-"""Blocks of the manual that need torch: they run, and print what their page shows."""
+"""Blocks of the manual that need torch, or keras on torch: they run, and print what is shown."""
+
+import os
 
 from support.framework_pages import checked_pages
 
+os.environ.setdefault("KERAS_BACKEND", "torch")
+
 TestPages = checked_pages("torch")
+TestKerasPages = checked_pages("keras")

@@ -124,14 +124,16 @@ def _literal(value: Any) -> str:
 
 
 def _commands() -> Iterator[str]:
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
-        yield f"$ onernn {name}"
+    group: Any = typer.main.get_command(app)
+    for name, command in {"": group, **group.commands}.items():
+        line = f"$ onernn {name}".rstrip()
+        yield line
         for each in command.params:
             names = ", ".join(sorted(each.opts))
             needed = " (required)" if each.required else ""
-            yield f"$ onernn {name} {names}{needed}"
+            yield f"{line} {names}{needed}"
         if command.context_settings == FORWARDED:
-            yield f"$ onernn {name} ..."
+            yield f"{line} ..."
 
 
 if __name__ == "__main__":
