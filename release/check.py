@@ -231,12 +231,13 @@ def uses(python: Path, release: Release) -> None:
 def licences(release: Release) -> Iterator[str]:
     """Ours and those of what is installed with it are known, and free for any use."""
     with zipfile.ZipFile(release.wheel) as archive:
-        names = {Path(each).name for each in archive.namelist() if "/licenses/" in each}
+        paths = [each for each in archive.namelist() if not each.endswith("/")]
+        names = {Path(each).name for each in paths if "/licenses/" in each}
         if names != {"LICENSE", "NOTICE"}:
             raise Failure(f"the wheel's licences: expected LICENSE and NOTICE, got {names}")
         foreign = [
             each
-            for each in archive.namelist()
+            for each in paths
             if not each.endswith((".so", "LICENSE", "NOTICE"))
             and re.search(rb"(?i)copyright (?!the onernn)|SPDX-License", archive.read(each))
         ]
