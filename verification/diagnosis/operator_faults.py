@@ -8,12 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from onernn.core.graph import Graph, Node
+from onernn.operators.activations import NAMES
 from onernn.verification.diagnosis.graph_faults import Hypothesis
 from onernn.verification.graph_changes import with_nodes
 
-_FUNCTIONS = ("Relu", "Tanh", "Sigmoid")
-_NORMS = ("LayerNormalization", "BatchNormalization", "InstanceNormalization", "RMSNormalization")
-_SUMS = ("MatMul", "Gemm", "Add", "Conv")
+_FUNCTIONS = tuple(NAMES[name] for name in ("relu", "tanh", "sigmoid"))
 _EPSILONS = (1e-3, 1e-5, 1e-6, 1e-12)
 """Keras; PyTorch and ONNX; Paddle 1 and Keras 3; BERT."""
 
@@ -31,13 +30,13 @@ def operator_faults(graph: Graph) -> Iterator[Hypothesis]:
                     text = f"{node.op} is {other}"
                     turned = Node(other, node.inputs, node.outputs, origin=node.origin)
                     yield _with("operator_changed", text, graph, node, turned)
-        elif node.op in _SUMS:
+        elif _sums(graph, node):
             before = f"{name}.before"
             first = replace(node, outputs=(before,))
             for other in _FUNCTIONS:
                 new = (first, Node(other, (before,), (name,)))
                 yield _with("operator_missing", f"{other} follows", graph, node, *new)
-        if node.op in _NORMS:
+        if hasattr(node.at, "epsilon"):
             for epsilon in _EPSILONS:
                 if not np.isclose(epsilon, node.at.epsilon, rtol=1e-3):
                     other_norm = replace(node, attributes={**node.attributes, "epsilon": epsilon})
@@ -57,6 +56,13 @@ def operator_faults(graph: Graph) -> Iterator[Hypothesis]:
                     )
                     text = f"the weight {weight!r} is transposed"
                     yield Hypothesis("weight_transposed", text, made, place=label)
+
+
+def _sums(graph: Graph, node: Node) -> bool:
+    """Whether it adds, or has weights, as products and norms do: a function may follow it."""
+    weights = [graph.constants[each] for each in node.inputs if each in graph.constants]
+    weighted = any(each.dtype.kind == "f" and each.ndim > 0 for each in weights)
+    return node.op == "Add" or (weighted and node.op not in ("Gather", "Rnn"))
 
 
 def _with(cause: str, text: str, graph: Graph, node: Node, *new: Node) -> Hypothesis:
