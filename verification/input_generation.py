@@ -26,7 +26,7 @@ TIME, BATCH = 14, 5
 _LOUD = 6.0
 _LONGEST = 65
 """Unrolled layers have a length of their own, which they do not always declare: all up to it."""
-_ATTEMPTS = 256
+_ATTEMPTS = 1024
 _SECONDS, _BYTES = 5, 10**9
 """Of the CPU for all attempts, and for what the model makes of an attempt's small inputs."""
 _Plan = tuple[int | str, ...]
@@ -34,7 +34,7 @@ _Plan = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class _Role:
-    """What an input is to the model: words, ids below a bound, lengths, a state, or none of these.
+    """What an input is to the model: words, ids below a bound, lengths, a state, a divisor, or other.
 
     ``shape``: all of it that the layers tell, T and N as letters.
     """
@@ -133,6 +133,8 @@ def _told(graph: Graph, node: Node, name: str) -> _Role | None:
         weight = graph.constants[node.inputs[1]]
         channels = weight.shape[1] * node.at.group
         return _Role("images", ("N", channels, *["T"] * (weight.ndim - 2)))
+    if node.op in ("Div", "Mod") and slot == 1:
+        return _Role("divisor")
     if node.op == "SequenceUnpad" and slot == 1:
         return _Role("lengths", ("N",))
     if node.op == "Gather" and slot == 1 and node.inputs[0] in graph.constants:
@@ -177,7 +179,7 @@ def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, i
     if guess is None or len(guess) != len(value.shape):
         guess = ("N", *["T"] * len(value.shape))[: len(value.shape)]
     fixed = tuple(g if s is None else s for g, s in zip(guess, value.shape, strict=True))
-    if role.kind == "other":  # each unknown size either way
+    if role.kind in ("other", "divisor"):  # each unknown size either way
         places = [("N", "T") if isinstance(size, str) else (size,) for size in fixed]
         return list(itertools.product(*places))
     for letter, size in zip(guess, value.shape, strict=True):
@@ -218,9 +220,9 @@ def _numbers(
     if role.kind == "ids":
         return rng.integers(0, max(1, role.bound), shape).astype(dtype)
     if dtype.kind in "iub":
-        return rng.integers(0, 2, shape).astype(dtype)
+        return rng.integers(*((1, 3) if role.kind == "divisor" else (0, 2)), shape).astype(dtype)
     numbers = rng.uniform(0 if role.kind == "attention" else -1, 1, shape)
-    if role.kind in ("words", "other") and len(shape) > 1:
+    if role.kind in ("words", "other", "divisor") and len(shape) > 1:
         loud = rng.random(shape[:-1]) < 0.25
         numbers = np.where(loud[..., None], _LOUD * numbers, numbers)
     return numbers.astype(dtype)
