@@ -34,7 +34,7 @@ _Plan = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class _Role:
-    """What an input is to the model: words, ids below a bound, lengths, a state, a divisor, or other.
+    """What an input is to the model: words, ids below a bound, lengths, a state, a divisor, other.
 
     ``shape``: all of it that the layers tell, T and N as letters.
     """
