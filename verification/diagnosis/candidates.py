@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any, NamedTuple
@@ -106,25 +107,35 @@ def candidates(
 ) -> Iterator[Candidate]:
     """Each fault in each group of layers; ``only`` some, and there with the first layer apart.
 
-    Without ``refined`` of all layers together, and then those of other operators.
+    The frequent ones first, in every group. Without ``refined`` of all layers together, and then
+    those of other operators.
     """
-    for group in groups_of(side, refined):
-        if only is not None and side.first not in group:
-            continue
-        seen: dict[tuple[str, str], int] = {}
-        for fault in graph_faults(side.traced, group, side.given):
-            key = (fault.cause, fault.text)
-            seen[key] = seen.get(key, -1) + 1
-            if only is None or key in only:
-                yield Candidate(group, *key, seen[key])
-        layers = recurrent_layers(side.traced.graph, group)
-        for spec in {rnn.spec.cell: rnn.spec for rnn in layers.values()}.values():
-            chosen = tuple(name for name, rnn in layers.items() if rnn.spec.cell is spec.cell)
-            for change in weight_faults(spec):
-                if only is None or (change.cause, change.text) in only:
-                    yield Candidate(chosen, change.cause, change.text, 0, *change[2:])
+    groups = [
+        _of_group(side, group, only)
+        for group in groups_of(side, refined)
+        if only is None or side.first in group
+    ]
+    for turn in itertools.zip_longest(*groups):
+        yield from filter(None, turn)
     if not refined and only is None:
         yield from around(side)
+
+
+def _of_group(
+    side: Side, group: tuple[str, ...], only: set[tuple[str, str]] | None
+) -> Iterator[Candidate]:
+    seen: dict[tuple[str, str], int] = {}
+    for fault in graph_faults(side.traced, group, side.given):
+        key = (fault.cause, fault.text)
+        seen[key] = seen.get(key, -1) + 1
+        if only is None or key in only:
+            yield Candidate(group, *key, seen[key])
+    layers = recurrent_layers(side.traced.graph, group)
+    for spec in {rnn.spec.cell: rnn.spec for rnn in layers.values()}.values():
+        chosen = tuple(name for name, rnn in layers.items() if rnn.spec.cell is spec.cell)
+        for change in weight_faults(spec):
+            if only is None or (change.cause, change.text) in only:
+                yield Candidate(chosen, change.cause, change.text, 0, *change[2:])
 
 
 def _cells(graph: Graph, group: tuple[str, ...]) -> dict[str, Cell]:

@@ -33,7 +33,7 @@ from onernn.verification.diagnosis.weight_faults import clipped
 from onernn.verification.layer_names import expanded
 from onernn.verification.tracing import Values, fast_backend, rerun, trace
 
-SECONDS = 10.0
+SECONDS = 14.0
 """How long to look for causes: a verdict with all else takes less than 20."""
 _BETTER = 10
 """An explanation makes the difference that many times smaller, and small enough to pass."""
