@@ -49,7 +49,7 @@ REFUSED: dict[str, tuple[Batch, Build, str]] = {
             {"X": x, "ShapeTensor": [g.parameter(tensor(-1)), g.parameter(tensor(4))]},
             ("Out", "XShape"),
         )[0],
-        "input ShapeTensor: sizes one by one",
+        "input Shape: a LoD under a shape that is computed",
     ),
     "unsqueeze2 AxesTensor": (
         ragged(4),

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from paddle import inference
-from support.paddle_writing import LAYERS, OPERATORS, Case
+from support.paddle_writing import LAYERS, OPERATORS, RECORDED, Case
 from tests.frameworks.paddle_graphs import Batch, SavedModel, differences
 
 from onernn import Graph, Ragged, Session, fuse, load
@@ -22,11 +22,6 @@ from onernn.adapters.paddle.write import write_paddle
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 
 DATA = Path(__file__).parents[1] / "data" / "paddle"
-RECORDED = sorted(
-    path.parent
-    for path in DATA.glob("*/model.pdmodel")
-    if not path.parent.name.startswith(("loop_", "image_"))  # not all of them are written
-)
 FORMS: dict[str, bool] = {"plain": False, "fused": True}
 
 

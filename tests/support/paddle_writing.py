@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,12 @@ from support.layers import random_state, random_weights
 
 Case = tuple[Graph, dict[str, Any]]
 LENGTHS = np.array([2, 0, 3, 1])
+RECORDED = sorted(
+    path.parent
+    for path in (Path(__file__).parents[1] / "data" / "paddle").glob("*/model.pdmodel")
+    if not path.parent.name.startswith(("loop_", "image_", "dygraph_"))
+)
+"""Folders of the recorded models that can be written: not all of the others."""
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:

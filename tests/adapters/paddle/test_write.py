@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support.checking import assert_close
 from support.oracle import run_oracle
-from support.paddle_writing import LAYERS, OPERATORS, Case, layer, of_nodes, one, words
+from support.paddle_writing import LAYERS, OPERATORS, RECORDED, Case, layer, of_nodes, one, words
 
 import onernn
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError, fuse, load, verify
@@ -26,12 +26,6 @@ from onernn.core.weights import layers_of
 from onernn.verification.comparing import TOLERANCES, compare
 
 DATA = Path(__file__).parents[2] / "data" / "paddle"
-RECORDED = sorted(
-    path.parent
-    for path in DATA.glob("*/model.pdmodel")
-    # Not all of these are written.
-    if not path.parent.name.startswith(("loop_", "image_", "dygraph_"))
-)
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "fused": {"fused": True},
