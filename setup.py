@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: where a C++17 compiler is, the wheel holds compiled kernels."""
+"""What pyproject.toml cannot say: the packages of two roots, and a wheel with compiled kernels."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
-from setuptools import Command, Distribution, setup
+from setuptools import Command, Distribution, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 from setuptools.command.sdist import sdist
 
-kernels = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / "kernels" / "build.py")))
+ROOMS = ("adapters", "fuse_passes", "reorders")  # at the top; the other packages are in src
+BUILD = Path(__file__).parent / "src" / "onernn" / "kernels" / "build.py"
+kernels = SimpleNamespace(**runpy.run_path(str(BUILD)))
 
 
 @cache
@@ -33,7 +35,7 @@ def has_kernels() -> bool:
 class BuildKernels(Command):
     """Compiles into the tree, where `build_py` finds them: once for all installations."""
 
-    description = "compile the kernels for every instruction set"
+    description = "compile the kernels (build.py says for which instruction sets)"
     user_options = []
 
     def initialize_options(self) -> None: ...
@@ -87,7 +89,10 @@ class SourceDistribution(sdist):
         return str(path)
 
 
+packages = find_packages("src")  # follows the links of the rooms, which an archive may lack
+packages += [f"onernn.{name}" for name in find_packages(include=[f"{room}*" for room in ROOMS])]
 setup(
+    packages=sorted(set(packages)),
     distclass=KernelsDistribution,
     cmdclass={
         "build": Build,

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from onernn.adapters.adapter import Writer
-from onernn.adapters.declaring import Progress
+from onernn.adapters.common.adapter import Writer
+from onernn.adapters.common.writing import Progress
 from onernn.adapters.registry import WRITERS
-from onernn.core.errors import UnsupportedError, did_you_mean
-from onernn.core.graph import Graph
-from onernn.core.guard import guarded
-from onernn.core.ragged import Batch
 from onernn.fuse_passes import fuse
+from onernn.ir.errors import UnsupportedError, did_you_mean
+from onernn.ir.graph import Graph
+from onernn.ir.guard import guarded
+from onernn.ir.ragged import Batch
 
 
 def write_model(
@@ -29,7 +29,7 @@ def write_model(
 
     The model is fused before. ``inputs``: a batch that the model runs on, where it declares no
     shapes. ``progress(stage, done, of)`` is called now and then, ``note(text)`` for what a user
-    should know. ``options``: of ONNX see `adapters.onnx.write.file.write_onnx`, of Paddle see
+    should know. ``options``: of ONNX see `adapters.onnx.write.write_onnx`, of Paddle see
     `adapters.paddle.write.write_paddle`.
 
     Raises `UnsupportedError` naming what the target cannot say, for an option of another target,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onernn.adapters import keras, mxnet, onnx, openvino, paddle, torch
-from onernn.adapters.adapter import Adapter, Runtime, StrPath, Writer
+from onernn.adapters.common.adapter import Adapter, Runtime, StrPath, Writer
 
 if TYPE_CHECKING:
     from onernn.fuse_passes import Applied

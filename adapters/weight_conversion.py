@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from onernn.adapters.stacks import stacks_of
-from onernn.core.arrays import Array
-from onernn.core.errors import UnsupportedError
-from onernn.core.graph import Graph, Node
-from onernn.core.rnn import Recurrent
-from onernn.core.spec import RnnSpec
+from onernn.ir.arrays import Array
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.graph import Graph, Node
+from onernn.ir.rnn import Recurrent
+from onernn.ir.spec import RnnSpec
 from onernn.reorders.layers import PivotLayer
 from onernn.reorders.layouts import framework
 

@@ -19,8 +19,8 @@ def prepare(model: Model, _: str) -> Prepared:
     from support.emitting import build
 
     from onernn import OnernnError, Ragged, Session, load
-    from onernn.core.graph import Value
-    from onernn.core.ragged import data_of
+    from onernn.ir.graph import Value
+    from onernn.ir.ragged import data_of
 
     folder = Path(model.file).with_name("emitted")  # which the runner removes
     session = Session(model.path, model.dtype, model.threads)

@@ -2,7 +2,7 @@
 
 Each model of ``models.toml`` that a package brings: in its framework, by ours alone, inside of the
 framework, written anew, and as generated C++. All in processes of their own, which take turns on
-one thread. Writes the table into design/0046. Exit 1: a way gave other outputs, or failed.
+one thread. Writes the table into docs/models.md. Exit 1: a way gave other outputs, or failed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from benchmarks.processes import ROOT, interpreter
 from benchmarks.worker import contender
 from onernn import audit
 
-PAGE = ROOT / "design" / "0046-models-that-run.md"
-BEGIN, END = "## Models that run", "\n**Measured**"
+PAGE = ROOT / "docs" / "models.md"
+BEGIN, END = "## The table", "\n**Measured**"
 WAYS = ("framework", "alone", "inside", "converted", "emitted")
 TIMED = WAYS[:3]
 """The others are only compared: files written anew, and code whose call is a process."""

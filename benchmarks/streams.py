@@ -1,9 +1,10 @@
-"""How many streams of a model keep real time: one session for all, beside one of ONNX Runtime each.
+"""How many streams of a model keep real time: one batch of all, beside ONNX Runtime frame by frame.
 
     python -m benchmarks.streams [--streams 1000] [--clients 100] [--turns 5]
 
-One thread. A tick of ours, with its pushes and pulls, and a frame of each of ``--clients`` sessions
-of ONNX Runtime take turns: CPU time, medians, memory (ONNX Runtime's for as many as streams).
+One thread. A tick of all streams, with its pushes and pulls, alternates with one session of ONNX
+Runtime that takes a frame and the states of ``--clients`` clients in turn: medians of CPU time, and
+memory.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rich.table import Table
 from benchmarks.model_files import fetched
 from benchmarks.models import models
 from onernn import Session
-from onernn.core.graph import Value
+from onernn.ir.graph import Value
 
 # Of each: what a frame is, its states, what all streams give alike, and its milliseconds.
 MODELS: dict[str, dict[str, Any]] = {
@@ -82,19 +83,19 @@ def compared(name: str, streams: int, clients: int, turns: int) -> list[str]:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     gc.collect()
     before = resident()
-    theirs = [onnxruntime.InferenceSession(path, options) for _ in range(clients)]
+    theirs = onnxruntime.InferenceSession(path, options)
     feed = {**frame, **told["given"]}
-    for value in theirs[0].get_inputs():
+    for value in theirs.get_inputs():
         if value.name not in feed:
             sizes = [size if isinstance(size, int) else 1 for size in value.shape]
             feed[value.name] = np.zeros(sizes, np.float32)
 
     def each() -> None:
-        for session in theirs:
-            session.run(None, feed)
+        for _ in range(clients):
+            theirs.run(None, feed)
 
     each()
-    grown = (resident() - before) / clients * streams
+    grown = resident() - before
     mine, peers = [], []
     for _ in range(turns):
         mine.append(timed(tick) / streams)

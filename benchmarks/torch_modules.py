@@ -1,7 +1,7 @@
 """PyTorch's recurrent modules, and the same ones optimized: ``python -m benchmarks.torch_modules``.
 
 In one process, taking turns, after a first call of each, whose outputs must agree; the time is that
-of a user: module in, result out. The words of the ragged rows are those of design/0023.
+of a user: module in, result out. The words of the ragged rows are those of design/0040.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 from onernn.adapters.torch import optimize
-from onernn.adapters.torch.live.modules import live_of
+from onernn.adapters.torch.plugin import live_of
 
 RAGGED = ((128, 256, 1), (128, 256, 2), (512, 512, 1))
 DENSE = ((1, 1, 16, 16), (1, 1, 512, 512), (25, 1, 512, 512), (25, 32, 512, 512))

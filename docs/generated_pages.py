@@ -59,8 +59,8 @@ def code(text: object) -> str:
 
 SUBMODULES = (
     ("Array level", "onernn.backend", ("open_backend", "register_backend")),
-    ("C++", "onernn.emit", ("write_cpp",)),
-    ("Corpora", "onernn.batch", ("Progress", "Scored", "Scorer", "Summary", "score")),
+    ("C++", "onernn.engine.emit", ("write_cpp",)),
+    ("Corpora", "onernn.scoring", ("Progress", "Scored", "Scorer", "Summary", "score")),
     ("Testing an adapter", "onernn.verification.suite", ("Case", "Conformance")),
 )
 """Public names outside of the package's own."""
@@ -68,25 +68,20 @@ SUBMODULES = (
 LIVE = (
     (
         "Corpora on clusters",
-        "batch",
-        {
-            "ray_scorer.py": ("RayScorer",),
-            "ray_scoring.py": ("score_on_ray",),
-            "spark.py": ("spark_scorer",),
-            "beam.py": ("beam_model_handler",),
-        },
+        "src/onernn/scoring",
+        {"engines.py": ("RayScorer", "spark_scorer"), "beam.py": ("beam_model_handler",)},
     ),
-    ("Inside ONNX Runtime", "adapters/onnx", {"live/plugin.py": ("InferenceSession", "optimize")}),
-    ("Inside PyTorch", "adapters/torch", {"live/plugin.py": ("explain", "optimize", "refresh")}),
+    ("Inside ONNX Runtime", "adapters/onnx", {"plugin.py": ("InferenceSession", "optimize")}),
+    ("Inside PyTorch", "adapters/torch", {"plugin.py": ("explain", "optimize", "refresh")}),
     (
         "Inside MXNet",
         "adapters/mxnet",
-        {"live/plugin.py": ("explain", "optimize", "rnn"), "__init__.py": ("rnn_param_size",)},
+        {"plugin.py": ("explain", "optimize", "rnn"), "__init__.py": ("rnn_param_size",)},
     ),
     (
         "Inside Paddle",
         "adapters/paddle",
-        {"live/plugin.py": ("optimize",), "live/custom_operators.py": ("register_operators",)},
+        {"plugin.py": ("optimize",), "custom_operators.py": ("register_operators",)},
     ),
 )
 """What is imported where the framework is: read from its source, so that no framework is needed."""
@@ -98,7 +93,7 @@ def python_page() -> str:
     for title, module, names in SUBMODULES:
         sections.append(_section(title, module, names, "-"))
     for title, folder, files in LIVE:
-        module = f"onernn.{folder.replace('/', '.')}"
+        module = f"onernn.{folder.removeprefix('src/onernn/').replace('/', '.')}"
         lines = [title, "-" * len(title), "", f".. py:currentmodule:: {module}", ""]
         lines += [f"From ``{module}``.", ""]
         for file, names in files.items():
@@ -186,7 +181,7 @@ prints JSON and nothing else.
 
 
 def canonical_page() -> str:
-    from onernn.operators import OPERATORS
+    from onernn.ops import OPERATORS
 
     def row(name: str) -> tuple[str, ...]:
         one = OPERATORS[name]
@@ -210,7 +205,7 @@ inputs.
 
 
 def _attributes(attributes: Mapping[str, Any]) -> str:
-    from onernn.core.operator import REQUIRED
+    from onernn.ir.operator import REQUIRED
 
     shown = (f"{k} (required)" if v is REQUIRED else f"{k}={v!r}" for k, v in attributes.items())
     return ", ".join(map(code, shown))
@@ -222,21 +217,21 @@ class Framework(NamedTuple):
 
 
 def _paddle() -> Mapping[str, Any]:
-    from onernn.adapters.paddle.lower.table import RULES
+    from onernn.adapters.paddle.lower import RULES
 
     return RULES
 
 
 def _mxnet() -> Mapping[str, Any]:
-    import_module("onernn.adapters.mxnet.lower.model")
-    from onernn.adapters.mxnet.lower.rules import RULES
+    import_module("onernn.adapters.mxnet.lower")
+    from onernn.adapters.mxnet.table import RULES
 
     return {name: rule.function for name, rule in RULES.items()}
 
 
 def _onnx() -> Mapping[str, Any]:
-    from onernn.adapters.onnx.lower.rules import _MICROSOFT, RULES
-    from onernn.operators import OPERATORS
+    from onernn.adapters.onnx.rules import _MICROSOFT, RULES
+    from onernn.ops import OPERATORS
 
     plain = {name: one for name, one in OPERATORS.items() if one.since and not one.domain}
     microsoft = {f"com.microsoft {name}": rule for name, rule in _MICROSOFT.items()}
@@ -244,16 +239,15 @@ def _onnx() -> Mapping[str, Any]:
 
 
 def _torch() -> Mapping[str, Any]:
-    import_module("onernn.adapters.torch.lower.model")
-    from onernn.adapters.torch.lower.operator import RULES
+    import_module("onernn.adapters.torch.lower")
+    from onernn.adapters.torch.table import RULES
 
     return RULES
 
 
 def _keras() -> Mapping[str, Any]:
-    import_module("onernn.adapters.keras.lower.model")
-    from onernn.adapters.keras.lower.layer import RULES
-    from onernn.adapters.keras.lower.operations import OPERATIONS
+    import_module("onernn.adapters.keras.lower")
+    from onernn.adapters.keras.table import OPERATIONS, RULES
 
     return {**RULES, **{f"keras.ops {name}": rule for name, rule in OPERATIONS.items()}}
 
@@ -308,7 +302,7 @@ kind.
 
 
 def facts_of(rule: Any, framework: str, name: str) -> Facts:
-    from onernn.core.operator import Operator
+    from onernn.ir.operator import Operator
 
     facts = Facts({}, {}, {})
     if isinstance(rule, Operator):
@@ -317,7 +311,8 @@ def facts_of(rule: Any, framework: str, name: str) -> Facts:
             shown = _attributes({key: value}).strip("`")
             facts.attributes[key] = shown.removeprefix(key)
         return facts
-    package, seen = f"onernn.adapters.{framework}.lower", dict[str, FunctionType]()
+    package = f"onernn.adapters.{framework}.", "onernn.adapters.common.bodies"
+    seen: dict[str, FunctionType] = {}
     _tell(rule, facts, package, seen)
     for function in seen.values():  # whose name a table tells by the framework's
         for found in map(function.__globals__.get, function.__code__.co_names):
@@ -326,9 +321,11 @@ def facts_of(rule: Any, framework: str, name: str) -> Facts:
     return facts
 
 
-def _tell(given: Any, facts: Facts, package: str, seen: dict[str, FunctionType]) -> None:
+def _tell(
+    given: Any, facts: Facts, package: tuple[str, ...], seen: dict[str, FunctionType]
+) -> None:
     """What a rule tells, or what it was made with: another rule, an operator's name, a row."""
-    from onernn.operators import OPERATORS
+    from onernn.ops import OPERATORS
 
     if isinstance(given, partial):
         for each in (given.func, *given.args, *given.keywords.values()):
@@ -352,10 +349,10 @@ def _functions(module: str) -> Mapping[str, ast.FunctionDef]:
 
 
 def _read(
-    function: FunctionType, facts: Facts, package: str, seen: dict[str, FunctionType]
+    function: FunctionType, facts: Facts, package: tuple[str, ...], seen: dict[str, FunctionType]
 ) -> None:
-    """What a function's source tells, and that of the functions of its package that it calls."""
-    from onernn.operators import OPERATORS
+    """What a function's source tells, and that of the functions of its modules that it calls."""
+    from onernn.ops import OPERATORS
 
     place = f"{function.__module__}.{function.__name__}"
     if place in seen:
@@ -399,7 +396,7 @@ ERRORS = ("ModelFormatError", "ShapeError", "UnsupportedError", "BudgetError",
 
 
 def messages_page() -> str:
-    errors: ModuleType = import_module("onernn.core.errors")
+    errors: ModuleType = import_module("onernn.ir.errors")
     found: dict[str, dict[str, set[str]]] = {name: {} for name in ERRORS}
     for room in ROOMS:
         for file in sorted((REPO / room).rglob("*.py")):
@@ -447,29 +444,25 @@ def _template(node: ast.AST) -> str:
 
 
 def design_pages() -> Iterator[tuple[str, str]]:
-    """The pages of design/, their links as links of the manual."""
-    names = []
+    """The pages of design/, their links as links of the manual; the index is README.md's."""
     for file in sorted((REPO / "design").glob("*.md")):
-        names.append(file.stem)
         text = re.sub(r"\]\((?!https?:|#)([^)#]+)((?:#[^)]*)?)\)", _linked, file.read_text())
+        if file.stem == "README":
+            listed = "\n".join(re.findall(r"\]\(([\w-]+)\.md\)", text))
+            yield "design/index.md", f"{text}\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
+            continue
         lines = text.splitlines()
         lines[0] = re.sub(r"\s{2,}Status: (.*)", "", lines[0])
         yield f"design/{file.name}", "\n".join(lines) + "\n"
-    listed = "\n".join(names)
-    yield "design/index.md", _DESIGN + f"```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
 
 
-_DESIGN = """# Appendix: decisions
-
-One page a decision, as it is made and measured: the problem, what was decided, what was measured,
-what was rejected and why, the limits, and the tests that hold it. They are written for those who
-change onernn; the pages under *Explanations* say the same for those who use it.
-
-"""
-
-
-OUTSIDE = {"../SECURITY.md": "../security.md", "../benchmarks/results/": "../results/"}
-"""Where the manual has what design pages point to outside of their folder."""
+OUTSIDE = {
+    "../SECURITY.md": "../security.md",
+    "../benchmarks/results/": "../results/",
+    "../docs/": "../../",
+    "README.md": "index.md",
+}
+"""Where the manual has what design pages point to outside of their folder, and their index."""
 
 
 def _linked(match: re.Match[str]) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 import onernn
-from onernn.core.ragged import Packing
-from onernn.core.spec import Cell
+from onernn.ir.ragged import Packing
+from onernn.ir.spec import Cell
 from onernn.reorders.layouts import FRAMEWORKS
 
 FOLDER = Path(__file__).resolve().parent / "pictures"

@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.graph import Graph, Node
-from onernn.core.records import dataclass
+from onernn.ir.arrays import Array
+from onernn.ir.graph import Graph, Node
+from onernn.ir.records import dataclass
 
 _MOST = 64  # nodes of a sum; a gate has ten
 

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, Node
-from onernn.core.precision import OWN, joined
-from onernn.core.rnn import Recurrent
-from onernn.core.weights import RnnWeights
 from onernn.fuse_passes.rewriting import concatenated, exchanged, fresh, made_of
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, Node
+from onernn.ir.precision import OWN, joined
+from onernn.ir.rnn import Recurrent
+from onernn.ir.weights import RnnWeights
 
 
 class Pair(NamedTuple):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from onernn.core.arrays import Array
-from onernn.core.graph import Graph, Node
-from onernn.core.types import UNKNOWN, Type
 from onernn.fuse_passes.rewriting import fresh
-from onernn.operators.control import types_inside
+from onernn.ir.arrays import Array
+from onernn.ir.graph import Graph, Node
+from onernn.ir.types import UNKNOWN, Type
+from onernn.ops.control import types_inside
 
 
 def bodies(node: Node) -> dict[str, Graph]:

@@ -11,12 +11,12 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
-from onernn.core.graph import Graph, Node
-from onernn.core.records import dataclass
-from onernn.core.spec import Cell, Update
 from onernn.fuse_passes.affine import Affine, Columns, affine, affine_inside
 from onernn.fuse_passes.polynomials import Polynomial, is_arithmetic, is_number, polynomial
-from onernn.operators.activations import NAMES
+from onernn.ir.graph import Graph, Node
+from onernn.ir.records import dataclass
+from onernn.ir.spec import Cell, Update
+from onernn.ops.activations import NAMES
 
 
 class Reading(NamedTuple):

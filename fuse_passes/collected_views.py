@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from onernn.core.graph import Graph, Node
-from onernn.core.records import dataclass
 from onernn.fuse_passes.bodies import source_of
 from onernn.fuse_passes.rewriting import fresh
+from onernn.ir.graph import Graph, Node
+from onernn.ir.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, Node
-from onernn.core.operator import OPERATORS
-from onernn.core.records import dataclass
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, Node
+from onernn.ir.operator import OPERATORS
+from onernn.ir.records import dataclass
 
 _SMALL = 16  # elements of constants that are compared by their numbers: axes and shapes
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, Node
 from onernn.fuse_passes.rewriting import fresh
+from onernn.ir.arrays import Array
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, Node
 
 
 class ConvScale(NamedTuple):

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, Node
-from onernn.core.rnn import Recurrent
 from onernn.fuse_passes.linear_rnn import of_another_input
 from onernn.fuse_passes.rewriting import fresh
+from onernn.ir.arrays import Array
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, Node
+from onernn.ir.rnn import Recurrent
 
 LIMIT = 64 * 2**20
 """Bytes that a projected table may have."""

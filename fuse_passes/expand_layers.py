@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby
 
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, Node
-from onernn.core.rnn import Part, Recurrent, parts
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, Node
+from onernn.ir.rnn import Part, Recurrent, parts
 
 _SIDES = {"left2right": "forward", "right2left": "backward"}
 

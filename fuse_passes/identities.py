@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, Node
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, Node
 
 
 class DropIdentities:

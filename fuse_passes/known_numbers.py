@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from onernn.core.arrays import Array
-from onernn.core.graph import Graph, Node
 from onernn.fuse_passes.bodies import numbers
+from onernn.ir.arrays import Array
+from onernn.ir.graph import Graph, Node
 
 
 class TakeKnownNumbers:

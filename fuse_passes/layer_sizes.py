@@ -5,10 +5,10 @@ Keras makes zeros like a first output before a masked loop; exporters write that
 
 from __future__ import annotations
 
-from onernn.core.graph import Graph, Node
-from onernn.core.records import dataclass
 from onernn.fuse_passes.stacked_steps import Stacker
 from onernn.fuse_passes.views import views_behind
+from onernn.ir.graph import Graph, Node
+from onernn.ir.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

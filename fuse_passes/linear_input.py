@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, Node
-from onernn.core.rnn import Recurrent
-from onernn.core.spec import RnnSpec
-from onernn.core.weights import RnnWeights
 from onernn.fuse_passes.linear_rnn import Linear, find_linear, folded_into, of_another_input
+from onernn.ir.arrays import Array
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, Node
+from onernn.ir.rnn import Recurrent
+from onernn.ir.spec import RnnSpec
+from onernn.ir.weights import RnnWeights
 
 _LINEAR = ("MatMul", "Gemm")
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, Node
-from onernn.core.records import dataclass
-from onernn.core.rnn import Recurrent
-from onernn.core.weights import Weights
+from onernn.ir.arrays import Array
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, Node
+from onernn.ir.records import dataclass
+from onernn.ir.rnn import Recurrent
+from onernn.ir.weights import Weights
 from onernn.reorders.gates import input_layer, summed_bias
 
 

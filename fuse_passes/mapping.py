@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.errors import Refusal, UnsupportedError
-from onernn.core.graph import Graph, Node, Value
-from onernn.core.operator import OPERATORS
-from onernn.core.records import dataclass
-from onernn.core.rnn import Recurrent
 from onernn.fuse_passes.pipeline import fuse
 from onernn.fuse_passes.rewriting import fresh
+from onernn.ir.arrays import Array
+from onernn.ir.errors import Refusal, UnsupportedError
+from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.operator import OPERATORS
+from onernn.ir.records import dataclass
+from onernn.ir.rnn import Recurrent
 
 Part = int | str
 """Of a shape: a size, or the name of a vector of sizes."""

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, Node
-from onernn.core.records import dataclass
-from onernn.core.rnn import Recurrent
 from onernn.fuse_passes.bodies import sized, source_of
 from onernn.fuse_passes.rewriting import fresh
 from onernn.fuse_passes.scanned_cells import FuseScannedCells, Scanned, attention_of
 from onernn.fuse_passes.stacked_steps import Stacker
 from onernn.fuse_passes.unrolled_cells import zero_or_state
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, Node
+from onernn.ir.records import dataclass
+from onernn.ir.rnn import Recurrent
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, Node
-from onernn.core.records import dataclass
 from onernn.fuse_passes.rewriting import fresh
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, Node
+from onernn.ir.records import dataclass
 
 SWAP = "ab...->ba..."
 """The einsum that exchanges time and batch."""

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.graph import Graph, Node
-from onernn.core.operator import OPERATORS
 from onernn.fuse_passes.rewriting import exchanged, fresh
+from onernn.ir.arrays import Array
+from onernn.ir.graph import Graph, Node
+from onernn.ir.operator import OPERATORS
 
 
 class SplitGemm:

@@ -9,16 +9,16 @@ from types import MappingProxyType
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.errors import OnernnError, Refusal, UnsupportedError
-from onernn.core.graph import Graph, Node, Value
-from onernn.core.guard import MISFITS
-from onernn.core.operator import OPERATORS
-from onernn.core.rnn import Recurrent
 from onernn.fuse_passes.mapping import Mapper
 from onernn.fuse_passes.pipeline import fuse
 from onernn.fuse_passes.rewriting import fresh
 from onernn.fuse_passes.step_buffers import Buffer, buffer_of, windows
+from onernn.ir.arrays import Array
+from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
+from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.guard import MISFITS
+from onernn.ir.operator import OPERATORS
+from onernn.ir.rnn import Recurrent
 
 _OPEN = 3  # stands for a size that is not declared
 _MOST = 1 << 24  # numbers of a state that float32 tells apart

@@ -6,10 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, NativeOp, Node, graph_of
-from onernn.core.guard import guarded
-from onernn.core.records import dataclass
 from onernn.fuse_passes.bidirectional import PairDirections
 from onernn.fuse_passes.bodies import bodies, sized
 from onernn.fuse_passes.collected_views import MoveCollectedAxes
@@ -32,6 +28,10 @@ from onernn.fuse_passes.stack_layers import StackLayers
 from onernn.fuse_passes.taken_branches import TakeBranches
 from onernn.fuse_passes.taken_constants import TakeConstants
 from onernn.fuse_passes.unrolled_cells import FuseUnrolledCells
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, NativeOp, Node, graph_of
+from onernn.ir.guard import guarded
+from onernn.ir.records import dataclass
 
 
 class Pass(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import product
 
-from onernn.core.graph import Graph, Node
-from onernn.core.records import dataclass
+from onernn.ir.graph import Graph, Node
+from onernn.ir.records import dataclass
 
 _MOST = 24  # nodes, and products of the sum; a cell with attention has ten
 _SUMS = {"Add": 1.0, "Sub": -1.0}

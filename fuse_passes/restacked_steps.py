@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, Node
-from onernn.core.records import dataclass
 from onernn.fuse_passes.rewriting import exchanged
 from onernn.fuse_passes.stacked_steps import Stacker
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, Node
+from onernn.ir.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from onernn.core.arrays import Array
-from onernn.core.graph import Graph, Node
+from onernn.ir.arrays import Array
+from onernn.ir.graph import Graph, Node
 
 
 def ordered(nodes: Iterable[Node]) -> tuple[Node, ...]:

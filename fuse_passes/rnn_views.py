@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onernn.core.graph import Graph, Node
-from onernn.core.records import dataclass
-from onernn.core.rnn import Recurrent
-from onernn.core.sizes import Size
 from onernn.fuse_passes.views import Axis, Factor, is_view, moved, views_behind
+from onernn.ir.graph import Graph, Node
+from onernn.ir.records import dataclass
+from onernn.ir.rnn import Recurrent
+from onernn.ir.sizes import Size
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,13 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, NativeOp, Node
-from onernn.core.records import dataclass
-from onernn.core.rnn import Recurrent
-from onernn.core.sizes import Size
-from onernn.core.spec import Direction, RnnSpec
-from onernn.core.weights import RnnWeights
 from onernn.fuse_passes.bodies import sized, source_of
 from onernn.fuse_passes.cell_formulas import Attention, Reading, Step, step_of
 from onernn.fuse_passes.rewriting import fresh
@@ -25,6 +18,13 @@ from onernn.fuse_passes.unrolled_cells import (
     zero_or_state,
 )
 from onernn.fuse_passes.views import Axis, Factor, moved, views_behind
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, NativeOp, Node
+from onernn.ir.records import dataclass
+from onernn.ir.rnn import Recurrent
+from onernn.ir.sizes import Size
+from onernn.ir.spec import Direction, RnnSpec
+from onernn.ir.weights import RnnWeights
 from onernn.reorders.gates import GateLayout
 
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import chain
 
-from onernn.core.graph import Graph, Node, Value
-from onernn.core.records import dataclass
-from onernn.core.sizes import Size
-from onernn.core.types import Type
 from onernn.fuse_passes.bodies import inside
 from onernn.fuse_passes.rewriting import fresh
 from onernn.fuse_passes.stacked_steps import Stacker
 from onernn.fuse_passes.views import is_view
+from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.records import dataclass
+from onernn.ir.sizes import Size
+from onernn.ir.types import Type
 
 _TURN = Size.of("this turn")
 _ENDLESS = 2**31 - 1  # turns; exporters write it where nobody counts

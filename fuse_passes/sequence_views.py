@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, Node
-from onernn.core.operator import OPERATORS
-from onernn.core.records import dataclass
-from onernn.core.types import UNKNOWN
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, Node
+from onernn.ir.operator import OPERATORS
+from onernn.ir.records import dataclass
+from onernn.ir.types import UNKNOWN
 
 
 @dataclass(frozen=True, eq=False)

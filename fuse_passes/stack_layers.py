@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, Node
-from onernn.core.precision import OWN, joined
-from onernn.core.rnn import Recurrent
 from onernn.fuse_passes.rewriting import concatenated
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, Node
+from onernn.ir.precision import OWN, joined
+from onernn.ir.rnn import Recurrent
 
 
 class Consecutive(NamedTuple):

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.graph import Graph, NativeOp, Node
-from onernn.core.operator import OPERATORS
-from onernn.core.records import dataclass
 from onernn.fuse_passes.rewriting import fresh
+from onernn.ir.arrays import Array
+from onernn.ir.graph import Graph, NativeOp, Node
+from onernn.ir.operator import OPERATORS
+from onernn.ir.records import dataclass
 
 _END = -(2**62)
 _DEEPEST = 16  # operators behind one another; a recurrence that is not fused has no end

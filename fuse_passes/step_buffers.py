@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.errors import OnernnError
-from onernn.core.graph import Graph, Node
-from onernn.core.guard import MISFITS
-from onernn.core.operator import OPERATORS
-from onernn.core.records import dataclass
 from onernn.fuse_passes.mapping import Mapper
+from onernn.ir.arrays import Array
+from onernn.ir.errors import OnernnError
+from onernn.ir.graph import Graph, Node
+from onernn.ir.guard import MISFITS
+from onernn.ir.operator import OPERATORS
+from onernn.ir.records import dataclass
 
 _FAR = 2**62
 

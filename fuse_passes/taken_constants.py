@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onernn.core.graph import Graph, Node
 from onernn.fuse_passes.bodies import numbers
+from onernn.ir.graph import Graph, Node
 
 
 class TakeConstants:

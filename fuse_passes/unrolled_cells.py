@@ -12,18 +12,18 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.errors import Refusal
-from onernn.core.graph import Graph, NativeOp, Node
-from onernn.core.operator import OPERATORS
-from onernn.core.records import dataclass
-from onernn.core.rnn import Recurrent
-from onernn.core.spec import Direction, RnnSpec
-from onernn.core.weights import RnnWeights
 from onernn.fuse_passes.affine import Columns
 from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
 from onernn.fuse_passes.rewriting import exchanged, fresh, made_of
 from onernn.fuse_passes.stacked_steps import Stacker, piece_of
+from onernn.ir.arrays import Array
+from onernn.ir.errors import Refusal
+from onernn.ir.graph import Graph, NativeOp, Node
+from onernn.ir.operator import OPERATORS
+from onernn.ir.records import dataclass
+from onernn.ir.rnn import Recurrent
+from onernn.ir.spec import Direction, RnnSpec
+from onernn.ir.weights import RnnWeights
 from onernn.reorders.gates import GateLayout
 
 

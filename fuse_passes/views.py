@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from onernn.core.graph import Graph, Node
-from onernn.core.inference import infer
-from onernn.core.operator import OPERATORS
-from onernn.core.sizes import Shape, Size, volume
-from onernn.core.types import dense
+from onernn.ir.graph import Graph, Node
+from onernn.ir.inference import infer
+from onernn.ir.operator import OPERATORS
+from onernn.ir.sizes import Shape, Size, volume
+from onernn.ir.types import dense
 
 _LONGEST = 8  # views in a row
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from onernn.core.arrays import Array, sealed
-from onernn.core.errors import ShapeError
-from onernn.core.records import dataclass
+from onernn.ir.arrays import Array, sealed
+from onernn.ir.errors import ShapeError
+from onernn.ir.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.errors import ShapeError, UnsupportedError
-from onernn.core.limits import Limits, why_not
-from onernn.core.records import dataclass
-from onernn.core.spec import Activation, Cell, Direction, RnnSpec
-from onernn.core.weights import RnnWeights, layers_of
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ShapeError, UnsupportedError
+from onernn.ir.limits import Limits, why_not
+from onernn.ir.records import dataclass
+from onernn.ir.spec import Activation, Cell, Direction, RnnSpec
+from onernn.ir.weights import RnnWeights, layers_of
 from onernn.reorders.gates import GateLayout
 
 Arrays = Mapping[str, Array]

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.errors import UnsupportedError, did_you_mean
-from onernn.core.spec import Cell
+from onernn.ir.arrays import Array
+from onernn.ir.errors import UnsupportedError, did_you_mean
+from onernn.ir.spec import Cell
 from onernn.reorders import keras, mxnet, onednn, onnx, openvino, paddle, torch
 from onernn.reorders.gates import input_layer, input_layer_back
 from onernn.reorders.layers import (

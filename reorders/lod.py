@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from onernn.core.arrays import Array
-from onernn.core.ragged import Packing, Ragged, Side
+from onernn.ir.arrays import Array
+from onernn.ir.ragged import Packing, Ragged, Side
 
 Lod = Sequence[npt.ArrayLike]
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from onernn.core.arrays import Array, sealed
-from onernn.core.errors import ShapeError, UnsupportedError
-from onernn.core.records import dataclass
-from onernn.core.spec import Cell, RnnSpec
-from onernn.core.weights import RnnWeights
+from onernn.ir.arrays import Array, sealed
+from onernn.ir.errors import ShapeError, UnsupportedError
+from onernn.ir.records import dataclass
+from onernn.ir.spec import Cell, RnnSpec
+from onernn.ir.weights import RnnWeights
 from onernn.reorders.gates import GateLayout
 
 CELLS = {

@@ -12,9 +12,9 @@ from typing import get_args
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.spec import Activation, Cell, Direction
-from onernn.core.weights import RnnWeights
+from onernn.ir.arrays import Array
+from onernn.ir.spec import Activation, Cell, Direction
+from onernn.ir.weights import RnnWeights
 from onernn.reorders.layers import (
     SIMPLE,
     Arrays,

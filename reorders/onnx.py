@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from onernn.core.arrays import Array, sealed
-from onernn.core.errors import ShapeError
-from onernn.core.spec import Activation, Cell, Direction
-from onernn.core.weights import RnnWeights
+from onernn.ir.arrays import Array, sealed
+from onernn.ir.errors import ShapeError
+from onernn.ir.spec import Activation, Cell, Direction
+from onernn.ir.weights import RnnWeights
 from onernn.reorders import layers
 from onernn.reorders.gates import GateLayout
 from onernn.reorders.layers import (

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.errors import ShapeError
-from onernn.core.spec import Cell, Update
-from onernn.core.weights import RnnWeights
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ShapeError
+from onernn.ir.spec import Cell, Update
+from onernn.ir.weights import RnnWeights
 from onernn.reorders.gates import GateLayout, input_layer, input_layer_back, summed_bias
 
 Layers = tuple[RnnWeights, ...]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onernn.core.arrays import Array
-from onernn.core.spec import Cell
-from onernn.core.weights import RnnWeights
+from onernn.ir.arrays import Array
+from onernn.ir.spec import Cell
+from onernn.ir.weights import RnnWeights
 from onernn.reorders.layers import (
     SIMPLE,
     Arrays,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,24 @@ pytest_plugins = ["support.shown"]
 os.environ.setdefault("ONERNN_RAISE", "1")
 
 REPO = Path(__file__).resolve().parents[1]
+
+if folder := os.environ.get("ONERNN_TEST_KERNELS"):  # libraries that a sanitizer watches
+    from onernn.kernels import build as _build
+
+    _build.BUILT = Path(folder).resolve()
+
+
+def pytest_configure() -> None:
+    """A run that asks for an instruction set may not test another one in its place."""
+    if cap := os.environ.get("ONERNN_MAX_ISA"):
+        from onernn.backend.compiled.library import load_kernels
+        from onernn.ir.errors import LibraryError
+
+        with suppress(LibraryError):  # tests that need kernels say why there are none
+            if load_kernels().missing:
+                raise pytest.UsageError(
+                    f"ONERNN_MAX_ISA={cap}: its kernels are not built; run: make kernels ISAS=all"
+                )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

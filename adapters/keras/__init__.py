@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onernn.adapters.adapter import Adapter, Runtime, StrPath
-from onernn.core.errors import UnsupportedError
+from onernn.adapters.common.adapter import Adapter, Runtime, StrPath
+from onernn.ir.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from onernn.core.graph import Graph
-    from onernn.core.ragged import Batch
+    from onernn.ir.graph import Graph
+    from onernn.ir.ragged import Batch
 
 _SUFFIXES = (".keras", ".h5", ".hdf5")
 
@@ -29,7 +29,7 @@ def _load(path: StrPath, params: StrPath | None, _: str) -> Graph:
 
 
 def _run(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    from onernn.adapters.keras.live.run_model import run_model
+    from onernn.adapters.keras.run_model import run_model
 
     return run_model(path, params, feed)
 

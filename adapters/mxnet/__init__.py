@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onernn.adapters.adapter import Adapter, Plugin, Runtime, StrPath
+from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath
 
 if TYPE_CHECKING:
-    from onernn.adapters.fault import FaultyModel
-    from onernn.core.graph import Graph
-    from onernn.core.ragged import Batch
+    from onernn.adapters.common.fault import FaultyModel
+    from onernn.ir.graph import Graph
+    from onernn.ir.ragged import Batch
 
 
 SYMBOL_ENDING = "-symbol.json"
@@ -21,7 +21,7 @@ SYMBOL_ENDING = "-symbol.json"
 def __getattr__(name: str) -> Any:
     """What works in a live MXNet, imported when it is asked for: the reader does not need it."""
     if name in ("explain", "optimize", "rnn"):
-        from onernn.adapters.mxnet.live import plugin
+        from onernn.adapters.mxnet import plugin
 
         return getattr(plugin, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -42,9 +42,9 @@ def rnn_param_size(
     The vector holds all weights, then all biases: see design/0054. Raises `UnsupportedError` for
     values that the operator does not take, `ShapeError` for an input of no channels.
     """
-    from onernn.adapters.mxnet.lower.recurrent import stack_of
+    from onernn.adapters.mxnet.layers import stack_of
     from onernn.adapters.mxnet.read import SymbolNode
-    from onernn.core.errors import ShapeError
+    from onernn.ir.errors import ShapeError
 
     attributes = {
         "mode": mode,
@@ -77,7 +77,7 @@ def _load(path: StrPath, params: StrPath | None, semantics: str) -> Graph:
 
 
 def _run(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    from onernn.adapters.mxnet.live.run_model import run_model
+    from onernn.adapters.mxnet.run_model import run_model
 
     return run_model(path, params, feed)
 
@@ -89,7 +89,7 @@ def _find_faults(path: StrPath, params: StrPath | None) -> FaultyModel[Any]:
 
 
 def _plugin(path: str) -> Plugin:
-    from onernn.adapters.mxnet.live.cutting import RNN
+    from onernn.adapters.mxnet.partition import RNN
 
     return Plugin(call=f"mxnet.optimize(mx.sym.load({path!r}))", host="MXNet", replaces=RNN)
 

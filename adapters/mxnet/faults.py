@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.fault import Effect, Fault, FaultyModel
+from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault, unchanged
+from onernn.adapters.mxnet import attributes as parse
+from onernn.adapters.mxnet.layers import stack_of
 from onernn.adapters.mxnet.lower import lower, read_model
-from onernn.adapters.mxnet.lower.nodes import output_name
-from onernn.adapters.mxnet.lower.recurrent import stack_of
 from onernn.adapters.mxnet.read import Symbol, SymbolNode
-from onernn.adapters.mxnet.read import attributes as parse
-from onernn.core.errors import UnsupportedError
-from onernn.core.graph import Graph, NativeOp
+from onernn.adapters.mxnet.table import output_name
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.graph import Graph, NativeOp
 
 PATHS = {
     "cpu": "MXNet 1.9.1 on a CPU, as installed",
@@ -30,7 +30,7 @@ PATHS = {
 EXPORT, TRAINING = "export", "training"
 _CLIPS = ("lstm_state_clip_min", "lstm_state_clip_max", "lstm_state_clip_nan")
 
-MxnetFault = Fault[Symbol]
+MxnetFault = FrameworkFault[Symbol]
 
 
 class _Layer(NamedTuple):
@@ -122,9 +122,10 @@ def _fault(
     effect: Effect,
     paths: tuple[str, ...],
     text: str,
-    change_program: Any = None,
+    change: Any = unchanged,
 ) -> MxnetFault:
-    return Fault(name, effect, paths, layer.at, output_name(layer.node, 0, 1), text, change_program)
+    value = output_name(layer.node, 0, 1)
+    return FrameworkFault(name, text, change, effect, paths, layer.at, value)
 
 
 def _without_lengths(symbol: Symbol, *, position: int) -> Symbol:

@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onernn.adapters.adapter import Adapter, Plugin, Runtime, StrPath, Writer
-from onernn.core.errors import UnsupportedError
+from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath, Writer
+from onernn.ir.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from onernn.adapters.fault import FaultyModel
-    from onernn.core.graph import Graph
-    from onernn.core.ragged import Batch
+    from onernn.adapters.common.fault import FaultyModel
+    from onernn.ir.graph import Graph
+    from onernn.ir.ragged import Batch
 
 
 def __getattr__(name: str) -> Any:
     """What is imported when it is asked for: the reader does not need what it needs."""
     if name == "optimize":
-        from onernn.adapters.onnx.live.plugin import optimize
+        from onernn.adapters.onnx.plugin import optimize
 
         return optimize
     if name == "InferenceSession":
-        from onernn.adapters.onnx.live.plugin import inference_session
+        from onernn.adapters.onnx.plugin import inference_session
 
         return inference_session()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -37,7 +37,7 @@ def _load(path: StrPath, params: StrPath | None, _: str) -> Graph:
 
 
 def _write(model: Graph, path: Path, **options: Any) -> None:
-    from onernn.adapters.onnx.write.file import write_onnx
+    from onernn.adapters.onnx.write import write_onnx
 
     write_onnx(model, path, **options)
 
@@ -49,13 +49,13 @@ def _padded(inputs: Mapping[str, Batch]) -> Mapping[str, Batch]:
 
 
 def _run(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    from onernn.adapters.onnx.live.run_model import run_model
+    from onernn.adapters.onnx.run_model import run_model
 
     return run_model(path, params, feed)
 
 
 def _plugin(path: str) -> Plugin:
-    from onernn.adapters.onnx.live.replacing import RECURRENT
+    from onernn.adapters.onnx.plugin import RECURRENT
 
     return Plugin(call=f"onnx.optimize({path!r})", host="ONNX Runtime", replaces=RECURRENT)
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.folding import FOLDED
+from onernn.adapters.common.adapter import require
+from onernn.adapters.common.live import Repacked
+from onernn.adapters.common.lowering import FOLDED
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import Model, parse_model
-from onernn.adapters.repacking import Repacked
-from onernn.adapters.requirements import require
-from onernn.core.arrays import Array
-from onernn.core.errors import ShapeError, UnsupportedError
-from onernn.runtime.session import Session
+from onernn.engine.session import Session
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ShapeError, UnsupportedError
 
 _WEIGHTS = {"RNN": (1, 2, 3), "GRU": (1, 2, 3), "LSTM": (1, 2, 3, 7)}
 

@@ -1,6 +1,6 @@
 """Known faults of ONNX files: what was written wrong, and what ONNX Runtime does with the rest.
 
-Found in files that people deploy, and in what PyTorch's exporters write: design/0046.
+Found in files that people deploy, and in what PyTorch's exporters write: design/0018.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from onernn.adapters.fault import Effect, Fault, FaultyModel, Values
+from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault, Values, unchanged
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import Model, Operator, Subgraph, read_model
-from onernn.core.errors import UnsupportedError
-from onernn.core.graph import UNSUPPORTED, Graph, NativeOp
-from onernn.core.node import Node
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.graph import UNSUPPORTED, Graph, NativeOp
+from onernn.ir.node import Node
 
-PATHS = {"file": "the file as it says, whoever runs it", "onnxruntime": "ONNX Runtime 1.31"}
+PATHS = {"file": "the file as it says, whoever runs it", "onnxruntime": "ONNX Runtime on a CPU"}
 
 _FILES = {  # by size and SHA-256
     (1280395, "1e0b195ad4806595ef4466f419d16fca7e4afcfc6669b8c0b5f76ea87547c769"): (
@@ -27,7 +27,7 @@ _FILES = {  # by size and SHA-256
     )
 }
 
-OnnxFault = Fault[Model]
+OnnxFault = FrameworkFault[Model]
 
 
 def find_faults(path: str | Path, params: str | Path | None = None) -> FaultyModel[Model]:
@@ -191,7 +191,8 @@ def _fault(
     text: str,
     change: Any = None,
 ) -> OnnxFault:
-    return Fault(name, effect, (path,), at, value, text, change, occurs=_always)
+    change = change or unchanged
+    return FrameworkFault(name, text, change, effect, (path,), at, value, occurs=_always)
 
 
 def _always(_: Values) -> bool:

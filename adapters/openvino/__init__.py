@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from onernn.adapters.adapter import Adapter, Runtime, StrPath
-from onernn.core.errors import UnsupportedError
+from onernn.adapters.common.adapter import Adapter, Runtime, StrPath
+from onernn.ir.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from onernn.core.graph import Graph
-    from onernn.core.ragged import Batch
+    from onernn.ir.graph import Graph
+    from onernn.ir.ragged import Batch
 
 
 def _load(path: StrPath, params: StrPath | None, _: str) -> Graph:

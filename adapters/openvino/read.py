@@ -7,9 +7,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from onernn.adapters.adapter import StrPath
-from onernn.core.errors import ModelFormatError
-from onernn.core.graph import UNSUPPORTED, Graph, Node, Value
+from onernn.adapters.common.adapter import StrPath
+from onernn.ir.errors import ModelFormatError
+from onernn.ir.graph import UNSUPPORTED, Graph, Node, Value
 
 _DTYPES = {
     "f16": "float16",

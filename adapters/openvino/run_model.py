@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onernn.adapters.requirements import require
-from onernn.core.ragged import Batch
+from onernn.adapters.common.adapter import require
+from onernn.ir.ragged import Batch
 
 
 def run_model(path: str, feed: Mapping[str, Batch]) -> list[Batch]:

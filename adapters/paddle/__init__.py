@@ -6,23 +6,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onernn.adapters.adapter import Adapter, Plugin, Runtime, StrPath, Writer
+from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath, Writer
 
 if TYPE_CHECKING:
-    from onernn.adapters.fault import FaultyModel
-    from onernn.core.graph import Graph
-    from onernn.core.ragged import Batch
+    from onernn.adapters.common.fault import FaultyModel
     from onernn.fuse_passes import Applied
+    from onernn.ir.graph import Graph
+    from onernn.ir.ragged import Batch
 
 
 def __getattr__(name: str) -> Any:
     """`optimize` and `register_operators`, imported when asked for: reading does without."""
     if name == "optimize":
-        from onernn.adapters.paddle.live.plugin import optimize
+        from onernn.adapters.paddle.plugin import optimize
 
         return optimize
     if name == "register_operators":
-        from onernn.adapters.paddle.live.custom_operators import register_operators
+        from onernn.adapters.paddle.custom_operators import register_operators
 
         return register_operators
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -42,7 +42,7 @@ def _write(model: Graph, path: Path, *, note: Callable[[str], None], **options: 
 
 
 def _run(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    from onernn.adapters.paddle.live.run_model import run_model
+    from onernn.adapters.paddle.run_model import run_model
 
     return run_model(path, params, feed)
 
@@ -55,14 +55,14 @@ def _find_faults(path: StrPath, params: StrPath | None) -> FaultyModel[Any]:
 
 
 def _plugin(path: str) -> Plugin:
-    from onernn.adapters.paddle.live.replaceable_parts import RECURRENT
+    from onernn.adapters.paddle.partition import RECURRENT
 
     call = f"paddle.optimize(paddle.inference.Config({path!r}, PARAMETERS))"
     return Plugin(call=call, host="Paddle", replaces=RECURRENT)
 
 
 def _pass_name(applied: Applied) -> str:
-    from onernn.adapters.paddle.pass_names import pass_name
+    from onernn.adapters.paddle.operators import pass_name
 
     return pass_name(applied)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onernn.adapters.schema import Schema
+from onernn.adapters.common.files import Schema
 
 # What a ProgramDesc is made of, numbers from paddle/fluid/framework/framework.proto of 2.6.2.
 SCHEMA = """

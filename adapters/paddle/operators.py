@@ -1,10 +1,4 @@
-"""The table of Paddle's operators that are one canonical operator each.
-
-A row serves all sides: reading (`lower`), Paddle 3's own format (`read.pir_operators`) and writing
-(`write`). An operator with a row needs no code anywhere, unless one side is more than another name:
-that side then has a rule of its own. Slots and defaults are those of the operators' makers in 2.6,
-which are those of 3.x. Which operators hand on a LoD is measured with 2.6.2.
-"""
+"""Paddle's names: of operators that are one of ours, of PIR's operators, of passes."""
 
 from __future__ import annotations
 
@@ -12,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, NamedTuple
 
-from onernn.core.records import dataclass
+from onernn.fuse_passes import Applied
+from onernn.ir.records import dataclass
+
+# The table of Paddle's operators that are one canonical operator each.
+#
+# A row serves all sides: reading (`lower`), Paddle 3's own format (`read.pir_operators`) and
+# writing (`write`). An operator with a row needs no code anywhere, unless one side is more than
+# another name: that side then has a rule of its own. Slots and defaults are those of the
+# operators' makers in 2.6, which are those of 3.x. Which operators hand on a LoD is measured with
+# 2.6.2.
 
 
 class Named(NamedTuple):
@@ -159,3 +162,201 @@ REDUCTIONS = (
 
 TYPES = {row.op: row.type for row in reversed((*ROWS, *REDUCTIONS))}
 """By canonical operator, Paddle's; the first row counts."""
+
+
+# The table of PIR's operators: which of Paddle 2 means the same, and how operands are called.
+#
+# A row of `operators` tells it already; here stand those that have none.
+#
+# From paddle/phi/ops/yaml/ops.yaml (order of operands and results) and op_compat.yaml (names).
+
+Names = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """``inputs``: the slot of each operand; ``=name|Slot`` is an attribute where it is a
+    constant, ``-`` counts for nothing in inference.
+
+    ``renamed`` and ``coded`` are attributes under other names, the second ones a dtype; ``fixed``
+    are those that PIR has not, ``dropped`` those that Paddle 2 has not. ``lists``: constants are
+    lists even of one number. ``widened``: the result is int64 where Paddle 2 gives int32.
+    """
+
+    type: str
+    inputs: tuple[str, ...] = ("X",)
+    outputs: tuple[str, ...] = ("Out",)
+    renamed: Names = field(default_factory=dict)
+    coded: Names = field(default_factory=dict)
+    fixed: Names = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    lists: bool = False
+    widened: bool = False
+
+
+def _of(type_: str, inputs: str = "X", outputs: str = "Out", **more: Any) -> Meaning:
+    return Meaning(type_, tuple(inputs.split()), tuple(outputs.split()), **more)
+
+
+def _of_row(row: Row) -> Meaning:
+    return Meaning(row.type, row.inputs, (row.output,), renamed=row.renamed)
+
+
+def _of_reduction(row: Row) -> Meaning:
+    """Their axes are an operand, which is a constant as a rule."""
+    dtypes = {"dtype": "out_dtype"} if row.type == "reduce_sum" else {}
+    return _of(row.type, "X =dim", lists=True, renamed=_KEEPS, coded=dtypes)
+
+
+_KEEPS = {"axis": "dim", "keepdim": "keep_dim"}
+_XSHAPE = "Out XShape"
+
+OPERATORS: dict[str, Meaning] = {
+    **{row.pir or row.type: _of_row(row) for row in ROWS if row.pir != "-"},
+    **{row.pir: _of_reduction(row) for row in REDUCTIONS if row.pir != "-"},
+    **{name: _of(name) for name in ("square", "rsqrt", "silu", "relu6", "flip")},
+    "swish": _of("swish", fixed={"beta": 1.0}),
+    "embedding": _of("lookup_table_v2", "Ids W", dropped=("sparse",)),
+    "matmul": _of("matmul_v2", "X Y", renamed={"transpose_x": "trans_x", "transpose_y": "trans_y"}),
+    "transpose": _of("transpose2", outputs=_XSHAPE, renamed={"perm": "axis"}),
+    "reshape": _of("reshape2", "X =shape|Shape", _XSHAPE, lists=True),
+    "squeeze": _of("squeeze2", "X =axes|AxesTensor", _XSHAPE, lists=True),
+    "unsqueeze": _of("unsqueeze2", "X =axes|AxesTensor", _XSHAPE, lists=True),
+    "scale": _of("scale", "X =scale|ScaleTensor"),
+    "full": _of("fill_constant", "", coded={"dtype": "dtype"}),
+    "full_with_tensor": _of("fill_constant", "ValueTensor ShapeTensor", coded={"dtype": "dtype"}),
+    "full_int_array": _of("fill_constant", "", coded={"dtype": "dtype"}),
+    "shape": _of("shape", "Input"),
+    "shape64": _of("shape", "Input", widened=True),
+    "slice": _of("slice", "Input =starts|StartsTensor =ends|EndsTensor", lists=True),
+    "strided_slice": _of(
+        "strided_slice",
+        "Input =starts|StartsTensor =ends|EndsTensor =strides|StridesTensor",
+        lists=True,
+    ),
+    "concat": _of("concat", "X =axis|AxisTensor"),
+    "split": _of("split", "X =sections|SectionsTensor =axis|AxisTensor"),
+    "split_with_num": _of("split", "X =axis|AxisTensor"),
+    "stack": _of("stack", outputs="Y"),
+    "cast": _of("cast", coded={"dtype": "out_dtype"}),
+    "topk": _of("top_k_v2", "X =k|K", "Out Indices"),
+    "argmax": _of("arg_max", "X =axis", coded={"dtype": "dtype"}),
+    "clip": _of("clip", "X =min|Min =max|Max"),
+    "where": _of("where", "Condition X Y"),
+    "gather": _of("gather", "X Index =axis|Axis"),
+    "cumsum": _of("cumsum", "X =axis|Axis"),
+    "add_n": _of("sum"),
+    "dropout": _of(
+        "dropout",
+        "X Seed =dropout_prob|Probability",
+        "Out Mask",
+        renamed={"mode": "dropout_implementation"},
+    ),
+    "layer_norm": _of("layer_norm", "X Scale Bias", "Y Mean Variance"),
+    **dict.fromkeys(
+        ("batch_norm", "batch_norm_"),
+        _of(
+            "batch_norm",
+            "X Mean Variance Scale Bias",
+            "Y MeanOut VarianceOut SavedMean SavedVariance ReserveSpace",
+            renamed={"data_format": "data_layout"},
+        ),
+    ),
+    "full_like": _of("fill_any_like", "X =value|ValueTensor", coded={"dtype": "dtype"}),
+    "assign_value_": _of("assign_value", "-", coded={"dtype": "dtype"}),
+    "assign_value": _of("assign_value", "", coded={"dtype": "dtype"}),
+    "arange": _of("range", "Start End Step", dropped=("dtype",)),
+    "expand": _of("expand_v2", "X =shape|Shape", lists=True),
+    "expand_as": _of("expand_as_v2", "X Y"),
+    "tile": _of("tile", "X =repeat_times|RepeatTimes", lists=True),
+    "tril": _of("tril_triu", fixed={"lower": True}),
+    "triu": _of("tril_triu", fixed={"lower": False}),
+    "masked_fill": _of("masked_fill", "X Mask Value"),
+    "not_equal": _of("not_equal", "X Y"),
+    "pow": _of("pow", renamed={"y": "factor"}),
+    "round": _of("round", fixed={"halves_to_even": True}),
+    "hardtanh": _of("brelu"),
+    "sequence_mask": _of(
+        "sequence_mask", "X =maxlen|MaxLenTensor", "Y", coded={"out_dtype": "out_dtype"}
+    ),
+    **dict.fromkeys(
+        ("conv2d", "depthwise_conv2d", "conv3d"), _of("conv2d", "Input Filter", "Output")
+    ),
+    "conv2d_transpose": _of("conv2d_transpose", "Input Filter =output_size|OutputSize", "Output"),
+    "pool2d": _of("pool2d", "X =ksize", lists=True),
+    "max_pool2d_with_index": _of(
+        "max_pool2d_with_index", outputs="Out Mask", renamed={"kernel_size": "ksize"}
+    ),
+    "instance_norm": _of("instance_norm", "X Scale Bias", "Y SavedMean SavedVariance"),
+    "group_norm": _of(
+        "group_norm", "X Scale Bias", "Y Mean Variance", renamed={"data_format": "data_layout"}
+    ),
+    "prelu": _of("prelu", "X Alpha"),
+    "pad": _of("pad", "X =pad_value|PadValue"),
+    "pad3d": _of("pad3d", "X =paddings", renamed={"pad_value": "value"}, lists=True),
+    **{
+        f"{kind}_interp": _of(
+            f"{kind}_interp_v2",
+            "X OutSize SizeTensor Scale",
+            renamed={"data_format": "data_layout"},
+        )
+        for kind in ("nearest", "bilinear", "linear")
+    },
+    "unstack": _of("unstack", outputs="Y"),
+    "unbind": _of("unbind"),
+    "create_array": _of("create_array", "", coded={"dtype": "dtype"}),
+    "array_write_": _of("write_to_array", "- X I"),
+    "array_read": _of("read_from_array", "X I"),
+    "slice_array_dense": _of("slice_array_dense", "X =starts|Starts", lists=True),
+    "array_length": _of("lod_array_length"),
+    "array_to_tensor": _of("tensor_array_to_tensor", outputs="Out OutIndex"),
+    "increment": _of("increment", renamed={"value": "step"}),
+    "assign_out_": _of("assign", "X -"),
+    **{name: _of(name) for name in ("log2", "log10", "logsigmoid", "logsumexp", "p_norm")},
+    "floor_divide": _of("elementwise_floordiv", "X Y"),
+    "remainder": _of("elementwise_mod", "X Y"),
+    "bmm": _of("bmm", "X Y"),
+    "mv": _of("mv", "X Vec"),
+    "einsum": _of("einsum", "Operands", "Out InnerCache XShape"),
+    "mish": _of("mish", renamed={"lambda": "threshold"}),
+    "isfinite": _of("isfinite_v2"),
+    "isinf": _of("isinf_v2"),
+    "frobenius_norm": _of("frobenius_norm", "X =dim", lists=True, renamed=_KEEPS),
+    "numel": _of("size", "Input"),
+    "argmin": _of("arg_min", "X =axis", coded={"dtype": "dtype"}),
+    "argsort": _of("argsort", outputs="Out Indices"),
+    "index_select": _of("index_select", "X Index", renamed={"axis": "dim"}),
+    "gather_nd": _of("gather_nd", "X Index"),
+    "index_sample": _of("index_sample", "X Index"),
+    "take_along_axis": _of("take_along_axis", "Input Index", "Result", renamed={"axis": "Axis"}),
+    "nonzero": _of("where_index", "Condition"),
+    "masked_select": _of("masked_select", "X Mask", "Y"),
+    "one_hot": _of("one_hot_v2", "X =depth|depth_tensor"),
+    "roll": _of("roll", "X =shifts|ShiftsTensor", lists=True),
+    "rnn": _of(
+        "rnn",
+        "Input PreState WeightList SequenceLength -",
+        "Out DropoutState State Reserve",
+    ),
+}
+
+
+# What Paddle calls our passes.
+
+
+def pass_name(applied: Applied) -> str:
+    """Paddle's name of a pass that fired on Paddle operators, "" where it has none."""
+    types = {op.type for op in applied.origin}
+    fc = "fc" if types & {"elementwise_add", "fc"} else "mul"
+    for cell in ("gru", "lstm"):
+        if applied.name == "linear_rnn" and cell in types:
+            return f"{fc}_{cell}_fuse_pass"
+    if applied.name == "embedding_rnn" and "lstm" in types:
+        return "embedding_fc_lstm_fuse_pass"
+    if applied.name == "bidirectional" and types & {"gru", "fusion_gru"}:
+        return "multi_gru_fuse_pass"
+    if applied.name == "stack_layers" and types & {"gru", "fusion_gru", "multi_gru"}:
+        return "multi_gru_seq_fuse_pass"
+    if applied.name == "identities" and types <= {"scale", "assign", "dropout"}:
+        return "identity_op_clean_pass" if types else ""
+    return ""

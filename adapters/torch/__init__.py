@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from onernn.adapters.adapter import Adapter, Runtime, StrPath
-from onernn.adapters.requirements import require
-from onernn.core.errors import UnsupportedError
+from onernn.adapters.common.adapter import Adapter, Runtime, StrPath, require
+from onernn.ir.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from onernn.adapters.fault import FaultyModel
-    from onernn.core.graph import Graph
-    from onernn.core.ragged import Batch
+    from onernn.adapters.common.fault import FaultyModel
+    from onernn.ir.graph import Graph
+    from onernn.ir.ragged import Batch
     from onernn.reorders.layers import PivotLayer
 
 
@@ -20,7 +19,7 @@ def __getattr__(name: str) -> Any:
     """What works in a live PyTorch, imported when it is asked for."""
     if name in ("explain", "optimize", "refresh"):
         require("torch", "torch")
-        from onernn.adapters.torch.live import plugin
+        from onernn.adapters.torch import plugin
 
         return getattr(plugin, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -41,7 +40,7 @@ def _load_fixed(path: StrPath) -> Graph:
 
 
 def _read_layers(path: StrPath) -> Mapping[str, PivotLayer]:
-    from onernn.adapters.torch.read.layers import read_layers
+    from onernn.adapters.torch.weight_files import read_layers
 
     return read_layers(path)
 
@@ -53,13 +52,13 @@ def _find_faults(path: StrPath, params: StrPath | None) -> FaultyModel[Any]:
 
 
 def _run(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    from onernn.adapters.torch.live.run_model import run_model
+    from onernn.adapters.torch.run_model import run_model
 
     return run_model(path, params, feed)
 
 
 def _run_live(module: Any, feed: Mapping[str, Batch]) -> list[Batch]:
-    from onernn.adapters.torch.live.run_model import run_module
+    from onernn.adapters.torch.run_model import run_module
 
     return run_module(module, feed)
 

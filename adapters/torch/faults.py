@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from onernn.adapters.fault import Fault, FaultyModel
+from onernn.adapters.common.fault import FaultyModel, FrameworkFault, unchanged
 from onernn.adapters.torch.lower import lower
-from onernn.adapters.torch.read.exported import Program, read_program
-from onernn.core.errors import UnsupportedError
+from onernn.adapters.torch.read import Program, read_program
+from onernn.ir.errors import UnsupportedError
 
 PATHS = {"pytorch": "what torch.export.load gives, which checks its inputs' sizes"}
 
@@ -22,7 +22,7 @@ def find_faults(path: str | Path, params: str | Path | None = None) -> FaultyMod
     return FaultyModel("PyTorch's exported programs", program, lower, PATHS, faults)
 
 
-def _fixed_times(program: Program) -> Iterator[Fault[Program]]:
+def _fixed_times(program: Program) -> Iterator[FrameworkFault[Program]]:
     """torch.export unrolls a recurrent layer to see its time, and refuses to leave that open:
     "You marked T as dynamic but your code specialized it to be a constant".
     """
@@ -45,7 +45,8 @@ def _fixed_times(program: Program) -> Iterator[Fault[Program]]:
             "it runs at any number here" if open_here else "so does it here: " + _why(graph.notes)
         )
         at = node.origin[0]
-        yield Fault("fixed_time", "refuses", ("pytorch",), at, node.inputs[0], text)
+        value = node.inputs[0]
+        yield FrameworkFault("fixed_time", text, unchanged, "refuses", ("pytorch",), at, value)
 
 
 def _why(notes: tuple[str, ...]) -> str:

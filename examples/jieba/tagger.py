@@ -12,9 +12,9 @@ import numpy as np
 from onernn import Graph, Ragged, RnnSpec, RnnWeights, Session
 from onernn.adapters.paddle import inference
 from onernn.adapters.paddle.inference.tensors import create_lod_tensor
-from onernn.adapters.paddle.read.tensors import read_tensors
-from onernn.core.graph import Node, Value
-from onernn.core.spec import Cell
+from onernn.adapters.paddle.read import read_tensors
+from onernn.ir.graph import Node, Value
+from onernn.ir.spec import Cell
 from onernn.reorders import paddle
 from onernn.reorders.gates import input_layer, summed_bias
 

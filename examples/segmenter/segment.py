@@ -17,7 +17,7 @@ from rich.table import Table
 from tags import letter_ids, letters_of, words_of
 
 import onernn
-from onernn.core.graph import Node
+from onernn.ir.graph import Node
 
 MODEL = Path(__file__).resolve().parent
 TOGETHER = 256  # lines of a batch

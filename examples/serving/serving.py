@@ -16,7 +16,7 @@ from ray.serve import Application
 from starlette.requests import Request
 
 from onernn import BudgetError, OnernnError, Ragged, Session, ShapeError
-from onernn.core.graph import Value
+from onernn.ir.graph import Value
 
 
 @serve.deployment(max_ongoing_requests=256)

@@ -4,7 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.loading import load
-from onernn.core.errors import (
+from onernn.engine.session import Session
+from onernn.fuse_passes import FuseResult, fuse
+from onernn.ir.errors import (
     BudgetError,
     LibraryError,
     MissingDependencyError,
@@ -15,18 +17,16 @@ from onernn.core.errors import (
     UnforeseenError,
     UnsupportedError,
 )
-from onernn.core.graph import Graph, register_reader
-from onernn.core.plugins import plugins_disabled
-from onernn.core.ragged import Ragged
-from onernn.core.spec import Activation, Cell, RnnSpec
-from onernn.core.weights import RnnWeights
-from onernn.fuse_passes import FuseResult, fuse
-from onernn.runtime.session import Session
+from onernn.ir.graph import Graph, register_reader
+from onernn.ir.plugins import plugins_disabled
+from onernn.ir.ragged import Ragged
+from onernn.ir.spec import Activation, Cell, RnnSpec
+from onernn.ir.weights import RnnWeights
 
 if TYPE_CHECKING:
     from onernn import recording
     from onernn.adapters.weight_conversion import convert_weights
-    from onernn.runtime.sharing import Shared, shared
+    from onernn.engine.sharing import Shared, shared
     from onernn.verification.auditing import AuditReport, audit
     from onernn.verification.checked_conversion import convert
     from onernn.verification.quantizing.quantize import quantize
@@ -38,13 +38,13 @@ register_reader(load)
 _WHEN_ASKED_FOR = {
     "AuditReport": "onernn.verification.auditing",
     "Report": "onernn.verification.verifying",
-    "Shared": "onernn.runtime.sharing",
+    "Shared": "onernn.engine.sharing",
     "audit": "onernn.verification.auditing",
     "convert": "onernn.verification.checked_conversion",
     "convert_weights": "onernn.adapters.weight_conversion",
     "over_time": "onernn.verification.stepping",
     "quantize": "onernn.verification.quantizing.quantize",
-    "shared": "onernn.runtime.sharing",
+    "shared": "onernn.engine.sharing",
     "verify": "onernn.verification.verifying",
 }
 """What runs no model, by its module: imported then, it would take a fifth of ``import onernn``."""

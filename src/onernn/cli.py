@@ -19,11 +19,12 @@ from onernn.adapters.stacks import read_stacks
 from onernn.adapters.weight_conversion import convert_weights
 from onernn.commands import FORWARDED, Commands
 from onernn.conversion import convert_command
-from onernn.core.arrays import Array
-from onernn.core.budget import STEPS
-from onernn.core.errors import OnernnError
-from onernn.core.guard import unforeseen
+from onernn.engine.session import Session
 from onernn.inspecting import inspect_command
+from onernn.ir.arrays import Array
+from onernn.ir.budget import STEPS
+from onernn.ir.errors import OnernnError
+from onernn.ir.guard import unforeseen
 from onernn.options import (
     Atol,
     Backend,
@@ -42,8 +43,7 @@ from onernn.options import (
 from onernn.quantizing import quantize_command
 from onernn.reorders.layouts import FRAMEWORKS
 from onernn.repairing import repair_command
-from onernn.runtime.session import Session
-from onernn.scoring import score
+from onernn.score_command import score
 from onernn.showing import (
     complain,
     progress,
@@ -57,20 +57,19 @@ from onernn.showing import (
 )
 from onernn.verification import recording, support_table
 from onernn.verification.auditing import audit
-from onernn.verification.diagnosis.causes import SECONDS
 from onernn.verification.doctor import examine
 from onernn.verification.recording import INPUTS, read_arrays, read_inputs, write_outputs
 from onernn.verification.references import open_against
 from onernn.verification.reporting.report import check_report, write_report
 from onernn.verification.reporting.text import explanation
-from onernn.verification.verifying import error_json, verify
+from onernn.verification.verifying import SECONDS, error_json, verify
 
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
-"""Of click, of which typer brings its own copy since some version and shows this class alone."""
+"""Click's error for wrong usage; recent versions of typer bring their own copy of click."""
 
 app = Commands(
-    help="Recurrent models of Paddle, MXNet, ONNX, PyTorch and Keras, without these: read,"
-    " compared, converted, and run on oneDNN and C++ kernels.",
+    help="Reads, compares, converts and runs recurrent models of Paddle, MXNet, ONNX, PyTorch and"
+    " Keras without these frameworks, on oneDNN and C++ kernels.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -118,7 +117,7 @@ def without_command(
 )
 def run(
     model: Model,
-    input: Annotated[Path, typer.Option(help="An .npz with in__NAME and lod__NAME.")],
+    input: Annotated[Path, typer.Option(help="The .npz to read, with in__NAME and lod__NAME.")],
     output: Annotated[Path, typer.Option(help="The .npz to write, with out__NAME.")],
     dtype: Dtype = "f32",
     threads: Threads = None,
@@ -163,18 +162,18 @@ def verify_command(
     against: Annotated[
         str | None,
         typer.Option(
-            help="The reference: another model, or FRAMEWORK:PATH to run it in that framework where"
-            f" it is installed: {', '.join(RUNTIMES)}."
+            help="The reference: another model, or FRAMEWORK:PATH to run it in that framework if it"
+            f" is installed: {', '.join(RUNTIMES)}."
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="A recording: inputs, and outputs unless --against gives them. Inputs are made"
-            " where there is none."
+            help="A recording of inputs, and of outputs unless --against gives them. Without it,"
+            " inputs are made."
         ),
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="An HTML file to write.")] = None,
+    report: Annotated[Path | None, typer.Option(help="The HTML file to write.")] = None,
     json: Json = False,
     atol: Atol = None,
     rtol: Rtol = None,
@@ -185,14 +184,14 @@ def verify_command(
     max_steps: MaxSteps = STEPS,
     params: Params = None,
     against_params: Annotated[
-        str | None, typer.Option(help="The parameters of --against, where not beside it.")
+        str | None, typer.Option(help="The parameters of --against, if they are in another folder.")
     ] = None,
     semantics: Semantics = "documented",
     seconds: Annotated[
-        float, typer.Option(min=0, help="How long to look for the cause of a difference.")
+        float, typer.Option(min=0, help="Seconds to search for the cause of a difference.")
     ] = SECONDS,
 ) -> None:
-    """Compares MODEL's outputs with a reference's, and names the fault. Exit 1: they differ."""
+    """Compares MODEL's outputs with a reference and names the fault. Exit 1: they differ."""
     if report is not None:
         check_report(report)
     graph = load(model, params, semantics)
@@ -249,24 +248,28 @@ def weights(
     model: Model,
     to: Annotated[
         str,
-        typer.Option(help=f"A layout: {', '.join(FRAMEWORKS)}.", autocompletion=one_of(FRAMEWORKS)),
+        typer.Option(
+            help=f"The layout to write: {', '.join(FRAMEWORKS)}.", autocompletion=one_of(FRAMEWORKS)
+        ),
     ],
     output: Annotated[Path, typer.Option(help="The .npz to write.")],
     node: Annotated[
         str | None,
-        typer.Option(help="Only the layer of this module or name, or that makes this value."),
+        typer.Option(
+            help="Write only the layer with this module or name, or that makes this value."
+        ),
     ] = None,
     prefix: Annotated[
-        str, typer.Option(help="What stands in front of all names, as 'encoder.lstm.'.")
+        str, typer.Option(help="A prefix of all names, such as 'encoder.lstm.'.")
     ] = "",
     params: Params = None,
     semantics: Semantics = "documented",
 ) -> None:
-    """Writes the recurrent layers of MODEL in another framework's layout.
+    """Writes MODEL's recurrent layers in another framework's layout.
 
-    MODEL is a model, or a file of PyTorch's weights. One layer comes by the framework's names,
-    several each under the name of its module, or of the value that it makes. Layers that stand on
-    each other are one stack; weights that several layers share come once.
+    MODEL is a model, or a file of PyTorch's weights. One layer gets the framework's names. Of
+    several layers, each gets the name of its module, or of the value that it makes, as a prefix.
+    Consecutive layers become one stack; weights that several layers share are written once.
     """
     chosen = read_stacks(model, params, semantics, node)
     arrays: dict[str, Array] = {}
@@ -298,12 +301,13 @@ app.command(
 def audit_command(
     model: Model,
     data: Annotated[
-        Path | None, typer.Option(help="A recording, for its inputs; they are made otherwise.")
+        Path | None,
+        typer.Option(help="A recording to take inputs from; without it, inputs are made."),
     ] = None,
     json: Json = False,
     params: Params = None,
 ) -> None:
-    """Names the known faults of MODEL's file, or of its framework. Exit 1: at least one hits it."""
+    """Names known faults of frameworks and exporters that hit MODEL. Exit 1: at least one does."""
     found = audit(model, data, params=params)
     if json:
         print(found.to_json())
@@ -323,7 +327,9 @@ def emit(
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")],
     name: Annotated[
         str | None,
-        typer.Option(help="Of files and namespace; the model's file's or folder's by default."),
+        typer.Option(
+            help="The name of files and namespace; by default that of the model's file or folder."
+        ),
     ] = None,
     weights: Annotated[
         str,
@@ -332,27 +338,39 @@ def emit(
             autocompletion=one_of(("f32", "f16", "bf16", "int8")),
         ),
     ] = "f32",
-    static: Annotated[str, typer.Option(help="Sizes fixed now, such as T=25,N=1.")] = "",
+    static: Annotated[str, typer.Option(help="Sizes to fix, such as T=25,N=1.")] = "",
     input: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=TYPE(SIZES) of an input that the model does not tell; repeatable."),
+        typer.Option(help="NAME=TYPE(SIZES) of an input whose type the model lacks; repeatable."),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="A recording, for types and axes of inputs that the model does not tell."
+            help="A recording to take types and axes from, of inputs whose type the model lacks."
         ),
     ] = None,
-    embed: Annotated[bool, typer.Option("--embed", help="Weights inside the header.")] = False,
-    threads: Annotated[int, typer.Option(min=1, max=2, help="2: a model may use two threads.")] = 1,
+    embed: Annotated[
+        bool, typer.Option("--embed", help="Put the weights into the header.")
+    ] = False,
+    threads: Annotated[int, typer.Option(min=1, max=2, help="Threads that a model may use.")] = 1,
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite files that were edited, or are others'.")
+        bool,
+        typer.Option(
+            "--force", help="Overwrite files that were edited, or that emit did not write."
+        ),
     ] = False,
     params: Params = None,
     semantics: Semantics = "documented",
 ) -> None:
-    """Writes MODEL as C++17 that needs nothing: a header, its weights, an example."""
-    from onernn.emit.writing import read_declared, read_static, write_cpp  # no other command's
+    """Writes MODEL as C++17 without dependencies.
+
+    The files are a header, its kernels and weights, and an example.
+    """
+    from onernn.engine.emit.writing import (  # no other command's
+        read_declared,
+        read_static,
+        write_cpp,
+    )
 
     graph = load(model, params, semantics)
     written = write_cpp(
@@ -389,32 +407,37 @@ app.command(
 def paddle_run(
     program: Annotated[
         list[str],
-        typer.Argument(
-            metavar="PROGRAM", help="SCRIPT ARGS, or -m MODULE ARGS, as Python takes them."
-        ),
+        typer.Argument(metavar="PROGRAM", help="SCRIPT ARGS, or -m MODULE ARGS, as for Python."),
     ],
     replace: Annotated[
-        bool, typer.Option("--replace", help="Also where Paddle is installed: instead of it.")
+        bool, typer.Option("--replace", help="Replace Paddle even if it is installed.")
     ] = False,
 ) -> None:
-    """Runs a Paddle program as it is, without Paddle: its predictors and executors are onernn's."""
+    """Runs a Paddle program unchanged, without Paddle.
+
+    onernn runs its predictors and executors.
+    """
     from onernn.paddle import run_program  # no other command's
 
     run_program(["--replace", *program] if replace else program)
 
 
-@app.command(examples=["onernn doctor", "onernn doctor --threads 1 --backend kernels --json"])
+@app.command(examples=["onernn doctor", "onernn doctor --full", "onernn doctor --threads 1 --json"])
 def doctor(
     json: Json = False,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the manual's tables.")
     ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="List every combination, its kernel and its error.")
+    ] = False,
     threads: Threads = None,
     backend: Backend = "auto",
 ) -> None:
-    """Examines this machine: every supported combination against a float64 reference.
+    """Checks every kind of layer on this machine.
 
-    Exit 1 where a number is wrong, 2 where what is to run is missing.
+    It compares each supported combination of cell, direction and dtype with a float64 reference.
+    Exit 1: a number is wrong. Exit 2: the backend to check is missing.
     """
     examination = examine(threads, lambda every: watched("examining", every), backend)
     if json:
@@ -422,13 +445,13 @@ def doctor(
     elif markdown:
         print(f"{support_table.markdown(examination)}\n\n{support_table.data_types()}")
     else:
-        show_examination(stdout(), examination)
+        show_examination(stdout(), examination, full)
     raise typer.Exit(0 if examination.passed else 1)
 
 
 def main() -> None:
     """Runs the command line; every error is one message on stderr and exit 2."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot write is no reason to stop
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot write must not stop it
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         sys.exit(app(standalone_mode=False) or 0)

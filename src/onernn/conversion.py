@@ -9,9 +9,9 @@ import typer
 
 from onernn.adapters.loading import load
 from onernn.adapters.registry import WRITERS
-from onernn.core.errors import UnsupportedError
+from onernn.engine.exposing import exposed
+from onernn.ir.errors import UnsupportedError
 from onernn.options import Atol, Json, Model, Opset, Params, Rtol, Semantics, numbers, pairs
-from onernn.runtime.exposing import exposed
 from onernn.showing import complain, progress, show_report
 from onernn.verification.checked_conversion import convert
 from onernn.verification.stepping import over_time
@@ -23,7 +23,8 @@ def convert_command(
     out: Annotated[
         Path,
         typer.Argument(
-            metavar="OUT", help=f"The file to write; its suffix says what: {', '.join(WRITERS)}."
+            metavar="OUT",
+            help=f"The file to write; its suffix sets the format: {', '.join(WRITERS)}.",
         ),
     ],
     check: Annotated[
@@ -31,43 +32,49 @@ def convert_command(
     ] = None,
     opset: Opset = WRITERS[".onnx"].options["opset"],
     output_dtype: Annotated[
-        str, typer.Option(help="How weights are stored: float32, float16 or bfloat16.")
+        str,
+        typer.Option(help="The dtype in which weights are stored: float32, float16 or bfloat16."),
     ] = "float32",
     names: Annotated[
-        list[str] | None, typer.Option(help="OLD=NEW, an input's or output's name; repeatable.")
+        list[str] | None, typer.Option(help="OLD=NEW: rename an input or output; repeatable.")
     ] = None,
     allow_functions: Annotated[
-        bool, typer.Option("--allow-functions", help="What ONNX lacks may become a function.")
+        bool,
+        typer.Option("--allow-functions", help="Write operators that ONNX lacks as functions."),
     ] = False,
     place: Annotated[
-        str, typer.Option(help="Of a .pdmodel: cpu, or onednn (use_mkldnn on fused layers).")
+        str,
+        typer.Option(help="Where a .pdmodel runs: cpu, or onednn (use_mkldnn on fused layers)."),
     ] = "cpu",
     fused: Annotated[
-        bool | None, typer.Option(help="Of a .pdmodel: recurrent layers as fusion_gru, _lstm.")
+        bool | None,
+        typer.Option(help="In a .pdmodel, write recurrent layers as fusion_gru and fusion_lstm."),
     ] = None,
     states: Annotated[
         list[str] | None,
         typer.Option(
             "--over-time",
-            help="STATE=NEXT, an input and an output: a model of one frame becomes one of"
-            " sequences, (T, ...) of every other input and output; repeatable.",
+            help="STATE=NEXT, an input and an output: turn a model of one frame into a model of"
+            " sequences; every other input and output becomes (T, ...); repeatable.",
         ),
     ] = None,
     given: Annotated[
         list[str] | None,
-        typer.Option(help="With --over-time: NAME=NUMBER of an input without axes; repeatable."),
+        typer.Option(
+            help="With --over-time: NAME=NUMBER, the value of an input without axes; repeatable."
+        ),
     ] = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
-            "--input", help="With --over-time, what the model leaves open: 'x=float32(N, 576)'."
+            "--input", help="With --over-time, a type that the model lacks: 'x=float32(N, 576)'."
         ),
     ] = None,
     expose_states: Annotated[
         bool,
         typer.Option(
             "--expose-states",
-            help="A model of sequences becomes one of any number of steps at a time: its states are"
+            help="Let a model of sequences take any number of steps at a time: its states become"
             " inputs and outputs, zeros before the first step.",
         ),
     ] = False,
@@ -77,10 +84,10 @@ def convert_command(
     params: Params = None,
     semantics: Semantics = "documented",
 ) -> None:
-    """Writes MODEL as another framework's file. Exit 1 where --check finds other outputs."""
+    """Writes MODEL as another framework's file. Exit 1: --check finds other outputs."""
     graph = load(model, params, semantics)
     if states:
-        from onernn.emit.writing import read_declared  # with all of emit
+        from onernn.engine.emit.writing import read_declared  # with all of emit
 
         graph = over_time(
             graph,

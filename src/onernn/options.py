@@ -11,13 +11,13 @@ import typer
 from onernn.adapters.registry import ADAPTERS, SEMANTICS
 from onernn.backend import BACKENDS
 from onernn.backend.onednn.precision import DTYPES
-from onernn.core.arrays import Array
-from onernn.core.errors import UnsupportedError, did_you_mean
-from onernn.core.graph import Graph
+from onernn.ir.arrays import Array
+from onernn.ir.errors import UnsupportedError, did_you_mean
+from onernn.ir.graph import Graph
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """What a shell completes to one of these names."""
+    """A completion for shells that offers these names."""
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
@@ -27,23 +27,25 @@ Model = Annotated[
         metavar="MODEL", help=f"The model: {'; '.join(adapter.files for adapter in ADAPTERS)}."
     ),
 ]
-Params = Annotated[str | None, typer.Option(help="Parameters that are not beside the model.")]
+Params = Annotated[
+    str | None, typer.Option(help="The parameters, if they are in another folder than the model.")
+]
 Semantics = Annotated[
     str,
     typer.Option(
-        help="What MXNet's RNN means by lengths and clips: documented (they work), or mxnet-cpu"
-        " (it ignored them on CPU).",
+        help="How MXNet's RNN treats lengths and clips: documented (it uses them), or mxnet-cpu (it"
+        " ignores them, as MXNet did on the CPU).",
         autocompletion=one_of(SEMANTICS),
     ),
 ]
 Dtype = Annotated[
     str,
     typer.Option(
-        help=f"How recurrent layers compute: {', '.join(DTYPES)}.",
+        help=f"The dtype in which recurrent layers compute: {', '.join(DTYPES)}.",
         autocompletion=one_of(DTYPES),
     ),
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the backend.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="The number of threads of the backend.")]
 Backend = Annotated[
     str,
     typer.Option(
@@ -56,19 +58,20 @@ MaxBytes = Annotated[
     typer.Option(
         min=1,
         show_default="3/4 of the memory",
-        help="Memory that the values of one run may take.",
+        help="The most bytes that the values of one run may take.",
     ),
 ]
 MaxSteps = Annotated[
-    int, typer.Option(min=1, help="Operators that the loops of one run may run in all.")
+    int,
+    typer.Option(min=1, help="The most operators that the loops and layers of one run may run."),
 ]
-Atol = Annotated[float | None, typer.Option(help="Absolute tolerance.")]
-Rtol = Annotated[float | None, typer.Option(help="Tolerance relative to max|ref|.")]
+Atol = Annotated[float | None, typer.Option(help="The absolute tolerance.")]
+Rtol = Annotated[float | None, typer.Option(help="The tolerance relative to max|ref|.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")
 ]
-Opset = Annotated[int, typer.Option(help="Version of ONNX's operators.")]
+Opset = Annotated[int, typer.Option(help="The version of ONNX's operators.")]
 
 
 def pairs(option: str, form: str, texts: Iterable[str] | None) -> dict[str, str]:

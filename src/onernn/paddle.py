@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from onernn.adapters.paddle.inference.installing import install
-from onernn.core.errors import OnernnError, UnsupportedError
+from onernn.adapters.paddle.inference.served_modules import install
+from onernn.ir.errors import OnernnError, UnsupportedError
 
 USAGE = "[--replace] script.py args, or [--replace] -m module args"
 

@@ -1,4 +1,4 @@
-"""The command that puts recurrent layers into bytes."""
+"""The command that quantizes recurrent layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from onernn.adapters.loading import load
 from onernn.adapters.registry import WRITERS
 from onernn.options import Backend, Json, Model, Opset, Params, Semantics, Threads
 from onernn.showing import complain, progress, section, stdout
-from onernn.verification.quantizing.observing import Clipping
 from onernn.verification.reporting.report import check_report
 
 
@@ -23,31 +22,40 @@ def quantize_command(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The .onnx to write.")],
     data: Annotated[
         list[Path],
-        typer.Option(help="An .npz with inputs, in__NAME and lod__NAME; repeatable."),
+        typer.Option(help="An .npz to calibrate with, with in__NAME and lod__NAME; repeatable."),
     ],
     budget: Annotated[
         str | None,
-        typer.Option(help="'labels 0.1%', 'max_abs 0.02' or 'rmse 0.001'; without it all is u8."),
+        typer.Option(
+            help="'labels 0.1%', 'max_abs 0.02' or 'rmse 0.001'; without it all layers are u8."
+        ),
     ] = None,
     held_out: Annotated[
         list[Path] | None,
-        typer.Option(help="An .npz that tells the error; else every other of --data; repeatable."),
+        typer.Option(
+            help="An .npz to measure the error with; else every other of --data; repeatable."
+        ),
     ] = None,
-    clipping: Annotated[
-        Clipping, typer.Option(help="How ranges are found: mse, percentile or minmax.")
-    ] = "mse",
+    labels_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="An output whose labels count; by default integers, or scores; repeatable.",
+        ),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="An HTML file to write.")] = None,
     json: Json = False,
     opset: Opset = WRITERS[".onnx"].options["opset"],
     allow_functions: Annotated[
-        bool, typer.Option("--allow-functions", help="What ONNX lacks may become a function.")
+        bool,
+        typer.Option("--allow-functions", help="Write operators that ONNX lacks as functions."),
     ] = False,
     threads: Threads = 1,
     backend: Backend = "auto",
     params: Params = None,
     semantics: Semantics = "documented",
 ) -> None:
-    """Writes MODEL with recurrent layers in u8, bf16 or f32: as narrow as the budget allows."""
+    """Writes MODEL with layers in u8, bf16 or f32, within a budget."""
     from onernn.verification.quantizing.quantize import quantize  # no other command's
 
     writer_for(out)
@@ -60,7 +68,7 @@ def quantize_command(
             data,
             budget=budget,
             held_out=held_out or None,
-            clipping=clipping,
+            labels_of=labels_of or (),
             backend=backend,
             threads=threads,
             progress=tell,
@@ -72,9 +80,10 @@ def quantize_command(
 
             tell("writing the report", 0, 0)
             write_page(found, report, shlex.join(["onernn", *sys.argv[1:]]))
+    for note in found.notes:
+        complain(note)
     if json:
         print(found.to_json())
         return
     section(stdout(), "layers", found.of_layers())
     section(stdout(), "whole model", found.of_model())
-    section(stdout(), "notes", found.notes)

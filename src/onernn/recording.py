@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from onernn.core.arrays import Array
-from onernn.core.errors import UnsupportedError
-from onernn.core.ragged import Batch, Ragged
+from onernn.ir.arrays import Array
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.ragged import Batch, Ragged
 from onernn.verification.recording import keyed_inputs, keyed_outputs, write_arrays
 
 

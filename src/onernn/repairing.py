@@ -1,4 +1,4 @@
-"""The command that undoes the faults of a model that `verify` proved."""
+"""The command that removes the faults that `verify` proved."""
 
 from __future__ import annotations
 
@@ -11,44 +11,45 @@ from onernn.adapters.loading import load
 from onernn.adapters.registry import RUNTIMES, WRITERS
 from onernn.options import Atol, Json, Model, Params, Rtol, Semantics
 from onernn.showing import complain, progress, section, show_json, stdout
-from onernn.verification.diagnosis.causes import SECONDS
 from onernn.verification.references import open_against
 from onernn.verification.repairing import Repair, repair
-from onernn.verification.verifying import verify
+from onernn.verification.verifying import SECONDS, verify
 
 
 def repair_command(
     model: Model,
     against: Annotated[
         str,
-        typer.Option(help=f"A right model, or FRAMEWORK:PATH of one: {', '.join(RUNTIMES)}."),
+        typer.Option(help=f"A correct model, or FRAMEWORK:PATH of one: {', '.join(RUNTIMES)}."),
     ],
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", help=f"The file to write; its suffix says what: {', '.join(WRITERS)}."
+            "--output",
+            "-o",
+            help=f"The file to write; its suffix sets the format: {', '.join(WRITERS)}.",
         ),
     ],
     data: Annotated[
         Path | None,
-        typer.Option(help="A recording, for its inputs; they are made otherwise."),
+        typer.Option(help="A recording to take inputs from; without it, inputs are made."),
     ] = None,
     json: Json = False,
     atol: Atol = None,
     rtol: Rtol = None,
     params: Params = None,
     against_params: Annotated[
-        str | None, typer.Option(help="The parameters of --against, where not beside it.")
+        str | None, typer.Option(help="The parameters of --against, if they are in another folder.")
     ] = None,
     semantics: Semantics = "documented",
     seconds: Annotated[
-        float, typer.Option(min=0, help="How long to look for the causes of a difference.")
+        float, typer.Option(min=0, help="Seconds to search for the causes of a difference.")
     ] = SECONDS,
 ) -> None:
-    """Writes MODEL without the faults that make it differ from a right one, and shows the diff.
+    """Writes MODEL without its proved faults and shows the diff.
 
-    The file is verified on fresh inputs before it stands there. Exit 1, and no file, where a cause
-    is only a candidate, or none is known.
+    The new file is verified on fresh inputs before it gets its name. Exit 1, and no file: a
+    cause is only a candidate, or no cause is known.
     """
     graph = load(model, params, semantics)
     reference = open_against(against, against_params, semantics)
@@ -56,7 +57,7 @@ def repair_command(
         found = verify(
             graph, data, against=reference, atol=atol, rtol=rtol, seconds=seconds, progress=tell
         )
-        done = Repair(refused="nothing is to be repaired: the outputs agree")
+        done = Repair(refused="nothing to repair: the outputs agree")
         if not found.passed:
             done = repair(
                 found, output, reference, progress=tell, note=complain, atol=atol, rtol=rtol
@@ -67,7 +68,7 @@ def repair_command(
         show_json(
             "pass" if done or found.passed else "fail",
             outputs=outputs,
-            cause=causes[0] if causes else None,
+            cause=found.cause_json(),
             causes=causes,
             changes=list(done.changes),
             written=str(output) if done else None,

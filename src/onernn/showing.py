@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from onernn.core.errors import OnernnError, printable, told
+from onernn.ir.errors import OnernnError, printable, told
 from onernn.verification import support_table
 from onernn.verification.auditing import AuditReport
 from onernn.verification.doctor import Examination
@@ -226,20 +226,26 @@ def show_audit(console: Console, found: AuditReport) -> None:
     console.print(f"{counted} of {found.framework} would hit a run on one of these paths")
 
 
-def show_examination(console: Console, examination: Examination) -> None:
-    """What this machine can do, how exactly, and why not."""
+def show_examination(console: Console, examination: Examination, full: bool) -> None:
+    """A verdict in at most ten lines; with ``full`` each combination: its error, kernel, reason."""
     found = examination
-    section(
-        console,
-        "machine",
-        [
-            f"instruction set of oneDNN: {found.isa or '-'}",
-            f"library: oneDNN {found.version}, {found.path}",
-            f"kernels: {found.kernels}",
-            f"threads: {found.threads or 'as the library chooses'}",
-            *(f"another libdnnl in this process: {path}" for path in found.other_copies),
-        ],
-    )
+    verdicts = Counter(finding.verdict for finding in found.findings)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+    lines = [
+        f"verdict: {'pass' if found.passed else 'FAIL'}: {counts or 'nothing ran'}",
+        f"kernels: {found.kernels}",
+        f"oneDNN: {found.version}{f' ({found.isa})' if found.isa else ''}, {found.path}",
+        f"threads: {found.threads or 'as the library chooses'}",
+    ]
+    if found.other_copies:
+        lines.append(f"other copies of libdnnl here: {', '.join(found.other_copies)}")
+    if not full:
+        lines += support_table.wrong(found)
+        lines.append("onernn doctor --full lists every combination, its kernel and its error")
+    for line in lines:
+        console.print(line)
+    if not full:
+        return
     table = Table(
         "cell",
         "direction",
@@ -253,5 +259,3 @@ def show_examination(console: Console, examination: Examination) -> None:
     console.print(support_table.LEGEND)
     section(console, "kernels", support_table.kernels(found))
     section(console, "reasons", support_table.reasons(found))
-    verdicts = Counter(finding.verdict for finding in found.findings)
-    section(console, "verdicts", [f"{count} {verdict}" for verdict, count in verdicts.items()])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onernn import ModelFormatError
-from onernn.adapters.byte_stream import ByteStream
+from onernn.adapters.common.files import ByteStream
 
 
 def file_of(tmp_path: Path, data: bytes) -> Path:

@@ -12,8 +12,8 @@ from support.onnx_written import assert_same
 
 import onernn
 from onernn import Graph, UnsupportedError
-from onernn.adapters.declaring import declared
-from onernn.core.graph import Node, Value
+from onernn.adapters.common.writing import declared
+from onernn.ir.graph import Node, Value
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 
 DATA = Path(__file__).parents[1] / "data" / "mxnet"

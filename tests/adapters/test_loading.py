@@ -16,9 +16,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.mxnet_files import write_params
 
 from onernn import BudgetError, ModelFormatError, OnernnError, UnsupportedError, load
-from onernn.adapters.mxnet.write import write_params
 from onernn.verification.recording import read_arrays, write_outputs
 
 MB = 10**6
@@ -146,7 +146,7 @@ def test_links_that_leave_the_folder_are_refused(kind: str, data: Path, tmp_path
 def separate(folder: Path) -> Path:
     """A combined file taken apart, as Paddle 1 saved; gives one of the parts."""
     from onernn.adapters.paddle.read import read_program
-    from onernn.adapters.paddle.write.program import _tensor
+    from onernn.adapters.paddle.writer import _tensor
 
     for name, array in read_program(folder).parameters.items():
         (folder / name).write_bytes(_tensor(array))
@@ -203,7 +203,7 @@ def test_400_tensors_of_one_region_are_one(tmp_path: Path) -> None:
 
 def test_one_file_under_many_names_counts_once(data: Path, tmp_path: Path) -> None:
     """Paddle opens ``w``, ``./w`` and ``././w``: each would be read again."""
-    from onernn.core.budget import FileBudget
+    from onernn.ir.budget import FileBudget
 
     budget, file = FileBudget(), tmp_path / "w"
     sparse_file(file, MB)
@@ -243,7 +243,7 @@ def npy(shape: tuple[int, ...], count: int) -> bytes:
 def test_npz_bombs_are_refused_and_what_nobody_asks_for_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onernn.core.npz.LOADING", 20 * MB)
+    monkeypatch.setattr("onernn.ir.npz.LOADING", 20 * MB)
     file = tmp_path / "io.npz"
     bomb = npy((6 * MB,), 6 * MB)
     file.write_bytes(npz(in__x=npy((2,), 2), bomb=bomb))
@@ -261,7 +261,7 @@ def test_npz_bombs_are_refused_and_what_nobody_asks_for_is_not_read(
 def test_members_that_share_their_bytes_count_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onernn.core.npz.LOADING", MB)
+    monkeypatch.setattr("onernn.ir.npz.LOADING", MB)
     members = {f"in__{k}": npy((200_000,), 200_000) for k in range(99)}
     file = tmp_path / "io.npz"
     file.write_bytes(npz(**members))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.counting import calls_of
 
-from onernn.adapters.lowering import (
+from onernn.adapters.common.lowering import (
     GraphBuilder,
     LoweringStep,
     NativeOperator,
@@ -17,9 +17,9 @@ from onernn.adapters.lowering import (
     Results,
     lower_steps,
 )
-from onernn.core.errors import UnsupportedError
-from onernn.core.graph import UNSUPPORTED, Graph, NativeOp, Value
-from onernn.core.sizes import Size
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.graph import UNSUPPORTED, Graph, NativeOp, Value
+from onernn.ir.sizes import Size
 
 Rule = Callable[[NativeOperator], Results]
 
@@ -34,7 +34,9 @@ def builder(*inputs: Value) -> GraphBuilder:
 def step(rule: Rule, *outputs: str, reads: str = "x", **attributes: Any) -> LoweringStep:
     """An operator of a framework; an output is ``variable``, or ``variable=slot``."""
     at = NativeOp(0, "toy")
-    view = NativeOperator(at, {"In": reads.split()}, {}, attributes, frozenset({"inert"}))
+    view = NativeOperator(
+        GraphBuilder("g"), at, {"In": reads.split()}, {}, attributes, frozenset({"inert"})
+    )
     pairs = [each.partition("=") for each in outputs]
     chosen = [Output(slot or variable, variable) for variable, _, slot in pairs]
     return LoweringStep(at, tuple(reads.split()), lambda: view.lowered(rule), lambda _: chosen)

@@ -10,9 +10,9 @@ import sys
 import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
-from onernn.adapters.onnx import messages as onnx
+from onernn.adapters.common.files import Schema
+from onernn.adapters.onnx import read as onnx
 from onernn.adapters.paddle import messages as paddle
-from onernn.adapters.schema import Schema
 
 PAGES = {"ONNX": onnx.SCHEMA, "Paddle": paddle.SCHEMA}
 
@@ -51,7 +51,7 @@ def test_messages_are_of_the_implementation_that_the_environment_asks_for(
     implementation: str,
 ) -> None:
     code = (
-        "from onernn.adapters.onnx.messages import MESSAGES\n"
+        "from onernn.adapters.onnx.read import MESSAGES\n"
         "made = MESSAGES.message('GraphProto')(name='g')\n"
         "made.node.add(op_type='Tanh', input=['x']).attribute.add(ints=[1, 2])\n"
         "again = MESSAGES.message('GraphProto').FromString(made.SerializeToString())\n"

@@ -14,8 +14,8 @@ import onernn
 from onernn import UnsupportedError
 from onernn.adapters.stacks import read_stacks, without_states
 from onernn.cli import app
-from onernn.core.graph import Graph, Node, Value
-from onernn.core.spec import Cell, RnnSpec
+from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.spec import Cell, RnnSpec
 
 DATA = Path(__file__).parents[1] / "data"
 NAMES = [

@@ -9,7 +9,6 @@ from support.layers import random_ragged, random_state, random_weights, words
 from onernn import Cell, RnnSpec, RnnWeights, ShapeError
 from onernn.backend import open_backend
 from onernn.backend.onednn.primitive_direction import Bound, Workspace
-from onernn.backend.repeated_batches import LARGEST
 
 both = pytest.mark.parametrize("backend", ["onednn", "reference"])
 LSTM = RnnSpec(Cell.LSTM, 3, 4, layers=2, direction="bidirectional_concat")
@@ -79,12 +78,12 @@ def test_the_layer_says_what_runs_it_and_what_is_copied(dtype: str) -> None:
     assert line.startswith(f"LSTM bidirectional_concat, {layer.dtype}, {layer.kernel}")
     assert "\n" not in line
     dense = "read in place" if dtype == "f32" else f"converted to {dtype}"
-    for part in (dense, "ntc", "strided", "copied", "gathered", "small"):
+    for part in (dense, "ntc", "strided", "copied", "gathered"):
         assert part in line or layer.why
 
 
 def test_what_is_read_in_place_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The address that the primitive gets is that of the caller's array, unless it is small."""
+    """The address that the primitive gets is that of the caller's array."""
     spec = RnnSpec(Cell.LSTM, 3, 4)
     layer = open_backend("onednn", threads=1).prepare(spec, random_weights(spec, 0))
     read: list[int] = []
@@ -96,7 +95,6 @@ def test_what_is_read_in_place_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Workspace, "execute", reading)
     x = np.zeros((500, 20, 6), np.float32)
-    assert 500 * 20 * (3 + 4) > LARGEST
     for given, in_place in ((x[..., :3].copy(), True), (x[..., :3], False), (x[..., ::2], False)):
         read.clear()
         layer.run(given)

@@ -1,4 +1,4 @@
-"""backend="auto": each batch runs where it was measured as faster, and what is missing is told."""
+"""backend="auto": kernels run what they have, oneDNN the rest, and what is missing is told."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from support.layers import attention_for, random_ragged, random_state, random_we
 
 from onernn import Activation, Cell, LibraryError, RnnSpec, Session, UnsupportedError
 from onernn.backend import auto, open_backend
-from onernn.backend.choosing import Choice
+from onernn.backend.compiled.library import load_kernels
+from onernn.backend.onednn.finding import WISHES
 
 pytestmark = [
     pytest.mark.usefixtures("built"),
@@ -54,7 +55,7 @@ def told(*hidden: str, **environment: str) -> dict[str, str]:
     code = "\n".join([*(HIDDEN[name] for name in hidden), dedent(RUN)])
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | environment,
+        env={k: v for k, v in os.environ.items() if k not in WISHES} | environment,
         capture_output=True,
         text=True,
         check=False,
@@ -63,12 +64,12 @@ def told(*hidden: str, **environment: str) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in done.stdout.splitlines())  # type: ignore[misc]
 
 
-def test_without_onednn_the_kernels_run_and_say_so() -> None:
+def test_without_onednn_the_kernels_run() -> None:
     said = told("oneDNN")
     assert said["auto"].startswith("kernels True LSTM left2right, f32, kernels")
-    assert "without oneDNN: libdnnl not found" in said["auto"]
-    assert "pip install" in said["auto"]
+    assert "without" not in said["auto"]  # nothing is missing for this layer
     assert said["onednn"].startswith("LibraryError libdnnl not found")
+    assert "pip install" in said["onednn"]
     assert said["kernels"].startswith("kernels True") and "without" not in said["kernels"]
 
 
@@ -82,8 +83,8 @@ def test_without_kernels_onednn_runs_and_says_so() -> None:
 
 def test_without_both_only_the_reference_runs() -> None:
     said = told("oneDNN", "kernels")
-    assert said["auto"].startswith("LibraryError without oneDNN: libdnnl not found")
-    assert "without kernels: this installation has no kernels" in said["auto"]
+    assert said["auto"].startswith("LibraryError without kernels: this installation has no kernels")
+    assert "without oneDNN: libdnnl not found" in said["auto"]
     assert said["reference"].startswith("reference True")
 
 
@@ -100,85 +101,55 @@ def test_with_both_nothing_is_missing() -> None:
     assert all("True" in line and "without" not in line for line in said.values()), said
 
 
-@pytest.mark.parametrize("ragged", [True, False])
-def test_a_batch_has_the_bits_of_the_backend_that_the_table_names(
-    monkeypatch: pytest.MonkeyPatch, ragged: bool
-) -> None:
-    monkeypatch.setattr(Choice, "prefers", lambda _, kind, sentences: (kind == "ragged") == ragged)
-    monkeypatch.setattr(Choice, "ever", True)
-    layers = {
-        name: open_backend(name, threads=1).prepare(SPEC, WEIGHTS)
-        for name in ("auto", "kernels", "onednn")
-    }
-    assert layers["auto"].backend == "auto"
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "u8"])
+@pytest.mark.parametrize("threads", [1, 2, 3, 64])
+def test_every_batch_has_the_bits_of_the_kernels(dtype: str, threads: int) -> None:
+    """On any number of threads: no choice depends on them."""
+    auto_, kernels = (
+        open_backend(name, threads=count).prepare(SPEC, WEIGHTS, dtype=dtype)
+        for name, count in (("auto", threads), ("kernels", 1))
+    )
+    assert auto_.backend == "kernels" and not auto_.why
     rng = np.random.default_rng(1)
     dense = rng.uniform(-1, 1, (7, 3, 6)).astype(np.float32)
     state = random_state(SPEC, 3, 2)
     for x, more in (
         (random_ragged([5, 0, 9], 6, 1), ()),
         (dense, ()),
+        (dense[:1], ()),
         (np.ascontiguousarray(dense.swapaxes(0, 1)), (None, "ntc")),
     ):
-        runs = {name: layer.run(x, state, *more) for name, layer in layers.items()}
-        own = "kernels" if ragged == hasattr(x, "offsets") else "onednn"
-        for got, want in zip(flat(runs["auto"]), flat(runs[own]), strict=True):
+        runs = [layer.run(x, state, *more) for layer in (auto_, kernels)]
+        for got, want in zip(*map(flat, runs), strict=True):
             np.testing.assert_array_equal(got, want)
-        other = "onednn" if own == "kernels" else "kernels"
-        assert any(
-            not np.array_equal(a, b)
-            for a, b in zip(flat(runs[own]), flat(runs[other]), strict=True)
-        )
 
 
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows when oneDNN is opened; kernels are faster for ragged batches alone."""
-    calls: list[int] = []
-    known = auto._onednn
-
-    def opening(*given: Any) -> Any:
-        calls.append(1)
-        return known(*given)
-
-    monkeypatch.setattr(auto, "_onednn", opening)
-    monkeypatch.setattr(auto, "_may_wait", lambda: True)  # as where no variable asks for oneDNN
-    monkeypatch.setattr(Choice, "prefers", lambda _, kind, sentences: kind == "ragged")
-    monkeypatch.setattr(Choice, "ever", True)
-    return calls
-
-
-def test_onednn_is_opened_once_for_the_first_batch_that_it_is_faster_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls = opened(monkeypatch)
+def test_onednn_is_not_opened_while_kernels_run_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in auto.WISHES:
+        monkeypatch.delenv(variable, raising=False)
     backend = open_backend(threads=1)
-    layers = [backend.prepare(SPEC, WEIGHTS) for _ in range(2)]
-    ragged = random_ragged([5, 2], 6, 1)
-    dense = np.ones((3, 2, 6), np.float32)
-    for layer in layers:
-        layer.run(ragged)
-    assert not calls
-    for layer in layers:
-        layer.run(dense)
-        check_layer(layer, SPEC, WEIGHTS, ragged, random_state(SPEC, 2, 2))
-    assert calls == [1]
+    for dtype in ("f32", "bf16", "int8-dynamic"):
+        layer = backend.prepare(SPEC, WEIGHTS, dtype=dtype)
+        layer.run(random_ragged([5, 2], 6, 1))
+    assert isinstance(backend, auto.AutoBackend) and [*backend._backends] == ["kernels"]
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_where_onednn_cannot_be_loaded_when_it_is_wanted_kernels_run_and_say_so(
-    monkeypatch: pytest.MonkeyPatch, training: bool
-) -> None:
-    opened(monkeypatch)
+def test_a_damaged_onednn_is_told_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With AMX, oneDNN is to run bf16; if its library cannot be loaded, the kernels do."""
+    monkeypatch.setattr(auto, "_cpu_has_amx", lambda: True)
+    monkeypatch.delenv("ONERNN_MAX_ISA", raising=False)
+    for variable in auto.WISHES:
+        monkeypatch.delenv(variable, raising=False)
+    known = auto.AutoBackend._open
 
-    def damaged(*_: Any) -> Any:
-        raise LibraryError("libdnnl.so.3: not a 64-bit ELF library, or a truncated one")
+    def damaged(self: Any, name: str) -> Any:
+        if name == "oneDNN":
+            raise LibraryError("libdnnl.so.3: not a 64-bit ELF library, or a truncated one")
+        return known(self, name)
 
-    monkeypatch.setattr(auto, "_onednn", damaged)
-    layer = open_backend(threads=1).prepare(SPEC, WEIGHTS)
-    dense = np.ones((3, 2, 6), np.float32)
-    y = layer.run_training(dense)[0] if training else layer.run(dense)[0]
-    exact, _ = open_backend("reference").prepare(SPEC, WEIGHTS).run(dense)
-    np.testing.assert_allclose(y, exact, atol=1e-5)
-    assert layer.backend == "kernels" and "without oneDNN: libdnnl.so.3" in layer.explain()
+    monkeypatch.setattr(auto.AutoBackend, "_open", damaged)
+    layer = open_backend(threads=1).prepare(SPEC, WEIGHTS, dtype="bf16")
+    assert layer.backend == "kernels"
 
 
 def flat(run: Any) -> list[Any]:
@@ -197,19 +168,10 @@ def test_it_is_right_whatever_the_table_says(cell: Cell, threads: int) -> None:
         check_layer(layer, spec, weights, x, state, attention_for(spec, x, 3))
 
 
-def test_amx_is_onednns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auto, "_may_wait", lambda: False)  # as where the CPU has it
-    monkeypatch.setattr(auto, "isa_of", lambda _: "amx")
-    for dtype in ("f32", "bf16"):
-        layer = open_backend().prepare(
-            RnnSpec(Cell.GRU, 64, 64), random_weights(RnnSpec(Cell.GRU, 64, 64), 0), dtype=dtype
-        )
-        assert layer.backend == "onednn"
-
-
-def test_more_threads_than_were_measured_are_onednns() -> None:
-    layer = open_backend(threads=5).prepare(SPEC, WEIGHTS)
-    assert layer.backend == "onednn" and not layer.why
+@pytest.mark.parametrize("dtype, first", [("f32", "kernels"), ("bf16", "oneDNN"), ("u8", "oneDNN")])
+def test_amx_is_onednns(monkeypatch: pytest.MonkeyPatch, dtype: str, first: str) -> None:
+    monkeypatch.setattr(auto.AutoBackend, "_has_amx", lambda _: True)
+    assert auto.AutoBackend()._order(dtype, ())[0] == first
 
 
 def test_what_onednn_lacks_runs_in_kernels() -> None:
@@ -235,19 +197,27 @@ def test_it_trains() -> None:
     np.testing.assert_allclose(gradients.x.data, want.x.data, atol=1e-5)
 
 
-@pytest.mark.parametrize("cell, own", [(Cell.GRU, True), (Cell.GRU, False), (Cell.AUGRU, False)])
-def test_who_trains_is_measured_but_for_what_only_kernels_train(
-    monkeypatch: pytest.MonkeyPatch, cell: Cell, own: bool
-) -> None:
-    monkeypatch.setattr(Choice, "prefers", lambda _, kind, sentences: own)
-    spec = RnnSpec(cell, 4, 5)
-    for strict in (False, True):
-        trainer = open_backend().prepare(spec, random_weights(spec, 0), strict=strict).trainer()
-        assert trainer.name.startswith("kernels" if own or cell is Cell.AUGRU else "oneDNN")
-        assert not trainer.why
+def test_the_kernels_train(data: Path) -> None:
+    for cell in (Cell.GRU, Cell.AUGRU):
+        spec = RnnSpec(cell, 4, 5)
+        trainer = open_backend().prepare(spec, random_weights(spec, 0), strict=True).trainer()
+        assert trainer.name.startswith("kernels") and not trainer.why
 
 
 def test_sessions_take_it_by_default(data: Path) -> None:
     session = Session(data / "paddle" / "fc_gru_h0_rev0")
     named = Session(data / "paddle" / "fc_gru_h0_rev0", backend="auto")
     assert session.explain() == named.explain() and "NumPy" not in session.explain()
+
+
+def test_explain_tells_the_rule_and_what_it_rests_on(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(data / "paddle" / "fc_gru_h0_rev0")
+    monkeypatch.setattr(auto, "MEASURED", {})
+    assert "the kernels run every layer that they have" in session.explain()
+    assert f"(with {load_kernels().isa}, nobody measured both" in session.explain()
+    monkeypatch.setattr(auto, "MEASURED", dict.fromkeys(("v2", "avx2", "avx512"), "1 to 2"))
+    assert "they run f32 at 1 to 2 times oneDNN's speed" in session.explain()
+    named = Session(data / "paddle" / "fc_gru_h0_rev0", backend="kernels")
+    assert "backend auto" not in named.explain()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -417,6 +418,26 @@ def test_nothing_is_written_into_the_callers_arrays_nor_shared_with_them(
         check_layer(layer, spec, weights, x, state, attention)
     for array, old in zip(kept, before, strict=True):
         np.testing.assert_array_equal(array, old)
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "auto"])
+def test_weights_written_to_afterwards_change_nothing_of_a_prepared_layer(backend: str) -> None:
+    spec = replace(SPEC, layers=2)
+    arrays = [{k: a.copy() for k, a in w.arrays.items()} for w in random_weights(spec, 0)]
+    weights = [RnnWeights(**each) for each in arrays]
+    kept = random_weights(spec, 0)
+    layer = open_backend(backend).prepare(spec, weights)
+    for each in arrays:
+        for array in each.values():
+            array[...] = 7.0
+    weights[:] = [with_values(each, "iter", 7.0) for each in weights]
+    for other in (layer, pickle.loads(pickle.dumps(layer))):
+        for lengths in ([1], [5] * 2, [3, 0, 2], [4] * 40):
+            x = random_ragged(lengths, 3, 0)
+            check_layer(other, spec, kept, x, random_state(spec, len(lengths), 1), None)
+        expected, *_ = other.run(X)
+        got, *_ = other.run_training(X)
+        assert_close(got, expected)
 
 
 PRIMES = st.sampled_from([1, 2, 3, 5, 7, 11, 13, 17, 19, 23, 31])

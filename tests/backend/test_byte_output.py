@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support.layers import random_ragged, random_weights
+from support.machine import needs_vnni
 from support.raw import run_raw
 
 from onernn import Cell, Ragged, RnnSpec, UnsupportedError
 from onernn.backend import open_backend
-from onernn.backend.onednn.library import load_library
 from onernn.backend.onednn.precision import PRECISIONS
-from onernn.core.precision import Scale
+from onernn.ir.precision import Scale
 
 SCALE = {"data_scale": 100.0, "data_shift": 128.0}
 LAYERS: list[tuple[Cell, dict[str, Any]]] = [
@@ -24,9 +24,7 @@ LAYERS: list[tuple[Cell, dict[str, Any]]] = [
 ]
 X = np.random.default_rng(0).uniform(-1, 1, (4, 3, 8)).astype(np.float32)
 
-pytestmark = pytest.mark.skipif(
-    not load_library().sums_u8_exactly, reason="this CPU has no AVX-512 VNNI"
-)
+pytestmark = needs_vnni
 
 
 def prepared(backend: str, spec: RnnSpec, **more: Any) -> Any:

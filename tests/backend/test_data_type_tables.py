@@ -21,7 +21,7 @@ from onernn.backend.onednn.library import load_library
 from onernn.backend.onednn.precision import GUIDE, OURS, PRECISIONS, SPECIFICATION, Row
 from onernn.backend.onednn.primitives import Shape, descriptors, plain_weights
 from onernn.backend.onednn.training import TRAINED
-from onernn.core.weights import layers_of
+from onernn.ir.weights import layers_of
 
 # As the documents print them: propagation, cells, input, recurrent, weights, bias, output, and c,
 # which note (1) tells.

@@ -19,6 +19,7 @@ from support.layers import (
     random_weights,
     words,
 )
+from support.machine import needs_vnni
 
 from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.backend import open_backend
@@ -198,6 +199,7 @@ def test_one_thread_or_two_give_the_same(cell: Cell) -> None:
         check_layer(layer, spec, weights, x, state)
 
 
+@needs_vnni
 def test_an_error_in_one_of_two_directions_reaches_the_caller() -> None:
     spec = RnnSpec(Cell.GRU, 8, 8, direction="bidirectional_concat")
     layer = open_backend("onednn", threads=2).prepare(spec, random_weights(spec, 0), dtype="u8")

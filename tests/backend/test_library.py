@@ -14,9 +14,9 @@ from textwrap import dedent
 
 import pytest
 
-from onernn.backend.isa import ONEDNN
+from onernn.backend.isa import ONEDNN, VARIABLE
 from onernn.backend.onednn import finding, library
-from onernn.core.errors import LibraryError
+from onernn.ir.errors import LibraryError
 
 MAPPED = "mapped = {w for w in open('/proc/self/maps').read().split() if 'libdnn' in w}\n"
 LOAD = "from onernn.backend.onednn.library import load_library, other_copies\n"
@@ -29,7 +29,7 @@ REPORT = (
 def run(code: str, **environment: object) -> str:
     """What a new interpreter prints; it must end well."""
     given = {name: str(value) for name, value in environment.items()}
-    kept = {k: v for k, v in os.environ.items() if k != finding.VARIABLE}
+    kept = {k: v for k, v in os.environ.items() if k not in (*finding.WISHES, VARIABLE)}
     done = subprocess.run(
         [sys.executable, "-c", "import onernn\n" + LOAD + dedent(code)],
         env=kept | given,

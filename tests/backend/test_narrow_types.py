@@ -23,10 +23,10 @@ from support.layers import (
     random_weights,
     words,
 )
+from support.machine import needs_vnni
 
 from onernn import Cell, Ragged, RnnSpec, UnsupportedError
 from onernn.backend import open_backend
-from onernn.backend.choosing import Choice
 from onernn.backend.onednn.library import load_library
 
 U8 = [(Cell.LSTM, {}), (Cell.LSTM, {"projection_size": 8}), (Cell.GRU, {}), (Cell.LBR_GRU, {})]
@@ -58,6 +58,7 @@ def test_bf16_is_right_to_its_precision(
     check_layer(layer, spec, weights, x, state, attention_for(spec, x, seed), rtol=2e-2, atol=1e-2)
 
 
+@needs_vnni
 @given(st.sampled_from(U8), st.sampled_from(DIRECTIONS), LENGTHS, st.integers(0, 99))
 def test_u8_is_right_to_its_steps(cell: tuple, direction: Any, lengths: list, seed: int) -> None:
     spec = RnnSpec(cell[0], 24, 32, direction=direction, **cell[1])
@@ -70,6 +71,7 @@ def test_u8_is_right_to_its_steps(cell: tuple, direction: Any, lengths: list, se
     check_layer(layer, spec, weights, x, state, rtol=0, atol=2e-2 * twice)
 
 
+@needs_vnni
 @pytest.mark.parametrize("cell", [Cell.LSTM, Cell.GRU, Cell.LBR_GRU])
 def test_u8_states_keep_their_sign(cell: Cell) -> None:
     """oneDNN clips negative s8 states to 0; u8 with a shift does not."""
@@ -80,6 +82,7 @@ def test_u8_states_keep_their_sign(cell: Cell) -> None:
     assert (words(y) < -0.05).any() and (h < -0.05).any()
 
 
+@needs_vnni
 @pytest.mark.parametrize("cell", [Cell.LSTM, Cell.GRU, Cell.LBR_GRU])
 def test_u8_inputs_of_any_range_are_scaled_batch_by_batch(cell: Cell) -> None:
     spec = RnnSpec(cell, 16, 16)
@@ -95,6 +98,7 @@ def test_u8_inputs_of_any_range_are_scaled_batch_by_batch(cell: Cell) -> None:
         )
 
 
+@needs_vnni
 def test_u8_refuses_what_it_cannot_hold() -> None:
     spec = RnnSpec(Cell.LSTM, 4, 4)
     layer = prepare(spec, random_weights(spec, 0), "u8")
@@ -109,6 +113,7 @@ def test_u8_refuses_what_it_cannot_hold() -> None:
         layer.run(x, state)
 
 
+@needs_vnni
 @pytest.mark.parametrize("cell", [Cell.LSTM, Cell.GRU, Cell.LBR_GRU])
 def test_a_given_data_scale_is_used_as_it_is(cell: Cell) -> None:
     spec = RnnSpec(cell, 8, 16)
@@ -124,6 +129,7 @@ def test_a_given_data_scale_is_used_as_it_is(cell: Cell) -> None:
         prepare(spec, weights, "u8", data_scale=-1.0)
 
 
+@needs_vnni
 def test_one_scale_for_all_weights_is_coarser_but_right() -> None:
     spec = RnnSpec(Cell.LSTM, 16, 16)
     weights = random_weights(spec, 0)
@@ -180,40 +186,3 @@ def test_equal_rectangles_run_dense_or_ragged_alike() -> None:
     y, _ = layer.run(dense)
     z, _ = layer.run(ragged)
     np.testing.assert_array_equal(y.swapaxes(0, 1).reshape(15, -1), words(z))
-
-
-@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_GRU])
-@pytest.mark.parametrize("direction", ["left2right", "right2left"])
-def test_where_a_chain_of_products_is_faster_it_gives_the_same(
-    monkeypatch: pytest.MonkeyPatch, cell: Cell, direction: Any
-) -> None:
-    """Which batches take it is measured, and may change: here ragged ones."""
-    monkeypatch.setattr(Choice, "prefers", lambda _, kind, sentences: kind == "ragged")
-    monkeypatch.setattr(Choice, "ever", True)
-    spec = RnnSpec(cell, 16, 768, direction=direction)
-    weights = random_weights(spec, 0)
-    layer = prepare(spec, weights, "f32")
-    assert "or a chain of matmul" in layer.kernel
-    x = random_ragged([9, 1, 0, 4, 4, 3], 16, 1)  # ragged: the chain
-    check_layer(layer, spec, weights, x, random_state(spec, 6, 0))
-    made = layer.cache_info()["misses"]
-    check_layer(layer, spec, weights, random_ragged([3, 3], 16, 2), random_state(spec, 2, 0))
-    assert layer.cache_info()["misses"] == made + 1  # a rectangle: one primitive
-
-
-@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_GRU, Cell.LSTM])
-@pytest.mark.parametrize("dtype", ["f32", pytest.param("bf16", marks=bf16)])
-def test_a_chain_is_right_wherever_it_may_be_chosen(
-    monkeypatch: pytest.MonkeyPatch, cell: Cell, dtype: str
-) -> None:
-    """Which batches take it is measured, and may change: all may."""
-    monkeypatch.setattr(Choice, "prefers", lambda *_: True)
-    rtol, atol = (1e-5, 1e-6) if dtype == "f32" else (2e-2, 1e-2)
-    spec = RnnSpec(cell, 5, 24, layers=2, direction="bidirectional_concat")
-    weights = random_weights(spec, 0)
-    layer = open_backend("onednn", threads=1).prepare(spec, weights, dtype=dtype)
-    for seed, lengths in enumerate([[9, 1, 0, 4, 4, 3], [3] * 7, [300, 2], [0], [2] * 90]):
-        x, state = random_ragged(lengths, 5, seed), random_state(spec, len(lengths), seed)
-        check_layer(layer, spec, weights, x, state, rtol=rtol, atol=atol)
-    chains = [kernel._chain for row in layer._stack_kernel._kernels(1) for kernel in row]
-    assert all(chain is not None and chain.cache_info()[1] for chain in chains)

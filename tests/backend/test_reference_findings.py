@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support.checking import check_layer
 from support.layers import random_state, random_weights
+from support.machine import needs_vnni
 from support.raw_creation import answer, shapes
 
 from onernn import Cell, RnnSpec, ShapeError
@@ -36,7 +37,6 @@ def typed(data: str, weights: str, **more: str) -> dict[str, str]:
 
 has_bf16 = any(isa in load_library().effective_isa for isa in ("bf16", "fp16", "amx", "avx512"))
 needs_bf16 = pytest.mark.skipif(not has_bf16, reason="this CPU has no bf16")
-needs_vnni = pytest.mark.skipif(not load_library().sums_u8_exactly, reason="this CPU has no VNNI")
 
 
 def test_a_bias_is_not_optional_although_the_texts_say_so() -> None:
@@ -189,7 +189,7 @@ def test_an_lbr_bias_has_a_fourth_row_also_in_the_library() -> None:
 
 def test_the_execution_arguments_are_called_otherwise_in_the_headers(repo: Path) -> None:
     """The guide says DNNL_WORKSPACE, and both texts leave attention and scratchpad out."""
-    declared = (repo / "backend" / "onednn" / "dnnl.cdef.h").read_text()
+    declared = (repo / "src" / "onernn" / "backend" / "onednn" / "dnnl.cdef.h").read_text()
     for name in ("WORKSPACE", "AUGRU_ATTENTION", "SCRATCHPAD", "DIFF_AUGRU_ATTENTION"):
         assert f"DNNL_ARG_{name} " in declared
     assert "DNNL_WORKSPACE" not in declared

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from support.checking import assert_close, sentences_of
 from support.layers import random_ragged, random_state, random_weights, words
+from support.machine import needs_vnni
 from support.oracle import run_oracle
 
 from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.backend import open_backend
-from onernn.core.precision import PartScales, Scale
+from onernn.ir.precision import PartScales, Scale
 
 pytestmark = pytest.mark.usefixtures("built")
 
@@ -165,8 +166,6 @@ def test_what_does_not_fit_is_refused() -> None:
     wrong = [PartScales(), PartScales(iter=np.ones((3, 4)))]
     with pytest.raises(ShapeError, match=r"layer 1, direction 0: scales of weights iter: expected"):
         prepare(spec, weights, wrong)
-    with pytest.raises(UnsupportedError, match="oneDNN has one scale for x and h"):
-        prepare(spec, weights, scales_of(spec), name="onednn")
     if os.environ.get("ONERNN_TEST_BACKEND") != "onednn":  # which is the default one then
         assert prepare(spec, weights, scales_of(spec), name="auto").backend == "kernels"
     for name in ("kernels", "onednn"):
@@ -176,6 +175,13 @@ def test_what_does_not_fit_is_refused() -> None:
         open_backend("kernels").prepare(
             spec, weights, dtype="u8", scales=scales_of(spec), data_scale=1.0
         )
+
+
+@needs_vnni
+def test_onednn_refuses_scales_of_states_apart_from_those_of_inputs() -> None:
+    spec = RnnSpec(Cell.LSTM, 4, 4, layers=2)
+    with pytest.raises(UnsupportedError, match="oneDNN has one scale for x and h"):
+        prepare(spec, random_weights(spec, 0), scales_of(spec), name="onednn")
 
 
 @pytest.mark.parametrize(

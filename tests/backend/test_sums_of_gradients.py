@@ -137,4 +137,4 @@ def test_what_cannot_take_gradients_is_refused_and_nothing_is_added(
 def test_layers_that_do_not_train_have_no_zeroed_gradients() -> None:
     problem = ragged_problem(RnnSpec(Cell.LSTM, 5, 6), [3], 1)
     with pytest.raises(UnsupportedError, match="prepare the layer in f32 or bf16 to train it"):
-        prepared("onednn", problem, "u8").zero_gradients()
+        prepared("kernels", problem, "u8").zero_gradients()

@@ -40,7 +40,6 @@ from support.oracle import run_oracle
 
 from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.backend import Gradients, TapeError, open_backend, reference_stack
-from onernn.backend.onednn.arguments import ARGUMENTS
 from onernn.backend.onednn.library import load_library
 from onernn.backend.onednn.training import onednn_trainer
 
@@ -481,19 +480,23 @@ class TestEveryBackend:
 
 
 def test_every_execution_argument_of_the_guide_has_a_place(repo: Path) -> None:
-    declared = (repo / "backend" / "onednn" / "dnnl.cdef.h").read_text()
+    declared = (repo / "src" / "onernn" / "backend" / "onednn" / "dnnl.cdef.h").read_text()
     names = set(re.findall(r"define DNNL_ARG_(\w+)", declared))
     general = {"SRC", "SRC_1", "DST", "WEIGHTS"}
     names -= general | {name for name in names if name.startswith("ATTR_")}
     gradients = {name.removeprefix("DIFF_") for name in names if name.startswith("DIFF_")}
-    assert names == ARGUMENTS.keys() | {f"DIFF_{name}" for name in gradients}
-    assert gradients == {name for name, place in ARGUMENTS.items() if place.gradient}
+    page = (repo / "design" / "0051-onednn-rnn-guide.md").read_text()
+    table = page.split("## Execution Arguments")[1].split("##")[0]
+    row = r"^\| ([A-Z_]+) \| `(.*?)` \| (?:none|`(.*?)`) \| `test"
+    places = {name: each for name, *each in re.findall(row, table, re.MULTILINE)}
+    assert names == places.keys() | {f"DIFF_{name}" for name in gradients}
+    assert gradients == {name for name, (_, gradient) in places.items() if gradient}
     fields = {f.name for f in dataclasses.fields(Gradients)}
-    for place in ARGUMENTS.values():
-        owner, _, attribute = place.value.partition(".")
+    for value, gradient in places.values():
+        owner, _, attribute = value.partition(".")
         if owner == "RnnWeights":
             assert attribute in RnnWeights.__dataclass_fields__
-        for found in re.findall(r"^backward\(\.\.\.\)\.(\w+)", place.gradient):
+        for found in re.findall(r"^backward\(\.\.\.\)\.(\w+)", gradient):
             assert found in fields
 
 

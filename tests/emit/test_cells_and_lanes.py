@@ -19,7 +19,7 @@ from support.layers import random_ragged, random_state, random_weights
 from onernn import Activation, Cell, Graph, Ragged, RnnSpec, RnnWeights
 from onernn.backend import reference_stack
 from onernn.backend.compiled.packing import narrowed
-from onernn.core.graph import Node, Value
+from onernn.ir.graph import Node, Value
 
 TARGETS = {
     "plain": ("-O1",),

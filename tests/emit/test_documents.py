@@ -12,7 +12,7 @@ from support.emitting import CHECKED, STRICT, Emitted, build, compiler
 from support.taggers import documents, of_documents
 
 from onernn import Session
-from onernn.core.ragged import data_of
+from onernn.ir.ragged import data_of
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 from support.emitting import STRICT, compiler
 
 from onernn import Graph, UnsupportedError, load
-from onernn.core.graph import Node, Value
-from onernn.emit import write_cpp
+from onernn.engine.emit import write_cpp
+from onernn.ir.graph import Node, Value
 
 
 def emit(*arguments: str | Path, status: int = 0) -> str:

@@ -10,7 +10,7 @@ from support.checking import assert_close
 from support.emitting import STRICT, build
 
 from onernn import Session
-from onernn.core.graph import Node
+from onernn.ir.graph import Node
 
 
 def test_generated_code_takes_the_branch_that_numpy_takes(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from support.fusing import departure
 from support.random_models import Trial, random_trial
 
 from onernn import OnernnError, Ragged, Session
-from onernn.core.ragged import data_of
-from onernn.emit.writing import told
+from onernn.engine.emit.writing import told
+from onernn.ir.ragged import data_of
 
 QUICK = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 GRAPHS = int(os.environ.get("ONERNN_EMITTED_GRAPHS", "40"))

@@ -20,8 +20,8 @@ from support.onnx_models import read
 from support.onnx_rnn import Case, random_case, run_oracle
 
 from onernn import Graph, Ragged, Session, UnsupportedError, load
-from onernn.core.ragged import data_of
-from onernn.emit.writing import read_declared
+from onernn.engine.emit.writing import read_declared
+from onernn.ir.ragged import data_of
 
 MODELS = int(os.environ.get("ONERNN_EMIT_MODELS", "20"))
 QUICK = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")

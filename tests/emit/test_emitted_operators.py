@@ -15,10 +15,10 @@ from support.layers import random_weights
 from support.onnx_models import model, read, theirs
 
 from onernn import Cell, Graph, RnnSpec, Session, ShapeError, UnsupportedError
-from onernn.core.graph import Node, Value
-from onernn.emit import write_cpp
-from onernn.emit.writing import read_declared, read_static
+from onernn.engine.emit import write_cpp
+from onernn.engine.emit.writing import read_declared, read_static
 from onernn.engine.naming import namespace
+from onernn.ir.graph import Node, Value
 
 QUICK = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 T, N, WIDTH = 4, 3, 6

@@ -15,8 +15,8 @@ from support.emitting import CHECKED, STRICT, Emitted, build, compiler
 from support.taggers import padder, unpadded
 
 from onernn import Graph, Ragged, Session
-from onernn.core.graph import Node, Value
-from onernn.core.ragged import data_of
+from onernn.ir.graph import Node, Value
+from onernn.ir.ragged import data_of
 
 NODES = (
     Node("NonZero", ("x",), ("where",)),

@@ -14,12 +14,12 @@ import pytest
 from support.emitting import STRICT, compiler
 
 from onernn import Cell, Graph, RnnSpec, RnnWeights, UnsupportedError
-from onernn.core.errors import ShapeError
-from onernn.core.graph import Node, Value
-from onernn.emit.writing import read_declared, write_cpp
+from onernn.engine.emit.writing import read_declared, write_cpp
 from onernn.engine.naming import identifier, namespace
+from onernn.ir.errors import ShapeError
+from onernn.ir.graph import Node, Value
 
-TEMPLATES = Path(__file__).parents[2] / "emit" / "templates"
+TEMPLATES = Path(__file__).parents[2] / "src" / "onernn" / "engine" / "emit" / "templates"
 INJECTED = [
     "m\nstatic int pwned = (__builtin_trap(), 1);\n//",
     "m\r\nint pwned;",

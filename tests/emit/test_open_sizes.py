@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from support.counting import calls_of
 
 from onernn import Graph, UnsupportedError
-from onernn.core.graph import Node, Value
-from onernn.core.sizes import Size
-from onernn.emit import write_cpp
+from onernn.engine.emit import write_cpp
+from onernn.ir.graph import Node, Value
+from onernn.ir.sizes import Size
 
 NUMBERS = {"T": 7, "N": 3, "W": 11}
 SIZES = st.recursive(

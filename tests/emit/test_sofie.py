@@ -20,8 +20,9 @@ from support.emitting import Emitted, build
 from support.onnx_models import read
 from support.onnx_rnn import GATES, INPUTS, KNOWN, OUTPUTS, Case, run_oracle
 
-from onernn import OnernnError, Session, ShapeError, UnsupportedError, emit, load
-from onernn.core.graph import Value
+from onernn import OnernnError, Session, ShapeError, UnsupportedError, load
+from onernn.engine import emit
+from onernn.ir.graph import Value
 
 T, N, C, H = 5, 3, 4, 2
 LENGTHS = np.array([5, 1, 3], np.int32)

@@ -12,8 +12,8 @@ from support.emitting import build
 from support.layers import random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session
-from onernn.core.graph import Node, Value
-from onernn.emit.pipeline import infer_shapes, initialize, parse
+from onernn.engine.emit.pipeline import infer_shapes, initialize, parse
+from onernn.ir.graph import Node, Value
 
 QUICK = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 WIDTH, H, T, N = 4, 5, 9, 3

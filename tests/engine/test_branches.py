@@ -11,9 +11,9 @@ from support.checking import assert_close
 from support.sharing import check_shared
 
 from onernn import Session
-from onernn.core.errors import BudgetError
-from onernn.core.graph import Node
 from onernn.engine.plan import Plan
+from onernn.ir.errors import BudgetError
+from onernn.ir.graph import Node
 
 pytestmark = pytest.mark.usefixtures("built")
 
@@ -63,7 +63,9 @@ def test_what_a_branch_needs_of_sizes_is_not_asked_of_others() -> None:
         np.testing.assert_array_equal(session.run(feed)["y"], want)
     plan = planned(session)
     given = plan.given({"x": x[:0], "c": np.array(False), "d": np.array([True])})
-    assert given and plan.run(given, 2**40, session._budget), "not for the sizes of the other one"
+    assert given and plan.run(given, 2**40, 2**40, session._budget), (
+        "not for the sizes of the other one"
+    )
 
 
 def test_branches_of_several_ranks_run_in_python() -> None:

@@ -13,9 +13,9 @@ from support.looping import EARLY, GRAPHS, ROW, TURN, feeds, graph, loop, scan
 from support.sharing import check_shared
 
 from onernn import Session
-from onernn.core.errors import BudgetError
-from onernn.core.graph import Node
 from onernn.engine.plan import Plan
+from onernn.ir.errors import BudgetError
+from onernn.ir.graph import Node
 
 pytestmark = pytest.mark.usefixtures("built")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from onernn import Graph, Session
-from onernn.core.graph import Node, Value
+from onernn.ir.graph import Node, Value
 
 pytestmark = pytest.mark.usefixtures("built")
 FAR = 2**62

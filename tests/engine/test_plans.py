@@ -26,10 +26,10 @@ from support.random_models import random_trial
 from support.taggers import documents, of_documents, padder, sentences, tagger, unpadded
 
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, ShapeError, UnsupportedError
-from onernn.core.errors import BudgetError, OnernnError
-from onernn.core.graph import Node, Value
-from onernn.core.ragged import data_of
 from onernn.engine.plan import Plan
+from onernn.ir.errors import BudgetError, OnernnError
+from onernn.ir.graph import Node, Value
+from onernn.ir.ragged import data_of
 
 pytestmark = pytest.mark.usefixtures("built")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onernn import Graph, Session, ShapeError
-from onernn.core.graph import Node, Value
+from onernn.ir.graph import Node, Value
 
 
 def session_of(node: Node, inputs: dict, constants: dict) -> Session:

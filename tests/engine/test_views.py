@@ -9,8 +9,8 @@ import pytest
 from support.moving_graphs import COLUMNS, moving_graph
 
 from onernn import Graph, Session
-from onernn.core.graph import Node, Value
 from onernn.engine.steps import Nest
+from onernn.ir.graph import Node, Value
 
 pytestmark = pytest.mark.usefixtures("built")
 GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "200"))

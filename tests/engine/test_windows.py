@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from onernn import Graph, Session, ShapeError
-from onernn.core.graph import Node, Value
 from onernn.engine.plan import Plan
+from onernn.ir.graph import Node, Value
 
 pytestmark = pytest.mark.usefixtures("built")
 

@@ -110,19 +110,6 @@ def test_inspect_shows_fusion_by_paddles_names_and_the_kernels(data: Path) -> No
         assert part in run.stdout
 
 
-def test_inspect_draws_the_graph_after_each_pass(data: Path, tmp_path: Path) -> None:
-    run = onernn("inspect", data / "paddle" / "bigru_concat", "--dot", tmp_path / "drawn")
-    assert run.returncode == 0, run.stderr
-    names = sorted(file.name for file in (tmp_path / "drawn").glob("*.dot"))
-    passes = ["read", "linear_rnn", "bidirectional"]
-    assert [name.partition("_")[2] for name in names] == [f"{each}.dot" for each in passes]
-    assert all(name in run.stdout for name in names)
-    occupied = tmp_path / "drawn" / names[0]
-    assert "File exists" in failed(
-        onernn("inspect", data / "paddle" / "bigru_concat", "--dot", occupied)
-    )
-
-
 def test_a_run_keeps_within_the_memory_that_it_is_given(
     model: Path, data: Path, tmp_path: Path
 ) -> None:

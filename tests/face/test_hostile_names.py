@@ -17,7 +17,7 @@ from support.onnx_models import model
 
 from onernn import ModelFormatError, Refusal, UnsupportedError, load
 from onernn.cli import main
-from onernn.core.errors import printable
+from onernn.ir.errors import printable
 
 NAME = "y[/x][v2]:skull:[red]\x1b[31m\u202e\x9b2J\r\nonernn: all is well"
 VISIBLE = ("y[/x][v2]:skull:[red]", "onernn: all is well")

@@ -10,8 +10,8 @@ import pytest
 from support.planted import read, tagger
 
 import onernn
-from onernn.core import html
-from onernn.core.graph import Graph, Node, Value
+from onernn.ir import html
+from onernn.ir.graph import Graph, Node, Value
 from onernn.verification.references import Against
 from onernn.verification.verifying import verify
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import onernn
-from onernn.adapters.paddle.inference.legacy_tensors import PaddleTensor
-from onernn.adapters.paddle.inference.tensors import EagerTensor, create_lod_tensor
+from onernn.adapters.paddle.inference.tensors import EagerTensor, PaddleTensor, create_lod_tensor
 
 WORDS = np.arange(10, dtype=np.float32).reshape(5, 2)
 

@@ -15,10 +15,12 @@ import pytest
 from support.backends import BACKENDS
 
 from onernn import load, verify
+from onernn.adapters.loading import find_faults
 from onernn.cli import main
+from onernn.verification.auditing import AuditRun
 from onernn.verification.recording import read_arrays
 
-CORPUS = Path(__file__).parents[2] / "fault_corpus"
+CORPUS = Path(__file__).parents[2] / "tools" / "fault_corpus"
 FAULTS = json.loads((CORPUS / "faults.json").read_text(encoding="utf-8"))
 ENTRIES = [f"{framework}/{entry}" for framework, entries in FAULTS.items() for entry in entries]
 VERSIONS = {"paddle": ["2.6.2", "3.3.1"], "mxnet": ["1.9.1"]}
@@ -76,6 +78,23 @@ def test_clips_and_origin_modes_are_in_the_files_and_would_be_missed() -> None:
     assert ((cell >= -0.2) & (cell <= 0.3)).all() and np.isin(cell, (-0.2, 0.3)).sum() > 1
     program = (CORPUS / "paddle" / "origin_mode_ignored" / "model.pdmodel").read_bytes()
     assert b"origin_mode" in program
+
+
+UNKNOWN = ("paddle/batch_stale", "paddle/outputs_clipped", "mxnet/relu_float64_rounded")
+"""Faults that no model's file tells: `onernn audit` has no definition of them."""
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_the_definition_that_audit_has_of_a_fault_makes_it_in_the_entrys_model(entry: str) -> None:
+    name = entry.split("/")[1].removesuffix("_fused")
+    wanted = "not_fused" if name.startswith("not_fused") else name
+    found = find_faults(CORPUS / entry)
+    faults = [fault for fault in found.faults if fault.id == wanted]
+    assert bool(faults) == (entry not in UNKNOWN)
+    if any(fault.repeats for fault in faults):
+        run = AuditRun(found, recordings(entry)[-1])
+        outputs = [each for fault in faults for each in run.compared([fault])]
+        assert not all(each.passed for each in outputs)
 
 
 def test_expectations_are_float64_and_owe_nothing_to_onernn() -> None:

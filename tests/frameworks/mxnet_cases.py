@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from tests.frameworks.mxnet_graphs import Case
 
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 CASES: list[Case] = []
 S: Any = mx.sym

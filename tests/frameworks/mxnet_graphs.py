@@ -14,11 +14,11 @@ import mxnet as mx
 import numpy as np
 
 from onernn import Session, load
-from onernn.adapters.mxnet.live import plugin
+from onernn.adapters.mxnet import plugin
 from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.read import Symbol, parse_symbol
-from onernn.core.arrays import Array
-from onernn.core.graph import Graph
+from onernn.ir.arrays import Array
+from onernn.ir.graph import Graph
 from onernn.verification.comparing import TOLERANCES, Tolerance, compare
 
 Arrays = Mapping[str, Array]

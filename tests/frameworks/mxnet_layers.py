@@ -9,7 +9,7 @@ import numpy as np
 from tests.frameworks.mxnet_cases import CASES, IDS, LENGTHS, OUTSIDE, POSITIVE, S, case, values
 from tests.frameworks.mxnet_graphs import Case
 
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 # Layers.
 for name, options in {"": {}, "_flat": {"flatten": False}, "_deep": {"flatten": True}}.items():

@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 from tests.frameworks.mxnet_graphs import run, save
 
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 Random = np.random.Generator
 

@@ -7,7 +7,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 MODES = ["rnn_tanh", "rnn_relu", "lstm", "gru"]
 T, N, C, H = 6, 3, 5, 4

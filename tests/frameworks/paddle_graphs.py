@@ -15,7 +15,7 @@ import numpy.random  # noqa: F401
 import paddle
 
 from onernn import Graph, Ragged, Session, load
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 from onernn.verification.comparing import TOLERANCES, Tolerance, compare
 
 paddle.enable_static()

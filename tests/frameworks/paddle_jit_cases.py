@@ -30,7 +30,7 @@ from paddle_nets import (
 )
 
 from onernn.adapters.paddle import optimize
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 
 def case_translated_layer() -> None:

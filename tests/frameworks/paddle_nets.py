@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 I, O, N, T = 5, 19, 4, 6  # noqa: E741  # 19: a panel of kernels has 16 units
 STEPS = 20

@@ -14,7 +14,7 @@ from paddle_nets import MODES, STEPS, I, N, O, T, close, data, net, operators, r
 
 from onernn import UnsupportedError
 from onernn.adapters.paddle import optimize, register_operators
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 
 def run_program(

@@ -12,8 +12,8 @@ import numpy as np
 from tests.frameworks.paddle_graphs import Batch, PaddleGraph, Variable
 
 from onernn import Ragged
-from onernn.core.arrays import Array
-from onernn.core.graph import Value
+from onernn.ir.arrays import Array
+from onernn.ir.graph import Value
 
 FUNCTIONS = ["sigmoid", "tanh", "relu", "identity"]
 OUTPUTS = {

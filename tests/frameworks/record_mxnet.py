@@ -21,7 +21,7 @@ from tests.frameworks.mxnet_graphs import numpy_mode, run, save
 from tests.frameworks.mxnet_models import Around, Looped, Masked, Unrolled, _sequential, contractive
 from tests.frameworks.mxnet_operators import CASES
 
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 T, N, C, H = 5, 3, 4, 6
 MODELS: dict[str, Callable[[Path], None]] = {}

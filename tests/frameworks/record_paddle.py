@@ -16,7 +16,7 @@ import numpy as np
 from tests.frameworks.paddle_graphs import Batch, PaddleGraph, SavedModel, Variable
 
 from onernn import Ragged
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 Feeds = dict[str, Batch]
 MODELS: dict[str, Callable[[], tuple[PaddleGraph, list[Variable], Feeds]]] = {}

@@ -17,7 +17,7 @@ import numpy as np
 from tests.frameworks.paddle_graphs import SavedModel, Variable, core, paddle
 from tests.frameworks.record_paddle import Builder, arrays, strip_call_stacks
 
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 if not hasattr(np, "Inf"):  # Paddle 2.6.2's pass asks NumPy 1 for it
     np.Inf = np.inf

@@ -13,7 +13,7 @@ from apache_beam.ml.inference.base import RunInference
 from apache_beam.testing.util import assert_that
 from support.scoring import INPUTS, MODEL, corpus, same_rows, session
 
-from onernn.batch import Scorer, beam_model_handler
+from onernn.scoring import Scorer, beam_model_handler
 
 
 def inferred(rows: list[Any], handler: Any, tmp_path: Path) -> list[Any]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import onernn
-from onernn.core.graph import Graph, NativeOp, Node, Value
+from onernn.ir.graph import Graph, NativeOp, Node, Value
 from onernn.verification.inspecting import inspect_model
 from onernn.verification.reporting.graph_page import render_graph_page
 

@@ -11,7 +11,7 @@ from support.processes import large, told_by, where_weights_are
 from support.scoring import INPUTS, corpus, same_rows, session
 
 import onernn
-from onernn.batch import Scorer
+from onernn.scoring import Scorer
 
 
 def test_dask_scores_with_a_scorer_that_it_sent(tmp_path: Path) -> None:

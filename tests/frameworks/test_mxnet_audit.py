@@ -15,7 +15,7 @@ import pytest
 from tests.frameworks.mxnet_graphs import run
 
 from onernn import audit
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 from onernn.reorders.mxnet import Stack
 from onernn.verification.auditing import predicted
 

@@ -16,7 +16,7 @@ from tests.frameworks.mxnet_models import contractive
 
 from onernn import UnsupportedError, plugins_disabled
 from onernn.adapters.mxnet import explain
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 T, N, C, H = 5, 3, 6, 4
 X = np.random.default_rng(0).uniform(-1, 1, (N, T, C)).astype(np.float32)
@@ -92,13 +92,42 @@ def test_unrolled_cells_become_one_operator_a_layer(name: str, merge: bool, layo
     assert not explain(ours).refusals
     assert not operators_of(ours) & {"Activation", "sigmoid", "tanh"}
     assert ours.list_outputs() == symbol.list_outputs()
-    assert sorted(ours.list_arguments()) == sorted(symbol.list_arguments())
+    assert ours.list_arguments() == symbol.list_arguments()
     given = {"data": X, **params_of(symbol)}
     for got, want in zip(run(ours, given), run(symbol, given), strict=True):
         close(got, want)
     found, expected = trained(ours, given), trained(symbol, given)
     for key, want in expected.items():
         close(found[key], want, 3e-5)
+
+
+def test_arguments_and_auxiliary_states_keep_their_order() -> None:
+    norm = mx.sym.BatchNorm(mx.sym.Variable("data"), name="norm")
+    cut = mx.sym.SliceChannel(norm, num_outputs=T, axis=1, squeeze_axis=True)
+    cell = stacked(mx.rnn.GRUCell(H, prefix="a_"), mx.rnn.LSTMCell(H, prefix="b_"))
+    w = mx.sym.Variable("w")
+    x = [mx.sym.Activation(mx.sym.broadcast_mul(cut[t], w), act_type="tanh") for t in range(T)]
+    outputs, _ = cell.unroll(T, inputs=x, merge_outputs=True)
+    symbol = mx.sym.BatchNorm(outputs, name="last")
+    ours = optimize(symbol)
+    assert len(explain(ours).replaced) == 2
+    for each in (ours, optimize(ours), mx.sym.load_json(ours.tojson())):
+        assert each.list_inputs() == symbol.list_inputs()
+        assert each.list_arguments() == symbol.list_arguments()
+        assert each.list_auxiliary_states() == symbol.list_auxiliary_states()
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_cells_whose_steps_have_variables_of_their_own_stay_mxnets(layers: int) -> None:
+    cell = stacked(*(mx.rnn.GRUCell(H, prefix=f"{k}_") for k in range(layers)))
+    outputs, _ = cell.unroll(T, inputs=[mx.sym.Variable(f"x{t}") for t in range(T)])
+    symbol = mx.sym.Group(list(outputs))
+    assert symbol.list_arguments()[:2] == ["x0", "0_i2h_weight"]
+    refused = explain(symbol, backend="reference").refusals
+    assert len(refused) == layers
+    assert all("only some of its steps read 'x" in each.reason for each in refused)
+    with pytest.raises(UnsupportedError, match="the order of arguments would change"):
+        optimize(symbol)
 
 
 def test_merged_outputs_are_the_operators_own() -> None:
@@ -159,8 +188,60 @@ def test_module_trains_the_same_curve(name: str) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
-def bucketing_curve(plug: Callable[[Any], Any]) -> list[float]:
-    """example/rnn/bucketing of MXNet: one set of parameters, a symbol for each length."""
+OPTIMIZERS = {
+    "adam": {"learning_rate": 0.05},
+    "sgd": {"learning_rate": 0.05, "momentum": 0.9},
+}
+
+
+def steps(symbol: Any, params: dict[str, Array], states: Path | None, optimizer: str) -> Any:
+    """A Module that made five more steps, from the optimizer's saved states where there are any."""
+    data = mx.io.NDArrayIter(X, LABEL, N, label_name="label")
+    module = mx.mod.Module(symbol, ["data"], ["label"])
+    module.bind(data.provide_data, data.provide_label)
+    module.init_params(arg_params={name: mx.nd.array(a) for name, a in params.items()})
+    rate = {"adam": 0.05, "sgd": 0.5}[optimizer]  # of a mean over all numbers
+    told = {**OPTIMIZERS[optimizer], "learning_rate": rate}
+    module.init_optimizer(optimizer=optimizer, optimizer_params=told)
+    if states:
+        module.load_optimizer_states(str(states))
+    batch = data.next()
+    for _ in range(5):
+        module.forward_backward(batch)
+        module.update()
+    return module
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("first", ["MXNet", "onernn"])
+def test_saved_states_of_an_optimizer_are_resumed_with_and_without_us(
+    first: str, optimizer: str, tmp_path: Path
+) -> None:
+    symbol = mx.sym.LinearRegressionOutput(unrolled("two"), mx.sym.Variable("label"))
+    ours, file = optimize(symbol), tmp_path / "states"
+    params = params_of(symbol, data=X, label=LABEL)
+    for name in ("data", "label"):
+        params.pop(name, None)
+
+    def resumed(before: Any, after: Any) -> dict[str, Array]:
+        module = steps(before, params, None, optimizer)
+        module.save_optimizer_states(str(file))
+        halfway = {name: a.asnumpy() for name, a in module.get_params()[0].items()}
+        module = steps(after, halfway, file, optimizer)
+        return {name: a.asnumpy() for name, a in module.get_params()[0].items()}
+
+    want = resumed(symbol, symbol)
+    got = resumed(symbol, ours) if first == "MXNet" else resumed(ours, symbol)
+    for name, theirs in want.items():
+        assert np.abs(theirs - params[name]).max() > 0.01, name
+        np.testing.assert_allclose(got[name], theirs, rtol=0, atol=1e-4, err_msg=name)
+
+
+def bucketing_curve(plug: Callable[[Any], Any], optimizer: str, kept: int = 0) -> list[float]:
+    """example/rnn/bucketing of MXNet: one set of parameters, a symbol for each length.
+
+    Symbols of at most ``kept`` steps stay as they are.
+    """
     cell = stacked(mx.rnn.LSTMCell(H, prefix="lstm_l0_"), mx.rnn.LSTMCell(H, prefix="lstm_l1_"))
 
     def sym_gen(length: int) -> Any:
@@ -171,7 +252,9 @@ def bucketing_curve(plug: Callable[[Any], Any]) -> list[float]:
         pred = mx.sym.Reshape(outputs, shape=(-1, H))
         pred = mx.sym.FullyConnected(pred, num_hidden=12, name="pred")
         label = mx.sym.Reshape(label, shape=(-1,))
-        return plug(mx.sym.SoftmaxOutput(pred, label, name="softmax")), ["data"], ["softmax_label"]
+        symbol = mx.sym.SoftmaxOutput(pred, label, name="softmax")
+        symbol = plug(symbol) if length > kept else symbol
+        return symbol, ["data"], ["softmax_label"]
 
     random.seed(1)  # by which the iterator shuffles
     np.random.seed(1)
@@ -188,7 +271,7 @@ def bucketing_curve(plug: Callable[[Any], Any]) -> list[float]:
         if name not in ("data", "softmax_label")
     }
     module.init_params(arg_params=params)
-    module.init_optimizer(optimizer="adam", optimizer_params={"learning_rate": 0.05})
+    module.init_optimizer(optimizer=optimizer, optimizer_params=OPTIMIZERS[optimizer])
     metric, losses = mx.metric.Perplexity(0), []
     for _ in range(10):
         data.reset()
@@ -202,8 +285,13 @@ def bucketing_curve(plug: Callable[[Any], Any]) -> list[float]:
     return losses
 
 
-def test_bucketing_module_shares_the_weights_of_all_lengths() -> None:
-    want, got = bucketing_curve(lambda symbol: symbol), bucketing_curve(optimize)
+@pytest.mark.parametrize("kept", [0, 3, 5])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_bucketing_module_shares_weights_and_states_of_all_lengths(
+    optimizer: str, kept: int
+) -> None:
+    want = bucketing_curve(lambda symbol: symbol, optimizer)
+    got = bucketing_curve(optimize, optimizer, kept)
     assert len(want) >= 20 and sum(want[-4:]) < 0.9 * sum(want[:4])
     np.testing.assert_allclose(got, want, rtol=1e-4)
 

@@ -13,7 +13,7 @@ from tests.frameworks.mxnet_rnn import MODES, C, H, N, T, arrays, close, symbol_
 
 from onernn import UnsupportedError
 from onernn.adapters.mxnet import rnn
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 P = 0.4
 OPTIONS: dict[str, Any] = {"state_size": H, "num_layers": 2, "p": P}

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from support.layers import random_weights
 from support.mxnet_ages import old_symbol
+from support.mxnet_files import symbol_text, write_params, write_symbol
 from tests.frameworks.mxnet_graphs import numpy_mode, run, save
 from tests.frameworks.mxnet_models import contractive, uniform
 
 from onernn import Session, load
-from onernn.adapters.mxnet.read import read_symbol
-from onernn.adapters.mxnet.read.params import read_params
-from onernn.adapters.mxnet.write import symbol_text, write_params, write_symbol
+from onernn.adapters.mxnet.read import read_params, read_symbol
 from onernn.backend import open_backend
 from onernn.reorders import mxnet as reorders
 

@@ -12,8 +12,7 @@ from tests.frameworks.mxnet_graphs import Case, check, differences, operators_of
 from tests.frameworks.mxnet_operators import CASES, S, values
 
 from onernn import Session
-from onernn.adapters.mxnet.lower.aliases import ALIASES
-from onernn.adapters.mxnet.lower.rules import RULES, find_rule
+from onernn.adapters.mxnet.table import ALIASES, RULES, find_rule
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

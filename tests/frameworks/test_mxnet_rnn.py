@@ -12,7 +12,7 @@ from tests.frameworks.mxnet_rnn import MODES, C, H, N, T, arrays, close, symbol_
 
 from onernn import UnsupportedError, plugins_disabled
 from onernn.adapters.mxnet import rnn, rnn_param_size
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 
 @pytest.mark.parametrize("numpy", [False, True])

@@ -11,7 +11,7 @@ from tests.frameworks.mxnet_graphs import save
 from tests.frameworks.mxnet_models import contractive
 
 import onernn
-from onernn.core.errors import UnsupportedError
+from onernn.ir.errors import UnsupportedError
 from onernn.verification.references import open_against
 from onernn.verification.verifying import verify
 

@@ -16,7 +16,7 @@ from tests.frameworks.paddle_graphs import PaddleGraph, Variable, differences
 from tests.frameworks.paddle_taggers import OUTPUTS
 
 from onernn import Ragged, audit, load
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 from onernn.verification.auditing import predicted
 
 I, O = 4, 5  # noqa: E741

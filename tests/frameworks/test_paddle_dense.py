@@ -11,7 +11,7 @@ import pytest
 from tests.frameworks.paddle_graphs import LODS, Batch, PaddleGraph, Variable, check
 
 from onernn import Ragged, Session, UnsupportedError, load
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 
 def numbers(*shape: int) -> Array:

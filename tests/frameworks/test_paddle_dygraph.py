@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,9 @@ import pytest
 
 from onernn import ShapeError, UnsupportedError, plugins_disabled
 from onernn.adapters import paddle as plugin
-from onernn.adapters.paddle.live.custom_operators import missing_operators
-from onernn.core.arrays import Array
+from onernn.adapters.paddle.custom_operators import missing_operators
+from onernn.backend.onednn.library import load_library
+from onernn.ir.arrays import Array
 
 MODES = ("GRU", "LSTM", "SimpleRNN")
 T, N, I, O = 6, 4, 5, 3  # noqa: E741
@@ -26,6 +28,7 @@ LENGTHS = [4, 6, 1, 3]
 pytestmark = pytest.mark.usefixtures("dynamic_mode")
 
 ROUTE = {"backend": "kernels"}
+NO_U8 = "not in u8|u8 needs AVX-512 VNNI"
 
 
 @pytest.fixture(autouse=True, params=["kernels", "onednn"], ids=["operator", "python"])
@@ -136,7 +139,9 @@ def test_layers_of_any_depth_become_ours_in_place() -> None:
     optimize(net, dtype="bf16")
     assert type(net.blocks[1]).__mro__[1] is paddle.nn.LSTM  # not on top of ours
     narrow = net(x)[1].numpy()
-    assert 0 < np.abs(narrow - expected[1]).max() < 2e-2
+    apart = np.abs(narrow - expected[1]).max()
+    has_bf16 = ROUTE["backend"] == "kernels" or "avx512" in load_library().effective_isa
+    assert apart < 2e-2 and bool(apart) == has_bf16
     assert type(optimize(net).blocks[1]) is ours
 
 
@@ -227,7 +232,7 @@ def test_copies_are_on_their_own() -> None:
     "reason, more, options, dtype",
     [
         ("dropout between its layers", {"num_layers": 2, "dropout": 0.5}, {}, "float32"),
-        ("not in u8", {}, {"dtype": "u8"}, "float32"),
+        (NO_U8, {}, {"dtype": "u8"}, "float32"),
         ("in float64", {}, {}, "float64"),
     ],
 )
@@ -252,7 +257,7 @@ def test_what_ours_does_not_train_stays_with_paddle_and_is_told_once(
         results.append(made(x)[0])
     results[1].sum().backward()
     close(results[1], results[0])
-    assert caplog.text.count("stays with Paddle") == 1 and reason in caplog.text
+    assert caplog.text.count("stays with Paddle") == 1 and re.search(reason, caplog.text)
 
 
 def test_dropout_is_nothing_in_evaluation(caplog: pytest.LogCaptureFixture) -> None:
@@ -277,7 +282,7 @@ def test_a_bias_that_is_left_out_is_zero(left_out: str) -> None:
         made(x)[0].sum().backward()
     close(bare(x)[0], theirs(x)[0])
     close(bare[1].cell.weight_ih.grad, theirs[1].cell.weight_ih.grad)
-    with pytest.raises(UnsupportedError, match="not in u8"):  # and not a crash
+    with pytest.raises(UnsupportedError, match=NO_U8):  # and not a crash
         optimize(bare, dtype="u8")(x)
 
 

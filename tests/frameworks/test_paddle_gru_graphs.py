@@ -18,7 +18,7 @@ from tests.frameworks.paddle_graphs import Batch, SavedModel, differences
 from tests.frameworks.paddle_taggers import Tagger
 
 from onernn import Graph, Ragged, Session, fuse, load
-from onernn.core.graph import Value
+from onernn.ir.graph import Value
 
 GRAPHS = int(os.environ.get("ONERNN_GRAPHS", "60"))
 

@@ -10,7 +10,7 @@ import pytest
 from tests.frameworks.paddle_graphs import LODS, Batch, PaddleGraph, Variable, check
 
 from onernn import Ragged, load
-from onernn.runtime.session import unsupported
+from onernn.engine.session import unsupported
 
 CASES: dict[str, dict[str, Any]] = {
     **{f"cumsum along {axis}": {"type": "cumsum", "axis": axis} for axis in (0, 1, -1)},

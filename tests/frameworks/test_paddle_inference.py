@@ -13,8 +13,8 @@ import pytest
 
 from onernn import recording
 from onernn.adapters.paddle import inference
-from onernn.adapters.paddle.inference import legacy_tensors, predictors, tensors
-from onernn.adapters.paddle.inference.public_names import public_names
+from onernn.adapters.paddle.inference import predictors, tensors
+from onernn.adapters.paddle.inference.served_modules import public_names
 
 CORE = paddle.base.core
 LETTERS = np.arange(1, 8)
@@ -62,8 +62,8 @@ class Face:
 OURS = Face(
     inference,
     tensors,
-    legacy_tensors.PaddleTensor,
-    legacy_tensors.PaddleBuf,
+    tensors.PaddleTensor,
+    tensors.PaddleBuf,
     predictors.create_paddle_predictor,
     tensors.create_lod_tensor,
 )
@@ -317,7 +317,7 @@ def static() -> Iterator[None]:
 
 @pytest.mark.usefixtures("static")
 def test_an_executor_gives_what_paddles_gives(model: Path) -> None:
-    from onernn.adapters.paddle.inference import executor as ours
+    from onernn.adapters.paddle.inference import predictors as ours
 
     found = []
     for kind, place, load, create in (

@@ -11,8 +11,8 @@ import pytest
 from tests.frameworks.paddle_graphs import LODS, Batch, PaddleGraph, Variable, differences
 
 from onernn import Ragged, Session, load
-from onernn.core.arrays import Array
-from onernn.core.ragged import data_of
+from onernn.ir.arrays import Array
+from onernn.ir.ragged import data_of
 
 
 def numbers(*shape: int) -> Array:

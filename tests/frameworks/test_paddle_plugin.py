@@ -24,7 +24,7 @@ from tests.frameworks.paddle_graphs import (
 
 from onernn import Ragged, UnsupportedError, load, plugins_disabled
 from onernn.adapters.paddle import optimize
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 from onernn.verification.comparing import TOLERANCES, compare
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 

@@ -12,7 +12,7 @@ import paddle
 import pytest
 
 from onernn.adapters.paddle import optimize
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 pytestmark = pytest.mark.usefixtures("dynamic_mode")
 ROWS, CLASSES = 16, 7

@@ -13,7 +13,7 @@ import pytest
 from paddle import profiler
 
 from onernn.adapters.paddle import optimize
-from onernn.adapters.paddle.live.custom_operators import missing_operators
+from onernn.adapters.paddle.custom_operators import missing_operators
 
 
 def shown(run: Callable[[], Any], folder: Path) -> dict[str, float]:

@@ -52,6 +52,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("file, case", CASES, ids=[case for _, case in CASES])
 def test_as_paddle_itself(file: str, case: str, cache: Path) -> None:
+    if case == "mixed_precision" and "avx512" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("Paddle's own products in bf16 need AVX-512")
     done = run(cache, str(HERE / file), case)
     assert done.returncode == 0 and done.stdout.endswith("whole\n"), done.stderr[-3000:]
 

@@ -19,7 +19,7 @@ from tests.frameworks.paddle_graphs import (
 )
 
 from onernn import Ragged, Session, UnsupportedError, load
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 LENGTHS = [[0, 1, 1, 5, 7]]
 FILLED = [[0, 1, 5, 7]]

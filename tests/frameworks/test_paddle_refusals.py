@@ -10,7 +10,7 @@ import pytest
 from tests.frameworks.paddle_graphs import Batch, PaddleGraph, Variable
 
 from onernn import Ragged, Session, ShapeError, UnsupportedError, load
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 LOD = [[0, 2, 2, 5]]
 

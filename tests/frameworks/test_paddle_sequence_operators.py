@@ -20,7 +20,7 @@ from tests.frameworks.paddle_graphs import (
 )
 
 from onernn import Ragged, Session, load
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 ONE, TWO = LODS["ragged"], LODS["two-levels"]
 OTHER = [[0, 1, 5]]

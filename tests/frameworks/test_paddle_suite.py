@@ -11,7 +11,7 @@ import pytest
 from tests.frameworks.paddle_graphs import PaddleGraph, SavedModel
 
 from onernn import Ragged, RnnSpec, RnnWeights, fuse, load
-from onernn.core.graph import Graph
+from onernn.ir.graph import Graph
 from onernn.verification.suite import Case, Conformance
 
 GRU = ("BatchGate", "BatchResetHiddenPrev", "BatchHidden", "Hidden")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import onernn
-from onernn.core.errors import UnsupportedError
+from onernn.ir.errors import UnsupportedError
 from onernn.verification.references import open_against
 from onernn.verification.verifying import verify
 

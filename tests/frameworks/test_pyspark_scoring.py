@@ -14,7 +14,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 from support.scoring import BAD, INPUTS, MODEL, corpus, same_rows, session
 
-from onernn.batch import spark_scorer
+from onernn.scoring import spark_scorer
 
 TESTS = str(Path(__file__).parents[1])
 

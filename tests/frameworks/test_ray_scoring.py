@@ -23,7 +23,7 @@ import ray  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 import onernn  # noqa: E402
-from onernn.batch import RayScorer  # noqa: E402
+from onernn.scoring import RayScorer  # noqa: E402
 
 MB = 2**20
 

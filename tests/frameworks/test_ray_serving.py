@@ -26,7 +26,7 @@ ray = pytest.importorskip("ray")
 serve = pytest.importorskip("ray.serve")
 
 from onernn import Ragged, Session  # noqa: E402
-from onernn.core.graph import Graph, Node, Value  # noqa: E402
+from onernn.ir.graph import Graph, Node, Value  # noqa: E402
 
 PORT = 8123
 

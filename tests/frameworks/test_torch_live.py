@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from onernn import UnsupportedError, plugins_disabled
-from onernn.adapters.torch import explain, optimize, refresh
+from onernn.adapters.torch import explain, optimize
 
 STACKS: list[tuple[Any, dict[str, Any]]] = [
     (nn.LSTM, {}),
@@ -135,17 +135,6 @@ def test_changes_of_parameters_are_followed() -> None:
     assert_same(ours(x), theirs(x))
     theirs.double(), ours.double()
     assert_same(ours(x.double()), theirs(x.double()))
-
-
-def test_what_pytorch_does_not_count_is_followed_after_refresh() -> None:
-    ours, x = optimize(nn.GRU(INPUT, UNITS)), torch.randn(5, 3, INPUT)
-    before = ours(x)[0]
-    ours.weight_hh_l0.data.zero_()
-    refresh(ours)
-    after = ours(x)[0]
-    assert not torch.equal(before, after)
-    ours.weight_ih_l0.data.zero_()
-    assert not torch.equal(ours.eval()(x)[0], after)
 
 
 def test_float64_stays_pytorchs() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
@@ -14,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from onernn.adapters.torch import explain, optimize, refresh
-from onernn.adapters.torch.live.compiling import onernn
+from onernn.adapters.torch import explain, optimize
+from onernn.adapters.torch.plugin import onernn
 
 INPUT, UNITS = 4, 6
 
@@ -104,8 +106,20 @@ def test_compiled_models_follow_their_parameters() -> None:
         torch.testing.assert_close(compiled(x)[0], theirs(x)[0], rtol=1e-5, atol=1e-5)
         for each in (theirs, ours):
             each.weight_hh_l0.data.mul_(0.1)
-        refresh(ours)
         torch.testing.assert_close(compiled(x)[0], theirs(x)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_the_backend_traces_modules_where_others_were_optimized_before() -> None:
+    code = """
+import torch
+from onernn.adapters.torch import optimize
+from onernn.adapters.torch.plugin import onernn
+optimize(torch.nn.GRU(2, 2))
+compiled = torch.compile(torch.nn.LSTM(4, 6), backend=onernn, fullgraph=True)
+assert compiled(torch.ones(3, 1, 4))[0].shape == (3, 1, 6)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from onernn.adapters.torch import explain, optimize
-from onernn.adapters.torch.live import training
+from onernn.adapters.torch import explain, live_layer, optimize
 
 infos = pytest.importorskip("torch.testing._internal.common_modules", reason="needs expecttest")
 
@@ -21,7 +20,7 @@ FOUND = [info for info in infos.module_db if info.module_cls in RECURRENT]
 
 @pytest.fixture(autouse=True)
 def small_batches_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "is_small", lambda *_: False)
+    monkeypatch.setattr(live_layer, "is_small", lambda *_: False)
 
 
 @pytest.fixture(autouse=True)

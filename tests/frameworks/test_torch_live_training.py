@@ -15,11 +15,9 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from onernn.adapters.torch import explain, optimize
-from onernn.adapters.torch.live import training
-from onernn.adapters.torch.live.batches import batch_of
-from onernn.adapters.torch.live.modules import live_of
-from onernn.adapters.torch.live.training import run_recorded
+from onernn.adapters.torch import explain, live_layer, optimize
+from onernn.adapters.torch.live_layer import batch_of, run_recorded
+from onernn.adapters.torch.plugin import live_of
 
 KINDS: list[tuple[Any, dict[str, Any]]] = [
     (nn.LSTM, {}),
@@ -33,7 +31,7 @@ INPUT, UNITS = 4, 6
 
 @pytest.fixture(autouse=True)
 def small_batches_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "is_small", lambda *_: False)
+    monkeypatch.setattr(live_layer, "is_small", lambda *_: False)
 
 
 @pytest.fixture(autouse=True)

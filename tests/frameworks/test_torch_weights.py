@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from onernn.adapters.torch.read.saved import read_arrays
+from onernn.adapters.torch.weight_files import read_arrays
 from onernn.cli import app
 
 torch = pytest.importorskip("torch")

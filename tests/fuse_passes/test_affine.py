@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from onernn import Graph, fuse
-from onernn.core.graph import Node, Value
 from onernn.fuse_passes.affine import affine
+from onernn.ir.graph import Node, Value
 
 RNG = np.random.default_rng(0)
 CONSTANTS = {

@@ -11,7 +11,7 @@ from support.graphs import HIDDEN, INPUT, MATMUL, constants, graph, projected_gr
 from support.layers import random_ragged, random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
-from onernn.core.graph import Node, Value
+from onernn.ir.graph import Node, Value
 
 SECOND = Node("MatMul", ("x", "w"), ("xw2",))
 LEFT, RIGHT = {"direction": "left2right"}, {"direction": "right2left"}

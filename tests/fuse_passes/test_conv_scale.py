@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from onernn import Graph, Session, fuse
-from onernn.core.graph import Node, Value
 from onernn.fuse_passes.conv_scale import FuseConvScale
+from onernn.ir.graph import Node, Value
 
 RNG = np.random.default_rng(0)
 

@@ -9,9 +9,9 @@ import pytest
 from support.layers import random_weights
 
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, fuse
-from onernn.core.graph import NativeOp, Node, Value
 from onernn.fuse_passes import PASSES, FuseResult, passes_for
 from onernn.fuse_passes.embedding_rnn import FuseEmbeddingRnn
+from onernn.ir.graph import NativeOp, Node, Value
 
 WORDS, WIDTH, HIDDEN = 11, 4, 3
 IDS = Ragged(np.array([3, 0, 10, 3, 7]), [0, 2, 2, 5])

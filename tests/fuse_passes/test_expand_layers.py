@@ -17,8 +17,8 @@ from support.layers import (
 )
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
-from onernn.core.graph import Node, Value
 from onernn.fuse_passes.expand_layers import ExpandLayers
+from onernn.ir.graph import Node, Value
 
 LENGTHS = [3, 0, 5, 1]
 

@@ -7,7 +7,7 @@ import pytest
 from support.fusing import fuse_and_check
 from support.graphs import MATMUL, constants, graph, projected_gru
 
-from onernn.core.graph import NativeOp, Node
+from onernn.ir.graph import NativeOp, Node
 
 SCALE = Node("Identity", ("x",), ("x2",), {}, (NativeOp(3, "scale"),))
 

@@ -10,8 +10,8 @@ import pytest
 from support.layers import random_weights
 
 from onernn import Cell, FuseResult, Graph, RnnSpec, Session, fuse
-from onernn.core.graph import NativeOp, Node, Value
 from onernn.fuse_passes.linear_input import FuseLinearInput
+from onernn.ir.graph import NativeOp, Node, Value
 
 C, F, H = 3, 6, 4
 

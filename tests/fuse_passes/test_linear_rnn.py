@@ -8,7 +8,7 @@ from support.fusing import fuse_and_check
 from support.graphs import ADD, HIDDEN, INPUT, MATMUL, constants, graph, projected_gru
 
 from onernn import fuse
-from onernn.core.graph import Node
+from onernn.ir.graph import Node
 
 STATE = {"state": "h0"}
 

@@ -10,10 +10,10 @@ import pytest
 from support.random_models import random_trial
 
 from onernn import Graph, Session, UnsupportedError
-from onernn.core.graph import Node, Value
-from onernn.core.ragged import Ragged
 from onernn.fuse_passes.mapping import Mapper
-from onernn.operators import OPERATORS
+from onernn.ir.graph import Node, Value
+from onernn.ir.ragged import Ragged
+from onernn.ops import OPERATORS
 
 GRAPHS, ROWS = 100, 3
 

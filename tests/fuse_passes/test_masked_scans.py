@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from onernn import Graph, Session, fuse
-from onernn.core.graph import Node, Value
+from onernn.ir.graph import Node, Value
 
 T, N, WIDTH, UNITS = 5, 4, 3, 2
 RNG = np.random.default_rng(0)

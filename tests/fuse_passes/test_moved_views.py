@@ -7,9 +7,9 @@ import pytest
 from support.layers import random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
-from onernn.core.graph import Node, Value
 from onernn.fuse_passes.bidirectional import PairDirections
 from onernn.fuse_passes.stacked_steps import moving
+from onernn.ir.graph import Node, Value
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 END = -(2**62)

@@ -9,7 +9,7 @@ import pytest
 from support.layers import random_weights
 
 from onernn import Cell, Graph, OnernnError, RnnSpec, Session, fuse
-from onernn.core.graph import Node, Value
+from onernn.ir.graph import Node, Value
 
 X = np.random.default_rng(0).uniform(-1, 1, (5, 2, 3)).astype(np.float32)
 ONE = {"one": np.array(1), "zero": np.array(0), "first": np.array([0]), "go": np.array(True)}

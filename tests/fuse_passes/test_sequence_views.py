@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.fusing import fuse_and_check
 from support.graphs import ADD, MATMUL, constants, graph, projected_gru
 
-from onernn.core.graph import Node
+from onernn.ir.graph import Node
 
 
 def dropped(*middle: Node, made: str) -> list[Node]:

@@ -9,7 +9,7 @@ import pytest
 from support.layers import random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
-from onernn.core.graph import Node, Value
+from onernn.ir.graph import Node, Value
 
 X = np.random.default_rng(0).normal(size=(4, 3, 6)).astype(np.float32)
 SPEC = RnnSpec(Cell.LSTM, 6, 5)

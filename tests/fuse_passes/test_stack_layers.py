@@ -11,8 +11,8 @@ from support.graphs import HIDDEN, INPUT, graph
 from support.layers import random_ragged, random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
-from onernn.core.graph import NativeOp, Node, Value
 from onernn.fuse_passes import FuseResult
+from onernn.ir.graph import NativeOp, Node, Value
 
 
 def layer(

@@ -11,7 +11,7 @@ import pytest
 from support.layers import random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
-from onernn.core.graph import Node, Value
+from onernn.ir.graph import Node, Value
 
 X = np.random.default_rng(0).uniform(-1, 1, (5, 2, 3)).astype(np.float32)
 COMPARED = {

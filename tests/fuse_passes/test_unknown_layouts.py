@@ -15,7 +15,7 @@ from support.random_graphs import Discard, Sizes
 from support.random_models import Models, Written
 
 from onernn import Cell, FuseResult, RnnSpec
-from onernn.core.graph import Value
+from onernn.ir.graph import Value
 from onernn.reorders.gates import GateLayout
 
 SIZES = Sizes(time=3, batch=3, lengths=(2, 0, 3, 1), groups=(1, 3))

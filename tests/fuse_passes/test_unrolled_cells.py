@@ -10,7 +10,7 @@ import pytest
 from support.cells import BATCH, HIDDEN, INPUT, Unrolled
 
 from onernn import Cell, FuseResult, Graph, Session, fuse
-from onernn.core.graph import Node, Value
+from onernn.ir.graph import Node, Value
 
 Step = Callable[[Unrolled, str, tuple[str, ...]], tuple[str, ...]]
 

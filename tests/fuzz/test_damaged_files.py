@@ -14,7 +14,7 @@ import pytest
 from fuzz import targets
 from fuzz.mutate import damaged
 from onernn import Graph, ModelFormatError, OnernnError, convert
-from onernn.core.graph import Node, Value
+from onernn.ir.graph import Node, Value
 
 RELU = Node("Relu", ("x",), ("y",))
 FILES = int(os.environ.get("ONERNN_DAMAGED", 12))

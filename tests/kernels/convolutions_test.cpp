@@ -27,8 +27,10 @@ struct Case {
   Dims y() const { return {3, {M, OH(), OW()}}; }
   Dims window() const { return {8, {KH, KW, SH, SW, DH, DW, top, left}}; }
   std::int64_t size() const { return N * M * OH() * OW(); }
-  std::int64_t copied() const {
-    return (OH() + DH * (KH - 1) / SH) * SH * (OW() + DW * (KW - 1) / SW) * SW * C;
+  std::int64_t seen() const {
+    const std::int64_t copied =
+        (OH() + DH * (KH - 1) / SH) * SH * (OW() + DW * (KW - 1) / SW) * SW * C;
+    return OH() * OW() <= kFew && M / groups >= 16 ? kRowsAtOnce * taps() : copied;
   }
   /// function(n, group, m, place in y, c, place in x, place in a channel's weights): all products.
   template <class Function>
@@ -53,6 +55,9 @@ const std::vector<Case> kCases = {
     {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0},
     {2, 3, 5, 1, 1, 9, 1, 3, 1, 1, 1, 1, 0, 1, 0, 1},
     {3, 5, 70, 1, 1, 4, 1, 3, 1, 2, 1, 1, 0, 1, 0, 1},
+    {29, 3, 18, 1, 2, 4, 3, 2, 2, 1, 1, 2, 1, 1, 1, 0},
+    {3, 8, 40, 2, 1, 6, 1, 3, 1, 1, 1, 1, 0, 1, 0, 1},
+    {1, 60, 20, 1, 5, 33, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1},
     {1, 1, 33, 1, 1, 640, 1, 256, 1, 128, 1, 1, 0, 0, 0, 0},
     {1, 1, 18, 1, 1, 700, 1, 32, 1, 16, 1, 1, 0, 0, 0, 0},
     {2, 4, 24, 1, 9, 33, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1},
@@ -76,16 +81,15 @@ const std::vector<Case> kCases = {
 
 template <class Real, int G>
 std::vector<Real> convolved(const Case& of, const std::vector<Real>& x, const std::vector<Real>& w,
-                            const Real* bias, std::int64_t together) {
+                            const Real* bias) {
   const std::int64_t M = of.M / of.groups, wide = (M + G * 16 - 1) / (G * 16) * G * 16;
   std::vector<Real> panels(static_cast<std::size_t>(of.groups * wide * of.taps())),
-      copied(static_cast<std::size_t>(of.copied() * together)),
-      y(static_cast<std::size_t>(of.size()));
+      seen(static_cast<std::size_t>(of.seen())), y(static_cast<std::size_t>(of.size()));
   std::vector<std::int64_t> taps(static_cast<std::size_t>(of.taps()));
   pack<G>(panels.data(), w.data(), of.groups, M, of.taps());
   Serial alone;
-  convolve<G>(y.data(), x.data(), panels.data(), bias, copied.data(), taps.data(), of.N, of.x(),
-              of.y(), of.window(), of.groups, together, alone);
+  convolve<G>(y.data(), x.data(), panels.data(), bias, seen.data(), taps.data(), of.N, of.x(),
+              of.y(), of.window(), of.groups, alone);
   return y;
 }
 
@@ -100,15 +104,15 @@ void check_convolutions() {
     of.each([&](std::int64_t y, std::int64_t at, std::int64_t m, std::int64_t k) {
       want[y] += double(x[at]) * double(w[m * of.taps() + k]);
     });
-    const auto got = convolved<Real, 1>(of, x, w, bias.data(), 1);
+    const auto got = convolved<Real, 1>(of, x, w, bias.data());
     CHECK(got.size() == want.size());
     for (std::size_t at = 0; at < want.size(); ++at) CHECK_NEAR(got[at], want[at], 1e-5);
-    CHECK(got == (convolved<Real, 2>(of, x, w, bias.data(), 2)));
-    CHECK(got == (convolved<Real, 4>(of, x, w, bias.data(), 5)));
+    CHECK(got == (convolved<Real, 2>(of, x, w, bias.data())));
+    CHECK(got == (convolved<Real, 4>(of, x, w, bias.data())));
     if (of.N > 1) {  // an image alone
       Case one = of;
       one.N = 1;
-      const auto alone = convolved<Real, 1>(one, x, w, bias.data(), 1);
+      const auto alone = convolved<Real, 1>(one, x, w, bias.data());
       CHECK(std::memcmp(alone.data(), got.data(), alone.size() * sizeof(Real)) == 0);
     }
   }
@@ -122,8 +126,7 @@ TEST(convolutions_without_bias_begin_with_zero) {
   const auto x = random_numbers<float>(of.N * of.C * of.H * of.W, 1),
              w = random_numbers<float>(of.M * of.taps(), 2);
   const std::vector<float> zeros(static_cast<std::size_t>(of.M));
-  CHECK((convolved<float, 1>(of, x, w, nullptr, 1)) ==
-        (convolved<float, 1>(of, x, w, zeros.data(), 1)));
+  CHECK((convolved<float, 1>(of, x, w, nullptr)) == (convolved<float, 1>(of, x, w, zeros.data())));
 }
 
 TEST(ways_back) {

@@ -53,6 +53,16 @@ TEST(functions_are_right_from_end_to_end) {
   check(Elu<float>{0.75f}, [](double a) { return a < 0 ? 0.75 * std::expm1(a) : a; });
 }
 
+TEST(sigmoid_of_extremes_keeps_its_units_in_the_last_place_and_ends_at_0_and_1) {
+  for (int step = -8700; step <= 8900; ++step) {
+    const float a = static_cast<float>(step) / 100.0f;
+    const double want = 1 / (1 + std::exp(-static_cast<double>(a)));
+    CHECK(std::abs(of(Sigmoid<float>(), a) - want) <= want * 4.8e-7);  // exp, sum and division
+  }
+  for (float a : {-104.5f, -1e4f, -3e38f, -kInfinity}) CHECK(of(Sigmoid<float>(), a) == 0);
+  for (float a : {104.5f, 1e4f, 3e38f, kInfinity}) CHECK(of(Sigmoid<float>(), a) == 1);
+}
+
 TEST(functions_that_choose_are_exact) {
   for (float a : {-3.0f, -0.25f, -0.0f, 0.0f, 0.25f, 0.5f, 3.0f, kInfinity, -kInfinity}) {
     CHECK(of(Relu<float>(), a) == (a > 0 ? a : 0));

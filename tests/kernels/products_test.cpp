@@ -6,6 +6,7 @@
 #include "check.hpp"
 #include "packing.hpp"
 #include "quads.hpp"
+#include "quantized.hpp"
 #include "serial.hpp"
 
 using namespace onernn;
@@ -22,11 +23,11 @@ static std::vector<Real> sums_of(const std::vector<Stored>& matrix, const std::v
   Serial alone;
   product<G, Real>(
       matrix.data(), K, panels, left.get(), rows, alone,
+      rows % 2 != 0,  // either way gives the same bits
       [](std::int64_t, std::int64_t, int g) { return broadcast(Real(g)); },
       [&](std::int64_t m, std::int64_t p, const Lanes<Real>* of) {
         for (int g = 0; g < G; ++g) store(sums.data() + (m * G + g) * O + p * 16, of[g]);
-      },
-      rows % 2 != 0);  // either way gives the same bits
+      });
   return sums;
 }
 
@@ -115,6 +116,47 @@ TEST(products_of_bytes_are_exact_sums_on_every_instruction_set) {
     check_bytes<2, 3>(K);
     check_bytes<3, 2>(K);
     check_bytes<4, 1>(K);
+  }
+}
+
+template <int G, class T>
+static void check_dense_bytes(std::int64_t K, std::int64_t C) {
+  constexpr int kLow = std::numeric_limits<T>::min(), kHigh = std::numeric_limits<T>::max();
+  const std::int64_t rows = 13;
+  const auto whole = [](std::int64_t count, int seed, int low, int high) {
+    auto made = random_numbers<float>(count, seed, 400);  // many are at the ends
+    for (float& v : made) v = std::round(std::fmin(std::fmax(v, low), high));
+    return made;
+  };
+  auto numbers = whole(K * C, 1, -127, 127);
+  for (std::int64_t c = 0; c < C; ++c) numbers[c] = c % 2 ? 127 : -127;  // steps of 1
+  const auto matrix = packed<ByteQuad>(numbers, K, 1, C, G);
+  const auto wide = whole(rows * K, 2, kLow, kHigh), shifts = whole(C + 64, 3, -128, 127);
+  const std::vector<T> x(wide.begin(), wide.end());
+  const std::vector<std::int32_t> zeros(shifts.begin(), shifts.end());
+  const std::int32_t* given = K % 2 ? zeros.data() : nullptr;
+  const T zero = kHigh - 3;
+  std::vector<std::int32_t> y(rows * C + 1, -1);
+  Serial alone;
+  dense_bytes<G>(y.data(), x.data(), &zero, rows, K,
+                 reinterpret_cast<const std::int8_t*>(matrix.data()), given, C, alone);
+  CHECK(y.back() == -1);  // nothing behind the columns that are there
+  for (std::int64_t m = 0; m < rows; ++m)
+    for (std::int64_t c = 0; c < C; ++c) {
+      std::int64_t want = 0;
+      for (std::int64_t k = 0; k < K; ++k)
+        want += (x[m * K + k] - zero) *
+                (static_cast<std::int64_t>(numbers[k * C + c]) - (given ? given[c] : 0));
+      CHECK(y[m * C + c] == want);
+    }
+}
+
+TEST(dense_products_of_bytes_take_zero_points_and_any_number_of_columns) {
+  for (std::int64_t K : {1, 6, 16, 35, 300}) {
+    check_dense_bytes<1, std::uint8_t>(K, 7);
+    check_dense_bytes<2, std::int8_t>(K, 32);
+    check_dense_bytes<3, std::uint8_t>(K, 41);
+    check_dense_bytes<4, std::int8_t>(K, 70);
   }
 }
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 from support.emitting import compiler
 
+from onernn.backend.compiled import library
 from onernn.kernels import build
 
 SMALL = ("cpu.cpp", "exported.hpp", "onernn.h")
@@ -23,16 +26,20 @@ def tree(repo: Path, tmp_path: Path) -> Path:
     """A folder of kernels; the test is skipped where there is no compiler."""
     compiler()
     (tmp_path / "kernels" / "library").mkdir(parents=True)
-    shutil.copy2(repo / "kernels" / "build.py", tmp_path / "kernels")
+    shutil.copy2(repo / "src" / "onernn" / "kernels" / "build.py", tmp_path / "kernels")
     for name in SMALL:
-        shutil.copy2(repo / "kernels" / "library" / name, tmp_path / "kernels" / "library")
+        shutil.copy2(
+            repo / "src" / "onernn" / "kernels" / "library" / name, tmp_path / "kernels" / "library"
+        )
     return tmp_path / "kernels"
 
 
 def start(tree: Path, **environment: str) -> subprocess.Popen[str]:
+    """For all instruction sets, with a cache of objects that is the tree's own."""
+    here = {"ISAS": "all", "XDG_CACHE_HOME": str(tree / "cache")}
     return subprocess.Popen(
         [sys.executable, str(tree / "build.py")],
-        env=os.environ | environment,
+        env=os.environ | here | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -60,6 +67,94 @@ def test_there_is_a_library_for_each_instruction_set_and_a_second_build_does_not
     dates = [path.stat().st_mtime_ns for path in made]
     assert "compilations" not in run(tree)
     assert libraries(tree) == made and [path.stat().st_mtime_ns for path in made] == dates
+
+
+def test_a_checkout_gets_the_first_set_and_that_of_this_cpu_and_others_where_they_are_named(
+    tree: Path,
+) -> None:
+    known = [*build.isas()]
+    run(tree, ISAS="")
+    (own,) = {path.name for path in libraries(tree)} - {f"libonernn-{known[0]}.so"} or {""}
+    assert own == "" or own == f"libonernn-{library.load_kernels().cpu}.so"
+    run(tree, ISAS=known[-1])
+    assert {*map(build.library_of, (known[0], known[-1]), [tree / "built"] * 2)} <= {
+        *libraries(tree)
+    }
+    run(tree, ISAS="all")
+    assert len(libraries(tree)) == len(known)
+    assert f"ISAS=avx3: expected all, or some of {', '.join(known)}" in run(tree, 1, ISAS="avx3")
+
+
+def test_libraries_of_other_sources_that_are_not_built_again_are_removed(tree: Path) -> None:
+    run(tree)
+    with open(tree / "library" / "cpu.cpp", "a") as file:
+        file.write("// more\n")
+    run(tree, ISAS="")
+    left = {path.stem.removeprefix("libonernn-") for path in libraries(tree)}
+    assert left <= {[*build.isas()][0], library.load_kernels().cpu}
+    assert "compilations" not in run(tree, ISAS="")
+
+
+def compiled(said: str) -> int:
+    """How many objects a build compiled."""
+    return int(re.findall(r"kernels: (\d+) compilations", said)[0])
+
+
+def test_only_objects_whose_source_headers_or_compiler_changed_are_compiled_in_any_tree(
+    tree: Path, tmp_path: Path
+) -> None:
+    (tree / "own.hpp").write_text("inline int own() { return 1; }\n")
+    (tree / "library" / "more.cpp").write_text(
+        '#include "../own.hpp"\nint more() { return own(); }\n'
+    )
+    other = shutil.copytree(tree, tmp_path / "other" / "kernels")
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    both = compiled(run(tree, **cache))
+    assert compiled(run(other, **cache)) == 0
+    assert [*libraries(tree).values()] == [*libraries(other).values()]
+    (tree / "own.hpp").write_text("inline int own() { return 2; }\n")
+    some = compiled(run(tree, **cache))
+    assert 0 < some < both
+    shutil.rmtree(other / "built")
+    assert compiled(run(other, **cache)) == 0  # what it was compiled from is still there
+    for kept in (tmp_path / "cache" / "onernn" / "objects").iterdir():
+        kept.write_bytes(kept.read_bytes()[:-1])
+    shutil.rmtree(other / "built")
+    assert compiled(run(other, **cache)) == both
+    shutil.rmtree(other / "built")
+    assert compiled(run(other, **cache, SOURCE_DATE_EPOCH="1")) == both  # a release
+
+
+def test_a_cache_that_others_can_write_is_neither_read_nor_written(
+    tree: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    said = run(tree, XDG_CACHE_HOME=str(cache))
+    kept = cache / "onernn" / "objects"
+    assert "not kept" not in said and stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
+    before = {file: file.stat().st_mtime_ns for file in kept.iterdir()}
+    shutil.rmtree(tree / "built")
+    kept.parent.chmod(0o777)
+    said = run(tree, XDG_CACHE_HOME=str(cache))
+    assert f"not kept for the next build: {kept.parent} can be written by others" in said
+    assert compiled(said) == len(before)
+    assert before == {file: file.stat().st_mtime_ns for file in kept.iterdir()}
+
+
+def test_the_cache_keeps_what_was_used_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_CACHE_BYTES", 150)
+    cache = build._Cache(tmp_path)
+    (tmp_path / "object").write_bytes(bytes(32))
+    for day, key in enumerate("abc"):
+        cache.keep(key, tmp_path / "object")
+        os.utime(tmp_path / key, (day, day))
+    (tmp_path / "object").unlink()
+    assert cache.take("a", tmp_path / "copy") and (tmp_path / "copy").read_bytes() == bytes(32)
+    (tmp_path / "copy").unlink()
+    cache.trim()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "c"]
 
 
 def test_the_same_sources_give_the_same_bytes_in_another_folder(tree: Path, tmp_path: Path) -> None:
@@ -168,6 +263,37 @@ def test_sources_that_change_while_they_are_compiled_are_refused(tree: Path) -> 
     assert "changed while they were compiled" in run(tree, status=1, CXX=str(editor))
     assert libraries(tree) == before
     assert "compilations" in run(tree)
+
+
+def test_an_object_whose_header_changed_while_it_was_compiled_is_not_kept(
+    tree: Path, tmp_path: Path
+) -> None:
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    header, source = tree / "own.hpp", tree / "library" / "more.cpp"
+    header.write_text("inline int own() { return 1; }\n")
+    source.write_text('#include "../own.hpp"\nint more() { return own(); }\n')
+    editor, edits = tmp_path / "editor", tmp_path / "edits"
+    edit = f'case "$*" in *more.cpp*) test ! -e {edits} || echo "int two();" >> {header};; esac'
+    editor.write_text(f'#!/bin/sh\n{edit}\nexec {compiler()} "$@"\n')
+    editor.chmod(0o755)
+    edits.touch()
+    assert "changed while they were compiled" in run(tree, 1, CXX=str(editor), **cache)
+    header.write_text("inline int own() { return 1; }\n")
+    edits.unlink()
+    assert compiled(run(tree, CXX=str(editor), **cache)) > 0
+
+
+def test_a_compiler_that_does_not_know_this_cpu_builds_what_it_knows(tree: Path) -> None:
+    known = build.isas()
+    if len(known) < 2:
+        pytest.skip("one instruction set only")
+    old = tree.parent / "old-compiler"
+    refuses = 'case "$*" in *-mavx2*) echo "unknown option" >&2; exit 1;; esac'
+    old.write_text(f'#!/bin/sh\n{refuses}\nexec {compiler()} "$@"\n')
+    old.chmod(0o755)
+    run(tree, ISAS="", CXX=str(old))
+    assert {path.name for path in libraries(tree)} == {f"libonernn-{[*known][0]}.so"}
+    assert "unknown option" in run(tree, ISAS="avx2", CXX=str(old))
 
 
 @pytest.mark.parametrize("chosen", ["", "/nowhere/c++"])

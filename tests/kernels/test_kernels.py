@@ -11,7 +11,7 @@ from support.emitting import CHECKED, STRICT, compiler
 from onernn.kernels import included
 
 HERE = Path(__file__).parent
-KERNELS = HERE.parents[1] / "kernels"
+KERNELS = HERE.parents[1] / "src" / "onernn" / "kernels"
 HEADERS = sorted(str(file.relative_to(KERNELS)) for file in KERNELS.rglob("*.hpp"))
 TESTS = sorted(file.stem for file in HERE.glob("*_test.cpp"))
 # Flags by the namespace that kernels are in with them, and what /proc/cpuinfo calls the rest.
@@ -23,6 +23,7 @@ TARGETS = {
         {"avx2", "fma"},
     ),
     "avx512": (("-march=skylake-avx512",), {"avx512f", "avx512bw", "avx512vl", "avx512dq"}),
+    "avx512_vnni": (("-march=cascadelake",), {"avx512_vnni", "avx512bw", "avx512vl", "avx512dq"}),
     "avx512_bf16": (("-march=cooperlake",), {"avx512_bf16", "avx512_vnni"}),
 }
 

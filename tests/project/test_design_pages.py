@@ -53,6 +53,12 @@ def test_every_fault_that_an_adapter_knows_is_on_the_audit_s_page(repo: Path) ->
                 assert one in page or one.startswith("export_"), one
 
 
+def test_the_index_has_a_line_for_each_page(repo: Path) -> None:
+    pages = sorted(page.name for page in (repo / "design").glob("*.md") if page.stem != "README")
+    listed = re.findall(r"\]\(([\w-]+\.md)\)", (repo / "design" / "README.md").read_text())
+    assert sorted(listed) == pages
+
+
 def test_each_promise_of_security_has_a_row() -> None:
     promises = [row.cells[0][0] for row in shown.rows() if row.page.startswith("0024")]
     assert promises == list("1234567")

@@ -40,6 +40,15 @@ def test_every_block_is_run_somewhere_or_says_why_not() -> None:
             assert all((REPO / name).is_file() for name in named), (page, block)
 
 
+def test_no_page_shows_what_the_cpu_decides() -> None:
+    """It shows ``...`` there: which kernel runs a layer depends on instruction set and cores."""
+    kernel = re.compile(r"kernels (?:avx|v2)|oneDNN (?:\d|for batches)|, (?:sse|avx)\w+")
+    assert kernel.search("GRU left2right, f32, kernels v2; oneDNN for batches like 1 step")
+    for page in PAGES:
+        for block in manual.blocks(page.read_text()):
+            assert not kernel.search(block.text), (page, block)
+
+
 PAGE = """# A page
 ```python
 print("one")
@@ -68,6 +77,9 @@ SOUND = {"printed": "one", "command": "echo two", "output": "two"}
         ({"command": "onernn inspect nowhere.onnx", "output": ""}, "nowhere.onnx"),
         ({"command": "seq 9", "output": "1\n...\n9"}, ""),
         ({"command": "seq 9", "output": "1\n...\n8"}, "+9"),
+        ({"command": "echo f32, kernels, cut", "output": "f32, ..., cut"}, ""),
+        ({"command": "echo f32, kernels", "output": "u8, ..."}, "+f32"),
+        ({"command": "seq 2", "output": "1..."}, "+2"),
         ({"command": "echo 0.31", "output": "0.32"}, "+0.31"),
         ({"command": "echo 3.1e-08", "output": "2.2e-07"}, ""),
     ],

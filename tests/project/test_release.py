@@ -15,8 +15,8 @@ import pytest
 
 @pytest.fixture
 def check(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """release/check.py as a module."""
-    spec = spec_from_file_location("release_check", repo / "release" / "check.py")
+    """tools/release/check.py as a module."""
+    spec = spec_from_file_location("release_check", repo / "tools" / "release" / "check.py")
     assert spec and spec.loader
     module = module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "release_check", module)  # its dataclass asks for it

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onernn.core.errors import ShapeError
+from onernn.ir.errors import ShapeError
 from onernn.reorders import gates, paddle
 from onernn.reorders.gates import GateLayout
 

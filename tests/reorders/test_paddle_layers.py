@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onernn import Cell, RnnSpec, RnnWeights, ShapeError
-from onernn.core.weights import layers_of
+from onernn.ir.weights import layers_of
 from onernn.reorders import paddle
 from onernn.reorders.gates import input_layer, input_layer_back
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from onernn import Cell, Graph, RnnSpec
-from onernn.core.graph import Node, Value
+from onernn.ir.graph import Node, Value
 from support.layers import random_weights
 
 SPEC = RnnSpec(Cell.GRU, 3, 3)

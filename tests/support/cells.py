@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from onernn import Graph
-from onernn.core.graph import NativeOp, Node, Value
+from onernn.ir.graph import NativeOp, Node, Value
 
 BATCH, INPUT, HIDDEN = 3, 4, 2
 

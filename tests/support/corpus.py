@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CORPUS = Path(__file__).parents[2] / "fault_corpus"
+CORPUS = Path(__file__).parents[2] / "tools" / "fault_corpus"
 SOUND = {"right", "absent"}
 
 
@@ -22,7 +22,9 @@ def check_verdicts(framework: str, entry: str, version: str) -> None:
     Memory that was overwritten shows as wrong numbers today and as a crash tomorrow.
     """
     file = CORPUS / "results" / f"{framework}-{version}.json"
-    assert file.exists(), f"no verdicts for {version}; run fault_corpus/run.py {framework} --save"
+    assert file.exists(), (
+        f"no verdicts for {version}; run tools/fault_corpus/run.py {framework} --save"
+    )
     told = json.loads(file.read_text(encoding="utf-8"))[entry]
     command = [sys.executable, str(CORPUS / "run.py"), framework, "--only", entry]
     done = subprocess.run(command, capture_output=True, text=True)

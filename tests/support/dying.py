@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onernn.batch.scorer import Scored, rejected
+from onernn.scoring.scorer import Scored, rejected
 
 
 class Dying:

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from onernn import Graph, Ragged
-from onernn.core.graph import Value
-from onernn.core.ragged import data_of
-from onernn.core.sizes import Size
-from onernn.emit.generating import found_sizes, generate, limits, made_levels
-from onernn.emit.pipeline import infer_shapes, initialize, parse
+from onernn.engine.emit.generating import found_sizes, generate, limits, made_levels
+from onernn.engine.emit.pipeline import infer_shapes, initialize, parse
 from onernn.engine.inferring import sizes_of
 from onernn.engine.program import CTYPES, Program
+from onernn.ir.graph import Value
+from onernn.ir.ragged import data_of
+from onernn.ir.sizes import Size
 
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Werror")
 CHECKED = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")

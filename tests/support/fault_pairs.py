@@ -348,7 +348,7 @@ def candidate_biases_merged(found: Tagger, k: int) -> str:
 @fault
 def recurrent_bias_left_out(found: Tagger, k: int) -> str:
     found.blocks(f"B{k}")[:, GATES[found.op] :] = 0
-    return "bias_merged"
+    return "bias_changed"
 
 
 @fault

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from onernn import Cell, Ragged, RnnWeights
+from onernn import Ragged
 from onernn.backend import reference_stack
-from onernn.verification.sample_layers import DIRECTIONS
+from onernn.verification.cases import DIRECTIONS
+from onernn.verification.diagnosis.faults import layer_faults
 from onernn.verification.suite import Case
 
 GRUS, LSTMS = ("gru", "lbr_gru"), ("lstm", "lstm_peephole", "lstm_projection")
@@ -44,97 +45,46 @@ def reversed_in_padding(case: Case) -> Outputs:
     return case.cut(words.with_data(np.concatenate(y)).to_padded()[:, ::-1]), state
 
 
-def weights(case: Case, change: Callable[[RnnWeights], RnnWeights]) -> Case:
-    return replace(case, weights=tuple(change(each) for each in case.weights))
+def faulty(case: Case, id: str) -> Case:
+    """The layer with the first fault of this id that `onernn verify` knows of it."""
+    for fault in (each for each in layer_faults(case.spec) if each.id == id):
+        made = [fault.apply((case.spec, part)) for part in case.weights]
+        if None not in made:
+            specs, weights = zip(*made, strict=True)
+            return replace(case, spec=specs[0], weights=weights)
+    raise ValueError(f"{case.name} has no fault {id}")
 
 
-def gates(case: Case, change: Callable[[np.ndarray], np.ndarray]) -> Case:
-    """``change`` of all gates, (..., G, O); a fourth row of biases stays where it is."""
-    count = case.spec.gates
-
-    def changed(part: RnnWeights) -> RnnWeights:
-        bias = np.concatenate([change(part.bias[..., :count, :]), part.bias[..., count:, :]], -2)
-        return replace(part, layer=change(part.layer), iter=change(part.iter), bias=bias)
-
-    return weights(case, changed)
+def known(id: str) -> Callable[[Case], Outputs]:
+    """A framework that runs another layer than it was given."""
+    return lambda case: run(faulty(case, id))
 
 
-def swapped(array: np.ndarray) -> np.ndarray:
-    """The first two gates have changed places."""
-    return np.concatenate([array[..., 1::-1, :], array[..., 2:, :]], axis=-2)
+def without_states(case: Case) -> Outputs:
+    return run(replace(case, state=None))
 
 
-def turned(array: np.ndarray) -> np.ndarray:
-    """The first gate has the other sign."""
-    return array * np.reshape([-1, 1, 1], (3, 1)).astype(array.dtype)
-
-
-def other_reset(case: Case) -> Case:
-    """The reset gate stands on the other side of the product."""
-    behind = case.spec.cell is Cell.LBR_GRU
-
-    def changed(part: RnnWeights) -> RnnWeights:
-        rows, extra = part.bias[..., :3, :], part.bias[..., 2:3, :]
-        return replace(part, bias=rows if behind else np.concatenate([rows, extra * 0], -2))
-
-    cell = Cell.GRU if behind else Cell.LBR_GRU
-    return replace(weights(case, changed), spec=replace(case.spec, cell=cell))
-
-
-def merged_bias(part: RnnWeights) -> RnnWeights:
-    bias = part.bias.copy()
-    bias[..., 2, :] += bias[..., 3, :]
-    bias[..., 3, :] = 0
-    return replace(part, bias=bias)
-
-
-def unclipped(case: Case) -> Case:
-    return replace(case, spec=replace(case.spec, gate_clip=None, cell_clip=None))
-
-
-def other_directions(case: Case) -> Case:
+def other_directions(case: Case) -> Outputs:
     """Both directions have each other's weights; a single one runs the other way."""
     if case.spec.directions == 1:
         way = "left2right" if case.spec.direction == "right2left" else "right2left"
-        return replace(case, spec=replace(case.spec, direction=way))
-    parts = ("layer", "iter", "bias", "peephole", "projection")
-
-    def changed(part: RnnWeights) -> RnnWeights:
-        arrays = (getattr(part, name) for name in parts)
-        return RnnWeights(*(None if a is None else a[:, ::-1] for a in arrays))
-
-    return weights(case, changed)
-
-
-def of(change: Callable[[Case], Case]) -> Callable[[Case], Outputs]:
-    """A framework that runs another layer than it was given."""
-    return lambda case: run(change(case))
-
-
-def doubled_bias(part: RnnWeights) -> RnnWeights:
-    return replace(part, bias=2 * part.bias)
-
-
-def transposed(part: RnnWeights) -> RnnWeights:
-    return replace(part, iter=np.swapaxes(part.iter, 2, 4))
+        return run(replace(case, spec=replace(case.spec, direction=way)))
+    turned = (part.mapped(lambda array: array[:, ::-1]) for part in case.weights)
+    return run(replace(case, weights=tuple(turned)))
 
 
 ALL = (*GRUS, *LSTMS, *PLAIN)
 FAULTS: dict[str, tuple[tuple[str, ...], Sequence[str], Callable[[Case], Outputs]]] = {
-    "gates_swapped": ((*GRUS, *LSTMS), DIRECTIONS, of(lambda case: gates(case, swapped))),
-    "update_sign": (GRUS, DIRECTIONS, of(lambda case: gates(case, turned))),
-    "reset_placement": (GRUS, DIRECTIONS, of(other_reset)),
-    "bias_merged": (("lbr_gru",), DIRECTIONS, of(lambda case: weights(case, merged_bias))),
-    "bias_doubled": (ALL, DIRECTIONS, of(lambda case: weights(case, doubled_bias))),
-    "h0_dropped": (ALL, DIRECTIONS, of(lambda case: replace(case, state=None))),
+    "gates_swapped": ((*GRUS, *LSTMS), DIRECTIONS, known("gates_swapped")),
+    "update_sign": (GRUS, DIRECTIONS, known("update_sign")),
+    "reset_placement": (GRUS, DIRECTIONS, known("reset_placement")),
+    "bias_merged": (("lbr_gru",), DIRECTIONS, known("bias_merged")),
+    "bias_doubled": (ALL, DIRECTIONS, known("bias_doubled")),
+    "h0_dropped": (ALL, DIRECTIONS, without_states),
     "mask_ignored": (ALL, DIRECTIONS, over_padding),
     "reverse_padded": (ALL, ("right2left",), reversed_in_padding),
-    "clip_ignored": (CLIPPED, DIRECTIONS, of(unclipped)),
-    "weight_transposed": (
-        (*GRUS, "lstm", *PLAIN),
-        DIRECTIONS,
-        of(lambda c: weights(c, transposed)),
-    ),
-    "direction_swapped": (ALL, DIRECTIONS, of(other_directions)),
+    "clip_ignored": (CLIPPED, DIRECTIONS, known("clip_ignored")),
+    "weight_transposed": ((*GRUS, "lstm", *PLAIN), DIRECTIONS, known("weight_transposed")),
+    "direction_swapped": (ALL, DIRECTIONS, other_directions),
 }
 """By the ids of `onernn verify`'s causes: cells and directions it concerns, and what it gives."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from onernn import Cell, Graph, RnnSpec
-from onernn.core.graph import NativeOp, Node, Value
+from onernn.ir.graph import NativeOp, Node, Value
 from onernn.reorders.gates import GateLayout
 from support.layers import random_weights
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from onernn import Graph
-from onernn.core.graph import Node, Value
+from onernn.ir.graph import Node, Value
 
 COLUMNS = 6
 

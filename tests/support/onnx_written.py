@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 
 from onernn import Graph, Ragged
-from onernn.adapters.declaring import declared
+from onernn.adapters.common.writing import declared
 from onernn.adapters.onnx.write import to_onnx
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from onernn import Cell, Graph, Ragged, RnnSpec
-from onernn.core.graph import Node, Value
-from onernn.core.ragged import data_of
+from onernn.ir.graph import Node, Value
+from onernn.ir.ragged import data_of
 from onernn.reorders.gates import GateLayout
 from support.layers import random_weights
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from onernn.adapters.paddle.read import Operator, Program, Variable
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 Slots = Mapping[str, str | tuple[str, ...]]
 

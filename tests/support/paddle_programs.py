@@ -10,10 +10,9 @@ import numpy as np
 
 from onernn import Ragged, Session
 from onernn.adapters.paddle import messages
-from onernn.adapters.paddle.live.execution import LivePart
-from onernn.adapters.paddle.live.replaceable_parts import ReplaceablePart
-from onernn.adapters.paddle.read.pdmodel import parse_program
-from onernn.core.arrays import Array
+from onernn.adapters.paddle.partition import LivePart, ReplaceablePart
+from onernn.adapters.paddle.read import parse_program
+from onernn.ir.arrays import Array
 
 Batch = Ragged | Array
 _KINDS = {bool: (6, "b"), int: (0, "i"), float: (1, "f"), str: (2, "s")}

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from onernn import Cell, Graph, Ragged, RnnSpec
-from onernn.core.graph import Node, Value
-from onernn.core.ragged import data_of
+from onernn.ir.graph import Node, Value
+from onernn.ir.ragged import data_of
 from support.layers import random_state, random_weights
 
 Case = tuple[Graph, dict[str, Any]]

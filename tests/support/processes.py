@@ -10,9 +10,9 @@ import pyarrow as pa
 
 import onernn
 from onernn import Cell, Graph, RnnSpec, Session
-from onernn.batch import Scorer
-from onernn.batch.rejecting import told
-from onernn.core.graph import Node, Value
+from onernn.ir.graph import Node, Value
+from onernn.scoring import Scorer
+from onernn.scoring.scorer import with_reasons
 from support.layers import random_weights
 
 
@@ -65,4 +65,4 @@ def where_weights_are(session: Session) -> list[str]:
 
 
 def told_by(scorer: Scorer, table: pa.Table) -> pa.Table:
-    return told(scorer(table), "rejected")
+    return with_reasons(scorer(table), "rejected")

@@ -21,7 +21,7 @@ from onernn.commands import FORWARDED
 
 SNAPSHOT = Path(__file__).parents[1] / "project" / "public_api.txt"
 
-LISTED = ("onernn", "onernn.backend", "onernn.batch", "onernn.emit")
+LISTED = ("onernn", "onernn.backend", "onernn.scoring", "onernn.engine.emit")
 """Modules whose ``__all__`` is public."""
 NAMED = {
     "onernn.adapters.onnx": ["optimize"],
@@ -32,12 +32,12 @@ NAMED = {
 }
 """Public names of other modules."""
 READ = {
-    "onernn.adapters.mxnet": ("onernn.adapters.mxnet.live.plugin", ["explain", "optimize", "rnn"]),
+    "onernn.adapters.mxnet": ("onernn.adapters.mxnet.plugin", ["explain", "optimize", "rnn"]),
     "onernn.adapters.torch": (
-        "onernn.adapters.torch.live.plugin",
+        "onernn.adapters.torch.plugin",
         ["explain", "optimize", "refresh"],
     ),
-    "onernn.batch": ("onernn.batch.beam", ["beam_model_handler"]),
+    "onernn.scoring": ("onernn.scoring.beam", ["beam_model_handler"]),
 }
 """Those whose modules import a framework: their source is read."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from onernn import Graph, OnernnError, Ragged, RnnSpec, Session
-from onernn.core.graph import NativeOp, Node, Value
+from onernn.ir.graph import NativeOp, Node, Value
 
 SIZES = (1, 2, 2, 3, 3, 4)
 CHANNELS = (1, 2, 3, 3, 4, 6)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from onernn import Graph, OnernnError, Session
-from onernn.core.graph import Value
+from onernn.ir.graph import Value
 from support.cells import HIDDEN, Unrolled
 from support.random_graphs import (
     BINARY,

@@ -28,8 +28,8 @@ from onernn.backend.onednn.memory import (
 from onernn.backend.onednn.precision import PRECISIONS, Precision
 from onernn.backend.onednn.primitives import Shape, descriptors, plain_weights
 from onernn.backend.onednn.quantization import set_scales
-from onernn.core.errors import UnsupportedError
-from onernn.core.precision import Scale
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.precision import Scale
 
 S8 = Precision("s8", "s8", "f32", "f32", "f32")
 S8_SCALE = Scale(127.0, 0.0)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import onernn
-from onernn.batch import Scorer
+from onernn.scoring import Scorer
 
 INPUTS = {"letters": "text"}
 MODEL = Path(__file__).parents[2] / "examples" / "segmenter"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onernn import Session
-from onernn.runtime.session import Feed
+from onernn.engine.session import Feed
 
 
 def check_shared(session: Session, given: list[Feed], turns: int) -> None:

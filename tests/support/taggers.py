@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onernn import Graph, Ragged
-from onernn.core.graph import Node, Value
+from onernn.ir.graph import Node, Value
 from support.layers import random_weights
 from support.operator_cases import SPEC
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from onernn import Graph, Ragged, Session
-from onernn.core.graph import Node
-from onernn.core.ragged import data_of
-from onernn.core.sizes import Size
-from onernn.core.types import Type
+from onernn.ir.graph import Node
+from onernn.ir.ragged import data_of
+from onernn.ir.sizes import Size
+from onernn.ir.types import Type
 
 
 class Bindings:

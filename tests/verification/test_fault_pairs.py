@@ -12,8 +12,7 @@ import pytest
 from support.fault_pairs import FAULTS, Pair, across, fitting, pairs, rewritten, sound
 from support.planted import read
 
-from onernn.verification.diagnosis.advice import ADVICE
-from onernn.verification.diagnosis.cause import repaired
+from onernn.verification.diagnosis.cause import ADVICE, repaired
 from onernn.verification.references import Against
 from onernn.verification.verifying import Report, verify
 

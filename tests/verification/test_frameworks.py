@@ -12,7 +12,7 @@ from support import planted
 from support.planted import feed, model, read, recording
 
 import onernn
-from onernn.core.errors import UnsupportedError
+from onernn.ir.errors import UnsupportedError
 from onernn.verification.references import Against
 from onernn.verification.verifying import verify
 

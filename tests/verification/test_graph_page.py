@@ -13,8 +13,8 @@ import pytest
 from support.graphs import ADD, MATMUL, constants, graph, projected_gru
 
 import onernn
-from onernn.core.errors import printable
-from onernn.core.graph import Graph, NativeOp, Node, Value
+from onernn.ir.errors import printable
+from onernn.ir.graph import Graph, NativeOp, Node, Value
 from onernn.verification.inspecting import inspect_model
 from onernn.verification.reporting.graph_page import render_graph_page, write_graph_page
 

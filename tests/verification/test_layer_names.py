@@ -9,7 +9,7 @@ import pytest
 from support.planted import read, tagger
 
 import onernn
-from onernn.core.graph import NativeOp, Node
+from onernn.ir.graph import NativeOp, Node
 from onernn.verification.references import Against
 from onernn.verification.verifying import verify
 

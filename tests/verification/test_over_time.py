@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import onernn
 from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError, over_time
 from onernn.cli import app
-from onernn.core.graph import Node, Value
+from onernn.ir.graph import Node, Value
 
 WIDTH, H, N = 3, 4, 2
 INTS = {"axes": np.array([0]), "first": np.array([0]), "2nd": np.array([1])}

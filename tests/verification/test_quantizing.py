@@ -7,7 +7,9 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,13 +19,12 @@ from support.layers import random_ragged, random_weights, words
 import onernn
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
 from onernn.cli import main
-from onernn.core.graph import Node, Value
-from onernn.core.precision import UNIT, Scale
-from onernn.core.rnn import Recurrent, with_precision
-from onernn.verification.quantizing.budgets import Budget
-from onernn.verification.quantizing.observing import Clipping, Histogram, scale_of
-from onernn.verification.quantizing.quantize import Quantized
-from onernn.verification.reporting.quantization import write_page
+from onernn.ir.graph import Node, Value
+from onernn.ir.precision import UNIT, Scale
+from onernn.ir.rnn import Recurrent, with_precision
+from onernn.verification.quantizing.observing import Histogram, scale_of, scale_over
+from onernn.verification.quantizing.quantize import Budget, Quantized
+from onernn.verification.reporting.quantization import floor_of, write_page
 
 pytestmark = pytest.mark.usefixtures("built")
 
@@ -58,30 +59,29 @@ def dtypes(found: Quantized) -> list[str]:
 
 
 def seen(*arrays: Any) -> Histogram:
-    made = Histogram(np.shape(arrays[0])[-1])
+    made = Histogram()
     for each in arrays:
         made.add(np.asarray(each, np.float32))
     return made
 
 
 def test_ranges_hold_zero_and_every_number() -> None:
-    assert scale_of(seen([[0.0, 6.0]]), "minmax") == Scale(255 / 6, 0)
-    assert scale_of(seen([[2.0, 6.0]]), "minmax") == Scale(255 / 6, 0)
-    assert scale_of(seen([[-3.0, -1.0]]), "minmax") == Scale(255 / 3, 255)
-    assert scale_of(seen([[-1.0, 3.0]]), "minmax") == Scale(191 / 3, 64)
-    assert scale_of(seen([[0.0, 0.0]])) is None and scale_of(Histogram(3)) is None
+    assert seen([[2.0, 6.0]]).ends == (0, 6) and seen([[-3.0, -1.0]]).ends == (-3, 0)
+    assert scale_over(0.0, 6.0) == Scale(255 / 6, 0)
+    assert scale_over(-3.0, 0.0) == Scale(255 / 3, 255)
+    assert scale_over(-1.0, 3.0) == Scale(191 / 3, 64)
+    assert scale_of(seen([[0.0, 0.0]])) is None and scale_of(Histogram()) is None
     for tiny in (1e-30, 1e-42, 3e38):  # what float16 does not count well keeps all
         made = scale_of(seen([[tiny, 0.0]]))
         assert made is not None and np.isfinite(made.factor) and made.factor > 0
 
 
-@pytest.mark.parametrize("clipping", ["mse", "percentile"])
-def test_clipped_ranges_leave_out_what_is_rare(clipping: Clipping) -> None:
+def test_clipped_ranges_leave_out_what_is_rare() -> None:
     rng = np.random.default_rng(0)
     numbers = rng.normal(0, 1, (200000, 4)).astype(np.float32)
     numbers[7, 2] = 12
-    wide, made = scale_of(seen(numbers), "minmax"), scale_of(seen(numbers), clipping)
-    assert wide is not None and made is not None
+    wide, made = scale_over(*seen(numbers).ends), scale_of(seen(numbers))
+    assert made is not None
 
     def error(scale: Scale) -> float:
         q = np.clip(np.rint(numbers * scale.factor) + scale.shift, 0, 255)
@@ -89,10 +89,9 @@ def test_clipped_ranges_leave_out_what_is_rare(clipping: Clipping) -> None:
 
     assert made.factor > 1.3 * wide.factor
     assert 0 < seen(numbers).outside(made) < 1e-3 and seen(numbers).outside(wide) == 0
-    if clipping == "mse":  # no other common end does better
-        ends = np.linspace(0.1, 1, 91)
-        scales = [Scale(wide.factor / each, np.rint(wide.shift)) for each in ends]
-        assert error(made) <= 1.02 * min(map(error, scales))
+    ends = np.linspace(0.1, 1, 91)  # no other common end does better
+    scales = [Scale(wide.factor / each, np.rint(wide.shift)) for each in ends]
+    assert error(made) <= 1.02 * min(map(error, scales))
 
 
 def test_neither_order_nor_cuts_change_what_was_seen() -> None:
@@ -106,14 +105,14 @@ def test_without_a_budget_all_is_u8_and_states_have_their_natural_range() -> Non
     found = onernn.quantize(two(), batches())
     assert dtypes(found) == ["u8", "u8"] and found.passed
     numbers = np.concatenate([each["x"].data for each in batches()[::2]])
-    (x, h), (y, _) = (each.scales[0] for each in found.layers)
+    (x, h), (y, _) = ((each.scales[0].data, each.scales[0].state) for each in found.layers)
     assert h == UNIT and x.factor >= 254 / (numbers.max() - numbers.min()) * 0.999
     assert y.shift not in (0, 255)  # of a hidden state
     (node, _) = (each for each in found.model.nodes if each.op == "Rnn")
     assert node.at.precision.parts[0].data == x
 
 
-@pytest.mark.parametrize("budget", ["max_abs 0.004", "rmse 0.001", "labels 1%", "max_abs 0"])
+@pytest.mark.parametrize("budget", ["max_abs 0.004", "rmse 0.001", "labels 60%", "max_abs 0"])
 def test_the_error_is_that_of_a_session_on_held_out_batches(budget: str) -> None:
     """Computed here once more, from the model that was given back."""
     given, held = batches(2), batches(5)[2:]
@@ -149,7 +148,7 @@ def test_the_layer_that_does_harm_is_given_back_and_the_other_one_is_not() -> No
     given = batches()
     for feed in given:
         feed["x"].data[:, 0] = 1000
-    found = onernn.quantize(model, given, budget="max_abs 0.03", clipping="minmax")
+    found = onernn.quantize(model, given, budget="max_abs 0.03")
     assert [each.name for each in found.layers] == ["b", "y"] and dtypes(found) == ["bf16", "u8"]
     assert found.layers[0].alone["u8"] > 0.03 > found.layers[1].alone["u8"]
 
@@ -169,14 +168,14 @@ CELLS = {
 def test_every_cell_is_calibrated(name: str) -> None:
     spec = CELLS[name]
     given = batches(channels=spec.input_size)
-    found = onernn.quantize(layers(spec), given, clipping="minmax")
+    found = onernn.quantize(layers(spec), given)
     assert set(dtypes(found)) == {"u8"} and 0 < found.error < 0.06
     parts = [part for each in found.layers for part in each.parts]
     assert len(parts) == spec.layers * spec.directions
     for each in found.layers:
-        for part, (x, h) in zip(each.parts, each.scales, strict=True):
-            assert part.x.outside(x) == part.h.outside(h) == 0
-            assert (h == UNIT) == (name not in ("relu", "projected"))
+        for part, scales in zip(each.parts, each.scales, strict=True):
+            assert part.x.outside(scales.data) < 1e-2 > part.h.outside(scales.state)
+            assert (scales.state == UNIT) == (name not in ("relu", "projected"))
 
 
 def test_states_that_are_given_and_read_keep_a_stack_whole() -> None:
@@ -194,7 +193,7 @@ def test_states_that_are_given_and_read_keep_a_stack_whole() -> None:
     ]
     found = onernn.quantize(model, given)
     (layer,) = found.layers
-    assert len(layer.parts) == 2 and layer.scales[0][1] != UNIT  # a state of 2 leaves [-1, 1]
+    assert len(layer.parts) == 2 and layer.scales[0].state != UNIT  # a state of 2 leaves [-1, 1]
     made = Session(found.model).run(given[1])["end"]
     assert np.abs(made - Session(model).run(given[1])["end"]).max() == pytest.approx(found.error)
 
@@ -249,8 +248,6 @@ def test_what_cannot_calibrate_is_refused_by_name() -> None:
     plain = Graph("plain", two().inputs, (Value("y"),), (Node("Relu", ("x",), ("y",)),), {})
     with pytest.raises(UnsupportedError, match="plain: it has no recurrent layer"):
         onernn.quantize(plain, batches())
-    with pytest.raises(UnsupportedError, match="clipping 'best': expected mse or percentile or"):
-        onernn.quantize(two(), batches(), clipping="best")  # type: ignore[arg-type]
 
 
 BAD = ["", "labels", "labels 0.1 %x", "max_abs -1", "rmse 1%", "rmse nan", "f1 1"]
@@ -262,6 +259,8 @@ def test_a_budget_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         Budget.of(text)
     assert Budget.of("labels 0.1%")[:2] == ("labels", 0.001)
+    with pytest.raises(UnsupportedError, match="in percent; write 'labels 0.1%'"):
+        Budget.of("labels 0.1")
 
 
 def test_a_model_that_was_quantized_is_quantized_anew_alike() -> None:
@@ -290,7 +289,7 @@ def test_a_thousand_compositions_of_batches_have_the_same_bits() -> None:
     (name,) = (value.name for value in model.inputs)
     first = {n: r.precision.dtype for n, r in precisions(narrow).items()}
     assert set(first.values()) == {"u8"}
-    sessions = [Session(narrow, backend="kernels", threads=k) for k in (1, 2)]
+    sessions = [Session(narrow, backend="kernels", threads=1), Session(narrow, threads=2)]
     alone = [
         {k: words(v).tobytes() for k, v in sessions[0].run({name: Ragged.from_list([s])}).items()}
         for s in sentences
@@ -325,7 +324,40 @@ def test_padding_changes_no_bit() -> None:
             np.testing.assert_array_equal(y[: len(own), n], own)
 
 
-def test_the_page_tells_layers_ranges_and_sentences_and_escapes_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("budget", ["max_abs 0", "labels 0.1%"])
+def test_a_model_that_stays_in_float32_is_said_to_be_unchanged_with_the_reason(
+    budget: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    found = onernn.quantize(two(), batches(), budget=budget)
+    reason = {"max_abs 0": "has max_abs", "labels 0.1%": "give more held-out sequences"}[budget]
+    assert dtypes(found) == ["f32", "f32"] and found.error == found.bound == 0
+    assert found.reason.startswith("nothing was narrowed") and reason in found.reason
+    assert found.of_model()[0] == found.reason
+    assert json.loads(found.to_json())["cause"] == {"id": "nothing_narrowed", "text": found.reason}
+    write_page(found, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "NOTHING NARROWED" in page and ">PASS<" not in page
+
+
+def test_zero_errors_are_drawn_below_the_budget() -> None:
+    for errors, limit in (([0.0, 0.5], 0.001), ([0.0], 0.1), ([0.0, 1e-5], 0.1)):
+        assert 0 < floor_of(errors, limit) < min([limit, *(each for each in errors if each)])
+
+
+def test_dtypes_that_an_instruction_set_has_no_instructions_for_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = "onernn.verification.quantizing.quantize"
+    slower = {"v2": ["bf16"], "avx2": ["bf16", "u8"], "avx512_vnni": ["bf16"], "avx512_bf16": []}
+    for isa, slow in slower.items():
+        kernels = SimpleNamespace(kernels=SimpleNamespace(isa=isa))
+        monkeypatch.setattr(f"{module}.open_backend", lambda _, kernels=kernels: kernels)
+        notes = import_module(module).slower({"u8 rows", "bf16", "f32"})
+        assert [note.split()[0] for note in notes] == slow
+
+
+def test_the_page_tells_layers_and_ranges_and_escapes_names(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     hostile = "<script>alert(1)</script>"
     node, other = two().nodes
@@ -334,7 +366,7 @@ def test_the_page_tells_layers_ranges_and_sentences_and_escapes_names(tmp_path: 
     write_page(found, tmp_path / "page.html", "onernn quantize ...")
     page = (tmp_path / "page.html").read_text()
     assert "<script" not in page and "&lt;script" in page
-    assert page.count("<svg") == 1 + 2 and "Sentences that changed most" in page
+    assert page.count("<svg") == 1 + 2 and "held by bytes" in page
     assert "http://www.w3.org" in page and not re.search(r'(src|href)="(?!data:|#)', page)
 
 
@@ -387,6 +419,11 @@ def command(
     [
         ("m o.onnx --data none.npz", "no such file"),
         ("m o.onnx --data io.npz --budget f1", "budget 'f1': expected 'labels 0.1%'"),
+        (
+            "m o.onnx --data io.npz --budget 'labels 9%' --labels-of o",
+            "labels of 'o': expected one",
+        ),
+        ("m o.onnx --data io.npz --labels-of o", "belongs to a budget of labels"),
         ("m o.onnx --data io.npz --report none/page.html", "no such folder"),
         ("m o.txt --data io.npz", "cannot write .txt"),
         ("m o.pdmodel --data io.npz", "cannot say that this layer computes in u8"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from onernn import ModelFormatError, Ragged
-from onernn.core.graph import Value
+from onernn.ir.graph import Value
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs, write_outputs
 
 WORDS = np.ones((3, 2), np.float32)

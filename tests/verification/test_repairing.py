@@ -12,7 +12,7 @@ import pytest
 from support import planted
 from support.planted import model, read, reordered, tagger
 
-from onernn.core.graph import Graph, Node, Value
+from onernn.ir.graph import Graph, Node, Value
 from onernn.verification.graph_differences import differences
 from onernn.verification.references import Against
 from onernn.verification.repairing import repair

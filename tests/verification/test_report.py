@@ -15,9 +15,8 @@ from support import planted
 from support.planted import model, read, reordered, tagger
 
 import onernn
-from onernn.core.errors import MissingDependencyError
-from onernn.core.graph import Graph, Node, Value
-from onernn.verification.drawing import to_dot
+from onernn.ir.errors import MissingDependencyError
+from onernn.ir.graph import Graph, Node, Value
 from onernn.verification.references import Against
 from onernn.verification.reporting.picture import COLOURS, fused_values, picture
 from onernn.verification.reporting.report import check_report, number, render, write_report
@@ -174,14 +173,13 @@ def test_the_command_writes_a_report_that_repeats_the_command(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "name", ["<script>x</script>", "a\x1b[2J\u202eb\x00", "\ud800", "]]>&lt;!--", "\"' onload=x"]
 )
-def test_a_hostile_name_stays_text_in_svg_dot_and_page(name: str, failing: Report) -> None:
+def test_a_hostile_name_stays_text_in_svg_and_page(name: str, failing: Report) -> None:
     made = Graph(name, (Value(name),), (Value("y"),), (Node("Tanh", (name,), ("y",)),), {})
     svg = picture(made, name, fused={})
     tags = {each.tag.partition("}")[2] for each in ElementTree.fromstring(svg).iter()}
     assert tags <= {"svg", "path", "g", "title", "rect", "text"}
-    cases = [svg, to_dot(made), render(failing, name)]
-    for text in cases:
+    page = render(failing, name)
+    for text in (svg, page):
         assert re.fullmatch(r"[^\x00-\x09\x0b-\x1f\u202e\ud800-\udfff]*", text)
         assert text.encode()
-    assert "script" not in Page(cases[2]).tags
-    assert "&lt;" not in cases[1] and "&amp;lt;" in to_dot(Graph("&lt;", (), (), (), {}))
+    assert "script" not in Page(page).tags

@@ -13,15 +13,15 @@ import pytest
 from support.faulty import FAULTS
 from support.oracle import run_oracle
 
-from onernn.verification.sample_layers import DIRECTIONS
-from onernn.verification.suite import Conformance
-from onernn.verification.suite_cases import (
+from onernn.verification.cases import (
     CELLS,
+    DIRECTIONS,
     LENGTHS,
     SIZES,
     Combination,
     combinations,
 )
+from onernn.verification.suite import Conformance
 
 pytest_plugins = ("pytester",)
 
@@ -95,7 +95,7 @@ def test_a_fault_of_the_second_batch_only_is_found(pytester: pytest.Pytester) ->
 WEIGHTS = """
     import numpy as np
     from dataclasses import replace
-    from support.faulty import gates, run, swapped
+    from support.faulty import faulty, run
     from onernn.verification.suite import Conformance
 
     class TestAdapter(Conformance):
@@ -122,7 +122,7 @@ def test_weights_are_compared_with_the_case_or_with_the_framework(
     wrong: bool, pytester: pytest.Pytester
 ) -> None:
     own = "replace(case, weights=layer)"
-    read = [f"gates({layer}, swapped)" if wrong else layer for layer in ("case", own)]
+    read = [f"faulty({layer}, 'gates_swapped')" if wrong else layer for layer in ("case", own)]
     pytester.makepyfile(WEIGHTS.format(case=read[0], own=read[1]))
     result = pytester.runpytest_inprocess("-q")
     count = 2 * 4 * 3 * 2

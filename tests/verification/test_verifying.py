@@ -15,8 +15,9 @@ from support.planted import blocks, changed, feed, model, read, recording
 
 import onernn
 from onernn import Ragged
-from onernn.core.errors import MissingDependencyError, ModelFormatError, UnsupportedError
-from onernn.core.graph import Graph, Node, Value
+from onernn.ir.errors import MissingDependencyError, ModelFormatError, UnsupportedError
+from onernn.ir.graph import Graph, Node, Value
+from onernn.verification import references, verifying
 from onernn.verification.aligning import feed_for, in_one_form, outputs_for
 from onernn.verification.error_profiles import errors, profile
 from onernn.verification.input_generation import make_inputs
@@ -60,7 +61,8 @@ def test_json_holds_the_verdict_the_cause_and_nothing_else(files: tuple[Path, Pa
     told = run("verify", wrong, "--against", f"onnxruntime:{sound}", "--json")
     found = json.loads(told.stdout)
     assert told.returncode == 1 and found["status"] == "fail"
-    assert set(found["cause"]) == {"id", "text"} and found["cause"]["id"] == "gates_swapped"
+    assert set(found["cause"]) == {"id", "text", "evidence"}
+    assert found["cause"]["id"] == "gates_swapped" and found["cause"]["evidence"] == "proved"
     for output in found["outputs"]:
         assert set(output) == {"name", "pass", "max_abs", "max_rel"}
     assert found["details"]["first_apart"]["value"].startswith("X/")
@@ -309,6 +311,17 @@ def test_nothing_is_apart_in_equal_models() -> None:
     graph = read(model("GRU", planted.weights("GRU", 2)))
     report = verify(graph, against=Against(graph))
     assert report.layers and report.first is None
+
+
+def test_equal_models_are_neither_traced_nor_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def traced(*_: object) -> None:
+        raise AssertionError("a run that keeps every value")
+
+    for module in (verifying, references):
+        monkeypatch.setattr(module, "traced", traced)
+    graph = read(model("GRU", planted.weights("GRU", 2)))
+    report = verify(graph, against=Against(graph))
+    assert report.passed and json.loads(report.to_json())["details"]["profiles"] == []
 
 
 def test_a_kernels_fault_is_not_blamed_on_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from onernn.adapters.fault import Effect, Fault, FaultyModel
+from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault, unchanged
 from onernn.adapters.paddle.faults.wrong_kernels import (
     has_empty_sentences,
     misread_sentences,
@@ -20,8 +20,8 @@ from onernn.adapters.paddle.faults.wrong_kernels import (
 )
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Operator, Program
-from onernn.core.arrays import Array
-from onernn.core.node import called
+from onernn.ir.arrays import Array
+from onernn.ir.node import called
 
 PATHS = {
     "plain": "Executor, or switch_ir_optim(False) and disable_mkldnn()",
@@ -40,7 +40,7 @@ FUNCTIONS = {
 
 PROJECTIONS = ("mul", "elementwise_add", "fc", "matmul_v2", "lod_reset")
 
-PaddleFault = Fault[Program]
+PaddleFault = FrameworkFault[Program]
 
 
 class Fusion(NamedTuple):
@@ -98,15 +98,13 @@ class _Detector:
         if states:
             drop = partial(_without_states, position=op.position)
             text = f"the fuse pass drops {' and '.join(states)}: sentences start from zeros"
-            yield _fault(
-                op, "state_dropped", "wrong", ("fused", "onednn"), text, change_program=drop
-            )
+            yield _fault(op, "state_dropped", "wrong", ("fused", "onednn"), text, change=drop)
         plain = _has_default_functions(op)
         if op.type == "lstm" and not plain:
             text = "the fuse pass forgets the activations: sigmoid, tanh and tanh are used"
             reset = partial(_with_attributes, position=op.position, attributes=FUNCTIONS["lstm"])
             paths = ("fused", "onednn")
-            yield _fault(op, "activations_dropped", "wrong", paths, text, change_program=reset)
+            yield _fault(op, "activations_dropped", "wrong", paths, text, change=reset)
             plain = True
         yield _empty(op, ("fused",) if plain else ("fused", "onednn"), stateless=True)
         if plain:
@@ -120,7 +118,7 @@ class _Detector:
             other = {"origin_mode": False}
             change = partial(_with_attributes, position=op.position, attributes=other)
             paths = ("plain", "fused")
-            yield _fault(op, "origin_mode_ignored", "wrong", paths, text, change_program=change)
+            yield _fault(op, "origin_mode_ignored", "wrong", paths, text, change=change)
         if not _first(op.inputs, "H0"):
             yield _empty(op, ("plain", "fused"), stateless=False)
         if not _has_default_functions(op):
@@ -168,9 +166,7 @@ class _Detector:
                 text = f"the fuse pass adds projections' biases into one that others read: {listed}"
                 change = partial(_summed, bias=name, fusions=tuple(fusions))
                 paths, first = ("fused", "onednn"), fusions[0].rnn
-                yield _fault(
-                    first, "bias_shared", "wrong", paths, text, value=name, change_program=change
-                )
+                yield _fault(first, "bias_shared", "wrong", paths, text, value=name, change=change)
 
     def fusion(self, op: Operator) -> Fusion | str | None:
         """What the pass fuses, why it does not, or None where there is no projection."""
@@ -235,11 +231,12 @@ def _fault(
     text: str,
     *,
     value: str = "",
+    change: Any = unchanged,
     **how: Any,
 ) -> PaddleFault:
-    """``how``: what is done to the program or the graph, and for which batches."""
+    """``change``: of the program; ``how``: what happens to the graph, and for which batches."""
     value = value or _first(op.outputs, "Hidden") or _first(op.outputs, "Out")
-    return Fault(name, effect, paths, op.native, value, text, **how)
+    return FrameworkFault(name, text, change, effect, paths, op.native, value, **how)
 
 
 def _input(op: Operator) -> str:

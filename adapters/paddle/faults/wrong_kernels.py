@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from onernn.adapters.fault import Values
-from onernn.core.arrays import Array, Int64
-from onernn.core.graph import Graph, NativeOp, Node
-from onernn.core.ragged import Ragged
-from onernn.core.rnn import Recurrent
+from onernn.adapters.common.fault import Values
+from onernn.ir.arrays import Array, Int64
+from onernn.ir.graph import Graph, NativeOp, Node
+from onernn.ir.ragged import Ragged
+from onernn.ir.rnn import Recurrent
 
 Chains = list[list[int]]
 """Which words follow one another from a state of zeros, as a kernel goes through them."""

@@ -1,35 +1,60 @@
-"""The modules that programs import from Paddle, and what each has here."""
+"""The modules that programs import from Paddle, what each has here, and how they are found."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
+from importlib import import_module
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from importlib.metadata import version
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from onernn.adapters.paddle.inference import (
-    data_types,
-    executor,
-    legacy_tensors,
-    predictors,
-    tensors,
-    versions,
+from onernn.adapters.paddle.inference import predictors, tensors
+from onernn.adapters.paddle.inference.config import (
+    ANSWERS,
+    MODULE_NOT_HERE,
+    NO_EFFECT,
+    NOT_HERE,
+    PREDICTOR_NOT_HERE,
+    AnalysisConfig,
 )
-from onernn.adapters.paddle.inference.config import AnalysisConfig
-from onernn.adapters.paddle.inference.errors import asked_by
-from onernn.adapters.paddle.inference.options import MODULE_NOT_HERE
-from onernn.adapters.paddle.inference.versions import PADDLE_VERSION
-from onernn.core.errors import UnsupportedError
+from onernn.adapters.paddle.inference.tensors import asked_by
+from onernn.ir.errors import UnsupportedError
+
+# Which Paddle's behaviour this is.
+
+PADDLE_VERSION = "2.6.2"
+
+
+def get_version() -> str:
+    """Begins as that of Paddle."""
+    return f"version: {PADDLE_VERSION}\ncommit: onernn\nbranch: onernn\n"
+
+
+def get_trt_compile_version() -> tuple[int, int, int]:
+    """Zeros: there is no TensorRT."""
+    return 0, 0, 0
+
+
+def get_trt_runtime_version() -> tuple[int, int, int]:
+    return 0, 0, 0
+
+
+# The modules that programs import from Paddle, and what each has here.
 
 
 def _no(*_: object) -> bool:
     return False
 
 
-def _set_device(device: str) -> executor.CPUPlace:
+def _set_device(device: str) -> predictors.CPUPlace:
     if device != "cpu":
         raise UnsupportedError(f"paddle.set_device({device!r}): onernn runs on CPUs only: 'cpu'")
-    return executor.CPUPlace()
+    return predictors.CPUPlace()
 
 
 def _get_device() -> str:
@@ -43,35 +68,35 @@ def _nothing() -> None:
 _CORE = {
     "AnalysisConfig": AnalysisConfig,
     "AnalysisPredictor": predictors.AnalysisPredictor,
-    "CPUPlace": executor.CPUPlace,
-    "CUDAPlace": executor.CUDAPlace,
+    "CPUPlace": predictors.CPUPlace,
+    "CUDAPlace": predictors.CUDAPlace,
     "LoDTensor": tensors.LoDTensor,
-    "PaddleBuf": legacy_tensors.PaddleBuf,
-    "PaddleDType": data_types.PaddleDType,
+    "PaddleBuf": tensors.PaddleBuf,
+    "PaddleDType": tensors.PaddleDType,
     "PaddleInferPredictor": predictors.PaddleInferPredictor,
     "PaddleInferTensor": tensors.PaddleInferTensor,
-    "PaddlePlace": data_types.PaddlePlace,
-    "PaddleTensor": legacy_tensors.PaddleTensor,
+    "PaddlePlace": tensors.PaddlePlace,
+    "PaddleTensor": tensors.PaddleTensor,
     "PredictorPool": predictors.PredictorPool,
-    "Scope": executor.Scope,
+    "Scope": predictors.Scope,
     "Tensor": tensors.LoDTensor,
     "ZeroCopyTensor": tensors.PaddleInferTensor,
     "create_paddle_predictor": predictors.create_paddle_predictor,
     "create_predictor": predictors.create_predictor,
     "get_cuda_device_count": lambda: 0,
-    "get_version": versions.get_version,
+    "get_version": get_version,
     "is_compiled_with_cuda": _no,
     "is_compiled_with_rocm": _no,
 }
 _SHARED = {
-    "CPUPlace": executor.CPUPlace,
-    "CUDAPlace": executor.CUDAPlace,
-    "Executor": executor.Executor,
+    "CPUPlace": predictors.CPUPlace,
+    "CUDAPlace": predictors.CUDAPlace,
+    "Executor": predictors.Executor,
     "LoDTensor": tensors.LoDTensor,
     "create_lod_tensor": tensors.create_lod_tensor,
-    "default_startup_program": executor.LoadedProgram,
-    "global_scope": executor.global_scope,
-    "scope_guard": executor.scope_guard,
+    "default_startup_program": predictors.LoadedProgram,
+    "global_scope": predictors.global_scope,
+    "scope_guard": predictors.scope_guard,
 }
 _DEVICE = {
     "get_device": _get_device,
@@ -82,7 +107,7 @@ _DEVICE = {
 }
 _FLUID = {
     **_SHARED,
-    "Scope": executor.Scope,
+    "Scope": predictors.Scope,
     "Tensor": tensors.LoDTensor,
     "is_compiled_with_cuda": _no,
 }
@@ -90,8 +115,8 @@ _FLUID = {
 SERVED: dict[str, dict[str, Any]] = {
     "paddle": {
         **_DEVICE,
-        "CPUPlace": executor.CPUPlace,
-        "CUDAPlace": executor.CUDAPlace,
+        "CPUPlace": predictors.CPUPlace,
+        "CUDAPlace": predictors.CUDAPlace,
         "Tensor": tensors.EagerTensor,
         "__version__": PADDLE_VERSION,
         "disable_signal_handler": _nothing,
@@ -106,26 +131,26 @@ SERVED: dict[str, dict[str, Any]] = {
     "paddle.device": _DEVICE,
     "paddle.fluid": _FLUID,
     "paddle.fluid.core": _CORE,
-    "paddle.fluid.io": {"load_inference_model": executor.load_inference_model},
+    "paddle.fluid.io": {"load_inference_model": predictors.load_inference_model},
     "paddle.inference": {
         "Config": AnalysisConfig,
-        "DataType": data_types.PaddleDType,
-        "PlaceType": data_types.PaddlePlace,
-        "PrecisionType": data_types.Precision,
+        "DataType": tensors.PaddleDType,
+        "PlaceType": tensors.PaddlePlace,
+        "PrecisionType": tensors.Precision,
         "Predictor": predictors.PaddleInferPredictor,
         "PredictorPool": predictors.PredictorPool,
         "Tensor": tensors.PaddleInferTensor,
         "create_predictor": predictors.create_predictor,
-        "get_num_bytes_of_data_type": data_types.get_num_bytes_of_data_type,
-        "get_trt_compile_version": versions.get_trt_compile_version,
-        "get_trt_runtime_version": versions.get_trt_runtime_version,
-        "get_version": versions.get_version,
+        "get_num_bytes_of_data_type": tensors.get_num_bytes_of_data_type,
+        "get_trt_compile_version": get_trt_compile_version,
+        "get_trt_runtime_version": get_trt_runtime_version,
+        "get_version": get_version,
     },
     "paddle.inference.contrib": {},
     "paddle.inference.contrib.utils": {"copy_tensor": tensors.copy_tensor},
     "paddle.nn": {},  # programs import these at the top, for training alone
     "paddle.nn.functional": {},
-    "paddle.static": {**_SHARED, "load_inference_model": executor.load_static_model},
+    "paddle.static": {**_SHARED, "load_inference_model": predictors.load_static_model},
     "paddle.version": {
         "cuda": lambda: "False",
         "full_version": PADDLE_VERSION,
@@ -157,3 +182,78 @@ def missing(name: str) -> str:
         f"{name} is not here{told}, {asked_by()}; this paddle is onernn, which runs saved models,"
         f" and neither builds nor trains any; {module} has {names}"
     )
+
+
+# ``import paddle`` finds this face: only where somebody asked for it.
+
+
+class _Finder(Loader):
+    """Finds ``paddle`` and the modules below it, and nothing else."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name.partition(".")[0] != "paddle":
+            return None
+        if name not in SERVED:
+            raise ImportError(missing(name), name=name)
+        return ModuleSpec(name, self, origin="onernn", is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return ServedModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module).update(SERVED[module.__name__])
+
+
+_FINDER = _Finder()
+
+
+def install(*, replace: bool = False) -> None:
+    """From now on ``import paddle``, ``import paddle.fluid``, ... find this face, in this process.
+
+    Raises `UnsupportedError` where Paddle is installed, unless ``replace`` says to put the face in
+    its place; where it is imported already in any case.
+    """
+    if _FINDER in sys.meta_path:
+        return
+    if "paddle" in sys.modules:
+        raise UnsupportedError(
+            "paddle is imported already: install() before the first import of it"
+        )
+    if not replace and find_spec("paddle") is not None:
+        raise UnsupportedError(
+            "a package 'paddle' is installed here; install(replace=True), or paddle-run --replace,"
+            " runs the program on onernn nevertheless"
+        )
+    sys.meta_path.insert(0, _FINDER)
+    for name in SERVED:  # paddle.fluid is there behind "import paddle" alone, too
+        import_module(name)
+
+
+# Every public name of `paddle.inference` of Paddle 2.6, and what it is here, as a page's table.
+
+_SHOWN = ("Config", "Predictor", "PredictorPool", "Tensor")
+
+
+def public_names() -> dict[str, tuple[str, str]]:
+    """By name, those of classes as ``Class.name``: here, accepted or not here; and why."""
+    found = {name: ("here", "") for name in SERVED["paddle.inference"]}
+    for owner in _SHOWN:
+        members = vars(SERVED["paddle.inference"][owner])
+        found |= {f"{owner}.{name}": ("here", "") for name in members if name[0] != "_"}
+    for name in ("buffers", "dtype"):  # ours
+        assert isinstance(vars(AnalysisConfig)[name], property)
+        del found[f"Config.{name}"]
+    found |= {f"Config.{name}": ("accepted", why) for name, why in NO_EFFECT.items()}
+    found |= {f"Config.{name}": ("here", f"always {told!r}") for name, told in ANSWERS.items()}
+    found |= {f"Config.{name}": ("not here", what) for name, what in NOT_HERE.items()}
+    found |= {f"Predictor.{name}": ("not here", why) for name, why in PREDICTOR_NOT_HERE.items()}
+    found |= {name: ("not here", why) for name, why in MODULE_NOT_HERE.items()}
+    return dict(sorted(found.items()))
+
+
+def markdown() -> str:
+    """The table of docs/reference/paddle_inference.md."""
+    rows = [f"| `{name}` | {here} | {why} |" for name, (here, why) in public_names().items()]
+    return "\n".join(["| name | here? | why |", "|---|---|---|", *rows])

@@ -1,20 +1,112 @@
-"""Tensors of programs: a predictor's handles, LoDTensors, tensors of Paddle 2's dynamic mode."""
+"""Tensors of `paddle.inference`, today's and those of its first versions, and what they hold."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
+from enum import Enum, IntEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from onernn.adapters.paddle.inference.data_types import PaddleDType, as_taken, data_type
-from onernn.adapters.paddle.inference.errors import PaddleRuntimeError
-from onernn.core.arrays import Array
-from onernn.core.errors import ShapeError, UnsupportedError
-from onernn.core.graph import Value
-from onernn.core.ragged import Batch, Ragged, data_of
+from onernn.ir.arrays import Array
+from onernn.ir.errors import OnernnError, ShapeError, UnsupportedError
+from onernn.ir.graph import Value
+from onernn.ir.ragged import Batch, Ragged, data_of
+
+# What Paddle raises a RuntimeError for, and who in a program asked.
+
+
+class PaddleRuntimeError(OnernnError, RuntimeError):
+    """An unknown name, or a tensor that holds nothing yet."""
+
+
+def asked_by() -> str:
+    """The file and line of the program that runs, import machinery and this package left out."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith((__package__, "importlib.")):
+            break
+        frame = frame.f_back
+    return f"asked by {frame.f_code.co_filename}, line {frame.f_lineno}"
+
+
+# Paddle Inference's names for types of data, precisions and places.
+
+
+class PaddleDType(IntEnum):
+    """`paddle.inference.DataType`."""
+
+    FLOAT32 = 0
+    INT64 = 1
+    INT32 = 2
+    UINT8 = 3
+    INT8 = 4
+    FLOAT16 = 5
+    BOOL = 6
+    FLOAT64 = 7
+
+    __str__ = Enum.__str__
+
+
+class Precision(IntEnum):
+    """`paddle.inference.PrecisionType`."""
+
+    Float32 = 0
+    Int8 = 1
+    Half = 2
+    Bfloat16 = 3
+
+    __str__ = Enum.__str__
+
+
+class PaddlePlace(IntEnum):
+    """`paddle.inference.PlaceType`."""
+
+    UNK = -1
+    CPU = 0
+    GPU = 1
+    XPU = 2
+    CUSTOM = 4
+
+    __str__ = Enum.__str__
+
+
+_BY_DTYPE = {np.dtype(each.name.lower()): each for each in PaddleDType}
+_AS_PADDLE_TAKES = {"int16": np.int32, "uint16": np.int32, "uint64": np.float64}
+"""Paddle converts these where it copies an array."""
+_SIZES = {"FLOAT32": 4, "INT64": 8, "INT32": 4, "UINT8": 1}
+
+
+def data_type(array: Array) -> PaddleDType:
+    """Raises `TypeError` where Paddle has no such tensors, as Paddle does."""
+    if array.dtype not in _BY_DTYPE:
+        names = ", ".join(each.name for each in PaddleDType)
+        raise TypeError(f"Paddle has no tensors of {array.dtype}; it has {names}")
+    return _BY_DTYPE[array.dtype]
+
+
+def numpy_dtype(of: PaddleDType) -> np.dtype[np.generic]:
+    return np.dtype(of.name.lower())
+
+
+def as_taken(data: npt.NDArray[np.generic]) -> Array:
+    """The array in a type that Paddle has, in one piece; see `data_type`."""
+    found = np.ascontiguousarray(data).reshape(data.shape)  # an array of no axes gets one
+    found = found.astype(_AS_PADDLE_TAKES.get(found.dtype.name, found.dtype), copy=False)
+    data_type(found)
+    return found
+
+
+def get_num_bytes_of_data_type(dtype: PaddleDType) -> int:
+    """Of one element; -1 for those of which Paddle 2.6.2 does not tell."""
+    return _SIZES.get(PaddleDType(dtype).name, -1)
+
+
+# Tensors of programs: a predictor's handles, LoDTensors, tensors of Paddle 2's dynamic mode.
 
 Lod = list[list[int]]
 
@@ -216,3 +308,107 @@ class EagerTensor:
 def copy_tensor(to: PaddleInferTensor, source: PaddleInferTensor) -> None:
     """One handle's array and LoD to another: ``paddle.inference.contrib.utils.copy_tensor``."""
     to._hold(source.copy_to_cpu(), source.lod())
+
+
+# What `create_paddle_predictor` of Paddle 1 takes and gives: arrays with a name and a LoD.
+
+_TAKEN = (np.float32, np.int32, np.int64)
+
+
+def _as_taken(data: npt.ArrayLike) -> Array:
+    """In one of the three types of a `PaddleTensor`, the first that holds it exactly."""
+    array = np.asarray(data)
+    if isinstance(data, list) and array.dtype == np.int64:
+        array = array.astype(np.int32)
+    if array.dtype not in _TAKEN:
+        wider = (np.float32,) if array.dtype.kind == "f" else (np.int32, np.int64)
+        fits = [each for each in wider if np.can_cast(array.dtype, each)]
+        if not fits:
+            raise TypeError(
+                f"PaddleTensor: expected float32, int32 or int64, got {array.dtype}; use"
+                " .astype('float32')"
+            )
+        array = array.astype(fits[0])
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+class PaddleBuf:
+    """Bytes, read as numbers of the type that is asked for."""
+
+    def __init__(self, data: npt.ArrayLike = 0) -> None:
+        self._bytes: Array = np.zeros(data if isinstance(data, int) else 0, np.uint8)
+        if not isinstance(data, int):  # a list is one of floats, as Paddle reads it
+            self.reset(np.asarray(data, np.float32) if isinstance(data, list) else data)
+
+    def reset(self, data: npt.ArrayLike) -> None:
+        self._bytes = np.array(_as_taken(data)).reshape(-1).view(np.uint8)
+
+    def resize(self, length: int) -> None:
+        """At least so many bytes."""
+        if length > len(self._bytes):
+            self._bytes = np.zeros(length, np.uint8)
+
+    def empty(self) -> bool:
+        return not len(self._bytes)
+
+    def length(self) -> int:
+        """In bytes."""
+        return len(self._bytes)
+
+    def float_data(self) -> list[float]:
+        return self._bytes.view(np.float32).tolist()
+
+    def int32_data(self) -> list[int]:
+        return self._bytes.view(np.int32).tolist()
+
+    def int64_data(self) -> list[int]:
+        return self._bytes.view(np.int64).tolist()
+
+    def tolist(self, dtype: str = "float32") -> list[Any]:
+        return self._bytes.view(np.dtype(dtype)).tolist()
+
+    def _hold(self, array: Array) -> None:
+        self._bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+class PaddleTensor:
+    """An input or output of a predictor's ``run``: data, dtype, shape, lod, name."""
+
+    def __init__(
+        self,
+        data: npt.ArrayLike | None = None,
+        name: str = "",
+        lod: Sequence[Sequence[int]] = (),
+        copy: bool = True,
+    ) -> None:
+        array = np.zeros(0, np.float32) if data is None else _as_taken(data)
+        self.name, self.lod = name, lod_of(lod)
+        self._hold(array.copy() if copy else array)
+        self.shape: list[int] = [] if data is None else list(array.shape)
+
+    def _hold(self, array: Array) -> None:
+        self.data, self.dtype = PaddleBuf(), data_type(array)
+        self.data._hold(array)
+
+    def as_ndarray(self) -> Array:
+        """A new array of the tensor's type and shape."""
+        return self.held().copy()
+
+    def held(self) -> Array:
+        """Its numbers where they are. Raises where there are fewer than the shape says."""
+        flat = self.data._bytes
+        dtype, count = numpy_dtype(self.dtype), int(np.prod(self.shape))
+        if not 0 <= count * dtype.itemsize <= len(flat):
+            raise PaddleRuntimeError(
+                f"PaddleTensor {self.name!r}: shape {self.shape} of {dtype} needs"
+                f" {count * dtype.itemsize} bytes, its data has {len(flat)}"
+            )
+        return flat[: count * dtype.itemsize].view(dtype).reshape(self.shape)
+
+
+def paddle_tensor(name: str, array: Array, lod: Lod) -> PaddleTensor:
+    """An output: the array as it is."""
+    made = PaddleTensor(name=name)
+    made._hold(array)
+    made.shape, made.lod = list(array.shape), lod
+    return made

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from support.mxnet_ages import AGES, old_symbol
+from support.mxnet_files import write_params
 from support.oracle import run_oracle
 
 from onernn import Session, load
-from onernn.adapters.mxnet.write import write_params
 from onernn.reorders import mxnet
 
 SHAPES = {

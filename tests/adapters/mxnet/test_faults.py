@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.mxnet_files import write_params, write_symbol
 
 from onernn import Session, audit, load
 from onernn.adapters.mxnet.read import Entry, Symbol, SymbolNode
-from onernn.adapters.mxnet.write import write_params, write_symbol
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 from onernn.reorders.mxnet import Stack
 from onernn.verification.auditing import predicted
 from onernn.verification.recording import read_arrays, read_inputs

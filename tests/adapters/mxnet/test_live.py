@@ -12,7 +12,7 @@ import pytest
 from support.oracle import run_oracle
 
 from onernn import MissingDependencyError, ShapeError, UnsupportedError
-from onernn.adapters.mxnet.live.execution import LiveRnn, Options
+from onernn.adapters.mxnet.live_layer import LiveRnn, Options
 from onernn.reorders import mxnet
 
 T, N, C, H = 5, 3, 4, 2
@@ -67,7 +67,7 @@ def test_the_operator_runs_with_and_without_lengths(mode: str, backend: str) -> 
 
 def test_mxnet_cpu_ignores_the_lengths() -> None:
     more = {"use_sequence_length": "True"}
-    live = LiveRnn(attributes("gru", **more), Options("mxnet-cpu", backend="reference"))
+    live = LiveRnn(attributes("gru", **more), Options(semantics="mxnet-cpu", backend="reference"))
     given = arrays(live)
     for got, want in zip(live.run(live.bound(given)), expected(live, given), strict=True):
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-6)
@@ -192,7 +192,7 @@ def test_dropout_is_left_out_where_that_is_asked_for() -> None:
     one = LiveRnn(attributes("lstm", layers=1, p="0.3"), Options())
     assert not one.dropout  # there is nothing between
     without, left_out = (
-        LiveRnn(attributes("lstm", p=p), Options("mxnet-cpu", backend="reference"))
+        LiveRnn(attributes("lstm", p=p), Options(semantics="mxnet-cpu", backend="reference"))
         for p in ("0", "0.3")
     )
     given = without.bound(arrays(without))
@@ -228,7 +228,7 @@ def test_arrays_that_do_not_belong_together_are_refused_by_name() -> None:
 
 def test_a_meaning_that_is_none_of_the_two_is_refused() -> None:
     with pytest.raises(ValueError, match="semantics: documented or mxnet-cpu, got 'cpu'"):
-        Options("cpu")
+        Options(semantics="cpu")
 
 
 def test_importing_the_adapter_imports_no_mxnet() -> None:

@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.mxnet_files import write_params, write_symbol
 from support.oracle import run_oracle
 
 from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError, load
 from onernn.adapters.mxnet.lower import lower
-from onernn.adapters.mxnet.lower.operator import swap_equation
-from onernn.adapters.mxnet.read import parse_symbol
-from onernn.adapters.mxnet.read.matching import Declared, match
-from onernn.adapters.mxnet.write import write_params, write_symbol
+from onernn.adapters.mxnet.read import Declared, match, parse_symbol
+from onernn.adapters.mxnet.table import swap_equation
 from onernn.backend import open_backend
-from onernn.core.errors import ModelFormatError
-from onernn.core.graph import UNSUPPORTED
+from onernn.ir.errors import ModelFormatError
+from onernn.ir.graph import UNSUPPORTED
 from onernn.reorders import mxnet
 
 T, N, C, H = 5, 3, 4, 2

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.mxnet_files import write_params
 
 from onernn import BudgetError, ModelFormatError, UnsupportedError
-from onernn.adapters.mxnet.read.params import read_params
-from onernn.adapters.mxnet.write import write_params
-from onernn.core.budget import LOADING
+from onernn.adapters.mxnet.read import read_params
+from onernn.ir.budget import LOADING
 
 MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3)
 CPU = struct.pack("<ii", 1, 0)

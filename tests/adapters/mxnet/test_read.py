@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.mxnet_files import symbol_text, write_params, write_symbol
 
 from onernn import ModelFormatError, UnsupportedError, load
+from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.read import Entry, find, parse_symbol, read_symbol
-from onernn.adapters.mxnet.read import attributes as parse
-from onernn.adapters.mxnet.write import symbol_text, write_params, write_symbol
 
 VARIABLE: dict[str, Any] = {"op": "null", "name": "x", "inputs": []}
 

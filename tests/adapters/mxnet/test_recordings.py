@@ -12,8 +12,8 @@ from support.recorded_operators import Recorded, read_recorded
 
 from onernn import Graph, Session, fuse, load, verify
 from onernn.adapters.mxnet.lower import lower
-from onernn.adapters.mxnet.lower.rules import RULES
 from onernn.adapters.mxnet.read import parse_symbol
+from onernn.adapters.mxnet.table import RULES
 from onernn.verification.comparing import TOLERANCES, compare
 from onernn.verification.recording import read_arrays
 

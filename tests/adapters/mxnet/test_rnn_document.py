@@ -15,10 +15,10 @@ import pytest
 
 from onernn import Graph, Session, ShapeError, UnsupportedError
 from onernn.adapters.mxnet import rnn_param_size
-from onernn.adapters.mxnet.live.execution import LiveRnn, Options
+from onernn.adapters.mxnet.live_layer import LiveRnn, Options
 from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.read import parse_symbol
-from onernn.core.graph import UNSUPPORTED
+from onernn.ir.graph import UNSUPPORTED
 
 T, N, C, H = 5, 3, 4, 2
 GATES = {"rnn_relu": ["h"], "rnn_tanh": ["h"], "lstm": [*"ifgo"], "gru": [*"rzn"]}

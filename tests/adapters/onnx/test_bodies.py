@@ -204,8 +204,8 @@ def test_a_recurrent_operator_inside_a_branch_runs_as_in_onnx_runtime(taken: boo
 
 
 def test_layers_inside_branches_are_told_too() -> None:
-    lines = Session(read(lstm_branches())).explain().splitlines()
-    assert [line.split(": ")[1].split(",")[0] for line in lines] == [
+    lines = Session(read(lstm_branches())).explained
+    assert [f"{each.cell} {each.direction}" for each in lines] == [
         "LSTM left2right",
         "LSTM right2left",
     ]

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from onernn import audit
 from onernn.adapters.onnx import faults
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 I, O, N = 3, 4, 1  # noqa: E741
 

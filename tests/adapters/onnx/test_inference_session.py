@@ -196,11 +196,6 @@ def test_data_beside_a_model_stay_beside_it(tmp_path: Path) -> None:
     session.set_providers(ON_CPU)
     assert_equal(session.run(None, FEED), want)
     assert len(session._model_bytes) < 2000 * 6 * 4  # the table is not in it
-    kept = onnxruntime.SessionOptions()
-    folder = "session.model_external_initializers_file_folder_path"
-    kept.add_session_config_entry(folder, str(tmp_path))
-    assert_equal(ours(file.read_bytes(), kept).run(None, FEED), want)
-    assert options.get_session_config_entry(folder) == ""  # for other models
 
 
 def test_numbers_that_cannot_be_read_leave_the_model_to_onnx_runtime(tmp_path: Path) -> None:
@@ -223,13 +218,220 @@ def test_an_optimized_file_holds_no_node_of_ours(file: Path, tmp_path: Path) -> 
     assert_equal(THEIRS(tmp_path / "optimized.onnx").run(None, FEED), session.run(None, FEED))
 
 
-def test_what_onnx_runtime_refuses_with_our_layers_it_runs_as_given(file: Path) -> None:
+OTHER = {
+    each.name: numpy_helper.to_array(each)[::-1].copy() * np.float32(2)
+    for each in model().graph.initializer
+}
+"""Other numbers for the initializers of `model`."""
+
+
+def quiet(**given: Any) -> Any:
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.add_session_config_entry("onernn.operators", "said, but not registered")
+    options.log_severity_level = 3
+    for name, value in given.items():
+        setattr(options, name, value)
+    return options
+
+
+def assert_brought(source: Any, options: Any, feed: Any = FEED) -> None:
+    """What options bring decides, as it does in ONNX Runtime's own session."""
+    session = InferenceSession(source, options, backend="kernels")
+    want = THEIRS(source, options).run(None, feed)
+    assert_equal(session.run(None, feed), want)
+    assert not session.replaced and "ONNX Runtime (" in session.explain()
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Path:
+    """A model whose numbers are all in a file beside it."""
+    file = tmp_path / "apart" / "m.onnx"
+    file.parent.mkdir()
+    onnx.save(model(), file, save_as_external_data=True, location="m.data", size_threshold=0)
+    return file
+
+
+@pytest.mark.parametrize("as_bytes", [False, True], ids=["path", "bytes"])
+@pytest.mark.parametrize("name", ["W", "R", "B", "table"])
+def test_an_initializer_that_options_bring_is_used(file: Path, name: str, as_bytes: bool) -> None:
+    options, plain = quiet(), THEIRS(file).run(None, FEED)
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(OTHER[name])
+    options.add_initializer(name, value)
+    source = file.read_bytes() if as_bytes else file
+    assert np.abs(THEIRS(source, options).run(["y"], FEED)[0] - plain[1]).max() > 0.01
+    assert_brought(source, options)
+
+
+def test_an_initializer_that_options_bring_for_another_model_changes_nothing(file: Path) -> None:
+    options = quiet()
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(OTHER["R"])
+    options.add_initializer("of another model", value)
+    assert_equal(ours(file, options).run(None, FEED), THEIRS(file).run(None, FEED))
+
+
+def test_a_state_of_zeros_that_options_replace_is_used() -> None:
+    """Zeros in a size that is computed are left out of our layers."""
+    shapes = {"W": (1, 12, 3), "R": (1, 12, 4)}
+    nodes = [
+        helper.make_node("Expand", ["zero", "size"], ["h0"]),
+        helper.make_node("GRU", ["x", "W", "R", "", "", "h0"], ["y"], hidden_size=4),
+    ]
+    rng = np.random.default_rng(0)
+    constants = {name: rng.uniform(-0.5, 0.5, shape).astype("f4") for name, shape in shapes.items()}
+    constants |= {"zero": np.zeros((1, 1, 1), "f4"), "size": np.array([1, 2, 4])}
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", 2, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )  # fmt: skip
+    made = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    options = quiet(graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(np.full((1, 1, 1), 0.5, "f4"))
+    options.add_initializer("zero", value)
+    assert_brought(made.SerializeToString(), options, {"x": np.ones((2, 2, 3), "f4")})
+
+
+def test_an_initializer_of_a_body_that_options_bring_is_used() -> None:
+    inner = model()
+    inner.graph.node.add().CopyFrom(helper.make_node("Identity", ["scores"], ["chosen"]))
+    inner.graph.output[0].name = "chosen"
+    free = {value.name: value for value in inner.graph.input}
+    del inner.graph.input[:], inner.graph.output[1:]
+    condition = helper.make_tensor_value_info("yes", TensorProto.BOOL, [])
+    node = helper.make_node("If", ["yes"], ["z"], then_branch=inner.graph, else_branch=inner.graph)
+    graph = helper.make_graph(
+        [node], "outer", [condition, free["ids"], free["n"]],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)],
+    )  # fmt: skip
+    made = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    source, options = made.SerializeToString(), quiet()
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(OTHER["R"])
+    options.add_initializer("R", value)
+    feed = {**FEED, "yes": np.array(True)}
+    plain = THEIRS(source).run(None, feed)[0]
+    assert np.abs(THEIRS(source, options).run(None, feed)[0] - plain).max() > 0.001
+    assert_brought(source, options, feed)
+
+
+def test_external_initializers_that_options_bring_are_used(apart: Path) -> None:
+    options = quiet()
+    values = {n: onnxruntime.OrtValue.ortvalue_from_numpy(OTHER[n]) for n in ("W", "R")}
+    options.add_external_initializers([*values], [*values.values()])
+    assert_brought(apart, options)
+
+
+@pytest.mark.parametrize("decoy", [False, True], ids=["no file", "a file of this name"])
+@pytest.mark.parametrize("as_bytes", [False, True], ids=["path", "bytes"])
+def test_files_in_memory_are_read_and_not_those_of_the_same_name(
+    apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_bytes: bool, decoy: bool
+) -> None:
+    right = (apart.parent / "m.data").read_bytes()
+    numbers = np.frombuffer(right, "f4")[::-1] * np.float32(0.5)
+    other = numbers.astype("f4").tobytes()
+    if decoy:
+        (tmp_path / "m.data").write_bytes(right)
+    elif not as_bytes:
+        (apart.parent / "m.data").unlink()
+    monkeypatch.chdir(tmp_path)
+    options = quiet()
+    options.add_external_initializers_from_files_in_memory(["m.data"], [other], [len(other)])
+    source = apart.read_bytes() if as_bytes else apart
+    assert_brought(source, options)
+    plain = THEIRS(model().SerializeToString()).run(["y"], FEED)[0]
+    assert np.abs(THEIRS(source, options).run(["y"], FEED)[0] - plain).max() > 0.01
+
+
+def test_files_beside_a_model_and_in_the_working_directory(
+    apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths read the former, bytes the latter, with options and without."""
+    right = (apart.parent / "m.data").read_bytes()
+    numbers = np.frombuffer(right, "f4")[::-1] * np.float32(0.5)
+    (tmp_path / "m.data").write_bytes(numbers.astype("f4").tobytes())
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    for source in (apart, apart.read_bytes()):
+        want = THEIRS(source).run(None, FEED)
+        for options in (None, quiet(intra_op_num_threads=1)):
+            assert_equal(ours(source, options).run(None, FEED), want)
+        seen.append(want[1])
+    assert np.abs(seen[0] - seen[1]).max() > 0.01
+
+
+@pytest.mark.parametrize("as_bytes", [False, True], ids=["path", "bytes"])
+def test_data_in_a_folder_that_options_name_are_read(
+    apart: Path, tmp_path: Path, as_bytes: bool
+) -> None:
+    right = (apart.parent / "m.data").read_bytes()
+    numbers = np.frombuffer(right, "f4")[::-1] * np.float32(0.5)
+    (tmp_path / "m.data").write_bytes(numbers.astype("f4").tobytes())
+    options = quiet()
+    folder = "session.model_external_initializers_file_folder_path"
+    options.add_session_config_entry(folder, str(tmp_path))
+    assert_brought(apart.read_bytes() if as_bytes else apart, options)
+
+
+def test_options_stay_as_they_are_and_nothing_warns(
+    apart: Path, file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
+    for source in (apart, file, apart, apart.read_bytes()):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(apart.parent)
+            session = ours(source, options)
+        names = {Path(session.end_profiling())}
+        assert {*tmp_path.glob("profile*")} == names
+        names.pop().unlink()
+    assert THEIRS(file, options).end_profiling()
+    warnings = [line for line in capfd.readouterr().err.splitlines() if ":onnxruntime:" in line]
+    assert all("appears in graph inputs" in line for line in warnings)  # of the model
+    for entry in ("session.model_external_initializers_file_folder_path", "onernn.ops"):
+        with pytest.raises(RuntimeError, match=entry):
+            options.get_session_config_entry(entry)
+    foreign = onnx.load_from_string(session._model_bytes).SerializeToString()
+    with pytest.raises(Exception, match="onernn"):  # our operators are not in them
+        THEIRS(foreign, options)
+
+
+def test_all_that_options_say_reaches_the_session(file: Path) -> None:
+    options = quiet(
+        intra_op_num_threads=1, inter_op_num_threads=2, enable_mem_pattern=False,
+        enable_cpu_mem_arena=False, enable_mem_reuse=False, logid="mine", log_verbosity_level=1,
+        execution_mode=onnxruntime.ExecutionMode.ORT_PARALLEL, use_deterministic_compute=True,
+        execution_order=onnxruntime.ExecutionOrder.PRIORITY_BASED,
+        graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    )  # fmt: skip
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    options.add_free_dimension_override_by_name("T", 7)
+    mine, theirs = ours(file, options), THEIRS(file, options)
+    assert [each.shape for each in mine.get_inputs()] == [
+        each.shape for each in theirs.get_inputs()
+    ]
+    assert mine.get_inputs()[0].shape == [7, "N"]
+    got, want = mine.get_session_options(), theirs.get_session_options()
+    fields = [n for n, v in vars(type(options)).items() if isinstance(v, property)]
+    assert len(fields) > 12
+    for field in fields:
+        assert getattr(got, field) == getattr(want, field), field
+    assert got.get_session_config_entry("session.disable_prepacking") == "1"
+
+
+def test_options_that_name_providers_leave_the_model_to_onnx_runtime(file: Path) -> None:
+    options = quiet()
+    options.add_provider("CPUExecutionProvider", {})
     session = InferenceSession(file, options, backend="kernels")
-    assert not session.replaced and "refuses the model with our layers" in session.explain()
+    assert not session.replaced and "providers" in session.explain()
     assert_equal(session.run(None, FEED), THEIRS(file).run(None, FEED))
+
+
+def test_a_model_left_to_onnx_runtime_takes_other_providers(file: Path) -> None:
+    options, value = quiet(), onnxruntime.OrtValue.ortvalue_from_numpy(OTHER["R"])
+    options.add_initializer("R", value)
+    session = InferenceSession(file, options, backend="kernels")
+    want = session.run(None, FEED)
+    session.set_providers(ON_CPU)
+    assert session.get_providers() == ON_CPU and not session.replaced
+    assert_equal(session.run(None, FEED), want)
 
 
 def test_plugins_that_are_disabled_replace_nothing(

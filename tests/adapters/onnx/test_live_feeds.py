@@ -12,8 +12,7 @@ from onnx import TensorProto, helper
 from support.onnx_models import model
 
 from onernn import LibraryError, UnsupportedError
-from onernn.adapters.onnx import optimize
-from onernn.adapters.onnx.live import plugin
+from onernn.adapters.onnx import optimize, plugin
 
 pytestmark = pytest.mark.usefixtures("built")
 
@@ -153,12 +152,65 @@ def test_calls_that_do_not_fit_are_refused_with_the_node_and_the_reason(call: st
         assert_equal(ours.run(None, feed), theirs.run(None, feed))
 
 
-def test_a_batch_without_sequences_gives_nothing() -> None:
-    """ONNX Runtime's own LSTM ends the process there."""
-    feed = {"ids": FEED["ids"][:, :0], "n": FEED["n"][:0], "h0": CONSTANTS["h0"][:, :0]}
-    session = optimize(loose(), backend="kernels")
-    y, h = session.run(None, {**feed, "table": CONSTANTS["table"]})
-    assert (y.shape, h.shape) == ((7, 2, 0, 4), (2, 0, 4))
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+def bare(kind: str, directions: int, layout: int, given: set[str]) -> onnx.ModelProto:
+    """A layer from 3 channels to 4 units of which the sizes of a batch are not known."""
+    rng, rows = np.random.default_rng(7), GATES[kind] * 4
+    shapes = {"W": (directions, rows, 3), "R": (directions, rows, 4), "B": (directions, 2 * rows)}
+    constants = [
+        helper.make_tensor(name, TensorProto.FLOAT, shape, rng.uniform(-0.5, 0.5, shape).ravel())
+        for name, shape in shapes.items()
+    ]
+    names = ["x", "W", "R", "B", *("n h c".split()[: 2 + (kind == "LSTM")])]
+    outputs = ["Y", "Y_h", "Y_c"][: 2 + (kind == "LSTM")]
+    node = helper.make_node(
+        kind, [name if name in given | {"x", *shapes} else "" for name in names], outputs,
+        hidden_size=4, direction="bidirectional" if directions == 2 else "forward",
+        **({"layout": 1} if layout else {}),
+    )  # fmt: skip
+    kinds = {name: TensorProto.INT32 if name == "n" else TensorProto.FLOAT for name in names}
+    inputs = [
+        helper.make_tensor_value_info(name, kinds[name], ["N"] if name == "n" else [None] * 3)
+        for name in names
+        if name in given | {"x"}
+    ]
+    graph = helper.make_graph(
+        [node], "g", inputs, [helper.make_empty_tensor_value_info(name) for name in outputs],
+        constants,
+    )  # fmt: skip
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("kind", GATES)
+def test_no_steps_and_no_sequences_give_what_the_recurrence_defines(
+    kind: str, directions: int, layout: int
+) -> None:
+    """Where no step is made the states stay; ONNX Runtime ends the process, or gives zeros.
+
+    With lengths a sequence without steps ends in zeros, as ONNX Runtime defines it.
+    """
+    states = ["h", "c"] if kind == "LSTM" else ["h"]
+    for given in (set(), {"n"}, {*states}, {"n", *states}):
+        session = optimize(bare(kind, directions, layout, given), backend="kernels")
+        assert session.replaced
+        for time, batch in ((0, 2), (0, 1), (3, 0), (0, 0)):
+            turned = slice(None, None, -1 if layout else 1)
+            feed = {"x": np.ones((*(time, batch)[turned], 3), "f4")}
+            shape = (*(directions, batch)[turned], 4)
+            before = {k: RNG.uniform(-1, 1, shape).astype("f4") for k in states if k in given}
+            if "n" in given:
+                feed["n"] = np.full(batch, time, "i4")
+            y, *ends = session.run(None, {**feed, **before})
+            wide = (batch, time, directions, 4) if layout else (time, directions, batch, 4)
+            assert y.shape == wide
+            for name, end in zip(states, ends, strict=True):
+                kept = before.get(name, np.zeros(shape, "f4"))
+                want = np.zeros(shape, "f4") if "n" in given else kept
+                np.testing.assert_array_equal(end, want)
 
 
 def loose() -> onnx.ModelProto:

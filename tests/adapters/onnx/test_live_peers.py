@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from onnx.backend.test.case.node import collect_testcases
 from support.checking import assert_close
+from support.machine import SATURATES
 from support.onnx_rnn import Case
 
 from onernn.adapters.onnx import optimize
@@ -89,6 +90,8 @@ def test_exported_models_give_the_recorded_outputs() -> None:
     """Of PyTorch and TensorFlow, as these computed them; most have their layers as nodes."""
     replacements = {}
     for file in sorted(DATA.glob("*/model.onnx")):
+        if SATURATES and file.parent.name.startswith("onnxruntime_quantized"):
+            continue  # ONNX Runtime's own products differ from the recorded ones here
         session = replaced(file)
         replacements[file.parent.name] = len(session.replaced)
         assert not session.refusals

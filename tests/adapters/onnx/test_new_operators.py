@@ -16,34 +16,25 @@ from support.onnx_written import assert_same, run, written
 from onernn import Graph, Session, UnsupportedError
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import parse_model
-from onernn.core.graph import Node, Value
-from onernn.core.operator import OPERATORS, along_axis, define
 from onernn.engine.kernels import KERNELS
-from onernn.operators.rules import elementwise, same
+from onernn.ir.graph import Node, Value
+from onernn.ir.operator import OPERATORS, along_axis, op
+from onernn.ops.rules import same
 
 X = random_ragged([3, 0, 5, 1], 4, 0)
 
 
-def _hardmax(at: Any, x: np.ndarray) -> np.ndarray:
-    first = np.expand_dims(np.argmax(x, at.axis), at.axis)
-    return (np.arange(x.shape[at.axis]) == np.moveaxis(first, at.axis, -1)).astype(x.dtype)
+def _hardmax(x: np.ndarray, *, axis: int = -1) -> np.ndarray:
+    first = np.expand_dims(np.argmax(x, axis), axis)
+    return (np.arange(x.shape[axis]) == np.moveaxis(first, axis, -1)).astype(x.dtype)
 
 
 @pytest.fixture(autouse=True)
 def new_operators() -> Iterator[None]:
     """Two operators of ONNX that the house does not know: when one becomes known, take another."""
     kernels, operators = dict(KERNELS), dict(OPERATORS)
-    define("Tan", kind="elementwise", inputs="x", since=7, type=elementwise, compute=_tan)
-    define(
-        "Hardmax",
-        kind="mixes",
-        inputs="x",
-        attributes={"axis": -1},
-        mixes=along_axis,
-        since=13,
-        type=same,
-        compute=_hardmax,
-    )
+    op("Tan", kind="elementwise", since=7, type=same)(_tan)
+    op("Hardmax", kind="mixes", mixes=along_axis, since=13, type=same)(_hardmax)
     names = OPERATORS.keys() - operators.keys()
     assert names == {"Tan", "Hardmax"}
     KERNELS.update((name, OPERATORS[name].run) for name in names)  # made when it is imported
@@ -53,7 +44,7 @@ def new_operators() -> Iterator[None]:
         table.update(before)
 
 
-def _tan(_: Any, x: np.ndarray) -> np.ndarray:
+def _tan(x: np.ndarray) -> np.ndarray:
     return np.tan(x)
 
 

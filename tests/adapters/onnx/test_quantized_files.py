@@ -24,11 +24,11 @@ from support.layers import random_weights
 from support.oracle import run_oracle
 
 from onernn import Cell, Graph, ModelFormatError, RnnSpec, Session, UnsupportedError, convert, load
-from onernn.adapters.onnx.precision import KEY
-from onernn.core.graph import Node, Value
-from onernn.core.precision import OWN, LayerPrecision, PartScales, Scale
-from onernn.core.ragged import Ragged, data_of
-from onernn.core.rnn import Recurrent
+from onernn.adapters.onnx.table import KEY
+from onernn.ir.graph import Node, Value
+from onernn.ir.precision import OWN, LayerPrecision, PartScales, Scale
+from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.rnn import Recurrent
 
 pytestmark = pytest.mark.usefixtures("built")
 

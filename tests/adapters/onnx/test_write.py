@@ -14,8 +14,8 @@ from support.onnx_written import assert_same, padded_feed, run, written
 
 import onernn
 from onernn import Activation, Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError, fuse
-from onernn.core.graph import Node, Value
-from onernn.operators import OPERATORS
+from onernn.ir.graph import Node, Value
+from onernn.ops import OPERATORS
 from onernn.reorders.gates import GateLayout
 
 LENGTHS = [3, 0, 5, 1]

@@ -15,11 +15,10 @@ from support.onnx_models import model, read, theirs
 
 import onernn
 from onernn import Graph, UnsupportedError
-from onernn.adapters.onnx.write import to_onnx
-from onernn.adapters.onnx.write.checking import check_written
-from onernn.adapters.paddle.write.emitting import RULES
-from onernn.core.graph import Node, Value
-from onernn.core.types import Type, dense
+from onernn.adapters.onnx.write import check_written, to_onnx
+from onernn.adapters.paddle.writer import RULES
+from onernn.ir.graph import Node, Value
+from onernn.ir.types import Type, dense
 
 HIDDEN, FLOAT = 4, TensorProto.FLOAT
 node, info = helper.make_node, helper.make_tensor_value_info

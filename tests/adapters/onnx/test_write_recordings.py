@@ -15,7 +15,7 @@ from support.onnx_written import assert_same, padded_feed
 import onernn
 from onernn import ModelFormatError, Ragged, Session, UnsupportedError
 from onernn.adapters.converting import write_model
-from onernn.adapters.onnx.write.file import save
+from onernn.adapters.onnx.write import save
 from onernn.verification.frameworks import run_framework
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 
@@ -147,10 +147,10 @@ def test_narrow_weights_make_a_small_file_that_is_still_right(
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    value = onernn.core.graph.Value("x", "float32", (None, 2))
-    product = onernn.core.graph.Node("MatMul", ("x", "w"), ("y",))
+    value = onernn.ir.graph.Value("x", "float32", (None, 2))
+    product = onernn.ir.graph.Node("MatMul", ("x", "w"), ("y",))
     big = {"w": np.full((2, 2), 1e5, np.float32)}
-    graph = onernn.Graph("g", (value,), (onernn.core.graph.Value("y"),), (product,), big)
+    graph = onernn.Graph("g", (value,), (onernn.ir.graph.Value("y"),), (product,), big)
     with pytest.raises(UnsupportedError, match="'w' does not fit into float16; use bfloat16"):
         onernn.convert(graph, tmp_path / "m.onnx", output_dtype="float16")
     onernn.convert(graph, tmp_path / "m.onnx", output_dtype="bfloat16")
@@ -224,9 +224,9 @@ def test_a_check_fails_where_the_recording_says_otherwise(folder: Path, tmp_path
 
 
 def test_a_model_without_shapes_asks_for_a_recording() -> None:
-    values = (onernn.core.graph.Value("x"),)
-    relu = onernn.core.graph.Node("Relu", ("x",), ("y",))
-    graph = onernn.Graph("g", values, (onernn.core.graph.Value("y"),), (relu,), {})
+    values = (onernn.ir.graph.Value("x"),)
+    relu = onernn.ir.graph.Node("Relu", ("x",), ("y",))
+    graph = onernn.Graph("g", values, (onernn.ir.graph.Value("y"),), (relu,), {})
     with pytest.raises(
         UnsupportedError, match="several ranks fit; give a recording, which tells the ranks of x"
     ):
@@ -245,8 +245,8 @@ def test_other_targets_and_recordings_that_do_not_fit_are_named(
 
 def test_a_recording_that_onnx_runtime_does_not_run_is_told(tmp_path: Path) -> None:
     """Its Gather refuses an index beyond the table, as ours does."""
-    value = onernn.core.graph.Value
-    gather = onernn.core.graph.Node("Gather", ("t", "i"), ("y",))
+    value = onernn.ir.graph.Value
+    gather = onernn.ir.graph.Node("Gather", ("t", "i"), ("y",))
     table = {"t": np.eye(3, dtype=np.float32)}
     graph = onernn.Graph("g", (value("i", "int64", (None,)),), (value("y"),), (gather,), table)
     good = {"in__i": np.array([0]), "out__y": table["t"][:1]}

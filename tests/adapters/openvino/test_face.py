@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import onernn
-from onernn.core.errors import ModelFormatError, OnernnError, UnsupportedError
+from onernn.ir.errors import ModelFormatError, OnernnError, UnsupportedError
 
 # As OpenVINO 2026.4 writes a layer, and as 2022 did: names of outputs stand at their makers alone.
 NEW = """<?xml version="1.0"?>

@@ -15,7 +15,7 @@ from support.paddle_operators import op, program
 from onernn import Graph, Session, ShapeError, UnsupportedError, load, verify
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Variable
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 from onernn.verification.recording import read_arrays
 
 DATA = Path(__file__).parents[2] / "data" / "paddle"

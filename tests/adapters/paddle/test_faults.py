@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from onernn import Ragged
-from onernn.adapters.fault import FaultyModel
+from onernn.adapters.common.fault import FaultyModel
 from onernn.adapters.paddle.faults import find_faults
 from onernn.adapters.paddle.read import Operator, Program, Variable
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 from onernn.verification.auditing import AuditRun, predicted
 
 C, O = 3, 2  # noqa: E741

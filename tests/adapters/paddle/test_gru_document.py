@@ -16,9 +16,9 @@ from support.paddle_operators import op, program
 from onernn import Graph, Ragged, Session, UnsupportedError
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Program, Variable
-from onernn.core.errors import ShapeError
-from onernn.core.graph import UNSUPPORTED
 from onernn.fuse_passes import fuse
+from onernn.ir.errors import ShapeError
+from onernn.ir.graph import UNSUPPORTED
 
 IC, OC = 4, 3
 OFFSETS = np.array([0, 4, 4, 5, 8])  # sentences of 4, 0, 1 and 3 words

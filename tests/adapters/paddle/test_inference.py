@@ -13,13 +13,22 @@ import pytest
 
 from onernn import OnernnError, Ragged, ShapeError, UnsupportedError, load
 from onernn.adapters.paddle import inference
-from onernn.adapters.paddle.inference import options
-from onernn.adapters.paddle.inference.executor import CPUPlace, Executor, load_inference_model
-from onernn.adapters.paddle.inference.legacy_tensors import PaddleBuf, PaddleTensor
-from onernn.adapters.paddle.inference.predictors import create_paddle_predictor
-from onernn.adapters.paddle.inference.public_names import markdown
-from onernn.adapters.paddle.inference.tensors import EagerTensor, LoDTensor, create_lod_tensor
-from onernn.core.ragged import data_of
+from onernn.adapters.paddle.inference import config
+from onernn.adapters.paddle.inference.predictors import (
+    CPUPlace,
+    Executor,
+    create_paddle_predictor,
+    load_inference_model,
+)
+from onernn.adapters.paddle.inference.served_modules import markdown
+from onernn.adapters.paddle.inference.tensors import (
+    EagerTensor,
+    LoDTensor,
+    PaddleBuf,
+    PaddleTensor,
+    create_lod_tensor,
+)
+from onernn.ir.ragged import data_of
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 
 MODELS = (
@@ -243,11 +252,11 @@ def test_a_model_that_is_not_there_is_told(ask: dict[str, str]) -> None:
 
 
 def test_options_are_honoured_accepted_or_refused_by_name(segmenter: inference.Config) -> None:
-    for name in options.NO_EFFECT:
+    for name in config.NO_EFFECT:
         getattr(segmenter, name)()
-    for name, answer in options.ANSWERS.items():
+    for name, answer in config.ANSWERS.items():
         assert getattr(segmenter, name)() == answer
-    for name, what in options.NOT_HERE.items():
+    for name, what in config.NOT_HERE.items():
         with pytest.raises(UnsupportedError, match=f"Config.{name}: onernn runs on CPUs"):
             getattr(segmenter, name)()
         assert what
@@ -301,7 +310,7 @@ def test_a_lod_tensor_checks_its_offsets() -> None:
 
 
 def test_the_page_of_public_names_is_that_of_the_code(repo: Path) -> None:
-    page = (repo / "design" / "guide-paddle-inference.md").read_text()
+    page = (repo / "docs" / "reference" / "paddle_inference.md").read_text()
     assert markdown() in page
 
 
@@ -313,12 +322,12 @@ def test_the_stub_says_what_is_there(repo: Path) -> None:
         there = getattr(inference, owner.name)
         methods = [each for each in owner.body if isinstance(each, ast.FunctionDef)]
         public = {each.name for each in methods if each.name != "__init__"}
-        refused = {*options.NOT_HERE, *options.PREDICTOR_NOT_HERE, "buffers", "dtype"}
+        refused = {*config.NOT_HERE, *config.PREDICTOR_NOT_HERE, "buffers", "dtype"}
         if methods:
             named = {n for n, v in vars(there).items() if n[0] != "_" and callable(v)}
             assert named - refused - {"Precision"} == public
         for method in methods:
-            if method.name in options.NO_EFFECT or method.name in options.ANSWERS:
+            if method.name in config.NO_EFFECT or method.name in config.ANSWERS:
                 continue
             parameters = list(inspect.signature(getattr(there, method.name)).parameters)
             if method.name != "__init__" or owner.name != "Tensor":

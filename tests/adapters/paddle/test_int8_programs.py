@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from onernn import Graph, Ragged, Session, UnsupportedError, load
-from onernn.adapters.paddle.live.replaceable_parts import LiveProgram
 from onernn.adapters.paddle.lower import lower
-from onernn.adapters.paddle.read import read_program
-from onernn.adapters.paddle.read.program import Operator
+from onernn.adapters.paddle.partition import LiveProgram
+from onernn.adapters.paddle.read import Operator, read_program
 from onernn.backend.onednn.library import load_library
-from onernn.core.arrays import Array
-from onernn.core.ragged import data_of
-from onernn.core.rnn import Recurrent
+from onernn.ir.arrays import Array
+from onernn.ir.ragged import data_of
+from onernn.ir.rnn import Recurrent
 from onernn.verification.recording import read_arrays
 
 DATA = Path(__file__).parents[2] / "data" / "paddle_int8"
@@ -143,8 +142,16 @@ def test_attributes_alone_change_nothing() -> None:
     assert all(not Recurrent.of(n).precision for n in model.nodes if n.op == "Rnn")
 
 
+def test_states_that_do_not_saturate_are_told() -> None:
+    """Without VNNI the kernels run a layer whose states Paddle keeps in bytes."""
+    explained = Session(load(DATA / "gru_fused")).explain()
+    assert ("states are not cut" in explained) != has_vnni()
+
+
 def test_another_scale_in_front_is_kept() -> None:
     """Bytes of one scale in a layer of another one stand for other numbers, in Paddle, too."""
+    if not has_vnni():
+        pytest.skip("oneDNN's int8 layers need AVX-512 VNNI")
     model = changed("gru_fused", having("quantize", Scale=100.0))
     (rnn,) = (Recurrent.of(node) for node in model.nodes if node.op == "Rnn")
     assert rnn.x != "x"

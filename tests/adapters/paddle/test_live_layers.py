@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from onernn import ShapeError, UnsupportedError
-from onernn.adapters.paddle.live.execution import Arguments, LayerKind, LiveLayer, Options
+from onernn.adapters.paddle.partition import Arguments, LayerKind, LiveLayer, Options
 from onernn.backend import TapeError
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 from onernn.reorders.paddle import RNN_CELLS
 
 T, N, I, O = 4, 3, 3, 2  # noqa: E741

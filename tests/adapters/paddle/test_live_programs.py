@@ -22,10 +22,15 @@ from onernn import (
     load,
 )
 from onernn.adapters.paddle import messages
-from onernn.adapters.paddle.live.execution import LivePart, Options
-from onernn.adapters.paddle.live.replaceable_parts import RECURRENT, LiveProgram, ReplaceablePart
+from onernn.adapters.paddle.partition import (
+    RECURRENT,
+    LivePart,
+    LiveProgram,
+    Options,
+    ReplaceablePart,
+)
 from onernn.adapters.paddle.read import find, read_program
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 from onernn.verification.comparing import TOLERANCES, compare
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 

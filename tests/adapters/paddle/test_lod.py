@@ -11,7 +11,7 @@ import pytest
 from onernn import Ragged, Session, ShapeError, UnsupportedError
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Operator, Program, Variable
-from onernn.core.arrays import Array
+from onernn.ir.arrays import Array
 
 ONE, TWO, OTHER = [[0, 2, 2, 5]], [[0, 1, 3], [0, 2, 2, 5]], [[0, 1, 5]]
 Batch = Ragged | Array

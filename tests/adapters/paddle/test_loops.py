@@ -17,9 +17,9 @@ from support.paddle_operators import op, program
 from onernn import ModelFormatError, Session, UnsupportedError, fuse, load, verify
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Block, Operator, Variable
-from onernn.core.arrays import Array
-from onernn.core.errors import BudgetError
-from onernn.core.graph import Graph
+from onernn.ir.arrays import Array
+from onernn.ir.errors import BudgetError
+from onernn.ir.graph import Graph
 from onernn.verification.recording import read_arrays
 
 DATA = Path(__file__).parents[2] / "data" / "paddle"

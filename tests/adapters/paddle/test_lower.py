@@ -10,11 +10,10 @@ import pytest
 from support.paddle_operators import op, program
 
 from onernn import Graph, ModelFormatError, Ragged, Session, UnsupportedError
-from onernn.adapters.paddle.lower import lower
-from onernn.adapters.paddle.lower.operator import INERT
-from onernn.adapters.paddle.lower.table import RULES
+from onernn.adapters.paddle.lower import RULES, lower
 from onernn.adapters.paddle.read import Operator, Variable
-from onernn.core.arrays import Array
+from onernn.adapters.paddle.table import INERT
+from onernn.ir.arrays import Array
 
 X = np.arange(-4, 8, dtype=np.float32).reshape(3, 4)
 

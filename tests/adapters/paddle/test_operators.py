@@ -13,8 +13,8 @@ from onernn import Graph
 from onernn.adapters.paddle.lower import load_paddle
 from onernn.adapters.paddle.operators import REDUCTIONS, ROWS, Row
 from onernn.adapters.paddle.write import write_paddle
-from onernn.core.graph import Node, Value
-from onernn.core.operator import OPERATORS
+from onernn.ir.graph import Node, Value
+from onernn.ir.operator import OPERATORS
 
 OUT_OF_PADDLE_3 = {"SequenceReverse"}
 """What is arithmetic on offsets in a written program."""

@@ -11,8 +11,8 @@ import pytest
 from onernn import Graph, Ragged, Session
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Operator, Program, Variable
-from onernn.core.ragged import data_of
-from onernn.runtime.session import unsupported
+from onernn.engine.session import unsupported
+from onernn.ir.ragged import data_of
 
 X = Ragged(np.arange(12, dtype=np.float32).reshape(3, 4), np.array([0, 1, 3]))
 W = np.ones((4, 3), np.float32)

@@ -24,9 +24,8 @@ from onernn import (
     load,
     verify,
 )
-from onernn.adapters.paddle.read import Program, Variable, find, read_program
-from onernn.adapters.paddle.read.pir import VERSIONS, parse_pir
-from onernn.runtime.session import unsupported
+from onernn.adapters.paddle.read import VERSIONS, Program, Variable, find, parse_pir, read_program
+from onernn.engine.session import unsupported
 from onernn.verification.comparing import TOLERANCES, compare
 from onernn.verification.recording import read_arrays, read_inputs
 

@@ -20,9 +20,9 @@ from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError, fuse
 from onernn.adapters.paddle.messages import message
 from onernn.adapters.paddle.read import read_program
 from onernn.adapters.paddle.write import write_paddle
-from onernn.core.graph import Node, Value
-from onernn.core.ragged import data_of
-from onernn.core.weights import layers_of
+from onernn.ir.graph import Node, Value
+from onernn.ir.ragged import data_of
+from onernn.ir.weights import layers_of
 from onernn.verification.comparing import TOLERANCES, compare
 
 DATA = Path(__file__).parents[2] / "data" / "paddle"
@@ -163,7 +163,7 @@ def test_what_paddle_gets_wrong_on_onednn_stays_off_it_with_a_reason(
 
 
 def test_plain_layers_are_no_pattern_of_paddles_own_fuse_passes(tmp_path: Path) -> None:
-    """These drop initial states, cells and functions: see design/0016."""
+    """These drop initial states, cells and functions: see design/0014."""
     for folder in RECORDED:
         write_paddle(fuse(load(folder)).model, tmp_path / "m.pdmodel")
         program = read_program(tmp_path / "m.pdmodel").operators

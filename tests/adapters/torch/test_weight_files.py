@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 from onernn import ModelFormatError, OnernnError, ShapeError, UnsupportedError
-from onernn.adapters.torch.read.layers import layers_among, read_layers
-from onernn.adapters.torch.read.pickles import unpickle
-from onernn.adapters.torch.read.saved import read_arrays
-from onernn.core.spec import Cell
+from onernn.adapters.torch.weight_files import layers_among, read_arrays, read_layers, unpickle
+from onernn.ir.spec import Cell
 from onernn.reorders import torch
 
 WEIGHTS = Path(__file__).parents[2] / "data" / "torch" / "weights"

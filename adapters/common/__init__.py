@@ -1,0 +1,1 @@
+"""What the frameworks share: the record of one, the lowering loop, files, live layers."""

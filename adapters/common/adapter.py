@@ -1,0 +1,130 @@
+"""The record of a framework: what its folder can do, for all who ask the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import field
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from onernn.ir.errors import MissingDependencyError
+from onernn.ir.records import dataclass
+
+if TYPE_CHECKING:
+    from onernn.adapters.common.fault import FaultyModel
+    from onernn.fuse_passes import Applied
+    from onernn.ir.graph import Graph
+    from onernn.ir.ragged import Batch
+    from onernn.reorders.layers import PivotLayer
+
+StrPath = str | Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """How the framework itself runs a model, as the reference for ours.
+
+    ``name``: in ``verify --against NAME:PATH``. One of ``packages`` is to be installed, which our
+    extra ``extra`` does.
+    ``run(path, params, feed)`` gives the outputs in order; it is called in a process of its own,
+    and ``params`` is "" where there is none. ``load(path)`` gives the model with the sizes declared
+    to which the framework holds, where ours does not. ``run_live(model, feed)`` runs a live one.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+    extra: str
+    run: Callable[[str, str, Mapping[str, Batch]], list[Batch]]
+    load: Callable[[StrPath], Graph] | None = None
+    run_live: Callable[[Any, Mapping[str, Batch]], list[Batch]] | None = None
+
+    @property
+    def version(self) -> str:
+        """The installed version, "" where none is."""
+        from importlib import metadata
+
+        for package in self.packages:
+            try:
+                return metadata.version(package)
+            except metadata.PackageNotFoundError:
+                continue
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """How files of the framework are written.
+
+    ``write(model, path, inputs=, progress=, note=, **options)``: ``inputs`` is a batch that the
+    model runs on or None, ``note`` takes a text for the user. ``options``: the names of its further
+    options, with their defaults. A file that pads ragged values tells with ``pads`` what it takes
+    for a batch, and is checked in the framework's ``runtime``; other files are checked by ours.
+    """
+
+    suffix: str
+    write: Callable[..., None]
+    options: Mapping[str, Any]
+    pads: Callable[[Mapping[str, Batch]], Mapping[str, Batch]] | None = None
+    runtime: Runtime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
+    """How a user gets our layers inside the framework.
+
+    ``call``: what to type, after ``onernn.adapters``. ``host`` runs all other operators.
+    ``replaces``: the framework's operators that become ours.
+    """
+
+    call: str
+    host: str
+    replaces: Collection[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """A framework. What it lacks is None or empty.
+
+    Every function here imports what it needs when it is called, so that making the record and
+    importing onernn cost nothing.
+
+    ``files``: which files and folders are its models, for help. ``reads(path)``: whether one is.
+    ``no_models``: by suffix, what to do with its files that are none.
+    ``weights``: by suffix, how the recurrent layers of files are read that hold arrays alone, by
+    the names of their modules. ``load(path, params, semantics)`` lowers it. ``semantics``: the
+    names of other meanings of its operators than the documented one. ``find_faults(path, params)``:
+    a saved model with the known faults of the framework. ``plugin(path)``: how to run that model
+    inside the framework.
+    ``pass_name(applied)``: what the framework calls a pass of ours that fired on its operators, ""
+    where it has none.
+    """
+
+    name: str
+    files: str
+    reads: Callable[[StrPath], bool]
+    load: Callable[[StrPath, StrPath | None, str], Graph]
+    no_models: Mapping[str, str] = field(default_factory=dict)
+    weights: Mapping[str, Callable[[StrPath], Mapping[str, PivotLayer]]] = field(
+        default_factory=dict
+    )
+    semantics: tuple[str, ...] = ()
+    writer: Writer | None = None
+    runtime: Runtime | None = None
+    find_faults: Callable[[StrPath, StrPath | None], FaultyModel[Any]] | None = None
+    plugin: Callable[[str], Plugin] | None = None
+    pass_name: Callable[[Applied], str] = lambda _: ""
+
+
+# Optional packages, imported where they are needed.
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """The module, or `MissingDependencyError` with the command that installs it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"this needs {module.partition('.')[0]!r}; run: pip install 'onernn[{extra}]'"
+        ) from error

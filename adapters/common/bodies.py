@@ -1,0 +1,114 @@
+"""What operators become that several frameworks have, once a rule has read its attributes.
+
+Values are (N, C, ...) where they have channels; attributes are those of ONNX's operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from onernn.adapters.common.lowering import NativeOperator
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.spec import RnnSpec
+from onernn.ir.weights import RnnWeights
+
+Formula = Callable[[NativeOperator, str], str]
+
+FORMULAS: dict[str, Formula] = {
+    "square": lambda op, x: op.emit("Mul", x, x),
+    "rsqrt": lambda op, x: op.emit("Reciprocal", op.emit("Sqrt", x)),
+    "silu": lambda op, x: op.emit("Mul", x, op.emit("Sigmoid", x)),
+    "mish": lambda op, x: op.emit("Mul", x, op.emit("Tanh", op.emit("Softplus", x))),
+    "log_sigmoid": lambda op, x: op.emit("Neg", op.emit("Softplus", op.emit("Neg", x))),
+}
+"""Functions of one value that are several operators of ours."""
+
+
+def recurrent_stack(
+    op: NativeOperator,
+    x: str,
+    states: Sequence[str],
+    spec: RnnSpec,
+    weights: Sequence[RnnWeights],
+    lengths: str = "",
+) -> tuple[str, ...]:
+    """y (T, N, D*R), then the last states (L*D, N, R), and (L*D, N, O) of an LSTM's cells.
+
+    ``states``: the first ones, of the same shapes, "" where they are zeros of any batch.
+    ``lengths``: steps behind them do not run, and give zeros.
+    """
+    widths = (spec.recurrent_size, spec.hidden_size)
+    begin = [
+        state and op.emit("Reshape", state, op.ints(spec.layers, spec.directions, -1, width))
+        for state, width in zip(states, widths, strict=False)
+    ]
+    words = op.emit("SequenceUnpad", x, lengths, time_major=True) if lengths else x
+    packed = weights if len(weights) > 1 else weights[0]
+    count = 1 + len(spec.cell.states)
+    y, *ends = op.emit_many("Rnn", count, words, *begin, spec=spec, weights=packed)
+    if lengths:
+        y = op.emit("SequencePad", y, x, time_major=True)
+    rows = spec.layers * spec.directions
+    return y, *(
+        op.emit("Reshape", end, op.ints(rows, -1, width))
+        for end, width in zip(ends, widths, strict=False)
+    )
+
+
+def channels_first(op: NativeOperator, x: str) -> str:
+    """(N, ..., C) -> (N, C, ...)."""
+    rank = op.rank_of(x)
+    return op.transposed(x, 0, rank - 1, *range(1, rank - 1))
+
+
+def channels_last(op: NativeOperator, x: str) -> str:
+    """(N, C, ...) -> (N, ..., C)."""
+    return op.transposed(x, 0, *range(2, op.rank_of(x)), 1)
+
+
+def windowed(op: NativeOperator, x: str, last: bool, windows: Callable[[str], str]) -> str:
+    """What ``windows`` makes of (N, C, ...); the channels go back where they were ``last``."""
+    return channels_last(op, windows(channels_first(op, x))) if last else windows(x)
+
+
+def pooled(
+    op: NativeOperator,
+    x: str,
+    kind: str,
+    kernel: Sequence[int],
+    *,
+    counts_pads: bool = False,
+    **windows: Any,
+) -> str:
+    """The largest ("max") or the mean ("avg") of what a window sees; ``counts_pads``: of a mean.
+
+    Raises `UnsupportedError` for windows at an end that may see nothing but pads.
+    """
+    numbers = zip(kernel, windows["strides"], windows.get("pads", [0] * len(kernel)), strict=False)
+    if windows.get("ceil_mode") and any(size < stride + pad for size, stride, pad in numbers):
+        raise UnsupportedError("sizes rounded up: windows that may see nothing but pads")
+    if kind == "max":
+        return op.emit("MaxPool", x, kernel_shape=tuple(kernel), **windows)
+    windows["count_include_pad"] = int(counts_pads)
+    return op.emit("AveragePool", x, kernel_shape=tuple(kernel), **windows)
+
+
+def pooled_whole(op: NativeOperator, x: str, kind: str) -> str:
+    """The largest ("max") or the mean ("avg") of each channel."""
+    return op.emit("GlobalMaxPool" if kind == "max" else "GlobalAveragePool", x)
+
+
+def extreme_index(
+    op: NativeOperator, x: str, kind: str, axis: int | None, keepdims: bool = False
+) -> str:
+    """Where the first largest ("ArgMax") or smallest ("ArgMin") stands; among all without axis."""
+    if axis is None:
+        return op.emit(kind, op.emit("Reshape", x, op.ints(-1)), axis=0, keepdims=0)
+    return op.emit(kind, x, axis=axis, keepdims=int(keepdims))
+
+
+def stacked(op: NativeOperator, values: Sequence[str], axis: int) -> str:
+    """Values of one shape along a new axis."""
+    at = op.ints(axis)
+    return op.emit("Concat", *(op.emit("Unsqueeze", value, at) for value in values), axis=axis)

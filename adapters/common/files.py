@@ -1,0 +1,223 @@
+"""What readers of files share: a budget of memory, streams of bytes, protobuf messages."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from onernn.adapters.common.adapter import StrPath
+from onernn.ir.arrays import Array, widened
+from onernn.ir.budget import FileBudget, budget_of_load, loading, return_freed_memory
+from onernn.ir.cached import cached_property
+from onernn.ir.errors import BudgetError, ModelFormatError
+from onernn.ir.guard import guarded
+from onernn.ir.records import dataclass
+
+# What every reader of a model's files runs under: a budget of memory, and errors of ours.
+
+
+@contextmanager
+def reading(path: StrPath) -> Iterator[None]:
+    """Errors that arise inside are ours, and name the file."""
+    try:
+        with guarded(lambda: path), budget_of_load():
+            yield
+            return_freed_memory()  # before weights are packed: both together would be the peak
+    except BudgetError as error:
+        raise BudgetError(f"{path}: {error}") from error
+    except OSError as error:
+        raise ModelFormatError(f"cannot be read: {error.strerror or error}", path) from error
+
+
+# A binary file of arrays, read front to back: a hostile length is found out before it costs.
+
+
+@dataclass
+class ByteStream:
+    """Little-endian. Every method raises `ModelFormatError` with the place where it stops."""
+
+    raw: BufferedReader
+    file: str | Path
+    size: int
+    budget: FileBudget
+    at: int = 0
+
+    @classmethod
+    @contextmanager
+    def opened(cls, file: str | Path) -> Iterator[Self]:
+        try:
+            with Path(file).open("rb") as raw:
+                found, budget = os.fstat(raw.fileno()), loading()
+                budget.reads(found)
+                yield cls(raw, file, found.st_size, budget)
+        except OSError as error:
+            raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
+
+    @property
+    def left(self) -> int:
+        return self.size - self.at
+
+    def integer(self, form: str, what: str) -> int:
+        return int(self.integers(form, what)[0])
+
+    def integers(self, form: str, what: str) -> tuple[int, ...]:
+        return struct.unpack(form, self.take(struct.calcsize(form), what))
+
+    def take(self, count: int, what: str) -> bytes:
+        self._expect(count, what)
+        data = self.raw.read(count)
+        self._advance(len(data), count, what)
+        return data
+
+    def checked_shape(
+        self, sizes: Sequence[int], most: int, what: str, start: int
+    ) -> tuple[int, ...]:
+        """Beside a zero, sizes cost no bytes in the file, but NumPy multiplies them all."""
+        elements = math.prod(size or 1 for size in sizes)
+        if len(sizes) > most or min(sizes, default=0) < 0 or elements > 2**56:
+            raise self.error(f"{what}: impossible shape {tuple(sizes)}", start)
+        return tuple(sizes)
+
+    def numbers(self, shape: tuple[int, ...], dtype: str, what: str) -> Array:
+        """An aligned array of its own; bfloat16 as float32 of the same values."""
+        kind = np.dtype({"bfloat16": "uint16", "bool": "uint8"}.get(dtype, dtype)).newbyteorder("<")
+        count = math.prod(shape)
+        self._expect(count * kind.itemsize, what)
+        self.budget.take(count * kind.itemsize, what)
+        flat: Array = np.empty(count, kind)
+        self._advance(self.raw.readinto(flat.data), flat.nbytes, what)
+        if dtype == "bfloat16":
+            flat = widened(flat)
+        elif dtype == "bool":  # a byte other than 0 and 1 would be a bool that is neither
+            flat = flat != 0
+        return flat.reshape(shape)
+
+    def error(self, reason: str, at: int | None = None) -> ModelFormatError:
+        return ModelFormatError(reason, self.file, self.at if at is None else at)
+
+    def _expect(self, count: int, what: str) -> None:
+        if count > self.left:
+            raise self.error(f"{what}: expected {count} bytes more, {self.left} are left")
+
+    def _advance(self, got: int, expected: int, what: str) -> None:
+        if got != expected:  # the size was right when the file was opened
+            raise self.error(f"{what}: the file shrank while it was read")
+        self.at += expected
+
+
+# A framework's protobuf messages from a page of text, in a descriptor pool of their own.
+#
+# No generated modules: the default pool, which they would use, refuses a second file of the same
+# name beside an imported framework ("duplicate symbol"). protobuf is imported inside, so that
+# `import onernn` stays light.
+
+# Numbers of FieldDescriptorProto's Label and Type in google/protobuf/descriptor.proto.
+_LABELS = {"optional": 1, "required": 2, "repeated": 3}
+_TYPES = {
+    **{"double": 1, "float": 2, "int64": 3, "uint64": 4, "int32": 5, "bool": 8, "string": 9},
+    "bytes": 12,
+}
+_MESSAGE = 11
+
+
+class Schema:
+    """Messages written as ``Name: label type field = number; ...``, one after the other.
+
+    Names of messages and enums are not on the wire: nested messages stand flat, and enums are
+    int32, so that a type which a later version added arrives as its number rather than as a
+    missing field.
+    """
+
+    def __init__(self, framework: str, text: str) -> None:
+        self._framework, self._text = framework, text
+
+    @cached_property
+    def _messages(self) -> dict[str, Any]:
+        package = f"onernn.{self._framework.lower()}"
+        written = dict(re.findall(r"(\w+):([^:]+)(?:\n|$)", self._text))
+        pool, class_of = _new_pool()
+        pool.AddSerializedFile(_file(package, written))
+        return {name: class_of(pool.FindMessageTypeByName(f"{package}.{name}")) for name in written}
+
+    def message(self, name: str) -> Any:
+        """The protobuf class of a message."""
+        return self._messages[name]
+
+    def parse(self, name: str, data: bytes, file: Path, offset: int | None = None) -> Any:
+        """The message read from ``data``, complete; else `ModelFormatError` with the place."""
+        from google.protobuf.message import DecodeError
+
+        out = self.message(name)()
+        what = f"not {'an' if self._framework[0] in 'AEIO' else 'a'} {self._framework} {name}"
+        try:
+            out.ParseFromString(data)
+        except (DecodeError, UnicodeDecodeError) as error:
+            raise ModelFormatError(f"{what}: no such protobuf", file, offset) from error
+        if missing := out.FindInitializationErrors():
+            raise ModelFormatError(f"{what}: {missing[0]} is missing", file, offset)
+        return out
+
+
+def _new_pool() -> tuple[Any, Callable[[Any], Any]]:
+    """An empty descriptor pool, and what makes a class of a descriptor.
+
+    protobuf's public modules import all of its pure Python implementation before they take both
+    from its extension: 10 ms, as long as a small model takes to load.
+    """
+    from google.protobuf.internal import api_implementation
+
+    if api_implementation.Type() != "upb":  # the environment may ask for another one
+        from google.protobuf.descriptor_pool import DescriptorPool
+        from google.protobuf.message_factory import GetMessageClass
+
+        return DescriptorPool(), GetMessageClass
+
+    from google._upb import _message
+    from google.protobuf.message import Message
+
+    def class_of(descriptor: Any) -> Any:  # as GetMessageClass does
+        inside = {"DESCRIPTOR": descriptor, "__module__": None}
+        return _message.MessageMeta(descriptor.name, (Message,), inside)
+
+    return _message.DescriptorPool(), class_of
+
+
+def _file(package: str, messages: dict[str, str]) -> bytes:
+    """A FileDescriptorProto, by hand: descriptor_pb2 would be imported for it alone."""
+    out = _field(1, f"{package}.proto") + _field(2, package) + _field(12, "proto2")
+    for name, body in messages.items():
+        message = _field(1, name)
+        for label, kind, field, number in re.findall(r"(\w+) (\w+) (\w+) = (\d+)", body):
+            described = _field(1, field) + _field(3, int(number)) + _field(4, _LABELS[label])
+            if kind in _TYPES:
+                described += _field(5, _TYPES[kind])
+            else:
+                described += _field(5, _MESSAGE) + _field(6, f".{package}.{kind}")
+            message += _field(2, described)
+        out += _field(4, message)
+    return out
+
+
+def _field(number: int, value: int | str | bytes) -> bytes:
+    """A field on the wire."""
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    data = value.encode() if isinstance(value, str) else value
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])

@@ -1,0 +1,549 @@
+"""What every adapter's table of operators is written with, and the loop that runs its rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from onernn.engine.kernels import KERNELS
+from onernn.ir.arrays import Array
+from onernn.ir.budget import budget_of_run
+from onernn.ir.errors import BudgetError, OnernnError, UnsupportedError
+from onernn.ir.graph import UNSUPPORTED, Graph, NativeOp, Node, Value
+from onernn.ir.inference import Inference
+from onernn.ir.operator import is_like
+from onernn.ir.records import dataclass
+from onernn.ir.types import Type, type_of
+from onernn.ops import OPERATORS
+
+# What operators make of constants is computed while a model is read: weights above all.
+#
+# Exporters cast, turn and join them on the way to a layer, and adapters need their numbers. A run
+# would compute the same by the same kernels, each time.
+
+_SMALL = 2**16
+"""Elements that a result may always have; more only where its inputs have as many together."""
+
+FOLDED = frozenset(
+    name
+    for name, operator in OPERATORS.items()
+    if operator.kind in ("elementwise", "view", "moves", "mixes", "sizes")
+    and not name.startswith("Sequence")
+)
+"""Operators that can be computed while a model is read."""
+
+_MOVING = {name for name in FOLDED if OPERATORS[name].kind in ("view", "moves", "sizes")}
+_MOVING |= {"Cast", "CastLike"}
+
+
+def moves(node: Node, arrays: Iterable[Array | None]) -> bool:
+    """Whether a node computes nothing but places and sizes.
+
+    Arithmetic stays in the graph: the first step of an unrolled cell, of zeros, looks like others.
+    """
+    given = [array for array in arrays if array is not None]
+    masked = node.op == "Mul" and not all(array.any() for array in given)  # a state of zeros
+    return node.op in _MOVING or masked or all(array.dtype.kind in "biu" for array in given)
+
+
+class FoldingBudget:
+    """What folded constants may take: 16 times the bytes that the model brings, and 16 MB."""
+
+    def __init__(self, constants: Iterable[Array] = ()) -> None:
+        self._left = 2**24 + 16 * sum(array.nbytes for array in constants)
+
+    def fold(self, node: Node, arrays: Sequence[Array | None]) -> tuple[Array, ...] | None:
+        """What a node gives for these inputs; None where that is left for the run."""
+        if node.op not in FOLDED:
+            return None
+        most = max(_SMALL, sum(array.size for array in arrays if array is not None))
+        try:
+            with budget_of_run(min(16 * most, self._left), 0) as budget:
+                made: Any = KERNELS[node.op](node, *arrays)
+        except BudgetError:
+            return None
+        self._left -= budget.used
+        results = tuple(map(np.asarray, made if isinstance(made, tuple) else (made,)))
+        fits = len(results) == len(node.outputs) and sum(each.size for each in results) <= most
+        return results if fits else None
+
+
+# What every adapter's table of operators is written with, and the loop that runs its rules.
+
+Results = str | tuple[str, ...] | Mapping[str, str]
+"""What a rule returns: the value of its output, those of all by position, or by slot.
+
+Absent ones are "". A position is a slot, too: "0", "1", ....
+"""
+
+DType = np.dtype[Any]
+R = TypeVar("R")
+
+
+def registering(rules: dict[str, R], names: Iterable[str]) -> Callable[[R], R]:
+    """A decorator that enters a rule under these names."""
+
+    def register(rule: R) -> R:
+        rules.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+class Names(dict[str, int]):
+    """Names that values bear, and how many were made from each."""
+
+    def fresh(self, name: str) -> str:
+        """The name, or one made from it that no value bears yet."""
+        chosen = name
+        while chosen in self:
+            self[name] += 1
+            chosen = f"{name}#{self[name]}"
+        self[chosen] = 0
+        return chosen
+
+
+_LARGE = 2**20
+"""Bytes from which on a constant is worth letting go of while a model is read."""
+_UNSEEN = Type(lod=())
+"""The type of what no run will see: it was refused, or nobody makes it."""
+
+
+Slot = str | int
+"""An input or output of a native operator: by its name, or by its position."""
+
+
+class NativeOperator:
+    """A framework's operator as a rule reads it, with the graph that it is lowered into.
+
+    What a rule does not read is an error. ``inputs`` and ``outputs`` map slots to variable names;
+    ``inert`` names the attributes that cannot change a result on CPU. ``label``: what constants
+    are named after.
+    """
+
+    main: Slot = ""
+    """The slot that `value` reads unless another one is given."""
+
+    def __init__(
+        self,
+        builder: GraphBuilder,
+        at: NativeOp,
+        inputs: Mapping[Any, Sequence[str]],
+        outputs: Mapping[Any, Sequence[str]],
+        attributes: Mapping[str, Any],
+        inert: frozenset[str] = frozenset(),
+        label: str = "",
+    ) -> None:
+        self.builder, self.at, self.label = builder, at, label or at.type
+        self.inputs, self.outputs, self.attributes = inputs, outputs, attributes
+        self._unread = {("attribute", name) for name in attributes if name not in inert}
+        self._unread |= {("input", slot) for slot, names in inputs.items() if any(names)}
+
+    def lowered(self, rule: Callable[[Self], Results]) -> Results:
+        """What a rule returns. Raises `UnsupportedError` for what it did not read."""
+        results = rule(self)
+        if self._unread:
+            listed = ", ".join(f"{kind} {name}" for kind, name in sorted(self._unread))
+            raise UnsupportedError(f"not understood: {listed}")
+        return results
+
+    # Inputs.
+
+    def variables(self, slot: Slot) -> list[str]:
+        """The variables of an input slot, none where it is absent."""
+        self._unread.discard(("input", slot))
+        return [name for name in self.inputs.get(slot, ()) if name]
+
+    def variable(self, slot: Slot) -> str:
+        """The one variable of an input slot, "" where it is absent."""
+        return _one(slot, self.variables(slot))
+
+    def resolve(self, variable: str) -> str:
+        """The value that a variable holds, for a rule that computes with it."""
+        return self.builder.value(variable)
+
+    def values(self, slot: Slot) -> list[str]:
+        """The values in an input slot that is a list."""
+        return [self.resolve(name) for name in self.variables(slot)]
+
+    def optional(self, slot: Slot) -> str:
+        """The value in an input slot, "" where it is absent."""
+        return _one(slot, self.values(slot))
+
+    def value(self, slot: Slot | None = None) -> str:
+        """The value in a required input slot."""
+        slot = self.main if slot is None else slot
+        found = self.optional(slot)
+        if not found:
+            raise UnsupportedError(f"input {slot} is missing")
+        return found
+
+    def array(self, slot: Slot) -> Array:
+        """The numbers in a slot. Raises `UnsupportedError` where they are computed at run time."""
+        return self.builder.array(self.value(slot), str(slot))
+
+    # Attributes.
+
+    def attribute(self, name: str, default: Any) -> Any:
+        """An attribute's value, of its default's kind, or the operator's documented default."""
+        self._unread.discard(("attribute", name))
+        found = self.attributes.get(name, default)
+        if not is_like(found, default):
+            raise UnsupportedError(f"attribute {name}={found!r}: expected one like {default!r}")
+        return found
+
+    def ignore(self, *names: str) -> None:
+        """Reads attributes that cannot change what this operator computes."""
+        self._unread -= {("attribute", name) for name in names}
+
+    def only(self, name: str, value: Any) -> None:
+        """Refuses every value of an attribute but one."""
+        found = self.attribute(name, value)
+        if found != value:
+            raise UnsupportedError(f"attribute {name}={found!r}: only {value!r} is supported")
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return bool(self.attribute(name, default))
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        found = self.attribute(name, default)
+        if not isinstance(found, int) or isinstance(found, bool):
+            raise UnsupportedError(f"attribute {name}={found!r}: expected an integer")
+        return found
+
+    # Values of the graph.
+
+    def dtype_of(self, value: str) -> DType:
+        found = self.builder.type_of(value).dtype
+        if found is None:
+            raise UnsupportedError(f"the dtype of {value!r} is not known")
+        return np.dtype(found)
+
+    def shape_of(self, value: str) -> tuple[int | None, ...]:
+        """The sizes of a value, None where a run tells."""
+        found = self.builder.type_of(value)
+        if found.shape is None:
+            raise UnsupportedError(f"the number of axes of {value!r} is not known")
+        return tuple(found.counts)
+
+    def rank_of(self, value: str) -> int:
+        return len(self.shape_of(value))
+
+    # What it becomes.
+
+    def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
+        return self.builder.emit(op, inputs, attributes)
+
+    def emit_many(self, op: str, count: int, *inputs: str, **attributes: Any) -> tuple[str, ...]:
+        return self.builder.emit_many(op, inputs, count, attributes)
+
+    def constant(self, array: npt.ArrayLike, label: str = "constant") -> str:
+        return self.builder.constant(array, f"{self.label}/{label}" if label else self.label)
+
+    def ints(self, *values: int | None) -> str:
+        """A constant list of int64: axes or a shape."""
+        return self.constant(np.asarray(values, np.int64), "ints")
+
+    def scalar(self, value: float, like: str | DType) -> str:
+        """A number in a dtype, or in that of a value."""
+        dtype = self.dtype_of(like) if isinstance(like, str) else like
+        limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+        if (
+            dtype.kind in "iub"
+            and not float(value).is_integer()
+            or (limits and not limits.min <= value <= limits.max)
+        ):
+            raise UnsupportedError(f"the number {value} for {dtype} values")
+        return self.constant(np.asarray(value, dtype), "scalar")
+
+    def cast(self, value: str, dtype: npt.DTypeLike) -> str:
+        """The value in a dtype."""
+        wanted = np.dtype(dtype).name
+        if self.builder.type_of(value).dtype == wanted:
+            return value
+        return self.emit("Cast", value, to=wanted)
+
+    def sizes_of(self, value: str) -> str:
+        """The shape of a value as a list of int64; a constant where the value is one."""
+        if value in self.builder.constants:
+            return self.ints(*self.builder.constants[value].shape)
+        return self.emit("Shape", value)
+
+    def transposed(self, value: str, *perm: int) -> str:
+        return self.emit("Transpose", value, perm=perm)
+
+    def sliced(self, value: str, *cuts: Sequence[int]) -> str:
+        """From starts to ends of axes, by steps."""
+        return self.emit("Slice", value, *(self.ints(*each) for each in cuts))
+
+
+def _one(slot: Slot, names: list[str]) -> str:
+    if len(names) > 1:
+        raise UnsupportedError(f"input {slot}: expected one variable, got {len(names)}")
+    return names[0] if names else ""
+
+
+class GraphBuilder:
+    """Collects nodes; names values after the framework's variables, each value once.
+
+    A variable may be assigned again: `value` tells which value it holds now. ``budget``: what
+    constants that are computed here may take; the builder of a body shares it.
+    """
+
+    def __init__(self, name: str, budget: FoldingBudget | None = None) -> None:
+        self.name = name
+        self.budget = FoldingBudget() if budget is None else budget
+        self.inputs: list[Value] = []
+        self.nodes: list[Node] = []
+        self.constants: dict[str, Array] = {}
+        self.notes: dict[str, None] = {}
+        self.origin: tuple[NativeOp, ...] = ()
+        self._values: dict[str, str] = {}
+        self._names = Names()
+        self._maker: dict[str, int] = {}  # where the node of a provisional name stands
+        self._folded: set[str] = set()  # constants of variables that were computed here
+        self._types = Inference()
+        self._typed = 0  # how many nodes have their types
+
+    def fresh(self, name: str) -> str:
+        """The name, or one made from it that no value bears yet."""
+        return self._names.fresh(name)
+
+    def value(self, variable: str) -> str:
+        """The value that a variable holds; its own name where nothing has made it yet."""
+        return self._values.get(variable, variable)
+
+    def type_of(self, value: str) -> Type:
+        """What is known of a value before anything runs."""
+        for node in self.nodes[self._typed :]:
+            if node.op == UNSUPPORTED:
+                self._types[node.outputs[0]] = _UNSEEN
+                continue
+            for name in filter(None, node.inputs):
+                self._type_given(name)
+            self._types.add(node)
+        self._typed = len(self.nodes)
+        self._type_given(value)
+        return self._types[value]
+
+    def declare(self, value: str, known: Type) -> None:
+        """Tells the type of a value of which the framework says more than can be inferred."""
+        self.type_of(value)
+        self._types[value] = known
+
+    def _type_given(self, name: str) -> None:
+        """The type of a value that no node makes: a constant, an input, or nothing yet."""
+        if name not in self._types:
+            array = self.constants.get(name)
+            self._types[name] = _UNSEEN if array is None else type_of(array)
+
+    def is_made(self, value: str) -> bool:
+        """Whether it is a constant or a node makes it: it is no input."""
+        return value in self.constants or any(value in node.outputs for node in self.nodes)
+
+    def maker(self, value: str) -> Node | None:
+        """The node that makes a value, None for an input or a constant."""
+        return next((node for node in reversed(self.nodes) if value in node.outputs), None)
+
+    def swap(self, one: str, other: str) -> None:
+        """Exchanges the names of two values that are no inputs."""
+        names = {one: other, other: one}
+        self.nodes = [node.renamed(names) for node in self.nodes]
+        self.constants = {names.get(k, k): array for k, array in self.constants.items()}
+        self._folded = {names.get(k, k) for k in self._folded}
+        self._values = {k: names.get(v, v) for k, v in self._values.items()}
+        self._types, self._typed = Inference({v.name: v.type for v in self.inputs}), 0
+
+    def input(self, value: Value) -> None:
+        self.inputs.append(value)
+        self._names.setdefault(value.name, 0)
+        self._types[value.name] = value.type
+
+    def constant(self, array: npt.ArrayLike, name: str) -> str:
+        """A constant value; the name is made unique."""
+        chosen = self.fresh(name)
+        self.constants[chosen] = np.asarray(array)
+        return chosen
+
+    def array(self, value: str, role: str) -> Array:
+        """The array of a constant. Raises `UnsupportedError` where it is computed at run time."""
+        found = self.constants.get(value)
+        found = self._computed(value) if found is None else found
+        if found is None:
+            raise UnsupportedError(f"{role} {value!r} is computed at run time")
+        return found
+
+    def _computed(self, value: str) -> Array | None:
+        """What nodes compute from constants alone, None where it is more than that."""
+        wanted, behind = {value}, list[Node]()
+        for node in reversed(self.nodes):
+            if wanted.intersection(node.outputs):
+                behind.append(node)
+                wanted.update(name for name in node.inputs if name not in self.constants)
+        known: dict[str, Array] = {}
+        for node in reversed(behind):
+            arrays = [known.get(name, self.constants.get(name)) for name in node.inputs]
+            if any(name and a is None for name, a in zip(node.inputs, arrays, strict=True)):
+                return None
+            made = self.budget.fold(node, arrays)
+            if made is None:
+                return None
+            known.update(zip(node.outputs, made, strict=True))
+        return known.get(value)
+
+    def emit(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        attributes: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Adds a node and gives a provisional name for its output; `give` makes it a variable's.
+
+        What only moves elements of constants is done at once, and gives a constant (`folding`).
+        """
+        (out,) = self.emit_many(op, inputs, 1, attributes)
+        return out
+
+    def emit_many(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        count: int,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> tuple[str, ...]:
+        """A node of ``count`` outputs; see `emit`."""
+        stem = f"{inputs[0] if inputs else ''}/{op}"
+        outs = tuple(self.fresh(stem) for _ in range(count))
+        self._maker.update(dict.fromkeys(outs, len(self.nodes)))
+        node = Node(op, tuple(inputs), outs, attributes or {}, self.origin)
+        if node.problem:
+            raise UnsupportedError(node.problem)
+        arrays = [self.constants.get(name) for name in inputs]
+        known = not any(n and a is None for n, a in zip(inputs, arrays, strict=True))
+        if made := self.budget.fold(node, arrays) if known and moves(node, arrays) else None:
+            self.constants.update(zip(outs, made, strict=True))
+        else:
+            self.nodes.append(node)
+        return outs
+
+    def give(self, variable: str, value: str, name: str = "") -> None:
+        """Binds a variable to a value.
+
+        A value with a provisional name is called ``name`` from now on, or as the variable.
+        """
+        self.give_all([(variable, value, name)])
+
+    def give_all(self, given: Iterable[tuple[str, str, str]]) -> None:
+        """Binds variables to values under names, see `give`: all nodes are renamed at once."""
+        names: dict[str, str] = {}
+        first = len(self.nodes)
+        for variable, value, name in given:
+            place = self._maker.pop(value, None)
+            if place is not None:
+                names[value] = new = self.fresh(name or variable)
+                first = min(first, place)
+                if value in self.constants:
+                    self.constants[new] = self.constants.pop(value)
+                    self._folded.add(new)
+                if value in self._types:
+                    self._types.rename(value, new)
+            self._values[variable] = names.get(value, value)
+        if names:
+            self.nodes[first:] = [node.renamed(names) for node in self.nodes[first:]]
+
+    def forget(self, variable: str) -> None:
+        """Lets go of a large constant made here, held by a variable that is not read any more."""
+        value = self.value(variable)
+        if value in self._folded and self.constants[value].nbytes >= _LARGE:
+            held = any(v == value for name, v in self._values.items() if name != variable)
+            if not held and not any(value in node.inputs for node in self.nodes):
+                del self.constants[value]
+                self._folded.remove(value)
+
+    def refuse(self, variable: str, reason: str, reads: Iterable[str] = (), name: str = "") -> None:
+        """Gives a variable a value that nobody can compute from those that are read, and why."""
+        known = [each for each in reads if each in self._names]
+        self.give(variable, self.emit(UNSUPPORTED, known, {"reason": reason}), name)
+
+    def graph(self, outputs: Sequence[Value]) -> Graph:
+        """What was built, without what no output needs."""
+        used = {name for node in self.nodes for name in node.inputs} | {v.name for v in outputs}
+        whole = Graph(
+            self.name,
+            tuple(self.inputs),
+            tuple(outputs),
+            tuple(self.nodes),
+            {name: array for name, array in self.constants.items() if name in used},
+            tuple(self.notes),
+        )
+        return whole.pruned()
+
+
+class Output(NamedTuple):
+    """An output of a native operator: its slot, its variable, and what the value is called.
+
+    A value without a name is called as the variable.
+    """
+
+    slot: str
+    variable: str
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class LoweringStep:
+    """One native operator that is to be lowered.
+
+    ``reads``: the variables that it takes. ``lower`` runs its rule. ``outputs(count)``: those that
+    somebody wants, where the rule gave ``count`` values; none where it was refused.
+    """
+
+    at: NativeOp
+    reads: tuple[str, ...]
+    lower: Callable[[], Results]
+    outputs: Callable[[int], Iterable[Output]]
+
+
+def lower_steps(
+    builder: GraphBuilder, steps: Sequence[LoweringStep], kept: Iterable[str] = ()
+) -> None:
+    """Lowers operators one after the other, and binds their outputs.
+
+    An operator that its rule refuses becomes nodes that tell the reason. Large constants are let go
+    of behind their last reader; ``kept`` are variables that somebody reads later.
+    """
+    left = Counter(chain(kept, *(step.reads for step in steps)))
+    for step in steps:
+        builder.origin = (step.at,)
+        values, refusal = _lowered(step)
+        wanted = list(step.outputs(len(values)))
+        builder.give_all((v, values[slot], name) for slot, v, name in wanted if values.get(slot))
+        for slot, variable, name in wanted:
+            if not values.get(slot):
+                reason = refusal or f"output {slot} is not computed"
+                builder.refuse(variable, reason, map(builder.value, step.reads), name)
+        for variable in step.reads:
+            left[variable] -= 1
+            if not left[variable]:
+                builder.forget(variable)
+
+
+def _lowered(step: LoweringStep) -> tuple[Mapping[str, str], str]:
+    """The values of an operator's outputs by slot, and why there are none."""
+    try:
+        results = step.lower()
+    except OnernnError as error:
+        return {}, str(error)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Slots, attributes or inputs of no known form.
+        return {}, f"malformed: {type(error).__name__} {error}"
+    if isinstance(results, str):
+        results = (results,)
+    if isinstance(results, tuple):
+        results = {str(at): value for at, value in enumerate(results)}
+    return results, ""

@@ -1,0 +1,133 @@
+"""A graph that is to be written: dtype, number of axes and LoD of every value are known."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from onernn.engine.session import checked_feed, unsupported
+from onernn.ir.arrays import Array
+from onernn.ir.errors import OnernnError, UnsupportedError, printable
+from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.types import Type
+
+_RANKS = range(1, 5)  # of an input of which the model tells nothing
+_MOST = 4**4  # choices of ranks: four such inputs
+
+
+Progress = Callable[[str, int, int], None]
+"""Is called with what is done, how many of these are done, and how many there are."""
+
+
+def write_nodes(graph: Graph, write: Callable[[Node], None], progress: Progress | None) -> None:
+    """Writes all nodes in order; what cannot be written is refused by the name of its node."""
+    for at, node in enumerate(graph.nodes):
+        if progress is not None:
+            progress("writing", at, len(graph.nodes))
+        try:
+            write(node)
+        except UnsupportedError as error:
+            raise UnsupportedError(
+                f"{graph.name} cannot be written: {node.label}: {error}"
+            ) from error
+
+
+def declared(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:
+    """The graph with dtype and rank of each input, so that its types tell those of every value.
+
+    What an input does not declare is that of ``inputs``, a batch. Without one it is float32, of the
+    only rank with which all types are known; where several are such, the one that merges the fewest
+    axes: (N, T, A*B) rather than (N, T, A, B), which the model makes the same of. Raises
+    `UnsupportedError` for operators that nobody knows, and where no ranks fit, or several do.
+    """
+    if refusals := unsupported(graph):
+        raise UnsupportedError(f"{graph.name} cannot be written:", refusals)
+    feed = {} if inputs is None else checked_feed(graph.inputs, inputs)
+    choices = [_choices(value, feed.get(value.name)) for value in graph.inputs]
+    if math.prod(map(len, choices)) > _MOST:
+        raise _untyped("too many inputs tell no rank", graph)
+    graphs = [replace(graph, inputs=chosen) for chosen in itertools.product(*choices)]
+    fitting = [each for each in graphs if not _unknown(each)]
+    if not fitting:
+        best = min(graphs, key=lambda each: len(_unknown(each)))
+        (node, *_) = _unknown(best)
+        given = ", ".join(str(best.types[name]) for name in node.inputs if name)
+        raise _untyped(f"nobody can tell before a run what {node.label} makes of {given}", graph)
+    merged = [_merged(each) for each in fitting]
+    if merged.count(min(merged)) > 1:
+        raise _untyped("several ranks fit", graph)
+    return fitting[merged.index(min(merged))]
+
+
+def _untyped(reason: str, graph: Graph) -> UnsupportedError:
+    names = ", ".join(printable(value.name) for value in graph.inputs if value.shape is None)
+    hint = f"; give a recording, which tells the ranks of {names}" if names else ""
+    return UnsupportedError(f"types of values: {reason}{hint}")
+
+
+def _unknown(graph: Graph) -> list[Node]:
+    """The nodes that make a value of which dtype, rank or LoD are not known."""
+
+    def known(name: str) -> bool:
+        found = graph.types[name]
+        return None not in (found.dtype, found.shape, found.lod)
+
+    return [node for node in graph.nodes if not all(known(name) for name in node.outputs if name)]
+
+
+def _choices(value: Value, given: Ragged | Array | None) -> list[Value]:
+    """The input with dtype and shape, for each rank that it may have."""
+    dtype = "float32" if given is None else data_of(given).dtype.name
+    whole = replace(value, dtype=value.dtype or dtype)
+    if value.shape is not None:
+        return [whole]
+    ranks = _RANKS if given is None else [data_of(given).ndim]
+    return [replace(whole, shape=(None,) * rank) for rank in ranks]
+
+
+def _merged(graph: Graph) -> int:
+    """How many products of sizes are the size of an axis."""
+    sizes = {size for found in graph.types.values() for size in found.shape or () if size}
+    return sum(any(len(names) > 1 for names, _ in size.terms) for size in sizes)
+
+
+# Whether what was written is what the model is: it is read, and its types are inferred, again.
+
+
+def check_again(read: Callable[[], Graph], path: Path, outputs: Sequence[Type]) -> None:
+    """Raises `UnsupportedError`, that ``path`` is not written, where it would be wrong.
+
+    The outputs of what ``read`` gives must be of these types, in order; ragged ones may come
+    padded.
+    """
+    try:
+        graph = read()
+        found = {value.name: graph.types[value.name] for value in graph.outputs}
+        wrong = [str(refusal) for refusal in unsupported(graph)] or [
+            f"{name!r} is {given}, not {want}"
+            for (name, given), want in zip(found.items(), outputs, strict=False)
+            if not _fits(given, want)
+        ]
+        if len(found) != len(outputs):
+            wrong.append(f"it gives {len(found)} outputs, not {len(outputs)}")
+    except OnernnError as error:
+        wrong = [str(error)]
+    if wrong:
+        raise UnsupportedError(f"{path} is not written, it would be wrong: {'; '.join(wrong)}")
+
+
+def _fits(found: Type, want: Type) -> bool:
+    """Whether dtype, LoD depth and, as far as they are known, rank and sizes agree."""
+    padded = want.depth > found.depth == 0  # (N, T, ...) for words (W, ...)
+    sizes, wanted = found.counts[2 * padded :], want.counts[padded:]
+    if found.dtype != want.dtype or not padded and found.depth != want.depth:
+        return False
+    return found.shape is None or (
+        len(sizes) == len(wanted)
+        and all(None in pair or pair[0] == pair[1] for pair in zip(sizes, wanted, strict=True))
+    )

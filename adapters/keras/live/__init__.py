@@ -1,1 +1,0 @@
-"""Keras itself, where it is installed."""

@@ -1,0 +1,645 @@
+"""Keras's files: configuration and weights, from archives and HDF5."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+from zipfile import ZipFile
+
+import numpy as np
+
+from onernn.adapters.common.adapter import require
+from onernn.ir.arrays import Array
+from onernn.ir.budget import loading
+from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
+from onernn.ir.npz import most_unpacked, read_member
+from onernn.ir.records import dataclass
+
+# The weights of layers, as the two kinds of files order them.
+#
+# A ``.keras`` file has a tree of groups, one for each layer, and in it one for each layer inside.
+# An ``.h5`` file has one list for each layer of the outermost model: what stands inside of it
+# comes one after the other.
+
+
+class Reader(Protocol):
+    """Gives the arrays of one layer, each once."""
+
+    def take(self, names: Sequence[str]) -> list[Array]:
+        """The arrays of the layer's own variables, as many as there are names.
+
+        "kernel|depthwise_kernel" is one that is called so or so.
+        Raises `ShapeError` where there are others.
+        """
+
+    def inside(self, attribute: str) -> Reader:
+        """Those of a layer that the layer holds under this name."""
+
+    def finish(self) -> None:
+        """Raises `ShapeError` for arrays that nobody took."""
+
+
+class Weights(Protocol):
+    """The weights of a layer. Reading them again begins again."""
+
+    def reader(self) -> Reader: ...
+
+    def inside(self, attribute: str) -> Weights:
+        """Those of a layer that the layer holds, where it has none besides."""
+
+    def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
+        """Those of a model's layers, given the (class, name) of each, in order."""
+
+
+class Tree:
+    """A group of a ``.keras`` file, and its own reader: nothing in it is read by its order."""
+
+    def __init__(self, arrays: Mapping[str, Array], path: str = "") -> None:
+        self._arrays, self._path = arrays, path
+        self._left = {
+            name for name in arrays if name.startswith(path) and "seed_generator/" not in name
+        }
+
+    def reader(self) -> Tree:
+        return Tree(self._arrays, self._path)
+
+    def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
+        """Groups are called after classes, and numbered."""
+        groups = group_names(kind for kind, _ in named)
+        return [Tree(self._arrays, f"{self._path}layers/{group}/") for group in groups]
+
+    def take(self, names: Sequence[str]) -> list[Array]:
+        own = [f"{self._path}vars/{at}" for at in range(len(names))]
+        for name, path in zip(names, own, strict=True):
+            if path not in self._arrays:
+                raise ShapeError(f"{name}: no {path!r} among the weights")
+        self._left -= set(own)
+        return [self._arrays[path] for path in own]
+
+    def inside(self, attribute: str) -> Tree:
+        inner = Tree(self._arrays, f"{self._path}{attribute}/")
+        self._left -= inner._left
+        return inner
+
+    def finish(self) -> None:
+        _nothing(sorted(self._left))
+
+
+class Flat:
+    """The list of an ``.h5`` file for one layer: (path, array) in the order of the layer."""
+
+    def __init__(self, entries: Sequence[tuple[str, Array]]) -> None:
+        self.entries = tuple(entries)
+
+    def reader(self) -> Cursor:
+        return Cursor(self)
+
+    def inside(self, attribute: str) -> Flat:
+        return self
+
+    def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
+        """Layers that are frozen stand behind the others, so paths tell whose an array is."""
+        names = [name for _, name in named]
+        parts: dict[str, list[tuple[str, Array]]] = {name: [] for name in names}
+        for path, array in self.entries:
+            owners = [name for name in names if name in path.split("/")[:-1]]
+            if len(owners) != 1:
+                raise UnsupportedError(f"weight {path!r}: of which of the layers {names} it is")
+            parts[owners[0]].append((path, array))
+        return [Flat(parts[name]) for name in names]
+
+
+class Lists:
+    """Those of the outermost model of an ``.h5`` file, by the names of its layers."""
+
+    def __init__(self, lists: Mapping[str, Flat]) -> None:
+        self._lists = lists
+
+    def reader(self) -> Cursor:
+        return Flat(()).reader()
+
+    def inside(self, attribute: str) -> Flat:
+        return Flat(())
+
+    def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
+        return [self._lists.get(name, Flat(())) for _, name in named]
+
+
+class Cursor:
+    """Goes through a list; what a layer holds goes on where the layer is."""
+
+    def __init__(self, flat: Flat) -> None:
+        self._flat, self._at = flat, 0
+
+    def take(self, names: Sequence[str]) -> list[Array]:
+        found = self._flat.entries[self._at : self._at + len(names)]
+        if len(found) != len(names):
+            have = [path for path, _ in self._flat.entries]
+            raise ShapeError(f"{', '.join(names)}: missing among the weights {have}")
+        for name, (path, _) in zip(names, found, strict=True):
+            # Keras 2 writes "kernel:0"; a variable of another name would be another layer's.
+            if path.rpartition("/")[2].partition(":")[0] not in name.split("|"):
+                raise ShapeError(f"{name}: expected among the weights, got {path!r}")
+        self._at += len(names)
+        return [array for _, array in found]
+
+    def inside(self, attribute: str) -> _Inner:
+        return _Inner(self)
+
+    def finish(self) -> None:
+        _nothing([path for path, _ in self._flat.entries[self._at :]])
+
+
+class _Inner:
+    """A part of a list of which only the whole knows where it ends."""
+
+    def __init__(self, outer: Cursor) -> None:
+        self._outer = outer
+        self.take = outer.take
+
+    def inside(self, attribute: str) -> _Inner:
+        return self
+
+    def finish(self) -> None:
+        """The outer layer will tell."""
+
+
+def _nothing(left: Sequence[str]) -> None:
+    if left:
+        raise ShapeError(f"weights that the layer does not have: {', '.join(left)}")
+
+
+def group_names(kinds: Iterable[str]) -> list[str]:
+    """As Keras calls the groups of objects that one holds: after their classes, numbered."""
+    seen: Counter[str] = Counter()
+    names = []
+    for name in map(_snake_case, kinds):
+        names.append(f"{name}_{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return names
+
+
+def _snake_case(kind: str) -> str:
+    kind = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", kind))
+    return re.sub("([a-z])([A-Z])", r"\1_\2", kind).lower()
+
+
+# What a model's configuration says: its layers, and the calls that connect them.
+#
+# The forms of Keras 2 and 3 become one. Documentation: the functions get_config and from_config of
+# keras.Model, keras.Sequential and of each layer.
+
+MODELS = ("Functional", "Model", "Sequential")
+_OWN = ("keras", "tf_keras")
+"""Where Keras's own classes are; the layers that users registered are elsewhere."""
+_MISFITS = (LookupError, TypeError, ValueError, AttributeError)
+
+
+class Ref(NamedTuple):
+    """A tensor: the result number ``at`` of the call number ``call`` of a layer."""
+
+    layer: str
+    call: int
+    at: int
+
+
+class Call(NamedTuple):
+    """The arguments of one call; tensors are `Ref`s, others as JSON has them."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A layer, or a model that is used like one; ``module``: where its class is, "" if untold."""
+
+    kind: str
+    module: str
+    name: str
+    config: Mapping[str, Any]
+    weights: Weights | None
+    calls: tuple[Call, ...] = ()
+    position: int = 0
+
+    @property
+    def is_operation(self) -> bool:
+        """Whether it is a function of ``keras.ops``, which Keras 3 lists among layers.
+
+        An ``.h5`` file does not tell where a class is; only layers are trainable, or of a dtype.
+        """
+        if self.module:
+            return ".ops." in f".{self.module}."
+        return self.kind not in (*MODELS, "InputLayer") and not {"trainable", "dtype"} & {
+            *self.config
+        }
+
+    @property
+    def foreign(self) -> bool:
+        """Whether somebody else's class is meant."""
+        return bool(self.module) and self.module.partition(".")[0] not in _OWN
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Layers by name, and the tensors that go in and come out."""
+
+    name: str
+    layers: Mapping[str, Layer]
+    inputs: tuple[Ref, ...]
+    outputs: tuple[Ref, ...]
+
+
+def outermost(config: Any, weights: Weights, major: int, file: Path) -> Network:
+    """The model of a file. Raises `ModelFormatError` naming the file, `UnsupportedError`."""
+    try:
+        return network(inner_layer(config, weights), major)
+    except OnernnError as error:
+        raise type(error)(f"{file}: {error}") from error
+    except _MISFITS as error:
+        raise ModelFormatError(f"not a model's configuration: {error!r:.200}", file) from error
+
+
+def inner_layer(config: Any, weights: Weights | None, calls: Any = (), position: int = 0) -> Layer:
+    """A layer from how it is written down."""
+    inside = config["config"]
+    kind = config["class_name"]
+    if isinstance(inside, list):  # a Sequential of Keras before 2.2.3
+        inside = {"name": "sequential", "layers": inside}
+    name = config.get("name") or inside.get("name") or kind.lower()
+    registered, module = config.get("registered_name"), config.get("module")
+    if not (isinstance(kind, str) and isinstance(name, str) and isinstance(inside, dict)):
+        raise ModelFormatError(f"layer {name!r:.100}: expected class_name, name and config")
+    if "module" in config and module is None:  # a class that only its user has
+        module = str(registered)
+    return Layer(kind, str(module or ""), name, inside, weights, tuple(calls), position)
+
+
+def network(model: Layer, major: int) -> Network:
+    """The network of a model, by its Keras. Raises `UnsupportedError` for classes of users."""
+    if model.kind not in MODELS or model.foreign:
+        raise UnsupportedError(
+            f"{model.name}: a class of its own, {model.kind}, whose code is not in the file: build"
+            " it of layers, keras.Model(inputs, outputs), and save that"
+        )
+    try:
+        listed = model.config["layers"]
+        if model.kind == "Sequential":
+            return _chain(model, listed)
+        return _functional(model, listed, major)
+    except OnernnError:
+        raise
+    except _MISFITS as error:
+        raise ModelFormatError(
+            f"{model.name}: not a model's configuration: {error!r:.200}"
+        ) from error
+
+
+def _layers(model: Layer, listed: Any, calls: list[tuple[Call, ...]]) -> dict[str, Layer]:
+    bare = [inner_layer(each, None) for each in listed]
+    named = [(each.kind, each.name) for each in bare if not each.is_operation]
+    if len({each.name for each in bare}) != len(bare):
+        raise ModelFormatError(f"{model.name}: a layer's name stands there twice")
+    held = iter(model.weights.layers(named) if model.weights else [None] * len(named))
+    return {
+        each.name: inner_layer(config, None if each.is_operation else next(held), told, at)
+        for at, (each, config, told) in enumerate(zip(bare, listed, calls, strict=True))
+    }
+
+
+def _chain(model: Layer, listed: Any) -> Network:
+    """A Sequential: each layer takes what the one before gives."""
+    first = inner_layer(listed[0], None)
+    if first.kind != "InputLayer":
+        shape = first.config.get("batch_input_shape") or first.config.get("batch_shape")
+        shape = shape or model.config.get("build_input_shape")
+        begin: Any = {"class_name": "InputLayer", "config": {"name": f"{first.name}_input"}}
+        begin["config"]["batch_shape"] = shape
+        integers = first.kind == "Embedding"
+        begin["config"]["dtype"] = "int32" if integers else first.config.get("dtype", "float32")
+        held = _layers(model, listed, [()] * len(listed))
+        source = inner_layer(begin, None)
+        layers = [source, *held.values()]
+    else:
+        layers = [*_layers(model, listed, [()] * len(listed)).values()]
+    chained = {layers[0].name: layers[0]}
+    for at, layer in enumerate(layers[1:], 1):
+        call = Call((Ref(layers[at - 1].name, 0, 0),), {})
+        chained[layer.name] = Layer(
+            layer.kind, layer.module, layer.name, layer.config, layer.weights, (call,), at
+        )
+    ends = (Ref(layers[0].name, 0, 0),), (Ref(layers[-1].name, 0, 0),)
+    return Network(model.name, chained, *ends)
+
+
+def _functional(model: Layer, listed: Any, major: int) -> Network:
+    calls = [
+        (*_made_with(each, major), *map(_call, each.get("inbound_nodes", ()))) for each in listed
+    ]
+    layers = _layers(model, listed, calls)
+    ends = (tuple(_refs(model.config[key])) for key in ("input_layers", "output_layers"))
+    return Network(model.name, layers, *ends)
+
+
+def _made_with(told: Any, major: int) -> tuple[Call, ...]:
+    """The call with which a model inside was made counts, and is not written down."""
+    kind = told["class_name"]
+    counts = kind in ("Functional", "Model")
+    if kind == "Sequential" and major < 3:
+        layers = told["config"]["layers"]
+        counts = not layers or layers[0]["class_name"] == "InputLayer"
+    return (Call((), {}),) if counts else ()
+
+
+def _refs(told: Any) -> list[Ref]:
+    """The tensors in a structure, those of a dictionary by its sorted keys, as Keras does."""
+    if (ref := _ref(told)) is not None:
+        return [ref]
+    if isinstance(told, dict):
+        told = [told[key] for key in sorted(told)]
+    if not isinstance(told, list):
+        raise ValueError(f"expected tensors, got {told!r:.100}")
+    return [ref for each in told for ref in _refs(each)]
+
+
+def _ref(told: Any) -> Ref | None:
+    if isinstance(told, dict) and told.get("class_name") == "__keras_tensor__":
+        told = told["config"]["keras_history"]
+    if isinstance(told, list) and len(told) in (3, 4) and isinstance(told[0], str):
+        name, call, index = told[:3]
+        if type(call) is int and type(index) is int and min(call, index) >= 0:
+            return Ref(name, call, index)
+    return None
+
+
+def _call(told: Any) -> Call:
+    if isinstance(told, dict):  # Keras 3
+        return Call(tuple(map(_argument, told["args"])), _arguments(told["kwargs"]))
+    if (one := _ref(told)) is not None:  # a single tensor without the list around
+        told = [told] if len(told) == 4 else [[*one, {}]]
+    tensors, kwargs = list[Any](), dict[str, Any]()
+    for each in told:
+        ref = _ref(each)
+        tensors.append(each if ref is None else ref)  # a constant is the layer's business
+        kwargs |= each[3] if ref is not None and len(each) == 4 else {}
+    return Call((tensors if len(tensors) > 1 else tensors[0],), _arguments(kwargs))
+
+
+def _arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _argument(value) for name, value in kwargs.items()}
+
+
+def _argument(told: Any) -> Any:
+    """An argument in which tensors are `Ref`s."""
+    if (ref := _ref(told)) is not None:
+        return ref
+    if isinstance(told, list):
+        return [_argument(each) for each in told]
+    if isinstance(told, dict) and "class_name" not in told:
+        return _arguments(told)
+    return told
+
+
+# Arrays and texts of an HDF5 file, by h5py in a process of its own.
+#
+# The HDF5 library goes around in circles, or crashes, for some damaged files: there it costs
+# seconds and a message. Links to other files, and datasets that lie in other files or are put
+# together from others, are refused: a model could read any file of its user with them.
+
+_DEEPEST = 64
+_MOST = 10**5  # objects of a file
+_SECONDS = 5  # of the CPU, and one more for each 20 MB
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_TEXTS = ("model_config", "keras_version", "layer_names", "weight_names")
+
+
+class Held(NamedTuple):
+    """``arrays`` by their paths; ``texts``: of attributes, by "path@name"."""
+
+    arrays: dict[str, Array]
+    texts: dict[str, list[str]]
+
+    def listed(self, path: str, name: str) -> list[str]:
+        """An attribute that is a list; a long one is cut into name0, name1, ...."""
+        found = [*self.texts.get(f"{path}@{name}", ())]
+        number = 0
+        while f"{path}@{name}{number}" in self.texts:
+            found += self.texts[f"{path}@{name}{number}"]
+            number += 1
+        return found
+
+
+def read(path: str | Path, file: Path) -> Held:
+    """What is in an HDF5 file; ``file``: the model that it is of. Raises `ModelFormatError`."""
+    with open(path, "rb") as stream:
+        if stream.read(len(_SIGNATURE)) != _SIGNATURE:
+            raise ModelFormatError("not an HDF5 file", file)
+    if find_spec("h5py") is None:
+        require("h5py", "keras")
+    budget = loading()
+    seconds = _SECONDS + os.path.getsize(path) // 20_000_000
+    with tempfile.TemporaryDirectory() as folder:
+        numbers = [str(budget.most - budget.used), str(seconds)]
+        call = f"import sys; from {__name__} import main; main(*sys.argv[1:])"
+        command = [sys.executable, "-P", "-c", call, str(Path(path).resolve()), folder, *numbers]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environ |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            command, env=environ, capture_output=True, text=True, errors="replace"
+        )
+        told = Path(folder, "told.json")
+        if not told.exists():
+            raise ModelFormatError(f"the HDF5 library does not read it: {_end(done)}", file)
+        found: dict[str, Any] = json.loads(told.read_text("utf-8"))
+        if "error" in found:
+            raise ModelFormatError(found["error"], file)
+        with ZipFile(Path(folder, "arrays.npz")) as archive:
+            members = {each.filename: each for each in archive.infolist()}
+            arrays = {
+                name: read_member(archive, members[f"{at}.npy"], budget)
+                for at, name in enumerate(found["names"])
+            }
+    return Held(arrays, found["texts"])
+
+
+def _end(done: subprocess.CompletedProcess[str]) -> str:
+    """How the process ended that told nothing."""
+    if done.returncode == -signal.SIGXCPU:
+        return "it goes around in circles"
+    if done.returncode < 0:
+        return f"it crashed ({signal.Signals(-done.returncode).name})"
+    return (done.stderr.strip().splitlines() or ["no word of it"])[-1][:200]
+
+
+def main(path: str, folder: str, most: str, seconds: str) -> None:
+    """The process: writes the arrays of a file, or what is wrong with it, to a folder."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        held = _everything(path, int(most))
+        told: dict[str, Any] = {"names": [*held.arrays], "texts": held.texts}
+        arrays: Any = {str(at): array for at, array in enumerate(held.arrays.values())}
+        np.savez(Path(folder, "arrays.npz"), **arrays)
+    except ModelFormatError as error:
+        told = {"error": str(error)}
+    except Exception as error:  # whatever h5py makes of bytes that are no file
+        told = {"error": f"not a readable HDF5 file: {str(error)[:200]}"}
+    Path(folder, "told.json").write_text(json.dumps(told), "utf-8")
+
+
+def _everything(path: str, most: int) -> Held:
+    import h5py
+
+    held, seen = Held({}, {}), 0
+    with h5py.File(path, "r") as root:
+        waiting = [(root, "", 0)]
+        while waiting:
+            group, here, depth = waiting.pop()
+            if depth > _DEEPEST:
+                raise ModelFormatError(f"{here}: groups inside groups, too deep")
+            for name in group.attrs:
+                if name.rstrip("0123456789") in _TEXTS:
+                    held.texts[f"{here.rstrip('/')}@{name}"] = _listed(group.attrs[name])
+            for name in group:
+                where, seen = f"{here}{name}", seen + 1
+                if seen > _MOST:
+                    raise ModelFormatError(f"more than {_MOST} groups and arrays")
+                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                    raise ModelFormatError(f"{where}: a link to somewhere else")
+                one = group[name]
+                if isinstance(one, h5py.Group):
+                    waiting.append((one, f"{where}/", depth + 1))
+                elif isinstance(one, h5py.Dataset):
+                    array = _array(one, where, most)
+                    most -= array.nbytes
+                    held.arrays[where] = array
+    return held
+
+
+def _array(dataset: Any, where: str, most: int) -> Array:
+    if dataset.external or dataset.is_virtual:
+        raise ModelFormatError(f"{where}: its numbers lie in other files")
+    shape, dtype = dataset.shape, dataset.dtype
+    if shape is None or dtype.kind not in "biuf":
+        raise ModelFormatError(f"{where}: expected an array of numbers, got {dtype} {shape}")
+    size = math.prod(max(size, 1) for size in shape) * dtype.itemsize
+    if size > most:
+        raise ModelFormatError(f"{where} would take {size:,} bytes, {most:,} are left")
+    return np.asarray(dataset[()], dtype.newbyteorder("="))
+
+
+def _listed(found: Any) -> list[str]:
+    """The texts of an attribute."""
+    listed = np.ravel(np.asarray(found, object)).tolist()
+    return [e.decode("utf-8", "replace") if isinstance(e, bytes) else str(e) for e in listed]
+
+
+# A Keras model from its file: ``.keras``, a zip archive, or ``.h5``.
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A saved model; ``major``: of the Keras that wrote it, 2 or 3."""
+
+    file: Path
+    network: Network
+    major: int
+
+
+def read_model(path: str | Path) -> Model:
+    """The model in a file. Raises `ModelFormatError` for what is none."""
+    file = Path(path)
+    if not os.path.isfile(file):
+        raise ModelFormatError("no such file", file)
+    loading().reads(os.stat(file))
+    with open(file, "rb") as stream:
+        magic = stream.read(4)
+    if magic[:2] == b"PK":
+        return _archive(file)
+    return _legacy(file)
+
+
+def _archive(file: Path) -> Model:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            said = _json(_member(archive, "metadata.json"), file)
+            config = _json(_member(archive, "config.json"), file)
+            weights = _member(archive, "model.weights.h5")
+    except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, RuntimeError) as error:
+        raise ModelFormatError(f"not a Keras model: {str(error)[:200]}", file) from error
+    except (EOFError, zlib.error) as error:
+        raise ModelFormatError("not a Keras model: the archive is damaged", file) from error
+    with tempfile.NamedTemporaryFile(suffix=".h5") as stream:
+        stream.write(weights)
+        stream.flush()
+        held = read(stream.name, file)
+    version = said.get("keras_version") if isinstance(said, dict) else None
+    return _model(file, config, version, Tree(held.arrays))
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    member = archive.getinfo(name)
+    if member.file_size > most_unpacked(member.compress_size):
+        raise ValueError(
+            f"{name}: {member.compress_size:,} bytes would become {member.file_size:,}"
+        )
+    loading().take(member.file_size, name)
+    with archive.open(member) as stream:
+        return stream.read(member.file_size)
+
+
+def _json(data: bytes | str, file: Path) -> Any:
+    data = data.encode() if isinstance(data, str) else data
+    loading().parses_json(data)
+    try:
+        whole = json.loads(data)
+        json.dumps(whole, ensure_ascii=False).encode()  # "\\ud800" is JSON, but no text
+    except (ValueError, RecursionError) as error:
+        raise ModelFormatError(f"not a Keras model: {str(error)[:200]}", file) from error
+    return whole
+
+
+def _legacy(file: Path) -> Model:
+    held = read(file, file)
+    told = held.texts.get("@model_config")
+    if not told:
+        raise ModelFormatError(
+            "weights without a model: give the file that model.save() wrote, not"
+            " model.save_weights()",
+            file,
+        )
+    lists = {}
+    for name in held.listed("model_weights", "layer_names"):
+        root = f"model_weights/{name}"
+        paths = held.listed(root, "weight_names")
+        lists[name] = Flat([(path, _named(held, f"{root}/{path}", file)) for path in paths])
+    version = "".join(held.texts.get("@keras_version", ()))
+    return _model(file, _json(told[0], file), version, Lists(lists))
+
+
+def _named(held: Held, path: str, file: Path) -> Array:
+    if path not in held.arrays:
+        raise ModelFormatError(f"no weight {path!r}", file)
+    return held.arrays[path]
+
+
+def _model(file: Path, config: Any, version: Any, weights: Weights) -> Model:
+    major = str(version).partition(".")[0]
+    if major not in ("2", "3"):
+        raise ModelFormatError(f"written by Keras {version}; Keras 2 and 3 are read", file)
+    return Model(file, outermost(config, weights, int(major), file), int(major))

@@ -1,0 +1,63 @@
+"""A model run by Keras itself: tf_keras for files of Keras 2 where it is there, else keras."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from onernn.adapters.common.adapter import require
+from onernn.adapters.keras.lower import load_keras
+from onernn.adapters.keras.read import read_model
+from onernn.ir.ragged import Batch, data_of
+
+_BACKENDS = {"tensorflow": "tensorflow", "jax": "jax", "torch": "torch"}
+
+
+def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
+    """The outputs, in order, and the states of stateful layers behind them.
+
+    Custom code in the file is not run. Raises what Keras raises.
+    """
+    old = read_model(path).major < 3 and find_spec("tf_keras") is not None
+    if not old and "KERAS_BACKEND" not in os.environ:
+        there = [name for name, module in _BACKENDS.items() if find_spec(module)]
+        os.environ["KERAS_BACKEND"] = (there or ["numpy"])[0]
+    keras = require("tf_keras" if old else "keras", "keras-live")
+    model = keras.models.load_model(path, compile=False, safe_mode=True)
+    names = [value.name for value in load_keras(path).inputs]
+    given = [np.asarray(data_of(feed[name])) for name in names]
+    count = len(model.inputs)
+    states = _states(model)
+    for state, value in zip(states, given[count:], strict=True):
+        state.assign(value)
+    made = model(given[:count] if count > 1 else given[0], training=False)
+    tensors = [*made] if isinstance(made, list | tuple) else [made]
+    if isinstance(made, dict):
+        tensors = [made[name] for name in sorted(made)]
+    return [_array(each) for each in (*tensors, *states)]
+
+
+def _array(tensor: Any) -> Any:
+    tensor = tensor.detach().cpu() if hasattr(tensor, "detach") else tensor
+    return np.asarray(tensor)
+
+
+def _states(model: Any) -> list[Any]:
+    """The variables of stateful layers, in the order in which they are called."""
+    found: list[Any] = []
+    for layer in model.layers:
+        for one in (getattr(layer, "forward_layer", layer), getattr(layer, "backward_layer", None)):
+            if one is not None and getattr(one, "stateful", False):
+                states = getattr(one, "states", None)
+                found += [each for each in _flat(states) if hasattr(each, "assign")]
+    return found
+
+
+def _flat(nested: Any) -> list[Any]:
+    if isinstance(nested, list | tuple):
+        return [one for each in nested for one in _flat(each)]
+    return [] if nested is None else [nested]

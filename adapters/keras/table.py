@@ -1,0 +1,465 @@
+"""A call of a Keras layer as the rules read it, their table, and the loop over a model's calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple, TypeVar
+
+from onernn.adapters.common.lowering import (
+    FoldingBudget,
+    GraphBuilder,
+    LoweringStep,
+    NativeOperator,
+    Output,
+    Results,
+    lower_steps,
+)
+from onernn.adapters.keras.read import (
+    MODELS,
+    Call,
+    Layer,
+    Model,
+    Network,
+    Reader,
+    Ref,
+    inner_layer,
+    network,
+)
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ModelFormatError, UnsupportedError
+from onernn.ir.graph import NativeOp, Value
+
+INERT = frozenset(
+    """name trainable dtype seed dropout recurrent_dropout rate noise_shape stddev momentum
+    unit_forget_bias implementation use_cudnn input_length input_dim autocast batch_input_shape
+    batch_shape input_shape activity_regularizer synchronized fused l1 l2""".split()
+)
+"""Options without effect on what is run: training's, and how the same numbers are computed."""
+T = TypeVar("T")
+_ENDINGS = ("_initializer", "_regularizer", "_constraint")
+
+
+class Tensor(NamedTuple):
+    """A value, the mask of its steps (N, T), "" where it has none; and the steps that the mask
+    leaves, as sequences, where the layer before has them."""
+
+    value: str
+    mask: str = ""
+    words: str = ""
+
+
+Made = str | Tensor | Sequence[Tensor]
+"""What a rule gives: a value under the mask of the first input, or tensors with their own masks."""
+
+
+class KerasLayer(NativeOperator):
+    """A layer with the graph it is lowered into.
+
+    ``tensors``: those that it is called with, in order. ``reader`` gives its weights.
+    ``compute``: the dtype it computes in. ``major``: of the Keras that wrote the file.
+    ``path``: its name with those of the models around it, ``depth`` of these. ``wraps``: another
+    layer takes its weights.
+    """
+
+    def __init__(
+        self,
+        lowering: Lowering,
+        layer: Layer,
+        reader: Reader | None,
+        arguments: Sequence[Any] = (),
+        options: Mapping[str, Any] | None = None,
+        path: str = "",
+        depth: int = 0,
+    ) -> None:
+        config = {k: v for k, v in layer.config.items() if v is not None}
+        options = {k: v for k, v in (options or {}).items() if v is not None}
+        if options.pop("training", False):
+            raise UnsupportedError("called with training=True: only inference is run")
+        mask = options.pop("mask", None)
+        given = {f"{name}=": value for name, value in options.items()}
+        inert = INERT | {name for name in config if name.endswith(_ENDINGS)}
+        at = NativeOp(layer.position, layer.kind, path or layer.name)
+        super().__init__(lowering.builder, at, {}, {}, {**config, **given}, inert, layer.name)
+        self.lowering, self.layer, self.config = lowering, layer, layer.config
+        self.major = lowering.major
+        self.path, self.depth, self.wraps = path, depth, False
+        self._reader, self.arguments = reader, list(arguments)
+        self.compute = _compute_dtype(layer.config.get("dtype"))
+        if mask:
+            self.arguments[0] = self._under(self.arguments[0], mask)
+
+    # What it is called with.
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors of the first argument, or of all where each is one."""
+        given = self.arguments
+        if len(given) == 1 and isinstance(given[0], list):
+            given = given[0]
+        if not all(isinstance(each, Tensor) for each in given):
+            raise UnsupportedError("called with constants, or with tensors in an unknown structure")
+        return [self.computed(each) for each in given]
+
+    @property
+    def tensor(self) -> Tensor:
+        found = self.tensors
+        if len(found) != 1:
+            raise UnsupportedError(f"expected to be called with one tensor, got {len(found)}")
+        return found[0]
+
+    @property
+    def x(self) -> str:
+        return self.tensor.value
+
+    @property
+    def floats(self) -> str:
+        """The only input, in the layer's float type where it is integers."""
+        x = self.x
+        return x if self.dtype_of(x).kind == "f" else self.emit("Cast", x, to=self.compute)
+
+    def computed(self, tensor: Tensor) -> Tensor:
+        """A float tensor in the type that the layer computes in; others as they are."""
+        dtype = self.builder.type_of(tensor.value).dtype
+        return self.cast_to(tensor, self.compute) if str(dtype).startswith("float") else tensor
+
+    def cast_to(self, tensor: Tensor, dtype: str | None) -> Tensor:
+        if dtype in (None, self.builder.type_of(tensor.value).dtype):
+            return tensor
+        return Tensor(self.emit("Cast", tensor.value, to=dtype), tensor.mask)
+
+    def _under(self, given: Any, mask: Any) -> Any:
+        """Tensors under the masks that the call names."""
+        if isinstance(given, list):
+            masks = mask if isinstance(mask, list) else [mask]
+            pairs = zip_longest(given, masks)
+            return [self._under(*pair) if pair[1] else pair[0] for pair in pairs]
+        if not isinstance(given, Tensor) or not isinstance(mask, Tensor):
+            raise UnsupportedError("argument mask: expected a tensor for each tensor")
+        flags = mask.value
+        if self.dtype_of(flags) != "bool":
+            flags = self.emit("Cast", flags, to="bool")
+        return given._replace(mask=flags, words=given.words if flags == given.mask else "")
+
+    def option(self, name: str) -> Any:
+        """An argument of the call, None where it is absent."""
+        return self.attribute(f"{name}=", None)
+
+    # What it is.
+
+    def number(self, name: str, default: float) -> float:
+        """A number; Keras 3 may write an array of one."""
+        found = self.attribute(name, None)
+        if isinstance(found, dict) and isinstance(found.get("config"), dict):
+            found = found["config"].get("value")
+        if found is None:
+            return default
+        if not isinstance(found, int | float):
+            raise UnsupportedError(f"attribute {name}={found!r:.100}: expected a number")
+        return float(found)
+
+    def integers(self, name: str, count: int, default: int) -> tuple[int, ...]:
+        """A number for each axis; one stands for all."""
+        found = self.attribute(name, None)
+        found = default if found is None else found
+        found = tuple(found) if isinstance(found, list | tuple) else (found,) * count
+        if len(found) != count or not all(type(each) is int for each in found):
+            raise UnsupportedError(f"attribute {name}={found!r}: expected {count} integers")
+        return found
+
+    def inner(self, told: Mapping[str, Any], *path: str) -> KerasLayer:
+        """A layer that this one holds, with its weights; it is not called by itself."""
+        layer = inner_layer(told, None, position=self.layer.position)
+        reader = self._reader
+        for name in path:
+            reader = reader and reader.inside(name)
+        return KerasLayer(self.lowering, layer, reader)
+
+    def weights(self, *names: str, inside: str = "") -> list[Array]:
+        """The layer's own variables, or those of its cell, in the type that it computes in."""
+        if self._reader is None:
+            raise UnsupportedError("its weights are not in the file")
+        found = (self._reader.inside(inside) if inside else self._reader).take(names)
+        for name, array in zip(names, found, strict=True):
+            if array.dtype.name not in ("float32", "float64"):
+                raise UnsupportedError(f"{name}: {array.dtype} numbers, not float32 or float64")
+        return [array.astype(self.compute, copy=False) for array in found]
+
+    def read(self, rule: Callable[[KerasLayer], T]) -> T:
+        """What a rule gives. Raises `UnsupportedError` for what it did not read."""
+        made: list[T] = []
+
+        def run(op: KerasLayer) -> Results:
+            made.append(rule(op))
+            return ()
+
+        self.lowered(run)
+        if self._reader is not None and not self.wraps:
+            self._reader.finish()
+        return made[0]
+
+    # What becomes of it.
+
+
+def _compute_dtype(told: Any) -> str:
+    """What a dtype or a policy computes in. Raises `UnsupportedError` for all but floats."""
+    name = told
+    if isinstance(told, dict):
+        name = told.get("config", {}).get("name") if isinstance(told.get("config"), dict) else told
+    if name is None:
+        return "float32"
+    if name not in ("float32", "float64"):
+        raise UnsupportedError(f"dtype {name!r:.100}: only float32 and float64 are computed in")
+    return str(name)
+
+
+Rule = Callable[[KerasLayer], Made]
+RULES: dict[str, Rule] = {}
+"""By the name of the class."""
+OPERATIONS: dict[str, Rule] = {}
+"""By the name of the class, of functions that Keras 3 lists among layers."""
+PASSING: set[str] = set()
+"""Those that hand on the mask of their first input; the others end it."""
+
+
+def rule(*kinds: str, masks: bool = False) -> Callable[[Rule], Rule]:
+    """Enters a rule; ``masks``: the layer hands on the mask of its first input."""
+
+    def enter(function: Rule) -> Rule:
+        for kind in kinds:
+            RULES[kind] = function
+            if masks:
+                PASSING.add(kind)
+        return function
+
+    return enter
+
+
+_DEEPEST = 32  # models inside models
+_MOST_CALLS = 10**5
+_DTYPES = "bool uint8 int8 int16 int32 int64 float32 float64".split()
+
+
+class Lowering:
+    """Goes through a model's calls, and those of the models in it.
+
+    ``states``: the variables of stateful layers' states, by name, as the last call left them.
+    ``tables``: see `steps.Masked`.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.file, self.major = model.file, model.major
+        self.builder = GraphBuilder(str(model.file), FoldingBudget())
+        self.states: dict[str, str] = {}
+        self.tables: dict[str, Any] = {}
+        self._tensors: dict[str, Tensor] = {}
+        self._refused: set[str] = set()
+        self._given: set[str] = set()  # values that are outputs
+        self._calls = 0
+
+    def input(self, layer: Layer) -> Tensor:
+        """An input of the whole model."""
+        config = layer.config
+        shape: Any = config.get("batch_shape") or config.get("batch_input_shape")
+        name, dtype = self.builder.fresh(layer.name), config.get("dtype") or "float32"
+        if isinstance(dtype, dict):
+            dtype = dtype["config"]["name"]
+        sizes = isinstance(shape, list) and all(
+            size is None or type(size) is int and size > 0 for size in shape
+        )
+        if dtype in _DTYPES and sizes and not (config.get("sparse") or config.get("ragged")):
+            self.builder.input(Value(name, dtype, tuple(shape)))
+        else:
+            self.builder.refuse(name, f"an input of {dtype} {shape}: dense numbers are taken")
+            self._refused.add(f"{layer.name}/0/0")
+            name = self.builder.value(name)
+        return Tensor(name)
+
+    def state(self, name: str, shape: tuple[int | None, ...], dtype: str) -> str:
+        """The state of a stateful layer: an input, until a call leaves another one."""
+        if name not in self.states:
+            self.builder.input(Value(name, dtype, shape))
+            self.states[name] = name
+        return self.builder.value(self.states[name])
+
+    def keep(self, name: str, value: str) -> None:
+        """The state behind a call, under a name of its own."""
+        self.states[name] = f"{name}/next"
+        self.builder.give(f"{name}/next", self.builder.emit("Identity", (value,)))
+
+    def output(self, value: str, name: str) -> Value:
+        """An output of the graph under a name of its own."""
+        builder = self.builder
+        known = builder.type_of(value)
+        taken = value in self._given or any(each.name == value for each in builder.inputs)
+        if value != name or taken:
+            chosen = builder.fresh(name)
+            builder.give(f"output {chosen}", builder.emit("Identity", (value,)), chosen)
+            value = builder.value(f"output {chosen}")
+        self._given.add(value)
+        return Value(value, known.dtype, None if known.shape is None else tuple(known.counts))
+
+    def run(self, net: Network, given: Sequence[Tensor], prefix: str, depth: int) -> list[Tensor]:
+        """What a network makes of these inputs; ``prefix`` begins the names of its values."""
+        if depth > _DEEPEST:
+            raise UnsupportedError("models inside models, too deep")
+        for ref, tensor in zip(net.inputs, given, strict=True):
+            variable = f"{prefix}{ref.layer}/0/0"
+            self.builder.give(variable, tensor.value)
+            self._tensors[variable] = tensor
+        wanted = [*net.outputs]
+        calls = [*_in_order(net, str(self.file))]
+        for layer, at in calls:
+            wanted += _refs(layer.calls[at])
+        steps = [self._step(layer, at, prefix, wanted, depth) for layer, at in calls]
+        kept = [f"{prefix}{r.layer}/{r.call}/{r.at}" for r in net.outputs]
+        lower_steps(self.builder, steps, kept)
+        if prefix and (gone := self._refused.intersection(kept)):
+            raise UnsupportedError(f"what its layer {min(gone)!r} gives is not computed")
+        return [self._tensor(ref, prefix) for ref in net.outputs]
+
+    def _step(
+        self, layer: Layer, at: int, prefix: str, wanted: Sequence[Ref], depth: int
+    ) -> LoweringStep:
+        call = layer.calls[at]
+        own = f"{prefix}{layer.name}/{at}/"
+        indices = sorted({r.at for r in wanted if (r.layer, r.call) == (layer.name, at)})
+
+        def lowered() -> Results:
+            arguments = [self._bound(each, prefix) for each in call.args]
+            options = {name: self._bound(each, prefix) for name, each in call.kwargs.items()}
+            made = self.apply(layer, arguments, options, f"{prefix}{layer.name}", at, depth)
+            self._tensors |= {f"{own}{k}": each for k, each in enumerate(made)}
+            return tuple(each.value for each in made)
+
+        def outputs(count: int) -> Iterator[Output]:
+            for k in indices:
+                if k >= count:
+                    self._refused.add(f"{own}{k}")
+                yield Output(str(k), f"{own}{k}", prefix + name_of_result(Ref(layer.name, at, k)))
+
+        reads = tuple(f"{prefix}{r.layer}/{r.call}/{r.at}" for r in _refs(call))
+        return LoweringStep(
+            NativeOp(layer.position, layer.kind, f"{prefix}{layer.name}"), reads, lowered, outputs
+        )
+
+    def _tensor(self, ref: Ref, prefix: str) -> Tensor:
+        variable = f"{prefix}{ref.layer}/{ref.call}/{ref.at}"
+        known = self._tensors.get(variable, Tensor(""))
+        return known._replace(value=self.builder.value(variable))
+
+    def _bound(self, argument: Any, prefix: str) -> Any:
+        """An argument with tensors in the place of `Ref`s."""
+        if isinstance(argument, Ref):
+            if f"{prefix}{argument.layer}/{argument.call}/{argument.at}" in self._refused:
+                raise UnsupportedError(f"what layer {argument.layer!r} gives is not computed")
+            return self._tensor(argument, prefix)
+        if isinstance(argument, list):
+            return [self._bound(each, prefix) for each in argument]
+        if isinstance(argument, dict):
+            return {name: self._bound(each, prefix) for name, each in argument.items()}
+        return argument
+
+    def apply(
+        self,
+        layer: Layer,
+        arguments: Sequence[Any],
+        options: Mapping[str, Any],
+        path: str,
+        at: int,
+        depth: int,
+    ) -> list[Tensor]:
+        """What a layer makes of its arguments. Raises `UnsupportedError`."""
+        self._calls += 1
+        if self._calls > _MOST_CALLS:
+            raise UnsupportedError("models call models too often")
+        if layer.kind in MODELS and not layer.foreign:
+            return self._model(
+                layer, arguments, options, f"{path}/" if not at else f"{path}#{at}/", depth
+            )
+        reader = layer.weights.reader() if layer.weights else None
+        op = KerasLayer(self, layer, reader, arguments, options, path, depth)
+        function = (OPERATIONS if layer.is_operation else RULES).get(layer.kind)
+        if layer.foreign or function is None:
+            raise UnsupportedError(_unknown(layer))
+        made = op.read(function)
+        if isinstance(made, str):
+            first = op.tensors[0]
+            passes = layer.kind in PASSING and not layer.is_operation
+            made = first if made == first.value else Tensor(made, first.mask)
+            made = made if passes or made is first else Tensor(made.value)
+        return [made] if isinstance(made, Tensor) else list(made)
+
+    def _model(
+        self,
+        layer: Layer,
+        arguments: Sequence[Any],
+        options: Mapping[str, Any],
+        prefix: str,
+        depth: int,
+    ) -> list[Tensor]:
+        op = KerasLayer(self, layer, None, arguments, options)
+        net = network(layer, self.major)
+        given = op.tensors
+        if len(given) != len(net.inputs):
+            raise UnsupportedError(f"expected {len(net.inputs)} tensors, got {len(given)}")
+        if unread := sorted(k for k, v in options.items() if k not in ("mask", "training") and v):
+            raise UnsupportedError(f"a model called with {', '.join(unread)}")
+        cast = zip(net.inputs, given, strict=True)
+        given = [op.cast_to(each, net.layers[ref.layer].config.get("dtype")) for ref, each in cast]
+        return self.run(net, given, prefix, depth + 1)
+
+
+def name_of_result(ref: Ref) -> str:
+    """What a result is called: as its layer, from the second call and result on with numbers."""
+    return ref.layer + (f"#{ref.call}" if ref.call else "") + (f"/{ref.at}" if ref.at else "")
+
+
+def _unknown(layer: Layer) -> str:
+    if layer.kind in ("Lambda", "TFOpLambda", "SlicingOpLambda", "TensorFlowOpLayer"):
+        return f"{layer.kind}: code in a file is never run; use a layer that says the same"
+    if layer.foreign:
+        return f"{layer.kind} of {layer.module}: a class of its own; its code is not in the file"
+    kind = "function keras.ops" if layer.is_operation else "layer"
+    return f"{kind} {layer.kind}: not known"
+
+
+def _refs(call: Call) -> list[Ref]:
+    """The tensors that a call reads."""
+    found, waiting = list[Ref](), [*call.args, *call.kwargs.values()]
+    while waiting:
+        each = waiting.pop(0)
+        if isinstance(each, Ref):
+            found.append(each)
+        elif isinstance(each, list):
+            waiting += each
+        elif isinstance(each, dict):
+            waiting += each.values()
+    return found
+
+
+def _in_order(net: Network, file: str) -> Iterator[tuple[Layer, int]]:
+    """The calls that the outputs need, each behind those that it reads."""
+    given = {(ref.layer, ref.call) for ref in net.inputs}
+    done, open_ = set(given), set[tuple[str, int]]()
+    waiting = [(ref.layer, ref.call) for ref in reversed(net.outputs)]
+    while waiting:
+        key = waiting[-1]
+        if key in done:
+            waiting.pop()
+            continue
+        layer = net.layers.get(key[0])
+        if layer is None or key[1] >= len(layer.calls):
+            raise ModelFormatError(
+                f"{net.name}: call {key[1]} of layer {key[0]!r} is not there", file
+            )
+        before = [(r.layer, r.call) for r in _refs(layer.calls[key[1]])]
+        if missing := [each for each in before if each not in done]:
+            if key in open_:
+                raise ModelFormatError(f"{net.name}: layer {key[0]!r} waits for itself", file)
+            open_.add(key)
+            waiting += reversed(missing)
+            continue
+        done.add(key)
+        waiting.pop()
+        yield layer, key[1]

@@ -1,0 +1,96 @@
+"""Attributes of MXNet's operators, which are strings in the file (dmlc's parameter parsers)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from onernn.ir.errors import UnsupportedError
+
+INERT = frozenset(
+    """
+    num_args workspace cudnn_off cudnn_tune cudnn_algo_verbose cudnn_algo_fwd cudnn_algo_bwd_data
+    cudnn_algo_bwd_filter sparse_grad ctx forward_stype name momentum grad_scale out_grad
+    normalization ignore_label use_ignore smooth_alpha valid_thresh min_calib_range max_calib_range
+    """.split()
+)
+"""Attributes that cannot change the result of inference on CPU."""
+
+TRAINING = re.compile(
+    r"__.*__|(.*_)?(ctx_group|lr_mult|wd_mult|force_mirroring|mirror_stage|profiler_scope)"
+)
+"""Names that users and initializers attach: kHiddenKeys of src/nnvm/legacy_json_util.cc."""
+
+_FLAGS = {"True": True, "true": True, "1": True, "False": False, "false": False, "0": False}
+
+
+def flag(text: str) -> bool:
+    if text not in _FLAGS:
+        raise UnsupportedError(f"expected True or False, got {text!r}")
+    return _FLAGS[text]
+
+
+def is_set(attributes: Mapping[str, str], name: str) -> bool:
+    """A flag of an operator, off where it is absent."""
+    text = attributes.get(name, "None")
+    return text != "None" and flag(text)
+
+
+def integer(text: str) -> int:
+    """Also "3L", as Python 2 wrote it."""
+    if not re.fullmatch(r"\s*[+-]?\d{1,18}L?\s*", text):
+        raise UnsupportedError(f"expected an integer, got {text!r}")
+    return int(text.strip().rstrip("L"))
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UnsupportedError(f"expected a number, got {text!r}") from None
+
+
+def numbers(text: str) -> tuple[int | None, ...]:
+    """ "(2, 0, 48)", "[1]", "-1" or "(None, 3)"."""
+    inner = re.fullmatch(r"\s*(?:\((.*)\)|\[(.*)\]|([^()\[\]]*))\s*", text)
+    if inner is None:
+        raise UnsupportedError(f"expected a list of integers, got {text!r}")
+    items = next((group for group in inner.groups() if group is not None), "").split(",")
+    items = [item.strip() for item in items]
+    if items[-1] == "":
+        items.pop()
+    return tuple(None if item == "None" else integer(item) for item in items)
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    found = numbers(text)
+    if None in found:
+        raise UnsupportedError(f"expected integers, got {text!r}")
+    return tuple(size for size in found if size is not None)
+
+
+def declared_shape(text: str, *, np_shape: bool) -> tuple[int | None, ...] | None:
+    """A variable's ``__shape__``: None where unknown, as a size or as a whole."""
+    found = sizes(text)
+    unknown = -1 if np_shape else 0
+    if not found and not np_shape:
+        return None
+    return tuple(None if size in (unknown, -1) else size for size in found)
+
+
+DTYPES = {
+    **{0: "float32", 1: "float64", 2: "float16", 3: "uint8", 4: "int32", 5: "int8", 6: "int64"},
+    **{7: "bool", 12: "bfloat16"},
+}
+
+
+def declared_dtype(text: str) -> str | None:
+    """A variable's ``__dtype__``: a number, -1 where unknown."""
+    return DTYPES.get(integer(text))
+
+
+def finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise UnsupportedError(f"expected a finite number, got {value}")
+    return value

@@ -1,0 +1,262 @@
+"""The rules of MXNet's control flow: loops over steps and while a condition holds, and branches."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from onernn.adapters.common.lowering import GraphBuilder
+from onernn.adapters.mxnet.read import VARIABLE, Symbol
+from onernn.adapters.mxnet.table import FIRST, LAST, MxnetOperator, lower_nodes, rule
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.graph import UNSUPPORTED, Graph, Value
+from onernn.ir.types import Type, dense
+
+Pairs = Sequence[tuple[str, str]]
+"""Variables of a subgraph, and the values outside that they stand for."""
+
+
+@rule("_foreach", "*data", inferred="none")
+def _foreach(op: MxnetOperator, *given: str) -> tuple[str, ...]:
+    """ONNX's Scan over axis 0: the subgraph runs once a step, states go from step to step.
+
+    Inputs are sequences, states, and whatever else the subgraph reads; locations tell which
+    variable of the subgraph each of them is.
+    """
+    (body,), outputs = _subgraphs(op, 1), op.integer("num_out_data")
+    data, states, rest = (op.sizes(f"{kind}_locs") for kind in ("in_data", "in_state", "remain"))
+    names, places = _variables(body), (*data, *states, *rest)
+    if sorted(places) != list(range(len(names))) or len(places) != len(given):
+        raise UnsupportedError(f"{len(given)} inputs for the variables {places} of its subgraph")
+    pairs = [(names[place], value) for place, value in zip(places, given, strict=True)]
+    sequences, pairs = pairs[: len(data)], pairs[len(data) :]
+    carried, others = pairs[: len(states)], pairs[len(states) :]
+    if unsized := [value for _, value in sequences if op.is_inferred(value)]:
+        raise UnsupportedError(f"sequence {unsized[0]!r}: its size is inferred")
+    count, scanned = _checked_count(op, body, outputs, carried), len(sequences)
+    steps = {name: _element(op.builder.type_of(value)) for name, value in sequences}
+    builder, heads = _settled(op, body, {}, carried, steps, others)
+    graph = _finished(builder, [*heads[outputs:], *heads[:outputs]])
+    outs = op.emit_many(
+        "Scan",
+        count,
+        *(value for _, value in (*carried, *sequences, *_taken(builder, others))),
+        body=graph,
+        states=len(carried),
+        scanned=scanned,
+        input_axes=(0,) * scanned,
+        input_directions=(0,) * scanned,
+        output_axes=(0,) * outputs,
+        output_directions=(0,) * outputs,
+    )
+    return outs[len(carried) :] + outs[: len(carried)]
+
+
+@rule("_while_loop", "*data", inferred="none")
+def _while_loop(op: MxnetOperator, *given: str) -> tuple[str, ...]:
+    """ONNX's Loop. What is collected has ``max_iterations`` rows: zeros behind the last turn's."""
+    condition, body = _subgraphs(op, 2)
+    most, outputs = op.integer("max_iterations"), op.integer("num_out_data")
+    inside, asked = _located(op, body, "func", given), _located(op, condition, "cond", given)
+    states = op.sizes("func_var_locs")
+    if most < 0:
+        raise UnsupportedError(f"attribute max_iterations={most}")
+    if len(set(states)) != len(states) or not set(states) <= set(range(len(inside))):
+        raise UnsupportedError(f"attribute func_var_locs={states} of {len(inside)} variables")
+    carried = [inside[at] for at in states]
+    others = [pair for at, pair in enumerate(inside) if at not in states]
+    count, turn, going = _checked_count(op, body, outputs, carried), "turn", "going"
+    while {turn, going} & {*_variables(body), *_variables(condition)}:
+        turn, going = f"{turn}#", f"{going}#"
+    own = {turn: dense("int64", ()), going: dense("bool", ())}
+    builder, heads = _settled(op, body, own, carried, {}, others)
+    # A state is known by its value outside, in the condition, too.
+    now = dict(zip((value for _, value in carried), heads[outputs:], strict=True))
+    graph, values = _asked(op, condition, asked, now)
+    missing = [pair for pair in asked if pair[1] in set(values) - {v for _, v in inside}]
+    for name, value in missing:
+        _give(op, builder, name, value)
+    now = {value: name for name, value in (*others, *missing)} | now
+    again = _decided(op, builder, graph, [now[value] for value in values])
+    first = _decided(op, op.builder, graph, values)
+    graph = _finished(builder, [again, *heads[outputs:], *heads[:outputs]])
+    outs = op.emit_many(
+        "Loop",
+        count,
+        op.constant(np.int64(most), "turns"),
+        first,
+        *(value for _, value in (*carried, *_taken(builder, (*others, *missing)))),
+        body=graph,
+        carried=len(carried),
+    )
+    if outputs:
+        op.note("rows behind a loop's last turn are zeros; MXNet leaves there what memory held")
+    rows = [_filled(op, value, most) for value in outs[len(carried) :]]
+    return *rows, *outs[: len(carried)]
+
+
+@rule("_cond", "*data", inferred="none")
+def _cond(op: MxnetOperator, *given: str) -> tuple[str, ...]:
+    """ONNX's If; a number that is not 0 is true."""
+    condition, *branches = _subgraphs(op, 3)
+    asked = _located(op, condition, "cond", given)
+    choice = _decided(op, op.builder, *_asked(op, condition, asked, ()))
+    graphs, taken, count = [], [], op.integer("num_outputs")
+    for kind, branch in zip(("then", "else"), branches, strict=True):
+        pairs = _located(op, branch, kind, given)
+        builder, heads = _body(op, branch, {}, pairs)
+        if len(heads) != count:
+            raise UnsupportedError(f"its branches do not give {count} outputs")
+        graphs.append(_finished(builder, heads))
+        taken.append([value for _, value in _taken(builder, pairs)])
+    values = (choice, *taken[0], *taken[1])
+    then, other = graphs
+    told = {"then_branch": then, "else_branch": other, "then_taken": len(taken[0])}
+    return op.emit_many("If", count, *values, **told)
+
+
+def _subgraphs(op: MxnetOperator, count: int) -> tuple[Symbol, ...]:
+    op.ignore("num_args")
+    found = op.node.subgraphs
+    if len(found) != count:
+        wanted = "one" if count == 1 else count
+        raise UnsupportedError(f"{len(found)} subgraphs, expected {wanted}")
+    return tuple(replace(each, attributes=op.context.symbol.attributes) for each in found)
+
+
+def _variables(body: Symbol) -> list[str]:
+    return [node.name for node in body.nodes if node.op == VARIABLE]
+
+
+def _located(op: MxnetOperator, body: Symbol, kind: str, given: Sequence[str]) -> Pairs:
+    """The variables of a subgraph with the inputs that they are."""
+    names, places = _variables(body), op.sizes(f"{kind}_input_locs")
+    if len(places) != len(names) or not set(places) <= set(range(len(given))):
+        raise UnsupportedError(
+            f"attribute {kind}_input_locs={places}: {len(given)} inputs, {len(names)} variables"
+        )
+    return [(name, given[place]) for name, place in zip(names, places, strict=True)]
+
+
+def _checked_count(op: MxnetOperator, body: Symbol, outputs: int, carried: Pairs) -> int:
+    """How many outputs there are: what is collected, then the states."""
+    count = len(body.heads)
+    if op.integer("num_outputs") != count or count != outputs + len(carried) or outputs < 0:
+        raise UnsupportedError(
+            f"{count} outputs of its subgraph, expected {outputs + len(carried)}"
+        )
+    return count
+
+
+def _element(whole: Type) -> Type:
+    return dense(whole.dtype, whole.shape and whole.shape[1:])
+
+
+def _settled(
+    op: MxnetOperator,
+    body: Symbol,
+    front: Mapping[str, Type],
+    carried: Pairs,
+    steps: Mapping[str, Type],
+    others: Pairs,
+) -> tuple[GraphBuilder, list[str]]:
+    """A loop's body, lowered again where it tells ranks of states that the symbol does not.
+
+    A state keeps its shape.
+    """
+
+    def lowered() -> tuple[GraphBuilder, list[str]]:
+        states = {name: replace(op.builder.type_of(v), value=None) for name, v in carried}
+        return _body(op, body, {**front, **states, **steps}, others)
+
+    builder, heads = lowered()
+    ranks = [builder.type_of(head).rank for head in heads[len(heads) - len(carried) :]]
+    told = [
+        (value, rank)
+        for (_, value), rank in zip(carried, ranks, strict=True)
+        if rank is not None and op.rank(value) is None
+    ]
+    for value, rank in told:
+        op.declare_rank(value, rank)
+    return lowered() if told else (builder, heads)
+
+
+def _body(
+    op: MxnetOperator, body: Symbol, own: Mapping[str, Type], others: Pairs
+) -> tuple[GraphBuilder, list[str]]:
+    """A subgraph lowered, and the values of its heads; constants of outside are its own.
+
+    ``own``: what each turn gives, in this order; ``others``: values of outside.
+    """
+    builder = GraphBuilder(op.node.name, op.builder.budget)
+    builder.origin = op.builder.origin
+    for name, known in own.items():
+        _declare(builder, name, known)
+    for name, value in others:
+        _give(op, builder, name, value)
+    return builder, lower_nodes(replace(op.context, builder=builder, symbol=body, inferred=set()))
+
+
+def _give(op: MxnetOperator, builder: GraphBuilder, name: str, value: str) -> None:
+    """A value of outside for a body, by the name of its variable there."""
+    if value in op.builder.constants:
+        builder.constant(op.builder.constants[value], name)
+    else:
+        _declare(builder, name, op.builder.type_of(value))
+
+
+def _declare(builder: GraphBuilder, name: str, known: Type) -> None:
+    builder.input(Value(name, known.dtype))
+    builder.declare(name, known)
+
+
+def _taken(builder: GraphBuilder, pairs: Pairs) -> list[tuple[str, str]]:
+    """Those that are no constants of the body."""
+    return [pair for pair in pairs if pair[0] not in builder.constants]
+
+
+def _finished(builder: GraphBuilder, outputs: Iterable[str]) -> Graph:
+    graph = builder.graph([Value(value) for value in outputs])
+    for node in graph.nodes:
+        if node.op == UNSUPPORTED:
+            raise UnsupportedError(f"in its subgraph, {node.label}: {node.attributes['reason']}")
+    return graph
+
+
+def _asked(
+    op: MxnetOperator, condition: Symbol, asked: Pairs, changing: Collection[str]
+) -> tuple[Graph, list[str]]:
+    """A condition as a graph, and the values outside that it takes.
+
+    ``changing``: those that stand for others later.
+    """
+    own = [pair for pair in asked if pair[1] in changing]
+    others = [pair for pair in asked if pair[1] not in changing]
+    types = {name: replace(op.builder.type_of(value), value=None) for name, value in own}
+    builder, heads = _body(op, condition, types, others)
+    if len(heads) != 1:
+        raise UnsupportedError(f"its condition gives {len(heads)} values, expected one")
+    return _finished(builder, heads), [value for _, value in (*own, *_taken(builder, others))]
+
+
+def _decided(op: MxnetOperator, into: GraphBuilder, graph: Graph, values: Sequence[str]) -> str:
+    """What a condition's graph gives in another one, a boolean scalar.
+
+    It becomes both branches of an If, of which a pass takes one.
+    """
+    always = into.constant(np.True_, f"{op.node.name}/always")
+    told = {"then_branch": graph, "else_branch": graph, "then_taken": len(values)}
+    (out,) = into.emit_many("If", [always, *values, *values], 1, told)
+    scalar = into.constant(np.empty(0, np.int64), f"{op.node.name}/scalar")
+    return into.emit("Reshape", [into.emit("Cast", [out], {"to": "bool"}), scalar])
+
+
+def _filled(op: MxnetOperator, value: str, rows: int) -> str:
+    """A value with zeros behind its rows."""
+    sizes = op.sizes_of(value)
+    more = op.emit("Sub", op.ints(rows), op.part(sizes, FIRST, 1))
+    shape = op.joined(more, op.part(sizes, 1, LAST))
+    zeros = op.emit("ConstantOfShape", shape, value=np.zeros(1, op.dtype_of(value)))
+    return op.emit("Concat", value, zeros, axis=0)

@@ -1,0 +1,293 @@
+"""The custom operator by which MXNet calls ours, and where it would not be faster."""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # noqa: F401  # for worker threads: an exit refuses its import
+import ctypes
+import logging
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+
+from onernn.adapters.mxnet.live_layer import LiveCells, LiveRnn, Options
+from onernn.ir.arrays import Array
+from onernn.ir.errors import MissingDependencyError, Refusal, UnsupportedError
+from onernn.ir.records import dataclass
+from onernn.ir.spec import Cell
+
+# Our operator in a live MXNet 1.9.1, and the arrays that it reads in place.
+#
+# MXNet is imported inside: this package must import without it.
+
+OPERATOR, CELLS = "onernn_rnn", "onernn_cells"
+"""The op_types of our Custom operators: the RNN operator, and cells written out."""
+
+Live = LiveRnn | LiveCells
+INPUTS = "inputs"
+"""The attribute that tells in which order a symbol has an operator's inputs, where it is another
+than that of `LiveRnn.arguments`; what it does not name comes last."""
+
+_OURS = "onernn_"
+_log = logging.getLogger("onernn")
+
+
+def live_mxnet() -> Any:
+    try:
+        import mxnet
+    except (ImportError, AttributeError, OSError) as error:
+        # With a NumPy that is too new, its import fails on names that are gone.
+        raise MissingDependencyError(
+            f"onernn.adapters.mxnet needs a working 'mxnet' ({error}); run: pip install"
+            " 'onernn[mxnet]' (mxnet 1.9.1 and numpy 1.23.5)"
+        ) from error
+    return mxnet
+
+
+def view(array: Any, name: str) -> Array:
+    """The memory of an NDArray as a NumPy array, without a copy; valid while the NDArray lives.
+
+    Raises `UnsupportedError` for arrays that are on a GPU or sparse.
+    """
+    mx = live_mxnet()
+    if not isinstance(array, mx.nd.NDArray):
+        raise TypeError(f"{name}: expected an NDArray, got {type(array).__qualname__}")
+    if array.context.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
+        raise UnsupportedError(f"{name}: it is on {array.context}, only CPU memory is read")
+    if getattr(array, "stype", "default") != "default":
+        raise UnsupportedError(f"{name}: storage type {array.stype}, only dense arrays are read")
+    dtype = np.dtype(array.dtype)
+    array.wait_to_read()
+    pointer = ctypes.c_void_p()
+    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    count = int(np.prod(array.shape, dtype=int))
+    if not count:
+        return np.empty(array.shape, dtype)
+    memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(pointer.value or 0)
+    return np.frombuffer(memory, dtype).reshape(array.shape)
+
+
+def custom_attributes(
+    attributes: Mapping[str, Any], name: str, options: Options, operator: str = OPERATOR
+) -> dict[str, str]:
+    """The attributes of our operator: those of RNN, the node's name, our options."""
+    own = {**vars(options), "name": name}
+    ours = {f"{_OURS}{key}": str(value) for key, value in own.items()}
+    return {**{k: str(v) for k, v in attributes.items()}, **ours, "op_type": operator}
+
+
+def new_seed(functions: Any, numpy: bool) -> Any:
+    """Two numbers of MXNet's generator, in order with all others that it gives.
+
+    ``functions``: mx.nd or mx.sym. Where nothing is trained nobody reads them: none are drawn then,
+    but a symbol cannot know that.
+    """
+    mx = live_mxnet()
+    own = functions.np if numpy else functions
+    if functions is mx.nd and not mx.autograd.is_training():
+        return own.zeros((2,))
+    return own.random.uniform(0, 1, **{"size" if numpy else "shape": (2,)})
+
+
+@cache
+def register() -> None:
+    """Registers our operators with MXNet, once."""
+    mx = live_mxnet()
+    alive: WeakSet[Any] = WeakSet()
+
+    def settle() -> None:
+        """MXNet's threads delete operators behind a call, for which they want Python's lock.
+
+        A fork and the exit hold that lock, and MXNet joins its threads there: they would wait for
+        each other for good. So both wait until no operator has vanished for a tenth of a second.
+        """
+        try:
+            mx.nd.waitall()
+        finally:  # it raises what went wrong in calls that nobody waited for
+            count = unchanged = 0
+            while unchanged < 10:
+                unchanged = unchanged + 1 if count == len(alive) else 0
+                count = len(alive)
+                time.sleep(0.01)  # without the lock
+
+    atexit.register(settle)
+    os.register_at_fork(before=settle)
+
+    class RnnOperator(mx.operator.CustomOp):  # type: ignore[misc, name-defined]
+        def __init__(self, live: Any, name: str, order: list[str]) -> None:
+            super().__init__()
+            self._live, self._name, self._order = live, name, order
+            alive.add(self)
+            self._recorded: Any = "nothing ran forward in training mode"
+
+        def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
+            with _logged_errors(self._name):
+                given = self._bound(in_data)
+                if is_train:
+                    results, self._recorded = self._live.run_training(given)
+                else:
+                    results = self._live.run(given)
+                _put(results[: len(out_data)], out_data, req)
+
+        def backward(
+            self, req: Any, out_grad: Any, in_data: Any, out_data: Any, in_grad: Any, aux: Any
+        ) -> None:
+            with _logged_errors(self._name):
+                given = self._bound(in_data)
+                dy, *dstates = _views(["output gradient"] * len(out_grad), out_grad)
+                grads = self._live.backward(given, self._recorded, dy, dstates)
+                _put(ordered(grads, self._live.arguments, self._order), in_grad, req)
+
+        def _bound(self, arrays: Sequence[Any]) -> Any:
+            arguments = self._live.arguments
+            views = _views(arguments, ordered(arrays, self._order, arguments))
+            return self._live.bound(views)
+
+    class RnnProperty(mx.operator.CustomOpProp):  # type: ignore[misc, name-defined]
+        kind: type[Live]
+
+        def __init__(self, **attributes: str) -> None:
+            super().__init__(need_top_grad=True)
+            options, self._name, plain = original_attributes(attributes)
+            first = plain.pop(INPUTS, "").split()
+            with _logged_errors(self._name):
+                self._live = self.kind(plain, options)
+            self._order = [*first, *(n for n in self._live.arguments if n not in first)]
+
+        def list_arguments(self) -> list[str]:
+            return self._order
+
+        def list_outputs(self) -> list[str]:
+            return self._live.outputs
+
+        def infer_shape(self, in_shape: list[list[int]]) -> tuple[Any, Any, Any]:
+            return *self._inferred(self._live.shapes, in_shape), []
+
+        def infer_type(self, in_type: list[Any]) -> tuple[Any, Any, Any]:
+            return *self._inferred(self._live.types, in_type), []
+
+        def _inferred(self, rule: Any, given: list[Any]) -> tuple[Any, Any]:
+            arguments = self._live.arguments
+            inputs, outputs = rule(ordered(given, self._order, arguments))
+            return ordered(inputs, arguments, self._order), outputs
+
+        def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> Any:
+            return RnnOperator(self._live, self._name, self._order)
+
+    kinds: dict[str, type[Live]] = {OPERATOR: LiveRnn, CELLS: LiveCells}
+    for name, kind in kinds.items():
+        mx.operator.register(name)(type(f"Property of {name}", (RnnProperty,), {"kind": kind}))
+
+
+def ordered(values: Sequence[Any], now: Sequence[str], wanted: Sequence[str]) -> list[Any]:
+    """Values whose names come in the order ``now``, in the order ``wanted``."""
+    named = dict(zip(now, values, strict=True))
+    return [named[name] for name in wanted]
+
+
+def original_attributes(attributes: Mapping[str, str]) -> tuple[Options, str, dict[str, str]]:
+    """(options, the node's name, the attributes of RNN) of what `custom_attributes` made."""
+    ours = {k.removeprefix(_OURS): v for k, v in attributes.items() if k.startswith(_OURS)}
+    plain = {k: v for k, v in attributes.items() if not k.startswith((_OURS, "__"))}
+    name = ours.pop("name", "rnn")
+    threads = ours.pop("threads", "None")
+    plain.pop("op_type", None)
+    return Options(**ours, threads=None if threads == "None" else int(threads)), name, plain
+
+
+def _views(names: Sequence[str], arrays: Sequence[Any]) -> list[Array]:
+    return [view(array, name) for name, array in zip(names, arrays, strict=True)]
+
+
+def _put(results: Sequence[Array], targets: Sequence[Any], req: Sequence[str]) -> None:
+    """Writes results into NDArrays as MXNet asks for them."""
+    for result, target, how in zip(results, targets, req, strict=True):
+        if how == "null":
+            continue
+        memory = view(target, "output")
+        if how == "add":
+            memory += result
+        else:
+            memory[...] = result
+
+
+@contextmanager
+def _logged_errors(name: str) -> Iterator[None]:
+    """Logs what is raised, with the node's name: MXNet loses both."""
+    try:
+        yield
+    except BaseException as error:
+        _log.error("node %r (RNN): %s: %s", name, type(error).__name__, error)
+        raise
+
+
+# Where MXNet's own operators are faster: what was measured beside MXNet 1.9.1, on two threads.
+#
+# A call of a Custom operator costs 0.2 ms in inference and 0.8 ms in training, whatever it
+# computes.
+
+_LARGE = 256
+"""Units of a layer whose steps outweigh a call sooner."""
+_ROWS = 1000
+"""Steps times sequences, taken where a symbol does not tell: 40 sequences of 25 steps."""
+_INSTEAD = "backend='kernels' replaces it anyway"
+
+
+@dataclass(frozen=True)
+class Slower(Refusal):
+    """A layer that stays MXNet's since ours was measured as slower."""
+
+
+def slower_cells(options: Options, cell: Cell, hidden: int, steps: int) -> str | None:
+    """Why MXNet keeps unrolled cells, None where ours are faster."""
+    small, large = (40, 18) if cell in (Cell.RNN_TANH, Cell.RNN_RELU) else (12, 6)
+    fewest = large if hidden >= _LARGE else small
+    if not _chooses(options) or steps >= fewest:
+        return None
+    return f"MXNet runs {steps} steps of {cell.value} cells of {hidden} units faster; {_INSTEAD}"
+
+
+def slower_operator(
+    options: Options,
+    live: LiveRnn,
+    data: Sequence[int] | None,
+    dtype: Any = None,
+    *,
+    folds: bool = False,
+) -> str | None:
+    """Why MXNet keeps an RNN operator, None where ours is faster or computes something else.
+
+    Both run oneDNN or kernels of its speed: ours wins with large GRUs, and where it ``folds`` a
+    FullyConnected. ``data``: the shape (T, N, I) of its input; sizes that are unknown are 0 or -1.
+    ``dtype``: its type, None where that is unknown. MXNet has no float16, and computes float64
+    without oneDNN.
+    """
+    others = dtype is not None and np.dtype(dtype) != np.float32
+    if not _chooses(options) or live.only_ours or others:
+        return None
+    steps, sentences, width = data if data and len(data) == 3 else (0, 0, 0)
+    stack = live.stack
+    rows = steps * sentences if min(steps, sentences) > 0 else _ROWS
+    work = rows * stack.elements(width if width > 0 else stack.hidden)
+    if folds:
+        least = 1e9 if stack.mode.startswith("rnn") else 4e8
+    else:
+        least = 3e9 if stack.mode == "gru" else math.inf
+    if work >= least:
+        return None
+    batch = f"{steps} steps of {sentences} sequences" if rows == steps * sentences else "batches"
+    return (
+        f"MXNet runs {batch} of its {stack.mode} operator of {stack.hidden} units at least as"
+        f" fast; {_INSTEAD}"
+    )
+
+
+def _chooses(options: Options) -> bool:
+    return options.backend == "auto" and options.dtype == "f32"

@@ -1,0 +1,587 @@
+"""The rules of MXNet's layers: recurrent ones, projections, convolutions, norms; reductions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from onernn.adapters.common.bodies import extreme_index, pooled, pooled_whole, recurrent_stack
+from onernn.adapters.mxnet import attributes as parse
+from onernn.adapters.mxnet.read import SymbolNode
+from onernn.adapters.mxnet.table import MxnetOperator, rule
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.spec import Cell, RnnSpec
+from onernn.reorders import mxnet
+
+# The rules of layers: projections, embeddings, normalizations, softmax, dropout; reductions too.
+#
+# Formulas: documentation of MXNet 1.9.1's operators of the same names, in inference.
+
+
+@rule("FullyConnected", "data weight bias?", inferred="first")
+def _fully_connected(op: MxnetOperator, x: str, weight: str) -> str:
+    """x @ weight.T + bias; ``flatten`` makes a matrix of x, else its last axis is projected."""
+    bias = [] if op.flag("no_bias") else [op.value("bias")]
+    _check_rows(op, weight, op.integer("num_hidden"))
+    if op.flag("flatten", True):
+        return op.emit("Gemm", op.matrix(x), weight, *bias, transB=1)
+    out = op.emit("MatMul", x, _transposed(op, weight))
+    return op.emit("Add", out, *bias) if bias else out
+
+
+def _check_rows(op: MxnetOperator, weight: str, rows: int) -> None:
+    array = op.builder.constants.get(weight)
+    if array is not None and (array.ndim != 2 or len(array) != rows):
+        raise UnsupportedError(f"input weight: expected ({rows}, I), got {array.shape}")
+
+
+def _transposed(op: MxnetOperator, weight: str) -> str:
+    """Made once for all operators that share the weight."""
+    name = f"{weight}/Transpose"
+    if name in op.builder.constants:
+        return name
+    return op.emit("Transpose", weight, perm=(1, 0))
+
+
+def _size(op: MxnetOperator, table: str, axis: int) -> str:
+    return op.emit("Gather", op.sizes_of(table), op.ints(axis), axis=0)
+
+
+def _clipped_index(op: MxnetOperator, at: str, table: str, axis: int) -> str:
+    """Indices, those outside moved to the ends, as MXNet's CPU kernels do."""
+    last = op.emit("Sub", _size(op, table, axis), op.ints(1))
+    first = op.ints(0)
+    return op.emit("Min", op.emit("Max", at, first), last)
+
+
+@rule("Embedding", "data weight")
+def _embedding(op: MxnetOperator, at: str, weight: str) -> str:
+    """Rows of weight; indices come as numbers of any kind, MXNet cuts them towards zero."""
+    _check_rows(op, weight, op.integer("input_dim"))
+    op.integer("output_dim")
+    op.dtype("dtype")
+    at = op.cast(at, np.int64)
+    return op.emit("Gather", weight, _clipped_index(op, at, weight, 0), axis=0)
+
+
+@rule("take", "a indices")
+def _take(op: MxnetOperator, table: str, at: str) -> str:
+    axis, mode = op.integer("axis", 0), op.text("mode", "clip")
+    at = op.cast(at, np.int64)
+    if mode == "clip":
+        at = _clipped_index(op, at, table, axis)
+    elif mode == "wrap":
+        at = op.emit("Mod", at, _size(op, table, axis))
+    else:
+        raise UnsupportedError(f"attribute mode={mode!r}")
+    return op.emit("Gather", table, at, axis=axis)
+
+
+@rule("one_hot", "indices")
+def _one_hot(op: MxnetOperator, at: str) -> str:
+    """A negative index gives a row of off, where ONNX would count from the end."""
+    at, dtype, depth = op.cast(at, np.int64), op.dtype("dtype"), op.integer("depth")
+    values = np.array([op.number("off_value", 0.0), op.number("on_value", 1.0)], dtype)
+    made = op.constant(values, "values")
+    at = op.emit("Where", op.emit("Less", at, op.ints(0)), op.ints(depth), at)
+    return op.emit("OneHot", at, op.ints(depth), made, axis=-1)
+
+
+@rule("pick", "data index")
+def _pick(op: MxnetOperator, x: str, index: str) -> str:
+    """One element along an axis for each of the others; an index outside is clipped."""
+    axis = op.integer("axis", -1)
+    op.only("mode", "clip")
+    shape = op.resized(op.sizes_of(x), axis, 1)  # the index may have the axis, or not
+    at = op.emit("Reshape", op.cast(index, np.int64), shape)
+    out = op.emit("GatherElements", x, _clipped_index(op, at, x, axis), axis=axis)
+    if op.flag("keepdims"):
+        return out
+    return op.listed(op.emit("Squeeze", out, op.ints(axis)), axis)
+
+
+@rule("Dropout", "data", inferred="first")
+def _dropout(op: MxnetOperator, x: str) -> str:
+    if op.text("mode", "training") != "training":
+        raise UnsupportedError("attribute mode='always' draws random numbers in inference, too")
+    op.sizes("axes")
+    if p := op.number("p", 0.5):
+        op.note(f"dropout p={p:g} has no effect in inference")
+    return x
+
+
+def _refuse_statistics(op: MxnetOperator) -> None:
+    if op.flag("output_mean_var"):
+        raise UnsupportedError("attribute output_mean_var: only the first output is computed")
+
+
+@rule("BatchNorm", "data gamma? beta? moving_mean? moving_var?")
+def _batch_norm(op: MxnetOperator, x: str) -> str:
+    """(x - mean) / sqrt(var + eps) * gamma + beta, with the statistics that training left."""
+    _refuse_statistics(op)
+    op.flag("use_global_stats")
+    axis, epsilon = op.integer("axis", 1), op.number("eps", 1e-3)
+    arrays = {slot: op.array(slot) for slot in ("gamma", "beta", "moving_mean", "moving_var")}
+    if op.flag("fix_gamma", True):
+        arrays["gamma"] = np.ones_like(arrays["gamma"])
+    if axis == 1:
+        made = [op.constant(array, slot) for slot, array in arrays.items()]
+        return op.emit("BatchNormalization", x, *made, epsilon=epsilon)
+    if axis != -1:
+        rank = op.known_rank(x, f"attribute axis={axis}")
+        if not -rank <= axis < rank:
+            raise UnsupportedError(f"attribute axis={axis} of a value of {rank} axes")
+        behind = (1,) * (rank - 1 - axis % rank)
+        arrays = {slot: array.reshape(-1, *behind) for slot, array in arrays.items()}
+    gamma, beta, mean, variance = arrays.values()
+    with np.errstate(invalid="ignore", divide="ignore"):  # what a run would give, NaN or infinity
+        factor = gamma / np.sqrt(variance + variance.dtype.type(epsilon))
+    out = op.emit("Sub", x, op.constant(mean, "mean"))
+    out = op.emit("Mul", out, op.constant(factor, "factor"))
+    return op.emit("Add", out, op.constant(beta, "beta"))
+
+
+@rule("LayerNorm", "data gamma beta")
+def _layer_norm(op: MxnetOperator, x: str, gamma: str, beta: str) -> str:
+    _refuse_statistics(op)
+    axis, epsilon = op.integer("axis", -1), op.number("eps", 1e-5)
+    if axis != -1 and axis + 1 != op.known_rank(x, f"attribute axis={axis}"):
+        raise UnsupportedError(f"attribute axis={axis}: not the last one")
+    return op.emit("LayerNormalization", x, gamma, beta, axis=-1, epsilon=epsilon)
+
+
+@rule("L2Normalization", "data")
+def _l2_normalization(op: MxnetOperator, x: str) -> str:
+    """x / sqrt(sum of squares + eps): over all but the batch, or over axis 1."""
+    mode, epsilon = op.text("mode", "instance"), op.number("eps", 1e-10)
+    why = f"attribute mode={mode!r}"
+    if mode == "spatial" or mode == "instance" and op.known_rank(x, why) != 2:
+        raise UnsupportedError(why)
+    square = op.emit("ReduceSumSquare", x, op.ints(1), keepdims=1)
+    return op.emit("Div", x, op.emit("Sqrt", op.emit("Add", square, op.scalar(epsilon, x))))
+
+
+@rule("softmax softmin log_softmax", "data length?")
+def _softmax(op: MxnetOperator, x: str) -> str:
+    axis, temperature = op.integer("axis", -1), op.optional_number("temperature")
+    if op.flag("use_length"):
+        raise UnsupportedError("attribute use_length")
+    dtype = op.text("dtype", "None")
+    if temperature not in (None, 1.0):
+        x = op.emit("Div", x, op.scalar(temperature or 0.0, x))
+    if op.name == "softmin":
+        x = op.emit("Neg", x)
+    out = op.emit("LogSoftmax" if op.name == "log_softmax" else "Softmax", x, axis=axis)
+    return out if dtype == "None" else op.cast(out, op.dtype("dtype"))
+
+
+@rule("SoftmaxOutput SoftmaxActivation", "data label?")
+def _softmax_output(op: MxnetOperator, x: str) -> str:
+    """Over axis 1, the last axis, or all that stands behind the batch.
+
+    There oneDNN in MXNet's CPU took the last axis: in SoftmaxActivation always, in SoftmaxOutput
+    of four axes.
+    """
+    op.variables("label")  # for training
+    channel = op.text("mode", "instance") == "channel"
+    if op.flag("multi_output") or channel:
+        return op.emit("Softmax", x, axis=1)
+    dtype, rank = op.dtype_of(x), op.rank(x)
+    if op.flag("preserve_shape") or rank == 2:
+        return op.emit("Softmax", x, axis=-1)
+    if op.name == "SoftmaxActivation" or (rank == 4 and dtype != np.float64):
+        meanings = "softmax over all that stands behind the batch", "softmax over the last axis"
+        if not op.as_documented(*meanings):
+            return op.emit("Softmax", x, axis=-1)
+    flat, sizes = op.emit("Flatten", x, axis=1), op.sizes_of(x)
+    if rank is None and dtype != np.float64 and op.context.semantics != "documented":
+        four = op.emit("Equal", op.sizes_of(sizes), op.ints(4))
+        ends = [op.emit("Gather", s, op.ints(-1), axis=0) for s in (sizes, op.sizes_of(flat))]
+        width = op.emit("Where", four, *ends)
+        flat = op.emit("Reshape", flat, op.emit("Concat", op.ints(-1), width, axis=0))
+    return op.emit("Reshape", op.emit("Softmax", flat, axis=-1), sizes)
+
+
+@rule("LinearRegressionOutput MAERegressionOutput LogisticRegressionOutput", "data label?")
+def _regression_output(op: MxnetOperator, x: str) -> str:
+    op.variables("label")  # for training
+    return op.emit("Sigmoid", x) if op.name.startswith("Logistic") else x
+
+
+REDUCTIONS = "sum mean max min prod _np_sum _npi_mean _np_max _np_min _np_prod"
+
+
+@rule(REDUCTIONS, "data")
+def _reduction(op: MxnetOperator, x: str) -> str:
+    axes, keep = op.optional_sizes("axis"), op.flag("keepdims")
+    kind = f"Reduce{op.name.rpartition('_')[2].capitalize()}"
+    op.check_floats(x)
+    if op.numpy:
+        for name in ("dtype", "initial"):
+            op.only(name, "None")
+    if op.flag("exclude") and axes:
+        known = op.known_rank(x, "attribute exclude")
+        axes = tuple(sorted(set(range(known)) - {axis % known for axis in axes}))
+        if not axes:
+            return x
+    if axes is None or not (axes or op.numpy):
+        out = op.emit(kind, x, keepdims=int(keep))
+        return out if keep or op.numpy else op.emit("Reshape", out, op.ints(1))
+    if not axes:
+        return x
+    out = op.emit(kind, x, op.ints(*axes), keepdims=int(keep))
+    return out if keep else op.listed(out, *axes)
+
+
+@rule("argmax argmin _npi_argmax _npi_argmin", "data")
+def _arg(op: MxnetOperator, x: str) -> str:
+    """Legacy: numbers of the input's dtype; NumPy's: int64."""
+    axis, keep = op.optional_integer("axis"), op.flag("keepdims")
+    kind = "ArgMax" if op.name.endswith("max") else "ArgMin"
+    if axis is None and keep:
+        raise UnsupportedError("attribute keepdims without an axis")
+    out = extreme_index(op, x, kind, axis, keep)
+    if op.numpy:
+        return out
+    out = out if keep else op.listed(out, *() if axis is None else (axis,))
+    return op.cast(out, op.dtype_of(x))
+
+
+@rule("dot _np_dot", "lhs rhs")
+def _dot(op: MxnetOperator, *pair: str) -> str:
+    """The last axis of the left with the first of the right: a matrix product for matrices."""
+    flip = op.flag("transpose_a"), op.flag("transpose_b")
+    ranks = [op.known_rank(value, "a dot") for value in pair]
+    if ranks[1] != 2 or ranks[0] < 2 or (flip[0] and ranks[0] != 2):
+        raise UnsupportedError(f"of values of {ranks[0]} and {ranks[1]} axes")
+    return _product(op, *pair)
+
+
+@rule("batch_dot", "lhs rhs")
+def _product(op: MxnetOperator, one: str, other: str) -> str:
+    if op.flag("transpose_a"):
+        one = op.swapped(one, -1, -2)
+    if op.flag("transpose_b"):
+        other = op.swapped(other, -1, -2)
+    return op.emit("MatMul", one, other)
+
+
+rule("_npi_matmul", "a b")(lambda op, one, other: op.emit("MatMul", one, other))
+
+
+@rule("_contrib_div_sqrt_dim", "data")
+def _div_sqrt_dim(op: MxnetOperator, x: str) -> str:
+    op.check_floats(x)
+    size = _size(op, x, -1)
+    return op.emit("Div", x, op.emit("Sqrt", op.cast(size, op.dtype_of(x))))
+
+
+# The rules of convolutions and of pooling: (N, C, ...), windows over the axes behind.
+#
+# Formulas: documentation of MXNet 1.9.1's operators of the same names.
+
+_LAYOUTS = ("None", "NCW", "NCHW", "NCDHW")
+
+
+def _windows(op: MxnetOperator, x: str) -> dict[str, Any]:
+    """ONNX's attributes of the windows; numbers that are missing are one, pads zero."""
+    op.ignore("workspace", "cudnn_tune", "cudnn_off")
+    layout, kernel = op.text("layout", "None"), op.sizes("kernel")
+    if layout not in _LAYOUTS:
+        raise UnsupportedError(f"attribute layout={layout!r}: only {', '.join(_LAYOUTS[1:])}")
+    if not 1 <= len(kernel) <= 3:
+        raise UnsupportedError(f"attribute kernel={kernel}: expected one to three sizes")
+    if op.rank(x) is None:
+        op.declare_rank(x, len(kernel) + 2)
+    pads = _numbers(op, "pad", kernel, 0)
+    strides = _numbers(op, "stride", kernel, 1)
+    return {"kernel_shape": kernel, "strides": strides, "pads": (*pads, *pads)}
+
+
+def _numbers(op: MxnetOperator, name: str, kernel: tuple[int, ...], least: int) -> tuple[int, ...]:
+    found = op.sizes(name) or (least,) * len(kernel)
+    if len(found) != len(kernel):
+        raise UnsupportedError(f"attribute {name}={found} for a kernel of {kernel}")
+    return found
+
+
+def _checked(op: MxnetOperator, weight: str, kernel: tuple[int, ...], axis: int, size: int) -> None:
+    array = op.builder.constants.get(weight)
+    if array is not None and (array.shape[2:] != kernel or array.shape[axis] != size):
+        raise UnsupportedError(
+            f"input weight {array.shape}: expected {size} on axis {axis} and {kernel} behind"
+        )
+
+
+@rule("Convolution", "data weight bias?")
+def _convolution(op: MxnetOperator, x: str, weight: str) -> str:
+    """ONNX's Conv: the weights are (num_filter, C / num_group, *kernel)."""
+    windows, group = _windows(op, x), op.integer("num_group", 1)
+    windows["dilations"] = _numbers(op, "dilate", windows["kernel_shape"], 1)
+    bias = [] if op.flag("no_bias") else [op.value("bias")]
+    _checked(op, weight, windows["kernel_shape"], 0, op.integer("num_filter"))
+    return op.emit("Conv", x, weight, *bias, group=group, **windows)
+
+
+@rule("Deconvolution", "data weight bias?")
+def _deconvolution(op: MxnetOperator, x: str, weight: str) -> str:
+    """ONNX's ConvTranspose: the weights are (C, num_filter / num_group, *kernel).
+
+    ``target_shape`` is ONNX's output_shape; ``pad`` and ``adj`` are nothing beside it.
+    """
+    windows, group = _windows(op, x), op.integer("num_group", 1)
+    kernel, wanted = windows["kernel_shape"], op.sizes("target_shape")
+    windows["dilations"] = _numbers(op, "dilate", kernel, 1)
+    more = _numbers(op, "adj", kernel, 0)
+    bias = [] if op.flag("no_bias", True) else [op.value("bias")]
+    if group < 1:
+        raise UnsupportedError(f"attribute num_group={group}")
+    _checked(op, weight, kernel, 1, op.integer("num_filter") // group)
+    if any(wanted):
+        windows["pads"] = None
+        windows["output_shape"] = _numbers(op, "target_shape", kernel, 0)
+    else:
+        windows["output_padding"] = more
+    return op.emit("ConvTranspose", x, weight, *bias, group=group, **windows)
+
+
+@rule("UpSampling", "*data")
+def _upsampling(op: MxnetOperator, *given: str) -> str:
+    """Images (N, C, H, W) some times as large; bilinear is a Deconvolution with given weights.
+
+    Of several the first tells the size of all, which are put together or added up.
+    """
+    kind, scale, count = op.text("sample_type", "nearest"), op.integer("scale"), len(given)
+    how, filters = op.text("multi_input_mode", "concat"), op.integer("num_filter", 0)
+    op.ignore("workspace", "num_args")
+    if scale < 1:
+        raise UnsupportedError(f"attribute scale={scale}")
+    if kind == "bilinear" and count == 2:
+        size, pad = 2 * scale - scale % 2, scale // 2
+        _checked(op, given[1], (size, size), 0, filters)
+        windows = {"kernel_shape": (size, size), "pads": (pad,) * 4, "strides": (scale, scale)}
+        return op.emit("ConvTranspose", *given, group=filters, **windows)
+    if kind != "nearest" or not count or how not in ("concat", "sum"):
+        raise UnsupportedError(f"attributes sample_type={kind!r}, multi_input_mode={how!r}")
+    first, *others = given
+    told = {"mode": "nearest", "nearest_mode": "floor"}
+    told["coordinate_transformation_mode"] = "asymmetric"
+    made = [op.emit("Resize", first, **told, scales=(1.0, 1.0, float(scale), float(scale)))]
+    for other in others:
+        sizes = op.joined(op.part(op.sizes_of(other), 0, 2), op.part(op.sizes_of(made[0]), 2, 4))
+        made.append(op.emit("Resize", other, "", "", sizes, **told))
+    if how == "concat":
+        return op.emit("Concat", *made, axis=1) if others else made[0]
+    out = made[0]
+    for each in made[1:]:
+        out = op.emit("Add", out, each)
+    return out
+
+
+@rule("InstanceNorm", "data gamma beta")
+def _instance_norm(op: MxnetOperator, x: str, gamma: str, beta: str) -> str:
+    epsilon = op.number("eps", 1e-3)
+    return op.emit("InstanceNormalization", x, gamma, beta, epsilon=epsilon)
+
+
+@rule("Pad", "data")
+def _pad(op: MxnetOperator, x: str) -> str:
+    """Pairs of what is added before and behind each axis; ONNX has all that comes before first."""
+    widths, mode = op.sizes("pad_width"), op.text("mode", "constant")
+    if mode not in ("constant", "edge", "reflect") or len(widths) % 2:
+        raise UnsupportedError(f"attributes mode={mode!r}, pad_width={widths}")
+    value = op.scalar(op.number("constant_value", 0.0), x)
+    return op.emit("Pad", x, op.ints(*widths[::2], *widths[1::2]), value, mode=mode)
+
+
+@rule("Pooling", "data")
+def _pooling(op: MxnetOperator, x: str) -> str:
+    """The largest or the mean of what a window sees; a mean counts the pads, but not beyond."""
+    kind, convention = op.text("pool_type", "max"), op.text("pooling_convention", "valid")
+    op.ignore("p_value")
+    counts = op.text("count_include_pad", "None") != "False"
+    if kind not in ("max", "avg"):
+        raise UnsupportedError(f"attribute pool_type={kind!r}: only max and avg")
+    if op.flag("global_pool"):
+        op.ignore("kernel", "stride", "pad", "layout", "cudnn_off")
+        return pooled_whole(op, x, kind)
+    windows = _windows(op, x)
+    if convention not in ("valid", "full"):
+        raise UnsupportedError(
+            f"attribute pooling_convention={convention!r}: only valid and full, MXNet 1.9.1 itself"
+            " cannot run others"
+        )
+    windows["ceil_mode"] = int(convention == "full")
+    return pooled(op, x, kind, windows.pop("kernel_shape"), counts_pads=counts, **windows)
+
+
+# The rules of MXNet's recurrent operator, and of those that work along sequences.
+#
+# Formulas: documentation of MXNet 1.9.1's operators of the same names.
+
+_SHORTEST = -(2**62)
+
+
+def stack_of(node: SymbolNode) -> mxnet.Stack:
+    """What an RNN operator's attributes say of its parameters. Raises `UnsupportedError`."""
+    read = node.attributes
+    mode = read.get("mode", "")
+    if mode not in mxnet.CELLS:
+        raise UnsupportedError(f"attribute mode={mode!r}: expected one of {', '.join(mxnet.CELLS)}")
+
+    def whole(name: str) -> int:
+        try:
+            return parse.integer(read.get(name, "0"))
+        except UnsupportedError as error:
+            raise UnsupportedError(f"attribute {name}: {error}") from None
+
+    projected = read.get("projection_size", "None") != "None"
+    stack = mxnet.Stack(
+        mode,
+        whole("state_size"),
+        whole("num_layers"),
+        2 if parse.flag(read.get("bidirectional", "False")) else 1,
+        whole("projection_size") if projected else None,
+    )
+    if projected and mode != "lstm":
+        raise UnsupportedError(f"attribute projection_size for mode={mode!r}: of LSTMs only")
+    sizes = (stack.hidden, stack.recurrent)
+    if not (all(0 < size < 2**31 for size in sizes) and 0 < stack.layers < 2**10):
+        raise UnsupportedError(
+            f"attributes state_size={stack.hidden}, num_layers={stack.layers},"
+            f" projection_size={stack.projection}: expected sizes from 1 to 2147483647,"
+            " and 1 to 1023 layers"
+        )
+    return stack
+
+
+Shape = tuple[int | None, ...]
+
+
+def input_shapes(
+    stack: mxnet.Stack, time: int | None, batch: int | None, width: int | None
+) -> dict[str, Shape]:
+    """The shape of each input of an RNN operator by its slot, in order; lengths come last."""
+    rows = stack.layers * stack.directions
+    shapes: dict[str, Shape] = {
+        "data": (time, batch, width),
+        "parameters": (stack.elements(width) if width else None,),
+        "state": (rows, batch, stack.recurrent),
+    }
+    if stack.mode == "lstm":
+        shapes["state_cell"] = (rows, batch, stack.hidden)
+    return {**shapes, "sequence_length": (batch,)}
+
+
+@rule("RNN", "data parameters? state? state_cell? sequence_length?", inferred="none")
+def _rnn(op: MxnetOperator, x: str) -> tuple[str, ...]:
+    """Outputs y (T, N, D*R) and, with ``state_outputs``, h (L*D, N, R) and c (L*D, N, O)."""
+    stack = stack_of(op.node)
+    op.ignore("mode", "state_size", "num_layers", "bidirectional", "projection_size")
+    p = op.number("p", 0.0)
+    if not 0 <= p <= 1:
+        raise UnsupportedError(f"attribute p={p:g}: expected 0 <= p <= 1")
+    if p:
+        op.note(f"dropout p={p:g} between layers has no effect in inference")
+    flat = op.array("parameters")
+    if op.is_inferred(x):
+        raise UnsupportedError("input data: its size is inferred")
+    if flat.dtype.name not in ("float32", "float64"):
+        raise UnsupportedError(f"its parameters are {flat.dtype}")
+    slots = ["state", "state_cell"][: 1 + (stack.mode == "lstm")]
+    # The operator has no input state_cell unless it is an LSTM: lengths come right behind state.
+    states = [_state(op, slot) for slot in slots]
+    spec = _clipped(op, stack.spec(stack.input_size(flat.size)))
+    lengths = _lengths(op, "state_cell" if stack.mode != "lstm" else "sequence_length")
+    layers = mxnet.weights(mxnet.split(flat, stack), stack)
+    made = recurrent_stack(op, x, states, spec, layers, lengths)
+    return made if op.flag("state_outputs") else made[:1]
+
+
+def _state(op: MxnetOperator, slot: str) -> str:
+    """An initial state; absent where it is a constant of zeros, of any batch."""
+    given = op.value(slot)
+    array = op.builder.constants.get(given)
+    if array is not None and not array.any():
+        return ""
+    if op.is_inferred(given):
+        raise UnsupportedError(f"input {slot}: a state of inferred size that is not zero")
+    return given
+
+
+def _lengths(op: MxnetOperator, slot: str) -> str:
+    if not op.flag("use_sequence_length"):
+        return ""
+    given = op.value(slot)
+    masks = op.as_documented("sequence lengths mask", "sequence lengths are ignored")
+    return op.cast(given, np.int64) if masks else ""
+
+
+def _clipped(op: MxnetOperator, spec: RnnSpec) -> RnnSpec:
+    """The cell state's range: both ends or none; NaN is only stopped where there is a range."""
+    low, high = (op.optional_number(f"lstm_state_clip_{end}") for end in ("min", "max"))
+    stops_nan = op.flag("lstm_state_clip_nan")
+    if (low is None) != (high is None):
+        raise UnsupportedError("lstm_state_clip_min and lstm_state_clip_max go together")
+    if low is None or high is None or spec.cell is not Cell.LSTM:
+        return spec
+    if not low <= high:
+        raise UnsupportedError(f"lstm_state_clip_min={low:g} is above lstm_state_clip_max={high:g}")
+    clips = f"the cell state is clipped to [{low:g}, {high:g}]"
+    if not op.as_documented(clips, "the cell state is not clipped"):
+        return spec
+    return replace(spec, cell_clip=(low, high), cell_clip_nan=stops_nan)
+
+
+def _sequence(op: MxnetOperator) -> tuple[int, str]:
+    """(time axis, lengths or ""): data is (T, N, ...) or (N, T, ...)."""
+    axis = op.integer("axis", 0)
+    if axis not in (0, 1):
+        raise UnsupportedError(f"attribute axis={axis}")
+    given = op.optional("sequence_length")
+    lengths = op.cast(given, np.int64) if op.flag("use_sequence_length") else ""
+    if lengths and not given:
+        raise UnsupportedError("input sequence_length is missing")
+    return axis, lengths
+
+
+@rule("SequenceMask", "data sequence_length?")
+def _sequence_mask(op: MxnetOperator, x: str) -> str:
+    axis, lengths = _sequence(op)
+    value = op.number("value", 0.0)
+    if not lengths:
+        return x
+    ragged = op.emit("SequenceUnpad", x, lengths, time_major=not axis)
+    masked = op.emit("SequencePad", ragged, x, time_major=not axis)
+    if not value:
+        return masked
+    # Where a mask of ones comes out as zeros, the value stands.
+    ones = np.ones(1, op.dtype_of(x))
+    whole = op.emit("ConstantOfShape", op.sizes_of(x), value=ones)
+    inside = op.emit("SequenceUnpad", whole, lengths, time_major=not axis)
+    inside = op.emit("SequencePad", inside, x, time_major=not axis)
+    kept = op.emit("Cast", inside, to="bool")
+    return op.emit("Where", kept, masked, op.scalar(value, x))
+
+
+@rule("SequenceLast", "data sequence_length?")
+def _sequence_last(op: MxnetOperator, x: str) -> str:
+    axis, lengths = _sequence(op)
+    if not lengths:
+        last = op.constant(np.array(-1), "last")
+        return op.emit("Gather", x, last, axis=axis)
+    batch_major = x if axis else op.swapped(x, 0, 1)
+    at = op.emit("Unsqueeze", op.emit("Sub", lengths, op.ints(1)), op.ints(-1))
+    return op.emit("GatherND", batch_major, at, batch_dims=1, non_negative=True)
+
+
+@rule("SequenceReverse", "data sequence_length?")
+def _sequence_reverse(op: MxnetOperator, x: str) -> str:
+    axis, lengths = _sequence(op)
+    if axis:
+        raise UnsupportedError(f"attribute axis={axis}")
+    if not lengths:
+        return op.sliced(x, [-1], [_SHORTEST], [0], [-1])
+    return op.emit("ReverseSequence", x, lengths, time_axis=0, batch_axis=1)

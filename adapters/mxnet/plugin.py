@@ -1,0 +1,301 @@
+"""Our recurrent layers inside a live MXNet 1.9.1: in symbols, gluon blocks, and called directly.
+
+MXNet is imported inside: this package must import without it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any
+
+from onernn.adapters.mxnet.custom_operator import (
+    Slower,
+    custom_attributes,
+    live_mxnet,
+    new_seed,
+    register,
+    slower_operator,
+    view,
+)
+from onernn.adapters.mxnet.live_layer import LiveRnn, Options
+from onernn.adapters.mxnet.partition import Explained, checked, optimized_symbol, reasons
+from onernn.adapters.mxnet.partition import explain as explain_symbol
+from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
+from onernn.ir.plugins import DISABLED, plugins_enabled
+
+_log = logging.getLogger("onernn")
+
+
+def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
+    """MXNet runs everything but the recurrent layers, which run here.
+
+    ``target``: a Symbol, of which a copy is returned in which every RNN operator is ours, and every
+    cell that is unrolled or the body of a `_foreach` (for Module, BucketingModule, SymbolBlock or
+    bind; ``params`` by name, checked where given); or a gluon block, whose recurrent layers and
+    SymbolBlocks, of any depth, become ours in place and keep their parameters, as do cells that are
+    unrolled where it is hybridized; it is returned, too. Weights stay MXNet's variables. Cells that
+    stay MXNet's, and why, are told by `explain`, and at INFO (logger "onernn"). So are layers that
+    MXNet was measured to be faster at: they stay where they are, unless ``backend`` names one.
+
+    ``options``: semantics, dtype, backend, threads, as of `onernn.load` and `onernn.Session`;
+    semantics="documented" makes sequence lengths and clips work, which MXNet ignores on CPU.
+    float16 is computed in float32. Dropout p between layers is inverted dropout, in training only;
+    mx.random.seed makes it repeatable. semantics="mxnet-cpu" leaves it out, as MXNet's CPU does.
+
+    Gradients go through our backward, but where the backend has none: asking for them is an error
+    then. Raises `UnsupportedError`, and replaces nothing, where there is nothing to replace, or an
+    RNN operator that cannot run, and `MissingDependencyError` without MXNet. Errors at run time are
+    logged with the node's name: MXNet itself only tells that an operator failed.
+    """
+    mx = live_mxnet()
+    chosen = Options(**options)
+    if not plugins_enabled() and isinstance(target, mx.sym.Symbol | mx.gluon.Block):
+        _log.info("%s", DISABLED)
+        return target
+    if isinstance(target, mx.sym.Symbol):
+        symbol = optimized_symbol(target, params or {}, chosen)
+        if symbol is target:
+            refusals = explain_symbol(target, **options).refusals
+            _check_slower(refusals, "the symbol")
+        return symbol
+    if isinstance(target, mx.gluon.Block):
+        return _optimized_block(target, chosen)
+    raise TypeError(f"expected an MXNet Symbol or gluon Block, got {type(target).__qualname__}")
+
+
+def explain(target: Any, **options: Any) -> Explained:
+    """What of a Symbol or gluon block runs here, by name, and which layers stay MXNet's, and why.
+
+    A block tells what was traced of it, and how each layer ran last. ``options`` as of `optimize`.
+    """
+    mx = live_mxnet()
+    if not isinstance(target, mx.gluon.Block):
+        return explain_symbol(target, **options)
+    blocks: list[Any] = []
+    target.apply(blocks.append)
+    replaced, refusals = list[str](), list[Refusal]()
+    for each in blocks:
+        if hasattr(each, "onernn_left"):  # a layer that ran
+            if each.onernn_left:
+                refusals.append(Slower(each.onernn_left, each.name))
+            else:
+                replaced.append(each.name)
+        elif hasattr(each, "onernn_options") or isinstance(each, mx.gluon.SymbolBlock):
+            if each._cached_graph:
+                found = explain_symbol(each._cached_graph[1], **options)
+                replaced += found.replaced
+                refusals += found.refusals
+    return Explained(tuple(dict.fromkeys(replaced)), tuple(dict.fromkeys(refusals)))
+
+
+def rnn(
+    data: Any,
+    parameters: Any,
+    state: Any,
+    state_cell: Any = None,
+    sequence_length: Any = None,
+    *,
+    state_size: int,
+    num_layers: int,
+    mode: str,
+    bidirectional: bool = False,
+    p: float = 0.0,
+    state_outputs: bool = False,
+    projection_size: int | None = None,
+    lstm_state_clip_min: float | None = None,
+    lstm_state_clip_max: float | None = None,
+    lstm_state_clip_nan: bool = False,
+    use_sequence_length: bool = False,
+    name: str | None = None,
+    **options: Any,
+) -> Any:
+    """mx.nd.RNN, run here: NDArrays in and out, without a copy of the inputs; or mx.sym.RNN.
+
+    Arguments are those of mx.nd.RNN: data (T, N, I), parameters a vector, states (L*D, N, R).
+    Output (T, N, D*R), or with ``state_outputs`` a list of it and the final states. Where autograd
+    records, gradients go through it. Of Symbols it is a Symbol, called ``name``, with variables in
+    the place of inputs that are missing. ``options`` as of `optimize`. The switches
+    MXNET_CUDA_ALLOW_TENSOR_CORE and MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION of MXNet's
+    documentation are without effect: they choose a precision on GPUs.
+
+    Raises `UnsupportedError` for attributes or arrays that cannot run, `ShapeError` for shapes
+    that do not belong together.
+    """
+    mx = live_mxnet()
+    attributes = {
+        "state_size": state_size,
+        "num_layers": num_layers,
+        "mode": mode,
+        "bidirectional": bidirectional,
+        "p": p,
+        "state_outputs": state_outputs,
+        "projection_size": projection_size,
+        "lstm_state_clip_min": lstm_state_clip_min,
+        "lstm_state_clip_max": lstm_state_clip_max,
+        "lstm_state_clip_nan": lstm_state_clip_nan,
+        "use_sequence_length": use_sequence_length,
+    }
+    chosen = Options(**options)
+    live = _live(tuple((name, str(value)) for name, value in attributes.items()), chosen)
+    named = {
+        "data": data,
+        "parameters": parameters,
+        "state": state,
+        "state_cell": state_cell,
+        "sequence_length": sequence_length,
+    }
+    symbolic = isinstance(data, mx.sym.Symbol)
+    numpy = isinstance(data, mx.np.ndarray | mx.sym.np._Symbol)
+    if not plugins_enabled():
+        legacy, new = (mx.sym.RNN, mx.sym.npx.rnn) if symbolic else (mx.nd.RNN, mx.npx.rnn)
+        told = {**named, **attributes, "name": name}
+        return (new if numpy else legacy)(**{k: v for k, v in told.items() if v is not None})
+    if live.dropout:
+        named["seed"] = new_seed(mx.sym if symbolic else mx.nd, numpy)
+    if symbolic:
+        register()
+        custom = mx.sym.np._internal.Custom if numpy else mx.sym.Custom
+        called = custom_attributes(attributes, name or "rnn", chosen)
+        inputs = {slot: named[slot] for slot in live.arguments if named[slot] is not None}
+        return custom(**inputs, **called, name=name)
+    missing = [slot for slot in live.arguments if named[slot] is None]
+    if missing:
+        raise ShapeError(f"missing: {', '.join(missing)}; mode={mode!r} takes {live.arguments}")
+    drops = live.dropout and mx.autograd.is_training()
+    if mx.autograd.is_recording() or drops:
+        register()
+        custom = mx.nd.np._internal.Custom if numpy else mx.nd.Custom
+        return custom(
+            *map(named.get, live.arguments), **custom_attributes(attributes, "rnn", chosen)
+        )
+    views = [view(named[slot], slot) for slot in live.arguments]
+    results = live.run(live.bound(views))
+    kind = mx.np.array if numpy else mx.nd.array
+    made = [kind(result, dtype=result.dtype) for result in results]
+    return made if state_outputs else made[0]
+
+
+@lru_cache(maxsize=32)
+def _live(attributes: tuple[tuple[str, str], ...], options: Options) -> LiveRnn:
+    """Packed weights live here between calls of `rnn`, for the operators called last."""
+    return LiveRnn(dict(attributes), options)
+
+
+def _check_slower(refusals: Sequence[Refusal], where: str) -> None:
+    """Raises `UnsupportedError` unless some layer could be replaced, but is faster in MXNet."""
+    if not any(isinstance(each, Slower) for each in refusals):
+        why = reasons(refusals)
+        raise UnsupportedError(f"{where} holds no recurrent layer that can be replaced{why}")
+
+
+def _optimized_block(block: Any, options: Options) -> Any:
+    mx = live_mxnet()
+    register()
+    blocks: list[Any] = []
+    block.apply(blocks.append)
+    layers = [each for each in blocks if isinstance(each, mx.gluon.rnn.rnn_layer._RNNLayer)]
+    imported = [each for each in blocks if isinstance(each, mx.gluon.SymbolBlock)]
+    traced = [each for each in blocks if _holds_cells(each) and each not in layers]
+    for each in layers:
+        sizes = {"state_size": each._hidden_size, "num_layers": each._num_layers}
+        checked(each.name, {"mode": each._mode, "p": each._dropout, **sizes}, options)
+    symbols = [optimized_symbol(each._cached_graph[1], {}, options) for each in imported]
+    changed = [
+        each._cached_graph[1] is not made for each, made in zip(imported, symbols, strict=True)
+    ]
+    if not layers and not traced and not any(changed):
+        graphs = [each._cached_graph[1] for each in imported]
+        left = [r for each in graphs for r in explain_symbol(each, **vars(options)).refusals]
+        _check_slower(left, type(block).__name__)
+    for each in layers:
+        each.__class__ = _ours(_theirs(type(each)), options)
+    for each in traced:
+        each.__class__ = _traced(_theirs(type(each)), options)
+        if not each._active:
+            _log.info("%s: its cells are left to MXNet until hybridize() is called", each.name)
+    for each, symbol in zip(imported, symbols, strict=True):
+        each._cached_graph = each._cached_graph[0], symbol
+    for each in blocks:
+        if hasattr(each, "_clear_cached_op"):
+            each._clear_cached_op()  # what was traced before holds MXNet's operators
+    return block
+
+
+def _holds_cells(block: Any) -> bool:
+    """Whether a block that may be hybridized has recurrent cells in it."""
+    mx = live_mxnet()
+    held: list[Any] = []
+    block.apply(held.append)
+    cells = [each for each in held if isinstance(each, mx.gluon.rnn.RecurrentCell)]
+    return bool(cells) and isinstance(block, mx.gluon.HybridBlock)
+
+
+def _theirs(kind: type) -> type:
+    """The class that a layer had before it became ours."""
+    return kind.__mro__[1] if getattr(kind, "onernn_options", None) else kind
+
+
+@cache
+def _ours(kind: Any, options: Options) -> type:
+    """A recurrent layer of gluon whose operator is ours; parameters, states and layouts stay."""
+
+    def forward_kernel(self: Any, F: Any, *arguments: Any, **parameters: Any) -> Any:  # noqa: N803
+        functions = _Replaced(F, self, options) if plugins_enabled() else F
+        return kind._forward_kernel(self, functions, *arguments, **parameters)
+
+    return type(
+        kind.__name__, (kind,), {"_forward_kernel": forward_kernel, "onernn_options": options}
+    )
+
+
+@cache
+def _traced(kind: Any, options: Options) -> type:
+    """A block that may be hybridized: in what is traced of it, cells become our operators."""
+
+    def get_graph(self: Any, *arguments: Any) -> Any:
+        fresh = not self._cached_graph
+        inputs, symbol = kind._get_graph(self, *arguments)
+        if fresh and plugins_enabled():
+            arrays, _ = live_mxnet().gluon.block._flatten(arguments, "input")
+            known = {each.name: a for each, a in zip(inputs, arrays, strict=False) if a is not None}
+            self._cached_graph = inputs, optimized_symbol(symbol, known, options)
+        return self._cached_graph
+
+    return type(kind.__name__, (kind,), {"_get_graph": get_graph, "onernn_options": options})
+
+
+class _Replaced:
+    """``F`` of a hybrid_forward, in which RNN is our operator."""
+
+    def __init__(self, functions: Any, layer: Any, options: Options, outer: Any = None) -> None:
+        self._functions, self._layer, self._options = functions, layer, options
+        self._outer = outer  # of NumPy mode's functions
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._functions, name)
+        if name == "npx":  # NumPy mode has its own
+            return _Replaced(found, self._layer, self._options, self._functions)
+        return self._rnn if name in ("RNN", "rnn") else found
+
+    def _rnn(self, *arguments: Any, **attributes: Any) -> Any:
+        told = custom_attributes(attributes, self._layer.name, self._options)
+        functions, numpy = self._outer or self._functions, self._outer is not None
+        live = _live(tuple((k, str(v)) for k, v in attributes.items()), self._options)
+        shape = getattr(arguments[0], "shape", None)  # a symbol has none
+        why = slower_operator(self._options, live, shape, self._layer._dtype)
+        self._layer.onernn_left = why or ""
+        if why:
+            _tell_once(self._layer.name, why)
+            theirs = functions.npx.rnn if numpy else functions.RNN
+            return theirs(*arguments, **attributes)
+        if live.dropout:
+            arguments = *arguments, new_seed(functions, numpy)
+        custom = functions.np._internal.Custom if numpy else functions.Custom
+        return custom(*arguments, **told)
+
+
+@cache
+def _tell_once(name: str, why: str) -> None:
+    _log.info("left to MXNet; %s: %s", name, why)

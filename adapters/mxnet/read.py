@@ -1,0 +1,563 @@
+"""MXNet's files: symbols, parameters, and how parameters match a symbol."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from io import BufferedReader
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onernn.adapters.common.files import ByteStream
+from onernn.adapters.mxnet import SYMBOL_ENDING
+from onernn.ir.arrays import Array, widened
+from onernn.ir.budget import FileBudget, loading
+from onernn.ir.errors import ModelFormatError, OnernnError
+from onernn.ir.files import inside, only_file
+from onernn.ir.npz import read_member
+from onernn.ir.ragged import Ragged
+from onernn.ir.records import dataclass
+from onernn.reorders import mxnet
+
+# MXNet's symbol files, of every version from 0.8 to 2.0, read without MXNet.
+
+VARIABLE = "null"
+"""The op of a node that is a variable: an input or a parameter."""
+
+_FIRST = 800  # a file without a version: 0.8.0 or older
+_AXIS_OPTIONAL = 905  # before 0.9.5 argmax's axis=-1 meant: over all elements
+_DEEPEST = 16  # subgraphs within subgraphs; nobody nests as deep
+
+
+class Entry(NamedTuple):
+    """One output of a node, by positions; ``version`` counts the writes to a state."""
+
+    node: int
+    output: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True)
+class SymbolNode:
+    """An operator, or a variable; attributes are strings, as the file has them."""
+
+    op: str
+    name: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    inputs: tuple[Entry, ...] = ()
+    subgraphs: tuple[Symbol, ...] = ()
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A graph of nodes, each behind those it reads; ``heads`` are its outputs.
+
+    ``attributes``: those of the graph, JSON as it stands in the file. ``row_ptr``: the number of
+    each node's first output, where the file has it; nothing here reads it.
+    """
+
+    nodes: tuple[SymbolNode, ...]
+    heads: tuple[Entry, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    row_ptr: tuple[int, ...] = ()
+
+    @property
+    def version(self) -> int:
+        """Of the MXNet that saved it: 10901 is 1.9.1."""
+        return int(self._attribute("mxnet_version", _FIRST))
+
+    @property
+    def np_shape(self) -> bool:
+        """Whether a size of 0 means empty, as in NumPy, and -1 unknown; else 0 is unknown."""
+        return bool(self._attribute("is_np_shape", 0))
+
+    def _attribute(self, name: str, default: int) -> int:
+        found = self.attributes.get(name)
+        value = found[1] if isinstance(found, list) and len(found) == 2 else None
+        return value if isinstance(value, int) else default
+
+
+class Files(NamedTuple):
+    """A symbol, and its parameters where there are any."""
+
+    symbol: Path
+    params: Path | None
+
+
+def find(path: str | Path, params: str | Path | None = None) -> Files:
+    """The files of a model, by its symbol's file, its folder, or the prefix of its names.
+
+    Parameters, unless ``params`` names their file: ``X-0000.params`` beside ``X-symbol.json``,
+    any epoch, or ``X.params``. Raises `ModelFormatError` where there are several.
+    """
+    symbol = _symbol(Path(path))
+    if params is not None:
+        if not os.path.isfile(params):
+            raise ModelFormatError("no such file of parameters", params)
+        return Files(symbol, Path(params))
+    stem = symbol.name.removesuffix(SYMBOL_ENDING).removesuffix(".json")
+    epochs = re.compile(re.escape(stem) + r"(-\d+)?\.params")
+    beside = sorted(symbol.parent.glob("*.params"))
+    named = [file for file in beside if epochs.fullmatch(file.name)]
+    others = [file for file in beside if file.name.startswith(f"{stem}-")]
+    found = only_file(named or others, "params")
+    if found:
+        inside(symbol.parent, found.name, "the parameters", symbol)
+    return Files(symbol, found)
+
+
+def _symbol(path: Path) -> Path:
+    if os.path.isfile(path):
+        return path
+    held = sorted(path.glob(f"*{SYMBOL_ENDING}")) if os.path.isdir(path) else []
+    found = only_file([*held, Path(f"{path}{SYMBOL_ENDING}")], "path")
+    if found is None:
+        raise ModelFormatError(
+            f"no such file, no *{SYMBOL_ENDING} in it, and no {path}{SYMBOL_ENDING}", path
+        )
+    if found in held:
+        inside(path, found.name, "the symbol", path)
+    return found
+
+
+def read_symbol(file: str | Path) -> Symbol:
+    """The symbol in a file. Raises `ModelFormatError` with the place for one that is none."""
+    budget = loading()
+    try:
+        budget.reads(os.stat(file))
+        data = Path(file).read_bytes()
+    except OSError as error:
+        raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
+    budget.parses_json(data)
+    return parse_symbol(data, file)
+
+
+def parse_symbol(data: bytes | str, file: str | Path = "") -> Symbol:
+    """The symbol in a JSON text; ``file`` is what errors call it."""
+    offset = None
+    try:
+        text = data if isinstance(data, str) else data.decode("utf-8")
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()  # "\\ud800" is JSON, but no text
+        return _graph(found, "the symbol", 0)
+    except json.JSONDecodeError as error:
+        reason, offset = f"no JSON: {error.msg}", len(text[: error.pos].encode())
+    except UnicodeDecodeError as error:
+        reason, offset = "no UTF-8 text", error.start
+    except UnicodeEncodeError:
+        reason = "half a character in a name"
+    except RecursionError:
+        reason = "JSON nested too deep"
+    except ValueError as error:  # numbers of thousands of digits
+        reason = f"no JSON: {error}"
+    except _Malformed as error:
+        reason = str(error)
+    raise ModelFormatError(f"not an MXNet symbol: {reason}", file, offset)
+
+
+class _Malformed(Exception):
+    """JSON, but no symbol."""
+
+
+def _graph(found: Any, where: str, depth: int) -> Symbol:
+    if depth > _DEEPEST:
+        raise _Malformed(f"subgraphs more than {_DEEPEST} deep")
+    whole = _typed(found, dict, where)
+    nodes = tuple(
+        _node(each, at, f"{where}, node {at}", depth)
+        for at, each in enumerate(_typed(whole.get("nodes"), list, f"{where}: nodes"))
+    )
+    heads = _entries(whole.get("heads"), len(nodes), f"{where}: heads")
+    row_ptr = _typed(whole.get("node_row_ptr", []), list, f"{where}: node_row_ptr")
+    if any(type(number) is not int for number in row_ptr):
+        raise _Malformed(f"{where}: node_row_ptr: expected integers")
+    attributes = _typed(whole.get("attrs") or {}, dict, f"{where}: attrs")
+    symbol = Symbol(nodes, heads, attributes, tuple(row_ptr))
+    return symbol if symbol.version >= _AXIS_OPTIONAL or depth else _upgraded(symbol)
+
+
+def _node(found: Any, at: int, where: str, depth: int) -> SymbolNode:
+    whole = _typed(found, dict, where)
+    op, name = (_typed(whole.get(key), str, f"{where}: {key}") for key in ("op", "name"))
+    where = f"{where} ({op} {name!r})"
+    attributes: dict[str, str] = {}
+    # 1.0 and later write attrs; 0.11 attr; 0.8 param, and attr for what users attached.
+    for key in ("param", "attr", "attrs"):
+        for attribute, value in _typed(whole.get(key) or {}, dict, f"{where}: {key}").items():
+            attributes[attribute] = _typed(value, str, f"{where}: attribute {attribute}")
+    subgraphs = _typed(whole.get("subgraphs", []), list, f"{where}: subgraphs")
+    return SymbolNode(
+        op,
+        name,
+        attributes,
+        _entries(whole.get("inputs", []), at, f"{where}: inputs"),
+        tuple(_graph(each, f"{where}, subgraph", depth + 1) for each in subgraphs),
+    )
+
+
+def _entries(found: Any, nodes: int, where: str) -> tuple[Entry, ...]:
+    """References to nodes before number ``nodes``: so there is no cycle."""
+    entries = []
+    for each in _typed(found, list, where):
+        numbers = _typed(each, list, where)
+        if not 1 <= len(numbers) <= 3 or any(type(n) is not int or n < 0 for n in numbers):
+            raise _Malformed(f"{where}: expected [node, output, version], got {each}")
+        if numbers[0] >= nodes:
+            raise _Malformed(f"{where}: node {numbers[0]} does not stand before")
+        entries.append(Entry(*numbers))
+    return tuple(entries)
+
+
+def _typed(found: Any, kind: type, where: str) -> Any:
+    if not isinstance(found, kind):
+        raise _Malformed(f"{where}: expected {kind.__name__}, got {str(found)[:40]}")
+    return found
+
+
+def _upgraded(symbol: Symbol) -> Symbol:
+    """As MXNet loads it (UpgradeJSON_000904_000905 in src/nnvm/legacy_json_util.cc)."""
+
+    def upgraded(node: SymbolNode) -> SymbolNode:
+        if node.op not in ("argmax", "argmin") or node.attributes.get("axis") != "-1":
+            return node
+        kept = {k: v for k, v in node.attributes.items() if k != "axis"}
+        return replace(node, attributes=kept)
+
+    return replace(symbol, nodes=tuple(map(upgraded, symbol.nodes)))
+
+
+# MXNet's files of arrays: .params of every version, and the npz of MXNet 2.
+
+LIST_MAGIC = 0x112
+V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
+DENSE, ROW_SPARSE, CSR = 0, 1, 2
+_AUXILIARIES = {DENSE: (), ROW_SPARSE: ("indices",), CSR: ("indptr", "indices")}
+BFLOAT16 = 12
+DTYPES = {
+    **{0: "float32", 1: "float64", 2: "float16", 3: "uint8", 4: "int32", 5: "int8", 6: "int64"},
+    **{7: "bool", 8: "int16", 9: "uint16", 10: "uint32", 11: "uint64", BFLOAT16: "bfloat16"},
+}
+# Bounds that keep a hostile length from costing time or memory before it is found out.
+_MOST_AXES = 32
+_MOST_NAME = 4096
+
+
+def read_params(file: str | Path) -> dict[str, Array]:
+    """The arrays of a file by their keys, read-only and dense; bfloat16 ones as float32.
+
+    An array that MXNet saved as None is left out; arrays without keys get their positions.
+    Raises `ModelFormatError` with the place for a file that is none.
+    """
+    with _Stream.opened(file) as stream:
+        if stream.raw.read(4) == b"PK\x03\x04":
+            arrays = _read_npz(stream.raw, file, stream.budget)
+        else:
+            stream.raw.seek(0)
+            arrays = stream.arrays()
+    for array in arrays.values():
+        array.flags.writeable = False
+    return arrays
+
+
+class _Stream(ByteStream):
+    """Layout: NDArray::Save, Load and LegacyLoad in src/ndarray/ndarray.cc."""
+
+    def arrays(self) -> dict[str, Array]:
+        """u64 magic, u64 0 | u64 n, n arrays | u64 m, m * (u64 length, bytes)."""
+        if (magic := self.integer("<Q", "the file")) != LIST_MAGIC:
+            raise self.error(f"expected the magic number 0x112, got {magic:#x}", 0)
+        self.integer("<Q", "the file")
+        # Each takes bytes of the file: a count that is too large runs out of them.
+        arrays = [self._array(f"array {n}") for n in range(self.integer("<Q", "the file"))]
+        start = self.at
+        count = self.integer("<Q", "the keys")
+        if count not in (0, len(arrays)):
+            raise self.error(f"{count} keys for {len(arrays)} arrays", start)
+        keys = [self._key(n) for n in range(count)] or list(map(str, range(len(arrays))))
+        if len(set(keys)) != len(keys):
+            raise self.error("a key stands there twice", start)
+        if self.at != self.size:
+            raise self.error(f"{self.size - self.at} bytes are left after the last key")
+        return {key: a for key, a in zip(keys, arrays, strict=True) if a is not None}
+
+    def _key(self, n: int) -> str:
+        start, what = self.at, f"key {n}"
+        if (length := self.integer("<Q", what)) > _MOST_NAME:
+            raise self.error(f"{what}: {length} bytes long", start)
+        try:
+            return self.take(length, what).decode()
+        except UnicodeDecodeError as error:
+            raise self.error(f"{what}: no UTF-8", start) from error
+
+    def _array(self, what: str) -> Array | None:
+        start = self.at
+        magic = self.integer("<I", what)
+        if magic in (V2, V3):
+            return self._typed_array(what, numpy=magic == V3)
+        # V1 writes a shape of int64; the oldest form has no magic, it begins with the rank.
+        rank = self.integer("<I", what) if magic == V1 else magic
+        if rank > _MOST_AXES:
+            raise self.error(
+                f"{what}: {magic:#x} is neither a known magic number nor a rank", start
+            )
+        shape = self._sizes(rank, "q" if magic == V1 else "I", what, start)
+        if not shape:
+            return None
+        self.take(8, what)  # the device
+        return self.numbers(shape, self._dtype(what), what)
+
+    def _typed_array(self, what: str, *, numpy: bool) -> Array | None:
+        start = self.at
+        storage = self.integer("<i", what)
+        if storage not in _AUXILIARIES:
+            raise self.error(f"{what}: unknown storage type {storage}", start)
+        if storage != DENSE:
+            self._shape(what)  # of the stored numbers: wrong where MXNet saved before it was done
+        shape = self._shape(what)
+        if shape is None or (not shape and not numpy):
+            return None
+        self.take(8, what)  # the device
+        dtype = self._dtype(what)
+        kinds = [(self._dtype(what), self._shape(what)) for _ in _AUXILIARIES[storage]]
+        counts = [sizes[0] if sizes and len(sizes) == 1 else -1 for _, sizes in kinds]
+        if min(counts, default=0) < 0:
+            raise self.error(f"{what}: positions of a sparse array are no list", start)
+        stored = {ROW_SPARSE: (*counts[:1], *shape[1:]), CSR: tuple(counts[1:])}
+        data = self.numbers(stored.get(storage, shape), dtype, what)
+        auxiliaries = [self.numbers(sizes or (), kind, what) for kind, sizes in kinds]
+        if storage == DENSE:
+            return data
+        self.budget.take(math.prod(shape) * data.dtype.itemsize, f"{what}, a dense {shape},")
+        try:
+            return _dense(storage, shape, data, *auxiliaries)
+        except (ValueError, IndexError, TypeError) as error:
+            raise self.error(f"{what}: its sparse parts do not fit: {error}", start) from error
+
+    def _shape(self, what: str) -> tuple[int, ...] | None:
+        """i32 rank, i64 sizes; a negative rank: None."""
+        start = self.at
+        rank = self.integer("<i", what)
+        return None if rank < 0 else self._sizes(rank, "q", what, start)
+
+    def _sizes(self, rank: int, form: str, what: str, start: int) -> tuple[int, ...]:
+        if rank > _MOST_AXES:
+            raise self.error(f"{what}: {rank} axes", start)
+        return self.checked_shape(self.integers(f"<{rank}{form}", what), rank, what, start)
+
+    def _dtype(self, what: str) -> str:
+        start = self.at
+        code = self.integer("<i", what)
+        if code not in DTYPES:
+            raise self.error(f"{what}: unknown data type {code}", start)
+        return DTYPES[code]
+
+
+def _dense(storage: int, shape: tuple[int, ...], data: Array, *auxiliaries: Array) -> Array:
+    """row_sparse: rows at ``indices``. csr: ``data`` at row by ``indptr``, column ``indices``."""
+    out = np.zeros(shape, data.dtype)
+    if any(a.ndim != 1 or a.dtype.kind not in "iu" or (a < 0).any() for a in auxiliaries):
+        raise ValueError("expected lists of positions")
+    if storage == ROW_SPARSE:
+        if data.shape != (len(auxiliaries[0]), *shape[1:]):
+            raise ValueError(f"rows of {data.shape} at {len(auxiliaries[0])} positions")
+        out[auxiliaries[0]] = data
+        return out
+    indptr, indices = auxiliaries
+    if len(indptr) != shape[0] + 1 or data.shape != indices.shape:
+        raise ValueError(f"{data.shape} elements, {len(indices)} columns, {len(indptr)} rows")
+    Ragged(data, indptr)  # ascending offsets that end with the data
+    out[np.repeat(np.arange(shape[0]), np.diff(indptr)), indices] = data
+    return out
+
+
+def _read_npz(raw: BufferedReader, file: str | Path, budget: FileBudget) -> dict[str, Array]:
+    """Dense arrays; stored as they are, so that none can be larger than the file."""
+    try:
+        with zipfile.ZipFile(raw) as archive:
+            packed = [info.filename for info in archive.infolist() if info.compress_type]
+            if packed:
+                raise ModelFormatError(f"{packed[0]} is compressed; MXNet saves npz without", file)
+            arrays = {}
+            for info in archive.infolist():
+                if not info.filename.endswith(".npy") or "/" in info.filename:
+                    raise ModelFormatError(f"{info.filename} is no dense array", file)
+                array = read_member(archive, info, budget)
+                bfloat = array.dtype.names == ("bfloat16",)
+                arrays[info.filename[:-4]] = widened(array["bfloat16"]) if bfloat else array
+            return arrays
+    except (OnernnError, OSError):
+        raise
+    except Exception as error:  # zipfile and tokenize raise kinds of their own
+        raise ModelFormatError(f"cannot be read as an npz: {error}", file) from error
+
+
+# Which array belongs to which variable: the key styles of MXNet's parameter files.
+#
+# - export and Module: ``arg:NAME`` and ``aux:NAME``; nd.save: NAME.
+# - Legacy cells' checkpoints (mx.rnn.save_rnn_checkpoint): an array for each gate.
+# - gluon's save_parameters: the path of blocks, ``rnn._unfused.0.l_cell.i2h_weight``.
+
+Sizes = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A variable of the symbol; sizes None where the symbol does not tell."""
+
+    name: str
+    shape: Sizes | None = None
+    fused: mxnet.Stack | None = None  # where it is the parameter vector of an RNN operator
+
+
+class Matched(NamedTuple):
+    """The arrays by variable, and what a user should know of how they were found."""
+
+    arrays: dict[str, Array]
+    notes: tuple[str, ...]
+
+
+def match(variables: Sequence[Declared], arrays: Mapping[str, Array], file: Path) -> Matched:
+    """The array of each variable that has one; the others are inputs.
+
+    Raises `ModelFormatError` where a shape is not the declared one, or where it cannot be told
+    which array belongs to which variable.
+    """
+    plain: dict[str, Array] = {}
+    for key, array in arrays.items():
+        name = key.removeprefix("arg:").removeprefix("aux:")
+        if name in plain:
+            raise ModelFormatError(f"{name!r} stands there twice", file)
+        plain[name] = array
+    found = {each.name: a for each in variables if (a := _plain(each, plain)) is not None}
+    notes: tuple[str, ...] = ()
+    if not found and any(_block_of(key) for key in plain):
+        found, notes = _by_structure(variables, plain, file)
+    for each in variables:
+        if each.name in found and not _fits(each.shape, found[each.name].shape):
+            raise ModelFormatError(
+                f"{each.name!r}: the symbol declares {each.shape}, got {found[each.name].shape}",
+                file,
+            )
+    return Matched(found, notes)
+
+
+def _plain(variable: Declared, arrays: Mapping[str, Array]) -> Array | None:
+    if variable.name in arrays:
+        return arrays[variable.name]
+    if variable.fused and variable.name.endswith("parameters"):
+        prefix = variable.name.removesuffix("parameters")
+        parts = (_gates(f"{prefix}{name}", arrays) for name in mxnet.part_names(variable.fused))
+        flat = [part.reshape(-1) for part in parts if part is not None]
+        return np.concatenate(flat) if len(flat) == len(mxnet.part_names(variable.fused)) else None
+    return _gates(variable.name, arrays)
+
+
+def _gates(name: str, arrays: Mapping[str, Array]) -> Array | None:
+    """``lstm_l0_i2h_weight``, or joined from ``lstm_l0_i2h_i_weight`` and the other gates."""
+    if name in arrays:
+        return arrays[name]
+    parts = re.fullmatch(r"(.*[ih]2h)_(weight|bias)", name)
+    for letters in mxnet.LEGACY_GATES.values() if parts else ():
+        keys = [f"{parts[1]}_{letter}_{parts[2]}" for letter in letters] if parts else []
+        if keys and all(key in arrays for key in keys):
+            return np.concatenate([arrays[key] for key in keys])
+    return None
+
+
+def _fits(declared: Sizes | None, shape: tuple[int, ...]) -> bool:
+    return declared is None or (
+        len(declared) == len(shape)
+        and all(size in (None, got) for size, got in zip(declared, shape, strict=True))
+    )
+
+
+def _block_of(key: str) -> tuple[str, str] | None:
+    """A path of gluon's as (block, parameter): ("rnn", "l0_i2h_weight"); None for other keys."""
+    cell = re.fullmatch(r"(?:(.+)\.)?_unfused\.(\d+)\.(?:([lr])_cell\.)?(\w+)", key)
+    if cell:
+        return cell[1] or "", f"{cell[3] or 'l'}{cell[2]}_{cell[4]}"
+    path = re.fullmatch(r"(.+)\.(\w+)", key)
+    return (path[1], path[2]) if path else None
+
+
+def _by_structure(
+    variables: Sequence[Declared], arrays: Mapping[str, Array], file: Path
+) -> tuple[dict[str, Array], tuple[str, ...]]:
+    """Blocks of the file and of the symbol by their parameters' names and shapes.
+
+    Blocks that look alike are taken in order: both sides count them as they were made.
+    """
+    saved: dict[str, dict[str, Array]] = {}
+    for key, array in arrays.items():
+        block, name = _block_of(key) or ("", key)
+        saved.setdefault(block, {})[name] = array
+    names = sorted({n for block in saved.values() for n in block}, key=len, reverse=True)
+    blocks: dict[str, dict[str, Declared]] = {}
+    for each in variables:
+        ending = next((n for n in names if each.name.endswith(f"_{n}")), None)
+        if ending:
+            blocks.setdefault(each.name.removesuffix(ending), {})[ending] = each
+    found: dict[str, Array] = {}
+    alike: list[str] = []
+    for path, parameters in saved.items():
+        fitting = _fitting(blocks, parameters)
+        if not fitting:  # tied weights: the symbol has what two blocks share in one of them
+            others = [a for p, block in saved.items() if p != path for a in block.values()]
+            own = {n: a for n, a in parameters.items() if not any(_same(a, b) for b in others)}
+            if not own:
+                continue
+            fitting = _fitting(blocks, own)
+            parameters = own if fitting else parameters
+        if not fitting:
+            wanted = ", ".join(f"{name} {array.shape}" for name, array in parameters.items())
+            raise ModelFormatError(
+                f"no block of the symbol has the parameters of {path!r}: {wanted}", file
+            )
+        if len(fitting) > 1:
+            alike.append(path)
+            _check_counted(fitting, path, file)
+        declared = blocks.pop(fitting[0])
+        found |= {declared[name].name: array for name, array in parameters.items()}
+    if not alike:
+        return found, ()
+    listed = ", ".join(alike)
+    return found, (f"parameters of {listed}: other blocks look alike, they were taken in order",)
+
+
+def _fitting(
+    blocks: Mapping[str, Mapping[str, Declared]], parameters: Mapping[str, Array]
+) -> list[str]:
+    """The prefixes of the symbol's blocks that have parameters of these names and shapes."""
+    return [
+        prefix
+        for prefix, declared in blocks.items()
+        if set(declared) == set(parameters)
+        and all(_fits(declared[n].shape, a.shape) for n, a in parameters.items())
+    ]
+
+
+def _same(one: Array, other: Array) -> bool:
+    return one.dtype == other.dtype and np.array_equal(one, other)
+
+
+def _check_counted(prefixes: Sequence[str], path: str, file: Path) -> None:
+    """Refuses blocks that run in another order than they were made (dense1 before dense0)."""
+
+    def counted(prefix: str) -> tuple[str, list[int]]:
+        return re.sub(r"\d+", "#", prefix), [int(n) for n in re.findall(r"\d+", prefix)]
+
+    for (stem, first), (other, second) in pairwise(map(counted, prefixes)):
+        if stem == other and first > second:
+            raise ModelFormatError(
+                f"{path!r} may belong to any of {', '.join(prefixes)}; export the block, or save"
+                " the parameters under the symbol's names",
+                file,
+            )

@@ -1,1 +1,0 @@
-"""Our recurrent layers inside ONNX Runtime."""

@@ -1,0 +1,218 @@
+"""An ONNX model as a graph of canonical operators."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from onernn.adapters.common.lowering import (
+    FoldingBudget,
+    LoweringStep,
+    Output,
+    Results,
+    lower_steps,
+)
+from onernn.adapters.onnx.read import Model, Operator, Reference, Subgraph, Variable, read_model
+from onernn.adapters.onnx.rules import rule_for
+from onernn.adapters.onnx.table import OnnxBuilder, OnnxOperator, Scope, ToldPrecisions
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ModelFormatError, UnsupportedError
+from onernn.ir.graph import UNSUPPORTED, Graph, NativeOp, Value
+
+_MOST_CALLS = 10**4  # of functions; each of ten may call ten others
+_DEEPEST = 32  # calls inside calls
+
+
+def load_onnx(path: str | Path) -> Graph:
+    """The graph of a saved model; operators that cannot be lowered are in it, with the reason.
+
+    Raises `ModelFormatError` for a file that is no model, `UnsupportedError` for a version of the
+    format that is not read.
+    """
+    return lower(read_model(path))
+
+
+def lower(model: Model, bound: Mapping[str, Array] = MappingProxyType({})) -> Graph:
+    """The graph of a model. ``bound``: inputs that are constants from now on.
+
+    Raises `ModelFormatError` where the model contradicts itself.
+    """
+    lowering = _Lowering(model)
+    given = (*model.graph.constants.values(), *bound.values())
+    precisions = ToldPrecisions.of(model)
+    builder = OnnxBuilder(str(model.file), FoldingBudget(given), precisions)
+    scope = Scope(builder)
+    for name, array in bound.items():
+        builder.constant(array, name)
+    for variable in model.graph.inputs:
+        if variable.refusal:
+            builder.refuse(variable.name, variable.refusal)
+        elif variable.name not in bound:
+            builder.input(_value(builder, variable))
+    lowering.run(scope, model.graph, {}, model.opset)
+    outputs = [_output(builder, variable) for variable in model.graph.outputs]
+    builder.notes |= dict.fromkeys(precisions.notes())
+    return builder.graph([_completed(builder, output) for output in outputs])
+
+
+def _value(builder: OnnxBuilder, variable: Variable) -> Value:
+    dtype = variable.dtype
+    if dtype == "bfloat16":  # NumPy has none
+        builder.notes["bfloat16 values are float32 ones, rounded where the model casts"] = None
+        dtype = "float32"
+    return Value(variable.name, dtype, variable.shape)
+
+
+def _output(builder: OnnxBuilder, variable: Variable) -> Value:
+    value = builder.value(variable.name)
+    if variable.refusal:
+        name = builder.fresh(f"{variable.name}/output")
+        builder.refuse(name, variable.refusal)
+        return Value(builder.value(name))
+    if value in builder.constants and value != variable.name:
+        builder.constant(builder.constants[value], variable.name)
+    elif value != variable.name:  # what an input or another output is called, too
+        builder.give(variable.name, builder.emit("Identity", (value,)))
+    return _value(builder, variable)
+
+
+def _completed(builder: OnnxBuilder, output: Value) -> Value:
+    """An output with the dtype and shape that are known where the model declares none."""
+    if output.dtype is not None and output.shape is not None:
+        return output
+    known = builder.type_of(output.name)
+    shape = output.shape if known.shape is None or output.shape is not None else known.counts
+    return replace(output, dtype=output.dtype or known.dtype, shape=shape)
+
+
+class _Lowering:
+    """Goes through a model's operators, those of its functions and bodies, too."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._calls = 0
+
+    def run(self, scope: Scope, graph: Subgraph, arguments: Mapping[str, Any], opset: int) -> None:
+        """Lowers a graph's constants and operators; ``arguments`` are those of the call around."""
+        for name, array in graph.constants.items():
+            scope.builder.constant(array, name)
+        for name, reason in graph.unread.items():
+            scope.builder.refuse(name, reason)
+        made = Counter(name for op in graph.operators for name in op.outputs if name)
+        if twice := [name for name, times in made.items() if times > 1]:
+            raise ModelFormatError(f"value {twice[0]!r} is made twice", self.model.file)
+        steps = [self._step(scope, op, op.native, arguments, opset, 0) for op in graph.operators]
+        lower_steps(scope.builder, steps, [variable.name for variable in graph.outputs])
+
+    def _step(
+        self,
+        scope: Scope,
+        op: Operator,
+        origin: NativeOp,
+        arguments: Mapping[str, Any],
+        opset: int,
+        depth: int,
+    ) -> LoweringStep:
+        outputs = [
+            Output(str(at), scope.variable(name)) for at, name in enumerate(op.outputs) if name
+        ]
+
+        def lower() -> Results:
+            attributes = {k: _resolved(v, arguments) for k, v in op.attributes.items()}
+            present = {k: v for k, v in attributes.items() if v is not None}
+            if (op.domain, op.type) in self.model.functions:
+                return self._call(scope, op, origin, present, depth + 1)
+            rule = rule_for(op.domain, op.type)
+            body = partial(self._body, arguments=arguments, opset=opset)
+            return OnnxOperator(scope, op, present, opset, body).lowered(rule)
+
+        reads = tuple(map(scope.variable, _reads(op)))
+        return LoweringStep(origin, reads, lower, lambda _: outputs)
+
+    def _call(
+        self,
+        scope: Scope,
+        op: Operator,
+        origin: NativeOp,
+        arguments: Mapping[str, Any],
+        depth: int,
+    ) -> Results:
+        """Lowers what a function's operators compute in the place of a call."""
+        function, self._calls = self.model.functions[op.domain, op.type], self._calls + 1
+        if depth > _DEEPEST or self._calls > _MOST_CALLS:
+            raise UnsupportedError("functions call functions, too deep or too often")
+        if len(op.inputs) > len(function.inputs) or len(op.outputs) > len(function.outputs):
+            raise UnsupportedError("the call has more inputs or outputs than the function")
+        if unknown := sorted(set(arguments) - set(function.attributes)):
+            raise UnsupportedError(f"not understood: attributes {unknown}")
+        names = dict.fromkeys(function.inputs, "")
+        formal = (*function.inputs[: len(op.inputs)], *function.outputs[: len(op.outputs)])
+        for name, actual in zip(formal, (*op.inputs, *op.outputs), strict=True):
+            if actual or name in function.inputs:
+                names[name] = actual and scope.variable(actual)
+        inner = Scope(scope.builder, names, f"{op.type}#{self._calls}/")
+        known = {**function.attributes, **arguments}
+        steps = [
+            self._step(inner, each, origin, known, function.opset, depth)
+            for each in function.operators
+        ]
+        lower_steps(scope.builder, steps, filter(None, names.values()))
+        made = map(inner.variable, function.outputs[: len(op.outputs)])
+        return tuple(map(scope.builder.value, made))
+
+    def _body(
+        self, graph: Subgraph, op: OnnxOperator, arguments: Mapping[str, Any], opset: int
+    ) -> tuple[Graph, list[str]]:
+        """The graph inside an operator, and the values of outside that it takes."""
+        outer, around = op.scope, op.builder
+        builder = OnnxBuilder(f"body of {op.at.type}", around.budget, around.precisions)
+        scope = Scope(builder)
+        builder.stacked |= {
+            name for name in _free_names(graph) if outer.variable(name) in op.builder.stacked
+        }
+        taken: list[str] = []
+        for variable in graph.inputs:
+            if variable.refusal:
+                raise UnsupportedError(f"its body: {variable.name}: {variable.refusal}")
+            builder.input(_value(builder, variable))
+        for name in _free_names(graph):
+            value = outer.builder.value(outer.variable(name))
+            if value in outer.builder.constants:
+                builder.constant(outer.builder.constants[value], name)
+            else:
+                known = outer.builder.type_of(value)
+                shape = None if known.shape is None else known.counts
+                builder.input(Value(name, known.dtype, shape))
+                taken.append(value)
+        self.run(scope, graph, arguments, opset)
+        body = builder.graph([_output(builder, variable) for variable in graph.outputs])
+        for node in body.nodes:
+            if node.op == UNSUPPORTED:
+                raise UnsupportedError(f"its body: {node.label}: {node.attributes['reason']}")
+        return body, taken
+
+
+def _resolved(value: Any, arguments: Mapping[str, Any]) -> Any:
+    """An attribute's value, inside a function that of the call; None where there is none."""
+    return arguments.get(value.name) if isinstance(value, Reference) else value
+
+
+def _free_names(graph: Subgraph) -> list[str]:
+    """What a graph takes from outside."""
+    own = {*(v.name for v in graph.inputs), *graph.constants, *graph.unread}
+    own.update(name for op in graph.operators for name in op.outputs)
+    used = {v.name for v in graph.outputs}.union(*map(_reads, graph.operators))
+    return sorted(used - own)
+
+
+def _reads(op: Operator) -> tuple[str, ...]:
+    """What an operator takes, its bodies too."""
+    bodies = (value for value in op.attributes.values() if isinstance(value, Subgraph))
+    names = chain(op.inputs, *map(_free_names, bodies))
+    return tuple(dict.fromkeys(filter(None, names)))

@@ -1,0 +1,542 @@
+"""ONNX files: the fields that are read, tensors, models."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onernn.adapters.common.files import Schema
+from onernn.ir.arrays import Array, widened
+from onernn.ir.budget import FileBudget, loading
+from onernn.ir.errors import ModelFormatError, UnsupportedError
+from onernn.ir.files import inside
+from onernn.ir.node import NativeOp
+from onernn.ir.records import dataclass
+
+# ONNX's model as protobuf messages.
+
+# What a ModelProto is made of, numbers from onnx/onnx.proto of 1.19; what no reader needs is left
+# out (training, quantization, devices, documentation). Packed floats are bytes on the wire, and are
+# told as such: as numbers each of them would become an object of Python's. Old writers may not have
+# packed them, so they are read by another name, too: see read/tensors.py.
+SCHEMA = """
+ModelProto:         optional int64 ir_version = 1; optional string producer_name = 2;
+                    optional string producer_version = 3; optional GraphProto graph = 7;
+                    repeated OperatorSetId opset_import = 8;
+                    repeated StringStringEntry metadata_props = 14;
+                    repeated FunctionProto functions = 25
+OperatorSetId:      optional string domain = 1; optional int64 version = 2
+FunctionProto:      optional string name = 1; repeated string input = 4;
+                    repeated string output = 5; repeated string attribute = 6;
+                    repeated NodeProto node = 7; repeated OperatorSetId opset_import = 9;
+                    optional string domain = 10; repeated AttributeProto attribute_proto = 11;
+                    optional string overload = 13
+GraphProto:         repeated NodeProto node = 1; optional string name = 2;
+                    repeated TensorProto initializer = 5; repeated ValueInfoProto input = 11;
+                    repeated ValueInfoProto output = 12; repeated ValueInfoProto value_info = 13;
+                    repeated SparseTensorProto sparse_initializer = 15
+NodeProto:          repeated string input = 1; repeated string output = 2;
+                    optional string name = 3; optional string op_type = 4;
+                    repeated AttributeProto attribute = 5; optional string domain = 7;
+                    optional string overload = 8
+AttributeProto:     optional string name = 1; optional float f = 2; optional int64 i = 3;
+                    optional bytes s = 4; optional TensorProto t = 5; optional GraphProto g = 6;
+                    repeated float floats = 7; repeated int64 ints = 8; repeated bytes strings = 9;
+                    optional int32 type = 20; optional string ref_attr_name = 21
+ValueInfoProto:     optional string name = 1; optional TypeProto type = 2
+TypeProto:          optional TensorType tensor_type = 1; optional Other sequence_type = 4;
+                    optional Other map_type = 5; optional Other opaque_type = 7;
+                    optional Other sparse_tensor_type = 8; optional Other optional_type = 9
+TensorType:         optional int32 elem_type = 1; optional TensorShapeProto shape = 2
+Other:              optional int32 elem_type = 1
+TensorShapeProto:   repeated Dimension dim = 1
+Dimension:          optional int64 dim_value = 1; optional string dim_param = 2
+TensorProto:        repeated int64 dims = 1; optional int32 data_type = 2;
+                    optional Other segment = 3; repeated bytes float_data = 4;
+                    repeated int32 int32_data = 5; repeated bytes string_data = 6;
+                    repeated int64 int64_data = 7; optional string name = 8;
+                    optional bytes raw_data = 9; repeated bytes double_data = 10;
+                    repeated uint64 uint64_data = 11; repeated StringStringEntry external_data = 13;
+                    optional int32 data_location = 14
+UnpackedTensor:     repeated float float_data = 4; repeated double double_data = 10
+SparseTensorProto:  optional TensorProto values = 1
+StringStringEntry:  optional string key = 1; optional string value = 2
+"""
+
+MESSAGES = Schema("ONNX", SCHEMA)
+
+# AttributeProto.AttributeType -> the field that holds the value; the others are not read.
+ATTRIBUTE_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings"}
+
+# TensorProto.DataType -> NumPy's name, and the field of a TensorProto that may hold the numbers.
+# NumPy has no bfloat16: numbers of that type are read as float32.
+DTYPES = {
+    **{1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64"},
+    **{9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16"},
+}
+OTHER_DTYPES = {
+    **{8: "string", 14: "complex64", 15: "complex128", 17: "float8e4m3fn", 18: "float8e4m3fnuz"},
+    **{19: "float8e5m2", 20: "float8e5m2fnuz", 21: "uint4", 22: "int4", 23: "float4e2m1"},
+    **{24: "float8e8m0", 25: "uint2", 26: "int2", 27: "float6e2m3", 28: "float6e3m2"},
+}
+NUMBER_FIELDS = {
+    **dict.fromkeys((2, 3, 4, 5, 6, 9, 10, 16), "int32_data"),
+    **{1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data"},
+}
+BFLOAT16 = 16
+NUMBERS = {name: number for number, name in DTYPES.items()}
+"""NumPy's name of a dtype -> ONNX's number."""
+
+
+def reads(node: Any) -> Iterable[str]:
+    """What a node reads, its bodies' reads of outside among them."""
+    yield from filter(None, node.input)
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            own = {v.name for v in (*attribute.g.input, *attribute.g.initializer)}
+            own.update(name for each in attribute.g.node for name in each.output)
+            inside = {name for each in attribute.g.node for name in reads(each)}
+            inside.update(v.name for v in attribute.g.output)
+            yield from sorted(inside - own)
+
+
+# ONNX's tensors as NumPy arrays, those in files beside the model too.
+
+_MOST_AXES = 32  # what NumPy 1 can hold
+
+
+class ExternalData:
+    """The files beside a model; each byte is read once, into memory of ours.
+
+    Mapped memory would change, or vanish under a running model, when the file is saved again.
+    Paths that leave the model's folder, links included, are refused. Tensors of one region share
+    one array; regions that only overlap could make a small file fill the memory.
+    """
+
+    def __init__(self, model: Path, budget: FileBudget) -> None:
+        self.model, self.budget, self._folder = model, budget, model.parent
+        self._regions: dict[tuple[Path, int, int], Array] = {}
+        self._arrays: dict[tuple[int, str], Array] = {}
+        self._read: dict[Path, int] = {}
+
+    def array(self, what: str, entries: Any, kind: str, stored: np.dtype[Any], count: int) -> Array:
+        """The numbers of a tensor whose place the entries tell."""
+        data = self._bytes_of(what, entries, count * stored.itemsize)
+        key = (id(data), kind)  # the region stays: its address is nobody else's
+        if key not in self._arrays:
+            self._arrays[key] = _from_bytes(data, kind, stored)
+        return self._arrays[key]
+
+    def _bytes_of(self, what: str, entries: Any, expected: int) -> Array:
+        found = {entry.key: entry.value for entry in entries}
+        file = inside(self._folder, found.get("location", ""), what, self.model)
+        if not os.path.isfile(file):
+            raise ModelFormatError(f"{what}: no such file beside the model", file)
+        numbers = [found.get("offset", "0"), found.get("length", str(expected))]
+        if not all(text.isascii() and text.isdigit() and len(text) < 20 for text in numbers):
+            raise ModelFormatError(f"{what}: offset and length {numbers} in {file}", self.model)
+        offset, length = map(int, numbers)
+        if length != expected:
+            raise ModelFormatError(
+                f"{what}: expected {expected} bytes, {length} are declared", self.model
+            )
+        key = (file, offset, length)
+        if key not in self._regions:
+            self._regions[key] = self._region(what, *key)
+        return self._regions[key]
+
+    def _region(self, what: str, file: Path, offset: int, length: int) -> Array:
+        try:
+            with file.open("rb") as stream:
+                found = os.fstat(stream.fileno())
+                if offset + length > found.st_size:
+                    raise ModelFormatError(
+                        f"{what}: expected {length} bytes, the file has {found.st_size}",
+                        file,
+                        offset,
+                    )
+                self._read[file] = self._read.get(file, 0) + length
+                if self._read[file] > found.st_size:
+                    raise ModelFormatError(f"{what}: it overlaps with other tensors", file, offset)
+                self.budget.reads(found)
+                self.budget.take(length, what)
+                data = np.empty(length, np.uint8)
+                stream.seek(offset)
+                if stream.readinto(data.data) != length:
+                    raise ModelFormatError(
+                        f"{what}: the file shrank while it was read", file, offset
+                    )
+        except OSError as error:
+            raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
+        data.flags.writeable = False
+        return data
+
+
+def dtype_of(number: int) -> str:
+    """NumPy's name of a TensorProto.DataType, or "bfloat16"."""
+    if number not in DTYPES:
+        name = OTHER_DTYPES.get(number, f"of the unknown type {number}")
+        raise UnsupportedError(f"{name} numbers are not supported")
+    return DTYPES[number]
+
+
+def array_of(tensor: Any, what: str, external: ExternalData) -> Array:
+    """The read-only array of a TensorProto; bfloat16 comes as float32 of the same values.
+
+    Raises `ModelFormatError` where numbers and shape contradict each other, `UnsupportedError`
+    for numbers that NumPy does not have.
+    """
+    kind, dims = dtype_of(tensor.data_type), tuple(tensor.dims)
+    # Beside a zero, sizes cost no bytes in the file, but NumPy multiplies them all the same.
+    most = math.prod(size or 1 for size in dims)
+    if len(dims) > _MOST_AXES or min(dims, default=0) < 0 or most > 2**56:
+        raise ModelFormatError(f"{what}: impossible shape {dims}", external.model)
+    if tensor.HasField("segment"):
+        raise UnsupportedError("a tensor in segments is not read")
+    count, stored = math.prod(dims), np.dtype("uint16" if kind == "bfloat16" else kind)
+    flat: Array | None = None
+    if tensor.data_location == 1:
+        flat = external.array(what, tensor.external_data, kind, stored, count)
+    elif tensor.HasField("raw_data"):
+        raw = tensor.raw_data  # a copy
+        external.budget.take(len(raw), what)
+        if len(raw) == count * stored.itemsize:
+            flat = _from_bytes(raw, kind, stored)
+    elif (field := NUMBER_FIELDS[tensor.data_type]) in ("float_data", "double_data"):
+        flat = _floats(tensor, field, stored, what, external)
+    elif len(numbers := getattr(tensor, field)) == count:
+        external.budget.take(8 * count, what)
+        flat = _from_numbers(numbers, kind, stored)
+    if flat is None or flat.size != count:
+        raise ModelFormatError(f"{what}: its data do not fill {kind} {dims}", external.model)
+    flat.flags.writeable = False
+    return flat.reshape(dims)
+
+
+def _from_bytes(data: bytes | Array, kind: str, stored: np.dtype[Any]) -> Array:
+    if stored.kind == "b":  # a byte other than 0 and 1 would be a bool that is neither
+        return np.frombuffer(data, np.uint8) != 0
+    flat = np.frombuffer(data, stored.newbyteorder("<")).astype(stored, copy=False)
+    return widened(flat) if kind == "bfloat16" else flat
+
+
+def _floats(
+    tensor: Any, field: str, stored: np.dtype[Any], what: str, external: ExternalData
+) -> Array | None:
+    """Packed ones are bytes already. None where these are no whole numbers."""
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    packed = b"".join(getattr(tensor, field))
+    external.budget.take(len(packed), what)
+    number = tensor.DESCRIPTOR.fields_by_name[field].number
+    others: Any = UnknownFieldSet(tensor)
+    if any(each.field_number == number for each in others):
+        if packed:  # in which order?
+            told = f"{what}: some of its numbers are packed, others are not"
+            raise ModelFormatError(told, external.model)
+        unpacked = MESSAGES.message("UnpackedTensor").FromString(tensor.SerializeToString())
+        numbers = getattr(unpacked, field)
+        external.budget.take(8 * len(numbers), what)
+        return np.fromiter(numbers, stored, len(numbers))
+    return None if len(packed) % stored.itemsize else _from_bytes(packed, str(stored), stored)
+
+
+def _from_numbers(numbers: Any, kind: str, stored: np.dtype[Any]) -> Array | None:
+    """Halves come as the integers of their bits. None where a number does not fit."""
+    unsigned = stored.kind == "u" and stored.itemsize >= 4
+    wide = np.fromiter(numbers, np.uint64 if unsigned else np.int64, len(numbers))
+    if stored.kind == "b":
+        return wide != 0
+    bits = np.dtype(np.uint16) if kind == "float16" else stored
+    narrow = wide.astype(bits)
+    if not np.array_equal(narrow, wide):
+        return None
+    return widened(narrow) if kind == "bfloat16" else narrow.view(stored)
+
+
+# ONNX's saved models, read with protobuf and NumPy: no onnx package needed.
+
+IR_VERSIONS = range(3, 15)
+OPSETS = range(7, 27)
+"""Versions of ONNX's own operators; a later one may give them another meaning."""
+_OPERATOR, _NUMBER = 500, 32
+"""Bytes of an operator, and of a number of a list, as Python has them; two in the file may do."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A value as the model declares it: dtype by NumPy's name or bfloat16, sizes None if dynamic.
+
+    ``refusal``: why it cannot be a value of ours, "" where it can.
+    """
+
+    name: str
+    dtype: str | None = None
+    shape: tuple[int | None, ...] | None = None
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An attribute's value inside a function: that of the call's attribute of this name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Unread:
+    """An attribute's value that is none of ours, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """An operator; absent inputs and outputs are "".
+
+    Attributes are Python values, arrays, or a `Subgraph`; lists are tuples.
+    """
+
+    position: int
+    domain: str
+    type: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    name: str = ""
+
+    @property
+    def native(self) -> NativeOp:
+        value = next(filter(None, self.outputs), "")
+        return NativeOp(self.position, self.type, self.name, value)
+
+
+@dataclass(frozen=True, eq=False)
+class Subgraph:
+    """A graph with its constants; ``unread`` tells why a constant is none of ours."""
+
+    operators: tuple[Operator, ...]
+    inputs: tuple[Variable, ...]
+    outputs: tuple[Variable, ...]
+    constants: Mapping[str, Array]
+    unread: Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A function of the model's own: what its calls stand for."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    operators: tuple[Operator, ...]
+    opset: int
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What a file holds; ``opset`` is that of ONNX's own operators, ``producer`` who wrote it.
+
+    ``metadata``: texts of any tool, by their keys; of one that stands there twice the last one.
+    """
+
+    file: Path
+    graph: Subgraph
+    opset: int
+    functions: Mapping[tuple[str, str], Function]
+    producer: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_model(path: str | Path) -> Model:
+    """The model in an ``.onnx`` file, with the data of files beside it.
+
+    Raises `ModelFormatError` for files that hold none, `UnsupportedError` for versions of the
+    format that are not read.
+    """
+    file = Path(path)
+    if not os.path.isfile(file):
+        raise ModelFormatError("no such file", file)
+    budget = loading()
+    try:
+        budget.reads(os.stat(file))
+        return parse_model(file.read_bytes(), file, budget)
+    except OSError as error:
+        raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
+
+
+def parse_model(data: bytes, file: Path, budget: FileBudget | None = None) -> Model:
+    """The model in the bytes of a file; ``file`` tells where data of its own would lie.
+
+    ``budget``: what reading may take; without one, as much as for a file of these bytes.
+    """
+    if budget is None:
+        budget = FileBudget(2 * len(data))
+    if not data:
+        raise ModelFormatError("the file is empty, expected an ONNX model", file)
+    found = MESSAGES.parse("ModelProto", data, file)
+    del data  # its numbers are in the message, and will be in arrays: twice is enough
+    return model_of(found, file, budget)
+
+
+def model_of(found: Any, file: Path, budget: FileBudget | None = None) -> Model:
+    """The model in a ModelProto of ours; ``file`` and ``budget`` as in `parse_model`."""
+    if budget is None:
+        budget = FileBudget(2 * found.ByteSize())
+    if not found.HasField("graph") or not found.opset_import:  # any protobuf may parse, too
+        raise ModelFormatError("not an ONNX model: it has no graph, or no opset", file)
+    if found.ir_version not in IR_VERSIONS:
+        raise UnsupportedError(
+            f"{file}: IR version {found.ir_version}; {IR_VERSIONS[0]} to {IR_VERSIONS[-1]} are read"
+        )
+    reader = _Reader(file, budget)
+    try:
+        opset = _opset(found.opset_import, file)
+        functions = {
+            (reader.text(f.domain), reader.text(f.name)): reader.function(f, opset)
+            for f in found.functions
+        }
+        producer = f"{reader.text(found.producer_name)} {reader.text(found.producer_version)}"
+        metadata = {reader.text(each.key): reader.text(each.value) for each in found.metadata_props}
+        graph = reader.graph(found.graph)
+        return Model(file, graph, opset, functions, producer.strip(), metadata)
+    except RecursionError as error:
+        raise ModelFormatError("graphs inside graphs, too deep", file) from error
+
+
+def _opset(imports: Any, file: Path) -> int:
+    """The one version of ONNX's own operators; `onnx.compose` writes it once for each part."""
+    versions = {each.version for each in imports if each.domain in ("", "ai.onnx")}
+    if not versions:
+        raise ModelFormatError("it imports no opset of ONNX's own operators", file)
+    if len(versions) > 1:
+        told = " and ".join(map(str, sorted(versions)))
+        raise ModelFormatError(
+            f"it imports opsets {told} of ONNX's own operators, where a model has one: convert its"
+            " parts with onnx.version_converter before they are merged",
+            file,
+        )
+    (version,) = versions
+    if version not in OPSETS:
+        raise UnsupportedError(
+            f"{file}: opset {version}; {OPSETS[0]} to {OPSETS[-1]} are read, convert it with"
+            " onnx.version_converter"
+        )
+    return int(version)
+
+
+class _Reader:
+    def __init__(self, file: Path, budget: FileBudget) -> None:
+        self._file, self._budget = file, budget
+        self._external = ExternalData(file, budget)
+
+    def text(self, value: str | bytes) -> str:
+        try:
+            return value.decode() if isinstance(value, bytes) else value
+        except UnicodeDecodeError as error:
+            raise ModelFormatError(f"the name {value!r} is not UTF-8", self._file) from error
+
+    def texts(self, values: Any) -> tuple[str, ...]:
+        return tuple(map(self.text, values))
+
+    def graph(self, graph: Any) -> Subgraph:
+        constants: dict[str, Array] = {}
+        unread: dict[str, str] = {}
+        for tensor in graph.initializer:
+            name = self.text(tensor.name)
+            if name in constants or name in unread:
+                raise ModelFormatError(f"initializer {name!r} stands there twice", self._file)
+            try:
+                constants[name] = array_of(tensor, f"initializer {name!r}", self._external)
+            except UnsupportedError as error:
+                unread[name] = str(error)
+        for sparse in graph.sparse_initializer:
+            unread[self.text(sparse.values.name)] = "a sparse tensor is not read"
+        inputs, outputs = (tuple(map(self.variable, v)) for v in (graph.input, graph.output))
+        return Subgraph(
+            tuple(self.operator(at, node) for at, node in enumerate(graph.node)),
+            tuple(v for v in inputs if v.name not in constants and v.name not in unread),
+            outputs,
+            constants,
+            unread,
+        )
+
+    def variable(self, info: Any) -> Variable:
+        name, kind = self.text(info.name), info.type
+        for other in ("sequence", "map", "opaque", "sparse_tensor", "optional"):
+            if kind.HasField(f"{other}_type"):
+                return Variable(name, refusal=f"values of type {other} are not supported")
+        if not kind.HasField("tensor_type"):
+            return Variable(name)
+        tensor = kind.tensor_type
+        shape = None
+        if tensor.HasField("shape"):
+            sizes = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
+            shape = tuple(None if size < 0 else size for size in sizes)
+        if not tensor.elem_type:
+            return Variable(name, None, shape)
+        try:
+            return Variable(name, dtype_of(tensor.elem_type), shape)
+        except UnsupportedError as error:
+            return Variable(name, None, shape, str(error))
+
+    def operator(self, position: int, node: Any) -> Operator:
+        self._budget.take(_OPERATOR, f"operator {position}")
+        attributes: dict[str, Any] = {}
+        for each in node.attribute:
+            if (name := self.text(each.name)) in attributes:
+                raise ModelFormatError(f"attribute {name!r} stands there twice", self._file)
+            attributes[name] = self.attribute(each)
+        domain = self.text(node.domain)
+        return Operator(
+            position,
+            "" if domain == "ai.onnx" else domain,
+            self.text(node.op_type),
+            self.texts(node.input),
+            self.texts(node.output),
+            attributes,
+            self.text(node.name),
+        )
+
+    def attribute(self, attribute: Any) -> Any:
+        if attribute.ref_attr_name:
+            return Reference(self.text(attribute.ref_attr_name))
+        field = ATTRIBUTE_FIELDS.get(attribute.type, "")
+        if not attribute.type:  # old writers leave it to the field
+            present = [f.name for f, _ in attribute.ListFields()]
+            field = next((f for f in ATTRIBUTE_FIELDS.values() if f in present), "ints")
+        if not field:
+            return Unread(f"attributes of type {attribute.type} are not read")
+        value = getattr(attribute, field)
+        if field == "g":
+            return self.graph(value)
+        try:
+            if field == "t":
+                return array_of(value, f"attribute {attribute.name!r}", self._external)
+            if field in ("s", "strings"):
+                return value.decode() if field == "s" else tuple(v.decode() for v in value)
+        except (UnsupportedError, UnicodeDecodeError) as error:
+            return Unread(str(error))
+        if isinstance(value, int | float):
+            return value
+        self._budget.take(_NUMBER * len(value), f"attribute {attribute.name!r}")
+        return tuple(value)
+
+    def function(self, function: Any, opset: int) -> Function:
+        attributes: dict[str, Any] = dict.fromkeys(self.texts(function.attribute))
+        for each in function.attribute_proto:
+            attributes[self.text(each.name)] = self.attribute(each)
+        own = [each for each in function.opset_import if each.domain in ("", "ai.onnx")]
+        return Function(
+            self.texts(function.input),
+            self.texts(function.output),
+            attributes,
+            tuple(self.operator(at, node) for at, node in enumerate(function.node)),
+            _opset(own, self._file) if own else opset,
+        )

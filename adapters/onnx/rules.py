@@ -1,0 +1,796 @@
+"""The rules of ONNX's operators: quantized ones, loops, recurrent layers, and the table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onernn.adapters.common.lowering import Results, registering
+from onernn.adapters.onnx.read import BFLOAT16, Operator, Subgraph, Variable, dtype_of
+from onernn.adapters.onnx.table import OnnxOperator
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ShapeError, UnsupportedError
+from onernn.ir.graph import UNSUPPORTED, Graph
+from onernn.ir.operator import REQUIRED
+from onernn.ir.precision import OWN, LayerPrecision
+from onernn.ir.spec import Activation, Cell, Direction, RnnSpec
+from onernn.ir.weights import RnnWeights
+from onernn.ops import OPERATORS
+from onernn.ops import Operator as CanonicalOperator
+from onernn.ops.activations import DEFAULTS, completed
+from onernn.reorders import onnx
+
+# The rules of ONNX Runtime's own operators on quantized numbers.
+#
+# Formulas: ONNX Runtime's contrib operators.
+
+_ACTIVATIONS = ("sigmoid", "tanh", "tanh")
+
+
+def quantized_lstm(op: OnnxOperator) -> Results:
+    direction = op.attribute("direction", "forward")
+    names = [name.lower() for name in op.attribute("activations", _ACTIVATIONS)]
+    if names not in (list(_ACTIVATIONS), list(_ACTIVATIONS * 2)):
+        raise UnsupportedError(f"attribute activations={names}: only {list(_ACTIVATIONS)}")
+    if op.attribute("clip", 1.0) == 0:
+        op.builder.notes["clip=0 means no clipping, as it did to those who wrote it"] = None
+    return op.emit_many(
+        "DynamicQuantizeLSTM",
+        3,
+        *(op.optional(at) for at in range(12)),
+        direction=direction,
+        hidden_size=op.attribute("hidden_size", 0),
+        clip=op.attribute("clip", 0.0),
+        input_forget=op.attribute("input_forget", 0),
+    )
+
+
+def dynamic_matmul(op: OnnxOperator) -> Results:
+    """A is put into bytes first."""
+    a, scale, zero = op.emit_many("DynamicQuantizeLinear", 3, op.value())
+    return _to_float(op, (a, op.value(1), zero, op.optional(3)), (scale, op.value(2)), 4)
+
+
+def matmul_to_float(op: OnnxOperator) -> Results:
+    a, b, a_scale, b_scale = (op.value(at) for at in range(4))
+    if op.builder.type_of(a_scale).counts not in ((), (1,)):
+        raise UnsupportedError("input a_scale: only one for all rows")
+    return _to_float(op, (a, b, op.optional(4), op.optional(5)), (a_scale, b_scale), 6)
+
+
+def _to_float(
+    op: OnnxOperator, factors: tuple[str, ...], scales: tuple[str, str], bias: int
+) -> Results:
+    """The product in steps of both scales, and what input ``bias`` adds, if it is there."""
+    whole = op.emit("Cast", op.emit("MatMulInteger", *factors), to="float32")
+    y = op.emit("Mul", whole, op.emit("Mul", *scales))
+    return op.emit("Add", y, op.value(bias)) if op.optional(bias) else y
+
+
+# The rules of If, Loop and Scan: their graphs are lowered, and run by kernels of their own.
+
+_FAR = 2**31 - 1
+"""Where a Slice ends that goes to the end."""
+
+
+def conditional(op: OnnxOperator) -> Results:
+    (then, of_then), (other, of_other) = op.body("then_branch"), op.body("else_branch")
+    if len(then.outputs) != len(op.outputs) or len(other.outputs) != len(op.outputs):
+        raise UnsupportedError(f"its branches do not give {len(op.outputs)} outputs")
+    return op.emit_many(
+        "If",
+        len(op.outputs),
+        op.value(0),
+        *of_then,
+        *of_other,
+        then_branch=then,
+        else_branch=other,
+        then_taken=len(of_then),
+    )
+
+
+def loop(op: OnnxOperator) -> Results:
+    """A sequence that starts empty, and to which every turn appends, is what is collected."""
+    graph, appended = _without_sequences(op)
+    slots = [at for at in range(len(op.inputs) - 2) if at not in appended]
+    graph, unchanged = _unchanged_from_outside(op, graph, slots)
+    slots = [at for at in slots if at not in unchanged]
+    body, taken = op.body_of(graph)
+    carried = [op.value(2 + at) for at in slots]
+    _check_body(body, taken, 2 + len(carried), 1 + len(carried))
+    inputs = (op.optional(0), op.optional(1), *carried, *taken)
+    count = len(body.outputs) - 1
+    results = op.emit_many("Loop", count, *inputs, body=body, carried=len(carried))
+    for at in appended:
+        op.variable(2 + at)
+        op.builder.stacked.add(op.made(at))
+    # The body's outputs: what is carried, what is collected, what was appended to sequences.
+    collected = len(op.inputs) - 2
+    places = [*slots, *range(collected, collected + count - len(slots) - len(appended)), *appended]
+    values = dict(zip(places, results, strict=True))
+    values |= {at: op.value(2 + at) for at in unchanged}
+    return {str(at): value for at, value in values.items()}
+
+
+def _unchanged_from_outside(
+    op: OnnxOperator, graph: Subgraph, slots: list[int]
+) -> tuple[Subgraph, list[int]]:
+    """The body with what every turn hands on unchanged taken from outside, and which these are.
+
+    TensorFlow carries weights so: they have to be constants before the body's operators are read.
+    ``slots``: for each value that the body carries, which of the loop's it is.
+    """
+    makers = {name: each for each in graph.operators for name in each.outputs}
+    own = {v.name for v in graph.inputs} | {*graph.constants, *graph.unread, *makers}
+    fixed, names = [], []
+    for slot, inside, result in zip(slots, graph.inputs[2:], graph.outputs[1:], strict=False):
+        name, outside = result.name, op.inputs[2 + slot][0]
+        for _ in makers:  # a file may hold cycles
+            if name not in makers or makers[name].type != "Identity":
+                break
+            name = makers[name].inputs[0]
+        if name == inside.name and outside and outside not in own:
+            fixed.append(slot)
+            names.append(Operator(op.at.position, "", "Identity", (outside,), (name,), {}))
+    gone = {slots.index(slot) for slot in fixed}
+    return replace(
+        graph,
+        operators=(*names, *graph.operators),
+        inputs=tuple(v for at, v in enumerate(graph.inputs) if at - 2 not in gone),
+        outputs=tuple(v for at, v in enumerate(graph.outputs) if at - 1 not in gone),
+    ), fixed
+
+
+def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
+    """The body with what it appends to empty sequences among its results, and which these are."""
+    graph: Subgraph = op.subgraph("body")
+    inserts = {o.outputs[0]: o for o in graph.operators if o.type == "SequenceInsert"}
+    appended = []
+    for slot, variable in enumerate(graph.inputs[2:]):
+        name = op.inputs.get(2 + slot, ("",))[0]
+        begin = op.scope.variable(name)
+        if not variable.refusal or begin not in op.builder.empty or 1 + slot >= len(graph.outputs):
+            continue
+        insert = inserts.get(graph.outputs[1 + slot].name)
+        users = [o for o in graph.operators if variable.name in o.inputs]
+        if (
+            insert
+            and users == [insert]
+            and insert.inputs[0] == variable.name
+            and len(insert.inputs) == 2
+        ):
+            appended.append(slot)
+    gone = {graph.outputs[1 + slot].name for slot in appended}
+    results = [Variable(inserts[graph.outputs[1 + slot].name].inputs[1]) for slot in appended]
+    kept = [v for at, v in enumerate(graph.outputs) if at - 1 not in appended]
+    return replace(
+        graph,
+        operators=tuple(o for o in graph.operators if not gone.intersection(o.outputs)),
+        inputs=tuple(v for at, v in enumerate(graph.inputs) if at - 2 not in appended),
+        outputs=(*kept, *results),
+    ), appended
+
+
+def sequence_empty(op: OnnxOperator) -> Results:
+    """Understood as what a loop begins to append to; whoever else reads it is refused."""
+    op.attribute("dtype", 1)
+    op.builder.empty.add(op.made(0))
+    return op.emit(UNSUPPORTED, reason="a sequence that no loop fills is not supported")
+
+
+def split_to_sequence(op: OnnxOperator) -> Results:
+    """Element after element of an axis, which becomes the first one of a tensor.
+
+    keepdims counts beside a split of one number, too: so does ONNX Runtime.
+    """
+    x, axis, split = op.value(), op.attribute("axis", 0), op.optional_array(1, "input split")
+    if split is not None and (split.ndim or split != 1):
+        raise UnsupportedError("input split: only parts of one element")
+    rank = op.builder.type_of(x).rank
+    if rank is None or not -rank <= axis < rank:
+        raise UnsupportedError(f"attribute axis={axis} of a value whose axes nobody tells")
+    axis %= rank
+    if axis:
+        x = op.emit("Transpose", x, perm=(axis, *(k for k in range(rank) if k != axis)))
+    if op.attribute("keepdims", 1):
+        x = op.emit("Unsqueeze", x, op.ints(axis + 1))
+    op.builder.stacked.add(op.made(0))
+    return x
+
+
+def sequence_at(op: OnnxOperator) -> Results:
+    return op.emit("Gather", _sequence(op), op.value(1), axis=0)
+
+
+def sequence_length(op: OnnxOperator) -> Results:
+    shape = op.emit("Shape", _sequence(op))
+    return op.emit("Gather", shape, op.builder.constant(np.array(0), "SequenceLength/axis"), axis=0)
+
+
+def _sequence(op: OnnxOperator) -> str:
+    """The tensor that stands for a sequence, its elements behind one another."""
+    value = op.value()
+    if op.scope.variable(op.variable(0)) not in op.builder.stacked:
+        raise UnsupportedError("a sequence that no loop fills is not supported")
+    return value
+
+
+def concat_from_sequence(op: OnnxOperator) -> Results:
+    """What a loop appended, put together along a new axis or one that it has."""
+    value, axis = _sequence(op), op.attribute("axis", 0)
+    rank = op.builder.type_of(value).rank
+    if axis < 0 and rank is None:
+        raise UnsupportedError(f"attribute axis={axis} of a sequence whose axes nobody tells")
+    if op.attribute("new_axis", 0):
+        return _at_axis(op, value, axis if axis >= 0 else axis + (rank or 0))
+    axis = axis if axis >= 0 else axis + (rank or 1) - 1
+    sizes = op.emit("Shape", value)
+    front = op.emit("Slice", sizes, op.ints(1), op.ints(1 + axis))
+    back = op.emit("Slice", sizes, op.ints(2 + axis), op.ints(_FAR))
+    shape = op.emit("Concat", front, op.ints(-1), back, axis=0)
+    return op.emit("Reshape", _at_axis(op, value, axis), shape)
+
+
+def _at_axis(op: OnnxOperator, value: str, axis: int) -> str:
+    """With the first axis as another one."""
+    letters = "abcdefghijklmnop"[: axis + 1]
+    equation = f"{letters}...->{letters[1:]}{letters[0]}..."
+    return op.emit("Einsum", value, equation=equation) if axis else value
+
+
+def scan(op: OnnxOperator) -> Results:
+    if op.opset < 9:
+        raise UnsupportedError("Scan of opset 8, which has a batch axis, is not supported")
+    body, taken = op.body("body")
+    values = [op.value(at) for at in range(len(op.inputs))]
+    scanned = op.attribute("num_scan_inputs", 0)
+    states = len(values) - scanned
+    if scanned < 1 or states < 0:
+        raise UnsupportedError(f"attribute num_scan_inputs={scanned} of {len(values)} inputs")
+    _check_body(body, taken, len(values), states)
+    collected = len(body.outputs) - states
+    return op.emit_many(
+        "Scan",
+        len(body.outputs),
+        *values,
+        *taken,
+        body=body,
+        states=states,
+        scanned=scanned,
+        input_axes=op.attribute("scan_input_axes", (0,) * scanned),
+        input_directions=op.attribute("scan_input_directions", (0,) * scanned),
+        output_axes=op.attribute("scan_output_axes", (0,) * collected),
+        output_directions=op.attribute("scan_output_directions", (0,) * collected),
+    )
+
+
+def _check_body(body: Graph, taken: list[str], inputs: int, outputs: int) -> None:
+    if len(body.inputs) != inputs + len(taken) or len(body.outputs) < outputs:
+        raise UnsupportedError(
+            f"its body has {len(body.inputs) - len(taken)} inputs and {len(body.outputs)} outputs"
+        )
+
+
+# The rules of RNN, GRU and LSTM.
+#
+# Formulas, defaults and layouts: ONNX operator specification. Where implementations differ these
+# are ONNX Runtime's meanings: see design/0008.
+
+_DIRECTIONS: dict[str, Direction] = {
+    "forward": "left2right",
+    "reverse": "right2left",
+    "bidirectional": "bidirectional_concat",
+}
+_AXES = {0: ("X", 3), 4: ("sequence_lens", 1), 5: ("initial_h", 3), 6: ("initial_c", 3)}
+_PLAIN_RNN = {"tanh": Cell.RNN_TANH, "relu": Cell.RNN_RELU, "sigmoid": Cell.RNN_SIGMOID}
+
+
+def rnn(op: OnnxOperator) -> Results:
+    return _lower(op, ("tanh",), lambda names: _PLAIN_RNN.get(names[0].name, Cell.RNN_TANH))
+
+
+def gru(op: OnnxOperator) -> Results:
+    cell = (Cell.GRU, Cell.LBR_GRU)[_one_of(op, "linear_before_reset", 0, (0, 1))]
+    return _lower(op, ("sigmoid", "tanh"), lambda _: cell)
+
+
+def lstm(op: OnnxOperator) -> Results:
+    return _lower(op, ("sigmoid", "tanh", "tanh"), lambda _: Cell.LSTM)
+
+
+class _Arrays(NamedTuple):
+    """The parameters in ONNX's own layout."""
+
+    w: Array
+    r: Array
+    b: Array | None
+    p: Array | None
+
+    def of_direction(self, d: int) -> _Arrays:
+        return _Arrays(*(None if a is None else a[d : d + 1] for a in self))  # type: ignore[arg-type]
+
+
+def _lower(
+    op: OnnxOperator,
+    default: tuple[str, ...],
+    cell_of: Callable[[tuple[Activation, ...]], Cell],
+) -> Results:
+    direction = _DIRECTIONS[_one_of(op, "direction", "forward", _DIRECTIONS)]
+    batch_major = bool(_one_of(op, "layout", 0, (0, 1)))
+    is_lstm = op.at.type == "LSTM"
+    forgets = is_lstm and bool(_one_of(op, "input_forget", 0, (0, 1)))
+    arrays, half = _arrays(op, 2 if direction == "bidirectional_concat" else 1, is_lstm)
+    functions = _activations(op, default, len(arrays.w))
+    cell = cell_of(functions[0])
+    _, rows, width = arrays.w.shape
+    spec = RnnSpec(
+        cell,
+        width,
+        rows // len(cell.gates),
+        direction=direction,
+        activations=functions[0],
+        gate_clip=_clip(op),
+        peephole=arrays.p is not None,
+        input_forget=forgets,
+    )
+    _check(op, arrays, spec)
+    if len(set(functions)) == 1:
+        spec, weights = _folded(spec, arrays)
+        told = op.builder.precisions
+        x, precision = told.take(
+            op.builder, op.outputs.get(0, ("",))[0], op.value(0), spec, weights
+        )
+        run = _Layouts(op, x, batch_major, spec.directions, half)
+        y, *final = run(spec, weights, precision)
+    else:  # a node of ours has the same functions in both directions
+        run = _Layouts(op, op.value(0), batch_major, spec.directions, half)
+        both: tuple[Direction, ...] = ("left2right", "right2left")
+        sides = []
+        for d, (side, chosen) in enumerate(zip(both, functions, strict=True)):
+            each = replace(spec, cell=cell_of(chosen), direction=side, activations=chosen)
+            sides.append(run(*_folded(each, arrays.of_direction(d)), OWN, d))
+        y, *final = (
+            op.emit("Concat", *pair, axis=axis)
+            for pair, axis in zip(zip(*sides, strict=True), (-1, 1, 1), strict=False)
+        )
+    return run.outputs(y, final)
+
+
+def _one_of(op: OnnxOperator, name: str, default: Any, known: Any) -> Any:
+    found = op.attribute(name, default)
+    if found not in known:
+        raise UnsupportedError(f"attribute {name}={found!r}: expected one of {list(known)}")
+    return found
+
+
+def _clip(op: OnnxOperator) -> float | None:
+    clip = op.attribute("clip", None)
+    if clip == 0:
+        op.builder.notes["clip=0 means no clipping, as it did to those who wrote it"] = None
+        return None
+    return clip
+
+
+def _arrays(op: OnnxOperator, directions: int, is_lstm: bool) -> tuple[_Arrays, bool]:
+    """The constant parameters, and whether they are halves, which are widened."""
+    named = {name: op.optional_array(at, name) for at, name in ((1, "W"), (2, "R"), (3, "B"))}
+    named["P"] = op.optional_array(7, "P") if is_lstm else None
+    dtypes = {str(a.dtype) for a in named.values() if a is not None}
+    if len(dtypes) != 1 or not dtypes <= {"float16", "float32", "float64"}:
+        raise UnsupportedError(f"W, R, B and P: expected floats of one type, got {sorted(dtypes)}")
+    half = dtypes == {"float16"}
+    wide = {
+        name: a.astype(np.float32) if half and a is not None else a for name, a in named.items()
+    }
+    w, r = wide["W"], wide["R"]
+    if w is None or r is None:
+        raise UnsupportedError("inputs W and R are required")
+    if w.ndim != 3 or r.ndim != 3 or len(w) != directions:
+        raise ShapeError(f"W and R: expected ({directions}, G*O, I or O), got {w.shape}, {r.shape}")
+    return _Arrays(w, r, wide["B"], wide["P"]), half
+
+
+def _check(op: OnnxOperator, arrays: _Arrays, spec: RnnSpec) -> None:
+    d, units, rows = spec.directions, spec.hidden_size, spec.gates * spec.hidden_size
+    if op.attribute("hidden_size", units) != units:
+        raise ShapeError(f"hidden_size={op.attribute('hidden_size', 0)}: W {arrays.w.shape}")
+    expected = {"w": (d, rows, spec.input_size), "r": (d, rows, units), "b": (d, 2 * rows)}
+    expected["p"] = (d, 3 * units)
+    for name, array in arrays._asdict().items():
+        if array is not None and array.shape != expected[name]:
+            raise ShapeError(f"{name.upper()}: expected {expected[name]}, got {array.shape}")
+
+
+def _activations(
+    op: OnnxOperator, default: tuple[str, ...], directions: int
+) -> list[tuple[Activation, ...]]:
+    """For each direction; alpha and beta go, in order, to those functions that have them."""
+    names = [name.lower() for name in op.attribute("activations", default * directions)]
+    count = len(default)
+    if len(names) != count * directions:
+        raise UnsupportedError(
+            f"attribute activations: expected {count * directions} names, got {len(names)}"
+        )
+    numbers = [list(op.attribute(f"activation_{k}", ())) for k in ("alpha", "beta")]
+    found = []
+    for name in names:
+        takes = len(DEFAULTS.get(name, ()))
+        chosen = Activation(name, *(n.pop(0) if n else None for n in numbers[:takes]))
+        found.append(completed(chosen))
+    if any(numbers):
+        raise UnsupportedError("attributes activation_alpha and activation_beta: too many numbers")
+    return [tuple(found[at : at + count]) for at in range(0, len(found), count)]
+
+
+def _folded(spec: RnnSpec, arrays: _Arrays) -> tuple[RnnSpec, RnnWeights]:
+    """The pivot's form. Under a sigmoid f = 1 - i is a gate of its own: -i's numbers."""
+    cell = spec.cell
+    weights = RnnWeights(
+        onnx.matrix("W", arrays.w, cell),
+        onnx.matrix("R", arrays.r, cell),
+        None if arrays.b is None else onnx.bias(arrays.b, cell),
+        None if arrays.p is None else onnx.peephole(arrays.p),
+    )
+    if not spec.input_forget or spec.functions[0].name != "sigmoid":
+        return spec, weights
+    turned = {}
+    for name in ("layer", "iter", "bias", "peephole"):
+        array = getattr(weights, name)
+        if array is not None:
+            array = array.copy()
+            array[..., 1, :] = -array[..., 0, :]  # sigmoid(-a) = 1 - sigmoid(a)
+            turned[name] = array
+    return replace(spec, input_forget=False), replace(weights, **turned)
+
+
+class _Layouts:
+    """The input and states of an operator, led to the pivot's layout and back."""
+
+    def __init__(
+        self, op: OnnxOperator, x: str, batch_major: bool, directions: int, half: bool
+    ) -> None:
+        self.op, self.batch_major, self.directions, self.half = op, batch_major, directions, half
+        for at, (name, axes) in _AXES.items():
+            given = op.optional(at)
+            shape = op.builder.type_of(given).shape if given else None
+            if shape is not None and len(shape) != axes:
+                raise ShapeError(f"{name} {given!r}: expected {axes} axes, got {len(shape)}")
+        self.lengths = op.optional(4)
+        self.padded = self._wide(x)
+        states = [op.optional(5), op.optional(6) if op.at.type == "LSTM" else ""]
+        self.given = [bool(state) for state in states]
+        self.states = [self._state(self._wide(state)) if state else "" for state in states]
+        if self.lengths:
+            flag = int(not batch_major)
+            self.x = op.emit("SequenceUnpad", self.padded, self.lengths, time_major=flag)
+        else:
+            self.x = self._time_major(self.padded)
+
+    def _wide(self, value: str) -> str:
+        return self.op.emit("Cast", value, to="float32") if self.half else value
+
+    def _time_major(self, value: str) -> str:
+        return self.op.emit("Transpose", value, perm=(1, 0, 2)) if self.batch_major else value
+
+    def _state(self, value: str) -> str:
+        """(D, N, O), or (N, D, O) where batch_major -> ldnc (1, D, N, O)."""
+        return self.op.emit("Unsqueeze", self._time_major(value), self.op.ints(0))
+
+    def __call__(
+        self,
+        spec: RnnSpec,
+        weights: RnnWeights,
+        precision: LayerPrecision,
+        direction: int | None = None,
+    ) -> Any:
+        """(y, h_n, ...) of the whole layer, or of one direction of it."""
+        op, states = self.op, self.states
+        if direction is not None:
+            at = (op.ints(direction), op.ints(direction + 1), op.ints(1))
+            states = [op.emit("Slice", s, *at) if s else "" for s in states]
+        weights.check(spec)
+        inputs = (self.x, *states[: len(spec.cell.states)])
+        told: dict[str, Any] = {"precision": precision} if precision else {}
+        count = 1 + len(spec.cell.states)
+        return op.emit_many("Rnn", count, *inputs, spec=spec, weights=weights, **told)
+
+    def outputs(self, y: str, final: list[str]) -> Results:
+        """Y, Y_h and Y_c, as far as the model wants them."""
+        states = enumerate(zip(final, self.given, strict=False), 1)
+        return (
+            self._output(y) if self.op.wants(0) else "",
+            *(self._final(*each) if self.op.wants(at) else "" for at, each in states),
+        )
+
+    def _final(self, state: str, given: bool) -> str:
+        op, state = self.op, self.op.emit("Squeeze", state, self.op.ints(0))
+        if self.lengths and given:  # a sentence of length zero ends with zeros all the same
+            some = op.emit("Unsqueeze", op.emit("Cast", self.lengths, to="bool"), op.ints(1))
+            state = op.emit("Where", some, state, op.emit("CastLike", op.ints(0), self.padded))
+        return self._narrow(self._time_major(state))
+
+    def _output(self, y: str) -> str:
+        """y (T, N, D*O) or ragged -> Y (T, D, N, O), or (N, T, D, O) where batch_major."""
+        op, batch_major = self.op, self.batch_major
+        if self.lengths:
+            y = op.emit("SequencePad", y, self.padded, time_major=int(not batch_major))
+        elif batch_major:
+            y = self._time_major(y)
+        if self.directions == 1:
+            return self._narrow(op.emit("Unsqueeze", y, op.ints(2 if batch_major else 1)))
+        y = op.emit("Reshape", y, op.ints(0, 0, self.directions, -1))
+        return self._narrow(y if batch_major else op.emit("Transpose", y, perm=(0, 2, 1, 3)))
+
+    def _narrow(self, value: str) -> str:
+        return self.op.emit("Cast", value, to="float16") if self.half else value
+
+
+# The table: ONNX's operators -> canonical ones, which are ONNX's newest.
+#
+# What differs between opsets: ONNX's operator changelog.
+
+_WHOLE = 2**31 - 1  # where a Slice ends that goes to the end
+
+Rule = Callable[[OnnxOperator], Results]
+RULES: dict[str, Rule] = {
+    "RNN": rnn,
+    "GRU": gru,
+    "LSTM": lstm,
+    "If": conditional,
+    "Loop": loop,
+    "Scan": scan,
+    "SequenceEmpty": sequence_empty,
+    "SplitToSequence": split_to_sequence,
+    "SequenceAt": sequence_at,
+    "SequenceLength": sequence_length,
+    "ConcatFromSequence": concat_from_sequence,
+}
+MICROSOFT = "com.microsoft"
+_MICROSOFT: dict[str, Rule] = {
+    "DynamicQuantizeLSTM": quantized_lstm,
+    "DynamicQuantizeMatMul": dynamic_matmul,
+    "MatMulIntegerToFloat": matmul_to_float,
+}
+"""Operators of ONNX Runtime's own domain."""
+
+
+def rule(*types: str) -> Callable[[Rule], Rule]:
+    return registering(RULES, types)
+
+
+def rule_for(domain: str, op_type: str) -> Rule:
+    """The rule of an operator. Raises `UnsupportedError` where there is none."""
+    known, own = OPERATORS.get(op_type), _MICROSOFT if domain == MICROSOFT else RULES
+    plain = known is not None and known.since and known.domain == domain
+    if domain not in ("", MICROSOFT) or not (op_type in own or plain):
+        raise UnsupportedError("this operator is not known")
+    return own.get(op_type, _plain)
+
+
+_BECAME_INPUTS = {
+    "Slice": (10, ("starts", "ends", "axes")),
+    "TopK": (10, ("k",)),
+    "Clip": (11, ("min", "max")),
+    "Pad": (11, ("pads", "value")),
+    "Split": (13, ("split",)),
+    "Squeeze": (13, ("axes",)),
+    "Unsqueeze": (13, ("axes",)),
+    "ReduceSum": (13, ("axes",)),
+}
+"""Attributes that are inputs from an opset on, in the order of the inputs."""
+_ONLY = {"block_size": 0, "precision": 0, "spatial": 1, "stash_type": 1, "training_mode": 0}
+"""Attributes of which one value is understood."""
+_LIKE = {"axis": 0, "equation": "", "perm": ()}
+"""What attributes are like of which the operator's record has no default."""
+
+
+def became_inputs(op_type: str) -> tuple[int, tuple[str, ...]]:
+    """The first opset in which attributes are inputs, and which; (0, ()) for most operators."""
+    reduces = (18, ("axes",)) if op_type.startswith("Reduce") else (0, ())
+    return _BECAME_INPUTS.get(op_type, reduces)
+
+
+def _plain(op: OnnxOperator) -> Results:
+    """An operator that means the same in every opset, but for attributes that became inputs.
+
+    Attributes travel along where they are given; the operator's record knows the defaults.
+    """
+    operator = OPERATORS[op.at.type]
+    values = _values(op, operator)
+    count = min(len(op.outputs), operator.outputs[1])
+    return op.emit_many(op.at.type, count, *values, **_attributes(op, operator))
+
+
+def _attributes(op: OnnxOperator, operator: CanonicalOperator) -> dict[str, Any]:
+    """Those that are given."""
+    for name in _ONLY.keys() & op.attributes.keys():
+        op.only(name, _ONLY[name])
+    told = {k: v for k, v in operator.attributes.items() if v is not None and v is not REQUIRED}
+    like = {**_LIKE, **told}
+    return {k: op.attribute(k, like.get(k)) for k in operator.attributes if k in op.attributes}
+
+
+def _values(op: OnnxOperator, operator: CanonicalOperator) -> list[str]:
+    """The inputs, constants in the place of what older opsets have as attributes."""
+    since, names = became_inputs(op.at.type)
+    if op.opset < since:
+        x = op.value()
+        return [x, *(_constant_input(op, name, at, x) for at, name in enumerate(names, 1))]
+    most = len(op.inputs) if operator.most is None else operator.most
+    slots = map(operator.slot, range(max(operator.least, min(most, len(op.inputs)))))
+    return [
+        op.optional(at) if slot.optional or slot.variadic else op.value(at)
+        for at, slot in enumerate(slots)
+    ]
+
+
+def _constant_input(op: OnnxOperator, name: str, at: int, x: str) -> str:
+    """What older opsets have as an attribute; numbers are of the dtype of x."""
+    found = op.attribute(name, None)
+    if found is None and not OPERATORS[op.at.type].slot(at).optional:
+        raise UnsupportedError(f"attribute {name} is missing")
+    if found is not None and name in ("min", "max", "value"):
+        wide = op.builder.constant(np.asarray(found, np.float64), f"{op.at.type}/number")
+        return op.emit("CastLike", wide, x)
+    return "" if found is None else op.ints(*np.atleast_1d(found))
+
+
+@rule("Identity")
+def _identity(op: OnnxOperator) -> Results:
+    return op.value()
+
+
+@rule("Constant")
+def _constant(op: OnnxOperator) -> Results:
+    numbers = {"value_float": "float32", "value_floats": "float32"}
+    numbers |= {"value_int": "int64", "value_ints": "int64"}
+    given = [(k, op.attribute(k, None)) for k in ("value", *numbers) if k in op.attributes]
+    if len(given) != 1:
+        raise UnsupportedError("expected one attribute of numbers")
+    ((kind, value),) = given
+    array = np.asarray(value, numbers.get(kind))
+    if array.dtype.kind not in "biuf":
+        raise UnsupportedError(f"attribute {kind}: expected numbers, got {array.dtype}")
+    return op.builder.constant(array, op.scope.variable(op.outputs[0][0]))
+
+
+@rule("Cast")
+def _cast(op: OnnxOperator) -> Results:
+    number = op.attribute("to", 0)
+    if number == BFLOAT16:
+        op.builder.notes["bfloat16 values are float32 ones, rounded where the model casts"] = None
+    return op.emit("Cast", op.value(), to=dtype_of(number))
+
+
+@rule("Scatter")
+def _scatter(op: OnnxOperator) -> Results:
+    """What opset 11 calls ScatterElements."""
+    values = [op.value(at) for at in range(3)]
+    return op.emit("ScatterElements", *values, axis=op.attribute("axis", 0))
+
+
+@rule("Softmax", "LogSoftmax")
+def _softmax(op: OnnxOperator) -> Results:
+    if op.opset >= 13:
+        return _plain(op)
+    # Up to opset 12 all axes from the given one on are one.
+    x = op.value()
+    rows = op.emit(op.at.type, op.emit("Flatten", x, axis=op.attribute("axis", 1)), axis=-1)
+    return op.emit("Reshape", rows, op.emit("Shape", x), allowzero=1)
+
+
+@rule("Slice")
+def _slice(op: OnnxOperator) -> Results:
+    x, *places = _values(op, OPERATORS["Slice"])
+    return op.emit("Slice", x, *_cutting(op, *places))
+
+
+def _cutting(
+    op: OnnxOperator, starts: str, ends: str, axes: str = "", steps: str = ""
+) -> list[str]:
+    """Where a Slice cuts, without the axes of which it takes all: TensorFlow writes them."""
+    arrays = [op.builder.constants.get(name) for name in (starts, ends, axes, steps)]
+    given = [starts, ends, axes, *([steps] if steps else [])]
+    if any(a is None for a, name in zip(arrays, (starts, ends, axes, steps), strict=True) if name):
+        return given
+    first, last, along, by = (None if a is None else a.reshape(-1).tolist() for a in arrays)
+    count = len(first or ())
+    rows = list(zip(first or (), last or (), along or range(count), by or [1] * count, strict=True))
+    kept = [row for row in rows if not (row[0] == 0 and row[1] >= _WHOLE and row[3] == 1)]
+    if not kept or len(kept) == count:
+        return given
+    return [op.ints(*each) for each in zip(*kept, strict=True)]
+
+
+@rule("QuantizeLinear")
+def _quantize(op: OnnxOperator) -> Results:
+    """The dtype of the result is the zero point's: output_dtype tells it where there is none."""
+    number = op.attribute("output_dtype", 0)
+    if not number or op.optional(2):
+        return _plain(op)
+    scale = op.value(1)
+    shape = op.builder.type_of(scale).counts
+    if None in shape:
+        raise UnsupportedError("attribute output_dtype, and nobody tells the shape of the scale")
+    zero = op.builder.constant(np.zeros(shape, dtype_of(number)), "QuantizeLinear/zero")
+    axis = op.attribute("axis", 1)
+    op.only("block_size", 0)
+    op.only("precision", 0)
+    return op.emit("QuantizeLinear", op.value(), scale, zero, axis=axis)
+
+
+@rule("DequantizeLinear")
+def _dequantize(op: OnnxOperator) -> Results:
+    """In the dtype of its scale."""
+    op.only("output_dtype", 0)
+    return _plain(op)
+
+
+@rule("Split")
+def _split(op: OnnxOperator) -> Results:
+    op.only("num_outputs", len(op.outputs))
+    return _plain(op)
+
+
+@rule("Dropout")
+def _dropout(op: OnnxOperator) -> Results:
+    op.attribute("ratio", 0.5)  # in inference nothing is dropped
+    op.optional(1)
+    training = op.optional_array(2, "input training_mode")
+    if training is not None and training.any():
+        raise UnsupportedError("input training_mode is true: only inference is run")
+    if not op.wants(1):
+        return op.value()
+    if op.opset < 12:
+        raise UnsupportedError("output 1: before opset 12 it was not said what it is")
+    return op.value(), op.emit_many("Dropout", 2, op.value())[1]
+
+
+@rule("GroupNormalization")
+def _group_normalization(op: OnnxOperator) -> Results:
+    if op.opset < 21:
+        raise UnsupportedError("before opset 21 its scale and bias are those of groups")
+    return _plain(op)
+
+
+@rule("DFT")
+def _dft(op: OnnxOperator) -> Results:
+    """The axis is an attribute before opset 20."""
+    if op.opset >= 20:
+        return _plain(op)
+    x, length, axis = op.value(), op.optional(1), op.ints(op.attribute("axis", 1))
+    return op.emit("DFT", x, length, axis, **_attributes(op, OPERATORS["DFT"]))
+
+
+@rule("Resize", "Upsample")
+def _resize(op: OnnxOperator) -> Results:
+    """Constant scales become an attribute of our own: types follow from it."""
+    record = OPERATORS["Resize"]
+    if op.opset > 10:
+        if op.at.type == "Upsample":
+            raise UnsupportedError("Upsample is of opsets up to 9")
+        x, roi, scales, sizes = op.value(), *(op.optional(at) for at in (1, 2, 3))
+        given = _attributes(op, record)
+    else:
+        x, roi, sizes = op.value(), "", ""
+        given = {"mode": op.attribute("mode", "nearest"), **_OLD_RESIZE}
+        told = op.attribute("scales", None) if op.opset < 9 else None
+        scales = op.value(1) if told is None else op.builder.constant(np.float32(told), "scales")
+    array = op.builder.constants.get(scales)
+    if array is not None:
+        scales = ""
+        if array.size:
+            given["scales"] = tuple(array.reshape(-1).tolist())
+    if op.opset == 10 and given["mode"] == "nearest":
+        told = given.get("scales", (0,))
+        if not all(scale >= 1 or math.frexp(scale)[0] == 0.5 for scale in told):
+            raise UnsupportedError("before opset 11 nobody says which element is the nearest")
+    return op.emit("Resize", x, roi, scales, sizes, **given)
+
+
+_OLD_RESIZE = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+"""What Resize means before opset 11, and Upsample: the latter's scales are at least 1."""

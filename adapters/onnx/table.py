@@ -1,0 +1,266 @@
+"""One ONNX operator as a rule reads it, and what a file tells of the precision of layers."""
+
+from __future__ import annotations
+
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from onernn.adapters.common.lowering import FoldingBudget, GraphBuilder, NativeOperator
+from onernn.adapters.onnx.read import Model, Operator, Subgraph, Unread
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
+from onernn.ir.graph import Graph
+from onernn.ir.precision import OWN, LayerPrecision, PartScales, Scale
+from onernn.ir.spec import RnnSpec
+from onernn.ir.weights import RnnWeights
+
+# Precisions of layers in an ``.onnx`` file: what its graph has no place for, in `metadata_props`.
+#
+# The graph itself has the bytes: QuantizeLinear and DequantizeLinear around an operator. Scales of
+# states, and factors to the last bit, stand in one JSON text under `KEY`, by the name of the
+# operator's first output.
+
+KEY = "onernn.precision"
+VERSION = 1
+DTYPES = ("f32", "bf16", "f16", "u8")
+"""Of layers in a file of this version."""
+_SCALES, _COLUMNS = ("data", "state"), ("layer", "iter", "projection")
+
+
+def encoded(layers: Mapping[str, LayerPrecision]) -> str:
+    """The text under `KEY`."""
+    import json  # slow, and needed where a model has the text alone
+
+    told = {
+        name: {"dtype": p.dtype, "parts": list(map(_part, p.parts))} for name, p in layers.items()
+    }
+    return json.dumps({"version": VERSION, "layers": told}, sort_keys=True)
+
+
+def _part(part: PartScales) -> dict[str, Any]:
+    found: dict[str, Any] = {name: getattr(part, name) for name in _SCALES}
+    for name in _COLUMNS:
+        array = getattr(part, name)
+        if array is not None:
+            data = b2a_base64(np.ascontiguousarray(array, "<f4").tobytes(), newline=False).decode()
+            found[name] = {"shape": array.shape, "float32": data}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def decoded(text: str, file: Path) -> tuple[dict[str, LayerPrecision], str]:
+    """The precisions by the names of first outputs, and why there are none, "" where there are.
+
+    Another version is left alone. Raises `ModelFormatError` for what is no text of this version.
+    """
+    import json
+
+    try:
+        told = json.loads(text)
+        if told["version"] != VERSION:
+            return {}, f"metadata {KEY} of version {told['version']!r:.20}, {VERSION} is read"
+        layers = {str(name): _precision(each) for name, each in told["layers"].items()}
+    except OnernnError as error:
+        raise ModelFormatError(f"metadata {KEY}: {error}", file) from error
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
+        what = f"{type(error).__name__} {error!s:.200}"
+        raise ModelFormatError(f"metadata {KEY}: malformed: {what}", file) from error
+    except ValueError as error:  # of JSON and base64, too
+        raise ModelFormatError(f"metadata {KEY}: {error!s:.200}", file) from error
+    return layers, ""
+
+
+def _precision(told: Mapping[str, Any]) -> LayerPrecision:
+    if told["dtype"] not in DTYPES:
+        raise ValueError(f"dtype {told['dtype']!r:.20}")
+    return LayerPrecision(told["dtype"], tuple(map(_told_part, told["parts"])))
+
+
+def _told_part(told: Mapping[str, Any]) -> PartScales:
+    found: dict[str, Any] = {name: Scale(*told[name]) for name in _SCALES if name in told}
+    found |= {name: _columns(told[name]) for name in _COLUMNS if name in told}
+    return PartScales(**found)
+
+
+def _columns(told: Mapping[str, Any]) -> Array:
+    flat = np.frombuffer(a2b_base64(told["float32"], strict_mode=True), "<f4")
+    return flat.reshape(tuple(told["shape"]))
+
+
+# The precision that a file tells of an RNN, GRU or LSTM, where the numbers around fit it.
+
+
+class ToldPrecisions:
+    """What a file's metadata tells of layers, by their first outputs, and what came of it."""
+
+    def __init__(self, told: Mapping[str, LayerPrecision], note: str = "") -> None:
+        self._left, self._notes = dict(told), [note] if note else []
+
+    @classmethod
+    def of(cls, model: Model) -> ToldPrecisions:
+        """Raises `ModelFormatError` for metadata that are damaged."""
+        text = model.metadata.get(KEY)
+        return cls({}) if text is None else cls(*decoded(text, model.file))
+
+    def notes(self) -> list[str]:
+        """Why layers run in other numbers than the file tells."""
+        none = "there is no such layer, its precision is left aside"
+        return self._notes + [f"metadata {KEY}: {name!r:.80}: {none}" for name in self._left]
+
+    def take(
+        self, builder: GraphBuilder, name: str, x: str, spec: RnnSpec, weights: RnnWeights
+    ) -> tuple[str, LayerPrecision]:
+        """What a layer reads and its precision; x itself where it has none of its own.
+
+        Bytes are made inside of the layer: it reads what the file rounds in front of it.
+        """
+        told = self._left.pop(name, OWN)
+        try:
+            return _rounded_in(builder, x, spec, weights, told), told
+        except ShapeError as error:
+            self._notes.append(
+                f"metadata {KEY}: {name!r:.80}: {error}; the layer computes as the session says"
+            )
+            return x, OWN
+
+
+def _rounded_in(
+    builder: GraphBuilder, x: str, spec: RnnSpec, weights: RnnWeights, told: LayerPrecision
+) -> str:
+    """What is rounded in front of a layer. Raises `ShapeError` where numbers are not those told."""
+    told.check(spec)
+    if not told.parts:
+        return x  # what is not told the kernel finds
+    for d, part in enumerate(told.parts):
+        for role in ("layer", "iter"):
+            factors, matrix = getattr(part, role), getattr(weights, role)
+            if factors is None or not _holds(matrix[0, d], factors):
+                raise ShapeError("the weights are not in its steps")
+    (data, *others) = {part.data for part in told.parts}
+    if others:
+        raise ShapeError("one input is rounded in two ways")
+    return x if data is None else _behind(builder, x, data)
+
+
+def _holds(matrix: Array, factors: Array) -> bool:
+    """Whether signed bytes hold the numbers of a matrix (K, G, O), to the last bit."""
+    steps = np.reciprocal(factors, dtype=np.float32)
+    whole = np.rint(matrix / steps).clip(-128, 127)
+    return np.array_equal(whole * steps, matrix)
+
+
+def _behind(builder: GraphBuilder, x: str, scale: Scale) -> str:
+    """What QuantizeLinear and DequantizeLinear make x of, by this scale."""
+    known: list[Array] = [np.array(1 / scale.factor, np.float32), np.array(scale.shift, np.uint8)]
+    for kind in ("DequantizeLinear", "QuantizeLinear"):
+        node = builder.maker(x)
+        found = [] if node is None else [builder.constants.get(name) for name in node.inputs[1:]]
+        same = len(found) == 2 and all(
+            number is not None and (number.dtype, number.size) == (want.dtype, 1) and number == want
+            for number, want in zip(found, known, strict=True)
+        )
+        if node is None or node.op != kind or not same:
+            raise ShapeError("the input is not rounded by its scale")
+        x = node.inputs[0]
+    return x
+
+
+# One ONNX operator as a rule of the table reads it.
+
+INERT = frozenset({"momentum", "seed", "saturate", "sorted"})
+"""Attributes without effect on what is run: training's, those of eight-bit floats, and leave for
+results in any order.
+"""
+
+
+class OnnxBuilder(GraphBuilder):
+    """A graph under construction.
+
+    ``empty``: variables that are sequences without a tensor, ``stacked``: those whose tensor stands
+    for all of a sequence. ``precisions``: what the file tells of layers.
+    """
+
+    def __init__(
+        self, name: str, budget: FoldingBudget, precisions: ToldPrecisions | None = None
+    ) -> None:
+        super().__init__(name, budget)
+        self.empty: set[str] = set()
+        self.stacked: set[str] = set()
+        self.precisions = precisions or ToldPrecisions({})
+
+
+class Scope:
+    """Where operators stand: a graph, or a function's call, whose names are others outside."""
+
+    def __init__(
+        self,
+        builder: OnnxBuilder,
+        names: Mapping[str, str] = MappingProxyType({}),
+        prefix: str = "",
+    ) -> None:
+        self.builder, self._names, self._prefix = builder, names, prefix
+
+    def variable(self, name: str) -> str:
+        """The builder's variable of a name."""
+        return self._names[name] if name in self._names else f"{self._prefix}{name}"
+
+
+class OnnxOperator(NativeOperator):
+    """One operator; its inputs and outputs by their position."""
+
+    main = 0
+    builder: OnnxBuilder
+
+    def __init__(
+        self,
+        scope: Scope,
+        op: Operator,
+        attributes: Mapping[str, Any],
+        opset: int,
+        body: Callable[[Subgraph, OnnxOperator], tuple[Graph, list[str]]],
+    ) -> None:
+        slots = {at: (name,) for at, name in enumerate(op.inputs)}
+        results = {at: (name,) for at, name in enumerate(op.outputs)}
+        super().__init__(scope.builder, op.native, slots, results, attributes, INERT)
+        for name, value in attributes.items():
+            if isinstance(value, Unread):
+                raise UnsupportedError(f"attribute {name}: {value.reason}")
+        self.opset, self.scope = opset, scope
+        self._body = body
+
+    def resolve(self, variable: str) -> str:
+        return self.builder.value(self.scope.variable(variable))
+
+    def optional_array(self, at: int, role: str) -> Array | None:
+        """A constant input, None where it is absent."""
+        value = self.optional(at)
+        return self.builder.array(value, role) if value else None
+
+    def subgraph(self, name: str) -> Subgraph:
+        """The graph in an attribute."""
+        found = self.attribute(name, None)
+        if not isinstance(found, Subgraph):
+            raise UnsupportedError(f"attribute {name}: expected a graph")
+        return found
+
+    def body(self, name: str) -> tuple[Graph, list[str]]:
+        """The graph in an attribute, lowered, and the values of outside that it takes.
+
+        These stand behind its own inputs.
+        """
+        return self.body_of(self.subgraph(name))
+
+    def body_of(self, graph: Subgraph) -> tuple[Graph, list[str]]:
+        return self._body(graph, self)
+
+    def made(self, at: int) -> str:
+        """The builder's variable of an output."""
+        return self.scope.variable(self.outputs[at][0])
+
+    def wants(self, at: int) -> bool:
+        """Whether the model names an output."""
+        return bool(self.outputs.get(at, ("",))[0])

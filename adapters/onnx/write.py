@@ -1,0 +1,296 @@
+"""A graph as an ONNX file, checked before it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onernn.adapters.common.writing import Progress, check_again, declared, write_nodes
+from onernn.adapters.onnx.lower import lower
+from onernn.adapters.onnx.read import MESSAGES, NUMBERS, model_of
+from onernn.adapters.onnx.table import KEY, encoded
+from onernn.adapters.onnx.write_layers import DOMAIN, has_one_direction
+from onernn.adapters.onnx.write_nodes import write_node
+from onernn.adapters.onnx.writer import GraphWriter, OnnxValue, bfloat16_tensor, tensor, value_info
+from onernn.fuse_passes import fuse
+from onernn.fuse_passes.expand_layers import ExpandLayers
+from onernn.ir.arrays import Array
+from onernn.ir.errors import UnsupportedError, did_you_mean
+from onernn.ir.files import replacing_all
+from onernn.ir.graph import Graph, Value
+from onernn.ir.ragged import Batch, Ragged
+from onernn.ir.types import Type
+
+# A graph of canonical operators as a portable ONNX model: standard operators, unless the graph
+# holds one that only ONNX Runtime's own domain has.
+#
+# A ragged value is a padded tensor (N, T, ...) and its lengths (N,): see design/0008.
+
+IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
+"""The opsets that are written, and the version of the format each came with."""
+OPSET = 18
+
+
+def to_onnx(
+    graph: Graph,
+    *,
+    opset: int = OPSET,
+    allow_functions: bool = False,
+    progress: Progress | None = None,
+) -> Any:
+    """The ModelProto of a graph that is `declared`.
+
+    A ragged input NAME becomes NAME (batch, time, ...) and NAME_lengths (batch,) int32; ragged
+    outputs come padded, zeros behind the sentences. Raises `UnsupportedError` naming an operator
+    that ONNX cannot say.
+    """
+    if opset not in IR_VERSIONS:
+        raise UnsupportedError(
+            f"opset {opset}: {min(IR_VERSIONS)} to {max(IR_VERSIONS)} are written"
+        )
+    graph = fuse(graph, (ExpandLayers(directions=has_one_direction),)).model
+    model = MESSAGES.message("ModelProto")(ir_version=IR_VERSIONS[opset], producer_name="onernn")
+    model.opset_import.add(domain="", version=opset)
+    functions: dict[str, Any] | None = {} if allow_functions else None
+    w = GraphWriter(model.graph, opset, graph, graph.types, functions)
+    _inputs(w, graph)
+    given = {value.name for value in graph.inputs}
+    outputs = [v.name if v.name in given else w.fresh(v.name) for v in graph.outputs]
+    write_nodes(graph, partial(write_node, w), progress)
+    for name, value in zip(outputs, graph.outputs, strict=True):
+        _output(w, name, value)
+    w.prune()
+    if w.precisions:
+        model.metadata_props.add(key=KEY, value=encoded(w.precisions))
+    for function in (functions or {}).values():
+        model.functions.append(function)
+    for domain in sorted(w.domains - {""}) + [DOMAIN] * bool(functions):
+        model.opset_import.add(domain=domain, version=1)
+    return model
+
+
+def padded(inputs: Mapping[str, Any]) -> dict[str, Array]:
+    """A batch as a written model takes it: a ragged NAME as NAME, padded, and NAME_lengths."""
+    feed: dict[str, Array] = {}
+    for name, value in inputs.items():
+        feed[name] = value
+        if isinstance(value, Ragged):
+            feed[name] = value.to_padded(time=max(1, int(value.lengths.max(initial=0))))
+            feed[f"{name}_lengths"] = value.lengths.astype(np.int32)
+    return feed
+
+
+def _inputs(w: GraphWriter, graph: Graph) -> None:
+    for value in graph.inputs:
+        w.fresh(value.name)
+    several = sum(value.lod_depth > 0 for value in graph.inputs) > 1
+    for value in graph.inputs:
+        found = w.types[value.name]
+        dtype, sizes = found.dtype or "", value.shape or ()
+        if value.lod_depth:
+            time = f"{value.name}_time" if several else "time"
+            shape: list[Any] = ["batch", time, *sizes[1:]]
+            lengths = w.fresh(f"{value.name}_lengths")
+            if lengths != f"{value.name}_lengths":
+                raise UnsupportedError(f"input {value.name}: {value.name}_lengths is one, too")
+            w.proto.input.append(value_info(value.name, dtype, shape))
+            w.proto.input.append(value_info(lengths, "int32", ["batch"]))
+            w.bind(value.name, OnnxValue(value.name, dtype, len(sizes), lengths))
+        else:
+            named = [f"{value.name}_{k}" if size is None else size for k, size in enumerate(sizes)]
+            w.proto.input.append(value_info(value.name, dtype, named))
+            w.bind(value.name, OnnxValue(value.name, dtype, len(sizes)))
+
+
+def _output(w: GraphWriter, name: str, output: Value) -> None:
+    found = w.value(output.name)
+    if found.data != name and found.lengths:
+        w.add("Identity", w.filled(found), outputs=(name,))
+    elif found.data != name:
+        w.add("Identity", found.data, outputs=(name,))
+    sizes = w.types[output.name].counts
+    shape = (None, None, *sizes[1:]) if found.lengths else sizes
+    w.proto.output.append(value_info(name, found.dtype, shape))
+
+
+# Whether what was written is a model: read by ours again, and asked of onnx's own checker.
+
+_LARGE = 1024  # bytes of a constant whose numbers say nothing about types
+
+
+def check_written(
+    model: Any,
+    path: Path,
+    outputs: Sequence[Type],
+    note: Callable[[str], None],
+) -> None:
+    """Raises `UnsupportedError` where a ModelProto is not what ``path`` may hold.
+
+    It is read again, see `check_again`, and examined by onnx's checker with its type
+    inference. Without the onnx package, or with one that is older than the opset, ``note`` tells
+    that it was not.
+    """
+    check_again(lambda: lower(model_of(model, path)), path, outputs)
+    try:
+        import onnx
+    except ImportError:
+        return note(f"{path} was checked by onernn alone; for onnx's checker: pip install onnx")
+    (opset,) = (each.version for each in model.opset_import if not each.domain)
+    if opset > onnx.defs.onnx_opset_version():
+        return note(f"{path} was checked by onernn alone: onnx {onnx.__version__} is older")
+    try:
+        onnx.checker.check_model(_without_numbers(model).SerializeToString(), full_check=True)
+    except Exception as error:  # its own kinds, derived from nothing narrower
+        said = " ".join(str(error).split())[:1000]
+        raise UnsupportedError(f"{path} is not written, onnx's checker says: {said}") from error
+
+
+def _without_numbers(model: Any) -> Any:
+    """The model with large constants as inputs: all types, and little to copy."""
+    out = MESSAGES.message("ModelProto")(ir_version=model.ir_version)
+    out.opset_import.extend(model.opset_import)
+    out.functions.extend(model.functions)
+    graph = out.graph
+    graph.name = model.graph.name
+    for field in ("node", "input", "output", "value_info"):
+        getattr(graph, field).extend(getattr(model.graph, field))
+    for each in model.graph.initializer:
+        if len(each.raw_data) < _LARGE:
+            graph.initializer.append(each)
+            continue
+        info = graph.input.add(name=each.name)
+        info.type.tensor_type.elem_type = each.data_type
+        for size in each.dims:
+            info.type.tensor_type.shape.dim.add(dim_value=size)
+    return out
+
+
+# An ``.onnx`` file of a graph: written, checked, and then put in its place.
+
+WEIGHT_DTYPES = ("float32", "float16", "bfloat16")
+_MOST = 2**31 - 2**20  # bytes of one protobuf message, with room for all that is no tensor
+_ALIGNED = 64
+
+
+def write_onnx(
+    graph: Graph,
+    path: Path,
+    *,
+    opset: int,
+    output_dtype: str,
+    names: Mapping[str, str] | None,
+    allow_functions: bool,
+    inputs: Mapping[str, Batch] | None,
+    progress: Progress | None,
+    note: Callable[[str], None],
+) -> None:
+    """Writes a graph that is fused already.
+
+    ``opset``: that of ONNX's operators. ``output_dtype``: in what weights of two axes or more are
+    stored, float32, float16 or bfloat16; they are computed with in float32. ``names``: new names
+    of inputs and outputs. ``allow_functions``: what ONNX's operators cannot say may become a
+    function of the model's own. ``inputs``: a batch that the graph runs on.
+
+    The model is checked before there is a file, see `check_written`. Raises
+    `UnsupportedError` naming what ONNX cannot say.
+    """
+    graph = declared(graph, inputs)
+    written = to_onnx(graph, opset=opset, allow_functions=allow_functions, progress=progress)
+    narrow_weights(written, output_dtype)
+    rename(written, names or {})
+    check_written(written, path, [graph.types[value.name] for value in graph.outputs], note)
+    save(written, path)
+
+
+def narrow_weights(model: Any, dtype: str) -> None:
+    """Stores float32 matrices in ``dtype``; they are widened where they are used.
+
+    Vectors and numbers stay. Raises `UnsupportedError` for a weight that would overflow.
+    """
+    if dtype not in WEIGHT_DTYPES:
+        raise UnsupportedError(f"dtype {dtype!r}: expected one of {', '.join(WEIGHT_DTYPES)}")
+    if dtype == "float32":
+        return
+    for graph in list(_graphs(model.graph)):
+        casts = []
+        for at, each in enumerate(graph.initializer):
+            if each.data_type != NUMBERS["float32"] or len(each.dims) < 2:
+                continue
+            array = np.frombuffer(each.raw_data, "<f4").reshape(tuple(each.dims))
+            name, stored = each.name, f"{each.name}/{dtype}"
+            with np.errstate(over="ignore"):
+                half = array.astype(np.float16)
+            if dtype == "float16" and not np.array_equal(np.isfinite(half), np.isfinite(array)):
+                raise UnsupportedError(f"weight {name!r} does not fit into float16; use bfloat16")
+            small = tensor(half, stored) if dtype == "float16" else bfloat16_tensor(array, stored)
+            graph.initializer[at].CopyFrom(small)
+            casts.append((stored, name))
+        nodes = list(graph.node)
+        del graph.node[:]
+        for stored, name in casts:
+            node = graph.node.add(op_type="Cast", input=[stored], output=[name])
+            node.attribute.add(name="to", type=2, i=NUMBERS["float32"])
+        graph.node.extend(nodes)
+
+
+def _graphs(graph: Any) -> Iterator[Any]:
+    """A graph, and those inside it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
+
+
+def rename(model: Any, names: Mapping[str, str]) -> None:
+    """Gives inputs and outputs other names. Raises `UnsupportedError` for those it has not."""
+    faces = {value.name for value in (*model.graph.input, *model.graph.output)}
+    taken = set(faces)
+    for graph in _graphs(model.graph):
+        taken.update(name for node in graph.node for name in node.output)
+        taken.update(each.name for each in (*graph.initializer, *graph.input))
+    if unknown := sorted(set(names) - faces):
+        hint = did_you_mean(unknown[0], faces)
+        raise UnsupportedError(
+            f"names: no input or output {unknown}; there are {sorted(faces)}{hint}"
+        )
+    new = list(names.values())
+    if bad := sorted({n for n in new if not n or n in taken - set(names) or new.count(n) > 1}):
+        raise UnsupportedError(f"names: {bad} stand there already, or twice")
+    for value in (*model.graph.input, *model.graph.output):
+        value.name = names.get(value.name, value.name)
+    for graph in _graphs(model.graph):
+        for node in graph.node:
+            for field in (node.input, node.output):
+                field[:] = [names.get(name, name) for name in field]
+
+
+def save(model: Any, path: Path, *, most: int = _MOST) -> None:
+    """Writes the file; one of more than ``most`` bytes keeps its large tensors in ``path.data``.
+
+    What stood there is replaced when all is written.
+    """
+    size = sum(len(each.raw_data) for graph in _graphs(model.graph) for each in graph.initializer)
+    beside = path.with_name(f"{path.name}.data")
+    with replacing_all([path, beside] if size > most else [path]) as (stream, *data):
+        if data:
+            _move_out(model, beside.name, data[0])
+        stream.write(model.SerializeToString())
+
+
+def _move_out(model: Any, location: str, stream: Any) -> None:
+    at = 0
+    for each in model.graph.initializer:
+        if len(each.raw_data) < 1024:
+            continue
+        at += stream.write(b"\0" * (-at % _ALIGNED))
+        places = {"location": location, "offset": str(at), "length": str(len(each.raw_data))}
+        at += stream.write(each.raw_data)
+        for key, value in places.items():
+            each.external_data.add(key=key, value=value)
+        each.data_location = 1
+        each.ClearField("raw_data")

@@ -1,0 +1,621 @@
+"""A graph as ONNX under construction: protobuf messages, padding of ragged values, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from onernn.adapters.common.lowering import Names
+from onernn.adapters.onnx.read import BFLOAT16, MESSAGES, NUMBERS, reads
+from onernn.adapters.onnx.rules import became_inputs
+from onernn.ir.arrays import Array
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.graph import Graph, Node
+from onernn.ir.precision import LayerPrecision
+from onernn.ir.records import dataclass
+from onernn.ir.types import Type
+from onernn.ops import OPERATORS
+
+# ONNX graphs under construction: nodes, constants and names, without the onnx package.
+
+_ATTRIBUTE_TYPES = {"f": 1, "i": 2, "s": 3, "t": 4, "g": 5, "floats": 6, "ints": 7, "strings": 8}
+
+_SHARED = 64  # elements of a constant that is looked up before it is written again
+
+
+class ProtoGraph:
+    """A graph, or the body of an operator or a function; each name is made once.
+
+    A graph ``around`` it lends what is made there, and its names are not made again.
+    """
+
+    def __init__(self, proto: Any = None, around: ProtoGraph | None = None) -> None:
+        self.proto = MESSAGES.message("GraphProto")() if proto is None else proto
+        self.proto.name = "onernn"
+        self._names: Names = Names({"": 0}) if around is None else around._names
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
+    def fresh(self, hint: str) -> str:
+        """The hint as a name, or one made from it that nothing bears yet."""
+        return self._names.fresh(hint)
+
+    def constant(self, value: Any, dtype: str | None = None, name: str = "") -> str:
+        """A constant; small ones of equal numbers are one, unless they have a name."""
+        array = np.asarray(value, dtype)
+        if name or array.size > _SHARED:
+            chosen = self.fresh(name or "constant")
+            self.proto.initializer.append(tensor(array, chosen))
+            return chosen
+        key = (str(array.dtype), array.shape, array.tobytes())
+        if key not in self._constants:
+            self._constants[key] = self.fresh("constant")
+            self.proto.initializer.append(tensor(array, self._constants[key]))
+        return self._constants[key]
+
+    def ints(self, *values: int) -> str:
+        return self.constant(values, "int64")
+
+    def add(
+        self, op: str, *inputs: str, outputs: Sequence[str], domain: str = "", **attributes: Any
+    ) -> None:
+        """A node whose outputs bear the given names; absent inputs at its end are left out."""
+        given = inputs[: max((at for at, name in enumerate(inputs, 1) if name), default=0)]
+        node = self.proto.node.add(op_type=op, input=given, output=outputs, domain=domain)
+        for name, value in attributes.items():
+            node.attribute.append(_attribute(name, value))
+
+    def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
+        """A node of one output; its name."""
+        out = self.fresh(op.lower())
+        self.add(op, *inputs, outputs=(out,), **attributes)
+        return out
+
+    def faces(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        """The inputs and outputs of a body, whose types come from outside."""
+        self.proto.input.extend(MESSAGES.message("ValueInfoProto")(name=name) for name in inputs)
+        self.proto.output.extend(MESSAGES.message("ValueInfoProto")(name=name) for name in outputs)
+
+    def prune(self) -> None:
+        """Drops the nodes and constants that no output needs."""
+        needed = {value.name for value in self.proto.output}
+        for at, node in reversed(list(enumerate(self.proto.node))):
+            if needed.isdisjoint(node.output):
+                del self.proto.node[at]
+            else:
+                needed.update(reads(node))
+        for at, each in reversed(list(enumerate(self.proto.initializer))):
+            if each.name not in needed:
+                del self.proto.initializer[at]
+
+    def function(
+        self, name: str, domain: str, inputs: Sequence[str], outputs: Sequence[str], opset: int
+    ) -> Any:
+        """The graph as a FunctionProto, which has constants as nodes only."""
+        out = MESSAGES.message("FunctionProto")(name=name, domain=domain)
+        out.input.extend(inputs)
+        out.output.extend(outputs)
+        out.opset_import.add(domain="", version=opset)
+        for each in self.proto.initializer:
+            node = out.node.add(op_type="Constant", output=(each.name,))
+            node.attribute.add(name="value", type=_ATTRIBUTE_TYPES["t"]).t.CopyFrom(each)
+        out.node.extend(self.proto.node)
+        return out
+
+
+def number_of(dtype: str) -> int:
+    """ONNX's number of a dtype by NumPy's name."""
+    if dtype not in NUMBERS:
+        raise UnsupportedError(f"ONNX has no {dtype} tensors that we write")
+    return NUMBERS[dtype]
+
+
+def tensor(array: Array, name: str = "") -> Any:
+    """A TensorProto."""
+    out = MESSAGES.message("TensorProto")(name=name, dims=array.shape)
+    out.data_type = number_of(str(array.dtype))
+    out.raw_data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+    return out
+
+
+def bfloat16_tensor(array: Array, name: str) -> Any:
+    """A float32 array rounded to bfloat16, to even; numbers that would overflow are none here."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    out = MESSAGES.message("TensorProto")(name=name, dims=array.shape, data_type=BFLOAT16)
+    out.raw_data = rounded.astype("<u2").tobytes()
+    return out
+
+
+def value_info(name: str, dtype: str, shape: Sequence[int | str | None] | None) -> Any:
+    """A ValueInfoProto; a size is a number, a name, or None."""
+    out = MESSAGES.message("ValueInfoProto")(name=name)
+    out.type.tensor_type.elem_type = number_of(dtype)
+    if shape is not None:
+        out.type.tensor_type.shape.SetInParent()
+        for size in shape:
+            dim = out.type.tensor_type.shape.dim.add()
+            if isinstance(size, str):
+                dim.dim_param = size
+            elif size is not None:
+                dim.dim_value = size
+    return out
+
+
+def _attribute(name: str, value: Any) -> Any:
+    out = MESSAGES.message("AttributeProto")(name=name)
+    if isinstance(value, ProtoGraph):
+        field, out.g.name = "g", value.proto.name
+        out.g.CopyFrom(value.proto)
+    elif isinstance(value, np.ndarray):
+        field = "t"
+        out.t.CopyFrom(tensor(value))
+    elif isinstance(value, str):
+        field, out.s = "s", value.encode()
+    elif isinstance(value, bool | int | np.integer):
+        field, out.i = "i", int(value)
+    elif isinstance(value, float | np.floating):
+        field, out.f = "f", float(value)
+    elif all(isinstance(each, str) for each in value) and len(value):
+        field = "strings"
+        out.strings.extend(each.encode() for each in value)
+    elif all(isinstance(each, int | np.integer) for each in value):
+        field = "ints"
+        out.ints.extend(map(int, value))
+    else:
+        field = "floats"
+        out.floats.extend(map(float, value))
+    out.type = _ATTRIBUTE_TYPES[field]
+    return out
+
+
+# Ragged values in ONNX: padded tensors (N, T, ...) and their lengths.
+
+
+@dataclass(frozen=True)
+class OnnxValue:
+    """A value of a graph as tensors of ONNX.
+
+    ``data`` is what ONNX calls it: a dense tensor, or, where there are ``lengths`` (N,) int32, a
+    padded one (N, T, ...) in which anything may stand behind the sentences.
+    """
+
+    data: str
+    dtype: str
+    rank: int
+    lengths: str = ""
+
+    @property
+    def padded_rank(self) -> int:
+        return self.rank + 1
+
+
+class PaddedGraph(ProtoGraph):
+    """A graph that works on padded values; masks and exchanged axes are made once for each."""
+
+    def __init__(self, proto: Any = None, around: ProtoGraph | None = None) -> None:
+        super().__init__(proto, around)
+        self._masks: dict[tuple[str, str], str] = {}
+        self._swapped: dict[str, str] = {}
+
+    def swapped(self, tensor: str, rank: int) -> str:
+        """With batch and time, or time and batch, exchanged; what was exchanged is taken back."""
+        if tensor not in self._swapped:
+            out = self.emit("Transpose", tensor, perm=(1, 0, *range(2, rank)))
+            self._swapped |= {tensor: out, out: tensor}
+        return self._swapped[tensor]
+
+    def size(self, tensor: str, axis: int) -> str:
+        """One size of a tensor, (1,) int64."""
+        shape = self.emit("Shape", tensor)
+        return self.emit("Gather", shape, self.ints(axis), axis=0)
+
+    def steps(self, time: str) -> str:
+        """0, 1, ... T-1 as (T,) int64, from T (1,)."""
+        scalar = self.emit("Squeeze", time, self.ints(0))
+        zero, one = (self.constant(k, "int64") for k in (0, 1))
+        return self.emit("Range", zero, scalar, one)
+
+    def mask(self, lengths: str, time: str) -> str:
+        """(N, T) bool: true inside the sentences."""
+        columns = self.emit("Unsqueeze", lengths, self.ints(1))
+        wide = self.emit("Cast", columns, to=7)
+        return self.emit("Less", self.steps(time), wide)
+
+    def mask_of(self, value: OnnxValue) -> str:
+        """(N, T) bool of a ragged value."""
+        key = (value.data, value.lengths)
+        if key not in self._masks:
+            self._masks[key] = self.mask(value.lengths, self.size(value.data, 1))
+        return self._masks[key]
+
+    def filled(self, value: OnnxValue, number: float = 0) -> str:
+        """The padded tensor with a number behind each sentence."""
+        mask = self.mask_of(value)
+        if value.padded_rank > 2:
+            mask = self.emit("Unsqueeze", mask, self.ints(*range(2, value.padded_rank)))
+        rest = self.constant(number, value.dtype)
+        return self.emit("Where", mask, value.data, rest)
+
+    def words(self, value: OnnxValue) -> str:
+        """The words of a ragged value (W, ...), sentence by sentence."""
+        flat = self.emit("Reshape", self.mask_of(value), self.ints(-1))
+        sizes = self.emit("Shape", value.data)
+        inner = self.emit("Slice", sizes, self.ints(2), self.ints(2**31))
+        shape = self.emit("Concat", self.ints(-1), inner, axis=0)
+        rows = self.emit("Reshape", value.data, shape)
+        return self.emit("Compress", rows, flat, axis=0)
+
+    def from_words(self, words: str, lengths: str, time: str, dtype: str, rank: int) -> OnnxValue:
+        """Words (W, ...) under lengths (N,), padded to T (1,)."""
+        wide = self.emit("Cast", lengths, to=7)
+        starts = self.emit("CumSum", wide, self.constant(0, "int64"), exclusive=1)
+        columns = self.emit("Unsqueeze", starts, self.ints(1))
+        at = self.emit("Add", columns, self.steps(time))
+        last = self.emit("Sub", self.size(words, 0), self.ints(1))
+        return OnnxValue(
+            self.emit("Gather", words, self.emit("Min", at, last)), dtype, rank, lengths
+        )
+
+    def with_time(self, value: OnnxValue, time: str) -> OnnxValue:
+        """The same value padded to T (1,), which is as long as the longest sentence at least."""
+        cut = self.emit("Slice", value.data, self.ints(0), time, self.ints(1))
+        more = self.emit("Sub", time, self.size(cut, 1))
+        before = self.ints(*[0] * value.padded_rank, 0)
+        after = [self.ints(*[0] * (value.padded_rank - 2))] if value.padded_rank > 2 else []
+        pads = self.emit("Concat", before, more, *after, axis=0)
+        return OnnxValue(self.emit("Pad", cut, pads), value.dtype, value.rank, value.lengths)
+
+    def longest(self, lengths: str) -> str:
+        """The longest sentence's length, (1,) int64."""
+        return self.emit("Cast", self.emit("ReduceMax", lengths, keepdims=1), to=7)
+
+
+# What the rules that write an ONNX model share: values, constants, names, the opset.
+
+Inputs = list[OnnxValue | None]
+Function = TypeVar("Function", bound=Callable[..., None])
+
+_SINCE = {
+    "AveragePool": {"dilations": 19},
+    "BatchNormalization": {"training_mode": 14},
+    "Resize": {"antialias": 18, "axes": 18, "keep_aspect_ratio_policy": 18},
+    "Reshape": {"allowzero": 14},
+    "Shape": {"start": 15, "end": 15},
+}
+"""The first opset of an attribute, which may be 0 before."""
+
+
+class GraphWriter(PaddedGraph):
+    """An ONNX graph under construction, and what each value of ours is called in it.
+
+    ``functions`` takes those of the model's own, None: there must be none. ``wanted``: the values
+    that anybody reads. ``domains``: those of its operators. ``precisions``: of layers, by their
+    first outputs.
+    """
+
+    def __init__(
+        self,
+        proto: Any,
+        opset: int,
+        graph: Graph,
+        types: Mapping[str, Type],
+        functions: dict[str, Any] | None = None,
+        around: GraphWriter | None = None,
+    ) -> None:
+        super().__init__(proto, around)
+        self.opset, self.types, self.arrays = opset, types, graph.constants
+        self.functions = functions
+        self.precisions: dict[str, LayerPrecision] = {} if around is None else around.precisions
+        self.domains: set[str] = {""} if around is None else around.domains
+        read = {name for node in graph.nodes for name in node.inputs}
+        self.wanted = frozenset(read | {value.name for value in graph.outputs}) - {""}
+        self._values: dict[str, OnnxValue] = {}
+
+    def writer_of(self, body: Graph, types: Mapping[str, Type]) -> GraphWriter:
+        """What writes a graph inside this one."""
+        return GraphWriter(None, self.opset, body, types, self.functions, self)
+
+    def value(self, name: str) -> OnnxValue:
+        """A value's tensors; a constant is written with its first use."""
+        if name not in self._values:
+            array = self.arrays[name]
+            tensor = self.constant(array, name=name)
+            self._values[name] = OnnxValue(tensor, str(array.dtype), array.ndim)
+        return self._values[name]
+
+    def inputs_of(self, node: Node) -> list[OnnxValue | None]:
+        return [self.value(name) if name else None for name in node.inputs]
+
+    def bind(self, name: str, value: OnnxValue) -> None:
+        """Says what a value is called."""
+        self._values[name] = value
+
+    def give(self, node: Node, tensor: str, lengths: str = "", at: int = 0) -> None:
+        """Binds an output of a node, where anybody named it."""
+        if at < len(node.outputs) and (name := node.outputs[at]):
+            found = self.types[name]
+            self.bind(name, OnnxValue(tensor, found.dtype or "", len(found.counts), lengths))
+
+    def reduce(self, op: str, x: str, axes: Sequence[int], *, keepdims: int) -> str:
+        """A Reduce operator over axes, which are an attribute before opset 18 for most."""
+        if self.opset >= became_inputs(op)[0]:
+            return self.emit(op, x, self.ints(*axes), keepdims=keepdims)
+        return self.emit(op, x, axes=tuple(axes), keepdims=keepdims)
+
+    def attributes(self, node: Node) -> dict[str, Any]:
+        """A node's attributes in ONNX's form. Raises `UnsupportedError` for those it has not."""
+        found = dict(node.attributes)
+        found.pop("non_negative", None)  # a check that ONNX has not
+        if node.op == "Split" and not node.input(1) and self.opset >= 18:
+            found["num_outputs"] = len(node.outputs)
+        if node.op in ("Cast", "CastLike") and "to" in found:
+            found["to"] = number_of(found["to"])
+        for name, since in _SINCE.get(node.op, {}).items():
+            if name in found and self.opset < since and found.pop(name) != 0:
+                raise UnsupportedError(f"attribute {name} needs opset {since}")
+        return found
+
+    def array(self, name: str, role: str) -> Array:
+        """The array of a constant value. Raises `UnsupportedError` where it is computed."""
+        if name not in self.arrays:
+            raise UnsupportedError(f"{role} {name!r} is computed at run time")
+        return self.arrays[name]
+
+    def copy(
+        self, node: Node, tensors: Sequence[str], lengths: str = "", **attributes: Any
+    ) -> None:
+        """The operator as it stands."""
+        outs = [self.fresh(name) if name else "" for name in node.outputs]
+        domain = OPERATORS[node.op].domain
+        self.domains |= {domain}
+        self.add(node.op, *tensors, outputs=outs, domain=domain, **attributes)
+        for at, out in enumerate(outs):
+            self.give(node, out, lengths, at)
+
+
+class Rules(dict[str, Callable[..., None]]):
+    """Functions that write operators, by name; as a decorator it takes one up."""
+
+    def __call__(self, *ops: str) -> Callable[[Function], Function]:
+        def register(function: Function) -> Function:
+            self.update(dict.fromkeys(ops, function))
+            return function
+
+        return register
+
+
+def dense(value: OnnxValue | None, role: str) -> str:
+    """The tensor of a value that must not be ragged."""
+    if value is None or value.lengths:
+        raise UnsupportedError(f"{role} {'is ragged' if value else 'is missing'}")
+    return value.data
+
+
+def ragged(value: OnnxValue | None, role: str) -> OnnxValue:
+    """A value that must be ragged."""
+    if value is None or not value.lengths:
+        raise UnsupportedError(f"{role} is not ragged")
+    return value
+
+
+# Row-wise operators over padded batches: the words' axis became two, batch and time.
+
+RULES = Rules()
+"""What takes the first ragged input as a further argument."""
+
+
+def _operand(w: GraphWriter, value: OnnxValue | None, name: str, like: OnnxValue) -> str:
+    """An operand under ``like``: what is dense broadcasts over the words, or is one row a word."""
+    if value is None:
+        return ""
+    if value.rank > like.rank or (value.lengths and value.rank != like.rank):
+        raise UnsupportedError(f"{name!r} of {value.rank} axes beside words of {like.rank}")
+    one_row = name in w.arrays and w.arrays[name].shape[:1] == (1,)
+    return value.data if value.rank < like.rank or one_row else _rows(w, value, like)
+
+
+def _rows(w: GraphWriter, value: OnnxValue, like: OnnxValue) -> str:
+    """A row a word as a padded tensor: dense ones come in the order of the words."""
+    if value.lengths:
+        return value.data
+    time = w.size(like.data, 1)
+    return w.from_words(value.data, like.lengths, time, value.dtype, value.rank).data
+
+
+def _elementwise(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+    tensors = [_operand(w, b, name, like) for b, name in zip(inputs, node.inputs, strict=True)]
+    w.copy(node, tensors, like.lengths, **w.attributes(node))
+
+
+@RULES("Cast", "CastLike")
+def _cast(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+    if inputs[0] is not like:
+        raise UnsupportedError("what is cast is not ragged")
+    dtype = w.types[node.outputs[0]].dtype or ""
+    w.give(node, w.emit("Cast", like.data, to=number_of(dtype)), like.lengths)
+
+
+def _axis(axis: int, rank: int) -> int:
+    """Where an axis of the words (W, ...) is in the padded tensor (N, T, ...)."""
+    if axis % rank == 0:
+        raise UnsupportedError("axis 0 would mix the steps of ragged sequences")
+    return axis % rank + 1
+
+
+def _same_rank(inputs: Inputs, like: OnnxValue) -> list[str]:
+    if any(b is None or b.rank != like.rank or not b.lengths for b in inputs):
+        raise UnsupportedError("expected ragged inputs of equal rank only")
+    return [b.data for b in inputs if b]
+
+
+def _along_axes(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+    """An operator along axes that an attribute or an input tells: each stands one further on."""
+    operator, attributes, tensors = OPERATORS[node.op], w.attributes(node), []
+    if "axis" in operator.attributes:
+        attributes["axis"] = _axis(node.at.axis, like.rank)
+    told = next((at for at, slot in enumerate(operator.slots) if slot.tells), None)
+    axes = None if told is None else _axes(w, node, told, like)
+    for at, value in enumerate(inputs):
+        if at == told:
+            tensors.append(w.constant(axes))
+        elif at and not operator.slot(at).variadic:
+            tensors.append(dense(value, operator.slot(at).name) if value else "")
+        elif value is None or value.rank != like.rank:
+            raise UnsupportedError("expected inputs of equal rank only")
+        else:
+            tensors.append(_rows(w, value, like))
+    w.copy(node, tensors, like.lengths, **attributes)
+
+
+def _axes(w: GraphWriter, node: Node, at: int, like: OnnxValue) -> Array:
+    """Axes that come as an input, in the padded tensor."""
+    if not node.input(at):
+        raise UnsupportedError("without axes the words of a LoD are among them")
+    axes = w.array(node.inputs[at], "axes")
+    rank = like.rank + (axes.size if node.op == "Unsqueeze" else 0)
+    return np.array([_axis(int(axis), rank) for axis in axes.flat], np.int64).reshape(axes.shape)
+
+
+def _reduce(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+    axes = _axes(w, node, 1, like).reshape(-1).tolist()
+    w.give(node, w.reduce(node.op, like.data, axes, keepdims=node.at.keepdims), like.lengths)
+
+
+@RULES("Transpose")
+def _transpose(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+    perm = node.attributes.get("perm") or range(like.rank)[::-1]
+    w.copy(
+        node,
+        [like.data],
+        like.lengths,
+        perm=(0, *(_moved(axis, at) for at, axis in enumerate(perm))),
+    )
+
+
+def _moved(axis: int, at: int) -> int:
+    if (axis == 0) != (at == 0):
+        raise UnsupportedError("axis 0 would mix the steps of ragged sequences")
+    return axis + 1
+
+
+@RULES("Flatten")
+def _flatten(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+    if node.at.axis != 1:
+        raise UnsupportedError("only words are flattened, each into a row")
+    shape = w.ints(0, 0, -1)
+    w.give(node, w.emit("Reshape", like.data, shape), like.lengths)
+
+
+@RULES("Reshape")
+def _reshape(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+    """(W, ...) -> (W, ...): sizes of 0 stay at their place, which moves by one."""
+    first, *sizes = w.array(node.inputs[1], "shape").tolist()
+    if first not in (0, -1) or node.at.allowzero or not w.types[node.outputs[0]].depth:
+        raise UnsupportedError(f"shape {(first, *sizes)} may split or join the words of a LoD")
+    w.give(node, w.emit("Reshape", like.data, w.ints(0, 0, *sizes)), like.lengths)
+
+
+@RULES("MatMul")
+def _matmul(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+    right = dense(inputs[1], "the right factor")
+    if inputs[0] is not like or inputs[1] is None or inputs[1].rank != 2 or like.rank < 2:
+        raise UnsupportedError("only words times a matrix")
+    w.give(node, w.emit("MatMul", like.data, right), like.lengths)
+
+
+@RULES("Gemm")
+def _gemm(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+    """Gemm takes matrices only: the product and the sum of it."""
+    if inputs[0] is not like or node.at.transA:
+        raise UnsupportedError("only words times a matrix")
+    factor = dense(inputs[1], "the right factor")
+    if node.at.transB:
+        factor = w.emit("Transpose", factor, perm=(1, 0))
+    out = w.emit("MatMul", like.data, factor)
+    added = inputs[2] if len(inputs) > 2 else None
+    terms = [(out, node.at.alpha)]
+    if added is not None:
+        terms.append((_operand(w, added, node.inputs[2], like), node.at.beta))
+    scaled = [
+        tensor if by == 1 else w.emit("Mul", tensor, w.constant(by, like.dtype))
+        for tensor, by in terms
+    ]
+    w.give(node, scaled[0] if len(scaled) == 1 else w.emit("Add", *scaled), like.lengths)
+
+
+@RULES("Gather")
+def _gather(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+    table, indices = inputs
+    axis = node.at.axis
+    if table is like:
+        at = dense(indices, "an index")
+        out = w.emit("Gather", like.data, at, axis=_axis(axis, like.rank))
+    elif axis in (0, -(table.rank if table else 0)):
+        # Behind the sentences stand zeros or what was computed from them: any row will do.
+        inside = w.filled(like)
+        out = w.emit("Gather", dense(table, "a table"), inside, axis=0)
+    else:
+        raise UnsupportedError("ragged indices along another axis than the rows")
+    w.give(node, out, like.lengths)
+
+
+@RULES("GatherElements")
+def _gather_elements(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+    axis = _axis(node.at.axis, like.rank)
+    data, _ = _same_rank(inputs, like)
+    at = w.filled(inputs[1]) if inputs[1] else ""
+    w.copy(node, [data, at], like.lengths, axis=axis)
+
+
+@RULES("QuantizeLinear", "DequantizeLinear")
+def _quantized(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+    if inputs[0] is not like:
+        raise UnsupportedError("a scale or zero point is ragged")
+    more = [dense(each, "a scale or zero point") if each else "" for each in inputs[1:]]
+    one_each = any(each and each.rank for each in inputs[1:])
+    axis = {"axis": _axis(node.at.axis, like.rank)} if one_each else {}
+    w.copy(node, [like.data, *more], like.lengths, **axis)
+
+
+@RULES("OneHot")
+def _one_hot(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+    if node.at.axis not in (-1, like.rank) or inputs[0] is not like:
+        raise UnsupportedError("only a last axis")
+    more = [dense(b, "depth or values") for b in inputs[1:]]
+    w.copy(node, [like.data, *more], like.lengths)
+
+
+@RULES("BatchNormalization")
+def _batch_normalization(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+    """The channels stand behind time now: scale and shift are computed here."""
+    names = ("scale", "bias", "mean", "variance")
+    scale, bias, mean, variance = (
+        w.array(name, role).reshape(-1, *[1] * (like.rank - 2))
+        for name, role in zip(node.inputs[1:], names, strict=True)
+    )
+    factor = scale / np.sqrt(variance + variance.dtype.type(node.at.epsilon))
+    centred = w.emit("Sub", like.data, w.constant(mean))
+    scaled = w.emit("Mul", centred, w.constant(factor))
+    w.give(node, w.emit("Add", scaled, w.constant(bias)), like.lengths)
+
+
+def write_ragged(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+    """Writes an operator of which at least one input is ragged."""
+    like = next(b for b in inputs if b and b.lengths)
+    _rule_of(node.op)(w, node, inputs, like)
+
+
+def _rule_of(op: str) -> Callable[..., None]:
+    operator = OPERATORS[op]
+    if op in RULES:
+        return RULES[op]
+    if op.startswith("Reduce"):
+        return _reduce
+    if operator.kind == "elementwise" or op == "Identity":
+        return _elementwise
+    along = "axis" in operator.attributes or any(slot.tells for slot in operator.slots)
+    if not along or operator.dropped is True:
+        raise UnsupportedError("no form over padded batches is known")
+    return _along_axes

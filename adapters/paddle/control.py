@@ -1,0 +1,369 @@
+"""The rules of Paddle's loops and branches, and of the arrays of tensors that they fill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from onernn.adapters.common.lowering import Results
+from onernn.adapters.paddle.table import (
+    TURN,
+    PaddleBuilder,
+    PaddleOperator,
+    Part,
+    TensorArray,
+    lower_operators,
+    rule,
+)
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.graph import UNSUPPORTED, Graph, Value
+from onernn.ir.records import dataclass
+from onernn.ir.sizes import Size
+from onernn.ir.types import Type
+from onernn.ops.control import joined_types
+
+# The rules of Paddle's operators on arrays of tensors.
+
+
+def _array(op: PaddleOperator) -> TensorArray:
+    return op.builder.array_of(op.variable("X"))
+
+
+def _index(op: PaddleOperator) -> Size | None:
+    """What is known of the index: its shape is () or (1,)."""
+    value = op.builder.type_of(op.value("I")).value
+    if isinstance(value, tuple):
+        return value[0] if len(value) == 1 else None
+    return value
+
+
+@rule("create_array")
+def _create(op: PaddleOperator) -> Results:
+    op.attribute("dtype", -1)
+    op.builder.arrays[op.outputs["Out"][0]] = TensorArray()
+    return {"Out": ""}
+
+
+@rule("write_to_array")
+def _write(op: PaddleOperator) -> Results:
+    (variable,) = op.outputs["Out"]
+    array = op.builder.array_of(variable)
+    op.builder.arrays[variable] = array.written(_index(op), op.dense(op.value("X")))
+    return {"Out": ""}
+
+
+@rule("read_from_array")
+def _read(op: PaddleOperator) -> Results:
+    op.variables("X_W")
+    array = _array(op)
+    if value := array.element(_index(op)):
+        return op.emit("Identity", value)
+    at = op.emit("Reshape", op.value("I"), op.ints())
+    return op.emit("Gather", op.builder.stack(array), at, axis=0, non_negative=True)
+
+
+@rule("slice_array_dense")
+def _slice_element(op: PaddleOperator) -> Results:
+    """The element at a place, which may count from the end."""
+    array, place = _array(op), op.attribute("starts", (0,))
+    at: Size | None = Size.of(place[0])
+    if place[0] < 0:
+        at = None if array.length is None else array.length + place[0]
+    if len(place) == 1 and (value := array.element(at)):
+        return op.emit("Identity", value)
+    at_value = op.builder.constant(np.int64(place[0]), "place")
+    return op.emit("Gather", op.builder.stack(array), at_value, axis=0)
+
+
+@rule("lod_array_length")
+def _length(op: PaddleOperator) -> Results:
+    """A list of one number, as Paddle gives it."""
+    array, builder = _array(op), op.builder
+    found = array.length
+    if found is not None and found.number is not None:
+        return op.ints(found.number)
+    if all(part.value for part in array.parts):
+        return op.emit("Shape", builder.stack(array), start=0, end=1)
+    before = found - builder.turn if found is not None and builder.turn is not None else None
+    if before is None or before.number is None:
+        raise UnsupportedError("nobody knows how many elements it has")
+    turn = op.emit("Reshape", TURN, op.ints(1))
+    return op.emit("Add", turn, op.ints(before.number))
+
+
+@rule("tensor_array_to_tensor")
+def _all(op: PaddleOperator) -> Results:
+    """Elements along a new axis, or one behind the other along one of theirs."""
+    array, axis, new = _array(op), op.attribute("axis", 0), op.attribute("use_stack", False)
+    value = op.builder.stack(array)
+    rank = op.builder.type_of(value).rank
+    if rank is None:
+        raise UnsupportedError("nobody knows how many axes its elements have")
+    axis += rank - (not new) if axis < 0 else 0
+    if not 0 <= axis < rank - (not new):
+        raise UnsupportedError(f"attribute axis={axis}: elements of {rank - 1} axes")
+    perm = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
+    out = op.emit("Transpose", value, perm=perm) if axis else value
+    if new:
+        if axis == 0:
+            op.builder.stacked[op.outputs["Out"][0]] = array
+        return {"Out": op.emit("Identity", out)}
+    sizes = [op.ints(*([0] * axis + [-1])), op.emit("Shape", out, start=axis + 2)]
+    count = op.emit("Shape", value, start=0, end=1)
+    each = op.emit("Shape", value, start=axis + 1, end=axis + 2)
+    index = op.emit("Cast", op.emit("Expand", each, count), to="int32")
+    joined = op.emit("Reshape", out, op.emit("Concat", *sizes, axis=0))
+    return {"Out": joined, "OutIndex": index}
+
+
+# The rules of loops and branches: their blocks become graphs, arrays what a loop collects.
+
+_ROUNDS = 8  # in which the types of what a loop carries settle
+
+
+@rule("if")
+def _if(op: PaddleOperator) -> Results:
+    numbers = [op.attribute(name, 0) for name in ("true_block", "false_block")]
+    named = [list(op.attribute(name, ("",))) for name in ("then", "else")]
+    return _branches(op, numbers, named)
+
+
+@rule("conditional_block")
+def _conditional_block(op: PaddleOperator) -> Results:
+    """Runs where the condition holds; else variables stay what they were."""
+    op.only("is_scalar_condition", True)
+    op.variables("Input")
+    return _branches(op, [op.attribute("sub_block", 0), -1], [[], []])
+
+
+def _branches(op: PaddleOperator, numbers: list[int], named: list[list[str]]) -> Results:
+    """``named``: what the blocks call the results; what both leave in other variables follows."""
+    builder, results = op.builder, dict(op.builder.blocks.results(op))
+    written = [builder.blocks.written(n) if n >= 0 else set[str]() for n in numbers]
+    others = sorted(name for slot, name in results.items() if slot.startswith("="))
+    if arrays := [name for name in others if builder.is_array(name)]:
+        raise UnsupportedError(
+            f"array {arrays[0]!r} is written in a branch; keep the lists outside"
+        )
+    others = [n for n in others if builder.holds(n) or n in written[0] & written[1]]
+    pairs = [
+        _branch(builder, number, [*names, *others])
+        for number, names in zip(numbers, named, strict=True)
+    ]
+    (then, of_then), (other, of_other) = pairs
+    slots = [slot for slot in results if slot[0] != "="] if named[0] else []
+    if len(then.outputs) != len(slots) + len(others) or len(then.outputs) != len(other.outputs):
+        raise UnsupportedError(f"its blocks do not give {len(slots)} results")
+    attributes = {"then_branch": then, "else_branch": other, "then_taken": len(of_then)}
+    inputs = (_truth(op.builder, op.value("Cond")), *of_then, *of_other)
+    made = builder.emit_many("If", inputs, len(then.outputs), attributes)
+    return dict(zip([*slots, *(f"={name}" for name in others)], made, strict=True))
+
+
+def _branch(outer: PaddleBuilder, number: int, names: Sequence[str]) -> tuple[Graph, list[str]]:
+    """The graph of a block, none where ``number`` is negative, and what it takes from outside."""
+    builder, blocks = outer.inner("branch"), outer.blocks
+    read = blocks.free(number) | blocks.written(number) if number >= 0 else set[str]()
+    for name in sorted({*read, *names}):
+        builder.take(name)
+    if number >= 0:
+        lower_operators(builder, blocks.operators(number), names)
+    for name in names:
+        if not builder.holds(name):
+            raise UnsupportedError(f"result {name!r} is made by nobody")
+    graph = _graph(builder, [builder.value(name) for name in names])
+    return graph, [builder.taken[value.name] for value in graph.inputs]
+
+
+def _truth(builder: PaddleBuilder, value: str) -> str:
+    """A condition without axes."""
+    if builder.type_of(value).rank == 0:
+        return value
+    return builder.emit("Reshape", (value, builder.constant(np.zeros(0, np.int64), "scalar")))
+
+
+def _graph(builder: PaddleBuilder, values: Sequence[str]) -> Graph:
+    """The graph of a block that gives these values."""
+    assert builder.outer is not None
+    builder.outer.notes.update(builder.notes)
+    ends = [builder.emit("Identity", (value,)) for value in values]
+    made = []
+    for name in ends:
+        known = builder.type_of(name)
+        made.append(Value(name, known.dtype, None if known.shape is None else known.counts))
+    graph = builder.graph(made)
+    for node in graph.nodes:
+        if node.op == UNSUPPORTED:
+            raise UnsupportedError(f"its block: {node.label}: {node.attributes['reason']}")
+    return graph
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """``inside``: what the block calls it, ``after``: what it calls the next turn's.
+
+    ``begin``: its value before the first turn. ``slot``: of the result.
+    """
+
+    inside: str
+    begin: str
+    after: str
+    slot: str
+    result: str
+
+
+@rule("while")
+def _while(op: PaddleOperator) -> Results:
+    return _While(op).results()
+
+
+class _While:
+    """A loop: what its block assigns to is carried, arrays it appends to are collected."""
+
+    def __init__(self, op: PaddleOperator) -> None:
+        self.outer, self.number = op.builder, op.attribute("sub_block", 0)
+        op.variables("X")
+        self.condition = op.variable("Condition")
+        self.begin = op.value("Condition")
+        self.again = self.condition
+        results = op.outputs.get("Out", ())
+        named: list[tuple[str, str, str, str, str]] = []
+        if "given" in op.attributes:
+            self.again, *given = op.attribute("given", ("",))
+            arguments, initial = op.attribute("arguments", ("",)), op.variables("Initial")
+            slots = [slot for slot, _ in self.outer.blocks.results(op) if slot[0] != "="]
+            named = [*zip(arguments, initial, given, slots, results, strict=True)]
+        written = sorted(self.outer.blocks.written(self.number) - {self.condition})
+        own = [(name, name, name, f"={name}", name) for name in written]
+        self.carried: list[_Carried] = []
+        self.arrays: list[_Carried] = []
+        for inside, variable, after, slot, result in [*named, *own]:
+            if self.outer.is_array(variable):
+                self.arrays.append(_Carried(inside, variable, after, slot, result))
+            elif self.outer.holds(variable):
+                begin = self.outer.value(variable)
+                self.carried.append(_Carried(inside, begin, after, slot, result))
+            elif self.outer.blocks.read_outside(variable, self.number):
+                raise UnsupportedError(f"{variable!r} has no value before the loop; assign one")
+        self.turn = Size.of(f"turn {self.outer.depth}")
+
+    def results(self) -> dict[str, str]:
+        for array in self.arrays:
+            if last := self._last(array.begin):
+                name = f"last of {array.inside}"
+                self.carried.append(_Carried(name, last, f"next {name}", name, name))
+        builder = self._settled()
+        ends = [builder.value(name) for name in (self.again, *(c.after for c in self.carried))]
+        collected = [_appended(builder, each) for each in self.arrays]
+        body = _graph(builder, [_truth(builder, ends[0]), *ends[1:], *collected])
+        kept = self._kept(body)
+        first, behind = len(self.carried), 2 + len(self.carried)
+        results = (body.outputs[0], *(body.outputs[1 + at] for at in kept))
+        body = replace(body, outputs=(*results, *body.outputs[1 + first :])).pruned()
+        used = {name for node in body.nodes for name in node.inputs}
+        taken = [value for value in body.inputs[behind:] if value.name in used]
+        own = (*body.inputs[:2], *(body.inputs[2 + at] for at in kept))
+        body = replace(body, inputs=(*own, *taken))
+        begin = [self.carried[at].begin for at in kept]
+        inputs = ("", _truth(self.outer, self.begin), *begin)
+        inputs += tuple(builder.taken[value.name] for value in taken)
+        attributes = {"body": body, "carried": len(kept)}
+        count = len(kept) + len(collected)
+        made = self.outer.emit_many("Loop", inputs, count, attributes)
+        values = {self.carried[at].slot: value for at, value in zip(kept, made, strict=False)}
+        values[f"={self.condition}"] = self.outer.constant(False, "ended")
+        for array, value in zip(self.arrays, made[len(kept) :], strict=True):
+            turns = next(iter(self.outer.type_of(value).shape or ()), None)
+            part = Part(value, turns, values.pop(f"last of {array.inside}", ""), stacked=True)
+            before = self.outer.array_of(array.begin).parts
+            self.outer.arrays[array.result] = TensorArray((*before, part))
+            values[array.slot] = ""
+        return values
+
+    def _last(self, array: str) -> str:
+        """The last element that an array has before the loop, "" where it has none."""
+        found = self.outer.array_of(array)
+        return found.element(found.length - 1) if found.parts and found.length else ""
+
+    def _settled(self) -> PaddleBuilder:
+        """The block lowered with types of what is carried that hold in every turn.
+
+        A carried integer is followed as one that every turn adds 1 to, until that turns out wrong.
+        """
+        known = [self._begun(self.outer.type_of(each.begin)) for each in self.carried]
+        for _ in range(_ROUNDS):
+            builder = self._lowered(known)
+            made = [builder.type_of(builder.value(each.after)) for each in self.carried]
+            settled = list(map(_in_any_turn, known, made))
+            if settled == known:
+                return builder
+            known = settled
+        raise UnsupportedError("the types of what it carries do not settle")
+
+    def _begun(self, first: Type) -> Type:
+        value = first.value
+        if value is None or first.dtype not in ("int32", "int64"):
+            return replace(first, value=None)
+        if isinstance(value, Size):
+            return replace(first, value=value + self.turn)
+        return replace(first, value=tuple(each + self.turn for each in value))
+
+    def _lowered(self, known: Sequence[Type]) -> PaddleBuilder:
+        builder, blocks = self.outer.inner("body"), self.outer.blocks
+        builder.turn = self.turn
+        builder.enter(TURN, Type("int64", (), (), self.turn))
+        builder.enter(self.condition, Type("bool", (), ()))
+        for each, found in zip(self.carried, known, strict=True):
+            builder.enter(each.inside, found)
+        for array in self.arrays:
+            length, last = self.outer.array_of(array.begin).length, f"last of {array.inside}"
+            count = None if length is None else length + self.turn
+            last = last if builder.holds(last) else ""
+            builder.arrays[array.inside] = TensorArray((Part("", count, last),))
+        free = blocks.free(self.number) - {self.condition}
+        for name in sorted(free - {each.inside for each in (*self.carried, *self.arrays)}):
+            builder.take(name)
+        kept = [self.again, *(each.after for each in self.carried)]
+        lower_operators(builder, blocks.operators(self.number), kept)
+        for array in self.arrays:
+            builder.give(f"next last of {array.inside}", _appended(builder, array))
+        return builder
+
+    def _kept(self, body: Graph) -> list[int]:
+        """Which of the carried values somebody needs: other than to carry them on."""
+        blocks, count = self.outer.blocks, len(self.carried)
+        kept = {
+            at
+            for at, each in enumerate(self.carried)
+            if each.slot == each.inside or blocks.read_outside(each.result, self.number)
+        }
+        others = (body.outputs[0], *body.outputs[1 + count :])
+        while True:
+            wanted = replace(body, outputs=(*others, *(body.outputs[1 + at] for at in kept)))
+            used = {name for node in wanted.pruned().nodes for name in node.inputs}
+            more = {at for at in range(count) if body.inputs[2 + at].name in used}
+            if more <= kept:
+                return sorted(kept)
+            kept |= more
+
+
+def _in_any_turn(before: Type, after: Type) -> Type:
+    """The type of a carried value that holds before a turn and behind it."""
+    value = before.value
+    if isinstance(value, tuple):
+        again = after.value == tuple(each + 1 for each in value)
+    else:
+        again = value is not None and after.value == value + 1
+    return replace(joined_types(before, after), value=value if again else None)
+
+
+def _appended(builder: PaddleBuilder, array: _Carried) -> str:
+    """The one element that a block has appended to an array."""
+    _, *parts = builder.array_of(array.after).parts
+    if len(parts) != 1 or parts[0].stacked:
+        raise UnsupportedError(
+            f"array {array.inside!r}: a turn appends {len(parts)} elements; one is supported"
+        )
+    return parts[0].value

@@ -1,0 +1,416 @@
+"""Custom operators of Paddle that call ours, and programs of PIR that use them."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from importlib.resources import files
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+from onernn.adapters.common.adapter import require
+from onernn.adapters.paddle.partition import Options
+from onernn.backend.cache import keep, memory_file
+from onernn.backend.compiled.library import load_kernels
+from onernn.backend.compiled.packing import STORED
+from onernn.ir.errors import LibraryError, Refusal, UnsupportedError
+from onernn.kernels import build
+from onernn.reorders.paddle import RNN_CELLS
+
+# The operator ``onernn_rnn``: compiled against Paddle's own headers, once, and kept.
+#
+# What is compiled calls the kernels' library alone, no Python. Its file lies in the user's cache
+# folder under the hash of all that it was made from, and ends with the hash of its own bytes.
+
+NAME = "onernn_rnn"
+"""Of the operator in programs; ``rnn`` of Paddle computes the same."""
+
+_SOURCES = ("custom_operator.cpp", "packed_layer.hpp", "recurrent_layer.hpp")
+_FLAGS = (
+    *("-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"),
+    *("-Wl,--as-needed", "-Wl,-z,defs"),
+)
+_LIBRARIES = ("libs/libphi_core.so", "libs/libphi.so", "libs/libcommon.so", "base/libpaddle.so")
+_HASH = 32
+_LOCK = Lock()
+
+FEW = "batches of so few words are faster in Paddle's own kernel; backend='kernels' takes ours"
+"""The reason of a layer that stays where `is_faster_in_paddle`."""
+
+
+class NoOperators(UnsupportedError):
+    """This process cannot have compiled operators; the message tells why."""
+
+
+def register_operators() -> None:
+    """Paddle knows the operator that `optimize` puts into programs of Paddle 3.
+
+    A process that loads a saved program with it, but optimizes none itself, calls this first. The
+    first call on a machine compiles it, in seconds. Raises `NoOperators` where there is no C++17
+    compiler, `LibraryError` for a damaged installation, `MissingDependencyError` without Paddle.
+    """
+    with _LOCK:
+        _register()
+
+
+@cache
+def missing_operators() -> str:
+    """Why this process has no compiled operators, "" where it has."""
+    try:
+        register_operators()
+    except (NoOperators, LibraryError) as error:
+        return str(error)
+    return ""
+
+
+def is_faster_in_paddle(shape: Sequence[int], hidden: int, is_test: bool) -> bool:
+    """Whether Paddle's own kernel is known to be the faster one for inputs of this shape.
+
+    Below this, what a call costs beside its arithmetic counts: packed weights are compared with
+    those that came, and training packs them anew. Measured, design/0015. A size that a program
+    leaves open is negative: there ours may be given anything.
+    """
+    first, second, *_ = shape
+    words = first * second
+    if first <= 0 or second <= 0:
+        return False
+    return words < 8 or words * hidden < 1024 if is_test else words < max(32, hidden // 4)
+
+
+def arguments(
+    sizes: tuple[str, int, bool, int],
+    *,
+    time_major: bool,
+    is_test: bool,
+    chosen: Options,
+    fixed: bool = False,
+) -> tuple[Any, ...]:
+    """The operator's attributes, in its order; ``sizes``: mode, layers, two directions, hidden.
+
+    ``fixed``: the weights stay as they are as long as they are there, as a predictor's do.
+
+    Raises `UnsupportedError` for options that it has not.
+    """
+    if chosen.backend not in ("auto", "kernels"):
+        raise UnsupportedError(
+            f"programs of Paddle 3 run on kernels; take backend='kernels', not {chosen.backend!r}"
+        )
+    if chosen.dtype not in STORED:
+        raise UnsupportedError(
+            f"{chosen.dtype} is not there in programs of Paddle 3; take f32, bf16 or f16"
+        )
+    if chosen.dtype == "f16" and not is_test:
+        raise UnsupportedError("no training in f16; take bf16 or f32, or call eval() before")
+    mode, layers, two, hidden = sizes
+    stored = getattr(load_kernels().lib, f"ONERNN_{chosen.dtype.upper()}")
+    gates = list(RNN_CELLS[mode][1].permutation)
+    threads = min(chosen.threads or 1, 2)
+    return mode, gates, layers, two, hidden, time_major, is_test, fixed, stored, threads
+
+
+@cache
+def _register() -> None:
+    paddle = require("paddle", "paddle")
+    kernels = load_kernels()
+    path = str(_library(paddle))
+    # Not through paddle.utils.cpp_extension, which wants setuptools and warns about ccache.
+    paddle.base.core.load_op_meta_info_and_register_op(path)
+    if ctypes.CDLL(path).onernn_paddle_open(str(kernels.path).encode()):
+        raise LibraryError(f"{kernels.path}: cannot be opened by {path}")
+
+
+def _library(paddle: Any) -> Path:
+    """Made now or before; a file in memory where nothing can be kept."""
+    folder = files("onernn.adapters.paddle")
+    sources = {name: folder.joinpath(name).read_bytes() for name in _SOURCES}
+    sources[build.HEADER.name] = build.HEADER.read_bytes()
+    told = (paddle.version.full_version, paddle.version.commit, _FLAGS, build.isas(), sources)
+    name = f"paddle-{hashlib.sha256(repr(told).encode()).hexdigest()}.so"
+    compiled = partial(_compiled, Path(paddle.__file__).parent, paddle.__version__, sources)
+    try:
+        kept = build.cache_folder() / name
+        content = kept.read_bytes() if kept.is_file() else b""
+    except OSError:
+        return memory_file(name[:20], [compiled()])
+    if hashlib.sha256(content[:-_HASH]).digest() != content[-_HASH:]:
+        content = compiled()
+        try:
+            keep(kept, [content])
+        except OSError:
+            return memory_file(name[:20], [content])
+    try:
+        ctypes.CDLL(str(kept))
+    except OSError:  # the folder is mounted noexec
+        return memory_file(name[:20], [content])
+    return kept
+
+
+def _compiled(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
+    """The library, with its hash behind what the loader reads."""
+    try:
+        command = build.compiler()
+    except build.NoCompiler as error:
+        raise NoOperators(
+            "programs of Paddle 3 need an operator that is compiled here once: install g++ or"
+            f" clang++, or set CXX; {error}"
+        ) from None
+    headers = paddle / "include"
+    includes = ["-I.", *(f"-isystem{each}" for each in (headers, headers / "third_party"))]
+    libraries = [str(file) for each in _LIBRARIES if (file := paddle / each).is_file()]
+    with tempfile.TemporaryDirectory() as inside:
+        for name, text in sources.items():
+            (Path(inside) / name).write_bytes(text)
+        major = 2 if version.startswith("2.") else 3
+        told = f"-DONERNN_ABI={build.abi()}u", f"-DONERNN_PADDLE={major}"
+        options = [*_FLAGS, *told, *includes, _SOURCES[0], *libraries]
+        done = subprocess.run(
+            [*command, *options, "-o", "made.so"], cwd=inside, capture_output=True, check=False
+        )
+        if done.returncode:
+            errors = [
+                line
+                for line in done.stderr.decode(errors="replace").splitlines()
+                if "error" in line
+            ]
+            raise NoOperators(
+                f"the operator does not compile against Paddle's headers in {headers}:"
+                f" {'; '.join(errors[:3])[:600]}"
+            )
+        content = (Path(inside) / "made.so").read_bytes()
+    return content + hashlib.sha256(content).digest()
+
+
+# Programs of PIR, Paddle 3's own, changed where they stand: ``rnn`` becomes our operator.
+#
+# A value of such a program has no name; who built it holds it, and fetches by it. So nothing but
+# ``rnn`` and its gradient is replaced, and one whose own results may be held stays.
+
+# Operands and results of `rnn` and `rnn_grad` (paddle/phi/ops/yaml/ops.yaml, backward.yaml).
+_X, _STATE, _WEIGHTS, _LENGTHS = range(4)
+_OUT, _, _AFTER, _RESERVE = range(4)
+_HELD, _DY, _DAFTER = 6, 7, 8
+_DX, _DSTATE, _DWEIGHTS = range(3)
+_OF_LOD = frozenset(f"pd_op.{name}" for name in ("gru", "lstm", "fusion_gru", "fusion_lstm"))
+
+_OF_BACKWARD = {"pd_op.rnn_grad", "pd_op.full_like", "builtin.combine"}
+"""What appending gradients puts behind a result."""
+
+
+class _LeftToPaddle(UnsupportedError):
+    """Ours could run it; Paddle runs it faster."""
+
+
+class Replaced(NamedTuple):
+    """A line for each operator that is ours, why others are not, and which values took places."""
+
+    lines: tuple[str, ...]
+    refusals: tuple[Refusal, ...]
+    values: tuple[tuple[Any, Any], ...]
+
+    def value(self, old: Any) -> Any:
+        """What stands in the place of this value now."""
+        return next((new for before, new in self.values if before.is_same(old)), old)
+
+
+def is_pir(target: Any) -> bool:
+    """Whether this is a program of PIR."""
+    return type(target).__module__.startswith("paddle.base.libpaddle.pir")
+
+
+def replace_recurrent(
+    program: Any,
+    chosen: Options,
+    fetched: Sequence[Any] = (),
+    *,
+    all_known: bool = False,
+    fixed: bool = False,
+) -> Replaced:
+    """Each ``rnn`` that can be replaced is, in place, in inner blocks, too.
+
+    ``fetched``: values that the caller holds; ``all_known``: there are no others, or they are
+    exchanged by `Replaced.value`; ``fixed``: parameters never change. Raises `UnsupportedError`
+    where nothing can be replaced; what is only faster in Paddle could be.
+    """
+    block = program.global_block()
+    known = all_known or fetched or any(op.name() == "pd_op.fetch" for op in block.ops)
+    lines: list[str] = []
+    refusals: list[Refusal] = []
+    values: list[tuple[Any, Any]] = []
+    is_left = False
+    for op, is_inner in [*_recurrent(block)]:
+        label = f"{op.attrs().get('struct_name', '')} ({op.name().removeprefix('pd_op.')})".strip()
+        try:
+            given = _arguments(op, chosen, fixed)
+            gradients = _gradients(op)
+            if not (is_inner or all_known):
+                _check_held(op, gradients, bool(known), fetched)
+            register_operators()
+        except UnsupportedError as error:
+            refusals.append(Refusal(error.refusal.reason, label))
+            is_left |= isinstance(error, _LeftToPaddle)
+            continue
+        lines.append(f"{label}: {given[0]}, {chosen.dtype}, operator {NAME}")
+        values.append(_replaced(program, op, gradients, given))
+    if not lines and not is_left:
+        none = "" if refusals else " it holds none"
+        raise UnsupportedError(f"no recurrent operator can be replaced:{none}", refusals)
+    return Replaced(tuple(lines), tuple(refusals), tuple(values))
+
+
+def append_operator(
+    inputs: Sequence[Any], lengths: Any, given: tuple[Any, ...]
+) -> tuple[Any, tuple[Any, ...]]:
+    """Puts the operator into the program that is being made, or runs it where none is.
+
+    ``inputs``: x, the initial states, WeightList; ``given``: what `arguments` gave. Results: the
+    output and the final states, one by one.
+    """
+    paddle = require("paddle", "paddle")
+    run = getattr(paddle._C_ops, "_run_custom_op", None) or paddle.base.core.eager._run_custom_op
+    out, states, _ = run(NAME, [*inputs], lengths, *given)
+    return out, tuple(paddle._C_ops.unbind(states, 0))
+
+
+def _recurrent(block: Any, is_inner: bool = False) -> Iterator[tuple[Any, bool]]:
+    """The operators in a block and those inside of it, and whether they stand there."""
+    for op in block.ops:
+        if op.name() == "pd_op.rnn" or op.name() in _OF_LOD:
+            yield op, is_inner
+        for inner in op.blocks():
+            yield from _recurrent(inner, True)
+
+
+def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
+    """The attributes of ours. Raises `UnsupportedError` where it cannot stand for this one."""
+    if op.name() in _OF_LOD:
+        raise UnsupportedError("it reads a LoD, which PIR has not; FLAGS_enable_pir_api=0 has")
+    told, float32 = op.attrs(), require("paddle", "paddle").float32
+    mode, layers, two = told["mode"], told["num_layers"], told["is_bidirec"]
+    weights = _listed(op.operand_source(_WEIGHTS))
+    read = [op.operand_source(_X), *_listed(op.operand_source(_STATE)), *weights]
+    if kinds := [each.dtype for each in read if each.dtype != float32]:
+        raise UnsupportedError(f"it reads {kinds[0]}, ours reads {float32}")
+    if mode not in RNN_CELLS or len(weights) != 4 * layers * (1 + two):
+        raise UnsupportedError(f"{mode} with {len(weights)} weights; a bias is left out?")
+    if told["dropout_prob"] and layers > 1 and not told["is_test"]:
+        raise UnsupportedError(
+            "dropout between its layers is drawn in training; for inference call the layer's eval()"
+            " before the program is made"
+        )
+    sizes = mode, layers, two, told["hidden_size"]
+    test = told["is_test"]
+    whole = not op.operand_source(_LENGTHS).initialized()
+    if chosen.may_leave and whole and not fixed:
+        if is_faster_in_paddle(read[0].shape, told["hidden_size"], test):
+            raise _LeftToPaddle(FEW)
+    return arguments(sizes, time_major=True, is_test=test, chosen=chosen, fixed=fixed)
+
+
+def _listed(vector: Any) -> list[Any]:
+    """The values in an operand. Raises `UnsupportedError` where the program does not list them."""
+    maker = vector.get_defining_op()
+    if maker is None or maker.name() != "builtin.combine":
+        raise UnsupportedError("one of its lists of tensors comes from outside of its block")
+    return list(maker.operands_source())
+
+
+def _gradients(op: Any) -> list[Any]:
+    """Its ``rnn_grad``s. Raises `UnsupportedError` where they stand in another block."""
+    reserve = op.result(_RESERVE)
+    found = [
+        each
+        for each in op.get_parent_block().ops
+        if each.name() == "pd_op.rnn_grad" and each.operand_source(_HELD).is_same(reserve)
+    ]
+    if len(found) < len(reserve.all_used_ops()):
+        raise UnsupportedError(
+            "it is trained in an inner block (while, cond); optimize the program before its"
+            " gradients are appended, or the paddle.nn.Layer"
+        )
+    return found
+
+
+def _check_held(op: Any, gradients: Sequence[Any], known: bool, fetched: Sequence[Any]) -> None:
+    """Raises `UnsupportedError` where the caller fetches a result of operators that go.
+
+    It cannot where a batch-first layer has taken the result on to operators of its own.
+    """
+    layer = op.attrs().get("struct_name")
+    for result in (op.result(_OUT), *(each.result(_DX) for each in gradients)):
+        if not result.initialized():
+            continue
+        if any(each.is_same(result) for each in fetched if each is not None):
+            raise UnsupportedError("its own result is fetched; fetch paddle.assign() of it")
+        users = result.all_used_ops()
+        turned = [each for each in users if each.name().startswith("pd_op.transpose")]
+        inside = all(
+            each.name() == "pd_op.transpose_grad"
+            or layer
+            and each.attrs().get("struct_name") == layer
+            for each in turned
+        )
+        others = {each.name() for each in users if each not in turned} - _OF_BACKWARD
+        if not known and (not turned or not inside or others):
+            raise UnsupportedError(
+                "its own result may be fetched: name in fetch_list what will be, paddle.assign() of"
+                " this one where it is among that"
+            )
+
+
+def _replaced(
+    program: Any, op: Any, gradients: Sequence[Any], given: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    """Puts ours in its place; the value that it gave, and the one that is there now."""
+    paddle, pir = require("paddle", "paddle"), require("paddle.base.libpaddle", "paddle").pir
+    ops = require("paddle._C_ops", "paddle")
+    state, weights = (_listed(op.operand_source(at)) for at in (_STATE, _WEIGHTS))
+    inputs = [op.operand_source(_X), *state, *weights]
+    lengths = op.operand_source(_LENGTHS)
+    before = op.result(_OUT)
+    with _static(paddle), paddle.static.program_guard(program):
+        pir.set_insertion_point(op)
+        known = lengths if lengths.initialized() else None
+        out, after = append_operator(inputs, known, given)
+        # The list that `unbind` makes, not one made of its parts, through which no gradient goes.
+        states = after[0].get_defining_op().operand_source(0)
+        for one, other in ((before, out), (op.result(_AFTER), states)):
+            other.stop_gradient = one.stop_gradient
+            one.replace_all_uses_with(other)
+        for gradient in gradients:
+            pir.set_insertion_point(gradient)
+            dafter = ops.stack(_listed(gradient.operand_source(_DAFTER)), 0)
+            (grads, _) = paddle.framework.core.call_vjp(
+                out.get_defining_op(),
+                [inputs, [lengths]],
+                [[each] for each in out.get_defining_op().results()],
+                [[gradient.operand_source(_DY)], [dafter], [pir.fake_value()]],
+                [[False] * len(inputs), [True]],
+            )
+            first = 1 + len(state)
+            if gradient.result(_DX).initialized():
+                gradient.result(_DX).replace_all_uses_with(grads[0])
+            for at, found in ((_DSTATE, grads[1:first]), (_DWEIGHTS, grads[first:])):
+                if gradient.result(at).initialized():
+                    gradient.result(at).replace_all_uses_with(ops.builtin_combine(found))
+            gradient.get_parent_block().remove_op(gradient)
+    op.get_parent_block().remove_op(op)
+    return before, out
+
+
+@contextmanager
+def _static(paddle: Any) -> Iterator[None]:
+    """Operators go into programs, whatever the caller's mode is."""
+    if not paddle.in_dynamic_mode():
+        yield
+        return
+    paddle.enable_static()
+    try:
+        yield
+    finally:
+        paddle.disable_static()

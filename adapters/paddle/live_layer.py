@@ -1,0 +1,533 @@
+"""A recurrent layer of Paddle that ours runs: its tensors, its calls, its cells."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
+
+import numpy as np
+
+from onernn.adapters.common.adapter import require
+from onernn.adapters.paddle.custom_operators import (
+    FEW,
+    NAME,
+    append_operator,
+    arguments,
+    is_faster_in_paddle,
+    is_pir,
+    missing_operators,
+    register_operators,
+)
+from onernn.adapters.paddle.partition import Arguments, LayerKind, LiveLayer, Options, Recorded
+from onernn.ir.arrays import Array
+from onernn.ir.errors import LibraryError, Refusal, ShapeError, UnsupportedError
+from onernn.ir.plugins import plugins_enabled
+from onernn.ir.ragged import Ragged, data_of
+
+# The memory of Paddle's tensors as arrays, without a copy: Paddle's own way makes one.
+
+_OLD_NAMES = {
+    **{"BOOL": "bool", "UINT8": "uint8", "INT8": "int8", "INT16": "int16", "INT32": "int32"},
+    **{"INT64": "int64", "FP16": "float16", "FP32": "float32", "FP64": "float64"},
+    **{"BF16": "bfloat16", "COMPLEX64": "complex64", "COMPLEX128": "complex128"},
+}
+
+
+def view(tensor: Any, name: str) -> Array:
+    """The numbers of a tensor in a scope; valid while it keeps its memory. bfloat16 is copied.
+
+    Raises `UnsupportedError` naming what has none, is on another device, or of another type.
+    """
+    if tensor is None:  # what Paddle hands to Python for a variable without memory
+        raise UnsupportedError(f"{name}: it holds no numbers")
+    return _view(tensor, name, tensor._place(), tensor._dtype(), tensor.shape(), tensor._ptr)
+
+
+def view_eager(tensor: Any, name: str) -> Array:
+    """The numbers of a tensor of dygraph, of a copy where it is not contiguous; else as `view`."""
+    whole = tensor if tensor.is_contiguous() else tensor.contiguous()
+    return _view(whole, name, whole.place, whole.dtype, whole.shape, whole.data_ptr)
+
+
+def _view(
+    owner: Any, name: str, place: Any, kind: Any, shape: Sequence[int], pointer: Callable[[], int]
+) -> Array:
+    if not place.is_cpu_place():
+        raise UnsupportedError(f"{name}: it is on {place}, only CPU memory is read")
+    named = str(kind).rpartition(".")[2]
+    found = _OLD_NAMES.get(named, named)
+    if found not in _OLD_NAMES.values():
+        raise UnsupportedError(f"{name}: {named} numbers are not supported")
+    dtype = np.dtype("uint16" if found == "bfloat16" else found)
+    if not (count := math.prod(shape)):
+        return np.empty(shape, np.float32 if found == "bfloat16" else dtype)
+    memory: Any = (ctypes.c_char * (count * dtype.itemsize)).from_address(pointer())
+    memory.owner = owner  # which lives as long as the array does
+    array = np.frombuffer(memory, dtype).reshape(shape)
+    # NumPy has no bfloat16, the upper half of a float32.
+    return (array.astype(np.uint32) << 16).view(np.float32) if found == "bfloat16" else array
+
+
+def batch(tensor: Any, name: str) -> Ragged | Array:
+    """A tensor as an array, or as `Ragged` where it carries a LoD; as `view`."""
+    data = view(tensor, name)
+    lod = tensor.lod()
+    return Ragged.from_lod(data, lod) if lod else data
+
+
+def tensor_of(value: Ragged | Array) -> Any:
+    """A tensor of Paddle with the same numbers and LoD."""
+    paddle = require("paddle", "paddle")
+    core = paddle.base.core
+    made = (getattr(core, "LoDTensor", None) or core.DenseTensor)()
+    made.set(np.ascontiguousarray(data_of(value)), paddle.CPUPlace())
+    if isinstance(value, Ragged):
+        made.set_lod(value.lod)
+    return made
+
+
+# Calls of a recurrent layer of paddle.nn that ours runs: live, traced, trained by autograd.
+
+_log = logging.getLogger("onernn")
+
+_IS_TEST = 6
+"""Among what `arguments` gives."""
+
+_LIVE: WeakKeyDictionary[Any, tuple[LiveLayer, set[str]]] = WeakKeyDictionary()
+"""What is packed of each layer, and why it stayed with Paddle; copies of a layer pack their own."""
+
+
+class Described(NamedTuple):
+    """What a layer is at a call. ``is_drawn``: by dropout; ``must``: Paddle itself would crash."""
+
+    kind: LayerKind
+    time_major: bool
+    training: bool
+    is_drawn: bool
+    weights: Sequence[Any]
+    must: bool = False
+
+
+def forget(layer: Any) -> None:
+    """Nothing is kept of the layer."""
+    _LIVE.pop(layer, None)
+
+
+def run_layer(
+    layer: Any, is_: Described, inputs: Any, states: Sequence[Any], lengths: Any, chosen: Options
+) -> tuple[Any, tuple[Any, ...]] | None:
+    """The outputs and the final states; None where it stays with Paddle, whose reason is logged."""
+    paddle = require("paddle", "paddle")
+    if not plugins_enabled() and not is_.must:
+        return None
+    live, told = _LIVE.get(layer) or (None, set())
+    if live is None or live.kind != is_.kind:
+        live = LiveLayer(is_.kind, chosen)
+        _LIVE[layer] = live, told
+    in_program = not paddle.in_dynamic_mode()
+    try:
+        if is_.is_drawn:
+            raise UnsupportedError("dropout between its layers is drawn in training")
+        if in_program:
+            found = _traced(is_, inputs, states, lengths, chosen)
+            _log.info(
+                "%s: operator %s in the program that is made; what is saved of it loads where"
+                " onernn.adapters.paddle.register_operators() was called before",
+                layer.full_name(),
+                NAME,
+            )
+            return found
+        tensors = (inputs, *states, *is_.weights)
+        with paddle.profiler.RecordEvent(NAME):
+            if (given := _operator(is_, tensors, chosen)) is not None:
+                return _by_operator(is_, tensors, lengths, given)
+            out, *after = _called(live, tensors, len(states), lengths, is_.time_major)
+            return out, tuple(after)
+    except (UnsupportedError, LibraryError) as error:
+        if not in_program and (is_.must or isinstance(error, LibraryError)):
+            raise
+        reason = error.refusal.reason if isinstance(error, UnsupportedError) else str(error)
+        if reason not in told:
+            told.add(reason)
+            _log.warning("%s: stays with Paddle: %s", layer.full_name(), reason)
+        return None
+
+
+def _traced(
+    is_: Described, inputs: Any, states: Sequence[Any], lengths: Any, chosen: Options
+) -> tuple[Any, tuple[Any, ...]]:
+    """The layer in a program that is being made: our operator, in those of PIR."""
+    paddle = require("paddle", "paddle")
+    if not is_pir(inputs):
+        raise UnsupportedError("programs of Paddle 2's format hold Paddle's operators")
+    read = [inputs, *states, *is_.weights]
+    for each in read:
+        if each.dtype != paddle.float32:
+            raise UnsupportedError(f"{each.name}: {each.dtype}, ours reads {paddle.float32}")
+    sizes = is_.kind.mode, is_.kind.layers, is_.kind.directions == 2, is_.kind.hidden_size
+    test = not is_.training
+    given = arguments(sizes, time_major=is_.time_major, is_test=test, chosen=chosen)
+    register_operators()
+    return append_operator(read, lengths, given)
+
+
+def _operator(is_: Described, tensors: Sequence[Any], chosen: Options) -> tuple[Any, ...] | None:
+    """The attributes of the compiled operator; None where it cannot compute this call."""
+    paddle = require("paddle", "paddle")
+    if 0 in tensors[0].shape or any(each.dtype != paddle.float32 for each in tensors):
+        return None
+    if missing_operators():
+        return None
+    records = paddle.is_grad_enabled() and not all(each.stop_gradient for each in tensors)
+    sizes = is_.kind.mode, is_.kind.layers, is_.kind.directions == 2, is_.kind.hidden_size
+    try:
+        return arguments(sizes, time_major=is_.time_major, is_test=not records, chosen=chosen)
+    except UnsupportedError:
+        return None
+
+
+def _by_operator(
+    is_: Described, tensors: Sequence[Any], lengths: Any, given: tuple[Any, ...]
+) -> tuple[Any, tuple[Any, ...]]:
+    """The call, whose gradients Paddle knows from the operator.
+
+    Raises `ShapeError`; what the operator itself says reads like a failure of Paddle.
+    """
+    kind, shape = is_.kind, tensors[0].shape
+    if len(shape) != 3:
+        raise ShapeError(f"inputs: expected 3 axes, got {tuple(shape)}")
+    T, N = shape[:2] if is_.time_major else shape[1::-1]
+    if shape[2] != kind.input_size:
+        raise ShapeError(f"x: expected (T, N, {kind.input_size}), got {(T, N, shape[2])}")
+    rows = [kind.layers * kind.directions, N, kind.hidden_size]
+    for state in tensors[1 : -len(is_.weights)]:
+        if state.shape != rows:
+            raise ShapeError(f"initial_states: expected {tuple(rows)}, got {tuple(state.shape)}")
+    if lengths is not None:
+        told = view_eager(lengths, "sequence_length")
+        if told.shape != (N,) or told.dtype.kind != "i":
+            raise ShapeError(f"lengths: expected {N} integers, got {told.dtype} {told.shape}")
+        for n, length in enumerate(told.tolist()):
+            if not 0 <= length <= T:
+                raise ShapeError(f"lengths: sequence {n} has {length} of {T} steps")
+    out, states = append_operator(tensors, lengths, given)
+    if given[_IS_TEST]:
+        for each in (out, *states):
+            each.stop_gradient = True
+    return out, states
+
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function for callers whose bytecode `paddle.jit.to_static` may be tracing: it runs as is.
+
+    Otherwise Paddle would trace NumPy and ctypes, too, and fail. Its graphs end before the call and
+    begin anew behind it.
+    """
+    paddle, tracer = require("paddle", "paddle"), require("paddle.jit.sot.psdb", "paddle")
+
+    def call(*arguments: Any) -> Any:
+        tracer.fallback()  # known to the tracer by name; for everybody else it does nothing
+        callback = paddle.base.core.set_eval_frame(None)
+        try:
+            return function(*arguments)
+        finally:
+            paddle.base.core.set_eval_frame(callback)
+
+    return call
+
+
+def _called(
+    live: LiveLayer, tensors: Sequence[Any], states: int, lengths: Any, time_major: bool
+) -> Sequence[Any]:
+    """The layer's outputs, as Paddle's tensors that know their gradients."""
+    paddle = require("paddle", "paddle")
+    for each in tensors:
+        if each.dtype not in (paddle.float32, paddle.float64) or each.dtype != tensors[-1].dtype:
+            raise UnsupportedError(f"{each.name}: {each.dtype}, weights are {tensors[-1].dtype}")
+    arrays = [view_eager(each, each.name) for each in tensors]
+    given = Arguments(
+        arrays[0],
+        tuple(arrays[1 : 1 + states]),
+        arrays[1 + states :],
+        None if lengths is None else view_eager(lengths, "sequence_length"),
+        time_major,
+    )
+    if arrays[0].ndim != 3:
+        raise ShapeError(f"inputs: expected 3 axes, got {arrays[0].shape}")
+    if not paddle.is_grad_enabled() or all(each.stop_gradient for each in tensors):
+        return [paddle.to_tensor(each) for each in live.run(given)]
+    results, recorded = live.run_training(given)
+    needed = [not each.stop_gradient for each in tensors]
+    once = _Once(live, results, recorded, given, needed)
+    outputs: Sequence[Any] = _function().apply(once, *tensors)
+    for output in outputs:
+        output.register_hook(untraced(once.check))
+    return outputs
+
+
+class _Once:
+    """A call that may go backward, once: over a node that ran, Paddle's PyLayer crashes."""
+
+    def __init__(
+        self,
+        live: LiveLayer,
+        results: Sequence[Array],
+        recorded: Recorded,
+        given: Arguments,
+        needed: Sequence[bool],
+    ) -> None:
+        self.results, self._live, self._needed = results, live, needed
+        self._recorded: Recorded | None = recorded
+        # Tapes do not follow what is done to x, lengths neither.
+        lengths = None if given.lengths is None else given.lengths.copy()
+        self._axes = Arguments(results[0], tuple(results[1:]), (), lengths, given.time_major)
+
+    def check(self, _: Any) -> None:
+        """Raises where it went backward already; Paddle calls this before it does so."""
+        if self._recorded is None:
+            raise UnsupportedError(
+                "no gradients a second time (retain_graph=True): onernn's layers go backward once"
+            )
+
+    def backward(self, incoming: Sequence[Any]) -> list[Array | None]:
+        """Gradients of all tensors that went in, None where nobody needs them."""
+        self.check(None)
+        recorded, self._recorded = self._recorded, None
+        dy, *dstates = [
+            np.zeros_like(result) if each is None else view_eager(each, "output gradient")
+            for each, result in zip(incoming, self.results, strict=True)
+        ]
+        outputs = self._axes._replace(x=dy, states=tuple(dstates))
+        assert recorded is not None  # checked
+        dx, dbegin, dweights = self._live.backward(recorded, outputs)
+        found = zip((dx, *dbegin, *dweights), self._needed, strict=True)
+        return [grad if needed else None for grad, needed in found]
+
+
+@cache
+def _function() -> Any:
+    """How Paddle's autograd calls our backward."""
+    paddle = require("paddle", "paddle")
+
+    class Function(paddle.autograd.PyLayer):  # type: ignore[misc, name-defined]
+        @staticmethod
+        def forward(ctx: Any, once: _Once, *_: Any) -> Any:
+            ctx.set_materialize_grads(False)  # Paddle 2.6.2 crashes over those that it makes
+            ctx.once = once
+            return tuple(paddle.to_tensor(result) for result in once.results)
+
+        @staticmethod
+        @untraced
+        def backward(ctx: Any, *incoming: Any) -> Any:
+            if paddle.is_grad_enabled():
+                raise UnsupportedError("no gradients of gradients (create_graph=True)")
+            with paddle.profiler.RecordEvent(f"{NAME}_grad"):
+                grads = ctx.once.backward(incoming)
+            return tuple(None if grad is None else paddle.to_tensor(grad) for grad in grads)
+
+    return Function
+
+
+# ``paddle.nn.RNN`` and ``BiRNN`` of Paddle's own cells, which Paddle runs step by step.
+
+_WEIGHTS = ("weight_ih", "weight_hh"), ("bias_ih", "bias_hh")
+
+
+def cells_obstacle(layer: Any, kind: Any) -> str:
+    """Why a RNN or BiRNN of this class cannot be ours, "" where it can."""
+    nn = require("paddle.nn", "paddle")
+    cells = _cells(layer)
+    base = nn.BiRNN if len(cells) > 1 else nn.RNN
+    if kind.forward is not base.forward:
+        return "its forward() is a class's own"
+    for cell in cells:
+        if type(cell) not in (nn.SimpleRNNCell, nn.LSTMCell, nn.GRUCell):
+            return f"{type(cell).__name__} is no cell of paddle.nn"
+        if getattr(cell, "proj_size", 0):
+            return "a projection (proj_size)"
+        if cell._forward_pre_hooks or cell._forward_post_hooks:
+            return "its cell has hooks, which are called in each step"
+    if len({(_mode(cell), cell.input_size, cell.hidden_size) for cell in cells}) > 1:
+        return "its cells are not alike"
+    return ""
+
+
+@cache
+def ours_of_cells(kind: Any, chosen: Options) -> type:
+    """The layer, all steps in one call; parameters, arguments and results stay."""
+
+    @untraced
+    def run(self: Any, inputs: Any, states: Any, lengths: Any, more: dict[str, Any]) -> Any:
+        # What Paddle gives behind a length is computed from what stands there; hooks may be new.
+        if not more and lengths is None and not cells_obstacle(self, kind):
+            if (found := _run(self, inputs, states, chosen)) is not None:
+                return found
+        return kind.forward(self, inputs, states, lengths, **more)
+
+    def forward(
+        self: Any,
+        inputs: Any,
+        initial_states: Any = None,
+        sequence_length: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        return run(self, inputs, initial_states, sequence_length, kwargs)
+
+    own = {"forward": forward, "onernn_options": chosen}
+    return type(kind.__name__, (kind,), own)
+
+
+def _run(layer: Any, inputs: Any, initial: Any, chosen: Options) -> tuple[Any, Any] | None:
+    """The outputs and the final states as Paddle gives them; None where it stays with Paddle."""
+    paddle = require("paddle", "paddle")
+    cells, time_axis = _cells(layer), 0 if layer.time_major else 1
+    first = cells[0]
+    kind = LayerKind(_mode(first), first.input_size, first.hidden_size, 1, len(cells))
+    if initial is None:
+        begin = [
+            cell.get_initial_states(batch_ref=inputs, batch_dim_idx=1 - time_axis) for cell in cells
+        ]
+    else:
+        begin = [*initial] if len(cells) > 1 else [initial]
+    by_cell = [_listed(each) for each in begin]
+    states = [paddle.stack(each, 0) for each in zip(*by_cell, strict=True)]
+    weights = [getattr(cell, name) for names in _WEIGHTS for cell in cells for name in names]
+    reverse = getattr(layer, "is_reverse", False)
+    x = paddle.flip(inputs, time_axis) if reverse else inputs
+    described = Described(kind, layer.time_major, layer.training, False, weights)
+    found = run_layer(layer, described, x, states, None, chosen)
+    if found is None:
+        return None
+    out, after = found
+    ends = [tuple(state[k] for state in after) for k in range(len(cells))]
+    final = [each if len(each) > 1 else each[0] for each in ends]
+    if reverse:
+        out = paddle.flip(out, time_axis)
+    return out, tuple(final) if len(cells) > 1 else final[0]
+
+
+def _cells(layer: Any) -> list[Any]:
+    return [layer.cell] if hasattr(layer, "cell") else [layer.cell_fw, layer.cell_bw]
+
+
+def _listed(states: Any) -> Sequence[Any]:
+    return states if isinstance(states, list | tuple) else [states]
+
+
+def _mode(cell: Any) -> str:
+    """Of the operator ``rnn``, which computes what this cell does."""
+    name = type(cell).__name__.removesuffix("Cell")
+    return f"RNN_{cell.activation.upper()}" if name == "SimpleRNN" else name
+
+
+# Layers of paddle.nn whose kernel is ours: in place, alive, trained by Paddle's autograd.
+
+_LEFT: WeakSet[Any] = WeakSet()
+"""Layers of which was told that Paddle runs small batches."""
+
+
+def optimized_layer(target: Any, chosen: Options) -> Any:
+    """The layer, with all recurrent ones in it ours; see `plugin.optimize`."""
+    rnn = require("paddle.nn.layer.rnn", "paddle")
+    all_layers = target.sublayers(include_self=True)
+    bases = [each for each in all_layers if isinstance(each, rnn.RNNBase)]
+    inside = {id(part) for each in bases for part in each.sublayers()}
+    wrappers = [each for each in all_layers if isinstance(each, rnn.RNN | rnn.BiRNN)]
+    found = [*bases, *(each for each in wrappers if id(each) not in inside)]
+    reasons = {id(each): _obstacle(each) for each in found}
+    if not any(not reason for reason in reasons.values()):
+        raise UnsupportedError(
+            f"{type(target).__name__} holds no SimpleRNN, LSTM, GRU, RNN or BiRNN that can be"
+            " replaced",
+            [Refusal(reasons[id(each)], each.full_name()) for each in found],
+        )
+    if missing := missing_operators():
+        _log.info("layers run in Python, 0.1 ms a call: %s", missing)
+    for each in found:
+        if reasons[id(each)]:
+            _log.warning("%s: stays with Paddle: %s", each.full_name(), reasons[id(each)])
+        else:
+            make = _ours if isinstance(each, rnn.RNNBase) else ours_of_cells
+            each.__class__ = make(_theirs(type(each)), chosen)
+            forget(each)
+    return target
+
+
+def _obstacle(layer: Any) -> str:
+    """Why a layer cannot be ours, "" where it can."""
+    if not hasattr(layer, "could_use_cudnn"):
+        return cells_obstacle(layer, _theirs(type(layer)))
+    if getattr(layer, "proj_size", 0):
+        return "a projection (proj_size), which Paddle composes of small operators"
+    if not layer.could_use_cudnn:
+        return "Paddle composes it of small operators"
+    return ""
+
+
+def _weights(layer: Any) -> list[Any]:
+    """Its WeightList. Where a bias is left out, Paddle's is too short, which crashes its kernel."""
+    if not _is_short(layer):
+        return list(layer._all_weights)
+    cells = [each.cell for each in layer]  # with two directions Paddle does not even make one
+    matrices = [matrix for cell in cells for matrix in (cell.weight_ih, cell.weight_hh)]
+    return [*matrices, *(bias for cell in cells for bias in (cell.bias_ih, cell.bias_hh))]
+
+
+def _is_short(layer: Any) -> bool:
+    return len(layer._all_weights) < 4 * layer.num_layers * layer.num_directions
+
+
+def _is_left(paddle: Any, layer: Any, inputs: Any) -> bool:
+    """Whether Paddle is faster for this call, and right: it crashes over what this excludes."""
+    shape = inputs.shape
+    if len(shape) != 3:
+        return False
+    records = paddle.is_grad_enabled() if paddle.in_dynamic_mode() else layer.training
+    if records:
+        frozen = {each.stop_gradient for each in layer._all_weights}
+        records = False in frozen or not inputs.stop_gradient
+        if records and (True in frozen or not layer.training):
+            return False
+    return not _is_short(layer) and is_faster_in_paddle(shape, layer.hidden_size, not records)
+
+
+def _theirs(kind: type) -> type:
+    """The class that a layer had before it became ours."""
+    return kind.__mro__[1] if "onernn_options" in vars(kind) else kind
+
+
+@cache
+def _ours(kind: Any, chosen: Options) -> type:
+    """A recurrent layer whose kernel is ours; parameters, arguments and results stay."""
+
+    paddle = require("paddle", "paddle")
+
+    def kernel(self: Any, inputs: Any, initial_states: Any, sequence_length: Any) -> Any:
+        """In the place of the call of Paddle's operator ``rnn``."""
+        if chosen.may_leave and sequence_length is None and _is_left(paddle, self, inputs):
+            if self not in _LEFT:
+                _LEFT.add(self)
+                _log.info("%s: stays with Paddle: %s", self.full_name(), FEW)
+            return kind._cudnn_impl(self, inputs, initial_states, sequence_length)
+        sizes = (self.mode, self.input_size, self.hidden_size, self.num_layers, self.num_directions)
+        described = Described(
+            LayerKind(*sizes),
+            self.time_major,
+            self.training,
+            bool(self.training and self.dropout and self.num_layers > 1),
+            _weights(self),
+            _is_short(self),
+        )
+        found = run_layer(self, described, inputs, initial_states, sequence_length, chosen)
+        if found is None:
+            return kind._cudnn_impl(self, inputs, initial_states, sequence_length)
+        out, states = found
+        return out, states if len(states) > 1 else states[0]
+
+    own = {"_cudnn_impl": untraced(kernel), "onernn_options": chosen}
+    return type(kind.__name__, (kind,), own)

@@ -1,0 +1,77 @@
+"""A Paddle program as a graph of canonical operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from onernn.adapters.common.lowering import FoldingBudget
+from onernn.adapters.paddle import control, layers, rules, shaping
+from onernn.adapters.paddle.read import Block, Operator, Program, read_program
+from onernn.adapters.paddle.table import RULES, BlockError, Blocks, PaddleBuilder, lower_operators
+from onernn.ir.errors import ModelFormatError
+from onernn.ir.graph import Graph, Value
+
+__all__ = ["RULES", "control", "layers", "load_paddle", "lower", "rules", "shaping"]
+"""With the modules whose rules fill the table."""
+
+
+def load_paddle(path: str | Path, params: str | Path | None = None) -> Graph:
+    """The graph of a saved model; operators that cannot be lowered are in it, with the reason.
+
+    Raises `ModelFormatError` for files that are no model.
+    """
+    return lower(read_program(path, params))
+
+
+def lower(program: Program) -> Graph:
+    """The graph of a program. Raises `ModelFormatError` where it contradicts itself."""
+    budget = FoldingBudget(program.parameters.values())
+    blocks = Blocks(program.inner, Block(program.operators, program.variables))
+    builder = PaddleBuilder(str(program.file), budget, blocks, program.version)
+    for name, array in program.parameters.items():
+        builder.constant(array, name)
+    feeds = [op for op in program.operators if op.type == "feed"]
+    fetches = [op for op in program.operators if op.type == "fetch"]
+    column = partial(_column, program)
+    for op in sorted(feeds, key=column):
+        builder.input(_declared(program, _only(program, op.outputs, "Out")))
+    operators = [op for op in program.operators if op.type not in ("feed", "fetch")]
+    kept = [_only(program, op.inputs, "X") for op in fetches]
+    try:
+        lower_operators(builder, operators, kept)
+    except BlockError as error:
+        raise ModelFormatError(str(error), program.file) from error
+    return builder.graph([_fetched(builder, program, op) for op in sorted(fetches, key=column)])
+
+
+def _fetched(builder: PaddleBuilder, program: Program, op: Operator) -> Value:
+    variable = _only(program, op.inputs, "X")
+    value = builder.value(variable)
+    if value != variable and builder.is_made(variable):  # assigned twice: the last one counts
+        builder.swap(value, variable)
+        value = variable
+    return replace(_declared(program, variable), name=value, lod_depth=builder.type_of(value).depth)
+
+
+def _only(program: Program, slots: Mapping[str, tuple[str, ...]], slot: str) -> str:
+    names = slots.get(slot, ())
+    if len(names) != 1:
+        raise ModelFormatError(f"feed and fetch hold one variable, got {names}", program.file)
+    return names[0]
+
+
+def _declared(program: Program, name: str) -> Value:
+    found = program.variables.get(name)
+    if found is None:
+        raise ModelFormatError(f"variable {name!r} is not declared", program.file)
+    return Value(name, found.dtype, found.shape, found.lod_depth)
+
+
+def _column(program: Program, op: Operator) -> int:
+    column = op.attributes.get("col", 0)
+    if not isinstance(column, int):
+        raise ModelFormatError(f"{op.type}: attribute col={column!r}", program.file)
+    return column

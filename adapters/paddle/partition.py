@@ -1,0 +1,572 @@
+"""Which parts of a Paddle program ours runs, and how they are run there."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onernn.adapters.common.live import LiveOptions, Repacked, joined_states
+from onernn.adapters.paddle import messages
+from onernn.adapters.paddle.lower import RULES, lower
+from onernn.adapters.paddle.read import Operator, Program, Variable, parse_program
+from onernn.backend import Stack, Tape
+from onernn.engine.session import Session
+from onernn.fuse_passes import fuse
+from onernn.ir.arrays import Array
+from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
+from onernn.ir.graph import UNSUPPORTED, Graph
+from onernn.ir.ragged import Ragged
+from onernn.ir.records import dataclass
+from onernn.ir.spec import RnnSpec
+from onernn.reorders import paddle
+
+# Which operators of a Paddle program read what others make.
+
+_BLOCKS = (8, 10)  # AttrType of attributes that are blocks
+
+
+class Uses(NamedTuple):
+    """The variables that an operator reads and makes, those of inner blocks among them."""
+
+    reads: frozenset[str]
+    makes: frozenset[str]
+
+
+class Dataflow:
+    """Of a ProgramDesc: ``uses`` of each operator of the main block, and how often each variable
+    is assigned there (``writers``).
+    """
+
+    def __init__(self, desc: Any) -> None:
+        inner = [op for block in desc.blocks[1:] for op in block.ops]
+        self.uses: list[Uses] = []
+        for op in desc.blocks[0].ops:
+            holds = [op, *inner] if any(each.type in _BLOCKS for each in op.attrs) else [op]
+            reads = frozenset(name for each in holds for name in _names_of(each.inputs))
+            makes = frozenset(name for each in holds for name in _names_of(each.outputs))
+            self.uses.append(Uses(reads, makes))
+        self.writers = Counter(name for use in self.uses for name in use.makes)
+
+    def leaves(self) -> set[str]:
+        """What operators make of which nothing is read."""
+        read = {name for use in self.uses for name in use.reads}
+        return {name for use in self.uses if not use.makes & read for name in use.makes}
+
+    def closed(self, positions: set[int]) -> set[int]:
+        """With the operators on the way from one of these to another."""
+        makers: dict[str, int] = {}
+        before: list[set[int]] = []
+        for at, use in enumerate(self.uses):
+            before.append({makers[name] for name in use.reads if name in makers})
+            makers.update(dict.fromkeys(use.makes, at))
+        behind, ahead = set(positions), set(positions)
+        for at in range(min(positions), max(positions) + 1):
+            if before[at] & behind:
+                behind.add(at)
+        for at in range(max(positions), min(positions), -1):
+            if at in ahead:
+                ahead |= before[at]
+        return behind & ahead
+
+    def obstacle(
+        self, positions: set[int], inputs: Collection[str], outputs: Collection[str]
+    ) -> str:
+        """Why these operators cannot all run at the place of their last one, "" where they can."""
+        for name in (*inputs, *outputs):
+            if self.writers[name] > 1:
+                return f"variable {name!r} is assigned more than once"
+        read: set[str] = set()
+        for at in range(min(positions), max(positions)):
+            use = self.uses[at]
+            if at in positions:
+                read |= use.reads
+            elif early := use.reads & {*outputs}:
+                return f"variable {min(early)!r} is read before all of its operators have run"
+            elif late := use.makes & read & {*inputs}:
+                return f"variable {min(late)!r} is assigned before all of its operators have run"
+        return ""
+
+
+def _names_of(slots: Any) -> set[str]:
+    return {name for slot in slots for name in slot.arguments if name}
+
+
+# Which operators of a Paddle program ours can run as one, and the program that is left.
+#
+# Works on serialized programs, without Paddle.
+
+RECURRENT = frozenset(
+    "gru lstm rnn fusion_gru fusion_lstm multi_gru fused_embedding_fc_lstm attention_lstm".split()
+)
+"""Operators of which is told why they stay with Paddle."""
+
+_OUTSIDE = ("feed", "fetch")
+_INT, _STRINGS = 0, 5
+
+
+@dataclass(frozen=True, eq=False)
+class ReplaceablePart:
+    """Operators that become one, and the variables that go in and out of it.
+
+    ``sources`` make constants of parameters: they run here, too, but stay in the program.
+    ``depths``: how many LoD levels each of ``data`` has as far as the program tells.
+    """
+
+    operators: tuple[Operator, ...]
+    sources: tuple[Operator, ...]
+    data: tuple[str, ...]
+    parameters: tuple[str, ...]
+    outputs: tuple[str, ...]
+    depths: tuple[int, ...]
+    program: Program
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        types = "+".join(dict.fromkeys(op.type for op in self.operators))
+        return f"{', '.join(self.outputs) or 'nothing'} ({types})"
+
+    def graph(self, depths: Sequence[int], parameters: Mapping[str, Array]) -> Graph:
+        """These operators alone, lowered, for inputs of so many LoD levels."""
+        variables = dict(self.program.variables)
+        for name, depth in zip(self.data, depths, strict=True):
+            variables[name] = replace(variables[name], lod_depth=depth)
+        alone = replace(self.program, variables=variables, parameters=parameters)
+        graph = _lowered(alone, self.data, (*self.sources, *self.operators), self.outputs)
+        # A program's middle is not always of the sizes that it declares; kernels check what comes.
+        return replace(graph, inputs=tuple(replace(v, shape=None) for v in graph.inputs))
+
+
+class LiveProgram:
+    """A serialized program with its parameters, and which parts of it ours can run.
+
+    ``parameters`` gives arrays by name, among the variables. ``wanted``: variables that must stay,
+    beside those that the program fetches; where there are neither, what operators give of which
+    nothing is read. Raises `ModelFormatError` for bytes that are no program, `UnsupportedError`
+    where a parameter that is read has no array.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        parameters: Callable[[Sequence[Variable]], Mapping[str, Array]],
+        wanted: Collection[str] = (),
+        file: Path = Path("program"),
+    ) -> None:
+        program = _without_blocks(parse_program(data, file, parameters))
+        self._desc = messages.parse("ProgramDesc", data, file)
+        self._flow = flow = Dataflow(self._desc)
+        # What the program itself assigns is no constant.
+        constants = {k: v for k, v in program.parameters.items() if not flow.writers[k]}
+        self._program = replace(program, parameters=constants)
+        self._inner = tuple(op for op in program.operators if op.type not in _OUTSIDE)
+        persistent = {n for n, v in program.variables.items() if v.persistable}
+        read = {name for op in self._inner for name in flow.uses[op.position].reads}
+        if missing := sorted((read & persistent) - {*constants, *flow.writers}):
+            raise UnsupportedError(
+                f"{file}: the parameters {missing} hold no numbers; run the startup program, or"
+                " give the scope in which the model was loaded"
+            )
+        if unknown := sorted({*wanted} - {*program.variables}):
+            raise UnsupportedError(f"{file}: fetch_list: it has no variables {unknown}")
+        fetches = [op for op in program.operators if op.type == "fetch"]
+        fetched = {name for op in fetches for name in flow.uses[op.position].reads}
+        self._wanted = fetched | set(wanted) | (persistent & {*flow.writers})
+        self._told = bool(fetched or wanted)
+        self._foreign = {op.position for op in self._inner if op.type not in RULES}
+
+    def arrays(self, names: Iterable[str]) -> list[Array]:
+        """The parameters of these names."""
+        return [self._program.parameters[name] for name in names]
+
+    def parts(self) -> tuple[list[ReplaceablePart], list[Refusal]]:
+        """What can become ours, and why other recurrent operators cannot."""
+        depths, reasons = self._understood()
+        made = [name for name in self._made() if name in depths]
+        kept = self._wanted if self._told else self._wanted | (self._flow.leaves() & {*made})
+        needed = kept.union(*(self._flow.uses[at].reads for at in self._foreign))
+        whole = fuse(self._lowered([name for name in made if name in needed])).model
+
+        layers = [node for node in whole.nodes if node.op == "Rnn"]
+        candidates = [self._flow.closed({op.position for op in node.origin}) for node in layers]
+        narrow = [at for at, node in zip(candidates, layers, strict=True) if node.at.precision]
+        seen = self._foreign.union(*candidates)
+        candidates += [
+            {op.position}
+            for op in self._inner
+            if op.type in RECURRENT and op.position not in seen  # what it gives, the graph lost
+        ]
+        parts: list[ReplaceablePart] = []
+        refusals = list(self._refusals(reasons))
+        taken: set[int] = set()
+        for positions in candidates:
+            part = self._part(positions, kept, depths)
+            obstacle = "Paddle runs it in int8 or bf16" if positions in narrow else ""
+            if obstacle := obstacle or self._obstacle(part, positions, taken, reasons):
+                refusals.append(Refusal(obstacle, part.label))
+            else:
+                taken |= positions
+                parts.append(part)
+        return parts, refusals
+
+    def rewritten(self, parts: Mapping[int, ReplaceablePart], backward: int) -> bytes:
+        """The program in which Python callables stand for parts, by the numbers they are known by.
+
+        ``backward``: the number of what is called for gradients.
+        """
+        desc = messages.message("ProgramDesc")()
+        desc.CopyFrom(self._desc)
+        block = desc.blocks[0]
+        at_last = {part.operators[-1].position: number for number, part in parts.items()}
+        gone = {op.position for part in parts.values() for op in part.operators}
+        operators = [
+            _py_func(parts[at_last[at]], at_last[at], backward) if at in at_last else op
+            for at, op in enumerate(self._desc.blocks[0].ops)
+            if at in at_last or at not in gone
+        ]
+        # Nobody may fetch what is not computed any more: a scope may hold its value of an old run.
+        dead = {name for at in gone for name in self._flow.uses[at].makes}
+        dead -= {name for part in parts.values() for name in part.outputs}
+        variables = [v for v in self._desc.blocks[0].vars if v.name not in dead]
+        del block.ops[:], block.vars[:]
+        block.ops.extend(operators)
+        block.vars.extend(variables)
+        return bytes(desc.SerializeToString())
+
+    def _understood(self) -> tuple[dict[str, int], dict[str, str]]:
+        """(LoD levels of what is understood, why the rest of the variables is not).
+
+        Operators that are not become foreign: what they make is taken as the program declares it.
+        """
+        reasons: dict[str, str] = {}
+        while True:
+            graph = self._lowered(self._made())
+            lacking = {
+                name: str(node.attributes["reason"])
+                for node in graph.nodes
+                if node.op == UNSUPPORTED
+                for name in node.outputs
+            }
+            lost = [
+                op.position
+                for op in self._inner
+                if op.position not in self._foreign
+                and self._flow.uses[op.position].makes <= {*lacking}
+            ]
+            # Others may be lost only because of what they read.
+            first = {at for at in lost if not self._flow.uses[at].reads & {*lacking}}
+            for at in first:
+                reasons |= {name: lacking[name] for name in self._flow.uses[at].makes}
+            if not first:
+                values = {v.name: v.lod_depth for v in (*graph.inputs, *graph.outputs)}
+                return {k: v for k, v in values.items() if k not in lacking}, lacking | reasons
+            self._foreign |= first
+
+    def _refusals(self, reasons: Mapping[str, str]) -> Iterable[Refusal]:
+        variables = self._program.variables
+        for op in self._inner:
+            if op.type in RECURRENT and op.position in self._foreign:
+                use = self._flow.uses[op.position]
+                assigned = sorted(n for n in use.reads & {*self._flow.writers} if n in variables)
+                trained = [name for name in assigned if variables[name].persistable]
+                told = [reasons[name] for name in sorted(use.makes) if name in reasons]
+                if trained:
+                    told = [
+                        f"the program assigns its parameter {trained[0]!r}, as in training; take a"
+                        " clone(for_test=True) from before"
+                    ]
+                yield Refusal(told[0] if told else "it is not understood", op.type)
+        for block in self._desc.blocks[1:]:
+            for op in block.ops:
+                if op.type in RECURRENT:
+                    reason = "it stands in an inner block, only the main block is rewritten"
+                    yield Refusal(reason, op.type)
+
+    def _made(self) -> list[str]:
+        """The variables with one value that understood operators make."""
+        variables = self._program.variables
+        return [
+            name
+            for op in self._inner
+            if op.position not in self._foreign
+            for name in sorted(self._flow.uses[op.position].makes)
+            if name in variables
+            and self._flow.writers[name] == 1
+            and not variables[name].persistable
+        ]
+
+    def _lowered(self, wanted: Sequence[str]) -> Graph:
+        """What is understood of the program; what nothing in it makes is fed."""
+        operators = [op for op in self._inner if op.position not in self._foreign]
+        made: set[str] = set()
+        fed: dict[str, None] = {}
+        for op in operators:
+            fed.update(dict.fromkeys(n for n in _names(op.inputs.values()) if n not in made))
+            made.update(_names(op.outputs.values()))
+        program = self._program
+        feeds = [n for n in fed if n not in program.parameters and n in program.variables]
+        return _lowered(program, feeds, operators, wanted)
+
+    def _part(
+        self, positions: set[int], kept: set[str], depths: Mapping[str, int]
+    ) -> ReplaceablePart:
+        inside = [op for op in self._inner if op.position in positions]
+        made = dict.fromkeys(name for op in inside for name in _names(op.outputs.values()))
+        fixed = self._sources({name for op in inside for name in _names(op.inputs.values())})
+        sources = [op for op in fixed if op.position not in positions]
+        given = dict.fromkeys(made)
+        given.update(
+            dict.fromkeys(name for op in sources for name in self._flow.uses[op.position].makes)
+        )
+        read = [
+            name
+            for op in (*sources, *inside)
+            for name in _names(op.inputs.values())
+            if name not in given
+        ]
+        held = self._program.parameters
+        data = tuple(dict.fromkeys(name for name in read if name not in held))
+        outside = [use.reads for at, use in enumerate(self._flow.uses) if at not in positions]
+        return ReplaceablePart(
+            tuple(inside),
+            tuple(sources),
+            data,
+            tuple(dict.fromkeys(name for name in read if name in held)),
+            tuple(name for name in made if name in kept.union(*outside)),
+            tuple(depths.get(name, 0) for name in data),
+            replace(self._program, parameters={}),
+        )
+
+    def _sources(self, names: set[str]) -> list[Operator]:
+        """The operators that make these variables, or some of them, of nothing but parameters."""
+        fixed, able = {*self._program.parameters}, []
+        for op in self._inner:
+            use = self._flow.uses[op.position]
+            single = all(self._flow.writers[name] == 1 for name in use.makes)
+            if op.position not in self._foreign and single and use.reads <= fixed:
+                fixed |= use.makes
+                able.append(op)
+        found: list[Operator] = []
+        wanted = set(names)
+        for op in reversed(able):
+            if self._flow.uses[op.position].makes & wanted:
+                wanted |= self._flow.uses[op.position].reads
+                found.insert(0, op)
+        return found
+
+    def _obstacle(
+        self,
+        part: ReplaceablePart,
+        positions: set[int],
+        taken: set[int],
+        reasons: Mapping[str, str],
+    ) -> str:
+        """Why these operators cannot become one, "" where they can."""
+        if positions & taken:
+            return "it shares operators with a part that is ours already"
+        if not part.outputs:
+            return "nothing of it is read"
+        for name in part.outputs:
+            if name in reasons:
+                return f"variable {name!r} is read, {reasons[name]}"
+        return self._flow.obstacle(positions, part.data, part.outputs)
+
+
+def _without_blocks(program: Program) -> Program:
+    """The program whose loops, branches and arrays nobody knows: Paddle runs these."""
+    arrays = {name for name, each in program.variables.items() if each.kind == messages.ARRAY}
+
+    def left(op: Operator) -> Operator:
+        used = {
+            name for slots in (op.inputs, op.outputs) for each in slots.values() for name in each
+        }
+        if "sub_block" not in op.attributes and arrays.isdisjoint(used):
+            return op
+        return replace(op, type=f"{op.type} of Paddle", attributes={})
+
+    return replace(program, operators=tuple(map(left, program.operators)), inner={})
+
+
+def _lowered(
+    program: Program, feeds: Iterable[str], operators: Iterable[Operator], fetches: Iterable[str]
+) -> Graph:
+    around = [Operator(-1, "feed", {}, {"Out": (n,)}, {"col": k}) for k, n in enumerate(feeds)]
+    behind = [Operator(-1, "fetch", {"X": (n,)}, {}, {"col": k}) for k, n in enumerate(fetches)]
+    return lower(replace(program, operators=(*around, *operators, *behind)))
+
+
+def _py_func(part: ReplaceablePart, forward: int, backward: int) -> Any:
+    made = messages.message("OpDesc")(type="py_func")
+    made.inputs.add(parameter="X", arguments=(*part.data, *part.parameters))
+    made.outputs.add(parameter="Out", arguments=part.outputs)
+    made.attrs.add(name="forward_callable_id", type=_INT, i=forward)
+    made.attrs.add(name="backward_callable_id", type=_INT, i=backward)
+    made.attrs.add(name="backward_skip_vars", type=_STRINGS)
+    return made
+
+
+def _names(slots: Iterable[Iterable[str]]) -> Iterable[str]:
+    return (name for names in slots for name in names if name)
+
+
+# Parts of Paddle's programs and layers of paddle.nn on arrays in memory, without Paddle.
+
+Batch = Ragged | Array
+
+
+class Options(LiveOptions):
+    """How recurrent layers compute; at run time, what ours refuses stays with Paddle."""
+
+    @property
+    def strict(self) -> bool:
+        """What our backends lack stays with Paddle, whose kernels are faster than NumPy."""
+        return self.backend != "reference"
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether Paddle may run what it is faster for: nobody asked for a kernel or a type."""
+        return self.backend == "auto" and self.dtype == "f32"
+
+
+class LivePart:
+    """A part of a program, made ready to run for parameters as they are at each call.
+
+    ``constant``: as they are at the first one, as a predictor's stay.
+    """
+
+    def __init__(self, part: ReplaceablePart, options: Options, *, constant: bool = False) -> None:
+        self.part, self.constant, self._options = part, constant, options
+        self._sessions = Repacked(self._new_session, constant=constant)
+
+    def session(self, depths: Sequence[int], parameters: Sequence[Array]) -> Session:
+        """For inputs of so many LoD levels. Raises `UnsupportedError` where that cannot run."""
+        return self._sessions(tuple(depths), parameters)
+
+    def run(self, data: Sequence[Batch], parameters: Sequence[Array]) -> list[Batch]:
+        """The part's outputs for its data and parameters, in its order."""
+        depths = [len(x.outer) + 1 if isinstance(x, Ragged) else 0 for x in data]
+        session = self.session(depths, parameters)
+        outputs = session.run(dict(zip(self.part.data, data, strict=True)))
+        return [outputs[value.name] for value in session.graph.outputs]
+
+    def _new_session(self, depths: tuple[int, ...], parameters: Sequence[Array]) -> Session:
+        named = dict(zip(self.part.parameters, parameters, strict=True))
+        graph = self.part.graph(depths, named)
+        if graph.notes:  # that may be said of a file, but this program is right beside it
+            raise UnsupportedError("; ".join(graph.notes))
+        chosen = self._options
+        return Session(graph, chosen.dtype, chosen.threads, chosen.backend, chosen.strict)
+
+
+class LayerKind(NamedTuple):
+    """What a layer of paddle.nn is, but for its numbers."""
+
+    mode: str
+    input_size: int
+    hidden_size: int
+    layers: int
+    directions: int
+
+    @property
+    def spec(self) -> RnnSpec:
+        return RnnSpec(
+            paddle.RNN_CELLS[self.mode][0],
+            self.input_size,
+            self.hidden_size,
+            layers=self.layers,
+            direction="bidirectional_concat" if self.directions == 2 else "left2right",
+        )
+
+
+class Arguments(NamedTuple):
+    """What a layer is called with: x (T, N, I) or (N, T, I), states (L*D, N, O), WeightList."""
+
+    x: Array
+    states: tuple[Array, ...]
+    weights: Sequence[Array]
+    lengths: Array | None = None
+    time_major: bool = False
+
+    @property
+    def time(self) -> int:
+        return self.x.shape[0 if self.time_major else 1]
+
+    def words(self) -> Batch:
+        """x as (T, N, I), or without what stands behind the lengths."""
+        if self.lengths is None:
+            return self.x if self.time_major else self.x.swapaxes(0, 1)
+        lengths = self.lengths.astype(np.int64)
+        return Ragged.from_padded(self.x, lengths, time_major=self.time_major)
+
+    def padded(self, y: Batch) -> Array:
+        """y in the axes of x, zeros behind the lengths."""
+        if isinstance(y, Ragged):
+            return y.to_padded(time=self.time, time_major=self.time_major)
+        return y if self.time_major else y.swapaxes(0, 1)
+
+
+class Recorded(NamedTuple):
+    """What `LiveLayer.run_training` leaves for one backward: a tape, and its layer."""
+
+    layer: Stack
+    tape: Tape
+
+
+class LiveLayer:
+    """SimpleRNN, LSTM or GRU of paddle.nn. Raises `UnsupportedError` for what cannot run."""
+
+    def __init__(self, kind: LayerKind, options: Options) -> None:
+        self.kind, self._options = kind, options
+        self._layers = Repacked(self._new_layer)
+
+    def layer(self, weights: Sequence[Array]) -> Stack:
+        """The layer of these weights; the same one while the numbers stay.
+
+        A forked child makes its own: threads of its parent's are not there.
+        """
+        return self._layers(os.getpid(), weights)
+
+    def run(self, given: Arguments) -> tuple[Array, ...]:
+        """y with the axes of x, then the final states (L*D, N, O)."""
+        y, states = self.layer(given.weights).run(given.words(), self._states(given))
+        return (given.padded(y), *map(joined_states, states))
+
+    def run_training(self, given: Arguments) -> tuple[tuple[Array, ...], Recorded]:
+        """What `run` gives, and what `backward` needs."""
+        layer = self.layer(given.weights)
+        y, states, tape = layer.run_training(given.words(), self._states(given))
+        if tape.why and self._options.strict:
+            raise UnsupportedError(tape.why)
+        return (given.padded(y), *map(joined_states, states)), Recorded(layer, tape)
+
+    def backward(
+        self, recorded: Recorded, outputs: Arguments
+    ) -> tuple[Array, list[Array], list[Array]]:
+        """Gradients of x, of the states and of the weights, from those of the outputs.
+
+        ``outputs`` holds the gradient of y as x, and those of the final states.
+        """
+        layer, tape = recorded
+        grads = layer.backward(tape, outputs.words(), self._states(outputs))
+        weights = paddle.rnn_gradients_back(grads.layers, self.kind.mode)
+        return outputs.padded(grads.x), [*map(joined_states, grads.state)], weights
+
+    def _new_layer(self, _: int, weights: Sequence[Array]) -> Stack:
+        kind = self.kind
+        stack = paddle.rnn_weights(weights, kind.mode, kind.layers, kind.directions)
+        return self._options.prepare(kind.spec, stack, strict=self._options.strict)
+
+    def _states(self, given: Arguments) -> tuple[Array, ...]:
+        kind, batch = self.kind, given.x.shape[1 if given.time_major else 0]
+        rows = (kind.layers * kind.directions, batch, kind.hidden_size)
+        for array in given.states:
+            if array.shape != rows:
+                raise ShapeError(f"initial_states: expected {rows}, got {array.shape}")
+        shape = (kind.layers, kind.directions, batch, kind.hidden_size)
+        return tuple(array.reshape(shape) for array in given.states)

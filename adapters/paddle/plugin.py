@@ -1,0 +1,245 @@
+"""Our recurrent layers inside a live Paddle: in static programs, in paddle.inference, in paddle.nn.
+
+Paddle is imported inside: this package must import without it. See design/0015.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import zlib  # noqa: F401
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from onernn.adapters.common.adapter import require
+from onernn.adapters.paddle import messages
+from onernn.adapters.paddle.custom_operators import Replaced, is_pir, replace_recurrent
+from onernn.adapters.paddle.live_layer import batch, optimized_layer, tensor_of, view
+from onernn.adapters.paddle.partition import LivePart, LiveProgram, Options
+from onernn.adapters.paddle.read import Files, Variable, combined, find, read_program
+from onernn.ir.arrays import Array
+from onernn.ir.errors import Refusal, UnsupportedError
+from onernn.ir.plugins import DISABLED, plugins_enabled
+
+# Paddle 2.6.2 brings a zlib of its own, and Python's crashes where it is loaded after that. Before
+# Paddle this line prevents it. numpy.random must not be imported here: NumPy 2.4 unpacks by zlib.
+
+
+_log = logging.getLogger("onernn")
+
+
+def optimize(
+    target: Any, scope: Any = None, *, fetch_list: Iterable[Any] = (), **options: Any
+) -> Any:
+    """Paddle runs everything but the recurrent layers, which run here.
+
+    ``target``:
+
+    - a paddle.static.Program of Paddle 3 (PIR), for inference or training, before or behind
+      minimize(). Its operators ``rnn`` become ours in place, because who built it fetches by the
+      values in it; it is returned. ``fetch_list`` is only asked for where a time-major layer's own
+      result may be fetched.
+    - a paddle.static.Program of Paddle 2 for inference, its parameters in ``scope`` (paddle's
+      global one, if None). A copy is returned, in which recurrent operators with the projections
+      around them are one operator each. Where the program has no fetch operators of its own, name
+      in ``fetch_list`` what will be fetched: what stands inside of a replaced part cannot be.
+    - a paddle.inference.Config of a program's and a parameters' file, or of their folder; it is
+      returned.
+    - a paddle.nn.Layer, whose SimpleRNN, LSTM and GRU layers, and RNN and BiRNN of Paddle's cells,
+      at any depth, become ours in place and keep their parameters; it is returned, too. They
+      train, or stay with Paddle where ours cannot, which is logged.
+    - what paddle.jit.load of Paddle 3 gave; its programs change in place, and it is returned.
+
+    A program's ``replaced`` and ``refusals`` tell what is ours, and why other operators are not.
+
+    Parameters may change afterwards. ``options``: dtype, backend, threads, as of `onernn.Session`.
+    What is replaced and what is not is also logged (logger "onernn").
+
+    Raises `UnsupportedError` where nothing can be replaced; `MissingDependencyError` without
+    Paddle.
+    """
+    paddle = require("paddle", "paddle")
+    chosen = Options(**options)
+    if not plugins_enabled():
+        _log.info("%s", DISABLED)
+        if not (is_pir(target) or isinstance(target, paddle.static.Program)):
+            return target
+        made = target if is_pir(target) else target.clone()
+        made.replaced, made.refusals = (), (Refusal(DISABLED, "program"),)
+        return made
+    if is_pir(target):
+        done = _told(replace_recurrent(target, chosen, [*fetch_list]))
+        target.replaced, target.refusals = done.lines, done.refusals
+        return target
+    if isinstance(target, paddle.static.Program):
+        return _optimized_program(target, scope, fetch_list, chosen)
+    if isinstance(target, paddle.inference.Config):
+        return _optimized_config(target, chosen)
+    if type(target).__name__ in ("PirTranslatedLayer", "TranslatedLayer"):
+        return _optimized_translated(target, chosen)
+    if isinstance(target, paddle.nn.Layer):
+        return optimized_layer(target, chosen)
+    raise TypeError(
+        "expected a paddle.static.Program, paddle.inference.Config or paddle.nn.Layer, got"
+        f" {type(target).__qualname__}"
+    )
+
+
+def _optimized_program(program: Any, scope: Any, fetch_list: Iterable[Any], chosen: Options) -> Any:
+    paddle = require("paddle", "paddle")
+    held = partial(_held, scope or paddle.static.global_scope())
+    wanted = [each if isinstance(each, str) else each.name for each in fetch_list]
+    data = program.desc.serialize_to_string()
+    rewritten, replaced, refusals = _rewritten(LiveProgram(data, held, wanted), chosen)
+    made = paddle.static.Program.parse_from_string(rewritten)
+    made.replaced, made.refusals = replaced, refusals
+    return made
+
+
+def _optimized_translated(target: Any, chosen: Options) -> Any:
+    programs = target._program_holder_dict.values()
+    if not all(is_pir(getattr(each, "infer_program", None)) for each in programs):
+        raise UnsupportedError(
+            "what paddle.jit.load gives is a program of Paddle 2's format; optimize the"
+            " paddle.inference.Config of its files, or the paddle.nn.Layer it was saved from"
+        )
+    found = False
+    refused: list[Refusal] = []
+    for each in programs:
+        try:
+            done = _told(replace_recurrent(each.infer_program, chosen, all_known=True))
+        except UnsupportedError as error:
+            refused += error.refusals
+            continue
+        each._output_vars = [done.value(value) for value in each._output_vars]
+        found = True
+    if not found:
+        raise UnsupportedError("no recurrent operator can be replaced", refused)
+    target._partial_program_layers.clear()  # made of the programs as they were
+    return target
+
+
+def _optimized_config(config: Any, chosen: Options) -> Any:
+    files = _files(config)
+    config.set_model("")  # a folder of its own would count more than what is set below
+    if files.model.suffix == ".json":
+        config.set_model(*map(str, _changed_pir(files, chosen)))
+        return config
+    parameters = read_program(*files).parameters
+    live = LiveProgram(files.model.read_bytes(), lambda _: parameters, file=files.model)
+    rewritten, *_ = _rewritten(live, chosen, constant=True)
+    numbers = combined(files)
+    config.set_model_buffer(rewritten, len(rewritten), numbers, len(numbers))
+    return config
+
+
+def _files(config: Any) -> Files:
+    """The model of a Config, as it names it or as it lies in its folder."""
+    if not config.model_from_memory():
+        if folder := config.model_dir():
+            return find(folder)
+        named = Path(config.prog_file()), Path(config.params_file())
+        if all(each.is_file() for each in named):
+            return Files(*named)
+    raise UnsupportedError(
+        "the Config names no files of program and parameters: make it as"
+        " paddle.inference.Config('NAME.pdmodel', 'NAME.pdiparams'), with 'NAME.json' for Paddle 3"
+    )
+
+
+def _changed_pir(files: Files, chosen: Options) -> Files:
+    """A program of Paddle 3 with our operators, in a file that lives as long as the process."""
+    paddle = require("paddle", "paddle")
+    if not paddle.get_flags("FLAGS_enable_pir_api")["FLAGS_enable_pir_api"]:
+        raise UnsupportedError(
+            f"{files.model}: a program of PIR, which FLAGS_enable_pir_api=0 switches off; unset it"
+        )
+    program = paddle.pir.Program()
+    paddle.base.core.deserialize_pir_program(str(files.model), program)
+    _told(replace_recurrent(program, chosen, all_known=True, fixed=True))
+    changed = Path(tempfile.mkdtemp(dir=_folder().name), "model.json")
+    paddle.base.core.serialize_pir_program(program, str(changed), True, False, True)
+    return Files(changed, files.params)
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="onernn-")
+
+
+def _told(done: Replaced) -> Replaced:
+    for refusal in done.refusals:
+        _log.warning("stays with Paddle: %s", refusal)
+    for line in done.lines:
+        _log.info("%s", line)
+    return done
+
+
+def _rewritten(
+    live: LiveProgram, chosen: Options, *, constant: bool = False
+) -> tuple[bytes, tuple[str, ...], tuple[Refusal, ...]]:
+    """(the program, a line for each part that is ours, why others are not)."""
+    from paddle.static.nn.common import PyFuncRegistry
+
+    found, refusals = live.parts()
+    parts, replaced = {}, []
+    for part in found:
+        ours = LivePart(part, chosen, constant=constant)
+        try:
+            explained = ours.session(part.depths, live.arrays(part.parameters)).explained
+        except UnsupportedError as error:
+            refusals.append(Refusal("; ".join(r.reason for r in error.refusals), part.label))
+            continue
+        parts[PyFuncRegistry(_callable(ours)).id] = part
+        kernels = "; ".join(f"{e.cell} {e.direction}, {e.dtype}, {e.kernel}" for e in explained)
+        replaced.append(f"{part.label}: {kernels}")
+    for refusal in refusals:
+        _log.warning("stays with Paddle: %s", refusal)
+    for line in replaced:
+        _log.info("%s", line)
+    if not parts:
+        none = "" if refusals else " it holds none"
+        raise UnsupportedError(f"no recurrent operator can be replaced:{none}", refusals)
+    backward = PyFuncRegistry(_no_gradients).id
+    return live.rewritten(parts, backward), tuple(replaced), tuple(refusals)
+
+
+def _callable(ours: LivePart) -> Callable[..., list[Any]]:
+    """What Paddle calls; it keeps that for as long as the process lives."""
+    names, count = (*ours.part.data, *ours.part.parameters), len(ours.part.data)
+    event = require("paddle.profiler", "paddle").RecordEvent
+
+    def run(*tensors: Any) -> list[Any]:  # default arguments would break PyFuncRegistry
+        try:
+            data = [batch(*each) for each in zip(tensors[:count], names, strict=False)]
+            held = [] if ours.constant else zip(tensors[count:], names[count:], strict=True)
+            arrays = [view(*each) for each in held]
+            with event(f"onernn: {ours.part.label}"):
+                return [tensor_of(output) for output in ours.run(data, arrays)]
+        except Exception as error:  # Paddle tells it in the midst of pages of its own
+            _log.error("%s: %s: %s", ours.part.label, type(error).__name__, error)
+            raise
+
+    return run
+
+
+def _no_gradients(*_: Any) -> None:
+    raise UnsupportedError(
+        "no gradients: a program is optimized for inference; train it as it was, or optimize a"
+        " paddle.nn.Layer"
+    )
+
+
+def _held(scope: Any, variables: Iterable[Variable]) -> Mapping[str, Array]:
+    """The parameters in a scope, without a copy."""
+    found = {}
+    for variable in variables:
+        if variable.persistable and variable.kind == messages.LOD_TENSOR:
+            held = scope.find_var(variable.name)
+            if held is not None and held.get_tensor()._is_initialized():
+                array = view(held.get_tensor(), variable.name)
+                array.flags.writeable = False  # then reading them does not copy them
+                found[variable.name] = array
+    return found

@@ -1,0 +1,688 @@
+"""Paddle's files: programs, parameters, PIR."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onernn.adapters.common.files import ByteStream
+from onernn.adapters.paddle import messages
+from onernn.adapters.paddle.operators import OPERATORS, Meaning
+from onernn.ir.arrays import Array
+from onernn.ir.budget import loading
+from onernn.ir.errors import ModelFormatError, UnsupportedError, did_you_mean
+from onernn.ir.files import inside, only_file
+from onernn.ir.node import NativeOp
+from onernn.ir.records import dataclass
+
+# A Paddle program as values: what its files hold, whatever their format is.
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of a block. ``kind``: VarType.Type, 7 a tensor, 13 an array of tensors.
+
+    dtype by NumPy's name, or bfloat16. Sizes are None where dynamic; dtype and shape are None where
+    the kind has none.
+    """
+
+    name: str
+    kind: int
+    dtype: str | None
+    shape: tuple[int | None, ...] | None
+    lod_depth: int
+    persistable: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """An operator of a block, variables by the names of its slots.
+
+    Attributes are Python values, lists are tuples, a block is its number.
+    """
+
+    position: int
+    type: str
+    inputs: Mapping[str, tuple[str, ...]]
+    outputs: Mapping[str, tuple[str, ...]]
+    attributes: Mapping[str, Any]
+
+    @property
+    def native(self) -> NativeOp:
+        slots = [slot for slot in _RESULTS if self.outputs.get(slot)] or self.outputs
+        names = (name for slot in slots for name in self.outputs[slot] if name)
+        return NativeOp(self.position, self.type, value=next(names, ""))
+
+
+_RESULTS = ("Out", "Hidden", "Output", "Y")
+"""Slots of what an operator is there for; others are by-products."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """What a loop or a branch runs. ``variables``: those that live no longer than a turn."""
+
+    operators: tuple[Operator, ...]
+    variables: Mapping[str, Variable]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What the files hold. Arrays are read-only, bfloat16 ones are float32 of the same values.
+
+    ``operators`` and ``variables`` are those of block 0, ``inner`` are the other blocks.
+    """
+
+    file: Path
+    operators: tuple[Operator, ...]
+    variables: Mapping[str, Variable]
+    parameters: Mapping[str, Array]
+    version: int
+    blocks: int
+    inner: Mapping[int, Block] = field(default_factory=dict)
+
+
+Parameters = Callable[[Sequence[Variable]], Mapping[str, Array]]
+"""Gives the arrays among variables by name."""
+
+
+# Paddle's tensor stream: what a .pdiparams file, or one file a parameter, holds.
+
+# Bounds that keep a hostile length field from costing time or memory before it is found out.
+_MOST_AXES = 9  # DDim::kMaxRank of Paddle
+_MOST_LEVELS = 16  # of LoD; nobody nests as deep
+_MOST_DESCRIPTION = 4096  # bytes of a TensorDesc; 9 axes make 101
+
+
+def read_tensors(file: Path, elements: Mapping[str, int | None]) -> dict[str, Array]:
+    """The tensors by name, read-only, of a file that holds these in this order and nothing else.
+
+    ``elements``: how many each must have, None where the program does not tell. Each tensor is
+    read straight into an aligned array of its own: mapped memory would be at odd addresses, and
+    would change or vanish under a running model when the file is saved again.
+    """
+    with _Stream.opened(file) as stream:
+        tensors = {name: stream.tensor(name, count) for name, count in elements.items()}
+        if stream.left:
+            raise stream.error(
+                f"{stream.left} bytes are left after the last of {len(elements)} parameters;"
+                " it belongs to another program"
+            )
+    return tensors
+
+
+class _Stream(ByteStream):
+    def tensor(self, name: str, elements: int | None) -> Array:
+        """u32 0 | LoD, ignored | u32 0 | i32 length, TensorDesc | data."""
+        what = f"parameter {name!r}"
+        self._version(what)
+        start = self.at
+        if (levels := self.integer("<Q", what)) > _MOST_LEVELS:
+            raise self.error(f"{what}: {levels} LoD levels", start)
+        for level in range(levels):
+            start = self.at
+            if (length := self.integer("<Q", what)) % 8:
+                raise self.error(f"{what}: LoD level {level} of {length} bytes", start)
+            self.take(length, what)
+        self._version(what)
+        start = self.at
+        dims, kind = self._description(what)
+        if elements not in (None, math.prod(dims)):
+            raise self.error(f"{what}: the program wants {elements} elements, got {dims}", start)
+        array = self.numbers(dims, kind, f"{what}, {kind} {dims}")
+        array.flags.writeable = False
+        return array
+
+    def _description(self, what: str) -> tuple[tuple[int, ...], str]:
+        start = self.at
+        length = self.integer("<i", what)
+        if not 0 < length <= _MOST_DESCRIPTION:
+            raise self.error(f"{what}: a description of {length} bytes", start)
+        start = self.at
+        desc = messages.parse("TensorDesc", self.take(length, what), Path(self.file), start)
+        if desc.data_type not in messages.DTYPES:
+            raise self.error(f"{what}: unknown data type {desc.data_type}", start)
+        dims = self.checked_shape(desc.dims, _MOST_AXES, what, start)
+        return dims, messages.DTYPES[desc.data_type]
+
+    def _version(self, what: str) -> None:
+        start = self.at
+        if version := self.integer("<I", what):
+            raise self.error(f"{what}: expected tensor version 0, got {version}", start)
+
+
+# Paddle 2's own format, a serialized ProgramDesc, read with protobuf and NumPy.
+
+_NOT_READ = "op_callstack"  # where the operator was built: paths of somebody's machine
+
+
+def parse_program(data: bytes, file: Path, parameters: Parameters) -> Program:
+    """A serialized ProgramDesc; ``parameters`` gives the arrays among the variables of all blocks.
+
+    Raises `ModelFormatError` naming the file.
+    """
+    desc = messages.parse("ProgramDesc", data, file)
+    if not desc.blocks:  # any unrelated protobuf may parse, too
+        raise ModelFormatError("not a Paddle program: it has no block", file)
+    try:
+        # Paddle saves the variables of all blocks, each name once.
+        blocks = [[_variable(each) for each in block.vars] for block in desc.blocks]
+        operators = [tuple(map(_operator, range(len(b.ops)), b.ops)) for b in desc.blocks]
+    except _Malformed as error:
+        raise ModelFormatError(f"not a Paddle program: {error}", file) from error
+    named = [{each.name: each for each in block} for block in blocks]
+    return Program(
+        file,
+        operators[0],
+        variables=named[0],
+        parameters=parameters([each for block in blocks for each in block]),
+        version=desc.version.version,
+        blocks=len(blocks),
+        inner={at: Block(operators[at], named[at]) for at in range(1, len(blocks))},
+    )
+
+
+class _Malformed(Exception):
+    """Parses as protobuf, but cannot be a program."""
+
+
+def _text(value: str | bytes) -> str:
+    if isinstance(value, bytes):  # how protobuf gives a string that is not UTF-8
+        raise _Malformed(f"the name {value!r} is not UTF-8")
+    return value
+
+
+def _variable(desc: Any) -> Variable:
+    name, kind, dtype, shape, depth = _text(desc.name), desc.type, None, None, 0
+    for part in ("selected_rows", "lod_tensor", "tensor_array"):
+        if kind.HasField(part):
+            held = getattr(kind, part)
+            tensor = held if part == "selected_rows" else held.tensor
+            depth = 0 if part == "selected_rows" else held.lod_level
+            dtype = messages.DTYPES.get(tensor.data_type)
+            shape = tuple(None if size < 0 else size for size in tensor.dims)
+    return Variable(name, kind.type, dtype, shape, depth, desc.persistable)
+
+
+def _operator(position: int, desc: Any) -> Operator:
+    def slots(variables: Any) -> dict[str, tuple[str, ...]]:
+        return {_text(v.parameter): tuple(map(_text, v.arguments)) for v in variables}
+
+    attributes = {
+        _text(each.name): _attribute(each) for each in desc.attrs if each.name != _NOT_READ
+    }
+    return Operator(position, _text(desc.type), slots(desc.inputs), slots(desc.outputs), attributes)
+
+
+def _attribute(desc: Any) -> Any:
+    if not 0 <= desc.type < len(messages.ATTRIBUTE_FIELDS):
+        raise _Malformed(f"attribute {desc.name!r} has the unknown type {desc.type}")
+    field = messages.ATTRIBUTE_FIELDS[desc.type]
+    value = getattr(desc, field)
+    if field == "scalar":
+        return _scalar(value)
+    if field == "scalars":
+        return tuple(map(_scalar, value))
+    return value if isinstance(value, bool | int | float | str | bytes) else tuple(value)
+
+
+def _scalar(desc: Any) -> bool | int | float | complex:
+    if desc.type not in messages.SCALAR_FIELDS:
+        raise _Malformed(f"a scalar has the unknown type {desc.type}")
+    value = getattr(desc, messages.SCALAR_FIELDS[desc.type])
+    return complex(value.r, value.i) if desc.type == 4 else value
+
+
+# Paddle 3's own format, PIR: a ``.json`` with the program, read with NumPy alone.
+#
+# Read as the operators of Paddle 2 that mean the same, which the table of rules knows. Format:
+# paddle/fluid/pir/serialize_deserialize/ of 3.x; names of operands: paddle/phi/ops/yaml/ops.yaml
+# and op_compat.yaml. Measured with 3.3.1.
+
+VERSIONS = range(1, 5)
+"""Of the format; 3.3.1 writes 4. Between them no operator of the table changed its meaning."""
+_DTYPES = {
+    **{"t_bool": "bool", "t_ui8": "uint8", "t_i8": "int8", "t_i16": "int16", "t_i32": "int32"},
+    **{"t_i64": "int64", "t_f16": "float16", "t_bf16": "bfloat16", "t_f32": "float32"},
+    **{"t_f64": "float64"},
+}
+_CODES = {name: code for code, name in messages.DTYPES.items()}
+_INERT = ("struct_name", "place", "op_role", "op_dist_attr", "stop_gradient", "persistable")
+_NUMBERS = {"NAN": math.nan, "INF": math.inf, "-INF": -math.inf}
+_MOST = 2**16  # elements of a constant that is made while reading
+_DEEPEST = 32  # blocks inside blocks
+
+
+def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
+    """A program from its JSON; ``parameters`` gives the arrays of the variables that are saved.
+
+    Raises `ModelFormatError` for what is no PIR program, `UnsupportedError` for a newer version.
+    """
+    loading().parses_json(data)
+    try:
+        whole = json.loads(data)
+        json.dumps(whole, ensure_ascii=False).encode()  # "\\ud800" is JSON, but no text
+        base = whole["base_code"]
+        if base["magic"] != "pir":
+            raise KeyError("magic")
+        version = int(base["version"])
+        (region,) = whole["program"]["regions"]
+        (block,) = region["blocks"]
+        operations = list(block["ops"])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ModelFormatError(f"not a PIR program: {_reason(error)}", file) from error
+    if version not in VERSIONS:
+        raise UnsupportedError(
+            f"{file}: PIR version {version}; {VERSIONS[0]} to {VERSIONS[-1]} are read"
+        )
+    reader, at = _Reader(), 0
+    try:
+        reader.changed = {f"%{number}" for number in _changed(operations, 0)}
+        for operation in operations:
+            reader.read(operation)
+            at += 1
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise ModelFormatError(f"operator {at}: malformed: {_reason(error)}", file) from error
+    arrays = {**reader.constants, **parameters(list(reader.saved.values()))}
+    outer, inner = tuple(reader.operators), reader.inner
+    return Program(file, outer, reader.variables, arrays, version, 1 + len(inner), inner)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__} {error}"[:200]
+
+
+def _in_place(name: str) -> int | None:
+    """Which operand an operator writes its result into; None where it makes a new value."""
+    dialect, _, kind = name.partition(".")
+    if dialect != "1" or not kind.endswith("_") or kind == "batch_norm_":  # writes statistics
+        return None
+    return 1 if kind == "assign_out_" else 0
+
+
+def _changed(operations: Any, depth: int) -> set[int]:
+    """The values that operators write into, those of inner blocks among them: no constants."""
+    if depth > _DEEPEST:
+        raise ValueError(f"blocks inside blocks, deeper than {_DEEPEST}")
+    found = set()
+    for operation in operations:
+        if (at := _in_place(operation["#"])) is not None:
+            found.add(int(operation["I"][at]["%"]))
+        for region in operation.get("regions", ()):
+            for block in region["blocks"]:
+                found |= _changed(block["ops"], depth + 1)
+    return found
+
+
+class _Reader:
+    """Goes through the operations; values are named by their number, ``%7``, or by a user.
+
+    A value that is written into is one variable, that is assigned again, as in Paddle 2.
+    ``changed``: these.
+    """
+
+    def __init__(self) -> None:
+        self.changed: set[str] = set()
+        self.operators: list[Operator] = []
+        self.variables: dict[str, Variable] = {}
+        self.saved: dict[str, Variable] = {}
+        self.constants: dict[str, Array] = {}
+        self.inner: dict[int, Block] = {}
+        self._blocks = 0
+        self._names: dict[int, str] = {0: ""}
+        self._lists: dict[int, list[str]] = {}
+
+    def read(self, operation: Mapping[str, Any]) -> None:
+        name = operation["#"]
+        if name == "p":
+            return self._parameter(operation)
+        dialect, _, kind = name.partition(".")
+        operands = [int(operand["%"]) for operand in operation["I"]]
+        if dialect == "0" and kind == "combine":
+            self._lists[int(operation["O"][0]["%"])] = [self._names[at] for at in operands]
+            return None
+        if dialect == "0" and kind in ("split", "slice") and operands[0] in self._lists:
+            return self._parted(kind, operation, operands)
+        attributes = {
+            each["N"]: _pir_attribute(each["AT"])
+            for each in operation["A"]
+            if each["N"] not in _INERT
+        }
+        if dialect == "1" and kind == "data":
+            return self._feed(operation, attributes)
+        if dialect == "1" and kind == "fetch":
+            return self._fetch(operands[0], attributes)
+        outputs = [self._made(each) for each in operation["O"]]
+        if name in ("1.while", "1.if"):
+            return self._nest(kind, operation, [self._names[at] for at in operands], outputs)
+        if (at := _in_place(name)) is not None:
+            outputs[0] = [self._names[operands[at]]]
+            self._names[int(operation["O"][0]["%"])] = outputs[0][0]
+        meaning = OPERATORS.get(kind) or OPERATORS.get(kind.removesuffix("_"))
+        if meaning is None or dialect != "1" or operation.get("regions"):
+            return self._unknown(name, operands, outputs, attributes)
+        if kind in ("full", "full_int_array") and self._constant(outputs[0], attributes):
+            return None
+        self._known(meaning, [self._operand(at) for at in operands], outputs, attributes)
+
+    def _parameter(self, operation: Mapping[str, Any]) -> None:
+        """A: is_distributed, is_parameter, need_clip, name; OA: persistable, ...."""
+        name, made = str(operation["A"][3]), operation["O"]
+        dtype, sizes = _tensor(made["TT"])
+        self._names[int(made["%"])] = name
+        kept = bool(operation["OA"][0])
+        found = Variable(name, messages.LOD_TENSOR, dtype, sizes, 0, kept)
+        self.variables[name] = found
+        if kept:
+            self.saved[name] = found
+
+    def _feed(self, operation: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
+        (made,), name = operation["O"], str(attributes["name"])
+        self._names[int(made["%"])] = name
+        dtype, sizes = _tensor(made["TT"])
+        self.variables[name] = Variable(name, messages.LOD_TENSOR, dtype, sizes, 0, False)
+        self._add("feed", {"X": ("feed",)}, {"Out": (name,)}, {"col": len(self.operators)})
+
+    def _nest(
+        self, kind: str, operation: Mapping[str, Any], operands: list[str], made: list[list[str]]
+    ) -> None:
+        """A loop or a branch: its blocks have names for what goes in and for what comes out."""
+        outputs = {"Out": tuple(name for names in made for name in names)}
+        regions = operation["regions"]
+        if kind == "if":
+            (then, given), (other, other_given) = map(self._block, regions)
+            taken = {"true_block": then[0], "false_block": other[0]}
+            results = {"then": given, "else": other_given}
+            return self._add("if", {"Cond": tuple(operands)}, outputs, {**taken, **results})
+        (region,) = regions
+        (number, arguments), given = self._block(region)
+        inputs = {"Condition": tuple(operands[:1]), "Initial": tuple(operands[1:])}
+        inside = {"sub_block": number, "arguments": arguments, "given": given}
+        return self._add("while", inputs, outputs, inside)
+
+    def _block(
+        self, region: Mapping[str, Any]
+    ) -> tuple[tuple[int, tuple[str, ...]], tuple[str, ...]]:
+        """The number of a block, its arguments, and what it gives."""
+        (block,) = region["blocks"]
+        self._blocks += 1
+        number, outside = self._blocks, (self.operators, self.variables, dict(self._names))
+        self.operators, self.variables = [], {}
+        arguments, given = [], tuple[str, ...]()
+        for each in block["args"]:  # numbered anew in each block
+            name = f"%{int(each['#'])} of block {number}"
+            dtype, _ = _tensor(each["TT"])
+            self._names[int(each["#"])] = name
+            self.variables[name] = Variable(name, messages.LOD_TENSOR, dtype, None, 0, False)
+            arguments.append(name)
+        for operation in block["ops"]:
+            if operation["#"].endswith(".yield"):
+                given = tuple(self._names[int(operand["%"])] for operand in operation["I"])
+            else:
+                self.read(operation)
+        self.inner[number] = Block(tuple(self.operators), self.variables)
+        self.operators, self.variables, self._names = outside
+        return (number, tuple(arguments)), given
+
+    def _fetch(self, operand: int, attributes: Mapping[str, Any]) -> None:
+        """Under the name that Paddle's predictor gives it."""
+        value, name = self._names[operand], str(attributes["name"])
+        found = self.variables[value]
+        self.variables[name] = Variable(name, found.kind, found.dtype, found.shape, 0, False)
+        self._add("assign", {"X": (value,)}, {"Out": (name,)}, {})
+        self._add("fetch", {"X": (name,)}, {"Out": ("fetch",)}, {"col": int(attributes["col"])})
+
+    def _parted(self, kind: str, operation: Mapping[str, Any], operands: list[int]) -> None:
+        parts = self._lists[operands[0]]
+        if kind == "slice":
+            found = {each["N"]: _pir_attribute(each["AT"]) for each in operation["A"]}
+            parts = [parts[found["index"]]]
+        for made, part in zip(operation["O"], parts, strict=True):
+            self._names[int(made["%"])] = part
+
+    def _operand(self, at: int) -> list[str]:
+        return self._lists[at] if at in self._lists else [self._names[at]]
+
+    def _made(self, made: Mapping[str, Any]) -> list[str]:
+        """The variables of a result, a list of them for a vector; a null type gives none."""
+        at, kind = int(made["%"]), made["TT"]
+        if kind["#"] == "NULL":
+            return []
+        several = kind["#"] == "0.t_vec"
+        types = kind["D"] if several else [kind]
+        names = [f"%{at}.{k}" for k in range(len(types))] if several else [f"%{at}"]
+        for name, each in zip(names, types, strict=True):
+            dtype, sizes = _tensor(each)
+            held = messages.ARRAY if "tensor_array" in each["#"] else messages.LOD_TENSOR
+            self.variables[name] = Variable(name, held, dtype, sizes, 0, False)
+        if several:
+            self._lists[at] = names
+        else:
+            self._names[at] = names[0]
+        return names
+
+    def _constant(self, made: list[str], attributes: Mapping[str, Any]) -> bool:
+        value, dtype = attributes["value"], str(attributes["dtype"])
+        sizes = attributes.get("shape", (len(value),) if isinstance(value, tuple) else ())
+        if dtype not in _CODES or dtype == "bfloat16" or math.prod(sizes) > _MOST:
+            return False
+        if any(size < 0 for size in sizes):
+            raise ValueError(f"a constant of shape {sizes}")
+        array = np.asarray(value, np.float64 if isinstance(value, float) else None)
+        self.constants[made[0]] = np.broadcast_to(array.astype(dtype), sizes)
+        del self.variables[made[0]]  # of no block: each may read it
+        return True
+
+    def _known(
+        self,
+        meaning: Meaning,
+        operands: list[list[str]],
+        outputs: list[list[str]],
+        attributes: Mapping[str, Any],
+    ) -> None:
+        slots: dict[str, tuple[str, ...]] = {}
+        given: dict[str, Any] = dict(meaning.fixed)
+        if len(operands) > len(meaning.inputs):
+            raise ValueError(f"{len(operands)} operands of {meaning.type}")
+        for slot, names in zip(meaning.inputs, operands, strict=False):
+            attribute, _, tensor = slot.partition("|")
+            if slot == "-":
+                continue
+            if not attribute.startswith("="):
+                slots[slot] = tuple(filter(None, names))
+            elif names[0] in self.constants and names[0] not in self.changed and len(names) == 1:
+                given[attribute[1:]] = _value(self.constants[names[0]], meaning)
+            elif any(names):
+                slots[tensor or f"{attribute[1:]} of run time"] = tuple(names)
+        for name, value in attributes.items():
+            if name in meaning.coded:
+                given[meaning.coded[name]] = _CODES.get(str(value), -1)
+            elif name not in meaning.dropped:
+                given[meaning.renamed.get(name, name)] = value
+        made = {
+            s: tuple(names) for s, names in zip(meaning.outputs, outputs, strict=False) if names
+        }
+        self._add(meaning.type, slots, made, given)
+        if meaning.widened:
+            self._widened(made["Out"][0])
+
+    def _widened(self, name: str) -> None:
+        """What Paddle 2 gives as int32 is int64 here: the operator gives it under another name."""
+        last = self.operators.pop()
+        narrow = f"{name}.int32"
+        found = self.variables[name]
+        self.variables[narrow] = Variable(narrow, found.kind, "int32", found.shape, 0, False)
+        self._add(last.type, last.inputs, {"Out": (narrow,)}, last.attributes)
+        codes = {"in_dtype": _CODES["int32"], "out_dtype": _CODES["int64"]}
+        self._add("cast", {"X": (narrow,)}, {"Out": (name,)}, codes)
+
+    def _unknown(
+        self,
+        name: str,
+        operands: list[int],
+        outputs: list[list[str]],
+        attributes: Mapping[str, Any],
+    ) -> None:
+        inputs = {f"operand {k}": tuple(self._operand(at)) for k, at in enumerate(operands)}
+        made = {f"result {k}": tuple(names) for k, names in enumerate(outputs)}
+        self._add(name.replace("1.", "pd_op.", 1), inputs, made, attributes)
+
+    def _add(self, type_: str, inputs: Any, outputs: Any, attributes: Mapping[str, Any]) -> None:
+        self.operators.append(
+            Operator(len(self.operators), type_, inputs, outputs, dict(attributes))
+        )
+
+
+def _value(array: Array, meaning: Meaning) -> Any:
+    """A constant operand as an attribute: a list, or the one number."""
+    numbers = tuple(array.reshape(-1).tolist())
+    return numbers if meaning.lists or array.size != 1 else numbers[0]
+
+
+def _tensor(kind: Mapping[str, Any]) -> tuple[str | None, tuple[int | None, ...]]:
+    """D: dtype, sizes, layout, LoD, offset."""
+    dtype, sizes = kind["D"][0]["#"], kind["D"][1]
+    if len(sizes) > 9 or any(abs(size) >= 2**56 for size in sizes):
+        raise ValueError(f"impossible shape {sizes[:9]}")
+    known = tuple(None if size < 0 else int(size) for size in sizes)  # 3.3.1 multiplies by -1
+    return _DTYPES.get(dtype.partition(".")[2]), known
+
+
+def _pir_attribute(found: Mapping[str, Any]) -> Any:
+    if "VD" in found:  # a number that JSON has not
+        return _NUMBERS[found["VD"]]
+    kind, value = found["#"], found.get("D")
+    if kind == "0.a_array":
+        return tuple(_pir_attribute(each) for each in value or ())
+    if kind == "1.a_scalar":
+        return value[1] if value else None
+    return tuple(value) if isinstance(value, list) else value
+
+
+# The files of a saved model: which they are, and what they hold together.
+
+# Kinds of persistable variables that Paddle does not save (is_persistable, io_utils.py).
+_NOT_SAVED = (messages.FEED, messages.FETCH, messages.READER, messages.RAW)
+
+
+class Files(NamedTuple):
+    """A model, and its parameters: one combined file, or the folder with a file for each."""
+
+    model: Path
+    params: Path
+
+
+def read_program(path: str | Path, params: str | Path | None = None) -> Program:
+    """A model as Paddle saved it: see `find` for what ``path`` and ``params`` may be.
+
+    Raises `ModelFormatError` for files that are not one, `UnsupportedError` for newer ones of PIR.
+    """
+    files = find(path, params)
+    parse = parse_pir if files.model.suffix == ".json" else parse_program
+    return parse(_bytes(files.model), files.model, partial(_parameters, files))
+
+
+def find(path: str | Path, params: str | Path | None = None) -> Files:
+    """The files of a model, given by its file, its folder, or its prefix without the suffix.
+
+    Parameters, unless ``params`` names their file or folder: ``NAME.pdiparams`` beside
+    ``NAME.pdmodel`` and ``NAME.json`` (of Paddle 3), ``__params__`` or ``params`` beside any other
+    name, else one file for each in the model's folder.
+    """
+    model = _model(Path(path))
+    if params is not None:
+        if not (os.path.isfile(params) or os.path.isdir(params)):
+            raise ModelFormatError("no such file or folder of parameters", params)
+        return Files(model, Path(params))
+    if model.suffix in (".pdmodel", ".json"):
+        combined = [model.with_suffix(".pdiparams")]
+    else:
+        combined = [model.with_name("__params__"), model.with_name("params")]
+    found = only_file(combined, "params")
+    if found:
+        inside(model.parent, found.name, "the parameters", model)
+    return Files(model, found or model.parent)
+
+
+def combined(files: Files) -> bytes:
+    """The parameters of a program as their combined file holds them: sorted, one after another."""
+    if files.params.is_file():
+        return _bytes(files.params)
+    variables = read_program(*files).variables.values()
+    names = sorted(v.name for v in variables if v.persistable and v.kind not in _NOT_SAVED)
+    return b"".join(_bytes(_file_of(name, files)) for name in names)
+
+
+def _model(path: Path) -> Path:
+    prefix = Path(f"{path}.pdmodel")
+    folder = os.path.isdir(path)
+    held = [*sorted(path.glob("*.pdmodel")), path / "__model__"] if folder else []
+    # A .json is one of Paddle 3's programs only where parameters are beside it.
+    pir = [Path(f"{path}.json"), *(sorted(path.glob("*.json")) if folder else [])]
+    pir = [file for file in pir if os.path.isfile(file.with_suffix(".pdiparams"))]
+    found = path if os.path.isfile(path) else only_file([*held, prefix, *pir], "path")
+    if found:
+        if found.parent == path:
+            inside(path, found.name, "the model", path)
+        return found
+    if folder:
+        raise ModelFormatError(
+            f"no model; looked for *.pdmodel, __model__, *.json and {prefix}", path
+        )
+    if os.path.exists(path):
+        raise ModelFormatError("neither a file nor a folder", path)
+    beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    hint = did_you_mean(path.name, beside)
+    raise ModelFormatError(f"no such file or folder, and no {prefix}{hint}", path)
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        loading().reads(os.stat(file))
+        data = file.read_bytes()
+    except OSError as error:
+        raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
+    if not data:
+        raise ModelFormatError("the file is empty, expected a Paddle program", file)
+    return data
+
+
+def _parameters(files: Files, variables: Iterable[Variable]) -> dict[str, Array]:
+    saved = {v.name: v for v in variables if v.persistable and v.kind not in _NOT_SAVED}
+    for each in saved.values():
+        if each.kind != messages.LOD_TENSOR:  # its bytes have another form
+            raise UnsupportedError(
+                f"{files.model}: variable {each.name!r} of kind {each.kind} is saved with the"
+                f" parameters; only tensors (kind {messages.LOD_TENSOR}) are read"
+            )
+    elements = {name: _elements(saved[name]) for name in sorted(saved)}
+    if files.params.is_dir():
+        parameters: dict[str, Array] = {}
+        for name, count in elements.items():
+            parameters |= read_tensors(_file_of(name, files), {name: count})
+        return parameters
+    return read_tensors(files.params, elements)
+
+
+def _elements(variable: Variable) -> int | None:
+    sizes = [size for size in variable.shape or () if size is not None]
+    return math.prod(sizes) if variable.shape and len(sizes) == len(variable.shape) else None
+
+
+def _file_of(name: str, files: Files) -> Path:
+    file = inside(files.params, name, f"parameter {name!r}", files.model)
+    if not os.path.isfile(file):
+        raise ModelFormatError(
+            f"parameter {name!r} has no file in the folder, and there is no combined file;"
+            " give the file or folder as params",
+            files.params,
+        )
+    return file

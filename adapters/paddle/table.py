@@ -1,0 +1,620 @@
+"""One Paddle operator as a rule reads it, its graph under construction, and the table of rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+
+from onernn.adapters.common.lowering import (
+    FoldingBudget,
+    GraphBuilder,
+    LoweringStep,
+    NativeOperator,
+    Output,
+    Results,
+    lower_steps,
+    registering,
+)
+from onernn.adapters.paddle import messages
+from onernn.adapters.paddle.read import Block, Operator, Variable
+from onernn.ir.arrays import Array
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.graph import UNSUPPORTED, Value
+from onernn.ir.records import dataclass
+from onernn.ir.sizes import Size
+from onernn.ir.types import Type
+
+# What a program's blocks read and write, found before any of them is lowered.
+
+_BLOCKS = ("sub_block", "true_block", "false_block")
+_NAMED = ("given", "then", "else")
+"""Attributes that hold names of variables inside of a block."""
+_LISTED = {"while": "X", "conditional_block": "Input"}
+"""The slot that lists what a block may read."""
+_DEEPEST = 32  # blocks inside blocks
+
+
+class BlockError(UnsupportedError):
+    """Blocks that no program can have."""
+
+
+class Blocks:
+    """The blocks of a program inside of block 0, by number; ``around``: block 0.
+
+    ``declared``: the variables that are assigned once: of the others nobody knows which of their
+    values is declared. ``kinds``: those of all variables.
+    """
+
+    def __init__(self, inner: Mapping[int, Block], around: Block | None = None) -> None:
+        self._blocks = {0: around or Block((), {}), **inner}
+        self._free: dict[int, set[str]] = {}
+        self._written: dict[int, set[str]] = {}
+        self._waiting: list[int] = []
+        made: Counter[str] = Counter()
+        declared: Counter[str] = Counter()
+        found: dict[str, Variable] = {}
+        self._readers: dict[str, set[int]] = {}
+        for number, block in self._blocks.items():
+            declared.update(block.variables.keys())
+            found |= block.variables
+            for op in block.operators:
+                made.update({name for names in op.outputs.values() for name in names})
+                for name in self._reads_itself(op):
+                    self._readers.setdefault(name, set()).add(number)
+        made.update(name for name, each in found.items() if each.persistable)
+        self.kinds = {name: each.kind for name, each in found.items()}
+        self.declared = {
+            name: each for name, each in found.items() if made[name] < 2 and declared[name] < 2
+        }
+
+    def operators(self, number: int) -> Sequence[Operator]:
+        if number not in self._blocks:
+            raise BlockError(f"there is no block {number}")
+        return self._blocks[number].operators
+
+    def reads(self, op: Operator) -> set[str]:
+        """The variables that an operator takes, its blocks too."""
+        inside = [*_inside(op)]
+        own = set[str]().union(*(self._blocks[n].variables for n in inside if n in self._blocks))
+        return (self._reads_itself(op) - own).union(*map(self.free, inside))
+
+    def results(self, op: Operator | NativeOperator) -> list[tuple[str, str]]:
+        """What an operator assigns to, by slot; what its blocks assign to, by ``=name``."""
+        named = [each for slot, names in op.outputs.items() for each in listed(slot, names)]
+        written = set[str]().union(*map(self.written, _inside(op)))
+        if any(key in op.attributes for key in _NAMED):
+            written -= {name for _, name in named}
+        named = [(slot, name) for slot, name in named if name not in written]
+        return [*named, *((f"={name}", name) for name in sorted(written))]
+
+    def free(self, number: int) -> set[str]:
+        """The variables of outside that a block reads."""
+        self._analyse(number)
+        return self._free[number]
+
+    def written(self, number: int) -> set[str]:
+        """The variables of outside that a block assigns to."""
+        self._analyse(number)
+        return self._written[number]
+
+    def read_outside(self, variable: str, number: int) -> bool:
+        """Whether anybody outside of a block reads a variable."""
+        within, waiting = {number}, [number]
+        while waiting:
+            for op in self.operators(waiting.pop()):
+                more = set(_inside(op)) - within
+                within |= more
+                waiting += more
+        return bool(self._readers.get(variable, set()) - within)
+
+    def _reads_itself(self, op: Operator) -> set[str]:
+        names = {
+            n for slot, each in op.inputs.items() if slot != _LISTED.get(op.type) for n in each
+        }
+        given = (op.attributes.get(key) for key in _NAMED if op.type in ("while", "if"))
+        return names.union(*(each for each in given if isinstance(each, tuple)))
+
+    def _analyse(self, number: int) -> None:
+        if number in self._free:
+            return
+        if number in self._waiting or len(self._waiting) > _DEEPEST:
+            raise BlockError("blocks inside blocks, too deep or in a circle")
+        operators = self.operators(number)
+        self._waiting.append(number)
+        try:
+            free = set[str]().union(*map(self.reads, operators))
+            written = {name for op in operators for _, name in self.results(op)}
+        finally:
+            self._waiting.pop()
+        own = {"", *self._blocks[number].variables}
+        self._free[number], self._written[number] = free - own, written - own
+
+
+def listed(slot: str, names: Sequence[str]) -> list[tuple[str, str]]:
+    """The places in a slot with what stands there: the slot itself is the first one."""
+    return [(f"{slot}.{at}" if at else slot, name) for at, name in enumerate(names)]
+
+
+def _inside(op: Operator | NativeOperator) -> Iterator[int]:
+    for name in _BLOCKS:
+        number = op.attributes.get(name)
+        if isinstance(number, int):
+            yield number
+
+
+def joined(operators: Sequence[Operator]) -> list[Operator]:
+    """The operators with the branches of `static.nn.cond` as one, as Paddle 3 writes them.
+
+    Paddle 2 has a block that runs where the condition holds, its negation, a block that runs where
+    that holds, and an operator select_input for each result.
+    """
+    makers = {name: op for op in operators for names in op.outputs.values() for name in names}
+    selects: dict[int, list[Operator]] = {}
+    for op in operators:
+        if op.type == "select_input" and (branch := _branch_of(op, makers)):
+            selects.setdefault(branch.position, []).append(op)
+    out: list[Operator] = []
+    gone: set[int] = set()
+    for op in operators:
+        if len(out) > 1 and _are_opposite(out[-2], out[-1], op):
+            then = out.pop(-2)
+            chosen = [*selects.get(then.position, ()), *selects.get(op.position, ())]
+            condition = then.inputs["Cond"]
+            chosen = [each for each in chosen if _source(each, "Mask", makers) == condition]
+            gone.update(each.position for each in chosen)
+            out.append(_branches(then, op, chosen))
+        elif op.position not in gone:
+            out.append(op)
+    return out
+
+
+def _are_opposite(then: Operator, negation: Operator, other: Operator) -> bool:
+    return (
+        then.type == other.type == "conditional_block"
+        and negation.type == "logical_not"
+        and negation.inputs.get("X") == then.inputs.get("Cond")
+        and negation.outputs.get("Out") == other.inputs.get("Cond")
+    )
+
+
+def _branch_of(select: Operator, makers: Mapping[str, Operator]) -> Operator | None:
+    """The block that makes one of the values of which an operator chooses."""
+    makes = [makers.get(name) for name in select.inputs.get("X", ())]
+    blocks = [op for op in makes if op is not None and op.type == "conditional_block"]
+    return blocks[-1] if blocks and len(makes) == 2 else None
+
+
+def _source(op: Operator, slot: str, makers: Mapping[str, Operator]) -> tuple[str, ...]:
+    """What is cast to the variable in a slot."""
+    names = op.inputs.get(slot, ())
+    cast = makers.get(names[0]) if names else None
+    return cast.inputs.get("X", ()) if cast is not None and cast.type == "cast" else names
+
+
+def _branches(then: Operator, other: Operator, selects: Sequence[Operator]) -> Operator:
+    attributes = {
+        "true_block": then.attributes.get("sub_block"),
+        "false_block": other.attributes.get("sub_block"),
+        "then": tuple(each.inputs["X"][1] for each in selects),
+        "else": tuple(each.inputs["X"][0] for each in selects),
+    }
+    outputs = {"Out": tuple(name for each in selects for name in each.outputs.get("Out", ()))}
+    inputs = {"Cond": then.inputs["Cond"]}
+    return replace(other, type="if", inputs=inputs, outputs=outputs, attributes=attributes)
+
+
+# Arrays of tensors, while a program is lowered: a graph has no values of that type.
+#
+# What a loop appends in every turn is what it collects; the element that it appended last is
+# carried.
+
+
+@dataclass(frozen=True)
+class Part:
+    """``value``: one element, or several along a new first axis; ``count`` of them.
+
+    Those that a loop appended in the turns before have no value. ``last``: the last element.
+    """
+
+    value: str
+    count: Size | None
+    last: str = ""
+    stacked: bool = False
+
+    @classmethod
+    def of(cls, element: str) -> Part:
+        return cls(element, Size.of(1), element)
+
+    @property
+    def single(self) -> bool:
+        return bool(self.value) and not self.stacked
+
+
+@dataclass(frozen=True)
+class TensorArray:
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def length(self) -> Size | None:
+        """How many elements it has, None where nobody knows."""
+        counts = [part.count for part in self.parts]
+        return None if None in counts else sum(filter(None, counts), Size.of(0))
+
+    def written(self, at: Size | None, value: str) -> TensorArray:
+        """With an element at an index: behind the last one, or in the place of a known one."""
+        behind = self._behind(at)
+        if behind == 0:
+            return TensorArray((*self.parts, Part.of(value)))
+        place = len(self.parts) - (behind or 0)
+        if (behind or 0) < 1 or place < 0 or not all(each.single for each in self.parts[place:]):
+            raise UnsupportedError(
+                "it writes to an index that is not known as the array's end; append to it"
+            )
+        return TensorArray((*self.parts[:place], Part.of(value), *self.parts[place + 1 :]))
+
+    def element(self, at: Size | None) -> str:
+        """The value of an element, "" where it has to be taken from all of them."""
+        behind = self._behind(at)
+        if behind is not None and behind < 1:
+            raise UnsupportedError("it reads an element that nobody has written")
+        if behind is not None and behind <= len(self.parts):
+            part, *later = self.parts[-behind:]
+            if part.last and all(each.single for each in later):
+                return part.last
+        if not all(part.value for part in self.parts):
+            raise UnsupportedError(
+                "while a loop fills an array, only the element that it appended last is read"
+            )
+        return ""
+
+    def all(self, emit: Callable[..., str], axis: str) -> str:
+        """The elements along a new first axis. ``axis``: a constant list of it, [0]."""
+        if not self.parts:
+            raise UnsupportedError("an array without elements")
+        if not all(part.value for part in self.parts):
+            raise UnsupportedError("it reads all elements of an array while a loop fills it")
+        parts = [p.value if p.stacked else emit("Unsqueeze", p.value, axis) for p in self.parts]
+        return parts[0] if len(parts) == 1 else emit("Concat", *parts, axis=0)
+
+    def _behind(self, at: Size | None) -> int | None:
+        """How far from the end an index is, None where nobody knows."""
+        length = self.length
+        return None if at is None or length is None else (length - at).number
+
+
+# The graph of a program, or of a block inside of another one, under construction.
+
+TURN = "this turn"
+"""The input of a loop's block that counts the turns."""
+_MOST = 10**5
+"""Operators that are lowered in all: a block is lowered anew until its types settle."""
+
+
+class PaddleBuilder(GraphBuilder):
+    """Collects nodes; variables may be arrays of tensors, too.
+
+    ``version``: of the Paddle that saved the program. ``arrays``: by variable; ``stacked``: those
+    that a variable holds along its first axis. ``narrow``: variables that hold bytes for floats,
+    or bf16 numbers. Of a block: ``outer`` is the graph around it,
+    ``taken`` are values of that by the names of its inputs, ``indices`` those whose element i is i,
+    and ``turn`` is what a loop counts.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        budget: FoldingBudget | None = None,
+        blocks: Blocks | None = None,
+        version: int = 0,
+        outer: PaddleBuilder | None = None,
+    ) -> None:
+        super().__init__(name, budget)
+        self.blocks, self.version, self.outer = blocks or Blocks({}), version, outer
+        self.arrays: dict[str, TensorArray] = {}
+        self.stacked: dict[str, TensorArray] = {}
+        self.narrow: set[str] = outer.narrow if outer else set()
+        self.indices: set[str] = set()
+        self.taken: dict[str, str] = {}
+        self.turn: Size | None = None
+        self.depth: int = outer.depth + 1 if outer else 0
+        self._lowered: list[int] = outer._lowered if outer else [0]
+
+    def inner(self, name: str) -> PaddleBuilder:
+        """The builder of a block inside of this one."""
+        return PaddleBuilder(name, self.budget, self.blocks, self.version, self)
+
+    def count(self, operators: int) -> None:
+        """Raises `UnsupportedError` where blocks multiply."""
+        self._lowered[0] += operators
+        if self._lowered[0] > _MOST and self.outer:
+            raise UnsupportedError(f"its blocks have more than {_MOST:,} operators in all")
+
+    def holds(self, variable: str) -> bool:
+        """Whether a variable has a value."""
+        value = self.value(variable)
+        return value != variable or value in self._names
+
+    def is_array(self, variable: str) -> bool:
+        return variable in self.arrays or self.blocks.kinds.get(variable) == messages.ARRAY
+
+    def array_of(self, variable: str) -> TensorArray:
+        """The array that a variable is; without elements where nothing was written yet."""
+        found = self.arrays.get(variable)
+        if found is None and (self.holds(variable) or not self.is_array(variable)):
+            value = self.value(variable)
+            refused = (n for n in self.nodes if n.op == UNSUPPORTED and value in n.outputs)
+            reason = next((node.attributes["reason"] for node in refused), "it is no array")
+            raise UnsupportedError(f"{variable!r}: {reason}")
+        return found or TensorArray()
+
+    def stack(self, array: TensorArray) -> str:
+        """The elements of an array along a new first axis."""
+        zero = self.constant([0], "axes")
+        return array.all(lambda op, *values, **at: self.emit(op, values, at), zero)
+
+    def take(self, variable: str) -> None:
+        """Makes a variable of outside known in a block; it may be without a value."""
+        assert self.outer is not None
+        if self.outer.is_array(variable):
+            array = self.outer.array_of(variable)
+            if not array.parts:
+                self.arrays[variable] = array
+                return
+            value = self.outer.stack(array)
+            self.arrays[variable] = TensorArray((Part(variable, array.length, stacked=True),))
+        elif self.outer.holds(variable):
+            value = self.outer.value(variable)
+        else:
+            return
+        if value in self.outer.constants:
+            self.constant(self.outer.constants[value], variable)
+        else:
+            self.enter(variable, self.outer.type_of(value))
+            self.taken[variable] = value
+            if self.outer.counts_up(value):
+                self.indices.add(variable)
+
+    def enter(self, name: str, known: Type) -> None:
+        """An input of a block."""
+        if known.lod != ():
+            raise UnsupportedError(f"{name!r}: a LoD inside of a loop or a branch")
+        shape = None if known.shape is None else known.counts
+        self.input(Value(name, known.dtype, shape))
+        self.declare(name, known)
+
+    def counts_up(self, value: str) -> bool:
+        """Whether element i of a value is the number i."""
+        if value in self.indices:
+            return True
+        made = self.maker(value)
+        if made is None or made.op != "Range":
+            return False
+        first, _, step = (self.type_of(name).numbers for name in made.inputs)
+        return first is not None and step is not None and (int(first), int(step)) == (0, 1)
+
+    def turned(self, value: str, axis: int, rank: int) -> str:
+        """A value of outside with one of its axes first, turned outside of the block: once."""
+        if axis == 0 or value not in self.taken or self.outer is None:
+            return ""
+        perm = [axis, *(at for at in range(rank) if at != axis)]
+        made = self.outer.emit("Transpose", (self.taken[value],), {"perm": perm})
+        name = self.fresh(f"{value}/turned")
+        del self._names[name]  # `input` names it
+        self.enter(name, self.outer.type_of(made))
+        self.taken[name] = made
+        return name
+
+
+# One Paddle operator as a rule of the table reads it.
+
+INERT = frozenset(
+    """
+    op_callstack op_device op_namescope op_role op_role_var with_quant_attr is_test use_mkldnn
+    use_onednn use_cudnn use_quantizer mkldnn_data_type onednn_data_type use_seq
+    skip_eager_deletion_vars mkldnn_cache_capacity Scale_data Shift_data Scale_weights
+    force_fp32_output @ENABLE_CACHE_RUNTIME_CONTEXT@ @NOT_ALLOW_INFERSHAPE_CACHE@ is_sparse
+    is_distributed remote_prefetch trainer_id slot epmap table_names height_sections table_class
+    entry_config entry x_data_format y_data_format grad_inplace fix_seed seed
+    """.split()
+)
+"""Attributes that cannot change the result of a float32 model on CPU."""
+
+COMPUTED = frozenset("bool uint8 int8 int16 int32 int64 float32 float64".split())
+"""What NumPy computes in like Paddle; bfloat16 parameters are read as float32."""
+
+_MOVING = frozenset(
+    """
+    assign cast concat flatten_contiguous_range gather reshape reshape2 slice split squeeze squeeze2
+    stack strided_slice transpose transpose2 unsqueeze unsqueeze2
+    """.split()
+)
+"""What parameters of any number type may go through: their numbers stay, or are widened exactly."""
+
+_NARROW = _MOVING | {"dequantize", "requantize", "fusion_gru", "fusion_lstm", "multi_gru", "fetch"}
+"""What may read the bytes of an int8 program, or its bf16 numbers: others compute in them."""
+
+
+class PaddleOperator(NativeOperator):
+    """One operator, and the Paddle ``version`` that saved it."""
+
+    builder: PaddleBuilder
+
+    def __init__(
+        self,
+        builder: PaddleBuilder,
+        variables: Mapping[str, Variable],
+        op: Operator,
+        version: int,
+    ) -> None:
+        super().__init__(builder, op.native, op.inputs, op.outputs, op.attributes, INERT)
+        self.version, self._variables = version, variables
+        for slot, names in op.inputs.items():
+            dtypes = {variables[name].dtype for name in names if name in variables}
+            widened = op.type in _MOVING and self._parameters(names)
+            if (others := dtypes - COMPUTED - {None}) and not widened:
+                raise UnsupportedError(f"input {slot}: {others.pop()} numbers are not supported")
+            if builder.narrow.intersection(names):
+                if op.type not in _NARROW:
+                    raise UnsupportedError(
+                        f"input {slot}: in int8 or bf16 Paddle's {op.type} is"
+                        " another one than in float32"
+                    )
+                if op.type in _MOVING:
+                    builder.narrow.update(*op.outputs.values())
+
+    def lowered(self, rule: Callable[[Self], Results]) -> Mapping[str, str]:
+        """What a rule returns, by slot and place."""
+        results = super().lowered(rule)
+        if isinstance(results, Mapping):
+            return results
+        return dict(listed("Out", (results,) if isinstance(results, str) else results))
+
+    def _parameters(self, names: tuple[str, ...]) -> bool:
+        return all(self.builder.value(name) in self.builder.constants for name in names)
+
+    def narrow(self, slot: str) -> None:
+        """Tells that an output slot holds bytes that stand for floats, or bf16 numbers."""
+        self.builder.narrow.update(self.outputs.get(slot, ()))
+
+    def is_narrow(self, slot: str) -> bool:
+        return self.variable(slot) in self.builder.narrow
+
+    def ragged(self, slot: str, levels: int | None = None) -> str:
+        """The value in a required input slot; it must have (so many) LoD levels."""
+        value = self.value(slot)
+        depth = self.depth(value)
+        if not depth:
+            raise UnsupportedError(f"input {slot} carries no LoD")
+        if levels not in (None, depth):
+            raise UnsupportedError(f"input {slot}: {depth} LoD levels, only {levels} is supported")
+        return value
+
+    def absent(self, *slots: str) -> None:
+        """Refuses inputs in the place of attributes, which only a run tells."""
+        for slot in slots:
+            if self.variables(slot):
+                raise UnsupportedError(f"input {slot}: computed at run time")
+
+    def optional_array(self, slot: str) -> Array | None:
+        return self.array(slot) if self.variable(slot) else None
+
+    def arrays(self, slot: str) -> list[Array]:
+        return [self.builder.array(value, slot) for value in self.values(slot)]
+
+    def shape(self, slot: str, at: int = 0) -> tuple[int | None, ...]:
+        """The sizes of an input as the model declares or computes it, None where dynamic."""
+        variable = self.variables(slot)[at]
+        value = self.builder.value(variable)
+        if value in self.builder.constants:
+            return self.builder.constants[value].shape
+        declared = self._variables.get(variable)
+        if declared is not None and declared.shape is not None:
+            return declared.shape
+        inferred = self.builder.type_of(value)
+        if inferred.shape is None:
+            raise UnsupportedError(f"input {slot}: nobody knows the rank of {variable!r}")
+        return inferred.counts
+
+    def dtype(self, slot: str) -> np.dtype[Any]:
+        variable = self.variable(slot)
+        declared = self._variables.get(variable)
+        dtype = declared and declared.dtype
+        dtype = dtype or self.builder.type_of(self.builder.value(variable)).dtype
+        if dtype is None:
+            raise UnsupportedError(f"input {slot}: nobody knows its dtype")
+        return np.dtype("float32" if dtype == "bfloat16" else dtype)  # as it is read
+
+    def chosen_dtype(self, name: str, default: int) -> str:
+        """The dtype that an attribute tells."""
+        number = self.attribute(name, default)
+        dtype = messages.DTYPES.get(number, "")
+        if dtype not in COMPUTED:
+            raise UnsupportedError(f"attribute {name}={number}: {dtype or 'unknown'} numbers")
+        return dtype
+
+    def depth(self, value: str) -> int:
+        """How many LoD levels a value has."""
+        lod = self.builder.type_of(value).lod
+        if lod is None:
+            raise UnsupportedError(f"nobody knows whether {value!r} carries a LoD")
+        return len(lod)
+
+    def is_ragged(self, value: str) -> bool:
+        return self.depth(value) > 0
+
+    def dense(self, value: str) -> str:
+        """The value without its LoD, for operators of Paddle that do not hand it on."""
+        return self.emit("SequenceData", value) if self.is_ragged(value) else value
+
+    def under(self, out: str, like: str) -> str:
+        """The value with the LoD of another one that has as many rows, if that has one."""
+        return self.emit("SequenceLike", out, like) if self.is_ragged(like) else out
+
+    def note_dropout(self) -> None:
+        if not self.attributes.get("is_test", False):
+            self.builder.notes["dropout saved in training mode runs as in inference"] = None
+
+    def gives_one(self) -> bool:
+        """Whether the output is declared as one number: before 2.5 Paddle had no scalars."""
+        names = self.outputs.get("Out", ())
+        declared = self._variables.get(names[0]) if names else None
+        return declared is not None and declared.shape == (1,)
+
+    def integers(self, attribute: str, tensor: str, tensors: str) -> str:
+        """A list of int64 from a list of tensors, else from a tensor, else from an attribute."""
+        found = self.attribute(attribute, ())
+        parts = [self.dense(value) for value in self.values(tensors)]
+        whole = self.optional(tensor)
+        if parts:
+            parts = [self.emit("Reshape", part, self.ints(1)) for part in parts]
+            whole = self.emit("Concat", *parts, axis=0)
+        elif not whole:
+            return self.ints(*found)
+        flat = self.emit("Reshape", self.dense(whole), self.ints(-1))
+        return self.emit("Cast", flat, to="int64")
+
+
+# Paddle's operators by type, with the rules that lower them.
+
+Rule = Callable[[PaddleOperator], Results]
+"""Gives the value of the output Out, its values where it is a list, or those of slots by name."""
+RULES: dict[str, Rule] = {}
+
+
+def rule(*types: str) -> Callable[[Rule], Rule]:
+    """Registers a function that lowers operators of these types."""
+    return registering(RULES, types)
+
+
+# A program's operators as steps of lowering, in block 0 and in inner ones.
+
+
+def lower_operators(
+    builder: PaddleBuilder, operators: Sequence[Operator], kept: Iterable[str]
+) -> None:
+    """Lowers the operators of a block; ``kept`` are variables that somebody reads later."""
+    builder.count(len(operators))
+    lower_steps(builder, [_step(builder, op) for op in joined(operators)], kept)
+
+
+def _step(builder: PaddleBuilder, op: Operator) -> LoweringStep:
+    def lowered() -> Results:
+        if op.type not in RULES:
+            raise UnsupportedError("this operator is not known")
+        found = PaddleOperator(builder, builder.blocks.declared, op, builder.version)
+        return found.lowered(RULES[op.type])
+
+    def outputs(count: int) -> list[Output]:
+        """All but arrays, which are no values; a refused one is none any more."""
+        results = [Output(*each) for each in builder.blocks.results(op)]
+        if not count:
+            for each in results:
+                builder.arrays.pop(each.variable, None)
+        return [each for each in results if each.variable not in builder.arrays]
+
+    reads = tuple(sorted(builder.blocks.reads(op)))
+    return LoweringStep(op.native, reads, lowered, outputs)

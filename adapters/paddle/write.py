@@ -1,0 +1,105 @@
+"""A graph of canonical operators as a Paddle program: Paddle's own operators only.
+
+A ragged value is a tensor with a LoD, as Paddle has it: see design/0014.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, get_args
+
+from onernn.adapters.common.writing import Progress, check_again, declared, write_nodes
+from onernn.adapters.paddle import write_layers, write_rules
+from onernn.adapters.paddle.lower import load_paddle
+from onernn.adapters.paddle.writer import CODES, RULES, ProgramWriter, Writing, save
+from onernn.ir.errors import Refusal, UnsupportedError
+from onernn.ir.graph import Graph, Node, Value
+
+__all__ = ["Place", "save", "to_paddle", "write_layers", "write_paddle", "write_rules"]
+"""With the modules whose rules fill the table."""
+
+Place = Literal["cpu", "onednn"]
+
+
+def write_paddle(
+    graph: Graph,
+    path: str | Path,
+    *,
+    place: Place = "cpu",
+    fused: bool | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Refusal, ...]:
+    """Writes ``NAME.pdmodel`` and ``NAME.pdiparams``, which Paddle 2.6 and 3.x load.
+
+    ``fused``: recurrent layers as fusion_gru and fusion_lstm rather than mul and gru or lstm;
+    unless told, where ``place`` is "onednn". That sets use_mkldnn on fused recurrent operators and
+    on no others; what comes back is where it was not set, and why. ``inputs``: a batch that the
+    graph runs on, where made-up ones do not fit. Give a graph that is fused already.
+
+    What is written is read again before it gets its name. Raises `UnsupportedError` naming
+    an operator that Paddle cannot say.
+    """
+    path, graph = Path(path), declared(graph, inputs)
+    program, unplaced = to_paddle(graph, place=place, fused=fused, progress=progress)
+    with TemporaryDirectory(dir=path.parent, prefix=".onernn-") as folder:
+        trial = Path(folder, "trial.pdmodel")
+        save(program, trial)
+        outputs = [graph.types[name] for name in dict.fromkeys(v.name for v in graph.outputs)]
+        check_again(lambda: load_paddle(trial), path, outputs)
+    save(program, path)
+    return unplaced
+
+
+def to_paddle(
+    graph: Graph,
+    *,
+    place: Place = "cpu",
+    fused: bool | None = None,
+    progress: Progress | None = None,
+) -> tuple[ProgramWriter, tuple[Refusal, ...]]:
+    """The program of a graph that is `declared`; see `write_paddle`."""
+    if place not in get_args(Place):
+        raise ValueError(f"place: expected one of {get_args(Place)}, got {place!r}")
+    fused = place == "onednn" if fused is None else fused
+    if place == "onednn" and not fused:
+        raise ValueError("place='onednn' belongs to fused operators, got fused=False")
+    names = {value.name for value in graph.inputs} | {"feed", "fetch"}
+    names.update(*(node.outputs for node in graph.nodes))
+    w = Writing(graph, ProgramWriter(names), fused, place)
+    for value in graph.inputs:
+        _feed(w, value)
+    write_nodes(graph, partial(_write, w), progress)
+    for value in graph.outputs:
+        _fetch(w, value.name)
+    return w.program, tuple(w.unplaced)
+
+
+def _feed(w: Writing, value: Value) -> None:
+    if value.dtype not in CODES:
+        raise UnsupportedError(f"input {value.name!r}: Paddle has no {value.dtype} numbers")
+    w.feed(value)
+
+
+def _write(w: Writing, node: Node) -> None:
+    if node.op not in RULES:
+        raise UnsupportedError(f"operator {node.op} has no form in Paddle here")
+    for name in filter(None, (*node.inputs, *node.outputs)):
+        if name in w.types and w.types[name].dtype not in CODES:
+            raise UnsupportedError(f"{name!r}: Paddle has no {w.types[name].dtype} numbers")
+    made = RULES[node.op](w, node, [w.value(name) if name else "" for name in node.inputs])
+    for at, variable in enumerate([made] if isinstance(made, str) else made):
+        if variable:
+            w.give(node, variable, at)
+
+
+def _fetch(w: Writing, name: str) -> None:
+    """Under the value's own name."""
+    if w.value(name) != name:  # the same variable as another value
+        copied = w.copy(w.value(name))
+        w.program.operations[-1].outputs["Out"] = [name]
+        w.program.variables[name] = w.program.variables.pop(copied)
+    w.program.fetches.append(name)

@@ -1,0 +1,462 @@
+"""A Paddle program under construction, and the rules by which nodes are written."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onernn.adapters.common.lowering import registering
+from onernn.adapters.paddle import messages
+from onernn.adapters.paddle.lower import RULES as READING
+from onernn.adapters.paddle.messages import DTYPES
+from onernn.adapters.paddle.read import Operator
+from onernn.adapters.paddle.table import PaddleBuilder, PaddleOperator, listed
+from onernn.ir.arrays import Array
+from onernn.ir.errors import Refusal, UnsupportedError
+from onernn.ir.files import replacing_all
+from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.records import dataclass
+from onernn.ir.types import UNKNOWN, Type, type_of
+
+# A Paddle program under construction: operators, variables, parameters; and its two files.
+#
+# Formats: paddle/fluid/framework/framework.proto, tensor_util.cc (TensorToStream) and
+# lod_tensor.cc (SerializeToStream) of 2.6.
+
+VERSION = 2006002
+"""Of the format: that of Paddle 2.6.2, which 3.x reads, too."""
+_CODES = {name: code for code, name in messages.DTYPES.items()}
+_MOST_DIMS = 2**31 - 1  # attributes are int32
+
+Slots = dict[str, list[str]]
+
+
+@dataclass(eq=False)
+class Operation:
+    """An operator: variables by slot; attributes are bool, int, float, str, or lists of these."""
+
+    type: str
+    inputs: Slots
+    outputs: Slots
+    attributes: dict[str, Any]
+
+
+@dataclass(eq=False)
+class ProgramWriter:
+    """Block 0. ``taken`` are names that `fresh` must not give."""
+
+    taken: set[str]
+    feeds: list[str] = field(default_factory=list)
+    fetches: list[str] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    variables: dict[str, Type] = field(default_factory=dict)
+    parameters: dict[str, Array] = field(default_factory=dict)
+
+    def fresh(self, stem: str) -> str:
+        """The name, or one made from it that nothing bears yet."""
+        chosen, count = stem, 0
+        while chosen in self.taken:
+            count += 1
+            chosen = f"{stem}_{count}"
+        self.taken.add(chosen)
+        return chosen
+
+    def parameter(self, array: Array, stem: str) -> str:
+        name = self.fresh(stem)
+        if array.dtype.name not in _CODES:
+            raise UnsupportedError(f"{name!r}: Paddle has no {array.dtype} parameters")
+        self.parameters[name] = np.ascontiguousarray(array).reshape(array.shape)
+        self.variables[name] = type_of(array)
+        return name
+
+    def add(
+        self,
+        type: str,
+        inputs: Mapping[str, str | Sequence[str]],
+        outputs: Slots,
+        attributes: Mapping[str, Any],
+    ) -> Operation:
+        """Appends an operator; input slots of "" and of nothing are left out."""
+        slots = {slot: [v] if isinstance(v, str) else list(v) for slot, v in inputs.items()}
+        given = {slot: names for slot, names in slots.items() if any(names)}
+        made = Operation(type, given, outputs, dict(attributes))
+        self.operations.append(made)
+        return made
+
+    def pruned(self) -> list[Operation]:
+        """The operators that a fetched value needs."""
+        needed, kept = set(self.fetches), []
+        for each in reversed(self.operations):
+            if any(needed.intersection(names) for names in each.outputs.values()):
+                kept.append(each)
+                needed.update(*each.inputs.values())
+        return kept[::-1]
+
+    def files(self) -> tuple[bytes, list[bytes]]:
+        """The bytes of ``.pdmodel``, and those of ``.pdiparams`` tensor by tensor."""
+        operations = self.pruned()
+        used = set(self.feeds) | set(self.fetches)
+        for each in operations:
+            used.update(*each.inputs.values(), *each.outputs.values())
+        if not self.parameters.keys() & used:  # paddle.inference loads no empty file
+            used.add(self.parameter(np.zeros(1, np.float32), "none"))
+        desc = messages.message("ProgramDesc")()
+        desc.version.version = VERSION
+        block = desc.blocks.add(idx=0, parent_idx=-1)
+        for name, kind in (("feed", messages.FEED), ("fetch", messages.FETCH)):
+            block.vars.add(name=name, persistable=True).type.type = kind
+        for name in sorted(used):
+            self._declare(block, name)
+        for column, name in enumerate(self.feeds):
+            slots = ({"X": ["feed"]}, {"Out": [name]})
+            _write_operation(block, Operation("feed", *slots, {"col": column}))
+        for each in operations:
+            _write_operation(block, each)
+        for column, name in enumerate(self.fetches):
+            slots = ({"X": [name]}, {"Out": ["fetch"]})
+            _write_operation(block, Operation("fetch", *slots, {"col": column}))
+        tensors = [_tensor(self.parameters[name]) for name in sorted(self.parameters.keys() & used)]
+        return desc.SerializeToString(deterministic=True), tensors
+
+    def _declare(self, block: Any, name: str) -> None:
+        found = self.variables[name]
+        saved = block.vars.add(name=name, persistable=name in self.parameters)
+        saved.need_check_feed = name in self.feeds
+        saved.is_parameter = saved.stop_gradient = name in self.parameters
+        saved.type.type = messages.LOD_TENSOR
+        held = saved.type.lod_tensor
+        held.lod_level = found.depth
+        held.tensor.data_type = _CODES[found.dtype or ""]
+        held.tensor.dims.extend(-1 if size is None else size for size in found.counts)
+
+
+def save(program: ProgramWriter, path: Path) -> None:
+    """Writes ``NAME.pdmodel`` and ``NAME.pdiparams``; what stood there is replaced at the end."""
+    model, tensors = program.files()
+    with replacing_all([path, path.with_suffix(".pdiparams")]) as (program_file, parameters):
+        program_file.write(model)
+        parameters.writelines(tensors)
+
+
+def _tensor(array: Array) -> bytes:
+    """What `tensors.read_tensors` reads: no LoD, then the description, then the numbers."""
+    desc = messages.message("TensorDesc")(data_type=_CODES[array.dtype.name])
+    desc.dims.extend(array.shape)
+    described = desc.SerializeToString()
+    head = struct.pack("<IQIi", 0, 0, 0, len(described)) + described
+    return head + array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+# The AttrType of a Python value, and the field that holds it; of lists, by their first element.
+_SINGLE = {bool: "b", int: "i", float: "f", str: "s"}
+_LISTS = {bool: "bools", int: "ints", float: "floats", str: "strings"}
+
+
+def _write_operation(block: Any, operation: Operation) -> None:
+    op = block.ops.add(type=operation.type)
+    for slots, into in ((operation.inputs, op.inputs), (operation.outputs, op.outputs)):
+        for slot, names in slots.items():
+            into.add(parameter=slot, arguments=names)
+    for name, value in operation.attributes.items():
+        several = isinstance(value, list | tuple)
+        kind = type(value[0] if value else 0) if several else type(value)
+        for number in value if several else [value]:
+            if kind is int and abs(number) > _MOST_DIMS:
+                raise UnsupportedError(
+                    f"attribute {name}={value} of {operation.type}: over 32 bits"
+                )
+        chosen = (_LISTS if several else _SINGLE)[kind]
+        attribute = op.attrs.add(name=name, type=messages.ATTRIBUTE_FIELDS.index(chosen))
+        if several:
+            getattr(attribute, chosen).extend(value)
+        else:
+            setattr(attribute, chosen, value)
+
+
+# What the rules that write a Paddle program share: values, constants, who carries a LoD.
+
+CODES = {name: code for code, name in DTYPES.items()}
+ALL = 2**31 - 1
+"""The end of an axis, as a Slice says it."""
+
+SlotNames = Mapping[str, str | Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A ragged value as variables: (T, N, ...) and (N,) int64; ``like`` is the padded value."""
+
+    data: str
+    lengths: str
+    like: str
+
+
+@dataclass(eq=False)
+class Writing:
+    """``fused``: recurrent layers as fusion_gru and fusion_lstm; ``place``: "cpu" or "onednn".
+
+    Each operator is lowered as soon as it is written, as a reader of the file lowers it: dtype,
+    sizes and LoD of what it gives are those that its rule and the operators' types tell.
+    """
+
+    graph: Graph
+    program: ProgramWriter
+    fused: bool
+    place: str
+    padded: dict[str, Padded] = field(default_factory=dict)
+    unplaced: list[Refusal] = field(default_factory=list)
+    _values: dict[str, str] = field(default_factory=dict)
+    _makers: dict[str, int] = field(default_factory=dict)
+    _reader: PaddleBuilder = field(default_factory=lambda: PaddleBuilder("written"))
+
+    @property
+    def types(self) -> Mapping[str, Type]:
+        return self.graph.types
+
+    def rank_of(self, node: Node) -> int:
+        """The number of axes of a node's first output."""
+        return len(self.types[node.outputs[0]].counts)
+
+    def value(self, name: str) -> str:
+        """The variable that holds a value; a constant becomes a parameter with its first use."""
+        if name not in self._values:
+            self._values[name] = self.constant(self.graph.constants[name], name)
+        return self._values[name]
+
+    def array(self, name: str, role: str) -> Array:
+        """The array of a constant value. Raises `UnsupportedError` where it is computed."""
+        if name not in self.graph.constants:
+            raise UnsupportedError(f"{role} {name!r} is computed at run time")
+        return self.graph.constants[name]
+
+    def constant(self, array: npt.ArrayLike, stem: str = "constant") -> str:
+        array = np.asarray(array)
+        name = self.program.parameter(array, stem)
+        self._reader.give(name, self._reader.constant(array, name))
+        return name
+
+    def feed(self, value: Value) -> None:
+        """An input of the graph, under its own name."""
+        self.program.feeds.append(value.name)
+        self.program.variables[value.name] = value.type
+        self._reader.input(value)
+        self.bind(value.name, value.name)
+
+    def of(self, variable: str) -> Type:
+        return self.program.variables[variable]
+
+    def dtype(self, variable: str) -> str:
+        return self.of(variable).dtype or ""
+
+    def sizes(self, variable: str) -> tuple[int | None, ...]:
+        return self.of(variable).counts
+
+    def rank(self, variable: str) -> int:
+        return len(self.sizes(variable))
+
+    def bind(self, name: str, variable: str) -> None:
+        self._values[name] = variable
+
+    def wants(self, name: str) -> bool:
+        """Whether anybody reads an output."""
+        return bool(name) and (bool(self.graph.users(name)) or self.graph.is_output(name))
+
+    def emit(
+        self,
+        type: str,
+        inputs: SlotNames,
+        /,
+        *,
+        out: str = "Out",
+        also: Sequence[str] = (),
+        **attributes: Any,
+    ) -> str:
+        """Appends an operator and gives a provisional name for the variable in its slot ``out``.
+
+        ``also``: slots of side outputs that the operator insists on.
+        """
+        outputs = {out: 1, **dict.fromkeys(also, 1)}
+        return self.emit_all(type, inputs, outputs, **attributes)[out][0]
+
+    def emit_all(
+        self, type: str, inputs: SlotNames, outputs: Mapping[str, int], /, **attributes: Any
+    ) -> dict[str, list[str]]:
+        """As `emit`, of so many variables in each slot; the first slot is the main one."""
+        made: dict[str, list[str]] = {}
+        for slot, count in outputs.items():
+            stem = f"{type}.{slot if made else 'out'}"
+            made[slot] = [self.program.fresh(stem) for _ in range(count)]
+        names = [name for found in made.values() for name in found]
+        self._makers.update(dict.fromkeys(names, len(self.program.operations)))
+        self._read(self.program.add(type, inputs, made, attributes))
+        return {slot: [*names] for slot, names in made.items()}
+
+    def _read(self, operation: Operation) -> None:
+        """Tells what an operator's outputs are; side outputs are declared as the main one."""
+        op = Operator(
+            len(self.program.operations) - 1,
+            operation.type,
+            {slot: tuple(names) for slot, names in operation.inputs.items()},
+            {slot: tuple(names) for slot, names in operation.outputs.items()},
+            {k: tuple(v) if isinstance(v, list) else v for k, v in operation.attributes.items()},
+        )
+        results = PaddleOperator(self._reader, {}, op, VERSION).lowered(READING[op.type])
+        like = UNKNOWN
+        for place, name in (e for slot, names in op.outputs.items() for e in listed(slot, names)):
+            if place in results:
+                self._reader.give(name, results[place])
+                like = self._reader.type_of(self._reader.value(name))
+                if None in (like.dtype, like.shape, like.lod):
+                    raise UnsupportedError(f"nobody can tell what Paddle's {op.type} gives")
+            self.program.variables[name] = like
+
+    def give(self, node: Node, variable: str, at: int = 0) -> None:
+        """Binds an output of a node, where anybody named it, with the LoD that it must have."""
+        name = node.outputs[at] if at < len(node.outputs) else ""
+        if not name:
+            return
+        found, held = self.types[name], self.of(variable)
+        if found.depth and held.depth != found.depth:
+            variable = self.under(variable, self._like(node, found.depth))
+        elif held.depth and not found.depth:
+            variable = self.dense(variable)
+        if (held.dtype, held.rank) != (found.dtype, found.rank):
+            raise UnsupportedError(f"{name!r}: Paddle gives {held}, expected {found}")
+        if (place := self._makers.pop(variable, None)) is not None:
+            self._rename(variable, name, place)
+            self.program.variables[name] = found
+            variable = name
+        self.bind(name, variable)
+
+    def under(self, variable: str, like: str) -> str:
+        """The rows of a variable under the LoD of another."""
+        return self.emit("lod_reset", {"X": variable, "Y": like})
+
+    def dense(self, variable: str) -> str:
+        """The variable without its LoD: which a slice along the words drops."""
+        if not self.of(variable).depth:
+            return variable
+        return self.emit(
+            "slice", {"Input": variable}, axes=[0], starts=[0], ends=[ALL], infer_flags=[1]
+        )
+
+    def cast(self, variable: str, dtype: str, *, always: bool = False) -> str:
+        """In this dtype; the variable itself where it is, unless ``always`` by an operator."""
+        found = self.dtype(variable)
+        if found == dtype and not always:
+            return variable
+        return self.emit("cast", {"X": variable}, in_dtype=CODES[found], out_dtype=CODES[dtype])
+
+    def reshape(self, variable: str, sizes: Sequence[int], computed: str = "") -> str:
+        """To these sizes, where 0 is that of the input and -1 what is left, or computed ones."""
+        slots = {"X": variable}
+        if computed:
+            slots["Shape"] = self.cast(computed, "int32")
+        return self.emit("reshape2", slots, also=("XShape",), shape=list(sizes))
+
+    def transpose(self, variable: str, perm: Sequence[int]) -> str:
+        return self.emit("transpose2", {"X": variable}, also=("XShape",), axis=list(perm))
+
+    def take(
+        self, variable: str, cuts: Mapping[int, tuple[int, int]], gone: Sequence[int] = ()
+    ) -> str:
+        """The elements [start, end) of axes; those ``gone`` are one element, and dropped."""
+        return self.emit(
+            "slice",
+            {"Input": variable},
+            axes=list(cuts),
+            starts=[start for start, _ in cuts.values()],
+            ends=[end for _, end in cuts.values()],
+            infer_flags=[1] * len(cuts),
+            decrease_axis=list(gone),
+        )
+
+    def binary(self, type: str, x: str, y: str) -> str:
+        """An elementwise operator, broadcast as NumPy does."""
+        return self.emit(type, {"X": x, "Y": y}, axis=-1)
+
+    def add(self, x: str, y: str) -> str:
+        return self.binary("elementwise_add", x, y)
+
+    def minus(self, x: str, y: str) -> str:
+        return self.binary("elementwise_sub", x, y)
+
+    def times(self, x: str, y: str) -> str:
+        return self.binary("elementwise_mul", x, y)
+
+    def scaled(self, x: str, factor: float) -> str:
+        return self.emit("scale", {"X": x}, scale=float(factor), bias=0.0, bias_after_scale=True)
+
+    def concat(self, variables: Sequence[str], axis: int) -> str:
+        return self.emit("concat", {"X": variables}, axis=axis)
+
+    def split(self, x: str, axis: int, count: int, sections: Sequence[int] = ()) -> list[str]:
+        """Parts of these sizes, or so many of one size."""
+        number = 0 if sections else count
+        made = self.emit_all(
+            "split", {"X": x}, {"Out": count}, axis=axis, num=number, sections=list(sections)
+        )
+        return made["Out"]
+
+    def copy(self, variable: str) -> str:
+        return self.emit("assign", {"X": variable})
+
+    def filled(self, shape: str, value: Any) -> str:
+        """A value of a shape that is computed, int64 or int32."""
+        return self.emit(
+            "fill_constant",
+            {"ShapeTensor": self.cast(shape, "int32")},
+            value=float(value),
+            dtype=CODES[np.asarray(value).dtype.name],
+            str_value=str(np.asarray(value)),
+        )
+
+    def _like(self, node: Node, depth: int) -> str:
+        for name in node.inputs:
+            if name in self._values and self.of(self._values[name]).depth == depth:
+                return self._values[name]
+        raise UnsupportedError(f"no input of {depth} LoD levels to take them from")
+
+    def _rename(self, old: str, new: str, place: int) -> None:
+        for each in self.program.operations[place:]:
+            for slots in (each.inputs, each.outputs):
+                for names in slots.values():
+                    names[:] = [new if name == old else name for name in names]
+        self.program.variables[new] = self.program.variables.pop(old)
+        self._reader.give(new, self._reader.value(old))
+
+
+Written = str | Sequence[str]
+"""What a rule returns: the variable of the output, or those of all, "" where absent."""
+Rule = Callable[[Writing, Node, list[str]], Written]
+"""A node and the variables of its inputs, "" where absent."""
+RULES: dict[str, Rule] = {}
+
+
+def rule(*ops: str) -> Callable[[Rule], Rule]:
+    """Registers a function that writes nodes of these operators."""
+    return registering(RULES, ops)
+
+
+def only(node: Node, *known: str) -> None:
+    """Refuses attributes that a rule does not read."""
+    if unknown := sorted(set(node.attributes) - set(known)):
+        raise UnsupportedError(f"attributes {', '.join(unknown)} have no form in Paddle")
+
+
+def ragged(w: Writing, variable: str, levels: int = 1) -> str:
+    """A variable that must carry so many LoD levels."""
+    if (found := w.of(variable).depth) != levels:
+        raise UnsupportedError(f"a value of {found} LoD levels, Paddle's operator takes {levels}")
+    return variable
+
+
+def ints(w: Writing, node: Node, at: int, role: str) -> list[int]:
+    """The numbers in a constant input."""
+    return [int(number) for number in w.array(node.input(at), role).reshape(-1)]

@@ -1,1 +1,0 @@
-"""Inside of a live PyTorch."""

@@ -1,0 +1,530 @@
+"""`optimize`: modules of PyTorch whose recurrent layers ours runs."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling, is_exporting
+from torch.nn.utils.rnn import PackedSequence
+
+from onernn.adapters.torch import live_layer
+from onernn.adapters.torch.custom_operator import forget_compiled, run_traced
+from onernn.adapters.torch.live_layer import (
+    DTYPES,
+    Batch,
+    LiveLayer,
+    batch_of,
+    doubt,
+    is_plain,
+    spec_of,
+)
+from onernn.ir.errors import OnernnError, UnsupportedError
+from onernn.ir.plugins import DISABLED, plugins_enabled
+
+# What lets torch.compile trace through modules that are ours.
+
+_BUILDER = "torch._dynamo.variables.builder"
+
+
+class _Awaited(MetaPathFinder):
+    """Calls a function when a module has been imported, by whoever needs it."""
+
+    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)  # by the finders left: another one may wait, too
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def run(module: Any) -> None:
+                execute(module)
+                self._then(module)
+
+            spec.loader.exec_module = run  # type: ignore[method-assign]
+        return spec
+
+
+def trace_through(may_trace: Callable[[Any, Any], bool]) -> None:
+    """torch.compile traces calls of recurrent modules for which ``may_trace(module, compiler)``.
+
+    It breaks graphs at all nn.RNN, LSTM and GRU, since it would unroll their steps
+    (torch._dynamo.config.allow_rnn); ours are one operator each. Its tracer is imported with the
+    first torch.compile, in seconds: nobody else waits for it.
+    """
+
+    def patch(builder: Any) -> None:
+        kind, config = builder.VariableBuilder, builder.config
+        wrap = kind.wrap_module
+
+        def wrap_module(self: Any, value: Any) -> Any:
+            if not may_trace(value, self.tx.output.compiler_fn):
+                return wrap(self, value)
+            with config.patch(allow_rnn=True):
+                return wrap(self, value)
+
+        kind.wrap_module = wrap_module
+
+    if _BUILDER in sys.modules:
+        patch(sys.modules[_BUILDER])
+    else:
+        sys.meta_path.insert(0, _Awaited(_BUILDER, patch))
+
+
+# Under torch.autocast: which types PyTorch's own modules give, which ours give, too.
+
+
+def autocast_dtype() -> torch.dtype | None:
+    """What autocast computes in on the CPU, None where it is off."""
+    if not torch.is_autocast_enabled("cpu"):
+        return None
+    return torch.get_autocast_dtype("cpu")
+
+
+def types_of_results(
+    module: Any, packed: bool, x: torch.dtype, states: tuple[torch.dtype, ...]
+) -> list[torch.dtype]:
+    """Of y and of the final states, as PyTorch's autocast gives them for such arguments."""
+    kind = getattr(torch.nn, module.mode.partition("_")[0])
+    named = {"num_layers": module.num_layers, "bidirectional": module.bidirectional}
+    projects = {"proj_size": 1} if module.proj_size else {}
+    low = torch.get_autocast_dtype("cpu")
+    return _tried(kind, packed, x, states, low, tuple({**named, **projects}.items()))
+
+
+@cache
+def _tried(
+    kind: Any, packed: bool, x: torch.dtype, states: Any, low: torch.dtype, named: Any
+) -> list[torch.dtype]:
+    """By trying: the rules differ by kernel, and are written down nowhere."""
+    with torch.random.fork_rng([]), torch.no_grad(), torch.autocast("cpu", dtype=low):
+        module = kind(2, 2, **dict(named))
+        given: Any = torch.zeros(1, 1, 2, dtype=x)
+        if packed:
+            given = PackedSequence(given[0], torch.ones(1, dtype=torch.int64))
+        parts = module.num_layers * (1 + module.bidirectional)
+        widths = (module.proj_size or 2, 2)
+        hx: Any = [
+            torch.zeros(parts, 1, width, dtype=dtype)
+            for dtype, width in zip(states, widths, strict=False)
+        ]
+        hx = None if not hx else tuple(hx) if kind is torch.nn.LSTM else hx[0]
+        y, last = module(given, hx)
+        ends = last if isinstance(last, tuple) else (last,)
+        return [(y.data if packed else y).dtype, *[end.dtype for end in ends]]
+
+
+# PyTorch's recurrent modules whose calls run on ours: the same class interface.
+
+STACKS = (nn.RNN, nn.LSTM, nn.GRU)
+CELLS = (nn.RNNCell, nn.LSTMCell, nn.GRUCell)
+
+_CELL_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+_CALLED = (
+    *("forward", "__call__", "check_forward_args", "check_input", "check_hidden_size"),
+    *("get_expected_hidden_size", "permute_hidden", "_update_flat_weights"),
+)
+"""Methods that are PyTorch's own in what becomes ours."""
+
+_LIVE: WeakKeyDictionary[nn.Module, LiveLayer] = WeakKeyDictionary()
+
+
+class _Left(Exception):
+    """Why a call stays PyTorch's; made in a microsecond, since each such call makes one."""
+
+
+def theirs(module: nn.Module) -> Any:
+    """The class of a module, as it was before it became ours."""
+    return getattr(type(module), "onernn_kind", type(module))
+
+
+def is_ours(module: nn.Module) -> bool:
+    return hasattr(type(module), "onernn_kind")
+
+
+def is_recurrent(module: nn.Module) -> bool:
+    return isinstance(module, STACKS + CELLS)
+
+
+def obstacle(module: nn.Module) -> str:
+    """Why a recurrent module stays PyTorch's, "" where it may become ours."""
+    kind = theirs(module)
+    own = next(one for one in STACKS + CELLS if issubclass(kind, one))
+    for name in _CALLED:
+        if getattr(kind, name, None) is not getattr(own, name, None) or name in vars(module):
+            return f"{name} is not that of torch.nn.{own.__name__}"
+    if not (module.input_size and module.hidden_size):
+        return "nothing to compute: a size of 0"
+    return ""
+
+
+def live_of(module: nn.Module) -> LiveLayer:
+    """What is packed of a module; copies of it pack their own."""
+    found = _LIVE.get(module)
+    if found is None:
+        stack = isinstance(module, nn.RNNBase)
+        names = module._flat_weights_names if stack else _CELL_NAMES[: 4 if module.bias else 2]
+        found = LiveLayer(spec_of(module), tuple(names), type(module).onernn_dtype)
+        _LIVE[module] = found
+    return found
+
+
+def why_theirs() -> str:
+    """Why calls stay PyTorch's just now, "" where they need not."""
+    if not plugins_enabled():
+        return DISABLED
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a transform of torch.func is at work"
+    if torch._C._len_torch_dispatch_stack():
+        return "a mode of torch.utils._python_dispatch watches operators"
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace records operators"
+    if forward_ad._current_level >= 0:
+        return "derivatives forward (torch.autograd.forward_ad)"
+    if autocast_dtype() not in (None, torch.bfloat16):
+        return f"autocast to {autocast_dtype()}"
+    return ""
+
+
+def _weights(module: Any) -> Sequence[torch.Tensor]:
+    """The parameters as they are now, in the order of their names."""
+    own = module._parameters
+    if isinstance(module, nn.RNNBase):
+        try:
+            return [own[name] for name in module._flat_weights_names]
+        except KeyError:  # made of others: weight_norm, parametrizations
+            module._update_flat_weights()
+            return module._flat_weights
+    return [getattr(module, name) for name in _CELL_NAMES[: 4 if module.bias else 2]]
+
+
+def _records(*tensors: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and any([each.requires_grad for each in tensors])
+
+
+def _states(
+    module: Any, batch: Batch, given: Any, widths: Sequence[int], casts: bool
+) -> list[Any] | None:
+    """The initial states as kernels read them, none where none are given; None: do not fit."""
+    if given is None:
+        return []
+    states = list(given) if len(widths) > 1 and isinstance(given, tuple) else [given]
+    if len(states) != len(widths):
+        return None
+    parts = module.num_layers * (2 if module.bidirectional else 1)
+    for k, (state, width) in enumerate(zip(states, widths, strict=True)):
+        expected = (parts, batch.sequences, width)
+        if not is_plain(state):
+            return None
+        if casts:
+            state = state.float()
+        if state.dtype != batch.x.dtype:
+            return None
+        if batch.x.dim() == 2 and batch.layout == "tnc":
+            state = state.unsqueeze(1)
+        if state.shape != expected:
+            return None
+        if batch.order is not None:
+            state = state.index_select(1, batch.order)
+        states[k] = state.contiguous()
+    return states
+
+
+def _run_stack(module: Any, given: Any, hx: Any) -> Any:
+    """What the module gives; None where PyTorch's own code has to tell. Raises
+    `_Left` for what stays with it."""
+    if reason := why_theirs():
+        raise _Left(reason)
+    batch = batch_of(given, module.batch_first)
+    if batch is None or batch.x.shape[-1] != module.input_size or not batch.x.numel():
+        return None
+    casts, x_type = autocast_dtype() is not None, batch.x.dtype
+    if casts:
+        batch = batch._replace(x=batch.x.float())
+    hidden = module.hidden_size
+    widths = [module.proj_size or hidden, hidden][: 2 if module.mode == "LSTM" else 1]
+    states = _states(module, batch, hx, widths, casts)
+    if states is None:
+        return None
+    weights = _weights(module)
+    if batch.x.dtype != weights[0].dtype:
+        return None
+    if batch.x.dtype != torch.float32:
+        raise _Left(f"{batch.x.dtype}, in which PyTorch is faster")
+    live = live_of(module)
+    dtype = "bf16" if casts else live.dtype
+    drawn = module.dropout if module.training and module.num_layers > 1 else 0.0
+    if drawn or _records(batch.x, *states, *weights):
+        if live_layer.is_small(live.spec, batch):
+            raise _Left("batches too small to train faster")
+        y, ends = live_layer.run_recorded(live, dtype, weights, batch, states, drawn)
+    else:
+        y, ends = live.run(dtype, weights, batch, states)
+    if casts:
+        given_types = tuple(
+            each.dtype for each in (hx if isinstance(hx, tuple) else [hx]) if states
+        )
+        types = types_of_results(module, batch.layout == "packed", x_type, given_types)
+        y, *ends = [each.to(to) for each, to in zip((y, *ends), types, strict=True)]
+    if batch.layout == "tnc" and y.dim() == 2:
+        ends = [end.squeeze(1) for end in ends]
+    elif batch.order is not None:
+        back = given.unsorted_indices
+        ends = [end.index_select(1, back) for end in ends]
+    return batch.whole(y), tuple(ends) if len(ends) > 1 else ends[0]
+
+
+def _run_cell(module: Any, given: Any, hx: Any) -> Any:
+    """The next state; as `_run_stack`."""
+    if reason := why_theirs():
+        raise _Left(reason)
+    if autocast_dtype() is not None:
+        raise _Left("a single step under autocast")
+    if not is_plain(given) or given.dim() not in (1, 2) or not given.numel():
+        return None
+    if given.shape[-1] != module.input_size:
+        return None
+    rows = 1 if given.dim() == 1 else len(given)
+    x = given.reshape(1, rows, -1)
+    is_lstm = isinstance(module, nn.LSTMCell)
+    states: list[Any] = []
+    if hx is not None:
+        if is_lstm and not (isinstance(hx, tuple) and len(hx) == 2):
+            return None
+        states = list(hx) if is_lstm else [hx]
+        for k, state in enumerate(states):
+            if not is_plain(state) or state.dtype != x.dtype:
+                return None
+            if state.shape != (*given.shape[:-1], module.hidden_size):
+                return None
+            states[k] = state.reshape(1, rows, -1).contiguous()
+    weights = _weights(module)
+    if x.dtype != weights[0].dtype:
+        return None
+    if x.dtype != torch.float32:
+        raise _Left(f"{x.dtype}, in which PyTorch is faster")
+    if _records(x, *states, *weights):
+        raise _Left("a single step's gradients, which packing weights would slow down")
+    batch = Batch(x.contiguous(), "tnc", 1, rows, None, None, lambda y: y)
+    live = live_of(module)
+    _, ends = live.run(live.dtype, weights, batch, states)
+    shape = (*given.shape[:-1], module.hidden_size)
+    ends = [end.view(shape) for end in ends]
+    return tuple(ends) if is_lstm else ends[0]
+
+
+@cache
+def ours(kind: Any, dtype: str) -> type:
+    """A class like ``kind`` whose calls run here."""
+    run = _run_stack if issubclass(kind, STACKS) else _run_cell
+
+    def forward(self: Any, input: Any, hx: Any = None) -> Any:
+        if is_exporting():  # a file of PyTorch's operators loads everywhere
+            return kind.forward(self, input, hx)
+        if is_compiling():
+            found = run_traced(self, input, hx) if run is _run_stack else None
+            return kind.forward(self, input, hx) if found is None else found
+        try:
+            found = run(self, input, hx)
+        except (_Left, OnernnError) as error:
+            live_of(self).reasons[str(error)] = None
+            found = None
+        if found is not None:
+            return found
+        if torch.is_grad_enabled():  # a training's; its way to write parameters may be any
+            doubt()
+        return kind.forward(self, input, hx)
+
+    def train(self: Any, mode: bool = True) -> Any:
+        doubt()
+        return kind.train(self, mode)
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        return _restored, (kind, dtype), self.__getstate__()
+
+    own = {
+        "forward": forward,
+        "train": train,
+        "__reduce_ex__": __reduce_ex__,
+        "__prepare_scriptable__": as_theirs,
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+        "onernn_kind": kind,
+        "onernn_dtype": dtype,
+    }
+    return type(kind.__name__, (kind,), own)
+
+
+def _restored(kind: Any, dtype: str) -> Any:
+    """What pickle and deepcopy fill."""
+    made: Any = ours(kind, dtype)
+    return made.__new__(made)
+
+
+def as_theirs(module: Any) -> Any:
+    """PyTorch's own module of the same parameters, which TorchScript compiles."""
+    kind = theirs(module)
+    made = kind.__new__(kind)
+    made.__dict__.update(module.__dict__)
+    return made
+
+
+def forget(module: nn.Module) -> None:
+    """The next call of the module packs its parameters anew, in compiled graphs, too."""
+    forget_compiled(module._parameters.get("weight_ih_l0"))
+    if (live := _LIVE.get(module)) is not None:
+        live.forget()
+
+
+def ours_in_place(module: nn.Module, dtype: str = "f32") -> bool:
+    """Whether a recurrent module could become ours, and now is."""
+    if not is_recurrent(module) or obstacle(module):
+        return False
+    if not is_ours(module):
+        module.__class__ = ours(theirs(module), dtype)
+    return True
+
+
+def _is_traced(module: nn.Module) -> bool:
+    """Whether calls of a module are ours in a graph that is compiled now."""
+    return (
+        not why_theirs()
+        and autocast_dtype() is None
+        and all(each.dtype == torch.float32 and each.is_cpu for each in module.parameters())
+    )
+
+
+@cache
+def trace_through_ours(becomes_ours: Callable[[Any, Any], bool] = lambda *_: False) -> None:
+    """torch.compile traces calls of modules that are ours, or become it as the function tells of a
+    module and the backend."""
+    trace_through(
+        lambda module, backend: (
+            (is_ours(module) or becomes_ours(module, backend)) and _is_traced(module)
+        )
+    )
+
+
+# torch.compile(backend="onernn"): recurrent modules on ours, the rest as it is asked for.
+
+
+def onernn(
+    graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """What runs a traced graph. ``options={"rest": "inductor"}``: which backend runs the operators
+    that are not ours, by its name for torch.compile; PyTorch's own eager ones where none is named.
+
+    The recurrent modules of the model become ours in place while it is traced.
+    """
+    from torch._dynamo.backends.registry import lookup_backend
+
+    rest = dict(options or {})
+    name = rest.pop("rest", "eager")
+    if rest:
+        raise UnsupportedError(f"options: expected 'rest' alone, got {', '.join(sorted(rest))}")
+    return lookup_backend(name)(graph, inputs)
+
+
+def _becomes_ours(module: Any, compiler: Any) -> bool:
+    while compiler is not None and compiler is not onernn:
+        compiler = getattr(compiler, "compiler_fn", None)
+    return compiler is onernn and ours_in_place(module)
+
+
+trace_through_ours(_becomes_ours)
+
+
+# `optimize`, `explain` and `refresh`: a module tree whose recurrent modules run on ours.
+
+_log = logging.getLogger("onernn")
+
+
+def optimize(
+    module: nn.Module,
+    dtype: Any = None,
+    *,
+    inplace: bool = False,
+    example_inputs: Any = None,
+    optimizer: Any = None,
+) -> Any:
+    """The module, or a copy of it, whose nn.RNN, LSTM, GRU and their Cells run on ours.
+
+    They stay what they are: instances of the same classes, with the same parameters and hooks.
+    Later changes of parameters are followed, also those that PyTorch does not count (fused
+    optimizers, ``.data``, NumPy views, other processes): the next call finds a change of most
+    numbers; one of a few numbers past every optimizer is found when 1024 steps have run, or after
+    `refresh`. What ours does not compute exactly as PyTorch does stays PyTorch's, call
+    by call; `explain` lists it.
+
+    ``dtype``: what matrices are rounded to before they are multiplied; None: nothing.
+    Parameters, inputs and results keep their types. ``inplace``: of the module itself, not of a
+    copy. ``example_inputs``: a tuple that it is called with once, so that later calls find all
+    prepared. ``optimizer``: of the module's parameters; then the result is a pair, the module and
+    an optimizer of its parameters, as intel_extension_for_pytorch.optimize gave it.
+    """
+    if not isinstance(module, nn.Module):
+        raise UnsupportedError(f"expected a torch.nn.Module, got {type(module).__name__}")
+    if dtype not in DTYPES:
+        known = ", ".join(map(str, DTYPES))
+        raise UnsupportedError(f"dtype {dtype}: expected one of {known}")
+    # Copied together, the optimizer's parameters are those of the copy.
+    whole, trainer = (module, optimizer) if inplace else copy.deepcopy((module, optimizer))
+    found = {name: each for name, each in whole.named_modules() if is_recurrent(each)}
+    for name, each in found.items():
+        if reason := obstacle(each):
+            _log.warning("%s: stays with PyTorch: %s", name or type(each).__name__, reason)
+        else:
+            forget(each)
+            each.__class__ = ours(theirs(each), DTYPES[dtype])
+    trace_through_ours()
+    if example_inputs is not None:
+        with torch.no_grad():
+            whole(*example_inputs)
+    return whole if optimizer is None else (whole, trainer)
+
+
+def explain(module: nn.Module) -> str:
+    """A line for each recurrent module: what runs it, or why it stays PyTorch's."""
+    lines = []
+    for name, each in module.named_modules():
+        if is_recurrent(each):
+            told = f"{name or type(each).__name__}: {_told(each)}"
+            lines.append(told)
+    return "\n".join(lines) or "no recurrent modules"
+
+
+def _told(module: Any) -> str:
+    if not is_ours(module):
+        return f"PyTorch: {obstacle(module) or 'optimize() has not seen it'}"
+    live = live_of(module)
+    ran = live.ran or f"{live.dtype}, not called yet but in compiled graphs"
+    left = [f"; PyTorch ran calls: {reason}" for reason in live.reasons]
+    return f"onernn: {ran}{''.join(left)}{'; now PyTorch: ' + why_theirs() if why_theirs() else ''}"
+
+
+def refresh(module: nn.Module) -> None:
+    """Packs the parameters anew at the next call.
+
+    Needed only after a few numbers were written past every optimizer, by a way that PyTorch does
+    not count (``.data``, a NumPy view): see `optimize`.
+    """
+    for each in module.modules():
+        if is_ours(each):
+            forget(each)

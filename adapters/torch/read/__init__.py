@@ -1,1 +1,0 @@
-"""PyTorch's files: exported programs, what torch.save wrote, TorchScript, safetensors."""

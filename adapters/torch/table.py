@@ -1,0 +1,277 @@
+"""The graph under construction, and one operator of an exported program as a rule reads it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onernn.adapters.common.lowering import (
+    FoldingBudget,
+    GraphBuilder,
+    NativeOperator,
+    Results,
+    registering,
+)
+from onernn.adapters.torch.read import Meta, Node, Open, Ref, Unread
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.graph import NativeOp
+from onernn.ir.sizes import Factor, Size
+
+# The graph under construction, and which sizes of an export are free.
+#
+# torch.export writes the sizes of its example where it was not told that they are open, and it
+# cannot leave the time of a recurrent layer open at all: it unrolls the layer to see. aten.lstm
+# itself holds no size, so a size that nobody wrote into an operator is free. A number that may have
+# come from a size, x.shape[1] or a half of it, ties the size to what it was.
+
+WEIGHTS = "weights"
+"""Why a size is tied that has weights of its own: nobody would expect another one."""
+_PRIMES = (100_003, 100_019, 100_043, 100_049, 100_057, 100_069, 100_103, 100_109)
+
+
+class TorchBuilder(GraphBuilder):
+    """``metas`` tells of variables. ``free``: sizes of inputs that the program writes as numbers,
+    by our names; ``tied`` collects why some of them may not be anything else. ``literal``:
+    constants whose shape the program writes as numbers, and these: an initial state of zeros ties
+    nothing, as it may be left out. ``computed``: the numbers in what Python computed of open sizes,
+    by variable. ``axes``: where a run finds a size.
+    """
+
+    def __init__(self, name: str, budget: FoldingBudget, metas: Mapping[str, Meta]) -> None:
+        super().__init__(name, budget)
+        self.metas = metas
+        self.free: dict[str, int] = {}
+        self.tied: dict[str, str] = {}
+        self.hints: dict[str, int] = {}
+        self.literal: dict[str, Sequence[float]] = {}
+        self.computed: dict[str, Sequence[int]] = {}
+        self.axes: dict[Factor, tuple[str, int]] = {}
+
+    def tie(self, sizes: Iterable[str], why: str) -> None:
+        for size in sizes:
+            if size in self.free:
+                self.tied.setdefault(size, why)
+
+    def tie_numbers(self, numbers: Iterable[float], why: str) -> None:
+        """Ties what numbers in arithmetic, or counts, may have been computed from."""
+        for number in numbers:
+            self.tie([name for name, size in self.free.items() if _came_of(number, size)], why)
+            if number != round(number, 4) and not self._came_of_weights(number):
+                self.tie(self.free, why)  # 1.4142, or 0.0714: nobody can tell of what
+
+    def _came_of_weights(self, number: float) -> bool:
+        """Whether it scales by the width of something: 1 / sqrt(64)."""
+        widths = {size for array in self.constants.values() for size in array.shape}
+        return any(_came_of(number, width) for width in widths)
+
+    def remember_axes(self, variable: str, shape: Sequence[Size | None]) -> None:
+        """Notes whose axes tell the sizes that others are products of."""
+        for axis, size in enumerate(shape):
+            if size is not None and len(size.terms) == 1 and size.terms[0][1] == 1:
+                factors = size.terms[0][0]
+                if len(factors) == 1:
+                    self.axes.setdefault(factors[0], (variable, axis))
+
+    def is_zeros(self, value: str) -> bool:
+        """Whether it is zeros, of a shape that the program or a run tells."""
+        if value in self.constants:
+            return value in self.literal and not self.constants[value].any()
+        made = next((node for node in self.nodes if value in node.outputs), None)
+        return made is not None and made.op == "ConstantOfShape" and not made.at.value.any()
+
+    def exported(self, size: Size | None) -> int | None:
+        """What a size was in the program; None where that is open."""
+        return None if size is None else size.put(self.free).number
+
+    def standing_for(self, size: Size | None) -> int | None:
+        """A number in the place of a size: what it was, a prime for each that was open."""
+        if size is None:
+            return None
+        for name in sorted(size.names - self.free.keys()):
+            self.hints.setdefault(name, _PRIMES[len(self.hints) % len(_PRIMES)])
+        return size.put({**self.hints, **self.free}).number
+
+    def free_in(self, value: str, axis: int) -> frozenset[str]:
+        """The free sizes that the size of an axis is made of."""
+        shape = self.type_of(value).shape
+        size = None if shape is None else shape[axis]
+        return frozenset() if size is None else size.names & self.free.keys()
+
+
+def _came_of(number: float, size: int) -> bool:
+    """Whether a number may have been computed from a size."""
+    whole = [size, size - 1, size + 1, 2 * size, size**2]
+    if not math.isfinite(number) or float(number).is_integer():
+        return abs(number) in whole and (number != 0 or size == 0)
+    made = [float(each) for each in whole if each > 0]
+    made += [math.sqrt(each) for each in made] + [math.log(each) for each in made]
+    made += [1 / each for each in made if each]
+    return any(math.isclose(abs(number), each, rel_tol=1e-6) for each in made)
+
+
+# One operator of an exported program as a rule of the table reads it.
+
+INERT = frozenset("device layout pin_memory non_blocking memory_format generator".split())
+"""Arguments that cannot change a result on CPU: `to` a device, or laid out in another way."""
+LAST = 2**63 - 1
+
+DType = np.dtype[Any]
+
+
+class TorchOperator(NativeOperator):
+    """One operator.
+
+    Arguments that are tensors are inputs, all others attributes; sizes may be of either kind.
+    """
+
+    def __init__(self, builder: TorchBuilder, node: Node, at: NativeOp) -> None:
+        inputs: dict[str, list[str]] = {}
+        attributes: dict[str, Any] = {}
+        for name, value in node.inputs.items():
+            if isinstance(value, Ref):
+                inputs[name] = [value.name]
+            elif _are_tensors(value):
+                inputs[name] = [each.name if each else "" for each in value]
+            elif isinstance(value, Unread) and name not in INERT:
+                raise UnsupportedError(f"argument {name} is a {value.kind}")
+            elif value is not None:
+                attributes[name] = value
+        results = {str(at): (name,) for at, name in enumerate(node.outputs)}
+        label = next(filter(None, node.outputs), "")
+        super().__init__(builder, at, inputs, results, attributes, INERT, label)
+        self.node = node
+
+    main = "self"
+    builder: TorchBuilder
+
+    def given(self, slot: str) -> bool:
+        return slot in self.inputs or slot in self.attributes
+
+    def alias(self, slot: str = "self") -> str:
+        """The value of a required input that is only handed on."""
+        found = self.variable(slot)
+        if not found:
+            raise UnsupportedError(f"input {slot} is missing")
+        return self.builder.value(found)
+
+    def resolve(self, variable: str) -> str:
+        return self.read(self.builder.value(variable))
+
+    def read(self, value: str) -> str:
+        self.builder.tie_numbers(self.builder.literal.get(value, ()), self.why)
+        return value
+
+    @property
+    def why(self) -> str:
+        name = next(filter(None, self.node.outputs), "")
+        return f"{name!r} ({self.at.type}) may hold that number"
+
+    def number(self, name: str, default: float | None = None, plain: Sequence[float] = ()) -> Any:
+        """A number in arithmetic, which may have come from a size, but for ``plain`` ones."""
+        found = self.attribute(name, default)
+        if found is None or not isinstance(found, int | float):
+            raise UnsupportedError(f"argument {name} is missing, or no number")
+        if found not in plain:
+            self.builder.tie_numbers([float(found)], self.why)
+        return found
+
+    def sizes(self, name: str) -> list[int | Open]:
+        """Numbers, and such as a run tells; nothing is tied to them."""
+        found = self.attribute(name, None) or []
+        if not isinstance(found, list) or not all(type(n) in (int, Open) for n in found):
+            raise UnsupportedError(f"argument {name}: expected sizes")
+        return found
+
+    def counts(self, name: str) -> list[int]:
+        """Numbers that tell sizes, and may have come from them."""
+        found = [each for each in self.sizes(name) if isinstance(each, int)]
+        if len(found) < len(self.sizes(name)):
+            raise UnsupportedError(f"argument {name}: sizes that are open")
+        self.builder.tie_numbers(found, self.why)
+        return list(found)
+
+    def integers(self, name: str, default: Sequence[int] = (), count: int = 0) -> list[int]:
+        """Numbers that tell no sizes: axes, a kernel's; one stands for ``count`` of them."""
+        found = self.attribute(name, list(default))
+        if not all(isinstance(each, int) for each in found):
+            raise UnsupportedError(f"argument {name}: numbers that are open")
+        return list(found) * count if count and len(found) == 1 else list(found)
+
+    def axis(self, value: str, name: str = "dim", default: int | None = None) -> int:
+        """An axis of a value, counted from the first one."""
+        return self.checked_axis(value, self.attribute(name, default), name)
+
+    def checked_axis(self, value: str, axis: Any, name: str = "dim") -> int:
+        rank = max(self.rank_of(value), 1)
+        if not isinstance(axis, int) or not -rank <= axis < rank:
+            raise UnsupportedError(f"argument {name}: an axis of a value of {rank} axes")
+        return axis % rank
+
+    def axes(self, value: str, name: str = "dim") -> list[int]:
+        """Axes of a value, all where none are told."""
+        found = self.attribute(name, None)
+        if found is None or found == []:
+            return [*range(self.rank_of(value))]
+        listed = found if isinstance(found, list) else [found]
+        return [self.checked_axis(value, each, name) for each in listed]
+
+    def shape(self, value: str) -> tuple[Size | None, ...]:
+        self.rank_of(value)
+        return self.builder.type_of(value).shape or ()
+
+    def made(self, at: int = 0) -> DType:
+        """The dtype that the program gives to an output."""
+        meta = self.builder.metas.get(self.node.outputs[at])
+        if meta is None:
+            return np.dtype(np.int64)  # a size
+        if meta.dtype == "bfloat16" or meta.dtype.startswith("ScalarType"):
+            raise UnsupportedError(f"{meta.dtype} numbers are not supported")
+        return np.dtype(meta.dtype)
+
+    def size(self, value: str, axis: int) -> str:
+        """The size of an axis as a list of one."""
+        return self.emit("Gather", self.sizes_of(value), self.ints(axis), axis=0)
+
+    def listed(self, sizes: Sequence[int | Open]) -> str:
+        """A list of numbers of which some are values of the graph."""
+        whole = [each for each in sizes if isinstance(each, int)]
+        if len(whole) == len(sizes):
+            return self.ints(*whole)
+        parts = [self.ints(each) if isinstance(each, int) else self.as_list(each) for each in sizes]
+        return self.emit("Concat", *parts, axis=0)
+
+    def as_list(self, number: Open) -> str:
+        """A number that a run tells, a scalar, as a list of one."""
+        self.builder.tie_numbers(self.builder.computed.get(number.name, ()), self.why)
+        return self.emit("Reshape", self.builder.value(number.name), self.ints(1))
+
+    def operand(self, slot: str, dtype: npt.DTypeLike, plain: Sequence[float] = ()) -> str:
+        """A tensor, or a number as one, in a dtype; ``plain`` as `number` takes it."""
+        if slot in self.inputs:
+            return self.cast(self.value(slot), dtype)
+        found = self.attribute(slot, None)
+        if isinstance(found, Open):
+            self.builder.tie_numbers(self.builder.computed.get(found.name, ()), self.why)
+            return self.cast(self.builder.value(found.name), dtype)
+        return self.scalar(self.number(slot, plain=plain), np.dtype(dtype))
+
+
+def _are_tensors(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(each, Ref | None) for each in value)
+    )
+
+
+Rule = Callable[[TorchOperator], Results]
+RULES: dict[str, Rule] = {}
+"""By the names of aten's operators, "add.Tensor", and by whole names of others."""
+
+
+def rule(names: str) -> Callable[[Rule], Rule]:
+    return registering(RULES, names.split())

@@ -1,0 +1,739 @@
+"""Arrays in PyTorch's files: archives, pickles that are read without running them, safetensors."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Self
+from zipfile import ZipFile, ZipInfo
+
+import numpy as np
+
+from onernn.ir.arrays import Array, widened
+from onernn.ir.budget import FileBudget, loading
+from onernn.ir.errors import ModelFormatError, OnernnError, UnsupportedError
+from onernn.reorders import torch
+from onernn.reorders.layers import PivotLayer
+
+# What PyTorch's files call the data types of tensors, by NumPy's names.
+
+DTYPES = {
+    name: np.dtype({"bfloat16": "uint16", "bool": "uint8"}.get(name, name)).newbyteorder("<")
+    for name in (
+        *("uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "bfloat16", "bool"),
+    )
+}
+"""torch.NAME, and how its numbers lie in a file; bfloat16 becomes float32 of the same values."""
+
+STORAGES = {
+    "ByteStorage": "uint8",
+    "CharStorage": "int8",
+    "ShortStorage": "int16",
+    "IntStorage": "int32",
+    "LongStorage": "int64",
+    "HalfStorage": "float16",
+    "FloatStorage": "float32",
+    "DoubleStorage": "float64",
+    "BFloat16Storage": "bfloat16",
+    "BoolStorage": "bool",
+}
+"""The classes of storages that pickles name."""
+
+SCALAR_TYPES = {
+    **{1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32"},
+    **{8: "float64", 12: "bool", 13: "bfloat16", 28: "uint16", 34: "uint32", 35: "uint64"},
+}
+"""The numbers of an exported program: ScalarType of torch/_export/serde/schema.py."""
+
+SAFETENSORS = {
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"},
+    **{"I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "U16": "uint16"},
+    **{"U32": "uint32", "U64": "uint64", "BOOL": "bool"},
+}
+
+
+# Pickles of PyTorch's tensors, read without pickle: nothing that stands in them is run.
+#
+# A pickle is a program for a stack machine. This one knows numbers, texts, containers, and the few
+# names with which torch.save writes tensors; every other name is refused. Opcodes: pickletools of
+# Python; names: torch/_utils.py and torch/_weights_only_unpickler.py of PyTorch 2.13.
+
+_OBJECT = 128
+"""Bytes that we ask for before a container is made."""
+
+
+class Storage(NamedTuple):
+    """The numbers behind tensors, by the key under which the file has them."""
+
+    key: str
+    dtype: str
+    numbers: int
+
+
+class Tensor(NamedTuple):
+    """A view of a storage, in elements."""
+
+    storage: Storage
+    offset: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class Record:
+    """An object of a TorchScript module: the name of its class, and its attributes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state: Mapping[Any, Any] = {}
+
+
+class _Dtype(NamedTuple):
+    """What a pickle calls torch.float32, or torch.FloatStorage; "" is an UntypedStorage's."""
+
+    name: str
+
+
+class _Mark:
+    """What stands on the stack where a container's items begin."""
+
+
+_Function = Callable[..., Any]
+
+
+def _tensor(
+    storage: Any, offset: int, sizes: tuple[int, ...], strides: tuple[int, ...], *rest: Any
+) -> Tensor:
+    """``rest``: requires_grad, hooks and, of version 3, the dtype, and metadata."""
+    typed = next((each for each in rest if isinstance(each, _Dtype)), None)
+    if not isinstance(storage, Storage):
+        raise TypeError("a tensor without storage")
+    if typed is not None and not storage.dtype:  # version 3: counts are bytes
+        size = DTYPES[typed.name].itemsize
+        storage = Storage(storage.key, typed.name, storage.numbers // size)
+    numbers = (offset, *sizes, *strides)  # not for messages: the pickle chose what these are
+    if len(sizes) != len(strides) or not all(type(n) is int and 0 <= n < 2**62 for n in numbers):
+        raise ValueError("a tensor of impossible shape, strides or offset")
+    return Tensor(storage, offset, tuple(sizes), tuple(strides))
+
+
+def _first(value: Any, *_: Any) -> Any:
+    """Of a parameter, or of a value with its type: the value."""
+    return value
+
+
+_FUNCTIONS: dict[str, _Function] = {
+    "collections.OrderedDict": lambda pairs=(): {_key(key): value for key, value in pairs},
+    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_tensor_v3": _tensor,
+    "torch._utils._rebuild_parameter": _first,
+    "torch._utils._rebuild_parameter_with_state": _first,
+    "torch.Size": lambda sizes=(): tuple(sizes),
+    "torch.device": lambda *_: "cpu",
+    "torch.jit._pickle.restore_type_tag": _first,
+    **{
+        f"torch.jit._pickle.build_{kind}list": _first
+        for kind in ("int", "double", "bool", "tensor")
+    },
+    **dict.fromkeys(("builtins.set", "__builtin__.set"), lambda items=(): {*map(_key, items)}),
+}
+_NAMES: dict[str, Any] = {
+    **_FUNCTIONS,
+    **{f"torch.{name}": _Dtype(name) for name in DTYPES},
+    **{f"torch.{name}": _Dtype(dtype) for name, dtype in STORAGES.items()},
+    **dict.fromkeys(("torch.storage.UntypedStorage", "torch.UntypedStorage"), _Dtype("")),
+}
+
+
+def _key(found: Any) -> Any:
+    """A key of a dict. Not a tuple: Python hashes what is nested in one without end."""
+    if not isinstance(found, str | int | float | bytes | None):
+        raise TypeError(f"a key that is {type(found).__name__}")
+    return found
+
+
+class Unpickled(NamedTuple):
+    value: Any
+    end: int
+
+
+def unpickle(
+    data: bytes, file: str | Path, what: str, start: int = 0, *, scripted: bool = False
+) -> Unpickled:
+    """The value of a pickle in ``data``, and where it ends. ``what``: how errors call it.
+
+    ``scripted``: objects of TorchScript's classes are there, too. Raises `ModelFormatError` with
+    the place, `UnsupportedError` for a name that is not known.
+    """
+    machine = _Machine(data, start, scripted)
+    try:
+        return Unpickled(machine.run(), machine.at)
+    except _Refused as refused:
+        raise UnsupportedError(
+            f"{file}: {what} names {refused}, which is not run here: only tensors and containers"
+            " are read; where PyTorch is, torch.save(model.state_dict(), ...) writes these alone"
+        ) from None
+    except (
+        *(struct.error, IndexError, KeyError, TypeError, ValueError),
+        *(ArithmeticError, AttributeError),
+    ) as error:
+        raise ModelFormatError(f"{what}: no such pickle: {error}", file, machine.at) from error
+
+
+class _Refused(Exception):
+    """A name that is not known."""
+
+
+class _Machine:
+    def __init__(self, data: bytes, at: int, scripted: bool) -> None:
+        self.data, self.at, self.scripted = data, at, scripted
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+        self.budget = loading()
+
+    def run(self) -> Any:
+        while True:
+            code = self.take(1)[0]
+            if code == 0x2E:  # STOP
+                (value,) = self.last(1)
+                if isinstance(value, _Mark):
+                    raise ValueError("no value")
+                return value
+            operation = _OPERATIONS.get(code)
+            if operation is None:
+                raise ValueError(f"opcode {code:#x}")
+            operation(self)
+
+    def take(self, count: int) -> bytes:
+        end = self.at + count
+        if end > len(self.data):
+            raise ValueError(f"{count} bytes expected, {len(self.data) - self.at} are left")
+        found = self.data[self.at : end]
+        self.at = end
+        return found
+
+    def number(self, form: str) -> Any:
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def line(self) -> str:
+        end = self.data.index(b"\n", self.at)
+        text = self.take(end - self.at).decode()
+        self.at += 1
+        return text
+
+    def text(self, form: str) -> str:
+        return self.take(self.number(form)).decode()
+
+    def push(self, value: Any) -> None:
+        self.stack.append(value)
+
+    def made(self, container: Any) -> None:
+        self.budget.take(_OBJECT, "the pickle's containers")
+        self.stack.append(container)
+
+    def items(self) -> list[Any]:
+        """What stands behind the last mark, which goes, too."""
+        at = len(self.stack) - 1
+        while not isinstance(self.stack[at], _Mark):
+            at -= 1
+            if at < 0:
+                raise ValueError("no mark")
+        found = self.stack[at + 1 :]
+        del self.stack[at:]
+        return found
+
+    def last(self, count: int) -> tuple[Any, ...]:
+        if count > len(self.stack):
+            raise ValueError("the stack is empty")
+        found = self.stack[len(self.stack) - count :]
+        del self.stack[len(self.stack) - count :]
+        return tuple(found)
+
+    def name(self, *parts: Any) -> None:
+        whole = ".".join(parts)
+        if whole in _NAMES:
+            self.push(_NAMES[whole])
+        elif self.scripted and whole.startswith("__torch__."):
+            self.push(Record(whole))
+        else:
+            raise _Refused(whole)
+
+    def call(self) -> None:
+        function, arguments = self.last(2)
+        if isinstance(function, Record):
+            self.made(Record(function.name))
+            return
+        if not callable(function):
+            raise TypeError("it calls what is no function")
+        for each in arguments:
+            if isinstance(each, list | tuple | dict | set):
+                self.budget.take(_OBJECT * len(each), "the pickle's containers")
+        self.made(function(*arguments))
+
+    def build(self) -> None:
+        """Attributes of an OrderedDict tell versions of modules: nobody reads them."""
+        (state,) = self.last(1)
+        owner = self.stack[-1]
+        if isinstance(owner, Record) and isinstance(state, dict):
+            owner.state = state
+        elif not isinstance(owner, dict | Tensor):
+            raise TypeError(f"attributes of {type(owner).__name__}")
+
+    def extend(self, items: list[Any]) -> None:
+        owner = self.stack[-1]
+        if isinstance(owner, list):
+            owner.extend(items)
+        elif isinstance(owner, set):
+            owner.update(map(_key, items))
+        else:
+            raise TypeError(f"items of {type(owner).__name__}")
+
+    def set(self, items: list[Any]) -> None:
+        owner = self.stack[-1]
+        if not isinstance(owner, dict) or len(items) % 2:
+            raise TypeError(f"keys of {type(owner).__name__}")
+        self.budget.take(_OBJECT * len(items), "the pickle's containers")
+        owner.update((_key(key), value) for key, value in zip(items[::2], items[1::2], strict=True))
+
+    def persistent(self) -> None:
+        """("storage", its type, key, location, count), and, of old files, a view of it."""
+        (told,) = self.last(1)
+        kind, dtype, key, _, count, *view = told
+        if kind != "storage" or not isinstance(dtype, _Dtype) or not isinstance(key, str):
+            raise TypeError("a persistent id that is no storage")
+        if type(count) is not int or count < 0 or (view and view[0] is not None):
+            raise UnsupportedError("a view of a storage, as PyTorch wrote it before 0.4")
+        self.push(Storage(key, dtype.name, count))
+
+
+def _put(form: str) -> Callable[[_Machine], None]:
+    def put(machine: _Machine) -> None:
+        machine.memo[machine.number(form)] = machine.stack[-1]
+
+    return put
+
+
+def _long(machine: _Machine) -> None:
+    machine.push(int.from_bytes(machine.take(machine.number("B")), "little", signed=True))
+
+
+_OPERATIONS: dict[int, Callable[[_Machine], Any]] = {
+    ord(code): operation
+    for code, operation in {
+        "\x80": lambda m: m.take(1),  # PROTO
+        "\x95": lambda m: m.take(8),  # FRAME
+        "(": lambda m: m.push(_Mark()),
+        "0": lambda m: m.last(1),
+        "1": lambda m: m.items(),
+        "}": lambda m: m.made({}),
+        "]": lambda m: m.made([]),
+        ")": lambda m: m.push(()),
+        "\x8f": lambda m: m.made(set()),
+        "N": lambda m: m.push(None),
+        "\x88": lambda m: m.push(True),
+        "\x89": lambda m: m.push(False),
+        "J": lambda m: m.push(m.number("<i")),
+        "K": lambda m: m.push(m.number("B")),
+        "M": lambda m: m.push(m.number("<H")),
+        "\x8a": _long,
+        "G": lambda m: m.push(m.number(">d")),
+        "X": lambda m: m.push(m.text("<I")),
+        "\x8c": lambda m: m.push(m.text("B")),
+        "T": lambda m: m.push(m.text("<I")),  # texts of Python 2
+        "U": lambda m: m.push(m.text("B")),
+        "B": lambda m: m.push(m.take(m.number("<I"))),
+        "C": lambda m: m.push(m.take(m.number("B"))),
+        "t": lambda m: m.made(tuple(m.items())),
+        "\x85": lambda m: m.made(m.last(1)),
+        "\x86": lambda m: m.made(m.last(2)),
+        "\x87": lambda m: m.made(m.last(3)),
+        "a": lambda m: m.extend([*m.last(1)]),
+        "e": lambda m: m.extend(m.items()),
+        "\x90": lambda m: m.extend(m.items()),
+        "s": lambda m: m.set([*m.last(2)]),
+        "u": lambda m: m.set(m.items()),
+        "q": _put("B"),
+        "r": _put("<I"),
+        "\x94": lambda m: m.memo.update({len(m.memo): m.stack[-1]}),
+        "h": lambda m: m.push(m.memo[m.number("B")]),
+        "j": lambda m: m.push(m.memo[m.number("<I")]),
+        "c": lambda m: m.name(m.line(), m.line()),
+        "\x93": lambda m: m.name(*m.last(2)),
+        "R": lambda m: m.call(),
+        "\x81": lambda m: m.call(),  # NEWOBJ
+        "b": lambda m: m.build(),
+        "Q": lambda m: m.persistent(),
+    }.items()
+}
+
+
+# The zip archives that PyTorch writes: members stored as they are, below one folder.
+
+_MOST_AXES = 32
+
+
+class Archive:
+    """The members by their names below the archive's folder."""
+
+    def __init__(self, file: str | Path, zipped: ZipFile, budget: FileBudget) -> None:
+        self.file, self._zip, self._budget = file, zipped, budget
+        names = [info.filename for info in zipped.infolist()]
+        root = names[0].partition("/")[0] + "/" if names else ""
+        if not all(name.startswith(root) for name in names):
+            root = ""
+        self._members: dict[str, ZipInfo] = {}
+        for info in zipped.infolist():
+            name = info.filename.removeprefix(root)
+            if name in self._members:
+                raise ModelFormatError(f"{name!r} stands there twice", file)
+            self._members[name] = info
+
+    @classmethod
+    @contextmanager
+    def opened(cls, file: str | Path, raw: IO[bytes]) -> Iterator[Self]:
+        """Raises `ModelFormatError` for what is no archive, or has damaged members."""
+        try:
+            with ZipFile(raw) as zipped:
+                yield cls(file, zipped, loading())
+        except (OnernnError, OSError):
+            raise
+        except Exception as error:  # zipfile raises kinds of its own
+            raise ModelFormatError(f"cannot be read as an archive: {error}", file) from error
+
+    @property
+    def names(self) -> list[str]:
+        return [*self._members]
+
+    def read(self, name: str) -> bytes:
+        """A member's bytes. Raises `ModelFormatError` where there is none."""
+        info = self._members.get(name)
+        if info is None:
+            raise ModelFormatError(f"{name!r} is not in the archive", self.file)
+        if info.compress_type:
+            raise ModelFormatError(f"{name!r} is compressed; PyTorch stores as it is", self.file)
+        self._budget.take(info.file_size, name)
+        return self._zip.read(info)
+
+    def size(self, name: str) -> int:
+        """How many bytes a member has, 0 where there is none: reading it tells."""
+        return self._members[name].file_size if name in self._members else 0
+
+    def check_order(self) -> None:
+        if "byteorder" in self._members and self.read("byteorder") != b"little":
+            raise UnsupportedError(f"{self.file}: its numbers are big-endian; save it elsewhere")
+
+
+class Storages:
+    """Tensors from the bytes of their storages; each storage becomes an array once."""
+
+    def __init__(self, file: str | Path) -> None:
+        self.file = file
+        self._arrays: dict[tuple[str, str], Array] = {}
+
+    def bytes_of(self, key: str) -> bytes:
+        raise NotImplementedError
+
+    def array(self, tensor: Tensor, what: str) -> Array:
+        """A read-only array, a view where that is dense. bfloat16 comes as float32."""
+        storage, offset, sizes, strides = tensor
+        flat = self._flat(storage, what)
+        if len(sizes) > _MOST_AXES:
+            raise self._error(what, f"{len(sizes)} axes")
+        if 0 in sizes:
+            if math.prod(max(size, 1) for size in sizes) > 2**56:
+                raise self._error(what, f"impossible shape {sizes}")
+            return np.empty(sizes, flat.dtype)
+        reach = offset + sum((s - 1) * by for s, by in zip(sizes, strides, strict=True))
+        if reach >= len(flat):
+            raise self._error(what, f"{len(flat)} numbers, its shape {sizes} needs {reach + 1}")
+        steps = [by * flat.itemsize for by in strides]
+        view = np.lib.stride_tricks.as_strided(flat[offset:], sizes, steps, writeable=False)
+        if not view.flags.c_contiguous:
+            loading().take(math.prod(sizes) * flat.itemsize, what)  # a stride of 0 costs no bytes
+            view = np.ascontiguousarray(view)
+        return view
+
+    def _flat(self, storage: Storage, what: str) -> Array:
+        key = (storage.key, storage.dtype)
+        if key not in self._arrays:
+            kind = DTYPES.get(storage.dtype)
+            if kind is None:
+                raise UnsupportedError(f"{self.file}: {what}: numbers of no known type")
+            data = self.bytes_of(storage.key)
+            if len(data) < storage.numbers * kind.itemsize:
+                raise self._error(what, f"{storage.numbers} numbers in {len(data)} bytes")
+            flat = np.frombuffer(data, kind, len(data) // kind.itemsize)
+            if storage.dtype == "bfloat16":
+                loading().take(2 * flat.nbytes, what)
+                flat = widened(flat)
+            elif storage.dtype == "bool":  # a byte other than 0 and 1 would be neither
+                flat = flat != 0
+            flat.flags.writeable = False
+            self._arrays[key] = flat
+        return self._arrays[key]
+
+    def _error(self, what: str, reason: str) -> ModelFormatError:
+        return ModelFormatError(f"{what}: {reason}", self.file)
+
+
+class ArchiveStorages(Storages):
+    """Those of an archive: ``data/KEY``, or below another folder."""
+
+    def __init__(self, archive: Archive, folder: str = "data/") -> None:
+        super().__init__(archive.file)
+        self._archive, self._folder = archive, folder
+
+    def bytes_of(self, key: str) -> bytes:
+        return self._archive.read(f"{self._folder}{key}")
+
+
+class HeldStorages(Storages):
+    """Those whose bytes were read already."""
+
+    def __init__(self, file: str | Path, held: Mapping[str, bytes]) -> None:
+        super().__init__(file)
+        self._held = held
+
+    def bytes_of(self, key: str) -> bytes:
+        return self._held[key]
+
+
+# What torch.save and torch.jit.save wrote, safetensors too: arrays by name.
+
+ZIP = b"PK\x03\x04"
+_OLD = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
+"""How files begin that torch.save wrote before 1.6: a pickle of its magic number."""
+_PROTOCOL = 1001
+_MOST = 10**6
+"""Values of a pickle that are looked through for tensors."""
+_STATES = ("state_dict", "model_state_dict", "model")
+"""Under which names checkpoints hold a model's tensors among other things."""
+
+
+def read_arrays(path: str | Path) -> dict[str, Array]:
+    """The tensors of a file by their names; bfloat16 as float32 of the same values.
+
+    ``path``: what torch.save wrote, a state dict or a checkpoint that holds one; a TorchScript
+    archive, whose code is not run; or a .safetensors. Raises `ModelFormatError` for a file that is
+    none, `UnsupportedError` for a pickle that names more than tensors and containers.
+    """
+    file = Path(path)
+    try:
+        with file.open("rb") as raw:
+            loading().reads(os.fstat(raw.fileno()))
+            head = raw.read(len(_OLD))
+            raw.seek(0)
+            if head.startswith(ZIP):
+                with Archive.opened(file, raw) as archive:
+                    return saved_arrays(archive)
+            data = raw.read()
+    except OSError as error:
+        raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
+    if head == _OLD:
+        return _old(data, file)
+    if file.suffix == ".safetensors":
+        return _safetensors(data, file)
+    raise ModelFormatError(
+        "expected an archive or a pickle that torch.save wrote, or a .safetensors", file, 0
+    )
+
+
+def saved_arrays(archive: Archive) -> dict[str, Array]:
+    """The tensors of an archive that torch.save or torch.jit.save wrote."""
+    archive.check_order()
+    scripted = "constants.pkl" in archive.names
+    if "data.pkl" not in archive.names:
+        raise ModelFormatError("an archive without data.pkl; PyTorch writes one", archive.file)
+    tree = unpickle(archive.read("data.pkl"), archive.file, "data.pkl", scripted=scripted).value
+    return _arrays(tree, ArchiveStorages(archive))
+
+
+def _arrays(tree: Any, storages: Storages) -> dict[str, Array]:
+    if isinstance(tree, Mapping):
+        inner = [tree[name] for name in _STATES if isinstance(tree.get(name), Mapping)]
+        tree = inner[0] if inner else tree
+    arrays: dict[str, Array] = {}
+    for name, tensor in _tensors(tree):
+        if name in arrays:
+            raise ModelFormatError(f"{name!r} stands there twice", storages.file)
+        arrays[name] = storages.array(tensor, name)
+    return arrays
+
+
+def _tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
+    """Those of a value by the way to them, "layer.weight"; a container met again is passed over."""
+    waiting: list[tuple[str, Any]] = [("", tree)]
+    seen: set[int] = set()
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, Tensor):
+            yield name, value
+            continue
+        inside: Any = value.state if isinstance(value, Record) else value
+        if not isinstance(inside, dict | list | tuple) or id(inside) in seen:
+            continue
+        seen.add(id(inside))
+        items = [*inside.items()] if isinstance(inside, dict) else [*enumerate(inside)]
+        if isinstance(value, Record):  # _flat_weights are the weights once more
+            items = [(key, each) for key, each in items if not f"{key}".startswith("_")]
+        if len(waiting) + len(items) > _MOST:
+            raise UnsupportedError("a pickle of more values than a model has")
+        loading().take(len(name) * len(items), "the names of tensors")
+        waiting += [(f"{name}.{key}" if name else f"{key}", each) for key, each in reversed(items)]
+
+
+def _old(data: bytes, file: Path) -> dict[str, Array]:
+    """Pickles one behind the other: a magic number, the protocol, the machine, the value and the
+    keys of its storages; then each storage, behind the count of its numbers.
+    """
+    at, found = len(_OLD), []
+    for what in ("the protocol", "the machine", "the value", "the keys of storages"):
+        value, at = unpickle(data, file, what, at)
+        found.append(value)
+    protocol, machine, tree, keys = found
+    if protocol != _PROTOCOL or not (isinstance(machine, dict) and machine.get("little_endian")):
+        raise UnsupportedError(f"{file}: torch.save's protocol {_PROTOCOL} of a little-endian one")
+    types = {each.storage.key: each.storage.dtype for _, each in _tensors(tree)}
+    held: dict[str, bytes] = {}
+    for key in keys if isinstance(keys, list) else ():
+        if not isinstance(key, str) or types.get(key) not in DTYPES or key in held:
+            raise ModelFormatError("a storage that no tensor has", file, at)
+        if len(data) - at < 8:
+            raise ModelFormatError("the file ends before its storages", file, at)
+        count, at = struct.unpack_from("<q", data, at)[0], at + 8
+        size = count * DTYPES[types[key]].itemsize
+        if not 0 <= size <= len(data) - at:
+            raise ModelFormatError(f"a storage of {count} numbers beyond the file", file, at)
+        held[key], at = data[at : at + size], at + size
+    if missing := types.keys() - held.keys():
+        raise ModelFormatError(f"{len(missing)} storages are missing", file, at)
+    return _arrays(tree, HeldStorages(file, held))
+
+
+class _Entry(NamedTuple):
+    """A tensor of a .safetensors: its numbers lie between two places behind the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    first: int
+    end: int
+
+
+def _safetensors(data: bytes, file: Path) -> dict[str, Array]:
+    """A length of 8 bytes, a header in JSON, and the numbers of each tensor."""
+    if len(data) < 8:
+        raise ModelFormatError("a .safetensors begins with a length of 8 bytes", file, 0)
+    (length,) = struct.unpack_from("<Q", data)
+    if length > len(data) - 8:
+        raise ModelFormatError(f"a header of {length} bytes, {len(data) - 8} are left", file, 0)
+    header = parsed_json(data[8 : 8 + length], file, "the header")
+    body = memoryview(data)[8 + length :]
+    return {
+        name: _safe_array(_entry(told, name, len(body), file), body, name, file)
+        for name, told in _dict(header, "the header", file).items()
+        if name != "__metadata__"
+    }
+
+
+def _entry(told: Any, name: str, size: int, file: Path) -> _Entry:
+    told = _dict(told, name, file)
+    dtype, shape, places = told.get("dtype"), told.get("shape"), told.get("data_offsets")
+    if not isinstance(dtype, str) or dtype not in SAFETENSORS:
+        raise UnsupportedError(f"{file}: {name}: numbers of type {str(dtype)[:20]!r}")
+    whole = [shape, places]
+    if not all(isinstance(w, list) and all(type(n) is int and n >= 0 for n in w) for w in whole):
+        raise ModelFormatError(f"{name}: expected lists of sizes and places", file)
+    kind = DTYPES[SAFETENSORS[dtype]]
+    if len(shape) > 32 or len(places) != 2 or not places[0] <= places[1] <= size:
+        raise ModelFormatError(f"{name}: its numbers lie outside of the file", file)
+    elements = math.prod(size or 1 for size in shape)  # beside a zero sizes cost no bytes
+    used = 0 if 0 in shape else elements * kind.itemsize
+    if elements > 2**56 or used != places[1] - places[0]:
+        raise ModelFormatError(
+            f"{name}: {tuple(shape)} of {dtype} in {places[1] - places[0]} bytes", file
+        )
+    return _Entry(SAFETENSORS[dtype], tuple(shape), *places)
+
+
+def _safe_array(entry: _Entry, body: memoryview, name: str, file: Path) -> Array:
+    # A copy: places in the file are aligned to nothing.
+    loading().take(2 * (entry.end - entry.first), name)
+    flat: Array = np.frombuffer(bytes(body[entry.first : entry.end]), DTYPES[entry.dtype])
+    if entry.dtype == "bfloat16":
+        flat = widened(flat)
+    elif entry.dtype == "bool":
+        flat = flat != 0
+    return flat.reshape(entry.shape)
+
+
+def _dict(found: Any, what: str, file: Path) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise ModelFormatError(f"{what}: expected an object", file)
+    return found
+
+
+def parsed_json(data: bytes, file: str | Path, what: str) -> Any:
+    """A text in JSON. Raises `ModelFormatError` for what is none."""
+    loading().parses_json(data)
+    try:
+        found = json.loads(data)
+        json.dumps(found, ensure_ascii=False).encode()  # "\\ud800" is JSON, but no text
+    except RecursionError:
+        reason = "nested too deep"
+    except ValueError as error:
+        reason = str(error)
+    else:
+        return found
+    raise ModelFormatError(f"{what}: no JSON: {reason}", file)
+
+
+def nested_arrays(data: bytes, file: str, what: str) -> dict[str, Array]:
+    """The tensors of an archive inside of another one; none where it is empty."""
+    if not data:
+        return {}
+    with Archive.opened(f"{file}, {what}", io.BytesIO(data)) as archive:
+        return saved_arrays(archive)
+
+
+# The recurrent layers among the tensors of a file, told by their names.
+
+_NAME = re.compile(r"(?:(.*)\.)?((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)")
+
+
+def read_layers(path: str | Path) -> dict[str, PivotLayer]:
+    """The stacks of a file of weights by the names of their modules, "encoder.lstm"; "" is the
+    file's own. A plain RNN counts as one with tanh: weights do not tell.
+
+    Raises what `read_arrays` does, `UnsupportedError` where the file has no such layer, and
+    `ShapeError` naming a module whose arrays do not fit.
+    """
+    layers = layers_among(read_arrays(path))
+    if not layers:
+        raise UnsupportedError(
+            f"{path}: no recurrent layer: expected names as PyTorch's, weight_ih_l0, weight_hh_l0"
+        )
+    return layers
+
+
+def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
+    modules: dict[str, dict[str, Array]] = {}
+    for name, array in arrays.items():
+        if found := _NAME.fullmatch(name):
+            wide = array.astype(np.float32) if array.dtype == np.float16 else array
+            modules.setdefault(found[1] or "", {})[found[2]] = wide
+    layers = {}
+    for module, named in modules.items():
+        try:
+            layers[module] = torch.read(named)
+        except OnernnError as error:
+            error.args = (f"{module or 'the file'}: {error}", *error.args[1:])
+            raise
+    return layers

@@ -1,7 +1,0 @@
-"""Standalone C++17 from any graph: in one call, or in the five steps that it takes."""
-
-from onernn.emit.generating import generate
-from onernn.emit.pipeline import infer_shapes, infer_types, initialize, parse
-from onernn.emit.writing import write_cpp
-
-__all__ = ["generate", "infer_shapes", "infer_types", "initialize", "parse", "write_cpp"]

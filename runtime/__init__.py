@@ -1,1 +1,0 @@
-"""Walks a graph: recurrent nodes on a backend, everything else on NumPy."""

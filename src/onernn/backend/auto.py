@@ -1,0 +1,168 @@
+"""The default backend: the kernels, and oneDNN for what they lack.
+
+One rule chooses for a layer and all its batches, from the layer, its dtype and the CPU alone: no
+clock and no number of threads changes which implementation runs, so a batch always has the same
+bits.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from onernn.backend.compiled.backend import KernelsBackend
+from onernn.backend.compiled.library import Kernels
+from onernn.backend.creation_lock import CREATION
+from onernn.backend.isa import wished_isa
+from onernn.backend.onednn.finding import WISHES
+from onernn.backend.onednn.precision import KERNELS_ONLY, is_onednns
+from onernn.backend.stack import Stack, picklable
+from onernn.ir.errors import LibraryError, UnsupportedError
+from onernn.ir.spec import RnnSpec
+from onernn.ir.weights import Weights, layers_of
+
+if TYPE_CHECKING:
+    from onernn.backend.onednn.backend import OneDnnBackend
+
+AMX_DTYPES = ("bf16", "u8")
+"""Dtypes that AMX multiplies: oneDNN uses it, the kernels do not."""
+UNCUT = "states are not cut to the range of their bytes, as on oneDNN, which needs VNNI for u8"
+MEASURED = {"avx2": "0.82 to 17", "avx512": "0.97 to 3.7"}
+"""Times oneDNN's speed in f32, by instruction set: design/0036."""
+
+
+class AutoBackend:
+    """The kernels beside oneDNN; if one of them is missing, the other one runs every layer.
+
+    oneDNN is opened for the first layer that needs it: a model that runs on kernels spares the
+    20 ms and 16 MB of its library. The reference runs what neither of them runs. Raises
+    `LibraryError` if both are missing, or if the environment asks for something that is not there.
+    """
+
+    def __init__(self, threads: int | None = None, cache_capacity: int | None = None) -> None:
+        self._given = threads, cache_capacity
+        self.threads = threads or _usable_threads()
+        self._backends: dict[str, OneDnnBackend | KernelsBackend] = {}
+        self._missing: dict[str, str] = {}
+        wished_isa()  # refuses an unknown name
+        if not self._opened("kernels") and not self._opened("oneDNN"):
+            raise LibraryError("; ".join(self._missing.values()))
+        if any(map(os.environ.get, WISHES)):
+            self._opened("oneDNN")
+
+    @property
+    def kernels(self) -> Kernels | None:
+        """The library of kernels, if it is there."""
+        backend = self._backends.get("kernels")
+        return backend.kernels if isinstance(backend, KernelsBackend) else None
+
+    @property
+    def rule(self) -> str:
+        """Why layers run where they run, in words; for `Session.explain`."""
+        if self.kernels is None:
+            return f"oneDNN runs what it can, {self._missing['kernels']}"
+        isa = self.kernels.isa
+        speed = MEASURED.get("avx512" if isa.startswith("avx512") else isa)
+        words = f"they run f32 at {speed} times oneDNN's speed" if speed else "nobody measured both"
+        amx = "; oneDNN runs bf16 and u8 on AMX, nobody measured the kernels beside it"
+        return (
+            "the kernels run every layer that they have, oneDNN and the reference run the others"
+            f" (with {isa}, {words}{amx if self._has_amx() else ''})"
+        )
+
+    def __reduce__(self) -> Any:
+        return AutoBackend, self._given
+
+    @picklable
+    def prepare(
+        self,
+        spec: RnnSpec,
+        weights: Weights,
+        *,
+        dtype: str = "f32",
+        strict: bool = False,
+        **quantization: Any,
+    ) -> Stack:
+        """See `Backend.prepare`; ``quantization``, u8 only: what both backends take."""
+        layers = layers_of(spec, weights)
+        slow: list[Stack] = []
+        refusals: list[UnsupportedError] = []
+        missing: list[str] = []
+        scales = quantization.get("scales") or ()
+        order = self._order(dtype, scales)
+        for name in order:
+            backend = self._opened(name)
+            if backend is None:
+                missing.append(self._missing[name])
+                continue
+            try:
+                stack = backend.prepare(spec, layers, dtype=dtype, strict=strict, **quantization)
+            except UnsupportedError as error:
+                refusals.append(error)
+                continue
+            if stack.backend != "reference":
+                uncut = UNCUT if scales and name == "kernels" and order[0] == "oneDNN" else ""
+                stack.why = "; ".join(filter(None, (stack.why, *missing, uncut)))
+                return stack
+            slow.append(stack)
+        if slow:
+            first, *_ = slow
+            first.why = "; ".join(dict.fromkeys([*(each.why for each in slow), *missing]))
+            return first
+        if not refusals:
+            from onernn.backend.reference import reference_instead  # with both, few layers
+
+            return reference_instead(spec, layers, "; ".join(missing), strict)
+        if len({str(refusal) for refusal in refusals}) == 1:
+            raise refusals[0]
+        reasons = [reason for refusal in refusals for reason in refusal.refusals]
+        raise UnsupportedError("no backend runs this:", tuple(reasons))
+
+    def _order(self, dtype: str, scales: Any) -> tuple[str, ...]:
+        """The backends that may run a layer, the preferred one first."""
+        if dtype in KERNELS_ONLY:
+            return ("kernels",)
+        if scales:  # the numbers decide, and the two round states differently
+            return ("oneDNN", "kernels") if all(map(is_onednns, scales)) else ("kernels", "oneDNN")
+        if dtype in AMX_DTYPES and self._has_amx():
+            return ("oneDNN", "kernels")
+        return ("kernels", "oneDNN")
+
+    def _has_amx(self) -> bool:
+        """Whether oneDNN uses AMX here: the CPU has it, and no variable forbids it."""
+        if wished_isa() or not _cpu_has_amx():
+            return False
+        onednn: Any = self._opened("oneDNN")
+        return onednn is not None and "amx" in onednn.library.effective_isa
+
+    def _opened(self, name: str) -> OneDnnBackend | KernelsBackend | None:
+        """The backend, opened at its first use; None if its library is missing."""
+        with CREATION:
+            if name not in self._backends and name not in self._missing:
+                try:
+                    self._backends[name] = self._open(name)
+                except LibraryError as error:
+                    if name == "oneDNN" and any(map(os.environ.get, WISHES)):
+                        raise  # somebody wants a library, or a way in which it runs
+                    self._missing[name] = f"without {name}: {error}"
+            return self._backends.get(name)
+
+    def _open(self, name: str) -> OneDnnBackend | KernelsBackend:
+        if name == "kernels":
+            return KernelsBackend(self.threads)
+        from onernn.backend.onednn.backend import OneDnnBackend  # most models run without it
+
+        return OneDnnBackend(*self._given)
+
+
+def _cpu_has_amx() -> bool:
+    with suppress(OSError), open("/proc/cpuinfo") as lines:
+        return "amx_tile" in lines.read(8192)
+    return False
+
+
+def _usable_threads() -> int:
+    """How many OpenMP would take."""
+    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(told) if told.isdecimal() and int(told) else len(os.sched_getaffinity(0))

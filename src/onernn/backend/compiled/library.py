@@ -1,0 +1,141 @@
+"""The kernels' library for this CPU: found, checked and loaded at its first use, once a process.
+
+The package has a library for each instruction set that it was built for (`kernels/build.py`). The
+least demanding one tells what the CPU and the operating system run, and the best of those that are
+there is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any
+
+from onernn.backend.compiled import _bindings
+from onernn.backend.creation_lock import CREATION
+from onernn.backend.isa import wished_isa
+from onernn.ir.errors import LibraryError
+from onernn.ir.records import dataclass
+from onernn.kernels import build
+
+ffi: Any = _bindings.ffi
+
+
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """A loaded library of kernels.
+
+    ``isa`` is what it is compiled for, ``cpu`` the best that this machine runs. They differ where
+    ONERNN_MAX_ISA asks for it, or where the package was not built for a better one, ``missing``.
+    ``compiler`` made it from ``sources``, which are told by a key.
+    """
+
+    ffi: Any
+    lib: Any
+    isa: str
+    cpu: str
+    path: Path
+    sources: str
+    compiler: str
+    missing: str | None = None
+
+    def own(self, handle: Any, free: Any) -> Any:
+        """A handle that ``free`` ends, but not in a forked child: it would wait for the end of a
+        thread that it does not have."""
+        return self.ffi.gc(handle, partial(_freed, free, os.getpid()))
+
+
+def _freed(free: Any, process: int, handle: Any) -> None:
+    if os.getpid() == process:
+        free(handle)
+
+
+_kernels: Kernels | None = None
+
+
+def load_kernels() -> Kernels:
+    """The library of this process; `LibraryError` says what is missing and what to do."""
+    global _kernels
+    with CREATION:
+        if _kernels is None:
+            _kernels = _load(build.BUILT)
+        return _kernels
+
+
+def kernels_here() -> str:
+    """Which kernels this process has, or why it has none and how to get them."""
+    try:
+        found = load_kernels()
+    except LibraryError as error:
+        return f"none: {error}"
+    more = "" if found.isa == found.cpu else f", capped: this machine runs {found.cpu}"
+    if found.missing:
+        more = f", slower than {found.missing}, which was not built; {how_to_get(found.missing)}"
+    return f"{found.isa} ({found.path}{more})"
+
+
+def _load(folder: Path) -> Kernels:
+    wish, known = wished_isa(), list(build.isas())
+    key = build.sources_key() if build.sources() else None
+    least = _open(known[0], folder, key)
+    cpu = ffi.string(least.lib.onernn_cpu()).decode()
+    if cpu not in known:
+        raise LibraryError(f"this CPU lacks what all kernels need, {known[0]}")
+    best = min(cpu, wish or cpu, key=known.index)
+    isa = next(i for i in known[known.index(best) :: -1] if build.library_of(i, folder).exists())
+    found = least if isa == known[0] else _open(isa, folder, key)
+    return replace(found, cpu=cpu, missing=None if isa == best else best)
+
+
+def _open(isa: str, folder: Path, key: str | None) -> Kernels:
+    """One of the libraries, loaded: not a byte of it runs before its checksum has been compared.
+
+    ``key``: that of the sources, if any are here.
+    """
+    path = build.library_of(isa, folder)
+    try:
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            told = build.built_from(content)  # of a mapping: the loader maps the same pages
+    except ValueError:  # an empty file
+        told = None
+    except FileNotFoundError:
+        why = "no compiler was there when it was built" if not folder.is_dir() else f"no {path}"
+        raise LibraryError(f"this installation has no kernels: {why}; {how_to_get()}") from None
+    except OSError as error:
+        raise LibraryError(f"{path}: {error.strerror}; {how_to_get()}") from None
+    if told is None:
+        raise LibraryError(f"{path}: damaged, or no library of onernn's kernels; {how_to_get()}")
+    if key not in (None, told[0]):
+        raise LibraryError(f"{path}: built from other sources than these; {how_to_get()}")
+    try:
+        # NODELETE: the interpreter's exit would unmap it under its waiting threads.
+        lib: Any = ffi.dlopen(str(path), os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_NODELETE)
+        of_this_package = lib.onernn_abi() == _bindings.CHECKSUM
+    except (OSError, AttributeError) as error:
+        raise LibraryError(f"{path}: cannot be loaded: {error}; {how_to_get()}") from None
+    if not of_this_package or ffi.string(lib.onernn_isa()).decode() != isa:
+        raise LibraryError(f"{path}: of another version of onernn; {how_to_get()}")
+    return Kernels(ffi, lib, isa, isa, path, *told)
+
+
+def how_to_get(isa: str | None = None) -> str:
+    """How to get kernels, those of one set, for the way in which this package was installed."""
+    names = f"ISAS={isa} " if isa else ""
+    if build.sources():
+        return f"run: {names}python {build.HERE / 'build.py'}; it needs a C++17 compiler"
+    import json
+    from importlib import metadata
+
+    source = "onernn"
+    with suppress(metadata.PackageNotFoundError, ValueError, KeyError):
+        told = metadata.distribution("onernn").read_text("direct_url.json")
+        # Not from an index: from a folder, a file or a repository.
+        source = json.loads(told or "")["url"]
+    return (
+        "for a wheel with kernels run, where a C++17 compiler is unless an index has such a wheel:"
+        f" {names}pip install --no-cache-dir --force-reinstall --no-deps {source}"
+    )

@@ -1,0 +1,108 @@
+"""What training passes around: gradients, and the tape between a run and its `backward`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onernn.backend.run_arguments import State, checked_numbers
+from onernn.ir.arrays import Array
+from onernn.ir.errors import OnernnError, ShapeError
+from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.records import dataclass
+from onernn.ir.weights import RnnWeights
+
+
+class TapeError(OnernnError, ValueError):
+    """A tape that was used already, or that another layer recorded."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """The gradients of a loss by all that a run read, each shaped like what it belongs to.
+
+    ``layers``: one `RnnWeights` (1, D, ...) for each layer of the stack, in the canonical layouts,
+    read-only, None where the weights have None; () where `Stack.backward` added them to arrays of
+    the caller. ``attention``: None but for AUGRU cells. float32 (float64 on a reference layer in
+    f64).
+    """
+
+    x: Ragged | Array
+    state: State
+    layers: tuple[RnnWeights, ...]
+    attention: Ragged | Array | None = None
+
+
+WeightGradients = Sequence[Mapping[str, Array]]
+"""For each layer of a stack arrays by the names of `RnnWeights`, which `Stack.backward` fills."""
+
+
+class Tape:
+    """What a training run leaves for one `backward`, in copies: the caller's arrays may change.
+
+    ``kernel`` names what ran forward and runs backward, ``why`` says why not oneDNN ("" where it
+    does).
+    """
+
+    def __init__(self, maker: object, kernel: str, why: str, frame: Ragged | Array, kept: Any):
+        self.kernel, self.why = kernel, why
+        self.frame = frame
+        """The batch with no channels: what gradients by x and y are shaped like."""
+        self._maker, self._kept = maker, deque([kept])
+
+    def check_maker(self, maker: object) -> None:
+        """Nothing, or `TapeError` where another layer recorded it."""
+        if self._maker is not maker:
+            raise TapeError("tape: another layer recorded it; only that one can go backward on it")
+
+    def take(self) -> Any:
+        """What was recorded, once; `TapeError` from the second call on."""
+        try:
+            return self._kept.pop()
+        except IndexError:
+            raise TapeError(
+                "tape: used already; call run_training again, each tape serves one backward"
+            ) from None
+
+
+def check_sums(into: WeightGradients, zeros: WeightGradients) -> None:
+    """Nothing, or `ShapeError` for what cannot take gradients shaped like ``zeros``."""
+    if len(into) != len(zeros):
+        raise ShapeError(
+            f"into: expected a mapping for each of {len(zeros)} layers, got {len(into)}"
+        )
+    for layer, (sums, like) in enumerate(zip(into, zeros, strict=True)):
+        if sums.keys() != like.keys():
+            expected, got = (", ".join(sorted(names)) or "none" for names in (like, sums))
+            raise ShapeError(f"into: layer {layer} has {expected}, got {got}")
+        for name, array in sums.items():
+            what, want = f"into: layer {layer} {name}", like[name]
+            if not isinstance(array, np.ndarray):
+                raise ShapeError(f"{what}: expected an array, got {type(array).__name__}")
+            if (array.shape, array.dtype) != (want.shape, want.dtype):
+                expected, got = (f"{a.dtype} {a.shape}" for a in (want, array))
+                raise ShapeError(f"{what}: expected {expected}, got {got}")
+            repeats = any(not s for s, n in zip(array.strides, array.shape, strict=True) if n > 1)
+            if not array.flags.writeable or repeats:
+                how = "one whose numbers share memory" if repeats else "a read-only one"
+                raise ShapeError(f"{what}: expected an array to add to, got {how}")
+
+
+def checked_gradient(
+    dy: Ragged | Array | None, frame: Ragged | Array, channels: int, dtype: np.dtype[Any]
+) -> Array:
+    """The words (W, O) of dy, zeros for None. Raises `ShapeError` where it is not like y."""
+    expected = (*data_of(frame).shape[:-1], channels)
+    if dy is None:
+        return np.zeros(expected, dtype).reshape(-1, channels)
+    data = data_of(dy)
+    if data.shape != expected or isinstance(dy, Ragged) != isinstance(frame, Ragged):
+        wanted, got = ("Ragged" * isinstance(batch, Ragged) for batch in (frame, dy))
+        raise ShapeError(f"dy: expected {wanted}{expected}, like y, got {got}{data.shape}")
+    if isinstance(dy, Ragged) and isinstance(frame, Ragged):
+        if not np.array_equal(dy.offsets, frame.offsets):
+            raise ShapeError("dy: expected the offsets of y, got others")
+    return checked_numbers("dy", data, dtype).reshape(-1, channels)

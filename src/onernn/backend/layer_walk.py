@@ -1,0 +1,340 @@
+"""A stack as kernels of one layer and direction each: forward, with a tape, and backward.
+
+Ragged batches run in the sorted packed layout from the first layer to the last, without padding
+(design/0026). Directions meet only at the end of a layer, shares of a batch only at the very end:
+a thread for each of these beats OpenMP's barriers in every step (design/0013).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from onernn.backend.batch_cutting import LARGE, Share, shares
+from onernn.backend.buffers import BUFFERS, Buffers, borrowed
+from onernn.backend.creation_lock import CREATION
+from onernn.backend.kernels import DirectionKernel, PackedBatch, PackedGradient
+from onernn.backend.run_arguments import State
+from onernn.backend.worker_threads import run_all
+from onernn.ir.arrays import Array, sealed
+from onernn.ir.ragged import Packing, Ragged, data_of
+from onernn.ir.rnn import parts
+from onernn.ir.spec import RnnSpec
+from onernn.ir.weights import RnnWeights
+
+_T = TypeVar("_T")
+
+Kernels = list[list[DirectionKernel]]
+"""By layer and direction."""
+
+
+class LayerWalk:
+    """A `StackKernel` made of `DirectionKernel`s; safe to share between threads.
+
+    ``prepare`` makes a kernel from the spec and weights of one layer and direction, and from its
+    one of ``options``, where there are any.
+    ``threads``: how many there are, for directions, for shares of a batch unless ``whole``, and
+    inside kernels of large layers. ``within(n)`` is a context in which a kernel made or run uses n
+    threads inside; None: it uses one.
+    """
+
+    def __init__(
+        self,
+        spec: RnnSpec,
+        layers: Sequence[RnnWeights],
+        prepare: Callable[..., DirectionKernel],
+        *,
+        threads: int = 1,
+        whole: bool = True,
+        within: Callable[[int], AbstractContextManager[None]] | None = None,
+        options: Sequence[Any] = (),
+    ) -> None:
+        self._options = options
+        self._spec, self._layers, self._prepare = spec, layers, prepare
+        self._threads, self._within = threads, within or (lambda _: nullcontext())
+        self._shares = 1 if spec.directions > 1 or whole else threads
+        # Inside a kernel, OpenMP pays where each core can keep its part of large weights.
+        together = spec.directions if threads >= spec.directions else 1
+        self._inside = threads // together if within and spec.hidden_size >= LARGE else 1
+        self._made: dict[int, Kernels] = {}
+        kernels = [kernel for row in self._kernels(self._inside) for kernel in row]
+        self.name = ", ".join(dict.fromkeys(kernel.name for kernel in kernels))
+        bounds = [kernel.exact_below for kernel in kernels if kernel.exact_below is not None]
+        self._exact_below = min(bounds, default=None)
+
+    def _kernels(self, inside: int) -> Kernels:
+        """Kernels that use so many threads inside: they are made for a number of threads."""
+        if inside not in self._made:
+            with CREATION, self._within(inside):
+                if inside not in self._made:
+                    rows: Kernels = [[] for _ in self._layers]
+                    for at, part in enumerate(parts(self._spec)):
+                        weights = self._layers[part.layer].part(0, part.direction)
+                        options = self._options[at : at + 1]
+                        rows[part.layer].append(self._prepare(part.spec, weights, *options))
+                    self._made[inside] = rows
+        return self._made[inside]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all numbers come out right."""
+        return self._exact_below is None
+
+    def takes(self, x: Ragged | Array, initial: State) -> bool:
+        """See `StackKernel.takes`."""
+        most = self._exact_below
+        return most is None or all(magnitude(a) < most for a in (data_of(x), *initial))
+
+    def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
+        """See `StackKernel.run_again`: each batch is checked."""
+        return None
+
+    def run(
+        self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
+    ) -> tuple[Array, State]:
+        """See `StackKernel.run`."""
+        jobs, inside, words, scale = self._dealt(x, attention)
+        kernels, alone, ragged = self._kernels(inside), len(jobs) == 1, isinstance(x, Ragged)
+        first, last = kernels[0][0], kernels[-1][0]
+        final = tuple(s.copy() for s in initial)
+        out = np.empty((0 if alone else len(words), self._spec.output_size), initial[0].dtype)
+
+        def run_share(share: Share) -> Array:
+            with borrowed(BUFFERS, Buffers) as buffers:
+                # Put in order while they are narrow, numbers are fewer bytes.
+                read = first.converted(words) if alone else words
+                if not isinstance(share.rows, slice):
+                    read = buffers.gathered("words", read, share.rows)
+                begin = [np.ascontiguousarray(s[:, :, share.sentences]) for s in initial]
+                keeps_last = alone and not ragged
+                y, ends, _ = self._forward(
+                    kernels,
+                    read,
+                    share.packing,
+                    begin,
+                    None if scale is None else scale[share.rows],
+                    inside,
+                    lambda layer, shape, dtype: (
+                        np.empty(shape, dtype)
+                        if keeps_last and layer == self._spec.layers - 1
+                        else buffers.array(f"layer {layer % 2}", shape, dtype)
+                    ),
+                )
+                y = last.widened(share.packing.unpack(y) if alone and ragged else y)
+                if not alone:
+                    out[share.rows] = y
+            _put(final, np.s_[:, :, share.sentences], ends)
+            return y
+
+        with self._within(inside):
+            (y, *_) = self._run_all([partial(run_share, share) for share in jobs], inside)
+        return (y if alone else out), final
+
+    def run_training(
+        self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
+    ) -> tuple[Array, State, list[Any]]:
+        """`run`, and what `backward` reads."""
+        jobs, inside, words, scale = self._dealt(x, attention)
+        kernels = self._kernels(inside)
+        final = tuple(s.copy() for s in initial)
+        out = np.empty((len(words), self._spec.output_size), initial[0].dtype)
+
+        def run_share(share: Share) -> Any:
+            y, ends, kept = self._forward(
+                kernels,
+                _copied(words, share.rows),
+                share.packing,
+                [s[:, :, share.sentences] for s in initial],
+                None if scale is None else _copied(scale, share.rows),
+                inside,
+                lambda _, shape, dtype: np.empty(shape, dtype),
+            )
+            out[share.rows] = kernels[-1][0].widened(y)
+            _put(final, np.s_[:, :, share.sentences], ends)
+            return kept
+
+        with self._within(inside):
+            kept = self._run_all([partial(run_share, share) for share in jobs], inside)
+        return out, final, kept
+
+    def backward(
+        self, kept: list[Any], frame: Ragged | Array, dy: Array, dend: State
+    ) -> tuple[Array, State, tuple[RnnWeights, ...], Array]:
+        """(dx (W, I), dbegin, those of each layer's weights, dattention), from what a run kept.
+
+        ``frame``: a batch like x, of any number of channels. ``dy``: (W, O).
+        """
+        jobs, inside, *_ = self._dealt(frame, None)
+        kernels = self._kernels(inside)
+        dx = np.empty((len(dy), self._spec.input_size), dy.dtype)
+        dscale = np.empty((len(dy), 1), dy.dtype)
+        dbegin = tuple(np.empty_like(s) for s in dend)
+
+        def run_share(share: Share, needed: Any) -> list[dict[str, Array]]:
+            ends = [s[:, :, share.sentences] for s in dend]
+            weights = self.zero_gradients(dy.dtype)
+            dx[share.rows], begins, da = self._backward(
+                kernels, needed, _copied(dy, share.rows), share.packing, ends, weights, inside
+            )
+            _put(dbegin, np.s_[:, :, share.sentences], begins)
+            if da is not None:
+                dscale[share.rows] = da
+            return weights
+
+        with self._within(inside):
+            pairs = zip(jobs, kept, strict=True)
+            first, *others = self._run_all([partial(run_share, *pair) for pair in pairs], inside)
+        for weights in others:
+            for total, more in zip(first, weights, strict=True):
+                for name, array in total.items():
+                    array += more[name]
+        sealed_: Any = [{name: sealed(a) for name, a in arrays.items()} for arrays in first]
+        gradients = tuple(RnnWeights(**{"layer": None, **arrays}) for arrays in sealed_)
+        return dx, dbegin, gradients, dscale
+
+    def zero_gradients(self, dtype: np.dtype[Any]) -> list[dict[str, Array]]:
+        """Zeros for each array of each layer's weights, by the names of `RnnWeights`."""
+        return [
+            {name: np.zeros(a.shape, dtype) for name, a in layer.arrays.items()}
+            for layer in self._layers
+        ]
+
+    def _dealt(
+        self, x: Ragged | Array, attention: Ragged | Array | None
+    ) -> tuple[list[Share], int, Array, Array | None]:
+        """A batch's shares, the threads inside each kernel, and words and attention (W, C)."""
+        jobs = shares(x, self._shares)
+        scale = None if attention is None else _rows(attention)
+        return jobs, self._inside if len(jobs) == 1 else 1, _rows(x), scale
+
+    def _run_all(self, tasks: Sequence[Callable[[], _T]], inside: int) -> list[_T]:
+        """The result of each task, side by side where there are threads enough."""
+        if not 1 < len(tasks) <= self._threads:
+            return [task() for task in tasks]
+
+        def run_within(task: Callable[[], _T]) -> _T:
+            with self._within(inside):
+                return task()
+
+        return run_all([partial(run_within, task) for task in tasks])
+
+    def _forward(
+        self,
+        kernels: Kernels,
+        words: Array,
+        packing: Packing,
+        initial: Sequence[Array],
+        attention: Array | None,
+        inside: int,
+        new_array: Callable[[int, tuple[int, int], np.dtype[Any]], Array],
+    ) -> tuple[Array, list[Array], list[list[Any]]]:
+        """(y, final states, what each direction of each layer keeps), packed and sorted.
+
+        ``new_array(layer, shape, dtype)`` gives the memory of a layer's output.
+        """
+        final, kept = [s.copy() for s in initial], []
+        width = self._spec.recurrent_size
+        sides = [words] * self._spec.directions
+        for layer, row in enumerate(kernels):
+            out = new_array(layer, (len(words), width * len(row)), row[0].dtype)
+            ys = [out[:, d * width : (d + 1) * width] for d in range(len(row))]
+            batches = [
+                PackedBatch(side, y, packing, [s[layer, d] for s in initial], attention)
+                for d, (side, y) in enumerate(zip(sides, ys, strict=True))
+            ]
+            pairs = zip(row, batches, strict=True)
+            ran = self._run_all([partial(kernel.run, batch) for kernel, batch in pairs], inside)
+            for d, (ends, _) in enumerate(ran):
+                for state, end in zip(final, ends, strict=True):
+                    state[layer, d, : len(end)] = end  # the others keep their initial state
+            kept.append([needed for _, needed in ran])
+            if not self._spec.joins(layer):
+                sides = list(map(np.ascontiguousarray, ys))
+            elif self._spec.direction == "bidirectional_sum":
+                # In the caller's numbers: the sum of two u8 states does not fit into u8.
+                wide = row[0].widened(out)
+                sides = [wide[:, :width] + wide[:, width:]] * len(row)
+            else:
+                sides = [out] * len(row)
+        return sides[0], final, kept
+
+    def _backward(
+        self,
+        kernels: Kernels,
+        kept: list[list[Any]],
+        dy: Array,
+        packing: Packing,
+        dend: Sequence[Array],
+        weights: list[dict[str, Array]],
+        inside: int,
+    ) -> tuple[Array, list[Array], Array | None]:
+        """(dx, dbegin, dattention), packed and sorted; ``weights`` gets those of the weights."""
+        dbegin, dscale = [np.empty_like(s) for s in dend], None
+        dsides = self._split(dy)
+        for layer, row in reversed(list(enumerate(kernels))):
+            batches = [
+                PackedGradient(
+                    kept[layer][d],
+                    packing,
+                    dsides[d],
+                    [s[layer, d] for s in dend],
+                    {name: array[0, d] for name, array in weights[layer].items()},
+                )
+                for d in range(len(row))
+            ]
+            pairs = zip(row, batches, strict=True)
+            ran = self._run_all([partial(kernel.backward, g) for kernel, g in pairs], inside)
+            for d, (_, begins, da) in enumerate(ran):
+                _put(dbegin, (layer, d), begins)
+                if da is not None:
+                    dscale = da if dscale is None else dscale + da
+            dsides = [dx for dx, *_ in ran]
+            if layer == 0:
+                dsides = [sum(dsides[1:], start=dsides[0])]
+            elif self._spec.joins(layer - 1):
+                dsides = self._split(sum(dsides[1:], start=dsides[0]))
+        return dsides[0], dbegin, dscale
+
+    def _split(self, dy: Array) -> list[Array]:
+        """The gradient of what each direction put out, from that of both together."""
+        if self._spec.direction == "bidirectional_sum":
+            return [dy, dy]
+        return [np.ascontiguousarray(a) for a in np.split(dy, self._spec.directions, axis=1)]
+
+    def cache_info(self) -> dict[str, int]:
+        """Primitives found and made so far, over all layers and directions."""
+        made = [
+            kernel for kernels in list(self._made.values()) for row in kernels for kernel in row
+        ]
+        hits, misses = np.sum([kernel.cache_info() for kernel in made], axis=0).tolist()
+        return {"hits": hits, "misses": misses}
+
+
+def magnitude(array: Array) -> float:
+    """The largest of an array, 0 of none, NaN where there is one."""
+    # Two passes, as an array of magnitudes would have to be made; both give NaN where there is one.
+    return float(np.maximum(array.max(initial=0), -array.min(initial=0)))
+
+
+def _rows(x: Ragged | Array) -> Array:
+    """The words (W, C) of a batch; those of a dense one (T, N, C) are packed already."""
+    data = np.ascontiguousarray(data_of(x))
+    return data if data.ndim == 2 else data.reshape(data.shape[0] * data.shape[1], data.shape[2])
+
+
+def _copied(words: Array, rows: Array | slice) -> Array:
+    """A row-major copy: tapes do not follow what the caller does to x."""
+    return (
+        np.array(words[rows], order="C")
+        if isinstance(rows, slice)
+        else np.take(words, rows, axis=0)
+    )
+
+
+def _put(states: Sequence[Array], place: Any, values: Sequence[Array]) -> None:
+    for state, value in zip(states, values, strict=True):
+        state[place] = value

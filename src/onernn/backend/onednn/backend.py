@@ -1,0 +1,152 @@
+"""Layers and stacks on libdnnl: which it runs, and how many threads they get."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from onernn.backend.batch_cutting import LARGE
+from onernn.backend.byte_output import kind_of_stack
+from onernn.backend.layer_walk import LayerWalk
+from onernn.backend.onednn.finding import VARIABLE
+from onernn.backend.onednn.kernels import new_kernel
+from onernn.backend.onednn.library import Library, load_library
+from onernn.backend.onednn.limits import FLOAT, U8, U8_LBR_GRU
+from onernn.backend.onednn.precision import (
+    KERNELS_ONLY,
+    OURS,
+    PRECISIONS,
+    U8Options,
+    has_one_scale,
+    unknown,
+)
+from onernn.backend.onednn.training import onednn_trainer
+from onernn.backend.reference import reference_instead, reference_stack
+from onernn.backend.stack import Stack, picklable
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.limits import why_not
+from onernn.ir.precision import PartScales
+from onernn.ir.spec import Cell, RnnSpec
+from onernn.ir.weights import RnnWeights, Weights, layers_of
+
+
+def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> str:
+    """Why oneDNN cannot run this, "" where it can."""
+    row = OURS[dtype]
+    if not row.is_in(library.version):
+        return (
+            f"{dtype} needs libdnnl {row.since} or newer, this is {library.version};"
+            f" set {VARIABLE} to one"
+        )
+    if dtype != "u8":
+        return why_not(spec, layers, FLOAT)
+    reason = why_not(spec, layers, U8_LBR_GRU if spec.cell is Cell.LBR_GRU else U8)
+    if not reason and not library.sums_u8_exactly:
+        reason = (
+            f"u8 needs AVX-512 VNNI, this is {library.effective_isa}: without it sums of two"
+            " products saturate at 16 bits"
+        )
+    return reason
+
+
+class OneDnnBackend:
+    """Prepares layers on libdnnl, which is loaded with the first backend."""
+
+    def __init__(self, threads: int | None = None, cache_capacity: int | None = None) -> None:
+        self.library = load_library()
+        if cache_capacity:
+            self.library = replace(self.library, cache_capacity=cache_capacity)
+        self.threads = threads or self.library.max_threads or 1
+        self._given = threads, cache_capacity
+
+    def __reduce__(self) -> Any:
+        return OneDnnBackend, self._given
+
+    @picklable
+    def prepare(
+        self,
+        spec: RnnSpec,
+        weights: Weights,
+        *,
+        dtype: str = "f32",
+        strict: bool = False,
+        data_scale: float | None = None,
+        data_shift: float = 128.0,
+        per_channel: bool = True,
+        output: str = "f32",
+        scales: Sequence[PartScales] = (),
+        weights_scales: Any = None,
+        projection_scales: Any = None,
+    ) -> Stack:
+        """See `Backend.prepare`. u8 only: ``data_scale`` and ``data_shift``, see `U8Options`;
+        ``per_channel`` False gives the weights one scale in all; ``weights_scales`` and
+        ``projection_scales`` are scales of the caller's, beside a ``data_scale``: see
+        `column_scales`. ``output`` "u8" gives y as bytes q = y * data_scale + data_shift, for which
+        there is no reference. ``scales`` of each layer and direction, where x and h have one."""
+        if dtype in KERNELS_ONLY:
+            raise UnsupportedError(f"oneDNN has no {dtype}; use backend='auto' or 'kernels'")
+        if dtype not in PRECISIONS:
+            raise UnsupportedError(unknown(dtype))
+        layers = layers_of(spec, weights)
+        options = U8Options.of(
+            spec,
+            dtype,
+            data_scale=data_scale,
+            data_shift=data_shift,
+            per_channel=per_channel,
+            output=output,
+            scales=scales,
+            weights_scales=weights_scales,
+            projection_scales=projection_scales,
+        )
+        why = refusal(self.library, spec, layers, dtype)
+        if not why and options is not None and not all(map(has_one_scale, options.scales)):
+            why = "oneDNN has one scale for x and h; kernels have scales of each"
+        try:
+            if not why:
+                return self._stack(spec, layers, dtype, options, strict)
+        except UnsupportedError as error:
+            why = str(error)
+        if output != "f32":
+            raise UnsupportedError(f"{why}; the reference gives no bytes")
+        return reference_instead(spec, layers, why, strict)
+
+    def _stack(
+        self,
+        spec: RnnSpec,
+        layers: tuple[RnnWeights, ...],
+        dtype: str,
+        options: U8Options | None,
+        strict: bool,
+    ) -> Stack:
+        library, threads = self.library, self.threads
+        direct = "read in place" if dtype == "f32" else f"converted to {dtype}"
+        # Shares: not where products are shorter than the calls around them, which need the
+        # interpreter.
+        short = dtype == "u8" and spec.cell is Cell.LBR_GRU and spec.hidden_size < LARGE
+        reads = (
+            f"contiguous float32 (T, N, I) is {direct}; ntc, strided and padded views, float64 and"
+            " shares of a batch are copied first; ragged batches are gathered"
+        )
+        alone = [options and options.alone(at) for at in range(spec.layers * spec.directions)]
+        walk = LayerWalk(
+            spec,
+            layers,
+            partial(new_kernel, library=library, dtype=dtype),
+            options=alone,
+            threads=threads,
+            whole=short,
+            within=library.threads,
+        )
+        return kind_of_stack(spec, options)(
+            spec,
+            dtype,
+            walk,
+            partial(onednn_trainer, library, spec, layers, dtype, threads, strict),
+            backend="onednn",
+            name=f"oneDNN {library.version} {walk.name}",
+            reads=reads,
+            other=None if walk.is_exact else reference_stack(spec, layers),
+        )

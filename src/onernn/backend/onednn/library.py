@@ -1,0 +1,219 @@
+"""libdnnl: found, checked and loaded at its first use, once a process, under a name of our own.
+
+Beside another copy of libdnnl (Paddle brings one, with the same SONAME) the loader would give one
+of the two to both users, or bind the symbols of one to the other: Paddle fails to import, or the
+heap is corrupted. A private SONAME and RTLD_LOCAL | RTLD_DEEPBIND keep them apart in every order.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from onernn.backend.creation_lock import CREATION
+from onernn.backend.isa import ONEDNN, wished_isa
+from onernn.backend.isa import VARIABLE as MAX_ISA
+from onernn.backend.onednn._bindings import ffi
+from onernn.backend.onednn.finding import ADVICE, ISA_VARIABLES, find
+from onernn.backend.onednn.soname import ElfLibrary, cached_copy, memory_copy, read_elf
+from onernn.ir.cached import cached_property
+from onernn.ir.errors import LibraryError
+from onernn.ir.records import dataclass
+
+_NAMES = ("libdnnl.", "libdnnl-", "libonednn", "libmkldnn")
+
+
+@dataclass(frozen=True, eq=False)
+class Library:
+    """A loaded libdnnl with the one CPU engine of this process.
+
+    ``path`` is the file that was chosen, ``mapped`` the one that the loader got: a private copy,
+    except where the library needs its neighbours. ``max_threads`` is what OpenMP gave the
+    thread that loaded it; 0: not an OpenMP build, only the library knows. ``cache_capacity``:
+    most primitives that each direction of a layer keeps, about 0.3 MB each.
+    """
+
+    ffi: Any
+    lib: Any
+    path: Path
+    mapped: Path
+    version: str
+    max_threads: int
+    engine: Any
+    cache_capacity: int = 512
+
+    def check(self, status: int, what: str) -> None:
+        """Nothing for success, else `LibraryError`: ``what`` failed, and the status's name."""
+        if status:
+            name = self.ffi.string(self.lib.dnnl_status2str(status)).decode()
+            raise LibraryError(f"{what}: oneDNN {self.version} returned '{name}'")
+
+    @cached_property
+    def effective_isa(self) -> str:
+        """The instruction set of the kernels, such as avx512_core_amx."""
+        name = self.lib.dnnl_cpu_isa2str(self.lib.dnnl_get_effective_cpu_isa())
+        return str(self.ffi.string(name).decode()).removeprefix("cpu_isa_")
+
+    @cached_property
+    def sums_u8_exactly(self) -> bool:
+        """Whether sums of u8*s8 products have 32 bits: without VNNI pairs saturate at 16."""
+        vnni = int(self.lib.dnnl_cpu_isa_avx512_core_vnni)
+        return int(self.lib.dnnl_get_effective_cpu_isa()) & vnni == vnni
+
+    @property
+    def current_threads(self) -> int:
+        """The threads of a kernel that this OS thread makes now; 0: only the library knows."""
+        return int(self.lib.omp_get_max_threads()) if self.max_threads else 0
+
+    def threads(self, count: int | None = None) -> Threads:
+        """Calls of this OS thread, and of no other one, use ``count`` threads inside.
+
+        Creation and execution both belong inside, under the same count: a kernel made for two
+        threads and run with one can corrupt the heap (measured: 3.2, bf16 LBR-GRU, packed weights).
+        """
+        return Threads(self, self.max_threads if count is None else count)
+
+
+class Threads:
+    """A context under a number of OpenMP threads; a class, for a generator costs 2 us more."""
+
+    __slots__ = ("_before", "_count", "_library")
+
+    def __init__(self, library: Library, count: int) -> None:
+        self._library, self._count, self._before = library, count, count
+
+    def __enter__(self) -> None:
+        library, count = self._library, self._count
+        if count != 1 and threading.get_ident() == _forked:
+            raise LibraryError(
+                "oneDNN was loaded before this process was forked, and its threads do not survive"
+                " that; use threads=1, load the first model after the fork, or start the process"
+                " with 'spawn'"
+            )
+        if library.max_threads:
+            self._before = library.lib.omp_get_max_threads()
+            if self._before != count:
+                library.lib.omp_set_num_threads(count)
+        elif count > 1:
+            raise LibraryError(f"{library.path}: not an OpenMP build, takes no thread count")
+
+    def __exit__(self, *error: object) -> None:
+        if self._before != self._count:
+            self._library.lib.omp_set_num_threads(self._before)
+
+
+_library: Library | None = None
+_forked: int | None = None
+
+
+def load_library() -> Library:
+    """The library of this process; `LibraryError` says what is missing and what to do."""
+    global _library
+    with CREATION:
+        if _library is None:
+            _library = _load(find())
+        return _library
+
+
+def other_copies() -> list[Path]:
+    """Files of other libdnnl or libmkldnn copies that this process has mapped."""
+    try:
+        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    except OSError:  # not Linux
+        return []
+    files = {Path(line.split(maxsplit=5)[-1]) for line in lines}
+    own = None if _library is None else _library.mapped
+    return sorted(f for f in files if f.name.startswith(_NAMES) and f != own)
+
+
+def _after_fork() -> None:
+    """In the child: remembers the thread that forked, whose OpenMP team is gone.
+
+    It would wait for its workers forever (measured: every kernel with two threads hangs, every
+    one with one thread is right). Threads that the child starts have teams of their own.
+    """
+    global _forked
+    if _library is not None:
+        _forked = threading.get_ident()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _load(path: Path) -> Library:
+    elf = read_elf(path)
+    lib, mapped = _open_in_place(elf) if elf.neighbours else _open_private(elf)
+    try:
+        number = lib.dnnl_version()
+    except ffi.error:
+        raise LibraryError(f"{path}: not a libdnnl, it has no dnnl_version; {ADVICE}") from None
+    version = f"{number.major}.{number.minor}.{number.patch}"
+    if number.major != 3 or number.minor < 2:
+        raise LibraryError(f"{path}: oneDNN {version}, but onernn needs 3.2 or newer 3.x; {ADVICE}")
+    _check_wished_isa(lib, path, version)
+    openmp = number.cpu_runtime == lib.DNNL_RUNTIME_OMP
+    threads = lib.omp_get_max_threads() if openmp else 0
+    library = Library(ffi, lib, path, mapped, version, threads, None)
+    wish = wished_isa()
+    if wish in ONEDNN and not any(map(os.environ.get, ISA_VARIABLES)):
+        cap = getattr(lib, f"dnnl_cpu_isa_{ONEDNN[wish]}")
+        library.check(lib.dnnl_set_max_cpu_isa(cap), f"{path}: {MAX_ISA}={wish}")
+    engine = ffi.new("dnnl_engine_t *")
+    library.check(lib.dnnl_engine_create(engine, lib.dnnl_cpu, 0), f"{path}: CPU engine")
+    return replace(library, engine=engine[0])
+
+
+def _check_wished_isa(lib: Any, path: Path, version: str) -> None:
+    """`LibraryError` for an unknown instruction set: oneDNN would take the best one instead."""
+    known = [n.removeprefix("dnnl_cpu_isa_") for n in dir(lib) if n.startswith("dnnl_cpu_isa_")]
+    for variable in ISA_VARIABLES:
+        wish = os.environ.get(variable, "").lower()
+        if wish in ("", "all", *known) or f"cpu_isa_{wish}\0".encode() in path.read_bytes():
+            continue  # newer libraries know more names
+        raise LibraryError(
+            f"{variable}={os.environ[variable]}: oneDNN {version} knows no such instruction set;"
+            f" unset it, or take one of {', '.join(known).upper()}"
+        )
+
+
+def _dlopen(file: str) -> Any:
+    # NODELETE: without it the interpreter's exit unmaps libgomp under its waiting workers, and
+    # one process in twenty dies of a segmentation fault when it is done.
+    return ffi.dlopen(file, os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_DEEPBIND | os.RTLD_NODELETE)
+
+
+def _open_in_place(elf: ElfLibrary) -> tuple[Any, Path]:
+    names = ", ".join(path.name for path in elf.neighbours)
+    if others := other_copies():
+        raise LibraryError(
+            f"{elf.path}: needs {names} beside it and cannot be loaded from a copy of its own while"
+            f" {others[0]} is loaded in this process; load onernn's library first, or {ADVICE}"
+        )
+    try:
+        return _dlopen(str(elf.path)), elf.path.resolve()
+    except OSError as error:
+        raise _unloadable(elf.path, error) from None
+
+
+def _open_private(elf: ElfLibrary) -> tuple[Any, Path]:
+    for copy in (cached_copy, memory_copy):
+        try:
+            file = copy(elf)
+            return _dlopen(str(file)), file
+        except OSError as error:  # a read-only, full or noexec home: a memory file may do
+            failure = error
+    raise _unloadable(elf.path, failure)
+
+
+def _unloadable(path: Path, error: OSError) -> LibraryError:
+    reason = str(error).rpartition("': ")[2]  # without the copy's name
+    if reason.startswith("libgomp.so.1: cannot open"):
+        return LibraryError(
+            f"{path}: needs libgomp.so.1, GNU's OpenMP runtime, which this system lacks; run:"
+            " apt-get install libgomp1 (Debian, Ubuntu) or dnf install libgomp (Fedora, RHEL)"
+        )
+    return LibraryError(f"{path}: cannot be loaded: {reason}")

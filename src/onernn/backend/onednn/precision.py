@@ -1,0 +1,371 @@
+"""Data types of a layer, and the scales of u8: known before any library is.
+
+The tables, a row by the type of its input data, are as oneDNN's guide and the oneAPI specification
+have them; primitives, refusals, what `onernn doctor` expects and a table of the README come from
+them. They are Python, as every process that runs a layer reads them: importing a parser of TOML
+takes longer than all that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from onernn.ir.errors import ShapeError, UnsupportedError, did_you_mean
+from onernn.ir.precision import NO_SCALES, UNIT, LayerPrecision, PartScales, Scale
+from onernn.ir.spec import Cell, RnnSpec
+
+
+class Row(NamedTuple):
+    """A row of a table of data types, by argument; its notes are written out.
+
+    ``peephole`` and ``projection``: whether an LSTM may have one. ``recurrent``: h;
+    ``cell_state``: c.
+    """
+
+    propagation: Literal["forward and backward", "forward", "forward inference"]
+    cells: Literal["all"] | list[str]
+    peephole: bool
+    projection: bool
+    data: str
+    recurrent: str
+    cell_state: str
+    weights: str
+    bias: str
+    output: list[str]
+
+    def has(self, cell: Cell, *, peephole: bool, projection: bool, training: bool) -> bool:
+        """Whether the row is about such a layer; ``training``: forward and backward."""
+        return (
+            (self.cells == "all" or cell.name in self.cells)
+            and (self.peephole or not peephole)
+            and (self.projection or not projection)
+            and (self.propagation == "forward and backward" or not training)
+        )
+
+
+GUIDE = {
+    "f32": Row(
+        propagation="forward and backward",
+        cells="all",
+        peephole=True,
+        projection=True,
+        data="f32",
+        recurrent="f32",
+        cell_state="f32",
+        weights="f32",
+        bias="f32",
+        output=["f32"],
+    ),
+    "bf16": Row(
+        propagation="forward and backward",
+        cells="all",
+        peephole=True,
+        projection=False,
+        data="bf16",
+        recurrent="bf16",
+        cell_state="f32",
+        weights="bf16",
+        bias="f32",
+        output=["bf16"],
+    ),
+    "f16": Row(
+        propagation="forward",
+        cells="all",
+        peephole=True,
+        projection=False,
+        data="f16",
+        recurrent="f16",
+        cell_state="f16",
+        weights="f16",
+        bias="f16",
+        output=["f16"],
+    ),
+    "u8": Row(
+        propagation="forward inference",
+        cells=["LSTM", "GRU"],
+        peephole=False,
+        projection=True,
+        data="u8",
+        recurrent="u8",
+        cell_state="f32",
+        weights="s8",
+        bias="f32",
+        output=["u8", "f32"],
+    ),
+    "s8": Row(
+        propagation="forward inference",
+        cells=["LSTM"],
+        peephole=False,
+        projection=True,
+        data="s8",
+        recurrent="s8",
+        cell_state="f32",
+        weights="s8",
+        bias="f32",
+        output=["s8", "f32"],
+    ),
+}
+"""oneDNN's RNN developer guide, "Data Type Support", with its notes (1) to (3) written out."""
+SPECIFICATION = {
+    "f32": Row(
+        propagation="forward and backward",
+        cells="all",
+        peephole=True,
+        projection=True,
+        data="f32",
+        recurrent="f32",
+        cell_state="f32",
+        weights="f32",
+        bias="f32",
+        output=["f32"],
+    ),
+    "bf16": Row(
+        propagation="forward and backward",
+        cells="all",
+        peephole=True,
+        projection=False,
+        data="bf16",
+        recurrent="bf16",
+        cell_state="f32",
+        weights="bf16",
+        bias="f32",
+        output=["bf16"],
+    ),
+    "f16": Row(
+        propagation="forward",
+        cells="all",
+        peephole=True,
+        projection=False,
+        data="f16",
+        recurrent="f16",
+        cell_state="f32",
+        weights="f16",
+        bias="f16",
+        output=["f16"],
+    ),
+    "u8": Row(
+        propagation="forward inference",
+        cells=["LSTM"],
+        peephole=False,
+        projection=False,
+        data="u8",
+        recurrent="u8",
+        cell_state="f32",
+        weights="s8",
+        bias="f32",
+        output=["u8", "f32"],
+    ),
+}
+"""The oneAPI 1.3 specification, RNN, "Data Types Support", with its notes."""
+
+
+class Ours(NamedTuple):
+    """What this package makes of the guide's row for ``row``.
+
+    ``output``: the type that the primitive is asked for; arrays are float32 outside of all of them.
+    ``since``: the first libdnnl that has the row. ``ran``: the instruction sets on which `onernn
+    doctor` compared the row with the reference; none: it never ran on any machine. ``refused``: why
+    there is no such row here.
+    """
+
+    row: str
+    output: str = ""
+    since: str = ""
+    ran: Sequence[str] = ()
+    refused: str = ""
+
+    def is_in(self, version: str) -> bool:
+        """Whether a libdnnl of that version has the row."""
+        first, this = (tuple(map(int, v.split(".")[:2])) for v in (self.since, version))
+        return this >= first
+
+
+OURS = {
+    "f32": Ours(
+        row="f32",
+        output="f32",
+        since="3.2",
+        ran=["avx2", "avx512_core", "avx512_core_vnni", "avx512_core_bf16"],
+    ),
+    "bf16": Ours(
+        row="bf16",
+        output="bf16",
+        since="3.2",
+        ran=["avx512_core", "avx512_core_vnni", "avx512_core_bf16"],
+    ),
+    "f16": Ours(row="f16", output="f16", since="3.6"),
+    "u8": Ours(row="u8", output="f32", since="3.2", ran=["avx512_core_vnni", "avx512_core_bf16"]),
+    "s8": Ours(
+        row="s8",
+        refused="negative states of s8 data are cut to 0 in several cells; u8 with a shift holds"
+        " them",
+    ),
+}
+
+
+class Precision(NamedTuple):
+    """Data types by argument, as the guide's table of data types combines them."""
+
+    data: str  # src_layer, src_iter, dst_iter, attention
+    weights: str
+    bias: str
+    cell: str  # src_iter_c, dst_iter_c
+    out: str  # dst_layer
+
+
+PRECISIONS = {
+    dtype: Precision(row.data, row.weights, row.bias, row.cell_state, ours.output)
+    for dtype, ours, row in ((dtype, ours, GUIDE[ours.row]) for dtype, ours in OURS.items())
+    if not ours.refused
+}
+"""What `prepare` takes as ``dtype`` for layers on oneDNN."""
+
+KERNELS_ONLY = ("int8-dynamic", "int8-weights", "int4-weights")
+"""What it takes for the kernels, too: design/0034."""
+DTYPES = (*PRECISIONS, *KERNELS_ONLY)
+"""Everything that it takes."""
+
+
+def unknown(dtype: str) -> str:
+    """What is wrong with a ``dtype`` that is not one of `DTYPES`."""
+    why = OURS[dtype].refused if dtype in OURS else ""
+    why = f"; {why}" if why else did_you_mean(dtype, DTYPES)
+    return f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}{why}"
+
+
+class U8Options:
+    """How u8 data is scaled: q = x * data_scale + data_shift, for data and states alike.
+
+    Without a scale every batch's own range decides: x / 2**k fits [-1, 1], and 2**k moves into
+    the input weights before they are rounded, so that the states keep the whole range.
+    ``output``: what y is, "f32", or "u8" by the given scale. ``scales``: of each layer and
+    direction, in the place of these; () where none are given.
+    """
+
+    def __init__(
+        self,
+        data_scale: float | None,
+        data_shift: float,
+        per_channel: bool,
+        output: str = "f32",
+        scales: Sequence[PartScales] = (),
+    ) -> None:
+        if data_scale is not None and not 0 < data_scale < math.inf:
+            raise ValueError(f"data_scale: expected a positive number, got {data_scale}")
+        if not 0 <= data_shift <= 255:
+            raise ValueError(f"data_shift: expected 0 to 255, got {data_shift}")
+        if output not in GUIDE["u8"].output:
+            known = " or ".join(map(repr, GUIDE["u8"].output))
+            raise ValueError(f"output: expected {known}, got {output!r}")
+        if output == "u8" and data_scale is None:
+            raise ValueError("output='u8': expected a data_scale, which tells what a byte means")
+        self.per_channel, self.output, self.scales = per_channel, output, tuple(scales)
+        self.fixed = None if data_scale is None else Scale(data_scale, data_shift)
+
+    @classmethod
+    def of(
+        cls,
+        spec: RnnSpec,
+        dtype: str,
+        *,
+        data_scale: float | None,
+        data_shift: float,
+        per_channel: bool,
+        output: str,
+        scales: Sequence[PartScales],
+        weights_scales: Any,
+        projection_scales: Any,
+    ) -> U8Options | None:
+        """What a backend is given; int8-dynamic: no scales; None of another ``dtype``.
+
+        Raises `UnsupportedError` for what belongs to u8, `ValueError` where one thing is told
+        twice, and `ShapeError` for scales that are not as many as the layer has gates and channels.
+        """
+        told = {"weights_scales": weights_scales, "projection_scales": projection_scales}
+        if dtype != "u8":
+            given = {f"output {output!r}": output != "f32", "scales": bool(scales)}
+            given |= {name: each is not None for name, each in told.items()}
+            if dtype in KERNELS_ONLY:  # they say themselves what is scaled how
+                given |= {"data_scale": data_scale is not None, "per_channel": not per_channel}
+            for name, is_given in given.items():
+                if is_given:
+                    raise UnsupportedError(f"{name}: belongs to dtype='u8', not to {dtype!r}")
+            return cls(None, UNIT.shift, True) if dtype == "int8-dynamic" else None
+        for name, each in told.items():
+            if not per_channel and np.size(each) > 1:
+                raise ValueError(f"{name}: expected one number beside per_channel=False")
+        for name, each in ({"data_scale": data_scale} | told).items():
+            if scales and each is not None:
+                raise ValueError(f"{name}: the scales of each layer and direction are given, too")
+        LayerPrecision("u8", tuple(scales)).check(spec)
+        parts = scales or column_scales(spec, weights_scales, projection_scales)
+        return cls(data_scale, data_shift, per_channel, output, parts)
+
+    def part(self, at: int, directions: int) -> PartScales:
+        """Those of a layer and direction; ``data_scale`` is that of x in the first layer."""
+        given = self.scales[at] if self.scales else NO_SCALES
+        return replace(given, data=self.fixed) if self.fixed and at < directions else given
+
+    def alone(self, at: int) -> U8Options:
+        """Those of a layer and direction that has one scale for x and h."""
+        given = self.scales[at] if self.scales else NO_SCALES
+        fixed = self.fixed or given.data
+        scale, shift = fixed or (None, UNIT.shift)
+        return U8Options(scale, shift, self.per_channel, self.output, (given,))
+
+    @property
+    def packs(self) -> Any:
+        """What the packed bytes of kernels depend on."""
+        return self.per_channel, self.scales, self.fixed
+
+
+def has_one_scale(part: PartScales) -> bool:
+    """Whether x and h are the same bytes, and their matrices have the same columns: oneDNN's."""
+    of_x, of_h = part.layer, part.iter
+    same = of_x is of_h or of_x is not None and of_h is not None and np.array_equal(of_x, of_h)
+    return same and part.data == part.state
+
+
+def is_onednns(part: PartScales) -> bool:
+    """Whether these are scales as oneDNN has them: its states are bytes, y too, and saturate."""
+    return part.layer is not None and has_one_scale(part)
+
+
+def column_scales(spec: RnnSpec, weights: Any, projection: Any) -> list[PartScales]:
+    """Factors of signed bytes, a column each, for every layer and direction; [] if none is given.
+
+    ``weights``: one number, (G, O) in the gate order of the spec, flat too, for all layers and
+    directions, or (L, D, G, O); ``projection``: one number, (R,) or (L, D, R). These are oneDNN's
+    rnn_weights_qparams and rnn_weights_projection_qparams, under mask 0 and per output channel.
+    """
+    if weights is None and projection is None:
+        return []
+    parts = (spec.layers, spec.directions)
+    if projection is not None and spec.projection_size is None:
+        raise ShapeError("projection_scales: the layer has no projection")
+    of = {
+        "weights_scales": (weights, (spec.gates, spec.hidden_size)),
+        "projection_scales": (projection, (spec.projection_size or 0,)),
+    }
+    found = []
+    for name, (given, columns) in of.items():
+        if given is None:
+            found.append([None] * math.prod(parts))
+            continue
+        array, count = np.asarray(given, np.float32), math.prod(columns)
+        if array.shape not in ((), (1,), (count,), columns, (*parts, *columns)):
+            raise ShapeError(
+                f"{name}: expected one number, {count} or {columns} of them, or"
+                f" {(*parts, *columns)}, one for each layer, direction, gate and channel;"
+                f" got {array.shape}"
+            )
+        if array.shape == (count,):
+            array = array.reshape(columns)
+        whole = np.broadcast_to(array, (*parts, *columns))
+        found.append(list(whole.reshape(-1, *columns)))
+    return [PartScales(layer=w, iter=w, projection=p) for w, p in zip(*found, strict=True)]

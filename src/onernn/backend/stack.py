@@ -1,0 +1,264 @@
+"""A layer or stack ready to run: arguments are checked, results framed, and training done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from onernn.backend.creation_lock import CREATION
+from onernn.backend.gradients import (
+    Gradients,
+    Tape,
+    TapeError,
+    WeightGradients,
+    check_sums,
+    checked_gradient,
+)
+from onernn.backend.kernels import StackKernel
+from onernn.backend.run_arguments import Layout, State, checked_input, checked_state, laid_out
+from onernn.ir.arrays import Array
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.records import dataclass
+from onernn.ir.spec import RnnSpec
+from onernn.ir.weights import RnnWeights, Weights, layers_of
+
+if TYPE_CHECKING:
+    from onernn.backend.layer_walk import LayerWalk
+    from onernn.backend.protocol import Backend
+
+_FLOAT32 = np.dtype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Trainer:
+    """What trains a stack; ``why`` says why not oneDNN, "" where it does."""
+
+    walk: LayerWalk
+    name: str
+    why: str
+
+
+class Origin(NamedTuple):
+    """What a stack was made of. ``packed``: see `Layers`; it is good for the same kernels only."""
+
+    backend: Backend
+    spec: RnnSpec
+    weights: Weights
+    packed: Mapping[Any, Any]
+    options: Mapping[str, Any]
+
+
+_Prepare = TypeVar("_Prepare", bound=Callable[..., "Stack"])
+
+
+def picklable(prepare: _Prepare) -> _Prepare:
+    """`Backend.prepare` whose stacks know their origin."""
+
+    @wraps(prepare)
+    def prepared(
+        backend: Backend,
+        spec: RnnSpec,
+        weights: Weights,
+        *,
+        packed: Mapping[Any, Any] = MappingProxyType({}),
+        **options: Any,
+    ) -> Stack:
+        layers = layers_of(spec, weights)
+        layers.packed.update(packed)
+        made = prepare(backend, spec, layers, **options)
+        kept = weights if isinstance(weights, RnnWeights) else tuple(weights)
+        made.origin = Origin(backend, spec, kept, layers.packed, options)
+        return made
+
+    return prepared  # type: ignore[return-value]
+
+
+def _made_again(origin: Origin) -> Stack:
+    backend: Any = origin.backend
+    given = origin.spec, origin.weights
+    return backend.prepare(*given, packed=origin.packed, **origin.options)
+
+
+class Stack:
+    """A layer or stack made ready to run; may be shared between threads.
+
+    ``kernel`` names what runs it, ``why`` says why not something faster ("" where it is),
+    ``backend`` which one of `open_backend` it belongs to.
+
+    A backend gives a `StackKernel` and its ``name``, how it ``reads`` x, for `explain`, and
+    ``real``: the dtype that it computes from and gives.
+    ``compiled``: the `CompiledStack` that a plan may call instead; None where there is none.
+    ``other``: the stack for batches that the kernel does not take. ``trainer`` makes what trains
+    it, at first use: many layers never train; it raises `UnsupportedError` where nothing does.
+    """
+
+    origin: Origin | None = None
+
+    def __init__(
+        self,
+        spec: RnnSpec,
+        dtype: str,
+        kernel: StackKernel,
+        trainer: Callable[[], Trainer],
+        *,
+        backend: str,
+        name: str,
+        reads: str,
+        why: str = "",
+        real: np.dtype[Any] = _FLOAT32,
+        other: Stack | None = None,
+        compiled: Any = None,
+    ) -> None:
+        self.spec, self.dtype, self.backend, self.kernel, self.why = spec, dtype, backend, name, why
+        self._stack_kernel, self._real, self._other = kernel, real, other
+        self.compiled = compiled
+        self._new_trainer, self._reads = trainer, reads
+        self._trainer: Trainer | None = None
+
+    def __reduce__(self) -> Any:
+        """How it was made: where it arrives it is made again, for the CPU that is there."""
+        if self.origin is None:
+            raise UnsupportedError(
+                "only layers that a backend has prepared can be pickled: use"
+                " open_backend(...).prepare(spec, weights)"
+            )
+        return _made_again, (self.origin,)
+
+    def run(
+        self,
+        x: Ragged | Array,
+        state: State | None = None,
+        attention: Ragged | Array | None = None,
+        layout: Layout = "tnc",
+    ) -> tuple[Ragged | Array, State]:
+        """(y, state). x: `Ragged` (W, I) or (T, N, I) float32; state (h,) or (h, c), each ldnc.
+
+        y is like x with O (or D*O) channels. ``layout``: of dense x, attention and y, "tnc" or
+        "ntc". x may have any strides: `explain` tells what is read in place and what copied. The
+        final state is that of each sentence's own end, in the caller's order; a sentence of length
+        zero keeps its initial state. Raises `ShapeError` naming the argument; writes nothing into
+        the caller's arrays.
+        """
+        if attention is None and layout == "tnc":
+            if (
+                isinstance(x, Ragged)
+                and len(x) == 1
+                and x.data.shape[1:] == (self.spec.input_size,)
+            ):
+                dense, state = self.run(x.data[:, None], state)  # nothing to sort or to gather
+                return x.with_data(data_of(dense)[:, 0]), state
+            done = self._stack_kernel.run_again(x, state)
+            if done is not None:
+                return done
+        given = (x, state, attention, layout)
+        x, initial, attention = checked_input(self.spec, x, state, attention, self._real, layout)
+        if self._other is not None and not self._stack_kernel.takes(x, initial):
+            return self._other.run(*given)
+        y, final = self._stack_kernel.run(x, initial, attention)
+        return _framed(x, y, layout), final
+
+    @property
+    def mixes_rows(self) -> bool:
+        """Whether a sequence may have other numbers beside others: oneDNN's u8 takes its scale from
+        a whole batch where none is given."""
+        given = self.origin.options if self.origin else {}
+        parts = given.get("scales") or ()
+        is_given = given.get("data_scale") or (parts and all(part.data for part in parts))
+        return self.dtype == "u8" and self.backend != "kernels" and not is_given
+
+    def explain(self) -> str:
+        """One line: cell, direction, dtype, kernel, why no faster one, which inputs are copied."""
+        reason = f" ({self.why})" if self.why else ""
+        return (
+            f"{self.spec.cell.name} {self.spec.direction}, {self.dtype}, {self.kernel}{reason};"
+            f" x: {self._reads}"
+        )
+
+    def trainer(self) -> Trainer:
+        """What trains it, made only once."""
+        with CREATION:
+            self._trainer = self._trainer or self._new_trainer()
+            return self._trainer
+
+    def run_training(
+        self,
+        x: Ragged | Array,
+        state: State | None = None,
+        attention: Ragged | Array | None = None,
+    ) -> tuple[Ragged | Array, State, Tape]:
+        """`run`, and a tape for one `backward`; the arguments may be changed afterwards.
+
+        Kernels and oneDNN train in f32 and bf16. AUGRU cells (wrong gradients in oneDNN) and bf16
+        LSTM with projection (no backward there) train on kernels, or on the NumPy reference in
+        float32, which ``tape.why`` tells, or raise `UnsupportedError` where the layer is strict. So
+        do u8 and f16, activations other than sigmoid, tanh, relu and identity, and clipped gates,
+        always. A clipped cell state has slope 1 from bound to bound, and 0 outside.
+        """
+        trainer = self.trainer()
+        x, initial, attention = checked_input(self.spec, x, state, attention, self._real)
+        y, final, kept = trainer.walk.run_training(x, initial, attention)
+        frame = _framed(x, y[:, :0].copy())
+        return _framed(x, y), final, Tape(trainer, trainer.name, trainer.why, frame, kept)
+
+    def zero_gradients(self) -> WeightGradients:
+        """Zeroed arrays for ``backward(into=)``: one dict for each layer of the stack.
+
+        By the names of `RnnWeights`, each (1, D, ...) as its weights, in the dtype that the layer
+        gives. Raises `UnsupportedError` for a layer that does not train.
+        """
+        return self.trainer().walk.zero_gradients(self._real)
+
+    def backward(
+        self,
+        tape: Tape,
+        dy: Ragged | Array | None,
+        dstate: State | None = None,
+        into: WeightGradients | None = None,
+    ) -> Gradients:
+        """The gradients of a loss from those by what `run_training` returned.
+
+        dy: like y; dstate: like the state; None: zeros. float32 in and out, in bf16 too.
+
+        ``into``: where the gradients of weights are added up, over as many calls as the caller
+        likes, as oneDNN's primitives add to diff_weights (RNN developer guide, considerations for
+        training): arrays like those of `zero_gradients`, of any strides. `Gradients.layers` is
+        then (). None: each call gives fresh gradients. A call that raises adds nothing.
+
+        Raises `ShapeError` naming the argument, `TapeError` for a tape that was used already or
+        that another layer recorded.
+        """
+        if not isinstance(tape, Tape):
+            raise TapeError(f"tape: expected what run_training gave, got {type(tape).__name__}")
+        trainer, frame = self.trainer(), tape.frame
+        tape.check_maker(trainer)
+        given = checked_gradient(dy, frame, self.spec.output_size, self._real)
+        sentences = len(frame) if isinstance(frame, Ragged) else frame.shape[1]
+        dend = checked_state(self.spec, dstate, sentences, self._real, "dstate")
+        if into is not None:
+            check_sums(into, trainer.walk.zero_gradients(self._real))
+        dx, dbegin, layers, dscale = trainer.walk.backward(tape.take(), frame, given, dend)
+        if into is not None:
+            for sums, found in zip(into, layers, strict=True):
+                for name, array in found.arrays.items():
+                    sums[name][...] += array
+            layers = ()
+        has_attention = self.spec.cell.has_attention
+        return Gradients(
+            _framed(frame, dx), dbegin, layers, _framed(frame, dscale) if has_attention else None
+        )
+
+    def cache_info(self) -> dict[str, int]:
+        """Primitives found and made so far, over all layers and directions."""
+        return self._stack_kernel.cache_info()
+
+
+def _framed(like: Ragged | Array, words: Array, layout: Layout = "tnc") -> Ragged | Array:
+    """Words (W, C) or (T, N, C) as a batch like ``like``, which is ragged or (T, N, I)."""
+    if isinstance(like, Ragged):
+        return like.with_data(words)
+    return np.ascontiguousarray(laid_out(words.reshape(*like.shape[:2], words.shape[-1]), layout))

@@ -1,0 +1,329 @@
+"""The last step: templates, filled with what the steps before have found."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from onernn.backend.compiled.packing import BYTES
+from onernn.engine.emit import steps as calls
+from onernn.engine.emit.cells import CellCode
+from onernn.engine.emit.planning import Plan, plan
+from onernn.engine.emit.rendering import rendered
+from onernn.engine.emit.storing import Store
+from onernn.engine.emit.streaming import goes_on
+from onernn.engine.inferring import sizes_of
+from onernn.engine.naming import namespace
+from onernn.engine.program import Program, sizes_in
+from onernn.engine.steps import Behind, Call, Layer, Mark, Sentences, Step, WrittenNode, finds, kept
+from onernn.ir.errors import ShapeError, UnsupportedError
+from onernn.ir.graph import Value
+from onernn.ir.sizes import Size, listed, volume
+from onernn.kernels import header_of, included, text_of
+
+_MEANINGS = {
+    "T": "steps a sequence",
+    "N": "sequences",
+    "W": "steps of all sequences",
+}
+
+
+def generate(
+    program: Program, store: Store, *, name: str, embed: bool = False, threads: int = 1
+) -> dict[str, str | bytes]:
+    """File names and contents: the model's header and those of the kernels, weights (unless
+    ``embed``), example, CMakeLists.txt.
+
+    ``name``: of files and namespace. ``store``: what `initialize` made of this program.
+    """
+    checked_name(name)
+    if store.packed_for is not program:
+        raise UnsupportedError(f"{program.graph.name}: pass what initialize made of this program")
+    context = _context(program, store, name, threads)
+    data = store.whole()
+    context |= {"weights_size": len(data), "fingerprint": int.from_bytes(data[8:16], "little")}
+    context["embed"] = _words(data) if embed else ()
+    files: dict[str, str | bytes] = {
+        f"{name}.hpp": rendered("model.hpp.jinja", **context),
+        "main.cpp": rendered("main.cpp.jinja", **context),
+        "CMakeLists.txt": rendered("CMakeLists.txt.jinja", **context),
+    }
+    kernels = included(f"{kernel}.hpp" for kernel in context["kernels"])
+    files |= {f"onernn/{header}": text_of(header) for header in kernels}
+    return files if embed else {**files, f"{name}.weights": data}
+
+
+def checked_name(name: str) -> str:
+    """The name, one of C++. Raises `ShapeError` for others."""
+    if (usual := namespace(name)) != name:
+        raise ShapeError(f"--name {name}: expected a C++ name, such as {usual}")
+    return name
+
+
+def limits(program: Program) -> list[Size]:
+    """What is negative for sizes that no call takes."""
+    steps = (step for each in program.codes for step in each.codes)
+    calls = (step for step in steps if isinstance(step, Call) and step.function == "natural")
+    sizes = (size for call in calls for size in call.arguments if isinstance(size, Size))
+    return [size for size in dict.fromkeys(sizes) if size.names.isdisjoint(program.inner)]
+
+
+def made_levels(program: Program) -> list[Sentences]:
+    """The levels of outputs that are none of the inputs'."""
+    given = {value.name for value in program.graph.inputs}
+    levels = (level for each in program.graph.outputs for level in program.levels(each.name))
+    return [level for level in dict.fromkeys(levels) if level.name not in given]
+
+
+def found_sizes(program: Program) -> list[str]:
+    """The names of sizes of outputs that only a call tells."""
+    sizes = [size for each in program.graph.outputs for size in program.shape(each.name)]
+    sizes += [level.count for level in made_levels(program)]
+    names = {name for size in sizes for name in size.names}
+    return [name for name in program.inner if name in names]
+
+
+def _context(program: Program, store: Store, name: str, threads: int) -> dict[str, Any]:
+    found = plan(program, store)
+    return _Header(program, found, store, threads).context() | {
+        "name": name,
+        "version": metadata.version("onernn"),
+        "source": Path(program.graph.name).name,
+        "threads": threads,
+        "stored": sorted(_stored(store)),
+    }
+
+
+def _stored(store: Store) -> set[str]:
+    """C++'s names of what matrices are stored as, where that is not what they are computed in."""
+    codes = [place[0] for place in store.places.values()]
+    found = {code.stored for code in codes if isinstance(code, CellCode)} | {store.stored}
+    return found - {"float", "double"}
+
+
+def _words(data: bytes) -> list[str]:
+    """Lines of numbers of 64 bits."""
+    words = [f"0x{int.from_bytes(data[at : at + 8], 'little'):x}" for at in range(0, len(data), 8)]
+    return [", ".join(words[at : at + 8]) for at in range(0, len(words), 8)]
+
+
+class _Header:
+    def __init__(self, program: Program, found: Plan, store: Store, threads: int) -> None:
+        self.program, self.found, self.store = program, found, store
+        self.cells: dict[CellCode, str] = {}
+        self.shared: dict[tuple[str, str], dict[str, str]] = {}
+        self.kernels = {"formulas", "memory", "status", "serial" if threads == 1 else "team"}
+        self.depth = 0
+        self.kernels |= {"stored"} if _stored(store) else set()
+        self.kernels |= {"quads"} if BYTES in _stored(store) else set()
+
+    def context(self) -> dict[str, Any]:
+        program, found = self.program, self.found
+        steps = list(map(self._step, found.steps))
+        before: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        for source, out in found.copies:
+            shape = program.shape(out)
+            found.places[kept(out, "copy")] = f"out.{program.ident(out)}"
+            copy = self._render(Call("copy", kept(out, "copy"), source, volume(shape)))
+            code = textwrap.indent(copy, 4 * " ")
+            steps.append({"title": f"{out} is {source}", "code": code, "depth": 0})
+        first: dict[str, int] = {}
+        for at, each in enumerate(found.steps):
+            first = dict.fromkeys(finds(each.codes), at) | first
+        for name in found.sized:
+            sizes = sizes_in(program, name)
+            code = rendered("step_sizes.jinja", out=found.place(name), sizes=sizes)
+            names = frozenset[str]().union(*(size.names for size in sizes))
+            at = 1 + max((first[name] for name in names if name in first), default=-1)
+            depth = steps[at]["depth"] if at else 0
+            code = textwrap.indent(code, "  " * (2 + depth))
+            before[at].append({"title": name, "code": code, "depth": depth})
+        steps = [
+            one for at, each in enumerate([*steps, None]) for one in (*before[at], each) if one
+        ]
+        said = {word for step in steps for word in re.findall(r"\w+", step["code"])}
+        members = [
+            self._member(m.ident, f"onernn::Memory<{m.ctype}>", m.size) for m in found.members
+        ]
+        inputs = [part for value in program.graph.inputs for part in self._input(value)]
+        outputs = [self._output(value) for value in program.graph.outputs]
+        told = list(self._told())
+        checked = [part["offsets_of"] for part in inputs if part["offsets_of"]]
+        self.kernels |= {"sequences"} if checked else set()
+        open_sizes = [name for name in sizes_of(program) if name not in program.static]
+        longest = {str(program.size(size)): name for name, size in program.longest.items()}
+        meanings = {n: f"words of the longest sentence of {name}" for n, name in longest.items()}
+        meanings |= _MEANINGS
+        fixed = [(k, v) for k, v in program.static.items() if k in sizes_of(program)]
+        return {
+            "title": f"{len(program.graph.nodes)} operators of {Path(program.graph.name).name}.",
+            "sizes": [(name, meanings.get(name, "")) for name in open_sizes],
+            "many": {"T", "W", *longest, *(str(one["words"]) for one in checked)},
+            "fixed": fixed,
+            "limits": limits(program),
+            "static": list(program.static.items()),
+            "inputs": inputs,
+            "outputs": [*outputs, *told],
+            "told": told,
+            "inner": list(program.inner),
+            "missing": list(self._missing()),
+            "steps": steps,
+            "cells": [{"code": code, "name": name} for code, name in self.cells.items()],
+            "members": [*members, *self.shared.values()],
+            "held": list(self._held()),
+            "locals": [one for one in found.locals if one.ident in said],
+            "kernels": sorted(self.kernels),
+            "streams": not program.no_step,
+            "no_step": program.no_step,
+            "checked": checked,
+        }
+
+    def _input(self, value: Value) -> Iterator[dict[str, Any]]:
+        """An input's array, and its offsets where it is ragged."""
+        program, shape = self.program, self.program.shape(value.name)
+        array = {"ident": program.ident(value.name), "ctype": program.ctype(value.name)}
+        yield {**array, "comment": listed(shape), "count": volume(shape), "offsets_of": None}
+        for level in reversed(program.levels(value.name)):
+            ident, count = program.ident(level.offsets), level.count + 1
+            comment = f"({count}), where each sentence begins; the last is {level.words}"
+            offsets = {"ident": ident, "count": level.count, "words": level.words, "longest": ""}
+            if level.level == -1 and value.name in program.longest:
+                offsets["longest"] = program.size(program.longest[value.name])
+            array = {"ident": ident, "ctype": "std::int64_t", "comment": comment}
+            yield {**array, "count": count, "offsets_of": offsets}
+
+    def _output(self, value: Value) -> dict[str, Any]:
+        program, shape = self.program, self.program.shape(value.name)
+        comment, most = listed(shape), program.most(value.name)
+        if most.names & program.inner.keys():
+            raise UnsupportedError(f"output {value.name!r}: a size {most} that nobody bounds")
+        if volume(shape).names & program.inner.keys():
+            comment += f", at most {most} numbers"
+        for level in program.levels(value.name)[-1:]:
+            given = level.name in {each.name for each in program.graph.inputs}
+            where = f"those of {level.name}" if given else f"{program.ident(level.offsets)} tells"
+            comment += f", sequences as {where}"
+        array = {"ident": program.ident(value.name), "ctype": program.ctype(value.name)}
+        return {**array, "comment": comment, "count": most}
+
+    def _told(self) -> Iterator[dict[str, Any]]:
+        """What only a call finds out of outputs: where sentences begin, and sizes."""
+        program = self.program
+        for level in made_levels(program):
+            ident, count = program.ident(level.offsets), level.count + 1
+            comment, place = (
+                f"({count}), where each sentence begins",
+                self.found.place(level.offsets),
+            )
+            out = {"ident": ident, "ctype": "std::int64_t", "comment": comment}
+            most = count.most().put(program.inner).most()
+            yield {**out, "count": most, "code": f"std::copy_n({place}, {count}, out.{ident})"}
+        for name in found_sizes(program):
+            comment, code = f"at most {program.inner[name]}", f"*out.{name} = {name}"
+            out = {"ident": name, "ctype": "std::int64_t", "comment": comment}
+            yield {**out, "count": Size.of(1), "code": code}
+
+    def _member(self, ident: str, type: str, size: Size) -> dict[str, str]:
+        """Memory, for as much as a model is made for."""
+        static = self.program.static
+        names = {name: f"most.{name}" for name in size.names if name not in static}
+        return {"ident": ident, "type": type, "most": str(size.put({**static, **names}))}
+
+    def _held(self) -> Iterator[dict[str, str]]:
+        """Memory of states with which a step goes on."""
+        program = self.program
+        steps = [step for each in program.codes for step in each.codes]
+        layers = (step for step in steps if isinstance(step, Layer) and goes_on(program, step))
+        held = [state.held for layer in layers for state in layer.states]
+        held += [step.held for step in steps if isinstance(step, Behind)]
+        names = {f"{program.ident(name)}_memory" for name in held}
+        for member in self.found.members:
+            if member.ident in names:
+                sizes = {name: f"most_.{name}" for name in member.size.names}
+                most = member.size.put({**sizes, **program.static})
+                yield {"ident": member.ident, "ctype": member.ctype, "most": str(most)}
+
+    def _missing(self) -> Iterator[tuple[str, str, str]]:
+        """The branches that end a call: where which condition holds, or does not, and why."""
+        for each in self.program.codes:
+            if any(isinstance(step, Mark) and step.kind == "refuse" for step in each.codes):
+                holds = "true" if each.mark == "if" else "false"
+                yield each.node.inputs[0], holds, each.node.at.refused
+
+    def _step(self, each: WrittenNode) -> dict[str, Any]:
+        """Its comment, its code, and how many branches are around it."""
+        title, depth = self._title(each), self.depth - (each.mark in ("else", "end"))
+        wanted = [code for code in each.codes if code.makes in self.found.places or not code.makes]
+        return {"title": title, "code": "".join(map(self._placed, wanted)), "depth": depth}
+
+    def _placed(self, step: Step) -> str:
+        """Code inside of the branches around it."""
+        if isinstance(step, Mark) and step.kind in ("else", "end", "again"):
+            self.depth -= 1
+        text = textwrap.indent(self._render(step), "  " * (2 + self.depth))
+        if isinstance(step, Mark) and step.kind in ("if", "else", "while"):
+            self.depth += 1
+        return text
+
+    def _title(self, each: WrittenNode) -> str:
+        program, node = self.program, each.node
+        if each.mark in ("if", "else"):
+            return f"{'where' if each.mark == 'if' else 'where not'} {node.inputs[0]}"
+        name = next(filter(None, node.outputs))
+        made = f"{program.ident(name)} {listed(program.shape(name))}"
+        takes = ", ".join(program.ident(name) for name in node.inputs if name)
+        op = node.attributes["spec"].cell.name if node.op == "Rnn" else node.op
+        return f"{made} = {op}({takes})"
+
+    def _render(self, step: Step) -> str:
+        place = self.found.place
+        if isinstance(step, Layer):
+            used = self.found.places.__contains__
+            more = {"layer": step, **self._recurrent(step)}
+            return rendered("step_layer.jinja", place=place, used=used, **more)
+        if isinstance(step, Call):
+            self.kernels |= {header_of(step.function)}
+            text = calls.call(step, place, self.store)
+            return rendered("step_call.jinja", call=text, checks=step.checks)
+        if isinstance(step, Mark):
+            return rendered("step_mark.jinja", mark=step, place=place)
+        if isinstance(step, Behind):
+            of = {"ctype": self.program.ctype(step.out), "out": place(step.out)}
+            return rendered("step_behind.jinja", step=step, held=place(step.held), **of)
+        ctype, step = self.program.ctype, step.merged
+        real, to = ctype(step.reads[-1].name), ctype(step.out.name)
+        return rendered(
+            "step_nest.jinja",
+            loops=list(zip(calls.INDICES, step.loops, strict=False)),
+            out=calls.element(step.out, place),
+            formula=calls.formula(step, place, real, to),
+        )
+
+    def _recurrent(self, layer: Layer) -> dict[str, Any]:
+        """Names of the cells' code and memory; members for them."""
+        runs = []
+        for run in layer.runs:
+            code, fields = self.store.places[run]
+            if code not in self.cells:
+                base = "".join(part.title() for part in code.spec.cell.value.split("_"))
+                same = sum(name.rstrip("0123456789") == base for name in self.cells.values())
+                self.cells[code] = f"{base}{same + 1 if same else ''}"
+                self.kernels |= {"recurrent", code.kernel}
+            cell = self.cells[code]
+            memory = kept(cell.lower(), "runs")
+            member = self._shared(memory, f"onernn::Recurrent<{cell}>", layer.count)
+            runs.append({"is": run, "fields": fields, "member": member})
+        batching = self._shared("batching", "onernn::Batching", layer.count)
+        return {"runs": runs, "batching": batching, "streams": goes_on(self.program, layer)}
+
+    def _shared(self, name: str, type: str, count: Size) -> str:
+        """A member that all layers with so many sentences have in common."""
+        key = type, str(count)
+        if key not in self.shared:
+            self.shared[key] = self._member(self.program.new_ident(name), type, count)
+        return f"{self.shared[key]['ident']}_"

@@ -1,0 +1,218 @@
+"""Whether a model can go word by word, and what it keeps of the words before.
+
+A value may have more words than a call takes: ``early`` ones before the first, that a Pad has put
+there, and ``late`` ones behind the last, that nobody may see. A step puts the last words of the
+steps before where a Pad puts its number; a convolution uses them up, a slice cuts late ones off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field, replace
+from typing import Any
+
+import numpy as np
+
+from onernn.engine.operators.operator_code import OperatorCode
+from onernn.engine.program import Program
+from onernn.engine.steps import Behind, Layer, kept
+from onernn.fuse_passes.rewriting import fresh
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.graph import Graph, Node
+from onernn.ir.records import dataclass
+from onernn.ir.sizes import Size, volume
+from onernn.ir.types import dense
+from onernn.ops.rules import at_axis
+from onernn.ops.windows import windows_of
+
+_FAR = 2**31 - 1  # a slice up to here has no end
+_Span = tuple[int, int]  # early, late
+
+
+def pads_apart(graph: Graph) -> Graph:
+    """Convolutions that look back, only, along an open axis: their padding is a node of its own."""
+    nodes, constants = list[Node](), dict(graph.constants)
+    for node in graph.nodes:
+        pads = _looks_back(graph, node) if node.op == "Conv" else None
+        if pads is not None:
+            padded = fresh(graph, f"{node.outputs[0]}/padded")
+            constants[told := f"{padded}/pads"] = np.array([0, 0, *pads[0], 0, 0, *pads[1]])
+            nodes.append(Node("Pad", (node.inputs[0], told), (padded,), {}, node.origin))
+            attributes = {**node.attributes, "pads": (0,) * 2 * len(pads[0])}
+            node = replace(node, inputs=(padded, *node.inputs[1:]), attributes=attributes)
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), constants=constants)
+
+
+def _looks_back(graph: Graph, node: Node) -> tuple[list[int], list[int]] | None:
+    """The padding before and behind, where it stands for all that a window looks back."""
+    x, kernel = graph.types[node.inputs[0]], graph.types[node.inputs[1]].counts[2:]
+    sizes = [size for size in kernel if size is not None]
+    if not sizes or len(sizes) != len(kernel) or x.rank != len(kernel) + 2:
+        return None
+    windows = windows_of(node.at, sizes)
+    for window, size in zip(windows, x.counts[2:], strict=True):
+        if size is None and window.before and window.before == window.extent - 1:
+            return [each.before for each in windows], [each.after for each in windows]
+    return None
+
+
+def prepare_step(program: Program) -> str:
+    """Why the model cannot go word by word; "" where it can: what steps hold is added."""
+    try:
+        steps = _Steps(program)
+        reason = steps.why_not()
+    except UnsupportedError as error:
+        return str(error)
+    if not reason:
+        for each in steps.behind:
+            codes = next(c for c in program.codes if each.out in c.node.outputs)
+            codes.codes.append(each)
+            shape = (each.rows, each.width)
+            program.memory[each.held] = dense(program.dtype(each.out), shape)
+    return reason
+
+
+@dataclass
+class _Steps:
+    program: Program
+    spans: dict[str, _Span] = field(default_factory=dict)
+    behind: list[Behind] = field(default_factory=list)
+
+    def why_not(self) -> str:
+        program = self.program
+        if any(each.mark for each in program.codes):
+            return "what is computed depends on a condition, which all words may tell"
+        shapes = [found.shape or () for found in program.types.values()]
+        layers = any(each.node.op == "Rnn" for each in program.codes)
+        if not any(_tells_words(program, size) for shape in shapes for size in shape if size):
+            if not layers:
+                return "the model has no recurrent layer, and no input has T words"
+            return "the number of steps is fixed, or sequences come with offsets"
+        codes = {id(each.node): each for each in program.codes}
+        read = {name for each in program.codes for name in each.reads}
+        read |= {value.name for value in program.graph.outputs}
+        ends = set[str]()  # what only all words tell
+        for node in program.graph.nodes:
+            code = codes.get(id(node))
+            layers_of = [each for each in (code.codes if code else ()) if isinstance(each, Layer)]
+            going = [layer for layer in layers_of if goes_on(program, layer)]
+            made = [name for name in node.outputs if name]
+            if not ends.isdisjoint(node.inputs):
+                sizes = [size for name in made for size in program.shape(name)]
+                if going or any(_tells_words(program, each) for each in sizes):
+                    return f"{node.label} reads a state behind all words"
+                ends.update(made)
+            ends |= {state.final for layer in going for state in layer.states}
+            if code and (why := self._follow(node, code.mixes, going)):
+                return f"{node.label} {why}"
+            known = (
+                []
+                if code
+                else [n for name in node.outputs if name in read for n in _known(program, name)]
+            )
+            if any(_tells_words(program, size) for size in known):
+                return f"{node.label} computes with the number of words"
+        for value in program.graph.outputs:
+            if self.spans.get(value.name):
+                return f"{value.name!r} has more words than there are"
+        if not layers and not self.behind:
+            return "the model has no recurrent layer, and looks at no step before"
+        return ""
+
+    def _follow(self, node: Node, mixes: Sequence[Size], going: list[Layer]) -> str:
+        """Notes which words a node's outputs have; "" or why that is not known."""
+        program = self.program
+        timed = [name for name in node.inputs if name and self._has_words(name)]
+        spans = {self.spans.get(name, (0, 0)) for name in timed}
+        span = min(spans, default=(0, 0))
+        if len(spans) > 1 or (going and span != (0, 0)):
+            return "reads words that are not there at the same time"
+        if any(_tells_words(program, size) for size in mixes):
+            moved = self._moved(OperatorCode(program, node), *span)
+            if moved is None:
+                return "looks at all steps"
+            span = moved
+        if span != (0, 0):
+            self.spans |= {name: span for name in node.outputs if name and self._has_words(name)}
+        return ""
+
+    def _has_words(self, name: str) -> bool:
+        return any(_tells_words(self.program, size) for size in self.program.shape(name))
+
+    def _moved(self, op: OperatorCode, early: int, late: int) -> _Span | None:
+        """Which words there are behind an operator that takes several for one; None where it looks
+        ahead, or nobody knows."""
+        shape = op.shape()
+        axes = [at for at, size in enumerate(shape) if _tells_words(self.program, size)]
+        if len(axes) != 1 or len(list(filter(None, op.node.outputs))) > 1:
+            return None
+        (axis,) = axes
+        added: tuple[int, int] | None = None
+        if op.node.op == "Pad":
+            added = _padded(op, axis)
+            if added and added[0] > 0:
+                if early or added[1] < 0:
+                    return None
+                self._hold(op, axis, added[0], shape[axis] - late)
+        elif op.node.op == "Slice":
+            added = _sliced(op, axis, shape[axis])
+        elif axis > 1 and op.node.op == "Conv":
+            added = _windowed(op, axis, op.shape(1)[2:])
+        elif axis > 1 and op.node.op in ("MaxPool", "AveragePool"):
+            added = _windowed(op, axis, op.at.kernel_shape)
+        if added is None:
+            return None
+        early, late = early + added[0], late + added[1]
+        if late < 0:  # a word later is a word more that it looks back
+            early, late = early + late, 0
+        return (early, late) if early >= 0 else None
+
+    def _hold(self, op: OperatorCode, axis: int, before: int, now: Size) -> None:
+        """Notes that a Pad's words before the first one are those of the steps before."""
+        name, shape = op.out()
+        inner = volume(shape[axis + 1 :])
+        sizes = inner * shape[axis], inner * before, inner * now
+        self.behind.append(Behind(name, kept(name, "held"), volume(shape[:axis]), *sizes))
+
+
+def _padded(op: OperatorCode, axis: int) -> _Span | None:
+    rank = len(op.shape())
+    axes = [at_axis(each, rank) for each in op.integers(3, "axes") or range(rank)]
+    pads, place = op.integers(1, "pads") or [], axes.index(axis)
+    return (pads[place], pads[place + len(axes)]) if op.at.mode == "constant" else None
+
+
+def _sliced(op: OperatorCode, axis: int, size: Size) -> _Span | None:
+    starts, ends = (op.numbers(at, "starts and ends") or [] for at in (1, 2))
+    axes = [at_axis(each, len(op.shape())) for each in op.integers(3, "axes") or range(len(starts))]
+    place, steps = axes.index(axis), op.integers(4, "steps")
+    start, end = Size.of(starts[place]).number, Size.of(ends[place])
+    cut = end.number if end.number is not None else (end - size).number
+    if cut is not None and cut >= _FAR:
+        cut = 0
+    if start is None or start < 0 or cut is None or cut > 0 or (steps and steps[place] != 1):
+        return None
+    return -start, cut
+
+
+def _windowed(op: OperatorCode, axis: int, kernel: Sequence[Any]) -> _Span | None:
+    window = windows_of(op.at, [Size.of(size).number or 1 for size in kernel])[axis - 2]
+    if window.stride != 1 or window.before or window.same:
+        return None
+    return 1 - window.extent, window.after
+
+
+def goes_on(program: Program, layer: Layer) -> bool:
+    """Whether a layer goes on where the step before ended; others have all words in each step."""
+    return not program.no_step and layer.time is not None and _tells_words(program, layer.time)
+
+
+def _tells_words(program: Program, size: Size) -> bool:
+    return "T" in program.size(size).names
+
+
+def _known(program: Program, name: str) -> list[Size]:
+    """The sizes that somebody reads as numbers: not what only tells a shape."""
+    found = program.numbers(name)
+    return [] if found is None else [Size.of(one) for one in found.reshape(-1)]

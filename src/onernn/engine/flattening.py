@@ -1,0 +1,203 @@
+"""Graphs inside of nodes as part of the graph around them, between marks that steps jump over.
+
+``If(c, x)`` becomes ``Then(c)``, the operators of one branch, ``Else(c, what it gives)``, those of
+the other one, and ``EndIf``, whose outputs are the node's. A Loop or Scan becomes ``Repeat``, which
+gives the number of the turn and the states, the operators of its body, and ``Again``, whose outputs
+are the node's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from types import MappingProxyType
+from typing import Any
+
+from onernn.fuse_passes.bodies import bodies
+from onernn.ir.arrays import Array
+from onernn.ir.graph import Graph, Node
+from onernn.ir.records import dataclass
+
+Part = tuple[str, str]
+"""A node's first output, and which of its graphs."""
+
+
+@dataclass
+class Flat:
+    """A graph without graphs in it.
+
+    ``parts``: for each value, the branches that it is made in, the innermost last. ``marks``: for
+    what marks make, the first output of their If. ``sources``: by the nodes, those that they were
+    before they had other names. ``left``: the Ifs that stay as they are, with the reason;
+    ``refused``: the branches that end the call.
+    """
+
+    graph: Graph
+    parts: dict[str, tuple[Part, ...]] = field(default_factory=dict)
+    marks: dict[str, str] = field(default_factory=dict)
+    sources: dict[Node, Node] = field(default_factory=dict)
+    left: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[Part, str] = field(default_factory=dict)
+
+
+def flattened(
+    graph: Graph,
+    left: Mapping[str, str] = MappingProxyType({}),
+    refused: Mapping[Part, str] = MappingProxyType({}),
+) -> Flat:
+    """The graph with all nodes that have graphs opened, but for those that are ``left``."""
+    made = Flat(graph, left=left, refused=refused)
+    if not any(map(bodies, graph.nodes)):
+        return made
+    taken = {value.name for value in graph.inputs}.union(graph.constants)
+    taken.update(name for node in graph.nodes for name in node.outputs)
+    opened = _Opened(made, taken, dict(graph.constants))
+    for node in graph.nodes:
+        opened.add(node, {}, ())
+    made.graph = replace(graph, nodes=tuple(opened.nodes), constants=opened.constants)
+    return made
+
+
+class _Opened:
+    """Nodes on their way into one graph; ``taken``: the names of its values."""
+
+    def __init__(self, made: Flat, taken: set[str], constants: dict[str, Array]) -> None:
+        self.made, self.taken, self.constants = made, taken, constants
+        self.nodes: list[Node] = []
+
+    def fresh(self, name: str) -> str:
+        while name in self.taken:
+            name += "'"
+        self.taken.add(name)
+        return name
+
+    def add(self, node: Node, names: Mapping[str, str], within: tuple[Part, ...]) -> None:
+        """A node, whose values have other names in the whole graph."""
+        moved = node.renamed(names)
+        key = next(filter(None, moved.outputs))
+        if bodies(moved) and key not in self.made.left:
+            (self._branches if moved.op == "If" else self._turns)(moved, key, within)
+            return
+        if moved is not node:
+            self.made.sources[moved] = node
+        self.nodes.append(moved)
+        self.made.parts |= dict.fromkeys(filter(None, moved.outputs), within)
+
+    def _branches(self, node: Node, key: str, within: tuple[Part, ...]) -> None:
+        condition, count = node.inputs[0], node.attributes["then_taken"]
+        outputs = [name for name in node.outputs if name]
+        kept = [at for at, name in enumerate(node.outputs) if name]
+        reasons = [self.made.refused.get((key, part), "") for part in ("then", "else")]
+        then_mark, else_mark = (self.fresh(f"{key}/{part}") for part in ("then", "else"))
+        self._mark(key, "Then", (condition,), (then_mark,), within, refused=reasons[0])
+        given = self._body(node, key, "then", node.inputs[1 : 1 + count], within)
+        copies = [self.fresh(f"{name}/then") for name in outputs] if given else []
+        chosen = [given[at] for at in kept] if given else []
+        made = (else_mark, *copies)
+        self._mark(key, "Else", (condition, *chosen), made, within, refused=reasons[1])
+        given = self._body(node, key, "else", node.inputs[1 + count :], within)
+        others = [given[at] for at in kept] if given else []
+        gives = "else" if reasons[0] else "then" if reasons[1] else "both"
+        inputs = (condition, *copies, *others)
+        self._mark(key, "EndIf", inputs, tuple(outputs), within, gives=gives)
+
+    def _turns(self, node: Node, key: str, within: tuple[Part, ...]) -> None:
+        at, body = node.at, node.attributes["body"]
+        results = (*node.outputs, *[""] * len(body.outputs))  # some may be left out
+        if node.op == "Loop":
+            count, head, given = at.carried, node.inputs[:2], node.inputs[2:]
+            scans, along = 0, None
+            axes = backwards = (0,) * (len(body.outputs) - 1 - count)
+        else:
+            count, head, given = at.states, ("", ""), node.inputs
+            scans, along = at.scanned, at.input_axes[0]
+            axes, backwards = at.output_axes, at.output_directions
+        begin, taken = given[:count], given[count + scans :]
+        scanned = given[count : count + scans]
+        turn, going = self.fresh(f"{key}/turn"), self.fresh(f"{key}/going")
+        states = [self.fresh(f"{key}/state") for _ in begin]
+        inputs, outputs = (*head, *begin, *scanned), (turn, going, *states)
+        through = () if node.op == "Loop" else at.input_axes
+        self._mark(key, "Repeat", inputs, outputs, within, states=count, scanned=through)
+        own = [turn, going, *states]
+        if node.op == "Scan":
+            own = states + [
+                self._element(key, turn, *each, within)
+                for each in zip(scanned, at.input_axes, at.input_directions, strict=True)
+            ]
+        made = self._body(node, key, "body", (*own, *taken), within)
+        again = made.pop(0) if node.op == "Loop" else ""
+        last = [name or self.fresh(f"{key}/last") for name in results[:count]]
+        kept = [at for at, name in enumerate(results[count:]) if name]
+        values = (*states, *made[:count], *(made[count + at] for at in kept), *scanned[:1])
+        self._mark(
+            key,
+            "Again",
+            (turn, going, again, *values),
+            (*last, *filter(None, results[count:])),
+            within,
+            states=count,
+            axes=tuple(axes[at] for at in kept),
+            backwards=tuple(backwards[at] for at in kept),
+            along=along,
+            operators=1 + len(body.nodes),
+        )
+
+    def _element(
+        self, key: str, turn: str, x: str, axis: int, backwards: int, within: tuple[Part, ...]
+    ) -> str:
+        """What a turn of a Scan sees of a value."""
+        name = self.fresh(f"{key}/element")
+        self.nodes.append(
+            Node("Element", (x, turn), (name,), {"axis": axis, "backwards": backwards})
+        )
+        self.made.parts[name] = (*within, (key, "body"))
+        return name
+
+    def _mark(
+        self,
+        key: str,
+        op: str,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        within: tuple[Part, ...],
+        **attributes: Any,
+    ) -> None:
+        self.nodes.append(Node(op, inputs, outputs, attributes))
+        self.made.parts |= dict.fromkeys(outputs, within)
+        self.made.marks |= dict.fromkeys(outputs, key)
+
+    def _body(
+        self, node: Node, key: str, part: str, given: Sequence[str], within: tuple[Part, ...]
+    ) -> list[str]:
+        """Adds the operators of a graph; what it gives. [] for one that ends the call."""
+        if (key, part) in self.made.refused:
+            return []
+        body: Graph = node.attributes[part if part == "body" else f"{part}_branch"]
+        names = {value.name: name for value, name in zip(body.inputs, given, strict=True)}
+        made = [name for each in body.nodes for name in each.outputs if name]
+        names |= {name: self.fresh(f"{key}/{name}") for name in (*body.constants, *made)}
+        self.constants |= {names[name]: array for name, array in body.constants.items()}
+        for each in body.nodes:
+            self.add(each, names, (*within, (key, part)))
+        return [names[value.name] for value in body.outputs]
+
+
+def smaller(whole: Graph, flat: Flat, name: str, reason: str) -> Flat | None:
+    """Without what makes a value, as it cannot run: a branch, or a node whose graphs stay inside.
+
+    None for a value outside of them.
+    """
+    parts, key = flat.parts.get(name, ()), flat.marks.get(name)
+    if key is not None:
+        return flattened(whole, {**flat.left, key: reason}, flat.refused)
+    return refusing(whole, flat, parts[-1], reason) if parts else None
+
+
+def refusing(whole: Graph, flat: Flat, part: Part, reason: str) -> Flat:
+    """A branch that cannot run ends the call; an If without any that can, or a loop, stays."""
+    key, graph = part
+    refused = {**flat.refused, part: reason}
+    if graph == "body" or refused.keys() >= {(key, "then"), (key, "else")}:
+        return flattened(whole, {**flat.left, key: reason}, flat.refused)
+    return flattened(whole, flat.left, refused)

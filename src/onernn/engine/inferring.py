@@ -1,0 +1,283 @@
+"""What a graph's values are before it runs, and what every node becomes: types, sizes, calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from onernn.engine.flattening import Flat, flattened, refusing, smaller
+from onernn.engine.halves import widened
+from onernn.engine.integers import in_floats
+from onernn.engine.joining import join
+from onernn.engine.kernels import KERNELS
+from onernn.engine.operators import rule_of, written
+from onernn.engine.operators.layers import batch_of
+from onernn.engine.program import Program, UnknownError
+from onernn.engine.viewing import view
+from onernn.fuse_passes.bodies import bodies
+from onernn.ir.arrays import Array
+from onernn.ir.budget import LOADING, budget_of_run
+from onernn.ir.errors import OnernnError, Refusal, ShapeError, UnsupportedError
+from onernn.ir.graph import Graph, Node
+from onernn.ir.guard import MISFITS
+from onernn.ir.inference import Context, Sizes
+from onernn.ir.sizes import Size
+from onernn.ir.types import Type, counts_of
+from onernn.ops import OPERATORS
+
+_MOST_PASSES = 300_000
+"""Operators that are written again because of new sizes; a second takes some 30,000."""
+_MOST_TURNS = 10_000
+"""Operators that loops over constants may run each time."""
+
+
+def infer(
+    program: Program, static: Mapping[str, int] | None = None, *, named: bool = True
+) -> list[Refusal]:
+    """The type of every value, and what every node becomes, in names where a size is left open.
+
+    ``named``: for people T and N are what the first recurrent layer says (W and N, where its input
+    is ragged). Sizes of ``static`` are fixed: all but T at once, T in the memory only, so that a
+    step still has T=1.
+    Returns why nodes have no code. Raises `ShapeError` for a size that the model does not have.
+    """
+    program.static = dict(static or {})
+    _open(program, named)
+    name_inputs(program)
+    mentioned = {name for size in program.bindings.values() for name in size.names}
+    refusals = _settle(program)
+    if named and not refusals:
+        _name(program)
+        refusals = _settle(program) if program.grew else refusals
+    names = sizes_of(program)
+    unknown = set(program.static) - {*names, *mentioned}
+    if unknown and not refusals:
+        said = ", ".join(names) or "no size is open"
+        raise ShapeError(f"--static {', '.join(sorted(unknown))}: the model has {said}")
+    for name, number in program.static.items():
+        if name != "T":
+            program.bind(name, Size.of(number))
+    refusals = _settle(program) if program.grew else refusals
+    join(program)
+    view(program)
+    return refusals
+
+
+def _open(program: Program, named: bool) -> None:
+    """Graphs inside of nodes become parts of the graph, as far as all their sizes are known.
+
+    Python may run others, unless the plan is to be ``named``: generated code has no Python.
+    """
+    if any(map(bodies, program.graph.nodes)):  # those of constants are run now
+        known = Program(program.graph)
+        _fold(known)
+        program.graph = known.graph
+    whole = in_floats(program.graph)
+    flat: Flat | None = flattened(whole)
+    while flat is not None:
+        program.graph, found = widened(flat.graph), flat
+        flat = _smaller(program, whole, flat, named) if flat.marks or flat.left else None
+    program.left, program.refused, program.sources = found.left, found.refused, found.sources
+
+
+def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | None:
+    """Without the first branch that has no steps, or that says of the inputs what is not said
+    elsewhere; None where all is well."""
+    tried = Program(program.graph, static=program.static)
+    name_inputs(tried)
+    reasons = {each.where: each.reason for each in _settle(tried)}
+    written = {name for each in tried.codes for name in each.node.outputs}
+    for node in tried.graph.nodes:
+        for name in filter(None, node.outputs):
+            runs = node.outputs[0] in flat.left and not named and _is_typed(tried, name)
+            if name not in written and not tried.is_known(name) and not runs:
+                reason = reasons.get(node.label, "what it reads is not known")
+                if found := smaller(whole, flat, name, reason):
+                    return found
+    said = _said(tried)
+    for part in dict.fromkeys(parts[-1] for parts in flat.parts.values() if parts and said):
+        less = refusing(whole, flat, part, "only for some sizes of inputs")
+        tried = Program(widened(less.graph), static=program.static)
+        name_inputs(tried)
+        _settle(tried)
+        if _said(tried) < said:
+            return less
+    return None
+
+
+def _is_typed(program: Program, name: str) -> bool:
+    """Whether others may read a value that Python makes."""
+    try:
+        return bool(program.dtype(name)) and program.shape(name) is not None
+    except (UnknownError, UnsupportedError):
+        return False
+
+
+def _said(program: Program) -> int:
+    """How many open sizes of inputs nodes have said to be others, or numbers."""
+    sizes = [size for value in program.graph.inputs for size in value.type.shape or () if size]
+    left = [size for size in sizes if size.number is None]
+    return len(left) - len({name for size in left for name in program.size(size).names})
+
+
+def name_inputs(program: Program) -> None:
+    """Names for the sizes of inputs that tell none."""
+    for value in program.graph.inputs:
+        ident, found = program.ident(value.name), value.type
+        for at, (size, told) in enumerate(zip(found.shape or (), value.shape or (), strict=True)):
+            program.rename(size, f"{ident}_{at}" if told is None else told)
+        for level, size in enumerate(reversed(counts_of(found)), 1):
+            program.rename(size, f"{ident}_sentences" + f"_{level}" * (level > 1))
+
+
+def sizes_of(program: Program) -> list[str]:
+    """The names of the sizes that are open, T and N first."""
+    found: dict[str, None] = {}
+    for value in program.graph.inputs:
+        try:
+            dims = program.dims(value.name)
+        except UnknownError:
+            raise UnsupportedError(f"the shape of input {value.name!r} is not declared") from None
+        for size in dims:
+            found |= dict.fromkeys(sorted(size.names))
+    return sorted(found, key=lambda name: ("TWN".find(name) % 4, name))
+
+
+def _settle(program: Program) -> list[Refusal]:
+    """Again, until sizes say nothing new of each other."""
+    budget = _MOST_PASSES
+    while True:
+        program.grew = False
+        refusals = write(program)
+        budget -= len(program.graph.nodes)
+        if program.grew and budget < 0:
+            raise UnsupportedError("too many sizes are open: say --static")
+        if program.grew:
+            continue
+        lacking = program.static.keys() - program.bindings.keys() if refusals else ()
+        if not lacking:
+            return refusals
+        for name in lacking:  # the number may be what was lacking
+            program.bind(name, Size.of(program.static[name]))
+
+
+def write(program: Program) -> list[Refusal]:
+    """Types of all values, and code of all nodes; the reasons why some have none."""
+    _fold(program)
+    graph, refusals = program.graph, list[Refusal]()
+    program.codes, program.lods, program.inner = [], {}, {}
+    program.memory, program.held = {}, set()
+    for value in graph.inputs:
+        found = program.types[value.name]
+        if found.lod and found.shape and found.shape[0]:
+            program.add_levels(value.name, (*counts_of(found), found.shape[0]))
+    for node in graph.nodes:
+        if all(program.is_known(name) for name in node.outputs if name):
+            continue
+        try:
+            program.codes.append(written(program, node, rule_of(node.op)))
+        except UnknownError:
+            refusals += _unknown(program, node)
+        except (OnernnError, *MISFITS) as error:
+            if isinstance(error, OnernnError) or _is_declared(program, node):
+                refusals.append(Refusal(_reason(program, node, error), node.label))
+    return refusals
+
+
+def _is_declared(program: Program, node: Node) -> bool:
+    """Whether the dtypes and ranks of all inputs are known; if not, a refusal follows from that."""
+    types = [program.types[name] for name in node.inputs if name]
+    return all(each.dtype is not None and each.shape is not None for each in types)
+
+
+def _reason(program: Program, node: Node, error: Exception) -> str:
+    """Why a node is refused; Python's own words say nothing of a model."""
+    if isinstance(error, OnernnError):
+        return str(error).removeprefix(f"{node.label}: ")
+    given = ", ".join(f"{name!r} of {program.types[name]}" for name in node.inputs if name)
+    return f"its inputs do not fit it: {given}"
+
+
+def _unknown(program: Program, node: Node) -> list[Refusal]:
+    """Why a node's result is not known, nothing where that follows from another's."""
+    given = [program.types[name] if name else None for name in node.inputs]
+    if not _is_declared(program, node):
+        return []
+    try:
+        names = [n for name in node.inputs if name for s in program.shape(name) for n in s.names]
+        ragged = any([program.levels(name) for name in node.inputs if name])
+    except UnknownError:
+        return []
+    made = program.types[next(filter(None, node.outputs))]
+    reason = "the shape of its result is told by a call only"
+    if made.shape and made.dtype is None:
+        reason = f"inputs of several types {[each.dtype for each in given if each]}"
+    elif ragged and made.lod is None:
+        reason = "axis 0 would mix the steps of ragged sequences"
+    try:
+        OPERATORS[node.op].type(Context(node, Sizes()), *given)
+    except (OnernnError, *MISFITS) as error:
+        return [Refusal(_reason(program, node, error), node.label)]
+    hint = f"; --static {min(names)}=... may tell it" if names else ""
+    return [Refusal(reason + hint, node.label)]
+
+
+def _fold(program: Program) -> None:
+    """Infers types; what depends on constants and known sizes only becomes a constant."""
+    while True:
+        graph, known = program.graph, len(program.bindings)
+        inputs = {value.name: _put(program, value.type) for value in graph.inputs}
+        program.types = graph.typed(inputs)
+        for name, given in inputs.items():  # what turned out to be one while types were inferred
+            for size, found in zip(given.shape or (), program.types[name].shape or (), strict=True):
+                if size is not None and found is not None:
+                    program.same(size, found, name)
+        made: dict[str, Array] = {}
+        # Nothing is run, whose budget would count what values take that are known now.
+        own = sum(array.nbytes for array in graph.constants.values())
+        with budget_of_run(LOADING + 16 * own, _MOST_TURNS):
+            for node in graph.nodes:
+                made |= _computed(program, node, made)
+        if not made and len(program.bindings) == known:
+            return
+        nodes = tuple(n for n in graph.nodes if made.keys().isdisjoint(filter(None, n.outputs)))
+        program.graph = replace(graph, nodes=nodes, constants={**graph.constants, **made})
+
+
+def _put(program: Program, found: Type) -> Type:
+    if found.shape is None:
+        return found
+    return replace(found, shape=tuple(size and program.size(size) for size in found.shape))
+
+
+def _computed(program: Program, node: Node, made: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs that are known now; ``made``: what is, of the nodes before."""
+    types = {name: program.types[name] for name in node.outputs if name}
+    if all(found.numbers is not None for found in types.values()):
+        return {name: np.asarray(t.numbers).astype(t.dtype) for name, t in types.items()}
+    constants = program.graph.constants
+    given = [made.get(name, constants.get(name)) if name else None for name in node.inputs]
+    known = all(array is not None for name, array in zip(node.inputs, given, strict=True) if name)
+    if not known or node.op not in KERNELS or node.op == "Rnn":
+        return {}
+    try:
+        found = KERNELS[node.op](node, *given)
+    except (OnernnError, *MISFITS) as error:
+        raise UnsupportedError(f"{node.label}: {_reason(program, node, error)}") from error
+    found = found if isinstance(found, tuple) else (found,)
+    return {n: np.asarray(a) for n, a in zip(node.outputs, found, strict=False) if n}
+
+
+def _name(program: Program) -> None:
+    """T, N and W in the place of names made of the inputs'."""
+    for each in program.codes:
+        if each.node.op == "Rnn":
+            words, time, count, _ = batch_of(program, each.node.inputs[0])
+            pairs = [("W", words), ("N", count)] if time is None else [("T", time), ("N", count)]
+            for name, size in pairs:
+                size = program.size(size)
+                taken = name in program.bindings or name in sizes_of(program)
+                if size.name and size.name not in program.inner and not taken:
+                    program.bind(size.name, Size.of(name))

@@ -1,0 +1,105 @@
+"""Fewer steps: elementwise operators in a row become one loop, and a bias a product's beginning."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from onernn.engine.program import Program
+from onernn.engine.steps import At, Call, Nest, Step, WrittenNode
+from onernn.ir.sizes import Size
+from onernn.ops.elementwise import Expression, put
+
+_MOST_OPERANDS = 20
+"""Values, numbers and functions of one loop: the library has room for some more."""
+
+
+def join(program: Program) -> None:
+    """Changes the program's steps; every value that is left has the numbers it had."""
+    users = Counter(name for each in program.codes for name in each.reads)
+    users.update(value for each in program.codes for value, _ in each.views.values())
+    users.update(value.name for value in program.graph.outputs)
+    written = {each.node for each in program.codes}
+    for node in program.graph.nodes:  # what Python runs reads values, too
+        if node not in written:
+            users.update(set(filter(None, node.inputs)))
+    makers: dict[str, WrittenNode] = {}
+    for each in program.codes:
+        if each.mark:
+            makers.clear()  # what runs before a branch does not run inside of it
+        if len(each.codes) == 1:
+            for name in list(dict.fromkeys(each.reads)):
+                maker = makers.get(name)
+                if maker is None or users[name] != 1 or len(maker.codes) != 1:
+                    continue
+                made = _joined(program, maker.codes[0], each.codes[0], name)
+                if made is not None:
+                    each.codes[:] = [made]
+                    each.reads[:] = [*(n for n in each.reads if n != name), *maker.reads]
+                    maker.codes.clear()
+            makers[each.node.outputs[0]] = each
+
+
+def _joined(program: Program, first: Step, then: Step, name: str) -> Step | None:
+    """Both steps as one; None where they stay two."""
+    if not isinstance(then, Nest):
+        return None
+    at = [place for place, access in enumerate(then.reads) if access.name == name]
+    if len(at) != 1:
+        return None
+    if isinstance(first, Nest):
+        return _one_loop(program, first, then, at[0])
+    if isinstance(first, Call) and first.function == "dense":
+        return _with_bias(first, then, at[0])
+    return None
+
+
+def _one_loop(program: Program, first: Nest, then: Nest, at: int) -> Nest | None:
+    read = then.reads[at]
+    same = (first.out.strides, first.out.start, first.loops)
+    if same != (read.strides, read.start, then.loops) or _sums(first) or _sums(then):
+        return None
+    if operands(first) + operands(then) > _MOST_OPERANDS:
+        return None
+    # Numbers of an expression are of the type of what is read: both have to say the same.
+    # Halves are widened before anything is computed of them.
+    dtypes = {program.dtype(a.name) for a in (*first.reads, *then.reads, first.out)}
+    if len({"float32" if dtype == "float16" else dtype for dtype in dtypes}) > 1:
+        return None
+    others = [*then.reads[:at], *then.reads[at + 1 :]]
+    inner = put(first.expression, {k: len(others) + k for k in range(len(first.reads))})
+    places: dict[Any, Any] = {k: k - (k > at) for k in range(len(then.reads))}
+    return Nest(
+        then.loops, then.out, (*others, *first.reads), put(then.expression, {**places, at: inner})
+    )
+
+
+def operands(step: Nest) -> int:
+    """Values, numbers and functions."""
+
+    def within(expression: Expression) -> int:
+        if isinstance(expression, tuple):
+            return 1 + sum(map(within, expression[1:]))
+        return isinstance(expression, float)
+
+    return len(step.reads) + within(step.expression)
+
+
+def _sums(step: Nest) -> bool:
+    """Whether loops add to what they made before."""
+    return any(access.name == step.out.name for access in step.reads)
+
+
+def _with_bias(first: Call, then: Nest, at: int) -> Call | None:
+    """A product that begins with one number a column instead of adding it."""
+    _, x, rows, inner, panels, bias, columns, team = first.arguments
+    if bias != At("") or then.expression != ("plus", 0, 1) or not isinstance(columns, Size):
+        return None
+    product, other = then.reads[at], then.reads[1 - at]
+    plain = [*(Size(()) for _ in then.loops[1:]), Size.of(1)]
+    if other.start != Size(()) or list(other.strides) != plain or then.loops[-1] != columns:
+        return None
+    if product.strides != then.out.strides or product.start != then.out.start:
+        return None
+    given = (x, rows, inner, panels, other.name, columns, team)
+    return Call("dense", then.out.name, *given, types=first.types)

@@ -1,0 +1,211 @@
+"""What runs a node: a function of the node and its input values, None where absent.
+
+It gives the output value, or a tuple of them; values are arrays or `Ragged`. Operators compute
+themselves. Here is what needs a session: layers that it has prepared, and graphs inside of nodes.
+The last inputs of a node with a graph are the values of outside that the graph takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from onernn.engine.recurrent import run_prepared
+from onernn.ir.arrays import Array
+from onernn.ir.budget import bytes_of, running
+from onernn.ir.errors import ShapeError
+from onernn.ir.graph import Graph, Node
+from onernn.ir.inference import Context, Sizes
+from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.types import type_of
+from onernn.ops import OPERATORS
+from onernn.ops.growth import no_new_bytes, product_of_sizes, product_with_numbers, results
+
+Kernel = Callable[..., Any]
+
+_OBJECT = 128
+"""Bytes of an array besides its numbers."""
+
+
+def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
+    """The outputs of a graph; recurrent nodes in it are prepared.
+
+    Of what it makes, the outputs alone stay counted in the run's budget.
+    """
+    budget = running()
+    budget.turn(1 + len(body.nodes))
+    before = budget.used
+    values = dict(body.constants)
+    values.update(zip((value.name for value in body.inputs), arguments, strict=True))
+    for node in body.nodes:
+        made = KERNELS[node.op](node, *(values[name] if name else None for name in node.inputs))
+        values.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False))
+    outputs = [_alone(values[output.name]) for output in body.outputs]
+    budget.used = before + _held(outputs)
+    return outputs
+
+
+def _alone(value: Any) -> Any:
+    """A value that keeps nothing alive but itself: a small part of an array keeps all of it."""
+    base = getattr(value, "base", None)
+    held = getattr(base, "nbytes", 0)
+    return value.copy() if held and held > 2 * value.nbytes else value
+
+
+def _held(values: Iterable[Any]) -> int:
+    """What values take, Python's own part included: a loop may gather a million numbers."""
+    return sum(data_of(value).nbytes + _OBJECT for value in values)
+
+
+def _truth(value: Any) -> bool:
+    return bool(np.asarray(value).reshape(()))
+
+
+def _if(node: Node, condition: Array, *taken: Any) -> tuple[Any, ...]:
+    """``then_taken`` of the values are the first branch's, the others the second one's."""
+    count = node.attributes["then_taken"]
+    if _truth(condition):
+        return tuple(run_body(node.attributes["then_branch"], taken[:count]))
+    return tuple(run_body(node.attributes["else_branch"], taken[count:]))
+
+
+def _loop(node: Node, most: Array | None, condition: Array | None, *values: Any) -> tuple[Any, ...]:
+    """Body: (turn, condition, carried..., taken...) -> (condition, carried..., collected...)."""
+    body = node.attributes["body"]
+    count = node.attributes["carried"]
+    carried, taken = list(values[:count]), values[count:]
+    collected: list[list[Array]] = [[] for _ in body.outputs[1 + count :]]
+    going = True if condition is None else _truth(condition)
+    last = math.inf if most is None else int(most.reshape(()))
+    budget = running()
+    before, gathered, turn = budget.used, 0, 0
+    while going and turn < last:
+        again, *results = run_body(
+            body, (np.array(turn, np.int64), np.array(going), *carried, *taken)
+        )
+        carried, going = results[:count], _truth(again)
+        for part, result in zip(collected, results[count:], strict=True):
+            part.append(result)
+        gathered += _held(results[count:])
+        budget.used = before + gathered + _held(carried)
+        turn += 1
+    budget.ask(gathered)
+    stacked = (
+        [np.stack(part) for part in collected] if turn else _nothing(node, most, condition, *values)
+    )
+    budget.used = before
+    return (*carried, *stacked)
+
+
+def _scan(node: Node, *values: Any) -> tuple[Any, ...]:
+    """Body: (state..., one element..., taken...) -> (state..., one result...).
+
+    ``states`` inputs are states, ``scanned`` ones are gone through element by element, along
+    ``input_axes`` in ``input_directions`` (1: backwards); results are stacked likewise.
+    """
+    body, states, scanned = (node.attributes[key] for key in ("body", "states", "scanned"))
+    state = list(values[:states])
+    sources = [
+        (np.flip(np.moveaxis(array, axis, 0), 0) if back else np.moveaxis(array, axis, 0))
+        for array, axis, back in zip(
+            values[states : states + scanned],
+            node.attributes["input_axes"],
+            node.attributes["input_directions"],
+            strict=True,
+        )
+    ]
+    lengths = {len(source) for source in sources}
+    if len(lengths) != 1:
+        raise ShapeError(f"scanned inputs of different lengths {sorted(lengths)}")
+    collected: list[list[Array]] = [[] for _ in body.outputs[states:]]
+    budget = running()
+    before, gathered = budget.used, 0
+    for elements in zip(*sources, strict=True):
+        results = run_body(body, (*state, *elements, *values[states + scanned :]))
+        state = results[:states]
+        for part, result in zip(collected, results[states:], strict=True):
+            part.append(result)
+        gathered += _held(results[states:])
+        budget.used = before + gathered + _held(state)
+    budget.ask(gathered)
+    axes, directions = node.attributes["output_axes"], node.attributes["output_directions"]
+    outputs = [
+        np.stack(part[::-1] if back else part, axis)
+        for part, axis, back in zip(collected, axes, directions, strict=True)
+        if part
+    ]
+    if any(not part for part in collected):
+        outputs = _nothing(node, *values)
+    budget.used = before
+    return (*state, *outputs)
+
+
+def _nothing(node: Node, *values: Any) -> list[Array]:
+    """What a loop without a turn gathers: empty, of the sizes that its body tells or would give."""
+    given = [None if value is None else type_of(value) for value in values]
+    found = OPERATORS[node.op].type(Context(node, Sizes()), *given)
+    first = node.at.carried if node.op == "Loop" else node.at.states
+    told = node.at.body.outputs[first + (node.op == "Loop") :]
+    axes = (0,) * len(told) if node.op == "Loop" else node.at.output_axes
+    out = []
+    for value, each, axis in zip(told, found[first:], axes, strict=True):
+        sizes = list(each.counts)
+        if not sizes and value.shape is not None:
+            sizes = [*value.shape, 0]
+            sizes.insert(axis % len(sizes), sizes.pop())
+        if sizes:
+            sizes[axis] = 0
+        dtype = each.dtype or value.dtype
+        if dtype is None or not sizes or None in sizes:
+            raise ShapeError(f"a loop that runs no step: the shape of {value} is not known")
+        out.append(np.zeros([size or 0 for size in sizes], dtype))
+    return out
+
+
+_ALWAYS_COUNTED = 2**16
+"""Bytes up to which a view counts as if it were none: finding out costs more."""
+
+
+def _accounted(name: str, run: Kernel) -> Kernel:
+    """Asks the run's budget before the kernel runs, and counts what it made."""
+    growth = OPERATORS[name].growth or results
+    by_product, by_numbers = OPERATORS[name].growth is None, OPERATORS[name].growth is results
+    may_share = by_product or growth is no_new_bytes
+
+    def accounted(node: Node, *values: Any) -> Any:
+        budget = running()
+        product = 0
+        if by_product:
+            product = product_of_sizes(values)
+        elif by_numbers:
+            product = product_with_numbers(values)
+        if not 0 < product < budget.most - budget.used:  # what is exact costs some microseconds
+            budget.ask(growth(node, *values))
+        made = run(node, *values)
+        for each in made if type(made) is tuple else (made,):
+            array = each.data if type(each) is Ragged else each
+            size = getattr(array, "nbytes", 1)  # emit's sizes are Python objects
+            if not (may_share and size > _ALWAYS_COUNTED and _is_view(array, values)):
+                budget.used += size or bytes_of(array)
+        if budget.used > budget.most:
+            budget.ask(0)
+        return made
+
+    return accounted
+
+
+def _is_view(array: Array, values: Iterable[Any]) -> bool:
+    return any(np.may_share_memory(array, data_of(v)) for v in values if v is not None)
+
+
+_RUN: dict[str, Kernel] = {
+    **{name: operator.run for name, operator in OPERATORS.items() if operator.compute},
+    "If": _if,
+    "Loop": _loop,
+    "Rnn": run_prepared,
+    "Scan": _scan,
+}
+KERNELS: dict[str, Kernel] = {name: _accounted(name, run) for name, run in _RUN.items()}

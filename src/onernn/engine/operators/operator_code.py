@@ -1,0 +1,202 @@
+"""What an operator becomes: one rule, which asks the program and says what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from onernn.engine.program import Program, UnknownError
+from onernn.engine.steps import Call, Sentences, Step, WrittenNode, kept
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.graph import Node
+from onernn.ir.inference import Context, Sizes
+from onernn.ir.sizes import Shape, Size
+from onernn.ir.types import Type, counts_of, dense, words_of
+from onernn.ops import OPERATORS
+from onernn.ops.rules import at_axis
+
+
+class OperatorCode:
+    """A node while its rule writes it, see `WrittenNode`. Inputs and outputs have positions.
+
+    ``mixes``: those of the operator's own record unless a rule tells others.
+    """
+
+    def __init__(self, program: Program, node: Node) -> None:
+        self.program, self.node, self.at = program, node, node.at
+        self.reads: list[str] = []
+        self.source = ""
+        self.views: dict[str, str] = {}
+        self.mixes: Sequence[Size] | None = None
+
+    def read(self, at: int) -> str:
+        """An input that stands in memory when this runs, "" where it is absent."""
+        name = self.node.input(at)
+        if name:
+            self.reads.append(name)
+        return name
+
+    def shape(self, at: int = 0) -> Shape:
+        """Of an input."""
+        return self.program.shape(self.node.inputs[at])
+
+    def out(self, at: int = 0) -> tuple[str, Shape]:
+        """An output's name and shape."""
+        return self.node.outputs[at], self.program.shape(self.node.outputs[at])
+
+    def types_of_outputs(self) -> tuple[Type, ...]:
+        """Of those without a name, too, as the operator's record tells them."""
+        given = [self.program.types[name] if name else None for name in self.node.inputs]
+        found = OPERATORS[self.node.op].type(Context(self.node, Sizes()), *given)
+        return found if isinstance(found, tuple) else (found,)
+
+    def made(self, axis: int) -> Size:
+        """A size of the first output, which the rule may have to tell by `same`."""
+        return self.size(self.node.outputs[0], axis)
+
+    def size(self, name: str, axis: int) -> Size:
+        """A size of a value, perhaps one that nobody has told yet."""
+        shape = self.program.types[name].shape
+        size = shape[axis] if shape else None
+        if size is None:
+            raise UnknownError(name)
+        return self.program.size(size)
+
+    def dtype(self, at: int = 0) -> str:
+        """Of an input."""
+        return self.program.dtype(self.node.inputs[at])
+
+    def of(self, *kinds: str, at: int = 0) -> None:
+        """Refuses other dtypes of an input than those that begin so; halves are cast before."""
+        if not self.dtype(at).startswith(kinds) or self.dtype(at) == "float16":
+            self.refuse(f"of {self.dtype(at)}")
+
+    def alike(self, *places: int) -> None:
+        """Refuses inputs of another dtype than the first one's."""
+        for at in places:
+            if self.node.input(at) and self.dtype(at) != self.dtype():
+                self.refuse(f"of {self.dtype()} and {self.dtype(at)}")
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise UnsupportedError(reason)
+
+    def same(self, a: Size, b: Any) -> Size:
+        """The one size that two are, because the code relies on it."""
+        return self.program.same(a, Size.of(b), self.node.label)
+
+    def axis(self, rank: int) -> int:
+        """Attribute axis, counted from the front."""
+        return at_axis(self.at.axis, rank)
+
+    def sentences(self, at: int = 0) -> Sentences:
+        """The offsets of an input, which has to be ragged."""
+        found = self.program.sentences(self.node.inputs[at])
+        return found or self.refuse(f"{self.node.inputs[at]!r} carries no offsets")
+
+    def numbers(self, at: int, what: str) -> list[Any] | None:
+        """The integers of an input, sizes among them; None where it is absent.
+
+        Raises `UnsupportedError` where only a call would tell.
+        """
+        name = self.node.input(at)
+        if not name:
+            return None
+        found = self.program.graph.constants.get(name)
+        if found is None:
+            found = self.program.numbers(name)
+        if found is None:
+            self.refuse(f"{what} {name!r} is computed at run time; --static may fix its sizes")
+        return [one if isinstance(one, Size) else int(one) for one in found.reshape(-1)]
+
+    def integers(self, at: int, what: str) -> list[int] | None:
+        """Those without a size among them."""
+        found = self.numbers(at, what)
+        if found is None:
+            return None
+        plain = [one.number if isinstance(one, Size) else one for one in found]
+        if None in plain:
+            self.refuse(f"{what} {self.node.input(at)!r} depends on a size: say --static")
+        return [int(one) for one in plain if one is not None]
+
+    def keep(self, what: str, dtype: str, shape: Sequence[Any], *, held: bool = False) -> str:
+        """Memory of its own, beside its first output; ``held`` where only steps need it."""
+        name = kept(self.node.outputs[0], what)
+        self.program.memory[name] = dense(dtype, shape)
+        self.program.held |= {name} if held else set()
+        return name
+
+    def finds(self, size: Size, what: str, most: Size) -> Size:
+        """A size that only a call tells, at most this one."""
+        program = self.program
+        ident = program.ident(kept(self.node.outputs[0], what))
+        size = program.size(size)
+        if size.name != ident and "." not in (size.name or ""):
+            self.refuse(f"a call tells how many these are, and others expect {size}")
+        program.inner[ident] = most.put(program.inner)  # which a call may tell, too
+        program.rename(size, ident)
+        return Size.of(ident)
+
+    def makes_sentences(
+        self, *counts: Size, words: Size | None = None, most: Size | None = None
+    ) -> tuple[Sentences, ...]:
+        """LoD levels of its own for the first output; without ``words`` only a call tells these."""
+        out, program = self.node.outputs[0], self.program
+        lod = program.type(out).lod or self.refuse("offsets that nobody follows")
+        if words is None:
+            words = self.finds(self.made(0), "words", most or Size(()))
+        program.rename(words_of(lod), words)
+        self.same(self.made(0), words)
+        for name, count in zip(counts_of(program.type(out)), counts, strict=True):
+            program.rename(name, count)
+        levels = program.add_levels(out, (*counts, words))
+        program.memory |= {each.offsets: dense("int64", (each.count + 1,)) for each in levels}
+        return levels
+
+    def call(self, function: str, *arguments: Any, **more: Any) -> Call:
+        """What makes the first output; see `Call`."""
+        return Call(function, self.node.outputs[0], *arguments, **more)
+
+    def written(self, codes: list[Step]) -> WrittenNode:
+        """The node with what runs it."""
+        mixes = _mixed(self) if self.mixes is None else self.mixes
+        views = self.views | ({self.node.outputs[0]: self.source} if self.source else {})
+        begins = {name: (around, Size(())) for name, around in views.items()}
+        return WrittenNode(self.node, codes, self.reads, begins, mixes)
+
+
+Rule = Callable[[OperatorCode], Step | Sequence[Step] | None]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Registers what writes operators: it returns what runs one, or sets ``source``.
+
+    ``views``: other values that stand where these do.
+    """
+
+    def register(found: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, found))
+        return found
+
+    return register
+
+
+def written(program: Program, node: Node, found: Rule) -> WrittenNode:
+    """The node's C++. Raises what rules raise."""
+    op = OperatorCode(program, node)
+    codes = found(op) or []
+    for name in filter(None, node.outputs):
+        program.dtype(name)
+        program.shape(name)
+        program.levels(name)  # of a value that Python makes the plan may not have them
+    return op.written(list(codes) if isinstance(codes, Sequence) else [codes])
+
+
+def _mixed(op: OperatorCode) -> list[Size]:
+    """The sizes of the axes along which elements meet, as the operator's record tells them."""
+    types = [op.program.types[name] if name else None for name in op.node.inputs]
+    shapes = [op.program.shape(name) for name in op.node.inputs if name]
+    rest = [each and each.numbers for each in types[1:]]
+    axes = OPERATORS[op.node.op].mixed(op.at, len(shapes[0]), *rest)
+    axes = range(len(shapes[0])) if axes is None else axes
+    return [s[axis] for axis in axes for s in shapes if -len(s) <= axis < len(s)]

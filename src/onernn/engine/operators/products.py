@@ -1,0 +1,396 @@
+"""Products with matrices, quantized ones among them: constant ones are packed in panels, others run
+as plain loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from onernn.backend.compiled.packing import LANES, MOST_ROWS, padded, panels, quad_rows
+from onernn.engine.operators.elementwise import (
+    broadcast,
+    each_element,
+    filled,
+    nest,
+    stretched_input,
+    strides_of,
+    whole,
+)
+from onernn.engine.operators.operator_code import OperatorCode, rule
+from onernn.engine.steps import Access, Call, Nest, Packed, Step, Team
+from onernn.ir.arrays import Array
+from onernn.ir.sizes import Shape, Size, volume
+from onernn.ops.elementwise import again, put
+from onernn.ops.quantized import Quantized, quantized
+from onernn.ops.rules import ONE
+
+
+def groups_of(columns: int) -> int:
+    """Panels of 16 columns that a product goes through together."""
+    return min(4, padded(columns) // LANES)
+
+
+def packed(matrix: Array) -> Array:
+    """(K, C) -> (groups, K, G, 16), zeros for columns that are not there."""
+    k, columns = matrix.shape
+    together = groups_of(columns) * LANES
+    out = np.zeros((-(-columns // together), k, together), matrix.dtype)
+    whole, rest = divmod(columns, together)
+    out[:whole] = matrix[:, : columns - rest].reshape(k, whole, together).swapaxes(0, 1)
+    if rest:
+        out[whole, :, :rest] = matrix[:, columns - rest :]
+    return out
+
+
+@rule("MatMul")
+def matmul(op: OperatorCode) -> list[Call]:
+    """A vector is a matrix of one row as the first factor, of one column as the second."""
+    a, b = op.shape(0), op.shape(1)
+    a, b = (a if len(a) > 1 else (ONE, *a)), (b if len(b) > 1 else (*b, ONE))
+    return _product(op, a, b, (False, False), 1.0)
+
+
+@rule("Gemm")
+def gemm(op: OperatorCode) -> Sequence[Step]:
+    at, turned = op.at, (bool(op.at.transA), bool(op.at.transB))
+    a, b = (s[::-1] if t else s for s, t in zip((op.shape(0), op.shape(1)), turned, strict=True))
+    bias = _bias(op, b[-1])
+    codes = _product(op, a, b, turned, at.alpha, bias)
+    if op.node.input(2) and not (bias and len(codes) == 1 and codes[0].function == "dense"):
+        out, shape = op.out()
+        broadcast(op, [shape, op.shape(2)])
+        reads = [whole(out, shape), stretched_input(op, 2)]
+        share = 1 if at.beta == 1 else ("times", float(at.beta), 1)
+        return [*codes, each_element(op, reads, ("plus", 0, share))]
+    return codes
+
+
+def _bias(op: OperatorCode, columns: Size) -> str:
+    """A third input that is one number a column: a product begins with it. Else ""."""
+    if not op.node.input(2) or op.at.beta != 1:
+        return ""
+    shape = op.shape(2)
+    plain = shape and shape[-1] == columns and all(size == ONE for size in shape[:-1])
+    return op.node.input(2) if plain else ""
+
+
+def _product(
+    op: OperatorCode, a: Shape, b: Shape, turned: tuple[bool, bool], alpha: float, bias: str = ""
+) -> list[Call]:
+    """Of matrices, or stacks of them, as they are behind turning."""
+    op.of("float")
+    op.alike(1, 2)
+    if op.program.sentences(op.node.inputs[1]):
+        op.refuse("ragged as its second factor")
+    inner = op.same(a[-1], b[-2])
+    broadcast(op, [a[:-2], b[:-2]])
+    op.mixes = [a[-1], b[-1]]
+    matrix = op.program.graph.constants.get(op.node.inputs[1])
+    dtype, columns, rows = op.dtype(), b[-1], volume(a[:-1])
+    if matrix is not None and matrix.ndim == 2 and not turned[0]:
+        wide = matrix.T if turned[1] else matrix
+        if alpha != 1:
+            wide = wide * matrix.dtype.type(alpha)
+        return [dense(op, op.out()[0], op.read(0), rows, wide, bias and op.read(2))]
+    batch = b[:-2] if any(size.number != 1 for size in b[:-2]) else ()
+    if batch and a[:-2] != batch:
+        op.refuse(f"a product of {len(a)} and {len(b)} axes, stretched")
+    sizes = (volume(batch), a[-2] if batch else rows, inner, columns)
+    return [op.call("product", op.read(0), op.read(1), *sizes, *turned, alpha, types=[dtype])]
+
+
+def dense(op: OperatorCode, made: str, x: str, rows: Size, matrix: Array, bias: str = "") -> Call:
+    """Rows times a matrix that is known now."""
+    inner, columns = matrix.shape
+    panels = Packed(packed(matrix), narrow=True)
+    types = [matrix.dtype.name, str(groups_of(columns))]
+    return Call("dense", made, x, rows, inner, panels, bias, columns, Team(), types=types)
+
+
+@rule("Einsum")
+def einsum(op: OperatorCode) -> list[Step]:
+    """A product of matrices where it is one. Else one loop a letter; those that the result does not
+    have are summed over, and stand outside, so that rows are added to rows."""
+    op.alike(*range(1, len(op.node.inputs)))
+    dtype = op.dtype()
+    given, arrow, result = op.at.equation.replace(" ", "").partition("->")
+    terms, shapes = given.split(","), [op.shape(at) for at in range(len(op.node.inputs))]
+    if not arrow:
+        op.refuse(f"equation {op.at.equation}: say what the result is")
+    # Axes that "..." stands for get letters that no equation has, counted from the last one.
+    unnamed = [
+        "".join(chr(0x3B1 + at) for at in reversed(range(len(shape) - len(term) + 3)))
+        if "..." in term
+        else ""
+        for shape, term in zip(shapes, terms, strict=True)
+    ]
+    terms = [term.replace("...", more) for term, more in zip(terms, unnamed, strict=True)]
+    result = result.replace("...", max(unnamed, key=len))
+    sizes = dict.fromkeys(result, ONE)
+    for term, shape in zip(terms, shapes, strict=True):
+        for letter, size in zip(term, shape, strict=True):
+            known = sizes.get(letter, ONE)
+            sizes[letter] = op.same(known, size) if ONE not in (known, size) else known * size
+    summed = [sizes[letter] for letter in sizes if letter not in result]
+    names = [name for size in sizes.values() for name in size.names]
+    op.mixes = [*summed, *(Size.of(name) for name in names if names.count(name) > 1)]
+    stretched = shapes != [tuple(sizes[letter] for letter in term) for term in terms]
+    found = _matrices(terms, result) if summed and not stretched else None
+    if found and dtype.startswith("float"):
+        return _of_matrices(op, terms, result, sizes, *found)
+    reads = []
+    sizes = {letter: sizes[letter] for letter in sorted(sizes, key=lambda each: each in result)}
+    for at, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
+        strides = dict.fromkeys(sizes, Size(()))
+        for letter, size, stride in zip(term, shape, strides_of(shape), strict=True):
+            strides[letter] += stride if size != ONE else 0
+        reads.append(Access(op.read(at), tuple(strides.values())))
+    out, shape = op.out()
+    to = Access(out, (*(Size(()) for _ in summed), *strides_of(shape)))
+    loops, factors = tuple(sizes.values()), again("times", *range(len(reads)))
+    if not summed:
+        return [nest(loops, to, reads, factors)]
+    behind = put(factors, {at: at + 1 for at in range(len(reads))})
+    return [filled(op, 0, 0), nest(loops, to, [to, *reads], ("plus", 0, behind))]
+
+
+Letters = tuple[str, str, str, str]
+"""Those of stacks of matrices, of rows, of what is summed, and of columns."""
+
+
+def _matrices(terms: Sequence[str], result: str) -> tuple[tuple[int, int], Letters] | None:
+    """An equation as a product of stacks of matrices: the places of its factors, and the letters.
+
+    None where it is something else; of two ways the one that moves fewer arrays.
+    """
+    if len(terms) != 2 or any(len(set(term)) < len(term) for term in terms):
+        return None
+    found: list[tuple[int, tuple[int, int], Letters]] = []
+    for places in ((0, 1), (1, 0)):
+        a, b = (terms[at] for at in places)
+        letters: Letters = (
+            "".join(x for x in result if x in a and x in b),
+            "".join(x for x in result if x in a and x not in b),
+            "".join(x for x in a if x in b and x not in result),
+            "".join(x for x in result if x in b and x not in a),
+        )
+        if {*a, *b} != set("".join(letters)):
+            return None  # a letter of one factor is summed over
+        stacks, rows, inner, columns = letters
+        moves = (a not in (stacks + rows + inner, stacks + inner + rows)) + (
+            b not in (stacks + inner + columns, stacks + columns + inner)
+        )
+        found.append((moves + (result != stacks + rows + columns), places, letters))
+    return min(found)[1:]
+
+
+def _of_matrices(
+    op: OperatorCode,
+    terms: Sequence[str],
+    result: str,
+    sizes: dict[str, Size],
+    places: tuple[int, int],
+    letters: Letters,
+) -> list[Step]:
+    """A product, and what brings its factors and its result into their order."""
+    stacks, rows, inner, columns = letters
+    counts = [volume(tuple(sizes[letter] for letter in group)) for group in letters]
+    steps: list[Step] = []
+
+    def ordered(at: int, *orders: str) -> tuple[str, bool]:
+        """A factor in one of the two orders, and whether it is the second."""
+        source, term = op.read(at), terms[at]
+        if term in orders:
+            return source, orders.index(term) == 1
+        made = op.keep(f"factor{at}", op.dtype(), [sizes[letter] for letter in orders[0]])
+        steps.append(_moved(sizes, (source, term), (made, orders[0])))
+        return made, False
+
+    a, a_turned = ordered(places[0], stacks + rows + inner, stacks + inner + rows)
+    matrix = op.program.graph.constants.get(op.node.inputs[places[1]])
+    if matrix is not None:  # as it stands in a plan
+        term = terms[places[1]]
+        matrix = matrix.transpose([term.index(x) for x in stacks + inner + columns])
+    (out, _), plain = op.out(), stacks + rows + columns
+    made = out if result == plain else op.keep("product", op.dtype(), [sizes[x] for x in plain])
+    if matrix is not None and not stacks and not a_turned:
+        matrix = matrix.reshape(counts[2].number or 0, -1)
+        steps.append(dense(op, made, a, counts[1], matrix))
+    else:
+        b, straight = ordered(places[1], stacks + columns + inner, stacks + inner + columns)
+        turned, types = (a_turned, not straight), [op.dtype()]
+        steps.append(Call("product", made, a, b, *counts, *turned, 1.0, types=types))
+    return steps if made == out else [*steps, _moved(sizes, (made, plain), (out, result))]
+
+
+def _moved(sizes: dict[str, Size], given: tuple[str, str], made: tuple[str, str]) -> Nest:
+    """A value with its axes in another order; both with a letter for each."""
+    (source, term), (to, order) = given, made
+    strides = dict(zip(term, strides_of(tuple(sizes[x] for x in term)), strict=True))
+    shape = tuple(sizes[x] for x in order)
+    return nest(shape, whole(to, shape), [Access(source, tuple(strides[x] for x in order))])
+
+
+_BYTES = ("int8", "uint8")
+
+
+@rule("QuantizeLinear")
+def quantize(op: OperatorCode) -> Call:
+    made = op.program.dtype(op.node.outputs[0])
+    if op.dtype() != "float32" or op.dtype(1) != "float32" or made not in _BYTES:
+        op.refuse(f"from {op.dtype()} to {made}")
+    return _linear(op, "quantize", made)
+
+
+@rule("DequantizeLinear")
+def dequantize(op: OperatorCode) -> Call:
+    given = op.dtype()
+    if op.dtype(1) != "float32" or given not in (*_BYTES, "int32"):
+        op.refuse(f"from {given} to {op.dtype(1)}")
+    if given == "int32" and op.node.input(2):
+        op.refuse("a zero point of 32-bit numbers")
+    op.alike(2)
+    return _linear(op, "dequantize", given)
+
+
+def _linear(op: OperatorCode, function: str, dtype: str) -> Call:
+    shape, scales = op.shape(), op.shape(1)
+    if op.node.input(2) and op.shape(2) != scales:
+        op.refuse("a zero point of another shape than the scale's")
+    outer, count, inner = Size.of(1), Size.of(1), volume(shape)
+    if scales and scales != (count,):
+        if len(scales) != 1:
+            op.refuse("scales of several axes")
+        axis = op.axis(len(shape))
+        op.same(scales[0], shape[axis])
+        outer, count, inner = volume(shape[:axis]), shape[axis], volume(shape[axis + 1 :])
+    given = op.read(0), op.read(1), op.read(2)
+    return op.call(function, *given, outer, count, inner, types=[dtype], checks=True)
+
+
+@rule("DynamicQuantizeLinear")
+def dynamic_quantize(op: OperatorCode) -> Call:
+    op.of("float32")
+    return op.call(
+        "dynamic_quantize", *op.node.outputs[1:], op.read(0), volume(op.shape()), checks=True
+    )
+
+
+def _zero_point(op: OperatorCode, at: int) -> str:
+    """Of the first factor: one for all of it, or none."""
+    if op.node.input(at) and (volume(op.shape(at)) != Size.of(1) or op.dtype(at) != op.dtype()):
+        op.refuse("a zero point for each row, or of another dtype")
+    return op.read(at)
+
+
+@rule("MatMulInteger")
+def matmul_integer(op: OperatorCode) -> Call:
+    """With a matrix that is known now, of bytes with a sign: others are moved by 128."""
+    a, b = op.shape(0), op.shape(1)
+    matrix = op.program.graph.constants.get(op.node.inputs[1])
+    zeros = op.program.graph.constants.get(op.node.input(3))
+    if matrix is None or matrix.ndim != 2 or not 1 <= len(matrix) <= MOST_ROWS:
+        op.refuse("a second factor that is no constant matrix")
+    if op.dtype() not in _BYTES or matrix.dtype.name not in _BYTES:
+        op.refuse(f"of {op.dtype()} and {matrix.dtype}")
+    if op.node.input(3) and (zeros is None or zeros.dtype != matrix.dtype or zeros.ndim > 1):
+        op.refuse("zero points of its second factor")
+    inner = op.same(a[-1], b[0])
+    op.mixes = [a[-1]]
+    columns = matrix.shape[1]
+    shift = np.zeros((), np.int16) if zeros is None else zeros.astype(np.int16)
+    if shift.shape not in ((), (1,), (columns,)):
+        op.refuse("zero points of another number of columns")
+    whole, shift = _as_bytes(matrix.astype(np.int16) - shift)
+    wide = packed(whole)
+    numbers = quad_rows(wide, np.ones(wide[:, 0].shape, np.float32))
+    types = [op.dtype(), str(groups_of(columns))]
+    given = op.read(0), _zero_point(op, 2), volume(a[:-1]), inner
+    more = Packed(numbers), Packed(packed(shift)) if shift.any() else "", columns, Team()
+    return op.call("dense_bytes", *given, *more, types=types)
+
+
+def _as_bytes(whole: Array) -> tuple[Array, Array]:
+    """Numbers of nine bits (K, C) as bytes with a sign, and the zero points (1, C) of these.
+
+    A column has at most 256 numbers in its range: it is moved where it does not fit.
+    """
+    low, high = whole.min(axis=0, keepdims=True), whole.max(axis=0, keepdims=True)
+    zeros = np.where(high > 127, 127 - high, np.where(low < -128, -128 - low, 0)).astype(np.int32)
+    return whole + zeros, zeros
+
+
+@rule("DynamicQuantizeLSTM")
+def lstm(op: OperatorCode) -> Call:
+    """Weights that are known now, of bytes without their zero point, or moved by it."""
+    names = dict(zip("x w r b lengths h c p".split(), range(8), strict=True))
+    constant = [op.program.graph.constants.get(name) for name in op.node.inputs]
+    w, r, b, p = (constant[names[name]] for name in "wrbp")
+    scales = [each for each in constant[8:12] if each is not None]
+    if w is None or r is None or len(scales) < 4:
+        op.refuse("weights that are computed at run time")
+    if any(op.node.input(names[n]) and constant[names[n]] is None for n in "bp"):
+        op.refuse("a bias that is computed at run time")
+    count, units = (2 if op.at.direction == "bidirectional" else 1), op.at.hidden_size
+    x, known = op.shape(), op.at.direction in ("forward", "reverse", "bidirectional")
+    op.of("float32")
+    if not known or w.ndim != 3 or r.shape != (count, units, 4 * units) or units < 1:
+        op.refuse(f"weights of {w.shape} and {r.shape} for {units} units, {op.at.direction}")
+    if w.shape[::2] != (count, 4 * units) or w.shape[1] < 1 or max(w.shape[1], units) > MOST_ROWS:
+        op.refuse(f"weights of {w.shape} for {units} units")
+    op.same(x[2], w.shape[1])
+    for name, shape in (("h", (count, x[1], units)), ("c", (count, x[1], units))):
+        if op.node.input(names[name]):
+            op.of("float32", at=names[name])
+            for size, wanted in zip(op.shape(names[name]), shape, strict=True):
+                op.same(size, wanted)
+    if op.node.input(4):
+        op.of("int32", at=4)
+        op.same(volume(op.shape(4)), x[1])
+    bias = np.zeros((count, 8 * units), np.float32) if b is None else b
+    peepholes = np.zeros((count, 3 * units), np.float32) if p is None else p
+    if bias.shape != (count, 8 * units) or peepholes.shape != (count, 3 * units):
+        op.refuse(f"a bias of {bias.shape}, peepholes of {peepholes.shape}")
+    if {bias.dtype.name, peepholes.dtype.name} != {"float32"}:
+        op.refuse(f"a bias of {bias.dtype}, peepholes of {peepholes.dtype}")
+    matrices = [_gates(quantized("w", w, *scales[:2])), _gates(quantized("r", r, *scales[2:]))]
+    summed = bias[:, : 4 * units] + bias[:, 4 * units :]
+    given = [op.read(at) for at in (0, 4, 5, 6)]
+    sizes = (*x[:2], w.shape[1], units, count, op.at.direction == "reverse")
+    stored = [Packed(numbers) for numbers, _ in matrices] + [zeros for _, zeros in matrices]
+    more = Packed(_in_panels(summed, 4)), Packed(_in_panels(peepholes, 3)), float(op.at.clip)
+    fed = op.keep("fed", "float32", (*x[:2], 4 * padded(units)))
+    outputs = *(*op.node.outputs[1:], "", "")[:2], fed
+    op.mixes = x[:1]
+    return op.call(
+        "quantized_lstm",
+        *outputs,
+        *given,
+        *sizes,
+        *stored,
+        *more,
+        bool(op.at.input_forget),
+        Team(),
+        checks=True,
+    )
+
+
+def _gates(matrix: Quantized) -> tuple[Array, Packed | str]:
+    """Panels of sixteen units with their gates, of each direction, and their zero points."""
+    numbers, zeros = [], []
+    for rows, steps in zip(matrix.whole, matrix.steps, strict=True):
+        stored, shift = _as_bytes(rows)
+        wide = panels(stored.reshape(len(rows), 4, -1))[:, :, 0]
+        numbers.append(quad_rows(wide, panels(steps.reshape(1, 4, -1))[:, 0, 0].copy()))
+        zeros.append(_in_panels(shift, 4))
+    together = np.stack(zeros)
+    return np.stack(numbers), Packed(together) if together.any() else ""
+
+
+def _in_panels(rows: Array, gates: int) -> Array:
+    """(D, gates * O) -> (D, panels, gates, 16)"""
+    units = rows.shape[1] // gates
+    out = np.zeros((len(rows), gates, padded(units)), rows.dtype)
+    out[:, :, :units] = rows.reshape(len(rows), gates, units)
+    return np.ascontiguousarray(out.reshape(len(rows), gates, -1, LANES).swapaxes(1, 2))

@@ -1,0 +1,191 @@
+"""Operators over sentences: their offsets, padded and ragged, pooled, decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from onernn.engine.operators.operator_code import OperatorCode, rule
+from onernn.engine.steps import Call, Found, Sentences, moved
+from onernn.ir.sizes import Shape, Size, volume
+from onernn.ops.rules import ONE
+
+POOLED = ("first", "last", "max", "sum", "average", "sqrt")
+"""As `pool` in `kernels/sequences.hpp` numbers them."""
+
+
+@rule("SequenceLike")
+def with_offsets_of(op: OperatorCode) -> None:
+    op.source = op.read(0)
+    op.same(op.shape()[0], op.sentences(1).words)
+
+
+@rule("SequenceReset")
+def with_offsets(op: OperatorCode) -> Call:
+    """Other offsets, which come as numbers and are checked."""
+    op.of("int", at=1)
+    op.source = op.read(0)
+    (made,) = op.makes_sentences(volume(op.shape(1)) - 1, words=op.shape()[0])
+    given, sizes = op.read(1), (made.count, made.words)
+    return Call("take_offsets", made, given, *sizes, types=[op.dtype(1)], checks=True)
+
+
+@rule("SequenceAppend")
+def append(op: OperatorCode) -> list[Call]:
+    """The sentences of all inputs in one batch."""
+    parts = [op.program.levels(name) for name in op.node.inputs]
+    op.alike(*range(1, len(parts)))
+    counts = [_sum(level.count for level in levels) for levels in zip(*parts, strict=True)]
+    made = op.makes_sentences(*counts, words=_sum(part[-1].words for part in parts))
+    calls, inner = [], volume(op.out()[1][1:])
+    before = [Size(())] * (len(made) + 1)
+    for at, part in enumerate(parts):
+        for k, level in enumerate(part):
+            calls.append(Call("append_offsets", made[k], level, *before[k : k + 2], level.count))
+        rows = before[-1] * inner, part[-1].words * inner
+        calls.append(op.call("append", op.read(at), *rows, types=[moved(op.dtype())]))
+        sizes = [*(level.count for level in part), part[-1].words]
+        before = [a + b for a, b in zip(before, sizes, strict=True)]
+    return calls
+
+
+def _sum(sizes: Iterable[Size]) -> Size:
+    return sum(sizes, Size(()))
+
+
+@rule("SequenceConcat")
+def concat(op: OperatorCode) -> list[Call]:
+    """Sentence n of all inputs as one sentence."""
+    parts = [op.sentences(at) for at in range(len(op.node.inputs))]
+    op.alike(*range(1, len(parts)))
+    count = parts[0].count
+    for part in parts:
+        op.same(count, part.count)
+    (made,) = op.makes_sentences(count, words=_sum(part.words for part in parts))
+    ends, sizes = op.keep("ends", "int64", (count,)), (count, volume(op.out()[1][1:]))
+    begun, joined = [], []
+    for at, part in enumerate(parts):
+        begun.append(Call("add_offsets", made, part, count, at == 0))
+        given = ends, made, op.read(at), part
+        joined.append(op.call("join", *given, *sizes, at == 0, types=[moved(op.dtype())]))
+    return begun + joined
+
+
+@rule("SequenceUnpad")
+def unpad(op: OperatorCode) -> Call:
+    """Its offsets, and the number of its words, are known when it has run."""
+    op.of("int", at=1)
+    time, count, *_ = layout = _layout(op, op.shape())
+    op.same(volume(op.shape(1)), count)
+    (made,) = op.makes_sentences(count, most=time * count)
+    given, types = (op.read(0), op.read(1), made), [moved(op.dtype()), op.dtype(1)]
+    return op.call("unpad", *given, Found(made.words), *layout, types=types, checks=True)
+
+
+def _layout(op: OperatorCode, shape: Shape) -> tuple[Any, ...]:
+    """(time, count, inner, time_major) of a padded shape: all words of a sentence are needed."""
+    major = bool(vars(op.at).get("time_major"))
+    time, count = shape[:2] if major else shape[1::-1]
+    op.mixes = [time]
+    return time, count, volume(shape[2:]), major
+
+
+@rule("SequencePad")
+def pad(op: OperatorCode) -> Call:
+    if not op.node.input(1):
+        _to_the_longest(op, 0 if op.at.time_major else 1)
+    return _padded(op, "", word=False)
+
+
+@rule("SequenceFill")
+def fill(op: OperatorCode) -> Call:
+    """With one number, or one word, behind each sentence."""
+    if op.at.time is None:
+        _to_the_longest(op, 1)
+    op.alike(1)
+    word = op.shape(1)
+    if volume(word) != ONE and word != op.shape()[1:]:
+        op.refuse("expected one number, or one word, to fill with")
+    return _padded(op, op.read(1), word=volume(word) != ONE)
+
+
+def _to_the_longest(op: OperatorCode, axis: int) -> None:
+    op.same(op.made(axis), op.program.longest_of(op.sentences()))
+
+
+def _padded(op: OperatorCode, value: str, word: bool) -> Call:
+    _, shape = op.out()
+    given, layout = (op.read(0), op.sentences(), value, word), _layout(op, shape)
+    return op.call("pad", *given, *layout, types=[moved(op.dtype())], checks=True)
+
+
+@rule("SequenceLengths")
+def lengths(op: OperatorCode) -> Call:
+    lod, (out, _) = op.sentences(), op.out()
+    return op.call("lengths", lod, lod.count, types=[op.program.dtype(out)])
+
+
+@rule("SequencePool")
+def pool(op: OperatorCode) -> Call:
+    if op.at.kind not in POOLED:
+        op.refuse(f"attribute kind={op.at.kind!r}")
+    how = POOLED.index(op.at.kind), float(op.at.empty)
+    return op.call("pool", *_words(op), _inner(op), *how, types=[op.dtype()])
+
+
+@rule("SequenceReverse")
+def reverse(op: OperatorCode) -> Call:
+    return op.call("reverse_sentences", *_words(op), _inner(op), types=[moved(op.dtype())])
+
+
+@rule("SequenceSoftmax")
+def softmax(op: OperatorCode) -> Call:
+    """Over the words of each sentence, of one number a word."""
+    op.of("float")
+    op.same(_inner(op), 1)
+    return op.call("sentence_softmax", *_words(op), types=[op.dtype()])
+
+
+@rule("SequenceContext")
+def context_window(op: OperatorCode) -> Call:
+    """Neighbouring words side by side, zeros outside of the sentence."""
+    how = int(op.at.length), int(op.at.start)
+    return op.call("context", *_words(op), _inner(op), *how, types=[moved(op.dtype())])
+
+
+def _words(op: OperatorCode) -> tuple[str, Sentences, Size]:
+    """The first input, its offsets, and how many sentences these are of."""
+    lod = op.sentences()
+    return op.read(0), lod, lod.count
+
+
+def _inner(op: OperatorCode) -> Size:
+    return volume(op.shape()[1:])
+
+
+@rule("SequenceExpand")
+def expand(op: OperatorCode) -> Call:
+    """Row n as often as element n of a level of the other input has parts."""
+    if op.program.sentences(op.node.inputs[0]):
+        op.refuse("sentences that are repeated: nobody bounds how many words that makes")
+    like = op.program.levels(op.node.inputs[1])[op.at.level]
+    op.same(op.shape()[0], like.count)
+    op.same(op.made(0), like.words)
+    return op.call("expand", op.read(0), like, like.count, _inner(op), types=[moved(op.dtype())])
+
+
+@rule("CrfDecode")
+def decode(op: OperatorCode) -> Call:
+    """Viterbi's path; ties go to the lower tag. Formula: Paddle's operator crf_decoding."""
+    emission, transition = op.shape(0), op.shape(1)
+    op.of("float")
+    op.alike(1)
+    if len(emission) != 2 or len(transition) != 2:
+        op.refuse("expected emission (W, K) and transition (K+2, K)")
+    tags = emission[1]
+    op.same(transition[0], tags + 2)
+    op.same(transition[1], tags)
+    given, lod = (op.read(0), op.read(1)), op.sentences()
+    best, came_from = op.keep("best", op.dtype(), (2, tags)), op.keep("from", "int32", emission)
+    own = best, came_from
+    return op.call("viterbi", *given, lod, lod.count, tags, *own, types=[op.dtype()])

@@ -1,0 +1,350 @@
+"""Operators that move elements: to another shape, by their places, or with others around them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onernn.engine.operators.elementwise import (
+    COPY,
+    broadcast,
+    each_element,
+    filled,
+    nest,
+    stretched,
+    strides_of,
+    whole,
+)
+from onernn.engine.operators.operator_code import OperatorCode, rule
+from onernn.engine.program import UnknownError
+from onernn.engine.steps import Access, Call, Found, Nest, Step, moved
+from onernn.ir.sizes import Shape, Size, shape_of, volume
+from onernn.ops.rules import ONE, at_axis
+from onernn.ops.shaping import cut
+
+
+def known_before(op: OperatorCode) -> None:
+    """Of sizes: known as soon as the input's shape is."""
+    raise UnknownError(op.node.outputs[0])
+
+
+def view(op: OperatorCode) -> None:
+    """The same elements in the same order."""
+    op.source = op.read(0)
+    if op.node.op == "Squeeze":
+        for axis in op.integers(1, "axes") or ():
+            op.same(op.size(op.node.inputs[0], axis), 1)
+    elif op.node.input(1):
+        op.numbers(1, "shape")
+    given, (_, shape) = op.shape(), op.out()
+    op.same(volume(given), volume(shape))
+    names = frozenset[str]().union(*(size.names for size in (*given, *shape)))
+    op.mixes = [Size.of(name) for name in names if _before(given, name) != _before(shape, name)]
+
+
+def _before(shape: Shape, name: str) -> Size | None:
+    """How many elements stand before the axis that a name tells: elsewhere it is another axis."""
+    at = next((at for at, size in enumerate(shape) if name in size.names), None)
+    return None if at is None else volume(shape[:at])
+
+
+@rule("Transpose")
+def transpose(op: OperatorCode) -> Nest:
+    op.mixes = []
+    source, given = op.read(0), op.shape()
+    strides = strides_of(given)
+    perm = op.at.perm or range(len(given))[::-1]
+    return each_element(op, [Access(source, tuple(strides[axis] for axis in perm))], COPY)
+
+
+@rule("Slice")
+def slices(op: OperatorCode) -> list[Step]:
+    given = op.shape()
+    starts, ends = (op.numbers(at, "starts and ends") or [] for at in (1, 2))
+    axes = op.integers(3, "axes") or list(range(len(starts)))
+    steps = op.integers(4, "steps") or [1] * len(starts)
+    op.mixes = [given[axis] for axis in axes]
+    strides, begin, checks = list(strides_of(given)), Size.of(0), list[Step]()
+
+    def holds(*sizes: Size) -> bool:
+        checks.extend(at_least(op, *sizes))
+        return True
+
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        taken = cut(given[axis], Size.of(start), Size.of(end), step, holds)
+        if taken is None:
+            op.refuse(f"[{start}:{end}:{step}] of an axis of {given[axis]}: say --static")
+        first, count = taken
+        op.same(op.made(axis), count)
+        begin = begin + first * strides[axis]
+        strides[axis] = strides[axis] * step
+    return [*checks, each_element(op, [Access(op.read(0), tuple(strides), begin)], COPY)]
+
+
+def _is_natural(size: Size) -> bool:
+    """Whether it is at least 0 for all that its names may be."""
+    return all(by > 0 for _, by in size.terms)
+
+
+def at_least(op: OperatorCode, *sizes: Size) -> list[Call]:
+    """Checks in each call that sizes are not negative; refuses those that are in any case."""
+    if any((size.number or 0) < 0 for size in sizes):
+        op.refuse(f"sizes {', '.join(map(str, sizes))}: at least 0")
+    return [Call("natural", size, checks=True) for size in sizes if not _is_natural(size)]
+
+
+@rule("Split")
+def split(op: OperatorCode) -> list[Nest]:
+    """Parts without a name are passed over."""
+    source, given = op.read(0), op.shape()
+    axis, strides = op.axis(len(given)), strides_of(given)
+    if op.node.input(1):
+        op.numbers(1, "sizes")
+    parts, codes, end = op.types_of_outputs(), [], Size.of(0)
+    for at, out in enumerate(op.node.outputs):
+        size = (parts[at].shape or given)[axis]
+        if out:
+            shape = op.program.shape(out)
+            reads = [Access(source, strides, end * strides[axis])]
+            codes.append(nest(shape, whole(out, shape), reads))
+            size = shape[axis]
+        if size is None:
+            raise UnknownError(source)
+        end = end + op.program.size(size)
+    op.same(end, given[axis])
+    return codes
+
+
+@rule("Concat")
+def concat(op: OperatorCode) -> list[Nest]:
+    shapes = [op.shape(at) for at in range(len(op.node.inputs))]
+    axis = op.axis(len(shapes[0]))
+    for shape in shapes[1:]:
+        for at, size in enumerate(shape):
+            if at != axis:
+                op.same(shapes[0][at], size)
+    out, shape = op.out()
+    strides, start, codes = strides_of(shape), Size.of(0), []
+    for at, part in enumerate(shapes):
+        to, read = Access(out, strides, start), whole(op.read(at), part)
+        codes.append(nest(part, to, [read]))
+        start = start + part[axis] * strides[axis]
+    return codes
+
+
+@rule("Expand")
+def expand(op: OperatorCode) -> Nest:
+    """Sizes that are asked for stretch as those of an input do."""
+    source, asked = op.read(0), shape_of(op.numbers(1, "shape") or ())
+    broadcast(op, [op.shape(), asked])
+    return each_element(op, [stretched(source, op.shape(), op.out()[1])], COPY)
+
+
+@rule("Tile")
+def tile(op: OperatorCode) -> Nest:
+    """Two loops an axis: one over its repetitions, one over its elements."""
+    source, given, (out, shape) = op.read(0), op.shape(), op.out()
+    times = shape_of(op.numbers(1, "repeats") or ())
+    op.mixes = [size for size, count in zip(given, times, strict=True) if count != ONE]
+    loops = tuple(size for pair in zip(times, given, strict=True) for size in pair)
+    to, read = [], []
+    for wide, own, size in zip(strides_of(shape), strides_of(given), given, strict=True):
+        to += [size * wide, wide]
+        read += [Size(()), own]
+    return nest(loops, Access(out, tuple(to)), [Access(source, tuple(read))])
+
+
+@rule("ConstantOfShape")
+def constant_of_shape(op: OperatorCode) -> Call:
+    op.numbers(0, "shape")
+    return filled(op, 0, np.asarray(op.at.value).reshape(-1)[0])
+
+
+@rule("Range")
+def counted(op: OperatorCode) -> Call:
+    """From one size to another; between numbers it is a constant."""
+    op.of("int")
+    start, limit, step = (Size.of(op.numbers(at, "limits")[0]) for at in range(3))  # type: ignore[index]
+    if step != ONE or not _is_natural(limit - start):
+        op.refuse(f"from {start} to {limit} by {step}: say --static")
+    count = op.same(op.made(0), limit - start)
+    op.mixes = [count]
+    return op.call("range", start, count, types=[op.program.dtype(op.node.outputs[0])])
+
+
+@rule("GateLayout")
+def gate_layout(op: OperatorCode) -> list[Nest]:
+    """Gate after gate, from a framework's order and signs."""
+    source, (out, shape) = op.read(0), op.out()
+    layout, strides = op.at.layout, strides_of(shape)
+    units = shape[-1] // len(layout.permutation)
+    return [
+        nest(
+            (*shape[:-1], units),
+            Access(out, strides, units * gate),
+            [Access(source, strides, units * place)],
+            ("same" if sign > 0 else "negative", 0),
+        )
+        for gate, (place, sign) in enumerate(zip(layout.permutation, layout.signs, strict=True))
+    ]
+
+
+MODES = ("constant", "edge", "reflect", "wrap")
+"""As `around` in `kernels/moves.hpp` numbers them."""
+
+
+def _around(shape: Shape, axis: int) -> tuple[Size, Size]:
+    """The elements before an axis, and those behind it."""
+    return volume(shape[:axis]), volume(shape[axis + 1 :])
+
+
+def _chosen(op: OperatorCode, function: str, *sizes: Any) -> Call:
+    """By indices, which count from the end where they are negative and the operator says so."""
+    op.of("int", at=1)
+    types = [moved(op.dtype()), op.dtype(1)]
+    indices = op.read(0), op.read(1)
+    negative = not op.at.non_negative
+    return op.call(function, *indices, *sizes, negative, types=types, checks=True)
+
+
+@rule("Gather")
+def gather(op: OperatorCode) -> Call:
+    """Slices of a table."""
+    table = op.shape()
+    axis = op.axis(len(table))
+    op.mixes = [table[axis]]
+    return _chosen(op, "gather", table[axis], volume(op.shape(1)), *_around(table, axis))
+
+
+@rule("GatherElements")
+def gather_elements(op: OperatorCode) -> Call:
+    table, (_, shape) = op.shape(), op.out()
+    axis = op.axis(len(table))
+    for at, size in enumerate(shape):
+        if at != axis:
+            op.same(table[at], size)
+    return _chosen(op, "gather_elements", table[axis], shape[axis], *_around(shape, axis))
+
+
+@rule("GatherND")
+def gather_nd(op: OperatorCode) -> Call:
+    """An index along each of the first axes, behind those of the batch."""
+    table, indices, batch = op.shape(0), op.shape(1), op.at.batch_dims
+    for size, other in zip(table[:batch], indices[:batch], strict=True):
+        op.same(size, other)
+    end = batch + (indices[-1].number or 0)
+    op.mixes = sizes = table[batch:end]
+    around = volume(table[:batch]), volume(indices[batch:-1]), volume(table[end:])
+    return _chosen(op, "gather_nd", list(sizes), *around)
+
+
+_MEETINGS = ("none", "add", "mul", "max", "min")
+"""As `meet` in `kernels/moves.hpp` numbers them."""
+
+
+@rule("ScatterElements")
+def scatter_elements(op: OperatorCode) -> Call:
+    shape, sizes = op.shape(), op.shape(1)
+    axis = op.axis(len(shape))
+    for at, (few, many) in enumerate(zip(sizes, shape, strict=True)):
+        if at != axis and (few.number is None or many.number is None or few.number > many.number):
+            op.same(few, many)
+    for few, other in zip(sizes, op.shape(2), strict=True):
+        op.same(few, other)
+    how = volume(shape), axis, shape[axis], list(sizes), list(strides_of(shape))
+    return _scattered(op, "scatter_elements", *how)
+
+
+@rule("ScatterND")
+def scatter_nd(op: OperatorCode) -> Call:
+    shape, sizes, updates = op.shape(), op.shape(1), op.shape(2)
+    depth = sizes[-1].number if sizes else None
+    if depth is None:
+        op.refuse("nobody tells how many indices a place has")
+    for one, other in zip((*sizes[:-1], *shape[depth:]), updates, strict=True):
+        op.same(one, other)
+    counts = volume(sizes[:-1]), volume(shape[depth:])
+    return _scattered(op, "scatter_nd", list(shape[:depth]), *counts)
+
+
+def _scattered(op: OperatorCode, function: str, *sizes: Any) -> Call:
+    op.of("float", "int")
+    op.of("int32", "int64", at=1)
+    op.alike(2)
+    if op.at.reduction not in _MEETINGS:
+        op.refuse(f"attribute reduction={op.at.reduction!r}")
+    given, types = [op.read(at) for at in range(3)], [op.dtype(), op.dtype(1)]
+    how = _MEETINGS.index(op.at.reduction)
+    return op.call(function, *given, *sizes, how, types=types, checks=True)
+
+
+@rule("Pad")
+def pad(op: OperatorCode) -> list[Call]:
+    """Every element looks for where it comes from, along each axis."""
+    if op.at.mode not in MODES:
+        op.refuse(f"attribute mode={op.at.mode!r}")
+    op.alike(2)
+    given, (_, shape) = op.shape(), op.out()
+    chosen = op.integers(3, "axes") or range(len(given))
+    pads, half = op.integers(1, "pads") or [], len(chosen)
+    around = dict.fromkeys(range(len(given)), (0, 0))
+    for axis, *pair in zip(chosen, pads[:half], pads[half:], strict=True):
+        around[at_axis(axis, len(given))] = (pair[0], pair[1])
+    op.mixes = [given[axis] for axis, pair in around.items() if any(pair)]
+    left, checks = [], []
+    for axis, ends in around.items():
+        left.append(given[axis] + min(ends[0], 0) + min(ends[1], 0))
+        needed = max(ends) > 0 and op.at.mode != "constant"
+        checks += at_least(op, left[-1] - 1 if needed else left[-1])
+    low, cut = ([max(sign * pair[0], 0) for pair in around.values()] for sign in (1, -1))
+    axes = [list(sizes) for sizes in (shape, low, left, cut, strides_of(given))]
+    mode, types = MODES.index(op.at.mode), [moved(op.dtype())]
+    return [*checks, op.call("around", op.read(0), op.read(2), *axes, mode, types=types)]
+
+
+@rule("ReverseSequence")
+def reverse_sequence(op: OperatorCode) -> Call:
+    shape, time, batch = op.shape(), op.at.time_axis, op.at.batch_axis
+    if {time, batch} != {0, 1}:
+        op.refuse(f"time and batch as axes {time} and {batch}, not the first ones")
+    op.of("int", at=1)
+    op.same(volume(op.shape(1)), shape[batch])
+    op.mixes = [shape[time]]
+    sizes = shape[time], shape[batch], volume(shape[2:]), time == 0
+    types = [moved(op.dtype()), op.dtype(1)]
+    return op.call("reverse", op.read(0), op.read(1), *sizes, types=types, checks=True)
+
+
+@rule("OneHot")
+def one_hot(op: OperatorCode) -> Call:
+    op.of("int")
+    given, (_, shape) = op.shape(), op.out()
+    axis = op.axis(len(shape))
+    op.numbers(1, "depth")
+    op.same(volume(op.shape(2)), 2)
+    sizes = volume(given[:axis]), volume(given[axis:]), shape[axis]
+    types = [moved(op.dtype(2)), op.dtype()]
+    return op.call("one_hot", op.read(0), op.read(2), *sizes, types=types)
+
+
+@rule("Compress")
+def compress(op: OperatorCode) -> Call:
+    """How many elements are chosen is known when it has run."""
+    op.of("bool", at=1)
+    given, axis = op.shape(), op.at.axis
+    given = (volume(given),) if axis is None else given
+    axis = at_axis(axis or 0, len(given))
+    op.mixes = [given[axis]]
+    chosen = Found(op.finds(op.made(axis), "chosen", given[axis]))
+    sizes = volume(op.shape(1)), chosen, given[axis], *_around(given, axis)
+    types = [moved(op.dtype())]
+    return op.call("compress", op.read(0), op.read(1), *sizes, types=types, checks=True)
+
+
+@rule("NonZero")
+def non_zero(op: OperatorCode) -> Call:
+    op.mixes = given = op.shape()
+    chosen = Found(op.finds(op.made(1), "chosen", volume(given)))
+    sizes = chosen, list(given), list(strides_of(given)), volume(given)
+    return op.call("non_zero", op.read(0), *sizes, types=[op.dtype()])

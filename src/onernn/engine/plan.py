@@ -1,0 +1,402 @@
+"""A graph that runs in one call of C, but for the nodes that Python runs.
+
+A plan is good for inputs of any sizes: these are told to it first, then it places all values in
+memory, and runs. See design/0038.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onernn.backend.compiled.library import Kernels
+from onernn.engine.encoded import Encoded
+from onernn.engine.encoding import CALL, LAYER, NEST, encode
+from onernn.engine.inferring import infer
+from onernn.engine.kernels import KERNELS
+from onernn.engine.program import Program, UnknownError
+from onernn.engine.recurrent import PreparedNode, prepared
+from onernn.engine.rooms import Room, Rooms
+from onernn.engine.steps import Sentences
+from onernn.ir.arrays import Array
+from onernn.ir.budget import running
+from onernn.ir.errors import LibraryError, ShapeError, UnsupportedError
+from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.guard import naming
+from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.sizes import Size
+
+Feed = Mapping[str, Ragged | Array]
+Around = Callable[[Feed], AbstractContextManager[Any]]
+_AT_ONCE = 1000
+"""Operators of loops that the library runs before Python may look for signals."""
+_MOST = 2**56
+"""Bytes: sums of sizes up to here are within 64 bits."""
+
+
+class _Shape:
+    """A value's dtype, and where its sizes stand among the plan's."""
+
+    def __init__(self, made: Encoded, name: str) -> None:
+        program = made.program
+        self.place, self.dtype = made.places[made.owner(name)], np.dtype(program.dtype(name))
+        self.sizes = [made.size(size) for size in program.shape(name)]
+        self.levels: list[tuple[Sentences, int, int]] = []
+        with suppress(UnknownError):  # Python makes the value, and has its offsets
+            self.levels = [
+                (level, made.places.get(level.offsets, -1), made.size(level.count))
+                for level in program.levels(name)
+            ]
+
+    def of(self, sizes: Any) -> tuple[int, ...]:
+        return tuple([sizes[at] for at in self.sizes])
+
+
+class Given(NamedTuple):
+    """A call's inputs: the sizes of their axes, and what is to stand at which place."""
+
+    feed: Feed
+    dims: list[int]
+    places: list[tuple[int, Any]]
+
+
+class Plan:
+    """A fused graph made ready for the library; safe to share between threads.
+
+    ``is_partial``: Python runs graphs inside of nodes, or calls end in some branches.
+
+    ``inputs``: with the dtype and rank of each. Raises `UnsupportedError` for a graph whose sizes
+    nobody can follow.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: tuple[Value, ...],
+        kernels: Kernels,
+        layers: Mapping[Node, PreparedNode],
+        threads: int,
+    ) -> None:
+        self._kernels, self._threads = kernels, threads
+        program = Program(replace(graph, inputs=inputs))
+        infer(program, named=False)
+        inner = {
+            node: layers[source] for node, source in program.sources.items() if source in layers
+        }
+        self._layers = layers = {**layers, **inner}
+        self._encoded = made = encode(program, kernels, layers)
+        self._share = sum(each.recurrence.share for each in made.layers.values())
+        self._address = kernels.ffi.from_buffer
+        self._inputs = [
+            (
+                value.name,
+                made.places[value.name],
+                [made.places[level.offsets] for level in program.levels(value.name)],
+                np.dtype(value.dtype),
+                len(value.shape or ()),
+                value.name in program.longest,
+            )
+            for value in inputs
+        ]
+        self._types: dict[str, _Shape] = {}
+        for node in made.outside.values():
+            for name in filter(None, (*node.inputs, *node.outputs)):
+                self._known(name)
+        for layer in made.layers.values():
+            for name in filter(None, (*layer.node.inputs, *layer.node.outputs)):
+                self._known(name)
+        self._outputs = [(value.name, made.root(value.name)) for value in program.graph.outputs]
+        for name, _ in self._outputs:
+            self._known(name)
+        self._types |= {root: _Shape(made, root) for root in made.outputs}
+        self._direct = [
+            (root, self._types[root].place, self._types[root].dtype) for root in made.outputs
+        ]
+        self._most = {
+            root: made.size(program.most(root))
+            for root, *_ in self._direct
+            if any(size.names & program.inner.keys() for size in program.shape(root))
+        }
+        self._axes = [made.size(size) for size in _doubtful(program)]
+        self._plain = [root for root, *_ in self._direct] == [name for name, _ in self._outputs]
+        self._plain = self._plain and not self._most
+        self._plain = self._plain and not any(self._types[n].levels for n, _ in self._outputs)
+        ffi, lib = kernels.ffi, kernels.lib
+        words = made.words()
+        plan = ffi.new("onernn_plan **")
+        if lib.onernn_plan_new(ffi.new("int64_t[]", words), len(words), plan):
+            raise LibraryError("kernels: the system has no memory for a plan")
+        self._plan = kernels.own(plan[0], lib.onernn_plan_free)
+        self._constants = program.graph.constants
+        self._rooms = Rooms(partial(Room, kernels, made, self._plan, threads))
+        self._process = os.getpid()
+        self.outside = tuple(made.outside.values())
+        bodies = (v for node in self.outside for v in node.attributes.values())
+        self.is_partial = bool(program.refused) or any(isinstance(v, Graph) for v in bodies)
+
+    def _known(self, name: str) -> None:
+        """Notes a value's shape, if anybody can tell it."""
+        made = self._encoded
+        if name in made.program.graph.constants or made.owner(name) not in made.places:
+            return
+        try:
+            self._types[name] = _Shape(made, name)
+        except (UnknownError, UnsupportedError):
+            return
+
+    @property
+    def told(self) -> str:
+        """What a user is told of it."""
+        nodes = ", ".join(node.label for node in self.outside)
+        return "one call of the library" + f"; in Python: {nodes}" * bool(nodes)
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the library runs any step."""
+        return any(kind in (CALL, NEST, LAYER) for kind, _ in self._encoded.steps)
+
+    def fits(self, other: Plan) -> bool:
+        """Whether it runs what another plan was given, with less left to Python."""
+        left = len(self.outside) < len(other.outside) or not self.is_partial
+        return left and self._inputs == other._inputs
+
+    def run(
+        self, given: Given, most: int, most_steps: int, around: Around
+    ) -> dict[str, Ragged | Array] | None:
+        """The outputs by name; None where the library refuses sizes or numbers of inputs.
+
+        It takes at most ``most`` bytes. What Python runs, and counts, runs inside of
+        ``around(inputs)``: so does what may take more than ``most_steps`` operators.
+        """
+        if self._threads > 1 and os.getpid() != self._process:
+            return None  # the second thread did not survive the fork
+        room = self._rooms.take()
+        try:
+            return self._run(room, given, most, most_steps, around)
+        finally:
+            self._rooms.put_back(room)
+
+    def _run(
+        self, room: Room, given: Given, most: int, most_steps: int, around: Around
+    ) -> dict[str, Ragged | Array] | None:
+        feed, dims, pointers = given
+        if dims != room.bound:
+            taken = sum(len(at) for _, at in pointers)
+            room.note(taken)
+            if not self._bind(room, dims, min(most, _MOST)):
+                return None
+            self._choose(room, most_steps + taken * self._share)
+            room.bound = dims
+        places, address = room.places, self._address
+        keep: dict[Any, Any] = {}
+        for place, at in pointers:
+            places[place] = at
+        made: dict[str, Ragged | Array] = {}
+        for (root, place, dtype), shape in zip(self._direct, room.shapes, strict=True):
+            made[root] = array = np.empty(shape, dtype)
+            places[place] = keep[place] = address(array)
+        values: dict[str, Any] = {}
+        if room.stopped or self._encoded.loops:
+            with around(feed), prepared(self._layers):
+                done = self._steps(room, feed, values, keep)
+        else:
+            room.step[0] = -1
+            status = self._kernels.lib.onernn_room_run(room.handle, room.costs, room.step)
+            done = not status or self._refused(status, room.step[0])
+        if not done:
+            return None
+        if self._plain:
+            return made
+        return {
+            name: self._output(room, name, root, feed, values, made) for name, root in self._outputs
+        }
+
+    def given(self, feed: Feed) -> Given | None:
+        """The inputs as the library reads them, of any sizes; None where they are not of the types
+        that the plan is made for."""
+        if type(feed) is not dict or len(feed) != len(self._inputs):
+            return None
+        address = self._address
+        dims: list[int] = []
+        places: list[tuple[int, Any]] = []
+        for name, place, offsets, dtype, rank, tells_longest in self._inputs:
+            value = feed.get(name)
+            array: Any = value
+            levels: tuple[Array, ...] = ()
+            if type(value) is Ragged:
+                array, levels = value.data, (*value.outer, value.offsets)
+            if len(levels) != len(offsets):
+                return None
+            if type(array) is not np.ndarray or array.dtype != dtype or array.ndim != rank:
+                return None
+            if not (array.flags.c_contiguous and array.flags.aligned):
+                array = np.require(array, requirements=("C", "A"))
+            places.append((place, address(array)))
+            dims += array.shape
+            if levels:
+                dims += [len(level) - 1 for level in levels]
+                places += zip(offsets, map(address, levels), strict=True)
+            if tells_longest:
+                dims.append(int(np.diff(levels[-1]).max(initial=0)))
+        return Given(feed, dims, places)
+
+    def _bind(self, room: Room, dims: list[int], most: int) -> bool:
+        """Places all values for these inputs' sizes."""
+        room.bound = None
+        told = room.told
+        told[0 : len(dims)] = dims
+        if self._kernels.lib.onernn_room_bind(room.handle, told, most):
+            return False
+        sizes = room.sizes
+        if any(sizes[at] < 0 for at in self._axes):
+            return False  # two of them may make memory that is not
+        room.shapes = [
+            sizes[self._most[root]] if root in self._most else self._types[root].of(sizes)
+            for root, *_ in self._direct
+        ]
+        return True
+
+    def _steps(self, room: Room, feed: Feed, values: dict[str, Any], keep: dict[Any, Any]) -> bool:
+        """Runs all steps, those at which the library stops in Python."""
+        step, count, budget = room.step, len(self._encoded.steps), running()
+        step[0] = -1
+        while True:
+            step[1] = _AT_ONCE
+            if status := self._kernels.lib.onernn_room_run(room.handle, room.costs, step):
+                return self._refused(status, step[0])
+            budget.turn(_AT_ONCE - step[1])
+            if step[0] == count:
+                return True
+            if room.costs[step[0]] < 0:
+                if not self._outside(room, step[0], feed, values, keep):
+                    return False
+                step[0] += 1
+
+    def _choose(self, room: Room, most_steps: int) -> None:
+        """Which steps Python runs, for these sizes, and what the others cost.
+
+        Costs need not be counted where all layers, each of which runs once, are within the budget.
+        """
+        sizes, costs = room.sizes, dict[int, int]()
+        for at, each in self._encoded.layers.items():
+            costs[at] = each.recurrence.cost(sizes[each.steps], sizes[each.words])
+        counts = bool(self._encoded.loops) or sum(costs.values()) > most_steps
+        for at in self._encoded.outside:
+            room.costs[at] = -1
+        for at, cost in costs.items():
+            room.costs[at] = cost if counts and cost <= _AT_ONCE else -counts
+        room.stopped = any(room.costs)
+
+    def _outside(
+        self, room: Room, at: int, feed: Feed, values: dict[str, Any], keep: dict[Any, Any]
+    ) -> bool:
+        """Runs a node in Python. False where it gives what the plan did not expect."""
+        layer = self._encoded.layers.get(at)
+        node = layer.node if layer else self._encoded.outside[at]
+        arguments = [
+            self._value(room, name, feed, values) if name else None for name in node.inputs
+        ]
+        with naming(node, self._encoded.program.graph.name):
+            found = KERNELS[node.op](node, *arguments)
+        results = found if isinstance(found, tuple) else (found,)
+        for name, value in zip(node.outputs, results, strict=False):
+            if not name:
+                continue
+            values[name] = value = _own(value, arguments)
+            shape = self._types.get(name)
+            if shape is None:
+                continue
+            array = np.ascontiguousarray(data_of(value))
+            if array.dtype != shape.dtype or array.shape != shape.of(room.sizes):
+                return False
+            copies = bool(layer) or self._encoded.root(name) != name
+            keep[shape.place] = pointer = self._kernels.ffi.from_buffer(array)
+            of = room.handle, shape.place, pointer, array.nbytes, copies
+            if self._kernels.lib.onernn_room_put(*of):
+                return self._refused(self._kernels.lib.ONERNN_UNSOUND, at)
+        return True
+
+    def _refused(self, status: int, step: int) -> bool:
+        """False: the walk runs instead. A plan that is wrong is an error where ONERNN_RAISE is set.
+
+        Raises `LibraryError`.
+        """
+        if status == self._kernels.lib.ONERNN_UNSOUND and os.environ.get("ONERNN_RAISE"):
+            raise LibraryError(
+                f"step {step} of the plan uses memory that holds no value of its own"
+            )
+        return False
+
+    def _value(self, room: Room, name: str, feed: Feed, values: Mapping[str, Any]) -> Any:
+        """A value as Python has it."""
+        for known in (values, feed, self._constants):
+            if name in known:
+                return known[name]
+        shape = self._types.get(name)
+        if shape is None:
+            raise ShapeError(f"nobody follows the shape of {name!r}")
+        ffi, sizes = self._kernels.ffi, shape.of(room.sizes)
+        count = int(np.prod(sizes, dtype=object))
+        bytes_of = ffi.buffer(room.places[shape.place], count * shape.dtype.itemsize)
+        array = np.frombuffer(bytes_of, shape.dtype).reshape(sizes)
+        return self._framed(room, shape, array, feed, values)
+
+    def _framed(
+        self, room: Room, shape: _Shape, array: Array, feed: Feed, values: Mapping[str, Any]
+    ) -> Ragged | Array:
+        """The array, under its offsets if it has any."""
+        levels = []
+        for level, place, count in shape.levels:
+            owner = feed.get(level.name, values.get(level.name))
+            if isinstance(owner, Ragged):
+                levels.append((*owner.outer, owner.offsets)[level.level])
+            else:
+                words = self._kernels.ffi.buffer(room.places[place], 8 * (room.sizes[count] + 1))
+                levels.append(np.frombuffer(words, np.int64).copy())
+        return Ragged.from_lod(array, levels) if levels else array
+
+    def _output(
+        self,
+        room: Room,
+        name: str,
+        root: str,
+        feed: Feed,
+        values: Mapping[str, Any],
+        made: dict[str, Ragged | Array],
+    ) -> Ragged | Array:
+        array: Any = made.pop(root, None)
+        if array is None:
+            given = self._value(room, name, feed, values)
+            if name in values:
+                return given
+            return given.with_data(given.data.copy()) if isinstance(given, Ragged) else given.copy()
+        shape = self._types[name]
+        sizes = shape.of(room.sizes)
+        if array.shape != sizes:
+            array = array.reshape(-1)[: int(np.prod(sizes))].reshape(sizes)
+        return self._framed(room, shape, array, feed, values)
+
+
+def _doubtful(program: Program) -> dict[Size, None]:
+    """The sizes of axes that may be negative, as far as they are known before a run."""
+    named = (name for each in program.codes for name in each.node.outputs if name)
+    sizes = (size for name in named for size in program.shape(name))
+    return {
+        size: None
+        for size in sizes
+        if any(by < 0 for _, by in size.terms) and program.inner.keys().isdisjoint(size.names)
+    }
+
+
+def _own(value: Any, arguments: list[Any]) -> Any:
+    """A value that does not end with the memory of the run: nodes may give what they were given."""
+    array = data_of(value)
+    if not any(np.may_share_memory(array, data_of(one)) for one in arguments if one is not None):
+        return value
+    return value.with_data(array.copy()) if isinstance(value, Ragged) else array.copy()

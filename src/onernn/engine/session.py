@@ -1,0 +1,439 @@
+"""Runs a graph as often as asked, from prepared layers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onernn.backend import Stack, open_backend
+from onernn.backend.cell_states import check_cells
+from onernn.engine.kernels import KERNELS
+from onernn.engine.program import UnknownError
+from onernn.engine.recurrent import PreparedNode, prepared, share_of
+from onernn.fuse_passes import Pass, fuse, passes_for
+from onernn.fuse_passes.over_time import bound
+from onernn.ir.arrays import Array
+from onernn.ir.budget import STEPS, budget_of_run, return_freed_memory, usable_memory
+from onernn.ir.errors import OnernnError, Refusal, ShapeError, UnsupportedError, did_you_mean
+from onernn.ir.graph import UNSUPPORTED, Graph, Node, Value, graph_of
+from onernn.ir.guard import MISFITS, naming
+from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.records import dataclass
+from onernn.ir.rnn import Recurrent
+
+if TYPE_CHECKING:
+    from onernn.backend.compiled.library import Kernels
+    from onernn.engine.plan import Plan
+    from onernn.engine.streams import Streams
+
+_MOST_PLANS = 16
+"""Of one session: inputs without a declared type may be of many."""
+_CELLS = "the cell of every word on NumPy"
+
+Feed = Mapping[str, Ragged | Array]
+Observer = Callable[[Node, tuple[Any, ...], float], None]
+
+
+def unsupported(graph: Graph) -> tuple[Refusal, ...]:
+    """Every node that no kernel runs, with the reason."""
+    return tuple(
+        Refusal(node.attributes.get("reason", f"operator {node.op} has no kernel"), node.label)
+        for node in graph.nodes
+        if node.op == UNSUPPORTED or node.op not in KERNELS
+    )
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What runs a recurrent node, and why that."""
+
+    node: str
+    cell: str
+    direction: str
+    dtype: str
+    kernel: str
+    why: str
+
+    def __str__(self) -> str:
+        why = f" ({self.why})" if self.why else ""
+        return f"{self.node}: {self.cell} {self.direction}, {self.dtype}, {self.kernel}{why}"
+
+
+class Session:
+    """A model made ready to run: fused, checked, weights packed. Safe to share between threads.
+
+    ``model``: as `onernn.load` gives it, or its path.
+    ``dtype`` tells how recurrent nodes compute: f32, bf16, f16, u8, int8-dynamic (u8 whose scales
+    are those of each sentence and step), int8-weights or int4-weights (only weights are rounded, to
+    8 or 4 bits); a node that has a precision of its own (`LayerPrecision`) keeps that, except on
+    the "reference", which is float32. A node that the backend cannot run falls back to the
+    reference, which `explain` tells; with ``strict`` it raises.
+    ``passes``: () runs the model unfused; None means those of the dtype. ``max_bytes``: what the
+    values of one run may take; by default three quarters of the memory that the process may use.
+    ``max_steps``: operators that the loops and layers of one run may run in all; a layer counts for
+    as many as take so long, and those of layers over the rows that the inputs bring are free.
+
+    Raises `UnsupportedError` for operators nobody can run, all of them at once, and
+    `LibraryError` where the backend's library is missing.
+    """
+
+    def __init__(
+        self,
+        model: Graph | str | Path,
+        dtype: str = "f32",
+        threads: int | None = None,
+        backend: str = "auto",
+        strict: bool = False,
+        *,
+        passes: tuple[Pass, ...] | None = None,
+        max_bytes: int | None = None,
+        max_steps: int = STEPS,
+    ) -> None:
+        self._max_steps = max_steps
+        self._asked_bytes = max_bytes
+        model = graph_of(model)
+        self._passes = passes_for(dtype) if passes is None else passes
+        self.graph = fuse(model, self._passes).model
+        refusals = unsupported(self.graph)
+        if refusals:
+            raise UnsupportedError(f"{model.name} cannot be run:", refusals)
+        self._engine = open_backend(backend, threads=threads)
+        self._options: dict[str, Any] = {"dtype": dtype, "strict": strict}
+        self._is_reference = backend == "reference"
+        self._rows_apart = False
+        self._layers: dict[Node, PreparedNode] = {}
+        self._layers = self._prepared(self.graph)
+        self._set_up()
+        del model
+        return_freed_memory()
+
+    def _set_up(self) -> None:
+        """What depends on this process, and what runs find out."""
+        self._max_bytes = usable_memory() if self._asked_bytes is None else self._asked_bytes
+        self._share = share_of(self.graph, self._layers)
+        self._kernels: Kernels | None = getattr(self._engine, "kernels", None)
+        self._threads = min(getattr(self._engine, "threads", 1), 2)
+        self._undeclared = [v.name for v in self.graph.inputs if v.dtype is None or v.shape is None]
+        self._ranged = any(value.ranges for value in self.graph.inputs)  # no plan checks them
+        self._plans: dict[tuple[Any, ...], Plan | None] = {}
+        self._sized: dict[tuple[Any, ...], Plan] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("graph", "_asked_bytes", "_max_steps", "_passes", "_engine", "_options", "_layers")
+        return {name: getattr(self, name) for name in (*kept, "_is_reference", "_rows_apart")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_up()
+
+    def _prepared(self, graph: Graph) -> dict[Node, PreparedNode]:
+        """A layer, its weights packed, for each recurrent node; for those in bodies, too."""
+        found: dict[Node, PreparedNode] = {}
+        for node in graph.nodes:
+            for value in node.attributes.values():
+                if isinstance(value, Graph):
+                    found |= self._prepared(value)
+            if node.op != "Rnn":
+                continue
+            rnn = Recurrent.of(node)
+            with naming(node, graph.name):
+                layer = self._layer(rnn)
+                cells_from = None
+                if graph.is_read(rnn.cells):
+                    check_cells(rnn.spec)
+                    (cells_from,) = rnn.layers
+            found[node] = PreparedNode(node, layer, cells_from)
+        return found
+
+    def _layer(self, rnn: Recurrent) -> Stack:
+        """Weights are packed once, also where passes made another node of one."""
+        for known, found in self._layers.items():
+            at = known.attributes
+            same = at["weights"] is rnn.weights and known.at.precision is rnn.precision
+            if same and at["spec"] == rnn.spec and not self._mixes(found.layer):
+                return found.layer
+        options = dict(self._options)
+        if rnn.precision and not self._is_reference:
+            options["dtype"] = rnn.precision.dtype
+            if rnn.precision.parts:
+                options["scales"] = rnn.precision.parts
+        made = self._engine.prepare(rnn.spec, rnn.weights, **options)
+        if self._mixes(made):
+            return self._on_kernels(rnn, options)
+        choice = made.backend in ("auto", "onednn") and getattr(self._engine, "kernels", None)
+        if choice and rnn.precision and not rnn.precision.parts:
+            # One way for all batches: a sequence has the same bits in each. Scales fix it already.
+            kernels = self._on_kernels(rnn, {**options, "strict": False})
+            made = kernels if kernels.backend == "kernels" else made
+        return made
+
+    def _mixes(self, layer: Stack) -> bool:
+        return self._rows_apart and layer.mixes_rows
+
+    def _on_kernels(self, rnn: Recurrent, options: Mapping[str, Any]) -> Stack:
+        """The layer where each row has scales of its own. Raises `UnsupportedError`."""
+        if getattr(self._engine, "kernels", None) is None:
+            raise UnsupportedError(
+                "oneDNN takes the scale of u8 from a whole batch, so a stream would change others;"
+                " use backend='auto' or 'kernels', or dtype='bf16'"
+            )
+        backend: Any = open_backend("kernels", threads=getattr(self._engine, "threads", 1))
+        made: Stack = backend.prepare(rnn.spec, rnn.weights, **options)
+        return made
+
+    def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
+        """The outputs by name, for inputs by name.
+
+        ``observe(node, outputs, seconds)`` is called after each node. Raises `ShapeError` where
+        an input is missing, unknown, or not of the model's dtype and shape; `BudgetError` where the
+        run would take more than ``max_bytes`` or ``max_steps``, before it does.
+        """
+        plan = self._plans.get(()) if observe is None and not self._ranged else None
+        given = plan and plan.given(inputs)  # if all is as it should be
+        if given is None:
+            inputs = checked_feed(self.graph.inputs, inputs)
+            plan = self._plan(inputs) if observe is None else None
+            given = plan and plan.given(inputs)
+        if plan and given and plan.is_partial:
+            plan = self._for_sizes(plan, given.dims, inputs)
+        done = plan and given and plan.run(given, self._max_bytes, self._max_steps, self._budget)
+        return done or self._walked(checked_feed(self.graph.inputs, inputs), observe)
+
+    def _for_sizes(self, plan: Plan, dims: list[int], inputs: Feed) -> Plan:
+        """A plan for inputs of these sizes only: they decide branches that are open in any case."""
+        key = (plan, *dims)
+        if key not in self._sized:
+            if len(self._sized) >= _MOST_PLANS:
+                return plan
+            given = checked_feed(self.graph.inputs, inputs)
+            fixed = tuple(
+                value if value.lod_depth else replace(value, shape=data_of(given[value.name]).shape)
+                for value in self.graph.inputs
+            )
+            graph = fuse(replace(self.graph, inputs=fixed), self._passes).model
+            made = self._new_plan(graph, given, {**self._layers, **self._prepared(graph)})
+            self._sized[key] = made if made and made.fits(plan) else plan
+        return self._sized[key]
+
+    @contextmanager
+    def _budget(self, inputs: Feed) -> Iterator[None]:
+        """A layer may run over as many rows as the inputs have bytes, besides ``max_steps``."""
+        taken = sum(data_of(value).nbytes for value in inputs.values())
+        steps = self._max_steps + taken * self._share
+        with budget_of_run(self._max_bytes, steps), prepared(self._layers):
+            yield
+
+    def _walked(self, given: Feed, observe: Observer | None) -> dict[str, Ragged | Array]:
+        """Node by node, in Python: tells errors, and what each node gives."""
+        values: dict[str, Any] = dict(self.graph.constants)
+        values.update(given)
+        with self._budget(given):
+            for node in self.graph.nodes:
+                arguments = [values[name] if name else None for name in node.inputs]
+                started = time.perf_counter()
+                with naming(node, self.graph.name):
+                    made = KERNELS[node.op](node, *arguments)
+                results = made if isinstance(made, tuple) else (made,)
+                if observe is not None:
+                    observe(node, results, time.perf_counter() - started)
+                values.update(zip(node.outputs, results, strict=False))
+        return {output.name: values[output.name] for output in self.graph.outputs}
+
+    def _plan(self, given: Feed) -> Plan | None:
+        """The plan for inputs of such types; None where the graph is walked."""
+        key = tuple([_kind(given[name]) for name in self._undeclared])
+        if key not in self._plans:
+            if len(self._plans) >= _MOST_PLANS:
+                return None
+            self._plans[key] = self._new_plan(self.graph, given, self._layers)
+        return self._plans[key]
+
+    def _new_plan(
+        self, graph: Graph, given: Feed, layers: Mapping[Node, PreparedNode]
+    ) -> Plan | None:
+        if self._kernels is None:
+            return None
+        from onernn.engine.plan import Plan  # with C's bindings, which importing this room spares
+
+        inputs = tuple(
+            replace(
+                value,
+                dtype=value.dtype or data_of(given[value.name]).dtype.name,
+                shape=(None,) * data_of(given[value.name]).ndim
+                if value.shape is None
+                else value.shape,
+            )
+            for value in graph.inputs
+        )
+        try:
+            made = Plan(graph, inputs, self._kernels, layers, self._threads)
+        except (OnernnError, UnknownError, *MISFITS):
+            return None  # the walk tells what is wrong, if anything is
+        except Exception:
+            if os.environ.get("ONERNN_RAISE"):
+                raise
+            return None  # a plan is faster, the walk is right
+        return made if made.is_worth_it or made.is_partial else None
+
+    @property
+    def explained(self) -> tuple[Explained, ...]:
+        """One entry for each recurrent node, those inside loops and branches, too."""
+        return tuple(
+            Explained(
+                each.node.label,
+                each.layer.spec.cell.name,
+                each.layer.spec.direction,
+                each.layer.dtype,
+                each.layer.kernel,
+                "; ".join(filter(None, (each.layer.why, _cells_by(each)))),
+            )
+            for each in self._layers.values()
+        )
+
+    def streams(
+        self,
+        capacity: int,
+        states: Mapping[str, str] | None = None,
+        *,
+        first: Mapping[str, Array] | None = None,
+        given: Mapping[str, Array] | None = None,
+        inputs: Mapping[str, Value] | None = None,
+        queue: int = 64,
+    ) -> Streams:
+        """Room for ``capacity`` clients, each of which pushes a frame and pulls its result.
+
+        ``states``: the output that is the next state, by the input that takes it. Without it the
+        model is one of sequences, which goes on where the chunk before ended (`exposed`).
+        ``first``: states before the first frame, zeros where none is given. ``given``: what all
+        streams give alike, such as a sample rate; ``inputs``: what the model leaves open of the
+        others: branches that these decide are taken. ``queue``: how many frames of a stream may
+        wait, and how many results may be left unpulled.
+
+        Raises `UnsupportedError` naming an operator that cannot go on, or that mixes streams.
+        """
+        from onernn.engine.streams import Streams  # it knows sessions
+
+        if capacity < 1 or queue < 1:
+            raise UnsupportedError(f"capacity {capacity}, queue {queue}: expected 1 or more")
+        session = self
+        if given or inputs:
+            alike = checked_given(self.graph, given or {})
+            session = self.with_graph(bound(self.graph, alike, inputs or {}))
+        return Streams.of(session, capacity, states, first or {}, queue)
+
+    def with_graph(self, graph: Graph, *, rows_apart: bool = False) -> Session:
+        """A session of this one's options that runs another graph; they share packed weights.
+
+        ``rows_apart``: layers whose numbers would depend on what else is in a batch run on the
+        kernels, where they do not. Raises `UnsupportedError` where these are missing.
+        """
+        made = object.__new__(Session)
+        made.__dict__ |= self.__getstate__()
+        made._rows_apart = rows_apart
+        made.graph = fuse(graph, self._passes).model
+        made._layers = made._prepared(made.graph)
+        made._set_up()
+        return made
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: `explained`, and inputs and outputs."""
+        from onernn.ir import html
+
+        graph = self.graph
+        face = [("input", each) for each in graph.inputs] + [("output", o) for o in graph.outputs]
+        layers = (
+            (each.node, each.cell, each.direction, each.dtype, each.kernel, each.why)
+            for each in self.explained
+        )
+        head = ("recurrent node", "cell", "direction", "dtype", "kernel", "why")
+        return html.block(
+            f"Session of {graph.name}",
+            html.table(("", "value"), face),
+            html.table(head, layers),
+            *map(html.paragraph, graph.notes),
+        )
+
+    def explain(self) -> str:
+        """One line per recurrent node: cell, direction, dtype, kernel, why no faster one; then the
+        rule of ``backend="auto"``; then what runs the graph, known after the first run; notes."""
+        lines = list(map(str, self.explained)) or ["no recurrent nodes"]
+        if self._layers and (rule := getattr(self._engine, "rule", "")):
+            lines.append(f"backend auto: {rule}")
+        plans = [plan.told if plan else "node by node in Python" for plan in self._plans.values()]
+        plans += [f"for inputs of sizes that it had: {plan.told}" for plan in self._sized.values()]
+        lines += [f"graph: {each}" for each in dict.fromkeys(plans)]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.graph.notes)])
+
+
+def _cells_by(each: PreparedNode) -> str:
+    """What computes the cell state of every word, "" where its own kernel does."""
+    return _CELLS if each.cells_from and each.layer.compiled is None else ""
+
+
+def _kind(value: Ragged | Array) -> tuple[str, int]:
+    array = data_of(value)
+    return array.dtype.str, array.ndim
+
+
+def checked_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | Array]:
+    """The inputs in the dtypes the model asks for. Raises `ShapeError` naming the input."""
+    names = [value.name for value in expected]
+    missing = [name for name in names if name not in inputs]
+    unknown = [name for name in inputs if name not in names]
+    if missing or unknown:
+        wrong = (("missing", missing), ("unknown", unknown))
+        what = " and ".join(f"{how} {which}" for how, which in wrong if which)
+        hint = did_you_mean(unknown[0], names) if unknown else ""
+        raise ShapeError(f"inputs: {what}; the model takes {'; '.join(map(str, expected))}{hint}")
+    return {value.name: _checked_value(value, inputs[value.name]) for value in expected}
+
+
+def checked_given(graph: Graph, given: Feed) -> dict[str, Array]:
+    """Arrays for some of the inputs, in the dtypes that the model asks for."""
+    named = tuple(value for value in graph.inputs if value.name in given)
+    return {name: data_of(value) for name, value in checked_feed(named, given).items()}
+
+
+def _checked_value(expected: Value, given: Ragged | Array) -> Ragged | Array:
+    if expected.lod_depth and not isinstance(given, Ragged):
+        raise ShapeError(
+            f"input {expected.name!r} is ragged: expected onernn.Ragged(data, offsets)"
+            f" (in an .npz: lod__{expected.name}), got a plain array"
+        )
+    if isinstance(given, Ragged):
+        if not expected.lod_depth:
+            raise ShapeError(f"input {expected.name!r} is dense: expected an array, got Ragged")
+        if len(given.outer) + 1 != expected.lod_depth:
+            raise ShapeError(
+                f"input {expected.name!r}: expected {expected.lod_depth} LoD levels,"
+                f" got {len(given.outer) + 1}"
+            )
+        return given.with_data(_checked_array(expected, given.data))
+    return _checked_array(expected, np.asarray(given))
+
+
+def _checked_array(expected: Value, array: Array) -> Array:
+    shape = expected.shape
+    if shape is not None and (
+        len(shape) != array.ndim
+        or any(size not in (None, got) for size, got in zip(shape, array.shape, strict=True))
+    ):
+        raise ShapeError(f"input {expected}: got {array.dtype} {array.shape}")
+    for axis, (least, most) in expected.ranges.items():
+        if not least <= array.shape[axis] <= most:
+            got = f"{array.shape[axis]}, the model takes {least} to {most}"
+            raise ShapeError(f"input {expected}: axis {axis} is {got}")
+    if expected.dtype is None or array.dtype == expected.dtype:
+        return array
+    wanted = np.dtype(expected.dtype)
+    cast = array.astype(wanted) if np.can_cast(array.dtype, wanted, "same_kind") else None
+    if cast is None or (wanted.kind in "iu" and not np.array_equal(cast, array)):
+        raise ShapeError(f"input {expected}: got {array.dtype}, which {wanted} cannot hold")
+    return cast

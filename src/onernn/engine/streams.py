@@ -1,0 +1,298 @@
+"""Many clients on one session: each tick runs all streams that wait as one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from threading import Lock
+
+import numpy as np
+
+from onernn.engine.exposing import exposed
+from onernn.engine.session import Session, checked_feed
+from onernn.fuse_passes.mapping import Mapper
+from onernn.fuse_passes.over_time import check_states
+from onernn.ir.arrays import Array
+from onernn.ir.errors import BudgetError, OnernnError, Refusal, ShapeError, UnsupportedError
+from onernn.ir.graph import Graph
+from onernn.ir.ragged import data_of
+from onernn.ir.records import dataclass
+
+Frame = Mapping[str, Array]
+_NONE: dict[str, Array] = {}
+
+
+class Streams:
+    """Streams of one model; `Session.streams` makes them. Safe to share between threads.
+
+    A stream's states are one row of an array for all streams. A result is that of the stream alone:
+    operators work row by row. ``moving``: states whose sizes may change from frame to frame.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        capacity: int,
+        states: Mapping[str, str],
+        first: Mapping[str, Array],
+        *,
+        queue: int,
+        moving: Collection[str] = (),
+    ) -> None:
+        graph = session.graph
+        self._inputs = tuple(value for value in graph.inputs if value.name not in states)
+        self._capacity, self._most = capacity, queue
+        self._next = dict(states)
+        if unknown := sorted(first.keys() - states.keys()):
+            raise ShapeError(f"first: {unknown[0]!r} is no state; there are {', '.join(states)}")
+        self._first = {name: _initial(graph, name, first) for name in states}
+        try:
+            self._states = {
+                name: np.zeros((capacity, *array.shape), array.dtype)
+                for name, array in self._first.items()
+                if name not in moving and not _grows(graph, name)
+            }
+        except (MemoryError, ValueError):
+            raise BudgetError(f"no memory for the states of {capacity} streams") from None
+        self._own: dict[int, dict[str, Array]] = {}  # states whose sizes change, by stream
+        self._session = session.with_graph(_over_streams(graph), rows_apart=True)
+        self._waiting: dict[int, list[dict[str, Array]]] = {}
+        self._done: dict[int, list[dict[str, Array] | OnernnError]] = {}
+        self._made: _Made | None = None
+        self._new, self._free = iter(range(capacity)), list[int]()
+        self._lock = Lock()
+
+    @classmethod
+    def of(
+        cls,
+        session: Session,
+        capacity: int,
+        states: Mapping[str, str] | None,
+        first: Mapping[str, Array],
+        queue: int,
+    ) -> Streams:
+        """See `Session.streams`."""
+        if states is not None:
+            check_states(session.graph, states)
+            return cls(session, capacity, states, first, queue=queue)
+        made = exposed(session.graph)
+        layers = {n for node in made.graph.nodes if node.op == "Rnn" for n in node.inputs}
+        shapes = {value.name: value.shape or () for value in made.graph.inputs}
+        return cls(
+            session.with_graph(made.graph),
+            capacity,
+            made.states,
+            {**made.first, **first},
+            queue=queue,
+            moving=[n for n in made.states if n not in layers and None in shapes[n]],
+        )
+
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._waiting)
+
+    def open(self) -> int:
+        """A new stream, with the first states. Raises `BudgetError` where ``capacity`` are open."""
+        with self._lock:
+            stream = self._free.pop() if self._free else next(self._new, None)
+            if stream is None:
+                raise BudgetError(
+                    f"{self._capacity} streams are open, as many as there may be: close one, or"
+                    " make more room with streams(capacity)"
+                )
+            for name, array in self._states.items():
+                array[stream] = self._first[name]
+            own = {n: array for n, array in self._first.items() if n not in self._states}
+            self._own[stream] = own or _NONE
+            self._waiting[stream], self._done[stream] = [], []
+            return stream
+
+    def close(self, stream: int) -> None:
+        """Ends a stream; what waits of it is dropped."""
+        with self._lock:
+            self._check(stream)
+            del self._waiting[stream], self._done[stream], self._own[stream]
+            self._free.append(stream)
+
+    def push(self, stream: int, frame: Frame | Array) -> None:
+        """Adds what the model takes in one call, by name; the array alone where it takes one input.
+
+        Raises `ShapeError` where it does not fit the model, `BudgetError` where ``queue`` frames
+        wait already: call `pull` more often, or push less.
+        """
+        if not isinstance(frame, Mapping):
+            if len(self._inputs) != 1:
+                names = ", ".join(value.name for value in self._inputs)
+                raise ShapeError(f"a frame: expected arrays by name, of {names}")
+            frame = {self._inputs[0].name: frame}
+        made = {
+            name: np.array(data_of(value), order="C")  # the caller may use its own again
+            for name, value in checked_feed(self._inputs, frame).items()
+        }
+        with self._lock:
+            self._check(stream)
+            if len(self._waiting[stream]) >= self._most:
+                raise BudgetError(
+                    f"stream {stream}: {self._most} frames wait already; pull, push less, or make"
+                    " more room with streams(queue=)"
+                )
+            self._waiting[stream].append(made)
+
+    def pull(self, stream: int) -> list[dict[str, Array]]:
+        """All results of a stream that were not pulled yet, in order, one for each frame.
+
+        Runs the ticks that they need; each takes the oldest frame of every stream that waits.
+        Raises what the model raised for a frame, once the results before it have been pulled: that
+        frame is left out, and the state stays as it was.
+        """
+        with self._lock:
+            self._check(stream)
+            while True:
+                done = self._done[stream]
+                found = list[dict[str, Array]]()
+                for result in done:
+                    if isinstance(result, OnernnError):
+                        self._done[stream] = done[max(1, len(found)) :]
+                        if found:
+                            return found
+                        raise result
+                    found.append(result)
+                if not self._waiting[stream]:
+                    self._done[stream] = []
+                    return found
+                self._tick(stream)
+
+    def tick(self) -> int:
+        """Runs the oldest frame of every stream that waits; how many that were."""
+        with self._lock:
+            return self._tick()
+
+    def _check(self, stream: int) -> None:
+        self._put()
+        if stream not in self._waiting:
+            raise ShapeError(f"stream {stream} is not open")
+
+    def _tick(self, pulled: int | None = None) -> int:
+        """``pulled``: a stream whose results are about to be pulled, however many they are."""
+        self._put()
+        ready = [
+            stream
+            for stream, frames in self._waiting.items()
+            if frames and (stream == pulled or len(self._done[stream]) < self._most)
+        ]
+        for streams in self._alike(ready):
+            self._run(streams)
+        return len(ready)
+
+    def _alike(self, ready: list[int]) -> Iterator[list[int]]:
+        """Streams whose oldest frames are of one shape, and their states, too."""
+        groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+        for stream in ready:
+            frame = self._waiting[stream][0]
+            arrays = (*frame.values(), *self._own[stream].values())
+            shapes = tuple(array.shape for array in arrays)
+            groups.setdefault(shapes, []).append(stream)
+        yield from groups.values()
+
+    def _run(self, streams: list[int]) -> None:
+        count = len(streams)
+        batch = streams + streams[-1:] * (min(_rounded(count), self._capacity) - count)
+        frames = [self._waiting[stream][0] for stream in batch]
+        feed = {v.name: np.stack([frame[v.name] for frame in frames]) for v in self._inputs}
+        feed |= {name: array[batch] for name, array in self._states.items()}
+        own = [self._own[stream] for stream in batch]
+        feed |= {name: np.stack([each[name] for each in own]) for name in own[0]}
+        results: list[dict[str, Array] | OnernnError]
+        try:
+            made = {name: data_of(value) for name, value in self._session.run(feed).items()}
+            states = {name: self._state(name, made[after]) for name, after in self._next.items()}
+        except OnernnError as error:
+            if count > 1:  # whose frame that was
+                for stream in streams:
+                    self._run([stream])
+                return
+            states, results = {}, [error]
+        else:
+            told = [name for name in made if name not in self._next.values()]
+            results = [{name: made[name][at].copy() for name in told} for at in range(count)]
+        self._made = _Made(
+            {n: (streams, array[:count]) for n, array in states.items() if n in self._states},
+            {
+                stream: {name: states[name][at].copy() for name in own[at]}
+                for at, stream in enumerate(streams)
+                if states and own[at]
+            },
+            {stream: self._waiting[stream][1:] for stream in streams},
+            {s: [*self._done[s], made] for s, made in zip(streams, results, strict=True)},
+        )
+        self._put()
+
+    def _put(self) -> None:
+        """Puts back what a tick has made. Who is interrupted here loses no frame and runs none
+        twice: to do it again changes nothing, and every call begins with it."""
+        if self._made is None:
+            return
+        for name, (rows, array) in self._made.states.items():
+            self._states[name][rows] = array
+        self._own.update(self._made.own)
+        self._waiting.update(self._made.waiting)
+        self._done.update(self._made.done)
+        self._made = None
+
+    def _state(self, name: str, made: Array) -> Array:
+        """The next states of some streams. Raises `ShapeError` where they do not fit."""
+        first = self._first[name]
+        same = made.shape[1:] == first.shape or (
+            name not in self._states and made.ndim == 1 + first.ndim
+        )
+        if not same or not np.can_cast(made.dtype, first.dtype, "same_kind"):
+            raise ShapeError(
+                f"state {name!r}: expected {first.dtype} {first.shape}, the frame made"
+                f" {made.dtype} {made.shape[1:]}; a stream of another batch needs first="
+            )
+        return made.astype(first.dtype, copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """What a tick has made, by state or by stream: the latter as they are from now on."""
+
+    states: dict[str, tuple[list[int], Array]]
+    own: dict[int, dict[str, Array]]
+    waiting: dict[int, list[dict[str, Array]]]
+    done: dict[int, list[dict[str, Array] | OnernnError]]
+
+
+def _rounded(count: int) -> int:
+    """A batch of a few sizes, eight for each power of two: oneDNN keeps primitives of each."""
+    unit = 1 << max(0, count.bit_length() - 4)
+    return -(-count // unit) * unit
+
+
+def _grows(graph: Graph, name: str) -> bool:
+    """Whether a state may be of another size behind a frame: beyond its batch."""
+    shape = next(value.shape for value in graph.inputs if value.name == name)
+    return sum(size is None for size in shape or ()) > 1
+
+
+def _initial(graph: Graph, name: str, first: Mapping[str, Array]) -> Array:
+    """A state before the first frame: zeros where none is given, of 1 where a size is open."""
+    value = next(value for value in graph.inputs if value.name == name)
+    if name in first:
+        return np.asarray(checked_feed((value,), {name: first[name]})[name])
+    if value.shape is None or value.lod_depth:
+        raise UnsupportedError(f"state {value}: nobody knows its shape; give it with first=")
+    sizes = [size if isinstance(size, int) else 1 for size in value.shape]
+    return np.zeros(sizes, value.dtype or "float32")
+
+
+def _over_streams(graph: Graph) -> Graph:
+    """The model of a batch of streams, axis 0 of every input and output."""
+    mapper = Mapper.of(graph, graph.inputs)
+    for node in graph.nodes:
+        mapper.add(node)
+    alone = [value.name for value in graph.outputs if value.name not in mapper.mapped]
+    if alone:
+        raise UnsupportedError(
+            f"{graph.name} as streams:", (Refusal("it is made of no input", alone[0]),)
+        )
+    return mapper.model()

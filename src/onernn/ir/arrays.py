@@ -1,0 +1,74 @@
+"""Array aliases, and the one way in which arrays are frozen."""
+
+from __future__ import annotations
+
+import ctypes
+from mmap import mmap
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+
+def frozen(array: Array) -> Array:
+    """A contiguous read-only array with the same values; what anybody can write to is copied.
+
+    The caller's own array is kept where it is read-only and owns its memory, or is of bytes or of a
+    mapped file.
+    """
+    if type(array) is np.ndarray and array.flags.c_contiguous and not _writable(array):
+        return array
+    out = np.ascontiguousarray(array)
+    if out.shape != np.shape(array):  # ascontiguousarray makes a scalar one-dimensional
+        out = out.reshape(np.shape(array))
+    if _writable(out) and np.shares_memory(out, array):
+        out = out.copy()
+    out.flags.writeable = False
+    return out
+
+
+def sealed(fresh: Array) -> Array:
+    """An array that was just made and that nobody else holds, read-only: `frozen` copies it not."""
+    array: Any = fresh
+    while isinstance(array, np.ndarray):
+        array.flags.writeable = False
+        array = array.base
+    return fresh
+
+
+def _writable(array: Any) -> bool:
+    """Whether the array, or whoever owns its memory, can write to it.
+
+    A read-only view may be of memory that others write to: of a tensor, a bytearray, DLPack.
+    """
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return True
+        array = array.base
+    while isinstance(array, memoryview):
+        array = array.obj
+    if array is None:
+        return False
+    return not isinstance(array, bytes | mmap) or not memoryview(array).readonly
+
+
+def widened(bits: Array) -> Array:
+    """float32 from bfloat16, given as uint16: their upper halves."""
+    wide = bits.astype(np.uint32)
+    wide <<= 16
+    return wide.view(np.float32)
+
+
+def same_bytes(one: Array, other: Array) -> bool:
+    """Whether two arrays hold the same bytes, by memcmp; False where one is not contiguous."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not (one.flags.c_contiguous and other.flags.c_contiguous):
+        return False
+    return not _memcmp(one.ctypes.data, other.ctypes.data, one.nbytes)

@@ -1,0 +1,119 @@
+"""Every error a user can meet, the refusal that some of them carry, and how names are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from onernn.ir.records import dataclass
+
+
+def printable(text: object, keep: str = "") -> str:
+    """Text that a file may have brought along, for a terminal: harmless, and on one line.
+
+    Control characters, marks that turn the direction of writing and whatever else cannot be seen
+    come out as escapes (``\\x1b``, ``\\u202e``, ``\\n``), but for the characters to ``keep``.
+    """
+    return "".join(
+        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode()
+        for each in str(text)
+    )
+
+
+def told(error: Exception) -> str:
+    """What an error says: the system's words behind the file, without the number they bear."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """ "; did you mean 'onednn'?" behind a message about an unknown name, "" where none is like it.
+
+    Letters may be missing, wrong or swapped, and be of another case.
+    """
+    from difflib import get_close_matches  # only where something went wrong already
+
+    lower = {each.lower(): each for each in reversed(list(known))}
+    found = get_close_matches(name.lower(), lower, n=1)
+    return f"; did you mean {lower[found[0]]!r}?" if found else ""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why something was not done: a pass that did not fire, a node that cannot run."""
+
+    reason: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        return printable(f"{self.where}: {self.reason}" if self.where else self.reason)
+
+
+class OnernnError(Exception):
+    """Base of all errors raised on purpose; the message is `printable`."""
+
+    _keep = ""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(printable(message, self._keep))
+
+    def __reduce__(self) -> Any:
+        """With the same text, which is printable already; what stands beside it follows."""
+        return _raised_elsewhere, (type(self), self.args), self.__dict__
+
+
+def _raised_elsewhere(kind: type[OnernnError], args: tuple[Any, ...]) -> OnernnError:
+    error = kind(*args)
+    error.args = args
+    return error
+
+
+class ModelFormatError(OnernnError):
+    """A file cannot be what it claims to be; tells the file and, where known, the byte offset."""
+
+    def __init__(self, reason: str, file: str | Path = "", offset: int | None = None) -> None:
+        self.file, self.offset = str(file), offset
+        place = f"{file}: " if file else ""
+        at = "" if offset is None else f" (at byte {offset})"
+        super().__init__(f"{place}{reason}{at}")
+
+
+class ShapeError(OnernnError, ValueError):
+    """An array's rank, shape or dtype is not the one its role asks for."""
+
+
+class BudgetError(OnernnError, MemoryError):
+    """More memory is asked for than may be taken; says for what, and how much is allowed."""
+
+
+class UnsupportedError(OnernnError):
+    """Something valid that cannot be run exactly; ``refusals`` tells what and where.
+
+    Each of them is a line behind the message.
+    """
+
+    def __init__(self, message: str, refusals: Iterable[Refusal] = ()) -> None:
+        super().__init__(message)
+        listed = tuple(refusals)
+        self.refusals = listed or (Refusal(message),)
+        self.args = ("".join([*self.args, *(f"\n  {each}" for each in listed)]),)
+
+    @property
+    def refusal(self) -> Refusal:
+        return self.refusals[0]
+
+
+class MissingDependencyError(OnernnError, ImportError):
+    """An optional package is needed and absent; the message says what to install."""
+
+
+class LibraryError(OnernnError):
+    """libdnnl cannot be found, loaded or used, or one of its calls failed."""
+
+    _keep = "\n"  # between a compiler's messages
+
+
+class UnforeseenError(OnernnError):
+    """An error that nobody raised on purpose, with the file and node where it arose."""

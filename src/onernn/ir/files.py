@@ -1,0 +1,130 @@
+"""Files that are replaced whole, or not at all; and files that must lie in a folder."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from onernn.ir.errors import ModelFormatError
+
+
+def inside(folder: Path, name: object, what: str, told_by: Path) -> Path:
+    """The path of a name that a model tells, links followed; it lies in the folder.
+
+    Raises `ModelFormatError` for ``..``, absolute paths and links that leave the folder. ``what``:
+    whose file it is; ``told_by``: the file that names it.
+    """
+    if isinstance(name, str) and name and "\0" not in name:
+        found = (folder / name).resolve()
+        if found.is_relative_to(folder.resolve()):
+            return found
+    raise ModelFormatError(
+        f"{what}: its file {name!r} would lie outside of the model's folder; copy it there",
+        told_by,
+    )
+
+
+def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
+    """The one that is a file, or None: a pipe in a folder would be waited for.
+
+    Raises `ModelFormatError` for several, which tells the ``argument`` that chooses.
+    """
+    files = [file for file in candidates if os.path.isfile(file)]
+    if len(files) > 1:
+        names = ", ".join(map(str, files))
+        raise ModelFormatError(f"several candidates, give one as {argument}: {names}")
+    return files[0] if files else None
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[BinaryIO]:
+    """A stream for the new content of a file: it gets the file's name when the block ends.
+
+    Until then, and where the block raises, the disk is full or the process dies, the old file
+    stays as it was. Raises `OSError` naming the file.
+    """
+    with replacing_all([path]) as (stream,):
+        yield stream
+
+
+@contextmanager
+def replacing_all(paths: Iterable[str | Path]) -> Iterator[list[BinaryIO]]:
+    """A stream for each file; none of the files is replaced before all content is on the disk."""
+    with ExitStack() as stack:
+        new = [stack.enter_context(_NewFile(path)) for path in paths]
+        yield [each.stream for each in new]
+        for each in new:
+            each.complete()
+        for each in new:
+            each.rename()
+
+
+class _NewFile:
+    """The content of a file under a name of its own, in the folder of the file."""
+
+    def __init__(self, path: str | Path) -> None:
+        # A link stays a link: the file that it names is replaced.
+        self._path = os.path.realpath(path)
+        self._part: str | None = None
+
+    def __enter__(self) -> _NewFile:
+        mode = None
+        with self._named():
+            if os.path.exists(self._path):
+                mode = os.stat(self._path).st_mode
+            if mode is not None and not stat.S_ISREG(mode):  # /dev/stdout: nothing to replace
+                self.stream: BinaryIO = open(self._path, "wb")
+                return self
+            folder = os.path.dirname(self._path)
+            part = os.path.join(folder, f".onernn-{os.urandom(8).hex()}.part")
+            self.stream = open(part, "xb")
+            self._part = part
+            if mode is not None:
+                os.chmod(part, stat.S_IMODE(mode))
+        return self
+
+    def complete(self) -> None:
+        with self._named():
+            self.stream.flush()
+            if self._part is not None:
+                os.fsync(self.stream.fileno())
+            self.stream.close()
+
+    def rename(self) -> None:
+        if self._part is None:
+            return
+        with self._named():
+            os.replace(self._part, self._path)
+            self._part = None
+            folder = os.open(os.path.dirname(self._path), os.O_RDONLY)
+            try:
+                os.fsync(folder)  # the name is on the disk, too
+            finally:
+                os.close(folder)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            with self._named():
+                self.stream.close()  # writes what is buffered: the disk may still be full
+        except OSError:
+            if error is None:
+                raise
+        finally:
+            if self._part is not None:
+                Path(self._part).unlink(missing_ok=True)
+        # A write inside of the block does not know the file's name.
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = self._path
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Errors name the file, not its part."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = self._path
+            raise

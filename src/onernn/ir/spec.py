@@ -1,0 +1,189 @@
+"""What a recurrent layer computes, apart from its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, replace
+from enum import Enum
+from numbers import Integral
+from typing import Any, Literal, NamedTuple, get_args
+
+from onernn.ir.errors import ShapeError
+from onernn.ir.records import dataclass
+
+Direction = Literal["left2right", "right2left", "bidirectional_concat", "bidirectional_sum"]
+Stacking = Literal["framework", "onednn"]
+Update = Literal["keep", "replace"]
+
+
+class Activation(NamedTuple):
+    """A function by its ONNX name in lower case; alpha and beta only where it has them."""
+
+    name: str
+    alpha: float | None = None
+    beta: float | None = None
+
+    def __str__(self) -> str:
+        numbers = [f"{v:g}" for v in (self.alpha, self.beta) if v is not None]
+        return f"{self.name}({', '.join(numbers)})" if numbers else self.name
+
+
+class Cell(Enum):
+    """A recurrent cell; equations as in the RNN developer guide of oneDNN.
+
+    ``gates`` come in oneDNN's order. GRU keeps with u: h = u h' + (1-u) o. AUGRU cells scale u by
+    (1 - attention). LBR cells ("linear before reset") hold a fourth bias row u', inside r*(...).
+    """
+
+    RNN_TANH = "rnn_tanh"
+    RNN_RELU = "rnn_relu"
+    RNN_SIGMOID = "rnn_sigmoid"
+    LSTM = "lstm"
+    GRU = "gru"
+    LBR_GRU = "lbr_gru"
+    AUGRU = "augru"
+    LBR_AUGRU = "lbr_augru"
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        if self is Cell.LSTM:
+            return ("i", "f", "c", "o")
+        return ("u", "r", "o") if self.is_gru else ("h",)
+
+    @property
+    def is_gru(self) -> bool:
+        return self.value.endswith("gru")
+
+    @property
+    def linear_before_reset(self) -> bool:
+        return self.value.startswith("lbr_")
+
+    @property
+    def has_attention(self) -> bool:
+        return self in (Cell.AUGRU, Cell.LBR_AUGRU)
+
+    @property
+    def bias_rows(self) -> int:
+        return len(self.gates) + self.linear_before_reset
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return ("h", "c") if self is Cell.LSTM else ("h",)
+
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """The default ones: (gate, candidate) of GRUs, (gate, candidate, cell) of LSTM."""
+        if self is Cell.LSTM:
+            names: tuple[str, ...] = ("sigmoid", "tanh", "tanh")
+        else:
+            names = ("sigmoid", "tanh") if self.is_gru else (self.value.removeprefix("rnn_"),)
+        return tuple(map(Activation, names))
+
+
+@dataclass(frozen=True)
+class RnnSpec:
+    """A recurrent layer or stack: hashable, complete, and free of tensors and their names.
+
+    ``input_size`` is I. ``hidden_size`` is the number of units; the recurrent width O is
+    ``projection_size`` where there is one. ``activations`` are strings or `Activation`, in the
+    order of `Cell.activations`; None and the cell's own mean the same. ``update`` tells what the
+    update gate of a GRU does: "keep" the old state with it, or "replace" the state by it.
+    ``gate_clip`` bounds every gate before its activation to [-gate_clip, gate_clip] (ONNX);
+    ``cell_clip`` = (min, max) bounds an LSTM's cell state, and with ``cell_clip_nan`` a NaN there
+    becomes the lower bound (MXNet); with ``input_forget`` an LSTM's forget gate is 1 - i (ONNX).
+
+    Raises `ShapeError` for sizes below 1 and `ValueError` for fields that contradict the cell.
+    """
+
+    cell: Cell
+    input_size: int
+    hidden_size: int
+    _: KW_ONLY
+    layers: int = 1
+    direction: Direction = "left2right"
+    stacking: Stacking = "framework"
+    projection_size: int | None = None
+    peephole: bool = False
+    activations: tuple[Activation, ...] | None = None
+    update: Update = "keep"
+    gate_clip: float | None = None
+    cell_clip: tuple[float, float] | None = None
+    cell_clip_nan: bool = False
+    input_forget: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.cell, Cell):
+            raise ValueError(f"RnnSpec.cell: expected a Cell, got {self.cell!r}")
+        for name in ("input_size", "hidden_size", "layers", "projection_size"):
+            size = getattr(self, name)
+            if size is None and name == "projection_size":
+                continue
+            if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
+                raise ShapeError(f"RnnSpec.{name}: expected an int of at least 1, got {size!r}")
+            object.__setattr__(self, name, int(size))
+        for name, kinds in (("direction", Direction), ("stacking", Stacking), ("update", Update)):
+            if getattr(self, name) not in get_args(kinds):
+                got = getattr(self, name)
+                raise ValueError(f"RnnSpec.{name}: expected one of {get_args(kinds)}, got {got!r}")
+        if self.cell is not Cell.LSTM:
+            for name in ("projection_size", "peephole", "cell_clip", "input_forget"):
+                if getattr(self, name):
+                    raise ValueError(f"RnnSpec.{name} belongs to LSTM, not to {self.cell.name}")
+        if self.update == "replace" and not self.cell.is_gru:
+            raise ValueError(f"RnnSpec.update belongs to GRU cells, not to {self.cell.name}")
+        if self.gate_clip is not None and not self.gate_clip > 0:
+            raise ValueError(f"RnnSpec.gate_clip: expected a positive bound, got {self.gate_clip}")
+        if self.cell_clip is not None:
+            low, high = map(float, self.cell_clip)
+            if not low <= high:
+                raise ValueError(f"RnnSpec.cell_clip: expected (min, max), got {self.cell_clip}")
+            object.__setattr__(self, "cell_clip", (low, high))
+        elif self.cell_clip_nan:
+            raise ValueError("RnnSpec.cell_clip_nan: expected cell_clip beside it, got None")
+        if self.activations is not None:
+            object.__setattr__(self, "activations", self._normal(self.activations))
+
+    def _normal(self, activations: tuple[Any, ...]) -> tuple[Activation, ...] | None:
+        chosen = tuple(Activation(a) if isinstance(a, str) else Activation(*a) for a in activations)
+        default = self.cell.activations
+        if len(chosen) != len(default):
+            raise ValueError(
+                f"RnnSpec.activations: {self.cell.name} has {len(default)}, got {len(chosen)}"
+            )
+        return None if chosen == default else chosen
+
+    @property
+    def functions(self) -> tuple[Activation, ...]:
+        """The activations in force, defaults included."""
+        return self.activations or self.cell.activations
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.direction.startswith("bidirectional") else 1
+
+    @property
+    def recurrent_size(self) -> int:
+        """Width of h: R of weights_iter, and of each direction's output."""
+        return self.projection_size or self.hidden_size
+
+    @property
+    def output_size(self) -> int:
+        """Channels of dst_layer."""
+        return self.recurrent_size * (2 if self.direction == "bidirectional_concat" else 1)
+
+    @property
+    def gates(self) -> int:
+        return len(self.cell.gates)
+
+    def reads(self, layer: int) -> int:
+        """Channels of what a layer of the stack reads."""
+        if layer == 0:
+            return self.input_size
+        return self.output_size if self.stacking == "framework" else self.recurrent_size
+
+    def joins(self, layer: int) -> bool:
+        """Whether the directions are joined behind a layer, or each goes on alone."""
+        return self.stacking == "framework" or layer == self.layers - 1
+
+    def one_layer(self, input_size: int, direction: Direction) -> RnnSpec:
+        """The same cell as one layer of another input size and direction."""
+        return replace(self, input_size=input_size, direction=direction, layers=1)

@@ -1,0 +1,537 @@
+"""Compiles the kernels: ``python kernels/build.py``.
+
+``kernels/built`` gets one shared library for each instruction set: the least demanding set and the
+best one of this CPU, or those that the variable ISAS names (``ISAS=all``: every set). This file
+needs only the standard library, so that setup.py can run it. It does not build again what comes
+from these sources, flags and compiler: all editable installations of a tree share one build, and
+all trees of a user share objects (see `cache_folder`).
+
+What only compiling needs is imported by it: every process that runs a model imports this file.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import stat
+import sys
+import time
+import zlib
+from functools import lru_cache
+from mmap import mmap
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+BUILT = HERE / "built"
+HEADER = HERE / "library" / "onernn.h"
+# Flags by instruction set, the least demanding one first: the names in ONERNN_MAX_ISA. Single
+# features and no -march=skylake-avx512, which allows a compiler what nobody asked the CPU for.
+_V2 = ("-march=x86-64", "-msse4.2", "-mpopcnt")
+_AVX2 = (*_V2, "-mavx2", "-mfma", "-mf16c")
+_AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
+_X86 = {
+    "v2": _V2,
+    "avx2": _AVX2,
+    "avx512": _AVX512,
+    "avx512_vnni": (*_AVX512, "-mavx512vnni"),
+    "avx512_bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
+}
+# Sources that gain nothing by wider registers are compiled for the least demanding set alone, and
+# linked into all libraries. They may not include lanes.hpp, whose types differ.
+_SHARED = frozenset({"copies", "engine", "interface", "moves", "onnxruntime"})
+# About how many seconds of one core these sources take to compile (GCC 12, a rented Zen core; half
+# of that with a level of `_LEVELS`), in the order in which they are compiled: the slowest first, so
+# that no core waits for one of them in the end.
+_SECONDS = {
+    **dict.fromkeys(("axes", "convolutions"), 13),
+    **dict.fromkeys(("cells_s8", "cells_f64", "cells_bf16", "moves", "quantized"), 9),
+    **dict.fromkeys(("cells_f16", "cells_f32"), 8),
+    **dict.fromkeys(("training", "sequences", "formulas", "products"), 6),
+    **dict.fromkeys(("onnxruntime", "engine"), 4),
+}
+_CACHE_BYTES = 200 << 20
+# Few CPUs run this library, and every build waits for it. Its own objects, which no other library
+# takes, compile in half the time without the vectorizer (design/0033 says what that costs a run).
+_LEVELS = {"v2": "-O1"}
+# The sources that use the instructions which a set adds. A library takes the other objects from the
+# sets before its own.
+_ADDED = {
+    "avx512_vnni": ("cells_s8", "cpu", "quantized"),
+    "avx512_bf16": ("cells_bf16", "cpu", "training"),
+}
+# No contraction: the kernels say where a product and a sum are rounded as one. In a large source
+# GCC would stop to inline what the products call; Clang, which does not, ignores it. All objects
+# have one namespace, as a library has some of another instruction set.
+COMPILE = (
+    *("-std=c++17", "-O3", "-ffp-contract=off", "--param=large-unit-insns=100000"),
+    *("-fPIC", "-fvisibility=hidden", "-pthread", "-I.", "-DONERNN_ISA=library"),
+)
+LINK = ("-shared", "-pthread", "-s", "-Wl,-z,defs", "-Wl,--version-script=exports.map")
+# The compiler's own runtime inside: a Python that brings an older one (conda's) can load it, too.
+# Of it only what is called: the rest has instructions of newer CPUs (rdrand).
+STATIC = ("-static-libstdc++", "-static-libgcc", "-Wl,--gc-sections")
+EXPORTS = "{ global: onernn_*; RegisterCustomOps; local: *; };\n"
+PROBE = """#include <thread>
+extern "C" __attribute__((visibility("default"))) void RegisterCustomOps() {
+  std::thread([] {}).join();
+}
+"""
+_LAST_LINE = re.compile(rb"\nonernn kernels; sources (\w{16}); compiler (.*); crc32 (\w{8})\n\Z")
+
+
+class BuildError(Exception):
+    """The kernels do not compile."""
+
+
+class NoCompiler(BuildError):
+    """There is no C++17 compiler that knows all flags."""
+
+
+def isas(machine: str = platform.machine()) -> dict[str, tuple[str, ...]]:
+    """The instruction sets of an architecture, the least demanding one first, and their flags."""
+    return _X86 if machine in ("x86_64", "AMD64") else {"portable": ()}
+
+
+def wanted(machine: str = platform.machine()) -> list[str]:
+    """The instruction sets to compile for, those of ISAS or of this CPU; always the first one.
+
+    The first library tells which of the others the CPU can run. Raises `BuildError`.
+    """
+    known = isas(machine)
+    names = os.environ.get("ISAS", "").replace(",", " ").split() or [_best(known)]
+    if unknown := sorted({*names} - {*known, "all"}):
+        raise BuildError(f"ISAS={' '.join(unknown)}: expected all, or some of {', '.join(known)}")
+    first = next(iter(known))
+    return [isa for isa in known if isa == first or not {isa, "all"}.isdisjoint(names)]
+
+
+def _best(known: dict[str, tuple[str, ...]]) -> str:
+    """The last instruction set that this CPU runs and the compiler, if any, knows.
+
+    Linux names the features of a CPU; it omits those that it does not support itself.
+    """
+    try:
+        words = Path("/proc/cpuinfo").read_text().partition("\nflags")[2].partition("\n")[0]
+    except OSError:
+        words = ""
+    features = set(words.replace("_", "").split()) | {"arch=x86-64"}
+    # GCC's -msse4.2 and -mavx512bf16 are sse4_2 and avx512_bf16 there.
+    usable = [i for i, f in known.items() if {n[2:].replace(".", "") for n in f} <= features]
+    command = tuple(_command())
+    return next((i for i in usable[::-1] if _knows(command, known[i])), next(iter(known)))
+
+
+@lru_cache
+def _knows(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
+    """Whether a compiler takes flags; an old one does not know the newest instruction sets."""
+    try:
+        return not command or bool(_run([*command, *flags, "-E", "-x", "c++", os.devnull], HERE))
+    except BuildError:
+        return False
+
+
+def library_of(isa: str, folder: Path = BUILT) -> Path:
+    """Where the library of an instruction set lies."""
+    return folder / f"libonernn-{isa}.so"
+
+
+def sources() -> list[Path]:
+    """What is compiled; nothing in an installed wheel, which has the libraries."""
+    return sorted(HERE.glob("library/*.cpp"))
+
+
+def abi() -> int:
+    """The number of the C interface: another header, another number."""
+    return zlib.crc32(HEADER.read_bytes())
+
+
+def sources_key(machine: str = platform.machine()) -> str:
+    """Other sources or flags, another key: their checksum, and how many bytes they are.
+
+    CRC-32 finds damage and edits, which are what happens here; nobody who can change a library is
+    kept from writing its checksum. SHA-256 would load OpenSSL into every process: 3 ms, 4 MB.
+    """
+    shared = sorted(_SHARED), _ADDED, _LEVELS
+    told = repr((COMPILE, LINK, STATIC, EXPORTS, isas(machine), shared)).encode()
+    key, size = zlib.crc32(told), len(told)
+    for file in sorted([*HERE.glob("*.hpp"), *HERE.glob("library/*.*")]):
+        text = file.read_bytes()
+        told = f"{file.relative_to(HERE)} {len(text)}\n".encode() + text
+        key, size = zlib.crc32(told, key), size + len(told)
+    return f"{key:08x}{size:08x}"
+
+
+def built_from(content: bytes | mmap) -> tuple[str, str] | None:
+    """The key of the sources and the compiler that a library tells; None if it is not whole.
+
+    Its last line, behind what the loader reads, tells both and the checksum of all before.
+    """
+    found = _LAST_LINE.search(content[-4096:])
+    if found is None:
+        return None
+    key, compiler, checksum = (part.decode(errors="replace") for part in found.groups())
+    with memoryview(content)[: content.rfind(b"; crc32 ")] as told:
+        return (key, compiler) if f"{zlib.crc32(told):08x}" == checksum else None
+
+
+def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]:
+    """The libraries of the `wanted` instruction sets, compiled now or before.
+
+    Each file gets its name when it is whole, so a build that was stopped leaves old ones or new
+    ones; libraries of other sets that come from other sources are removed. Two builds wait for
+    each other. Raises `BuildError`, or its `NoCompiler`.
+    """
+    import fcntl  # systems without it get no further than to `NoCompiler`
+    import shutil
+    import tempfile
+
+    targets = wanted(machine)
+    paths = [library_of(isa, folder) for isa in targets]
+    if is_built(folder, machine):
+        return paths
+    if not sources():
+        raise NoCompiler(f"{HERE} holds no sources, which installed packages do without")
+    command, static = compiler(machine), _links_statically(machine)
+    folder.mkdir(exist_ok=True, parents=True)
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_built(folder, machine):
+            return paths
+        for rest in folder.glob("part-*"):  # of a build that was killed
+            shutil.rmtree(rest, ignore_errors=True)
+        key = sources_key(machine)
+        told = f"\nonernn kernels; sources {key}; compiler {_identity(command)}"
+        with tempfile.TemporaryDirectory(prefix="part-", dir=folder) as inside:
+            made = _compiled(command, STATIC if static else (), machine, targets, Path(inside))
+            if sources_key(machine) != key:
+                raise BuildError(f"files in {HERE} changed while they were compiled: build again")
+            for file, target in zip(made, paths, strict=True):
+                content = file.read_bytes() + told.encode()
+                _write(file, content + f"; crc32 {zlib.crc32(content):08x}\n".encode())
+                file.chmod(0o755)
+                os.replace(file, target)
+        for isa in _outdated(folder, machine):
+            library_of(isa, folder).unlink()
+    return paths
+
+
+def is_built(folder: Path = BUILT, machine: str = platform.machine()) -> bool:
+    """Whether the wanted libraries are there and none comes from other sources or compilers."""
+    there = all(library_of(isa, folder).is_file() for isa in wanted(machine))
+    return there and not _outdated(folder, machine)
+
+
+def _outdated(folder: Path, machine: str) -> list[str]:
+    """The libraries of other sources or another compiler than those here, if any are here."""
+    key, command = sources_key(machine) if sources() else None, _command() if sources() else None
+    identity = _identity(command) if command else None
+    outdated = []
+    for isa in isas(machine):
+        path = library_of(isa, folder)
+        told = built_from(path.read_bytes()) if path.is_file() else (key, identity)
+        if told is None or key not in (None, told[0]) or identity not in (None, told[1]):
+            outdated.append(isa)
+    return outdated
+
+
+def _write(file: Path, content: bytes) -> None:
+    with open(file, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _command() -> list[str]:
+    """CXX, or c++, g++ or clang++; empty where none is there."""
+    import shlex
+    import shutil
+
+    if wish := shlex.split(os.environ.get("CXX", "")):
+        return wish
+    return next(
+        ([found] for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), []
+    )
+
+
+@lru_cache
+def compiler(machine: str = platform.machine()) -> list[str]:
+    """The command of a C++17 compiler that knows all flags. Raises `NoCompiler`."""
+    command = _command()
+    if not command:
+        raise NoCompiler("none of c++, g++ and clang++ is there, and CXX is not set")
+    try:
+        _probe(command, machine)
+    except BuildError as error:
+        raise NoCompiler(f"no C++17 compiler that knows these flags: {error}") from None
+    return command
+
+
+@lru_cache
+def _links_statically(machine: str) -> bool:
+    try:
+        _probe(compiler(machine), machine, *STATIC)
+    except BuildError:  # some systems have its static library in a package of its own
+        return False
+    return True
+
+
+def _probe(command: list[str], machine: str, *static: str) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as inside:
+        place, targets = Path(inside), isas(machine)
+        most = targets[wanted(machine)[-1]]  # has all that the others have
+        (place / "probe.cpp").write_text(PROBE)
+        (place / "exports.map").write_text(EXPORTS)
+        _run([*command, *COMPILE, *most, "-c", "probe.cpp", "-o", "probe.o"], place)
+        _run([*_linker(command, targets), *static, "probe.o", "-o", "probe.so"], place)
+
+
+def _linker(command: list[str], targets: dict[str, tuple[str, ...]]) -> list[str]:
+    """Links for the least demanding set: Zig makes a C++ library for each set of flags it sees."""
+    return [*command, *LINK, *next(iter(targets.values()))]
+
+
+def _identity(command: list[str]) -> str:
+    """One line that tells apart compilers: the command without its folder, and its version."""
+    try:
+        version = _run([*command, "--version"], HERE).splitlines()[:1]
+    except BuildError:
+        version = []
+    words = [os.path.basename(command[0]), *command[1:], *version]
+    return " ".join(words).encode("ascii", "replace").decode()
+
+
+def _compiled(
+    command: list[str], static: tuple[str, ...], machine: str, wanted: list[str], inside: Path
+) -> list[Path]:
+    """A library for each wanted instruction set, in a folder."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    targets, cores = isas(machine), len(os.sched_getaffinity(0))
+    (inside / "exports.map").write_text(EXPORTS)
+    parts = {
+        isa: [(_compiled_for(isa, file, targets), file) for file in sources()] for isa in wanted
+    }
+    objects = {
+        (isa, file): inside / f"{file.stem}-{isa}.o"
+        for isa, file in sorted({part for each in parts.values() for part in each})
+    }
+    commands = {part: _to_compile(command, targets, *part) for part in objects}
+    cache, texts = _Cache.of_user(), dict[Path, bytes]()
+    origin = _origin(command)
+    keys = {part: _object_key(origin, commands[part], part[1], texts) for part in objects}
+    missing = [part for part in objects if not cache.take(keys[part], objects[part])]
+    missing.sort(key=lambda part: [*_SECONDS, part[1].stem].index(part[1].stem))
+    seconds = sum(
+        _SECONDS.get(file.stem, 1) / (2 if isa in _LEVELS and file.stem not in _SHARED else 1)
+        for isa, file in missing
+    ) / min(cores, len(missing) or 1)
+    print(
+        f"kernels: compiling for {', '.join(wanted)}: {len(missing)} of {len(objects)} objects,"
+        f" about {seconds:.0f} s on {cores} free cores",
+        flush=True,
+    )
+    started = time.monotonic()
+
+    def compile_one(part: tuple[str, Path]) -> None:
+        prefix = []
+        if "SOURCE_DATE_EPOCH" in os.environ:  # a release has the same bytes wherever it is built
+            prefix = [f"-ffile-prefix-map={HERE}=kernels"]
+        _run([*commands[part], *prefix, "-o", str(objects[part])], HERE)
+        if _object_key(origin, commands[part], part[1], {}) == keys[part]:  # else a file changed
+            cache.keep(keys[part], objects[part])
+
+    with ThreadPoolExecutor(cores) as pool:
+        jobs = [pool.submit(compile_one, part) for part in missing]
+        try:
+            for job in jobs:
+                job.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    cache.trim()
+    libraries = [library_of(isa, inside) for isa in wanted]
+    for isa, library in zip(wanted, libraries, strict=True):
+        linked = [str(objects[part]) for part in parts[isa]]
+        _run([*_linker(command, targets), *static, *linked, "-o", str(library)], inside)
+    took = time.monotonic() - started
+    print(f"kernels: {len(missing)} compilations on {cores} cores took {took:.0f} s", flush=True)
+    return libraries
+
+
+def _to_compile(
+    command: list[str], targets: dict[str, tuple[str, ...]], isa: str, file: Path
+) -> list[str]:
+    """The command that compiles a source for an instruction set, but for where the object goes."""
+    names = ["-DONERNN_SHARED"] if file.stem in _SHARED else []
+    if file.stem == "cpu":  # so that the other objects depend on nothing that they do not include
+        names += [f'-DONERNN_LIBRARY_ISA="{isa}"', f"-DONERNN_ABI={abi()}u"]
+    level = [_LEVELS[isa]] if isa in _LEVELS and file.stem not in _SHARED else []
+    return [*command, *COMPILE, *level, *targets[isa], *names, "-c", f"library/{file.name}"]
+
+
+def _compiled_for(isa: str, file: Path, targets: dict[str, tuple[str, ...]]) -> str:
+    """The instruction set of a source's object in a library."""
+    if file.stem in _SHARED:
+        return next(iter(targets))
+    known = [*targets]
+    before = known[: known.index(isa) + 1]
+    return next(each for each in before[::-1] if file.stem in _ADDED.get(each, (file.stem,)))
+
+
+def cache_folder() -> Path:
+    """``onernn`` in XDG_CACHE_HOME, or in ~/.cache. Raises `OSError` where others could write.
+
+    They could, too, where they may rename one of its parents: not in those with a sticky bit.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    folder = Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "onernn")
+    if not folder.is_absolute():
+        raise OSError("no home directory")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = folder.resolve()
+    own = folder.stat()
+    if own.st_uid != os.geteuid() or own.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OSError(f"{folder} can be written by others")
+    for parent in folder.parents:
+        found = parent.stat()
+        # Of one's own group, which bears one's number, nobody else is a member.
+        group = stat.S_IWGRP if found.st_gid != found.st_uid else 0
+        shared = found.st_mode & (group | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
+        if shared or found.st_uid not in (0, os.geteuid()):
+            raise OSError(f"{parent} can be written by others")
+    return folder
+
+
+class _Cache:
+    """Objects that this user compiled before, in any tree, by what they were compiled from.
+
+    ``folder``: None where there is none; nothing is kept then. The digest before each object finds
+    one that was cut short or damaged.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    @classmethod
+    def of_user(cls) -> _Cache:
+        if "SOURCE_DATE_EPOCH" in os.environ:
+            return cls(None)  # a release comes from its sources alone
+        try:
+            folder = cache_folder() / "objects"
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            print(f"kernels: objects are not kept for the next build: {error}", flush=True)
+            return cls(None)
+        return cls(folder)
+
+    def take(self, key: str, target: Path) -> bool:
+        """Copies an object to its target; False where there is none."""
+        from hashlib import sha256
+
+        if self.folder is None:
+            return False
+        try:
+            content = (self.folder / key).read_bytes()
+            os.utime(self.folder / key)  # `trim` removes those that were not used for long
+        except OSError:
+            return False
+        if sha256(content[32:]).digest() != content[:32]:
+            return False
+        target.write_bytes(content[32:])
+        return True
+
+    def keep(self, key: str, file: Path) -> None:
+        from contextlib import suppress
+        from hashlib import sha256
+
+        if self.folder is None:
+            return
+        content, part = file.read_bytes(), self.folder / f"{key}.{os.getpid()}"
+        with suppress(OSError):  # a full disk fails no build
+            part.write_bytes(sha256(content).digest() + content)
+            part.replace(self.folder / key)
+
+    def trim(self) -> None:
+        """Removes the objects that were used least recently, down to `_CACHE_BYTES`."""
+        from contextlib import suppress
+
+        with suppress(OSError):  # another build removes them, too
+            files = [(f.stat(), f) for f in self.folder.iterdir()] if self.folder else []
+            files.sort(key=lambda each: each[0].st_mtime)
+            size = sum(each.st_size for each, _ in files)
+            for each, file in files:
+                if size <= _CACHE_BYTES:
+                    break
+                file.unlink()
+                size -= each.st_size
+
+
+def _object_key(origin: str, command: list[str], file: Path, texts: dict[Path, bytes]) -> str:
+    """Another key for another compiler, command, source, or file that it includes."""
+    from hashlib import sha256
+
+    seen: dict[Path, None] = {}
+    to_read = [file]
+    while to_read:
+        if (path := to_read.pop()) in seen:
+            continue
+        seen[path] = None
+        if path not in texts:
+            texts[path] = path.read_bytes() if path.is_file() else b""
+        for name in re.findall(rb'^\s*#\s*include\s*"(.+?)"', texts[path], re.MULTILINE):
+            to_read += [Path(os.path.normpath(at / name.decode())) for at in (path.parent, HERE)]
+    told = [(os.path.relpath(path, HERE), texts[path]) for path in sorted(seen) if texts[path]]
+    return sha256(repr((origin, command, told)).encode()).hexdigest()
+
+
+def _origin(command: list[str]) -> str:
+    """What else objects depend on: the file of the compiler, and variables that it reads."""
+    import shutil
+
+    path = Path(shutil.which(command[0]) or command[0]).resolve()
+    file = path.stat() if path.exists() else None
+    read = [os.environ.get(name) for name in ("CPATH", "CPLUS_INCLUDE_PATH", "GCC_EXEC_PREFIX")]
+    return repr((_identity(command), str(path), file and (file.st_size, file.st_mtime_ns), read))
+
+
+def _run(command: list[str], folder: Path) -> str:
+    """What a command prints. Raises `BuildError` with its complaint."""
+    import shlex
+    import subprocess
+
+    if "ziglang" in command:  # reads x86-64 as "x86 without 64", and takes any x86-64 by itself
+        command = [word for word in command if not word.startswith("-march=")]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise BuildError(f"{command[0]}: {error.strerror}") from None
+    if done.returncode:
+        raise BuildError(f"{shlex.join(command)}\n{done.stderr.strip()[:4000]}")
+    return done.stdout
+
+
+def main() -> int:
+    """Builds. Exit 0, too, where no compiler is: onernn then runs on oneDNN."""
+    import argparse
+
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--machine", default=platform.machine(), help="for a compiler of another")
+    options.add_argument("--out", type=Path, default=BUILT, help="the folder of the libraries")
+    chosen = options.parse_args()
+    try:
+        build(chosen.out.resolve(), chosen.machine)
+    except NoCompiler as error:
+        print(f"kernels: not built, oneDNN runs all layers: {error}", file=sys.stderr)
+        return 0
+    except BuildError as error:
+        print(f"kernels: {error}", file=sys.stderr)
+        return 1
+    print(f"kernels: {', '.join(wanted(chosen.machine))} in {chosen.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

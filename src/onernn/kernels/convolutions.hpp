@@ -1,0 +1,330 @@
+// Convolutions over the rows and columns of x (N, C, H, W), and their way back.
+//
+// A convolution is a product of a matrix of weights and of what windows see at each place. That
+// matrix is never written: its numbers are those of x, or of a copy with zeros around it, at
+// distances (`taps`) that are the same for all places. Sums add their products in one order,
+// channel after channel, so a place has the same bits in any batch and on any number of threads.
+#ifndef ONERNN_CONVOLUTIONS_HPP
+#define ONERNN_CONVOLUTIONS_HPP
+
+#include <algorithm>
+#include <cstdint>
+
+#include "isa.hpp"
+#include "lanes.hpp"
+#include "moves.hpp"
+#include "products.hpp"
+#include "windows.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+template <class Real>
+inline void copy_steps(Real* to, const Real* from, std::int64_t step, std::int64_t count) {
+  if (step == 1 && count > 16)
+    std::copy_n(from, count, to);
+  else if (step == 2)
+    for (std::int64_t i = 0; i < count; ++i) to[i] = from[2 * i];
+  else
+    for (std::int64_t i = 0; i < count; ++i) to[i] = from[i * step];
+}
+
+/// How windows find their elements: those of x as they stand, or of a copy with zeros around. The
+/// copy is made of rows * columns `phases`: each has every so manieth row and column, so that
+/// neighbouring places of a window that strides see neighbours.
+struct Surroundings {
+  std::int64_t phase_rows, phase_columns, rows, columns;
+  bool copied;
+
+  explicit Surroundings(const Windows& w)
+      : phase_rows(w.row.stride), phase_columns(w.column.stride) {
+    const auto count = [](const Window& one, std::int64_t phases) {
+      return (one.out - 1) * (one.stride / phases) + (one.extent() - 1) / phases + 1;
+    };
+    copied = phase_rows * phase_columns > 1 || !w.stay_inside();
+    rows = copied ? count(w.row, phase_rows) : w.row.in;
+    columns = copied ? count(w.column, phase_columns) : w.column.in;
+  }
+  std::int64_t phase() const { return rows * columns; }
+  std::int64_t channel() const { return phase_rows * phase_columns * phase(); }
+
+  /// From the first element that a window sees to that of a tap.
+  std::int64_t tap(const Windows& w, std::int64_t row, std::int64_t column) const {
+    row *= w.row.dilation;
+    column *= w.column.dilation;
+    return (row % phase_rows * phase_columns + column % phase_columns) * phase() +
+           row / phase_rows * columns + column / phase_columns;
+  }
+  /// The copy of so many planes of x; `first`: with the zeros around them, which stay.
+  template <class Real>
+  void copy(Real* to, const Real* x, std::int64_t planes, const Windows& w, bool first) const {
+    for (std::int64_t a = 0; a < phase_rows; ++a)
+      for (std::int64_t b = 0; b < phase_columns; ++b, to += phase()) {
+        const std::int64_t down = a - w.row.before, right = b - w.column.before;
+        const Range high = inside(w.row.in, rows, phase_rows, down);
+        const Range wide = inside(w.column.in, columns, phase_columns, right);
+        const std::int64_t from = down * w.column.in + right + wide.begin * phase_columns;
+        for (std::int64_t c = 0; c < planes; ++c) {
+          Real* const own = to + c * channel();
+          if (first) std::fill_n(own, high.begin * columns, Real());
+          for (std::int64_t r = high.begin; r < high.end; ++r) {
+            Real* const row = own + r * columns;
+            if (first) std::fill_n(row, wide.begin, Real());
+            copy_steps(row + wide.begin, x + c * w.seen() + r * phase_rows * w.column.in + from,
+                       phase_columns, wide.end - wide.begin);
+            if (first) std::fill(row + wide.end, row + columns, Real());
+          }
+          if (first) std::fill(own + high.end * columns, own + phase(), Real());
+        }
+      }
+  }
+};
+
+/// Sums of a few channels, sixteen places side by side: sums[m][b] += weight m of each of K rows,
+/// which are `row` numbers long, times what places see. `count`: of places, where not all are
+/// there.
+template <int M, int B, bool kAll, class Real>
+inline void sum_channels(Lanes<Real> (&sums)[M][B], const Real* from, const std::int64_t* taps,
+                         const Real* weights, std::int64_t row, std::int64_t K,
+                         std::int64_t count) {
+  Lanes<Real> own[M][B];
+  for (int m = 0; m < M; ++m)
+    for (int b = 0; b < B; ++b) own[m][b] = sums[m][b];
+  for (std::int64_t k = 0; k < K; ++k, weights += row) {
+    const Real* const at = from + taps[k];
+    Lanes<Real> column[B];
+    for (int b = 0; b < B; ++b) column[b] = kAll ? load(at + b * 16) : load_some(at, count);
+    for (int m = 0; m < M; ++m) {
+      const auto factor = broadcast(weights[m]);
+      for (int b = 0; b < B; ++b) own[m][b] = multiply_add(factor, column[b], own[m][b]);
+    }
+  }
+  for (int m = 0; m < M; ++m)
+    for (int b = 0; b < B; ++b) sums[m][b] = own[m][b];
+}
+
+/// The channels of one group: `panels` has K rows for each G * 16 of M channels.
+template <class Real>
+struct Group {
+  const Real* from;  // what the first place sees
+  const std::int64_t* taps;
+  const Real* panels;
+  std::int64_t K, M;
+  const Real* bias;  // or null
+  Real* y;
+
+  Real begin(std::int64_t m) const { return bias ? bias[m] : Real(); }
+};
+
+/// What a window sees at a place, in each of C planes.
+template <class Real>
+void see(Real* row, const Real* x, std::int64_t C, const Windows& w, std::int64_t place) {
+  const std::int64_t down = place / w.column.out * w.row.stride - w.row.before;
+  const std::int64_t right = place % w.column.out * w.column.stride - w.column.before;
+  const Range high = inside(w.row.in, w.row.size, w.row.dilation, down);
+  const Range wide = inside(w.column.in, w.column.size, w.column.dilation, right);
+  const std::int64_t taps = w.taps(), seen = w.seen(), count = wide.end - wide.begin;
+  if ((high.end - high.begin) * count < taps) std::fill_n(row, C * taps, Real());
+  for (std::int64_t i = high.begin; i < high.end; ++i) {
+    const std::int64_t first = right + wide.begin * w.column.dilation;
+    const Real* const from = x + (down + i * w.row.dilation) * w.column.in + first;
+    Real* const to = row + i * w.column.size + wide.begin;
+    if (C < count)
+      for (std::int64_t c = 0; c < C; ++c)
+        copy_steps(to + c * taps, from + c * seen, w.column.dilation, count);
+    else  // the longer loop inside
+      for (std::int64_t j = 0; j < count; ++j)
+        for (std::int64_t c = 0; c < C; ++c)
+          to[c * taps + j] = from[c * seen + j * w.column.dilation];
+  }
+}
+
+/// One group's channels at the few places of N images: what windows see, row by row, times panels.
+/// `x`, `y`: of the first image; `x_image`, `y_image`: to the next one.
+template <int G, class Real, class Team>
+void convolve_few(const Group<Real>& of, Real* rows, std::int64_t N, std::int64_t x_image,
+                  std::int64_t y_image, const Windows& w, Team& team) {
+  const std::int64_t places = w.places(), all = N * places;
+  for (std::int64_t first = 0; first < all; first += kRowsAtOnce) {
+    const std::int64_t some = (std::min)(kRowsAtOnce, all - first);
+    for (std::int64_t m = 0; m < some; ++m)
+      see(rows + m * of.K, of.from + (first + m) / places * x_image, of.K / w.taps(), w,
+          (first + m) % places);
+    each_product<G>(
+        rows, some, of.K, of.panels, of.bias, of.M, team,
+        [&](std::int64_t m, std::int64_t channel, Lanes<Real> sums, std::int64_t count) {
+          const std::int64_t row = first + m;
+          Real* const to = of.y + row / places * y_image + channel * places + row % places;
+          if (places == 1) return store_some(to, sums, count);
+          Real v[16];
+          store(v, sums);
+          for (std::int64_t i = 0; i < count; ++i) to[i * places] = v[i];
+        });
+  }
+}
+
+/// Stores what is there of `some` places from a column on: rows have `width` of them, of `stride`
+/// that are counted.
+template <class Real>
+inline void store_around(Real* y, Lanes<Real> sums, std::int64_t column, std::int64_t some,
+                         std::int64_t width, std::int64_t stride) {
+  Real v[16];
+  store(v, sums);
+  y -= column;
+  for (std::int64_t i = 0; i < some; i += stride - column, column = 0, y += width) {
+    const std::int64_t count = (std::min)(some - i, width - column);
+    if (count > 0) store_some<Real>(y + column, load_some(v + i, count), count);
+  }
+}
+
+/// All channels at all places of an image. Places are counted along the rows of what is seen:
+/// those between two rows of y are computed and thrown away. Some places go through some rows of a
+/// panel at a time, so that what they see and their sums stay in the first cache.
+template <int G, class Real, class Team>
+void convolve_many(const Group<Real>& of, const Windows& w, const Surroundings& around,
+                   Team& team) {
+  using L = Lanes<Real>;
+  constexpr int kBeside = kSums<L> >= 24 ? 3 : 1;
+  constexpr std::int64_t kParts = kBeside == 1 ? 4 : 2, kSome = kParts * kBeside * 16;
+  constexpr std::int64_t kTaps = 128;
+  const std::int64_t width = w.column.out, stride = around.columns, places = w.places();
+  const std::int64_t all = (w.row.out - 1) * stride + width;
+  const auto run = [&](std::int64_t first, std::int64_t p) {
+    alignas(64) Real sums_of[G * 16 * kSome];
+    const std::int64_t end = (std::min)(all, first + kSome);
+    const std::int64_t channels = (std::min)(std::int64_t(G * 16), of.M - p * G * 16);
+    for (std::int64_t k = 0; k < of.K || k == 0; k += kTaps)
+      in_blocks<L, kBeside>(channels, [&](auto block, std::int64_t channel) {
+        constexpr int M = block();
+        const std::int64_t m0 = p * G * 16 + channel;
+        const Real* const weights = of.panels + (p * of.K + k) * G * 16 + channel;
+        std::int64_t row = first / stride, column = first % stride, at = first;
+        const auto next = [&](auto beside, auto whole, std::int64_t some) {
+          constexpr int B = beside();
+          L sums[M][B];
+          Real* const held = sums_of + channel * kSome + at - first;
+          for (int m = 0; m < M; ++m)
+            for (int b = 0; b < B; ++b)
+              sums[m][b] = k == 0 ? broadcast(of.begin(m0 + m)) : load(held + m * kSome + b * 16);
+          sum_channels<M, B, whole(), Real>(sums, of.from + at, of.taps + k, weights, G * 16,
+                                            (std::min)(kTaps, of.K - k), some);
+          at += B * 16;
+          if (k + kTaps < of.K) {
+            for (int m = 0; m < M; ++m)
+              for (int b = 0; b < B; ++b) store(held + m * kSome + b * 16, sums[m][b]);
+            return;
+          }
+          for (int b = 0; b < B; ++b) {
+            Real* const to = of.y + m0 * places + row * width + column;
+            if (stride == width || column + 16 <= width)
+              for (int m = 0; m < M; ++m) store_some(to + m * places, sums[m][b], some);
+            else
+              for (int m = 0; m < M; ++m)
+                store_around(to + m * places, sums[m][b], column, some, width, stride);
+            for (column += 16; column >= stride; column -= stride) ++row;
+          }
+        };
+        while (at + kBeside * 16 <= end) next(Fixed<kBeside>(), std::true_type(), 16);
+        while (at + 16 <= end) next(Fixed<1>(), std::true_type(), 16);
+        if (at < end) next(Fixed<1>(), std::false_type(), end - at);
+      });
+  };
+  team.split((all + kSome - 1) / kSome, [&](std::int64_t begin, std::int64_t end) {
+    for (; begin < end; ++begin)
+      for (std::int64_t p = 0; p * G * 16 < of.M; ++p) run(begin * kSome, p);
+  });
+}
+
+/// Weights of one group after the other, (groups * M, K), as convolutions read them: for every
+/// G * 16 channels K rows, with zeros where no channel is.
+template <int G, class Real>
+void pack(Real* panels, const Real* weights, std::int64_t groups, std::int64_t M, std::int64_t K) {
+  for (std::int64_t group = 0; group < groups; ++group)
+    for (std::int64_t first = 0; first < M; first += G * 16)
+      for (std::int64_t k = 0; k < K; ++k)
+        for (std::int64_t m = first; m < first + G * 16; ++m)
+          *panels++ = m < M ? weights[(group * M + m) * K + k] : Real();
+}
+
+/// Where so few places stand side by side, channels do, if there are as many as lanes.
+inline constexpr std::int64_t kFew = 8;
+
+/// y (N, M, ...) = bias (M; null: zeros) + what windows over x (N, C, ...) see times the weights of
+/// `groups`, see `pack`. Memory of its own: `seen` for an image with its surroundings or, at few
+/// places, for kRowsAtOnce windows; `taps` for one number for each weight of a channel.
+template <int G, class Real, class Team>
+void convolve(Real* y, const Real* x, const Real* panels, Optional<const Real> bias, Real* seen,
+              std::int64_t* taps, std::int64_t N, const Dims& x_sizes, const Dims& y_sizes,
+              const Dims& window, std::int64_t groups, Team& team) {
+  const Windows w(x_sizes, y_sizes, window);
+  if (w.places() < 1) return;
+  const std::int64_t C = x_sizes[0] / groups, M = y_sizes[0] / groups, K = C * w.taps();
+  const std::int64_t panel = (M + G * 16 - 1) / (G * 16) * K * G * 16;
+  const std::int64_t x_image = x_sizes[0] * w.seen(), y_image = y_sizes[0] * w.places();
+  const auto group = [&](std::int64_t at, const Real* from, Real* to) {
+    return Group<Real>{from,
+                       taps,
+                       panels + at * panel,
+                       K,
+                       M,
+                       bias ? bias + at * M : nullptr,
+                       to + at * M * w.places()};
+  };
+  if (w.places() <= kFew && M >= 16) {
+    for (std::int64_t at = 0; at < groups; ++at)
+      convolve_few<G>(group(at, x + at * C * w.seen(), y), seen, N, x_image, y_image, w, team);
+    return;
+  }
+  const Surroundings around(w);
+  std::int64_t* tap = taps;
+  for (std::int64_t c = 0; c < C; ++c)
+    for (std::int64_t i = 0; i < w.row.size; ++i)
+      for (std::int64_t j = 0; j < w.column.size; ++j)
+        *tap++ = c * around.channel() + around.tap(w, i, j);
+  for (std::int64_t n = 0; n < N; ++n, x += x_image, y += y_image) {
+    if (around.copied) around.copy(seen, x, x_sizes[0], w, n == 0);
+    const Real* const from = around.copied ? seen : x;
+    const auto run = [&](std::int64_t at, auto& threads) {
+      convolve_many<G>(group(at, from + at * C * around.channel(), y), w, around, threads);
+    };
+    if (groups == 1) {
+      run(0, team);
+    } else {
+      team.split(groups, [&](std::int64_t begin, std::int64_t end) {
+        Team alone(1);  // no Serial: all functions would compile once more, for it
+        for (std::int64_t at = begin; at < end; ++at) run(at, alone);
+      });
+    }
+  }
+}
+
+/// y (N, M, ...) = bias (M; null: zeros) + the way back of a convolution whose weights are
+/// (C, M / groups, ...): what each place of x (N, C, ...) adds to its window in y. The window's
+/// places are elements of x, and it goes over y.
+template <class Real>
+void convolve_back(Real* y, const Real* x, const Real* weights, Optional<const Real> bias,
+                   std::int64_t N, const Dims& x_sizes, const Dims& y_sizes, const Dims& window,
+                   std::int64_t groups) {
+  const Windows w(y_sizes, x_sizes, window);
+  const std::int64_t C = x_sizes[0] / groups, M = y_sizes[0] / groups;
+  for (std::int64_t n = 0; n < N; ++n)
+    for (std::int64_t group = 0; group < groups; ++group)
+      for (std::int64_t m = 0; m < M; ++m, y += w.seen()) {
+        std::fill_n(y, w.seen(), bias ? bias[group * M + m] : Real());
+        for (std::int64_t c = group * C; c < (group + 1) * C; ++c) {
+          const Real* weight = weights + (c * M + m) * w.taps();
+          for (std::int64_t i = 0; i < w.row.size; ++i)
+            for (std::int64_t j = 0; j < w.column.size; ++j, ++weight)
+              each_seen(w, i, j, [&](std::int64_t place, std::int64_t at, std::int64_t count) {
+                const Real* const from = x + (n * x_sizes[0] + c) * w.places() + place;
+                for (std::int64_t k = 0; k < count; ++k)
+                  y[at + k * w.column.stride] += from[k] * *weight;
+              });
+        }
+      }
+}
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

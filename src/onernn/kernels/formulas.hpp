@@ -1,0 +1,164 @@
+// Functions of single numbers that operators are written with.
+// Formulas: ONNX operator specification.
+#ifndef ONERNN_FORMULAS_HPP
+#define ONERNN_FORMULAS_HPP
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "isa.hpp"
+#include "stored.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+using Truth = std::uint8_t;
+
+/// The larger one, as NumPy has it: a NaN stays one.
+template <class T>
+inline T most(T a, T b) {
+  return a > b || a != a ? a : b;
+}
+/// The smaller one.
+template <class T>
+inline T least(T a, T b) {
+  return a < b || a != a ? a : b;
+}
+/// 1, 0 or -1; a NaN stays one.
+template <class T>
+inline T sign(T a) {
+  return a > 0 ? T(1) : a < 0 ? T(-1) : a;
+}
+/// The whole number towards zero; the lowest one for what is none, as x86 does it.
+template <class T, class Real>
+inline T whole(Real a) {
+  const Real bound = 2 * static_cast<Real>(T(1) << (std::numeric_limits<T>::digits - 1));
+  return a > -bound - 1 && a < bound ? static_cast<T>(a) : (std::numeric_limits<T>::min)();
+}
+
+#define ONERNN_UNARY(name, formula) \
+  template <class T>                \
+  inline T name(T a) {              \
+    return formula;                 \
+  }
+#define ONERNN_BINARY(name, formula) \
+  template <class T>                 \
+  inline T name(T a, T b) {          \
+    return formula;                  \
+  }
+#define ONERNN_TRUTH(name, formula) \
+  template <class T>                \
+  inline Truth name(T a, T b) {     \
+    return formula;                 \
+  }
+ONERNN_UNARY(same, a)
+ONERNN_UNARY(negative, -a)
+ONERNN_UNARY(absolute, std::abs(a))
+ONERNN_UNARY(exp, std::exp(a))
+ONERNN_UNARY(log, std::log(a))
+ONERNN_UNARY(sqrt, std::sqrt(a))
+ONERNN_UNARY(floor, std::floor(a))
+ONERNN_UNARY(ceil, std::ceil(a))
+ONERNN_UNARY(round, std::nearbyint(a))
+ONERNN_UNARY(reciprocal, 1 / a)
+ONERNN_UNARY(sin, std::sin(a))
+ONERNN_UNARY(cos, std::cos(a))
+ONERNN_UNARY(erf, std::erf(a))
+ONERNN_UNARY(tanh, std::tanh(a))
+ONERNN_UNARY(sigmoid, 1 / (1 + std::exp(-a)))
+ONERNN_UNARY(softplus, most(a, T(0)) + std::log1p(std::exp(-std::abs(a))))
+ONERNN_UNARY(softsign, a / (1 + std::abs(a)))
+ONERNN_UNARY(relu, most(a, T(0)))
+ONERNN_UNARY(gelu, T(0.5) * a * (1 + std::erf(a * T(0.70710678118654752))))
+ONERNN_UNARY(gelu_tanh,
+             T(0.5) * a * (1 + std::tanh(T(0.79788456080286536) * (a + T(0.044715) * a * a * a))))
+ONERNN_UNARY(hard_swish, a* most(least(a / 6 + T(0.5), T(1)), T(0)))
+
+ONERNN_BINARY(plus, a + b)
+ONERNN_BINARY(minus, a - b)
+ONERNN_BINARY(times, a* b)
+ONERNN_BINARY(divided, a / b)
+ONERNN_BINARY(power, b == 2 ? a * a : std::pow(a, b))  // squares are what most powers are
+// The second one is alpha, or a slope.
+ONERNN_BINARY(leaky_relu, a < 0 ? a * b : a)
+ONERNN_BINARY(thresholded_relu, a > b ? a : 0)
+ONERNN_BINARY(elu, a < 0 ? b * std::expm1(a) : a)
+ONERNN_BINARY(celu, most(a, T(0)) + least(b * std::expm1(a / b), T(0)))
+
+ONERNN_TRUTH(equal, a == b)
+ONERNN_TRUTH(less, a < b)
+ONERNN_TRUTH(less_or_equal, a <= b)
+ONERNN_TRUTH(both, a&& b)
+ONERNN_TRUTH(either, a || b)
+ONERNN_TRUTH(differ, a != b)
+#undef ONERNN_UNARY
+#undef ONERNN_BINARY
+#undef ONERNN_TRUTH
+
+/// With the sign of the second one.
+template <class T>
+inline T modulo(T a, T b) {
+  const T rest = a % b;
+  return rest != 0 && (rest < 0) != (b < 0) ? static_cast<T>(rest + b) : rest;
+}
+/// With the sign of the first one.
+template <class T>
+inline T remainder(T a, T b) {
+  if constexpr (std::numeric_limits<T>::is_integer)
+    return a % b;
+  else
+    return std::fmod(a, b);
+}
+template <class T>
+inline T hard_sigmoid(T a, T alpha, T beta) {
+  return most(least(alpha * a + beta, T(1)), T(0));
+}
+template <class T>
+inline T selu(T a, T alpha, T gamma) {
+  return gamma * (a > 0 ? a : alpha * std::expm1(a));
+}
+/// Batch normalization: of mean and variance, scaled and shifted.
+template <class T>
+inline T normalized(T a, T scale, T bias, T mean, T variance, T epsilon) {
+  return (a - mean) * (scale / std::sqrt(variance + epsilon)) + bias;
+}
+
+template <class T>
+inline T chosen(Truth which, T a, T b) {
+  return which ? a : b;
+}
+template <class T>
+inline Truth is_nan(T a) {
+  return std::isnan(a);
+}
+template <class T>
+inline Truth negated(T a) {
+  return !a;
+}
+
+/// A number as another type.
+template <class To, class From>
+inline To cast(From a) {
+  if constexpr (std::is_same_v<From, Half>)
+    return cast<To>(widened(a));
+  else if constexpr (std::is_same_v<To, Half>)
+    return halved(cast<std::conditional_t<std::is_same_v<From, double>, double, float>>(a));
+  else if constexpr (!std::numeric_limits<From>::is_integer && std::numeric_limits<To>::is_integer)
+    return whole<To>(a);
+  else
+    return static_cast<To>(a);
+}
+template <class From>
+inline Truth truth(From a) {
+  if constexpr (std::is_same_v<From, Half>)
+    return (a.bits & 0x7fffu) != 0;
+  else
+    return a != 0;
+}
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

@@ -1,0 +1,32 @@
+// The instruction set that this translation unit is compiled for (-march=...).
+//
+// All kernels stand in a namespace of its name, onernn::avx2 for one: objects that were compiled
+// for different instruction sets can be linked together, and none calls the code of another.
+// Programs write onernn:: alone, the namespace is inline. build.py, which chooses the objects of a
+// library, gives it a name of its own.
+#ifndef ONERNN_ISA_HPP
+#define ONERNN_ISA_HPP
+
+#if defined(ONERNN_ISA)
+#elif defined(__AVX512F__) && defined(__AVX512BF16__)
+#define ONERNN_ISA avx512_bf16
+#elif defined(__AVX512F__) && defined(__AVX512VNNI__)
+#define ONERNN_ISA avx512_vnni
+#elif defined(__AVX512F__)
+#define ONERNN_ISA avx512
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define ONERNN_ISA avx2
+#elif defined(__AVX2__) && defined(__FMA__)
+#define ONERNN_ISA avx2_without_f16c
+#else
+#define ONERNN_ISA portable
+#endif
+
+#if defined(__SSE4_1__)
+#include <immintrin.h>
+#if !defined(__AVX512F__) && !(defined(__AVX2__) && defined(__FMA__))
+#define ONERNN_LANES_SSE
+#endif
+#endif
+
+#endif

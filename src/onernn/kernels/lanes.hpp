@@ -1,0 +1,114 @@
+// Lanes: sixteen numbers at once, in whatever registers the target has.
+//
+// broadcast, load, store, + - * /, multiply_add, minimum, maximum, round_to_even,
+// times_power_of_two and times_normal_power_of_two (n from -126 to 128; of 128 the result may be
+// infinite) are written for each kind of register, everything else in terms of them. Of minimum and
+// maximum the second number comes out where one of the two is NaN, as x86 has it.
+#ifndef ONERNN_LANES_HPP
+#define ONERNN_LANES_HPP
+
+#include "isa.hpp"
+#include "lanes_avx2.hpp"
+#include "lanes_avx512.hpp"
+#include "lanes_loops.hpp"
+#include "lanes_sse.hpp"
+
+#if defined(ONERNN_SHARED)
+#error "libraries of other instruction sets share this source: it cannot use lanes (build.py)"
+#endif
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+#if !defined(__SSE4_1__)
+using Floats = Loops<float>;
+
+inline Floats load(const Half* p) {
+  Floats out;
+  for (int i = 0; i < 16; ++i) out.v[i] = widened(p[i]);
+  return out;
+}
+#endif
+
+using Doubles = Loops<double>;
+
+/// How many Lanes stay in registers beside what they are summed from.
+template <class Lanes>
+inline constexpr int kSums = 3;
+#if defined(__AVX512F__)
+template <>
+inline constexpr int kSums<Floats> = 24;
+#elif defined(__AVX2__) && defined(__FMA__)
+template <>
+inline constexpr int kSums<Floats> = 6;
+#endif
+
+template <class Real>
+struct LanesOf;
+template <>
+struct LanesOf<float> {
+  using Type = Floats;
+};
+template <>
+struct LanesOf<double> {
+  using Type = Doubles;
+};
+
+/// The Lanes of a number type.
+template <class Real>
+using Lanes = typename LanesOf<Real>::Type;
+
+/// The first `count` of up to sixteen numbers; zeros behind them.
+template <class Real>
+inline Lanes<Real> load_some(const Real* p, std::int64_t count) {
+  if (count >= 16) return load(p);
+  Real v[16] = {};
+  for (std::int64_t i = 0; i < count; ++i) v[i] = p[i];
+  return load(v);
+}
+template <class Real>
+inline void store_some(Real* p, Lanes<Real> a, std::int64_t count) {
+  if (count >= 16) return store(p, a);
+  Real v[16];
+  store(v, a);
+  for (std::int64_t i = 0; i < count; ++i) p[i] = v[i];
+}
+#if defined(__AVX512F__)
+inline __mmask16 first_lanes(std::int64_t count) {
+  return static_cast<__mmask16>((1u << count) - 1);
+}
+template <>
+inline Floats load_some(const float* p, std::int64_t count) {
+  return count >= 16 ? load(p) : Floats{_mm512_maskz_loadu_ps(first_lanes(count), p)};
+}
+template <>
+inline void store_some(float* p, Floats a, std::int64_t count) {
+  if (count >= 16) return store(p, a);
+  _mm512_mask_storeu_ps(p, first_lanes(count), a.v);
+}
+#elif defined(__AVX2__) && defined(__FMA__)
+template <>
+inline Floats load_some(const float* p, std::int64_t count) {
+  if (count >= 16) return load(p);
+  const auto half = [=](std::int64_t first) {
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i some = _mm256_set1_epi32(static_cast<std::int32_t>(count - first));
+    return _mm256_maskload_ps(p + first, _mm256_cmpgt_epi32(some, lanes));
+  };
+  return {half(0), half(8)};
+}
+#endif
+
+/// A function of one number, sixteen times.
+template <class Real, class Function>
+inline Lanes<Real> each(Lanes<Real> a, Function function) {
+  Real v[16];
+  store(v, a);
+  for (Real& one : v) one = function(one);
+  return load(v);
+}
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

@@ -1,0 +1,181 @@
+// What steps of a plan call: functions by their names, with arguments read from words.
+#ifndef ONERNN_CALLS_HPP
+#define ONERNN_CALLS_HPP
+
+#include <cstdint>
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "../isa.hpp"
+#include "../moves.hpp"
+#include "../status.hpp"
+#include "../team.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+/// What a step sees: where values stand, sizes, and threads.
+struct Frame {
+  void** places;
+  std::int64_t* sizes;
+  Team* team;
+  std::int64_t* readable;     // bytes from each place on: none before a step has written there
+  std::int64_t* writable;     // bytes from each place on
+  const std::int64_t* roots;  // the place of the value that each one stands inside of
+  bool sound = true;          // so far every step reads and writes only what is there
+
+  /// Where a step reads the numbers before number `end`.
+  const void* read(std::int64_t place, std::int64_t end, std::int64_t width) {
+    sound = sound && fits(end, width, readable[place]);
+    return places[place];
+  }
+  /// Where it writes them, from now on to be read.
+  void* write(std::int64_t place, std::int64_t end, std::int64_t width) {
+    sound = sound && fits(end, width, writable[place]);
+    written(place);
+    return places[place];
+  }
+  void written(std::int64_t place) {
+    readable[place] = writable[place];
+    readable[roots[place]] = writable[roots[place]];
+  }
+
+ private:
+  static bool fits(std::int64_t end, std::int64_t width, std::int64_t bytes) {
+    std::int64_t taken;
+    return end >= 0 && !__builtin_mul_overflow(end, width, &taken) && taken <= bytes;
+  }
+};
+
+/// The words of a step, one after the other.
+class Words {
+ public:
+  explicit Words(const std::int64_t* at) : at_(at) {}
+  std::int64_t next() { return *at_++; }
+
+ private:
+  const std::int64_t* at_;
+};
+
+/// How an argument of a function is read; `kLetter` is what onernn.h calls it.
+template <class T>
+struct Argument;
+template <class T>
+struct Argument<const T*> {
+  static constexpr char kLetter = 'r';
+  const T* value;
+  Argument(Frame& frame, Words& words) {
+    const std::int64_t place = words.next(), count = words.next();
+    value = place < 0 ? nullptr
+                      : static_cast<const T*>(frame.read(place, frame.sizes[count], sizeof(T)));
+  }
+};
+template <class T>
+struct Argument<T*> {
+  static constexpr char kLetter = 'w';
+  T* value;
+  Argument(Frame& frame, Words& words) {
+    const std::int64_t place = words.next(), count = words.next();
+    value =
+        place < 0 ? nullptr : static_cast<T*>(frame.write(place, frame.sizes[count], sizeof(T)));
+  }
+};
+template <>
+struct Argument<std::int64_t> {
+  static constexpr char kLetter = 's';
+  std::int64_t value;
+  Argument(Frame& frame, Words& words) : value(frame.sizes[words.next()]) {}
+};
+template <>
+struct Argument<std::int64_t&> {
+  static constexpr char kLetter = 'f';
+  std::int64_t& value;
+  Argument(Frame& frame, Words& words) : value(frame.sizes[words.next()]) {}
+};
+template <>
+struct Argument<double> {
+  static constexpr char kLetter = 'd';
+  double value;
+  Argument(Frame&, Words& words) {
+    const std::int64_t bits = words.next();
+    std::memcpy(&value, &bits, sizeof value);
+  }
+};
+template <>
+struct Argument<const Dims&> {
+  static constexpr char kLetter = 'D';
+  Dims value;
+  Argument(Frame& frame, Words& words) {
+    value.count = words.next();
+    for (std::int64_t at = 0; at < value.count; ++at) value.size[at] = frame.sizes[words.next()];
+  }
+};
+template <>
+struct Argument<Team&> {
+  static constexpr char kLetter = 't';
+  Team& value;
+  Argument(Frame& frame, Words&) : value(*frame.team) {}
+};
+
+/// A function that steps call.
+struct Function {
+  const char* name;
+  const char* takes;
+  Status (*run)(Frame&, Words);
+};
+
+template <auto F>
+struct Caller;
+template <class R, class... A, R (*F)(A...)>
+struct Caller<F> {
+  static constexpr char kTakes[] = {Argument<A>::kLetter..., 0};
+
+  static Status run(Frame& frame, Words words) {
+    std::tuple<Argument<A>...> read{Argument<A>(frame, words)...};  // braces: in their order
+    if (!frame.sound) return Status::bad_sizes;
+    return std::apply(
+        [](auto&... each) {
+          if constexpr (std::is_void_v<R>)
+            return F(each.value...), Status::ok;
+          else
+            return F(each.value...);
+        },
+        read);
+  }
+};
+
+template <auto F>
+constexpr Function function(const char* name) {
+  return {name, Caller<F>::kTakes, Caller<F>::run};
+}
+
+/// A table of functions.
+struct Functions {
+  const Function* first;
+  std::int64_t count;
+};
+// One source each, so that they compile side by side.
+Functions moves();
+Functions sequences();
+Functions axes();
+Functions products();
+Functions convolutions();
+Functions quantized();
+
+/// out[i] = a function of the i-th numbers of all arguments.
+struct Formula {
+  const char* name;
+  void (*run)(void* out, const void* const* arguments, std::int64_t count);
+};
+struct Formulas {
+  const Formula* first;
+  std::int64_t count;
+};
+Formulas formulas();
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

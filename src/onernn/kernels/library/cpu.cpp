@@ -1,0 +1,36 @@
+// What this library is, and what this CPU runs. Nothing here needs more than any x86-64 has.
+#include "exported.hpp"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+std::uint32_t onernn_abi() { return ONERNN_ABI; }
+
+const char* onernn_isa() { return ONERNN_LIBRARY_ISA; }
+
+const char* onernn_cpu() {
+#if defined(__x86_64__)
+  // No __builtin_cpu_supports: with some runtimes of Clang it knows no feature at all.
+  struct Leaf {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    Leaf(unsigned leaf, unsigned part) { __get_cpuid_count(leaf, part, &a, &b, &c, &d); }
+  };
+  const auto all = [](unsigned found, unsigned wanted) { return (found & wanted) == wanted; };
+  const Leaf first(1, 0), seventh(7, 0), more(7, 1);
+  unsigned kept = 0, rest;  // the registers that the operating system keeps
+  if (first.c & bit_OSXSAVE) __asm__("xgetbv" : "=a"(kept), "=d"(rest) : "c"(0));
+  constexpr unsigned kYmm = 0x06, kZmm = 0xe6;
+  constexpr unsigned k512 = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
+
+  if (!all(first.c, bit_SSE4_2 | bit_POPCNT)) return "";
+  if (!all(kept, kYmm) || !all(first.c, bit_AVX | bit_FMA | bit_F16C)) return "v2";
+  if (!all(seventh.b, bit_AVX2)) return "v2";
+  if (!all(kept, kZmm) || !all(seventh.b, k512)) return "avx2";
+  if (!all(seventh.c, bit_AVX512VNNI)) return "avx512";
+  if (!all(more.a, bit_AVX512BF16)) return "avx512_vnni";
+  return "avx512_bf16";
+#else
+  return "portable";
+#endif
+}

@@ -1,0 +1,428 @@
+// A plan as numbers, and what runs it: sizes are polynomials, values stand in an arena, steps call
+// functions by their places in tables. engine/encoding.py writes the words.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "../memory.hpp"
+#include "any_stack.hpp"
+#include "calls.hpp"
+#include "exported.hpp"
+#include "nests.hpp"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
+using namespace onernn;
+
+namespace {
+
+/// Under address sanitizer no two values share memory, and what stands behind one is nobody's.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kWatched = true;
+void watch(const unsigned char* begin, std::int64_t bytes) {
+  const std::int64_t whole = (bytes + 127) / 64 * 64;
+  __asan_poison_memory_region(begin + bytes, static_cast<std::size_t>(whole - bytes));
+}
+#else
+constexpr bool kWatched = false;
+void watch(const unsigned char*, std::int64_t) {}
+#endif
+
+using Numbers = std::vector<std::int64_t>;
+
+/// A sum of products of sizes, by a number. What is rounded is never negative.
+struct Polynomial {
+  struct Term {
+    std::int64_t by;
+    Numbers names;
+  };
+  std::int64_t divisor;
+  std::vector<Term> terms;
+
+  /// False where it is beyond 64 bits.
+  bool value(const std::int64_t* sizes, std::int64_t* out) const {
+    *out = 0;
+    for (const Term& term : terms) {
+      std::int64_t product = term.by;
+      for (const std::int64_t name : term.names)
+        if (__builtin_mul_overflow(product, sizes[name], &product)) return false;
+      if (__builtin_add_overflow(*out, product, out)) return false;
+    }
+    *out /= divisor;
+    return true;
+  }
+};
+
+/// Memory of the caller: how many numbers stand at a place, how many may, the bytes of each.
+struct Given {
+  std::int64_t place, numbers, most, width;
+};
+
+/// A value in the arena: how many bytes it takes, from its first step to its last one.
+struct Buffer {
+  std::int64_t place, numbers, width, first, last;
+};
+
+struct Step {
+  enum Kind { kCall, kNest, kLayer, kOutside, kView, kJump, kRefuse };
+  std::int64_t kind;
+  const std::int64_t* words;
+};
+
+}  // namespace
+
+struct onernn_plan {
+  explicit onernn_plan(Numbers all) : words(std::move(all)) {
+    const std::int64_t* at = words.data();
+    const auto next = [&at] { return *at++; };
+    const auto list = [&next] {
+      Numbers found(static_cast<std::size_t>(next()));
+      for (std::int64_t& one : found) one = next();
+      return found;
+    };
+    names = list();
+    for (std::int64_t count = next(); count > 0; --count) {
+      Polynomial made{next(), {}};
+      for (std::int64_t terms = next(); terms > 0; --terms) {
+        const std::int64_t by = next();
+        made.terms.push_back({by, list()});
+      }
+      sizes.push_back(std::move(made));
+    }
+    const std::int64_t count = static_cast<std::int64_t>(names.size());
+    std::vector<bool> told(sizes.size());
+    for (std::size_t size = 0; size < sizes.size(); ++size) {
+      for (const Polynomial::Term& term : sizes[size].terms)
+        for (const std::int64_t name : term.names)
+          if (name < count ? names[static_cast<std::size_t>(name)] < 0
+                           : told[static_cast<std::size_t>(name - count)])
+            told[size] = true;
+      if (told[size]) inner.push_back(static_cast<std::int64_t>(size));
+    }
+    checks = list();
+    roots = list();
+    for (std::vector<Given>* const each : {&inputs, &outputs})
+      for (std::int64_t count = next(); count > 0; --count) {
+        const std::int64_t place = next(), numbers = next(), most = next();
+        each->push_back({place, numbers, most, next()});
+      }
+    for (std::int64_t count = next(); count > 0; --count) {
+      const std::int64_t place = next(), numbers = next(), width = next(), first = next();
+      buffers.push_back({place, numbers, width, first, next()});
+    }
+    constants = list();
+    for (std::int64_t count = next(); count > 0; --count) {
+      const std::int64_t kind = next(), length = next();
+      steps.push_back({kind, at});
+      at += length;
+    }
+  }
+
+  const Numbers words;
+  Numbers names;                  // each one's place in the dims of inputs; -1: a step finds it
+  std::vector<Polynomial> sizes;  // behind the names
+  Numbers inner;                  // those of them that steps tell
+  Numbers checks;                 // the size that each of the dims has to be
+  Numbers roots;                  // of each place: that of the value that it stands inside of
+  std::vector<Given> inputs, outputs;
+  std::vector<Buffer> buffers;
+  Numbers constants;  // a place, an address, how many bytes
+  std::vector<Step> steps;
+};
+
+struct onernn_room {
+  onernn_room(const onernn_plan& given, int threads, onernn_stack* const* stacks)
+      : plan_(given),
+        team_(threads),
+        stacks_(stacks),
+        sizes_(given.names.size() + given.sizes.size()),
+        places_(given.roots.size()),
+        begun_(given.roots.size()),
+        readable_(given.roots.size()),
+        writable_(given.roots.size()) {
+    for (std::size_t at = 0; at < given.constants.size(); at += 3) {
+      const auto place = static_cast<std::size_t>(given.constants[at]);
+      places_[place] = reinterpret_cast<void*>(given.constants[at + 1]);
+      begun_[place] = given.constants[at + 2];
+    }
+  }
+
+  bool bind(const std::int64_t* dims, std::int64_t most) {
+    if (bound_ && std::equal(dims_.begin(), dims_.end(), dims)) return true;
+    bound_ = false;
+    dims_.assign(dims, dims + plan_.checks.size());
+    for (std::size_t at = 0; at < plan_.names.size(); ++at)
+      sizes_[at] = plan_.names[at] < 0 ? 0 : dims[plan_.names[at]];
+    if (!evaluate()) return false;
+    for (std::size_t at = 0; at < plan_.checks.size(); ++at)
+      if (dims[at] != sizes_[static_cast<std::size_t>(plan_.checks[at])]) return false;
+    return bound_ = place(most);
+  }
+
+  /// False for memory that is not there.
+  bool put(std::int64_t place, const void* numbers, std::int64_t bytes, bool copies) {
+    const auto at = static_cast<std::size_t>(place);
+    if (!copies) {
+      places_[at] = const_cast<void*>(numbers);
+      readable_[at] = bytes;
+      return true;
+    }
+    if (bytes > writable_[at]) return false;
+    if (bytes > 0) std::memcpy(places_[at], numbers, static_cast<std::size_t>(bytes));
+    frame().written(place);
+    return true;
+  }
+
+  std::int32_t run(const std::int32_t* costs, std::int32_t* step) {
+    if (*step < 0) {
+      readable_ = begun_;
+      *step = 0;
+    }
+    Frame frame = this->frame();
+    const bool done = run(frame, costs, step);
+    if (done && *step == static_cast<std::int32_t>(plan_.steps.size()))
+      for (const Given& each : plan_.outputs) {  // what a caller gets has been written, too
+        const auto place = static_cast<std::size_t>(each.place);
+        if (sizes_[static_cast<std::size_t>(each.numbers)] > 0 && readable_[place] == 0)
+          frame.sound = false;
+      }
+    return !frame.sound ? ONERNN_UNSOUND : done ? ONERNN_DONE : ONERNN_REFUSED;
+  }
+
+  const std::int64_t* sizes() const { return sizes_.data(); }
+  void** places() { return places_.data(); }
+
+ private:
+  Frame frame() {
+    return {places_.data(),   sizes_.data(),    &team_,
+            readable_.data(), writable_.data(), plan_.roots.data()};
+  }
+
+  bool run(Frame& frame, const std::int32_t* costs, std::int32_t* step) {
+    for (; *step < static_cast<std::int32_t>(plan_.steps.size()); ++*step) {
+      if (const std::int32_t cost = costs[*step]; cost != 0) {
+        if (cost < 0 || step[1] <= 0) return true;
+        step[1] -= cost;
+      }
+      const Step& now = plan_.steps[static_cast<std::size_t>(*step)];
+      if (now.kind == Step::kCall) {
+        Words words(now.words);
+        const auto* called = reinterpret_cast<const Function*>(words.next());
+        const bool finds = words.next() != 0;
+        if (called->run(frame, words) != Status::ok) return false;
+        if (finds && !evaluate_inner()) return false;
+      } else if (now.kind == Step::kNest) {
+        nests_.run(frame, Words(now.words));
+        if (!frame.sound) return false;
+      } else if (now.kind == Step::kView) {
+        if (!view(Words(now.words))) return frame.sound = false;
+      } else if (now.kind == Step::kJump) {  // unless the condition holds, if there is one
+        const std::int64_t place = now.words[0];
+        const void* const condition = place < 0 ? nullptr : frame.read(place, 1, 1);
+        if (!frame.sound) return false;
+        if (!condition || !*static_cast<const std::uint8_t*>(condition)) {
+          const std::int32_t to = static_cast<std::int32_t>(now.words[1]);
+          if (to <= *step && (step[1] -= static_cast<std::int32_t>(now.words[2])) <= 0)
+            return *step = to, true;
+          *step = to - 1;
+        }
+      } else {
+        if (now.kind == Step::kRefuse || !layer(frame, Words(now.words))) return false;
+      }
+    }
+    return true;
+  }
+
+  /// Where a value stands inside of another one, and how much of that is left; false for none.
+  bool view(Words words) {
+    const auto inner = static_cast<std::size_t>(words.next());
+    const auto around = static_cast<std::size_t>(words.next());
+    const std::int64_t first = sizes_[static_cast<std::size_t>(words.next())];
+    const std::int64_t most = (std::max)(readable_[around], writable_[around]);
+    const std::int64_t width = words.next();
+    if (first < 0 || first > most / width) return false;
+    places_[inner] = static_cast<char*>(places_[around]) + first * width;
+    readable_[inner] = (std::max)(readable_[around] - first * width, std::int64_t(0));
+    writable_[inner] = (std::max)(writable_[around] - first * width, std::int64_t(0));
+    return true;
+  }
+
+  /// The sizes that follow from others.
+  bool evaluate() {
+    std::int64_t* to = sizes_.data() + plan_.names.size();
+    for (const Polynomial& each : plan_.sizes)
+      if (!each.value(sizes_.data(), to++)) return false;
+    return true;
+  }
+
+  /// Those that a step has told.
+  bool evaluate_inner() {
+    std::int64_t* to = sizes_.data() + plan_.names.size();
+    for (const std::int64_t at : plan_.inner)
+      if (!plan_.sizes[static_cast<std::size_t>(at)].value(sizes_.data(), to + at)) return false;
+    return true;
+  }
+
+  /// Gives every value memory that no other one uses at that time.
+  bool place(std::int64_t most) {
+    struct Taken {
+      std::int64_t begin, end, last;
+    };
+    std::vector<Taken> taken;  // by where they begin
+    std::vector<std::int64_t> begins;
+    std::int64_t end = 0;
+    for (const Buffer& each : plan_.buffers) {
+      std::int64_t bytes = sizes_[static_cast<std::size_t>(each.numbers)];
+      if (bytes < 0 || bytes > most) return false;
+      bytes = (bytes * each.width + 127) / 64 * 64;
+      if (!kWatched)
+        taken.erase(std::remove_if(taken.begin(), taken.end(),
+                                   [&](const Taken& one) { return one.last < each.first; }),
+                    taken.end());
+      std::int64_t begin = 0;
+      auto at = taken.begin();
+      for (; at != taken.end() && at->begin - begin < bytes; ++at) begin = at->end;
+      taken.insert(at, {begin, begin + bytes, each.last});
+      begins.push_back(begin);
+      end = (std::max)(end, begin + bytes);
+      if (end > most) return false;
+    }
+    std::int64_t left = most - end;
+    for (const Given& each : plan_.outputs) {
+      const std::int64_t count = sizes_[static_cast<std::size_t>(each.most)];
+      if (count < 0 || count > left / each.width) return false;
+      left -= writable_[static_cast<std::size_t>(each.place)] = count * each.width;
+    }
+    for (const Given& each : plan_.inputs)
+      begun_[static_cast<std::size_t>(each.place)] =
+          sizes_[static_cast<std::size_t>(each.numbers)] * each.width;
+    if (end > size_ || kWatched) {
+      arena_.reset();  // before there is more
+      size_ = 0;
+      arena_ = std::make_unique<Memory<unsigned char>>(end);
+      size_ = end;
+    }
+    for (std::size_t at = 0; at < plan_.buffers.size(); ++at) {
+      const Buffer& each = plan_.buffers[at];
+      const auto place = static_cast<std::size_t>(each.place);
+      places_[place] = arena_->data() + begins[at];
+      writable_[place] = sizes_[static_cast<std::size_t>(each.numbers)] * each.width;
+      if (kWatched) watch(arena_->data() + begins[at], writable_[place]);
+    }
+    return true;
+  }
+
+  /// False where numbers came out that may have to be refused.
+  bool layer(Frame& frame, Words words) {
+    onernn_stack* const stack = stacks_[words.next()];
+    onernn_batch batch{};
+    batch.layout = static_cast<std::int32_t>(words.next());
+    batch.steps = frame.sizes[words.next()];
+    batch.sequences = frame.sizes[words.next()];
+    const bool holds_finite = words.next() != 0;
+    const auto count = [&](Words at) { return at.next(), frame.sizes[at.next()]; };
+    const auto read = [&]() -> const void* {
+      const std::int64_t at = words.next(), numbers = words.next(), width = words.next();
+      return at < 0 ? nullptr : frame.read(at, frame.sizes[numbers], width);
+    };
+    const auto write = [&]() -> void* {
+      const std::int64_t at = words.next(), numbers = words.next(), width = words.next();
+      return at < 0 ? nullptr : frame.write(at, frame.sizes[numbers], width);
+    };
+    batch.offsets = static_cast<const std::int64_t*>(read());
+    onernn_arrays arrays{};
+    const Words of_x = words;
+    arrays.x = read();
+    arrays.attention = read();
+    arrays.h = read();
+    arrays.c = read();
+    arrays.y = write();
+    const Words of_h = words;
+    arrays.h_n = write();
+    arrays.c_n = write();
+    arrays.cells = write();
+    if (!frame.sound) return false;
+    stack->run(batch, arrays);
+    if (!holds_finite) return true;
+    const auto any = [](const void* numbers, std::int64_t many, bool (*is)(float)) {
+      const float* const first = static_cast<const float*>(numbers);
+      return first && std::any_of(first, first + many, is);
+    };
+    const auto is_infinite = [](float one) { return std::isinf(one); };
+    // NaN of NaN is right, but bytes make it of infinity, too.
+    return !any(arrays.h_n, count(of_h), [](float one) { return std::isnan(one); }) ||
+           (!any(arrays.x, count(of_x), is_infinite) && !any(arrays.h, count(of_h), is_infinite));
+  }
+
+  const onernn_plan& plan_;
+  Team team_;
+  onernn_stack* const* stacks_;
+  bool bound_ = false;
+  Numbers dims_, sizes_;
+  std::vector<void*> places_;
+  // Bytes: what may be read when a call begins, and now; what may be written.
+  Numbers begun_, readable_, writable_;
+  std::unique_ptr<Memory<unsigned char>> arena_;
+  std::int64_t size_ = 0;
+  Nests nests_;
+};
+
+const void* onernn_call(const char* name, const char** takes) {
+  for (const Functions& table :
+       {moves(), sequences(), axes(), products(), convolutions(), quantized()})
+    for (const Function* each = table.first; each != table.first + table.count; ++each)
+      if (std::strcmp(each->name, name) == 0) return *takes = each->takes, each;
+  return nullptr;
+}
+
+const void* onernn_formula(const char* name) {
+  const Formulas table = formulas();
+  for (const Formula* each = table.first; each != table.first + table.count; ++each)
+    if (std::strcmp(each->name, name) == 0) return each;
+  return nullptr;
+}
+
+int32_t onernn_plan_new(const int64_t* words, int64_t count, onernn_plan** plan) try {
+  *plan = new onernn_plan(Numbers(words, words + count));
+  return ONERNN_DONE;
+} catch (...) {
+  return ONERNN_NO_MEMORY;
+}
+
+void onernn_plan_free(onernn_plan* plan) { delete plan; }
+
+int32_t onernn_room_new(const onernn_plan* plan, int32_t threads, onernn_stack* const* stacks,
+                        onernn_room** room) try {
+  *room = new onernn_room(*plan, threads, stacks);
+  return ONERNN_DONE;
+} catch (...) {
+  return ONERNN_NO_MEMORY;
+}
+
+void onernn_room_free(onernn_room* room) { delete room; }
+
+int32_t onernn_room_bind(onernn_room* room, const int64_t* dims, int64_t most) try {
+  return room->bind(dims, most) ? ONERNN_DONE : ONERNN_MISFIT;
+} catch (...) {
+  return ONERNN_NO_MEMORY;
+}
+
+const int64_t* onernn_room_sizes(const onernn_room* room) { return room->sizes(); }
+
+void** onernn_room_places(onernn_room* room) { return room->places(); }
+
+int32_t onernn_room_put(onernn_room* room, int64_t place, const void* numbers, int64_t bytes,
+                        int32_t copies) {
+  return room->put(place, numbers, bytes, copies != 0) ? ONERNN_DONE : ONERNN_UNSOUND;
+}
+
+int32_t onernn_room_run(onernn_room* room, const int32_t* costs, int32_t* step) try {
+  return room->run(costs, step);
+} catch (...) {
+  return ONERNN_NO_MEMORY;
+}

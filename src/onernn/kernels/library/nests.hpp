@@ -1,0 +1,201 @@
+// Loops over one expression, as a step of a plan tells it in words; engine/encoding.py writes them.
+#ifndef ONERNN_NESTS_HPP
+#define ONERNN_NESTS_HPP
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "../memory.hpp"
+#include "calls.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+/// Runs loops in blocks, whose numbers between two formulas stand here.
+class Nests {
+ public:
+  /// Loops over all elements, the innermost one in blocks that stay in the cache between formulas.
+  /// Nothing runs where one of them would not be there.
+  void run(Frame& frame, Words words) {
+    const std::int64_t rank = words.next();
+    std::int64_t size[Dims::kMost], index[Dims::kMost] = {};
+    bool empty = false;
+    for (std::int64_t axis = 0; axis < rank; ++axis) {
+      size[axis] = frame.sizes[words.next()];
+      empty = empty || size[axis] <= 0;
+    }
+    const std::int64_t outer = rank > 0 ? rank - 1 : 0, length = rank > 0 ? size[rank - 1] : 1;
+    const std::int64_t reads = words.next();
+    if (empty) return frame.written(words.next());
+    Operand operands[kOperands];
+    const auto own = [&](std::int64_t at) { return scratch_.data() + at * kBlock; };
+    bool moves[kOperands];                          // with the outer loops
+    for (std::int64_t at = 0; at <= reads; ++at) {  // the output first
+      Operand& one = operands[at];
+      const std::int64_t place = words.next();
+      one.width = words.next();
+      const std::int64_t start = frame.sizes[words.next()];
+      Reach reach{start, start};
+      moves[at] = false;
+      for (std::int64_t axis = 0; axis < rank; ++axis) {
+        const std::int64_t stride = frame.sizes[words.next()];
+        reach.add(size[axis], stride);
+        one.stride[axis] = stride * one.width;
+        moves[at] = moves[at] || (axis < outer && stride != 0);
+      }
+      const void* const from = at == 0 ? frame.write(place, reach.end(), one.width)
+                                       : frame.read(place, reach.end(), one.width);
+      if (!frame.sound) return;
+      one.base = static_cast<char*>(const_cast<void*>(from)) + start * one.width;
+      one.inner = rank > 0 ? one.stride[rank - 1] : 0;
+      one.filled = false;
+    }
+    const std::int64_t numbers = words.next();
+    if (numbers < 0) return copy(operands[0], operands[1], rank, size);
+    std::int64_t known = reads + 1;
+    for (std::int64_t count = numbers; count > 0; --count, ++known) {
+      const std::int64_t bits = words.next();
+      const std::int64_t width = words.next();
+      fill(own(known), &bits, width, (std::min)(length, kBlock));
+    }
+    const std::int64_t formulas = words.next();
+    const Words program = words;
+    for (;;) {
+      for (std::int64_t begin = 0; begin < length; begin += kBlock) {
+        const std::int64_t count = (std::min)(kBlock, length - begin);
+        const void* at[kOperands];
+        for (std::int64_t r = 1; r <= reads; ++r) {
+          Operand& one = operands[r];
+          const char* from = one.base + begin * one.inner;
+          if (one.inner == one.width) {
+            at[r] = from;
+          } else if (one.inner == 0) {
+            if (!one.filled) fill(own(r), from, one.width, (std::min)(length, kBlock));
+            one.filled = true;
+            at[r] = own(r);
+          } else {
+            gather(own(r), from, one.width, one.inner, count);
+            at[r] = own(r);
+          }
+        }
+        for (std::int64_t n = reads + 1; n < known; ++n) at[n] = own(n);
+        Words now = program;
+        const Operand& out = operands[0];
+        char* const to = out.base + begin * out.inner;
+        const bool direct = out.inner == out.width || length == 1;
+        for (std::int64_t f = 0; f < formulas; ++f) {
+          const auto* formula = reinterpret_cast<const Formula*>(now.next());
+          const void* arguments[8];
+          const std::int64_t takes = now.next();
+          for (std::int64_t a = 0; a < takes; ++a) arguments[a] = at[now.next()];
+          const bool last = f + 1 == formulas;
+          void* const made = last && direct ? to : static_cast<void*>(own(last ? 0 : known + f));
+          formula->run(made, arguments, count);
+          at[known + f] = made;
+        }
+        if (!direct) scatter(to, own(0), out.width, out.inner, count);
+      }
+      std::int64_t axis = outer - 1;
+      for (; axis >= 0; --axis) {
+        ++index[axis];
+        const std::int64_t back = index[axis] == size[axis] ? size[axis] - 1 : -1;
+        for (std::int64_t r = 0; r <= reads; ++r)
+          operands[r].base +=
+              back < 0 ? operands[r].stride[axis] : -back * operands[r].stride[axis];
+        if (back < 0) break;
+        index[axis] = 0;
+      }
+      if (axis < 0) return;
+      for (std::int64_t r = 1; r <= reads; ++r)
+        operands[r].filled = operands[r].filled && !moves[r];
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kBlock = 256;
+  static constexpr std::int64_t kOperands = 24;
+
+  struct Operand {
+    char* base;
+    std::int64_t width, inner, stride[Dims::kMost];
+    bool filled;
+  };
+
+  /// The first and the last of the elements that loops come to.
+  struct Reach {
+    std::int64_t low, high;
+    bool known = true;
+    void add(std::int64_t size, std::int64_t stride) {
+      std::int64_t& bound = stride < 0 ? low : high;
+      std::int64_t way;
+      known = known && !__builtin_mul_overflow(size - 1, stride, &way) &&
+              !__builtin_add_overflow(bound, way, &bound);
+    }
+    /// How many elements have to be there; -1 where those before the first would, too.
+    std::int64_t end() const { return known && low >= 0 && high < INT64_MAX ? high + 1 : -1; }
+  };
+
+  template <class T>
+  static void copy_as(const Operand& out, const Operand& x, const Dims (&dims)[3]) {
+    arrange(reinterpret_cast<T*>(out.base), reinterpret_cast<const T*>(x.base), 0, 0, dims[0],
+            dims[1], dims[2]);
+  }
+  /// Elements that only move.
+  static void copy(const Operand& out, const Operand& x, std::int64_t rank,
+                   const std::int64_t* size) {
+    Dims dims[3];  // sizes, and strides in elements
+    const int shift = __builtin_ctzll(static_cast<unsigned long long>(out.width));
+    for (Dims& each : dims) each.count = rank;
+    for (std::int64_t axis = 0; axis < rank; ++axis) {
+      dims[0].size[axis] = size[axis];
+      dims[1].size[axis] = out.stride[axis] >> shift;
+      dims[2].size[axis] = x.stride[axis] >> shift;
+    }
+    if (out.width == 2) return copy_as<std::uint16_t>(out, x, dims);
+    if (out.width == 4) return copy_as<std::uint32_t>(out, x, dims);
+    if (out.width == 8) return copy_as<std::uint64_t>(out, x, dims);
+    copy_as<std::uint8_t>(out, x, dims);
+  }
+
+  template <class T>
+  static void fill_as(void* to, const void* from, std::int64_t count) {
+    T one;
+    std::memcpy(&one, from, sizeof one);
+    std::fill_n(static_cast<T*>(to), count, one);
+  }
+  static void fill(void* to, const void* from, std::int64_t width, std::int64_t count) {
+    if (width == 2) return fill_as<std::uint16_t>(to, from, count);
+    if (width == 4) return fill_as<std::uint32_t>(to, from, count);
+    if (width == 8) return fill_as<std::uint64_t>(to, from, count);
+    fill_as<std::uint8_t>(to, from, count);
+  }
+  template <class T>
+  static void move(char* to, std::int64_t to_step, const char* from, std::int64_t from_step,
+                   std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i, to += to_step, from += from_step)
+      std::memcpy(to, from, sizeof(T));
+  }
+  static void move(char* to, std::int64_t to_step, const char* from, std::int64_t from_step,
+                   std::int64_t width, std::int64_t count) {
+    if (width == 2) return move<std::uint16_t>(to, to_step, from, from_step, count);
+    if (width == 4) return move<std::uint32_t>(to, to_step, from, from_step, count);
+    if (width == 8) return move<std::uint64_t>(to, to_step, from, from_step, count);
+    move<std::uint8_t>(to, to_step, from, from_step, count);
+  }
+  static void gather(void* to, const char* from, std::int64_t width, std::int64_t step,
+                     std::int64_t count) {
+    move(static_cast<char*>(to), width, from, step, width, count);
+  }
+  static void scatter(char* to, const void* from, std::int64_t width, std::int64_t step,
+                      std::int64_t count) {
+    move(to, step, static_cast<const char*>(from), width, width, count);
+  }
+
+  Memory<std::int64_t> scratch_{kOperands * kBlock};
+};
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

@@ -1,0 +1,194 @@
+// Products of row-major matrices, for training: rows times a matrix, and the sum over all words of
+// a row of one matrix by a row of another.
+#ifndef ONERNN_MATRICES_HPP
+#define ONERNN_MATRICES_HPP
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "isa.hpp"
+#include "lanes.hpp"
+#include "memory.hpp"
+#include "products.hpp"
+#include "stored.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+/// So many times sixteen columns of a matrix are multiplied together.
+inline constexpr int kBeside = kSums<Floats> >= 16 ? 4 : 2;
+inline constexpr std::int64_t kColumns = 16 * kBeside;
+
+/// The upper half of a float, rounded to nearest even; a NaN stays one.
+inline std::uint32_t brain_bits(float a) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &a, sizeof bits);
+  const std::uint32_t rounded = bits + 0x7fffu + (bits >> 16 & 1u);
+  return ((bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x400000u : rounded) >> 16;
+}
+
+/// A number of a matrix in bfloat16, widened: without an instruction that multiplies pairs,
+/// products would widen them again and again.
+struct Brain {
+  float v;
+};
+inline Floats load(const Brain* p) { return load(&p->v); }
+#if defined(__AVX512F__) && defined(__AVX512BF16__)
+using Brains = BrainPair;
+#else
+using Brains = Brain;
+#endif
+
+/// Sixteen columns of a row, or of two rows, as a matrix stores them.
+inline void store_row(const float* row, const float*, float* to) { std::copy_n(row, 16, to); }
+inline void store_row(const float* even, const float* odd, BrainPair* to) {
+  std::uint32_t bits[16];
+  for (int i = 0; i < 16; ++i) bits[i] = brain_bits(even[i]) | brain_bits(odd[i]) << 16;
+  std::memcpy(to, bits, sizeof bits);
+}
+inline void store_row(const float* row, const float*, Brain* to) {
+  std::uint32_t bits[16];
+  for (int i = 0; i < 16; ++i) bits[i] = brain_bits(row[i]) << 16;
+  std::memcpy(to, bits, sizeof bits);
+}
+
+/// Sixteen rows and columns of a matrix, of which `rows` and `columns` are there, else zeros; a
+/// number of the next row is `row` numbers further, of the next column `column`.
+inline void take_square(const float* from, std::int64_t row, std::int64_t column, std::int64_t rows,
+                        std::int64_t columns, float (&to)[16][16]) {
+  if (rows < 16 || columns < 16) std::memset(to, 0, sizeof to);
+  rows = (std::min<std::int64_t>)(rows, 16);
+  columns = (std::min<std::int64_t>)(columns, 16);
+  if (column == 1)
+    for (std::int64_t k = 0; k < rows; ++k) std::copy_n(from + k * row, columns, to[k]);
+  else
+    for (std::int64_t c = 0; c < columns; ++c)
+      for (std::int64_t k = 0; k < rows; ++k) to[k][c] = from[c * column + k * row];
+}
+
+/// At most (K, C) numbers in panels of `kColumns`; what is missing in the last panel is zeros.
+template <class Stored>
+class Matrix {
+ public:
+  Matrix(std::int64_t K, std::int64_t C) : K_(K), C_(C), panels_(size(K, C)) {}
+  /// The numbers of K rows and C columns; null: none. See `fill`.
+  Matrix(const float* from, std::int64_t row, std::int64_t column, std::int64_t K, std::int64_t C)
+      : Matrix(from ? K : 0, C) {
+    if (from) fill(from, row, column, K, C);
+  }
+
+  /// Takes the numbers of K rows and C columns; see `take_square`.
+  void fill(const float* from, std::int64_t row, std::int64_t column, std::int64_t K,
+            std::int64_t C) {
+    constexpr std::int64_t R = kRowsOf<Stored>;
+    K_ = K;
+    C_ = C;
+    for (std::int64_t c = 0; c < C; c += 16) {
+      Stored* to = panels_.data() + size(K, c - c % kColumns) + c % kColumns;
+      std::int64_t k = 0;
+      if (column == 1 && C - c >= 16)
+        for (; k + R <= K; k += R, to += kColumns) {
+          const float* one = from + k * row + c;
+          store_row(one, one + row, to);
+        }
+      for (; k < K; k += 16) {
+        float square[16][16];
+        take_square(from + k * row + c * column, row, column, K - k, C - c, square);
+        for (std::int64_t r = 0; r < 16 && k + r < K; r += R, to += kColumns)
+          store_row(square[r], square[r + R - 1], to);
+      }
+    }
+  }
+  /// The one that begins with column c.
+  const Stored* panel(std::int64_t c) const { return panels_.data() + size(K_, c); }
+  std::int64_t rows() const { return K_; }
+  std::int64_t columns() const { return C_; }
+
+ private:
+  static std::int64_t size(std::int64_t K, std::int64_t C) {
+    return (K + kRowsOf<Stored> - 1) / kRowsOf<Stored> * ((C + kColumns - 1) / kColumns) * kColumns;
+  }
+  std::int64_t K_, C_;
+  Memory<Stored> panels_;
+};
+
+/// The first `columns` of y's rows, which are `y_row` apart, become, or get added, x (rows, K)
+/// times a panel.
+template <class Factor, class Stored>
+void times_panel(const Factor* const* x, std::int64_t rows, const Stored* panel, std::int64_t K,
+                 float* y, std::int64_t y_row, std::int64_t columns, bool added) {
+  in_blocks<Floats, kBeside>(rows, [&](auto block, std::int64_t row) {
+    constexpr int M = block();
+    Floats sums[M][kBeside];
+    const auto each = [&](auto function) {
+      for (int m = 0; m < M; ++m)
+        for (int b = 0; b < kBeside; ++b)
+          function(sums[m][b], y + (row + m) * y_row + b * 16, columns - b * 16);
+    };
+    each([added](Floats& sum, const float* at, std::int64_t count) {
+      sum = added && count > 0 ? load_some(at, count) : broadcast(0.0f);
+    });
+    multiply(sums, x + row, panel, K);
+    each([](const Floats& sum, float* at, std::int64_t count) {
+      if (count > 0) store_some<float>(at, sum, count);
+    });
+  });
+}
+
+/// Products of rows of at most K numbers.
+template <class Stored>
+class Products {
+  using Factor = typename FactorOf<float, Stored>::Type;
+  static constexpr std::int64_t kRows = 240, kWords = 576;  // at once: these stay in the caches
+
+ public:
+  explicit Products(std::int64_t K) : left_(kRows, K) {}
+
+  /// y (rows, C) becomes, or gets added, x times a matrix; rows are so many numbers apart.
+  void multiply(const float* x, std::int64_t x_row, std::int64_t rows, const Matrix<Stored>& matrix,
+                float* y, std::int64_t y_row, bool added) {
+    for (std::int64_t row = 0; row < rows; row += kRows) {
+      const std::int64_t some = (std::min)(kRows, rows - row);
+      for (std::int64_t m = 0; m < some; ++m) left_.put(m, x + (row + m) * x_row, matrix.rows());
+      for (std::int64_t c = 0; c < matrix.columns(); c += kColumns)
+        times_panel(left_.get(), some, matrix.panel(c), matrix.rows(), y + row * y_row + c, y_row,
+                    matrix.columns() - c, added);
+    }
+  }
+
+  /// y (I, C) gets added the sum over all words of the products of a's I by b's C numbers.
+  static void outer(const float* a, std::int64_t I, const float* b, std::int64_t b_row,
+                    std::int64_t C, std::int64_t words, float* y, std::int64_t y_row) {
+    const std::int64_t most = (std::min)(words, kWords);
+    Memory<float> turned((I + 15) / 16 * 16 * most);
+    Rows<Factor> left(I, most);
+    Matrix<Stored> right(most, kColumns);
+    for (std::int64_t w = 0; w < words; w += kWords) {
+      const std::int64_t some = (std::min)(kWords, words - w);
+      for (std::int64_t i = 0; i < I; i += 16)
+        for (std::int64_t k = 0; k < some; k += 16) {
+          float square[16][16];
+          take_square(a + (w + k) * I + i, 1, I, I - i, some - k, square);
+          for (std::int64_t r = 0; r < 16; ++r)
+            std::copy_n(square[r], (std::min<std::int64_t>)(16, some - k),
+                        turned.data() + (i + r) * some + k);
+        }
+      for (std::int64_t i = 0; i < I; ++i) left.put(i, turned.data() + i * some, some);
+      for (std::int64_t c = 0; c < C; c += kColumns) {
+        const std::int64_t columns = (std::min)(kColumns, C - c);
+        right.fill(b + w * b_row + c, b_row, 1, some, columns);
+        times_panel(left.get(), I, right.panel(0), some, y + c, y_row, columns, true);
+      }
+    }
+  }
+
+ private:
+  Rows<Factor> left_;
+};
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

@@ -1,0 +1,90 @@
+// Matrices of bfloat16, which are stored in pairs of rows: both rows as Lanes, or, with
+// AVX512_BF16, the pairs as they are, which one instruction multiplies by pairs of the other
+// factor.
+#ifndef ONERNN_PAIRS_HPP
+#define ONERNN_PAIRS_HPP
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "isa.hpp"
+#include "lanes.hpp"
+#include "stored.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+#if defined(__AVX512F__) && defined(__AVX512BF16__)
+
+struct Pairs {
+  __m512i v;
+};
+
+inline Pairs broadcast(BrainPair a) {
+  std::int32_t bits;
+  std::memcpy(&bits, &a, sizeof bits);
+  return {_mm512_set1_epi32(bits)};
+}
+inline Pairs load_row(const BrainPair* p, int) { return {_mm512_loadu_si512(p)}; }
+inline Floats multiply_add(Pairs a, Pairs b, Floats c) {
+  return {_mm512_dpbf16_ps(c.v, (__m512bh)a.v, (__m512bh)b.v)};
+}
+
+/// K numbers of a row as pairs, rounded to nearest even; zeros up to the next 32.
+inline void round_to_pairs(const float* row, std::int64_t K, BrainPair* to) {
+  const auto sixteen = [row, K](std::int64_t k) {
+    const std::int64_t begin = (std::min)(k, K), count = (std::min<std::int64_t>)(K - begin, 16);
+    return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), row + begin);
+  };
+  for (std::int64_t k = 0; k < K; k += 32)
+    _mm512_storeu_si512(to + k / 2, (__m512i)_mm512_cvtne2ps_pbh(sixteen(k + 16), sixteen(k)));
+}
+
+#else
+
+/// Row r of the two, as Lanes.
+#if defined(__AVX512F__)
+inline Floats load_row(const BrainPair* p, int r) {
+  const __m512i bits = _mm512_loadu_si512(p);
+  return {_mm512_castsi512_ps(r ? _mm512_and_si512(bits, _mm512_set1_epi32(-65536))
+                                : _mm512_maskz_slli_epi32(kEvery, bits, 16))};
+}
+#elif defined(__AVX2__) && defined(__FMA__)
+inline Floats load_row(const BrainPair* p, int r) {
+  const auto eight = [r](const BrainPair* from) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return _mm256_castsi256_ps(r ? _mm256_and_si256(bits, _mm256_set1_epi32(-65536))
+                                 : _mm256_slli_epi32(bits, 16));
+  };
+  return {eight(p), eight(p + 8)};
+}
+#elif defined(ONERNN_LANES_SSE)
+inline Floats load_row(const BrainPair* p, int r) {
+  const auto four = [r](const BrainPair* from) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm_castsi128_ps(r ? _mm_and_si128(bits, _mm_set1_epi32(-65536))
+                              : _mm_slli_epi32(bits, 16));
+  };
+  return {four(p), four(p + 4), four(p + 8), four(p + 12)};
+}
+#else
+inline Floats load_row(const BrainPair* p, int r) {
+  Floats out;
+  std::uint32_t bits[16];
+  for (int i = 0; i < 16; ++i) std::memcpy(&bits[i], p + i, sizeof bits[i]);
+  if (r)
+    for (std::uint32_t& one : bits) one &= 0xffff0000u;
+  else
+    for (std::uint32_t& one : bits) one <<= 16;
+  for (int i = 0; i < 16; ++i) std::memcpy(&out.v[i], &bits[i], sizeof bits[i]);
+  return out;
+}
+#endif
+
+#endif
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

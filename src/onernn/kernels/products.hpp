@@ -1,0 +1,485 @@
+// Rows times a matrix.
+//
+// A matrix of K rows is stored panel by panel: for each of its rows G times 16 numbers, so that a
+// product reads it once, front to back, and G gates of 16 units are in registers together.
+//
+// A sum adds its products one after the other, from the first row of the matrix to the last one,
+// whatever the batch: a row gives the same bits alone and among others, and on any number of
+// threads.
+#ifndef ONERNN_PRODUCTS_HPP
+#define ONERNN_PRODUCTS_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "isa.hpp"
+#include "lanes.hpp"
+#include "memory.hpp"
+#include "pairs.hpp"
+#include "serial.hpp"
+#include "status.hpp"
+#include "stored.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+/// A number that the compiler knows, in the place of one that only the run knows.
+template <std::int64_t N>
+using Fixed = std::integral_constant<std::int64_t, N>;
+
+/// function(0) to function(N - 1), without a loop: so GCC keeps small arrays in registers.
+template <int N, class Function>
+inline void unrolled(Function function) {
+#pragma GCC unroll 32
+  for (int i = 0; i < N; ++i) function(i);
+}
+
+/// Panels of sixteen for so many units.
+constexpr std::int64_t panels_of(std::int64_t units) { return (units + 15) / 16; }
+template <std::int64_t N>
+constexpr Fixed<(N + 15) / 16> panels_of(Fixed<N>) {
+  return {};
+}
+
+/// So many panels stand side by side: each number of a row is read again for every one; with four
+/// sums or more to add it to, that costs less than reading the panel.
+template <int G>
+constexpr int beside(std::int64_t panels) {
+  return G == 1 && panels % 4 == 0 ? 4 : G <= 2 && panels % 2 == 0 ? 2 : 1;
+}
+
+/// Row r of those that are in sixteen stored numbers.
+template <class Stored>
+inline auto load_row(const Stored* p, int) {
+  return load(p);
+}
+
+/// Panel p of a matrix of K rows.
+template <int G, class Stored>
+inline const Stored* panel_of(const Stored* matrix, std::int64_t p, std::int64_t K) {
+  const std::int64_t rows = kHeadRows<Stored> + (K + kRowsOf<Stored> - 1) / kRowsOf<Stored>;
+  return matrix + p * rows * G * 16;
+}
+
+/// Memory that is multiplied next: some cache lines of it are asked for with every row of a panel.
+struct Nothing {
+  void row(std::int64_t) const {}
+};
+template <int kLines = 1>
+struct Ahead {
+  template <class Stored>
+  Ahead(const Stored* next, std::int64_t stored)
+      : first(reinterpret_cast<const char*>(next)), step(stored * sizeof(Stored)) {}
+  const char* first;
+  std::int64_t step;  // bytes from those of one row to those of the next one
+  void row(std::int64_t k) const {
+#if defined(__GNUC__)
+    for (int line = 0; line < kLines; ++line)
+      __builtin_prefetch(first + k * step + line * 64, 0, 2);
+#endif
+  }
+};
+
+/// Where the columns of sum g stand in a row of a panel; or of several panels of G sums each.
+struct InOnePanel {
+  std::int64_t operator()(int g) const { return g * 16; }
+};
+template <int G>
+struct InPanels {
+  std::int64_t apart;
+  std::int64_t operator()(int g) const { return g / G * apart + g % G * 16; }
+};
+
+/// sums[m][g] += row m of `left` (K numbers) times the panel, whose rows are `row` stored numbers
+/// apart.
+template <int M, int G, class Lanes, class Factor, class Stored, class Size,
+          class Row = Fixed<G * 16>, class Next = Nothing, class Place = InOnePanel>
+inline void multiply(Lanes (&sums)[M][G], const Factor* const* left, const Stored* panel, Size K,
+                     Row row = {}, Next ahead = {}, Place place = {}) {
+  constexpr int R = kRowsOf<Stored> / kRowsOf<Factor>;  // factors a stored row
+  const std::int64_t count = (K + kRowsOf<Factor> - 1) / kRowsOf<Factor>;
+  if (count < 1) return;  // else the sums would be stored before the loop, too
+  Lanes own[M][G];        // nobody has their address: they stay in registers
+  const Factor* rows[M];
+  unrolled<M>([&](int m) { rows[m] = left[m]; });
+  unrolled<M * G>([&](int i) { own[i / G][i % G] = sums[i / G][i % G]; });
+  const auto add = [&](int r, std::int64_t k) {
+    decltype(load_row(panel, 0)) columns[G];
+    unrolled<G>([&](int g) { columns[g] = load_row(panel + place(g), r); });
+    unrolled<M>([&](int m) {
+      const auto factor = broadcast(rows[m][k]);
+      unrolled<G>([&](int g) { own[m][g] = multiply_add(factor, columns[g], own[m][g]); });
+    });
+  };
+  for (std::int64_t k = 0; k < count; k += R, panel += row) {
+    ahead.row(k / R);
+    add(0, k);
+    if constexpr (R > 1)
+      if (k + 1 < count) add(1, k + 1);
+  }
+  unrolled<M * G>([&](int i) { sums[i / G][i % G] = own[i / G][i % G]; });
+}
+
+/// How rows are rounded to quads: q = number / step + shift, from 0 to 255. A step of 0: the
+/// row's largest magnitude / 127.
+struct ByteScale {
+  float step = 0;
+  std::int32_t shift = 128;
+};
+
+/// Rows of at most K numbers as products read them: as they stand, or rounded to pairs or quads.
+template <class Factor>
+class Rows {
+ public:
+  Rows(std::int64_t most, std::int64_t, int = 0) : rows_(most) {}
+
+  void put(std::int64_t m, const Factor* row, std::int64_t) { rows_.data()[m] = row; }
+  const Factor* const* get() const { return rows_.data(); }
+  void scale(ByteScale) {}
+
+ private:
+  Memory<const Factor*> rows_;
+};
+
+#if defined(__AVX512F__) && defined(__AVX512BF16__)
+template <>
+class Rows<BrainPair> {
+ public:
+  Rows(std::int64_t most, std::int64_t K, int = 0)
+      : pairs_((K + 31) / 32 * 16), rows_(most), made_(most * pairs_) {
+    for (std::int64_t m = 0; m < most; ++m) rows_.data()[m] = made_.data() + m * pairs_;
+  }
+
+  void put(std::int64_t m, const float* row, std::int64_t K) {
+    round_to_pairs(row, K, made_.data() + m * pairs_);
+  }
+  const BrainPair* const* get() const { return rows_.data(); }
+  void scale(ByteScale) {}
+
+ private:
+  std::int64_t pairs_;
+  Memory<const BrainPair*> rows_;
+  Memory<BrainPair> made_;
+};
+
+/// As above, of rows as they stand: some of each at a time are rounded to pairs.
+template <int M, int G, class Row = Fixed<G * 16>, class Next = Nothing>
+inline void multiply(Floats (&sums)[M][G], const float* const* left, const BrainPair* panel,
+                     std::int64_t K, Row = {}, Next = {}) {
+  constexpr std::int64_t kSome = 256;
+  BrainPair made[M][kSome / 2];
+  const BrainPair* rows[M];
+  for (std::int64_t k = 0; k < K; k += kSome) {
+    const std::int64_t some = (std::min)(kSome, K - k);
+    for (int m = 0; m < M; ++m) {
+      round_to_pairs(left[m] + k, some, made[m]);
+      rows[m] = made[m];
+    }
+    multiply(sums, rows, panel + k / 2 * G * 16, some);
+  }
+}
+#endif
+
+/// sums[m][g] += row m of `left` times panel p of a matrix.
+template <int M, int G, class Lanes, class Factor, class Stored, class Size, class Next>
+inline void multiply_panel(Lanes (&sums)[M][G], const Factor* const* left, const Stored* matrix,
+                           std::int64_t p, Size K, Next ahead) {
+  multiply(sums, left, panel_of<G>(matrix, p, K), K, Fixed<G * 16>(), ahead);
+}
+
+/// function(Fixed<M>, first row) over all rows, with as large an M as has its G sums in registers.
+template <class Lanes, int G, class Function>
+inline void in_blocks(std::int64_t rows, Function function) {
+  constexpr int M = kSums<Lanes> / G > 8 ? 8 : kSums<Lanes> / G > 1 ? kSums<Lanes> / G : 1;
+  std::int64_t row = 0;
+  for (; row + M <= rows; row += M) function(Fixed<M>(), row);
+  if constexpr (M > 4)
+    for (; row + 4 <= rows; row += 4) function(Fixed<4>(), row);
+  if constexpr (M > 2)
+    for (; row + 2 <= rows; row += 2) function(Fixed<2>(), row);
+  for (; row < rows; ++row) function(Fixed<1>(), row);
+}
+
+/// function(Fixed<M>) for the `rows` that the compiler is to know, at most M.
+template <int M, class Function>
+inline void with_rows(std::int64_t rows, Function function) {
+  if constexpr (M > 1)
+    if (rows < M) return with_rows<M - 1>(rows, function);
+  function(Fixed<M>());
+}
+
+/// function(first, count) over all rows in as few parts of at most `most` as there can be, all of
+/// nearly the same size: a small part would wait for its own sums.
+template <class Function>
+inline void in_parts(std::int64_t rows, std::int64_t most, Function function) {
+  std::int64_t row = 0;
+  for (std::int64_t parts = (rows + most - 1) / most; parts > 0; --parts) {
+    const std::int64_t some = (rows - row + parts - 1) / parts;
+    function(row, some);
+    row += some;
+  }
+}
+
+/// So many rows go through a panel together, and so many of the panel's rows at a time: with the
+/// sums of both they stay in the caches of a core.
+inline constexpr std::int64_t kRowsAtOnce = 24, kDepth = 128;
+
+/// M rows of B sums, `sums_row` numbers apart, get added the rows of `left` from a number on times
+/// K rows of a panel; see `multiply`. A function of its own, which all cells share.
+template <int M, int B, class Real, class Factor, class Stored>
+[[gnu::noinline]] void add_block(Real* sums, std::int64_t sums_row, const Factor* const* left,
+                                 std::int64_t from, const Stored* panel, std::int64_t row,
+                                 std::int64_t K, Ahead<B> ahead) {
+  Lanes<Real> own[M][B];
+  const Factor* rows[M];
+  unrolled<M>([&](int m) { rows[m] = left[m] + from; });
+  unrolled<M * B>([&](int i) { own[i / B][i % B] = load(sums + i / B * sums_row + i % B * 16); });
+  multiply(own, rows, panel, K, row, ahead);
+  unrolled<M * B>([&](int i) { store(sums + i / B * sums_row + i % B * 16, own[i / B][i % B]); });
+}
+
+/// sums (rows, S, 16) get added `rows` of `left` times a panel of S sums a row, where registers do
+/// not hold the sums of some rows and all gates: one or two gates after the other, for as many rows
+/// as there are registers. `next`: the panel that is multiplied then.
+template <int S, class Real, class Factor, class Stored>
+inline void add_by_gates(Real* sums, const Factor* const* left, std::int64_t rows,
+                         const Stored* panel, std::int64_t K, const Stored* next) {
+  using L = Lanes<Real>;
+  constexpr std::int64_t kRow = S * 16;
+  for (std::int64_t k = 0; k < K; k += kDepth) {
+    const Stored* const part = panel + k / kRowsOf<Stored> * kRow;
+    const Stored* const after = k + kDepth < K ? part + kDepth / kRowsOf<Stored> * kRow : next;
+    const std::int64_t depth = (std::min)(kDepth, K - k);
+    const auto gates = [&](auto together, int g, const auto* columns, std::int64_t step) {
+      constexpr int N = together(), M = kSums<L> / N;
+      in_parts(rows, M, [&](std::int64_t m, std::int64_t count) {
+        with_rows<M>(count, [&](auto block) {
+          add_block<block(), N>(sums + m * kRow + g * 16, kRow, left + m, k / kRowsOf<Factor>,
+                                columns, step, depth, Ahead<N>(after + g * 16, kRow));
+        });
+      });
+    };
+    if constexpr (!std::is_same_v<Stored, Real> && std::is_same_v<Factor, Real>)
+      if (rows > kSums<L>) {  // what is stored narrow is widened once for several blocks
+        alignas(64) Real wide[kDepth * 16];
+        for (int g = 0; g < S; ++g) {
+          for (std::int64_t r = 0; r < depth; ++r)
+            store(wide + r * 16, load_row(part + r / kRowsOf<Stored> * kRow + g * 16,
+                                          static_cast<int>(r % kRowsOf<Stored>)));
+          gates(Fixed<1>(), g, wide, 16);
+        }
+        continue;
+      }
+    int g = 0;
+    if constexpr (S > 1)  // few sums would wait for themselves: two gates beside each other
+      if (rows <= kSums<L> / 2)
+        for (; g + 2 <= S; g += 2) gates(Fixed<2>(), g, part + g * 16, kRow);
+    for (; g < S; ++g) gates(Fixed<1>(), g, part + g * 16, kRow);
+  }
+}
+
+/// The sums of some rows of a product and one panel of S sums a row; of one row, and some panels.
+template <class Real, class Factor, class Stored, class Size>
+struct Tile {
+  Real* sums;  // (rows, panels, S, 16)
+  const Stored* matrix;
+  Size K;
+  std::int64_t panel, panels;
+  const Factor* const* left;
+  std::int64_t row, rows;  // of `left`
+  bool back;               // the next tile is the one before this one
+};
+
+/// A tile gets added its rows times its panels. A function of its own, which all cells share, and
+/// apart from what they do with the sums: it takes longer to compile than all of that.
+template <int S, class Real, class Factor, class Stored, class Size>
+[[gnu::noinline]] void add_tile(const Tile<Real, Factor, Stored, Size> tile) {
+  using L = Lanes<Real>;
+  constexpr bool kInRegisters = kRowsOf<Stored> == 4 || kSums<L> >= 24;
+  // Short sums do not pay for going through memory, nor do those of rows that fit registers; with
+  // few registers not even a row's do.
+  constexpr std::int64_t kShort = 48, kFew = S == 1 || kSums<L> < S ? 1 : kSums<L> / S;
+  constexpr bool kNeverFits = kSums<L> < 4 && S != 3;
+  // Of one row some panels are multiplied together, as many as it takes to hide how long each
+  // addition waits for the one before.
+  constexpr int kMost = kHeadRows<Stored> > 0 ? 1 : (std::min)(kSums<L>, 6) / S;
+  const Size K = tile.K;
+  for (std::int64_t done = 0; done < tile.panels;) {
+    const std::int64_t left = tile.panels - done;
+    const auto sums_of = [&](std::int64_t at) { return tile.sums + at * S * 16; };
+    const std::int64_t one = tile.back ? left - 1 : done, p = tile.panel + one;
+    const Stored* const next = panel_of<S>(tile.matrix, tile.back ? p - 1 : p + 1, K);
+    if constexpr (!kInRegisters)
+      if (kNeverFits || (tile.rows > kFew && K >= kShort)) {
+        add_by_gates<S>(sums_of(one), tile.left + tile.row, tile.rows,
+                        panel_of<S>(tile.matrix, p, K), K, next);
+        ++done;
+        continue;
+      }
+    constexpr bool kAsStored = std::is_same_v<Factor, typename FactorOf<Real, Stored>::Type>;
+    if constexpr (kMost > 1 && kAsStored && !(kNeverFits && !kInRegisters))
+      if (tile.rows == 1 && left > 1) {
+        with_rows<(std::min)(kMost, 4)>(left, [&](auto together) {
+          constexpr int C = together();
+          const std::int64_t at = tile.back ? left - C : done;
+          Real* const sums = sums_of(at);
+          L own[1][C * S];
+          unrolled<C * S>([&](int s) { own[0][s] = load(sums + s * 16); });
+          multiply(own, tile.left + tile.row, panel_of<S>(tile.matrix, tile.panel + at, K), K,
+                   Fixed<S * 16>(), Nothing(),
+                   InPanels<S>{panel_of<S>(tile.matrix, 1, K) - tile.matrix});
+          unrolled<C * S>([&](int s) { store(sums + s * 16, own[0][s]); });
+          done += C;
+        });
+        continue;
+      }
+    if constexpr (!(kNeverFits && !kInRegisters))
+      in_blocks<L, S>(tile.rows, [&](auto block, std::int64_t m) {
+        constexpr int M = block();
+        Real* const sums = sums_of(one) + m * S * 16;
+        L own[M][S];
+        unrolled<M * S>([&](int i) { own[i / S][i % S] = load(sums + i * 16); });
+        // A panel comes from memory while the one before it is multiplied, a part with each block
+        // of rows.
+        constexpr std::int64_t kLine = 64 / sizeof(Stored);
+        const std::int64_t row = tile.row + m;
+        if constexpr (M < 4)
+          multiply_panel(own, tile.left + row, tile.matrix, p, K, Nothing());
+        else
+          multiply_panel(own, tile.left + row, tile.matrix, p, K,
+                         Ahead<>(next + row / M * kLine * (K / kRowsOf<Stored>), kLine));
+        unrolled<M * S>([&](int i) { store(sums + i * 16, own[i / S][i % S]); });
+      });
+    ++done;
+  }
+}
+
+/// finish(row, panel, sums) with the G sums of every row and panel, which are start(row, panel, g)
+/// plus row m of `left` times the matrix. The team splits the panels, so that each thread keeps its
+/// part of the matrix in its own cache, and all rows go through a panel while it is there. `back`:
+/// from the last panel to the first one. Every second time so, a matrix that is larger than the
+/// cache is read first where it was read last. Each `finish` goes through all sums at hand before
+/// the next one begins: what a function of gates waits for is hidden by the functions of others.
+template <int G, class Real, class Factor, class Stored, class Size, class Panels, class Team,
+          class Start, class... Finish>
+inline void product(const Stored* matrix, Size K, Panels panels, const Factor* const* left,
+                    std::int64_t rows, Team& team, bool back, Start start, Finish... finish) {
+  const int B = beside<G>(panels);
+  team.split(panels / B, [=](std::int64_t first, std::int64_t end) {
+    constexpr std::int64_t kSome = 8;
+    alignas(64) Real sums[(std::max)(kRowsAtOnce, kSome) * 4 * 16];
+    const std::int64_t most = rows == 1 ? kSome : 1;
+    for (std::int64_t done = 0, some; done < end - first; done += some) {
+      some = (std::min)(most, end - first - done);
+      const std::int64_t low = back ? end - done - some : first + done;
+      in_parts(rows, kRowsAtOnce, [&](std::int64_t row, std::int64_t count) {
+        const auto each = [&](const auto& use) {
+          for (std::int64_t m = 0; m < count; ++m)
+            for (std::int64_t q = 0; q < some * B; ++q)
+              use(row + m, low * B + q, sums + (m * some * B + q) * G * 16);
+        };
+        each([&](std::int64_t n, std::int64_t p, Real* own) {
+          for (int g = 0; g < G; ++g) store(own + g * 16, start(n, p, g));
+        });
+        const Tile<Real, Factor, Stored, Size> tile{sums, matrix, K,     low, some,
+                                                    left, row,    count, back};
+        if constexpr (G == 1)
+          if (B == 4) add_tile<4>(tile);
+        if constexpr (G <= 2)
+          if (B == 2) add_tile<2 * G>(tile);
+        if (B == 1) add_tile<G>(tile);
+        const auto finished = [&](const auto& one) {
+          each([&](std::int64_t n, std::int64_t p, const Real* own) {
+            Lanes<Real> gates[G];
+            for (int g = 0; g < G; ++g) gates[g] = load(own + g * 16);
+            one(n, p, gates);
+          });
+        };
+        (finished(finish), ...);
+      });
+    }
+  });
+}
+
+/// use(row, column, sums, count) with up to sixteen sums from a column on: those of bias (C; null:
+/// zeros) + x (rows, K) times a matrix of C columns, in panels of G times 16.
+template <int G, class Real, class Stored, class Team, class Use>
+inline void each_product(const Real* x, std::int64_t rows, std::int64_t K, const Stored* matrix,
+                         Optional<const Real> bias, std::int64_t C, Team& team, Use use) {
+  team.split((C + G * 16 - 1) / (G * 16), [&](std::int64_t begin, std::int64_t end) {
+    Serial own;
+    for (std::int64_t p = begin; p < end; ++p) {
+      const std::int64_t columns = (std::min)(std::int64_t(G * 16), C - p * G * 16);
+      Real first[G * 16] = {};
+      if (bias) std::copy_n(bias + p * G * 16, columns, first);
+      for (std::int64_t row = 0; row < rows; row += kRowsAtOnce) {
+        const Real* left[kRowsAtOnce];
+        const std::int64_t some = (std::min)(kRowsAtOnce, rows - row);
+        for (std::int64_t m = 0; m < some; ++m) left[m] = x + (row + m) * K;
+        product<G, Real>(
+            panel_of<G>(matrix, p, K), K, Fixed<1>(), left, some, own, false,
+            [&](std::int64_t, std::int64_t, int g) { return load(first + g * 16); },
+            [&](std::int64_t m, std::int64_t, const Lanes<Real>* sums) {
+              for (int g = 0; g * 16 < columns; ++g)
+                use(row + m, (p * G + g) * 16, sums[g],
+                    (std::min)(std::int64_t(16), columns - g * 16));
+            });
+      }
+    }
+  });
+}
+
+/// y (rows, C): as above.
+template <int G, class Real, class Stored, class Team>
+inline void dense(Real* y, const Real* x, std::int64_t rows, std::int64_t K, const Stored* matrix,
+                  Optional<const Real> bias, std::int64_t C, Team& team) {
+  each_product<G>(x, rows, K, matrix, bias, C, team,
+                  [=](std::int64_t row, std::int64_t column, Lanes<Real> sums, std::int64_t some) {
+                    store_some(y + row * C + column, sums, some);
+                  });
+}
+
+/// Of two rows, in sixteen sums side by side.
+template <class T>
+T scalar_product(const T* x, const T* y, std::int64_t count) {
+  constexpr std::int64_t kSums = 16;
+  T sums[kSums] = {}, total = 0;
+  std::int64_t k = 0;
+  for (; k + kSums <= count; k += kSums)
+    for (std::int64_t at = 0; at < kSums; ++at) sums[at] += x[k + at] * y[k + at];
+  for (; k < count; ++k) total += x[k] * y[k];
+  for (const T sum : sums) total += sum;
+  return total;
+}
+
+/// out (batch, rows, columns): alpha times x (batch, rows, inner) times y (batch, inner, columns),
+/// each turned where that is said. Matrices as they stand, none is packed.
+template <class T>
+void product(T* out, const T* x, const T* y, std::int64_t batch, std::int64_t rows,
+             std::int64_t inner, std::int64_t columns, std::int64_t x_turned, std::int64_t y_turned,
+             double alpha) {
+  for (std::int64_t b = 0; b < batch; ++b, x += rows * inner, y += inner * columns)
+    for (std::int64_t i = 0; i < rows; ++i, out += columns) {
+      if (y_turned && !x_turned) {
+        for (std::int64_t j = 0; j < columns; ++j)
+          out[j] = static_cast<T>(alpha) * scalar_product(x + i * inner, y + j * inner, inner);
+        continue;
+      }
+      std::fill_n(out, columns, T(0));
+      for (std::int64_t k = 0; k < inner; ++k) {
+        const T factor = static_cast<T>(alpha) * x[x_turned ? k * rows + i : i * inner + k];
+        if (y_turned)
+          for (std::int64_t j = 0; j < columns; ++j) out[j] += factor * y[j * inner + k];
+        else
+          for (std::int64_t j = 0; j < columns; ++j) out[j] += factor * y[k * columns + j];
+      }
+    }
+}
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

@@ -1,0 +1,288 @@
+// Sixteen integer sums, and products of fours of bytes ("quads") that are added to them, for each
+// kind of register: QuadFactor, four numbers of a row as products read them; Ints, the sums;
+// QuadColumns, a stored row of sixteen quads; and functions of these. Sums are exact: the same on
+// every instruction set.
+#ifndef ONERNN_QUAD_LANES_HPP
+#define ONERNN_QUAD_LANES_HPP
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "isa.hpp"
+#include "lanes.hpp"
+#include "products.hpp"
+#include "stored.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+#if defined(__AVX512VNNI__)
+
+struct QuadFactor {
+  std::uint8_t v[4];  // plus the shift of their row
+};
+struct Ints {
+  __m512i v;
+};
+struct QuadColumns {
+  __m512i v;
+};
+
+inline Ints first_sums(const ByteQuad* start) { return {_mm512_loadu_si512(start)}; }
+inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline Floats to_floats(Ints a) { return {_mm512_maskz_cvtepi32_ps(kEvery, a.v)}; }
+inline QuadColumns load_row(const ByteQuad* p, int) { return {_mm512_loadu_si512(p)}; }
+inline Ints broadcast(QuadFactor a) {
+  std::int32_t bits;
+  std::memcpy(&bits, &a, sizeof bits);
+  return {_mm512_set1_epi32(bits)};
+}
+/// As text: GCC 12 copies each sum around the intrinsic, and runs out of registers.
+inline Ints multiply_add(Ints factor, QuadColumns columns, Ints sum) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(factor.v), "v"(columns.v));
+  return sum;
+}
+inline void put_byte(QuadFactor& quad, int i, int number) {
+  quad.v[i] = static_cast<std::uint8_t>(number + 128);
+}
+/// Sixteen whole numbers from -shift to 255 - shift.
+inline void store_quads(QuadFactor* to, Floats whole, std::int32_t shift) {
+  const __m512i shifted =
+      _mm512_add_epi32(_mm512_maskz_cvtps_epi32(kEvery, whole.v), _mm512_set1_epi32(shift));
+  const __m128i bytes = _mm512_maskz_cvtepi32_epi8(kEvery, shifted);
+  std::memcpy(to, &bytes, sizeof bytes);
+}
+
+#else
+
+// Without vpdpbusd bytes are widened: sums of two products do not fit 16 bits, where vpmaddubsw
+// saturates.
+struct QuadFactor {
+  std::int16_t v[4];  // numbers 0, 2, 1 and 3
+};
+
+#if defined(__AVX512BW__)
+struct Ints {
+  __m512i v;
+};
+/// Pairs of 16 bits: numbers 0 and 2 of each quad, 1 and 3.
+struct QuadColumns {
+  __m512i even, odd;
+};
+inline Ints first_sums(const ByteQuad*) { return {_mm512_setzero_si512()}; }
+inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline Floats to_floats(Ints a) { return {_mm512_maskz_cvtepi32_ps(kEvery, a.v)}; }
+inline QuadColumns load_row(const ByteQuad* p, int) {
+  const __m512i bytes = _mm512_loadu_si512(p);
+  return {_mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8), _mm512_srai_epi16(bytes, 8)};
+}
+inline QuadColumns broadcast(QuadFactor a) {
+  std::int32_t bits[2];
+  std::memcpy(bits, &a, sizeof bits);
+  return {_mm512_set1_epi32(bits[0]), _mm512_set1_epi32(bits[1])};
+}
+inline Ints multiply_add(QuadColumns factor, QuadColumns columns, Ints sum) {
+  const __m512i even = _mm512_madd_epi16(factor.even, columns.even);
+  return {
+      _mm512_add_epi32(_mm512_add_epi32(sum.v, even), _mm512_madd_epi16(factor.odd, columns.odd))};
+}
+#elif defined(__AVX2__) && defined(__FMA__)
+struct Ints {
+  __m256i low, high;
+};
+/// Pairs of 16 bits of eight columns each: numbers 0 and 2 of each quad, 1 and 3.
+struct QuadColumns {
+  __m256i bytes[2];
+};
+struct QuadFactors {
+  __m256i even, odd;
+};
+inline Ints first_sums(const ByteQuad*) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline Ints operator+(Ints a, Ints b) {
+  return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
+}
+inline Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
+inline QuadColumns load_row(const ByteQuad* p, int) {
+  const __m256i* bytes = reinterpret_cast<const __m256i*>(p);
+  return {{_mm256_loadu_si256(bytes), _mm256_loadu_si256(bytes + 1)}};
+}
+inline QuadFactors broadcast(QuadFactor a) {
+  std::int32_t bits[2];
+  std::memcpy(bits, &a, sizeof bits);
+  return {_mm256_set1_epi32(bits[0]), _mm256_set1_epi32(bits[1])};
+}
+inline Ints multiply_add(QuadFactors factor, QuadColumns columns, Ints sum) {
+  const auto eight = [factor](__m256i bytes, __m256i so_far) {
+    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
+    const __m256i odd = _mm256_srai_epi16(bytes, 8);
+    return _mm256_add_epi32(_mm256_add_epi32(so_far, _mm256_madd_epi16(factor.even, even)),
+                            _mm256_madd_epi16(factor.odd, odd));
+  };
+  return {eight(columns.bytes[0], sum.low), eight(columns.bytes[1], sum.high)};
+}
+#elif defined(__SSE4_1__)
+struct Ints {
+  __m128i v[4];
+};
+/// Four columns each.
+struct QuadColumns {
+  __m128i bytes[4];
+};
+struct QuadFactors {
+  __m128i even, odd;
+};
+inline Ints first_sums(const ByteQuad*) { return {}; }
+inline Ints operator+(Ints a, Ints b) {
+  for (int i = 0; i < 4; ++i) a.v[i] = _mm_add_epi32(a.v[i], b.v[i]);
+  return a;
+}
+inline Floats to_floats(Ints a) {
+  return {_mm_cvtepi32_ps(a.v[0]), _mm_cvtepi32_ps(a.v[1]), _mm_cvtepi32_ps(a.v[2]),
+          _mm_cvtepi32_ps(a.v[3])};
+}
+inline QuadColumns load_row(const ByteQuad* p, int) {
+  QuadColumns out;
+  for (int i = 0; i < 4; ++i)
+    out.bytes[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + i);
+  return out;
+}
+inline QuadFactors broadcast(QuadFactor a) {
+  std::int32_t bits[2];
+  std::memcpy(bits, &a, sizeof bits);
+  return {_mm_set1_epi32(bits[0]), _mm_set1_epi32(bits[1])};
+}
+inline Ints multiply_add(QuadFactors factor, QuadColumns columns, Ints sum) {
+  for (int i = 0; i < 4; ++i) {
+    const __m128i even = _mm_srai_epi16(_mm_slli_epi16(columns.bytes[i], 8), 8);
+    const __m128i odd = _mm_srai_epi16(columns.bytes[i], 8);
+    sum.v[i] = _mm_add_epi32(_mm_add_epi32(sum.v[i], _mm_madd_epi16(factor.even, even)),
+                             _mm_madd_epi16(factor.odd, odd));
+  }
+  return sum;
+}
+#else
+struct Ints {
+  std::int32_t v[16];
+};
+struct QuadColumns {
+  const ByteQuad* quads;
+};
+inline Ints first_sums(const ByteQuad*) { return {}; }
+inline Ints operator+(Ints a, Ints b) {
+  for (int i = 0; i < 16; ++i) a.v[i] += b.v[i];
+  return a;
+}
+inline Floats to_floats(Ints a) {
+  Floats out;
+  for (int i = 0; i < 16; ++i) out.v[i] = static_cast<float>(a.v[i]);
+  return out;
+}
+inline QuadColumns load_row(const ByteQuad* p, int) { return {p}; }
+inline QuadFactor broadcast(QuadFactor a) { return a; }
+inline Ints multiply_add(QuadFactor factor, QuadColumns columns, Ints sum) {
+  for (int i = 0; i < 16; ++i) {
+    const std::int8_t* w = columns.quads[i].v;
+    sum.v[i] += factor.v[0] * w[0] + factor.v[2] * w[1] + factor.v[1] * w[2] + factor.v[3] * w[3];
+  }
+  return sum;
+}
+#endif
+
+/// Number i of a quad, from -128 to 127.
+inline void put_byte(QuadFactor& quad, int i, int number) {
+  quad.v[i / 2 + i % 2 * 2] = static_cast<std::int16_t>(number);
+}
+inline void store_quads(QuadFactor* to, Floats whole, std::int32_t) {
+#if defined(__AVX2__) && defined(__FMA__)
+#if defined(__AVX512BW__)
+  const __m256i rows =
+      _mm512_maskz_cvtepi32_epi16(kEvery, _mm512_maskz_cvtps_epi32(kEvery, whole.v));
+#else
+  const __m256i rows = _mm256_permute4x64_epi64(
+      _mm256_packs_epi32(_mm256_cvtps_epi32(whole.low), _mm256_cvtps_epi32(whole.high)), 0xd8);
+#endif
+  const __m256i turned = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(rows, 0xd8), 0xd8);
+  std::memcpy(to, &turned, sizeof turned);
+#else
+  float v[16];
+  store(v, whole);
+  for (int q = 0; q < 4; ++q)
+    for (int i = 0; i < 4; ++i) put_byte(to[q], i, static_cast<int>(v[q * 4 + i]));
+#endif
+}
+
+#endif
+
+#if defined(__AVX512F__)
+template <>
+inline constexpr int kSums<Ints> = 24;
+#endif
+
+template <>
+struct FactorOf<float, ByteQuad> {
+  using Type = QuadFactor;
+};
+template <>
+inline constexpr int kRowsOf<QuadFactor> = 4;
+
+/// The steps of sixteen columns, which stand in the place of quads.
+inline Floats load_steps(const ByteQuad* p) {
+#if defined(__SSE4_1__)
+  return load(reinterpret_cast<const float*>(p));  // vector registers may alias anything
+#else
+  Floats out;
+  std::memcpy(out.v, p, sizeof out.v);
+  return out;
+#endif
+}
+
+/// What stands before a row in quads. `bits`: of the matrix' codes, see codes.hpp; 0: of quads.hpp.
+struct QuadHead {
+  float step;
+  std::int32_t bits;
+};
+inline QuadHead head_of(const QuadFactor* row) {
+  QuadHead head;
+  std::memcpy(&head, reinterpret_cast<const char*>(row) - sizeof head, sizeof head);
+  return head;
+}
+
+/// Numbers k to k + 15 of the K of a row, and zeros behind them.
+inline Floats sixteen_of(const float* row, std::int64_t k, std::int64_t K) {
+  if (k + 16 <= K) return load(row + k);
+  float some[16] = {};
+  std::copy(row + k, row + K, some);
+  return load(some);
+}
+
+/// Puts the head of a row of K numbers, whose step is `step`, or where that is 0 its largest
+/// magnitude / `most`, or NaN where it has a number that is not finite. What comes out: 1 / step; 0
+/// for NaN.
+inline float put_head(const float* row, std::int64_t K, float step, float most, std::int32_t bits,
+                      QuadFactor* to) {
+  std::uint32_t largest = 0;  // as bits, magnitudes are in order; infinity and NaN are last
+  for (std::int64_t k = 0; k < K; ++k) {
+    std::uint32_t number;
+    std::memcpy(&number, row + k, sizeof number);
+    largest = (std::max)(largest, number & 0x7fffffffu);
+  }
+  const bool finite = largest < 0x7f800000u;
+  float magnitude;
+  std::memcpy(&magnitude, &largest, sizeof magnitude);
+  if (!(step > 0)) step = (std::max)(magnitude, 1e-30f) / most;  // what is smaller counts as 0
+  const QuadHead head{finite ? step : std::numeric_limits<float>::quiet_NaN(), bits};
+  std::memcpy(reinterpret_cast<char*>(to) - sizeof head, &head, sizeof head);
+  return finite ? 1 / step : 0.0f;
+}
+
+/// The nearest whole numbers, at least `low` and at most `high`; NaN becomes `low`.
+inline Floats whole_of(Floats a, float low, float high) {
+  return round_to_even(minimum(maximum(a, broadcast(low)), broadcast(high)));
+}
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

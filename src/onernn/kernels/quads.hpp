@@ -1,0 +1,152 @@
+// Matrices of signed bytes, which are stored in fours of rows ("quads"), times rows of numbers that
+// are rounded to bytes for the product. Sums are exact integers: the same on every instruction set.
+//
+// A row of numbers has a step of its own, its largest magnitude / 127. So a sequence has the same
+// bits in any batch, and states of any size are as exact as small ones. Calibrated layers have one
+// step, and one shift, for all rows of x, and others for h. A row with a number that is not finite
+// has the step NaN: all that it is multiplied into becomes NaN.
+//
+// Two rows stand before each panel: what an integer sum starts with, minus the shift times the sum
+// of its column, as vpdpbusd multiplies numbers that are shifted to have no sign; and the columns'
+// steps, as floats.
+#ifndef ONERNN_QUADS_HPP
+#define ONERNN_QUADS_HPP
+
+#include <cstdint>
+
+#include "codes.hpp"
+#include "isa.hpp"
+#include "lanes.hpp"
+#include "memory.hpp"
+#include "products.hpp"
+#include "quad_lanes.hpp"
+#include "stored.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+/// K numbers of a row as bytes.
+inline void round_to_quads(const float* row, std::int64_t K, ByteScale scale, QuadFactor* to) {
+  const Floats inverse = broadcast(put_head(row, K, scale.step, 127, 0, to));
+  const auto low = static_cast<float>(-scale.shift), high = static_cast<float>(255 - scale.shift);
+  for (std::int64_t k = 0; k < K; k += 16)
+    store_quads(to + k / 4, whole_of(sixteen_of(row, k, K) * inverse, low, high), scale.shift);
+}
+
+/// Rows of at most K numbers: in quads, or in digits for a matrix of codes of `bits`.
+template <>
+class Rows<QuadFactor> {
+ public:
+  Rows(std::int64_t most, std::int64_t K, int bits = 0)
+      : bits_(bits), rows_(most), made_(most * row_of(K)) {
+    for (std::int64_t m = 0; m < most; ++m) rows_.data()[m] = made_.data() + m * row_of(K) + kHead;
+  }
+
+  void put(std::int64_t m, const float* row, std::int64_t K) {
+    QuadFactor* const to = rows_.data()[m];
+    if (bits_ == 8)
+      round_to_digits<8>(row, K, to);
+    else if (bits_ == 4)
+      round_to_digits<4>(row, K, to);
+    else
+      round_to_quads(row, K, scale_, to);
+  }
+  /// Of the rows that are put from now on.
+  void scale(ByteScale scale) { scale_ = scale; }
+  const QuadFactor* const* get() const { return rows_.data(); }
+
+ private:
+  static constexpr std::int64_t kHead = 64 / sizeof(QuadFactor);  // a row begins a cache line
+
+  std::int64_t row_of(std::int64_t K) const {
+    const std::int64_t quads = bits_ ? quads_with_digits(K) : (K + 15) / 16 * 4;
+    return kHead + (quads + kHead - 1) / kHead * kHead;
+  }
+
+  int bits_;
+  ByteScale scale_;
+  Memory<QuadFactor*> rows_;
+  Memory<QuadFactor> made_;
+};
+
+/// use(m, g, sum) of row m of `left` times columns g of a panel whose rows have S sixteens of
+/// columns, `count` quads each. A function of its own: among other values GCC runs out of registers
+/// for the rows' addresses.
+template <int M, int G, int S = G, class Use>
+[[gnu::noinline]] void sum_quads(const QuadFactor* const* left, const ByteQuad* panel,
+                                 std::int64_t count, Use use) {
+  // Few sums wait for themselves: these have two parts.
+  constexpr int P = M * G * 3 < kSums<Ints> ? 2 : 1;
+  Ints own[P * M][G];
+  const QuadFactor* rows[M];
+  for (int m = 0; m < M; ++m) {
+    rows[m] = left[m];
+    for (int g = 0; g < G; ++g) {
+      own[m][g] = first_sums(panel + g * 16);
+      if (P > 1) own[M * (P - 1) + m][g] = Ints{};
+    }
+  }
+  if (count < 1) return;  // else the sums would be stored before the loop, too
+  panel += 2 * S * 16;
+  const auto add = [&](auto part, std::int64_t k) {
+    QuadColumns columns[G];
+    for (int g = 0; g < G; ++g) columns[g] = load_row(panel + (k * S + g) * 16, 0);
+    for (int m = 0; m < M; ++m) {
+      const auto factor = broadcast(rows[m][k]);
+      for (int g = 0; g < G; ++g)
+        own[part * M + m][g] = multiply_add(factor, columns[g], own[part * M + m][g]);
+    }
+  };
+  std::int64_t k = 0;
+  if constexpr (P > 1)
+    for (; k + 1 < count; k += 2) {
+      add(Fixed<0>(), k);
+      add(Fixed<1>(), k + 1);
+    }
+  for (; k < count; ++k) add(Fixed<0>(), k);
+  for (int m = 0; m < M; ++m)
+    for (int g = 0; g < G; ++g) use(m, g, P > 1 ? own[m][g] + own[M * (P - 1) + m][g] : own[m][g]);
+}
+
+/// So many sixteens of columns are summed at a time, where a panel has G of them: all, unless
+/// registers hold more rows of one.
+template <int G>
+inline constexpr int kBeside = kSums<Ints> / G > 1 ? G : 1;
+
+/// The same of all G sixteens of columns, for as many rows as `in_blocks<Ints, kBeside<G>>` has.
+template <int M, int G, class Use>
+inline void sum_panel(const QuadFactor* const* left, const ByteQuad* panel, std::int64_t count,
+                      Use use) {
+  for (int first = 0; first < G; first += kBeside<G>)
+    sum_quads<M, kBeside<G>, G>(left, panel + first * 16, count,
+                                [=](int m, int g, Ints sum) { use(m, first + g, sum); });
+}
+
+/// sums[m][g] += row m of `left` times the panel, in the steps of both.
+template <int M, int G>
+inline void multiply_quads(Floats (&sums)[M][G], const QuadFactor* const* left,
+                           const ByteQuad* panel, std::int64_t count) {
+  const ByteQuad* const steps = panel + G * 16;
+  sum_quads<M, G>(left, panel, count, [&sums, left, steps](int m, int g, Ints sum) {
+    const Floats step = broadcast(head_of(left[m]).step);
+    sums[m][g] = multiply_add(to_floats(sum), step * load_steps(steps + g * 16), sums[m][g]);
+  });
+}
+
+/// The same of panel p of a matrix: in quads or in codes, as the rows were made for it.
+template <int M, int G, class Size, class Next>
+inline void multiply_panel(Floats (&sums)[M][G], const QuadFactor* const* left,
+                           const ByteQuad* matrix, std::int64_t p, Size K, Next) {
+  const std::int32_t bits = head_of(left[0]).bits;
+  if (bits == 0) return multiply_quads(sums, left, panel_of<G>(matrix, p, K), (K + 3) / 4);
+  for (int m = 0; m < M; ++m)
+    if (bits == 8)
+      multiply_codes<G, 8>(sums[m], left[m], matrix, p, K);
+    else
+      multiply_codes<G, 4>(sums[m], left[m], matrix, p, K);
+}
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

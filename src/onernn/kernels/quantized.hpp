@@ -1,0 +1,363 @@
+// Quantized numbers: q stands for (q - zero point) * scale. Sums of products are exact integers.
+// Formulas: ONNX operator specification; the LSTM is ONNX Runtime's DynamicQuantizeLSTM, for each
+// sentence as if it were alone.
+#ifndef ONERNN_QUANTIZED_HPP
+#define ONERNN_QUANTIZED_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "functions.hpp"
+#include "isa.hpp"
+#include "memory.hpp"
+#include "products.hpp"
+#include "quads.hpp"
+#include "status.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+/// x / scale to the nearest whole number, the even one of two, and within `low` and `high`.
+inline float whole_within(float x, float scale, float zero, float low, float high) {
+  const float whole = std::nearbyint(x / scale) + zero;
+  return whole < low ? low : whole > high ? high : whole;
+}
+
+/// Of bytes without a sign: their scale, NaN where numbers are not finite, and zero point.
+struct Parameters {
+  float scale, zero;
+};
+
+/// As above, of sixteen numbers; NaN becomes 0.
+inline Floats bytes_of(Floats x, Parameters in) {
+  const Floats whole = round_to_even(x / broadcast(in.scale)) + broadcast(in.zero);
+  return minimum(maximum(whole, broadcast(0.0f)), broadcast(255.0f));
+}
+
+/// A range of numbers that has 0 in it.
+class Range255 {
+ public:
+  void add(const float* x, std::int64_t count) {
+    Floats low = low_, high = high_, rest = rest_;
+    for (std::int64_t k = 0; k < count; k += 16) {
+      const Floats v = load_some(x + k, count - k);  // zeros behind the last one change no range
+      low = minimum(v, low);
+      high = maximum(v, high);
+      rest = rest + (v - v);  // 0, or NaN of what is not finite
+    }
+    low_ = low, high_ = high, rest_ = rest;
+  }
+  /// A range without width, or with one below what float divides, has the scale 1.
+  Parameters parameters() const {
+    const auto folded = [](Floats lanes, auto function) {
+      float v[16];
+      store(v, lanes);
+      for (int half = 8; half > 0; half /= 2)
+        for (int i = 0; i < half; ++i) v[i] = function(v[i], v[i + half]);
+      return v[0];
+    };
+    const float low = folded(low_, [](float a, float b) { return (std::min)(a, b); });
+    const float high = folded(high_, [](float a, float b) { return (std::max)(a, b); });
+    const float rest = folded(rest_, [](float a, float b) { return a + b; });
+    const float step = (high - low) / 255;
+    if (!(rest == 0 && step < std::numeric_limits<float>::infinity()))
+      return {std::numeric_limits<float>::quiet_NaN(), 0};
+    const float scale = step > 0 ? step : 1;
+    return {scale, whole_within(-low, scale, 0, 0, 255)};
+  }
+
+ private:
+  Floats low_ = broadcast(0.0f), high_ = broadcast(0.0f), rest_ = broadcast(0.0f);
+};
+
+/// `scale` and `zero` may be null.
+inline Status dynamic_quantize(std::uint8_t* y, float* scale, std::uint8_t* zero, const float* x,
+                               std::int64_t count) {
+  Range255 range;
+  range.add(x, count);
+  const Parameters found = range.parameters();
+  if (found.scale != found.scale) return Status::no_bytes;
+  for (std::int64_t i = 0; i < count; ++i)
+    y[i] = static_cast<std::uint8_t>(whole_within(x[i], found.scale, found.zero, 0, 255));
+  if (scale) *scale = found.scale;
+  if (zero) *zero = static_cast<std::uint8_t>(found.zero);
+  return Status::ok;
+}
+
+/// Scales that are finite numbers other than 0.
+inline Status are_scales(const float* scale, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i)
+    if (scale[i] == 0 || scale[i] - scale[i] != 0) return Status::no_bytes;
+  return Status::ok;
+}
+
+/// y (outer, count, inner): one scale and zero point for each of `count`.
+template <class T>
+Status quantize(T* y, const float* x, const float* scale, Optional<const T> zero,
+                std::int64_t outer, std::int64_t count, std::int64_t inner) {
+  constexpr float kLow = (std::numeric_limits<T>::min)(), kHigh = (std::numeric_limits<T>::max)();
+  if (are_scales(scale, count) != Status::ok) return Status::no_bytes;
+  float rest = 0;
+  for (std::int64_t i = 0; i < outer; ++i)
+    for (std::int64_t c = 0; c < count; ++c, x += inner, y += inner) {
+      const float step = scale[c], shift = zero ? zero[c] : T();
+      for (std::int64_t k = 0; k < inner; ++k) {
+        rest += x[k] == x[k] ? 0.0f : 1.0f;
+        y[k] = static_cast<T>(whole_within(x[k] == x[k] ? x[k] : 0, step, shift, kLow, kHigh));
+      }
+    }
+  return rest > 0 ? Status::no_bytes : Status::ok;
+}
+
+template <class T>
+Status dequantize(float* y, const T* x, const float* scale, Optional<const T> zero,
+                  std::int64_t outer, std::int64_t count, std::int64_t inner) {
+  if (are_scales(scale, count) != Status::ok) return Status::no_bytes;
+  for (std::int64_t i = 0; i < outer; ++i)
+    for (std::int64_t c = 0; c < count; ++c, x += inner, y += inner) {
+      const std::int32_t shift = zero ? zero[c] : T();
+      for (std::int64_t k = 0; k < inner; ++k) y[k] = static_cast<float>(x[k] - shift) * scale[c];
+    }
+  return Status::ok;
+}
+
+/// Quads of a row of so many bytes.
+constexpr std::int64_t quads_of(std::int64_t K) { return (K + 3) / 4; }
+
+/// Rows of K bytes as products take them: what each is short of when 128 is its zero point, the sum
+/// of its numbers without it, and its scale.
+class ByteRows {
+ public:
+  ByteRows(std::int64_t most, std::int64_t K)
+      : K_(K), quads_((K + 15) / 16 * 4), rows_(most), made_(most * quads_), told_(most) {
+    for (std::int64_t m = 0; m < most; ++m) rows_.data()[m] = made_.data() + m * quads_;
+  }
+
+  /// Bytes as they stand; those with a sign are moved by 128, with their zero point.
+  template <class T>
+  void put(std::int64_t m, const T* row, int zero) {
+    constexpr int kShift = std::is_signed_v<T> ? 0 : 128;
+    QuadFactor* const to = made_.data() + m * quads_;
+    const std::int64_t whole = K_ / 4;
+    for (std::int64_t q = 0; q < whole; ++q)
+      for (int i = 0; i < 4; ++i) put_byte(to[q], i, row[q * 4 + i] - kShift);
+    for (std::int64_t k = whole * 4; k < K_; ++k) put_byte(to[whole], k % 4, row[k] - kShift);
+    std::int32_t sum = 0;
+    for (std::int64_t k = 0; k < K_; ++k) sum += row[k];
+    told_.data()[m] = {kShift - zero, sum - static_cast<std::int32_t>(K_) * zero, 1};
+  }
+  /// Numbers that are put into bytes.
+  void round(std::int64_t m, const float* row, Parameters in) {
+    QuadFactor* const to = made_.data() + m * quads_;
+    Floats sums = broadcast(0.0f);  // exact: each of a sixteenth of the row
+    for (std::int64_t k = 0; k < K_; k += 16) {
+      const Floats whole = bytes_of(load_some(row + k, K_ - k), in);
+      store_quads(to + k / 4, whole - broadcast(128.0f), 128);
+      sums = sums + (whole - broadcast(in.zero));
+    }
+    float parts[16];
+    store(parts, sums);
+    std::int32_t sum = 0;
+    for (const float part : parts) sum += static_cast<std::int32_t>(part);
+    told_.data()[m] = {128 - static_cast<std::int32_t>(in.zero), sum, in.scale};
+  }
+  const QuadFactor* const* get() const { return rows_.data(); }
+  float scale(std::int64_t m) const { return told_.data()[m].scale; }
+
+  /// Sixteen sums of row m, of columns with these zero points or none; `head`: what stands before
+  /// the columns in their panel, -128 times their sums.
+  Ints unshifted(std::int64_t m, Ints sums, const ByteQuad* head,
+                 Optional<const std::int32_t> zeros) const {
+    // Without a sign, as sums wrap around.
+    using Wrapping [[gnu::vector_size(64)]] = std::uint32_t;
+    using Signed [[gnu::vector_size(64)]] = std::int32_t;
+    const Told& row = told_.data()[m];
+    Wrapping sum;
+    Signed start;
+    std::memcpy(&sum, &sums, sizeof sum);
+    std::memcpy(&start, head, sizeof start);
+    sum -= reinterpret_cast<Wrapping>(start >> 7) * static_cast<std::uint32_t>(row.shift);
+    if (zeros) {
+      Wrapping zero;
+      std::memcpy(&zero, zeros, sizeof zero);
+      sum -= zero * static_cast<std::uint32_t>(row.sum);
+    }
+    std::memcpy(&sums, &sum, sizeof sums);
+    return sums;
+  }
+
+ private:
+  struct Told {
+    std::int32_t shift, sum;
+    float scale;
+  };
+  std::int64_t K_, quads_;
+  Memory<const QuadFactor*> rows_;
+  Memory<QuadFactor> made_;
+  Memory<Told> told_;
+};
+
+inline const ByteQuad* as_quads(const std::int8_t* bytes) {
+  return reinterpret_cast<const ByteQuad*>(bytes);
+}
+
+/// use(row, column, sixteen sums) of all rows times panels of G * 16 columns.
+template <int G, class Team, class Use>
+void sums_of_bytes(const ByteRows& rows, std::int64_t count, std::int64_t K,
+                   const std::int8_t* panels, std::int64_t columns,
+                   Optional<const std::int32_t> zeros, Team& team, Use use) {
+  team.split((columns + G * 16 - 1) / (G * 16), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t p = begin; p < end; ++p) {
+      const ByteQuad* const panel = panel_of<G>(as_quads(panels), p, K);
+      in_blocks<Ints, kBeside<G>>(count, [&](auto block, std::int64_t row) {
+        sum_panel<block(), G>(
+            rows.get() + row, panel, quads_of(K), [=, &rows](int m, int g, Ints sums) {
+              const std::int64_t column = (p * G + g) * 16;
+              use(row + m, column,
+                  rows.unshifted(row + m, sums, panel + g * 16, zeros ? zeros + column : zeros));
+            });
+      });
+    }
+  });
+}
+
+/// y (rows, columns) = x (rows, K) times a matrix of bytes, in panels of G * 16 columns.
+template <int G, class T, class Team>
+inline void dense_bytes(std::int32_t* y, const T* x, Optional<const T> zero, std::int64_t rows,
+                        std::int64_t K, const std::int8_t* panels,
+                        Optional<const std::int32_t> zeros, std::int64_t columns, Team& team) {
+  ByteRows bytes(rows, K);
+  for (std::int64_t m = 0; m < rows; ++m) bytes.put(m, x + m * K, zero ? *zero : 0);
+  sums_of_bytes<G>(bytes, rows, K, panels, columns, zeros, team,
+                   [=](std::int64_t row, std::int64_t column, Ints sums) {
+                     std::int32_t* const to = y + row * columns + column;
+                     if (column + 16 <= columns)
+                       std::memcpy(to, &sums, sizeof sums);
+                     else if (column < columns)
+                       std::memcpy(to, &sums, (columns - column) * sizeof *to);
+                   });
+}
+
+/// y (T, directions, N, O), y_h and y_c (directions, N, O). Null may be: y_h, y_c, `lengths`, h, c,
+/// zero points. A direction's matrices are panels of sixteen units with their gates i, o, f and c
+/// side by side, the columns' scales in their heads; zero points and bias stand in this order, too,
+/// peepholes by sixteen units of i, o and f. `clip`: 0 where nothing is clipped. `backwards`: the
+/// first direction is. `tied`: f is 1 - i. `fed` has room for the gates of all words.
+template <class Team>
+inline Status quantized_lstm(float* y, float* y_h, float* y_c, float* fed, const float* x,
+                             const std::int32_t* lengths, const float* h, const float* c,
+                             std::int64_t T, std::int64_t N, std::int64_t I, std::int64_t O,
+                             std::int64_t directions, std::int64_t backwards, const std::int8_t* w,
+                             const std::int8_t* r, const std::int32_t* w_zeros,
+                             const std::int32_t* r_zeros, const float* bias, const float* peepholes,
+                             double clip, std::int64_t tied, Team& team) {
+  const std::int64_t panels = panels_of(O), wide = panels * 64;
+  Memory<std::int64_t> length(N), active(N);
+  std::int64_t most = 0;
+  for (std::int64_t n = 0; n < N; ++n) {
+    length.data()[n] = lengths ? lengths[n] : T;
+    if (length.data()[n] < 0 || length.data()[n] > T) return Status::bad_lengths;
+    most = (std::max)(most, length.data()[n]);
+  }
+  ByteRows words(T * N, I), states(N, O);
+  for (std::int64_t n = 0; n < N; ++n) {
+    Range255 range;
+    for (std::int64_t t = 0; t < length.data()[n]; ++t) range.add(x + (t * N + n) * I, I);
+    const Parameters in = range.parameters();
+    for (std::int64_t t = 0; t < length.data()[n]; ++t)
+      words.round(t * N + n, x + (t * N + n) * I, in);
+    for (std::int64_t t = length.data()[n]; t < T; ++t)
+      for (std::int64_t d = 0; d < directions; ++d)
+        std::fill_n(y + ((t * directions + d) * N + n) * O, O, 0.0f);
+  }
+  Memory<float> now(2 * N * panels * 16);
+  const float bound = clip > 0 ? static_cast<float>(clip) : std::numeric_limits<float>::infinity();
+  const Clip<float> within{-bound, bound};
+  for (std::int64_t d = 0; d < directions; ++d) {
+    const bool back = d == 1 || backwards;
+    const std::int64_t head = kHeadRows<ByteQuad>;
+    const std::int8_t* const own_w = w + d * (head + quads_of(I)) * wide * 4;
+    const std::int8_t* const own_r = r + d * (head + quads_of(O)) * wide * 4;
+    const float *const own_bias = bias + d * wide, *const own_p = peepholes + d * panels * 48;
+    const auto scaled = [](Ints sums, float step, const ByteQuad* steps) {
+      return to_floats(sums) * (broadcast(step) * load_steps(steps));
+    };
+    sums_of_bytes<4>(words, T * N, I, own_w, wide, w_zeros ? w_zeros + d * wide : w_zeros, team,
+                     [=, &words](std::int64_t row, std::int64_t column, Ints sums) {
+                       const ByteQuad* const panel = panel_of<4>(as_quads(own_w), column / 64, I);
+                       store(fed + row * wide + column,
+                             scaled(sums, words.scale(row), panel + 64 + column % 64));
+                     });
+    float *const own_h = now.data(), *const own_c = own_h + N * panels * 16;
+    for (std::int64_t n = 0; n < N; ++n) {
+      const std::int64_t from = (d * N + n) * O, to = n * panels * 16;
+      for (std::int64_t o = 0; o < O; ++o) {
+        own_h[to + o] = h ? h[from + o] : 0;
+        own_c[to + o] = c ? c[from + o] : 0;
+      }
+    }
+    for (std::int64_t t = 0; t < most; ++t) {
+      std::int64_t running = 0;
+      for (std::int64_t n = 0; n < N; ++n)
+        if (t < length.data()[n]) active.data()[running++] = n;
+      for (std::int64_t m = 0; m < running; ++m) {
+        Range255 range;
+        const float* const row = own_h + active.data()[m] * panels * 16;
+        range.add(row, O);
+        states.round(m, row, range.parameters());
+      }
+      team.split(panels, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t k = begin; k < end; ++k) {
+          // A matrix that is larger than the cache is read first where it was read last.
+          const std::int64_t p = t % 2 ? begin + end - 1 - k : k;
+          const ByteQuad* const panel = panel_of<4>(as_quads(own_r), p, O);
+          const float *const b = own_bias + p * 64, *const peephole = own_p + p * 48;
+          in_blocks<Ints, kBeside<4>>(running, [&](auto block, std::int64_t first) {
+            constexpr int M = block();
+            float sums[M][64];
+            sum_panel<M, 4>(states.get() + first, panel, quads_of(O), [&](int m, int g, Ints sum) {
+              sum = states.unshifted(first + m, sum, panel + g * 16,
+                                     r_zeros ? r_zeros + d * wide + p * 64 + g * 16 : r_zeros);
+              store(sums[m] + g * 16, scaled(sum, states.scale(first + m), panel + 64 + g * 16));
+            });
+            for (int m = 0; m < M; ++m) {
+              const std::int64_t n = active.data()[first + m];
+              const std::int64_t at = back ? length.data()[n] - 1 - t : t;
+              const float* const more = fed + (at * N + n) * wide + p * 64;
+              float* const cell = own_c + (n * panels + p) * 16;
+              const auto gate = [&](int g) {
+                return load(more + g * 16) + load(sums[m] + g * 16) + load(b + g * 16);
+              };
+              const Floats before = load(cell);
+              const Floats i = sigmoid(within(gate(0) + load(peephole) * before));
+              const Floats f = tied ? broadcast(1.0f) - i
+                                    : sigmoid(within(gate(2) + load(peephole + 32) * before));
+              const Floats now_c = f * before + i * tanh(within(gate(3)));
+              const Floats o = sigmoid(within(gate(1) + load(peephole + 16) * now_c));
+              const Floats now_h = o * tanh(now_c);
+              store(cell, now_c);
+              store(own_h + (n * panels + p) * 16, now_h);  // read before, as bytes
+              store_some(y + ((at * directions + d) * N + n) * O + p * 16, now_h, O - p * 16);
+            }
+          });
+        }
+      });
+    }
+    for (std::int64_t n = 0; n < N; ++n)
+      for (std::int64_t o = 0; o < O; ++o) {  // a sentence of no words ends with zeros
+        const std::int64_t to = (d * N + n) * O + o, from = n * panels * 16 + o;
+        if (y_h) y_h[to] = length.data()[n] ? own_h[from] : 0;
+        if (y_c) y_c[to] = length.data()[n] ? own_c[from] : 0;
+      }
+  }
+  return Status::ok;
+}
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

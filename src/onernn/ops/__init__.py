@@ -1,0 +1,33 @@
+"""What each canonical operator is: one definition an operator, by name."""
+
+from onernn.ir.operator import OPERATORS, Operator, op
+from onernn.ops import (
+    control,
+    elementwise,
+    growth,
+    indexing,
+    products,
+    quantized,
+    reducing,
+    sequences,
+    shaping,
+    signals,
+    windows,
+)
+
+__all__ = [
+    "OPERATORS",
+    "Operator",
+    "control",
+    "elementwise",
+    "growth",
+    "indexing",
+    "op",
+    "products",
+    "quantized",
+    "reducing",
+    "sequences",
+    "shaping",
+    "signals",
+    "windows",
+]

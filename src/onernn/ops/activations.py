@@ -1,0 +1,85 @@
+"""The functions that gates may go through, by their ONNX names in lower case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from onernn.ir.arrays import Array
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.spec import Activation
+
+Function = Callable[[Array], Array]
+
+
+def sigmoid(a: Array) -> Array:
+    """1 / (1 + exp(-a)), without overflow: exp only ever sees what is not positive."""
+    small = np.exp(-np.abs(a))
+    return np.where(a >= 0, 1, small) / (1 + small)
+
+
+def _clipped_affine(a: Array, alpha: Array, beta: Array) -> Array:
+    return np.maximum(0, np.minimum(1, alpha * a + beta))
+
+
+_OF_ONNX: dict[str, Callable[..., Array]] = {
+    "Sigmoid": sigmoid,
+    "Tanh": np.tanh,
+    "Relu": lambda a: np.maximum(a, 0),
+    "Identity": lambda a: a,
+    "Softsign": lambda a: a / (1 + np.abs(a)),
+    "Softplus": lambda a: np.logaddexp(0, a).astype(a.dtype),
+    "Affine": lambda a, alpha, beta: alpha * a + beta,
+    "LeakyRelu": lambda a, alpha: np.where(a < 0, alpha * a, a),
+    "ThresholdedRelu": lambda a, alpha: np.where(a > alpha, a, 0).astype(a.dtype),
+    "ScaledTanh": lambda a, alpha, beta: alpha * np.tanh(beta * a),
+    "HardSigmoid": _clipped_affine,
+    "Elu": lambda a, alpha: np.where(a < 0, alpha * np.expm1(np.minimum(a, 0)), a),
+}
+FUNCTIONS = {name.lower(): compute for name, compute in _OF_ONNX.items()}
+NAMES: Mapping[str, str] = MappingProxyType({name.lower(): name for name in _OF_ONNX})
+"""Each function's name as ONNX writes it; operators that compute one have it, too."""
+
+DEFAULTS: Mapping[str, tuple[float | None, ...]] = MappingProxyType(
+    {
+        **dict.fromkeys(("sigmoid", "tanh", "relu", "identity", "softsign", "softplus"), ()),
+        "affine": (None, None),
+        "leakyrelu": (0.01,),
+        "thresholdedrelu": (None,),  # ONNX says 1, ONNX Runtime takes 0
+        "scaledtanh": (None, None),
+        "hardsigmoid": (0.2, 0.5),
+        "elu": (1.0,),
+    }
+)
+"""alpha and beta of each function that has them, where they are not given; None: they must be."""
+
+
+def completed(activation: Activation) -> Activation:
+    """With the alpha and beta that its function has, the default ones where they are not given.
+
+    Defaults: those of the ONNX operators of the same names. Raises `UnsupportedError` for a name
+    that is not listed in the ONNX specification of RNN, and for a number that the function does
+    not take, or lacks.
+    """
+    name, *given = activation
+    if name not in FUNCTIONS:
+        raise UnsupportedError(f"activation {activation}: expected one of {', '.join(FUNCTIONS)}")
+    default = DEFAULTS[name]
+    if any(number is not None for number in given[len(default) :]):
+        raise UnsupportedError(f"activation {activation}: {name} takes {len(default)} numbers")
+    numbers = [d if g is None else g for d, g in zip(default, given, strict=False)]
+    if None in numbers:
+        raise UnsupportedError(
+            f"activation {activation}: {name} has no default alpha or beta that all agree on"
+        )
+    return Activation(name, *numbers)
+
+
+def function(activation: Activation) -> Function:
+    """The NumPy function of an activation; dtype in is dtype out. Raises as `completed` does."""
+    name, *both = completed(activation)
+    compute, numbers = FUNCTIONS[name], [number for number in both if number is not None]
+    # Numbers in the dtype of a: Python's would make a float64 of a scalar under NumPy 1.
+    return lambda a: compute(a, *map(a.dtype.type, numbers)) if numbers else compute(a)

@@ -1,0 +1,299 @@
+"""Operators that a session runs: recurrent layers, and ONNX's that run graphs of their own.
+
+Attribute ``body`` is a `Graph`; the last inputs are the values of outside that it takes, behind
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ShapeError
+from onernn.ir.graph import Graph
+from onernn.ir.inference import Context
+from onernn.ir.node import Node
+from onernn.ir.operator import op
+from onernn.ir.precision import OWN
+from onernn.ir.sizes import Size
+from onernn.ir.spec import RnnSpec
+from onernn.ir.types import UNKNOWN, Type, dense, sequences_of
+from onernn.ir.weights import RnnWeights
+from onernn.ops.growth import no_new_bytes, rnn_bytes
+
+_TURNS = 4  # rounds in which the types of carried values settle; then they are unknown
+
+
+def _outputs(body: Any, given: list[Type]) -> list[Type]:
+    """The types of a body's outputs; sizes and offsets made inside have no name outside."""
+    inputs = {value.name: each for value, each in zip(body.inputs, given, strict=True)}
+    found = body.typed(inputs)
+    names = frozenset(name for each in given for name in _names(each))
+    return [_outside(found[value.name], names) for value in body.outputs]
+
+
+def _names(found: Type) -> set[str]:
+    sizes = [size for size in found.shape or () if size is not None]
+    value = (found.value,) if isinstance(found.value, Size) else found.value or ()
+    return {name for size in (*sizes, *value) for name in size.names} | set(found.lod or ())
+
+
+def _outside(found: Type, names: frozenset[str]) -> Type:
+    shape = found.shape and tuple(s if s and s.names <= names else None for s in found.shape)
+    known = found.lod is not None and names.issuperset(found.lod)
+    return Type(found.dtype, shape, found.lod if known else None)
+
+
+def joined_types(a: Type, b: Type) -> Type:
+    """What holds of both."""
+    shape = None
+    if a.shape is not None and b.shape is not None and len(a.shape) == len(b.shape):
+        shape = tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True))
+    return Type(a.dtype if a.dtype == b.dtype else None, shape, a.lod if a.lod == b.lod else None)
+
+
+def _branches(context: Context, condition: Type, *taken: Type) -> tuple[Type, ...]:
+    at, count = context.at, context.at.then_taken
+    then = _outputs(at.then_branch, list(taken[:count]))
+    other = _outputs(at.else_branch, list(taken[count:]))
+    return tuple(map(joined_types, then, other))
+
+
+@op("If", kind="control", outputs=2**16, type=_branches, growth=no_new_bytes)
+def if_(
+    condition: Array, *taken: Any, then_branch: Graph, else_branch: Graph, then_taken: int
+) -> None:
+    """Runs one of two graphs; ``then_taken`` of the values are the first one's."""
+
+
+# What control flow is written as in a plan (see `onernn.engine.flattening`): marks among the
+# operators of branches and of loops. The first output of Then and Else stands for the condition; a
+# branch whose mark is ``refused`` ends the call.
+
+
+def _then(_: Context, condition: Type) -> Type:
+    return Type("bool", condition.shape, ())
+
+
+def _else(_: Context, condition: Type, *given: Type) -> tuple[Type, ...]:
+    return (Type("bool", condition.shape, ()), *(replace(each, value=None) for each in given))
+
+
+def _end_if(context: Context, condition: Type, *given: Type) -> tuple[Type, ...]:
+    """What both branches give: sizes that differ are told by the call."""
+    given = tuple(replace(each, value=None) for each in given)
+    if context.at.gives != "both":
+        return given
+    count = len(given) // 2
+    return tuple(
+        _named(context, at, joined_types(*pair))
+        for at, pair in enumerate(zip(given[:count], given[count:], strict=True))
+    )
+
+
+def _named(context: Context, at: int, found: Type) -> Type:
+    if found.shape is None:
+        return found
+    sizes = (
+        context.fresh(f"size{at}_{axis}") if size is None else size
+        for axis, size in enumerate(found.shape)
+    )
+    return replace(found, shape=tuple(sizes))
+
+
+_MARK: dict[str, Any] = {"kind": "control", "outputs": 2**16, "since": 0}
+
+
+@op("Then", type=_then, **_MARK)
+def then(condition: Array, *, refused: str = "") -> None:
+    """The first branch begins."""
+
+
+@op("Else", type=_else, **_MARK)
+def else_(condition: Array, *given: Any, refused: str = "") -> None:
+    """The first branch ends, and the second one begins."""
+
+
+@op("EndIf", type=_end_if, **_MARK)
+def end_if(condition: Array, *given: Any, gives: str = "both") -> None:
+    """Both branches end."""
+
+
+def _repeat(context: Context, most: Type | None, going: Type | None, *given: Type) -> Any:
+    """The turn's number, whether it goes on, and what turns hand on to the next one."""
+    states = (replace(each, value=None) for each in given[: context.at.states])
+    return (Type("int64", (), (), context.fresh("turn")), Type("bool", (), ()), *states)
+
+
+def _again(context: Context, turn: Type, going: Type, more: Type | None, *given: Type) -> Any:
+    """The last states, and what all turns gave: as many as axis ``along`` of the last input has."""
+    at, count = context.at, context.at.states
+    gathered = given[2 * count : 2 * count + len(at.axes)]
+    turns = context.fresh("turns") if at.along is None else (given[-1].shape or [None])[at.along]
+    states = (replace(each, value=None) for each in given[:count])
+    stacked = (_stacked(each, axis, turns) for each, axis in zip(gathered, at.axes, strict=True))
+    return (*states, *stacked)
+
+
+@op("Repeat", type=_repeat, **_MARK)
+def repeat(
+    most: Array | None,
+    going: Array | None,
+    *given: Any,
+    states: int,
+    scanned: tuple[int, ...] = (),
+) -> None:
+    """A turn begins. ``scanned``: along which axes the inputs behind the states are read."""
+
+
+@op("Element", type=lambda context, x, _: _element(x, context.at.axis), **_MARK)
+def element(x: Any, turn: Array, *, axis: int = 0, backwards: int = 0) -> None:
+    """Number ``turn`` along an axis, counted from its end where it goes ``backwards``."""
+
+
+@op("Again", type=_again, **_MARK)
+def again(
+    turn: Array,
+    going: Array,
+    more: Array | None,
+    *given: Any,
+    states: int,
+    axes: tuple[int, ...] = (),
+    backwards: tuple[int, ...] = (),
+    along: int | None = None,
+    operators: int = 1,
+) -> None:
+    """A turn ends. ``more``: whether there is a turn more. ``given``: the states as they are, as
+    the next turn has them, what is gathered, and what was gone through. ``operators``: of a turn.
+    """
+
+
+def _settled(body: Any, front: list[Type], states: list[Type], rest: list[Type], skip: int) -> Any:
+    """The types of the body's inputs in any turn, and of its outputs behind the states."""
+    states = [replace(each, value=None) for each in states]
+    for _ in range(_TURNS):
+        made = _outputs(body, [*front, *states, *rest])
+        joined = list(map(joined_types, states, made[skip:]))
+        if joined == states:
+            return [*front, *states, *rest], made[skip + len(states) :]
+        states = joined
+    unknown = [UNKNOWN] * len(states)
+    return [*front, *unknown, *rest], [UNKNOWN] * (len(made) - skip - len(states))
+
+
+def _stacked(element: Type, axis: int, count: Size | None) -> Type:
+    if element.shape is None or element.lod != ():
+        return Type(element.dtype)
+    at = axis if axis >= 0 else axis + len(element.shape) + 1
+    return Type(element.dtype, (*element.shape[:at], count, *element.shape[at:]), ())
+
+
+def _turns(at: Any, values: Sequence[Type]) -> Any:
+    """As `_settled`, of a Loop."""
+    front = [dense("int64", ()), dense("bool", ())]
+    return _settled(at.body, front, [*values[: at.carried]], [*values[at.carried :]], 1)
+
+
+def _loop(context: Context, most: Type | None, going: Type | None, *values: Type) -> Any:
+    inside, made = _turns(context.at, values)
+    turns = context.fresh("turns")
+    return (*inside[2 : 2 + context.at.carried], *(_stacked(each, 0, turns) for each in made))
+
+
+@op("Loop", kind="control", outputs=2**16, type=_loop, growth=no_new_bytes)
+def loop(most: Array | None, going: Array | None, *values: Any, body: Graph, carried: int) -> None:
+    """Runs a graph again and again; ``carried`` of the values are what turns hand on."""
+
+
+def _steps(at: Any, values: Sequence[Type]) -> Any:
+    """As `_settled`, of a Scan."""
+    end = at.states + at.scanned
+    scanned = zip(values[at.states : end], at.input_axes, strict=True)
+    elements = [_element(each, axis) for each, axis in scanned]
+    return _settled(at.body, [], [*values[: at.states]], [*elements, *values[end:]], 0)
+
+
+def _element(given: Type, axis: int) -> Type:
+    if not given.shape:
+        return Type(given.dtype, None, given.lod)
+    place = axis % len(given.shape)
+    return Type(given.dtype, (*given.shape[:place], *given.shape[place + 1 :]), given.lod)
+
+
+def _scan(context: Context, *values: Type) -> Any:
+    at = context.at
+    scanned = zip(values[at.states : at.states + at.scanned], at.input_axes, strict=True)
+    turns = context.same(*(v.shape[axis] for v, axis in scanned if v.shape))
+    inside, made = _steps(at, values)
+    stacked = (_stacked(each, axis, turns) for each, axis in zip(made, at.output_axes, strict=True))
+    return (*inside[: at.states], *stacked)
+
+
+@op("Scan", kind="control", outputs=2**16, type=_scan, growth=no_new_bytes)
+def scan(
+    first: Any,
+    *rest: Any,
+    body: Graph,
+    states: int,
+    scanned: int,
+    input_axes: tuple[int, ...],
+    input_directions: tuple[int, ...],
+    output_axes: tuple[int, ...],
+    output_directions: tuple[int, ...],
+) -> None:
+    """Runs a graph for each element of the scanned inputs."""
+
+
+def types_inside(node: Node, name: str, given: Sequence[Type | None]) -> list[Type]:
+    """The types of a body's inputs, in any turn, where the node's inputs are of those ``given``."""
+    if node.op == "If":
+        first = 1 + (node.at.then_taken if name == "else_branch" else 0)
+        return [each or UNKNOWN for each in given[first:]][: len(node.at.__dict__[name].inputs)]
+    values = [each or UNKNOWN for each in given[2 if node.op == "Loop" else 0 :]]
+    return (_turns if node.op == "Loop" else _steps)(node.at, values)[0]
+
+
+def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type, ...]:
+    """(y, h, c where the cell has one, the cell state of every word)."""
+    spec = context.at.spec
+    weights = context.at.weights
+    first = weights if isinstance(weights, RnnWeights) else weights[0]
+    dtype = first.iter.dtype.name
+    if x.lod is None:
+        return (Type(dtype),) * context.at.outputs
+    axes = 2 if x.lod else 3
+    *front, width = (None,) * axes if x.shape is None else x.shape
+    if len(front) != axes - 1:
+        raise ShapeError(f"x: expected {axes} axes, got {x}")
+    context.same(width, Size.of(spec.input_size))
+    batch = sequences_of(x) if x.lod else front[1]
+    finals = {"h": spec.recurrent_size, "c": spec.hidden_size}
+
+    def each_word(width: int) -> Type:
+        return Type(dtype, (*front, Size.of(width)), x.lod)
+
+    def final(width: int) -> Type:
+        sizes = (spec.layers, spec.directions, batch, width)
+        return Type(dtype, tuple(None if s is None else Size.of(s) for s in sizes), ())
+
+    return (
+        each_word(spec.output_size),
+        *(final(finals[name]) for name in spec.cell.states),
+        each_word(spec.hidden_size * (spec.output_size // spec.recurrent_size)),
+    )
+
+
+@op("Rnn", kind="layer", outputs=4, type=_layer_types, growth=rnn_bytes)
+def rnn(
+    x: Any,
+    h: Array | None = None,
+    c: Array | None = None,
+    attention: Any | None = None,
+    *,
+    spec: RnnSpec,
+    weights: Any,
+    precision: Any = OWN,
+) -> None:
+    """A layer of recurrent cells; ``weights``: one `RnnWeights`, or one for each layer."""

@@ -1,0 +1,403 @@
+"""ONNX operators that work element by element, by name and meaning, and what their expressions say.
+
+An expression is (function, arguments...): an integer is the position of an input, a tuple an
+expression, and a float after these is a number. Types, NumPy, plans and generated code read the
+same one. Each function has its NumPy here and its C++ in `kernels/formulas.hpp`. Formulas: ONNX
+operator specification. dtype in is dtype out, except where the operator says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import CO_VARARGS
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ShapeError
+from onernn.ir.inference import Context
+from onernn.ir.operator import op
+from onernn.ir.sizes import Size
+from onernn.ir.types import Type
+from onernn.ops.activations import FUNCTIONS as ACTIVATIONS
+from onernn.ops.growth import wide
+from onernn.ops.rules import broadcast, same
+
+Expression = int | float | tuple[Any, ...]
+
+
+class Formula(NamedTuple):
+    """A function of elements. ``kinds``: what C++ has it for: "f"loats, "i"ntegers, "b"ooleans."""
+
+    kinds: str
+    compute: Callable[..., Any]
+
+
+def compare(by: Any, a: Array, b: Array) -> Any:
+    """Sizes are compared where the answer is the same whatever their names stand for."""
+    if object not in (a.dtype, b.dtype):
+        return by(a, b)
+    apart = np.asarray(a - b, object)
+    signs = [Size.of(each).signs or (-1, 0, 1) for each in apart.flat]
+    answers = [{bool(by(sign, 0)) for sign in each} for each in signs]
+    if any(len(each) > 1 for each in answers):
+        raise ShapeError("a call tells which of two sizes is larger")
+    return np.array([each.pop() for each in answers]).reshape(apart.shape)
+
+
+def _divided(a: Array, b: Array) -> Array:
+    """Integers are cut towards zero, as C does."""
+    if a.dtype == object:  # sizes: whole quotients only
+        return a // b
+    if a.dtype.kind not in "iu":
+        return a / b
+    _refuse_zero(b)
+    cut = (a % b != 0) & ((a < 0) != (b < 0))
+    return a // b + cut.astype(a.dtype)
+
+
+def _refuse_zero(b: Array) -> None:
+    if b.dtype.kind in "iu" and (b == 0).any():
+        raise ShapeError("integer division by zero")
+
+
+def _remainder(a: Array, b: Array) -> Any:
+    _refuse_zero(b)
+    return np.fmod(a, b)
+
+
+def _modulo(a: Array, b: Array) -> Any:
+    _refuse_zero(b)
+    if a.dtype.kind == "f":
+        raise ShapeError("attribute fmod=0 is defined for integers only")
+    return np.mod(a, b)
+
+
+_ERF = np.vectorize(math.erf, otypes=[float])
+
+
+def _gelu(x: Array) -> Any:
+    of = x.dtype.type
+    return of(0.5) * x * (of(1) + _ERF(x * of(math.sqrt(0.5))).astype(x.dtype))
+
+
+def _gelu_tanh(x: Array) -> Any:
+    of = x.dtype.type
+    inner = of(math.sqrt(2 / math.pi)) * (x + of(0.044715) * x * x * x)
+    return of(0.5) * x * (of(1) + np.tanh(inner))
+
+
+def _hard_swish(x: Array) -> Any:
+    of = x.dtype.type
+    return x * np.clip(x * of(1 / 6) + of(0.5), 0, 1).astype(x.dtype)
+
+
+FORMULAS: dict[str, Formula] = {
+    "same": Formula("fib", lambda x: x),
+    "plus": Formula("fi", np.add),
+    "minus": Formula("fi", np.subtract),
+    "times": Formula("fi", np.multiply),
+    "divided": Formula("fi", _divided),
+    "remainder": Formula("fi", _remainder),
+    "modulo": Formula("i", _modulo),
+    "power": Formula("f", lambda a, b: np.power(a, b).astype(a.dtype, copy=False)),
+    "negative": Formula("fi", np.negative),
+    "absolute": Formula("fi", np.abs),
+    "sign": Formula("fi", np.sign),
+    "relu": Formula("fi", ACTIVATIONS["relu"]),
+    "leaky_relu": Formula("fi", ACTIVATIONS["leakyrelu"]),
+    "is_nan": Formula("f", np.isnan),
+    "exp": Formula("f", np.exp),
+    "log": Formula("f", np.log),
+    "sqrt": Formula("f", np.sqrt),
+    "floor": Formula("f", np.floor),
+    "ceil": Formula("f", np.ceil),
+    "round": Formula("f", np.rint),
+    "reciprocal": Formula("f", lambda x: 1 / x),
+    "sin": Formula("f", np.sin),
+    "cos": Formula("f", np.cos),
+    "erf": Formula("f", lambda x: _ERF(x).astype(x.dtype)),
+    "tanh": Formula("f", np.tanh),
+    "sigmoid": Formula("f", ACTIVATIONS["sigmoid"]),
+    "softplus": Formula("f", ACTIVATIONS["softplus"]),
+    "softsign": Formula("f", ACTIVATIONS["softsign"]),
+    "thresholded_relu": Formula("f", ACTIVATIONS["thresholdedrelu"]),
+    "hard_sigmoid": Formula("f", ACTIVATIONS["hardsigmoid"]),
+    "elu": Formula("f", ACTIVATIONS["elu"]),
+    "selu": Formula(
+        "f", lambda x, alpha, gamma: gamma * np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+    ),
+    "celu": Formula(
+        "f", lambda x, alpha: np.maximum(x, 0) + np.minimum(alpha * np.expm1(x / alpha), 0)
+    ),
+    "gelu": Formula("f", _gelu),
+    "gelu_tanh": Formula("f", _gelu_tanh),
+    "hard_swish": Formula("f", _hard_swish),
+    "chosen": Formula("fib", np.where),
+    "least": Formula("fib", np.minimum),
+    "most": Formula("fib", np.maximum),
+    "equal": Formula("fib", lambda a, b: compare(np.equal, a, b)),
+    "less": Formula("fib", lambda a, b: compare(np.less, a, b)),
+    "less_or_equal": Formula("fib", lambda a, b: compare(np.less_equal, a, b)),
+    "both": Formula("b", np.logical_and),
+    "either": Formula("b", np.logical_or),
+    "differ": Formula("b", np.logical_xor),
+    "negated": Formula("b", np.logical_not),
+}
+TRUE_OR_FALSE = ("is_nan", "equal", "less", "less_or_equal", "both", "either", "differ", "negated")
+"""Functions whose results are truths."""
+
+BETWEEN_HALVES = {"widened": "float32", "halved": "float16"}
+"""Functions from float16 and to it, with the types of their results."""
+
+
+def evaluate(expression: Expression, values: Sequence[Array]) -> Array:
+    """An expression of arrays. Its numbers take the dtype of the first argument."""
+    if not isinstance(expression, tuple):
+        return values[expression]  # type: ignore[index]
+    function, *arguments = expression
+    given: list[Any] = [e if type(e) is float else evaluate(e, values) for e in arguments]
+    if float in map(type, arguments):
+        number = given[0].dtype.type
+        given = [number(each) if type(each) is float else each for each in given]
+    return FORMULAS[function].compute(*given)
+
+
+def dtype_of(expression: Expression, dtypes: Sequence[str | None]) -> str | None:
+    """An expression's dtype from those of its inputs, which all have one; None where they differ.
+
+    A condition and an exponent may have another one.
+    """
+    assert isinstance(expression, tuple)
+    function = expression[0]
+    if function in TRUE_OR_FALSE:
+        return "bool"
+    counted = {*(dtypes[:1] if function == "power" else dtypes[function == "chosen" :])}
+    return counted.pop() if len(counted) == 1 else None
+
+
+def functions_of(expression: Expression) -> set[str]:
+    """The functions that an expression is made of; "number" where it has one."""
+    if not isinstance(expression, tuple):
+        return {"number"} if isinstance(expression, float) else set()
+    return {expression[0]}.union(*map(functions_of, expression[1:]))
+
+
+def put(expression: Any, places: Any) -> Any:
+    """The expression with other expressions, or places, for those of its inputs."""
+    if isinstance(expression, tuple):
+        function, *arguments = expression
+        return (function, *(put(each, places) for each in arguments))
+    return expression if isinstance(expression, float) else places[expression]
+
+
+def again(function: str, first: Expression, *rest: Expression) -> Expression:
+    """A function of two, of any number: the first two, then the result and the next one."""
+    made = first
+    for each in rest:
+        made = (function, made, each)
+    return made if rest else ("same", first)
+
+
+Meaning = Callable[..., Expression]
+Place = int
+"""Where an input stands among the inputs."""
+
+
+def elementwise(name: str, **more: Any) -> Callable[[Meaning], Meaning]:
+    """Adds an operator whose function gives an expression of its inputs, None where one is absent.
+
+    Types, the NumPy formula and plans follow from the expression; ``more``: as `op` takes it.
+    """
+
+    def register(meaning: Meaning) -> Meaning:
+        names, code = tuple(meaning.__kwdefaults__ or ()), meaning.__code__
+        varies = names or meaning.__defaults__ or code.co_flags & CO_VARARGS
+        fixed = None if varies else meaning(*range(code.co_argcount))
+
+        def expression(at: Any, there: Sequence[Any]) -> Expression:
+            if fixed is not None:
+                return fixed
+            places = [None if each is None else place for place, each in enumerate(there)]
+            return meaning(*places, **{name: at.__dict__[name] for name in names})
+
+        def typed(context: Context, *given: Type | None) -> Type:
+            there = [each for each in given if each is not None]
+            dtype = dtype_of(expression(context.at, given), [each.dtype for each in there])
+            return Type(dtype, broadcast(*[each.shape for each in there]))
+
+        @wraps(meaning)
+        def compute(*values: Any, **attributes: Any) -> Array:
+            return evaluate(expression(SimpleNamespace(**attributes), values), values)
+
+        op(name, kind="elementwise", type=typed, expression=expression, **more)(compute)
+        return meaning
+
+    return register
+
+
+def _functions(names: str, **more: Any) -> Callable[[Callable[[str], Meaning]], None]:
+    """Adds operators that are one function each: "Operator=function ..."."""
+
+    def register(meaning: Callable[[str], Meaning]) -> None:
+        for name, function in (each.split("=") for each in names.split()):
+            elementwise(name, **more)(meaning(function))
+
+    return register
+
+
+@_functions(
+    "Neg=negative Abs=absolute Exp=exp Log=log Sqrt=sqrt Floor=floor Ceil=ceil Round=round"
+    " Sign=sign Reciprocal=reciprocal Sin=sin Cos=cos IsNaN=is_nan Relu=relu Tanh=tanh"
+    " Sigmoid=sigmoid Softplus=softplus Softsign=softsign"
+)
+def _of_one(function: str) -> Meaning:
+    return lambda x: (function, x)
+
+
+elementwise("Not", sized=True)(lambda x: ("negated", x))
+elementwise("Erf", growth=wide)(lambda x: ("erf", x))
+elementwise("HardSwish", since=14)(lambda x: ("hard_swish", x))
+
+
+@_functions(
+    "Add=plus Sub=minus Mul=times Div=divided Equal=equal Less=less LessOrEqual=less_or_equal"
+    " And=both Or=either Xor=differ",
+    sized=True,
+)
+def _of_two(function: str) -> Meaning:
+    return lambda a, b: (function, a, b)
+
+
+elementwise("Greater", sized=True)(lambda a, b: ("less", b, a))
+elementwise("GreaterOrEqual", sized=True)(lambda a, b: ("less_or_equal", b, a))
+elementwise("Pow")(lambda a, b: ("power", a, b))
+elementwise("PRelu")(lambda x, slope: ("leaky_relu", x, slope))
+elementwise("Where")(lambda condition, a, b: ("chosen", condition, a, b))
+elementwise("Sum")(lambda first, *rest: again("plus", first, *rest))
+
+
+@_functions("Min=least Max=most", keeps=True)
+def _of_several(function: str) -> Meaning:
+    return lambda first, *rest: again(function, first, *rest)
+
+
+@elementwise("Mean")
+def mean(first: Place, *rest: Place) -> Expression:
+    return "divided", again("plus", first, *rest), float(1 + len(rest))
+
+
+@elementwise("Mod")
+def mod(a: Place, b: Place, *, fmod: int = 0) -> Expression:
+    """The sign of the divisor, or with fmod=1 of the dividend."""
+    if fmod not in (0, 1):
+        raise ShapeError(f"attribute fmod={fmod}: expected 0 or 1")
+    return "remainder" if fmod else "modulo", a, b
+
+
+@elementwise("Clip", keeps=True)
+def clip(x: Place, low: Place | None = None, high: Place | None = None) -> Expression:
+    """Where the bounds cross, the upper one holds."""
+    above: Expression = x if low is None else ("most", x, low)
+    if high is not None:
+        return "least", above, high
+    return ("same", x) if low is None else above
+
+
+@elementwise("Gelu", since=20, growth=wide)
+def gelu(x: Place, *, approximate: str = "none") -> Expression:
+    if approximate not in ("none", "tanh"):
+        raise ShapeError(f"attribute approximate={approximate}: expected none or tanh")
+    return "gelu_tanh" if approximate == "tanh" else "gelu", x
+
+
+@elementwise("LeakyRelu")
+def leaky_relu(x: Place, *, alpha: float = 0.01) -> Expression:
+    return "leaky_relu", x, float(alpha)
+
+
+@elementwise("ThresholdedRelu")
+def thresholded_relu(x: Place, *, alpha: float = 1.0) -> Expression:
+    return "thresholded_relu", x, float(alpha)
+
+
+@elementwise("HardSigmoid")
+def hard_sigmoid(x: Place, *, alpha: float = 0.2, beta: float = 0.5) -> Expression:
+    return "hard_sigmoid", x, float(alpha), float(beta)
+
+
+@elementwise("Elu")
+def elu(x: Place, *, alpha: float = 1.0) -> Expression:
+    return "elu", x, float(alpha)
+
+
+@elementwise("Selu")
+def selu(
+    x: Place, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875
+) -> Expression:
+    return "selu", x, float(alpha), float(gamma)
+
+
+@elementwise("Celu")
+def celu(x: Place, *, alpha: float = 1.0) -> Expression:
+    return "celu", x, float(alpha)
+
+
+def _cast_type(context: Context, x: Type) -> Type:
+    to = context.at.to
+    return Type("float32" if to == "bfloat16" else np.dtype(to).name, x.shape)
+
+
+@op("Cast", kind="elementwise", type=_cast_type, sized=True, keeps=True, growth=wide)
+def cast(x: Array, *, to: str) -> Array:
+    """``to`` is NumPy's name of a dtype, not ONNX's number; bfloat16 is float32 rounded to it."""
+    if x.dtype == object:  # sizes
+        return compare(np.not_equal, x, np.array(0)) if to == "bool" else x
+    if to != "bfloat16":
+        return x.astype(to)
+    bits = x.astype(np.float32).view(np.uint32)
+    even = bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)
+    rounded = (even & np.uint32(0xFFFF0000)).view(np.float32)
+    return np.where(np.isnan(x), np.float32(np.nan), rounded).astype(np.float32)
+
+
+@op(
+    "CastLike",
+    kind="elementwise",
+    type=lambda _, x, like: Type(like.dtype, x.shape),
+    keeps=True,
+    growth=wide,
+)
+def cast_like(x: Array, like: Array) -> Array:
+    return x.astype(like.dtype)
+
+
+@op(
+    "Dropout",
+    kind="elementwise",
+    keeps=True,
+    outputs=2,
+    type=lambda _, x, *__: (Type(x.dtype, x.shape), Type("bool", x.shape)),
+)
+def dropout(
+    x: Array, ratio: Array | None = None, training: Array | None = None
+) -> tuple[Array, Array]:
+    """(x, a mask of ones): in inference nothing is dropped."""
+    if training is not None and training.any():
+        raise ShapeError("input training_mode is true: only inference is run")
+    return x, np.ones(x.shape, bool)
+
+
+@op("GateLayout", kind="moves", since=0, type=same)
+def gate_layout(gates: Array, *, layout: Any) -> Array:
+    return layout(gates)
+
+
+FLOATING = {"ArgMax": "ReduceMax", "ArgMin": "ReduceMin", "Cast": "Identity"} | dict.fromkeys(
+    ("Greater", "GreaterOrEqual", "Less", "LessOrEqual"), "Add"
+)
+"""Operators of the same shapes through which NaN goes, in place of those that decide."""

@@ -1,0 +1,267 @@
+"""ONNX operators that take elements by their places, put others there, or put some around."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ShapeError
+from onernn.ir.inference import Context
+from onernn.ir.node import Node
+from onernn.ir.operator import along_axis, op
+from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.sizes import Size
+from onernn.ir.types import Type
+from onernn.ops.growth import results, wide
+from onernn.ops.rules import at_axis, integers, same, with_size
+
+# Attribute ``non_negative`` is our own: ONNX counts negative indices from the end, Paddle and MXNet
+# do not.
+
+
+def _check_indices(non_negative: bool, indices: Array, size: int) -> None:
+    lowest = 0 if non_negative else -size
+    if indices.size and (indices.min() < lowest or indices.max() >= size):
+        bad = indices[(indices < lowest) | (indices >= size)].flat[0]
+        raise ShapeError(f"index {bad} is outside [{lowest}, {size})")
+
+
+def _gathered(context: Context, table: Type, indices: Type) -> Type:
+    if table.shape is None:
+        return Type(table.dtype, None, () if table.lod == () == indices.lod else None)
+    axis = at_axis(context.at.axis, len(table.shape))
+    lod = table.lod if axis else indices.lod
+    if indices.shape is None:
+        return Type(table.dtype, None, lod)
+    return Type(table.dtype, (*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]), lod)
+
+
+@op("Gather", kind="moves", offsets=True, type=_gathered, sized=True)
+def gather(table: Any, indices: Any, *, axis: int = 0, non_negative: bool = False) -> Any:
+    """Along the words of a ragged table the result is dense, or ragged like the indices."""
+    data, chosen = data_of(table), data_of(indices)
+    _check_indices(non_negative, chosen, data.shape[axis])
+    out = np.take(data, chosen, axis=axis)
+    along_words = axis in (0, -data.ndim)
+    if isinstance(table, Ragged) and not along_words:
+        return table.with_data(out)
+    return indices.with_data(out) if isinstance(indices, Ragged) and along_words else out
+
+
+@op(
+    "GatherElements",
+    kind="moves",
+    mixes=along_axis,
+    type=lambda _, x, indices: Type(x.dtype, indices.shape),
+)
+def gather_elements(
+    x: Array, indices: Array, *, axis: int = 0, non_negative: bool = False
+) -> Array:
+    size = x.shape[axis]
+    _check_indices(non_negative, indices, size)
+    cut = [slice(0, count) for count in indices.shape]  # indices may be the smaller one elsewhere
+    cut[axis] = slice(None)
+    return np.take_along_axis(x[tuple(cut)], indices % max(size, 1), axis=axis)
+
+
+def _gathered_nd(context: Context, table: Type, indices: Type) -> Type:
+    if table.shape is None or indices.shape is None or indices.shape[-1] is None:
+        return Type(table.dtype)
+    depth = indices.shape[-1].number
+    if depth is None:
+        return Type(table.dtype)
+    inner = table.shape[context.at.batch_dims + depth :]
+    return Type(table.dtype, (*indices.shape[:-1], *inner))
+
+
+@op("GatherND", kind="moves", drops=True, type=_gathered_nd, scratch=8)
+def gather_nd(
+    table: Array, indices: Array, *, batch_dims: int = 0, non_negative: bool = False
+) -> Array:
+    batch = batch_dims
+    outer = indices.shape[:batch]
+    if table.shape[:batch] != outer or not 0 <= batch < indices.ndim:
+        raise ShapeError(f"batch_dims={batch} of {table.shape} and indices {indices.shape}")
+    rows = table.reshape(math.prod(outer), *table.shape[batch:])
+    picks = indices.reshape(math.prod(outer), -1, indices.shape[-1])
+    for axis in range(indices.shape[-1]):
+        _check_indices(non_negative, picks[..., axis], rows.shape[1 + axis])
+    first = np.arange(len(rows))[:, None]
+    out = rows[(first, *np.moveaxis(picks, -1, 0))]
+    return out.reshape((*indices.shape[:-1], *out.shape[2:]))
+
+
+def _padded(
+    _: Context, x: Type, pads: Type, value: Type | None = None, axes: Type | None = None
+) -> Type:
+    if x.shape is None:
+        return Type(x.dtype)
+    shape: tuple[Size | None, ...] = (None,) * len(x.shape)
+    if pads.sizes is not None and (axes is None or axes.numbers is not None):
+        chosen = integers(axes) or range(len(x.shape))
+        shape = x.shape
+        for axis, (low, high) in zip(chosen, pads.sizes.reshape(2, -1).T, strict=True):
+            size = shape[at_axis(axis, len(shape))]
+            shape = with_size(shape, axis, None if size is None else size + low + high)
+    return Type(x.dtype, shape)
+
+
+@op("Pad", kind="moves", drops=True, type=_padded, growth=results)
+def pad(
+    x: Array,
+    pads: Array,
+    value: Array | None = None,
+    axes: Array | None = None,
+    *,
+    mode: str = "constant",
+) -> Array:
+    """Negative pads cut."""
+    chosen = [axis % x.ndim for axis in (range(x.ndim) if axes is None else axes.tolist())]
+    if len(pads) != 2 * len(chosen):
+        raise ShapeError(f"pads {pads.tolist()}: expected two for each of {len(chosen)} axes")
+    around = np.zeros((x.ndim, 2), np.int64)
+    around[chosen] = pads.reshape(2, -1).T
+    if (np.minimum(around, 0).sum(1) + x.shape < 0).any():
+        raise ShapeError(f"pads {pads.tolist()} cut more than there is of {x.shape}")
+    cut = tuple(
+        slice(max(-low, 0), size + min(high, 0))
+        for size, (low, high) in zip(x.shape, around.tolist(), strict=True)
+    )
+    x, around = x[cut], np.maximum(around, 0)
+    if mode == "constant":
+        filled = x.dtype.type(0) if value is None else value.reshape(-1)[0]
+        return np.pad(x, around, constant_values=filled)
+    if mode not in ("reflect", "edge", "wrap"):
+        raise ShapeError(f"attribute mode={mode!r}")
+    return np.pad(x, around, mode=mode)  # type: ignore[call-overload]
+
+
+@op("ReverseSequence", kind="moves", drops=True, type=same)
+def reverse_sequence(x: Array, lengths: Array, *, time_axis: int = 0, batch_axis: int = 1) -> Array:
+    """The first words of each sentence backwards, those behind its length where they are."""
+    time, batch = time_axis, batch_axis
+    if {time, batch} != {0, 1}:
+        raise ShapeError(f"expected time and batch as the first axes, got {time} and {batch}")
+    batch_major = x.swapaxes(0, 1) if time == 0 else x
+    n, t = batch_major.shape[:2]
+    if lengths.shape != (n,) or (n and not 0 <= lengths.min() <= lengths.max() <= t):
+        raise ShapeError(f"sequence_lens: expected ({n},) of at most {t}, got {lengths.tolist()}")
+    steps = np.arange(t)
+    inside = steps < lengths[:, None]
+    places = np.where(inside, lengths[:, None] - 1 - steps, steps)
+    out = batch_major[np.arange(n)[:, None], places]
+    return out.swapaxes(0, 1) if time == 0 else out
+
+
+def _one_hot_type(context: Context, indices: Type, depth: Type, values: Type) -> Type:
+    if indices.shape is None:
+        return Type(values.dtype)
+    rank = len(indices.shape) + 1
+    at = at_axis(context.at.axis, rank)
+    count = None if depth.sizes is None else Size.of(depth.sizes.reshape(-1)[0])
+    lod = indices.lod if at == rank - 1 else ()
+    return Type(values.dtype, (*indices.shape[:at], count, *indices.shape[at:]), lod)
+
+
+@op("OneHot", kind="mixes", offsets=True, type=_one_hot_type, growth=results)
+def one_hot(indices: Any, depth: Array, values: Array, *, axis: int = -1) -> Any:
+    """values = (off, on); an index outside [-depth, depth) gives a row of off."""
+    chosen, count = data_of(indices), int(depth.reshape(-1)[0])
+    if count < 0:
+        raise ShapeError(f"depth {count}")
+    chosen = np.where(chosen < 0, chosen + count, chosen)[..., None]
+    hot = np.where(chosen == np.arange(count), values[1], values[0])
+    last = axis in (-1, hot.ndim - 1)
+    out = hot if last else np.moveaxis(hot, -1, axis)
+    return indices.with_data(out) if isinstance(indices, Ragged) and last else out
+
+
+def _compressed(context: Context, x: Type, condition: Type) -> Type:
+    if context.at.axis is None:
+        return Type(x.dtype, (context.fresh("chosen"),))
+    if x.shape is None:
+        return Type(x.dtype)
+    return Type(x.dtype, with_size(x.shape, context.at.axis, context.fresh("chosen")))
+
+
+@op("Compress", kind="moves", drops=True, type=_compressed)
+def compress(x: Array, condition: Array, *, axis: int | None = None) -> Array:
+    return np.compress(condition, x, axis)
+
+
+def _non_zero(context: Context, x: Type) -> Type:
+    rank = None if x.rank is None else Size.of(x.rank)
+    return Type("int64", (rank, context.fresh("chosen")))
+
+
+def _non_zero_growth(_: Node, x: Array) -> int:
+    return 16 * max(x.ndim, 1) * x.size
+
+
+@op("NonZero", kind="moves", drops=True, type=_non_zero, growth=_non_zero_growth)
+def non_zero(x: Array) -> Array:
+    return np.array(np.nonzero(x), np.int64)
+
+
+_REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _inside(indices: Array, sizes: Array | int) -> Array:
+    """Indices counted from the front. Raises `ShapeError` for those outside of [-size, size)."""
+    if indices.dtype.kind not in "iu":
+        raise ShapeError(f"indices of {indices.dtype}: expected integers")
+    outside = (indices < -sizes) | (indices >= sizes)
+    if outside.any():
+        raise ShapeError(f"index {indices[outside][0]} is outside of an axis: sizes {sizes}")
+    return np.where(indices < 0, indices + sizes, indices)
+
+
+def _put(reduction: str, out: Array, places: Any, updates: Array) -> None:
+    """Where a place is told twice, the last one stays: so does ONNX Runtime."""
+    if updates.dtype != out.dtype:
+        raise ShapeError(f"updates of {updates.dtype}: expected {out.dtype}")
+    if reduction == "none":
+        out[places] = updates
+    elif reduction in _REDUCTIONS:
+        _REDUCTIONS[reduction].at(out, places, updates)
+    else:
+        raise ShapeError(f"attribute reduction={reduction!r}")
+
+
+@op("ScatterElements", kind="mixes", since=11, mixes=lambda *_: (0,), type=same, growth=wide)
+def scatter_elements(
+    x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none"
+) -> Array:
+    axis = at_axis(axis, x.ndim)
+    fits = indices.ndim == x.ndim and all(
+        k == axis or few <= many
+        for k, (few, many) in enumerate(zip(indices.shape, x.shape, strict=True))
+    )
+    if not fits or indices.shape != updates.shape:
+        shapes = f"indices {indices.shape} and updates {updates.shape}"
+        raise ShapeError(f"{shapes}: expected equal shapes, no larger than {x.shape}")
+    places = list(np.ogrid[tuple(map(slice, indices.shape))])
+    places[axis] = _inside(indices, x.shape[axis])
+    out = x.copy()
+    _put(reduction, out, tuple(places), updates)
+    return out
+
+
+@op("ScatterND", kind="mixes", since=11, mixes=lambda *_: (0,), type=same, growth=wide)
+def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
+    depth = indices.shape[-1] if indices.ndim else 0
+    if not indices.ndim or depth > x.ndim:
+        raise ShapeError(f"indices {indices.shape}: expected at most {x.ndim} for each place")
+    outer, inner = x.shape[:depth], x.shape[depth:]
+    if updates.shape != (*indices.shape[:-1], *inner):
+        raise ShapeError(f"updates {updates.shape}: expected {(*indices.shape[:-1], *inner)}")
+    places = np.zeros(indices.shape[:-1], np.int64)
+    whole = _inside(indices, np.array(outer, np.int64))
+    for axis, size in enumerate(outer):
+        places = places * size + whole[..., axis]
+    out = x.reshape(math.prod(outer), *inner).copy()
+    _put(reduction, out, places, updates)
+    return out.reshape(x.shape)

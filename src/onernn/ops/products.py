@@ -1,0 +1,97 @@
+"""ONNX operators that multiply matrices, by name and meaning."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ShapeError
+from onernn.ir.inference import Context
+from onernn.ir.operator import op
+from onernn.ir.sizes import Size
+from onernn.ir.types import Type
+from onernn.ops.rules import Sizes, broadcast, common
+
+
+def _matmul_type(context: Context, a: Type, b: Type) -> Type:
+    if a.shape is None or b.shape is None:
+        return Type(common(a, b))
+    return Type(common(a, b), product_shape(context, a.shape, b.shape))
+
+
+def product_shape(context: Context, a: Sizes, b: Sizes) -> Sizes | None:
+    """A vector is a matrix of one row as the first factor, of one column as the second."""
+    context.same(a[-1], b[-2 if len(b) > 1 else 0])
+    outer = broadcast(a[:-2], b[:-2])
+    columns = b[-1:] if len(b) > 1 else ()
+    return None if outer is None else (*outer, *a[-2:-1], *columns)
+
+
+@op("MatMul", kind="mixes", type=_matmul_type)
+def matmul(a: Array, b: Array) -> Array:
+    if a.ndim > 2 and b.ndim == 2 and a.size:  # one product, where NumPy makes one a matrix
+        return (a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[-1])
+    return a @ b
+
+
+def _gemm_type(context: Context, a: Type, b: Type, c: Type | None = None) -> Type:
+    at, dtype = context.at, common(*(each for each in (a, b, c) if each is not None))
+    (rows, inner), (depth, columns) = (
+        (None, None) if given.shape is None else given.shape[::-1] if turned else given.shape
+        for given, turned in ((a, at.transA), (b, at.transB))
+    )
+    context.same(inner, depth)
+    return Type(dtype, (rows, columns))
+
+
+@op("Gemm", kind="mixes", mixes=lambda at, *_: (0,) if at.transA else (), type=_gemm_type)
+def gemm(
+    a: Array,
+    b: Array,
+    c: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Array:
+    if a.ndim != 2 or b.ndim != 2 or c is not None and c.ndim > 2:
+        shapes = [each.shape for each in (a, b, c) if each is not None]
+        raise ShapeError(f"Gemm: expected matrices, got {shapes}; MatMul takes more axes")
+    a = a.T if transA else a
+    b = b.T if transB else b
+    out = matmul(a, b) * np.asarray(alpha, a.dtype)
+    return out if c is None else out + c * np.asarray(beta, a.dtype)
+
+
+def _einsum_type(context: Context, *factors: Type) -> Type:
+    dtype = common(*factors)
+    given, arrow, result = context.at.equation.replace(" ", "").partition("->")
+    if any(each.shape is None for each in factors):
+        return Type(dtype)
+    if not arrow:
+        single = sorted(letter for letter in set(given) - set(",.") if given.count(letter) == 1)
+        result = "..." * ("..." in given) + "".join(single)
+    sizes: dict[str, Size | None] = {}
+    rest: Sizes | None = ()
+    for term, factor in zip(given.split(","), factors, strict=True):
+        shape = factor.shape or ()
+        front, dots, back = term.partition("...")
+        cut = len(shape) - len(back)
+        if not dots and len(shape) != len(front):
+            return Type(dtype)
+        letters = [*zip(front, shape, strict=False), *zip(back, shape[cut:], strict=True)]
+        for letter, size in letters:
+            if letter not in sizes or sizes[letter] in (None, Size.of(1)):
+                sizes[letter] = size
+        rest = broadcast(rest, shape[len(front) : cut]) if dots else rest
+    front, dots, back = result.partition("...")
+    if rest is None:
+        return Type(dtype)
+    middle = rest if dots else ()
+    return Type(dtype, (*(sizes[k] for k in front), *middle, *(sizes[k] for k in back)))
+
+
+@op("Einsum", kind="mixes", mixes=lambda *_: (0,), type=_einsum_type)
+def einsum(first: Array, *rest: Array, equation: str) -> Array:
+    return np.asarray(np.einsum(equation, first, *rest))

@@ -1,0 +1,374 @@
+"""Operators on quantized numbers: q stands for (q - zero point) * scale.
+
+Formulas: ONNX operator specification. Sums of products are integers of 32 bits and exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onernn.ir.arrays import Array
+from onernn.ir.budget import Recurrence, bytes_of, running
+from onernn.ir.errors import ShapeError
+from onernn.ir.inference import Context
+from onernn.ir.node import Node
+from onernn.ir.operator import OPERATORS, REQUIRED, op
+from onernn.ir.sizes import Size
+from onernn.ir.spec import Activation
+from onernn.ir.types import Type, dense
+from onernn.ops.activations import function
+from onernn.ops.growth import results, wide
+from onernn.ops.products import product_shape
+from onernn.ops.rules import at_axis
+from onernn.ops.windows import conv
+
+_EXACT = 256
+"""Products of two numbers of nine bits whose sum float32 holds exactly."""
+
+
+def _check_parameters(x: Array, scale: Array, zero: Array | None, of: Array | None) -> None:
+    """``of``: the array whose dtype the zero point has, None where it says the dtype itself."""
+    if scale.dtype.kind != "f" or not (np.isfinite(scale) & (scale != 0)).all():
+        raise ShapeError(f"scale {scale.tolist()!s:.60}: expected finite floats other than 0")
+    if zero is None:
+        return
+    if zero.shape != scale.shape:
+        raise ShapeError(f"zero point {zero.shape}: expected {scale.shape}, the scale's shape")
+    if of is not None and zero.dtype != of.dtype:
+        raise ShapeError(f"zero point of {zero.dtype}: expected {of.dtype}, the dtype of {x.shape}")
+
+
+def _along(axis: int, x: Array, given: Array) -> Array:
+    """Scales or zero points as they stretch over x: one for all, or one a slice of ``axis``."""
+    if given.size == 1 and given.ndim < 2:
+        return given.reshape(())
+    if given.ndim != 1:
+        raise ShapeError(f"scale {given.shape}: expected one number, or one a slice of an axis")
+    axis = at_axis(axis, x.ndim)
+    if len(given) != x.shape[axis]:
+        raise ShapeError(f"scale {given.shape}: expected {x.shape[axis]}, x has axis {axis} of it")
+    return given.reshape([-1 if k == axis else 1 for k in range(x.ndim)])
+
+
+def rounded(x: Array, scale: Array, zero: Array) -> Array:
+    """x / scale, half to even, beside the zero point, in the range of its dtype."""
+    if np.isnan(x).any():
+        raise ShapeError("x holds NaN, for which no quantized number stands")
+    bounds = np.iinfo(zero.dtype)
+    whole = np.rint(x / scale) + zero.astype(scale.dtype)
+    top = np.asarray(bounds.max, whole.dtype)
+    return np.clip(whole, np.asarray(bounds.min, whole.dtype), top).astype(zero.dtype)
+
+
+@op(
+    "QuantizeLinear",
+    kind="elementwise",
+    since=10,
+    mixes=lambda at, rank, scale=None, _=None: (0,) if at.axis in (0, -rank) else (),
+    type=lambda _, x, __, zero=None: Type("uint8" if zero is None else zero.dtype, x.shape),
+    growth=wide,
+)
+def quantize_linear(x: Array, scale: Array, zero: Array | None = None, *, axis: int = 1) -> Array:
+    _check_parameters(x, scale, zero, None)
+    zero = np.zeros(scale.shape, np.uint8) if zero is None else zero
+    if zero.dtype.kind not in "iu" or zero.dtype.itemsize > 2:
+        raise ShapeError(f"zero point of {zero.dtype}: expected integers of 8 or 16 bits")
+    return rounded(x.astype(scale.dtype), _along(axis, x, scale), _along(axis, x, zero))
+
+
+@op(
+    "DequantizeLinear",
+    kind="elementwise",
+    since=10,
+    mixes=lambda at, rank, scale=None, _=None: (0,) if at.axis in (0, -rank) else (),
+    type=lambda _, x, scale, zero=None: Type(scale.dtype, x.shape),
+    growth=wide,
+)
+def dequantize_linear(x: Array, scale: Array, zero: Array | None = None, *, axis: int = 1) -> Array:
+    _check_parameters(x, scale, zero, x)
+    if x.dtype.kind not in "iu" or x.dtype.itemsize > 4:
+        raise ShapeError(f"x of {x.dtype}: expected integers of 8, 16 or 32 bits")
+    if zero is not None and x.dtype.itemsize == 4 and zero.any():
+        raise ShapeError("zero point of 32-bit numbers: expected 0")
+    whole = x.astype(np.int32) if zero is None else x.astype(np.int32) - _along(axis, x, zero)
+    return whole.astype(scale.dtype) * _along(axis, x, scale)
+
+
+def parameters(low: Array, high: Array) -> tuple[Array, Array]:
+    """(scales, zero points) of ranges in bytes without a sign: float32, the latter whole ones.
+
+    0 is in each range. What is not finite has the scale NaN; a range without width, or with one
+    below what float32 divides, has the scale 1.
+    """
+    steps = (high - low) / np.float32(255)
+    scale = np.where(steps > 0, steps, np.float32(1))
+    scale = np.where(np.isfinite(steps), scale, np.float32(np.nan))
+    return scale, np.clip(np.rint(-low / scale), 0, 255)
+
+
+@op(
+    "DynamicQuantizeLinear",
+    kind="mixes",
+    outputs=(3, 3),
+    since=11,
+    mixes=lambda *_: (0,),
+    type=lambda _, x: (Type("uint8", x.shape), dense("float32", ()), dense("uint8", ())),
+    growth=wide,
+)
+def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
+    if x.dtype != np.float32:
+        raise ShapeError(f"x of {x.dtype}: expected float32")
+    scale, zero = parameters(x.min(initial=0), x.max(initial=0))
+    if np.isnan(scale):
+        raise ShapeError("x holds NaN or infinity, for which no byte stands")
+    zero = np.asarray(zero, np.uint8)
+    return rounded(x, scale, zero), scale, zero
+
+
+def _shifted(role: str, x: Array, zero: Array | None, column: bool) -> Array:
+    """x - its zero point, which is one for all, or one a row of ``a`` or a column of ``b``."""
+    if x.dtype not in (np.uint8, np.int8):
+        raise ShapeError(f"{role} of {x.dtype}: expected uint8 or int8")
+    whole = x.astype(np.int16)
+    if zero is None:
+        return whole
+    if zero.dtype != x.dtype:
+        raise ShapeError(f"zero point of {role} is {zero.dtype}: expected {x.dtype}")
+    if zero.ndim == 1 and zero.size > 1 and not column:
+        zero = zero[:, None]
+    if zero.ndim > 1 and zero.shape[-2 if column else -1] != 1:
+        raise ShapeError(f"zero point of {role} {zero.shape}: expected one a row or column")
+    shifted = whole - zero
+    if shifted.shape != x.shape:
+        raise ShapeError(f"zero point of {role} {zero.shape}: expected one a row of {x.shape}")
+    return shifted
+
+
+def exact_product(a: Array, b: Array) -> Array:
+    """The product of integers of nine bits, modulo 2**32, from float32's own products."""
+    sums = np.zeros((), np.int32)
+    for k in range(0, max(a.shape[-1], 1), _EXACT):
+        some = b[k : k + _EXACT] if b.ndim == 1 else b[..., k : k + _EXACT, :]
+        sums = sums + (a[..., k : k + _EXACT].astype("f4") @ some.astype("f4")).astype(np.int32)
+    return np.asarray(sums)
+
+
+def _integers_type(context: Context, a: Type, b: Type, *_: Type | None) -> Type:
+    if a.shape is None or b.shape is None:
+        return Type("int32")
+    return Type("int32", product_shape(context, a.shape, b.shape))
+
+
+def _product_growth(node: Node, a: Array, b: Array, *_: Any) -> int:
+    """Sums of 32 bits, three times; factors without their zero points, in two and in four bytes."""
+    return 3 * results(node, a, b) + 6 * (max(a.size, 1) + max(b.size, 1))
+
+
+@op("MatMulInteger", kind="mixes", since=10, type=_integers_type, growth=_product_growth)
+def matmul_integer(
+    a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
+) -> Array:
+    return exact_product(_shifted("a", a, a_zero, False), _shifted("b", b, b_zero, True))
+
+
+_CONV = OPERATORS["Conv"]
+
+
+def _conv_growth(node: Node, x: Array, w: Array, *_: Any) -> int:
+    """That of float64, and both factors without their zero points."""
+    assert _CONV.growth is not None
+    return 8 * _CONV.growth(node, x, w) + 10 * (x.size + w.size)
+
+
+@op(
+    "ConvInteger",
+    kind="mixes",
+    attributes=_CONV.attributes,
+    mixes=lambda *_: (0,),
+    since=10,
+    type=lambda context, x, w, *_: Type("int32", _CONV.type(context, x, w).shape),
+    growth=_conv_growth,
+)
+def conv_integer(
+    at: Any, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None
+) -> Array:
+    """What stands around x counts as its zero point. Sums of float64 are exact below 2**53."""
+    if x_zero is not None and x_zero.size != 1:
+        raise ShapeError(f"zero point of x {x_zero.shape}: expected one for all of x")
+    if w_zero is not None and w_zero.ndim == 1 and w_zero.size > 1:
+        w_zero = w_zero.reshape(-1, *[1] * (w.ndim - 1))
+    given = _shifted("x", x, x_zero, True), _shifted("w", w, w_zero, True)
+    sums = conv(at, *(each.astype(np.float64) for each in given))
+    return sums.astype(np.int64).astype(np.int32)
+
+
+_SIGMOID, _TANH = function(Activation("sigmoid")), function(Activation("tanh"))
+
+
+class Quantized(NamedTuple):
+    """A matrix of each direction, (D, K, 4*O): whole numbers in steps of (D, 4*O)."""
+
+    whole: Array
+    steps: Array
+
+
+def quantized(name: str, q: Array, scale: Array, zero: Array) -> Quantized:
+    """A matrix without its zero point. Raises `ShapeError` for what is not one of the operator."""
+    if q.dtype not in (np.uint8, np.int8) or zero.dtype != q.dtype:
+        raise ShapeError(f"{name} of {q.dtype}, zero point of {zero.dtype}: expected bytes of one")
+    allowed = ((len(q),), (len(q), q.shape[2]))
+    if scale.shape not in allowed or zero.shape not in allowed:
+        shapes = f"scale {scale.shape} and zero point {zero.shape}"
+        raise ShapeError(f"{shapes} of {name}: expected {allowed[0]} or {allowed[1]}")
+    if scale.dtype != np.float32 or not (np.isfinite(scale) & (scale > 0)).all():
+        raise ShapeError(f"scale of {name}: expected finite float32 above 0")
+    wide = zero.astype(np.int16).reshape(len(q), 1, -1)
+    steps = np.broadcast_to(scale.reshape(len(q), -1), (len(q), q.shape[2]))
+    return Quantized(q.astype(np.int16) - wide, steps)
+
+
+class Bytes(NamedTuple):
+    """Numbers as floats that are whole: those of bytes without their zero point, and steps."""
+
+    whole: Array
+    steps: Array
+
+
+def in_bytes(x: Array, inside: Array, axes: tuple[int, ...]) -> Bytes:
+    """x with one range along ``axes``, of what is ``inside``; a range with NaN has the step NaN."""
+    kept = np.where(inside, x, np.float32(0))
+    low, high = kept.min(axes, keepdims=True, initial=0), kept.max(axes, keepdims=True, initial=0)
+    steps, zero = parameters(low, high)
+    return Bytes(np.clip(np.rint(kept / steps) + zero, 0, 255) - zero, steps)
+
+
+def _check(at: Any, x: Array, w: Array, r: Array, shapes: dict[str, Array | None]) -> None:
+    count = 2 if at.direction == "bidirectional" else 1
+    if at.direction not in ("forward", "reverse", "bidirectional"):
+        raise ShapeError(f"attribute direction={at.direction!r}")
+    if x.dtype != np.float32 or x.ndim != 3:
+        raise ShapeError(f"x: expected float32 (T, N, I), got {x.dtype} {x.shape}")
+    units = r.shape[1] if r.ndim == 3 else 0
+    n = x.shape[1]
+    expected = {
+        "w": (w, (count, x.shape[2], 4 * units)),
+        "r": (r, (count, units, 4 * units)),
+        "b": (shapes["b"], (count, 8 * units)),
+        "lengths": (shapes["lengths"], (n,)),
+        "h": (shapes["h"], (count, n, units)),
+        "c": (shapes["c"], (count, n, units)),
+        "p": (shapes["p"], (count, 3 * units)),
+    }
+    for name, (array, shape) in expected.items():
+        if array is not None and array.shape != shape:
+            raise ShapeError(f"{name}: expected {shape}, got {array.shape}")
+        if name in "bhcp" and array is not None and array.dtype != np.float32:
+            raise ShapeError(f"{name}: expected float32, got {array.dtype}")
+    if at.hidden_size != units:
+        raise ShapeError(f"attribute hidden_size={at.hidden_size}: r is {r.shape}")
+
+
+def _types(context: Context, x: Type, w: Type, r: Type, *_: Type | None) -> tuple[Type, ...]:
+    steps, batch, _width = x.shape or (None, None, None)
+    count = Size.of(2 if context.at.direction == "bidirectional" else 1)
+    state = count, batch, Size.of(context.at.hidden_size)
+    final = Type("float32", state)
+    return Type("float32", (steps, *state)), final, final
+
+
+def _growth(_: Node, x: Array, w: Array, r: Array, *__: Any) -> int:
+    """Whole numbers and sums of all words, gates, results; matrices without their zero points."""
+    words = max(x.shape[0], 1) * max(x.shape[1], 1)
+    gates = w.shape[-1] if w.ndim else 0
+    return 4 * bytes_of(x) + 16 * words * gates + 4 * (w.size + r.size)
+
+
+@op(
+    "DynamicQuantizeLSTM",
+    kind="mixes",
+    attributes={"direction": "forward", "hidden_size": REQUIRED, "clip": 0.0, "input_forget": 0},
+    outputs=3,
+    since=1,
+    domain="com.microsoft",
+    mixes=lambda *_: (0, 1),
+    type=_types,
+    growth=_growth,
+)
+def lstm(
+    at: Any,
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None,
+    lengths: Array | None,
+    h: Array | None,
+    c: Array | None,
+    p: Array | None,
+    w_scale: Array,
+    w_zero: Array,
+    r_scale: Array,
+    r_zero: Array,
+) -> tuple[Array, Array, Array]:
+    """(Y (T, D, N, O), Y_h (D, N, O), Y_c (D, N, O))"""
+    _check(at, x, w, r, {"b": b, "lengths": lengths, "h": h, "c": c, "p": p})
+    weights = quantized("w", w, w_scale, w_zero), quantized("r", r, r_scale, r_zero)
+    t, n, units = *x.shape[:2], r.shape[1]
+    count = len(w)
+    own = np.full(n, t) if lengths is None else lengths.astype(np.int64)
+    if own.min(initial=0) < 0 or own.max(initial=0) > t:
+        raise ShapeError(f"lengths {own.tolist()!s:.60}: expected 0 to {t}")
+    inside = np.arange(t)[:, None] < own
+    running().turn(recurrence(w, r).cost(int(own.max(initial=0)), t * n))
+    words = in_bytes(x, inside[..., None], (0, 2))
+    y = np.zeros((t, count, n, units), np.float32)
+    final = np.zeros((2, count, n, units), np.float32)
+    zeros = np.zeros((n, units), np.float32)
+    for d in range(count):
+        back = d == 1 or at.direction == "reverse"
+        sums = exact_product(words.whole, weights[0].whole[d])
+        fed = sums.astype(np.float32) * (words.steps * weights[0].steps[d])
+        state, memory = (zeros if given is None else given[d] for given in (h, c))
+        bias = np.zeros(8 * units, np.float32) if b is None else b[d]
+        peepholes = None if p is None else p[d]
+        cell = _Cell(at, weights[1].whole[d], weights[1].steps[d], bias, peepholes)
+        for step in range(own.max(initial=0)):
+            now = np.where(inside[step], own - 1 - step if back else step, 0)
+            each = np.arange(n)
+            made = cell.step(fed[now, each], state, memory)
+            runs = inside[step][:, None]
+            state, memory = np.where(runs, made[0], state), np.where(runs, made[1], memory)
+            y[now[inside[step]], d, each[inside[step]]] = state[inside[step]]
+        # A sentence of no words ends with zeros, whatever it began with: see design/0008.
+        final[:, d] = np.where((own > 0)[:, None], np.stack([state, memory]), 0)
+    return y, final[0], final[1]
+
+
+def recurrence(w: Array, r: Array) -> Recurrence:
+    """How long its steps take."""
+    return Recurrence(len(w), w.size + r.size)
+
+
+class _Cell:
+    """One direction's equations; gates in ONNX's order i, o, f, c."""
+
+    def __init__(self, at: Any, r: Array, steps: Array, b: Array, p: Array | None) -> None:
+        self.r, self.steps = r, steps
+        self.bias = b[: len(b) // 2] + b[len(b) // 2 :]
+        self.p = np.zeros((3, len(r)), np.float32) if p is None else p.reshape(3, -1)
+        self.clip = at.clip or np.inf
+        self.tied = bool(at.input_forget)
+
+    def step(self, fed: Array, h: Array, c: Array) -> tuple[Array, Array]:
+        row = in_bytes(h, np.array(True), (1,))
+        product = exact_product(row.whole, self.r).astype(np.float32)
+        sums = fed + product * (row.steps * self.steps) + self.bias
+        i, o, f, g = np.split(sums, 4, axis=1)
+        i = _SIGMOID(self._clipped(i + self.p[0] * c))
+        f = 1 - i if self.tied else _SIGMOID(self._clipped(f + self.p[2] * c))
+        c = f * c + i * _TANH(self._clipped(g))
+        return _SIGMOID(self._clipped(o + self.p[1] * c)) * _TANH(c), c
+
+    def _clipped(self, x: Array) -> Array:
+        return np.clip(x, np.float32(-self.clip), np.float32(self.clip))

@@ -1,0 +1,263 @@
+"""ONNX operators that mix the elements of axes, by name and meaning: reductions and norms.
+
+Where opsets differ these are the newest forms: axes come as an input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ShapeError
+from onernn.ir.inference import Context
+from onernn.ir.operator import Axes, along_axis, op
+from onernn.ir.types import Type
+from onernn.ops.growth import wide
+from onernn.ops.rules import ONE, at_axis, broadcast, integers, same, with_size
+
+
+def lowest(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "b":
+        return False
+    return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+
+
+def _highest(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "b":
+        return True
+    return np.inf if dtype.kind == "f" else np.iinfo(dtype).max
+
+
+Reduction = Callable[..., Any]
+
+
+def _log_sum_exp(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    top = x.max(axis=axis, keepdims=True, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0)
+    out: Array = np.log(np.exp(x - top).sum(axis=axis, keepdims=True)) + top
+    return out if keepdims else out.squeeze(axis)
+
+
+_REDUCTIONS: dict[str, Reduction] = {
+    "Sum": lambda x, **over: x.sum(**over),
+    "Mean": lambda x, **over: x.mean(**over),
+    "Prod": lambda x, **over: x.prod(**over),
+    "Max": lambda x, **over: x.max(initial=lowest(x.dtype), **over),
+    "Min": lambda x, **over: x.min(initial=_highest(x.dtype), **over),
+    "L1": lambda x, **over: np.abs(x).sum(**over),
+    "L2": lambda x, **over: np.sqrt(np.square(x).sum(**over)),
+    "SumSquare": lambda x, **over: np.square(x).sum(**over),
+    "LogSum": lambda x, **over: np.log(x.sum(**over)),
+    "LogSumExp": _log_sum_exp,
+}
+
+
+def _over(noop_with_empty_axes: int, rank: int, axes: Any = None) -> tuple[int, ...]:
+    if axes is not None and len(axes):
+        return tuple(map(int, axes))
+    return () if noop_with_empty_axes else tuple(range(rank))
+
+
+def _reduces(reduction: Reduction) -> Callable[..., Array]:
+    def reduce(
+        x: Array, axes: Axes | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Array:
+        over = _over(noop_with_empty_axes, x.ndim, axes)
+        if not over and x.ndim:
+            return x
+        out = reduction(x, axis=over, keepdims=bool(keepdims))
+        return np.asarray(out).astype(x.dtype, copy=False)
+
+    return reduce
+
+
+def _reduced(context: Context, x: Type, axes: Type | None = None) -> Type:
+    if x.shape is None:
+        return Type(x.dtype)
+    noop, rank = context.at.noop_with_empty_axes, len(x.shape)
+    over = {at_axis(each, rank) for each in _over(noop, rank, integers(axes))}
+    if context.at.keepdims:
+        return Type(x.dtype, tuple(ONE if k in over else s for k, s in enumerate(x.shape)))
+    return Type(x.dtype, tuple(size for k, size in enumerate(x.shape) if k not in over))
+
+
+for _name, _reduction in _REDUCTIONS.items():
+    op(
+        f"Reduce{_name}",
+        kind="mixes",
+        mixes=lambda at, *given: _over(at.noop_with_empty_axes, *given),
+        type=_reduced,
+        sized=_name == "Prod",
+        scratch=8,
+    )(_reduces(_reduction))
+
+
+def _extreme(find: Callable[..., Any]) -> Callable[..., Array]:
+    def extreme(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+        if not x.shape[axis]:
+            raise ShapeError(f"no element along axis {axis} of {x.shape}")
+        if not select_last_index:
+            return find(x, axis=axis, keepdims=bool(keepdims))
+        return x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=bool(keepdims))
+
+    return extreme
+
+
+def _index(context: Context, x: Type) -> Type:
+    if x.shape is None:
+        return Type("int64")
+    at = at_axis(context.at.axis, len(x.shape))
+    kept = (ONE,) if context.at.keepdims else ()
+    return Type("int64", (*x.shape[:at], *kept, *x.shape[at + 1 :]))
+
+
+for _name, _find in {"ArgMax": np.argmax, "ArgMin": np.argmin}.items():
+    op(_name, kind="mixes", mixes=along_axis, type=_index, growth=wide)(_extreme(_find))
+
+
+def _shifted(x: Array, axis: int) -> Array:
+    return x - x.max(axis=axis, keepdims=True, initial=-np.inf)
+
+
+@op("Softmax", kind="mixes", mixes=along_axis, type=same)
+def softmax(x: Array, *, axis: int = -1) -> Array:
+    e = np.exp(_shifted(x, axis))
+    return e / e.sum(axis=axis, keepdims=True)
+
+
+@op("LogSoftmax", kind="mixes", mixes=along_axis, type=same)
+def log_softmax(x: Array, *, axis: int = -1) -> Array:
+    shifted = _shifted(x, axis)
+    return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
+
+
+@op("CumSum", kind="mixes", mixes=lambda at, rank, axis: (int(axis.reshape(())),), type=same)
+def cum_sum(x: Array, axis: Axes, *, exclusive: int = 0, reverse: int = 0) -> Array:
+    along = int(axis.reshape(()))
+    ordered = np.flip(x, along) if reverse else x
+    out = np.cumsum(ordered, axis=along, dtype=x.dtype)
+    if exclusive:  # what was added up before; taking it off again would lose small numbers
+        lines = np.moveaxis(out, along, 0)
+        lines[1:] = lines[:-1].copy()
+        lines[:1] = 0
+    return np.flip(out, along) if reverse else out
+
+
+def _top_k_type(context: Context, x: Type, k: Type) -> tuple[Type, Type]:
+    if x.shape is None:
+        return Type(x.dtype), Type("int64")
+    sizes = None if k.sizes is None else k.sizes.reshape(-1)[0]
+    shape = with_size(x.shape, context.at.axis, None if sizes is None else ONE * sizes)
+    return Type(x.dtype, shape), Type("int64", shape)
+
+
+@op("TopK", kind="mixes", outputs=2, mixes=along_axis, type=_top_k_type, growth=wide)
+def top_k(x: Array, k: Array, *, axis: int = -1, largest: int = 1) -> tuple[Array, Array]:
+    """(values, indices) in order; of equal ones the lower index comes first."""
+    count = int(k.reshape(-1)[0])
+    size = x.shape[axis]
+    if not 0 <= count <= size:
+        raise ShapeError(f"k: expected at most {size}, got {count}")
+    if largest:
+        order = size - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    else:
+        order = np.argsort(x, axis=axis, kind="stable")
+    chosen = np.take(order, np.arange(count), axis=axis)
+    return np.take_along_axis(x, chosen, axis=axis), chosen
+
+
+def _normalized_axes(at: Any, rank: int, *_: Any) -> range:
+    return range(at.axis + rank if at.axis < 0 else at.axis, rank)
+
+
+def _normalized(
+    context: Context, x: Type, scale: Type, bias: Type | None = None
+) -> tuple[Type, Type, Type]:
+    if x.shape is None:
+        return Type(x.dtype), Type(), Type()
+    over = _normalized_axes(context.at, len(x.shape))
+    wide = "float32" if x.dtype == "float16" else x.dtype
+    statistic = Type(wide, tuple(ONE if k in over else size for k, size in enumerate(x.shape)))
+    return Type(x.dtype, broadcast(x.shape, scale.shape)), statistic, statistic
+
+
+@op(
+    "LayerNormalization",
+    kind="mixes",
+    outputs=3,
+    mixes=_normalized_axes,
+    type=_normalized,
+    since=17,
+)
+def layer_normalization(
+    x: Array, scale: Array, bias: Array | None = None, *, axis: int = -1, epsilon: float = 1e-5
+) -> tuple[Array, Array, Array]:
+    """(y, mean, 1 / standard deviation), the statistics of halves in float32."""
+    over = tuple(range(axis + x.ndim if axis < 0 else axis, x.ndim))
+    mean = x.mean(axis=over, keepdims=True)
+    centred = x - mean
+    variance = np.square(centred).mean(axis=over, keepdims=True)
+    inverse = 1 / np.sqrt(variance + x.dtype.type(epsilon))
+    y = centred * inverse * scale
+    return (y if bias is None else y + bias), mean, inverse
+
+
+def _per_channel(x: Array, scale: Array, bias: Array, **more: Array) -> list[Array]:
+    """One number a channel, axis 1, each. Raises `ShapeError`."""
+    channels = x.shape[1] if x.ndim > 1 else 1
+    given = {"scale": scale, "B": bias, **more}
+    for name, each in given.items():
+        if each.shape != (channels,):
+            raise ShapeError(f"{name}: expected ({channels},), got {each.shape}")
+    return [each.reshape(-1, *[1] * (x.ndim - 2)) for each in given.values()]
+
+
+@op("BatchNormalization", kind="mixes", type=same, growth=wide)
+def batch_normalization(
+    x: Array,
+    scale: Array,
+    bias: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: float = 1e-5,
+    training_mode: int = 0,
+) -> Array:
+    """Inference only: over axis 1, with the statistics that training left."""
+    if training_mode:
+        raise ShapeError("attribute training_mode=1: only inference is run")
+    scale, bias, mean, variance = _per_channel(x, scale, bias, mean=mean, var=variance)
+    factor = scale / np.sqrt(variance + variance.dtype.type(epsilon))
+    y = (x - mean) * factor + bias
+    return y.astype(x.dtype, copy=False)  # the statistics of halves may be float32
+
+
+def _own(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+    """x by its own mean and variance along axes."""
+    centred = x - x.mean(axis=axes, keepdims=True)
+    variance = np.square(centred).mean(axis=axes, keepdims=True)
+    return centred / np.sqrt(variance + x.dtype.type(epsilon))
+
+
+@op("InstanceNormalization", kind="mixes", since=7, type=same, growth=wide)
+def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5) -> Array:
+    """Over what is behind the channels."""
+    factor, added = _per_channel(x, scale, bias)
+    return _own(x, tuple(range(2, x.ndim)), epsilon) * factor + added
+
+
+@op("GroupNormalization", kind="mixes", since=21, type=same, growth=wide)
+def group_normalization(
+    x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, num_groups: int
+) -> Array:
+    """Over channels that follow each other, and what is behind them."""
+    factor, added = _per_channel(x, scale, bias)
+    groups = num_groups
+    if groups < 1 or x.ndim < 2 or x.shape[1] % groups:
+        raise ShapeError(f"attribute num_groups={groups}: channels of {x.shape}")
+    rows = x.reshape(len(x), groups, x.shape[1] // groups * math.prod(x.shape[2:]))
+    return _own(rows, (2,), epsilon).reshape(x.shape) * factor + added

@@ -1,0 +1,99 @@
+"""Type rules that several operators share. A rule takes a `Context` and the inputs' types.
+
+A rule speaks of the data's dtype and shape; LoD follows from the operator's record, except for
+operators that see offsets. What it cannot tell it leaves unknown, and it may raise where a run
+would: nothing is known of the outputs then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import mul
+
+import numpy as np
+
+from onernn.ir.errors import ShapeError
+from onernn.ir.inference import Context
+from onernn.ir.operator import TypeRule
+from onernn.ir.sizes import Size
+from onernn.ir.types import Type
+
+Sizes = tuple[Size | None, ...]
+ONE = Size.of(1)
+
+
+def same(_: Context, x: Type, *others: Type | None) -> Type:
+    """As the first input."""
+    return Type(x.dtype, x.shape)
+
+
+def elementwise(_: Context, *given: Type | None) -> Type:
+    """Inputs of one dtype, stretched to one shape."""
+    there = [each for each in given if each is not None]
+    return Type(common(*there), broadcast(*(each.shape for each in there)))
+
+
+def truths(_: Context, *given: Type) -> Type:
+    return Type("bool", broadcast(*(each.shape for each in given)))
+
+
+def common(*given: Type) -> str | None:
+    """The dtype that all have."""
+    dtypes = {each.dtype for each in given}
+    return dtypes.pop() if len(dtypes) == 1 else None
+
+
+def broadcast(*shapes: Sizes | None) -> Sizes | None:
+    """NumPy's: sizes of 1 stretch. A size with a name may turn out to be 1."""
+    if any(shape is None for shape in shapes):
+        return None
+    rank = max(len(shape or ()) for shape in shapes)
+    aligned = [(ONE,) * (rank - len(shape or ())) + (shape or ()) for shape in shapes]
+    return tuple(_stretched(sizes) for sizes in zip(*aligned, strict=True))
+
+
+def _stretched(sizes: Sequence[Size | None]) -> Size | None:
+    rest = set(sizes) - {ONE}
+    numbers = [size for size in rest if size is not None and size.number is not None]
+    if numbers:
+        return numbers[0]
+    return rest.pop() if len(rest) == 1 else None if rest else ONE
+
+
+def volume(sizes: Sequence[Size | None]) -> Size | None:
+    """The number of elements."""
+    known = [size for size in sizes if size is not None]
+    return None if len(known) < len(sizes) else reduce(mul, known, ONE)
+
+
+def at_axis(axis: int, rank: int) -> int:
+    """An axis counted from the front. Raises `ShapeError` for one that is not there."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"axis {axis}: the value has {rank} axes")
+    return axis % rank
+
+
+def word_behind(x: Type, front: Sizes) -> Sizes | None:
+    """The axes of one word of a value, behind others."""
+    return None if x.shape is None else (*front, *x.shape[1:])
+
+
+def with_size(shape: Sizes, axis: int, size: Size | None) -> Sizes:
+    at = at_axis(axis, len(shape))
+    return (*shape[:at], size, *shape[at + 1 :])
+
+
+def of_dtype(dtype: str) -> TypeRule:
+    """As the first input, but for the dtype."""
+    return lambda _, x, *__: Type(dtype, x.shape)
+
+
+def integers(found: Type | None) -> list[int] | None:
+    """The numbers of an input, None where it is absent. Raises `ShapeError` if they are unknown."""
+    if found is None:
+        return None
+    numbers = found.numbers
+    if numbers is None:
+        raise ShapeError("an input that tells axes is computed at run time")
+    return np.atleast_1d(numbers).tolist()

@@ -1,0 +1,322 @@
+"""Operators of our own domain over whole sequences: offsets, padding, pools, decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from onernn.ir.arrays import Array, Int64
+from onernn.ir.errors import ShapeError
+from onernn.ir.inference import Context
+from onernn.ir.operator import op
+from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.sizes import Size
+from onernn.ir.types import Type, sequences_of, words_of
+from onernn.ops.growth import (
+    crf_decode_bytes,
+    joined,
+    largest_input,
+    no_new_bytes,
+    sequence_context_bytes,
+    sequence_expand_bytes,
+    sequence_fill_bytes,
+    sequence_pad_bytes,
+    sequence_pool_bytes,
+)
+from onernn.ops.rules import ONE, common, same, word_behind
+
+
+@op("SequenceData", kind="view", drops=True, since=0, type=same, growth=no_new_bytes)
+def sequence_data(x: Array) -> Array:
+    return x
+
+
+def _with_words(x: Type, words: Size | None) -> tuple[Size | None, ...] | None:
+    """The shape of rows that become words: so many, where nobody knows how many rows there are."""
+    known = x.shape[0] if x.shape else None
+    return x.shape and (words if known is None else known, *x.shape[1:])
+
+
+def _like_words(_: Context, x: Type, like: Type) -> Type:
+    return Type(x.dtype, _with_words(x, like.shape[0] if like.shape else None), like.lod)
+
+
+def _reset(context: Context, x: Type, _: Type) -> Type:
+    lod = (context.lod(),)
+    return Type(x.dtype, _with_words(x, words_of(lod)), lod)
+
+
+@op("SequenceLike", kind="view", offsets=True, since=0, type=_like_words, growth=no_new_bytes)
+def sequence_like(x: Any, like: Ragged) -> Ragged:
+    return like.with_data(data_of(x))
+
+
+@op("SequenceReset", kind="view", offsets=True, since=0, type=_reset, growth=no_new_bytes)
+def sequence_reset(x: Any, offsets: Any) -> Ragged:
+    return Ragged(data_of(x), data_of(offsets))
+
+
+def _appended(context: Context, *values: Type) -> Type:
+    depths = {None if each.lod is None else len(each.lod) for each in values}
+    if len(depths) > 1 or None in depths:
+        return Type(common(*values))
+    lod = tuple(context.lod(f"lod{level}") for level in range(len(values[0].lod or ())))
+    return Type(common(*values), word_behind(values[0], (words_of(lod),)), lod)
+
+
+@op("SequenceAppend", kind="sequences", type=_appended, growth=joined)
+def sequence_append(first: Ragged, *rest: Ragged) -> Ragged:
+    """The sequences of all values in one batch, the first value's first; upper levels likewise."""
+    values = (first, *rest)
+    levels = zip(*((*value.outer, value.offsets) for value in values), strict=True)
+    lengths = [np.concatenate([np.diff(part) for part in level]) for level in levels]
+    *outer, last = (np.concatenate([[0], np.cumsum(each)]) for each in lengths)
+    return Ragged(np.concatenate([value.data for value in values]), last, tuple(outer))
+
+
+def _unpadded(context: Context, padded: Type, lengths: Type) -> Type:
+    lod = (context.lod(),)
+    if padded.shape is None:
+        return Type(padded.dtype, None, lod)
+    out = Type(padded.dtype, (words_of(lod), *padded.shape[2:]), lod)
+    batch = padded.shape[1 if context.at.time_major else 0]
+    given = lengths.shape if lengths.shape and lengths.rank == 1 else ()
+    context.same(batch, *given, sequences_of(out))
+    return out
+
+
+@op("SequenceUnpad", kind="sequences", keeps=True, type=_unpadded, growth=largest_input)
+def sequence_unpad(padded: Any, lengths: Any, *, time_major: int = 0) -> Ragged:
+    """Padded (N, T, ...), or (T, N, ...) where ``time_major``, and lengths (N,) -> ragged."""
+    flat = np.asarray(data_of(lengths)).reshape(-1)
+    return Ragged.from_padded(data_of(padded), flat, time_major=bool(time_major))
+
+
+def _padded(context: Context, x: Type, like: Type | None = None) -> Type:
+    major = 0 if context.at.time_major else 1
+    time: Size | None = context.fresh("longest")
+    if like is not None:
+        time = like.shape[major] if like.shape else None
+    front = (sequences_of(x), time)
+    return Type(x.dtype, word_behind(x, front if major else front[::-1]), ())
+
+
+@op("SequencePad", kind="sequences", keeps=True, type=_padded, growth=sequence_pad_bytes)
+def sequence_pad(x: Ragged, like: Any | None = None, *, time_major: int = 0) -> Array:
+    """Ragged -> (N, T, ...), or (T, N, ...) where ``time_major``, zeros behind each sequence.
+
+    T is that of ``like``, a padded array of the same layout, or the longest sequence.
+    """
+    time = None if like is None else data_of(like).shape[0 if time_major else 1]
+    return x.to_padded(time=time, time_major=bool(time_major))
+
+
+def _filled(context: Context, x: Type, value: Type) -> Type:
+    time = context.fresh("longest") if context.at.time is None else Size.of(context.at.time)
+    return Type(x.dtype, word_behind(x, (sequences_of(x), time)), ())
+
+
+@op("SequenceFill", kind="sequences", type=_filled, growth=sequence_fill_bytes)
+def sequence_fill(x: Ragged, value: Any, *, time: int | None = None) -> Array:
+    """Ragged -> (N, T, ...) with ``value``, one number or one word, behind each sequence.
+
+    T is ``time``, or the longest sequence.
+    """
+    value = data_of(value)
+    time = int(x.lengths.max(initial=0)) if time is None else time
+    out = x.to_padded(time=time)
+    word = value if value.shape == x.data.shape[1:] else value.reshape(())
+    out[np.arange(time) >= x.lengths[:, None]] = word
+    return out
+
+
+@op(
+    "SequenceLengths",
+    kind="sequences",
+    type=lambda _, x: Type("int64", (sequences_of(x),), ()),
+    growth=no_new_bytes,
+)
+def sequence_lengths(x: Ragged) -> Array:
+    return x.lengths
+
+
+def _offsets(lengths: Int64) -> Int64:
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+def _reduced(x: Ragged, by: np.ufunc) -> Array:
+    """One row for each sequence that has words, in order."""
+    starts = x.offsets[:-1][x.lengths > 0]
+    return by.reduceat(x.data, starts, axis=0) if len(starts) else x.data[:0]
+
+
+def _column(lengths: Int64, like: Array) -> Array:
+    return lengths.reshape(-1, *[1] * (like.ndim - 1)).astype(like.dtype)
+
+
+POOLS: dict[str, Callable[[Ragged, Int64], Array]] = {
+    "sum": lambda x, _: _reduced(x, np.add),
+    "average": lambda x, n: _reduced(x, np.add) / _column(n, x.data),
+    "sqrt": lambda x, n: _reduced(x, np.add) / np.sqrt(_column(n, x.data)),
+    "max": lambda x, _: _reduced(x, np.maximum),
+    "first": lambda x, n: x.data[x.offsets[:-1][x.lengths > 0]],
+    "last": lambda x, n: x.data[x.offsets[1:][x.lengths > 0] - 1],
+}
+
+
+def _pooled(_: Context, x: Type) -> Type:
+    lod = None if x.lod is None else x.lod[:-1]
+    return Type(x.dtype, word_behind(x, (sequences_of(x),)), lod)
+
+
+@op("SequencePool", kind="sequences", type=_pooled, growth=sequence_pool_bytes)
+def sequence_pool(x: Ragged, *, kind: str, empty: float = 0.0) -> Ragged | Array:
+    """One row a sequence, of ``kind``; a sequence without words gives ``empty``.
+
+    "sqrt" is the sum by the root of the length. Upper levels stay: (N, ...) under them.
+    """
+    filled = x.lengths > 0
+    out = np.full((len(x), *x.data.shape[1:]), empty, x.data.dtype)
+    out[filled] = POOLS[kind](x, x.lengths[filled])
+    return Ragged(out, x.outer[-1], x.outer[:-1]) if x.outer else out
+
+
+def _like(_: Context, x: Type) -> Type:
+    return replace(x, value=None)
+
+
+@op("SequenceSoftmax", kind="sequences", type=_like)
+def sequence_softmax(x: Ragged) -> Ragged:
+    """Softmax over the words of each sequence, of one number a step: (W, 1) or (W,)."""
+    if x.data.size != len(x.data):
+        raise ShapeError(f"expected one number a step, got {x.data.shape}")
+    lengths = x.lengths[x.lengths > 0]
+    shifted = np.exp(x.data - np.repeat(_reduced(x, np.maximum), lengths, axis=0))
+    total = _reduced(x.with_data(shifted), np.add)
+    return x.with_data(shifted / np.repeat(total, lengths, axis=0))
+
+
+@op("SequenceReverse", kind="sequences", type=_like)
+def sequence_reverse(x: Ragged) -> Ragged:
+    """The words of each sequence from its end."""
+    mirrored = np.repeat(x.offsets[:-1] + x.offsets[1:] - 1, x.lengths)
+    return x.with_data(x.data[mirrored - np.arange(len(x.data))])
+
+
+def _widened(context: Context, x: Type) -> Type:
+    if x.shape is None:
+        return Type(x.dtype, None, x.lod)
+    words, channels = x.shape
+    wide = None if channels is None else channels * context.at.length
+    return Type(x.dtype, (words, wide), x.lod)
+
+
+@op("SequenceContext", kind="sequences", type=_widened, growth=sequence_context_bytes)
+def sequence_context(x: Ragged, *, length: int, start: int) -> Ragged:
+    """(W, I) -> (W, length*I): words t+start ... t+start+length-1 side by side.
+
+    Outside of the sequence stand zeros.
+    """
+    if x.data.ndim != 2:
+        raise ShapeError(f"expected (W, I), got {x.data.shape}")
+    first, end = (np.repeat(x.offsets[k : k + len(x)], x.lengths)[:, None] for k in (0, 1))
+    places = np.arange(len(x.data))[:, None] + np.arange(start, start + length)
+    inside = (places >= first) & (places < end)
+    out = np.zeros((*places.shape, x.data.shape[1]), x.data.dtype)
+    out[inside] = x.data[places[inside]]
+    return x.with_data(out.reshape(len(x.data), length * x.data.shape[1]))
+
+
+def _expanded(context: Context, x: Type, like: Type) -> Type:
+    if x.lod is None or x.shape is None:
+        return Type(x.dtype)
+    if not x.lod:
+        return Type(x.dtype, (context.fresh("rows"), *x.shape[1:]), ())
+    lod = (context.lod(),)
+    return Type(x.dtype, (words_of(lod), *x.shape[1:]), lod)
+
+
+@op("SequenceExpand", kind="sequences", type=_expanded, growth=sequence_expand_bytes)
+def sequence_expand(x: Any, like: Ragged, *, level: int = -1) -> Ragged | Array:
+    """Sequence n (row n of a dense x) as often as element n of a level of ``like`` has parts."""
+    times = np.diff((*like.outer, like.offsets)[level])
+    count = len(x)
+    if count != len(times):
+        raise ShapeError(f"{count} elements to be repeated, {len(times)} counts")
+    if not isinstance(x, Ragged):
+        return np.repeat(x, times, axis=0)
+    chosen = np.repeat(np.arange(count), times)
+    lengths = x.lengths[chosen]
+    offsets = _offsets(lengths)
+    rows = np.arange(offsets[-1]) + np.repeat(x.offsets[chosen] - offsets[:-1], lengths)
+    return Ragged(x.data[rows], offsets)
+
+
+def _joined(context: Context, *parts: Type) -> Type:
+    lod = (context.lod(),)
+    return Type(common(*parts), word_behind(parts[0], (words_of(lod),)), lod)
+
+
+@op("SequenceConcat", kind="sequences", type=_joined, growth=joined)
+def sequence_concat(first: Ragged, *rest: Ragged) -> Ragged:
+    """Sequence n of every input, one behind the other, as sequence n."""
+    parts = (first, *rest)
+    counts = {len(part) for part in parts}
+    if len(counts) != 1:
+        raise ShapeError(f"batches of {sorted(counts)} sequences")
+    lengths = np.stack([part.lengths for part in parts])
+    # Where each word goes: the start of its sequence, then the words of the inputs before.
+    starts = _offsets(lengths.sum(0))[:-1] + np.cumsum(lengths, 0) - lengths
+    words = np.concatenate([part.data for part in parts])
+    out = np.empty_like(words)
+    at = [
+        np.repeat(start - part.offsets[:-1], part.lengths) + np.arange(len(part.data))
+        for start, part in zip(starts, parts, strict=True)
+    ]
+    out[np.concatenate(at)] = words
+    return Ragged(out, _offsets(lengths.sum(0)))
+
+
+def _tags(_: Context, emission: Type, transition: Type) -> Type:
+    words: Size | None = emission.shape[0] if emission.shape else None
+    return Type("int64", (words, ONE), emission.lod)
+
+
+@op("CrfDecode", kind="sequences", type=_tags, growth=crf_decode_bytes)
+def crf_decode(emission: Ragged, transition: Array) -> Ragged:
+    """Viterbi decoding: emission ragged (W, K), transition (K+2, K) -> tags (W, 1), int64.
+
+    Rows of transition: score of starting with a tag, of ending with it, then from tag i to tag j.
+    Ties go to the lower tag. Formula: documentation of Paddle's operator ``crf_decoding``.
+    """
+    scores, packing = emission.data, emission.packing
+    tags = scores.shape[-1]
+    if scores.ndim != 2 or transition.shape != (tags + 2, tags):
+        raise ShapeError(
+            f"expected emission (W, K) and transition (K+2, K),"
+            f" got {scores.shape} and {transition.shape}"
+        )
+    start, stop, between = transition[0], transition[1], transition[2:]
+    into = between.T.copy()
+    steps = [
+        slice(row, row + running)
+        for row, running in zip(packing.step_offsets, packing.batch_sizes, strict=False)
+    ]
+    best = packing.pack(scores)  # of all paths to each word's each tag, from step to step
+    best[: len(packing.last)] += start
+    for before, here in pairwise(steps):
+        going_on = best[before][: here.stop - here.start]
+        best[here] += (going_on.T[:, :, None] + between[:, None]).max(0)
+    path = np.empty(len(best), np.int64)
+    tag = (best[packing.last] + stop).argmax(1)
+    for before, here in [*pairwise(steps)][::-1]:
+        running = here.stop - here.start
+        path[here] = tag[:running]
+        # Where the best path came from is computed again, for one tag of the K there are.
+        tag[:running] = (best[before][:running] + into[path[here]]).argmax(1)
+    path[: len(tag)] = tag
+    return emission.with_data(packing.unpack(path)[:, None])

@@ -1,0 +1,415 @@
+"""ONNX operators that give elements another shape or another place, or tell shapes.
+
+Where opsets differ these are the newest forms: axes, sizes and positions come as inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ShapeError
+from onernn.ir.inference import Context
+from onernn.ir.node import Node
+from onernn.ir.operator import Axes, along_axis, op
+from onernn.ir.sizes import Size
+from onernn.ir.types import Type, valued
+from onernn.ops.growth import no_new_bytes, results
+from onernn.ops.rules import (
+    ONE,
+    at_axis,
+    broadcast,
+    common,
+    integers,
+    same,
+    volume,
+    with_size,
+)
+
+_ZERO = np.zeros(1, np.float32)
+
+
+def checked_sizes(shape: Array) -> tuple[int, ...]:
+    """The sizes as integers. Raises `ShapeError` for those below 0."""
+    if shape.min(initial=0) < 0:
+        raise ShapeError(f"a value of shape {shape.tolist()}: sizes are at least 0")
+    return tuple(shape.tolist())
+
+
+def _shape_type(context: Context, x: Type) -> Type:
+    if x.shape is None:
+        return Type("int64", (None,))
+    sizes = [
+        context.fresh(f"size{axis}") if size is None else size for axis, size in enumerate(x.shape)
+    ]
+    return valued("int64", np.array(sizes[context.at.start : context.at.end], object))
+
+
+@op("Shape", kind="sizes", drops=True, type=_shape_type, growth=no_new_bytes)
+def shape(x: Array, *, start: int = 0, end: int | None = None) -> Array:
+    return np.array(x.shape[start:end], np.int64)
+
+
+def _size_type(_: Context, x: Type) -> Type:
+    count = None if x.shape is None else volume(x.shape)
+    return Type("int64", (), (), count)
+
+
+@op("Size", kind="sizes", drops=True, type=_size_type, growth=no_new_bytes)
+def size(x: Array) -> Array:
+    return np.array(x.size, np.int64)
+
+
+def _asked(shape: Type) -> tuple[Size | None, ...] | None:
+    """The shape that an input of integers tells; only its rank, where the numbers are unknown."""
+    if shape.sizes is not None:
+        return tuple(map(Size.of, shape.sizes))
+    rank = shape.shape[0] if shape.shape else None
+    return None if rank is None or rank.number is None else (None,) * rank.number
+
+
+@op(
+    "Expand",
+    kind="moves",
+    type=lambda _, x, shape: Type(x.dtype, broadcast(x.shape, _asked(shape))),
+    growth=results,
+)
+def expand(x: Array, shape: Array) -> Array:
+    """Broadcasting both ways: the shape need not be the larger one."""
+    return np.broadcast_to(x, np.broadcast_shapes(x.shape, checked_sizes(shape)))
+
+
+@op(
+    "ConstantOfShape",
+    kind="sizes",
+    drops=True,
+    type=lambda context, shape: Type(np.asarray(context.at.value).dtype.name, _asked(shape)),
+    growth=results,
+)
+def constant_of_shape(shape: Array, *, value: Any = _ZERO) -> Array:
+    number = np.asarray(value).reshape(-1)
+    return np.full(checked_sizes(shape), number[0], number.dtype)
+
+
+def _range_type(context: Context, start: Type, limit: Type, delta: Type) -> Type:
+    numbers = [each.numbers for each in (start, limit, delta)]
+    if any(number is None for number in numbers):
+        first, _, step = numbers
+        end = limit.value if isinstance(limit.value, Size) else None
+        if first == 0 and step == 1 and end is not None and end == end.most():
+            return Type(start.dtype, (end,))
+        return Type(start.dtype, (context.fresh("count"),))
+    return Type(start.dtype, (Size.of(len(range(*(int(n) for n in numbers if n is not None)))),))
+
+
+def _range_growth(_: Node, start: Array, limit: Array, delta: Array) -> int:
+    first, end, step = (np.asarray(each).reshape(-1)[0].item() for each in (start, limit, delta))
+    count = (end - first) / step if step else 0
+    return 8 * math.ceil(max(count, 0)) if math.isfinite(count) else 2**63
+
+
+@op("Range", kind="sizes", drops=True, type=_range_type, growth=_range_growth)
+def range_(start: Array, limit: Array, delta: Array) -> Array:
+    first, end, step = (np.asarray(number).reshape(()).item() for number in (start, limit, delta))
+    if not step:
+        raise ShapeError("delta is 0")
+    count = max(math.ceil((end - first) / step), 0)
+    dtype = np.asarray(start).dtype
+    return (first + np.arange(count, dtype=dtype) * dtype.type(step)).astype(dtype)
+
+
+def _tiled(_: Context, x: Type, repeats: Type) -> Type:
+    times = _asked(repeats)
+    if x.shape is None or times is None:
+        return Type(x.dtype, x.shape and (None,) * len(x.shape))
+    return Type(x.dtype, tuple(map(volume, zip(x.shape, times, strict=True))))
+
+
+@op("Tile", kind="moves", drops=True, type=_tiled, growth=results)
+def tile(x: Array, repeats: Array) -> Array:
+    if len(repeats) != x.ndim:
+        raise ShapeError(f"expected {x.ndim} repeats, got {len(repeats)}")
+    return np.tile(x, repeats)
+
+
+Ints = tuple[int, ...]
+
+FAR = 2**31 - 1
+"""A Slice to here takes all that is left: exporters write the largest number of 32 or 64 bits."""
+
+
+@op("Identity", kind="view", type=same, sized=True, growth=no_new_bytes)
+def identity(x: Array) -> Array:
+    return x
+
+
+def _perm(at: Any, rank: int) -> tuple[int, ...]:
+    return tuple(range(rank)[::-1] if at.perm is None else at.perm)
+
+
+def _transposed(context: Context, x: Type) -> Type:
+    if x.shape is None:
+        return Type(x.dtype)
+    perm = _perm(context.at, len(x.shape))
+    if sorted(perm) != list(range(len(x.shape))):
+        raise ShapeError(f"perm {perm} of {len(x.shape)} axes")
+    return Type(x.dtype, tuple(x.shape[at] for at in perm))
+
+
+@op(
+    "Transpose",
+    kind="moves",
+    mixes=lambda at, rank: () if _perm(at, rank)[:1] == (0,) else (0,),
+    type=_transposed,
+    growth=no_new_bytes,
+)
+def transpose(x: Array, *, perm: Ints | None = None) -> Array:
+    return x.transpose(perm)
+
+
+def _squeezed(_: Context, x: Type, axes: Type | None = None) -> Type:
+    if x.shape is None:
+        return Type(x.dtype)
+    if axes is None:
+        if any(size is None or size.number is None for size in x.shape):
+            return Type(x.dtype)
+        return Type(x.dtype, tuple(size for size in x.shape if size != ONE))
+    gone = {at_axis(axis, len(x.shape)) for axis in integers(axes) or ()}
+    return Type(x.dtype, tuple(size for at, size in enumerate(x.shape) if at not in gone))
+
+
+@op(
+    "Squeeze",
+    kind="view",
+    drops=lambda _, rank, axes=None: axes is not None and any(a in (0, -rank) for a in axes),
+    type=_squeezed,
+    sized=True,
+    growth=no_new_bytes,
+)
+def squeeze(x: Array, axes: Axes | None = None) -> Array:
+    return x.squeeze(None if axes is None else tuple(axes.tolist()))
+
+
+def _unsqueezed(_: Context, x: Type, axes: Type) -> Type:
+    new = integers(axes) or []
+    if x.shape is None:
+        return Type(x.dtype)
+    rank, rest = len(x.shape) + len(new), iter(x.shape)
+    places = {at_axis(axis, rank) for axis in new}
+    return Type(x.dtype, tuple(ONE if at in places else next(rest) for at in range(rank)))
+
+
+@op(
+    "Unsqueeze",
+    kind="view",
+    drops=lambda _, rank, axes: any(a in (0, -rank - len(axes)) for a in axes),
+    type=_unsqueezed,
+    sized=True,
+    growth=no_new_bytes,
+)
+def unsqueeze(x: Array, axes: Axes) -> Array:
+    return np.expand_dims(x, tuple(axes.tolist()))
+
+
+def _joined(context: Context, *parts: Type) -> Type:
+    shapes = [part.shape for part in parts if part.shape is not None]
+    if not shapes:
+        return Type(common(*parts))
+    along = at_axis(context.at.axis, len(shapes[0]))
+    lengths = [shape[along] for shape in shapes]
+    known = None not in lengths and len(shapes) == len(parts)
+    whole = sum(filter(None, lengths), Size(())) if known else None
+    shape = tuple(
+        whole if at == along else context.same(*sizes)
+        for at, sizes in enumerate(zip(*shapes, strict=True))
+    )
+    return Type(common(*parts), shape)
+
+
+@op("Concat", kind="moves", mixes=along_axis, type=_joined, sized=True)
+def concat(first: Array, *rest: Array, axis: int) -> Array:
+    return np.concatenate((first, *rest), axis=axis)
+
+
+def _flattened(context: Context, x: Type) -> Type:
+    if x.shape is None:
+        return Type(x.dtype, (None, None))
+    cut = context.at.axis
+    return Type(x.dtype, (volume(x.shape[:cut]), volume(x.shape[cut:])))
+
+
+@op("Flatten", kind="view", mixes=along_axis, type=_flattened, growth=no_new_bytes)
+def flatten(x: Array, *, axis: int = 1) -> Array:
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+
+
+def _reshaped(context: Context, x: Type, shape: Type) -> Type:
+    asked = shape.sizes
+    if asked is None:
+        rank = shape.shape[0] if shape.shape else None
+        known = None if rank is None else rank.number
+        return Type(x.dtype, None if known is None else (None,) * known)
+    sizes: list[Size | None] = [Size.of(size) for size in asked]
+    for at, size in enumerate(sizes):
+        if size == Size(()) and not context.at.allowzero:
+            sizes[at] = None if x.shape is None else x.shape[at]
+    if Size.of(-1) in sizes:
+        at = sizes.index(Size.of(-1))
+        rest = volume([*sizes[:at], *sizes[at + 1 :]])
+        whole = None if x.shape is None else volume(x.shape)
+        sizes[at] = _quotient(whole, rest)
+    return Type(x.dtype, tuple(sizes))
+
+
+def _quotient(whole: Size | None, by: Size | None) -> Size | None:
+    if whole is None or by is None or by == Size(()):
+        return None
+    try:
+        return whole // by
+    except ValueError:
+        return None
+
+
+@op("Reshape", kind="view", type=_reshaped, sized=True)
+def reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
+    """A size of 0 is that of the input, unless allowzero."""
+    sizes = [
+        x.shape[place] if size == 0 and not allowzero else size
+        for place, size in enumerate(shape.tolist())
+    ]
+    return x.reshape(sizes)
+
+
+def _check_backwards(size: int, start: int, end: int, step: int) -> None:
+    """Where ONNX's text, its reference and ONNX Runtime 1.32 do not cut the same, nobody does.
+
+    To the largest number ONNX Runtime takes all; from before the axis the reference takes nothing.
+    """
+    if step < 0 and (end in (FAR, 2**63 - 1) or start < -max(size, 1)):
+        raise ShapeError(f"nobody agrees what [{start}:{end}:{step}] takes of {size} elements")
+
+
+def _sliced(
+    context: Context,
+    x: Type,
+    starts: Type,
+    ends: Type,
+    axes: Type | None = None,
+    steps: Type | None = None,
+) -> Type:
+    if x.shape is None:
+        return Type(x.dtype)
+    if axes is None and (starts.shape is None or not starts.shape or starts.shape[0] is None):
+        return Type(x.dtype, (None,) * len(x.shape))
+    chosen = integers(axes)
+    if chosen is None:
+        chosen = list(range((starts.shape or (ONE,))[0].number or 0))  # type: ignore[union-attr]
+    out = x.shape
+    given = [None if each is None else each.sizes for each in (starts, ends, steps)]
+    for at, axis in enumerate(chosen):
+        first, last, step = (
+            None if each is None else Size.of(each.reshape(-1)[at]) for each in given
+        )
+        stride, place = 1 if steps is None else step and step.number, at_axis(axis, len(out))
+        size, taken = out[place], None
+        if size is not None and first is not None and last is not None and stride:
+            taken = cut(size, first, last, stride, _always)
+        out = with_size(out, place, taken[1] if taken else context.fresh(f"cut{place}"))
+    return Type(x.dtype, out)
+
+
+def cut(
+    size: Size, start: Size, end: Size, step: int, holds: Callable[..., bool]
+) -> tuple[Size, Size] | None:
+    """(first, count) of what [start:end:step] takes of an axis; None where only a run tells.
+
+    ``holds(*sizes)``: whether these are at least 0, which a plan checks in each call.
+    """
+    if size.number is not None and start.number is not None and end.number is not None:
+        _check_backwards(size.number, start.number, end.number, step)
+        bounds = slice(start.number, end.number, step).indices(size.number)
+        return Size.of(bounds[0]), Size.of(len(range(*bounds)))
+    first, last = (n if n is None else max(min(n, FAR), -FAR) for n in (start.number, end.number))
+    if step < 0:
+        whole = first in (-1, FAR) and last == -FAR
+        return (size - 1, (size - step - 1).floor_div(-step)) if whole else None
+    start = size + start if first is not None and first < 0 else start
+    end = size if last == FAR else size + end if last is not None and last < 0 else end
+    if not holds(start, end - start, size - end):
+        return None
+    return start, (end - start + (step - 1)).floor_div(step)
+
+
+def _always(*sizes: Size) -> bool:
+    """Whether sizes are at least 0, whatever their names stand for."""
+    return all(size.signs is not None and size.signs[0] >= 0 for size in sizes)
+
+
+@op(
+    "Slice",
+    kind="moves",
+    mixes=lambda _, rank, starts, ends, axes=None, steps=None: (
+        range(rank) if axes is None else axes.tolist()
+    ),
+    type=_sliced,
+    sized=True,
+    growth=no_new_bytes,
+)
+def slice_(
+    x: Array,
+    starts: Array,
+    ends: Array,
+    axes: Axes | None = None,
+    steps: Array | None = None,
+) -> Array:
+    chosen = range(len(starts)) if axes is None else axes.tolist()
+    strides = [1] * len(starts) if steps is None else steps.tolist()
+    at = [slice(None)] * x.ndim
+    for axis, *cut in zip(chosen, starts.tolist(), ends.tolist(), strides, strict=True):
+        _check_backwards(x.shape[axis], *cut)
+        at[axis] = slice(*cut)
+    return x[tuple(at)]
+
+
+def _parts(context: Context, x: Type, sizes: Type | None = None) -> tuple[Type, ...]:
+    parts, axis = context.at.outputs, context.at.axis
+    if x.shape is None:
+        return (Type(x.dtype),) * parts
+    whole = x.shape[at_axis(axis, len(x.shape))]
+    each: list[Size | None] = [context.fresh(f"part{k}") for k in range(parts)]
+    if sizes is not None:
+        asked = sizes.sizes
+        each = each if asked is None else [Size.of(size) for size in asked]
+    elif whole is not None and whole.number is not None:
+        step = -(-whole.number // parts)
+        ends = [min(step * (k + 1), whole.number) for k in range(parts)]
+        each = [Size.of(b - a) for a, b in zip([0, *ends], ends, strict=False)]
+    return tuple(Type(x.dtype, with_size(x.shape, axis, size)) for size in each)
+
+
+@op("Split", kind="moves", outputs=2**16, mixes=along_axis, type=_parts, growth=no_new_bytes)
+def split(
+    x: Array, sizes: Array | None = None, *, axis: int = 0, outputs: int
+) -> tuple[Array, ...]:
+    """Into ``sizes``; without these into equal parts, the last one may be smaller."""
+    whole = x.shape[axis]
+    if sizes is None:
+        ends = np.minimum(np.arange(1, outputs + 1) * -(-whole // outputs), whole)
+    else:
+        ends = np.cumsum(sizes)
+        if len(sizes) != outputs or sizes.min(initial=0) < 0 or ends[-1] != whole:
+            asked = f"expected {outputs} sizes that sum to {whole}"
+            raise ShapeError(f"split {sizes.tolist()}: {asked}")
+    return tuple(np.split(x, ends[:-1], axis=axis))
+
+
+@op("Trilu", kind="mixes", mixes=lambda at, rank, *_: (rank - 2,), type=same, since=14)
+def trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
+    if x.ndim < 2:  # NumPy makes a matrix of a vector
+        raise ShapeError(f"Trilu: expected matrices, got {x.shape}")
+    diagonal = 0 if k is None else int(k.reshape(()))
+    return np.triu(x, diagonal) if upper else np.tril(x, diagonal)

@@ -1,0 +1,398 @@
+"""ONNX's Resize and Fourier transforms, by name and meaning.
+
+Resize goes axis by axis: each result is a weighted sum of elements. Coordinates are computed in
+float32, as ONNX Runtime does: some lie in the middle of two elements. Numbers of transforms are
+(..., 1) real or (..., 2) complex.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ShapeError
+from onernn.ir.inference import Context
+from onernn.ir.node import Node
+from onernn.ir.operator import Axes, op
+from onernn.ir.ragged import data_of
+from onernn.ir.records import dataclass
+from onernn.ir.sizes import Size
+from onernn.ir.types import Type
+from onernn.ops.rules import ONE, Sizes, at_axis, with_size
+
+_F32 = np.float32
+
+
+@dataclass(frozen=True, eq=False)
+class _Axis:
+    """An axis of ``size`` elements that becomes one of ``wanted``; begin and end of its region.
+
+    ``exact``: it was not rounded down to them.
+    """
+
+    at: int
+    size: int
+    wanted: int
+    exact: bool
+    scale: np.float32
+    begin: np.float32
+    end: np.float32
+
+
+def _axes(at: Any, rank: int) -> list[int]:
+    axes = range(rank) if at.axes is None else at.axes
+    found = [at_axis(axis, rank) for axis in axes]
+    if len(set(found)) < len(found):
+        raise ShapeError(f"attribute axes={at.axes}: an axis twice")
+    return found
+
+
+def _resized(
+    at: Any, x: Array, roi: Array | None, scales: Array | None, sizes: Array | None
+) -> list[_Axis]:
+    """What changes. Raises `ShapeError` for what cannot be, or what nobody defines."""
+    axes = _axes(at, x.ndim)
+    given = (at.scales or None) if scales is None or not scales.size else scales
+    sizes = None if sizes is None or not sizes.size else sizes
+    if (given is None) == (sizes is None):
+        raise ShapeError("expected scales or sizes, and not both")
+    numbers = np.asarray(given if sizes is None else sizes).reshape(-1)
+    if len(numbers) != len(axes) or not np.isfinite(numbers).all() or (numbers <= 0).any():
+        raise ShapeError(f"expected {len(axes)} positive numbers, got {numbers.tolist()}")
+    whole = np.array([x.shape[axis] for axis in axes])
+    crops = at.coordinate_transformation_mode == "tf_crop_and_resize"
+    region = np.array([0] * len(axes) + [1] * len(axes)) if not crops or roi is None else roi
+    if region.shape != (2 * len(axes),):
+        raise ShapeError(f"roi: expected {2 * len(axes)} numbers, got {region.tolist()}")
+    begin, end = np.asarray(region, _F32).reshape(2, -1)
+    if sizes is None:
+        factors = numbers.astype(_F32)
+        told = factors * whole.astype(_F32) * (end - begin)
+    else:
+        factors, told = _factors(at, numbers, whole), numbers
+        if at.keep_aspect_ratio_policy != "stretch":
+            told = np.floor(factors * whole.astype(_F32) + _F32(0.5))
+    wanted = np.floor(told).astype(float).tolist()
+    rows = zip(axes, whole.tolist(), wanted, wanted == told, factors, begin, end, strict=True)
+    found = [_Axis(axis, size, int(want), *more) for axis, size, want, *more in rows]
+    return [one for one in found if one.size != one.wanted or one.scale != 1 or crops]
+
+
+def _factors(at: Any, sizes: Array, whole: Array) -> Array:
+    """The scales that sizes tell."""
+    factors = sizes.astype(_F32) / np.maximum(whole, 1).astype(_F32)  # of none nothing is made
+    policy = at.keep_aspect_ratio_policy
+    if policy == "stretch":
+        return factors
+    if policy not in ("not_larger", "not_smaller"):
+        raise ShapeError(f"attribute keep_aspect_ratio_policy={policy!r} is not one of ONNX")
+    return np.full_like(factors, factors.min() if policy == "not_larger" else factors.max())
+
+
+def _coordinates(mode: str, axis: _Axis) -> Array:
+    """Where each element of the result is among those of the axis."""
+    at = np.arange(axis.wanted, dtype=_F32)
+    size, wanted, scale, half = _F32(axis.size), _F32(axis.wanted), axis.scale, _F32(0.5)
+    if mode == "half_pixel":
+        return (at + half) / scale - half
+    if mode == "asymmetric":
+        return at / scale
+    if mode == "tf_half_pixel_for_nn":
+        return (at + half) / scale
+    if mode == "half_pixel_symmetric":
+        offset = size / 2 * (1 - wanted / (scale * size))
+        return offset + (at + half) / scale - half
+    if mode == "pytorch_half_pixel" and (axis.exact or axis.wanted > 1):
+        return (at + half) / scale - half if axis.wanted > 1 else at
+    if mode == "align_corners" and axis.exact:
+        return at * (size - 1) / max(axis.wanted - 1, 1)
+    if mode == "tf_crop_and_resize" and axis.exact:
+        if axis.wanted == 1:
+            return at + half * (axis.begin + axis.end) * (size - 1)
+        steps = at * (axis.end - axis.begin) * (size - 1) / (wanted - 1)
+        return axis.begin * (size - 1) + steps
+    if mode in ("pytorch_half_pixel", "align_corners", "tf_crop_and_resize"):
+        raise ShapeError(
+            f"attribute coordinate_transformation_mode={mode}: {axis.size} elements times"
+            f" {scale} is no whole number, and nobody agrees what that means; give sizes"
+        )
+    raise ShapeError(f"attribute coordinate_transformation_mode={mode!r} is not one of ONNX")
+
+
+_ROUNDED: dict[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda rest: rest > 0.5,
+    "round_prefer_ceil": lambda rest: rest >= 0.5,
+    "floor": lambda rest: rest < 0,
+    "ceil": lambda rest: rest > 0,
+}
+"""Whether the next element is the nearest one, for what is behind the point."""
+
+
+def _nearest(at: Any, where: Array) -> Array:
+    if at.nearest_mode not in _ROUNDED:
+        raise ShapeError(f"attribute nearest_mode={at.nearest_mode!r} is not one of ONNX")
+    before = np.floor(where)
+    return before + _ROUNDED[at.nearest_mode](where - before)
+
+
+def _resized_type(
+    context: Context,
+    x: Type,
+    roi: Type | None = None,
+    scales: Type | None = None,
+    sizes: Type | None = None,
+) -> Type:
+    if x.shape is None:
+        return Type(x.dtype)
+    at, shape = context.at, x.shape
+    axes = _axes(at, len(shape))
+    told = None if sizes is None else sizes.sizes
+    crops = at.coordinate_transformation_mode == "tf_crop_and_resize"
+    for k, axis in enumerate(axes):
+        size: Size | None = None
+        if told is not None and at.keep_aspect_ratio_policy == "stretch":
+            size = Size.of(told[k])
+        elif at.scales and not crops:
+            size = _scaled(shape[axis], at.scales[k])
+        shape = with_size(shape, axis, size)
+    return Type(x.dtype, shape)
+
+
+def _scaled(size: Size | None, scale: float) -> Size | None:
+    """``size`` times a scale, rounded down; None where float32 may round it to another number."""
+    if size is None:
+        return None
+    if size.number is not None:
+        return Size.of(int(np.floor(_F32(scale) * _F32(size.number))))
+    over, under = float(scale).as_integer_ratio()
+    return (size * over).floor_div(under) if under <= 2**10 and over <= 2**10 else None
+
+
+def _growth(node: Node, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> int:
+    x = data_of(x)
+    shape = list(x.shape)
+    most = 0
+    for one in _resized(node.at, x, roi, scales, sizes):
+        shape[one.at] = one.wanted
+        most = max(most, math.prod(shape) * x.dtype.itemsize + 32 * one.wanted)
+    return 4 * most
+
+
+def _along(at: Any, rank: int, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
+    """The axes that change; of sizes nobody knows here whether they are new."""
+    given = at.scales if scales is None else scales
+    axes = _axes(at, rank)
+    if not len(given) or at.coordinate_transformation_mode == "tf_crop_and_resize":
+        return axes
+    return [axis for axis, scale in zip(axes, given, strict=True) if scale != 1]
+
+
+@op(
+    "Resize",
+    kind="mixes",
+    attributes={
+        "antialias": 0,
+        "axes": None,
+        "coordinate_transformation_mode": "half_pixel",
+        "cubic_coeff_a": -0.75,
+        "exclude_outside": 0,
+        "extrapolation_value": 0.0,
+        "keep_aspect_ratio_policy": "stretch",
+        "mode": "nearest",
+        "nearest_mode": "round_prefer_floor",
+        "scales": (),  # our own: constant ones, so that types know them
+    },
+    mixes=_along,
+    since=10,
+    type=_resized_type,
+    growth=_growth,
+)
+def resize(
+    at: Any,
+    x: Array,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+) -> Array:
+    changed = _resized(at, x, roi, scales, sizes)
+    if at.mode not in ("nearest", "linear"):
+        raise ShapeError(f"attribute mode={at.mode!r}: only nearest and linear are computed")
+    if at.antialias and at.mode != "nearest" and any(one.wanted < one.size for one in changed):
+        raise ShapeError("attribute antialias=1 is not computed")
+    if at.mode == "linear" and x.dtype.kind != "f":
+        raise ShapeError(f"attribute mode=linear is of floats, got {x.dtype}")
+    dtype, outside = x.dtype, np.zeros((1,) * x.ndim, bool)
+    for one in changed:
+        if one.wanted and not one.size:
+            raise ShapeError(f"axis {one.at} has no elements, {one.wanted} are asked for")
+        where = _coordinates(at.coordinate_transformation_mode, one)
+        column = (-1, *[1] * (x.ndim - 1 - one.at))
+        if at.coordinate_transformation_mode == "tf_crop_and_resize":
+            outside = outside | ((where < 0) | (where > one.size - 1)).reshape(column)
+        if at.mode == "nearest":
+            nearest = np.clip(_nearest(at, where), 0, one.size - 1)
+            x = np.take(x, nearest.astype(np.int64), one.at)
+            continue
+        where = np.clip(where, 0, one.size - 1)
+        before = np.floor(where).astype(np.int64)
+        after = np.minimum(before + 1, one.size - 1)
+        rest = (where - before).reshape(column).astype(dtype)
+        x = np.take(x, before, one.at) * (1 - rest) + np.take(x, after, one.at) * rest
+    return np.where(outside, dtype.type(at.extrapolation_value), x) if outside.any() else x
+
+
+_TWO = Size.of(2)
+
+
+def _number(what: str, given: Array) -> int:
+    """A scalar input of at least 1."""
+    if given.size != 1 or given.dtype.kind not in "iu" or given.reshape(()) < 1:
+        raise ShapeError(f"{what}: expected a number of at least 1, got {given.tolist()}")
+    return int(given.reshape(()))
+
+
+def _numbers_of(x: Array, *, real: bool = False) -> Array:
+    """Real or complex numbers without their last axis."""
+    if x.ndim < 2 or x.shape[-1] not in (1, 2) or x.dtype.kind != "f":
+        raise ShapeError(f"expected floats (..., 1) or (..., 2), got {x.dtype} {x.shape}")
+    if real and x.shape[-1] != 1:
+        raise ShapeError(f"attribute onesided=1 is of real numbers, got {x.shape}")
+    return x[..., 0] if x.shape[-1] == 1 else x[..., 0] + 1j * x[..., 1]
+
+
+def _parts(x: Array, dtype: Any) -> Array:
+    """Complex numbers as (..., 2)."""
+    return np.stack([x.real, x.imag], -1).astype(dtype, copy=False)
+
+
+def _signal_axis(rank: int, axis: Array | None) -> int:
+    """The axis of the signal. The last one holds the parts of a number."""
+    at = -2 if axis is None else int(axis.reshape(()))
+    if at_axis(at, rank) == rank - 1:
+        raise ShapeError(f"axis {at} holds the parts of complex numbers")
+    return at_axis(at, rank)
+
+
+def _dft_type(
+    context: Context, x: Type, length: Type | None = None, axis: Type | None = None
+) -> Type:
+    if x.shape is None:
+        return Type(x.dtype)
+    told, onesided, inverse = None, context.at.onesided, context.at.inverse
+    along = _signal_axis(len(x.shape), None if axis is None else axis.numbers)
+    size = x.shape[along]
+    if length is not None:
+        told = length.sizes
+        size = None if told is None else Size.of(told.reshape(()).item())
+    elif onesided and inverse and size is not None:
+        size = (size - 1) * 2
+    if onesided and not inverse and size is not None:
+        size = size.floor_div(2) + 1
+    return Type(
+        x.dtype, (*with_size(x.shape, along, size)[:-1], ONE if onesided and inverse else _TWO)
+    )
+
+
+def _dft_growth(_: Node, x: Any, length: Any = None, axis: Any = None) -> int:
+    x = data_of(x)
+    along = _signal_axis(x.ndim, axis)
+    count = x.shape[along] if length is None else _number("dft_length", length)
+    rows = x.size // max(x.shape[along], 1)
+    return 48 * rows * (2 * max(x.shape[along], count) + 1)
+
+
+@op(
+    "DFT",
+    kind="mixes",
+    mixes=lambda _, rank, length=None, axis=None: (_signal_axis(rank, axis),),
+    since=17,
+    type=_dft_type,
+    growth=_dft_growth,
+)
+def dft(
+    x: Array,
+    length: Array | None = None,
+    axis: Axes | None = None,
+    *,
+    inverse: int = 0,
+    onesided: int = 0,
+) -> Array:
+    """What is longer than ``length`` is cut, what is shorter filled up with zeros."""
+    along = _signal_axis(x.ndim, axis)
+    halved = onesided and inverse
+    if halved and x.shape[-1] != 2:
+        raise ShapeError(f"attributes inverse=1 and onesided=1 are of complex numbers: {x.shape}")
+    signal = _numbers_of(x, real=bool(onesided and not inverse))
+    whole = 2 * (x.shape[along] - 1) if halved else x.shape[along]
+    count = _number("dft_length", np.asarray(whole) if length is None else length)
+    if halved and count // 2 + 1 != x.shape[along]:
+        raise ShapeError(f"dft_length: {x.shape[along]} frequencies are not those of {count}")
+    if halved:
+        return np.fft.irfft(signal, count, along).astype(x.dtype, copy=False)[..., None]
+    transform = np.fft.ifft if inverse else np.fft.rfft if onesided else np.fft.fft
+    return _parts(transform(signal, count, along), x.dtype)
+
+
+def _framing(x: Array, step: Array, window: Array | None, length: Array | None) -> tuple[int, int]:
+    """(the length of a frame, how far the next one begins behind it)."""
+    if x.ndim != 3:
+        raise ShapeError(f"signal: expected (N, T, 1) or (N, T, 2), got {x.shape}")
+    sizes = [] if length is None else [_number("frame_length", length)]
+    sizes += [] if window is None else [window.size]
+    frame = (*sizes, x.shape[1])[0]
+    if window is not None and window.shape != (frame,):
+        raise ShapeError(f"window: expected ({frame},), got {window.shape}")
+    if not 1 <= frame <= x.shape[1]:
+        raise ShapeError(f"frames of {frame} in a signal of {x.shape[1]}")
+    return frame, _number("frame_step", step)
+
+
+def _stft_type(
+    context: Context,
+    x: Type,
+    step: Type,
+    window: Type | None = None,
+    length: Type | None = None,
+) -> Type:
+    if x.shape is None:
+        return Type(x.dtype)
+    batch, size, _ = x.shape
+    shape: Sizes = (batch, None, None, _TWO)
+    frame = size
+    if window is not None:
+        frame = window.shape[0] if window.shape else None
+    if length is not None:
+        frame = None if length.numbers is None else Size.of(length.numbers.item())
+    if frame is not None:
+        bins = frame.floor_div(2) + 1 if context.at.onesided else frame
+        shape = with_size(shape, 2, bins)
+        if size is not None and step.numbers is not None:
+            frames = (size - frame).floor_div(step.numbers.item()) + 1
+            shape = with_size(shape, 1, frames)
+    return Type(x.dtype, shape)
+
+
+def _stft_growth(_: Node, x: Any, step: Any, window: Any = None, length: Any = None) -> int:
+    x = data_of(x)
+    frame, stride = _framing(x, step, window, length)
+    return 64 * len(x) * ((x.shape[1] - frame) // stride + 1) * (frame + 1)
+
+
+@op("STFT", kind="mixes", since=17, type=_stft_type, growth=_stft_growth)
+def stft(
+    x: Array,
+    step: Array,
+    window: Array | None = None,
+    length: Array | None = None,
+    *,
+    onesided: int = 1,
+) -> Array:
+    frame, stride = _framing(x, step, window, length)
+    signal = _numbers_of(x, real=bool(onesided))
+    frames = np.lib.stride_tricks.sliding_window_view(signal, frame, 1)[:, ::stride]
+    frames = frames if window is None else frames * window
+    return _parts((np.fft.rfft if onesided else np.fft.fft)(frames), x.dtype)

@@ -1,0 +1,474 @@
+"""ONNX's convolutions and pooling, by name and meaning: windows over the axes of (N, C, ...).
+
+Along an axis a window has ``size`` elements that stand ``dilation`` apart, moves on by ``stride``,
+and also sees what ``before`` and ``after`` add around the axis (ONNX: pads, auto_pad).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ShapeError
+from onernn.ir.inference import Context
+from onernn.ir.node import Node
+from onernn.ir.operator import REQUIRED, op
+from onernn.ir.ragged import data_of
+from onernn.ir.records import dataclass
+from onernn.ir.sizes import Size
+from onernn.ir.types import Type, dense
+from onernn.ops.reducing import lowest
+from onernn.ops.rules import ONE, common
+
+ATTRIBUTES: Mapping[str, Any] = MappingProxyType(
+    {"auto_pad": "NOTSET", "dilations": None, "pads": None, "strides": None}
+)
+"""Without numbers: windows of neighbours, nothing added, one element further each time."""
+
+_FAR = 2**31
+"""Windows are smaller; sizes of more would overflow in C."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window along one axis; ``same``: SAME_UPPER or SAME_LOWER, what is added follows the size.
+
+    Sizes are numbers or `Size`, but where numbers are told.
+    """
+
+    size: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+    same: str = ""
+
+    @property
+    def extent(self) -> int:
+        """From its first element to its last one."""
+        return self.dilation * (self.size - 1) + 1
+
+    def reach(self, count: int) -> int:
+        """From the first element of the first place to the last one of the last place."""
+        return (count - 1) * self.stride + self.extent
+
+    def tap(self, at: int, count: int) -> slice:
+        """Where its element ``at`` is, in each of ``count`` places."""
+        first = at * self.dilation
+        return slice(first, first + (count - 1) * self.stride + 1, self.stride)
+
+    def around(self, size: int) -> Window:
+        """With what is added around an axis of this size, a number."""
+        if not self.same:
+            return self
+        added = max(self.reach(self.places(size)) - size, 0)
+        less, more = added // 2, added - added // 2
+        before, after = (less, more) if self.same == "SAME_UPPER" else (more, less)
+        return Window(self.size, self.stride, self.dilation, before, after)
+
+    def places(self, size: Any, ceil: bool = False) -> Any:
+        """How many places it has along an axis; ``ceil``: the last ones may reach over its end.
+
+        But each begins before the end: windows over nothing but what is added behind do not count.
+        """
+        if self.same:
+            return _quotient(size + (self.stride - 1), self.stride)
+        beyond = self.after - self.extent + self.stride
+        if ceil:
+            beyond = min(beyond, 0) + self.stride - 1
+        return _quotient(size + (self.before + beyond), self.stride)
+
+
+def _quotient(size: Any, by: int) -> Any:
+    return size.floor_div(by) if isinstance(size, Size) else size // by
+
+
+def windows_of(at: Any, kernel: Sequence[int]) -> list[Window]:
+    """The windows that a node's attributes describe. Raises `ShapeError` for what is none."""
+    rank = len(kernel)
+    sizes = numbers("kernel_shape", kernel, rank, 1)
+    strides = numbers("strides", at.strides, rank, 1)
+    dilations = numbers("dilations", at.dilations, rank, 1)
+    pads = numbers("pads", at.pads, 2 * rank, 0)
+    if at.auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise ShapeError(f"attribute auto_pad={at.auto_pad!r} is not one of ONNX")
+    if at.auto_pad != "NOTSET" and any(pads):
+        raise ShapeError(f"attributes auto_pad={at.auto_pad} and pads={pads}: only one may say it")
+    same = at.auto_pad if at.auto_pad.startswith("SAME") else ""
+    rows = zip(sizes, strides, dilations, pads[:rank], pads[rank:], strict=True)
+    found = [Window(*row, same) for row in rows]
+    if any(window.extent >= _FAR for window in found):
+        raise ShapeError(f"windows of {[window.extent for window in found]} elements")
+    return found
+
+
+def numbers(name: str, given: Any, count: int, least: int) -> list[int]:
+    """An attribute's numbers, ``least`` where it is not given."""
+    if given is None:
+        return [least] * count
+    if not isinstance(given, tuple | list) or len(given) != count:
+        raise ShapeError(f"attribute {name}={given!r}: expected {count} numbers")
+    if not all(isinstance(each, int | np.integer) and least <= each < _FAR for each in given):
+        raise ShapeError(f"attribute {name}={list(given)}: expected integers of at least {least}")
+    return [int(each) for each in given]
+
+
+def placed(windows: Sequence[Window], x: Array, ceil: bool = False) -> list[Window]:
+    """The windows over an array (N, C, ...), with what is added as numbers.
+
+    Raises `ShapeError` where one does not fit in.
+    """
+    if not windows or x.ndim != len(windows) + 2:
+        raise ShapeError(f"windows over {len(windows)} axes: expected (N, C, ...), got {x.shape}")
+    found = [window.around(size) for window, size in zip(windows, x.shape[2:], strict=True)]
+    for window, size in zip(found, x.shape[2:], strict=True):
+        if window.places(size, ceil) < 1:
+            whole = window.before + size + window.after
+            raise ShapeError(
+                f"a window of {window.extent} elements over an axis of {size}, {whole} with pads"
+            )
+    return found
+
+
+def places(windows: Sequence[Window], sizes: Sequence[Any], ceil: bool = False) -> Any:
+    """How many places windows have along the axes behind (N, C), of numbers or `Size`."""
+    both = zip(windows, sizes, strict=True)
+    return tuple(None if size is None else window.places(size, ceil) for window, size in both)
+
+
+def padded(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) -> Array:
+    """The array with what windows at so many places see around it."""
+    around = [(0, 0), (0, 0)]
+    for window, size, count in zip(windows, x.shape[2:], counts, strict=True):
+        around.append((window.before, max(window.reach(count) - window.before - size, 0)))
+    return np.pad(x, around, constant_values=fill) if any(map(any, around)) else x
+
+
+def seen(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) -> Array:
+    """What windows see, a view of the padded array: (N, C, *places, *window)."""
+    x = padded(x, windows, fill, counts)
+    axes = tuple(range(2, x.ndim))
+    every = np.lib.stride_tricks.sliding_window_view(x, [w.extent for w in windows], axes)
+    both = zip(windows, counts, strict=True)
+    steps = [window.tap(0, count) for window, count in both]
+    taps = [slice(None, None, window.dilation) for window in windows]
+    return every[(slice(None), slice(None), *steps, *taps)]
+
+
+def bytes_padded(x: Array, windows: Sequence[Window], counts: Sequence[int]) -> int:
+    """What an array takes with what windows at so many places see around it."""
+    sizes = (
+        max(window.before + size, window.reach(count))
+        for window, size, count in zip(windows, x.shape[2:], counts, strict=True)
+    )
+    return math.prod((*x.shape[:2], *sizes)) * x.dtype.itemsize
+
+
+_AT_ONCE = 2**22
+"""Elements that windows see, copied for one product: with more, images go one by one."""
+
+
+def _checked(at: Any, x: Array, w: Array, bias: Array | None, *, back: bool = False) -> None:
+    """Raises `ShapeError`. ``back``: the weights are those of a convolution the other way."""
+    if x.ndim < 3 or w.ndim != x.ndim:
+        raise ShapeError(f"expected (N, C, ...) and weights of as many axes: {x.shape}, {w.shape}")
+    if x.dtype.kind != "f" or w.dtype != x.dtype:
+        raise ShapeError(f"expected floats of one type, got {x.dtype} and weights {w.dtype}")
+    if at.kernel_shape is not None and tuple(at.kernel_shape) != w.shape[2:]:
+        raise ShapeError(f"attribute kernel_shape={at.kernel_shape}, weights of {w.shape}")
+    whole, part = len(w), w.shape[1] * at.group
+    taken, made = (whole, part) if back else (part, whole)
+    if at.group < 1 or x.shape[1] != taken or whole % at.group:
+        raise ShapeError(f"weights of {w.shape} in {at.group} groups do not fit {x.shape}")
+    if bias is not None and (bias.shape != (made,) or bias.dtype != x.dtype):
+        raise ShapeError(f"bias: expected {x.dtype} ({made},), got {bias.dtype} {bias.shape}")
+
+
+def _at_once(count: int, image: int) -> list[slice]:
+    """The images that one product takes."""
+    step = max(_AT_ONCE // max(image, 1), 1)
+    return [slice(first, first + step) for first in range(0, count, step)]
+
+
+def _with_bias(y: Array, bias: Array | None) -> Array:
+    return y if bias is None else y + bias.reshape(-1, *[1] * (y.ndim - 2))
+
+
+def _conv_type(context: Context, x: Type, w: Type, bias: Type | None = None) -> Type:
+    return _type(context, x, w, w.shape[0] if w.shape else None, places)
+
+
+def _type(context: Context, x: Type, w: Type, channels: Size | None, sizes: Any) -> Type:
+    """``sizes(windows, sizes)``: of the axes behind the channels."""
+    dtype = common(x, w)
+    if x.shape is None or w.shape is None:
+        return Type(dtype)
+    kernel = context.at.kernel_shape or [size and size.number for size in w.shape[2:]]
+    if None in kernel:
+        return Type(dtype, (x.shape[0], channels, *[None] * len(kernel)))
+    found = sizes(windows_of(context.at, kernel), x.shape[2:])
+    return dense(dtype, (x.shape[0], channels, *found))
+
+
+def _conv_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
+    """The columns of all images together are at least those of one."""
+    x, w = data_of(x), data_of(w)
+    windows = placed(windows_of(node.at, w.shape[2:]), x)
+    counts = places(windows, x.shape[2:])
+    row = max(len(x), 1) * math.prod(counts) * x.dtype.itemsize
+    columns = row * max(math.prod((x.shape[1], *w.shape[2:])), 1)
+    return bytes_padded(x, windows, counts) + 2 * row * len(w) + columns
+
+
+@op(
+    "Conv",
+    kind="mixes",
+    attributes={**ATTRIBUTES, "group": 1, "kernel_shape": None},
+    since=7,
+    type=_conv_type,
+    growth=_conv_growth,
+)
+def conv(at: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
+    """What a window sees is a column of a matrix."""
+    windows, groups = placed(windows_of(at, w.shape[2:]), x), at.group
+    _checked(at, x, w, bias)
+    counts = places(windows, x.shape[2:])
+    axes, count, depth = len(windows), math.prod(counts), math.prod(w.shape[1:])
+    kernels = w.reshape(groups, len(w) // groups, depth)
+    out = np.empty((len(x), groups, len(w) // groups, count), x.dtype)
+    taps_first = (0, 1, *range(axes + 2, 2 * axes + 2), *range(2, axes + 2))
+    for part in _at_once(len(x), groups * depth * count):
+        columns = seen(x[part], windows, 0, counts).transpose(taps_first)
+        np.matmul(kernels, columns.reshape(-1, groups, depth, count), out=out[part])
+    return _with_bias(out.reshape(len(x), len(w), *counts), bias)
+
+
+def reached_along(
+    at: Any, windows: Sequence[Window], sizes: Sequence[Any]
+) -> list[tuple[Any, int]]:
+    """(the size of the result, what is cut off before it) of each axis, of numbers or `Size`.
+
+    Raises `ShapeError` where more is asked for than windows reach: ONNX does not say what is there.
+    """
+    more = numbers("output_padding", at.output_padding, len(windows), 0)
+    told = at.output_shape and numbers("output_shape", at.output_shape, len(windows), 1)
+    found: list[tuple[Any, int]] = []
+    for axis, (window, size) in enumerate(zip(windows, sizes, strict=True)):
+        asked = told[axis] if told else size * window.stride if window.same else None
+        if size is None or isinstance(size, Size) and told:  # a run knows what is cut off
+            found.append((asked, 0))
+            continue
+        reach = size * window.stride + (window.extent - window.stride + more[axis])
+        before, after = window.before, window.after
+        if asked is not None:
+            cut: Any = reach - asked
+            cut = cut.number if isinstance(cut, Size) else cut
+            before, after = cut // 2, cut - cut // 2
+            if at.auto_pad != "SAME_UPPER":
+                before, after = after, before
+            if before < 0 or told is None and after < 0:
+                raise ShapeError(f"axis {axis + 2}: windows reach {-cut} elements less than asked")
+        found.append((reach - (before + after), before))
+    return found
+
+
+def _whole(
+    windows: Sequence[Window], sizes: Sequence[int], reached: Sequence[tuple[int, int]]
+) -> list[int]:
+    """The sizes before anything is cut off."""
+    rows = zip(windows, sizes, reached, strict=True)
+    return [max(window.reach(size), before + kept) for window, size, (kept, before) in rows]
+
+
+def _conv_transpose_type(context: Context, x: Type, w: Type, bias: Type | None = None) -> Type:
+    def sizes(windows: Sequence[Window], sizes: Sequence[Any]) -> list[Any]:
+        return [size for size, _ in reached_along(context.at, windows, sizes)]
+
+    part = w.shape[1] if w.shape else None
+    return _type(context, x, w, None if part is None else part * context.at.group, sizes)
+
+
+def _conv_transpose_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
+    at, x, w = node.at, data_of(x), data_of(w)
+    windows, sizes = windows_of(at, w.shape[2:]), x.shape[2:]
+    rows = max(len(x), 1) * w.shape[1] * at.group * x.dtype.itemsize
+    whole = _whole(windows, sizes, reached_along(at, windows, sizes))
+    return rows * (2 * math.prod(whole) + 2 * math.prod((*w.shape[2:], *sizes)))
+
+
+@op(
+    "ConvTranspose",
+    kind="mixes",
+    attributes={
+        **ATTRIBUTES,
+        "group": 1,
+        "kernel_shape": None,
+        "output_padding": None,
+        "output_shape": None,
+    },
+    since=7,
+    type=_conv_transpose_type,
+    growth=_conv_transpose_growth,
+)
+def conv_transpose(at: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
+    """Each element lays the weights, times itself, around its place."""
+    _checked(at, x, w, bias, back=True)
+    windows, sizes, groups = windows_of(at, w.shape[2:]), x.shape[2:], at.group
+    reached = reached_along(at, windows, sizes)
+    if any(size < 1 for size, _ in reached):
+        raise ShapeError(f"gives axes of {[size for size, _ in reached]} elements")
+    channels, count = w.shape[1] * groups, math.prod(sizes)
+    kernels = w.reshape(groups, len(w) // groups, math.prod(w.shape[1:])).swapaxes(1, 2)
+    out = np.zeros((len(x), channels, *_whole(windows, sizes, reached)), x.dtype)
+    for part in _at_once(len(x), channels * math.prod(w.shape[2:]) * count):
+        made = kernels @ x[part].reshape(-1, groups, len(w) // groups, count)
+        made = made.reshape(-1, channels, *w.shape[2:], *sizes)
+        for taps in np.ndindex(*w.shape[2:]):
+            laid = zip(windows, taps, sizes, strict=True)
+            there = [window.tap(tap, size) for window, tap, size in laid]
+            out[(part, slice(None), *there)] += made[(slice(None), slice(None), *taps)]
+    kept = [slice(before, before + size) for size, before in reached]
+    return _with_bias(out[(slice(None), slice(None), *kept)], bias)
+
+
+_ATTRIBUTES = {**ATTRIBUTES, "ceil_mode": 0, "kernel_shape": REQUIRED}
+
+
+def _windows(at: Any) -> list[Window]:
+    windows = windows_of(at, at.kernel_shape)
+    if any(max(w.before, w.after) >= w.size for w in windows):
+        raise ShapeError(f"attribute pads={at.pads}: a window sees nothing but what is added")
+    if at.ceil_mode and at.auto_pad == "VALID":
+        raise ShapeError("attributes ceil_mode and auto_pad=VALID: nobody says what both mean")
+    return windows
+
+
+def _reduced(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.ufunc) -> Array:
+    """What windows see as one number, axis by axis."""
+    x = padded(x, windows, fill, counts)
+    for axis, (window, count) in enumerate(zip(windows, counts, strict=True), 2):
+        lines = x.swapaxes(0, axis)
+        taps = (lines[window.tap(at, count)] for at in range(window.size))
+        x = reduce(both, taps).swapaxes(0, axis)
+    return x
+
+
+def _positions(at: Any, x: Array, windows: list[Window], top: Array) -> Array:
+    """Of equal ones the first; of NaN and others, too."""
+    axes, counts = len(windows), top.shape[2:]
+    parts = seen(x, windows, 0, counts)
+    inside = seen(np.ones((1, 1, *x.shape[2:]), bool), windows, False, counts)
+    largest = ~(parts < top.reshape(*top.shape, *[1] * axes)) & inside
+    taps = np.unravel_index(largest.reshape(*top.shape, -1).argmax(-1), parts.shape[-axes:])
+    images = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * axes)
+    found = images * math.prod(x.shape[2:])
+    for axis, (window, tap) in enumerate(zip(windows, taps, strict=True), 2):
+        inner = x.shape[2:axis] if at.storage_order else x.shape[axis + 1 :]
+        first = np.arange(counts[axis - 2]) * window.stride - window.before
+        place = first.reshape(-1, *[1] * (x.ndim - 1 - axis)) + tap * window.dilation
+        found = found + place * math.prod(inner)
+    return found
+
+
+def _floats(x: Array) -> None:
+    if x.dtype.kind != "f":
+        raise ShapeError(f"expected floats, got {x.dtype}")
+
+
+def _inside(window: Window, count: int, low: int, high: int) -> Array:
+    """How many elements of each place stand from low to high."""
+    starts = np.arange(count) * window.stride - window.before
+    at = starts[:, None] + np.arange(window.size) * window.dilation
+    return ((at >= low) & (at < high)).sum(1)
+
+
+def _pooled(*more: str) -> Callable[..., Any]:
+    """The type of the result; others have its shape."""
+
+    def rule(context: Context, x: Type) -> tuple[Type, ...]:
+        if x.shape is None:
+            return Type(x.dtype), *map(Type, more)
+        windows, sizes = _windows(context.at), x.shape[2:]
+        if len(windows) != len(sizes):
+            raise ShapeError(f"windows over {len(windows)} axes")
+        found = places(windows, sizes, bool(context.at.ceil_mode))
+        return tuple(Type(each, (*x.shape[:2], *found)) for each in (x.dtype, *more))
+
+    return rule
+
+
+def _growth(node: Node, x: Any) -> int:
+    """With all that windows see where positions are asked for, in integers."""
+    at, x = node.at, data_of(x)
+    ceil = bool(at.ceil_mode)
+    windows = placed(_windows(at), x, ceil)
+    counts = places(windows, x.shape[2:], ceil)
+    positions = math.prod(window.size for window in windows) + 32 if at.outputs > 1 else 0
+    made = math.prod((*x.shape[:2], *counts)) * (x.dtype.itemsize + positions)
+    return 3 * bytes_padded(x, windows, counts) + made
+
+
+@op(
+    "MaxPool",
+    kind="mixes",
+    attributes={**_ATTRIBUTES, "storage_order": 0},
+    outputs=2,
+    since=8,
+    keeps=True,
+    type=_pooled("int64"),
+    growth=_growth,
+)
+def max_pool(at: Any, x: Array) -> Any:
+    """(the largest, where it stands in x as x is flat)."""
+    ceil = bool(at.ceil_mode)
+    windows = placed(_windows(at), x, ceil)
+    counts = places(windows, x.shape[2:], ceil)
+    top = _reduced(x, windows, lowest(x.dtype), counts, np.maximum)
+    return top if at.outputs == 1 else (top, _positions(at, x, windows, top))
+
+
+@op(
+    "AveragePool",
+    kind="mixes",
+    attributes={**_ATTRIBUTES, "count_include_pad": 0},
+    since=7,
+    type=_pooled(),
+    growth=_growth,
+)
+def average_pool(at: Any, x: Array) -> Array:
+    """What ``ceil_mode`` sees behind all pads never counts."""
+    _floats(x)
+    windows, ceil = placed(_windows(at), x, bool(at.ceil_mode)), bool(at.ceil_mode)
+    counts = places(windows, x.shape[2:], ceil)
+    divisor: Any = 1
+    for axis, (window, size) in enumerate(zip(windows, x.shape[2:], strict=True)):
+        low, high = (-window.before, size + window.after) if at.count_include_pad else (0, size)
+        column = _inside(window, counts[axis], low, high)
+        divisor = divisor * column.reshape(-1, *[1] * (len(windows) - 1 - axis))
+    return _reduced(x, windows, 0, counts, np.add) / divisor.astype(x.dtype)
+
+
+def _global(context: Context, x: Type) -> Type:
+    return Type(x.dtype, x.shape and (*x.shape[:2], *[ONE] * len(x.shape[2:])))
+
+
+def _over_all(reduction: Any) -> Callable[..., Array]:
+    def pool(x: Array) -> Array:
+        _floats(x)
+        if x.ndim < 3 or not x[:1, :1].size:
+            raise ShapeError(f"expected (N, C, ...) with elements, got {x.shape}")
+        return np.asarray(reduction(x, axis=tuple(range(2, x.ndim)), keepdims=True), x.dtype)
+
+    return pool
+
+
+for _name, _reduction in {"Average": np.mean, "Max": np.max}.items():
+    op(f"Global{_name}Pool", kind="mixes", since=7, keeps=_reduction is np.max, type=_global)(
+        _over_all(_reduction)
+    )

@@ -1,0 +1,179 @@
+"""The command that scores a corpus."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from onernn.adapters.loading import load
+from onernn.ir.budget import STEPS
+from onernn.ir.errors import UnsupportedError
+from onernn.options import (
+    Backend,
+    Dtype,
+    Json,
+    MaxBytes,
+    MaxSteps,
+    Model,
+    Params,
+    Quiet,
+    Semantics,
+)
+from onernn.showing import complain, progress, show_json, stdout
+
+if TYPE_CHECKING:
+    from onernn.scoring import Progress
+
+
+def score(
+    model: Model,
+    corpus: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A file, folder, glob or URI: Parquet, JSON lines, CSV, Arrow, ORC or recordings.",
+        ),
+    ],
+    output: Annotated[
+        str,
+        typer.Argument(metavar="OUTPUT", help="The folder or URI for the Parquet files."),
+    ],
+    input: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=COLUMN, if the column has another name; repeatable."),
+    ] = None,
+    output_column: Annotated[
+        list[str] | None,
+        typer.Option("--output", help="NAME=COLUMN: write only these outputs; repeatable."),
+    ] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="A column to keep; all by default. Repeatable.")
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option(help="The format of INPUT, if the files' names do not show it.")
+    ] = None,
+    words: Annotated[int, typer.Option(min=1, help="The most steps in a batch.")] = 20_000,
+    window: Annotated[int, typer.Option(min=1, help="The rows of an output file.")] = 4096,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, show_default="one per core", help="The number of processes."),
+    ] = None,
+    batch_axis: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="AXIS or NAME=AXIS: the axis of rows in dense inputs and outputs; repeatable."
+        ),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="local, or ray: the cluster at RAY_ADDRESS or on this machine.")
+    ] = "local",
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad row.")] = False,
+    quiet: Quiet = False,
+    json: Json = False,
+    dtype: Dtype = "f32",
+    backend: Backend = "auto",
+    max_bytes: MaxBytes = None,
+    max_steps: MaxSteps = STEPS,
+    params: Params = None,
+    semantics: Semantics = "documented",
+) -> None:
+    """Scores the rows of INPUT with MODEL into the folder OUTPUT.
+
+    Rows keep their order; outputs are further columns. Killed and started again, it goes on. Rows
+    that cannot be scored have no outputs, and OUTPUT/rejected says why.
+    """
+    from onernn.scoring import score
+
+    with _ended_by_signals(), progress() as tell:
+        found = score(
+            load(model, params, semantics),
+            corpus,
+            output,
+            engine=engine,
+            inputs=_pairs("--input", input),
+            outputs=_pairs("--output", output_column) if output_column else None,
+            keep=keep,
+            format=format,
+            words=words,
+            window=window,
+            workers=workers,
+            batch_axis=_axes(batch_axis),
+            strict=strict,
+            dtype=dtype,
+            backend=backend,
+            max_bytes=max_bytes,
+            max_steps=max_steps,
+            progress=partial(_told, tell),
+        )
+    for each in found.repaired:
+        complain(f"scored anew: {each}")
+    speed = found.words / max(found.seconds, 1e-9)
+    if json:
+        told_as = {**found._asdict(), "words_per_second": speed, "output": str(output)}
+        show_json("pass", **told_as)
+    elif not quiet:
+        went_on = f", {found.windows_before:,} of them before" if found.windows_before else ""
+        stdout().print(
+            f"{output}: rows {found.rows:,}, files {found.windows:,}{went_on};"
+            + (
+                f" {found.words:,} steps in {found.seconds:,.1f} s, {speed:,.0f} a second"
+                if found.words
+                else f" {found.seconds:,.1f} s"
+            )
+        )
+        if found.rejected:
+            stdout().print(f"rows rejected: {found.rejected:,}, see {output}/rejected")
+
+
+def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
+    """NAME=VALUE; no framework has names of values with =, but columns may."""
+    pairs = [each.partition("=") for each in given or ()]
+    if wrong := [name for name, equals, value in pairs if not (name and equals and value)]:
+        raise UnsupportedError(f"{option}: expected NAME=COLUMN, got {wrong[0]!r}")
+    return {name: value for name, _, value in pairs}
+
+
+def _axes(given: list[str] | None) -> int | dict[str, int]:
+    try:
+        if given and len(given) == 1 and "=" not in given[0]:
+            return int(given[0])
+        return {name: int(axis) for name, axis in _pairs("--batch-axis", given).items()}
+    except ValueError as error:
+        raise UnsupportedError(f"--batch-axis: {error}") from error
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the workers; a second start continues from the finished windows."""
+
+    def interrupt(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # once is enough
+        raise _Stopped(number)
+
+    before = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except _Stopped as stopped:
+        complain("stopped; the same command continues from here")
+        raise typer.Exit(128 + stopped.number) from None
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+class _Stopped(BaseException):
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _told(tell: Callable[[str, float, float], None], found: Progress) -> None:
+    """Rows and steps a second, and which part of the corpus is done."""
+    refused = f", {found.rejected:,} rejected" if found.rejected else ""
+    speed = found.words / max(found.seconds, 1e-9)
+    tell(f"{found.rows:,} rows{refused}, {speed:,.0f} steps/s", found.share, 1)

@@ -1,0 +1,325 @@
+"""Columns of tables as a model's inputs, and its outputs as columns."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onernn.ir.arrays import Array, Int64
+from onernn.ir.errors import BudgetError, ShapeError, UnsupportedError
+from onernn.ir.graph import Graph, Value
+from onernn.ir.ragged import Batch, Ragged, data_of
+from onernn.ir.sizes import Size
+from onernn.ir.types import counts_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LISTS = ("list", "large_list", "fixed_size_list", "list_view", "large_list_view")
+_MOST_VALUES = 2**31 - 1  # of one array of lists
+
+
+class Column:
+    """What one input takes from the rows of a table.
+
+    ``bad``: why a row cannot be an input, by its number. ``words``: how much work each row is.
+    ``shapes`` (N, K): rows of one batch have the same one; the sequences of a ragged input differ.
+    ``axis``: the batch axis of a dense input. Raises `ShapeError` where no row fits.
+    """
+
+    def __init__(self, value: Value, name: str, column: Any, axis: int = 0) -> None:
+        self._value, self._axis, self._depth = value, axis, value.lod_depth
+        self.bad: dict[int, str] = {}
+        sizes = None if value.shape is None else list(value.shape)
+        if sizes:
+            del sizes[0 if self._depth else axis]
+        scalar = not self._depth and sizes is not None and set(sizes) <= {1}
+        array = _parsed(column, self.bad, scalar, self._depth + len(sizes or ()))
+        self._rows = np.arange(len(array))
+        leaf = self._open_lists(array)
+        levels = len(self._lods)
+        if sizes is None:
+            features: list[int | None] = [None] * (levels - self._depth)
+        else:  # (W, 1), (N, 1): a step or row is one number
+            features = [] if levels == self._depth and set(sizes) == {1} else sizes
+        if levels != self._depth + len(features):
+            kind = "ragged" if self._depth else "dense"
+            raise ShapeError(
+                f"column {name!r} is {array.type}; the {kind} input {value} takes numbers in"
+                f" {self._depth + len(features)} levels of lists"
+            )
+        self._leaf = self._cast(leaf, f"column {name!r} is {array.type}; the input is {value}")
+        self.shapes = self._uniform(features)
+        self.words = self._work(features)
+
+    def _open_lists(self, array: pa.Array) -> Array:
+        """The numbers of all rows. Keeps the LoD of each level, and where rows begin in it."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        self._lods: list[Int64] = []
+        self._starts: list[Int64] = [np.arange(len(array) + 1)]
+        self._reject(_nulls(array), array, "null")
+        while any(getattr(pa.types, f"is_{kind}")(array.type) for kind in _LISTS):
+            lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+            self._lods.append(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+            self._starts.append(self._lods[-1][self._starts[-1]])
+            array = array.flatten()
+            self._reject(_nulls(array), array, "null")
+        if pa.types.is_null(array.type):
+            return np.zeros(len(array), np.uint8)  # any number can hold it
+        if pa.types.is_nested(array.type):
+            return np.empty(len(array), object)  # no numbers
+        if array.null_count:
+            array = array.fill_null(pa.scalar(0).cast(array.type))
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+
+    def _row_of(self, level: int) -> Int64:
+        """The row of each list of a level, or of each number."""
+        return np.repeat(self._rows, np.diff(self._starts[level]))
+
+    def _reject(self, wrong: npt.NDArray[np.bool_], values: Any, why: str) -> None:
+        """Marks the rows of entries of the innermost level that is open."""
+        entries = np.flatnonzero(wrong)
+        for row, entry in zip(self._row_of(-1)[entries], entries, strict=True):
+            self.bad.setdefault(int(row), why.format(values[entry]))
+
+    def _cast(self, leaf: Array, misfit: str) -> Array:
+        dtype = np.dtype(self._value.dtype) if self._value.dtype else leaf.dtype
+        if leaf.dtype.kind not in "biuf" or leaf.size and leaf.dtype != dtype == np.bool_:
+            raise ShapeError(misfit)
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast = leaf.astype(dtype)
+            if leaf.dtype != dtype:
+                lost = cast != leaf if dtype.kind in "iu" else np.isinf(cast) & np.isfinite(leaf)
+                self._reject(lost, leaf, f"{{}} is no {dtype}")
+        if leaf.dtype.kind == "f":
+            self._reject(np.isnan(leaf), leaf, "NaN is no number")
+        return cast
+
+    def _uniform(self, features: Sequence[int | None]) -> Int64:
+        """The sizes (N, K) of each row's lists below its sequence; rows with several are bad."""
+        rows = len(self._rows)
+        out = np.zeros((rows, len(features)), np.int64)
+        for index, declared in enumerate(features):
+            level = self._depth + index
+            lengths = np.diff(self._lods[level])
+            least, most = np.full(rows, np.iinfo(np.int64).max), np.full(rows, -1)
+            np.minimum.at(least, self._row_of(level), lengths)
+            np.maximum.at(most, self._row_of(level), lengths)
+            empty = most < 0  # a row without steps says nothing of their size
+            usual = declared if declared is not None else int(most.max(initial=0))
+            out[:, index] = np.where(empty, usual, most)
+            for row in np.flatnonzero(~empty & (least != most)):
+                self.bad.setdefault(int(row), f"lists of {least[row]} and {most[row]} values")
+            if declared is not None:
+                for row in np.flatnonzero(~empty & (most != declared)):
+                    reason = f"expected lists of {declared} values, got {most[row]}"
+                    self.bad.setdefault(int(row), reason)
+        return out
+
+    def _work(self, features: Sequence[int | None]) -> Int64:
+        """The words of each row: its values, without the axis that is one word's features."""
+        if self._depth:
+            return np.diff(self._starts[self._depth])
+        axes = len(features)
+        if axes and self._leaf.dtype.kind == "f" and (axes > 1 or features[-1] is not None):
+            axes -= 1
+        return np.maximum(self.shapes[:, :axes].prod(axis=1), 1)
+
+    def batch(self, rows: Int64) -> Batch:
+        """The rows, in this order; they have the same shape and none is bad."""
+        data = self._leaf[self._entries(-1, rows)]
+        shape = tuple(self.shapes[rows[0]])
+        declared = self._value.shape
+        if not self._depth:
+            dense = data.reshape(len(rows), *shape)
+            if declared is not None and len(declared) == dense.ndim + 1:
+                dense = dense[..., None]  # (N, 1): a row is one number
+            return np.ascontiguousarray(np.moveaxis(dense, 0, min(self._axis, dense.ndim - 1)))
+        lengths = [
+            np.diff(lod)[self._entries(level, rows)]
+            for level, lod in enumerate(self._lods[: self._depth])
+        ]
+        lods = [np.concatenate([[0], np.cumsum(each)]) for each in lengths]
+        ones = () if declared is None else [1] * (len(declared) - 1 - len(shape))
+        return Ragged.from_lod(data.reshape(lods[-1][-1], *shape, *ones), lods)
+
+    def _entries(self, level: int, rows: Int64) -> Int64:
+        """The numbers of all entries that these rows have in a level."""
+        starts = self._starts[level]
+        counts = starts[rows + 1] - starts[rows]
+        ends = np.cumsum(counts)
+        return np.repeat(starts[rows] - (ends - counts), counts) + np.arange(ends[-1])
+
+
+def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _parsed(column: Any, bad: dict[int, str], scalar: bool, depth: int) -> pa.Array:
+    """One array of numbers, or of lists of them; text, as CSV has it, is read.
+
+    ``depth``: the lists that a column without values has, whose type nobody knows.
+    """
+    import pyarrow as pa
+
+    array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if isinstance(array, pa.DictionaryArray):
+        array = array.dictionary_decode()
+    if pa.types.is_null(array.type):
+        kind = pa.uint8()
+        for _ in range(depth):
+            kind = pa.list_(kind)
+        return pa.nulls(len(array), kind)
+    if array.type not in (pa.string(), pa.large_string(), pa.string_view()):
+        return array
+    values: list[Any] = []
+    for row, text in enumerate(array.to_pylist()):
+        value: Any = None
+        try:
+            value = None if text is None else _read(text)
+            if scalar and value is not None:
+                (value,) = value
+        except (TypeError, ValueError):
+            bad[row] = f"expected numbers, got {text[:40]!r}"
+        values.append(value)
+    return array_of(values, bad)
+
+
+def _read(text: str) -> Any:
+    """What stands in a cell: ``[1, 2]`` or ``1 2``."""
+    if text.lstrip().startswith("["):
+        return json.loads(text)
+    try:
+        return [int(each) for each in text.split()]
+    except ValueError:
+        return [float(each) for each in text.split()]
+
+
+def array_of(values: list[Any], bad: dict[int, str], kind: pa.DataType | None = None) -> pa.Array:
+    """An array of Python's values; what does not fit ``kind``, or most of them, is bad and null."""
+    import pyarrow as pa
+
+    misfits = (pa.ArrowException, TypeError, ValueError, OverflowError)
+    with suppress(*misfits):
+        return pa.array(values, kind)
+    if kind is None:
+        counted: Counter[pa.DataType] = Counter()
+        for each in values:
+            with suppress(*misfits):
+                counted[pa.array([each]).type] += 1
+        kind = pa.null()
+        for one, _ in counted.most_common():
+            with suppress(*misfits):
+                both = [pa.schema([("", kind)]), pa.schema([("", one)])]
+                kind = pa.unify_schemas(both, promote_options="permissive").types[0]
+    out: list[Any] = []
+    for row, each in enumerate(values):
+        try:
+            out += pa.array([each], kind).to_pylist()
+        except misfits:
+            out.append(None)
+            bad.setdefault(row, f"expected {kind}, got {str(each)[:40]!r}")
+    return pa.array(out, kind)
+
+
+def batch_size(value: Value, axis: int) -> Size | None:
+    """What the number of rows is called in types, where an input takes them on this axis."""
+    if value.lod_depth:
+        return counts_of(value.type)[0]
+    shape = value.type.shape
+    return shape[axis] if shape is not None and axis < len(shape) else None
+
+
+class Result:
+    """How one output becomes a column: a ragged one lists, a dense one values or lists.
+
+    Axes of known size become lists of fixed size, and where that is 1 they are left out. ``rows``:
+    what their number is called in the graph's types; where these leave it open, ``axis`` has them.
+    """
+
+    def __init__(self, graph: Graph, value: Value, rows: set[Size], axis: int) -> None:
+        self.name = value.name
+        known = graph.types[value.name]
+        sizes = known.counts if known.shape is not None else value.shape
+        self._dtype = known.dtype or value.dtype
+        self._depth = known.depth or value.lod_depth
+        axes = [index for index, size in enumerate(known.shape or ()) if size in rows]
+        self._axis = 0 if self._depth else axes[0] if len(axes) == 1 else axis
+        self._sizes = None if sizes is None else list(sizes)
+        if self._sizes and self._axis < len(self._sizes):
+            del self._sizes[self._axis]
+
+    def by_rows(self, batch: Batch, rows: int) -> Batch:
+        """The batch with rows on its first axis. Raises `UnsupportedError` where it has others."""
+        if isinstance(batch, Ragged):
+            count: Any = len((*batch.outer, batch.offsets)[0]) - 1
+            if count == rows:
+                return batch
+        else:
+            count = batch.shape
+            if batch.ndim > self._axis and count[self._axis] == rows:
+                return np.moveaxis(batch, self._axis, 0)
+        raise UnsupportedError(
+            f"output {self.name!r} is not one entry a row: it has {count} for {rows} rows; leave it"
+            " out (outputs=, --output), or tell on which axis the inputs have their rows"
+            " (batch_axis=, --batch-axis)"
+        )
+
+    def array(self, batches: Sequence[Batch], places: Int64, rows: int) -> pa.Array:
+        """The column: entry i of all batches together belongs to row ``places[i]``."""
+        import pyarrow as pa
+
+        if sum(data_of(each).size for each in batches) > _MOST_VALUES:
+            raise BudgetError(
+                f"output {self.name!r} has more than {_MOST_VALUES:,} values for {rows} rows; give"
+                " fewer rows at once (window=, --window)"
+            )
+        if not batches:
+            return pa.nulls(rows, self._type())
+        entries = pa.concat_arrays([lists(each, self._sizes) for each in batches])
+        source = np.full(rows, -1)
+        source[places] = np.arange(len(places))
+        return entries.take(pa.array(source, mask=source < 0))
+
+    def _type(self) -> pa.DataType:
+        """The column's type as far as it is known before anything ran."""
+        import pyarrow as pa
+
+        if self._dtype is None or self._sizes is None:
+            return pa.null()
+        out = pa.from_numpy_dtype(np.dtype(self._dtype))
+        for size in reversed(self._sizes):
+            out = out if size == 1 else pa.list_(out, -1 if size is None else size)
+        for _ in range(self._depth):
+            out = pa.list_(out)
+        return out
+
+
+def lists(batch: Batch, sizes: Sequence[int | None] | None) -> pa.Array:
+    """An entry a row. ``sizes``: those of the further axes, where they are known."""
+    import pyarrow as pa
+
+    data = data_of(batch)
+    values = pa.array(np.ascontiguousarray(data).reshape(-1))
+    for axis in range(data.ndim - 1, 0, -1):
+        size = data.shape[axis]
+        if sizes is None or sizes[axis - 1] is None:
+            offsets = np.arange(int(np.prod(data.shape[:axis])) + 1, dtype=np.int32) * size
+            values = pa.ListArray.from_arrays(pa.array(offsets), values)
+        elif size != 1:
+            values = pa.FixedSizeListArray.from_arrays(values, size)
+    if isinstance(batch, Ragged):
+        for level in (batch.offsets, *reversed(batch.outer)):
+            values = pa.ListArray.from_arrays(pa.array(level.astype(np.int32)), values)
+    return values

@@ -1,0 +1,311 @@
+"""Scores the rows of a table: batches of similar length, a reason for each row that is bad."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from onernn.adapters.common.adapter import require
+from onernn.engine.session import Session
+from onernn.ir.arrays import Array, Int64
+from onernn.ir.errors import LibraryError, OnernnError, ShapeError, UnsupportedError, did_you_mean
+from onernn.ir.graph import Graph, Value
+from onernn.ir.ragged import Batch, Ragged
+from onernn.scoring.columns import Column, Result, batch_size
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WORDS = 20_000
+"""Words of a batch: enough for the kernels, and its values stay small."""
+REJECTED = "rejected"
+"""The column in which engines tell why a row was rejected."""
+
+
+class Scored(NamedTuple):
+    """The rows that were given, in their order, with outputs; and those that could not be scored.
+
+    Rejected rows have nulls for outputs; ``rejected`` tells their ``row`` and the ``reason``.
+    ``words``: how many there were, the measure of work.
+    """
+
+    table: pa.Table
+    rejected: pa.Table
+    words: int
+
+
+class Scorer:
+    """A model that scores tables, as `__call__` says. It can be pickled, as its session can.
+
+    ``model``: a `Session`, or what makes one, with the ``options`` of one. ``inputs``: the column
+    of each input; one that is not named there has the input's name. ``outputs``: the column of
+    each output, and no other outputs; by default all, by their names. ``words``: of one batch, at
+    most, unless a row has more. ``batch_axis``: where dense inputs and outputs have their rows, one
+    number for all or by name; of most outputs it is known. ``strict``: a bad row raises
+    `ShapeError`.
+    """
+
+    def __init__(
+        self,
+        model: Session | Graph | str | Path,
+        inputs: Mapping[str, str] | None = None,
+        outputs: Mapping[str, str] | None = None,
+        *,
+        words: int = WORDS,
+        strict: bool = False,
+        batch_axis: int | Mapping[str, int] = 0,
+        **options: Any,
+    ) -> None:
+        require("pyarrow", "score")
+        self.session = model if isinstance(model, Session) else Session(model, **options)
+        graph = self.session.graph
+        self._words, self._strict = words, strict
+        names = {value.name: value.name for value in graph.inputs}
+        self._inputs = names | _known(inputs or {}, names, "input")
+        names = {value.name: value.name for value in graph.outputs}
+        self._outputs = names if outputs is None else _known(outputs, names, "output")
+        for name, times in Counter(self._outputs.values()).items():
+            if times > 1:
+                raise ShapeError(f"outputs: two of them would be column {name!r}")
+        border = [value.name for value in (*graph.inputs, *graph.outputs)]
+        if isinstance(batch_axis, int):
+            batch_axis = dict.fromkeys(border, batch_axis)
+        self._axes = dict.fromkeys(border, 0) | _known(batch_axis, border, "input or output")
+        self._fixed = _fixed_rows(graph.inputs, self._axes)
+        sizes = (batch_size(value, self._axes[value.name]) for value in graph.inputs)
+        called = {size for size in sizes if size is not None}
+        self._results = [
+            Result(graph, value, called, self._axes[value.name])
+            for value in graph.outputs
+            if value.name in self._outputs
+        ]
+        self._independent = False
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The column that each input takes."""
+        return dict(self._inputs)
+
+    def __call__(
+        self,
+        rows: pa.Table | pa.RecordBatch,
+        first: int = 0,
+        known_bad: Mapping[int, str] | None = None,
+    ) -> Scored:
+        """The same rows in the same order with the outputs behind them, and what was rejected.
+
+        Columns of numbers are dense, (N,); lists are ragged sequences where the input is, and else
+        further axes. Nothing is padded: rows of a dense input with other sizes come into another
+        batch. ``first`` is added to the numbers of rejected rows; ``known_bad``: rows to reject
+        in any case, and why.
+
+        Raises `ShapeError` where a column is missing, or of a type that no row can have, and
+        `UnsupportedError` where outputs are not one entry a row, or a row's depend on the others.
+        """
+        import pyarrow as pa
+
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+        self.check_columns(table.column_names)
+        columns = {
+            value.name: Column(value, name, table.column(name), self._axes[value.name])
+            for value in self.session.graph.inputs
+            for name in [self._inputs[value.name]]
+        }
+        bad = dict(known_bad or {})
+        for name, column in columns.items():
+            for row, reason in column.bad.items():
+                bad.setdefault(row, f"column {self._inputs[name]!r}: {reason}")
+        places: list[Int64] = [np.zeros(0, np.int64)]
+        found: list[list[Batch]] = [[] for _ in self._results]
+        for batch in self._batches(columns, bad, table.num_rows):
+            for rows, outputs in self._run(columns, batch, bad):
+                places.append(rows)
+                for into, output in zip(found, outputs, strict=True):
+                    into.append(output)
+        if bad and self._strict:
+            row = min(bad)
+            raise ShapeError(f"row {first + row}: {bad[row]}")
+        where = np.concatenate(places)
+        for result, batches in zip(self._results, found, strict=True):
+            array = result.array(batches, where, table.num_rows)
+            table = table.append_column(self._outputs[result.name], array)
+        words = sum(int(column.words.sum()) for column in columns.values())
+        return Scored(table, rejected(bad, first), words)
+
+    def check_columns(self, names: Collection[str]) -> None:
+        """Raises `ShapeError` where inputs miss their columns, or outputs' names are taken."""
+        for name, column in self._inputs.items():
+            if column not in names:
+                raise ShapeError(
+                    f"input {name!r} takes column {column!r}; the columns are {[*names]}: tell"
+                    f" which one it is (inputs={{{name!r}: COLUMN}}, --input {name}=COLUMN)"
+                )
+        for name, column in self._outputs.items():
+            if column in names:
+                raise ShapeError(
+                    f"output {name!r}: there is a column {column!r} already; give it another name"
+                    f" (outputs={{{name!r}: COLUMN}}, --output {name}=COLUMN)"
+                )
+
+    def _batches(
+        self, columns: Mapping[str, Column], bad: Mapping[int, str], count: int
+    ) -> Iterator[Int64]:
+        """Rows that run together: of one shape and similar length, filled by words."""
+        if not count:
+            return
+        given = list(columns.values())
+        shapes = np.concatenate(
+            [np.zeros((count, 1), np.int64), *(c.shapes for c in given)], axis=1
+        )
+        words = np.max([np.ones(count, np.int64), *(c.words for c in given)], axis=0)
+        order = np.lexsort((words, *shapes.T))
+        order = order[~np.isin(order, list(bad))]
+        new = np.ones(len(order), bool)
+        new[1:] = (shapes[order][1:] != shapes[order][:-1]).any(axis=1)
+        start = taken = 0
+        for at, row in enumerate(order):
+            full = taken + words[row] > self._words or at - start == self._fixed
+            if at > start and (new[at] or full):
+                yield order[start:at]
+                start, taken = at, 0
+            taken += words[row]
+        if len(order):
+            yield order[start:]
+
+    def _run(
+        self, columns: Mapping[str, Column], rows: Int64, bad: dict[int, str]
+    ) -> Iterator[tuple[Int64, list[Batch]]]:
+        """Runs a batch, or what remains of it without the rows that the model refuses."""
+        try:
+            outputs = self._outputs_of(columns, rows)
+        except _Refused as error:
+            if len(rows) == 1:
+                bad[int(rows[0])] = str(error)
+                return
+            for half in np.array_split(rows, 2):
+                yield from self._run(columns, half, bad)
+            return
+        if not self._independent and len(rows) > 1:
+            self._check_independence(columns, rows, outputs)
+        yield rows, outputs
+
+    def _outputs_of(self, columns: Mapping[str, Column], rows: Int64) -> list[Batch]:
+        count = self._fixed or len(rows)
+        filled = np.concatenate([rows, np.repeat(rows[-1:], count - len(rows))])
+        try:
+            outputs = self.session.run({n: column.batch(filled) for n, column in columns.items()})
+        except LibraryError:
+            raise
+        except OnernnError as error:
+            raise _Refused(str(error)) from error
+        made = [result.by_rows(outputs[result.name], count) for result in self._results]
+        return made if count == len(rows) else [np.asarray(each)[: len(rows)] for each in made]
+
+    def _check_independence(
+        self, columns: Mapping[str, Column], rows: Int64, outputs: list[Batch]
+    ) -> None:
+        """Runs some rows alone: another axis than the batch's would give them other values."""
+        for at in {0, len(rows) // 2, len(rows) - 1}:
+            alone = self._outputs_of(columns, rows[at : at + 1])
+            for result, one, all_of in zip(self._results, alone, outputs, strict=True):
+                if _differ(_row(one, 0), _row(all_of, at)):
+                    raise UnsupportedError(
+                        f"output {result.name!r}: a row alone has other values than in a batch;"
+                        " tell on which axis the inputs have their rows (batch_axis=,"
+                        " --batch-axis)"
+                    )
+        self._independent = True
+
+
+class _Refused(Exception):
+    """The model does not take these rows."""
+
+
+def rejected(bad: Mapping[int, str], first: int = 0) -> pa.Table:
+    """The table of rejected rows."""
+    import pyarrow as pa
+
+    rows = sorted(bad)
+    return pa.table(
+        {
+            "row": pa.array([first + row for row in rows], pa.int64()),
+            "reason": pa.array([bad[row] for row in rows], pa.string()),
+        }
+    )
+
+
+def one_threaded(model: Session | Graph | str | Path, *args: Any, **options: Any) -> Scorer:
+    """A scorer where an engine has a process for each core: with one thread, if nothing is said."""
+    if not isinstance(model, Session):
+        options = {"threads": 1, **options}
+    return Scorer(model, *args, **options)
+
+
+def with_reasons(scored: Scored, column: str) -> pa.Table:
+    """The table with the reason of each row that could not be scored, null for the others.
+
+    Engines deal with rows, and not with files beside them. Raises `ShapeError` for a column that
+    is there already.
+    """
+    import pyarrow as pa
+
+    if column in scored.table.column_names:
+        raise ShapeError(f"there is a column {column!r} already: give another name (rejected=)")
+    reasons: list[str | None] = [None] * scored.table.num_rows
+    for each in scored.rejected.to_pylist():
+        reasons[each["row"]] = each["reason"]
+    return scored.table.append_column(column, pa.array(reasons, pa.string()))
+
+
+def _row(batch: Batch, index: int) -> Array:
+    """The values of one row."""
+    if not isinstance(batch, Ragged):
+        return batch[index]
+    first, last = index, index + 1
+    for level in (*batch.outer, batch.offsets):
+        first, last = int(level[first]), int(level[last])
+    return batch.data[first:last]
+
+
+def _differ(one: Array, other: Array) -> bool:
+    """Whether values are others, and not the same ones rounded otherwise."""
+    if one.shape != other.shape or not one.size:
+        return one.shape != other.shape
+    if one.dtype.kind != "f":
+        return bool(np.mean(one != other) > 0.5)
+    apart: Any = np.abs(np.nan_to_num(one) - np.nan_to_num(other)).max()
+    return bool(apart > 0.05 * max(np.abs(np.nan_to_num(one)).max(), 1e-3))
+
+
+T = TypeVar("T")
+
+
+def _known(given: Mapping[str, T], names: Collection[str], what: str) -> dict[str, T]:
+    for name in given:
+        if name not in names:
+            hint = did_you_mean(name, names)
+            raise ShapeError(f"{what} {name!r} is unknown; the model has {', '.join(names)}{hint}")
+    return dict(given)
+
+
+def _fixed_rows(inputs: Sequence[Value], axes: Mapping[str, int]) -> int | None:
+    """How many rows each batch has, where the model tells; raises where an input has no rows."""
+    found: set[int] = set()
+    for value in inputs:
+        if value.lod_depth or value.shape is None:
+            continue
+        axis = axes[value.name]
+        if axis >= len(value.shape):
+            raise UnsupportedError(f"input {value} has no axis {axis} for rows")
+        if (size := value.shape[axis]) is not None:
+            found.add(size)
+    if len(found) > 1:
+        raise UnsupportedError(
+            f"the inputs {'; '.join(map(str, inputs))} are of {sorted(found)} rows; tell on which"
+            " axes these are (batch_axis=, --batch-axis)"
+        )
+    return found.pop() if found else None

@@ -1,0 +1,188 @@
+"""What a diagnosis gives: causes with their evidence, and the edits of a graph that undo them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from onernn.fuse_passes import fuse
+from onernn.ir.arrays import Array
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.records import dataclass
+from onernn.verification.layer_names import expanded
+
+ADVICE = {
+    "gates_swapped": "Compare the order of the gates in both files with the frameworks'"
+    " documentation: the blocks of weights and biases are taken for each other.",
+    "update_sign": "One side keeps the old state with the update gate, the other one replaces it"
+    " (Paddle's origin_mode): negate the update gate's weights and bias, or set the attribute.",
+    "reset_placement": "One side resets the state before the recurrent product, the other one its"
+    " result: set linear_before_reset (ONNX) or reset_after (Keras) accordingly.",
+    "bias_merged": "The framework has two biases, of the input and of the recurrent product: keep"
+    " both; a GRU that resets after the product needs the candidate's apart.",
+    "bias_doubled": "The same bias is added twice: in the projection and again in the layer, or"
+    " once for the input and once for the state. Set one of them to zero.",
+    "h0_dropped": "Feed the initial state to the recurrent operator: a converter or a fusion pass"
+    " has left that input out.",
+    "mask_ignored": "Give the sentence lengths to the recurrent operator (sequence_lens in ONNX,"
+    " use_sequence_length in MXNet, SequenceLength in Paddle).",
+    "reverse_padded": "Reverse each sentence within its own length, not the padded row: give the"
+    " lengths to the backward direction.",
+    "clip_ignored": "Carry the clipping attribute over: clip (ONNX), lstm_state_clip_min and _max"
+    " (MXNet), cell_clip (Keras).",
+    "weight_transposed": "Transpose the weight: one side stores (out, in), the other (in, out).",
+    "direction_swapped": "Exchange the forward and the backward direction: of the weights, or of"
+    " the outputs.",
+    "activation_changed": "Set the activations of the recurrent operator as the reference has"
+    " them: frameworks differ in their defaults (Keras 2 had hard_sigmoid), and converters drop"
+    " them.",
+    "attribute_changed": "Set the attribute as the reference has it: it was not carried over, or"
+    " replaced by a default.",
+    "weights_rounded": "Convert again from weights of full precision: these went through a narrow"
+    " type, or allow for it with --atol and --rtol.",
+    "weights_changed": "Read these weights again from the reference's file: they are of another"
+    " layer, another checkpoint, or were changed in between.",
+    "bias_changed": "Read this bias again from the reference's file. Where the framework has two,"
+    " of the input and of the recurrent product, see that both are there, and each once.",
+    "bias_shifted": "The same number was added to all units of a gate, as Keras's"
+    " unit_forget_bias or a forget bias of TensorFlow is: add it once.",
+    "bias_zeroed": "Set the bias: the file has zeros in its place.",
+    "constant_changed": "Set the constant as the reference has it.",
+    "states_exchanged": "Exchange the initial states again: of the hidden and the cell state, or"
+    " of the layers.",
+    "layers_exchanged": "Give each layer its own weights: they were written in another order.",
+    "input_exchanged": "Connect the input as the reference does.",
+    "operator_missing": "Put the operator in its place: the exporter or a pass left it out.",
+    "operator_added": "Take the operator out: the reference does not have it.",
+    "operator_changed": "Replace the operators by the reference's.",
+}
+"""What to change, by the id of a cause."""
+
+Form = Literal["read", "taken apart"]
+"""The graph that edits change: the model as it was read, or fused and one direction a node."""
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """Some nodes of a graph, by their first outputs, and what stands in their place.
+
+    ``inputs``: those that the graph takes besides.
+    """
+
+    old: tuple[str, ...]
+    new: tuple[Node, ...]
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    inputs: tuple[Value, ...] = ()
+
+    @classmethod
+    def between(cls, graph: Graph, other: Graph) -> Edit:
+        """What makes ``other`` of a graph that shares the nodes that stay with it."""
+        kept = {id(node) for node in graph.nodes} & {id(node) for node in other.nodes}
+        names = {value.name for value in graph.inputs}
+        return cls(
+            tuple(n.outputs[0] for n in graph.nodes if id(n) not in kept),
+            tuple(n for n in other.nodes if id(n) not in kept),
+            {k: a for k, a in other.constants.items() if graph.constants.get(k) is not a},
+            tuple(value for value in other.inputs if value.name not in names),
+        )
+
+    def meets(self, other: Edit) -> bool:
+        """Whether both change the same node."""
+        return not set(self.old).isdisjoint(other.old)
+
+
+def edited(graph: Graph, edits: Iterable[Edit]) -> Graph:
+    """The graph with all edits, its nodes in an order in which they can run.
+
+    Raises `ModelFormatError` where edits contradict each other.
+    """
+    chosen = list(dict.fromkeys(edits))
+    gone = {name for edit in chosen for name in edit.old}
+    nodes = {node.outputs[0]: node for node in graph.nodes if node.outputs[0] not in gone}
+    inputs = {value.name: value for value in graph.inputs}
+    constants = dict(graph.constants)
+    for edit in chosen:
+        nodes |= {node.outputs[0]: node for node in edit.new}
+        inputs |= {value.name: value for value in edit.inputs}
+        constants |= edit.constants
+    return in_order(graph, nodes.values(), inputs.values(), constants)
+
+
+def in_order(
+    graph: Graph, nodes: Iterable[Node], inputs: Iterable[Value], constants: Mapping[str, Array]
+) -> Graph:
+    """The graph with these nodes, in an order in which they can run, and only what outputs need.
+
+    Raises `ModelFormatError` where there is no such order.
+    """
+    values, waiting, ordered = tuple(inputs), list(nodes), list[Node]()
+    known = {"", *constants, *(value.name for value in values)}
+    while waiting:
+        later = []
+        for node in waiting:
+            if known.issuperset(node.inputs):
+                ordered.append(node)
+                known.update(node.outputs)
+            else:
+                later.append(node)
+        if len(later) == len(waiting):
+            ordered += later  # Graph tells what is missing
+            break
+        waiting = later
+    return replace(graph, nodes=tuple(ordered), inputs=values, constants=constants).pruned()
+
+
+@dataclass(frozen=True, eq=False)
+class Cause:
+    """A fault that explains why outputs differ.
+
+    ``id``: one of `ADVICE`. ``text``: what is so, after "the model". ``where``: the layer or
+    operator. ``node``: the first output of the node in the model, "" where there is none.
+    ``evidence``: "proved" where with the edits of all causes of a report the outputs match, also on
+    batches that were not used to find them; else "candidate". ``edits``: of the model in the
+    ``form``; none where a fault can be shown in the reference only. ``before``, ``after``: the
+    largest difference, as a part of the largest value.
+    """
+
+    id: str
+    text: str
+    where: str = ""
+    node: str = ""
+    evidence: Literal["proved", "candidate"] = "candidate"
+    edits: tuple[Edit, ...] = field(default=(), repr=False)
+    form: Form = "taken apart"
+    before: float = np.nan
+    after: float = np.nan
+
+    @property
+    def advice(self) -> str:
+        return ADVICE.get(self.id, "")
+
+    def as_json(self) -> dict[str, Any]:
+        """``{"id", "text", "evidence", "where", "node", "advice"}``."""
+        keys = ("id", "text", "evidence", "where", "node", "advice")
+        return {key: getattr(self, key) for key in keys}
+
+
+def repaired(model: Graph, causes: Iterable[Cause]) -> Graph:
+    """The model without these faults: an edit of the graph as it was read, or of its fused form.
+
+    Raises `UnsupportedError` where one is only a candidate or cannot be undone in the model.
+    """
+    found = list(causes)
+    for cause in found:
+        if cause.evidence != "proved":
+            raise UnsupportedError(f"only a candidate: {cause.text}")
+        if not cause.edits:
+            raise UnsupportedError(f"it cannot be undone in the model: {cause.text}")
+    if all(cause.form == "read" for cause in found):
+        graph = model
+    elif all(cause.form == "taken apart" for cause in found):
+        graph = expanded(fuse(model).model)[0]
+    else:
+        raise UnsupportedError("the causes are of different forms of the model")
+    return edited(graph, (edit for cause in found for edit in cause.edits))

@@ -1,0 +1,390 @@
+"""Operators of two graphs that play the same part, by what they compute and by their place."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onernn.ir.arrays import Array
+from onernn.ir.cached import cached_property
+from onernn.ir.graph import Graph, Node, native_types
+from onernn.ir.records import dataclass
+from onernn.ir.weights import RnnWeights
+from onernn.ops import OPERATORS
+
+_MOST = 10**6
+"""Pairs of operators that are compared one by one; of longer lists only those that are equal."""
+
+_FEW = 8
+"""Of so many pairs that have nothing in common each is taken back alone."""
+
+_LAYER = 10
+"""Recurrent layers are matched before what stands between them."""
+
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Slot(NamedTuple):
+    """An input of one of an operator's nodes that none of its nodes makes."""
+
+    node: int
+    position: int
+    value: str
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """The nodes that stand for one operator of the file, in order; a node alone where none tells.
+
+    ``inner``: for every node's input the place of what makes it among the nodes, as (node,
+    output); None for those that come from elsewhere, which are the ``slots``.
+    """
+
+    graph: Graph
+    nodes: tuple[Node, ...]
+
+    @cached_property
+    def made(self) -> dict[str, tuple[int, int]]:
+        """Where a value is made: (node, output)."""
+        return {
+            name: (at, position)
+            for at, node in enumerate(self.nodes)
+            for position, name in enumerate(node.outputs)
+            if name
+        }
+
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        return tuple(
+            Slot(at, position, name)
+            for at, node in enumerate(self.nodes)
+            for position, name in enumerate(_padded(node))
+            if name not in self.made
+        )
+
+    @cached_property
+    def structure(self) -> tuple[Any, ...]:
+        """The same for operators whose slots and values correspond one to one."""
+        inner = (tuple(self.made.get(name) for name in _padded(node)) for node in self.nodes)
+        return (tuple(node.op for node in self.nodes), tuple(inner))
+
+    @cached_property
+    def makes(self) -> tuple[str, ...]:
+        """The values that are read elsewhere."""
+        within = set(map(id, self.nodes))
+        return tuple(
+            name
+            for name in self.made
+            if self.graph.is_output(name)
+            or any(id(user) not in within for user in self.graph.users(name))
+        )
+
+    @property
+    def kind(self) -> str:
+        """What has to be the same in both graphs: of layers also their number and their sizes."""
+        if self.rnns:
+            specs = [node.attributes["spec"] for node in self.rnns]
+            sizes = [(s.layers, s.directions, s.hidden_size, s.recurrent_size) for s in specs]
+            return f"Rnn {sizes}"
+        last = self.nodes[-1]
+        return last.op if len(self.nodes) == 1 else native_types(last.origin) or last.op
+
+    @property
+    def rnns(self) -> list[Node]:
+        return [node for node in self.nodes if node.op == "Rnn"]
+
+    @property
+    def label(self) -> str:
+        """How a reader finds it."""
+        last = self.nodes[-1]
+        return last.native if last.origin else f"{last.op} that makes {last.outputs[0]!r}"
+
+    @cached_property
+    def numbers(self) -> str:
+        """A digest of its constants, "" where it has none."""
+        arrays = [*self._constants()]
+        return digest_of(arrays) if arrays else ""
+
+    @cached_property
+    def settings(self) -> str:
+        """Its attributes but for weights."""
+        return repr([sorted(_plain(node.attributes).items()) for node in self.nodes])
+
+    def _constants(self) -> Iterable[Array]:
+        for slot in self.slots:
+            if slot.value in self.graph.constants:
+                yield self.graph.constants[slot.value]
+        for node in self.rnns:
+            yield from weights_in(node.attributes["weights"])
+
+
+def weights_in(weights: Any) -> list[Array]:
+    """All arrays of a recurrent node."""
+    each = [weights] if isinstance(weights, RnnWeights) else weights
+    return [array for one in each for array in one.arrays.values()]
+
+
+def _plain(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """Attributes as text; graphs by their nodes, arrays by a digest."""
+    return {k: _text(v) for k, v in attributes.items() if k != "weights"}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Graph):
+        nodes = [(n.op, n.inputs, n.outputs, _plain(n.attributes)) for n in value.nodes]
+        return repr((nodes, digest_of(value.constants.values())))
+    return digest_of([value]) if isinstance(value, np.ndarray) else repr(value)
+
+
+def digest_of(arrays: Iterable[Array]) -> str:
+    """The same for arrays of the same bytes."""
+    digest = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+    return digest.hexdigest()
+
+
+def _padded(node: Node) -> tuple[str, ...]:
+    """The inputs; those of a recurrent node with absent ones."""
+    return (*node.inputs, "", "", "")[:4] if node.op == "Rnn" else node.inputs
+
+
+def operators(graph: Graph, whole: bool) -> list[Operator]:
+    """A graph's operators in order. ``whole``: as the file had them, else each node is one."""
+    if not whole:
+        return [Operator(graph, (node,)) for node in graph.nodes]
+    found: list[Operator] = []
+    for origin, nodes in groupby(graph.nodes, key=lambda node: node.origin):
+        each = tuple(nodes)
+        if origin:
+            found.append(Operator(graph, each))
+        else:
+            found += [Operator(graph, (node,)) for node in each]
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Matching:
+    """Pairs of operators, and for values of the model those of the reference."""
+
+    pairs: tuple[tuple[Operator, Operator], ...]
+    mine: tuple[Operator, ...]
+    theirs: tuple[Operator, ...]
+    values: Mapping[str, str]
+
+
+def match(
+    mine: list[Operator],
+    theirs: list[Operator],
+    inputs: Mapping[str, str],
+    shapes: tuple[Shapes, Shapes],
+    equal: Callable[[Mapping[str, str]], dict[str, str]] = dict,
+) -> Matching:
+    """Both graphs' operators matched. ``inputs``: the reference's by the model's names.
+
+    Those that compute the same from the same inputs first, then those that make the same outputs
+    of what they get; the others in order, by constants, attributes and names. ``shapes``: of the
+    values of both runs; channels have to be the same, and all axes of views. ``equal``: adds to
+    pairs of values those that are of the same numbers; operators that contradict these are not
+    matched.
+    """
+    graph = mine[0].graph if mine else None
+    other = theirs[0].graph if theirs else None
+    pairs: dict[int, int] = {}
+    known = dict(inputs)
+    if graph is not None and other is not None:
+        turned = {name: name for name in inputs.values()}
+        _pair(pairs, _downwards(mine, inputs), _downwards(theirs, turned))
+        ends = [{v.name: str(k) for k, v in enumerate(g.outputs)} for g in (graph, other)]
+        _pair(pairs, _upwards(mine, ends[0]), _upwards(theirs, ends[1]))
+        values = _values(mine, theirs, pairs, known)
+        same = {m: t for m, t in equal(values).items() if m not in values}
+        known |= same
+        _align(pairs, mine, theirs, {**known, **values}, shapes, same)
+        _in_place(pairs, mine, theirs, _values(mine, theirs, pairs, known), shapes, same)
+    values = equal(_values(mine, theirs, pairs, known))
+    while wrong := sorted(a for a, b in pairs.items() if _strange(mine[a], theirs[b], values)):
+        gone = (
+            wrong if len(wrong) > _FEW else wrong[:1]
+        )  # one may have made those behind it strange
+        pairs = {a: b for a, b in pairs.items() if a not in gone}
+        values = equal(_values(mine, theirs, pairs, known))
+    chosen = tuple((mine[a], theirs[b]) for a, b in sorted(pairs.items()))
+    return Matching(chosen, tuple(mine), tuple(theirs), values)
+
+
+def _hash(*parts: Any) -> str:
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def _downwards(found: Sequence[Operator], names: Mapping[str, str]) -> list[str]:
+    """For each operator a hash of all that is computed from the inputs to it."""
+    known = dict(names)
+    hashes = []
+    for each in found:
+        constants = each.graph.constants
+        reads = [known.get(s.value, "") for s in each.slots if s.value not in constants]
+        hashes.append(_hash(each.structure, each.settings, each.numbers, reads))
+        known |= {name: _hash(hashes[-1], at) for at, name in enumerate(each.made)}
+    return hashes
+
+
+def _upwards(found: Sequence[Operator], ends: Mapping[str, str]) -> list[str]:
+    """For each operator a hash of all that is computed from it to the outputs."""
+    users: dict[str, list[str]] = {name: [_hash("output", at)] for name, at in ends.items()}
+    hashes = [""] * len(found)
+    for at in reversed(range(len(found))):
+        each = found[at]
+        behind = [sorted(users.get(name, [])) for name in each.made]
+        hashes[at] = _hash(each.structure, each.settings, each.numbers, behind)
+        for place, slot in enumerate(each.slots):
+            users.setdefault(slot.value, []).append(_hash(hashes[at], place))
+    return hashes
+
+
+def _pair(pairs: dict[int, int], mine: list[str], theirs: list[str]) -> None:
+    """Adds those whose hashes are equal, in order."""
+    taken = set(pairs.values())
+    places: dict[str, list[int]] = {}
+    for at, key in enumerate(theirs):
+        if at not in taken:
+            places.setdefault(key, []).append(at)
+    for at, key in enumerate(mine):
+        if at not in pairs and places.get(key):
+            pairs[at] = places[key].pop(0)
+
+
+def _align(
+    pairs: dict[int, int],
+    mine: Sequence[Operator],
+    theirs: Sequence[Operator],
+    values: Mapping[str, str],
+    shapes: tuple[Shapes, Shapes],
+    same: Mapping[str, str],
+) -> None:
+    """Adds the best pairs of the others, in order: the sum of their scores is the largest."""
+    rows = [at for at in range(len(mine)) if at not in pairs]
+    taken = set(pairs.values())
+    columns = [at for at in range(len(theirs)) if at not in taken]
+    if len(rows) * len(columns) > _MOST:
+        return
+    best = np.zeros((len(rows) + 1, len(columns) + 1))
+    scores = np.zeros((len(rows), len(columns)))
+    for i, a in enumerate(rows):
+        for j, b in enumerate(columns):
+            alike = _sizes(mine[a], shapes[0]) == _sizes(theirs[b], shapes[1])
+            if alike and not _apart(mine[a], theirs[b], same):
+                scores[i, j] = _score(mine[a], theirs[b], values)
+            both = best[i, j] + scores[i, j] if scores[i, j] else 0.0
+            best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], both)
+    i, j = len(rows), len(columns)
+    while i and j:
+        if best[i, j] == best[i - 1, j]:
+            i -= 1
+        elif best[i, j] == best[i, j - 1]:
+            j -= 1
+        else:
+            i, j = i - 1, j - 1
+            pairs[rows[i]] = columns[j]
+
+
+def _in_place(
+    pairs: dict[int, int],
+    mine: Sequence[Operator],
+    theirs: Sequence[Operator],
+    values: Mapping[str, str],
+    shapes: tuple[Shapes, Shapes],
+    same: Mapping[str, str],
+) -> None:
+    """Adds elementwise ones that read the same and make a value of as many channels."""
+    taken = set(pairs.values())
+    alone = [b for b in range(len(theirs)) if b not in taken and _elementwise(theirs[b])]
+    for a, one in enumerate(mine):
+        if a in pairs or not _elementwise(one):
+            continue
+        reads = [values.get(name, name) for name in _read(one)]
+        for b in alone:
+            alike = _sizes(one, shapes[0]) == _sizes(theirs[b], shapes[1])
+            alike = alike and reads == _read(theirs[b]) and not _apart(one, theirs[b], same)
+            if b not in taken and reads and alike:
+                pairs[a] = b
+                taken.add(b)
+                break
+
+
+def _apart(one: Operator, other: Operator, same: Mapping[str, str]) -> bool:
+    """Whether either makes a value that is the same as one that the other does not make."""
+    told = [(m, t) for m, t in same.items() if m in one.makes or t in other.makes]
+    return any(m not in one.makes or t not in other.makes for m, t in told)
+
+
+def _elementwise(operator: Operator) -> bool:
+    known = [OPERATORS.get(node.op) for node in operator.nodes]
+    return all(each is not None and each.kind == "elementwise" for each in known)
+
+
+def _read(operator: Operator) -> list[str]:
+    """The values that it computes with: no constants, nothing absent."""
+    names = dict.fromkeys(slot.value for slot in operator.slots if slot.value)
+    return [name for name in names if name not in operator.graph.constants]
+
+
+def _score(one: Operator, other: Operator, values: Mapping[str, str]) -> float:
+    """How much two operators have in common; 0 where they are of different kinds."""
+    if one.kind != other.kind:
+        return 0.0
+    alike = 2.0 + _LAYER * bool(one.rnns)
+    alike += (one.structure == other.structure) + (one.settings == other.settings)
+    alike += 3 * (one.numbers == other.numbers and bool(one.numbers))
+    alike += 2 * any(name in other.made for name in one.makes)
+    reads = {slot.value for slot in other.slots}
+    alike += sum(values.get(slot.value, None) in reads for slot in one.slots if slot.value)
+    return alike
+
+
+def _sizes(operator: Operator, shapes: Shapes) -> tuple[int, ...]:
+    """The channels of what it makes first, all axes of views; () for layers, whose kind tells."""
+    if operator.rnns:
+        return ()
+    shape = shapes.get(next(iter(operator.makes), ""), ())
+    known = [OPERATORS.get(node.op) for node in operator.nodes]
+    view = all(each is not None and each.kind == "view" for each in known)
+    return shape if view else shape[-1:]
+
+
+def _strange(one: Operator, other: Operator, values: Mapping[str, str]) -> bool:
+    """Whether operators have nothing in common but what they are called: their place, neither."""
+    same = one.structure == other.structure and one.settings == other.settings
+    if one.rnns or (same and one.numbers == other.numbers):
+        return False
+    named = any(name in other.made for name in one.makes)
+    reads = set(_read(other))
+    return not named and not any(values.get(slot.value) in reads for slot in one.slots)
+
+
+def _values(
+    mine: Sequence[Operator],
+    theirs: Sequence[Operator],
+    pairs: Mapping[int, int],
+    inputs: Mapping[str, str],
+) -> dict[str, str]:
+    """The reference's values by the model's."""
+    found = dict(inputs)
+    for a, b in pairs.items():
+        one, other = mine[a], theirs[b]
+        if one.structure == other.structure:
+            for node, twin in zip(one.nodes, other.nodes, strict=True):
+                both = zip(node.outputs, twin.outputs, strict=False)
+                found |= {own: their for own, their in both if own and their}
+            continue
+        shared = [name for name in one.makes if name in other.makes]
+        left = [[n for n in each.makes if n not in shared] for each in (one, other)]
+        found |= {name: name for name in shared}
+        found |= dict(zip(*left, strict=False))
+    return found

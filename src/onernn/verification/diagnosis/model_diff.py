@@ -1,0 +1,304 @@
+"""The causes that reading two models tells: their differences, fewest that explain the outputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+
+from onernn.fuse_passes.normal_forms import constants_last
+from onernn.ir.arrays import Array
+from onernn.ir.errors import OnernnError
+from onernn.ir.graph import Graph
+from onernn.ir.ragged import Batch, Ragged, data_of
+from onernn.ir.records import dataclass
+from onernn.verification.aligning import paired_inputs
+from onernn.verification.diagnosis.cause import Cause, Edit, edited
+from onernn.verification.diagnosis.difference_names import Named, Names
+from onernn.verification.diagnosis.differences import (
+    Difference,
+    Trial,
+    differences_in,
+    patched,
+    smallest,
+)
+from onernn.verification.diagnosis.equal_values import equal_values
+from onernn.verification.diagnosis.matching import Matching, match, operators
+from onernn.verification.layer_names import LayerName, in_words
+from onernn.verification.tracing import Values, fast_backend, trace
+from onernn.verification.verifying import Evidence
+
+_BATCHES = 3
+"""Batches to find causes with, at most; each is one on which those of the others were too few."""
+_MASK = 8
+"""Floats of so few values are a mask or lengths, not words."""
+
+
+def read_causes(found: Evidence, ends: float) -> tuple[Cause, ...]:
+    """What the models differ in, as causes that explain the outputs together; none where it does
+    not, and where the reference is no model. After ``ends`` they are candidates: fewer of them may
+    explain it.
+
+    First operator by operator as the files have them; where that explains nothing, or by operators
+    that one of them has not, layer by layer as fusing and taking apart leaves them.
+    """
+    best: tuple[Cause, ...] = ()
+    if found.theirs is None:
+        return best
+    for whole in (True, False):
+        reading = _Reading.of(found, whole)
+        causes = reading.causes(ends) if reading is not None else ()
+        if causes and (not best or _unmatched(causes) < _unmatched(best)):
+            best = causes
+        if best and not _unmatched(best):
+            break
+    return best
+
+
+def _unmatched(causes: Sequence[Cause]) -> int:
+    """How much is told of operators that one file has not: it may have others that do the same."""
+    weights = {"operator_changed": 2, "operator_missing": 1, "operator_added": 1}
+    return sum(weights.get(each.id, 0) for each in causes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """Both models in one form, matched, and a batch to try changes on."""
+
+    found: Evidence
+    whole: bool
+    graph: Graph
+    other: Graph
+    matching: Matching
+    names: Names
+    trial: Trial
+
+    @classmethod
+    def of(cls, found: Evidence, whole: bool) -> _Reading | None:
+        reference, run = found.reference.graph, found.theirs
+        assert reference is not None and run is not None
+        graph, other = found.mine.graph, run.graph
+        parts: Mapping[str, LayerName] = {**run.parts, **found.mine.parts}
+        if whole:
+            graph, other, parts = constants_last(found.model), constants_last(reference), {}
+        mine, theirs = operators(graph, whole), operators(other, whole)
+        trial = _trial(found, graph, found.given, found.expected)
+        if trial is None:
+            return None
+        values = trace(other, found.feeds(found.given)[1], fast_backend()) if whole else run.values
+        shapes = _shapes(trial.values), _shapes(values)
+        equal = partial(equal_values, graph=graph, other=other, theirs=values)
+        pairs = paired_inputs(graph.inputs, other.inputs)
+        inputs = {name: value.name for name, value in pairs.items()}
+        matching = match(mine, theirs, inputs, shapes, equal)
+        layers = (*run.parts.values(), *found.mine.parts.values())
+        stacked = {(each.own, each.direction): each for each in layers if each.own}
+        names = Names(matching, parts, stacked, (_ragged(trial.values), _ragged(values)))
+        return cls(found, whole, graph, other, matching, names, trial)
+
+    def causes(self, ends: float) -> tuple[Cause, ...]:
+        every = differences_in(self.matching, self.found.names, self.graph.constants)
+        if not every or self._copies_layers() or not self._passes(every, [self.trial]):
+            return ()
+        groups, batches = self._groups(every), [self.trial]
+        evidence: Literal["proved", "candidate"] = "candidate"
+        needed = every
+        for seed in range(1, _BATCHES + 1):
+            kept = smallest(groups, lambda chosen: self._passes(chosen, batches), ends)
+            needed = [each for group in kept for each in group]
+            if time.monotonic() > ends:  # nobody knows whether all of them are needed
+                break
+            fresh = _fresh(self.found, self.graph, seed)
+            if fresh is None:
+                break
+            if self._passes(needed, [fresh]):
+                evidence = "proved"
+                break
+            if not self._passes(every, [fresh]):
+                break
+            batches.append(fresh)
+        return tuple(self._named(needed, evidence))
+
+    def _patched(self, chosen: Sequence[Difference]) -> Graph | None:
+        try:
+            return patched(self.graph, self.other, self.matching, chosen)
+        except OnernnError:  # values that would be made of each other
+            return None
+
+    def _passes(self, chosen: Sequence[Difference], batches: Sequence[Trial]) -> bool:
+        changed = self._patched(chosen)
+        return changed is not None and all(each.passes(changed) for each in batches)
+
+    def _copies_layers(self) -> bool:
+        """Whether there are recurrent layers without a counterpart, though both have as many."""
+        paired = {id(op) for pair in self.matching.pairs for op in pair}
+        every = (*self.matching.mine, *self.matching.theirs)
+        alone = any(op.rnns and id(op) not in paired for op in every)
+        theirs = self.found.theirs
+        return alone and theirs is not None and len(self.found.mine.parts) == len(theirs.parts)
+
+    def _groups(self, every: Sequence[Difference]) -> list[list[Difference]]:
+        """Differences that are one fault together; the first ones are tried to be left out first.
+
+        Wiring comes first: what a file does elsewhere, such as views, often makes no difference.
+        """
+        groups: dict[Any, list[Difference]] = {}
+        for named in self.names.of(every):
+            shared = named.found.id in ("weights_rounded", "states_exchanged", "layers_exchanged")
+            groups.setdefault(
+                named.found._replace(apart=0.0) if shared else id(named.difference), []
+            ).append(named.difference)
+        seen: set[int] = set()
+        rest = [list(dict.fromkeys(group)) for group in groups.values()]
+        rest += [[each] for each in every]
+        unique = []
+        for group in rest:
+            fresh = [each for each in group if id(each) not in seen]
+            seen.update(map(id, fresh))
+            unique += [fresh] if fresh else []
+        return sorted(unique, key=lambda group: not group[0].is_wiring)
+
+    def _named(
+        self, needed: Sequence[Difference], evidence: Literal["proved", "candidate"]
+    ) -> Iterator[Cause]:
+        whole = self._patched(needed)
+        assert whole is not None
+        before, after = self.trial.distance(self.graph), self.trial.distance(whole)
+        causes = list(_together(self.names.of(needed)))
+        units = [list(dict.fromkeys(n.difference for n in together)) for _, together in causes]
+        edits = self._edits(units, Edit.between(self.graph, whole))
+        for (found, together), edit in zip(causes, edits, strict=True):
+            where = _where([each.where for each in together], self._layers())
+            joint = (
+                ""
+                if not where or found.text.endswith(("before", "exchanges", " of", ":"))
+                else "in "
+            )
+            apart = max(each.found.apart for each in together)
+            most = f", by up to {apart:.3g}" if apart else ""
+            yield Cause(
+                found.id,
+                f"{found.text} {joint}{where}{most}".rstrip(),
+                where,
+                together[0].node,
+                evidence,
+                (edit,),
+                "read" if self.whole else "taken apart",
+                before,
+                after,
+            )
+
+    def _edits(self, causes: Sequence[Sequence[Difference]], whole: Edit) -> list[Edit]:
+        """What undoes each; causes that change the same nodes have one edit together."""
+        groups = [{at} for at in range(len(causes))]
+        while True:
+            chosen = [[each for at in sorted(group) for each in causes[at]] for group in groups]
+            edits = [self._edit(each) or whole for each in chosen]
+            pairs = combinations(range(len(groups)), 2)
+            met = next(((a, b) for a, b in pairs if edits[a].meets(edits[b])), None)
+            if met is None:
+                by_cause = {at: e for group, e in zip(groups, edits, strict=True) for at in group}
+                return [by_cause[at] for at in range(len(causes))]
+            groups[met[0]] |= groups.pop(met[1])
+
+    def _edit(self, chosen: Sequence[Difference]) -> Edit | None:
+        changed = self._patched(chosen)
+        return None if changed is None else Edit.between(self.graph, changed)
+
+    def _layers(self) -> int:
+        """How many layers and directions the model has, in all nodes."""
+        return len(self.found.mine.parts)
+
+
+def tested(found: Evidence, cause: Cause) -> Cause:
+    """A cause that was found by searching: proved, where it also holds on another batch."""
+    if cause.evidence == "proved" or not cause.edits or found.theirs is None:
+        return cause
+    graph = found.model if cause.form == "read" else found.mine.graph
+    fresh = _fresh(found, graph, 1)
+    if fresh is None or not fresh.passes(edited(graph, cause.edits)):
+        return cause
+    return replace(cause, evidence="proved")
+
+
+def _fresh(found: Evidence, graph: Graph, seed: int) -> Trial | None:
+    """A batch that was not used yet, of the same sizes."""
+    reference = found.reference.graph
+    assert reference is not None
+    for lengths in (True, False):
+        given = shuffled(found.given, seed, lengths)
+        try:
+            _, theirs = found.feeds(given)
+            with np.errstate(all="ignore"):
+                values = trace(reference, theirs, fast_backend())
+        except OnernnError:
+            continue
+        expected = {mine: values[name] for mine, name in found.names.items()}
+        if (made := _trial(found, graph, given, expected)) is not None:
+            return made
+    return None
+
+
+def _shapes(values: Values) -> dict[str, tuple[int, ...]]:
+    return {name: data_of(value).shape for name, value in values.items()}
+
+
+def _ragged(values: Values) -> set[str]:
+    return {name for name, value in values.items() if isinstance(value, Ragged)}
+
+
+def _trial(
+    found: Evidence, graph: Graph, given: Mapping[str, Batch], expected: Mapping[str, Batch]
+) -> Trial | None:
+    try:
+        mine, theirs = found.feeds(given)
+        with np.errstate(all="ignore"):
+            values = trace(graph, mine, fast_backend())
+    except OnernnError:
+        return None
+    return Trial(graph, values, expected, found.tolerances, theirs)
+
+
+def shuffled(given: Mapping[str, Batch], seed: int, lengths: bool) -> dict[str, Batch]:
+    """Another batch of the same numbers; with ``lengths`` vectors of integers are others, too."""
+    rng = np.random.default_rng(seed)
+
+    def moved(array: Array) -> Array:
+        array = np.asarray(array)
+        few = array.dtype.kind == "f" and len(np.unique(array)) <= _MASK
+        if array.ndim == 0 or few or array.dtype.kind == "b":
+            return array
+        if array.ndim == 1 and array.dtype.kind in "iu":
+            return rng.permutation(array) if lengths else array
+        signs = rng.choice([-1, 1], array.shape) if array.dtype.kind == "f" else 1
+        signs = 1 if array.size and array.min() >= 0 else signs
+        return (rng.permutation(array.reshape(-1)).reshape(array.shape) * signs).astype(array.dtype)
+
+    return {
+        name: value.with_data(moved(value.data)) if isinstance(value, Ragged) else moved(value)
+        for name, value in given.items()
+    }
+
+
+def _together(found: Sequence[Named]) -> Iterator[tuple[Any, list[Named]]]:
+    groups: dict[Any, list[Named]] = {}
+    for each in found:
+        groups.setdefault(each.found._replace(apart=0.0), []).append(each)
+    yield from groups.items()
+
+
+def _where(places: Sequence[LayerName | str], layers: int) -> str:
+    distinct = list(dict.fromkeys(places))
+    named = [place for place in distinct if isinstance(place, LayerName)]
+    others = [place for place in distinct if isinstance(place, str)]
+    nodes = {place.own or place.node for place in named}
+    if named and len(named) == layers and len(nodes) > 1:
+        words = ["every recurrent layer"]
+    else:
+        words = [in_words(named)] if named else []
+    return " and ".join([*words, *others])

@@ -1,0 +1,289 @@
+"""Inputs that tell faults apart, for a model of which nobody recorded any.
+
+Sentences of length 0, 1 and long ones in no order, numbers behind their ends, initial states that
+are not zero, and words loud enough to drive gates into both ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from time import process_time
+
+import numpy as np
+
+from onernn.engine.session import Session, unsupported
+from onernn.fuse_passes import fuse
+from onernn.ir.arrays import Array
+from onernn.ir.errors import BudgetError, OnernnError, UnsupportedError
+from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.ragged import Batch, Ragged
+from onernn.ir.records import dataclass
+from onernn.ir.rnn import Recurrent
+from onernn.ops import OPERATORS
+from onernn.verification.aligning import feed_for, paired_inputs
+
+TIME, BATCH = 14, 5
+_LOUD = 6.0
+_LONGEST = 65
+"""Unrolled layers have a length of their own, which they do not always declare: all up to it."""
+_LENGTHS = (TIME, 1, 256, *range(2, _LONGEST), 128, 512, 1024, 2048, 4096)
+"""A usual one, a step, some samples of sound, as models of speech take for a step; then all."""
+_ATTEMPTS = 1024
+_SECONDS, _BYTES = 5, 10**9
+"""Of the CPU for all attempts, and for what the model makes of an attempt's small inputs."""
+_Plan = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class _Role:
+    """What an input is to the model: words, ids below a bound, lengths, a state, a divisor, other;
+    or a choice, a number that is compared with the bound.
+
+    ``shape``: all of it that the layers tell, T and N as letters.
+    """
+
+    kind: str
+    shape: tuple[int | str, ...] | None = None
+    bound: int = 0
+
+
+def make_inputs(
+    model: Graph, *others: Graph, empty: bool = True, seed: int = 0
+) -> dict[str, Batch]:
+    """Inputs on which the model runs, and all ``others`` that run here take in their own names.
+
+    ``empty``: with a sentence of length zero, if they take one. What any of them tells of an input
+    holds for all. Sizes that none declares are found by trying. Raises `UnsupportedError` where
+    none fit, with the first attempt's reason and what to give instead.
+    """
+    graphs = [model, *others]
+    fused = [fuse(each).model for each in graphs]
+    twins = [paired_inputs(model.inputs, each.inputs) for each in graphs]
+    inputs = tuple(
+        _united(value, [pairs.get(value.name) for pairs in twins]) for value in model.inputs
+    )
+    roles = {value.name: _role(fused, twins, value) for value in inputs}
+    sessions = [
+        Session(each, backend="reference", max_bytes=_BYTES)
+        for each in graphs
+        if each is model or not unsupported(each)
+    ]
+    error: OnernnError | None = None
+    until = process_time() + _SECONDS
+    choices = (
+        (*shaped, with_empty)
+        for shaped in itertools.islice(_shapes(inputs, roles, _padded(inputs, twins)), _ATTEMPTS)
+        for with_empty in ((True, False) if empty else (False,))
+    )
+    for shapes, time, batch, with_empty in choices:
+        rng = np.random.default_rng(seed)
+        lengths = _lengths(time, batch, with_empty)
+        feed = {
+            value.name: _batch(value, roles[value.name], shapes[value.name], lengths, rng)
+            for value in inputs
+        }
+        try:
+            for session in sessions:
+                session.run(feed_for(session.graph.inputs, feed, session.graph.name)[0])
+            return feed
+        except OnernnError as failed:
+            error = error or failed
+            if isinstance(failed, BudgetError) or process_time() > until:
+                break
+    shown = "; ".join(map(str, inputs))
+    reason = f": {error}" if error else ""
+    raise UnsupportedError(
+        f"{model.name}: no inputs could be made for {shown}{reason}; give --data inputs.npz,"
+        f" made by numpy.savez('inputs.npz', **{{{_keys(inputs)}}})"
+    )
+
+
+def _keys(inputs: tuple[Value, ...]) -> str:
+    """The keys of a recording with these inputs, as Python."""
+    names = (
+        key
+        for value in inputs
+        for key in (f"in__{value.name}", *([f"lod__{value.name}"] if value.lod_depth else []))
+    )
+    return ", ".join(f"{key!r}: ..." for key in names)
+
+
+def _united(value: Value, twins: list[Value | None]) -> Value:
+    """An input with the sizes and the dtype that any model declares of it."""
+    for twin in filter(None, twins):
+        shape = value.shape
+        if value.lod_depth == twin.lod_depth and twin.shape is not None:
+            if shape is None:
+                shape = twin.shape
+            elif len(shape) == len(twin.shape):
+                pairs = zip(shape, twin.shape, strict=True)
+                shape = tuple(b if a is None else a for a, b in pairs)
+        value = replace(value, shape=shape, dtype=value.dtype or twin.dtype)
+    return value
+
+
+def _padded(inputs: tuple[Value, ...], twins: list[dict[str, Value]]) -> dict[str, int]:
+    """N and T of sentences, where another model takes them padded and fixes these."""
+    found: dict[str, int] = {}
+    for value, pairs in itertools.product(inputs, twins):
+        twin = pairs.get(value.name)
+        if value.lod_depth and twin is not None and not twin.lod_depth:
+            sizes = zip("NT", twin.shape or (), strict=False)
+            found |= {letter: size for letter, size in sizes if size is not None}
+    return found
+
+
+def _role(graphs: list[Graph], twins: list[dict[str, Value]], value: Value) -> _Role:
+    """By the first operator that tells something, behind those that only move values."""
+    known = zip(graphs, twins, strict=True)
+    names = [(graph, pairs[value.name].name) for graph, pairs in known if value.name in pairs]
+    found = next(filter(None, (_role_in(*each) for each in names)), None)
+    if found is None and value.dtype in ("int32", "int64") and len(value.shape or ()) == 1:
+        return _Role("lengths", ("N",))  # of which a mask is made
+    return found or _Role("other")
+
+
+def _role_in(graph: Graph, value: str) -> _Role | None:
+    seen, wanted = {value}, [value]
+    while wanted:
+        name = wanted.pop(0)
+        for node in graph.users(name):
+            role = _told(graph, node, name)
+            if role is not None:
+                return role
+            if _keeps_role(node, name):
+                fresh = [out for out in node.outputs if out and out not in seen]
+                seen.update(fresh)
+                wanted += fresh
+    return None
+
+
+def _keeps_role(node: Node, name: str) -> bool:
+    """Whether an operator's results are a value's own elements; not those of several, joined."""
+    operator = OPERATORS.get(node.op)
+    if node.op == "Einsum":  # as passes write a moved axis
+        return True
+    if operator is None or not operator.keeps:  # None where it is not supported
+        return False
+    if operator.most is None:  # any number of inputs are joined, or the largest one is chosen
+        return operator.kind == "elementwise"
+    return name == node.inputs[0]
+
+
+def _told(graph: Graph, node: Node, name: str) -> _Role | None:
+    slot = node.inputs.index(name)
+    if node.op == "Rnn":
+        rnn = Recurrent.of(node)
+        spec = rnn.spec
+        if name == rnn.x:
+            return _Role("words", ("T", "N", spec.input_size))
+        if name == rnn.attention:
+            return _Role("attention", ("T", "N", 1))
+        width = spec.hidden_size if name == rnn.c else spec.recurrent_size
+        return _Role("state", (spec.layers * spec.directions, "N", width))
+    if node.op == "Conv" and slot == 0 and node.inputs[1] in graph.constants:
+        weight = graph.constants[node.inputs[1]]
+        channels = weight.shape[1] * node.at.group
+        return _Role("images", ("N", channels, *["T"] * (weight.ndim - 2)))
+    if node.op == "Equal" and (sizes := graph.types[name].shape) is not None:
+        other = graph.constants.get(node.inputs[1 - slot])
+        single = all(size is not None and size.number == 1 for size in sizes)
+        if single and other is not None and other.size == 1 and other.dtype.kind in "iu":
+            return _Role("choice", (), int(other.item()))  # such as the rate of samples
+    if node.op in ("Div", "Mod") and slot == 1:
+        return _Role("divisor")
+    if node.op == "SequenceUnpad" and slot == 1:
+        return _Role("lengths", ("N",))
+    if node.op == "Gather" and slot == 1 and node.inputs[0] in graph.constants:
+        table = graph.constants[node.inputs[0]]
+        return _Role("ids", ("T", "N"), table.shape[node.attributes.get("axis", 0)])
+    if node.op in ("MatMul", "Gemm") and slot == 0 and node.inputs[1] in graph.constants:
+        weight = graph.constants[node.inputs[1]]
+        width = weight.shape[-1 if node.attributes.get("transB") else 0]
+        return _Role("words", ("T", "N", width)) if weight.ndim == 2 else None
+    return None
+
+
+def _shapes(
+    inputs: tuple[Value, ...], roles: dict[str, _Role], padded: dict[str, int]
+) -> Iterator[tuple[dict[str, tuple[int, ...]], int, int]]:
+    """Guesses at all shapes, the likely ones first; and the T and N in them."""
+    for usual, order in itertools.product(_LENGTHS, (("T", "N"), ("N", "T"))):
+        known = dict(padded)  # T and N where a shape declares them
+        plans = [_plans(value, roles[value.name], order, known) for value in inputs]
+        time, batch = known.get("T", usual), known.get("N", BATCH)
+        sizes = {"T": time, "N": batch, "W": 0}
+        for chosen in itertools.product(*plans):
+            shapes = (tuple(sizes[s] if isinstance(s, str) else s for s in one) for one in chosen)
+            names = (value.name for value in inputs)
+            yield dict(zip(names, shapes, strict=True)), time, batch
+
+
+def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, int]) -> list[_Plan]:
+    """What an input's shape may be, in letters and numbers; adds T and N that it declares."""
+    guess = role.shape
+    if value.lod_depth:
+        told = value.shape[1:] if value.shape else (guess or ())[2:]
+        return [("W", *(size if isinstance(size, int) else 1 for size in told))]
+    if guess is not None and "T" in guess and role.kind != "images":
+        guess = (*order, *guess[2:])
+    if value.shape is None:
+        if guess is None:
+            return [("N",), order, (*order, 1)]
+        return [guess, guess[1:]] if role.kind == "state" else [guess]
+    if role.kind == "state" and guess and len(value.shape) == 2:
+        guess = guess[1:]
+    if guess is None or len(guess) != len(value.shape):
+        guess = ("N", *["T"] * len(value.shape))[: len(value.shape)]
+    fixed = tuple(g if s is None else s for g, s in zip(guess, value.shape, strict=True))
+    if role.kind in ("other", "divisor"):  # each unknown size either way
+        places = [("N", "T") if isinstance(size, str) else (size,) for size in fixed]
+        return list(itertools.product(*places))
+    for letter, size in zip(guess, value.shape, strict=True):
+        if isinstance(letter, str) and size is not None:
+            known.setdefault(letter, size)
+    return [fixed]
+
+
+def _lengths(time: int, batch: int, empty: bool) -> Array:
+    """In no order: half of ``time``, 0 or 1, all of it, 1, nearly all, and so on."""
+    short = 0 if empty else 1
+    most, half = max(1, time - 2), (time + 1) // 2
+    pattern = {1: [most], 2: [most, short]}.get(batch, [half, short, time, 1, most])
+    return np.array(list(itertools.islice(itertools.cycle(pattern), batch)), np.int64)
+
+
+def _batch(
+    value: Value, role: _Role, shape: tuple[int, ...], lengths: Array, rng: np.random.Generator
+) -> Batch:
+    if not value.lod_depth:
+        return _numbers(value, role, shape, lengths, rng)
+    words = _numbers(value, role, (int(lengths.sum()), *shape[1:]), lengths, rng)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    outer: list[Array] = []
+    below = len(lengths)
+    for _ in range(value.lod_depth - 1):
+        outer.insert(0, np.array([0, min(2, below), below], np.int64))
+        below = 2
+    return Ragged(words, offsets, tuple(outer))
+
+
+def _numbers(
+    value: Value, role: _Role, shape: tuple[int, ...], lengths: Array, rng: np.random.Generator
+) -> Array:
+    dtype = np.dtype(value.dtype or ("int64" if role.kind in ("ids", "lengths") else "float32"))
+    if role.kind == "lengths" and shape == lengths.shape:
+        return lengths.astype(dtype)
+    if role.kind == "ids":
+        return rng.integers(0, max(1, role.bound), shape).astype(dtype)
+    if role.kind == "choice":
+        return np.full(shape, role.bound, dtype)
+    if dtype.kind in "iub":
+        return rng.integers(*((1, 3) if role.kind == "divisor" else (0, 2)), shape).astype(dtype)
+    numbers = rng.uniform(0 if role.kind == "attention" else -1, 1, shape)
+    if role.kind in ("words", "other", "divisor") and len(shape) > 1:
+        loud = rng.random(shape[:-1]) < 0.25
+        numbers = np.where(loud[..., None], _LOUD * numbers, numbers)
+    return numbers.astype(dtype)

@@ -1,0 +1,130 @@
+"""Runs of a graph that keep every value, and runs again of what a change reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from onernn.backend import open_backend
+from onernn.backend.stack import Stack
+from onernn.engine.session import Session
+from onernn.ir.errors import LibraryError
+from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.ragged import Batch, Ragged
+from onernn.ir.rnn import Recurrent
+from onernn.ir.spec import RnnSpec
+
+Values = Mapping[str, Any]
+_Packed = dict[tuple[int, RnnSpec], Stack | None]
+_PACKED: WeakKeyDictionary[Graph, _Packed] = WeakKeyDictionary()
+"""The layers of graphs that others differ from in some nodes, once they are packed."""
+
+
+def trace(graph: Graph, feed: Mapping[str, Batch], backend: str = "reference") -> dict[str, Any]:
+    """Every value of a run by name, inputs included; nothing is fused."""
+    values: dict[str, Any] = dict(feed)
+
+    def keep(node: Node, results: tuple[Any, ...], _: float) -> None:
+        values.update((name, v) for name, v in zip(node.outputs, results, strict=False) if name)
+
+    values.update(_Run(graph, backend, {}).run(feed, keep))
+    return values
+
+
+class _Run(Session):
+    """A run of a search: unfused, in one thread, as it is short and others use the other cores.
+
+    ``packed``: layers of another run, by their weights and specs, to be filled and used again.
+    """
+
+    def __init__(self, graph: Graph, backend: str, packed: _Packed) -> None:
+        self._packed = packed
+        super().__init__(graph, backend=backend, passes=(), threads=1)
+
+    def _layer(self, rnn: Recurrent) -> Stack:
+        key = (id(rnn.weights), rnn.spec)
+        if key not in self._packed:
+            return super()._layer(rnn)
+        if (found := self._packed[key]) is None:
+            found = self._packed[key] = super()._layer(rnn)
+        return found
+
+
+def rerun(graph: Graph, known: Graph, values: Values, backend: str = "reference") -> dict[str, Any]:
+    """The outputs of a graph that differs from a ``known`` one with these values in some nodes.
+
+    Only the nodes that are new, and those behind them, are run.
+    """
+    old = set(map(id, known.nodes))
+    changed: set[str] = set()
+    nodes = []
+    for node in graph.nodes:
+        if id(node) not in old or not changed.isdisjoint(node.inputs):
+            nodes.append(node)
+            changed.update(filter(None, node.outputs))
+    if known not in _PACKED:
+        layers = (Recurrent.of(node) for node in known.nodes if node.op == "Rnn")
+        _PACKED[known] = {(id(rnn.weights), rnn.spec): None for rnn in layers}
+    return run_nodes(graph, nodes, values, backend, _PACKED[known])
+
+
+def completed(graph: Graph, values: Values) -> Values:
+    """The values of a run, and those of nodes that came into the graph since.
+
+    Of nodes that changed and keep their names, the run's values stay: their shapes are the same.
+    Raises what a run raises where the new nodes do not fit the values.
+    """
+    known = {**graph.constants, **values}
+    new = [node for node in graph.nodes if not known.keys() >= set(filter(None, node.outputs))]
+    made = tuple(Value(name) for node in new for name in node.outputs if name)
+    found = run_nodes(replace(graph, outputs=made), new, known, fast_backend()) if new else {}
+    return {**found, **known}
+
+
+def run_nodes(
+    graph: Graph,
+    nodes: list[Node],
+    values: Values,
+    backend: str = "reference",
+    packed: _Packed | None = None,
+) -> dict[str, Any]:
+    """The outputs of a graph of which only these nodes are to be run; the rest is known."""
+    made = {name for node in nodes for name in node.outputs if name}
+    read = {name for node in nodes for name in node.inputs if name} - made
+    taken = {name: values[name] for name in sorted(read - set(graph.constants))}
+    wanted = tuple(value for value in graph.outputs if value.name in made)
+    part = replace(
+        graph,
+        inputs=tuple(Value(name, lod_depth=depth_of(value)) for name, value in taken.items()),
+        outputs=wanted,
+        nodes=tuple(nodes),
+    ).pruned()
+    found = _Run(part, backend, packed or {}).run(taken, _walked) if wanted else {}
+    return {
+        each.name: found[each.name]
+        if each.name in found
+        else values.get(each.name, graph.constants.get(each.name))
+        for each in graph.outputs
+    }
+
+
+def _walked(*_: Any) -> None:
+    """An observer: a session that has one runs node by node, and plans nothing for one run."""
+
+
+@cache
+def fast_backend() -> str:
+    """What many runs for a search use: the compiled kernels where they are, else the reference."""
+    try:
+        open_backend("kernels")
+    except LibraryError:
+        return "reference"
+    return "kernels"
+
+
+def depth_of(value: Any) -> int:
+    """Of its LoD; 0 for arrays."""
+    return len(value.outer) + 1 if isinstance(value, Ragged) else 0

@@ -1,0 +1,347 @@
+"""A model against a recording, another model, or a framework's own run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onernn.engine.session import Session
+from onernn.ir import html
+from onernn.ir.arrays import Array
+from onernn.ir.cached import cached_property
+from onernn.ir.errors import OnernnError, UnsupportedError, told
+from onernn.ir.graph import Graph, graph_of
+from onernn.ir.guard import guarded
+from onernn.ir.ragged import Batch, data_of
+from onernn.ir.records import dataclass
+from onernn.verification.aligning import LENGTHS, feed_for, in_one_form, outputs_for
+from onernn.verification.comparing import OutputComparison, Tolerance, compare_all, tolerance_of
+from onernn.verification.diagnosis.cause import Cause
+from onernn.verification.error_profiles import Errors, Profile, errors, profile
+from onernn.verification.input_generation import make_inputs
+from onernn.verification.json_text import json_text
+from onernn.verification.layerwise import NodeComparison, Traced, layers, traced
+from onernn.verification.output_axes import axes_of
+from onernn.verification.recording import opened, read_given, read_inputs, read_outputs
+from onernn.verification.references import Against, Reference, live_against, open_against
+from onernn.verification.rounding import rounding
+
+SECONDS = 14.0
+"""How long to look for causes: a verdict with all else takes less than 20."""
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What a verdict rests on: both models, all inputs and outputs, and the tolerances.
+
+    ``given``: the batches that both sides' inputs were made of; ``names``: the reference's outputs
+    by the model's names. ``runs``: of both models, with all values; they are made when somebody
+    asks for them.
+    """
+
+    model: Graph
+    reference: Reference
+    given: Mapping[str, Batch]
+    inputs: Mapping[str, Batch]
+    actual: Mapping[str, Batch]
+    expected: Mapping[str, Batch]
+    tolerances: Mapping[str, Tolerance]
+    names: Mapping[str, str]
+    runs: tuple[Traced, Traced | None] | None = None
+
+    @cached_property
+    def _traced(self) -> tuple[Traced, Traced | None]:
+        return self.runs or (traced(self.model, self.inputs), self.reference.traced())
+
+    @property
+    def mine(self) -> Traced:
+        """All values of the model's run, on the reference backend."""
+        return self._traced[0]
+
+    @property
+    def theirs(self) -> Traced | None:
+        """All values of the reference's run, where it is a model."""
+        return self._traced[1]
+
+    def feeds(self, given: Mapping[str, Batch]) -> tuple[dict[str, Batch], dict[str, Batch]]:
+        """What both models take of other batches."""
+        assert self.reference.graph is not None
+        mine, _ = feed_for(self.model.inputs, given, "the model")
+        theirs, _ = feed_for(self.reference.graph.inputs, given, "the reference")
+        return mine, theirs
+
+    @cached_property
+    def layers(self) -> tuple[NodeComparison, ...]:
+        """Matched nodes of both models in order, compared."""
+        if self.theirs is None:
+            return ()
+        asked = min(self.tolerances.values(), key=lambda t: t.atol)
+        return layers(self.mine, self.theirs, asked)
+
+    @cached_property
+    def profiles(self) -> tuple[Profile, ...]:
+        """Where the errors of each output lie."""
+        found = axes_of(self.mine.graph, self.mine.values)
+        there = self.theirs and axes_of(self.theirs.graph, self.theirs.values)
+        profiles = []
+        for name, want in self.expected.items():
+            axes, counterpart = found.get(name), (there or {}).get(self.names[name])
+            if axes is not None and axes.lengths is None and counterpart is not None:
+                axes = replace(axes, lengths=counterpart.lengths)  # only the reference knows them
+            profiles.append(profile(name, *in_one_form(self.actual[name], want), axes))
+        return tuple(filter(None, profiles))
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdict on each output, and the kernels that ran.
+
+    ``errors``: by output, how far they are apart; ``causes``: the faults that explain a difference
+    together; ``stopped``: how a search ended that found no cause, or not all; ``notes``: what was
+    assumed.
+    """
+
+    outputs: tuple[OutputComparison, ...]
+    kernels: str
+    errors: Mapping[str, Errors] = field(default_factory=dict)
+    causes: tuple[Cause, ...] = ()
+    stopped: str = ""
+    notes: tuple[str, ...] = ()
+    evidence: Evidence | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def passed(self) -> bool:
+        return all(output.passed for output in self.outputs)
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    @property
+    def cause(self) -> Cause | None:
+        """The first cause."""
+        return next(iter(self.causes), None)
+
+    @property
+    def layers(self) -> tuple[NodeComparison, ...]:
+        """Matched nodes of both models in order, compared; both run for it where outputs match."""
+        try:
+            return self.evidence.layers if self.evidence else ()
+        except OnernnError:  # a verdict stands without its explanation
+            return ()
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """By output, where its errors lie; both run for it where outputs match."""
+        try:
+            return self.evidence.profiles if self.evidence else ()
+        except OnernnError:
+            return ()
+
+    @property
+    def first(self) -> NodeComparison | None:
+        """The first node that departs from the reference's."""
+        return next((each for each in self.layers if not each.comparison.passed), None)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the verdict on each output, the cause, the first node apart."""
+        rows = (
+            (each.name, "pass" if each.passed else "FAIL", f"{each.max_abs:.3g}",
+             f"{each.max_rel:.3g}", each.reason)
+            for each in self.outputs
+        )  # fmt: skip
+        said = list(self.notes)
+        if not self.passed:
+            found = self.cause
+            cause = found and f"{found.text} [{found.id}]"
+            none = self.stopped or "none of the known faults explains it"
+            said.insert(0, f"cause: {cause or none}")
+            if self.first is not None:
+                said.insert(1, f"first node apart: {self.first}")
+        head = ("output", "verdict", "max abs", "max rel", "reason")
+        title = "equal" if self.passed else "not equal"
+        return html.block(title, html.table(head, rows), *map(html.paragraph, said))
+
+    def cause_json(self) -> dict[str, str] | None:
+        """``{"id", "text", "evidence"}``: the first cause's id, the texts of all, and "proved"
+        where all of them are, else "candidate"; None where there is no cause.
+        """
+        if self.cause is None:
+            return None
+        proved = all(each.evidence == "proved" for each in self.causes)
+        texts = "; ".join(each.text for each in self.causes)
+        evidence = "proved" if proved else "candidate"
+        return {"id": self.cause.id, "text": texts, "evidence": evidence}
+
+    def to_json(self) -> str:
+        """``{"status", "outputs": [...], "cause", "details"}``; see `OutputComparison.as_json` and
+        `cause_json`; ``details`` has each cause.
+        """
+        apart = None if self.passed else self.first
+        first = apart and {
+            "node": str(apart),
+            "value": apart.value,
+            "reason": apart.comparison.reason,
+        }
+        details = {
+            "errors": {name: asdict(each) for name, each in self.errors.items()},
+            "profiles": [] if self.passed else [each.as_json() for each in self.profiles],
+            "first_apart": first,
+            "causes": [each.as_json() for each in self.causes],
+            "search": self.stopped,
+            "notes": list(self.notes),
+        }
+        return json_text(
+            {
+                "status": "pass" if self.passed else "fail",
+                "outputs": [output.as_json() for output in self.outputs],
+                "cause": self.cause_json(),
+                "details": details,
+            }
+        )
+
+
+def error_json(error: Exception) -> str:
+    """What ``--json`` prints where nothing could be compared."""
+    cause = {"id": type(error).__name__, "text": told(error)}
+    return json_text({"status": "error", "outputs": [], "cause": cause})
+
+
+def verify(
+    model: Graph | str | Path,
+    recording: str | Path | Mapping[str, Array] | None = None,
+    *,
+    against: Against | Graph | str | Path | object | None = None,
+    dtype: str = "f32",
+    atol: float | None = None,
+    rtol: float | None = None,
+    diagnose: bool = True,
+    seconds: float = SECONDS,
+    progress: Progress = lambda *_: None,
+    **session: Any,
+) -> Report:
+    """Runs a model, as `onernn.load` gives it or by its path, and compares it with a reference.
+
+    ``recording``: an ``.npz`` or its arrays by key; its outputs are the reference, unless
+    ``against`` is one: a model, the path of one, "paddle:PATH", "mxnet:PATH", "onnxruntime:PATH" or
+    "torch:PATH" for a framework's own run, or a torch.nn.Module in eval mode. It runs on the
+    recorded inputs, or on inputs made to tell faults apart where there is no recording. ``atol``
+    and ``rtol`` replace the dtype's default tolerance, which is otherwise widened by what one
+    rounding error in all inputs and weights makes of the outputs. Where outputs differ,
+    ``diagnose`` looks for the faults that explain it: both models are compared, and known faults
+    tried for at most ``seconds``. Further arguments go to `Session`.
+
+    Raises `ModelFormatError` where the recording does not fit, `UnsupportedError` and what
+    `Session` raises where either side cannot be run.
+    """
+    if isinstance(against, Graph):
+        against = Against(against)
+    elif isinstance(against, str | Path):
+        against = open_against(str(against))
+    graph = graph_of(model)
+    if against is not None and not isinstance(against, Against):
+        against = live_against(against, graph)
+    runner = Session(graph, dtype=dtype, **session)
+    with guarded(lambda: graph.name):
+        inputs, given, reference, notes = _reference(graph, recording, against, progress)
+        progress("running the model", 0, 1)
+        actual = runner.run(inputs)
+        pairs, assumed = outputs_for([v.name for v in graph.outputs], reference.outputs)
+        if against is None:  # a recording may leave outputs out
+            assumed = []
+        expected = {name: value for name, (_, value) in pairs.items()}
+        asked = {n: tolerance_of(dtype, atol, rtol, actual[n], w) for n, w in expected.items()}
+        tolerances = asked
+        outputs = compare_all(actual, expected, tolerances)
+        exact = atol is not None or rtol is not None or dtype != "f32"
+        if not exact and not all(each.passed for each in outputs):
+            tolerances = rounding(graph, inputs, expected, asked)
+            outputs = compare_all(actual, expected, tolerances)
+        notes += assumed
+        notes += [
+            f"output {name!r}: {each.atol:.3g} is allowed, what rounding errors make of it"
+            for name, each in tolerances.items()
+            if each.atol > asked[name].atol
+        ]
+        if not any(data_of(value).size for value in expected.values()):
+            notes.append("nothing was compared: all outputs are empty")
+        shown = {name: in_one_form(actual[name], expected[name]) for name in expected}
+        names = {name: theirs for name, (theirs, _) in pairs.items()}
+        evidence = Evidence(graph, reference, given, inputs, actual, expected, tolerances, names)
+        report = Report(
+            outputs,
+            runner.explain(),
+            {name: errors(data_of(a), data_of(b)) for name, (a, b) in shown.items()},
+            notes=tuple(notes),
+            evidence=evidence,
+        )
+        if report.passed:
+            return report
+        from onernn.verification.diagnosis.explaining import explained  # an equal pair needs none
+
+        return explained(report, seconds if diagnose else 0.0, progress)
+
+
+def _reference(
+    model: Graph,
+    recording: str | Path | Mapping[str, Array] | None,
+    against: Against | None,
+    progress: Progress,
+) -> tuple[dict[str, Batch], dict[str, Batch], Reference, list[str]]:
+    """The model's inputs, what they were made of, the reference's run, and what was assumed."""
+    if recording is not None:
+        arrays, where = opened(recording)
+        if against is not None:
+            return _both(model, against, read_given(arrays), progress)
+        inputs = read_inputs(arrays, model.inputs, where)
+        expected = read_outputs(arrays, model.outputs, where)
+        return inputs, inputs, Reference(where, expected), []
+    if against is None:
+        raise UnsupportedError(
+            "nothing to compare with: give a recording, --data io.npz, or a reference,"
+            " --against MODEL"
+        )
+    error: OnernnError | None = None
+    for empty in (True, False):
+        progress("making inputs", 0, 1)
+        given = make_inputs(*either(model, against), empty=empty)
+        try:
+            inputs, given, reference, notes = _both(model, against, given, progress)
+        except UnsupportedError as failed:
+            if error is not None or not against.kind:
+                raise
+            error = failed  # frameworks may have no sentences of length zero
+            continue
+        told = "inputs were made: no data was given"
+        told += "" if error is None else f", none of length zero: {error}"
+        single = [f"{k!r} is {v}" for k, v in given.items() if np.ndim(data_of(v)) == 0]
+        told += "".join(f"; {each}" for each in single)  # a branch may depend on it
+        return inputs, given, reference, [told, *notes]
+    raise AssertionError("the loop returns or raises")
+
+
+def either(model: Graph, against: Against) -> tuple[Graph, Graph]:
+    """Both graphs, first the one that says more of its inputs: their number, lengths apart, and how
+    deep they are.
+    """
+
+    def tells(graph: Graph) -> tuple[int, int]:
+        names = [v.name for v in graph.inputs if not v.name.endswith(LENGTHS)]
+        return len(names), max((v.lod_depth for v in graph.inputs), default=0)
+
+    other = against.graph
+    return (model, other) if tells(model) > tells(other) or not against.is_read else (other, model)
+
+
+def _both(
+    model: Graph, against: Against, given: Mapping[str, Batch], progress: Progress
+) -> tuple[dict[str, Batch], dict[str, Batch], Reference, list[str]]:
+    """The model's inputs and the reference's run, on what is given."""
+    theirs, notes = feed_for(against.graph.inputs, given, "the reference")
+    mine, more = feed_for(model.inputs, given, "the model")
+    reference = against.run(theirs, progress)
+    return mine, dict(given), reference, [*notes, *more]

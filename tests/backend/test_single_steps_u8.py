@@ -1,0 +1,179 @@
+"""Single steps in u8, and conversions between data types: right, and as refused."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.checking import assert_close, check_layer, sentences_of
+from support.layers import random_state, random_weights
+from support.machine import needs_vnni
+from support.oracle import run_oracle
+
+from onernn import Cell, RnnSpec, RnnWeights, UnsupportedError
+from onernn.backend import open_backend
+from onernn.backend.onednn.data_types import narrowed, widened
+from onernn.backend.onednn.library import load_library
+from onernn.ir.precision import Scale
+
+U8 = [Cell.LSTM, Cell.GRU, Cell.LBR_GRU]
+
+
+def prepare(spec: RnnSpec, weights: Any, dtype: str = "u8", **more: Any) -> Any:
+    backend = open_backend("onednn", threads=1)
+    return backend.prepare(spec, weights, dtype=dtype, strict=True, **more)
+
+
+def step_of(spec: RnnSpec, batch: int, seed: int, largest: float = 1.0) -> np.ndarray:
+    """One step (1, N, I) whose largest magnitude is this one."""
+    x = np.random.default_rng(seed).uniform(-1, 1, (1, batch, spec.input_size))
+    return (x * (largest / np.abs(x).max())).astype(np.float32)
+
+
+def grid(array: np.ndarray, largest: Any) -> np.ndarray:
+    """float64, to the nearest of the 255 numbers that 8 bits have in [-largest, largest]."""
+    step = np.asarray(largest, np.float64) / 127
+    return np.rint(array / step) * step
+
+
+def quantized(weights: RnnWeights, cell: Cell, scaled: float) -> RnnWeights:
+    """The weights that 8 bits hold, a scale for each gate and output.
+
+    The primitive adds up sums of both matrices, so that they share one; inputs were divided by a
+    power of two, by which the input's matrix was multiplied before.
+    """
+    layer, recurrent = np.float64(weights.layer) * scaled, np.float64(weights.iter)
+    each = [np.abs(a).max(axis=2, keepdims=True) for a in (layer, recurrent)]
+    if cell is not Cell.LBR_GRU:
+        each = [np.maximum(*each)] * 2
+    return RnnWeights(
+        grid(layer, each[0]) / scaled, grid(recurrent, each[1]), np.float64(weights.bias)
+    )
+
+
+@needs_vnni
+@pytest.mark.parametrize("largest", [0.25, 1.0, 2.5, 40.0])
+@pytest.mark.parametrize("batch", [1, 3, 5, 17])
+@pytest.mark.parametrize("cell", U8)
+def test_a_step_is_that_of_the_numbers_which_8_bits_hold(
+    cell: Cell, batch: int, largest: float
+) -> None:
+    """float64 on rounded numbers: what is left is float32, and what the cell rounds inside."""
+    spec = RnnSpec(cell, 24, 32)
+    (weights,) = random_weights(spec, 0)
+    layer = prepare(spec, [weights])
+    x, state = step_of(spec, batch, 1, largest), random_state(spec, batch, 2)
+    power = 1.0 if cell is Cell.LBR_GRU else 2.0 ** max(0, np.ceil(np.log2(largest)))
+    reach = largest if cell is Cell.LBR_GRU else power
+    held = (grid(state[0], 1), *state[1:])
+    rounded = [quantized(weights, cell, power)]
+    outputs, ends = run_oracle(spec, rounded, sentences_of(grid(x, reach)), held)
+    y, final = layer.run(x, state)
+    float32 = 1e-5
+    atol = float32 + 0.5 / 127  # the new state is rounded
+    if cell is Cell.GRU:  # so is r * h, and multiplied by these
+        atol += 0.5 / 127 * np.abs(weights.iter[0, 0, :, 2]).sum(axis=0).max()
+    for got, want in zip(sentences_of(y), outputs, strict=True):
+        assert_close(got, want, 0, atol)
+    assert_close(final[0], ends[0], 0, atol)
+    for got, want in zip(final[1:], ends[1:], strict=True):
+        assert_close(got, want, 0, float32)
+    turned = [replace(rounded[0], iter=-rounded[0].iter)]
+    other, _ = run_oracle(spec, turned, sentences_of(grid(x, reach)), held)
+    assert np.abs(np.stack(other) - np.stack(outputs)).max() > 2 * atol  # a difference would show
+
+
+@needs_vnni
+@pytest.mark.parametrize("cell", U8)
+def test_what_8_bits_cannot_hold_is_refused_as_ever_and_leaves_nothing_behind(cell: Cell) -> None:
+    spec = RnnSpec(cell, 8, 16, layers=2)
+    layer = prepare(spec, random_weights(spec, 0))
+    x, state = step_of(spec, 2, 0), random_state(spec, 2, 1)
+    y, end = layer.run(x, state)
+    for bad, told in [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "inf"), (1e30, "1.0.*e\\+30")]:
+        broken = x.copy()
+        broken[0, 1, 3] = bad
+        with pytest.raises(UnsupportedError, match=f"x: u8 holds values in .*, got {told}"):
+            layer.run(broken, state)
+        for place in [(0, 0, 0, 0), (1, 0, 1, 15)]:
+            h = state[0].copy()
+            h[place] = bad
+            with pytest.raises(UnsupportedError, match=f"state h: u8 holds .*, got {told}"):
+                layer.run(x, (h, *state[1:]))
+        again, ends = layer.run(x, state)
+        for array, same in zip((y, *end), (again, *ends), strict=True):
+            np.testing.assert_array_equal(array, same)
+
+
+@needs_vnni
+@pytest.mark.parametrize("shift", [100.0, 100.5])
+def test_a_shift_between_two_integers_is_kept(shift: float) -> None:
+    spec = RnnSpec(Cell.LSTM, 8, 16)
+    weights = random_weights(spec, 0)
+    layer = prepare(spec, weights, data_scale=90.0, data_shift=shift)
+    for seed in range(3):
+        x = step_of(spec, 2, seed)
+        check_layer(layer, spec, weights, x, random_state(spec, 2, seed), rtol=0, atol=3e-2)
+
+
+SIZES = [1, 5, 16, 31, 4095, 4096, 4097, 8191, 16383, 20481, (1 << 17) + 1]
+
+
+class TestConversions:
+    """By reorders in powers of two, the last ones overlapping."""
+
+    @pytest.mark.parametrize("size", SIZES)
+    @pytest.mark.parametrize("scale", [Scale(127, 128), Scale(63.5, 128), Scale(40, 100.5)])
+    def test_u8_is_rounded_to_the_nearest_and_saturates(self, size: int, scale: Scale) -> None:
+        x = np.random.default_rng(size).uniform(-5, 5, size).astype(np.float32)
+        x[::7] = (np.arange(len(x[::7])) % 300 - 20 - scale.shift) / scale.factor
+        x[-1], x[size // 2] = 1e30, -np.inf
+        product = np.float32(scale.factor) * x + np.float32(scale.shift)  # rounds as float32 does
+        want = [min(255, max(0, round(a))) for a in np.clip(product, -1e9, 1e9).tolist()]
+        got = narrowed(load_library(), x, "u8", scale)
+        assert got.dtype == np.uint8 and got.tolist() == want
+
+    def test_halves_go_to_even(self) -> None:
+        halves = np.arange(5000) % 510 / 2  # 0, .5, 1, ...
+        for size in (510, 5000):
+            got = narrowed(load_library(), halves[:size], "u8", Scale(1, 0))
+            assert got.tolist() == [round(a) for a in halves[:size].tolist()]
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_u8_goes_back_by_the_rounded_factor(self, size: int) -> None:
+        q = np.random.default_rng(size).integers(0, 256, size).astype(np.uint8)
+        got = widened(load_library(), q, "u8", Scale(100, 128))
+        want = (q.astype(np.float32) - np.float32(128)) * np.float32(0.01)
+        np.testing.assert_array_equal(got, want)
+        again = narrowed(load_library(), got, "u8", Scale(100, 128))
+        np.testing.assert_array_equal(again, q)
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_bf16_is_the_nearest_number_of_16_bits(self, size: int) -> None:
+        if not any(isa in load_library().effective_isa for isa in ("bf16", "fp16", "amx")):
+            pytest.skip("this CPU has no bf16")
+        x = np.random.default_rng(size).uniform(-2, 2, size).astype(np.float32)
+        bits = x.view(np.uint32).astype(np.uint64)
+        want = (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
+        got = narrowed(load_library(), x, "bf16")
+        np.testing.assert_array_equal(got, want)
+        back = widened(load_library(), got, "bf16")
+        np.testing.assert_array_equal(back.view(np.uint32), want.astype(np.uint32) << 16)
+
+    def test_strided_and_read_only_arrays_are_read(self) -> None:
+        wide = np.random.default_rng(0).uniform(-1, 1, (90, 100)).astype(np.float32)
+        wide.flags.writeable = False
+        for dtype in ("bf16", "u8"):
+            got = narrowed(load_library(), wide[:, ::2], dtype)
+            np.testing.assert_array_equal(got, narrowed(load_library(), wide, dtype)[:, ::2])
+
+    def test_nothing_holds_the_arrays_afterwards(self) -> None:
+        x = np.ones(1 << 14, np.float32)
+        y = narrowed(load_library(), x, "u8").base
+        assert y is not None
+        gone = weakref.ref(x), weakref.ref(y)
+        del x, y
+        assert [each() for each in gone] == [None, None]

@@ -1,0 +1,347 @@
+"""`Ragged` against batches spelled out sentence by sentence, in plain Python."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import FrozenInstanceError
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onernn.ir.errors import ShapeError
+from onernn.ir.ragged import Ragged, data_of
+
+GARBAGE = -1  # stands where no word is: must never come out
+
+sides = st.sampled_from(["right", "left"])
+
+
+class Batch(NamedTuple):
+    """The same sentences twice: as one array of words, and as a list of lists."""
+
+    words: np.ndarray
+    lengths: list[int]
+    sentences: list[list[Any]]
+
+    @property
+    def offsets(self) -> list[int]:
+        return [0, *itertools.accumulate(self.lengths)]
+
+
+@st.composite
+def batches(draw: st.DrawFn, min_size: int = 0) -> Batch:
+    lengths = draw(st.lists(st.integers(0, 5), min_size=min_size, max_size=6))
+    channels = draw(st.sampled_from([(), (3,), (2, 2)]))
+    dtype = draw(st.sampled_from([np.float32, np.float64, np.int64]))
+    shape = (sum(lengths), *channels)
+    words = np.arange(1, np.prod(shape, dtype=int) + 1).reshape(shape).astype(dtype)
+    words.flags.writeable = False  # whoever writes into an argument fails at once
+    every, sentences = iter(words.tolist()), []
+    for length in lengths:
+        sentences.append([next(every) for _ in range(length)])
+    return Batch(words, lengths, sentences)
+
+
+def read(ragged: Ragged) -> list[list[Any]]:
+    """The sentences by offsets alone, as the class documents them."""
+    return [
+        [ragged.data[w].tolist() for w in range(ragged.offsets[n], ragged.offsets[n + 1])]
+        for n in range(len(ragged))
+    ]
+
+
+def padded_by_loops(batch: Batch, time: int, side: str, filler: float) -> list[list[Any]]:
+    """(N, T, ...) as lists."""
+    nothing = np.full(batch.words.shape[1:], filler, batch.words.dtype).tolist()
+    rows = []
+    for sentence in batch.sentences:
+        gap = [nothing] * (time - len(sentence))
+        rows.append(sentence + gap if side == "right" else gap + sentence)
+    return rows
+
+
+def as_array(rows: list[list[Any]], batch: Batch, time: int, time_major: bool) -> np.ndarray:
+    channels = batch.words.shape[1:]
+    array = np.array(rows, batch.words.dtype).reshape(len(rows), time, *channels)
+    if time_major:
+        array = np.array(
+            [[array[n, t] for n in range(len(rows))] for t in range(time)], batch.words.dtype
+        ).reshape(time, len(rows), *channels)
+    array.flags.writeable = False
+    return array
+
+
+@given(batches())
+def test_lengths_cut_the_words_into_sentences(batch: Batch) -> None:
+    ragged = Ragged.from_lengths(batch.words, batch.lengths)
+    assert read(ragged) == batch.sentences
+    assert ragged.offsets.tolist() == batch.offsets
+    assert ragged.offsets.dtype == np.int64
+    assert ragged.lengths.tolist() == batch.lengths
+    assert ragged.lod == [batch.offsets]
+    assert len(ragged) == len(batch.lengths)
+
+
+@given(batches(), st.sampled_from([np.int32, np.uint64, np.int64]))
+def test_offsets_of_any_integer_kind_become_int64(batch: Batch, dtype: type) -> None:
+    ragged = Ragged(batch.words, np.array(batch.offsets, dtype))
+    assert ragged.offsets.dtype == np.int64
+    assert read(ragged) == batch.sentences
+
+
+@given(batches(min_size=1))
+def test_a_list_of_sentences_goes_in_and_comes_out(batch: Batch) -> None:
+    channels = batch.words.shape[1:]
+    arrays = [np.array(s, batch.words.dtype).reshape(len(s), *channels) for s in batch.sentences]
+    ragged = Ragged.from_list(arrays)
+    assert read(ragged) == batch.sentences
+    back = ragged.to_list()
+    assert [s.tolist() for s in back] == batch.sentences
+    assert {s.shape[1:] for s in back} == {channels}
+    assert {s.dtype for s in back} == {batch.words.dtype}
+
+
+def test_no_sentences_are_an_empty_list() -> None:
+    assert Ragged(np.zeros((0, 3)), [0]).to_list() == []
+
+
+@given(batches(), sides, st.booleans(), st.integers(0, 3))
+def test_padding_puts_words_and_zeros_where_loops_do(
+    batch: Batch, side: Any, time_major: bool, more: int
+) -> None:
+    time = max(batch.lengths, default=0) + more
+    got = Ragged.from_lengths(batch.words, batch.lengths).to_padded(
+        time=time if more else None, side=side, time_major=time_major
+    )
+    expected = as_array(padded_by_loops(batch, time, side, 0), batch, time, time_major)
+    assert got.shape == expected.shape
+    assert got.dtype == batch.words.dtype
+    assert got.flags.c_contiguous
+    assert got.tolist() == expected.tolist()
+
+
+@given(batches(), sides, st.booleans(), st.integers(0, 3))
+def test_from_padded_takes_the_words_and_nothing_else(
+    batch: Batch, side: Any, time_major: bool, more: int
+) -> None:
+    time = max(batch.lengths, default=0) + more
+    padded = as_array(padded_by_loops(batch, time, side, GARBAGE), batch, time, time_major)
+    ragged = Ragged.from_padded(padded, batch.lengths, side=side, time_major=time_major)
+    assert read(ragged) == batch.sentences
+    assert ragged.data.shape == batch.words.shape
+    assert ragged.data.dtype == batch.words.dtype
+
+
+@given(batches(), sides, st.booleans())
+def test_padding_is_undone_exactly(batch: Batch, side: Any, time_major: bool) -> None:
+    there = Ragged.from_lengths(batch.words, batch.lengths)
+    padded = there.to_padded(side=side, time_major=time_major)
+    back = Ragged.from_padded(padded, there.lengths, side=side, time_major=time_major)
+    assert back.data.tolist() == batch.words.tolist()
+    assert back.lod == there.lod
+
+
+@given(batches(min_size=1), st.data(), st.sampled_from([bool, np.int64, np.float32]))
+def test_a_mask_may_start_and_end_anywhere(batch: Batch, data: st.DataObject, dtype: Any) -> None:
+    time = max(batch.lengths) + data.draw(st.integers(0, 3))
+    nothing = np.full(batch.words.shape[1:], GARBAGE, batch.words.dtype).tolist()
+    rows, mask = [], []
+    for sentence in batch.sentences:
+        start = data.draw(st.integers(0, time - len(sentence)))
+        after = time - start - len(sentence)
+        rows.append([nothing] * start + sentence + [nothing] * after)
+        mask.append([0] * start + [1] * len(sentence) + [0] * after)
+    padded = as_array(rows, batch, time, time_major=False)
+    ragged = Ragged.from_mask(padded, np.array(mask, dtype).reshape(len(rows), time))
+    assert read(ragged) == batch.sentences
+    assert ragged.data.dtype == batch.words.dtype
+    assert ragged.offsets.tolist() == batch.offsets
+
+
+@given(st.data(), st.integers(0, 3))
+def test_a_mask_with_a_hole_is_refused_by_sentence(data: st.DataObject, n: int) -> None:
+    few, some = st.integers(0, 2), st.integers(1, 2)
+    runs = [(0, few), (1, some), (0, some), (1, some), (0, few)]  # the second zeros are the hole
+    row = [bit for bit, count in runs for _ in range(data.draw(count))]
+    mask = np.ones((4, len(row)), int)
+    mask[n] = row
+    with pytest.raises(ShapeError, match=rf"mask: sequence {n} has holes"):
+        Ragged.from_mask(np.zeros((4, len(row))), mask)
+
+
+@st.composite
+def lods(draw: st.DrawFn) -> list[list[int]]:
+    """One to four levels of offsets, outermost first."""
+    counts = draw(st.lists(st.integers(0, 3), max_size=3))
+    levels = [[0, *itertools.accumulate(counts)]]
+    for _ in range(draw(st.integers(0, 3))):
+        below = levels[-1][-1]
+        counts = draw(st.lists(st.integers(0, 3), min_size=below, max_size=below))
+        levels.append([0, *itertools.accumulate(counts)])
+    return levels
+
+
+@given(lods())
+def test_every_level_of_lod_comes_back(lod: list[list[int]]) -> None:
+    words = np.arange(lod[-1][-1] * 2.0).reshape(-1, 2)
+    ragged = Ragged.from_lod(words, [np.array(level) for level in lod])
+    assert ragged.lod == lod
+    assert [level.tolist() for level in ragged.outer] == lod[:-1]
+    assert ragged.offsets.tolist() == lod[-1]
+    others = ragged.with_data(words * 3)
+    assert others.lod == lod
+    assert others.data.tolist() == (words * 3).tolist()
+    assert ragged.data.tolist() == words.tolist()
+
+
+def test_data_of_is_the_array_inside() -> None:
+    words = np.ones((2, 3))
+    assert data_of(Ragged(words, [0, 2])) is words
+    assert data_of([1, 2]).tolist() == [1, 2]
+
+
+WORDS = np.zeros((4, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ([1, 4], r"offsets: must start at 0, starts at 1"),
+        ([0, 3, 2, 4], r"offsets: must not decrease, position 2 goes from 3 to 2"),
+        ([0, 3], r"offsets: ends at 3, but there are 4 steps"),
+        ([0, 5], r"offsets: ends at 5, but there are 4 steps"),
+        ([], r"offsets: expected .* at least one integer offset, got float64 \(0,\)"),
+        ([0.0, 4.0], r"offsets: expected .* integer offset, got float64 \(2,\)"),
+        ([False, True], r"offsets: expected .* integer offset, got bool \(2,\)"),
+        ([[0, 4]], r"offsets: expected .* integer offset, got int64 \(1, 2\)"),
+        (4, r"offsets: expected .* integer offset, got int64 \(\)"),
+        (np.array([0, 3, 2, 4], np.uint64), r"position 2 goes from 3 to 2"),
+    ],
+)
+def test_bad_offsets_are_refused_with_their_numbers(offsets: Any, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        Ragged(WORDS, offsets)
+
+
+@pytest.mark.parametrize(
+    ("outer", "message"),
+    [
+        ([[0, 3]], r"outer level 0: ends at 3, but there are 2 elements below"),
+        ([[0, 1], [0, 1]], r"outer level 1: ends at 1, but there are 2 elements below"),
+        ([[0, 2], [0, 2]], r"outer level 0: ends at 2, but there are 1 elements below"),
+        ([[0, 2, 1, 2]], r"outer level 0: must not decrease, position 2 goes from 2 to 1"),
+        ([[2]], r"outer level 0: must start at 0, starts at 2"),
+    ],
+)
+def test_bad_outer_levels_are_refused_with_their_numbers(outer: Any, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        Ragged.from_lod(WORDS, [*outer, [0, 1, 4]])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([1, 2], r"offsets: ends at 3, but there are 4 steps"),
+        ([5, -1], r"lengths: sequence 1 has -1, expected 0 to W"),
+        ([2.0, 2.0], r"lengths: expected integers \(N,\), got float64 \(2,\)"),
+        ([[4]], r"lengths: expected integers \(N,\), got int64 \(1, 1\)"),
+    ],
+)
+def test_bad_lengths_are_refused_with_their_numbers(lengths: Any, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        Ragged.from_lengths(WORDS, lengths)
+
+
+@pytest.mark.parametrize(
+    ("shape", "lengths", "message"),
+    [
+        ((2, 4, 3), [1], r"lengths: expected 2, one a sequence, got 1"),
+        ((2, 4, 3), [4, 5], r"lengths: sequence 1 has 5, expected 0 to 4"),
+        ((2, 4, 3), [-1, 4], r"lengths: sequence 0 has -1, expected 0 to 4"),
+        ((1, 0, 3), [1], r"lengths: sequence 0 has 1, expected 0 to 0"),
+        ((4,), [4], r"padded: expected .*\(4,\)"),
+    ],
+)
+@pytest.mark.parametrize("time_major", [False, True])
+def test_bad_padded_batches_are_refused_with_their_numbers(
+    shape: tuple[int, ...], lengths: list[int], message: str, time_major: bool
+) -> None:
+    n, *t = shape
+    padded = np.zeros((*t[:1], n, *t[1:]) if time_major else shape)
+    with pytest.raises(ShapeError, match=message):
+        Ragged.from_padded(padded, lengths, time_major=time_major)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 4), (2,), (2, 4, 1)])
+def test_a_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ShapeError) as error:
+        Ragged.from_mask(np.zeros((2, 4, 1)), np.ones(shape))
+    assert "(2, 4)" in str(error.value)
+    assert str(shape) in str(error.value)
+
+
+def test_other_impossible_batches_are_refused() -> None:
+    ragged = Ragged(WORDS, [0, 3, 4])
+    with pytest.raises(ShapeError, match=r"data: .* got a scalar"):
+        Ragged(np.float32(1), [0, 1])
+    with pytest.raises(ShapeError, match="offsets: ends at 4, but there are 5 steps"):
+        ragged.with_data(np.zeros(5))
+    with pytest.raises(ShapeError, match="lod: expected at least one level"):
+        Ragged.from_lod(WORDS, [])
+    with pytest.raises(ShapeError, match="at least one array"):
+        Ragged.from_list([])
+    with pytest.raises(ShapeError, match=r"sequence 1: expected \(T, 2,\), got \(4, 3\)"):
+        Ragged.from_list([WORDS, np.zeros((4, 3))])
+    with pytest.raises(ShapeError, match=r"sequence 0: .* got \(\)"):
+        Ragged.from_list([np.float32(1)])
+    with pytest.raises(ShapeError, match="at least the longest sequence, 3, got 2"):
+        ragged.to_padded(time=2)
+    with pytest.raises(ValueError, match="expected 'right' or 'left', got 'top'"):
+        ragged.to_padded(side="top")  # type: ignore[arg-type]
+
+
+def test_data_is_taken_without_a_copy() -> None:
+    words = np.ones((4, 2))
+    assert Ragged(words, [0, 4]).data is words
+    assert np.shares_memory(Ragged(words, [0, 1, 4]).to_list()[1], words)
+
+
+def test_offsets_do_not_follow_the_caller_nor_let_him_in() -> None:
+    offsets, outer = np.array([0, 1, 4]), np.array([0, 2])
+    ragged = Ragged.from_lod(WORDS, [outer, offsets])
+    offsets[1] = outer[1] = 3
+    assert ragged.lod == [[0, 2], [0, 1, 4]]
+    for level in (ragged.offsets, *ragged.outer):
+        with pytest.raises(ValueError, match="read-only"):
+            level[1] = 3
+    ragged.lengths[:] = 7
+    ragged.lod[0][1] = 7
+    assert ragged.lod == [[0, 2], [0, 1, 4]]
+    assert ragged.lengths.tolist() == [1, 3]
+    with pytest.raises(FrozenInstanceError):
+        ragged.offsets = offsets  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+@pytest.mark.parametrize("lengths", [[2, 2], [2]])  # no padding at all: the tempting case
+def test_conversions_never_alias_their_argument(lengths: list[int], time_major: bool) -> None:
+    n = len(lengths)
+    padded = np.ones((2, n, 3) if time_major else (n, 2, 3))
+    mask = np.ones((n, 2), bool)
+    from_padded = Ragged.from_padded(padded, lengths, time_major=time_major)
+    from_mask = Ragged.from_mask(np.ones((n, 2, 3)), mask)
+    assert not np.shares_memory(from_padded.data, padded)
+    out = from_padded.to_padded(time_major=time_major)
+    out[:] = 5
+    mask[:] = False
+    assert (from_padded.data == 1).all()
+    assert from_mask.lengths.tolist() == lengths
+    single = np.ones((2, 3))
+    assert not np.shares_memory(Ragged.from_list([single]).data, single)
+
+
+def test_repr_says_what_it_is() -> None:
+    assert repr(Ragged(WORDS, [0, 1, 4])) == "Ragged(float32 (4, 2), 2 sequences)"

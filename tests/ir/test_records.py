@@ -1,0 +1,147 @@
+"""The package's dataclasses: what they do is what those of dataclasses do."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+import subprocess
+import sys
+from dataclasses import KW_ONLY, FrozenInstanceError, field, fields, replace
+from typing import Any
+
+import pytest
+
+from onernn.ir import records
+
+
+def declared(dataclass: Any, **options: Any) -> Any:
+    """A class with all that fields may be."""
+
+    @dataclass(**options)
+    class Declared:
+        """Four fields."""
+
+        size: int
+        names: tuple[str, ...] = ()
+        _: KW_ONLY
+        held: list[int] = field(default_factory=list)
+        note: str = field(default="", repr=False, compare=False)
+
+        def __post_init__(self) -> None:
+            if self.size < 0:
+                raise ValueError("negative")
+            object.__setattr__(self, "names", tuple(self.names))
+
+        @property
+        def double(self) -> int:
+            return 2 * self.size
+
+    return Declared
+
+
+OPTIONS = [
+    {"frozen": frozen, "eq": eq, "kw_only": named}
+    for frozen in (True, False)
+    for eq in (True, False)
+    for named in (True, False)
+]
+CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((1,), {}),
+    ((1, ["a", "b"]), {}),
+    ((), {"size": 3, "names": ("x",), "held": [4], "note": "n"}),
+    ((1,), {"held": []}),
+    ((), {}),
+    ((1, (), 3), {}),
+    ((1,), {"size": 1}),
+    ((1,), {"other": 1}),
+    ((-1,), {}),
+]
+
+
+def seen(cls: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """All that a caller can observe of one object."""
+    try:
+        one, other = cls(*args, **named), cls(*args, **named)
+    except (TypeError, ValueError) as error:
+        return type(error), str(error)
+    told: list[Any] = [repr(one), one == other, one == 1, one.double, one.held is other.held]
+    told += [vars(one), [f.name for f in fields(one)], vars(replace(one, size=7))]
+    told += [one == replace(one, note="other"), vars(copy.deepcopy(one))]
+    plain, alike = replace(one, held=()), replace(other, held=())
+    for act in (
+        lambda: setattr(one, "size", 2),
+        lambda: delattr(one, "note"),
+        lambda: setattr(one, "unknown", 2),
+        lambda: hash(one) == hash(other),
+        lambda: hash(plain) == hash(alike),
+    ):
+        try:
+            told.append(act())
+        except (FrozenInstanceError, TypeError, AttributeError) as error:
+            told.append(type(error))
+    return told
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("call", CALLS)
+def test_objects_are_as_those_of_dataclasses(
+    options: dict[str, bool], call: tuple[tuple[Any, ...], dict[str, Any]]
+) -> None:
+    ours, theirs = (declared(m.dataclass, **options) for m in (records, dataclasses))
+    assert seen(ours, *call) == seen(theirs, *call)
+    parameters = [inspect.signature(each).parameters for each in (ours, theirs)]
+    assert [[(p.name, p.kind) for p in each.values()] for each in parameters][0] == [
+        (p.name, p.kind) for p in parameters[1].values()
+    ]
+
+
+def test_what_a_class_defines_itself_stays() -> None:
+    @records.dataclass(frozen=True)
+    class Own:
+        size: int
+
+        def __eq__(self, other: object) -> bool:
+            return False
+
+        def __hash__(self) -> int:
+            return 5
+
+        def __repr__(self) -> str:
+            return "own"
+
+    assert Own(1) != Own(1) and hash(Own(1)) == 5 and repr(Own(1)) == "own"
+
+
+@records.dataclass(frozen=True)
+class Base:
+    size: int = 1
+
+
+@records.dataclass(frozen=True)
+class Derived(Base):
+    more: str = "m"
+
+
+def test_fields_are_inherited_and_objects_are_pickled() -> None:
+    assert Derived(2) == Derived(2, "m") != Derived(2, "n") and Base(2) != Derived(2)
+    assert pickle.loads(pickle.dumps(Derived(3))) == Derived(3)
+
+
+def test_every_room_makes_its_dataclasses_so() -> None:
+    code = (
+        "import dataclasses\n"
+        "made, known = [], dataclasses.dataclass\n"
+        "def watched(cls=None, **options):\n"
+        "    if cls is not None: made.append((cls.__module__, options))\n"
+        "    return known(cls, **options)\n"
+        "dataclasses.dataclass = watched\n"
+        "import onernn, onernn.verification.verifying, onernn.engine.plan\n"
+        "import onernn.engine.emit.writing\n"
+        "import onernn.adapters.onnx.lower, onernn.adapters.paddle.lower, onernn.backend.auto\n"
+        "import onernn.adapters.mxnet.lower\n"
+        "print(len(made) > 60, [name for name, o in made if o.get('init') is not False])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split(None, 1) == ["True", "[]\n"]

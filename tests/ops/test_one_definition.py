@@ -1,0 +1,89 @@
+"""What is true of an operator stands in its record: no table elsewhere lists operators."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onernn.ops import OPERATORS
+
+FEW = 2
+"""Names that may stand together: two operators can share a rule."""
+BY_FRAMEWORK = ("adapters", "engine", "fuse_passes")
+"""Rooms that say which operator of a framework, which C++, or which nodes over one more axis, an
+operator is: dicts do so."""
+
+
+def names_in(node: ast.AST) -> Iterator[str]:
+    """The words that a table or a string cut into words holds itself, not in what is nested."""
+    match node:
+        case ast.Set(elts=held) | ast.Tuple(elts=held) | ast.List(elts=held):
+            parts: list[ast.AST | None] = [*held]
+        case ast.Dict(keys=keys, values=values):
+            parts = [*keys, *values]
+        case ast.MatchOr(patterns=patterns):
+            parts = [each.value for each in patterns if isinstance(each, ast.MatchValue)]
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="split")):
+            yield from text.split()
+            return
+        case _:
+            return
+    for part in parts:
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part.value
+
+
+def tables(source: str, room: str) -> Iterator[tuple[int, set[str]]]:
+    """Lines of the tables that list operators, and which."""
+    for node in ast.walk(ast.parse(source)):
+        found = OPERATORS.keys() & set(names_in(node))
+        mapping = isinstance(node, ast.Dict) and room in BY_FRAMEWORK
+        if len(found) > FEW and not mapping:
+            yield node.lineno, found
+
+
+def test_no_table_outside_of_operators_lists_operators(repo: Path) -> None:
+    folders = [path.parent for path in repo.glob("*/__init__.py")] + [repo / "src" / "onernn"]
+    found, rooms = [], set()
+    for path in (path for folder in folders for path in folder.rglob("*.py")):
+        name = str(path.relative_to(repo))
+        room = name.removeprefix("src/onernn/").split("/")[0]
+        rooms.add(room)
+        if room == "ops":
+            continue
+        for line, names in tables(path.read_text(), room):
+            found.append(f"{name}:{line} {sorted(names)}")
+    assert {"ir", "ops", "adapters", "engine"} < rooms and len(OPERATORS) > 100
+    assert not found, "\n".join(sorted(found))
+
+
+@pytest.mark.parametrize(
+    "source, room",
+    [
+        ("X = {'Add', 'Mul', 'Relu'}", "adapters"),
+        ("X = ['Add', 'Mul', 'Relu', 'mine']", "core"),
+        ("X = frozenset('Add Mul Relu'.split())", "emit"),
+        ("op in ('Add', 'Mul', 'Relu')", "verification"),
+        ("X = {'Add': 1, 'Mul': 2, 'Relu': 3}", "runtime"),
+        ("match op:\n case 'Add' | 'Mul' | 'Relu': pass", "fuse_passes"),
+    ],
+)
+def test_tables_are_found(source: str, room: str) -> None:
+    ((_, found),) = tables(source, room)
+    assert found == {"Add", "Mul", "Relu"}
+
+
+@pytest.mark.parametrize(
+    "source, room",
+    [
+        ("X = {'Add', 'Mul', 'mine'}", "core"),
+        ("X = {'add': 'Add', 'mul': 'Mul', 'relu': 'Relu'}", "adapters"),
+        ("X = {'Add': add, 'Mul': mul, 'Relu': relu}", "engine"),
+        ("X = 'Add Mul Relu'", "core"),
+    ],
+)
+def test_what_maps_operators_to_those_of_a_framework_is_none(source: str, room: str) -> None:
+    assert not list(tables(source, room))

@@ -1,0 +1,360 @@
+"""Folders that `onernn score` writes: undisturbed, and killed and begun again."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import onernn
+from onernn.ir.errors import ShapeError, UnsupportedError
+from onernn.scoring.runner import score
+from onernn.scoring.scorer import Scorer
+
+KILLS = int(os.environ.get("ONERNN_SCORE_KILLS", "2"))
+"""Of workers, and as many of the whole scoring; make score-faults takes more."""
+ATTEMPTS = 20
+"""To disturb a scoring: on a busy machine one may have ended before it is."""
+ROWS, LONGEST, WINDOW = 1000 * max(1, KILLS // 2), 60, 150
+TAGS = "save_infer_model/scale_1.tmp_0"
+BAD = {
+    5: None,
+    60: [26],
+    61: [5, -7],
+    199: [99],
+    200: [-1],
+    201: [1, None],
+    777: [10**12],
+    778: [1, None, 2],
+    998: [26] * 9,
+    999: None,
+}
+
+
+@pytest.fixture(scope="module")
+def model(repo: Path) -> Path:
+    return repo / "examples" / "segmenter"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    rows: list[Any] = [rng.integers(0, 26, n).tolist() for n in rng.integers(0, LONGEST + 1, ROWS)]
+    for row, bad in BAD.items():
+        rows[row] = bad
+    file = tmp_path_factory.mktemp("corpus") / "corpus.parquet"
+    pq.write_table(pa.table({"id": range(ROWS), "text": rows}), file, row_group_size=333)
+    return file
+
+
+@pytest.fixture(scope="module")
+def whole(model: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of an undisturbed run."""
+    folder = tmp_path_factory.mktemp("whole") / "out"
+    assert run(model, corpus, folder, "--workers", "3").returncode == 0
+    return files(folder)
+
+
+def command(model: Path, corpus: Path, folder: Path, *more: str) -> list[str]:
+    options = f"--input letters=text --output {TAGS}=tags --window {WINDOW} --words 1000"
+    names = (str(model), str(corpus), str(folder))
+    return [sys.executable, "-m", "onernn.cli", "score", *names, *options.split(), *more]
+
+
+def run(
+    model: Path, corpus: Path, folder: Path, *more: str, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    words = command(model, corpus, folder, *more)
+    return subprocess.run(words, capture_output=True, text=True, check=False, **options)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All but the manifest, which tells when the corpus was written."""
+    found = {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+    found.pop("_scoring.jsonl")
+    return found
+
+
+@contextmanager
+def started(*words: Any) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def parts_in(folder: Path) -> int:
+    return len(list(folder.glob("part-*")))
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    with suppress(OSError):
+        text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+        return list(map(int, text.split()))
+    return []
+
+
+def running(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def wait_for(condition: Any, seconds: float = 300) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_rows_come_in_order_with_outputs_and_bad_ones_are_told(
+    model: Path, corpus: Path, tmp_path: Path
+) -> None:
+    done = run(model, corpus, tmp_path / "out", "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["rows"] == ROWS and summary["rejected"] == len(BAD)
+    assert summary["windows"] == -(-ROWS // WINDOW) and summary["words_per_second"] > 0
+    got, given = pq.read_table(tmp_path / "out"), pq.read_table(corpus)
+    assert got.select(["id", "text"]).equals(given)
+    scorer = Scorer(onernn.load(model), {"letters": "text"}, {TAGS: "tags"}, threads=1)
+    assert got.column("tags").to_pylist() == scorer(given).table.column("tags").to_pylist()
+    told = sorted((tmp_path / "out" / "rejected").iterdir())
+    lines = [json.loads(line) for file in told for line in file.read_text().splitlines()]
+    assert [line["row"] for line in lines] == sorted(BAD)
+    assert all(line["reason"] for line in lines)
+
+
+def test_bytes_are_the_same_for_any_number_of_workers(
+    model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    assert run(model, corpus, tmp_path / "out", "--workers", "1").returncode == 0
+    assert files(tmp_path / "out") == whole
+
+
+def test_a_scoring_that_is_killed_goes_on_to_the_same_bytes(
+    model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    rng = random.Random(0)
+    folder = tmp_path / "out"
+    kept = 0
+    for _ in range(KILLS):
+        with started(*command(model, corpus, folder)) as process:
+            wait_for(lambda n=kept: process.poll() is not None or parts_in(folder) > n)
+            time.sleep(rng.random() * 0.3)
+            pids = children(process)
+            process.kill()
+        assert wait_for(lambda pids=pids: not any(map(running, pids))), "workers live on"
+        now = files(folder)
+        parts = {name for name in now if name.startswith("part-")}
+        assert parts and all(now[name] == whole[name] for name in parts)
+        kept = min(len(parts), len(list(folder.glob("part-*"))))
+    done = run(model, corpus, folder)
+    assert done.returncode == 0, done.stderr
+    assert files(folder) == whole
+
+
+def test_workers_that_are_killed_are_replaced(
+    model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    rng = random.Random(1)
+    for attempt in range(ATTEMPTS):
+        folder = tmp_path / f"out {attempt}"
+        killed = 0
+        with started(*command(model, corpus, folder, "--workers", "2")) as process:
+            while killed < KILLS and process.poll() is None:
+                before = parts_in(folder)
+                wait_for(lambda out=folder, n=before: parts_in(out) > n, 5)
+                time.sleep(rng.random() * 0.2)
+                if pids := children(process):
+                    with suppress(ProcessLookupError):
+                        os.kill(rng.choice(pids), signal.SIGKILL)
+                        killed += 1
+            assert process.wait(600) == 0, process.stderr and process.stderr.read()
+        assert files(folder) == whole
+        if killed:
+            return
+    raise AssertionError("each scoring had ended before a worker was killed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all_at_once_and_the_same_command_goes_on(
+    model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes], number: int
+) -> None:
+    for attempt in range(ATTEMPTS):
+        folder = tmp_path / f"out {attempt}"
+        with started(*command(model, corpus, folder)) as process:
+            assert wait_for(lambda out=folder: parts_in(out))
+            pids = children(process)
+            process.send_signal(number)
+            _, err = process.communicate(timeout=600)
+        if process.returncode:
+            break
+    assert process.returncode == 128 + number
+    assert wait_for(lambda: not any(map(running, pids))) and not list(folder.rglob(".*"))
+    assert err == "onernn: stopped; the same command continues from here\n"
+    assert run(model, corpus, folder).returncode == 0
+    assert files(folder) == whole
+
+
+def test_a_full_disk_is_told_and_what_is_whole_stays(
+    model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    folder = tmp_path / "out"
+    sizes = sorted(len(content) for name, content in whole.items() if name.startswith("part-"))
+
+    def limit() -> None:  # some windows fit, not all of them
+        resource.setrlimit(resource.RLIMIT_FSIZE, (sizes[len(sizes) // 2],) * 2)
+
+    done = run(model, corpus, folder, "--workers", "2", preexec_fn=limit)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert "File too large; make room, and start the same again" in done.stderr
+    assert not list(folder.rglob(".*"))
+    assert all(whole[name] == content for name, content in files(folder).items())
+    assert run(model, corpus, folder).returncode == 0
+    assert files(folder) == whole
+
+
+def test_two_scorings_into_one_folder_are_refused(
+    model: Path, corpus: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    holding = os.open(tmp_path / "out", os.O_RDONLY)
+    try:
+        fcntl.flock(holding, fcntl.LOCK_EX)
+        done = run(model, corpus, tmp_path / "out")
+    finally:
+        os.close(holding)
+    assert done.returncode == 2 and "another scoring runs into it" in done.stderr
+
+
+def test_of_two_scorings_at_once_one_writes_the_folder(
+    model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    words = command(model, corpus, tmp_path / "out", "--workers", "1")
+    with started(*words) as one, started(*words) as other:
+        codes = [process.wait(600) for process in (one, other)]
+    assert 0 in codes and set(codes) <= {0, 2}  # 0, 0: one had ended before the other began
+    assert files(tmp_path / "out") == whole
+
+
+def test_a_damaged_part_is_named_and_the_command_succeeds(
+    model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    folder = tmp_path / "out"
+    assert run(model, corpus, folder).returncode == 0
+    (folder / "part-000002.parquet").unlink()
+    done = run(model, corpus, folder, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["rows"] == ROWS
+    assert done.stderr == (
+        f"onernn: scored anew: {folder}/part-000002.parquet: there is no file that can be read\n"
+    )
+    assert files(folder) == whole
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"window": 100}, "begun with window 200, now it is 100"),
+        ({"words": 7}, "begun with words 20000, now it is 7"),
+        ({"dtype": "bf16"}, "begun with dtype null, now it is"),
+        ({"model": "fc_gru"}, "begun with model"),
+        ({"corpus": "other"}, "begun with corpus"),
+    ],
+)
+def test_a_scoring_goes_on_as_it_was_begun_only(
+    model: Path, corpus: Path, tmp_path: Path, more: dict[str, Any], message: str
+) -> None:
+    small = tmp_path / "small.parquet"
+    pq.write_table(pq.read_table(corpus).slice(0, 300), small)
+    given = {"inputs": {"letters": "text"}, "window": 200, "workers": 1}
+    summary = score(model, small, tmp_path / "out", **given)  # type: ignore[arg-type]
+    assert (summary.rows, summary.windows, summary.windows_before) == (300, 2, 0)
+    again = score(model, small, tmp_path / "out", **given)  # type: ignore[arg-type]
+    assert (again.rows, again.windows, again.windows_before, again.words) == (300, 2, 2, 0)
+    before = files(tmp_path / "out")
+    changed: Any = onernn.load(model)
+    if more.pop("model", None):
+        constants = dict(changed.constants)
+        name = next(iter(constants))
+        constants[name] = constants[name] + 1
+        changed = type(changed)(
+            changed.name, changed.inputs, changed.outputs, changed.nodes, constants
+        )
+    if more.pop("corpus", None):
+        pq.write_table(pq.read_table(corpus).slice(0, 301), small)
+    with pytest.raises(UnsupportedError, match=message):
+        score(changed, small, tmp_path / "out", **{**given, **more})
+    assert files(tmp_path / "out") == before
+
+
+def test_strict_stops_with_the_first_bad_row(model: Path, corpus: Path, tmp_path: Path) -> None:
+    done = run(model, corpus, tmp_path / "out", "--strict", "--workers", "1")
+    assert done.returncode == 2
+    assert done.stderr == "onernn: row 5: column 'text': null\n"
+
+
+def test_a_corpus_that_does_not_fit_at_all_stops_at_once(model: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"letters": [[99], [98]]}), tmp_path / "x.parquet")
+    with pytest.raises(ShapeError, match=r"all 2 rows of the first window .* 99 is outside"):
+        score(model, tmp_path / "x.parquet", tmp_path / "out", workers=1)
+    assert os.listdir(tmp_path / "out") == ["_scoring.jsonl"]  # and other options may be tried
+    with pytest.raises(ShapeError, match="takes column 'words'; the columns are"):
+        score(model, tmp_path / "x.parquet", tmp_path / "new", inputs={"letters": "words"})
+    assert not (tmp_path / "new").exists()
+
+
+def test_folders_that_hold_something_else_are_left_alone(model: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"letters": [[1]]}), tmp_path / "x.parquet")
+    with pytest.raises(UnsupportedError, match="the corpus lies in the folder of the output"):
+        score(model, tmp_path / "x.parquet", tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
+    with pytest.raises(UnsupportedError, match="holds 'mine' and no _scoring.jsonl"):
+        score(model, tmp_path / "x.parquet", tmp_path / "out")
+    assert os.listdir(tmp_path / "out") == ["mine"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "npz", "empty"])
+def test_other_formats_are_scored_the_same(model: Path, tmp_path: Path, kind: str) -> None:
+    rows = [[1, 2, 3], [4], [], [5, 6]] if kind != "empty" else []
+    file = tmp_path / f"x.{kind}"
+    if kind == "jsonl":
+        file.write_text(
+            "".join(json.dumps({"id": i, "letters": r}) + "\n" for i, r in enumerate(rows))
+        )
+    elif kind == "csv":
+        cells = (f"{i},{' '.join(map(str, row))}\n" for i, row in enumerate(rows))
+        file.write_text("id,letters\n" + "".join(cells))
+    elif kind == "npz":
+        words = onernn.Ragged.from_list([np.array(row, np.int64) for row in rows])
+        onernn.recording.save(file, {"letters": words}, {})
+    else:
+        file = tmp_path / "x.parquet"
+        pq.write_table(pa.table({"letters": pa.array(rows, pa.list_(pa.int64()))}), file)
+    summary = score(model, file, tmp_path / "out", outputs={TAGS: "tags"}, keep=[], workers=1)
+    got = pq.read_table(tmp_path / "out")
+    assert summary.rows == len(rows) and got.column_names == ["tags"]
+    scorer = Scorer(onernn.load(model), outputs={TAGS: "tags"})
+    table = pa.table({"letters": pa.array(rows, pa.list_(pa.int64()))})
+    assert got.column("tags").to_pylist() == scorer(table).table.column("tags").to_pylist()

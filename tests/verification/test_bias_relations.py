@@ -1,0 +1,120 @@
+"""A cause of biases is stated where their numbers fit it within rounding, and nowhere else."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support import planted
+from support.planted import Arrays, blocks, changed, feed, model, read, recording
+
+from onernn.verification.diagnosis.relations import relation
+from onernn.verification.references import Against
+from onernn.verification.verifying import Report, verify
+
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "LSTM": ("LSTM", {}),
+    "GRU before": ("GRU", {}),
+    "GRU after": ("GRU", {"linear_before_reset": 1}),
+}
+Other = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+OTHERS: dict[str, Other] = {
+    "noise": lambda b, rng: b + rng.normal(0, 0.1, b.shape),
+    "smaller noise": lambda b, rng: 0.9 * b + rng.normal(0, 1e-3, b.shape),
+    "larger noise": lambda b, rng: 2 * b + rng.normal(0, 1e-3, b.shape),
+    "random": lambda b, rng: rng.uniform(-1, 1, b.shape),
+    "small random": lambda b, rng: rng.uniform(-0.01, 0.01, b.shape),
+    "units permuted": lambda b, rng: rng.permuted(b, axis=1),
+}
+"""Each of ONNX's blocks of biases, (blocks, H), as another one: no rule makes it of the first."""
+
+
+def _pair(kind: str, other: str, seed: int) -> tuple[bytes, bytes]:
+    op, attributes = KINDS[kind]
+    sound = planted.weights(op)
+    bias = blocks(sound["B"])[0]
+    new = OTHERS[other](bias, np.random.default_rng(seed)).astype(np.float32)
+    wrong = changed(sound, B=new.reshape(1, -1))
+    return model(op, sound, **attributes), model(op, wrong, **attributes)
+
+
+def _against_the_file(sound: bytes, wrong: bytes) -> Report:
+    return verify(read(wrong), against=Against(read(sound)))
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("kind", "other"), list(itertools.product(KINDS, OTHERS)))
+def test_other_biases_in_every_gate_are_called_changed(kind: str, other: str, seed: int) -> None:
+    report = _against_the_file(*_pair(kind, other, seed))
+    assert [(each.id, each.evidence) for each in report.causes] == [("bias_changed", "proved")]
+    assert "twice" not in report.causes[0].text and "left out" not in report.causes[0].text
+
+
+@pytest.mark.parametrize(("kind", "other"), list(itertools.product(KINDS, OTHERS)))
+def test_beside_a_recording_no_rule_is_named_that_other_biases_do_not_follow(
+    kind: str, other: str
+) -> None:
+    sound, wrong = _pair(kind, other, 5)
+    report = verify(read(wrong), recording(sound, feed(kind == "LSTM", 1)))
+    assert {each.id for each in report.causes} <= {"bias_changed"}, report.causes
+
+
+def _with_bias(arrays: Arrays, change: Callable[[np.ndarray], None]) -> Arrays:
+    bias = blocks(arrays["B"]).copy()
+    change(bias)
+    return changed(arrays, B=bias.reshape(1, -1))
+
+
+def test_of_a_gru_of_two_biases_it_is_said_what_fits_and_what_does_not() -> None:
+    """The candidate lacks its input bias; those of the other gates are others, by no rule."""
+    sound = planted.weights("GRU")
+    rng = np.random.default_rng(3)
+
+    def change(bias: np.ndarray) -> None:
+        bias[:, 2] = 0
+        bias[:, :2] += rng.normal(0, 0.3, bias[:, :2].shape)
+
+    wrong = _with_bias(sound, change)
+    files = (model("GRU", each, linear_before_reset=1) for each in (sound, wrong))
+    (cause,) = _against_the_file(*files).causes
+    assert cause.id == "bias_merged"
+    assert cause.text.startswith(
+        "leaves out the candidate's input bias and has other biases of gates u (update) and"
+    )
+
+
+def test_gates_with_the_biases_of_none_are_not_called_permuted_whole() -> None:
+    """Weights of a GRU that resets after the product in another order, its biases random."""
+    sound = planted.weights("GRU")
+    wrong = planted.reordered(sound, (2, 0, 1), "WR")
+    rng = np.random.default_rng(4)
+    noise = rng.uniform(-0.5, 0.5, sound["B"].shape).astype(np.float32)
+    wrong = changed(wrong, B=noise)
+    files = (model("GRU", each, linear_before_reset=1) for each in (sound, wrong))
+    causes = _against_the_file(*files).causes
+    assert [each.id for each in causes] == ["gates_swapped", "bias_changed"]
+    assert "in the input weights and recurrent weights only" in causes[0].text
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3])
+def test_noise_is_no_factor_and_no_shift_at_any_scale(scale: float) -> None:
+    rng = np.random.default_rng(1)
+    there = (scale * rng.normal(size=64)).astype(np.float32)
+    noisy = (there + scale * rng.uniform(1e-5, 1e-4, 64)).astype(np.float32)
+    assert relation(noisy, there).text == "differs from the reference's"
+    assert relation(there * np.float32(3), there).text == "is 3 times the reference's"
+    added = relation(there + np.float32(scale), there).text
+    assert added == f"is the reference's and {scale:g} more"
+
+
+def test_a_code_book_is_not_called_rounding_to_int8() -> None:
+    rng = np.random.default_rng(2)
+    there = rng.normal(size=(64, 32)).astype(np.float32)
+    step = np.float32(np.abs(there).max() / 127)
+    assert relation(np.round(there / step) * step, there).id == "weights_rounded"
+    book = np.sort(rng.choice(there.reshape(-1), 200, replace=False))
+    coded = book[np.abs(there[..., None] - book).argmin(-1)]
+    assert relation(coded, there).id == "constant_changed"

@@ -1,0 +1,235 @@
+"""Labels of a budget: which rows of a model's outputs count, and how many change on new data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support.layers import random_weights
+
+import onernn
+from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
+from onernn.ir.arrays import Array
+from onernn.ir.graph import Node, Value
+from onernn.verification.quantizing.labels import design_effect, upper_bound
+
+WIDTH, HIDDEN, TIME, BATCH, CLASSES = 8, 24, 30, 40, 7
+SPEC = RnnSpec(Cell.LSTM, WIDTH, HIDDEN)
+LAYER = {"spec": SPEC, "weights": random_weights(SPEC, 0)}
+CONSTANTS = {
+    "w": np.random.default_rng(0).normal(0, 1, (HIDDEN, CLASSES)).astype(np.float32),
+    "zeros": np.zeros((1, HIDDEN), np.float32),
+    "time": np.array([1]),
+}
+
+
+def tagger(*outputs: str) -> Graph:
+    """An LSTM over (T, N, I) and lengths, as ONNX has it, and what may stand behind it."""
+    nodes = (
+        Node("SequenceUnpad", ("x", "lengths"), ("words",), {"time_major": 1}),
+        Node("Rnn", ("words",), ("ragged", "h", "c"), LAYER),
+        Node("SequencePad", ("ragged", "x"), ("y",), {"time_major": 1}),
+        Node("Transpose", ("y",), ("batched",), {"perm": (1, 0, 2)}),
+        Node("MatMul", ("batched", "w"), ("scores",)),
+        Node("ArgMax", ("scores",), ("ids",), {"axis": -1, "keepdims": 0}),
+        Node("ReduceMean", ("batched", "time"), ("pooled",), {"keepdims": 0}),
+        Node("Softmax", ("h",), ("ends",), {"axis": -1}),
+        Node("MatMul", ("ragged", "w"), ("tags",)),
+    )
+    inputs = (Value("x", "float32", (None, None, WIDTH)), Value("lengths", "int64", (None,)))
+    return Graph("tagger", inputs, tuple(map(Value, outputs)), nodes, CONSTANTS).pruned()
+
+
+def padded(seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, TIME, BATCH)
+    return {"x": rng.normal(0, 1, (TIME, BATCH, WIDTH)).astype(np.float32), "lengths": lengths}
+
+
+def real(feed: dict[str, Array]) -> Array:
+    """(N, T): the steps within each length."""
+    return np.arange(TIME) < feed["lengths"][:, None]
+
+
+def steps_of_y(y: Any, feed: dict[str, Array]) -> Array:
+    return y.swapaxes(0, 1)[real(feed)].argmax(-1)
+
+
+COUNTED: dict[str, tuple[tuple[str, ...], str, Callable[[Any, dict[str, Array]], Array]]] = {
+    "what a layer gives at each step, not its states": (("y", "h", "c"), "y", steps_of_y),
+    "scores, not what the layer gives": (
+        ("y", "scores", "h"),
+        "scores",
+        lambda value, feed: value[real(feed)].argmax(-1),
+    ),
+    "integers": (("ids", "scores"), "ids", lambda value, feed: value[real(feed)]),
+    "a row for each sequence that has steps": (
+        ("pooled",),
+        "pooled",
+        lambda value, feed: value[feed["lengths"] > 0].argmax(-1),
+    ),
+    "scores of states": (("ends", "h"), "ends", lambda value, _: value[0, 0].argmax(-1)),
+    "ragged rows": (("tags",), "tags", lambda value, _: value.data.argmax(-1)),
+}
+
+
+@pytest.mark.parametrize("case", COUNTED)
+def test_labels_are_real_steps_of_outputs_that_are_scores(case: str) -> None:
+    """Counted here once more, from the lengths."""
+    outputs, name, labels = COUNTED[case]
+    model, held = tagger(*outputs), [padded(1), padded(2)]
+    found = onernn.quantize(model, [padded(0)], held_out=held, budget="labels 99%")
+    runs = Session(model, threads=1), Session(found.model, threads=1)
+    exact, given = (
+        np.concatenate([labels(session.run(feed)[name], feed) for feed in held]) for session in runs
+    )
+    assert found.error == np.mean(exact != given) > 0
+    assert found.counted.startswith(f"{len(exact):,} labels of {name!r} in ")
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_step_that_masks_repeat_counts_once_and_holes_do_not_count(both: bool) -> None:
+    """As Keras: masked steps give what the step before gave, zeros before the first one.
+
+    From right to left they give what the step behind gave, so that a masked step reads two steps.
+    """
+    spec = RnnSpec(Cell.LSTM, WIDTH, HIDDEN, direction="right2left")
+    right = {"spec": spec, "weights": random_weights(spec, 1)}
+    nodes = (
+        Node("SequenceReset", ("x", "offsets"), ("words",)),
+        Node("Rnn", ("words",), ("y",), LAYER),
+        Node("SequenceData", ("y",), ("data",)),
+        Node("Concat", ("zeros", "data"), ("rows",), {"axis": 0}),
+        Node("Gather", ("rows", "places"), ("forward",), {"axis": 0}),
+    )
+    backwards = (
+        Node("Rnn", ("words",), ("z",), right),
+        Node("SequenceData", ("z",), ("data_z",)),
+        Node("Concat", ("zeros", "data_z"), ("rows_z",), {"axis": 0}),
+        Node("Gather", ("rows_z", "behind"), ("backward",), {"axis": 0}),
+        Node("Add", ("forward", "backward"), ("sums",)),
+    )
+    head = Node("MatMul", ("sums" if both else "forward", "w"), ("scores",))
+    nodes = (*nodes, *(backwards if both else ()), head)
+    types = [("x", "float32", (None, WIDTH)), ("offsets", "int64", (None,))]
+    types += [(name, "int64", (None, None)) for name in ("places", "behind")[: 1 + both]]
+    inputs = tuple(Value(*each) for each in types)
+    model = Graph("masked", inputs, (Value("scores"),), nodes, CONSTANTS)
+
+    def feed(seed: int) -> tuple[dict[str, Array], Array]:
+        rng = np.random.default_rng(seed)
+        mask = rng.random((BATCH, TIME)) < 0.6
+        words = np.concatenate([[0], mask.sum(1).cumsum()])
+        upto = mask.cumsum(1)
+        before = upto - mask
+        places = np.where(upto > 0, words[:-1, None] + upto, 0)
+        behind = np.where(before < mask.sum(1)[:, None], words[:-1, None] + before + 1, 0)
+        x = rng.normal(0, 1, (words[-1], WIDTH)).astype(np.float32)
+        arrays = {"x": x, "offsets": words, "places": places}
+        return arrays | ({"behind": behind} if both else {}), mask
+
+    held, mask = feed(1)
+    found = onernn.quantize(model, [feed(0)[0]], held_out=[held], budget="labels 99%")
+    exact, given = (
+        Session(each, threads=1).run(held)["scores"].argmax(-1)[mask]
+        for each in (model, found.model)
+    )
+    assert found.counted == f"{mask.sum():,} labels of 'scores' in {BATCH} sequences"
+    assert found.error == np.mean(exact != given) > 0 and not found.notes[1:]
+
+
+def test_outputs_are_named_and_what_holds_no_labels_is_refused() -> None:
+    feeds = [padded(0), padded(1)]
+    found = onernn.quantize(tagger("y", "ids", "h"), feeds, budget="labels 99%", labels_of=["h"])
+    assert found.counted == f"{BATCH} labels of 'h' in {BATCH} sequences"
+    assert "40 labels are few for a budget of 0.100%: give 30,000 held-out labels" in " ".join(
+        onernn.quantize(tagger("h"), feeds, budget="labels 0.1%", labels_of=["h"]).notes
+    )
+    with pytest.raises(UnsupportedError, match="no output has integers or scores .*--labels-of"):
+        onernn.quantize(tagger("h", "c"), feeds, budget="labels 99%")
+    with pytest.raises(UnsupportedError, match="labels of 'hh': expected one of"):
+        onernn.quantize(tagger("h"), feeds, budget="labels 99%", labels_of=["hh"])
+    with pytest.raises(UnsupportedError, match="belongs to a budget of labels"):
+        onernn.quantize(tagger("h"), feeds, budget="max_abs 1", labels_of=["h"])
+
+
+def test_labels_that_read_several_steps_are_said_to_count_padding() -> None:
+    """A mean over neighbours gives rows behind the end, too."""
+    nodes = (
+        *tagger("batched").nodes,
+        Node("Slice", ("batched", "one", "end", "time"), ("next",)),
+        Node("Slice", ("batched", "zero", "last", "time"), ("here",)),
+        Node("Add", ("here", "next"), ("pairs",)),
+    )
+    more = {"zero": [0], "one": [1], "last": [-1], "end": [2**31]}
+    constants = CONSTANTS | {name: np.array(each) for name, each in more.items()}
+    inputs = tagger("y").inputs
+    model = Graph("pairs", inputs, (Value("pairs"),), nodes, constants).pruned()
+    found = onernn.quantize(model, [padded(0), padded(1)], budget="labels 99%")
+    assert "output 'pairs': labels read several steps, so padding may be among them" in found.notes
+
+
+def test_sequences_of_upper_levels_are_the_outermost() -> None:
+    """Sentences of a document depend on each other."""
+    nodes = (Node("Rnn", ("x",), ("y",), LAYER), Node("MatMul", ("y", "w"), ("s",)))
+    inputs = (Value("x", "float32", (None, WIDTH), 2),)
+    model = Graph("documents", inputs, (Value("s"),), nodes, CONSTANTS)
+    data = np.random.default_rng(0).normal(0, 1, (20, WIDTH)).astype(np.float32)
+    x = {"x": Ragged(data, np.array([0, 3, 3, 10, 14, 20]), (np.array([0, 2, 4, 5]),))}
+    found = onernn.quantize(model, [x], held_out=[x], budget="labels 99%")
+    assert found.counted == "20 labels of 's' in 3 sequences"
+
+
+REPEATS = 1000
+
+
+def even(rng: np.random.Generator, p: float, shape: tuple[int, int]) -> Array:
+    return np.full(shape, p)
+
+
+def gathered(rng: np.random.Generator, p: float, shape: tuple[int, int]) -> Array:
+    """Rates of sequences that vary, with a correlation of 0.1 inside of them."""
+    return rng.beta(9 * p, 9 * (1 - p), shape)
+
+
+def whole(rng: np.random.Generator, p: float, shape: tuple[int, int]) -> Array:
+    """A sequence changes in half of its labels, or not at all."""
+    return np.where(rng.random(shape) < 2 * p, 0.5, 0.0)
+
+
+@pytest.mark.parametrize("rates", [even, gathered, whole])
+@pytest.mark.parametrize("number, p", [(10, 0.02), (100, 0.003), (100, 0.02), (1000, 0.001)])
+def test_the_bound_is_above_the_true_rate_in_95_of_100_samples(
+    rates: Callable[..., Array], number: int, p: float
+) -> None:
+    """For the dtypes that tell how changes gather, and for a milder choice that they tell it for.
+
+    Allowed: three deviations of a share of 0.95 in so many repeats.
+    """
+    rng = np.random.default_rng(0)
+    shape = REPEATS, number
+    counts = rng.integers(1, 40, shape)
+    changed = rng.binomial(counts, rates(rng, p, shape))
+    mild = rng.binomial(changed, 0.2)
+    kept = {"own": 0, "mild": 0, "mean": 0}
+    for one, less, sizes in zip(changed, mild, counts, strict=True):
+        effect, total = design_effect(one, sizes), sizes.sum()
+        kept["own"] += upper_bound(one.sum(), total, effect) >= p
+        kept["mild"] += upper_bound(less.sum(), total, effect) >= 0.2 * p
+        kept["mean"] += one.sum() / total >= p
+    least = REPEATS * 0.95 - 3 * np.sqrt(REPEATS * 0.95 * 0.05)
+    assert min(kept["own"], kept["mild"]) >= least > kept["mean"]
+
+
+def test_the_bound_is_sharp_where_much_is_known_and_positive_where_nothing_changed() -> None:
+    counts = np.full(4000, 15)
+    changed = np.zeros(4000, int)
+    changed[:60] = 1  # 0.1 %, each in a sequence of its own: nearly as independent labels
+    effect = design_effect(changed, counts)
+    assert 1 <= effect < 2 and 0.001 < upper_bound(60, counts.sum(), effect) < 0.0014
+    none = design_effect(np.zeros(4000, int), counts)
+    assert none == 15  # as if all labels of a sequence changed together: 3 of 4000 sequences
+    assert upper_bound(0, counts.sum(), none) == pytest.approx(3 / 4000, rel=0.02)
+    assert upper_bound(0, 5, design_effect(np.zeros(1), np.array([5]))) == 1
