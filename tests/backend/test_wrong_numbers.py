@@ -69,7 +69,7 @@ class Problem:
 
 def here() -> str:
     library = load_library()
-    return f"oneDNN {library.version} on {library.effective_isa}"
+    return f"oneDNN {library.version} on this CPU ({library.effective_isa})"
 
 
 U8_CELLS = [(Cell.LSTM, {}), (Cell.LSTM, {"projection_size": 32}), (Cell.GRU, {})]

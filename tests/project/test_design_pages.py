@@ -89,10 +89,11 @@ def test_sign(x): {sign}
         ("assert x < 2", ["--shown"], 0),
         ("assert x < 2", ["--shown", "-m", "shown", "-n", "2"], 0),
         ("pytest.skip()", ["--shown", "-n", "2"], 1),
+        ("pytest.skip('this CPU has no bf16')", ["--shown", "-n", "2"], 0),
         ("pytest.skip()", [], 0),
         ("assert x < 2", ["--shown", "-k", "weight"], 1),
     ],
-    ids=["all", "chosen", "skipped", "not asked for", "not run"],
+    ids=["all", "chosen", "skipped", "skipped for this CPU", "not asked for", "not run"],
 )
 def test_a_run_fails_that_has_not_shown_what_pages_say(
     tmp_path: Path, sign: str, options: list[str], code: int

@@ -9,7 +9,7 @@ import pytest
 from onernn.backend.onednn.library import load_library
 
 needs_vnni = pytest.mark.skipif(
-    not load_library().sums_u8_exactly, reason="oneDNN has no VNNI here, and so no u8"
+    not load_library().sums_u8_exactly, reason="this CPU has no VNNI, and so oneDNN no u8"
 )
 
 SATURATES = "vnni" not in Path("/proc/cpuinfo").read_text()
