@@ -115,6 +115,34 @@ def test_sizes_of_a_call_decide_branches_that_are_open() -> None:
     assert len(session._sized) == 16  # no more: each has memory
 
 
+def test_sizes_of_a_call_make_a_plan_where_none_holds_for_all() -> None:
+    """Two windows, whose lengths an open plan tells apart, decide the branch by their sum's."""
+    nodes = (
+        Node("Slice", ("x", "first", "last", "axis"), ("a",)),
+        Node("Neg", ("x",), ("n",)),
+        Node("Slice", ("n", "second", "last", "axis"), ("b",)),
+        Node("Add", ("a", "b"), ("s",)),
+        Node("Shape", ("s",), ("shape",)),
+        Node("Gather", ("shape", "axis"), ("t",)),
+        Node("Equal", ("t", "single"), ("is_one",)),
+        chosen(
+            "is_one",
+            branch(Node("Squeeze", ("a", "k"), ("y",)), k=[0]),
+            branch(gives="a"),
+            "s|s",
+            "y",
+        ),
+    )
+    constants = {"first": [-1], "second": [-1], "last": [2**31], "axis": [0], "single": [1]}
+    session = Session(graph(*nodes, **constants), backend="kernels")
+    for feed in [*feeds(), *feeds()]:
+        want, got = session._walked(feed, None)["y"], session.run(feed)["y"]
+        assert got.shape == want.shape
+        assert_close(got, want)
+    assert list(session._plans.values()) == [None]
+    assert session._sized and all(plan and not plan.outside for plan in session._sized.values())
+
+
 def test_a_branch_that_python_runs_steps_of_takes_part() -> None:
     """The library has no formula for these halves of whole numbers."""
     inner = [Node("Cast", ("a",), ("i",), {"to": "int32"}), Node("Mod", ("i", "k"), ("m",))]

@@ -123,7 +123,7 @@ class Session:
         self._undeclared = [v.name for v in self.graph.inputs if v.dtype is None or v.shape is None]
         self._ranged = any(value.ranges for value in self.graph.inputs)  # no plan checks them
         self._plans: dict[tuple[Any, ...], Plan | None] = {}
-        self._sized: dict[tuple[Any, ...], Plan] = {}
+        self._sized: dict[tuple[Any, ...], Plan | None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("graph", "_asked_bytes", "_max_steps", "_passes", "_engine", "_options", "_layers")
@@ -201,16 +201,19 @@ class Session:
             inputs = checked_feed(self.graph.inputs, inputs)
             plan = self._plan(inputs) if observe is None else None
             given = plan and plan.given(inputs)
-        if plan and given and plan.is_partial:
-            plan = self._for_sizes(plan, given.dims, inputs)
+        if observe is None and (plan is None or plan.is_partial):
+            plan = self._for_sizes(plan, inputs)
+            given = plan and plan.given(inputs)
         done = plan and given and plan.run(given, self._max_bytes, self._max_steps, self._budget)
         return done or self._walked(checked_feed(self.graph.inputs, inputs), observe)
 
-    def _for_sizes(self, plan: Plan, dims: list[int], inputs: Feed) -> Plan:
-        """A plan for inputs of these sizes only: they decide branches that are open in any case."""
-        key = (plan, *dims)
+    def _for_sizes(self, plan: Plan | None, inputs: Feed) -> Plan | None:
+        """A plan for dense inputs of these sizes only, where ``plan``, for any sizes, leaves nodes
+        to Python: the sizes decide branches. ``plan`` where that gains nothing."""
+        dense = [value for value in self.graph.inputs if not value.lod_depth]
+        key = (plan, *[data_of(inputs[value.name]).shape for value in dense])
         if key not in self._sized:
-            if len(self._sized) >= _MOST_PLANS:
+            if self._kernels is None or not dense or len(self._sized) >= _MOST_PLANS:
                 return plan
             given = checked_feed(self.graph.inputs, inputs)
             fixed = tuple(
@@ -219,7 +222,7 @@ class Session:
             )
             graph = fuse(replace(self.graph, inputs=fixed), self._passes).model
             made = self._new_plan(graph, given, {**self._layers, **self._prepared(graph)})
-            self._sized[key] = made if made and made.fits(plan) else plan
+            self._sized[key] = made if made and (plan is None or made.fits(plan)) else plan
         return self._sized[key]
 
     @contextmanager
@@ -367,7 +370,8 @@ class Session:
         if self._layers and (rule := getattr(self._engine, "rule", "")):
             lines.append(f"backend auto: {rule}")
         plans = [plan.told if plan else "node by node in Python" for plan in self._plans.values()]
-        plans += [f"for inputs of sizes that it had: {plan.told}" for plan in self._sized.values()]
+        sized = [plan.told for plan in self._sized.values() if plan]
+        plans += [f"for inputs of sizes that it had: {told}" for told in sized]
         lines += [f"graph: {each}" for each in dict.fromkeys(plans)]
         return "\n".join([*lines, *(f"note: {note}" for note in self.graph.notes)])
 
