@@ -13,7 +13,7 @@ from support.sharing import check_shared
 from onernn import Session
 from onernn.engine.plan import Plan
 from onernn.ir.errors import BudgetError
-from onernn.ir.graph import Node
+from onernn.ir.graph import Graph, Node, Value
 
 pytestmark = pytest.mark.usefixtures("built")
 
@@ -141,6 +141,26 @@ def test_sizes_of_a_call_make_a_plan_where_none_holds_for_all() -> None:
         assert_close(got, want)
     assert list(session._plans.values()) == [None]
     assert session._sized and all(plan and not plan.outside for plan in session._sized.values())
+
+
+def test_a_reshape_between_inputs_is_planned_for_the_sizes_of_the_call() -> None:
+    """That T is the same in both, only a call tells."""
+    nodes = (
+        Node("Shape", ("z",), ("shape",)),
+        Node("Slice", ("shape", "first", "last"), ("t",)),
+        Node("Concat", ("t", "rest"), ("wanted",), {"axis": 0}),
+        Node("Reshape", ("x", "wanted"), ("r",)),
+        Node("Add", ("r", "z"), ("y",)),
+    )
+    more = {"first": np.array([0]), "last": np.array([1]), "rest": np.array([-1])}
+    inputs = (Value("x", "float32", (None, 2, 3)), Value("z", "float32", (None, 6)))
+    session = Session(Graph("apart", inputs, (Value("y"),), nodes, more), backend="kernels")
+    for time in (4, 1, 4):
+        x = np.random.default_rng(time).normal(size=(time, 2, 3)).astype(np.float32)
+        y = session.run({"x": x, "z": -x.reshape(time, 6)})["y"]
+        np.testing.assert_array_equal(y, np.zeros((time, 6)))
+    assert planned(session).outside
+    assert [plan and plan.outside for plan in session._sized.values()] == [(), ()]
 
 
 def test_a_branch_that_python_runs_steps_of_takes_part() -> None:

@@ -168,7 +168,7 @@ def write(program: Program) -> list[Refusal]:
     _fold(program)
     graph, refusals = program.graph, list[Refusal]()
     program.codes, program.lods, program.inner = [], {}, {}
-    program.memory, program.held = {}, set()
+    program.memory, program.held, program.undetermined = {}, set(), set()
     for value in graph.inputs:
         found = program.types[value.name]
         if found.lod and found.shape and found.shape[0]:
@@ -179,6 +179,7 @@ def write(program: Program) -> list[Refusal]:
         try:
             program.codes.append(written(program, node, rule_of(node.op)))
         except UnknownError:
+            program.undetermined.add(node)
             refusals += _unknown(program, node)
         except (OnernnError, *MISFITS) as error:
             if isinstance(error, OnernnError) or _is_declared(program, node):

@@ -69,7 +69,8 @@ class Given(NamedTuple):
 class Plan:
     """A fused graph made ready for the library; safe to share between threads.
 
-    ``is_partial``: Python runs graphs inside of nodes, or calls end in some branches.
+    ``is_partial``: Python runs graphs inside of nodes, or nodes whose result has a shape that only
+    a call tells; or calls end in some branches.
 
     ``inputs``: with the dtype and rank of each. Raises `UnsupportedError` for a graph whose sizes
     nobody can follow.
@@ -138,7 +139,11 @@ class Plan:
         self._process = os.getpid()
         self.outside = tuple(made.outside.values())
         bodies = (v for node in self.outside for v in node.attributes.values())
-        self.is_partial = bool(program.refused) or any(isinstance(v, Graph) for v in bodies)
+        self.is_partial = (
+            bool(program.refused)
+            or not program.undetermined.isdisjoint(self.outside)
+            or any(isinstance(v, Graph) for v in bodies)
+        )
 
     def _known(self, name: str) -> None:
         """Notes a value's shape, if anybody can tell it."""

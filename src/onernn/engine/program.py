@@ -40,7 +40,8 @@ class Program:
     types of what operators keep for themselves; ``held``: what of it only steps need.
     ``bindings``: what names of sizes turned out to be, ``grew``: whether that became more.
     ``longest``: by inputs, how many words the longest sentence has; of those whose is asked for.
-    ``no_step``: why sentences cannot come word by word.
+    ``no_step``: why sentences cannot come word by word. ``undetermined``: nodes whose result has
+    a shape that only a call tells.
     ``left``: by their first outputs, why nodes with graphs inside were not opened; ``refused``: why
     a call ends in a branch; ``sources``: by nodes from such graphs, what they were there.
     """
@@ -57,6 +58,7 @@ class Program:
     static: Mapping[str, int] = field(default_factory=dict)
     grew: bool = False
     no_step: str = ""
+    undetermined: set[Node] = field(default_factory=set)
     left: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
     sources: Mapping[Node, Node] = field(default_factory=dict)
