@@ -147,6 +147,20 @@ def same(got: Any, want: Any) -> None:
     np.testing.assert_allclose(got["scores"].data, want["scores"].data, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("columns", [15, 16, 17, 64, 100])
+def test_products_of_stacks_of_matrices_are_those_of_each(dtype: str, columns: int) -> None:
+    rng = np.random.default_rng(columns)
+    a, b = (rng.normal(size=shape).astype(dtype) for shape in ((3, 9, 20), (3, 20, columns)))
+    values = tuple(Value(name, dtype, each.shape) for name, each in (("a", a), ("b", b)))
+    node = Node("MatMul", ("a", "b"), ("y",))
+    session = Session(Graph("m", values, (Value("y"),), (node,), {}), backend="kernels")
+    got = session.run({"a": a, "b": b})["y"]
+    assert "one call of the library" in session.explain()
+    want = np.stack([x.astype("f8") @ y.astype("f8") for x, y in zip(a, b, strict=True)])
+    assert_close(got, want.astype(dtype))
+
+
 def test_one_plan_runs_batches_of_all_sizes() -> None:
     session, reference = (Session(tagger(), backend=name) for name in ("kernels", "reference"))
     rng = np.random.default_rng(0)

@@ -67,6 +67,31 @@ def test_convolutions_of_bytes_are_exact(channels: int) -> None:
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("dtype", BYTES)
+def test_random_convolutions_of_bytes_give_what_the_walk_gives(dtype: type) -> None:
+    rng = np.random.default_rng(2)
+
+    def drawn(low: int, high: int, count: int) -> tuple[int, ...]:
+        return tuple(map(int, rng.integers(low, high, count)))
+
+    for _ in range(60):
+        axes, groups = int(rng.integers(1, 3)), int(rng.choice([1, 1, 2, 3]))
+        at = {"kernel_shape": drawn(1, 4, axes), "strides": drawn(1, 4, axes)}
+        at |= {"dilations": drawn(1, 3, axes), "pads": drawn(0, 4, 2 * axes), "group": groups}
+        channels, own = drawn(1, 40, 2)
+        x = extremes(rng, dtype, (2, groups * channels, *drawn(7, 20, axes)))
+        w = extremes(rng, rng.choice(BYTES), (groups * own, channels, *at["kernel_shape"]))
+        feed, constants = {"x": x, "zero": extremes(rng, dtype, ())}, {"w": w}
+        names = ("x", "w", "zero")
+        if rng.integers(2):
+            constants["w_zero"] = extremes(rng, w.dtype.type, ((), (len(w),))[rng.integers(2)])
+            names = (*names, "w_zero")
+        session = session_of(Node("ConvInteger", names, ("y",), at), feed, constants)
+        got = session.run(feed)["y"]
+        assert "one call of the library" in session.explain()
+        np.testing.assert_array_equal(got, session._walked(feed, None)["y"])
+
+
 def test_large_convolutions_stay_exact_on_any_backend() -> None:
     """Those that a library may be tempted to transform (Winograd), which would round."""
     rng = np.random.default_rng(1)

@@ -9,7 +9,6 @@ import numpy as np
 
 from onernn.engine.flattening import Flat, flattened, refusing, smaller
 from onernn.engine.halves import widened
-from onernn.engine.integers import in_floats
 from onernn.engine.joining import join
 from onernn.engine.kernels import KERNELS
 from onernn.engine.operators import rule_of, written
@@ -74,7 +73,7 @@ def _open(program: Program, named: bool) -> None:
         known = Program(program.graph)
         _fold(known)
         program.graph = known.graph
-    whole = in_floats(program.graph)
+    whole = program.graph
     flat: Flat | None = flattened(whole)
     while flat is not None:
         program.graph, found = widened(flat.graph), flat

@@ -455,13 +455,44 @@ T scalar_product(const T* x, const T* y, std::int64_t count) {
   return total;
 }
 
+/// out (rows, columns), of 16 or more: alpha times x (rows, inner) times y (inner, columns). The last
+/// columns may be computed twice, to the same bits.
+template <class T>
+void product_of_rows(T* out, const T* x, const T* y, std::int64_t rows, std::int64_t inner,
+                     std::int64_t columns, double alpha) {
+  using L = Lanes<T>;
+  const L factor = broadcast(static_cast<T>(alpha));
+  const auto some = [=](auto wide, std::int64_t column) {
+    constexpr int G = wide();
+    in_blocks<L, G>(rows, [=](auto block, std::int64_t row) {
+      constexpr int M = block();
+      const T* left[M];
+      L sums[M][G];
+      unrolled<M>([&](int m) { left[m] = x + (row + m) * inner; });
+      unrolled<M * G>([&](int i) { sums[i / G][i % G] = broadcast(T()); });
+      multiply(sums, left, y + column, inner, columns);
+      unrolled<M * G>([&](int i) {
+        store(out + (row + i / G) * columns + column + i % G * 16, sums[i / G][i % G] * factor);
+      });
+    });
+  };
+  std::int64_t column = 0;
+  for (; column + 64 <= columns; column += 64) some(Fixed<4>(), column);
+  for (; column < columns; column += 16) some(Fixed<1>(), (std::min)(column, columns - 16));
+}
+
 /// out (batch, rows, columns): alpha times x (batch, rows, inner) times y (batch, inner, columns),
 /// each turned where that is said. Matrices as they stand, none is packed.
 template <class T>
 void product(T* out, const T* x, const T* y, std::int64_t batch, std::int64_t rows,
              std::int64_t inner, std::int64_t columns, std::int64_t x_turned, std::int64_t y_turned,
              double alpha) {
-  for (std::int64_t b = 0; b < batch; ++b, x += rows * inner, y += inner * columns)
+  for (std::int64_t b = 0; b < batch; ++b, x += rows * inner, y += inner * columns) {
+    if (!x_turned && !y_turned && columns >= 16) {
+      product_of_rows(out, x, y, rows, inner, columns, alpha);
+      out += rows * columns;
+      continue;
+    }
     for (std::int64_t i = 0; i < rows; ++i, out += columns) {
       if (y_turned && !x_turned) {
         for (std::int64_t j = 0; j < columns; ++j)
@@ -477,6 +508,7 @@ void product(T* out, const T* x, const T* y, std::int64_t batch, std::int64_t ro
           for (std::int64_t j = 0; j < columns; ++j) out[j] += factor * y[k * columns + j];
       }
     }
+  }
 }
 
 }  // namespace ONERNN_ISA

@@ -94,7 +94,7 @@ struct Ints {
 };
 /// Pairs of 16 bits of eight columns each: numbers 0 and 2 of each quad, 1 and 3.
 struct QuadColumns {
-  __m256i bytes[2];
+  __m256i even[2], odd[2];
 };
 struct QuadFactors {
   __m256i even, odd;
@@ -104,23 +104,27 @@ inline Ints operator+(Ints a, Ints b) {
   return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
 }
 inline Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
+/// Widened once for all rows.
 inline QuadColumns load_row(const ByteQuad* p, int) {
   const __m256i* bytes = reinterpret_cast<const __m256i*>(p);
-  return {{_mm256_loadu_si256(bytes), _mm256_loadu_si256(bytes + 1)}};
+  const __m256i low = _mm256_loadu_si256(bytes), high = _mm256_loadu_si256(bytes + 1);
+  const auto even = [](__m256i a) { return _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8); };
+  return {{even(low), even(high)}, {_mm256_srai_epi16(low, 8), _mm256_srai_epi16(high, 8)}};
 }
-inline QuadFactors broadcast(QuadFactor a) {
-  std::int32_t bits[2];
-  std::memcpy(bits, &a, sizeof bits);
-  return {_mm256_set1_epi32(bits[0]), _mm256_set1_epi32(bits[1])};
-}
-inline Ints multiply_add(QuadFactors factor, QuadColumns columns, Ints sum) {
-  const auto eight = [factor](__m256i bytes, __m256i so_far) {
-    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
-    const __m256i odd = _mm256_srai_epi16(bytes, 8);
-    return _mm256_add_epi32(_mm256_add_epi32(so_far, _mm256_madd_epi16(factor.even, even)),
-                            _mm256_madd_epi16(factor.odd, odd));
+/// From memory: GCC 12 would load both at once, and part them in other registers.
+inline QuadFactors broadcast(const QuadFactor& a) {
+  const auto two = [](const std::int16_t* at) {
+    return _mm256_castps_si256(_mm256_broadcast_ss(reinterpret_cast<const float*>(at)));
   };
-  return {eight(columns.bytes[0], sum.low), eight(columns.bytes[1], sum.high)};
+  return {two(a.v), two(a.v + 2)};
+}
+inline Ints multiply_add(QuadFactors factor, const QuadColumns& columns, Ints sum) {
+  const auto eight = [&](int half, __m256i so_far) {
+    const __m256i even = _mm256_madd_epi16(factor.even, columns.even[half]);
+    return _mm256_add_epi32(_mm256_add_epi32(so_far, even),
+                            _mm256_madd_epi16(factor.odd, columns.odd[half]));
+  };
+  return {eight(0, sum.low), eight(1, sum.high)};
 }
 #elif defined(__SSE4_1__)
 struct Ints {

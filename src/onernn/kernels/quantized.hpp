@@ -17,6 +17,7 @@
 #include "products.hpp"
 #include "quads.hpp"
 #include "status.hpp"
+#include "windows.hpp"
 
 namespace onernn {
 inline namespace ONERNN_ISA {
@@ -142,10 +143,16 @@ class ByteRows {
   void put(std::int64_t m, const T* row, int zero) {
     constexpr int kShift = std::is_signed_v<T> ? 0 : 128;
     QuadFactor* const to = made_.data() + m * quads_;
-    const std::int64_t whole = K_ / 4;
-    for (std::int64_t q = 0; q < whole; ++q)
-      for (int i = 0; i < 4; ++i) put_byte(to[q], i, row[q * 4 + i] - kShift);
-    for (std::int64_t k = whole * 4; k < K_; ++k) put_byte(to[whole], k % 4, row[k] - kShift);
+    if constexpr (sizeof(QuadFactor) == 4) {  // bytes without a sign, one after the other
+      auto* const bytes = reinterpret_cast<std::uint8_t*>(to);
+      for (std::int64_t k = 0; k < K_; ++k)
+        bytes[k] = static_cast<std::uint8_t>(row[k] - kShift + 128);
+    } else {
+      const std::int64_t whole = K_ / 4;
+      for (std::int64_t q = 0; q < whole; ++q)
+        for (int i = 0; i < 4; ++i) put_byte(to[q], i, row[q * 4 + i] - kShift);
+      for (std::int64_t k = whole * 4; k < K_; ++k) put_byte(to[whole], k % 4, row[k] - kShift);
+    }
     std::int32_t sum = 0;
     for (std::int64_t k = 0; k < K_; ++k) sum += row[k];
     told_.data()[m] = {kShift - zero, sum - static_cast<std::int32_t>(K_) * zero, 1};
@@ -240,6 +247,80 @@ inline void dense_bytes(std::int32_t* y, const T* x, Optional<const T> zero, std
                      else if (column < columns)
                        std::memcpy(to, &sums, (columns - column) * sizeof *to);
                    });
+}
+
+/// y (M, places) = what windows see in (rows, `columns`, C) bytes, whose zero point is `zero`, times
+/// weights in panels of G * 16 channels, whose rows are (taps, C).
+template <int G, class Team>
+void convolve_seen(std::int32_t* y, const std::uint8_t* seen, std::int64_t columns, std::int64_t C,
+                   std::int64_t M, int zero, const std::int8_t* panels,
+                   Optional<const std::int32_t> zeros, const Windows& w, Team& team) {
+  constexpr std::int64_t kSome = 48;
+  const std::int64_t K = C * w.taps(), places = w.places();
+  // Neighbours in a row of a window stand side by side, unless they are some elements apart.
+  const std::int64_t runs = w.column.dilation == 1 ? 1 : w.column.size, run = K / w.row.size / runs;
+  team.split((places + kSome - 1) / kSome, [&](std::int64_t begin, std::int64_t end) {
+    ByteRows rows(kSome, K);
+    Memory<std::uint8_t> window(K);
+    Team alone(1);  // no Serial: all functions would compile once more, for it
+    for (; begin < end; ++begin) {
+      const std::int64_t first = begin * kSome, some = (std::min)(kSome, places - first);
+      for (std::int64_t m = 0; m < some; ++m) {
+        const std::int64_t down = (first + m) / w.column.out * w.row.stride;
+        const std::int64_t right = (first + m) % w.column.out * w.column.stride;
+        std::uint8_t* to = window.data();
+        for (std::int64_t i = 0; i < w.row.size; ++i)
+          for (std::int64_t j = 0; j < runs; ++j, to += run) {
+            const std::int64_t row = (down + i * w.row.dilation) * columns;
+            std::memcpy(to, seen + (row + right + j * w.column.dilation) * C, run);
+          }
+        rows.put(m, window.data(), zero);
+      }
+      sums_of_bytes<G>(rows, some, K, panels, M, zeros, alone,
+                       [=](std::int64_t row, std::int64_t channel, Ints sums) {
+                         std::int32_t v[16];
+                         std::memcpy(v, &sums, sizeof v);
+                         std::int32_t* const to = y + channel * places + first + row;
+                         const std::int64_t count = (std::min)(std::int64_t(16), M - channel);
+                         for (std::int64_t i = 0; i < count; ++i) to[i * places] = v[i];
+                       });
+    }
+  });
+}
+
+/// y (N, M, ...) = what windows over x (N, C, ...) see times the weights of `groups`, each in panels
+/// as above. What stands around x counts as its zero point. `seen`: memory for a group's channels
+/// with what windows see around them.
+template <int G, class T, class Team>
+void convolve_bytes(std::int32_t* y, const T* x, Optional<const T> zero, const std::int8_t* panels,
+                    Optional<const std::int32_t> zeros, std::uint8_t* seen, std::int64_t N,
+                    const Dims& x_sizes, const Dims& y_sizes, const Dims& window,
+                    std::int64_t groups, Team& team) {
+  const Windows w(x_sizes, y_sizes, window);
+  if (w.places() < 1) return;
+  constexpr int kShift = std::is_signed_v<T> ? 128 : 0;
+  const int around = (zero ? *zero : 0) + kShift;
+  const std::int64_t C = x_sizes[0] / groups, M = y_sizes[0] / groups;
+  const auto extent = [](const Window& one) { return (one.out - 1) * one.stride + one.extent(); };
+  const std::int64_t rows = extent(w.row), columns = extent(w.column);
+  const Range high = inside(w.row.in, rows, 1, -w.row.before);
+  const Range wide = inside(w.column.in, columns, 1, -w.column.before);
+  const std::int64_t channels = (M + G * 16 - 1) / (G * 16) * G * 16;
+  const std::int64_t stored = (kHeadRows<ByteQuad> + quads_of(C * w.taps())) * channels * 4;
+  for (std::int64_t i = 0; i < N * groups; ++i, x += C * w.seen(), y += M * w.places()) {
+    std::fill_n(seen, rows * columns * C, static_cast<std::uint8_t>(around));
+    for (std::int64_t r = high.begin; r < high.end; ++r)
+      for (std::int64_t c = 0; c < C; ++c) {
+        const T* const from =
+            x + c * w.seen() + (r - w.row.before) * w.column.in - w.column.before;
+        std::uint8_t* const to = seen + r * columns * C + c;
+        for (std::int64_t j = wide.begin; j < wide.end; ++j)
+          to[j * C] = static_cast<std::uint8_t>(from[j] + kShift);
+      }
+    const std::int64_t group = i % groups;
+    convolve_seen<G>(y, seen, columns, C, M, around, panels + group * stored,
+                     zeros ? zeros + group * channels : zeros, w, team);
+  }
 }
 
 /// y (T, directions, N, O), y_h and y_c (directions, N, O). Null may be: y_h, y_c, `lengths`, h, c,

@@ -3,7 +3,7 @@ as plain loops."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -31,10 +31,10 @@ def groups_of(columns: int) -> int:
     return min(4, padded(columns) // LANES)
 
 
-def packed(matrix: Array) -> Array:
-    """(K, C) -> (groups, K, G, 16), zeros for columns that are not there."""
+def packed(matrix: Array, together: int = 0) -> Array:
+    """(K, C) -> (groups, K, G * 16), zeros for columns that are not there."""
     k, columns = matrix.shape
-    together = groups_of(columns) * LANES
+    together = (together or groups_of(columns)) * LANES
     out = np.zeros((-(-columns // together), k, together), matrix.dtype)
     whole, rest = divmod(columns, together)
     out[:whole] = matrix[:, : columns - rest].reshape(k, whole, together).swapaxes(0, 1)
@@ -277,37 +277,50 @@ def dynamic_quantize(op: OperatorCode) -> Call:
     )
 
 
-def _zero_point(op: OperatorCode, at: int) -> str:
+def zero_point(op: OperatorCode, at: int) -> str:
     """Of the first factor: one for all of it, or none."""
     if op.node.input(at) and (volume(op.shape(at)) != Size.of(1) or op.dtype(at) != op.dtype()):
         op.refuse("a zero point for each row, or of another dtype")
     return op.read(at)
 
 
-@rule("MatMulInteger")
-def matmul_integer(op: OperatorCode) -> Call:
-    """With a matrix that is known now, of bytes with a sign: others are moved by 128."""
-    a, b = op.shape(0), op.shape(1)
+def whole_numbers(op: OperatorCode, rows_of: Callable[[Array], Array]) -> Array:
+    """The second factor (K, C), which is known now, without its zero point."""
     matrix = op.program.graph.constants.get(op.node.inputs[1])
     zeros = op.program.graph.constants.get(op.node.input(3))
-    if matrix is None or matrix.ndim != 2 or not 1 <= len(matrix) <= MOST_ROWS:
-        op.refuse("a second factor that is no constant matrix")
-    if op.dtype() not in _BYTES or matrix.dtype.name not in _BYTES:
-        op.refuse(f"of {op.dtype()} and {matrix.dtype}")
+    if matrix is None or op.dtype() not in _BYTES or matrix.dtype.name not in _BYTES:
+        op.refuse("factors other than bytes, the second one constant")
     if op.node.input(3) and (zeros is None or zeros.dtype != matrix.dtype or zeros.ndim > 1):
         op.refuse("zero points of its second factor")
+    whole = rows_of(matrix.astype(np.int16))
+    if not 1 <= len(whole) <= MOST_ROWS:
+        op.refuse(f"sums of {len(whole)} products")
+    shift = np.zeros((), np.int16) if zeros is None else zeros.astype(np.int16)
+    if shift.shape not in ((), (1,), whole.shape[1:]):
+        op.refuse("zero points of another number of columns")
+    return whole - shift
+
+
+def bytes_in_panels(whole: Array, together: int) -> tuple[Array, Array]:
+    """Numbers of nine bits (K, C) as the library takes them, and their zero points."""
+    numbers, zeros = _as_bytes(whole)
+    wide = packed(numbers, together)
+    return quad_rows(wide, np.ones(wide[:, 0].shape, np.float32)), packed(zeros, together)
+
+
+@rule("MatMulInteger")
+def matmul_integer(op: OperatorCode) -> Call:
+    a, b = op.shape(0), op.shape(1)
+    if len(b) != 2:
+        op.refuse("a second factor that is no matrix")
     inner = op.same(a[-1], b[0])
     op.mixes = [a[-1]]
-    columns = matrix.shape[1]
-    shift = np.zeros((), np.int16) if zeros is None else zeros.astype(np.int16)
-    if shift.shape not in ((), (1,), (columns,)):
-        op.refuse("zero points of another number of columns")
-    whole, shift = _as_bytes(matrix.astype(np.int16) - shift)
-    wide = packed(whole)
-    numbers = quad_rows(wide, np.ones(wide[:, 0].shape, np.float32))
-    types = [op.dtype(), str(groups_of(columns))]
-    given = op.read(0), _zero_point(op, 2), volume(a[:-1]), inner
-    more = Packed(numbers), Packed(packed(shift)) if shift.any() else "", columns, Team()
+    whole = whole_numbers(op, lambda matrix: matrix)
+    together = groups_of(whole.shape[1])
+    panels, zeros = bytes_in_panels(whole, together)
+    types = [op.dtype(), str(together)]
+    given = op.read(0), zero_point(op, 2), volume(a[:-1]), inner
+    more = Packed(panels), Packed(zeros) if zeros.any() else "", whole.shape[1], Team()
     return op.call("dense_bytes", *given, *more, types=types)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from onernn.backend.compiled.packing import LANES
 from onernn.engine.operators.operator_code import OperatorCode, rule
-from onernn.engine.operators.products import dense
+from onernn.engine.operators.products import bytes_in_panels, dense, whole_numbers, zero_point
 from onernn.engine.operators.shaping import at_least
 from onernn.engine.steps import Call, Packed, Step, Team
 from onernn.ir.arrays import Array
@@ -82,23 +82,17 @@ def at_places(op: OperatorCode, windows: Windows) -> list[Call]:
 def conv(op: OperatorCode) -> list[Step]:
     op.of("float")
     op.alike(1, 2)
+    windows, own = _convolved(op)
     x, weights, (out, y) = op.shape(), op.shape(1), op.out()
-    kernel = _kernel(op, weights)
-    windows = Windows(op, windows_of(op.at, kernel), x[1:], y[1:])
-    groups, channels = op.at.group, weights[0].number
-    if channels is None or channels % groups:
-        op.refuse(f"{weights[0]} channels in {groups} groups")
-    op.same(weights[1] * groups, x[1])
+    groups = op.at.group
     if op.node.input(2):
-        op.same(volume(op.shape(2)), channels)
-    op.mixes = x[1:]
+        op.same(volume(op.shape(2)), weights[0])
     count, checks = volume(weights[1:]), at_places(op, windows)
     constant = op.program.graph.constants.get(op.node.inputs[1])
-    if constant is not None and groups == 1 and windows.inside and y[2:] == (ONE,) * len(kernel):
+    if constant is not None and groups == 1 and windows.inside and volume(y[2:]) == ONE:
         if x[2:] == weights[2:]:  # a window sees everything: rows
-            matrix = constant.reshape(channels, -1).T
+            matrix = constant.reshape(own, -1).T
             return [*checks, dense(op, out, op.read(0), x[0], matrix, op.read(2))]
-    own = channels // groups
     together = _together(own) if op.dtype() == "float32" else 1  # library/convolutions.cpp
     types = [op.dtype(), str(together)]
     panels: str | Packed
@@ -116,6 +110,37 @@ def conv(op: OperatorCode) -> list[Step]:
     given = op.read(0), panels, op.read(2), seen, taps, x[0]
     sizes = *windows.sizes, groups, Team()
     return [*checks, op.call("convolve", *given, *sizes, types=types)]
+
+
+def _convolved(op: OperatorCode) -> tuple[Windows, int]:
+    """The windows of a convolution, and how many channels each group makes."""
+    x, weights, (_, y) = op.shape(), op.shape(1), op.out()
+    windows = Windows(op, windows_of(op.at, _kernel(op, weights)), x[1:], y[1:])
+    channels = weights[0].number
+    if channels is None or channels % op.at.group:
+        op.refuse(f"{weights[0]} channels in {op.at.group} groups")
+    op.same(weights[1] * op.at.group, x[1])
+    op.mixes = x[1:]
+    return windows, channels // op.at.group
+
+
+@rule("ConvInteger")
+def conv_integer(op: OperatorCode) -> list[Step]:
+    """By weights that are known now, each group's in rows (H, W, C)."""
+    windows, own = _convolved(op)
+    whole = whole_numbers(op, lambda w: np.moveaxis(w, 1, -1).reshape(len(w), -1).T)
+    together, groups = _together(own), op.at.group
+    bytes_ = [bytes_in_panels(part, together) for part in np.split(whole, groups, axis=1)]
+    panels, zeros = (np.stack(each) for each in zip(*bytes_, strict=True))
+    around = [
+        (places - 1) * window.stride + window.extent
+        for window, places in zip(windows.windows, windows.y[1:], strict=True)
+    ]
+    seen = op.keep("seen", "uint8", [*around, op.shape(1)[1]])
+    more = Packed(panels), Packed(zeros) if zeros.any() else "", seen, op.shape()[0]
+    types = [op.dtype(), str(together)]
+    given = op.read(0), zero_point(op, 2), *more, *windows.sizes, groups, Team()
+    return [*at_places(op, windows), op.call("convolve_bytes", *given, types=types)]
 
 
 @rule("ConvTranspose")

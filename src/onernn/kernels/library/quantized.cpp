@@ -9,12 +9,12 @@ namespace onernn {
 inline namespace ONERNN_ISA {
 
 namespace {
+#define BESIDE(count, type, name)                                              \
+  function<&dense_bytes<count, type, Team>>("dense_bytes:" name "," #count), \
+      function<&convolve_bytes<count, type, Team>>("convolve_bytes:" name "," #count)
 #define OF_BYTES(type, name)                                                                    \
   function<&quantize<type>>("quantize:" name), function<&dequantize<type>>("dequantize:" name), \
-      function<&dense_bytes<1, type, Team>>("dense_bytes:" name ",1"),                          \
-      function<&dense_bytes<2, type, Team>>("dense_bytes:" name ",2"),                          \
-      function<&dense_bytes<3, type, Team>>("dense_bytes:" name ",3"),                          \
-      function<&dense_bytes<4, type, Team>>("dense_bytes:" name ",4")
+      BESIDE(1, type, name), BESIDE(2, type, name), BESIDE(3, type, name), BESIDE(4, type, name)
 constexpr Function kFunctions[] = {
     OF_BYTES(std::uint8_t, "uint8"),
     OF_BYTES(std::int8_t, "int8"),
