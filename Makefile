@@ -91,7 +91,7 @@ capped: .venv/.ready
 GRAPHS ?= 2000
 .PHONY: fuzz-graphs
 fuzz-graphs: .venv/.ready
-	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/fuse_passes/test_random_graphs.py \
+	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest -n auto tests/fuse_passes/test_random_graphs.py \
 	  tests/engine/test_plans.py
 
 # What takes hours.
