@@ -124,6 +124,10 @@ class Session:
         self._ranged = any(value.ranges for value in self.graph.inputs)  # no plan checks them
         self._plans: dict[tuple[Any, ...], Plan | None] = {}
         self._sized: dict[tuple[Any, ...], Plan | None] = {}
+        self._last: tuple[Plan | None, list[int] | None] = None, None  # of any sizes, or of these
+        self._has_bodies = any(
+            isinstance(v, Graph) for n in self.graph.nodes for v in n.attributes.values()
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("graph", "_asked_bytes", "_max_steps", "_passes", "_engine", "_options", "_layers")
@@ -195,23 +199,37 @@ class Session:
         an input is missing, unknown, or not of the model's dtype and shape; `BudgetError` where the
         run would take more than ``max_bytes`` or ``max_steps``, before it does.
         """
-        plan = self._plans.get(()) if observe is None and not self._ranged else None
-        given = plan and plan.given(inputs)  # if all is as it should be
-        if given is None:
+        plan, dims = self._last
+        given = None if observe or plan is None or self._ranged else plan.given(inputs)
+        if given is None or (dims is not None and given.dims != dims):
             inputs = checked_feed(self.graph.inputs, inputs)
-            plan = self._plan(inputs) if observe is None else None
-            given = plan and plan.given(inputs)
-        if observe is None and (plan is None or plan.is_partial):
-            plan = self._for_sizes(plan, inputs)
-            given = plan and plan.given(inputs)
+            plan = None if observe else self._chosen(inputs)
+            given = plan.given(inputs) if plan else None
         done = plan and given and plan.run(given, self._max_bytes, self._max_steps, self._budget)
         return done or self._walked(checked_feed(self.graph.inputs, inputs), observe)
+
+    def _chosen(self, inputs: Feed) -> Plan | None:
+        """The plan for these inputs, which the next call tries first.
+
+        One for the sizes of the first call is whole where sizes decide branches: so the one for all
+        sizes waits for a call of other sizes.
+        """
+        first = self._has_bodies and not self._plans and not self._sized
+        plan, sized = self._for_sizes(None, inputs) if first else None, True
+        if plan is None or plan.outside:
+            plan = self._plan(inputs)
+            sized = plan is None or plan.is_partial
+            plan = self._for_sizes(plan, inputs) if sized else plan
+        given = plan.given(inputs) if plan and sized else None
+        self._last = plan, given.dims if given else None
+        return plan
 
     def _for_sizes(self, plan: Plan | None, inputs: Feed) -> Plan | None:
         """A plan for dense inputs of these sizes only, where ``plan``, for any sizes, leaves nodes
         to Python: the sizes decide branches. ``plan`` where that gains nothing."""
         dense = [value for value in self.graph.inputs if not value.lod_depth]
-        key = (plan, *[data_of(inputs[value.name]).shape for value in dense])
+        arrays = [data_of(inputs[value.name]) for value in dense]
+        key = tuple([(array.dtype, array.shape) for array in arrays])
         if key not in self._sized:
             if self._kernels is None or not dense or len(self._sized) >= _MOST_PLANS:
                 return plan
@@ -221,9 +239,10 @@ class Session:
                 for value in self.graph.inputs
             )
             graph = fuse(replace(self.graph, inputs=fixed), self._passes).model
-            made = self._new_plan(graph, given, {**self._layers, **self._prepared(graph)})
-            self._sized[key] = made if made and (plan is None or made.fits(plan)) else plan
-        return self._sized[key]
+            layers = {**self._layers, **self._prepared(graph)}
+            self._sized[key] = self._new_plan(graph, given, layers)
+        known = self._sized[key]
+        return known if known and (plan is None or known.fits(plan)) else plan
 
     @contextmanager
     def _budget(self, inputs: Feed) -> Iterator[None]:
