@@ -145,7 +145,7 @@ def test_a_wrong_number_is_seen(distort: Any) -> None:
     assert finding.verdict == WRONG and finding.reason
 
 
-@pytest.mark.parametrize("dtype", ["int8-dynamic", "int8-weights", "int4-weights"])
+@pytest.mark.parametrize("dtype", ["int8-dynamic", "int8-weights"])
 @pytest.mark.parametrize("cell", ["LBR AUGRU", "LSTM peephole projection", "RNN relu"])
 def test_the_types_of_kernels_work_and_only_there(built: Path, cell: str, dtype: str) -> None:
     combination = Combination(cell, "bidirectional_sum", dtype, "inference")
@@ -158,14 +158,10 @@ def test_the_types_of_kernels_work_and_only_there(built: Path, cell: str, dtype:
 
 
 @pytest.mark.parametrize("distort", [in_y, in_the_state, not_a_number])
-@pytest.mark.parametrize("dtype", ["int8-weights", "int4-weights"])
-def test_a_wrong_number_does_not_hide_behind_few_bits(
-    built: Path, dtype: str, distort: Any
-) -> None:
-    """1e-3 off, where the weights' own rounding changes up to 0.1."""
-    finding = examined(
-        Distorted(distort, "kernels"), Combination("GRU", "left2right", dtype, "inference")
-    )
+def test_a_wrong_number_does_not_hide_behind_rounded_weights(built: Path, distort: Any) -> None:
+    """1e-3 off, where the weights' own rounding changes more."""
+    combination = Combination("GRU", "left2right", "int8-weights", "inference")
+    finding = examined(Distorted(distort, "kernels"), combination)
     assert finding.verdict == WRONG and finding.reason
 
 

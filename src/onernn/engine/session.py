@@ -71,10 +71,10 @@ class Session:
 
     ``model``: as `onernn.load` gives it, or its path.
     ``dtype`` tells how recurrent nodes compute: f32, bf16, f16, u8, int8-dynamic (u8 whose scales
-    are those of each sentence and step), int8-weights or int4-weights (only weights are rounded, to
-    8 or 4 bits); a node that has a precision of its own (`LayerPrecision`) keeps that, except on
-    the "reference", which is float32. A node that the backend cannot run falls back to the
-    reference, which `explain` tells; with ``strict`` it raises.
+    are those of each sentence and step), int8-weights (only weights are rounded, to 8 bits); a
+    node that has a precision of its own (`LayerPrecision`) keeps that, except on the "reference",
+    which is float32. A node that the backend cannot run falls back to the reference, which
+    `explain` tells; with ``strict`` it raises.
     ``passes``: () runs the model unfused; None means those of the dtype. ``max_bytes``: what the
     values of one run may take; by default three quarters of the memory that the process may use.
     ``max_steps``: operators that the loops and layers of one run may run in all; a layer counts for

@@ -46,7 +46,7 @@ class KernelsBackend:
         projection_scales: Any = None,
     ) -> Stack:
         """See `Backend.prepare`. f16: matrices are stored so. bf16: see design/0020. int8-dynamic:
-        see design/0034, as int8-weights and int4-weights. u8 only, see design/0034:
+        see design/0034, as int8-weights. u8 only, see design/0034:
         ``data_scale`` and ``data_shift`` of all rows of x in the first layer;
         ``per_channel`` False: one scale a matrix; ``weights_scales`` and ``projection_scales``:
         see `column_scales`; ``output`` "u8": y as bytes q = y * data_scale + data_shift;

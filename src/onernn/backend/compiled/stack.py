@@ -53,7 +53,7 @@ class CompiledStack:
         self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
         self._spec, self._threads, self._process = spec, threads, os.getpid()
         self._real, self._dtype = layers[0].iter.dtype, dtype
-        self.holds_finite = options is not None or dtype in CODES
+        self.holds_finite = options is not None or dtype == CODES
         self._told, self._parts, self._numbers = packed(kernels, spec, layers, dtype, options)
         self._idle: deque[tuple[Any, Any, Any]] = deque()
         # Properties of a spec are computed anew each time, which a short step would notice.
@@ -218,7 +218,7 @@ def packed(
     Raises `UnsupportedError`.
     """
     real = layers[0].iter.dtype
-    if options or dtype in CODES:
+    if options or dtype == CODES:
         check_bytes(spec, real, dtype)
     if options and options.fixed and options.fixed.shift % 1:
         raise UnsupportedError("kernels run u8 with a whole number as data_shift")
@@ -230,7 +230,7 @@ def packed(
         memory = aligned(len(memory))
         memory[:] = layers.packed[key][1]
         layers.packed[key] = places, sealed(memory)
-    stored = f"w{CODES[dtype]}" if dtype in CODES else "s8" if options else dtype
+    stored = "w8" if dtype == CODES else "s8" if options else dtype
     told = described(kernels, spec, "f64" if real == np.float64 else stored)
     made = kernels.ffi.new("onernn_part[]", places)
     for at, part in enumerate(made):
@@ -248,7 +248,7 @@ def _packed(
     if options:
         numbers = Numbers(BYTES, options.per_channel)
     else:
-        numbers = Numbers(dtype if dtype in CODES else STORED[dtype])
+        numbers = Numbers(dtype if dtype == CODES else STORED[dtype])
     places = list[dict[str, int]]()
     for weights in layers:
         for direction in range(spec.directions):

@@ -225,7 +225,7 @@ PRECISIONS = {
 }
 """What `prepare` takes as ``dtype`` for layers on oneDNN."""
 
-KERNELS_ONLY = ("int8-dynamic", "int8-weights", "int4-weights")
+KERNELS_ONLY = ("int8-dynamic", "int8-weights")
 """What it takes for the kernels, too: design/0034."""
 DTYPES = (*PRECISIONS, *KERNELS_ONLY)
 """Everything that it takes."""
