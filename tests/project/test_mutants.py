@@ -34,13 +34,6 @@ MUTANTS = [
         DENSE,
     ),
     Mutant(
-        "the update gate's sign",
-        "src/onernn/backend/onednn/chain_weights.py",
-        "sign[0] = -1 if gates == 3 else 1",
-        "sign[0] = 1",
-        ("layers", "projected_already and onednn"),
-    ),
-    Mutant(
         "the state forgotten between segments",
         "src/onernn/backend/onednn/primitive_direction.py",
         "            side = 1 - side\n",
@@ -140,13 +133,6 @@ MUTANTS = [
         DENSE,
     ),
     Mutant(
-        "a chain that does not turn sentences around",
-        "src/onernn/backend/onednn/chain.py",
-        '            x = workspace.scratch.gathered("x", x, packing.flip)\n',
-        "            x = x.copy()\n",
-        ("narrow_types", "test_u8_is_right_to_its_steps"),
-    ),
-    Mutant(
         "a bias dropped in fusion",
         "fuse_passes/linear_rnn.py",
         "            bias[:, :, : spec.gates] += folded\n",
@@ -179,13 +165,6 @@ MUTANTS = [
         "src/onernn/backend/onednn/kernels.py",
         "if identity or pairs or",
         "if pairs or",
-        ("bad_input", "not_finite_goes"),
-    ),
-    Mutant(
-        "NaN lost in u8",
-        "src/onernn/backend/onednn/kernels.py",
-        "        if self._projected:\n            self.exact_below",
-        "        if False:\n            self.exact_below",
         ("bad_input", "not_finite_goes"),
     ),
     Mutant(

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from onernn.backend.byte_output import kind_of_stack
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.stack import CompiledStack, names_of
 from onernn.backend.onednn.precision import DTYPES, U8Options, unknown
@@ -16,7 +15,7 @@ from onernn.backend.stack import Stack, Trainer, picklable
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.precision import UNIT, PartScales
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import Weights, layers_of
+from onernn.ir.weights import Layers, Weights, layers_of
 
 
 class KernelsBackend:
@@ -40,7 +39,6 @@ class KernelsBackend:
         data_scale: float | None = None,
         data_shift: float = UNIT.shift,
         per_channel: bool = True,
-        output: str = "f32",
         scales: Sequence[PartScales] = (),
         weights_scales: Any = None,
         projection_scales: Any = None,
@@ -49,9 +47,8 @@ class KernelsBackend:
         see design/0034, as int8-weights. u8 only, see design/0034:
         ``data_scale`` and ``data_shift`` of all rows of x in the first layer;
         ``per_channel`` False: one scale a matrix; ``weights_scales`` and ``projection_scales``:
-        see `column_scales`; ``output`` "u8": y as bytes q = y * data_scale + data_shift;
-        ``scales``: of each layer and direction, in the order of `ir.rnn.parts`, in place of all
-        of these."""
+        see `column_scales`; ``scales``: of each layer and direction, in the order of
+        `ir.rnn.parts`, in place of all of these."""
         if dtype not in DTYPES:
             raise UnsupportedError(unknown(dtype))
         layers = layers_of(spec, weights)
@@ -61,23 +58,24 @@ class KernelsBackend:
             data_scale=data_scale,
             data_shift=data_shift,
             per_channel=per_channel,
-            output=output,
             scales=scales,
             weights_scales=weights_scales,
             projection_scales=projection_scales,
         )
         try:
-            kernel = CompiledStack(self.kernels, spec, layers, dtype, self.threads, options)
+            return self.stack(spec, layers, dtype, options)
         except UnsupportedError as error:
             from onernn.backend.reference import reference_instead  # most layers are supported
 
-            if output != "f32":
-                raise UnsupportedError(f"{error}; the reference gives no bytes") from None
             return reference_instead(spec, layers, str(error), strict)
-        told, name = names_of(self.kernels, dtype, layers[0].iter.dtype)
-        return kind_of_stack(spec, options)(
+
+    def stack(self, spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None) -> Stack:
+        """The layer on the kernels. Raises `UnsupportedError` for what they do not run."""
+        kernel = CompiledStack(self.kernels, spec, layers, dtype, self.threads, options)
+        stored, name = names_of(self.kernels, dtype, layers[0].iter.dtype)
+        return Stack(
             spec,
-            told,
+            stored,
             kernel,
             partial(self.trainer, spec, layers, dtype),
             backend="kernels",

@@ -8,8 +8,6 @@ import numpy as np
 
 from onernn.backend.kernels import DirectionKernel, PackedBatch
 from onernn.backend.layer_walk import magnitude
-from onernn.backend.onednn.chain import ChainDirection
-from onernn.backend.onednn.chain_program import program
 from onernn.backend.onednn.data_types import LARGEST, narrowed, stored, widened
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.precision import PRECISIONS, Precision, U8Options
@@ -21,7 +19,7 @@ from onernn.backend.onednn.scaled_primitives import (
 )
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.precision import UNIT, Scale
+from onernn.ir.precision import Scale
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
 
@@ -45,19 +43,16 @@ class OneDnnKernel(DirectionKernel):
 
 
 class FloatKernel(OneDnnKernel):
-    """f32, bf16 and f16: an RNN primitive; a chain of products where x is projected already."""
+    """f32, bf16 and f16."""
 
     def __init__(self, library: Library, spec: RnnSpec, weights: RnnWeights, dtype: str) -> None:
         super().__init__(library, spec, PRECISIONS[dtype])
-        # The primitive would multiply an input that is projected already by the identity.
-        plain = not (spec.peephole or spec.projection_size)  # the chain knows neither
-        self._projected = weights.layer is None and plain and bool(program(spec.cell, dtype))
-        direction = ChainDirection if self._projected else PrimitiveDirection
-        self._executor = direction(library, spec, weights, PRECISIONS[dtype])
-        self.name = self._executor.kernel
-        # The identity makes NaN of infinity; a relu of the library makes 0 of NaN (3.2, 3.6); the
-        # portable kernel pairs the last of an odd number of channels with a zero.
-        identity = weights.layer is None and not self._projected
+        self._direction = PrimitiveDirection(library, spec, weights, PRECISIONS[dtype])
+        self.name = self._direction.kernel
+        # The identity that stands for the weights of a projected input makes NaN of infinity; a
+        # relu of the library makes 0 of NaN (3.2, 3.6); the portable kernel pairs the last of an
+        # odd number of channels with a zero.
+        identity = weights.layer is None
         pairs = self.name == "ref" and dtype == "bf16"
         if identity or pairs or spec.cell is Cell.RNN_RELU:
             self.exact_below = LARGEST[dtype]
@@ -69,16 +64,12 @@ class FloatKernel(OneDnnKernel):
         if attention is not None:
             attention = narrowed(library, attention, self.precision.data)
         first = [narrowed(library, s, kind) for s, kind in zip(begin, kinds, strict=False)]
-        ends = self._executor.run(PackedBatch(self.converted(words), y, packing, first, attention))
+        ends = self._direction.run(PackedBatch(self.converted(words), y, packing, first, attention))
         return [widened(library, end, kind) for end, kind in zip(ends, kinds, strict=False)], None
-
-    def converted(self, words: Array) -> Array:
-        """See `DirectionKernel.converted`."""
-        return words if self._projected else super().converted(words)
 
     def cache_info(self) -> tuple[int, int]:
         """See `DirectionKernel.cache_info`."""
-        return self._executor.cache_info()
+        return self._direction.cache_info()
 
 
 def _largest(name: str, array: Array, most: float) -> float:
@@ -88,55 +79,8 @@ def _largest(name: str, array: Array, most: float) -> float:
     return found
 
 
-class NarrowKernel(OneDnnKernel):
-    """u8: `run` looks at words and states before it converts them."""
-
-    def converted(self, words: Array) -> Array:
-        """See `DirectionKernel.converted`."""
-        return words
-
-
-class U8ChainKernel(NarrowKernel):
-    """u8 data through products: LBR_GRU, which the RNN primitive does not have in u8."""
-
-    def __init__(
-        self, library: Library, spec: RnnSpec, weights: RnnWeights, options: U8Options
-    ) -> None:
-        super().__init__(library, spec, PRECISIONS["u8"]._replace(out="u8"))
-        self._fixed, self._projected = options.fixed, weights.layer is None
-        if self._projected:
-            self.exact_below = LARGEST["u8"]
-        if options.fixed and options.fixed.shift != UNIT.shift:
-            raise UnsupportedError(f"u8 {spec.cell.name} runs with data_shift {UNIT.shift:g}")
-        if options.scales[0].state not in (None, UNIT):
-            raise UnsupportedError(f"u8 {spec.cell.name} has states in steps of 1 / 127")
-        self.chain = ChainDirection(library, spec, weights, self.precision, *options.scales)
-        self.name = self.chain.kernel
-
-    def run(self, batch: PackedBatch) -> tuple[Sequence[Array], None]:
-        """See `DirectionKernel.run`."""
-        words, (h,) = batch.words, batch.begin
-        scale = UNIT  # of the layer before, whose states are u8 already
-        if words.dtype == np.float32 and not self._projected:
-            most = _largest("x", words, MOST)
-            scale = self.scale(most)
-            words = narrowed(self._library, words, "u8", scale)
-        _largest("state h", h, 1.0)
-        first = narrowed(self._library, h, "u8")
-        (end,) = self.chain.run(batch._replace(words=words, begin=[first]), 1 / scale.factor)
-        return [widened(self._library, end, "u8")], None
-
-    def scale(self, largest: float) -> Scale:
-        """Of inputs up to ``largest``."""
-        return self._fixed or Scale(UNIT.factor / (largest or 1.0), UNIT.shift)
-
-    def cache_info(self) -> tuple[int, int]:
-        """See `DirectionKernel.cache_info`."""
-        return self.chain.cache_info()
-
-
-class U8Kernel(NarrowKernel):
-    """u8 data through RNN primitives: LSTM and GRU.
+class U8Kernel(OneDnnKernel):
+    """u8: LSTM and GRU. `run` looks at words and states before it converts them.
 
     States are exact to a step of bound/127. |o * tanh(c)| <= 1 is the bound; a projection may add
     up to its columns' magnitudes, but rarely does: where an output reaches the bound it may have
@@ -151,6 +95,10 @@ class U8Kernel(NarrowKernel):
             raise UnsupportedError("weights_scales: oneDNN takes them beside a data_scale")
         self._scaled = ScaledPrimitives(library, spec, weights, self.precision, options)
         self.name = self._scaled.direction(BOUND, 0).kernel
+
+    def converted(self, words: Array) -> Array:
+        """See `DirectionKernel.converted`."""
+        return words
 
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], None]:
         """See `DirectionKernel.run`."""
@@ -190,5 +138,4 @@ def new_kernel(
     """
     if options is None:
         return FloatKernel(library, spec, weights, dtype)
-    kind = U8ChainKernel if spec.cell is Cell.LBR_GRU else U8Kernel
-    return kind(library, spec, weights, options)
+    return U8Kernel(library, spec, weights, options)

@@ -38,5 +38,3 @@ U8 = replace(
     projection=GUIDE["u8"].projection,
     projected=False,
 )
-U8_LBR_GRU = replace(U8, cells=(*U8.cells, Cell.LBR_GRU), projected=True)
-"""Of bytes through products, which the primitive does not have."""

@@ -243,8 +243,7 @@ class U8Options:
 
     Without a scale every batch's own range decides: x / 2**k fits [-1, 1], and 2**k moves into
     the input weights before they are rounded, so that the states keep the whole range.
-    ``output``: what y is, "f32", or "u8" by the given scale. ``scales``: of each layer and
-    direction, in the place of these; () where none are given.
+    ``scales``: of each layer and direction, in the place of these; () where none are given.
     """
 
     def __init__(
@@ -252,19 +251,13 @@ class U8Options:
         data_scale: float | None,
         data_shift: float,
         per_channel: bool,
-        output: str = "f32",
         scales: Sequence[PartScales] = (),
     ) -> None:
         if data_scale is not None and not 0 < data_scale < math.inf:
             raise ValueError(f"data_scale: expected a positive number, got {data_scale}")
         if not 0 <= data_shift <= 255:
             raise ValueError(f"data_shift: expected 0 to 255, got {data_shift}")
-        if output not in GUIDE["u8"].output:
-            known = " or ".join(map(repr, GUIDE["u8"].output))
-            raise ValueError(f"output: expected {known}, got {output!r}")
-        if output == "u8" and data_scale is None:
-            raise ValueError("output='u8': expected a data_scale, which tells what a byte means")
-        self.per_channel, self.output, self.scales = per_channel, output, tuple(scales)
+        self.per_channel, self.scales = per_channel, tuple(scales)
         self.fixed = None if data_scale is None else Scale(data_scale, data_shift)
 
     @classmethod
@@ -276,7 +269,6 @@ class U8Options:
         data_scale: float | None,
         data_shift: float,
         per_channel: bool,
-        output: str,
         scales: Sequence[PartScales],
         weights_scales: Any,
         projection_scales: Any,
@@ -288,7 +280,7 @@ class U8Options:
         """
         told = {"weights_scales": weights_scales, "projection_scales": projection_scales}
         if dtype != "u8":
-            given = {f"output {output!r}": output != "f32", "scales": bool(scales)}
+            given = {"scales": bool(scales)}
             given |= {name: each is not None for name, each in told.items()}
             if dtype in KERNELS_ONLY:  # they say themselves what is scaled how
                 given |= {"data_scale": data_scale is not None, "per_channel": not per_channel}
@@ -304,7 +296,7 @@ class U8Options:
                 raise ValueError(f"{name}: the scales of each layer and direction are given, too")
         LayerPrecision("u8", tuple(scales)).check(spec)
         parts = scales or column_scales(spec, weights_scales, projection_scales)
-        return cls(data_scale, data_shift, per_channel, output, parts)
+        return cls(data_scale, data_shift, per_channel, parts)
 
     def part(self, at: int, directions: int) -> PartScales:
         """Those of a layer and direction; ``data_scale`` is that of x in the first layer."""
@@ -316,7 +308,7 @@ class U8Options:
         given = self.scales[at] if self.scales else NO_SCALES
         fixed = self.fixed or given.data
         scale, shift = fixed or (None, UNIT.shift)
-        return U8Options(scale, shift, self.per_channel, self.output, (given,))
+        return U8Options(scale, shift, self.per_channel, (given,))
 
     @property
     def packs(self) -> Any:
