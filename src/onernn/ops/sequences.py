@@ -13,7 +13,7 @@ from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import ShapeError
 from onernn.ir.inference import Context
 from onernn.ir.operator import op
-from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.ragged import Ragged, data_of, offsets_of
 from onernn.ir.sizes import Size
 from onernn.ir.types import Type, sequences_of, words_of
 from onernn.ops.growth import (
