@@ -14,8 +14,16 @@ import numpy as np
 
 from benchmarks.tasks import GATES, Task
 from onernn.backend.onednn.library import load_library
-from onernn.backend.onednn.matmul import bound_arguments, create_matmul
-from onernn.backend.onednn.memory import Descriptor, Memory, new_stream, reordered
+from onernn.backend.onednn.memory import (
+    Descriptor,
+    Memory,
+    bind,
+    new_attributes,
+    new_descriptor,
+    new_primitive,
+    new_stream,
+    reordered,
+)
 
 TYPES = {"f32": ("f32", "f32", "f32"), "bf16": ("bf16", "bf16", "f32"), "u8": ("u8", "s8", "f32")}
 LARGE = ((1024, 1024, 1024), (1024, 512, 1536), (256, 2048, 2048))
@@ -59,17 +67,34 @@ class Products:
 
     def _make(self, dtype: str, m: int, k: int, n: int) -> Callable[[], None]:
         library, rng = self._library, np.random.default_rng(0)
-        made = create_matmul(library, (m, k, n), TYPES[dtype], bias=False)
-        memories = {name: Memory.empty(made.layouts[name]) for name in made.numbers}
+        lib, (source, weights, result) = library.lib, TYPES[dtype]
+        layouts = {
+            "src": Descriptor.tagged(library, (m, k), source, "ab"),
+            "weights": Descriptor.tagged(library, (k, n), weights, "any"),
+            "dst": Descriptor.tagged(library, (m, n), result, "ab"),
+        }
+        src, any_weights, dst = (layout.handle for layout in layouts.values())
+        attributes = new_attributes(library, own_scratchpad=True)
+        given = library.engine, src, any_weights, library.ffi.NULL, dst, attributes
+        create = lib.dnnl_matmul_primitive_desc_create
+        described = new_descriptor(library, lambda: f"matmul in {dtype}", create, *given)
+        for name in ("weights", "scratchpad"):
+            query = getattr(lib, f"dnnl_query_{name}_md")
+            chosen = lib.dnnl_primitive_desc_query_md(described, query, 0)
+            layouts[name] = Descriptor.copied(library, chosen)
+        memories = {name: Memory.empty(layout) for name, layout in layouts.items()}
         for name, shape in (("src", (m, k)), ("weights", (k, n))):
             plain = Descriptor.tagged(library, shape, "f32", "ab")
             numbers = Memory(plain, rng.uniform(0, 1, shape).astype(np.float32))
-            memories[name] = reordered(numbers, made.layouts[name])
-        arguments = bound_arguments(library, made, memories)
+            memories[name] = reordered(numbers, layouts[name])
+        primitive = new_primitive(library, described)
+        arguments = bind(
+            library, {getattr(lib, f"DNNL_ARG_{n.upper()}"): each for n, each in memories.items()}
+        )
 
         def call(keep: object = memories) -> None:
             execute = library.lib.dnnl_primitive_execute
-            library.check(execute(made.handle, self._stream, len(arguments), arguments), "matmul")
+            library.check(execute(primitive, self._stream, len(arguments), arguments), "matmul")
 
         return call
 

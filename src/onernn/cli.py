@@ -23,8 +23,7 @@ from onernn.engine.session import Session
 from onernn.inspecting import inspect_command
 from onernn.ir.arrays import Array
 from onernn.ir.budget import STEPS
-from onernn.ir.errors import OnernnError
-from onernn.ir.guard import unforeseen
+from onernn.ir.errors import OnernnError, unforeseen
 from onernn.options import (
     Atol,
     Backend,
@@ -366,7 +365,7 @@ def emit(
 
     The files are a header, its kernels and weights, and an example.
     """
-    from onernn.engine.emit.writing import (  # no other command's
+    from onernn.engine.emit.pipeline import (  # no other command's
         read_declared,
         read_static,
         write_cpp,

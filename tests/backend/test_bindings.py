@@ -75,7 +75,7 @@ def complaints(constants: dict[str, int], functions: str) -> str:
 
 
 def test_constants_sizes_and_prototypes_are_those_of_the_headers() -> None:
-    assert len(CONSTANTS) > 120 and len(ENUMS) > 12 and FUNCTIONS.count(";") > 60
+    assert len(CONSTANTS) > 120 and len(ENUMS) > 12 and FUNCTIONS.count(";") > 55
     assert complaints(CONSTANTS, FUNCTIONS) == ""
 
 

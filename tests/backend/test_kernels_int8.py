@@ -1,8 +1,8 @@
-"""int8-dynamic, int8-weights and int4-weights: what they hold, and the same bits in any batch.
+"""int8-dynamic and int8-weights: what they hold, and the same bits in any batch.
 
-int8-weights: columns in 255 steps of their largest number / 127; int4-weights: 64 rows of a column
-share 16 steps. Rows keep 24 bits of their largest number, so a layer on codes is compared with the
-float64 reference on the numbers that the codes hold, under float32's own tolerance.
+int8-weights: columns in 255 steps of their largest number / 127. Rows keep 24 bits of their largest
+number, so a layer on codes is compared with the float64 reference on the numbers that the codes
+hold, under float32's own tolerance.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from support.layers import (
 from onernn import Activation, Cell, Ragged, RnnSpec, RnnWeights, Session, UnsupportedError
 from onernn.backend import open_backend, reference_stack
 from onernn.ir.graph import Graph, Value
-from onernn.ir.precision import LayerPrecision
 from onernn.ir.rnn import Recurrent, with_precision
+from onernn.ir.weights import LayerPrecision
 
-DTYPES = ("int8-dynamic", "int8-weights", "int4-weights")
-CODES = {"int8-weights": 8, "int4-weights": 4}
+CODES = "int8-weights"
+DTYPES = ("int8-dynamic", CODES)
 SPECS = {
     "gru": RnnSpec(Cell.GRU, 21, 51),
     "augru": RnnSpec(Cell.AUGRU, 5, 19, update="replace"),
@@ -54,28 +54,11 @@ def prepare(dtype: str, spec: RnnSpec, weights: Any, threads: int = 1, **more: A
     return backend.prepare(spec, weights, dtype=dtype, strict=True, **more)
 
 
-def codes_hold(column: np.ndarray, bits: int) -> list[np.ndarray]:
-    """What becomes of a column's groups: of each candidate for its step the one that is nearest.
+def rounded(weights: RnnWeights) -> RnnWeights:
+    """Matrices in steps of each column's largest number / 127, in float64; rows are axis 2.
 
     A code is the nearest to a quotient of float32, which tells a tie from what is nearly one.
     """
-    found = []
-    for group in np.split(column, range(64, len(column), 64) if bits == 4 else []):
-        largest = max(group, key=abs)
-        if bits == 8:
-            steps, low, high = [abs(largest) / np.float32(127)], -127, 127
-        else:
-            sizes = [np.float32(1) / np.float32(parts) for parts in (-8, -7.5, 7)]
-            steps, low, high = [size * largest for size in sizes], -8, 7
-        made = [np.clip(np.rint(group / s), low, high) * np.float64(s) for s in steps if s] or [
-            0 * group
-        ]
-        found.append(min(made, key=lambda one: float(np.square(one - group).sum())))
-    return found
-
-
-def held(weights: RnnWeights, bits: int) -> RnnWeights:
-    """Matrices as their codes tell them, column by column; rows are axis 2."""
     made: dict[str, Any] = {}
     for name in ("layer", "iter", "projection"):
         array = getattr(weights, name)
@@ -84,35 +67,35 @@ def held(weights: RnnWeights, bits: int) -> RnnWeights:
         narrow = np.moveaxis(array, 2, -1)
         columns = np.float64(narrow)
         for place in np.ndindex(columns.shape[:-1]):
-            columns[place] = np.concatenate(codes_hold(narrow[place], bits))
+            step = max(abs(narrow[place])) / np.float32(127)
+            if step:
+                columns[place] = np.rint(narrow[place] / step) * np.float64(step)
         made[name] = np.moveaxis(columns, -1, 2)
     rest = {"bias": weights.bias, "peephole": weights.peephole}
     return RnnWeights(**made, **{k: None if a is None else np.float64(a) for k, a in rest.items()})
 
 
 @pytest.mark.parametrize("name", SPECS)
-@pytest.mark.parametrize("dtype", CODES)
-def test_only_weights_are_rounded_on_every_instruction_set(isa: str, dtype: str, name: str) -> None:
+def test_only_weights_are_rounded_on_every_instruction_set(isa: str, name: str) -> None:
     """All else is right to float32's tolerance."""
     for direction in DIRECTIONS:
         spec = replace(SPECS[name], direction=direction)
         weights = random_weights(spec, 3)
-        layer = prepare(dtype, spec, weights)
-        assert layer.backend == "kernels" and layer.dtype == dtype
+        layer = prepare(CODES, spec, weights)
+        assert layer.backend == "kernels" and layer.dtype == CODES
         x, state = random_ragged(LENGTHS, spec.input_size, 1), random_state(spec, len(LENGTHS), 2)
         given = (x, state, attention_for(spec, x, 5))
         y, final = layer.run(*given)
-        codes = [held(each, CODES[dtype]) for each in weights]
+        codes = list(map(rounded, weights))
         want, ends = reference_stack(spec, codes, "f64").run(*given)
         for got, exact in zip((words(y), *final), (words(want), *ends), strict=True):
             assert_close(got, exact)
-    rounded, _ = reference_stack(spec, weights, "f64").run(*given)
-    assert np.abs(words(y) - words(rounded)).max() > 1e-4  # a difference would show
+    exact, _ = reference_stack(spec, weights, "f64").run(*given)
+    assert np.abs(words(y) - words(exact)).max() > 1e-4  # a difference would show
 
 
-@pytest.mark.parametrize("dtype", CODES)
 @pytest.mark.parametrize("largest", [1e-20, 1e-3, 1e4, 1e30])
-def test_rows_keep_24_bits_of_their_largest_number(isa: str, dtype: str, largest: float) -> None:
+def test_rows_keep_24_bits_of_their_largest_number(isa: str, largest: float) -> None:
     """y = W x is off by at most half a step of x, largest / 127 / 2^16, times the column's sum of
     magnitudes, and four roundings of float32."""
     spec = RnnSpec(Cell.RNN_TANH, 131, 20, activations=(Activation("identity"),))
@@ -122,8 +105,8 @@ def test_rows_keep_24_bits_of_their_largest_number(isa: str, dtype: str, largest
     x = (rng.uniform(-1, 1, (1, 9, 131)) * largest).astype(np.float32)
     x[0, 3] = 0
     x[0, 4] *= np.float32(0.001)
-    y, _ = prepare(dtype, spec, [weights]).run(x)
-    matrix = held(weights, CODES[dtype]).layer[0, 0, :, 0]
+    y, _ = prepare(CODES, spec, [weights]).run(x)
+    matrix = rounded(weights).layer[0, 0, :, 0]
     sizes = np.abs(x[0]).max(axis=1, keepdims=True) * np.abs(matrix).sum(axis=0)
     want = np.float64(x[0]) @ matrix
     bound = sizes * (0.5 / (127 * 2**16) + 2.0**-24) + 4 * 2.0**-24 * np.abs(want) + 1e-36
@@ -146,7 +129,7 @@ def test_a_sentence_has_the_same_bits_in_any_batch_order_layout_and_on_two_threa
     y, final = layers[0].run(x, state)
     alone = y.to_list()
     rng = np.random.default_rng(0)
-    for turn, layer in itertools.product(range(56), layers):  # of 3 cells in 3 types: 1,008
+    for turn, layer in itertools.product(range(84), layers):  # of 3 cells in 2 types: 1,008
         chosen = rng.choice(len(LENGTHS), rng.integers(1, 9), replace=True)
         own = tuple(np.ascontiguousarray(s[:, :, chosen]) for s in state)
         batch: Any = Ragged.from_list([sentences[n] for n in chosen])
@@ -182,8 +165,7 @@ def test_a_nan_stays_in_its_sentence_and_infinity_is_refused(isa: str, dtype: st
         layer.run(broken, state)
 
 
-@pytest.mark.parametrize("dtype", CODES)
-def test_columns_of_zeros_tiny_and_huge_weights_are_right(dtype: str) -> None:
+def test_columns_of_zeros_tiny_and_huge_weights_are_right() -> None:
     spec = RnnSpec(Cell.LBR_GRU, 66, 16)
     (weights,) = random_weights(spec, 0)
     layer, recurrent = weights.layer.copy(), weights.iter.copy()
@@ -192,8 +174,8 @@ def test_columns_of_zeros_tiny_and_huge_weights_are_right(dtype: str) -> None:
     layer[..., 2, :4] *= np.float32(1e30)
     recurrent[..., 5] = 0
     weights = replace(weights, layer=layer, iter=recurrent)
-    state, codes = random_state(spec, 2, 0), held(weights, CODES[dtype])
-    check_layer(prepare(dtype, spec, [weights]), spec, [codes], random_ragged([3, 2], 66, 1), state)
+    state, codes = random_state(spec, 2, 0), rounded(weights)
+    check_layer(prepare(CODES, spec, [weights]), spec, [codes], random_ragged([3, 2], 66, 1), state)
 
 
 def test_more_rows_than_sums_of_32_bits_hold_are_summed_in_groups(isa: str) -> None:
@@ -229,14 +211,13 @@ def test_what_cannot_be_is_refused_by_name(dtype: str) -> None:
     hiding = replace(spec, activations=("sigmoid", Activation("thresholdedrelu", 1.0)))
     with pytest.raises(UnsupportedError, match=f"{dtype}: thresholdedrelu hides"):
         prepare(dtype, hiding, weights)
-    for more in ({"data_scale": 2.0}, {"output": "u8"}):
-        with pytest.raises(UnsupportedError, match=f"belongs to dtype='u8', not to '{dtype}'"):
-            prepare(dtype, spec, weights, **more)
+    with pytest.raises(UnsupportedError, match=f"belongs to dtype='u8', not to '{dtype}'"):
+        prepare(dtype, spec, weights, data_scale=2.0)
     with pytest.raises(UnsupportedError, match=f"oneDNN has no {dtype}; use backend='auto' or"):
         open_backend("onednn").prepare(spec, weights, dtype=dtype)
     with pytest.raises(UnsupportedError, match=f"train in f32 and bf16, not in {dtype}"):
         prepare(dtype, spec, weights).run_training(random_ragged([3, 2], 21, 1))
-    if dtype in CODES:
+    if dtype == CODES:
         weights[0].iter.flags.writeable = True
         weights[0].iter[0, 0, 1, 1, 1] = np.nan
         with pytest.raises(UnsupportedError, match=f"{dtype}: a weight is not finite"):

@@ -29,7 +29,7 @@ from onernn import Cell, Ragged, RnnSpec, UnsupportedError
 from onernn.backend import open_backend
 from onernn.backend.onednn.library import load_library
 
-U8 = [(Cell.LSTM, {}), (Cell.LSTM, {"projection_size": 8}), (Cell.GRU, {}), (Cell.LBR_GRU, {})]
+U8 = [(Cell.LSTM, {}), (Cell.LSTM, {"projection_size": 8}), (Cell.GRU, {})]
 
 
 def prepare(spec: RnnSpec, weights: Any, dtype: str, **more: Any) -> Any:
@@ -72,7 +72,7 @@ def test_u8_is_right_to_its_steps(cell: tuple, direction: Any, lengths: list, se
 
 
 @needs_vnni
-@pytest.mark.parametrize("cell", [Cell.LSTM, Cell.GRU, Cell.LBR_GRU])
+@pytest.mark.parametrize("cell", [Cell.LSTM, Cell.GRU])
 def test_u8_states_keep_their_sign(cell: Cell) -> None:
     """oneDNN clips negative s8 states to 0; u8 with a shift does not."""
     spec = RnnSpec(cell, 8, 16)
@@ -83,7 +83,7 @@ def test_u8_states_keep_their_sign(cell: Cell) -> None:
 
 
 @needs_vnni
-@pytest.mark.parametrize("cell", [Cell.LSTM, Cell.GRU, Cell.LBR_GRU])
+@pytest.mark.parametrize("cell", [Cell.LSTM, Cell.GRU])
 def test_u8_inputs_of_any_range_are_scaled_batch_by_batch(cell: Cell) -> None:
     spec = RnnSpec(cell, 16, 16)
     weights = random_weights(spec, 0)
@@ -114,7 +114,7 @@ def test_u8_refuses_what_it_cannot_hold() -> None:
 
 
 @needs_vnni
-@pytest.mark.parametrize("cell", [Cell.LSTM, Cell.GRU, Cell.LBR_GRU])
+@pytest.mark.parametrize("cell", [Cell.LSTM, Cell.GRU])
 def test_a_given_data_scale_is_used_as_it_is(cell: Cell) -> None:
     spec = RnnSpec(cell, 8, 16)
     weights = random_weights(spec, 0)
@@ -153,6 +153,20 @@ def test_u8_cells_that_the_library_lacks_are_refused_by_name(spec: RnnSpec, why:
         prepare(spec, random_weights(spec, 0), "u8")
     layer = open_backend("onednn").prepare(spec, random_weights(spec, 0), dtype="u8")
     assert why in layer.why and layer.dtype == "f32"
+
+
+@pytest.mark.usefixtures("built")
+def test_lbr_gru_in_u8_runs_on_the_kernels_and_says_so() -> None:
+    spec = RnnSpec(Cell.LBR_GRU, 24, 32, direction="bidirectional_concat")
+    weights, x = random_weights(spec, 0), random_ragged([5, 0, 3], 24, 1)
+    with pytest.raises(UnsupportedError, match="oneDNN has no u8 GRU with the reset gate behind"):
+        prepare(spec, weights, "u8")
+    backends = [open_backend(name) for name in ("onednn", "kernels")]
+    layers = [each.prepare(spec, weights, dtype="u8", data_scale=90.0) for each in backends]
+    np.testing.assert_array_equal(*(words(layer.run(x)[0]) for layer in layers))
+    assert layers[0].backend == "kernels" and layers[0].dtype == "u8"
+    assert layers[0].why.endswith("the kernels run it") and layers[0].why in layers[0].explain()
+    assert layers[1].why == ""
 
 
 def test_unknown_data_types_are_refused() -> None:

@@ -15,11 +15,11 @@ from support.oracle import run_oracle
 
 from onernn import Cell, RnnSpec, RnnWeights, UnsupportedError
 from onernn.backend import open_backend
-from onernn.backend.onednn.data_types import narrowed, widened
 from onernn.backend.onednn.library import load_library
-from onernn.ir.precision import Scale
+from onernn.backend.onednn.memory import narrowed, widened
+from onernn.ir.weights import Scale
 
-U8 = [Cell.LSTM, Cell.GRU, Cell.LBR_GRU]
+U8 = [Cell.LSTM, Cell.GRU]
 
 
 def prepare(spec: RnnSpec, weights: Any, dtype: str = "u8", **more: Any) -> Any:
@@ -39,18 +39,16 @@ def grid(array: np.ndarray, largest: Any) -> np.ndarray:
     return np.rint(array / step) * step
 
 
-def quantized(weights: RnnWeights, cell: Cell, scaled: float) -> RnnWeights:
+def quantized(weights: RnnWeights, scaled: float) -> RnnWeights:
     """The weights that 8 bits hold, a scale for each gate and output.
 
     The primitive adds up sums of both matrices, so that they share one; inputs were divided by a
     power of two, by which the input's matrix was multiplied before.
     """
     layer, recurrent = np.float64(weights.layer) * scaled, np.float64(weights.iter)
-    each = [np.abs(a).max(axis=2, keepdims=True) for a in (layer, recurrent)]
-    if cell is not Cell.LBR_GRU:
-        each = [np.maximum(*each)] * 2
+    largest = np.maximum(*(np.abs(a).max(axis=2, keepdims=True) for a in (layer, recurrent)))
     return RnnWeights(
-        grid(layer, each[0]) / scaled, grid(recurrent, each[1]), np.float64(weights.bias)
+        grid(layer, largest) / scaled, grid(recurrent, largest), np.float64(weights.bias)
     )
 
 
@@ -66,11 +64,10 @@ def test_a_step_is_that_of_the_numbers_which_8_bits_hold(
     (weights,) = random_weights(spec, 0)
     layer = prepare(spec, [weights])
     x, state = step_of(spec, batch, 1, largest), random_state(spec, batch, 2)
-    power = 1.0 if cell is Cell.LBR_GRU else 2.0 ** max(0, np.ceil(np.log2(largest)))
-    reach = largest if cell is Cell.LBR_GRU else power
+    power = 2.0 ** max(0, np.ceil(np.log2(largest)))
     held = (grid(state[0], 1), *state[1:])
-    rounded = [quantized(weights, cell, power)]
-    outputs, ends = run_oracle(spec, rounded, sentences_of(grid(x, reach)), held)
+    rounded = [quantized(weights, power)]
+    outputs, ends = run_oracle(spec, rounded, sentences_of(grid(x, power)), held)
     y, final = layer.run(x, state)
     float32 = 1e-5
     atol = float32 + 0.5 / 127  # the new state is rounded
@@ -82,7 +79,7 @@ def test_a_step_is_that_of_the_numbers_which_8_bits_hold(
     for got, want in zip(final[1:], ends[1:], strict=True):
         assert_close(got, want, 0, float32)
     turned = [replace(rounded[0], iter=-rounded[0].iter)]
-    other, _ = run_oracle(spec, turned, sentences_of(grid(x, reach)), held)
+    other, _ = run_oracle(spec, turned, sentences_of(grid(x, power)), held)
     assert np.abs(np.stack(other) - np.stack(outputs)).max() > 2 * atol  # a difference would show
 
 

@@ -24,10 +24,10 @@ from support.raw import S8, S8_SCALE, raw_augru_gradient, run_raw
 
 from onernn import Cell, RnnSpec, UnsupportedError
 from onernn.backend import open_backend
-from onernn.backend.onednn import primitives, training
+from onernn.backend.onednn import kernels, training
 from onernn.backend.onednn.library import load_library
 from onernn.backend.onednn.precision import PRECISIONS
-from onernn.ir.precision import UNIT
+from onernn.ir.weights import UNIT
 
 TOLERANCE = {"f32": 1e-5, "bf16": 2e-2, "u8": 2e-2}  # of outputs in [-1, 1]
 TIME, BATCH, INPUT, HIDDEN = 5, 4, 32, 64
@@ -180,7 +180,7 @@ def test_attention_reaches_every_sentence(
         check(sentences)
     if (cell, dtype, hidden) != (Cell.AUGRU, "bf16", 16):
         return
-    monkeypatch.setattr(primitives, "OWN_LAYOUTS", ())
+    monkeypatch.setattr(kernels, "OWN_LAYOUTS", ())
     try:
         check(16)
     except AssertionError:

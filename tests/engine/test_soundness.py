@@ -13,10 +13,9 @@ from support.taggers import sentences, tagger
 
 from onernn import BudgetError, Graph, LibraryError, Ragged, Session
 from onernn.engine import plan as plans
-from onernn.engine.encoded import Encoded
-from onernn.engine.encoding import CALL, JUMP, LAYER, NEST, VIEW
+from onernn.engine.encoding import CALL, JUMP, LAYER, NEST, VIEW, Encoded
 from onernn.ir.graph import Node, Value
-from onernn.ir.sizes import Size
+from onernn.ir.types import Size
 
 pytestmark = pytest.mark.usefixtures("built")
 

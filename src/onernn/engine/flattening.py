@@ -1,10 +1,4 @@
-"""Graphs inside of nodes as part of the graph around them, between marks that steps jump over.
-
-``If(c, x)`` becomes ``Then(c)``, the operators of one branch, ``Else(c, what it gives)``, those of
-the other one, and ``EndIf``, whose outputs are the node's. A Loop or Scan becomes ``Repeat``, which
-gives the number of the turn and the states, the operators of its body, and ``Again``, whose outputs
-are the node's.
-"""
+"""Graphs as plans take them: bodies opened, halves in float32."""
 
 from __future__ import annotations
 
@@ -17,6 +11,8 @@ from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
+from onernn.ir.types import Type
+from onernn.ops import OPERATORS
 
 Part = tuple[str, str]
 """A node's first output, and which of its graphs."""
@@ -201,3 +197,46 @@ def refusing(whole: Graph, flat: Flat, part: Part, reason: str) -> Flat:
     if graph == "body" or refused.keys() >= {(key, "then"), (key, "else")}:
         return flattened(whole, {**flat.left, key: reason}, flat.refused)
     return flattened(whole, flat.left, refused)
+
+
+# Operators on float16 compute in float32, and round their results: as `Operator.run` does it.
+
+_MOVE = ("view", "moves", "sizes", "control", "layer")
+
+
+def widened(graph: Graph) -> Graph:
+    """The graph with casts around operators that compute; those that move numbers stay."""
+    types = graph.types
+    if all(found.dtype != "float16" for found in types.values()):
+        return graph
+    taken, nodes = set(types), list[Node]()
+
+    def new(name: str) -> str:
+        name = f"{name}.float32"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return name
+
+    for node in graph.nodes:
+        if not _computes(node, types):
+            nodes.append(node)
+            continue
+        halves = [name for name in node.inputs if name and types[name].dtype == "float16"]
+        wide = {name: new(name) for name in dict.fromkeys(halves)}
+        made = {name: new(name) for name in node.outputs if name and types[name].dtype == "float16"}
+        nodes += [Node("Cast", (name,), (to,), {"to": "float32"}) for name, to in wide.items()]
+        inputs = tuple(wide.get(name, name) for name in node.inputs)
+        outputs = tuple(made.get(name, name) for name in node.outputs)
+        nodes.append(replace(node, inputs=inputs, outputs=outputs))
+        nodes += [Node("Cast", (name,), (to,), {"to": "float16"}) for to, name in made.items()]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _computes(node: Node, types: Mapping[str, Type]) -> bool:
+    """Whether a node makes new numbers of halves and of no wider ones."""
+    record = OPERATORS.get(node.op)
+    if record is None or record.kind in _MOVE or node.op in ("Cast", "CastLike"):
+        return False
+    dtypes = {types[name].dtype or "" for name in node.inputs if name}
+    return {dtype for dtype in dtypes if dtype[:5] in ("", "float")} == {"float16"}

@@ -7,23 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from onernn.engine.flattening import Flat, flattened, refusing, smaller
-from onernn.engine.halves import widened
-from onernn.engine.joining import join
+from onernn.engine.flattening import Flat, flattened, refusing, smaller, widened
+from onernn.engine.joining import join, view
 from onernn.engine.kernels import KERNELS
 from onernn.engine.operators import rule_of, written
-from onernn.engine.operators.layers import batch_of
+from onernn.engine.operators.sequences import batch_of
 from onernn.engine.program import Program, UnknownError
-from onernn.engine.viewing import view
 from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
 from onernn.ir.budget import LOADING, budget_of_run
-from onernn.ir.errors import OnernnError, Refusal, ShapeError, UnsupportedError
-from onernn.ir.graph import Graph, Node
-from onernn.ir.guard import MISFITS
-from onernn.ir.inference import Context, Sizes
-from onernn.ir.sizes import Size
-from onernn.ir.types import Type, counts_of
+from onernn.ir.errors import MISFITS, OnernnError, Refusal, ShapeError, UnsupportedError
+from onernn.ir.graph import Context, Graph, Node, Sizes
+from onernn.ir.types import Size, Type, counts_of
 from onernn.ops import OPERATORS
 
 _MOST_PASSES = 300_000

@@ -13,20 +13,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onernn.backend import Stack, open_backend
-from onernn.backend.cell_states import check_cells
-from onernn.engine.kernels import KERNELS
+from onernn.engine.kernels import KERNELS, PreparedNode, prepared, share_of
 from onernn.engine.program import UnknownError
-from onernn.engine.recurrent import PreparedNode, prepared, share_of
 from onernn.fuse_passes import Pass, fuse, passes_for
 from onernn.fuse_passes.over_time import bound
 from onernn.ir.arrays import Array
 from onernn.ir.budget import STEPS, budget_of_run, return_freed_memory, usable_memory
-from onernn.ir.errors import OnernnError, Refusal, ShapeError, UnsupportedError, did_you_mean
+from onernn.ir.errors import (
+    MISFITS,
+    OnernnError,
+    Refusal,
+    ShapeError,
+    UnsupportedError,
+    did_you_mean,
+    naming,
+)
 from onernn.ir.graph import UNSUPPORTED, Graph, Node, Value, graph_of
-from onernn.ir.guard import MISFITS, naming
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
-from onernn.ir.rnn import Recurrent
+from onernn.ir.rnn import Recurrent, check_cells
 
 if TYPE_CHECKING:
     from onernn.backend.compiled.library import Kernels
@@ -71,10 +76,10 @@ class Session:
 
     ``model``: as `onernn.load` gives it, or its path.
     ``dtype`` tells how recurrent nodes compute: f32, bf16, f16, u8, int8-dynamic (u8 whose scales
-    are those of each sentence and step), int8-weights or int4-weights (only weights are rounded, to
-    8 or 4 bits); a node that has a precision of its own (`LayerPrecision`) keeps that, except on
-    the "reference", which is float32. A node that the backend cannot run falls back to the
-    reference, which `explain` tells; with ``strict`` it raises.
+    are those of each sentence and step), int8-weights (only weights are rounded, to 8 bits); a
+    node that has a precision of its own (`LayerPrecision`) keeps that, except on the "reference",
+    which is float32. A node that the backend cannot run falls back to the reference, which
+    `explain` tells; with ``strict`` it raises.
     ``passes``: () runs the model unfused; None means those of the dtype. ``max_bytes``: what the
     values of one run may take; by default three quarters of the memory that the process may use.
     ``max_steps``: operators that the loops and layers of one run may run in all; a layer counts for
@@ -340,7 +345,8 @@ class Session:
 
         Raises `UnsupportedError` naming an operator that cannot go on, or that mixes streams.
         """
-        from onernn.engine.streams import Streams  # it knows sessions
+        from onernn.engine.chunks import Stateful, exposed
+        from onernn.engine.streams import Streams  # both know sessions
 
         if capacity < 1 or queue < 1:
             raise UnsupportedError(f"capacity {capacity}, queue {queue}: expected 1 or more")
@@ -348,7 +354,9 @@ class Session:
         if given or inputs:
             alike = checked_given(self.graph, given or {})
             session = self.with_graph(bound(self.graph, alike, inputs or {}))
-        return Streams.of(session, capacity, states, first or {}, queue)
+        graph = session.graph
+        model = exposed(graph) if states is None else Stateful.named(graph, states)
+        return Streams(session, model, capacity, first or {}, queue=queue)
 
     def with_graph(self, graph: Graph, *, rows_apart: bool = False) -> Session:
         """A session of this one's options that runs another graph; they share packed weights.

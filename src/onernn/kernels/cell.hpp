@@ -37,7 +37,7 @@ struct Traits {
   static constexpr bool peephole = false;      // LSTM: gates see c
   static constexpr bool input_forget = false;  // LSTM: the forget gate is 1 - i
   static constexpr bool projection = false;    // LSTM: h is the output times one more matrix
-  static constexpr int code_bits = 0;          // of matrices of codes; 0: there are none
+  static constexpr bool coded = false;         // matrices of codes, see codes.hpp
 };
 
 /// The numbers of one direction of one layer; matrices in panels, as products.hpp has them.
@@ -56,11 +56,11 @@ struct CellWeights {
 template <class Real, class Factor>
 class CellState {
  public:
-  CellState(std::int64_t most, std::int64_t width, std::int64_t units, int code_bits)
+  CellState(std::int64_t most, std::int64_t width, std::int64_t units, bool coded)
       : one_(most * (std::max)(width, units)),
         two_(most * (std::max)(width, units)),
         three_(most * units),
-        left_(most, (std::max)(width, units), code_bits) {}
+        left_(most, (std::max)(width, units), coded) {}
 
   Real* h() { return turned_ ? two_.data() : one_.data(); }
   /// What becomes h in the end, or goes through one more product before.
@@ -101,7 +101,7 @@ class Cell {
   explicit Cell(const Traits& traits = {}) : traits_(traits) {}
 
   std::int64_t inputs() const { return traits_.inputs; }
-  int code_bits() const { return traits_.code_bits; }
+  bool coded() const { return traits_.coded; }
   std::int64_t units() const { return traits_.units; }
   std::int64_t width() const { return traits_.width; }
   /// Numbers of a row of c, of h, and of the input's share: panels are whole in memory.

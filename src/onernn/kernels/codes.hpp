@@ -1,14 +1,13 @@
-// Matrices of codes of 8 or 4 bits, times rows whose numbers keep 24 bits: for small batches, in
-// which reading the weights is what costs.
+// Matrices of codes of 8 bits, times rows whose numbers keep 24 bits: for small batches, in which
+// reading the weights is what costs.
 //
 // A row is rounded to whole steps of its largest magnitude / kMostWhole. A whole number is three
 // digits, signed bytes, so the products of a row are three integer sums, which are exact: the same
 // in any batch and on every instruction set. The rounding changes as much as that of float32 does.
 //
 // A panel has groups of rows. A group begins with the steps of its columns, as floats; its rows
-// follow in quads of codes, which are numbers plus 128, or plus 8. Codes of 4 bits: the low halves
-// of four bytes are one quad, their high halves the next. vpdpbusd takes codes without a sign, so
-// a row keeps what the sums of each group start with: minus 128 or 8 times the sum of its digits.
+// follow in quads of codes, which are numbers plus 128. vpdpbusd takes codes without a sign, so a
+// row keeps what the sums of each group start with: minus 128 times the sum of its digits.
 #ifndef ONERNN_CODES_HPP
 #define ONERNN_CODES_HPP
 
@@ -27,18 +26,16 @@ inline namespace ONERNN_ISA {
 inline constexpr int kDigits = 3;
 inline constexpr float kMostWhole = 127 << 16;
 
-/// Rows that share their columns' steps. 8 bits: as many as sums of 32 bits hold.
-template <int kBits>
-inline constexpr std::int64_t kGroup = kBits == 8 ? 1 << 16 : 64;
+/// Rows that share their columns' steps: as many as sums of 32 bits hold.
+inline constexpr std::int64_t kGroup = 1 << 16;
 /// What is added to a number that is stored.
-template <int kBits>
-inline constexpr int kZero = 1 << (kBits - 1);
+inline constexpr int kZero = 128;
 
 /// Quads of one digit of a row.
 inline std::int64_t digit_quads(std::int64_t K) { return (K + 15) / 16 * 4; }
 /// Of all digits, and of what sums start with.
 inline std::int64_t quads_with_digits(std::int64_t K) {
-  const std::int64_t groups = (K + kGroup<4> - 1) / kGroup<4>;
+  const std::int64_t groups = (K + kGroup - 1) / kGroup;
   return kDigits * (digit_quads(K) + groups);
 }
 
@@ -56,12 +53,7 @@ inline void store_digits(QuadFactor* to, std::int64_t quads, Floats whole) {
   }
 }
 /// Codes as they are: vpdpbusd takes them without a sign, and digits with one.
-template <int kBits>
-inline Ints load_codes(const ByteQuad* p, int quad, ByteQuad*) {
-  const __m512i bytes = _mm512_loadu_si512(p);
-  if (kBits == 8) return {bytes};
-  return {_mm512_and_si512(quad ? _mm512_srli_epi16(bytes, 4) : bytes, _mm512_set1_epi8(15))};
-}
+inline Ints load_codes(const ByteQuad* p, ByteQuad*) { return {_mm512_loadu_si512(p)}; }
 inline Ints times_digits(Ints codes, Ints digits, Ints sum) {
   return multiply_add(codes, QuadColumns{digits.v}, sum);
 }
@@ -80,13 +72,10 @@ inline void store_digits(QuadFactor* to, std::int64_t quads, Floats whole) {
   for (int d = 0; d < kDigits; ++d) store_quads(to + d * quads, load(digits[d]), 0);
 }
 /// As numbers with a sign, of which there are sixteen quads in `room`: bytes are widened with it.
-template <int kBits>
-inline QuadColumns load_codes(const ByteQuad* p, int quad, ByteQuad* room) {
+inline QuadColumns load_codes(const ByteQuad* p, ByteQuad* room) {
   std::uint8_t codes[64];
   std::memcpy(codes, p, sizeof codes);
-  for (std::uint8_t& code : codes)
-    code = static_cast<std::uint8_t>((kBits == 8 ? code : (quad ? code >> 4 : code & 15)) -
-                                     kZero<kBits>);
+  for (std::uint8_t& code : codes) code = static_cast<std::uint8_t>(code - kZero);
   std::memcpy(room, codes, sizeof codes);
   return load_row(room, 0);
 }
@@ -99,36 +88,34 @@ inline Ints start_of(std::int32_t) { return Ints{}; }
 #endif
 
 /// K numbers of a row as digits, and behind these what the sums of each group start with.
-template <int kBits>
 inline void round_to_digits(const float* row, std::int64_t K, QuadFactor* to) {
   const std::int64_t quads = digit_quads(K);
-  const Floats inverse = broadcast(put_head(row, K, 0, kMostWhole, kBits, to));
+  const Floats inverse = broadcast(put_head(row, K, 0, kMostWhole, true, to));
   for (std::int64_t k = 0; k < K; k += 16)
     store_digits(to + k / 4, quads,
                  whole_of(sixteen_of(row, k, K) * inverse, -kMostWhole, kMostWhole));
   char* starts = reinterpret_cast<char*>(to + kDigits * quads);
-  for (std::int64_t quad = 0; quad < quads; quad += kGroup<kBits> / 4)
+  for (std::int64_t quad = 0; quad < quads; quad += kGroup / 4)
     for (int d = 0; d < kDigits; ++d, starts += sizeof(std::int32_t)) {
       const QuadFactor* const from = to + d * quads;
       std::int32_t sum = 0;
-      for (std::int64_t q = quad; q < (std::min)(quads, quad + kGroup<kBits> / 4); ++q)
+      for (std::int64_t q = quad; q < (std::min)(quads, quad + kGroup / 4); ++q)
         for (const auto digit : from[q].v) sum += static_cast<std::int8_t>(digit);
-      sum *= -kZero<kBits>;
+      sum *= -kZero;
       std::memcpy(starts, &sum, sizeof sum);
     }
 }
 
 /// sums[g] += a row in digits times panel p of a matrix of codes.
-template <int G, int kBits>
+template <int G>
 [[gnu::noinline]] void multiply_codes(Floats (&sums)[G], const QuadFactor* row,
                                       const ByteQuad* matrix, std::int64_t p, std::int64_t K) {
-  constexpr int kQuads = 8 / kBits;  // in a stored one
-  const std::int64_t rows = (K + 4 * kQuads - 1) / (4 * kQuads), quads = digit_quads(K);
-  const std::int64_t groups = (K + kGroup<kBits> - 1) / kGroup<kBits>;
+  const std::int64_t rows = (K + 3) / 4, quads = digit_quads(K);
+  const std::int64_t groups = (K + kGroup - 1) / kGroup;
   const ByteQuad* panel = matrix + p * (groups + rows) * G * 16;
   const char* starts = reinterpret_cast<const char*>(row + kDigits * quads);
   const Floats step = broadcast(head_of(row).step);
-  constexpr std::int64_t kRows = kGroup<kBits> / (4 * kQuads);  // of stored quads a group
+  constexpr std::int64_t kRows = kGroup / 4;  // of quads a group
   for (std::int64_t first = 0; first < rows; first += kRows) {
     const ByteQuad* const steps = panel;
     Ints own[kDigits][G];
@@ -138,16 +125,15 @@ template <int G, int kBits>
       for (int g = 0; g < G; ++g) own[d][g] = start_of(start);
     }
     panel += G * 16;
-    for (std::int64_t r = first; r < (std::min)(rows, first + kRows); ++r, panel += G * 16)
-      for (int quad = 0; quad < kQuads; ++quad) {
-        decltype(load_codes<kBits>(panel, 0, nullptr)) codes[G];
-        ByteQuad room[G][16];
-        for (int g = 0; g < G; ++g) codes[g] = load_codes<kBits>(panel + g * 16, quad, room[g]);
-        for (int d = 0; d < kDigits; ++d) {
-          const auto digits = broadcast(row[d * quads + r * kQuads + quad]);
-          for (int g = 0; g < G; ++g) own[d][g] = times_digits(codes[g], digits, own[d][g]);
-        }
+    for (std::int64_t r = first; r < (std::min)(rows, first + kRows); ++r, panel += G * 16) {
+      decltype(load_codes(panel, nullptr)) codes[G];
+      ByteQuad room[G][16];
+      for (int g = 0; g < G; ++g) codes[g] = load_codes(panel + g * 16, room[g]);
+      for (int d = 0; d < kDigits; ++d) {
+        const auto digits = broadcast(row[d * quads + r]);
+        for (int g = 0; g < G; ++g) own[d][g] = times_digits(codes[g], digits, own[d][g]);
       }
+    }
     for (int g = 0; g < G; ++g) {
       Floats sum = to_floats(own[0][g]);
       for (int d = 1; d < kDigits; ++d)

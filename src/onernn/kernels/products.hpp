@@ -134,7 +134,7 @@ struct ByteScale {
 template <class Factor>
 class Rows {
  public:
-  Rows(std::int64_t most, std::int64_t, int = 0) : rows_(most) {}
+  Rows(std::int64_t most, std::int64_t, bool = false) : rows_(most) {}
 
   void put(std::int64_t m, const Factor* row, std::int64_t) { rows_.data()[m] = row; }
   const Factor* const* get() const { return rows_.data(); }
@@ -148,7 +148,7 @@ class Rows {
 template <>
 class Rows<BrainPair> {
  public:
-  Rows(std::int64_t most, std::int64_t K, int = 0)
+  Rows(std::int64_t most, std::int64_t K, bool = false)
       : pairs_((K + 31) / 32 * 16), rows_(most), made_(most * pairs_) {
     for (std::int64_t m = 0; m < most; ++m) rows_.data()[m] = made_.data() + m * pairs_;
   }

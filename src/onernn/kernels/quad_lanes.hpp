@@ -242,10 +242,10 @@ inline Floats load_steps(const ByteQuad* p) {
 #endif
 }
 
-/// What stands before a row in quads. `bits`: of the matrix' codes, see codes.hpp; 0: of quads.hpp.
+/// What stands before a row in quads. `coded`: 1 for a matrix of codes, see codes.hpp.
 struct QuadHead {
   float step;
-  std::int32_t bits;
+  std::int32_t coded;
 };
 inline QuadHead head_of(const QuadFactor* row) {
   QuadHead head;
@@ -264,7 +264,7 @@ inline Floats sixteen_of(const float* row, std::int64_t k, std::int64_t K) {
 /// Puts the head of a row of K numbers, whose step is `step`, or where that is 0 its largest
 /// magnitude / `most`, or NaN where it has a number that is not finite. What comes out: 1 / step; 0
 /// for NaN.
-inline float put_head(const float* row, std::int64_t K, float step, float most, std::int32_t bits,
+inline float put_head(const float* row, std::int64_t K, float step, float most, bool coded,
                       QuadFactor* to) {
   std::uint32_t largest = 0;  // as bits, magnitudes are in order; infinity and NaN are last
   for (std::int64_t k = 0; k < K; ++k) {
@@ -276,7 +276,7 @@ inline float put_head(const float* row, std::int64_t K, float step, float most, 
   float magnitude;
   std::memcpy(&magnitude, &largest, sizeof magnitude);
   if (!(step > 0)) step = (std::max)(magnitude, 1e-30f) / most;  // what is smaller counts as 0
-  const QuadHead head{finite ? step : std::numeric_limits<float>::quiet_NaN(), bits};
+  const QuadHead head{finite ? step : std::numeric_limits<float>::quiet_NaN(), coded};
   std::memcpy(reinterpret_cast<char*>(to) - sizeof head, &head, sizeof head);
   return finite ? 1 / step : 0.0f;
 }

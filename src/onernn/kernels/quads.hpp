@@ -27,27 +27,25 @@ inline namespace ONERNN_ISA {
 
 /// K numbers of a row as bytes.
 inline void round_to_quads(const float* row, std::int64_t K, ByteScale scale, QuadFactor* to) {
-  const Floats inverse = broadcast(put_head(row, K, scale.step, 127, 0, to));
+  const Floats inverse = broadcast(put_head(row, K, scale.step, 127, false, to));
   const auto low = static_cast<float>(-scale.shift), high = static_cast<float>(255 - scale.shift);
   for (std::int64_t k = 0; k < K; k += 16)
     store_quads(to + k / 4, whole_of(sixteen_of(row, k, K) * inverse, low, high), scale.shift);
 }
 
-/// Rows of at most K numbers: in quads, or in digits for a matrix of codes of `bits`.
+/// Rows of at most K numbers: in quads, or in digits for a matrix of codes (`coded`).
 template <>
 class Rows<QuadFactor> {
  public:
-  Rows(std::int64_t most, std::int64_t K, int bits = 0)
-      : bits_(bits), rows_(most), made_(most * row_of(K)) {
+  Rows(std::int64_t most, std::int64_t K, bool coded = false)
+      : coded_(coded), rows_(most), made_(most * row_of(K)) {
     for (std::int64_t m = 0; m < most; ++m) rows_.data()[m] = made_.data() + m * row_of(K) + kHead;
   }
 
   void put(std::int64_t m, const float* row, std::int64_t K) {
     QuadFactor* const to = rows_.data()[m];
-    if (bits_ == 8)
-      round_to_digits<8>(row, K, to);
-    else if (bits_ == 4)
-      round_to_digits<4>(row, K, to);
+    if (coded_)
+      round_to_digits(row, K, to);
     else
       round_to_quads(row, K, scale_, to);
   }
@@ -59,11 +57,11 @@ class Rows<QuadFactor> {
   static constexpr std::int64_t kHead = 64 / sizeof(QuadFactor);  // a row begins a cache line
 
   std::int64_t row_of(std::int64_t K) const {
-    const std::int64_t quads = bits_ ? quads_with_digits(K) : (K + 15) / 16 * 4;
+    const std::int64_t quads = coded_ ? quads_with_digits(K) : (K + 15) / 16 * 4;
     return kHead + (quads + kHead - 1) / kHead * kHead;
   }
 
-  int bits_;
+  bool coded_;
   ByteScale scale_;
   Memory<QuadFactor*> rows_;
   Memory<QuadFactor> made_;
@@ -137,13 +135,9 @@ inline void multiply_quads(Floats (&sums)[M][G], const QuadFactor* const* left,
 template <int M, int G, class Size, class Next>
 inline void multiply_panel(Floats (&sums)[M][G], const QuadFactor* const* left,
                            const ByteQuad* matrix, std::int64_t p, Size K, Next) {
-  const std::int32_t bits = head_of(left[0]).bits;
-  if (bits == 0) return multiply_quads(sums, left, panel_of<G>(matrix, p, K), (K + 3) / 4);
-  for (int m = 0; m < M; ++m)
-    if (bits == 8)
-      multiply_codes<G, 8>(sums[m], left[m], matrix, p, K);
-    else
-      multiply_codes<G, 4>(sums[m], left[m], matrix, p, K);
+  if (!head_of(left[0]).coded)
+    return multiply_quads(sums, left, panel_of<G>(matrix, p, K), (K + 3) / 4);
+  for (int m = 0; m < M; ++m) multiply_codes(sums[m], left[m], matrix, p, K);
 }
 
 }  // namespace ONERNN_ISA

@@ -39,10 +39,10 @@ class Recurrent {
   explicit Recurrent(std::int64_t most, const Cell& cell = Cell())
       : cell_(cell),
         steps_(most + kStepsAhead),
-        rows_(most + kStepsAhead, cell.inputs(), cell.code_bits()),
+        rows_(most + kStepsAhead, cell.inputs(), cell.coded()),
         attention_(most),
         share_((most + kStepsAhead) * cell.share_row()),
-        state_(most, cell.h_row(), cell.c_row(), cell.code_bits()) {}
+        state_(most, cell.h_row(), cell.c_row(), cell.coded()) {}
 
   template <class Team>
   void run(const typename Cell::Weights& weights, const Batch& batch, const Words& words,

@@ -30,7 +30,6 @@ TOLERANCES = {
     # Derived in design/0034: six deviations of a sum of rounding errors.
     "int8-dynamic": Tolerance(2e-2, 0.0),  # both factors in steps of 1/127 of their largest
     "int8-weights": Tolerance(1.4e-2, 0.0),  # one factor: half of the variance
-    "int4-weights": Tolerance(0.23, 0.0),  # steps of 1/8 in the place of 1/127
 }
 
 

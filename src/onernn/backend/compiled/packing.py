@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import field, replace
 from typing import Any, NamedTuple
 
@@ -10,20 +10,19 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.precision import NO_SCALES, UNIT, PartScales, Scale, own_factors
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, RnnSpec
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import NO_SCALES, UNIT, PartScales, RnnWeights, Scale, own_factors
 from onernn.ops.activations import completed
 
 STORED = {"f32": "float", "f16": "Half", "bf16": "BrainPair"}
 """What matrices of float32 are stored as, in C++, by the names of data types."""
 BYTES = "ByteQuad"
 """The same of u8."""
-CODES = {"int8-weights": 8, "int4-weights": 4}
-"""Data types whose matrices are codes, and how many bits each has: see kernels/codes.hpp."""
-GROUPS = {8: 1 << 16, 4: 64}
-"""By bits: so many rows of a column share a step."""
+CODES = "int8-weights"
+"""The data type whose matrices are codes of 8 bits: see kernels/codes.hpp."""
+GROUP = 1 << 16
+"""So many rows of a column share a step."""
 LANES = 16
 """Units a panel: what one AVX-512 register holds, two of AVX2."""
 MOST_ROWS = (2**31 - 1) // (255 * 127)
@@ -120,71 +119,43 @@ def quad_rows(numbers: Array, step: Array, shift: int = 128) -> Array:
     return np.concatenate((head, rows), axis=1)
 
 
-def steps_of(matrix: Array, bits: int) -> Array:
-    """(K, ...) -> (groups, ...) float32: the steps of a column's codes in each `GROUPS` rows.
+def _coded_groups(matrix: Array) -> Iterator[tuple[Array, Array]]:
+    """(steps (...), codes (rows, ...)) of each `GROUP` rows of (K, ...): see kernels/codes.hpp.
 
-    8 bits: the largest magnitude is 127 steps. 4 bits: the largest number is -8 steps, or -7.5 or
-    7, whichever has the least sum of squared errors: a step may be negative.
+    The largest magnitude of a column is 127 steps; codes are float32 whole numbers.
     """
-    groups = [matrix[at : at + GROUPS[bits]] for at in range(0, len(matrix), GROUPS[bits])]
-    made = np.zeros((len(groups), *matrix.shape[1:]), np.float32)
-    for group, steps in zip(groups, made, strict=True):
-        largest = np.maximum(np.abs(group).max(axis=0), np.float32(1e-30))
-        if bits == 8:
-            steps[...] = largest / 127
-            continue
-        unit = group / largest
-        sign = np.where(unit.max(axis=0) == 1, np.float32(1), np.float32(-1))
-        tried = [sign / np.float32(parts) for parts in (-8, -7.5, 7)]
-        errors = [np.square(_rounded(unit, one, bits) * one - unit).sum(axis=0) for one in tried]
-        steps[...] = np.choose(np.argmin(errors, axis=0), tried) * largest
-    return made
+    for first in range(0, len(matrix), GROUP):
+        rows = matrix[first : first + GROUP]
+        steps = np.maximum(np.abs(rows).max(axis=0), np.float32(1e-30)) / np.float32(127)
+        yield steps, np.clip(np.rint(rows / steps), -128, 127)
 
 
-def _rounded(numbers: Array, step: Array, bits: int) -> Array:
-    """Whole steps, as codes can tell them."""
-    half = 2 ** (bits - 1)
-    return np.clip(np.rint(numbers / step), -half, half - 1)
-
-
-def held(matrix: Array, bits: int) -> Array:
-    """The numbers of (K, ...) as their codes tell them."""
-    steps = steps_of(matrix, bits)[np.arange(len(matrix)) // GROUPS[bits]]
-    return _rounded(matrix, steps, bits) * steps
-
-
-def held_weights(weights: RnnWeights, bits: int) -> RnnWeights:
-    """Weights whose matrices are what codes hold of them."""
+def rounded_weights(weights: RnnWeights) -> RnnWeights:
+    """Weights whose matrices have the numbers that codes hold of them."""
     arrays = {name: getattr(weights, name) for name in ("layer", "iter", "projection")}
-    return replace(
-        weights,
-        **{
-            name: np.moveaxis(held(np.moveaxis(array, 2, 0), bits), 0, 2)
-            for name, array in arrays.items()
-            if array is not None
-        },
-    )
+    rounded = {
+        name: np.concatenate([c * steps for steps, c in _coded_groups(np.moveaxis(array, 2, 0))])
+        for name, array in arrays.items()
+        if array is not None
+    }
+    return replace(weights, **{n: np.moveaxis(array, 0, 2) for n, array in rounded.items()})
 
 
-def coded(panels: Array, bits: int) -> Array:
+def coded(panels: Array) -> Array:
     """(panels, K, ..., 16) -> (panels, rows, ..., 16, 4) bytes: see kernels/codes.hpp.
 
     Raises `UnsupportedError` for numbers that are not finite.
     """
     if not np.isfinite(panels).all():
-        raise UnsupportedError(f"int{bits}-weights: a weight is not finite")
+        raise UnsupportedError(f"{CODES}: a weight is not finite")
     matrix = np.moveaxis(panels, 1, 0)
-    steps, rows = steps_of(matrix, bits), 32 // bits  # in a stored one
-    parts = []
-    for at, step in zip(range(0, len(matrix), GROUPS[bits]), steps, strict=True):
-        group = matrix[at : at + GROUPS[bits]]
-        codes = np.full((-(-len(group) // rows) * rows, *step.shape), 2 ** (bits - 1), np.uint8)
-        codes[: len(group)] += _rounded(group, step, bits).astype(np.int8).view(np.uint8)
-        quads = np.moveaxis(codes.reshape(-1, 8 // bits, 4, *step.shape), 2, -1)
-        parts.append(step[None, ..., None].view(np.uint8))
-        parts.append(quads[:, 0] if bits == 8 else quads[:, 0] | quads[:, 1] << 4)
-    whole = np.concatenate(parts) if parts else np.zeros((0, *matrix.shape[1:], 4), np.uint8)
-    return np.moveaxis(whole, 0, 1)
+    parts = [np.zeros((0, *matrix.shape[1:], 4), np.uint8)]
+    for steps, codes in _coded_groups(matrix):
+        quads = np.full((-(-len(codes) // 4) * 4, *steps.shape), 128, np.uint8)
+        quads[: len(codes)] += codes.astype(np.int8).view(np.uint8)
+        parts.append(steps[None, ..., None].view(np.uint8))
+        parts.append(np.moveaxis(quads.reshape(-1, 4, *steps.shape), 1, -1))
+    return np.moveaxis(np.concatenate(parts), 0, 1)
 
 
 @dataclass
@@ -232,8 +203,8 @@ class Numbers:
                 steps = np.where(steps > 0, steps, np.float32(1))  # of units that are not there
             array = quads(panels(matrix), self.per_channel, steps, int((of_rows or UNIT).shift))
             return self._place(array, array.nbytes, np.asarray)
-        if narrow and self.stored in CODES:
-            array = coded(panels(matrix), CODES[self.stored])
+        if narrow and self.stored == CODES:
+            array = coded(panels(matrix))
             return self._place(array, array.nbytes, np.asarray)
         if narrow and narrows(matrix, self.stored):
             return self.add(panels(matrix), narrow=True)

@@ -9,19 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.backend.buffers import Buffers
+from onernn.backend.compiled.backend import check, described
 from onernn.backend.compiled.library import Kernels
-from onernn.backend.compiled.stack import check, described
-from onernn.backend.kernels import DirectionKernel, PackedBatch, PackedGradient
-from onernn.backend.layer_walk import LayerWalk
+from onernn.backend.layer_walk import DirectionKernel, LayerWalk, PackedBatch, PackedGradient
+from onernn.backend.process import Buffers
 from onernn.backend.reference import TRAINED
 from onernn.backend.stack import Trainer
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.limits import why_not
-from onernn.ir.ragged import Packing
+from onernn.ir.rnn import why_not
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
+from onernn.reorders.lod import Packing
 
 TRAINED_IN = ("f32", "bf16")
 """What matrices are rounded to before they are multiplied; all else is float32."""

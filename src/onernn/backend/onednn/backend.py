@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from onernn.backend.batch_cutting import LARGE
-from onernn.backend.byte_output import kind_of_stack
 from onernn.backend.layer_walk import LayerWalk
-from onernn.backend.onednn.finding import VARIABLE
 from onernn.backend.onednn.kernels import new_kernel
 from onernn.backend.onednn.library import Library, load_library
-from onernn.backend.onednn.limits import FLOAT, U8, U8_LBR_GRU
 from onernn.backend.onednn.precision import (
+    FLOAT,
     KERNELS_ONLY,
     OURS,
     PRECISIONS,
+    U8,
     U8Options,
     has_one_scale,
     unknown,
 )
 from onernn.backend.onednn.training import onednn_trainer
+from onernn.backend.process import DNNL_LIBRARY
 from onernn.backend.reference import reference_instead, reference_stack
 from onernn.backend.stack import Stack, picklable
-from onernn.ir.errors import UnsupportedError
-from onernn.ir.limits import why_not
-from onernn.ir.precision import PartScales
+from onernn.ir.errors import LibraryError, UnsupportedError
+from onernn.ir.rnn import why_not
 from onernn.ir.spec import Cell, RnnSpec
-from onernn.ir.weights import RnnWeights, Weights, layers_of
+from onernn.ir.weights import Layers, PartScales, RnnWeights, Weights, layers_of
 
 
 def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> str:
@@ -38,11 +37,11 @@ def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype
     if not row.is_in(library.version):
         return (
             f"{dtype} needs libdnnl {row.since} or newer, this is {library.version};"
-            f" set {VARIABLE} to one"
+            f" set {DNNL_LIBRARY} to one"
         )
     if dtype != "u8":
         return why_not(spec, layers, FLOAT)
-    reason = why_not(spec, layers, U8_LBR_GRU if spec.cell is Cell.LBR_GRU else U8)
+    reason = why_not(spec, layers, U8)
     if not reason and not library.sums_u8_exactly:
         reason = (
             f"u8 needs AVX-512 VNNI, this is {library.effective_isa}: without it sums of two"
@@ -75,7 +74,6 @@ class OneDnnBackend:
         data_scale: float | None = None,
         data_shift: float = 128.0,
         per_channel: bool = True,
-        output: str = "f32",
         scales: Sequence[PartScales] = (),
         weights_scales: Any = None,
         projection_scales: Any = None,
@@ -83,8 +81,9 @@ class OneDnnBackend:
         """See `Backend.prepare`. u8 only: ``data_scale`` and ``data_shift``, see `U8Options`;
         ``per_channel`` False gives the weights one scale in all; ``weights_scales`` and
         ``projection_scales`` are scales of the caller's, beside a ``data_scale``: see
-        `column_scales`. ``output`` "u8" gives y as bytes q = y * data_scale + data_shift, for which
-        there is no reference. ``scales`` of each layer and direction, where x and h have one."""
+        `column_scales`. ``scales`` of each layer and direction, where x and h have one.
+
+        oneDNN has no LBR_GRU in u8: the kernels run it, which ``why`` says, unless ``strict``."""
         if dtype in KERNELS_ONLY:
             raise UnsupportedError(f"oneDNN has no {dtype}; use backend='auto' or 'kernels'")
         if dtype not in PRECISIONS:
@@ -96,7 +95,6 @@ class OneDnnBackend:
             data_scale=data_scale,
             data_shift=data_shift,
             per_channel=per_channel,
-            output=output,
             scales=scales,
             weights_scales=weights_scales,
             projection_scales=projection_scales,
@@ -109,23 +107,31 @@ class OneDnnBackend:
                 return self._stack(spec, layers, dtype, options, strict)
         except UnsupportedError as error:
             why = str(error)
-        if output != "f32":
-            raise UnsupportedError(f"{why}; the reference gives no bytes")
+        if options is not None and spec.cell is Cell.LBR_GRU and not strict:
+            with suppress(LibraryError, UnsupportedError):
+                return self._kernels_instead(spec, layers, options, why)
         return reference_instead(spec, layers, why, strict)
+
+    def _kernels_instead(
+        self, spec: RnnSpec, layers: Layers, options: U8Options, why: str
+    ) -> Stack:
+        """The layer in u8 on the kernels. Raises `LibraryError`, `UnsupportedError`."""
+        from onernn.backend.compiled.backend import KernelsBackend
+
+        stack = KernelsBackend(self.threads).stack(spec, layers, "u8", options)
+        stack.why = f"{why}, the kernels run it"
+        return stack
 
     def _stack(
         self,
         spec: RnnSpec,
-        layers: tuple[RnnWeights, ...],
+        layers: Layers,
         dtype: str,
         options: U8Options | None,
         strict: bool,
     ) -> Stack:
         library, threads = self.library, self.threads
         direct = "read in place" if dtype == "f32" else f"converted to {dtype}"
-        # Shares: not where products are shorter than the calls around them, which need the
-        # interpreter.
-        short = dtype == "u8" and spec.cell is Cell.LBR_GRU and spec.hidden_size < LARGE
         reads = (
             f"contiguous float32 (T, N, I) is {direct}; ntc, strided and padded views, float64 and"
             " shares of a batch are copied first; ragged batches are gathered"
@@ -137,10 +143,10 @@ class OneDnnBackend:
             partial(new_kernel, library=library, dtype=dtype),
             options=alone,
             threads=threads,
-            whole=short,
+            whole=False,
             within=library.threads,
         )
-        return kind_of_stack(spec, options)(
+        return Stack(
             spec,
             dtype,
             walk,

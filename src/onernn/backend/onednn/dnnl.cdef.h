@@ -63,19 +63,7 @@ typedef enum {
     dnnl_alg_kind_undef = 0,
     dnnl_eltwise_relu = 0x20,
     dnnl_eltwise_tanh = 0x21,
-    dnnl_eltwise_elu = 0x22,
-    dnnl_eltwise_linear = 0x26,
-    dnnl_eltwise_soft_relu = 0x27,
-    dnnl_eltwise_hardsigmoid = 0x28,
-    dnnl_eltwise_logistic = 0x29,
-    dnnl_eltwise_clip = 0x2e,
-    dnnl_eltwise_clip_v2 = 0x2f,
-    dnnl_binary_add = 0x1fff0,
-    dnnl_binary_mul = 0x1fff1,
-    dnnl_binary_max = 0x1fff2,
-    dnnl_binary_min = 0x1fff3,
-    dnnl_binary_div = 0x1fff4,
-    dnnl_binary_sub = 0x1fff5
+    dnnl_eltwise_logistic = 0x29
 } dnnl_alg_kind_t;
 
 typedef enum {
@@ -151,7 +139,6 @@ typedef enum { dnnl_stream_in_order = 0x1, dnnl_stream_default_flags = 0x1 } dnn
 #define DNNL_RUNTIME_OMP 2
 
 #define DNNL_ARG_SRC 1
-#define DNNL_ARG_SRC_1 2
 #define DNNL_ARG_DST 17
 #define DNNL_ARG_WEIGHTS 33
 #define DNNL_ARG_BIAS 41
@@ -185,8 +172,6 @@ typedef enum { dnnl_stream_in_order = 0x1, dnnl_stream_default_flags = 0x1 } dnn
 
 #define DNNL_ARG_ATTR_SCALES 4096
 #define DNNL_ARG_ATTR_ZERO_POINTS 8192
-/* The i-th post-op's tensor is (DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE * (i + 1)) | DNNL_ARG_SRC_1. */
-#define DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE 32768
 
 #define DNNL_MAX_NDIMS 12
 typedef int64_t dnnl_dim_t;
@@ -202,8 +187,6 @@ typedef struct dnnl_primitive_desc *dnnl_primitive_desc_t;
 typedef const struct dnnl_primitive_desc *const_dnnl_primitive_desc_t;
 typedef struct dnnl_primitive_attr *dnnl_primitive_attr_t;
 typedef const struct dnnl_primitive_attr *const_dnnl_primitive_attr_t;
-typedef struct dnnl_post_ops *dnnl_post_ops_t;
-typedef const struct dnnl_post_ops *const_dnnl_post_ops_t;
 typedef struct dnnl_primitive *dnnl_primitive_t;
 typedef const struct dnnl_primitive *const_dnnl_primitive_t;
 
@@ -285,23 +268,12 @@ dnnl_status_t dnnl_primitive_attr_set_fpmath_mode(dnnl_primitive_attr_t attr,
 dnnl_status_t dnnl_primitive_attr_set_scales_mask(dnnl_primitive_attr_t attr, int arg, int mask);
 dnnl_status_t dnnl_primitive_attr_set_zero_points_mask(dnnl_primitive_attr_t attr, int arg,
     int mask);
-dnnl_status_t dnnl_primitive_attr_set_post_ops(dnnl_primitive_attr_t attr,
-    const_dnnl_post_ops_t post_ops);
 dnnl_status_t dnnl_primitive_attr_set_rnn_data_qparams(dnnl_primitive_attr_t attr,
     const float scale, const float shift);
 dnnl_status_t dnnl_primitive_attr_set_rnn_weights_qparams(dnnl_primitive_attr_t attr,
     dnnl_dim_t count, int mask, const float *scales);
 dnnl_status_t dnnl_primitive_attr_set_rnn_weights_projection_qparams(dnnl_primitive_attr_t attr,
     dnnl_dim_t count, int mask, const float *scales);
-
-dnnl_status_t dnnl_post_ops_create(dnnl_post_ops_t *post_ops);
-dnnl_status_t dnnl_post_ops_destroy(dnnl_post_ops_t post_ops);
-dnnl_status_t dnnl_post_ops_append_eltwise(dnnl_post_ops_t post_ops, dnnl_alg_kind_t alg_kind,
-    float alpha, float beta);
-dnnl_status_t dnnl_post_ops_append_binary(dnnl_post_ops_t post_ops, dnnl_alg_kind_t alg_kind,
-    const_dnnl_memory_desc_t src1_desc);
-dnnl_status_t dnnl_post_ops_append_sum(dnnl_post_ops_t post_ops, float scale, int32_t zero_point,
-    dnnl_data_type_t data_type);
 
 dnnl_status_t dnnl_reorder_primitive_desc_create(dnnl_primitive_desc_t *reorder_primitive_desc,
     const_dnnl_memory_desc_t src_desc, dnnl_engine_t src_engine,
@@ -311,10 +283,6 @@ dnnl_status_t dnnl_matmul_primitive_desc_create(dnnl_primitive_desc_t *primitive
     dnnl_engine_t engine, const_dnnl_memory_desc_t src_desc,
     const_dnnl_memory_desc_t weights_desc, const_dnnl_memory_desc_t bias_desc,
     const_dnnl_memory_desc_t dst_desc, const_dnnl_primitive_attr_t attr);
-dnnl_status_t dnnl_eltwise_forward_primitive_desc_create(dnnl_primitive_desc_t *primitive_desc,
-    dnnl_engine_t engine, dnnl_prop_kind_t prop_kind, dnnl_alg_kind_t alg_kind,
-    const_dnnl_memory_desc_t src_desc, const_dnnl_memory_desc_t dst_desc, float alpha, float beta,
-    const_dnnl_primitive_attr_t attr);
 
 dnnl_status_t dnnl_vanilla_rnn_forward_primitive_desc_create(dnnl_primitive_desc_t *primitive_desc,
     dnnl_engine_t engine, dnnl_prop_kind_t prop_kind, const dnnl_alg_kind_t activation,

@@ -35,15 +35,14 @@ enum { ONERNN_RNN = 0, ONERNN_GRU = 1, ONERNN_LBR_GRU = 2, ONERNN_LSTM = 3 };
 
 /* How matrices are stored. x, states and y are float, with ONERNN_F64 double. ONERNN_S8: x and h
    are rounded to bytes for the product; what is not finite in a row makes all that reads it NaN.
-   ONERNN_W8, ONERNN_W4: codes of 8 and 4 bits; x and h keep 24 bits, else as ONERNN_S8. */
+   ONERNN_W8: codes of 8 bits; x and h keep 24 bits, else as ONERNN_S8. */
 enum {
   ONERNN_F32 = 0,
   ONERNN_F16 = 1,
   ONERNN_BF16 = 2,
   ONERNN_F64 = 3,
   ONERNN_S8 = 4,
-  ONERNN_W8 = 5,
-  ONERNN_W4 = 6
+  ONERNN_W8 = 5
 };
 
 enum {

@@ -131,9 +131,7 @@ template <class Real>
 void refuse_infinity(const Real* numbers, std::int64_t count, const char* name,
                      std::int32_t stored) {
   if (!std::any_of(numbers, numbers + count, [](Real a) { return std::isinf(a); })) return;
-  const char* const dtype = stored == ONERNN_W8   ? "int8-weights"
-                            : stored == ONERNN_W4 ? "int4-weights"
-                                                  : "u8";
+  const char* const dtype = stored == ONERNN_W8 ? "int8-weights" : "u8";
   throw Refused{ort::kInvalidArgument,
                 std::string(name) + ": " + dtype + " holds finite numbers, got inf"};
 }

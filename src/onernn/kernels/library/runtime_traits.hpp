@@ -119,15 +119,12 @@ struct RuntimeTraits {
         peephole(spec.peephole != 0),
         input_forget(spec.input_forget != 0),
         projection(spec.projection != 0),
-        code_bits(spec.stored == ONERNN_W8   ? 8
-                  : spec.stored == ONERNN_W4 ? 4
-                                             : 0) {}
+        coded(spec.stored == ONERNN_W8) {}
 
   std::int64_t inputs, units, width;
   AnyFunction<Real> gate, candidate, output;
   AnyClip<Real> clip, clip_cell;
-  bool attention, replaces, peephole, input_forget, projection;
-  int code_bits;
+  bool attention, replaces, peephole, input_forget, projection, coded;
 };
 
 }  // namespace ONERNN_ISA
