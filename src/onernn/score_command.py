@@ -41,7 +41,7 @@ def score(
     ],
     output: Annotated[
         str,
-        typer.Argument(metavar="OUTPUT", help="The folder or URI for the Parquet files."),
+        typer.Argument(metavar="OUTPUT", help="The folder for the Parquet files."),
     ],
     input: Annotated[
         list[str] | None,
@@ -69,9 +69,6 @@ def score(
             help="AXIS or NAME=AXIS: the axis of rows in dense inputs and outputs; repeatable."
         ),
     ] = None,
-    engine: Annotated[
-        str, typer.Option(help="local, or ray: the cluster at RAY_ADDRESS or on this machine.")
-    ] = "local",
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad row.")] = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -94,7 +91,6 @@ def score(
             load(model, params, semantics),
             corpus,
             output,
-            engine=engine,
             inputs=_pairs("--input", input),
             outputs=_pairs("--output", output_column) if output_column else None,
             keep=keep,

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from onernn.engine.session import Session
-from onernn.ir import html
 from onernn.ir.arrays import Array
 from onernn.ir.cached import cached_property
 from onernn.ir.errors import OnernnError, UnsupportedError, told
@@ -146,25 +145,6 @@ class Report:
     def first(self) -> NodeComparison | None:
         """The first node that departs from the reference's."""
         return next((each for each in self.layers if not each.comparison.passed), None)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the verdict on each output, the cause, the first node apart."""
-        rows = (
-            (each.name, "pass" if each.passed else "FAIL", f"{each.max_abs:.3g}",
-             f"{each.max_rel:.3g}", each.reason)
-            for each in self.outputs
-        )  # fmt: skip
-        said = list(self.notes)
-        if not self.passed:
-            found = self.cause
-            cause = found and f"{found.text} [{found.id}]"
-            none = self.stopped or "none of the known faults explains it"
-            said.insert(0, f"cause: {cause or none}")
-            if self.first is not None:
-                said.insert(1, f"first node apart: {self.first}")
-        head = ("output", "verdict", "max abs", "max rel", "reason")
-        title = "equal" if self.passed else "not equal"
-        return html.block(title, html.table(head, rows), *map(html.paragraph, said))
 
     def cause_json(self) -> dict[str, str] | None:
         """``{"id", "text", "evidence"}``: the first cause's id, the texts of all, and "proved"
