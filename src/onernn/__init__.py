@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from onernn.engine.sharing import Shared, shared
     from onernn.verification.auditing import AuditReport, audit
     from onernn.verification.checked_conversion import convert
-    from onernn.verification.quantizing.quantize import quantize
+    from onernn.verification.quantizing import quantize
     from onernn.verification.stepping import over_time
     from onernn.verification.verifying import Report, verify
 
@@ -43,7 +43,7 @@ _WHEN_ASKED_FOR = {
     "convert": "onernn.verification.checked_conversion",
     "convert_weights": "onernn.adapters.weight_conversion",
     "over_time": "onernn.verification.stepping",
-    "quantize": "onernn.verification.quantizing.quantize",
+    "quantize": "onernn.verification.quantizing",
     "shared": "onernn.engine.sharing",
     "verify": "onernn.verification.verifying",
 }

@@ -233,7 +233,7 @@ app.command(
     "quantize",
     examples=[
         "onernn quantize model.onnx bytes.onnx --data calibration.npz --budget 'labels 0.1%'",
-        "onernn quantize lac_model lac.onnx --data a.npz --held-out b.npz --report report.html",
+        "onernn quantize lac_model lac.onnx --data a.npz --held-out b.npz",
     ],
 )(quantize_command)
 

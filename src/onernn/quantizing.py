@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +12,6 @@ from onernn.adapters.loading import load
 from onernn.adapters.registry import WRITERS
 from onernn.options import Backend, Json, Model, Opset, Params, Semantics, Threads
 from onernn.showing import complain, progress, section, stdout
-from onernn.verification.reporting.report import check_report
 
 
 def quantize_command(
@@ -43,7 +40,6 @@ def quantize_command(
             help="An output whose labels count; by default integers, or scores; repeatable.",
         ),
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="An HTML file to write.")] = None,
     json: Json = False,
     opset: Opset = WRITERS[".onnx"].options["opset"],
     allow_functions: Annotated[
@@ -56,11 +52,9 @@ def quantize_command(
     semantics: Semantics = "documented",
 ) -> None:
     """Writes MODEL with layers in u8, bf16 or f32, within a budget."""
-    from onernn.verification.quantizing.quantize import quantize  # no other command's
+    from onernn.verification.quantizing import quantize  # no other command's
 
     writer_for(out)
-    if report is not None:
-        check_report(report)
     graph = load(model, params, semantics)
     with progress() as tell:
         found = quantize(
@@ -75,11 +69,6 @@ def quantize_command(
         )
         options: dict[str, Any] = {"opset": opset, "allow_functions": allow_functions}
         write_model(found.model, out, inputs=found.example, note=complain, **options)
-        if report is not None:
-            from onernn.verification.reporting.quantization import write_page
-
-            tell("writing the report", 0, 0)
-            write_page(found, report, shlex.join(["onernn", *sys.argv[1:]]))
     for note in found.notes:
         complain(note)
     if json:

@@ -110,7 +110,8 @@ def profile(name: str, actual: Batch, reference: Batch, axes: Axes | None) -> Pr
             _halves(apart, axes),
         )
     actual, reference = np.asarray(actual), np.asarray(reference)
-    if axes is None or actual.shape != reference.shape:
+    mixed = axes is None or (axes.time is None and not axes.state)
+    if axes is None or mixed or actual.shape != reference.shape:
         return None
     apart = differences(actual, reference)
     if axes.batch is None or lengths is None or len(lengths) != apart.shape[axes.batch]:

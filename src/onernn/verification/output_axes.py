@@ -26,9 +26,9 @@ from onernn.verification.tracing import Values, run_nodes
 class Axes:
     """Axes of an output, None where it has none.
 
-    ``direction``: the one whose halves are the directions of a bidirectional layer, counted from
-    the last, which is -1. ``state``: it holds final states. ``lengths``: those of the sentences,
-    None where all are equally long.
+    ``time``: None where a value reads several steps, or a final state. ``direction``: the one whose
+    halves are the directions of a bidirectional layer, counted from the last, which is -1.
+    ``state``: it holds final states. ``lengths``: of sequences, None where all are equally long.
     """
 
     time: int | None
@@ -93,8 +93,8 @@ def _probed(graph: Graph, rnn: Recurrent, name: str, values: Values) -> dict[str
                 if fits and np.flatnonzero(_hit(mark, axis)).tolist() == [index]:
                     axes[what] = axis
                     break
-        if not state and "time" not in axes:
-            continue  # a pooled sentence, or something that mixes them all
+        if not state and not axes:
+            continue  # something that mixes them all
         out[output] = Axes(axes.get("time"), axes.get("batch"), sides, state, lengths)
     return out
 

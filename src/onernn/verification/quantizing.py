@@ -1,81 +1,72 @@
-"""A model of which as many layers compute in bytes as a budget allows."""
+"""A model of which as many layers compute in bytes as a budget allows: see `quantize`.
+
+Rows of one sequence depend on each other, so sequences are the sample that a budget of labels
+counts: design/0061 derives its bound.
+"""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.backend import open_backend
 from onernn.engine.session import Session, checked_feed
-from onernn.ir.arrays import Array
-from onernn.ir.errors import LibraryError, UnsupportedError
-from onernn.ir.graph import Graph, graph_of
-from onernn.ir.precision import LayerPrecision, PartScales
+from onernn.fuse_passes import PASSES, fuse
+from onernn.fuse_passes.expand_layers import ExpandLayers, part_name
+from onernn.fuse_passes.stack_layers import StackLayers
+from onernn.ir.arrays import Array, Int64
+from onernn.ir.errors import Refusal, UnsupportedError, did_you_mean
+from onernn.ir.graph import Graph, Node, graph_of
+from onernn.ir.precision import UNIT, LayerPrecision, PartScales, Scale
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass
-from onernn.ir.rnn import Recurrent, with_precision
+from onernn.ir.rnn import Part, Recurrent, parts, with_precision
+from onernn.ir.spec import Cell
+from onernn.ops import OPERATORS
 from onernn.verification.comparing import differences
 from onernn.verification.json_text import json_text
-from onernn.verification.quantizing.labels import Labels, Outputs
-from onernn.verification.quantizing.observing import PartSeen, finite, observed, separated
+from onernn.verification.output_axes import Axes, axes_of
 from onernn.verification.recording import INPUTS, opened, read_inputs
+from onernn.verification.tracing import trace
 
 Feed = Mapping[str, Batch]
+Outputs = Mapping[str, Batch]
 Progress = Callable[[str, int, int], None]
-Measure = Callable[[Sequence[Outputs], Sequence[Outputs]], float]
-"""(outputs of each batch, those in float32) -> how far apart they are; 0 where they are equal."""
 _LEVELS = ("u8", "u8 rows", "bf16", "f32")
-"""What a layer is given back to, in turn: calibrated scales, a step for each row, wider numbers."""
+"""What a layer gets in turn: bytes of calibrated scales, a step for each row, wider numbers."""
 _ROUNDS = 3
-_SPEED = {
-    "v2": {"bf16": "0.9 to 1.2"},
-    "avx2": {"bf16": "0.6 to 1.3", "u8": "0.9 to 2.2"},
-    "avx512": {"bf16": "0.8 to 1.4", "u8": "0.6 to 1.7"},
-    "avx512_vnni": {"bf16": "0.8 to 1.4"},  # avx512's code
-}
-"""Times the speed of f32, where a dtype may be slower than it; measured, see design/0061."""
+CONFIDENCE = 0.95
+ENOUGH = 30
+"""Labels that a budget should allow to change, for the share that does to be known well."""
+_PRIOR = 3
+"""Changed labels that are assumed in sequences that changed as a whole; see design/0061."""
+_SMALLEST, _LARGEST = 2.0**-10, 65504.0
+"""Between these magnitudes float16 has eleven bits of every number of a range."""
+_ENDS = np.linspace(1.0, 0.2, 41).tolist()
+"""Parts of a range's ends that are tried."""
 
 
-def _apart(given: Sequence[Outputs], exact: Sequence[Outputs]) -> Array:
-    """|a - b| of all numbers; infinite where a shape, or NaN, is another one."""
-    found = [np.zeros(0)]
-    for one, other in zip(given, exact, strict=True):
-        for name, want in other.items():
-            a, b = data_of(one[name]), data_of(want)
-            found.append(differences(a, b).ravel() if a.shape == b.shape else np.array([np.inf]))
-    return np.concatenate(found)
-
-
-def _max_abs(given: Sequence[Outputs], exact: Sequence[Outputs]) -> float:
-    return float(_apart(given, exact).max(initial=0))
-
-
-def _rmse(given: Sequence[Outputs], exact: Sequence[Outputs]) -> float:
-    apart = _apart(given, exact)
-    return float(np.sqrt(np.square(apart).sum() / max(apart.size, 1)))
-
-
-MEASURES: dict[str, Measure | None] = {"labels": None, "max_abs": _max_abs, "rmse": _rmse}
+# --- budgets
 
 
 class Budget(NamedTuple):
-    """At most ``limit`` by a ``measure``, None for labels; ``name`` is what reports call it."""
+    """At most ``limit`` by the measure of this ``name``: labels, max_abs or rmse."""
 
     name: str
     limit: float
-    measure: Measure | None
 
     @classmethod
     def of(cls, text: str) -> Budget:
         """ "labels 0.1%": the share of labels that change. "max_abs 0.02": of any output.
 
         "rmse 0.001": the root of the mean square over the numbers of all outputs. For labels see
-        `labels.score_outputs`. Raises `UnsupportedError` for other texts.
+        `score_outputs`. Raises `UnsupportedError` for other texts.
         """
         match = re.fullmatch(r"\s*(labels|max_abs|rmse)\s+([0-9.eE+-]+)\s*(%?)\s*", text)
         name, number, percent = match.groups() if match else ("", "", "")
@@ -89,7 +80,7 @@ class Budget(NamedTuple):
         if name == "labels" and not percent:
             hint = f"labels are counted in percent; write 'labels {number}%'"
             raise UnsupportedError(f"budget {text!r}: {hint}")
-        return cls(name, limit, MEASURES[name])
+        return cls(name, limit)
 
     def shown(self, amount: float) -> str:
         """An amount of it in words."""
@@ -97,14 +88,24 @@ class Budget(NamedTuple):
 
 
 class _Numbers:
-    """The error of all numbers of the outputs, by a budget's measure; it promises nothing."""
+    """The error of all numbers of the outputs, by max_abs or rmse; it promises nothing."""
 
-    def __init__(self, measure: Measure, exact: Sequence[Outputs]) -> None:
+    def __init__(self, measure: str, exact: Sequence[Outputs]) -> None:
         self._measure, self._exact = measure, exact
 
     def of(self, outputs: Sequence[Outputs]) -> tuple[float, float]:
-        """The error, as what it is and as what the budget limits."""
-        error = self._measure(outputs, self._exact)
+        """The error, as what it is and as what the budget limits; infinite for other shapes."""
+        pairs = [
+            (data_of(one[name]), data_of(want))
+            for one, other in zip(outputs, self._exact, strict=True)
+            for name, want in other.items()
+        ]
+        if any(a.shape != b.shape for a, b in pairs):
+            return np.inf, np.inf
+        apart = np.concatenate([np.zeros(0), *(differences(a, b).ravel() for a, b in pairs)])
+        error = float(apart.max(initial=0))
+        if self._measure == "rmse":
+            error = float(np.sqrt(np.square(apart).sum() / max(apart.size, 1)))
         return error, error
 
     def __str__(self) -> str:
@@ -113,6 +114,345 @@ class _Numbers:
 
     def notes(self, _: float) -> Iterator[str]:
         return iter(())
+
+
+# --- labels
+
+
+def upper_bound(changed: float, total: float, effect: float) -> float:
+    """The share of labels that changes on new data is below it with a probability of `CONFIDENCE`.
+
+    Poisson's exact upper limit in Byar's form, of ``changed / effect`` independent changes.
+    """
+    more = changed / effect + 1
+    z = NormalDist().inv_cdf(CONFIDENCE)
+    limit = more * (1 - 1 / (9 * more) + z / (3 * np.sqrt(more))) ** 3
+    return min(1.0, float(limit * effect / max(total, 1)))
+
+
+def design_effect(changed: Array, counts: Array) -> float:
+    """How many dependent labels (K,) of K sequences tell as much as one independent label.
+
+    The variance between sequences over that of independent labels; few changes tell little of it,
+    so `_PRIOR` of them are added for which a sequence changes as a whole.
+    """
+    total, found, number = counts.sum(), changed.sum(), len(counts)
+    whole = float(np.square(counts).sum() / total)
+    rate = found / total
+    if number < 2 or rate in (0, 1):
+        return whole
+    between = np.square(changed - rate * counts).sum() * number / (number - 1)
+    effect = between / (total * rate * (1 - rate))
+    return float(max(1.0, (_PRIOR * whole + found * effect) / (_PRIOR + found)))
+
+
+class Labels:
+    """The labels of held-out batches, and how many of them change.
+
+    ``exact``, ``narrowest``: the outputs of each batch, in float32 and all in u8, which tells how
+    changes gather in sequences. ``names``: see `score_outputs`. Raises `UnsupportedError` where
+    there are no labels.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        batches: Sequence[Mapping[str, Batch]],
+        exact: Sequence[Outputs],
+        narrowest: Sequence[Outputs],
+        names: Sequence[str],
+        backend: str,
+    ) -> None:
+        self._names = score_outputs(graph, exact[0], names)
+        self._unknown: dict[str, None] = {}
+        owners = []
+        for batch, (feed, outputs) in enumerate(zip(batches, exact, strict=True)):
+            dense = any(not isinstance(outputs[name], Ragged) for name in self._names)
+            axes = axes_of(graph, trace(graph, feed, backend)) if dense else {}
+            for name in self._names:
+                value = outputs[name]
+                ragged = isinstance(value, Ragged)
+                found = _of_ragged(value) if ragged else self._of_dense(name, value, axes.get(name))
+                owners.append(np.where(found < 0, -1, found + (batch << 32)))
+        known, sequences = np.unique(np.concatenate([[-1], *owners]), return_inverse=True)
+        if len(known) == 1:
+            text = f"budget labels: {', '.join(self._names)}: the batches have no steps"
+            raise UnsupportedError(text)
+        self._sequences = sequences.reshape(-1)[1:]  # 0: padding
+        self._exact = self._read(exact)
+        self._counts = np.bincount(self._sequences)[1:]
+        self._effect = design_effect(self._changed(narrowest), self._counts)
+        self.total = int(self._counts.sum())
+
+    def _of_dense(self, name: str, value: Batch, axes: Axes | None) -> Int64:
+        """(labels,): the sequence of each, -1 for padding behind it."""
+        shape = _label_shape(value)
+        if axes is None or axes.batch is None or axes.batch >= len(shape):
+            text = "each batch counts as one sequence, as labels read several"
+            self._unknown[f"output {name!r}: {text}; padding may be among them"] = None
+            return np.zeros(int(np.prod(shape)), np.int64)
+        sequence, step = np.indices(shape)[axes.batch], 0
+        if axes.time is not None and axes.time < len(shape):
+            step = np.indices(shape)[axes.time]
+        lengths = axes.lengths
+        if lengths is None:
+            return sequence.ravel()
+        if axes.time is None and not axes.state and len(shape) > 1 and np.ptp(lengths) > 0:
+            text = "labels read several steps, so padding may be among them"
+            self._unknown[f"output {name!r}: {text}"] = None
+        # A state is there for a sequence without steps, too.
+        real = np.asarray(axes.state) | (step < lengths[sequence])
+        return np.where(real, sequence, -1).ravel()
+
+    def _read(self, outputs: Sequence[Outputs]) -> Int64:
+        """(labels,) of all batches: integers as they are, else the largest of each row."""
+        arrays = (data_of(each[name]) for each in outputs for name in self._names)
+        labels = [a if a.dtype.kind in "biu" else a.argmax(axis=-1) for a in arrays]
+        return np.concatenate([each.ravel().astype(np.int64) for each in labels])
+
+    def _changed(self, outputs: Sequence[Outputs]) -> Int64:
+        """(K,): how many labels of each sequence change; all where there are others."""
+        labels = self._read(outputs)
+        if labels.shape != self._exact.shape:
+            return self._counts
+        different = self._sequences[labels != self._exact]
+        return np.bincount(different, minlength=len(self._counts) + 1)[1:]
+
+    def of(self, outputs: Sequence[Outputs]) -> tuple[float, float]:
+        """The share of labels that change, and its upper bound on new data."""
+        changed = float(self._changed(outputs).sum())
+        return changed / self.total, upper_bound(changed, self.total, self._effect)
+
+    @property
+    def unchanged(self) -> float:
+        """The upper bound where no label changed."""
+        return upper_bound(0, self.total, self._effect)
+
+    def __str__(self) -> str:
+        names = ", ".join(map(repr, self._names))
+        return f"{self.total:,} labels of {names} in {len(self._counts):,} sequences"
+
+    def notes(self, limit: float) -> Iterator[str]:
+        """What is unknown, and whether these are few labels for a budget."""
+        if limit and self.total * limit < ENOUGH:
+            yield (
+                f"{self.total:,} labels are few for a budget of {limit:.3%}: give"
+                f" {ENOUGH / limit:,.0f} held-out labels or more ({ENOUGH} / budget)"
+            )
+        yield from self._unknown
+
+
+def _of_ragged(value: Batch) -> Int64:
+    """(labels,): the outermost sequence of each."""
+    assert isinstance(value, Ragged)
+    ends = value.offsets
+    for level in reversed(value.outer):
+        ends = ends[level]
+    steps = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+    rows = np.prod(_label_shape(value), dtype=int)
+    return np.repeat(steps, rows // max(len(steps), 1))
+
+
+def _label_shape(value: Batch) -> tuple[int, ...]:
+    array = data_of(value)
+    return array.shape if array.dtype.kind in "biu" else array.shape[:-1]
+
+
+def score_outputs(graph: Graph, outputs: Outputs, names: Sequence[str] = ()) -> list[str]:
+    """The outputs whose labels count: those named, else integers that layers decide.
+
+    Without integers the scores: rows of several numbers that are computed from what layers give;
+    without these what layers give at each step. A layer's states are none.
+    Raises `UnsupportedError` for a name that is no output of labels, and where nothing counts.
+    """
+    arrays = {name: data_of(value) for name, value in outputs.items()}
+    whole = {name for name, each in arrays.items() if each.dtype.kind in "biu"}
+    rows = {name for name, each in arrays.items() if each.ndim and each.shape[-1] > 1} | whole
+    for name in names:
+        if name not in outputs:
+            hint = did_you_mean(name, outputs)
+            raise UnsupportedError(f"labels of {name!r}: expected one of {[*outputs]}{hint}")
+        if name not in rows:
+            raise UnsupportedError(
+                f"labels of {name!r}: it has one number a row, {arrays[name].dtype};"
+                " expected integers, or a score for each label"
+            )
+    kinds: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.op == "Rnn":
+            rnn = Recurrent.of(node)
+            kinds |= dict.fromkeys(rnn.finals, "state") | {rnn.cells: "state", rnn.y: "step"}
+        elif read := [kinds[name] for name in node.inputs if name and name in kinds]:
+            moves = OPERATORS[node.op].keeps or node.op == "Where"
+            kinds |= dict.fromkeys(node.outputs, min(read) if moves else "score")
+    for group in (
+        list(dict.fromkeys(names)),
+        [name for name in outputs if name in whole and name in kinds],
+        [name for name in outputs if name in rows and kinds.get(name) == "score"],
+        [name for name in outputs if name in rows and kinds.get(name) == "step"],
+    ):
+        if group:
+            return group
+    raise UnsupportedError(
+        "budget labels: no output has integers or scores that a recurrent layer decides (its states"
+        " are none); name outputs by --labels-of (labels_of=), or take max_abs or rmse"
+    )
+
+
+# --- ranges and scales
+
+
+class Histogram:
+    """Counts of numbers by the nearest float16, and their ends.
+
+    Counts are added: neither the order of batches nor how they are cut changes anything.
+    """
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(2**16, np.int64)
+        self.ends = 0.0, 0.0
+        """The least and the largest number, 0 among them."""
+
+    def add(self, numbers: Array) -> None:
+        """``numbers``: finite float32 of any shape."""
+        low, high = self.ends
+        self.ends = float(numbers.min(initial=low)), float(numbers.max(initial=high))
+        halves = np.clip(numbers, -_LARGEST, _LARGEST).astype(np.float16)
+        self.counts += np.bincount(halves.view(np.uint16).ravel(), minlength=2**16)
+
+    def sorted(self) -> tuple[Array, Array]:
+        """float64 values in order, and how often each was there."""
+        values = np.arange(2**16, dtype=np.uint16).view(np.float16)
+        there = np.flatnonzero(self.counts)
+        order = there[np.argsort(values[there], kind="stable")]
+        return values[order].astype(np.float64), self.counts[order]
+
+
+def scale_of(seen: Histogram) -> Scale | None:
+    """The scale of bytes with the least mean square error; None where only zeros were.
+
+    Ranges that float16 counts too coarsely keep all numbers.
+    """
+    low, high = seen.ends
+    if low == high:
+        return None
+    if not _SMALLEST <= max(-low, high) <= _LARGEST:
+        return scale_over(low, high)
+    values, counts = seen.sorted()
+
+    def error(ends: tuple[float, float]) -> float:
+        factor, shift = scale_over(low * ends[0], high * ends[1])
+        q = np.clip(np.rint(values * factor) + shift, 0, 255)
+        return float(np.dot((values - (q - shift) / factor) ** 2, counts))
+
+    best = min(((each, each) for each in _ENDS), key=error)
+    best = min(((each, best[1]) for each in _ENDS), key=error)
+    best = min(((best[0], each) for each in _ENDS), key=error)
+    return scale_over(low * best[0], high * best[1])
+
+
+def scale_over(low: float, high: float) -> Scale:
+    """From low <= 0 to high >= 0, which fit; 0 is a byte, whole, so one end may have room."""
+    shift = float(np.rint(-low / (high - low) * 255))
+    steps = [count / end for count, end in ((shift, -low), (255 - shift, high)) if count and end]
+    return Scale(min(*steps, float(np.finfo(np.float32).max)), shift)
+
+
+class PartSeen(NamedTuple):
+    """What one layer and direction read, ``x``, and gave or was given as state, ``h``."""
+
+    name: str
+    part: Part
+    x: Histogram
+    h: Histogram
+
+    @property
+    def scales(self) -> PartScales:
+        """States that cannot leave [-1, 1] have that range, whatever was seen.
+
+        Where nothing but zeros was read, each row has its own step.
+        """
+        spec, (low, high) = self.part.spec, self.h.ends
+        natural = spec.activations is None and spec.cell is not Cell.RNN_RELU
+        bounded = natural and not spec.projection_size and -1 <= low <= high <= 1
+        return PartScales(scale_of(self.x), UNIT if bounded else scale_of(self.h))
+
+
+Seen = Mapping[str, list[PartSeen]]
+"""By the y of each recurrent node that is not inside a loop: its parts, in their order."""
+
+
+def observed(
+    graph: Graph,
+    batches: Sequence[Mapping[str, Batch]],
+    tell: Callable[[int], None],
+    **session: Any,
+) -> Seen:
+    """Runs a graph without precisions in float32, taken apart into layers and directions.
+
+    ``tell(done)`` after each batch. Raises `UnsupportedError` naming the batch whose numbers, or
+    the layer whose numbers, are not finite.
+    """
+    apart = fuse(graph, (ExpandLayers(),)).model
+    nodes = {node.outputs[0]: Recurrent.of(node) for node in apart.nodes if node.op == "Rnn"}
+    seen = {
+        rnn.y: [PartSeen(part_name(rnn, p), p, Histogram(), Histogram()) for p in parts(rnn.spec)]
+        for rnn in (Recurrent.of(node) for node in graph.nodes if node.op == "Rnn")
+    }
+    every = [(each, nodes[each.name]) for found in seen.values() for each in found]
+    wanted = {name for _, rnn in every for name in (rnn.x, rnn.y, rnn.h)}
+    runner = Session(apart, passes=(), **session)
+    for at, feed in enumerate(batches):
+        values: dict[str, Any] = {**apart.constants, **feed}
+
+        def keep(node: Node, results: tuple[Any, ...], _: float, values: Any = values) -> None:
+            pairs = zip(node.outputs, results, strict=False)
+            values.update((name, made) for name, made in pairs if name in wanted)
+
+        runner.run(feed, keep)
+        for each, rnn in every:
+            for histogram, name in ((each.x, rnn.x), (each.h, rnn.y), (each.h, rnn.h)):
+                if name:
+                    where = f"batch {at}: layer {each.name!r} reads or gives"
+                    histogram.add(finite(values[name], where))
+        tell(at + 1)
+    return seen
+
+
+def finite(value: Batch, where: str) -> Array:
+    """The numbers of a batch. Raises `UnsupportedError` where one is not finite."""
+    numbers = data_of(value)
+    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+        raise UnsupportedError(f"{where} NaN or infinity; calibrate without it")
+    return numbers
+
+
+class _SplitStacks(ExpandLayers):
+    """Only stacks without states: those of others would be cut, and joined anew."""
+
+    def match(self, graph: Graph, node: Node) -> Recurrent | Refusal | None:
+        found = super().match(graph, node)
+        stateful = isinstance(found, Recurrent) and (
+            any(found.states) or any(map(graph.is_read, found.finals))
+        )
+        return None if stateful else found
+
+
+def separated(model: Graph) -> Graph:
+    """The fused model without precisions, each of its layers a node where it can be."""
+    passes = tuple(each for each in PASSES if not isinstance(each, StackLayers))
+    graph = fuse(with_precision(model, {}), passes).model
+    nodes = []
+    for node in graph.nodes:
+        if node.op == "Rnn" and not node.outputs[0]:  # nobody reads y: it needs a name all the same
+            y = f"{next(filter(None, node.outputs))}/y"
+            node = replace(node, outputs=(y, *node.outputs[1:]))
+        nodes.append(node)
+    split = _SplitStacks(directions=lambda _: False)
+    return fuse(replace(graph, nodes=tuple(nodes)), (split,)).model
+
+
+# --- the choice of dtypes
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,15 +482,14 @@ class QuantizedLayer:
     """``dtype``: "u8", "u8 rows", "bf16" or "f32", see `quantize`. ``alone``: the model's error
     where only this layer computes in a dtype, by that dtype.
 
-    ``parts``: what each layer and direction of the node read and gave; ``scales``: of each in u8,
-    None where each row has a step of its own.
+    ``scales``: in u8, of each layer and direction of the node; None where each row has a step of
+    its own.
     """
 
     name: str
     cell: str
     dtype: str
     alone: Mapping[str, float]
-    parts: Sequence[PartSeen]
     scales: Sequence[PartScales]
 
 
@@ -279,7 +618,7 @@ def quantize(
     layers, and outputs without labels.
     """
     if budget is None:
-        budget = Budget("max_abs", np.inf, _max_abs)
+        budget = Budget("max_abs", np.inf)
     wanted = budget if isinstance(budget, Budget) else Budget.of(budget)
     if labels_of and wanted.name != "labels":
         raise UnsupportedError("labels_of (--labels-of) belongs to a budget of labels")
@@ -323,7 +662,6 @@ def quantize(
                 _cell(rnn),
                 chosen[rnn.y],
                 {each: search.alone(rnn.y, each) for each in _LEVELS[:-1]},
-                seen[rnn.y],
                 scales[rnn.y],
             )
             for rnn in nodes
@@ -336,7 +674,6 @@ def quantize(
             *notes,
             *search.errors.notes(wanted.limit),
             *(f"layer {name!r} {zeros}" for name in unseen),
-            *slower(set(chosen.values())),
         ),
         calibration[0],
     )
@@ -359,7 +696,7 @@ class _Search:
         self._budget, self._options, self._progress = budget, options, progress
         self.done: dict[tuple[str, ...], Trial] = {}
         exact, _ = self._outputs(dict.fromkeys(scales, "f32"))
-        self.errors: Labels | _Numbers = _Numbers(budget.measure or _max_abs, exact)
+        self.errors: Labels | _Numbers = _Numbers(budget.name, exact)
         if budget.name == "labels":
             narrowest, _ = self._outputs(dict.fromkeys(scales, "u8"))
             backend = options["backend"]
@@ -485,18 +822,3 @@ def _every_other(feed: Feed, first: int) -> Feed:
 def _described(batches: Sequence[Feed]) -> str:
     numbers = sum(max((data_of(v).size for v in feed.values()), default=0) for feed in batches)
     return f"{len(batches)} batch{'es' * (len(batches) > 1)} of {numbers} numbers"
-
-
-def slower(dtypes: set[str]) -> list[str]:
-    """The dtypes that may be slower than f32: the instruction set tells, no clock."""
-    try:
-        kernels: Any = open_backend("kernels")
-    except LibraryError:
-        return []
-    isa = kernels.kernels.isa
-    return [
-        f"{dtype} has no instructions of its own in the kernels of this CPU ({isa}): {speed} times"
-        " the speed of f32 where it was measured"
-        for dtype, speed in _SPEED.get(isa, {}).items()
-        if any(each.startswith(dtype) for each in dtypes)
-    ]
