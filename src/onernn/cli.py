@@ -55,13 +55,12 @@ from onernn.showing import (
     stdout,
     watched,
 )
-from onernn.verification import recording, support_table
+from onernn.verification import recording
 from onernn.verification.auditing import audit
-from onernn.verification.doctor import examine
+from onernn.verification.doctor import examine, manual_tables
 from onernn.verification.recording import INPUTS, read_arrays, read_inputs, write_outputs
 from onernn.verification.references import open_against
-from onernn.verification.reporting.report import check_report, write_report
-from onernn.verification.reporting.text import explanation
+from onernn.verification.report import check_report, explanation, write_report
 from onernn.verification.verifying import SECONDS, error_json, verify
 
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
@@ -443,7 +442,7 @@ def doctor(
     if json:
         print(examination.to_json())
     elif markdown:
-        print(f"{support_table.markdown(examination)}\n\n{support_table.data_types()}")
+        print(manual_tables(examination))
     else:
         show_examination(stdout(), examination, full)
     raise typer.Exit(0 if examination.passed else 1)

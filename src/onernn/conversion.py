@@ -13,8 +13,7 @@ from onernn.engine.exposing import exposed
 from onernn.ir.errors import UnsupportedError
 from onernn.options import Atol, Json, Model, Opset, Params, Rtol, Semantics, numbers, pairs
 from onernn.showing import complain, progress, show_report
-from onernn.verification.checked_conversion import convert
-from onernn.verification.stepping import over_time
+from onernn.verification.checked_conversion import convert, over_time
 from onernn.verification.verifying import Report
 
 

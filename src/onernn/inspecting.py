@@ -12,8 +12,7 @@ import typer
 from onernn.adapters.loading import load, plugin_for
 from onernn.options import Backend, Dtype, Json, Model, Params, Semantics, Threads
 from onernn.showing import section, show_inspection, show_json, stdout
-from onernn.verification.inspecting import inspect_model
-from onernn.verification.reporting.graph_page import write_graph_page
+from onernn.verification.inspecting import inspect_model, write_graph_page
 
 
 def inspect_command(

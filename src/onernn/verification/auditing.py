@@ -15,9 +15,8 @@ from onernn.ir.graph import Graph
 from onernn.ir.node import called
 from onernn.ir.ragged import Batch
 from onernn.ir.records import dataclass
-from onernn.verification.comparing import TOLERANCES, OutputComparison, compare
+from onernn.verification.comparing import TOLERANCES, OutputComparison, compare, json_text
 from onernn.verification.input_generation import make_inputs
-from onernn.verification.json_text import json_text
 from onernn.verification.recording import INPUTS, opened, read_inputs
 from onernn.verification.tracing import trace
 

@@ -22,7 +22,7 @@ from onernn.ir.ragged import Batch, Ragged
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ops import OPERATORS
-from onernn.verification.aligning import feed_for, paired_inputs
+from onernn.verification.comparing import feed_for, paired_inputs
 
 TIME, BATCH = 14, 5
 _LOUD = 6.0

@@ -29,9 +29,8 @@ from onernn.ir.records import dataclass
 from onernn.ir.rnn import Part, Recurrent, parts, with_precision
 from onernn.ir.spec import Cell
 from onernn.ops import OPERATORS
-from onernn.verification.comparing import differences
-from onernn.verification.json_text import json_text
-from onernn.verification.output_axes import Axes, axes_of
+from onernn.verification.comparing import differences, json_text
+from onernn.verification.profiles import Axes, axes_of
 from onernn.verification.recording import INPUTS, opened, read_inputs
 from onernn.verification.tracing import trace
 

@@ -16,8 +16,7 @@ from onernn.ir.errors import OnernnError
 from onernn.ir.graph import Graph
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass
-from onernn.verification.aligning import in_one_form
-from onernn.verification.comparing import Tolerance, compare, differences
+from onernn.verification.comparing import Tolerance, compare, differences, in_one_form
 from onernn.verification.tracing import Values, fast_backend, trace
 
 _FEW = 3

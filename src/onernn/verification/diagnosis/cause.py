@@ -13,7 +13,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.records import dataclass
-from onernn.verification.layer_names import expanded
+from onernn.verification.tracing import expanded
 
 ADVICE = {
     "gates_swapped": "Compare the order of the gates in both files with the frameworks'"

@@ -23,9 +23,14 @@ from onernn.ir.weights import RnnWeights
 from onernn.ops.activations import NAMES
 from onernn.verification.diagnosis.cause import in_order
 from onernn.verification.diagnosis.faults import LayerFault, scaled
-from onernn.verification.graph_changes import recurrent_layers, with_layers, with_nodes
-from onernn.verification.layer_names import LayerName
-from onernn.verification.tracing import Values, completed
+from onernn.verification.tracing import (
+    LayerName,
+    Values,
+    completed,
+    recurrent_layers,
+    with_layers,
+    with_nodes,
+)
 
 Layers = Mapping[str, Recurrent]
 """By their y, each of one layer and direction."""

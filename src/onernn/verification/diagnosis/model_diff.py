@@ -17,20 +17,19 @@ from onernn.ir.errors import OnernnError
 from onernn.ir.graph import Graph
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass
-from onernn.verification.aligning import paired_inputs
+from onernn.verification.comparing import paired_inputs
 from onernn.verification.diagnosis.cause import Cause, Edit, edited
-from onernn.verification.diagnosis.difference_names import Named, Names
 from onernn.verification.diagnosis.differences import (
     Difference,
+    Named,
+    Names,
     Trial,
     differences_in,
     patched,
     smallest,
 )
-from onernn.verification.diagnosis.equal_values import equal_values
-from onernn.verification.diagnosis.matching import Matching, match, operators
-from onernn.verification.layer_names import LayerName, in_words
-from onernn.verification.tracing import Values, fast_backend, trace
+from onernn.verification.diagnosis.matching import Matching, equal_values, match, operators
+from onernn.verification.tracing import LayerName, Values, fast_backend, in_words, trace
 from onernn.verification.verifying import Evidence
 
 _BATCHES = 3

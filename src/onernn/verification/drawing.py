@@ -1,12 +1,16 @@
-"""Graphs as SVG, drawn here: a report shows them where no Graphviz is installed."""
+"""Graphs as SVG, drawn without Graphviz, and the HTML pages that show them."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from html import escape as escaped
+from importlib import resources
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from onernn.adapters.common.adapter import require
 from onernn.ir.errors import printable
 from onernn.ir.graph import UNSUPPORTED, Graph, Node, Value, native_types
 
@@ -223,3 +227,37 @@ def _drawn(box: _Box, x: float, y: float) -> str:
         f' height="{_HIGH}" rx="{round_:g}" fill="{box.fill}" stroke="{box.border}"'
         f' stroke-width="{thick}"/>{texts}</g>'
     )
+
+
+# --- pages
+
+
+def filled(name: str, content: Mapping[str, Any]) -> str:
+    """The page that a template makes; all texts are escaped, but SVGs that it calls safe."""
+    jinja2 = require("jinja2", "report")
+    templates = resources.files("onernn.verification").joinpath("templates")
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda each: templates.joinpath(each).read_text("utf-8")),
+        autoescape=True,
+        finalize=_shown,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "digest": _digest}
+    return environment.get_template(name).render(**content)
+
+
+def _shown(value: Any) -> Any:
+    """A text as the page shows it, before it is escaped; SVGs were escaped when drawn."""
+    return printable(value, "\n") if type(value) is str else value
+
+
+def number(value: float) -> str:
+    """Three digits; a dash for what is no number."""
+    return "–" if value != value else "0" if value == 0 else f"{value:.3g}"
+
+
+def _digest(script: str) -> str:
+    """What a page's policy calls its script."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
