@@ -17,17 +17,11 @@ from onernn.adapters.loading import load
 from onernn.adapters.registry import RUNTIMES
 from onernn.adapters.stacks import read_stacks
 from onernn.adapters.weight_conversion import convert_weights
-from onernn.commands import FORWARDED, Commands
-from onernn.conversion import convert_command
-from onernn.engine.session import Session
-from onernn.inspecting import inspect_command
-from onernn.ir.arrays import Array
-from onernn.ir.budget import STEPS
-from onernn.ir.errors import OnernnError
-from onernn.ir.guard import unforeseen
-from onernn.options import (
+from onernn.commands import (
+    FORWARDED,
     Atol,
     Backend,
+    Commands,
     Dtype,
     Json,
     MaxBytes,
@@ -40,9 +34,13 @@ from onernn.options import (
     Threads,
     one_of,
 )
-from onernn.quantizing import quantize_command
+from onernn.engine.session import Session
+from onernn.ir.arrays import Array
+from onernn.ir.budget import STEPS
+from onernn.ir.errors import OnernnError
+from onernn.ir.guard import unforeseen
+from onernn.model_commands import convert_command, inspect_command, quantize_command, repair_command
 from onernn.reorders.layouts import FRAMEWORKS
-from onernn.repairing import repair_command
 from onernn.score_command import score
 from onernn.showing import (
     complain,

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onernn.adapters.loading import load
-from onernn.ir.budget import STEPS
-from onernn.ir.errors import UnsupportedError
-from onernn.options import (
+from onernn.commands import (
     Backend,
     Dtype,
     Json,
@@ -24,6 +22,8 @@ from onernn.options import (
     Quiet,
     Semantics,
 )
+from onernn.ir.budget import STEPS
+from onernn.ir.errors import UnsupportedError
 from onernn.showing import complain, progress, show_json, stdout
 
 if TYPE_CHECKING:

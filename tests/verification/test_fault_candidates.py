@@ -28,7 +28,7 @@ def _side(file: Path) -> Side:
     given = read_inputs(arrays, model.inputs, where)
     expected = read_outputs(arrays, model.outputs, where)
     tolerances = dict.fromkeys(expected, Tolerance(1e-6, 1e-5))
-    return Side(model, traced(model, given), given, given, expected, tolerances, "")
+    return Side(model, traced(model, given), given, given, expected, tolerances)
 
 
 def _around_layers(side: Side) -> list[tuple[Candidate, Graph]]:

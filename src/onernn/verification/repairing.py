@@ -20,7 +20,6 @@ from onernn.ir.graph import Graph, Node
 from onernn.ir.ragged import Batch
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
-from onernn.ir.weights import RnnWeights
 from onernn.verification.diagnosis.cause import repaired
 from onernn.verification.diagnosis.model_diff import shuffled
 from onernn.verification.input_generation import make_inputs
@@ -145,39 +144,28 @@ def _changes(before: Graph, after: Graph, one: Node, other: Node) -> Iterator[st
     if one.op != other.op:
         yield f"{_written(one)} -> {_written(other)}"
         return
-    for at in range(max(len(one.inputs), len(other.inputs))):
-        mine, theirs = one.input(at), other.input(at)
-        arrays = before.constants.get(mine), after.constants.get(theirs)
-        if arrays[0] is not None and arrays[1] is not None:
-            yield from _of_arrays(f"input {at}", arrays[0], arrays[1])
-        elif mine != theirs:
-            yield f"input {at}: {mine!r} -> {theirs!r}"
-    if one.op == "Rnn":
-        yield from _of_layers(Recurrent.of(one), Recurrent.of(other))
-    else:
-        yield from _of_fields(one.attributes, other.attributes)
-
-
-def _of_layers(one: Recurrent, other: Recurrent) -> Iterator[str]:
-    specs = ({f.name: getattr(rnn.spec, f.name) for f in fields(rnn.spec)} for rnn in (one, other))
-    yield from _of_fields(*specs)
-    for k, (mine, theirs) in enumerate(zip(one.layers, other.layers, strict=False)):
-        layer = f"layer {k + 1}, " if len(one.layers) > 1 else ""
-        for name in RnnWeights.__dataclass_fields__:
-            arrays = mine.arrays.get(name), theirs.arrays.get(name)
-            if arrays[0] is not None and arrays[1] is not None:
-                yield from _of_arrays(f"{layer}weights {name!r}", arrays[0], arrays[1])
-            elif arrays[0] is not None or arrays[1] is not None:
-                yield f"{layer}weights {name!r} {'come' if arrays[0] is None else 'go'}"
-
-
-def _of_fields(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    for name in dict.fromkeys((*one, *other)):
-        mine, theirs = one.get(name), other.get(name)
+    old, new = _content(before, one), _content(after, other)
+    for name in [*old, *(name for name in new if name not in old)]:
+        mine, theirs = old.get(name), new.get(name)
         if isinstance(mine, np.ndarray) and isinstance(theirs, np.ndarray):
             yield from _of_arrays(name, mine, theirs)
         elif mine is not theirs and mine != theirs:
             yield f"{name}: {_short(mine)} -> {_short(theirs)}"
+
+
+def _content(graph: Graph, node: Node) -> dict[str, Any]:
+    """What a node reads and is, by name: constants and weights as arrays."""
+    content = {
+        f"input {at}": graph.constants.get(name, name) for at, name in enumerate(node.inputs)
+    }
+    if node.op != "Rnn":
+        return content | dict(node.attributes)
+    rnn = Recurrent.of(node)
+    content |= {each.name: getattr(rnn.spec, each.name) for each in fields(rnn.spec)}
+    for at, layer in enumerate(rnn.layers):
+        place = f"layer {at + 1}, " if len(rnn.layers) > 1 else ""
+        content |= {f"{place}weights {name!r}": each for name, each in layer.arrays.items()}
+    return content
 
 
 def _of_arrays(name: str, one: Array, other: Array) -> Iterator[str]:
@@ -193,5 +181,7 @@ def _of_arrays(name: str, one: Array, other: Array) -> Iterator[str]:
 
 
 def _short(value: Any) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape}"
+    text = f"{value:.6g}" if isinstance(value, float) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -272,7 +272,6 @@ def explanation(report: Report) -> list[tuple[str, list[str]]]:
             if each.part or each.native != first.native
         ]
         lines = [f"{first}: {first.comparison.reason}"]
-        lines += [] if first.reads else ["what it reads is apart already: look before it"]
         lines += [f"the last that agrees: {agreed[-1]}"] if agreed else []
         sections.append(("first node apart", lines))
     if not report.passed:

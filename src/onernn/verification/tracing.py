@@ -228,10 +228,7 @@ _MOST = 3000
 
 @dataclass(frozen=True)
 class NodeComparison:
-    """A pair of matched nodes: what they are called in both models, and how they compare.
-
-    ``reads``: whether what both read agrees, so that a difference is their own.
-    """
+    """A pair of matched nodes: what they are called in both models, and how they compare."""
 
     op: str
     native: str
@@ -239,7 +236,6 @@ class NodeComparison:
     reference: str
     part: LayerName | None
     comparison: OutputComparison
-    reads: bool = True
 
     def __str__(self) -> str:
         return str(self.part) if self.part else self.native

@@ -54,8 +54,7 @@ class Evidence:
     """What a verdict rests on: both models, all inputs and outputs, and the tolerances.
 
     ``given``: the batches that both sides' inputs were made of; ``names``: the reference's outputs
-    by the model's names. ``runs``: of both models, with all values; they are made when somebody
-    asks for them.
+    by the model's names.
     """
 
     model: Graph
@@ -66,21 +65,16 @@ class Evidence:
     expected: Mapping[str, Batch]
     tolerances: Mapping[str, Tolerance]
     names: Mapping[str, str]
-    runs: tuple[Traced, Traced | None] | None = None
 
     @cached_property
-    def _traced(self) -> tuple[Traced, Traced | None]:
-        return self.runs or (traced(self.model, self.inputs), self.reference.traced())
-
-    @property
     def mine(self) -> Traced:
         """All values of the model's run, on the reference backend."""
-        return self._traced[0]
+        return traced(self.model, self.inputs)
 
-    @property
+    @cached_property
     def theirs(self) -> Traced | None:
         """All values of the reference's run, where it is a model."""
-        return self._traced[1]
+        return self.reference.traced()
 
     def feeds(self, given: Mapping[str, Batch]) -> tuple[dict[str, Batch], dict[str, Batch]]:
         """What both models take of other batches."""

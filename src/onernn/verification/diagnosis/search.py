@@ -6,7 +6,7 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,17 +14,15 @@ import numpy as np
 from onernn.adapters.common.fault import Fault
 from onernn.fuse_passes import fuse
 from onernn.ir.errors import OnernnError
-from onernn.ir.graph import Graph, Value
+from onernn.ir.graph import Graph
 from onernn.ir.guard import guarded
 from onernn.ir.ragged import Batch, data_of
 from onernn.ir.records import dataclass
-from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import Cell
 from onernn.verification.comparing import (
     Tolerance,
     all_pass,
     differences,
-    feed_for,
     in_one_form,
     largest_difference,
 )
@@ -48,11 +46,9 @@ from onernn.verification.tracing import (
     expanded,
     fast_backend,
     in_words,
-    matched,
     recurrent_layers,
     rerun,
     trace,
-    traced,
 )
 from onernn.verification.verifying import Evidence, Report
 
@@ -69,14 +65,11 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """A model that may be at fault: its trace, what it gives, and what it should give.
+    """A model that is at fault: its trace, what it gives, and what it should give.
 
     ``whole``: before fusion; ``feed``: its own inputs; ``given``: all inputs there are, also those
-    nobody takes; ``prefix``: how a cause found here begins; ``is_model``: whether it is what is
-    verified, not the reference. ``first``: the y of the first layer that departs, "" where that is
-    not known; ``local``: what this layer should make, by name. ``few``: the same on few of the
-    sentences; ``proves``: what is found there holds on the rest of them, too, where it explains all
-    outputs.
+    that it does not take. ``few``: the same on few of the sequences; ``proves``: what is found
+    there holds on the rest of them, too, where it explains all outputs.
     """
 
     whole: Graph
@@ -85,10 +78,6 @@ class Side:
     given: Mapping[str, Batch]
     expected: Mapping[str, Batch]
     tolerances: Mapping[str, Tolerance]
-    prefix: str
-    is_model: bool = True
-    first: str = ""
-    local: Mapping[str, Any] = field(default_factory=dict)
     few: Side | None = None
     proves: bool = False
 
@@ -120,29 +109,21 @@ class Candidate(NamedTuple):
         return changed
 
 
-def candidates(
-    side: Side, refined: bool, *, rare: bool = False, only: set[tuple[str, str]] | None = None
-) -> Iterator[Candidate]:
-    """Each fault in each group of layers; ``only`` some, and there with the first layer apart.
+def candidates(side: Side, refined: bool, *, rare: bool = False) -> Iterator[Candidate]:
+    """Each fault in each group of layers, the frequent ones first in every group.
 
-    The frequent ones first, in every group. Without ``refined`` of all layers together, and then
-    those of other operators. ``rare``: those that hardly anybody makes instead.
+    Without ``refined`` of all layers together, and then those of other operators. ``rare``: the
+    least frequent ones instead.
     """
-    groups = [
-        _of_group(side, group, rare, only)
-        for group in groups_of(side, refined)
-        if only is None or side.first in group
-    ]
+    groups = [_of_group(side, group, rare) for group in groups_of(side, refined)]
     for turn in itertools.zip_longest(*groups):
         yield from filter(None, turn)
-    if not refined and only is None and not rare:
+    if not refined and not rare:
         for where, fault in operator_faults(side.traced.graph):
             yield Candidate((), (wrapped := in_graph(fault)), (wrapped,), where)
 
 
-def _of_group(
-    side: Side, group: tuple[str, ...], rare: bool, only: set[tuple[str, str]] | None
-) -> Iterator[Candidate]:
+def _of_group(side: Side, group: tuple[str, ...], rare: bool) -> Iterator[Candidate]:
     site = side.site(group)
     faults = [] if rare else list(graph_faults(site))
     around = len(faults)
@@ -153,23 +134,7 @@ def _of_group(
     for fault in faults:
         ways.setdefault((fault.id, fault.text), []).append(fault)
     for at, fault in enumerate(faults):
-        key = fault.id, fault.text
-        if only is None or key in only:
-            yield Candidate(group, fault, ways[key], numbers=at >= around)
-
-
-def alone(side: Side) -> Side:
-    """The first layer apart, as if it were all of the model."""
-    outputs = tuple(Value(name) for name in side.local)
-    parts = {side.first: side.traced.parts[side.first]}
-    graph = replace(side.traced.graph, outputs=outputs)
-    loosest = max(side.tolerances.values(), key=lambda each: each.atol)
-    return replace(
-        side,
-        traced=replace(side.traced, graph=graph, parts=parts),
-        expected=side.local,
-        tolerances=dict.fromkeys(side.local, loosest),
-    )
+        yield Candidate(group, fault, ways[fault.id, fault.text], numbers=at >= around)
 
 
 def where(side: Side, group: tuple[str, ...], before: Graph, after: Graph) -> str:
@@ -193,8 +158,6 @@ def groups_of(side: Side, refined: bool) -> Iterator[tuple[str, ...]]:
         return
     seen = {frozenset(names)}
     groups: list[tuple[str, ...]] = []
-    if side.first in found.parts:
-        groups.append((side.first,))
     keys: tuple[Callable[[Any], Any], ...] = (
         lambda p: (p.node, p.layer),
         lambda p: p.direction,
@@ -237,57 +200,48 @@ class _Step(NamedTuple):
 
 
 def find_causes(
-    sides: Sequence[Side], ends: float, seconds: float, progress: Progress = lambda *_: None
+    side: Side, ends: float, seconds: float, progress: Progress = lambda *_: None
 ) -> Search:
     """The faults that explain why a model's outputs are not the expected ones: one, or two.
 
-    They are looked for on few sentences, where a side has them, and then tried on all. Where the
-    first layer that departs is known, faults of that layer come first. ``ends``: the moment, by
-    `time.monotonic`, after which nothing further is tried; ``seconds``: what to call that.
+    They are looked for on few sequences, where the side has them, and then tried on all. ``ends``:
+    the moment, by `time.monotonic`, after which nothing further is tried; ``seconds``: what to
+    call that.
     """
-    searches = [_Searching(side, ends, progress) for side in sides]
-    for stage in _stages(searches):
+    search = _Searching(side, ends, progress)
+    for stage in _stages(search):
         for causes in stage:
             if causes:
                 return Search(causes)
             if time.monotonic() > ends:
-                return Search((), _stopped(searches, seconds))
+                return Search((), _stopped(search, seconds))
     return Search()
 
 
-def _stages(searches: Sequence[_Searching]) -> Iterator[Iterator[Causes]]:
-    """What explains the first layer apart; then simple faults, refined ones, pairs, and the rest.
-
-    Simple: of all layers alike. Refined: of some of them.
-    """
-    pairs = [each.pairs() for each in searches]
-    yield from (each.local() for each in searches if each.side.local)
+def _stages(search: _Searching) -> Iterator[Iterator[Causes]]:
+    """Simple faults of all layers alike, refined ones of some of them, pairs, and the rest."""
+    pairs = search.pairs()
     for refined in (False, True):
-        yield from (each.single(candidates(each.few, refined)) for each in searches)
-    for each in searches:
-        yield each.sources()
-        yield each.clips()
-    yield from (each.outputs() for each in searches[:1])
+        yield search.single(candidates(search.few, refined))
+    yield search.sources()
+    yield search.clips()
+    yield search.outputs()
     hidden: tuple[Structure, ...] = ("", "reset_placement")
-    yield from (searches[0].biases(r, each) for r in (False, True) for each in hidden)
-    yield from (itertools.islice(each, _NEAREST) for each in pairs)
+    yield from (search.biases(refined, each) for refined in (False, True) for each in hidden)
+    yield itertools.islice(pairs, _NEAREST)
     for refined in (False, True):
-        yield from (each.single(candidates(each.few, refined, rare=True)) for each in searches)
-        yield searches[0].biases(refined, "gates_swapped")
-    yield from pairs
+        yield search.single(candidates(search.few, refined, rare=True))
+        yield search.biases(refined, "gates_swapped")
+    yield pairs
 
 
-def _stopped(searches: Sequence[_Searching], seconds: float) -> str:
+def _stopped(search: _Searching, seconds: float) -> str:
     """How a search ended: after how many of the candidates, and of the pairs of them."""
-    ways = list(itertools.product((False, True), repeat=2))
-    every = [
-        sum(1 for refined, rare in ways for _ in candidates(each.few, refined, rare=rare))
-        for each in searches
-    ]
-    tried, paired = (sum(getattr(each, n) for each in searches) for n in ("tried", "paired"))
-    text = f"{min(tried, sum(every))} of {sum(every)} candidates tried"
-    if paired:
-        text += f", and {paired} of {sum(n * (n - 1) // 2 for n in every)} pairs of them"
+    ways = itertools.product((False, True), repeat=2)
+    every = sum(1 for way, rare in ways for _ in candidates(search.few, way, rare=rare))
+    text = f"{min(search.tried, every)} of {every} candidates tried"
+    if search.paired:
+        text += f", and {search.paired} of {every * (every - 1) // 2} pairs of them"
     return f"search stopped after {seconds:g} s; {text}; --seconds"
 
 
@@ -302,18 +256,6 @@ class _Searching:
         self.tried = self.paired = 0
         self._apart: dict[tuple[float, float], Candidate] = {}
         self._still = _distance(self.few, self.few.traced.values)
-
-    def local(self) -> Iterator[Causes]:
-        """The faults that explain the first layer apart, in that layer and in others with it."""
-        small = alone(self.few)
-        likely = set[tuple[str, str]]()
-        for each in candidates(small, False):
-            made = each.made(small, small.traced.graph)
-            if made and _explains(small, made):
-                likely.add((each.fault.id, each.fault.text))
-            yield ()
-        for refined in (False, True):
-            yield from self.single(candidates(self.few, refined, only=likely))
 
     def single(self, every: Iterable[Candidate]) -> Iterator[Causes]:
         """Each candidate alone; how near it comes is kept."""
@@ -416,7 +358,7 @@ class _Searching:
                 before = largest_difference(side.traced.values, side.expected)
                 after = largest_difference(outputs, side.expected)
                 sure = proves and side.proves
-                found = (_cause(side, step, sure) for step in steps)
+                found = (_cause(step, sure) for step in steps)
                 return tuple(replace(each, before=before, after=after) for each in found)
         return ()
 
@@ -462,18 +404,18 @@ def _chains(side: Side, chosen: Sequence[Candidate], graph: Graph) -> Iterator[t
                 yield (step, *rest)
 
 
-def _cause(side: Side, step: _Step, proved: bool) -> Cause:
+def _cause(step: _Step, proved: bool) -> Cause:
     """``proved``: on sentences of a batch, so that edits that hold a batch's numbers are none."""
     edit = Edit.between(step.before, step.after)
     bound = proved and edit.constants and not step.whole and not step.operator
-    prefix = "" if step.stated else f"{side.prefix} "
+    prefix = "" if step.stated else "matches when "
     return Cause(
         step.fault.id,
         f"{prefix}{step.fault.text} in {step.where}",
         step.where,
-        edit.old[0] if edit.old and side.is_model else "",
+        edit.old[0] if edit.old else "",
         "proved" if proved else "candidate",
-        (edit,) if side.is_model and not bound else (),
+        () if bound else (edit,),
         "read" if step.whole else "taken apart",
     )
 
@@ -524,115 +466,54 @@ def explained(report: Report, seconds: float, progress: Progress) -> Report:
     assert evidence is not None  # of a Report that `verify` made
     progress("tracing the model", 0, 1)
     try:
-        sides = _sides(evidence)
+        side = _side(evidence)
+        same = all_pass(side.traced.values, side.expected, side.tolerances)
     except OnernnError as error:  # a verdict stands without its explanation
         return replace(report, notes=(*report.notes, f"not explained: {error}"))
     if not seconds:
         return report
-    if not sides:
+    if same:
         note = "the NumPy reference gives what is expected: the fault is in the kernel that ran"
         return replace(report, notes=(*report.notes, note))
     try:
         with guarded(lambda: "the search for a cause"):
-            return _with_causes(report, evidence, sides, seconds, progress)
+            progress("comparing both models", 0, 1)
+            ends = time.monotonic() + seconds
+            if causes := read_causes(evidence, ends):
+                late = time.monotonic() > ends and any(c.evidence == "candidate" for c in causes)
+                few = f"after {seconds:g} s: fewer of these may be the causes; --seconds"
+                return replace(report, causes=causes, stopped=late * f"search stopped {few}")
+            found = find_causes(_with_few(side), ends, seconds, progress)
+            causes = tuple(tested(evidence, cause) for cause in found.causes)
+            return replace(report, causes=causes, stopped=found.stopped)
     except OnernnError as error:
         return replace(report, stopped=f"not explained: {error}")
 
 
-def _with_causes(
-    report: Report, evidence: Evidence, sides: list[Side], seconds: float, progress: Progress
-) -> Report:
-    progress("comparing both models", 0, 1)
-    ends = time.monotonic() + seconds
-    if causes := read_causes(evidence, ends):
-        late = time.monotonic() > ends and any(c.evidence == "candidate" for c in causes)
-        few = f"search stopped after {seconds:g} s: fewer of these may be the causes; --seconds"
-        return replace(report, causes=causes, stopped=few if late else "")
-    found = find_causes(_cut(sides, evidence), ends, seconds, progress)
-    causes = tuple(tested(evidence, cause) for cause in found.causes)
-    return replace(report, causes=causes, stopped=found.stopped)
-
-
-def _cut(sides: list[Side], evidence: Evidence) -> list[Side]:
-    """The sides, with what they are on few sentences where the batch can be cut."""
-    given, mine = {**evidence.given, **evidence.inputs}, evidence.mine
-    cut = cut_batch(mine.graph, given, mine.values, evidence.expected, evidence.tolerances)
-    if cut is None:
-        return sides
-    reference, there = evidence.reference, None
-    kept = {name: batch for name, batch in cut.given.items() if name in evidence.given}
-    if reference.graph is not None:
-        feed, _ = feed_for(reference.graph.inputs, kept, "the reference")
-        there = traced(reference.graph, feed, fast_backend())
-        reference = replace(reference, feed=feed)
-    few = replace(
-        evidence,
-        reference=reference,
-        given=kept,
-        inputs={name: cut.given[name] for name in evidence.inputs},
-        expected=cut.expected,
-        tolerances=cut.tolerances,
-        runs=(replace(mine, values=cut.values), there),
-    )
-    small = {side.is_model: side for side in _sides(few)}
-    return [replace(s, few=small.get(s.is_model), proves=cut.proves) for s in sides]
-
-
-def _sides(evidence: Evidence) -> list[Side]:
-    """The model, and the reference, which may have a fault that makes it give what the model gives.
-
-    None where all values of the model's run are as expected.
-    """
-    mine, other = evidence.mine, evidence.theirs
-    if all_pass(mine.values, evidence.expected, evidence.tolerances):
-        return []
+def _side(evidence: Evidence) -> Side:
     given = {**evidence.given, **evidence.reference.feed, **evidence.inputs}
-    apart = (each for each in evidence.layers if each.part and not each.comparison.passed)
-    first = next(((each.value, each.reference) for each in apart), ("", ""))
-    pairs = [
-        (Recurrent.of(one), Recurrent.of(two))
-        for one, two in (matched(mine, other) if other is not None else ())
-        if one.op == two.op == "Rnn"
-    ]
-    model = Side(
+    return Side(
         evidence.model,
-        mine,
+        evidence.mine,
         evidence.inputs,
         given,
         evidence.expected,
         evidence.tolerances,
-        "matches when",
-        True,
-        first[0],
-        _counterpart(pairs, first[0], other),
     )
-    graph = evidence.reference.graph
-    if other is None or graph is None or not other.values.keys() >= set(evidence.names.values()):
-        return [model]
-    reference = Side(
-        graph,
-        other,
-        evidence.reference.feed,
-        given,
-        {theirs: mine.values[name] for name, theirs in evidence.names.items()},
-        {theirs: evidence.tolerances[name] for name, theirs in evidence.names.items()},
-        "the reference gives what the model gives when, in it,",
-        False,
-        first[1],
-        _counterpart([(two, one) for one, two in pairs], first[1], mine),
-    )
-    passes = all_pass(other.values, reference.expected, reference.tolerances)
-    return [model] if passes else [model, reference]
 
 
-def _counterpart(
-    pairs: Sequence[tuple[Recurrent, Recurrent]], name: str, other: Traced | None
-) -> dict[str, Any]:
-    """What the layer of this name should make: what its counterpart makes, by its own names."""
-    return {
-        own: other.values[their]
-        for one, two in pairs
-        if other is not None and one.y == name
-        for own, their in zip((one.y, *one.finals), (two.y, *two.finals), strict=False)
-        if own and their
-    }
+def _with_few(side: Side) -> Side:
+    """The side, with what it is on few sequences where the batch can be cut."""
+    graph, values = side.traced.graph, side.traced.values
+    cut = cut_batch(graph, side.given, values, side.expected, side.tolerances)
+    if cut is None:
+        return side
+    few = replace(
+        side,
+        traced=replace(side.traced, values=cut.values),
+        feed={name: cut.given[name] for name in side.feed},
+        given=cut.given,
+        expected=cut.expected,
+        tolerances=cut.tolerances,
+    )
+    return replace(side, few=few, proves=cut.proves)
