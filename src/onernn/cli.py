@@ -92,8 +92,8 @@ def without_command(
     quiet: Quiet = False,
 ) -> None:
     if version:
-        told = f"onernn {onernn.__version__}"
-        show_json("pass", version=onernn.__version__) if json else print(told)
+        text = f"onernn {onernn.__version__}"
+        show_json("pass", version=onernn.__version__) if json else print(text)
         raise typer.Exit
     if called := context.invoked_subcommand:  # onernn --json COMMAND is onernn COMMAND --json
         context.default_map = {called: {"json": json, "quiet": quiet}}
@@ -459,8 +459,8 @@ def main() -> None:
     except (OnernnError, OSError, ValueError, MemoryError) as error:
         _refuse(error, partial(complain, error if str(error) else type(error).__name__))
     except Exception as error:
-        told = unforeseen(error, "internal error")
-        _refuse(told, partial(complain, told))
+        internal = unforeseen(error, "internal error")
+        _refuse(internal, partial(complain, internal))
 
 
 def _refuse(error: Exception, complaint: Callable[[], None]) -> NoReturn:

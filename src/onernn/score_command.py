@@ -104,14 +104,14 @@ def score(
             backend=backend,
             max_bytes=max_bytes,
             max_steps=max_steps,
-            progress=partial(_told, tell),
+            progress=partial(_show_progress, tell),
         )
     for each in found.repaired:
         complain(f"scored anew: {each}")
     speed = found.words / max(found.seconds, 1e-9)
     if json:
-        told_as = {**found._asdict(), "words_per_second": speed, "output": str(output)}
-        show_json("pass", **told_as)
+        summary = {**found._asdict(), "words_per_second": speed, "output": str(output)}
+        show_json("pass", **summary)
     elif not quiet:
         went_on = f", {found.windows_before:,} of them before" if found.windows_before else ""
         stdout().print(
@@ -168,7 +168,7 @@ class _Stopped(BaseException):
         self.number = number
 
 
-def _told(tell: Callable[[str, float, float], None], found: Progress) -> None:
+def _show_progress(tell: Callable[[str, float, float], None], found: Progress) -> None:
     """Rows and steps a second, and which part of the corpus is done."""
     refused = f", {found.rejected:,} rejected" if found.rejected else ""
     speed = found.words / max(found.seconds, 1e-9)

@@ -105,8 +105,8 @@ class _Bar:
                 self._progress.stop()
 
     def tell(self, stage: str, done: float, of: float) -> None:
-        told = printable(stage)
-        self._progress.update(self._task, description=told, completed=done, total=of or None)
+        text = printable(stage)
+        self._progress.update(self._task, description=text, completed=done, total=of or None)
 
 
 class _Results:

@@ -45,8 +45,8 @@ def convert(
     ``model``: as `onernn.load` gives it, or its path. ``.pdmodel``: Paddle's program, its
     parameters beside it. ``.onnx``: a ragged input NAME becomes NAME, padded (batch, time, ...),
     and NAME_lengths (batch,) int32; ragged outputs come padded, zeros behind the sentences.
-    ``check``: a recording; the report tells whether what was written gives the recorded outputs,
-    a ``.pdmodel`` run by ours, an ``.onnx`` by plain ONNX Runtime. Further options:
+    ``check``: a recording; the report says whether the file gives the recorded outputs, a
+    ``.pdmodel`` in onernn, an ``.onnx`` by plain ONNX Runtime. Further options:
     `adapters.converting.write_model`.
 
     ONNX Runtime runs in a process of its own. Raises `UnsupportedError` naming what the target
@@ -65,7 +65,7 @@ def convert(
         write_model(model, path, inputs=inputs, **options)
         return verify(load(path), arrays, atol=atol, rtol=rtol, diagnose=False, backend="reference")
     expected = read_outputs(arrays, model.outputs, where)
-    if not runtime.version:  # told before anything is written
+    if not runtime.version:  # refuse before anything is written
         raise MissingDependencyError(
             f"a check needs {runtime.name!r}; run: pip install 'onernn[{runtime.extra}]'"
         )
@@ -143,7 +143,7 @@ def over_time(
 
 
 def _frames(step: Graph) -> list[dict[str, Batch]]:
-    """Two of each size that is open; where the model does not run on such, what is found."""
+    """Two of each size that is open; where the model does not run on these, sizes that fit."""
     try:
         sized = _sized(step, 2)
         return [make_inputs(sized, empty=False, seed=at) for at in range(_FRAMES)]

@@ -104,35 +104,21 @@ def compare(
     if actual.dtype != reference.dtype and not floats:
         reason = f"dtype: expected {reference.dtype}, got {actual.dtype}"
         return OutputComparison.incomparable(name, reason)
-    if reference.dtype.kind != "f":
-        unequal = int(np.count_nonzero(actual != reference))
-        reason = f"{unequal} of {reference.size} values differ" if unequal else ""
-        worst = np.abs(actual.astype(np.float64) - reference).max(initial=0)
-        return OutputComparison(
-            name, not unequal, float(worst), _relative(worst, reference), reason
-        )
-    return _compare_floats(name, actual.astype(np.float64), reference.astype(np.float64), tolerance)
-
-
-def _compare_floats(
-    name: str, actual: Array, reference: Array, tolerance: Tolerance
-) -> OutputComparison:
-    special = ~np.isfinite(reference)
-    if not np.array_equal(actual[special], reference[special], equal_nan=True):
-        return OutputComparison.incomparable(name, "NaN or infinity lost")
-    if not np.isfinite(actual[~special]).all():
-        reason = "NaN or infinity where the reference is finite"
-        return OutputComparison.incomparable(name, reason)
-    finite = reference[~special]
-    worst = np.abs(actual[~special] - finite).max(initial=0)
-    allowed = tolerance.atol + tolerance.rtol * np.abs(finite).max(initial=0)
-    reason = "" if worst <= allowed else f"{worst:.3g} apart, {allowed:.3g} allowed"
-    return OutputComparison(name, not reason, float(worst), _relative(worst, finite), reason)
-
-
-def _relative(worst: float, reference: Array) -> float:
-    largest = float(np.abs(reference.astype(np.float64)).max(initial=0))
-    return float(worst / largest) if largest else float(worst and np.inf)
+    apart = differences(actual, reference)
+    worst = float(apart.max(initial=0))
+    if worst == np.inf:
+        lost = apart[~np.isfinite(reference)].any()
+        reason = "lost" if lost else "where the reference is finite"
+        return OutputComparison.incomparable(name, f"NaN or infinity {reason}")
+    largest = float(np.abs(reference[np.isfinite(reference)].astype(np.float64)).max(initial=0))
+    reason = ""
+    if reference.dtype.kind == "f":
+        allowed = tolerance.atol + tolerance.rtol * largest
+        reason = "" if worst <= allowed else f"{worst:.3g} apart, {allowed:.3g} allowed"
+    elif unequal := int(np.count_nonzero(actual != reference)):
+        reason = f"{unequal} of {reference.size} values differ"
+    relative = worst / largest if largest else float(worst and np.inf)
+    return OutputComparison(name, not reason, worst, relative, reason)
 
 
 def compare_all(
@@ -169,7 +155,7 @@ def largest_difference(outputs: Mapping[str, Batch], expected: Mapping[str, Batc
     return worst
 
 
-# --- one model's inputs and outputs told in another's names and forms
+# --- one model's inputs and outputs by another's names and in its forms
 
 
 LENGTHS = "_lengths"

@@ -259,20 +259,20 @@ def manual_tables(examination: Examination) -> str:
 
 
 def data_types() -> str:
-    """For each type of input data a row: the guide's, the specification's, and ours."""
+    """For each type of input data a row: the guide's, the specification's, and onernn's."""
     head = [
         *("data and h", "weights", "bias", "c", "output", "oneDNN's guide", "oneAPI 1.3"),
         *("here", "runs on oneDNN from", "compared with the reference on"),
     ]
     lines = [_line(head), _line(["---"] * len(head))]
     for dtype, row in GUIDE.items():
-        ours, theirs = OURS[dtype], SPECIFICATION.get(dtype)
-        taken = [f"**{t}**" if t == ours.output else t for t in row.output]
-        here = f'`dtype="{dtype}"`' if dtype in PRECISIONS else f"refused: {ours.refused}"
+        here, theirs = OURS[dtype], SPECIFICATION.get(dtype)
+        taken = [f"**{t}**" if t == here.output else t for t in row.output]
+        dtype_here = f'`dtype="{dtype}"`' if dtype in PRECISIONS else f"refused: {here.refused}"
         entries = [*row[4:5], *row[7:9], row.cell_state, ", ".join(taken), _cells(row)]
         entries.append("no such row" if theirs is None else _cells(theirs, like=row))
-        ran = ", ".join(ours.ran) or "never ran on any machine"
-        entries += [here, ours.since or "-", ran if ours.since else "-"]
+        ran = ", ".join(here.ran) or "never ran on any machine"
+        entries += [dtype_here, here.since or "-", ran if here.since else "-"]
         lines.append(_line(entries))
     return "\n".join(lines)
 
@@ -281,14 +281,14 @@ def _cells(row: Row, like: Row | None = None) -> str:
     """The cells of a row and which way it goes; what differs from another row is added."""
     cells = "every cell" if row.cells == "all" else ", ".join(row.cells)
     lacks = [name for name in ("peephole", "projection") if not getattr(row, name)]
-    told = f"{row.propagation}: {cells}" + (f" without {' and '.join(lacks)}" if lacks else "")
+    text = f"{row.propagation}: {cells}" + (f" without {' and '.join(lacks)}" if lacks else "")
     if like is None:
-        return told
+        return text
     same = (row.propagation, row.cells, row.peephole, row.projection) == (
         (like.propagation, like.cells, like.peephole, like.projection)
     )
     other = f"; c is {row.cell_state}" if row.cell_state != like.cell_state else ""
-    return ("the same" if same else told) + other
+    return ("the same" if same else text) + other
 
 
 def kernels(examination: Examination) -> list[str]:
@@ -299,8 +299,10 @@ def kernels(examination: Examination) -> list[str]:
 
 def reasons(examination: Examination) -> list[str]:
     """Why combinations run slower, are refused or are wrong; each reason once, with its cells."""
-    told = [finding for finding in examination.findings if finding.reason]
-    return _grouped((f"{finding.verdict}: {finding.reason}", _brief(finding)) for finding in told)
+    explained = [finding for finding in examination.findings if finding.reason]
+    return _grouped(
+        (f"{finding.verdict}: {finding.reason}", _brief(finding)) for finding in explained
+    )
 
 
 def wrong(examination: Examination, most: int = 4) -> list[str]:

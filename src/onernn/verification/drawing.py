@@ -45,16 +45,16 @@ def picture(
     *,
     fused: Mapping[str, str],
     apart: Collection[str] = (),
-    told: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    notes: Mapping[str, Sequence[str]] = MappingProxyType({}),
     most: int = _MOST,
 ) -> str:
     """An SVG of the graph from top to bottom: operators are boxes, inputs and outputs ovals.
 
     ``fused``: colours of the nodes that make these values; ``apart``: values whose makers get a
-    red border; ``told``: lines about the makers of values, the first of which stands below the
-    box. Every box tells more on hovering. Constants are left out, and nodes above ``most``.
+    red border; ``notes``: lines about the makers of values, the first of which stands below the
+    box. Hovering over a box shows all of them. Constants are left out, and nodes above ``most``.
     """
-    boxes = _boxes(graph, fused, apart, told, most)
+    boxes = _boxes(graph, fused, apart, notes, most)
     ranks = _ranks(boxes)
     rows = _ordered(boxes, ranks)
     widest = max(map(len, rows), default=1)
@@ -97,7 +97,7 @@ def _boxes(
     graph: Graph,
     fused: Mapping[str, str],
     apart: Collection[str],
-    told: Mapping[str, Sequence[str]],
+    notes: Mapping[str, Sequence[str]],
     most: int,
 ) -> list[_Box]:
     nodes = list(graph.nodes)
@@ -110,7 +110,7 @@ def _boxes(
         makers.update((name, f"n{k}") for name in node.outputs if name)
     read = {name for node in nodes for name in node.inputs} | {v.name for v in graph.outputs}
     boxes = [
-        _oval(makers[v.name], v, _shape(v.shape), below="".join(told.get(v.name, ())[:1]))
+        _oval(makers[v.name], v, _shape(v.shape), below="".join(notes.get(v.name, ())[:1]))
         for v in graph.inputs
         if v.name in read
     ]
@@ -118,7 +118,7 @@ def _boxes(
         inputs = tuple(dict.fromkeys(makers[name] for name in node.inputs if name in makers))
         fill = fused.get(node.outputs[0], _FILLS.get(node.op, "#f8fafc"))
         border = _GREY if set(apart).isdisjoint(node.outputs) else _RED
-        more = told.get(node.outputs[0], ())
+        more = notes.get(node.outputs[0], ())
         title = "\n".join((_title(node), *more))
         below = "".join(more[:1])
         boxes.append(_Box(f"n{k}", _label(node), inputs, fill, border, False, title, below))

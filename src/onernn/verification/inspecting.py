@@ -20,9 +20,9 @@ from onernn.verification.drawing import filled, fused_values, picture
 
 @dataclass(frozen=True)
 class Inspection:
-    """A model, what fusion makes of it, which nodes nobody can run, and what runs the layers.
+    """A model, what fusion makes of it, which nodes cannot run, and what runs the layers.
 
-    ``missing``: why nobody knows the kernels, "" otherwise. Without a library, or with operators
+    ``missing``: why the kernels are not known, "" otherwise. Without a library, or with operators
     that cannot run, there are none.
     """
 
@@ -117,14 +117,14 @@ def _content(found: Inspection) -> dict[str, Any]:
     kernels = {each.node: f"runs on {each}" for each in found.kernels}
     pictures = {}
     for key, graph, colours in (("before", before, old), ("after", after, new)):
-        told = _told(graph, found.result.refusals, kernels if graph is after else {})
+        notes = _notes(graph, found.result.refusals, kernels if graph is after else {})
         refused = {each.where for each in found.result.refusals}
         pictures[key] = picture(
             graph,
             f"The graph {key} fusion",
             fused=colours,
             apart=refused,
-            told=told,
+            notes=notes,
             most=_MOST,
         )
     return {
@@ -136,12 +136,12 @@ def _content(found: Inspection) -> dict[str, Any]:
     }
 
 
-def _told(
+def _notes(
     graph: Graph, refusals: Iterable[Refusal], kernels: Mapping[str, str]
 ) -> dict[str, list[str]]:
     """Lines about the makers of values: types first, then kernels and refusals."""
     types = graph.types
-    told = {value.name: [_short(types[value.name])] for value in graph.inputs}
+    notes = {value.name: [_short(types[value.name])] for value in graph.inputs}
     reasons: dict[str, list[str]] = {}
     for each in refusals:
         reasons.setdefault(each.where, []).append(f"not fused: {each.reason}")
@@ -151,8 +151,8 @@ def _told(
         lines += [f"{name}: {types[name]}" for name in made]
         lines += [kernels[node.label]] if node.label in kernels else []
         lines += [reason for name in node.outputs for reason in reasons.get(name, ())]
-        told[node.outputs[0]] = lines
-    return told
+        notes[node.outputs[0]] = lines
+    return notes
 
 
 def _short(type: Type) -> str:

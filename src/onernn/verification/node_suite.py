@@ -180,7 +180,7 @@ def node_cases(
 
 
 def write_node_cases(folder: str | Path, cases: Iterable[Any] | None = None) -> int:
-    """Writes cases, all by default, as onnx.backend.test keeps them, and tells how many."""
+    """Writes cases, all by default, as onnx.backend.test keeps them, and returns their number."""
     onnx = require("onnx", "onnx")
     chosen = list(node_cases() if cases is None else cases)
     for case in chosen:

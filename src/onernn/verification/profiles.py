@@ -42,7 +42,7 @@ class Axes:
 def axes_of(graph: Graph, values: Values) -> dict[str, Axes]:
     """Of each output of a traced graph that the last recurrent layer before it explains.
 
-    Outputs that no single word reaches alone (pooled, decoded) are left out.
+    Outputs that every step reaches (decoded) are left out.
     """
     found: dict[str, Axes] = {}
     for rnn in reversed(recurrent_layers(graph).values()):

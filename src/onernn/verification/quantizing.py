@@ -130,9 +130,9 @@ def upper_bound(changed: float, total: float, effect: float) -> float:
 
 
 def design_effect(changed: Array, counts: Array) -> float:
-    """How many dependent labels (K,) of K sequences tell as much as one independent label.
+    """How many dependent labels (K,) of K sequences say as much as one independent label.
 
-    The variance between sequences over that of independent labels; few changes tell little of it,
+    The variance between sequences over that of independent labels; few changes say little of it,
     so `_PRIOR` of them are added for which a sequence changes as a whole.
     """
     total, found, number = counts.sum(), changed.sum(), len(counts)
@@ -148,7 +148,7 @@ def design_effect(changed: Array, counts: Array) -> float:
 class Labels:
     """The labels of held-out batches, and how many of them change.
 
-    ``exact``, ``narrowest``: the outputs of each batch, in float32 and all in u8, which tells how
+    ``exact``, ``narrowest``: the outputs of each batch, in float32 and all in u8, which shows how
     changes gather in sequences. ``names``: see `score_outputs`. Raises `UnsupportedError` where
     there are no labels.
     """
@@ -443,7 +443,7 @@ def separated(model: Graph) -> Graph:
     graph = fuse(with_precision(model, {}), passes).model
     nodes = []
     for node in graph.nodes:
-        if node.op == "Rnn" and not node.outputs[0]:  # nobody reads y: it needs a name all the same
+        if node.op == "Rnn" and not node.outputs[0]:  # y is not read, and needs a name all the same
             y = f"{next(filter(None, node.outputs))}/y"
             node = replace(node, outputs=(y, *node.outputs[1:]))
         nodes.append(node)
@@ -541,7 +541,7 @@ class Quantized:
         return f"{seen}, {what} {self.counted} seen, {shown(limit)} allowed; new data may exceed it"
 
     def of_layers(self) -> list[str]:
-        """A line for each layer: its dtype, and what it costs alone."""
+        """A line for each layer: its dtype, and what it costs by itself."""
         shown = self.budget.shown
         costs = (
             ", ".join(f"{d} alone {shown(e)}" for d, e in x.alone.items()) for x in self.layers
@@ -604,12 +604,12 @@ def quantize(
     u8 has the scales that calibration found, or ("u8 rows") a step for each row that is read.
 
     ``model``: as `onernn.load` gives it, or its path. ``batches``: recordings, or inputs by name.
-    They calibrate every other one of them, and what is left tells the error; of a single ragged
-    batch every other sentence; ``held_out`` tells the error instead. ``labels_of``: the outputs
-    whose labels a budget of labels counts; without it see `labels.score_outputs`.
+    They calibrate every other one of them, and what is left gives the error; of a single ragged
+    batch every other sentence; ``held_out`` gives the error instead. ``labels_of``: the outputs
+    whose labels a budget of labels counts; without it see `score_outputs`.
 
-    The layer that does most harm alone is given back first, to rows, to bf16, then to f32; when the
-    budget holds, each is tried again in what it had. Without a budget all layers are in u8.
+    The layer that does most harm by itself is given back first, to rows, to bf16, then to f32;
+    when the budget holds, each is tried again in what it had. Without a budget all are in u8.
 
     Labels keep the budget on new data, by an upper bound of 95 %; other budgets are kept on the
     batches that were seen. No time decides: the same batches give the same model. Raises
@@ -737,7 +737,7 @@ class _Search:
         return self.trial({**dict.fromkeys(self._scales, "f32"), y: dtype}).error
 
     def _better(self, y: str, dtype: str) -> str:
-        """The next level at which a layer alone does less harm; f32 does none."""
+        """The next level at which a layer by itself does less harm; f32 does none."""
         wider = _LEVELS[_LEVELS.index(dtype) + 1 : -1]
         error = self.alone(y, dtype)
         return next((each for each in wider if self.alone(y, each) < error), "f32")
@@ -798,7 +798,7 @@ def _read(graph: Graph, batches: Iterable[Feed | str | PathLike[str]]) -> list[F
 
 
 def _parted(batches: list[Feed]) -> tuple[list[Feed], list[Feed], list[str]]:
-    """Those that calibrate, those that tell the error, and what has to be said of them."""
+    """Those that calibrate, those that measure the error, and notes on them."""
     only, *others = batches
     sentences = {len(v) if isinstance(v, Ragged) and not v.outer else 0 for v in only.values()}
     halves: tuple[list[Feed], list[Feed]] = batches[::2], batches[1::2]

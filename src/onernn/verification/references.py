@@ -52,7 +52,7 @@ class Reference:
 class Against:
     """A model to run as the reference; by ``kind`` in that framework, by us where it is "".
 
-    ``live``: the framework's own object, which then runs in this process; ``graph`` tells names.
+    ``live``: the framework's own object, which then runs in this process; ``graph`` has the names.
     Ours runs on the NumPy reference: it shares no kernel with what is verified.
     """
 
@@ -64,7 +64,7 @@ class Against:
 
     @property
     def is_read(self) -> bool:
-        """Whether ours could run it, too; of a framework's own file we may know the face alone."""
+        """Whether onernn could run it, too; of some files only inputs and outputs are known."""
         return not unsupported(self.graph)
 
     def run(
@@ -172,7 +172,7 @@ def run_framework(
 
 
 def _crash(kind: str, done: subprocess.CompletedProcess[str]) -> str:
-    """How a process ended that told nothing, and what it wrote last."""
+    """How a process ended without a message, and what it wrote last."""
     how = f"exit status {done.returncode}"
     if done.returncode < 0:
         how = f"signal {-done.returncode}, {signal.Signals(-done.returncode).name}"

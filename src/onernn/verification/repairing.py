@@ -68,7 +68,7 @@ def repair(
     Raises `UnsupportedError` for what the file cannot say, and what `verify` raises.
     """
     path = Path(path)
-    writer_for(path)  # told before all else
+    writer_for(path)  # refuse before all else
     evidence = report.evidence
     assert evidence is not None  # of a Report that `verify` made
     if not report.causes:

@@ -25,7 +25,7 @@ from onernn.verification.profiles import Profile
 from onernn.verification.verifying import Evidence, Report
 
 _PLOTTED = 6
-"""Outputs with pictures; tables tell of all of them."""
+"""Outputs with pictures; tables list all of them."""
 _AROUND = 4
 """Matched nodes shown before and after the first that departs."""
 
@@ -242,7 +242,7 @@ def _draw(
 
 
 def inline(svg: str) -> str:
-    """The svg element alone, sized by the page."""
+    """Only the svg element, sized by the page."""
     element = svg[svg.index("<svg") :]
     return re.sub(
         r'(<svg[^>]*?) width="[^"]*" height="[^"]*"|(<svg[^>]*?) height="[^"]*"',
@@ -260,7 +260,7 @@ def explanation(report: Report) -> list[tuple[str, list[str]]]:
     sections = []
     if report.causes:
         title = "cause" if len(report.causes) == 1 else f"{len(report.causes)} causes"
-        lines = [line for each in report.causes for line in _told(each)]
+        lines = [line for each in report.causes for line in _cause_lines(each)]
         sections.append((title, [*lines, *filter(None, [report.stopped])]))
     elif not report.passed:
         sections.append(("cause", [report.stopped or "none of the known faults explains it"]))
@@ -282,7 +282,7 @@ def explanation(report: Report) -> list[tuple[str, list[str]]]:
     return [(title, lines) for title, lines in sections if lines]
 
 
-def _told(cause: Cause) -> list[str]:
+def _cause_lines(cause: Cause) -> list[str]:
     """What is so, how sure that is, and what to change."""
     how = {
         "proved": "proved: without it the outputs match, on inputs that it was not found with, too",

@@ -365,8 +365,8 @@ class Conformance:
     Define `outputs`, `weights`, or both, as methods or as ``staticmethod(callable)``. One is
     compared with the other, in float64 by onernn's reference; in the place of one that is missing
     stands the case itself. The attributes say once what the adapter and its framework can do; their
-    defaults ask for everything. What it cannot and is not told there must stand in the file of
-    known failures: nothing is skipped for raising, and a known failure that passes is an error.
+    defaults ask for everything. What it cannot and they do not declare must stand in the file
+    of known failures: nothing is skipped for raising, and a known failure that passes is an error.
     """
 
     framework: str = ""
@@ -379,7 +379,7 @@ class Conformance:
     lengths: Sequence[str] = tuple(LENGTHS)
     """("equal", "word") where all sentences of a batch have one length."""
     states: Sequence[str] = STATES
-    """("zeros",) where nobody gives an initial state."""
+    """("zeros",) where there is no initial state."""
     dtypes: Sequence[str] = ("f32",)
     sizes: Sequence[str] = tuple(SIZES)
     empty_sentences: bool | None = None
@@ -406,7 +406,7 @@ class Conformance:
         raise NotImplementedError
 
     def weights(self, layer: Any, case: Case) -> Weights | tuple[RnnSpec, Weights]:
-        """What the adapter reads: weights in oneDNN's layouts, with the spec where it tells it."""
+        """What the adapter reads: weights in oneDNN's layouts, with the spec where it reads one."""
         raise NotImplementedError
 
     @classmethod
@@ -514,14 +514,18 @@ class Conformance:
                 )
             raise
         if not (isinstance(given, tuple | list) and len(given) == 2):
-            raise TypeError(f"outputs: expected (y, final state), got {_told(given)}; {_OUTPUTS}")
+            raise TypeError(
+                f"outputs: expected (y, final state), got {_described(given)}; {_OUTPUTS}"
+            )
         y, state = given
         if self.final_states and state is None:
             raise TypeError("outputs: no final state; if there is none, final_states = False")
         if not self.final_states:
             return _ragged(y, case), None
         if not isinstance(state, tuple | list):
-            raise TypeError(f"outputs: expected a state as a tuple, got {_told(state)}; {_OUTPUTS}")
+            raise TypeError(
+                f"outputs: expected a state as a tuple, got {_described(state)}; {_OUTPUTS}"
+            )
         return _ragged(y, case), tuple(np.asarray(part) for part in state)
 
     def _differences(self, case: Case, found: _Result, expected: _Result) -> Iterator[str]:
@@ -533,8 +537,8 @@ class Conformance:
             return
         if len(found[1]) != len(expected[1]):
             yield f"final state: expected {len(expected[1])} arrays, got {len(found[1])}"
-        for name, ours, right in zip(case.spec.cell.states, found[1], expected[1], strict=False):
-            if not (verdict := compare(name, ours, right, tolerance)).passed:
+        for name, actual, right in zip(case.spec.cell.states, found[1], expected[1], strict=False):
+            if not (verdict := compare(name, actual, right, tolerance)).passed:
                 yield f"final {name}: {verdict.reason}"
 
 
@@ -546,19 +550,19 @@ _OUTPUTS = (
 _REFUSING_EMPTY = ("torch",)
 
 
-def _told(given: Any) -> str:
+def _described(given: Any) -> str:
     """What came: its type, with its shape, or with what is in it."""
     name = type(given).__name__
     if isinstance(given, tuple | list):
-        return f"{name} of {len(given)}: {', '.join(map(_told, given[:4]))}"
+        return f"{name} of {len(given)}: {', '.join(map(_described, given[:4]))}"
     return f"{name} {tuple(given.shape)}" if hasattr(given, "shape") else name
 
 
 def _read(given: Any, spec: RnnSpec) -> tuple[RnnSpec, Weights]:
-    """What `Conformance.weights` returned, with the case's spec where it tells none."""
+    """What `Conformance.weights` returned, with the case's spec where there is none."""
     if isinstance(given, tuple) and given and isinstance(given[0], RnnSpec):
         if len(given) != 2:
-            raise TypeError(f"weights: expected (RnnSpec, weights), got {_told(given)}")
+            raise TypeError(f"weights: expected (RnnSpec, weights), got {_described(given)}")
         read, given = given
         if replace(read, update=spec.update) != spec:
             raise ValueError(f"weights: expected those of {spec}, read {read}")
@@ -569,7 +573,7 @@ def _read(given: Any, spec: RnnSpec) -> tuple[RnnSpec, Weights]:
     if not isinstance(given, tuple | list) or not all(isinstance(w, RnnWeights) for w in given):
         raise TypeError(
             "weights: expected RnnWeights, a list of one for each layer, or (RnnSpec, one of"
-            f" these); got {_told(given)}"
+            f" these); got {_described(given)}"
         )
     return read, list(given)
 
@@ -584,7 +588,7 @@ def _ragged(y: Any, case: Case) -> Ragged:
     if isinstance(y, Ragged):
         return y
     if not isinstance(y, Sequence):
-        raise TypeError(f"outputs: expected a list of sentences, got {_told(y)}; {_OUTPUTS}")
+        raise TypeError(f"outputs: expected a list of sentences, got {_described(y)}; {_OUTPUTS}")
     if len(y) != len(case.x):
         raise TypeError(f"outputs: expected {len(case.x)} sentences, got {len(y)}")
     return Ragged.from_list([np.asarray(sentence) for sentence in y])

@@ -214,8 +214,8 @@ def expanded(graph: Graph) -> tuple[Graph, dict[str, LayerName]]:
             for part in parts(rnn.spec):
                 side = "backward" if part.backwards else "forward"
                 name = part_name(rnn, part)
-                alone = own[part.layer] if 1 < len(own) == rnn.spec.layers else ""
-                found[name] = LayerName(node.native, part.layer, side, rnn.spec.layers, alone)
+                single = own[part.layer] if 1 < len(own) == rnn.spec.layers else ""
+                found[name] = LayerName(node.native, part.layer, side, rnn.spec.layers, single)
     return constants_last(fuse(graph, (ExpandLayers(), *NORMAL_FORMS)).model), found
 
 
@@ -323,7 +323,7 @@ def _compared(
             continue
         one, two = in_one_form(model.values[own], reference.values[their])
         if isinstance(one, Ragged) and isinstance(two, Ragged) and one.lod != two.lod:
-            pass  # told as it is
+            pass  # compared as it is
         elif data_of(one).shape != data_of(two).shape and data_of(one).size == data_of(two).size:
             two = np.reshape(data_of(two), data_of(one).shape) if _flat(one, two) else two
         each = compare(own, one, two, tolerance)

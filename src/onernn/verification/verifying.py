@@ -305,11 +305,11 @@ def _reference(
                 raise
             error = failed  # frameworks may have no sentences of length zero
             continue
-        told = "inputs were made: no data was given"
-        told += "" if error is None else f", none of length zero: {error}"
+        note = "inputs were made: no data was given"
+        note += "" if error is None else f", none of length zero: {error}"
         single = [f"{k!r} is {v}" for k, v in given.items() if np.ndim(data_of(v)) == 0]
-        told += "".join(f"; {each}" for each in single)  # a branch may depend on it
-        return inputs, given, reference, [told, *notes]
+        note += "".join(f"; {each}" for each in single)  # a branch may depend on it
+        return inputs, given, reference, [note, *notes]
     raise AssertionError("the loop returns or raises")
 
 
@@ -318,12 +318,12 @@ def either(model: Graph, against: Against) -> tuple[Graph, Graph]:
     deep they are.
     """
 
-    def tells(graph: Graph) -> tuple[int, int]:
+    def known(graph: Graph) -> tuple[int, int]:
         names = [v.name for v in graph.inputs if not v.name.endswith(LENGTHS)]
         return len(names), max((v.lod_depth for v in graph.inputs), default=0)
 
     other = against.graph
-    return (model, other) if tells(model) > tells(other) or not against.is_read else (other, model)
+    return (model, other) if known(model) > known(other) or not against.is_read else (other, model)
 
 
 def _both(

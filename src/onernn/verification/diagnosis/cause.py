@@ -130,7 +130,7 @@ def in_order(
             else:
                 later.append(node)
         if len(later) == len(waiting):
-            ordered += later  # Graph tells what is missing
+            ordered += later  # Graph names what is missing
             break
         waiting = later
     return replace(graph, nodes=tuple(ordered), inputs=values, constants=constants).pruned()

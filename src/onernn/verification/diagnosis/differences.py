@@ -494,7 +494,7 @@ class Names:
 
 
 def _agreed(found: Sequence[Named]) -> Iterator[Named]:
-    """What only all together tell: layers without lengths, both states of an LSTM."""
+    """What only all together show: layers without lengths, both states of an LSTM."""
     masked = {each.found.text for each in found if each.found.id == "mask_ignored"}
     for each in found:
         if each.found.id == "reverse_padded" and len(masked) == 1:

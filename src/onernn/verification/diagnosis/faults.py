@@ -23,7 +23,7 @@ from onernn.ir.weights import RnnWeights
 CLOSE = 1e-6
 """Of the largest number: what folding a constant into another one may round."""
 _SAMPLE = 2048
-"""Numbers that tell most arrays apart before all of them are compared."""
+"""Numbers by which most arrays differ, before all of them are compared."""
 
 Layer = tuple[RnnSpec, RnnWeights]
 """One layer in one direction."""
@@ -33,7 +33,7 @@ Part = tuple[RnnSpec, str, Array]
 PartFault = Fault[Part]
 
 PARTS = (("iter",), ("layer",), ("bias",), ("layer", "iter"), ("iter", "bias"), ("layer", "bias"))
-"""Arrays that somebody may have treated unlike the others."""
+"""Arrays that may have been treated unlike the others."""
 _CALLED = {"layer": "input weights", "iter": "recurrent weights", "bias": "bias"}
 _GATES = {"u": "update", "r": "reset", "i": "input", "f": "forget", "c": "candidate"}
 
@@ -442,13 +442,13 @@ _ROUNDED = 2.0**-7
 """Of the largest number: what two narrow ones may be wrong by in their sum."""
 
 _OTHERS = " and has other biases of gates u (update) and r (reset)"
-"""Of which a file keeps the sum of two, so that nothing tells which of them changed."""
+"""Of which a file keeps the sum of two, so that nothing shows which of them changed."""
 
 
 class Relation(NamedTuple):
     """How something differs: a fault's id, and what is so, between "the model" and "in" a layer.
 
-    ``apart``: the largest difference, where that tells something.
+    ``apart``: the largest difference, where that says something.
     """
 
     id: str
@@ -578,7 +578,7 @@ def weights_between(
         if (other := theirs.arrays.get(name)) is not None
     }
     biases = (bias_of(spec, mine), bias_of(their, theirs))
-    if biases[0].shape != biases[1].shape:  # an LBR cell's, and another's: what both tell apart
+    if biases[0].shape != biases[1].shape:  # an LBR cell's, and another's: the rows that both have
         one, other = (merged(b)[..., :3, :] if b.shape[2] == 4 else b for b in biases)
         biases = one, other
     pairs["bias"] = biases

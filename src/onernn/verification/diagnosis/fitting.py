@@ -1,7 +1,7 @@
-"""Biases that a file does not tell apart, found from the outputs by least squares.
+"""Biases that a file does not separate, found from the outputs by least squares.
 
-A layer that resets after the product keeps two biases of the candidate; who permuted gates,
-merged biases or left one out has mixed rows that no rearrangement separates again. The outputs do,
+A layer that resets after the product keeps two biases of the candidate; permuted gates,
+merged biases or a missing one mix rows that no rearrangement separates again. The outputs do,
 where there are many more of them than biases.
 """
 

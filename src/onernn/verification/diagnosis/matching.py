@@ -24,7 +24,7 @@ _MOST = 10**6
 """Pairs of operators that are compared one by one; of longer lists only those that are equal."""
 
 _FEW = 8
-"""Of so many pairs that have nothing in common each is taken back alone."""
+"""Of so many pairs that have nothing in common each is taken back by itself."""
 
 _LAYER = 10
 """Recurrent layers are matched before what stands between them."""
@@ -43,7 +43,7 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """The nodes that stand for one operator of the file, in order; a node alone where none tells.
+    """The nodes of one operator of the file, in order; a single node where none is known.
 
     ``inner``: for every node's input the place of what makes it among the nodes, as (node,
     output); None for those that come from elsewhere, which are the ``slots``.
@@ -308,12 +308,12 @@ def _in_place(
 ) -> None:
     """Adds elementwise ones that read the same and make a value of as many channels."""
     taken = set(pairs.values())
-    alone = [b for b in range(len(theirs)) if b not in taken and _elementwise(theirs[b])]
+    single = [b for b in range(len(theirs)) if b not in taken and _elementwise(theirs[b])]
     for a, one in enumerate(mine):
         if a in pairs or not _elementwise(one):
             continue
         reads = [values.get(name, name) for name in _read(one)]
-        for b in alone:
+        for b in single:
             alike = _sizes(one, shapes[0]) == _sizes(theirs[b], shapes[1])
             alike = alike and reads == _read(theirs[b]) and not _apart(one, theirs[b], same)
             if b not in taken and reads and alike:
@@ -324,8 +324,8 @@ def _in_place(
 
 def _apart(one: Operator, other: Operator, same: Mapping[str, str]) -> bool:
     """Whether either makes a value that is the same as one that the other does not make."""
-    told = [(m, t) for m, t in same.items() if m in one.makes or t in other.makes]
-    return any(m not in one.makes or t not in other.makes for m, t in told)
+    known = [(m, t) for m, t in same.items() if m in one.makes or t in other.makes]
+    return any(m not in one.makes or t not in other.makes for m, t in known)
 
 
 def _elementwise(operator: Operator) -> bool:
@@ -353,7 +353,7 @@ def _score(one: Operator, other: Operator, values: Mapping[str, str]) -> float:
 
 
 def _sizes(operator: Operator, shapes: Shapes) -> tuple[int, ...]:
-    """The channels of what it makes first, all axes of views; () for layers, whose kind tells."""
+    """The channels of what it makes first, all axes of views; () for layers: see `kind`."""
     if operator.rnns:
         return ()
     shape = shapes.get(next(iter(operator.makes), ""), ())

@@ -1,4 +1,4 @@
-"""The causes that reading two models tells: their differences, fewest that explain the outputs."""
+"""Causes read from two models: the fewest of their differences that explain the outputs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def read_causes(found: Evidence, ends: float) -> tuple[Cause, ...]:
 
 
 def _unmatched(causes: Sequence[Cause]) -> int:
-    """How much is told of operators that one file has not: it may have others that do the same."""
+    """How many causes are operators that one file lacks: it may have others that do the same."""
     weights = {"operator_changed": 2, "operator_missing": 1, "operator_added": 1}
     return sum(weights.get(each.id, 0) for each in causes)
 
@@ -110,7 +110,7 @@ class _Reading:
         for seed in range(1, _BATCHES + 1):
             kept = smallest(groups, lambda chosen: self._passes(chosen, batches), ends)
             needed = [each for group in kept for each in group]
-            if time.monotonic() > ends:  # nobody knows whether all of them are needed
+            if time.monotonic() > ends:  # not known whether all of them are needed
                 break
             fresh = _fresh(self.found, self.graph, seed)
             if fresh is None:
@@ -137,9 +137,9 @@ class _Reading:
         """Whether there are recurrent layers without a counterpart, though both have as many."""
         paired = {id(op) for pair in self.matching.pairs for op in pair}
         every = (*self.matching.mine, *self.matching.theirs)
-        alone = any(op.rnns and id(op) not in paired for op in every)
+        single = any(op.rnns and id(op) not in paired for op in every)
         theirs = self.found.theirs
-        return alone and theirs is not None and len(self.found.mine.parts) == len(theirs.parts)
+        return single and theirs is not None and len(self.found.mine.parts) == len(theirs.parts)
 
     def _groups(self, every: Sequence[Difference]) -> list[list[Difference]]:
         """Differences that are one fault together; the first ones are tried to be left out first.

@@ -258,7 +258,7 @@ class _Searching:
         self._still = _distance(self.few, self.few.traced.values)
 
     def single(self, every: Iterable[Candidate]) -> Iterator[Causes]:
-        """Each candidate alone; how near it comes is kept."""
+        """Each candidate by itself; how near it comes is kept."""
         for each in every:
             yield self._tried((each,))
 
@@ -286,7 +286,7 @@ class _Searching:
                     yield self._tried((Candidate(group, fault, (fault,), numbers=True),))
 
     def biases(self, refined: bool, structure: Structure) -> Iterator[Causes]:
-        """Biases of layers that the outputs tell: of few sentences, or of all."""
+        """Biases of layers that follow from the outputs: of few sentences, or of all."""
         for group, at in itertools.product(groups_of(self.few, refined), self._batches()):
             yield ()
             for layers, fault in fitted(at.traced, group, at.expected, self.ends, structure):
@@ -297,7 +297,7 @@ class _Searching:
                 yield self._confirmed([(step,)], at is self.few) if _explains(at, made) else ()
 
     def outputs(self) -> Iterator[Causes]:
-        """Biases of products that the outputs tell."""
+        """Biases of products that follow from the outputs."""
         for at in self._batches():
             yield ()
             for place, fault in fitted_outputs(at.traced, at.expected, self.ends):
@@ -310,7 +310,7 @@ class _Searching:
         return dict.fromkeys((self.few, self.side))
 
     def pairs(self) -> Iterator[Causes]:
-        """Two faults, those first of which each alone comes near to what is expected."""
+        """Two faults, those first of which each by itself comes near to what is expected."""
         near = self._nearest()
         waiting = [(_order(at, at + 1), at, at + 1) for at in range(len(near) - 1)]
         while waiting:
