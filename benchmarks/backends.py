@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.run import machine
 from onernn import UnsupportedError
 from onernn.backend import open_backend
-from onernn.verification.cases import Shape, sample_layer
+from onernn.verification.suite import Shape, sample_layer
 
 CELLS = ("GRU", "LBR GRU", "LSTM", "RNN tanh")
 HIDDEN = (16, 64, 128, 256, 512, 1024)

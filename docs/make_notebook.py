@@ -36,12 +36,14 @@ fused.model""",
 
 A `Session` fuses by itself, packs the weights once and can be run as often as asked.""",
     """session = onernn.Session(model, threads=1)
-session""",
+for each in session.explained:
+    print(each.cell, each.direction, each.dtype)""",
     """## Its error
 
 The recording holds the letters and what Paddle gave for them: scores of the tags, and the tags.""",
     """report = onernn.verify(model, "examples/segmenter/heldout.npz")
-report""",
+for each in report.outputs:
+    print(each.name, "equal:", each.passed)""",
     """for name, each in report.errors.items():
     print(name, "largest error:", f"{each.max_abs:.1e}" if hasattr(each, "max_abs") else each)""",
     """## Its speed

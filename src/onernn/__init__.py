@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from onernn.adapters.weight_conversion import convert_weights
     from onernn.engine.sharing import Shared, shared
     from onernn.verification.auditing import AuditReport, audit
-    from onernn.verification.checked_conversion import convert
-    from onernn.verification.quantizing.quantize import quantize
-    from onernn.verification.stepping import over_time
+    from onernn.verification.checked_conversion import convert, over_time
+    from onernn.verification.quantizing import quantize
     from onernn.verification.verifying import Report, verify
 
 register_reader(load)
@@ -42,8 +41,8 @@ _WHEN_ASKED_FOR = {
     "audit": "onernn.verification.auditing",
     "convert": "onernn.verification.checked_conversion",
     "convert_weights": "onernn.adapters.weight_conversion",
-    "over_time": "onernn.verification.stepping",
-    "quantize": "onernn.verification.quantizing.quantize",
+    "over_time": "onernn.verification.checked_conversion",
+    "quantize": "onernn.verification.quantizing",
     "shared": "onernn.engine.sharing",
     "verify": "onernn.verification.verifying",
 }

@@ -17,16 +17,11 @@ from onernn.adapters.loading import load
 from onernn.adapters.registry import RUNTIMES
 from onernn.adapters.stacks import read_stacks
 from onernn.adapters.weight_conversion import convert_weights
-from onernn.commands import FORWARDED, Commands
-from onernn.conversion import convert_command
-from onernn.engine.session import Session
-from onernn.inspecting import inspect_command
-from onernn.ir.arrays import Array
-from onernn.ir.budget import STEPS
-from onernn.ir.errors import OnernnError, unforeseen
-from onernn.options import (
+from onernn.commands import (
+    FORWARDED,
     Atol,
     Backend,
+    Commands,
     Dtype,
     Json,
     MaxBytes,
@@ -39,9 +34,12 @@ from onernn.options import (
     Threads,
     one_of,
 )
-from onernn.quantizing import quantize_command
+from onernn.engine.session import Session
+from onernn.ir.arrays import Array
+from onernn.ir.budget import STEPS
+from onernn.ir.errors import OnernnError, unforeseen
+from onernn.model_commands import convert_command, inspect_command, quantize_command, repair_command
 from onernn.reorders.layouts import FRAMEWORKS
-from onernn.repairing import repair_command
 from onernn.score_command import score
 from onernn.showing import (
     complain,
@@ -54,13 +52,12 @@ from onernn.showing import (
     stdout,
     watched,
 )
-from onernn.verification import recording, support_table
+from onernn.verification import recording
 from onernn.verification.auditing import audit
-from onernn.verification.doctor import examine
+from onernn.verification.doctor import examine, manual_tables
 from onernn.verification.recording import INPUTS, read_arrays, read_inputs, write_outputs
 from onernn.verification.references import open_against
-from onernn.verification.reporting.report import check_report, write_report
-from onernn.verification.reporting.text import explanation
+from onernn.verification.report import check_report, explanation, write_report
 from onernn.verification.verifying import SECONDS, error_json, verify
 
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
@@ -94,8 +91,8 @@ def without_command(
     quiet: Quiet = False,
 ) -> None:
     if version:
-        told = f"onernn {onernn.__version__}"
-        show_json("pass", version=onernn.__version__) if json else print(told)
+        text = f"onernn {onernn.__version__}"
+        show_json("pass", version=onernn.__version__) if json else print(text)
         raise typer.Exit
     if called := context.invoked_subcommand:  # onernn --json COMMAND is onernn COMMAND --json
         context.default_map = {called: {"json": json, "quiet": quiet}}
@@ -232,7 +229,7 @@ app.command(
     "quantize",
     examples=[
         "onernn quantize model.onnx bytes.onnx --data calibration.npz --budget 'labels 0.1%'",
-        "onernn quantize lac_model lac.onnx --data a.npz --held-out b.npz --report report.html",
+        "onernn quantize lac_model lac.onnx --data a.npz --held-out b.npz",
     ],
 )(quantize_command)
 
@@ -365,11 +362,7 @@ def emit(
 
     The files are a header, its kernels and weights, and an example.
     """
-    from onernn.engine.emit.pipeline import (  # no other command's
-        read_declared,
-        read_static,
-        write_cpp,
-    )
+    from onernn.engine.emit.pipeline import read_declared, read_static, write_cpp
 
     graph = load(model, params, semantics)
     written = write_cpp(
@@ -442,7 +435,7 @@ def doctor(
     if json:
         print(examination.to_json())
     elif markdown:
-        print(f"{support_table.markdown(examination)}\n\n{support_table.data_types()}")
+        print(manual_tables(examination))
     else:
         show_examination(stdout(), examination, full)
     raise typer.Exit(0 if examination.passed else 1)
@@ -461,8 +454,8 @@ def main() -> None:
     except (OnernnError, OSError, ValueError, MemoryError) as error:
         _refuse(error, partial(complain, error if str(error) else type(error).__name__))
     except Exception as error:
-        told = unforeseen(error, "internal error")
-        _refuse(told, partial(complain, told))
+        internal = unforeseen(error, "internal error")
+        _refuse(internal, partial(complain, internal))
 
 
 def _refuse(error: Exception, complaint: Callable[[], None]) -> NoReturn:

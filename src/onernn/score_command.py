@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onernn.adapters.loading import load
-from onernn.ir.budget import STEPS
-from onernn.ir.errors import UnsupportedError
-from onernn.options import (
+from onernn.commands import (
     Backend,
     Dtype,
     Json,
@@ -24,6 +22,8 @@ from onernn.options import (
     Quiet,
     Semantics,
 )
+from onernn.ir.budget import STEPS
+from onernn.ir.errors import UnsupportedError
 from onernn.showing import complain, progress, show_json, stdout
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def score(
     ],
     output: Annotated[
         str,
-        typer.Argument(metavar="OUTPUT", help="The folder or URI for the Parquet files."),
+        typer.Argument(metavar="OUTPUT", help="The folder for the Parquet files."),
     ],
     input: Annotated[
         list[str] | None,
@@ -69,9 +69,6 @@ def score(
             help="AXIS or NAME=AXIS: the axis of rows in dense inputs and outputs; repeatable."
         ),
     ] = None,
-    engine: Annotated[
-        str, typer.Option(help="local, or ray: the cluster at RAY_ADDRESS or on this machine.")
-    ] = "local",
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad row.")] = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -94,7 +91,6 @@ def score(
             load(model, params, semantics),
             corpus,
             output,
-            engine=engine,
             inputs=_pairs("--input", input),
             outputs=_pairs("--output", output_column) if output_column else None,
             keep=keep,
@@ -108,14 +104,14 @@ def score(
             backend=backend,
             max_bytes=max_bytes,
             max_steps=max_steps,
-            progress=partial(_told, tell),
+            progress=partial(_show_progress, tell),
         )
     for each in found.repaired:
         complain(f"scored anew: {each}")
     speed = found.words / max(found.seconds, 1e-9)
     if json:
-        told_as = {**found._asdict(), "words_per_second": speed, "output": str(output)}
-        show_json("pass", **told_as)
+        summary = {**found._asdict(), "words_per_second": speed, "output": str(output)}
+        show_json("pass", **summary)
     elif not quiet:
         went_on = f", {found.windows_before:,} of them before" if found.windows_before else ""
         stdout().print(
@@ -172,7 +168,7 @@ class _Stopped(BaseException):
         self.number = number
 
 
-def _told(tell: Callable[[str, float, float], None], found: Progress) -> None:
+def _show_progress(tell: Callable[[str, float, float], None], found: Progress) -> None:
     """Rows and steps a second, and which part of the corpus is done."""
     refused = f", {found.rejected:,} rejected" if found.rejected else ""
     speed = found.words / max(found.seconds, 1e-9)

@@ -23,11 +23,11 @@ from rich.table import Table
 from rich.text import Text
 
 from onernn.ir.errors import OnernnError, printable, told
-from onernn.verification import support_table
+from onernn.verification import doctor
 from onernn.verification.auditing import AuditReport
+from onernn.verification.comparing import json_text
 from onernn.verification.doctor import Examination
 from onernn.verification.inspecting import Inspection
-from onernn.verification.json_text import json_text
 from onernn.verification.verifying import Report
 
 T = TypeVar("T")
@@ -105,8 +105,8 @@ class _Bar:
                 self._progress.stop()
 
     def tell(self, stage: str, done: float, of: float) -> None:
-        told = printable(stage)
-        self._progress.update(self._task, description=told, completed=done, total=of or None)
+        text = printable(stage)
+        self._progress.update(self._task, description=text, completed=done, total=of or None)
 
 
 class _Results:
@@ -240,7 +240,7 @@ def show_examination(console: Console, examination: Examination, full: bool) -> 
     if found.other_copies:
         lines.append(f"other copies of libdnnl here: {', '.join(found.other_copies)}")
     if not full:
-        lines += support_table.wrong(found)
+        lines += doctor.wrong(found)
         lines.append("onernn doctor --full lists every combination, its kernel and its error")
     for line in lines:
         console.print(line)
@@ -249,13 +249,13 @@ def show_examination(console: Console, examination: Examination, full: bool) -> 
     table = Table(
         "cell",
         "direction",
-        *support_table.columns(found),
+        *doctor.columns(found),
         title="max error",
         title_justify="left",
     )
-    for row in support_table.rows(found):
+    for row in doctor.rows(found):
         table.add_row(*row)
     console.print(table)
-    console.print(support_table.LEGEND)
-    section(console, "kernels", support_table.kernels(found))
-    section(console, "reasons", support_table.reasons(found))
+    console.print(doctor.LEGEND)
+    section(console, "kernels", doctor.kernels(found))
+    section(console, "reasons", doctor.reasons(found))

@@ -49,7 +49,7 @@ def test_what_is_not_proved_is_not_written_and_exit_is_1(
         causes = (replace(cause, evidence="candidate") for cause in report.causes)
         return replace(report, causes=tuple(causes))
 
-    monkeypatch.setattr("onernn.repairing.verify", doubting)
+    monkeypatch.setattr("onernn.model_commands.verify", doubting)
     (files / "fixed.onnx").write_bytes(b"old")
     done = repaired(files, "swapped.onnx", *flags)
     assert done.exit_code == 1 and (files / "fixed.onnx").read_bytes() == b"old"

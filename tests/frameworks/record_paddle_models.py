@@ -18,7 +18,7 @@ from benchmarks.model_files import found
 from benchmarks.models import models
 from onernn import Ragged, load
 from onernn.ir.ragged import Batch
-from onernn.verification.frameworks import run_framework
+from onernn.verification.references import run_framework
 
 LENGTHS = (1, 2, 25, 60, 1, 7, 33, 110, 14, 3, 19, 48, 5, 5, 71, 10, 28, 1, 90, 16, 22, 40, 9, 31)
 

@@ -15,8 +15,7 @@ import pytest
 
 import onernn
 from onernn.ir.graph import Graph, NativeOp, Node, Value
-from onernn.verification.inspecting import inspect_model
-from onernn.verification.reporting.graph_page import render_graph_page
+from onernn.verification.inspecting import inspect_model, render_graph_page
 
 # What a person does, one after the other; what the page looks like after each step.
 USE = """

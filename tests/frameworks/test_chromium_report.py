@@ -13,7 +13,7 @@ import pytest
 from support.planted import read, tagger
 
 from onernn.verification.references import Against
-from onernn.verification.reporting.report import write_report
+from onernn.verification.report import write_report
 from onernn.verification.verifying import verify
 
 image = pytest.importorskip("matplotlib.image")

@@ -18,7 +18,7 @@ import onernn
 from onernn.adapters.mxnet.read import read_symbol
 from onernn.ir.files import replacing, replacing_all
 from onernn.verification.recording import write_inputs, write_outputs
-from onernn.verification.reporting.report import write_report
+from onernn.verification.report import write_report
 
 _ROOM = 256  # bytes that a file may have here; all that is written below is longer
 

@@ -9,9 +9,8 @@ import numpy as np
 
 from onernn import Ragged
 from onernn.backend import reference_stack
-from onernn.verification.cases import DIRECTIONS
 from onernn.verification.diagnosis.faults import layer_faults
-from onernn.verification.suite import Case
+from onernn.verification.suite import DIRECTIONS, Case
 
 GRUS, LSTMS = ("gru", "lbr_gru"), ("lstm", "lstm_peephole", "lstm_projection")
 CLIPPED = ("lstm_cell_clip", "lstm_gate_clip", "gru_gate_clip", "lbr_gru_gate_clip")

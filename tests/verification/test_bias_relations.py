@@ -11,7 +11,7 @@ import pytest
 from support import planted
 from support.planted import Arrays, blocks, changed, feed, model, read, recording
 
-from onernn.verification.diagnosis.relations import relation
+from onernn.verification.diagnosis.faults import relation
 from onernn.verification.references import Against
 from onernn.verification.verifying import Report, verify
 

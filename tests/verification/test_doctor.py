@@ -22,8 +22,7 @@ from onernn.backend.onednn import kernels, training
 from onernn.backend.onednn.library import load_library
 from onernn.backend.process import DNNL_LIBRARY
 from onernn.kernels import build
-from onernn.verification import support_table
-from onernn.verification.cases import DIRECTIONS, KINDS, ODD, sample_layer
+from onernn.verification import doctor
 from onernn.verification.doctor import (
     DTYPES,
     MODES,
@@ -37,6 +36,7 @@ from onernn.verification.doctor import (
     examine,
     examined,
 )
+from onernn.verification.suite import DIRECTIONS, KINDS, ODD, sample_layer
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedP
 # One cell, so that the command line is quick.
 COMMAND = """
 from onernn import cli
-from onernn.verification import doctor, support_table
-doctor.KINDS = support_table.KINDS = {"GRU": doctor.KINDS["GRU"]}
+from onernn.verification import doctor
+doctor.KINDS = {"GRU": doctor.KINDS["GRU"]}
 """
 
 
@@ -91,7 +91,7 @@ def test_what_never_ran_on_any_machine_is_told_as_such(here: Examination) -> Non
         asked = finding.guide and finding.combination.mode == "inference"
         assert (finding.verdict == NEVER_RAN) == asked
         assert finding.kernel == "NumPy reference" and finding.max_error < 1e-5
-    assert "never ran (" in support_table.markdown(here)
+    assert "never ran (" in doctor.markdown(here)
     others = [f for f in here.findings if f.combination.dtype != "f16"]
     assert all(f.verdict != NEVER_RAN for f in others)
 
@@ -167,10 +167,10 @@ def test_a_wrong_number_does_not_hide_behind_rounded_weights(built: Path, distor
 
 def test_columns_in_which_nothing_runs_are_left_out(here: Examination) -> None:
     """The kernels' own types, where oneDNN alone is examined."""
-    assert "int8-weights inference" in support_table.COLUMNS
-    shown = support_table.columns(here)
+    assert "int8-weights inference" in doctor.COLUMNS
+    shown = doctor.columns(here)
     assert "u8 training" in shown and not any("int8" in name for name in shown)
-    assert all(len(row) == 2 + len(shown) for row in support_table.rows(here))
+    assert all(len(row) == 2 + len(shown) for row in doctor.rows(here))
 
 
 def test_a_wrong_gradient_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ class TestCommand:
     @pytest.mark.parametrize("cap", build.isas())
     def test_which_kernels_these_are_is_told(self, cap: str) -> None:
         """Or why there are none, and how to get them."""
-        nothing = "doctor.KINDS = support_table.KINDS = {}"
+        nothing = "doctor.KINDS = {}"
         code = f"{COMMAND}{nothing}\ncli.main()"
         done = run(code, "doctor", ONERNN_MAX_ISA=cap)
         (told,) = [line for line in done.stdout.splitlines() if line.startswith("kernels: ")]
@@ -348,7 +348,7 @@ class TestManual:
         text = (repo / "docs" / "reference" / "cells.md").read_text()
         assert text.count(start) == 1
         table = text.split(start)[1].split(end)[0].strip().splitlines()
-        made = support_table.markdown(request.getfixturevalue(examined)).splitlines()
+        made = doctor.markdown(request.getfixturevalue(examined)).splitlines()
         columns = None if table[0] == made[0] else ANYWHERE
         assert verdicts(table, columns) == verdicts(made, columns)
 
@@ -356,10 +356,10 @@ class TestManual:
         start, end = "<!-- data types -->", "<!-- end of data types -->"
         text = (repo / "docs" / "reference" / "cells.md").read_text()
         assert text.count(start) == text.count(end) == 1
-        assert text.split(start)[1].split(end)[0].strip() == support_table.data_types()
+        assert text.split(start)[1].split(end)[0].strip() == doctor.data_types()
 
     def test_another_verdict_would_be_seen(self, here: Examination) -> None:
-        made = support_table.markdown(here).splitlines()
+        made = doctor.markdown(here).splitlines()
         other = [line.replace("(", "").replace(")", "") for line in made]
         assert verdicts(other) != verdicts(made)
         assert [row[0] for row in verdicts(made, ANYWHERE)[2::4]] == list(KINDS)

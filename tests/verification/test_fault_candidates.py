@@ -11,11 +11,11 @@ import pytest
 import onernn
 from onernn.ir.graph import Graph
 from onernn.verification.comparing import Tolerance
-from onernn.verification.diagnosis import explaining
+from onernn.verification.diagnosis import search
 from onernn.verification.diagnosis.graph_faults import operator_faults
 from onernn.verification.diagnosis.search import Candidate, Side, candidates
-from onernn.verification.layerwise import traced
 from onernn.verification.recording import opened, read_inputs, read_outputs
+from onernn.verification.tracing import traced
 
 DATA = Path(__file__).parents[1] / "data"
 MASKED = DATA / "keras" / "text_classifier"
@@ -28,7 +28,7 @@ def _side(file: Path) -> Side:
     given = read_inputs(arrays, model.inputs, where)
     expected = read_outputs(arrays, model.outputs, where)
     tolerances = dict.fromkeys(expected, Tolerance(1e-6, 1e-5))
-    return Side(model, traced(model, given), given, given, expected, tolerances, "")
+    return Side(model, traced(model, given), given, given, expected, tolerances)
 
 
 def _around_layers(side: Side) -> list[tuple[Candidate, Graph]]:
@@ -72,7 +72,7 @@ def test_a_search_that_breaks_leaves_the_verdict(monkeypatch: pytest.MonkeyPatch
         raise KeyError("a value")
 
     monkeypatch.delenv("ONERNN_RAISE", raising=False)
-    monkeypatch.setattr(explaining, "find_causes", broken)
+    monkeypatch.setattr(search, "find_causes", broken)
     model = onernn.load(MASKED / "model.keras")
     table = "embedding/embeddings"
     constants = {**model.constants, table: np.roll(model.constants[table], 1, axis=0)}

@@ -15,8 +15,7 @@ from support.graphs import ADD, MATMUL, constants, graph, projected_gru
 import onernn
 from onernn.ir.errors import printable
 from onernn.ir.graph import Graph, NativeOp, Node, Value
-from onernn.verification.inspecting import inspect_model
-from onernn.verification.reporting.graph_page import render_graph_page, write_graph_page
+from onernn.verification.inspecting import inspect_model, render_graph_page, write_graph_page
 
 NAME = "</title></script></svg><script>a()</script>\"'><img src=x onerror=a()>\u202e{{7*7}}"
 

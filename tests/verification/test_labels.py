@@ -13,7 +13,7 @@ import onernn
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
 from onernn.ir.arrays import Array
 from onernn.ir.graph import Node, Value
-from onernn.verification.quantizing.labels import design_effect, upper_bound
+from onernn.verification.quantizing import design_effect, upper_bound
 
 WIDTH, HIDDEN, TIME, BATCH, CLASSES = 8, 24, 30, 40, 7
 SPEC = RnnSpec(Cell.LSTM, WIDTH, HIDDEN)
@@ -87,57 +87,6 @@ def test_labels_are_real_steps_of_outputs_that_are_scores(case: str) -> None:
     )
     assert found.error == np.mean(exact != given) > 0
     assert found.counted.startswith(f"{len(exact):,} labels of {name!r} in ")
-
-
-@pytest.mark.parametrize("both", [False, True])
-def test_a_step_that_masks_repeat_counts_once_and_holes_do_not_count(both: bool) -> None:
-    """As Keras: masked steps give what the step before gave, zeros before the first one.
-
-    From right to left they give what the step behind gave, so that a masked step reads two steps.
-    """
-    spec = RnnSpec(Cell.LSTM, WIDTH, HIDDEN, direction="right2left")
-    right = {"spec": spec, "weights": random_weights(spec, 1)}
-    nodes = (
-        Node("SequenceReset", ("x", "offsets"), ("words",)),
-        Node("Rnn", ("words",), ("y",), LAYER),
-        Node("SequenceData", ("y",), ("data",)),
-        Node("Concat", ("zeros", "data"), ("rows",), {"axis": 0}),
-        Node("Gather", ("rows", "places"), ("forward",), {"axis": 0}),
-    )
-    backwards = (
-        Node("Rnn", ("words",), ("z",), right),
-        Node("SequenceData", ("z",), ("data_z",)),
-        Node("Concat", ("zeros", "data_z"), ("rows_z",), {"axis": 0}),
-        Node("Gather", ("rows_z", "behind"), ("backward",), {"axis": 0}),
-        Node("Add", ("forward", "backward"), ("sums",)),
-    )
-    head = Node("MatMul", ("sums" if both else "forward", "w"), ("scores",))
-    nodes = (*nodes, *(backwards if both else ()), head)
-    types = [("x", "float32", (None, WIDTH)), ("offsets", "int64", (None,))]
-    types += [(name, "int64", (None, None)) for name in ("places", "behind")[: 1 + both]]
-    inputs = tuple(Value(*each) for each in types)
-    model = Graph("masked", inputs, (Value("scores"),), nodes, CONSTANTS)
-
-    def feed(seed: int) -> tuple[dict[str, Array], Array]:
-        rng = np.random.default_rng(seed)
-        mask = rng.random((BATCH, TIME)) < 0.6
-        words = np.concatenate([[0], mask.sum(1).cumsum()])
-        upto = mask.cumsum(1)
-        before = upto - mask
-        places = np.where(upto > 0, words[:-1, None] + upto, 0)
-        behind = np.where(before < mask.sum(1)[:, None], words[:-1, None] + before + 1, 0)
-        x = rng.normal(0, 1, (words[-1], WIDTH)).astype(np.float32)
-        arrays = {"x": x, "offsets": words, "places": places}
-        return arrays | ({"behind": behind} if both else {}), mask
-
-    held, mask = feed(1)
-    found = onernn.quantize(model, [feed(0)[0]], held_out=[held], budget="labels 99%")
-    exact, given = (
-        Session(each, threads=1).run(held)["scores"].argmax(-1)[mask]
-        for each in (model, found.model)
-    )
-    assert found.counted == f"{mask.sum():,} labels of 'scores' in {BATCH} sequences"
-    assert found.error == np.mean(exact != given) > 0 and not found.notes[1:]
 
 
 def test_outputs_are_named_and_what_holds_no_labels_is_refused() -> None:

@@ -96,7 +96,7 @@ def test_a_planted_fault_fails_in_the_cell_that_it_concerns(fault: Any) -> None:
     class Suite(NodeConformance):
         backend = type("Backend", (Faulty,), {"change": staticmethod(fault)})
 
-    from onernn.verification.cases import combinations
+    from onernn.verification.suite import combinations
 
     cell, direction, _ = FAULTS[fault].split("-")
     (each,) = combinations((cell,), (direction,), (1,), ("ragged",), ("given",), ("f32",), ("odd",))  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ class Answering:
     ],
 )
 def test_a_wrong_answer_says_what_is_expected(answer: Any, told: str) -> None:
-    from onernn.verification.cases import combinations
+    from onernn.verification.suite import combinations
 
     class Suite(NodeConformance):
         backend = type("Backend", (Answering,), {"answer": answer})

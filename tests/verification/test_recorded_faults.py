@@ -15,7 +15,7 @@ from support.planted import Arrays, read, recording
 
 from onernn.verification.comparing import Tolerance
 from onernn.verification.diagnosis.batch_cuts import cut_batch
-from onernn.verification.layerwise import traced
+from onernn.verification.tracing import traced
 from onernn.verification.verifying import Report, verify
 
 ALL = os.environ.get("ONERNN_FAULT_PAIRS") == "all"

@@ -17,9 +17,9 @@ from support.planted import model, read, reordered, tagger
 import onernn
 from onernn.ir.errors import MissingDependencyError
 from onernn.ir.graph import Graph, Node, Value
+from onernn.verification.drawing import COLOURS, fused_values, number, picture
 from onernn.verification.references import Against
-from onernn.verification.reporting.picture import COLOURS, fused_values, picture
-from onernn.verification.reporting.report import check_report, number, render, write_report
+from onernn.verification.report import check_report, render, write_report
 from onernn.verification.verifying import Report, verify
 
 pytest.importorskip("matplotlib")

@@ -13,15 +13,15 @@ import pytest
 from support.faulty import FAULTS
 from support.oracle import run_oracle
 
-from onernn.verification.cases import (
+from onernn.verification.suite import (
     CELLS,
     DIRECTIONS,
     LENGTHS,
     SIZES,
     Combination,
+    Conformance,
     combinations,
 )
-from onernn.verification.suite import Conformance
 
 pytest_plugins = ("pytester",)
 

@@ -18,8 +18,7 @@ from onnx import helper, numpy_helper
 from onernn import Ragged, RnnSpec, RnnWeights, convert, fuse, load
 from onernn.backend import Stack, open_backend
 from onernn.ir.graph import Graph, Node, Value
-from onernn.verification.cases import CELLS
-from onernn.verification.suite import Case, Conformance
+from onernn.verification.suite import CELLS, Case, Conformance
 
 
 class TestOneDnn(Conformance):

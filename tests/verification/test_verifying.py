@@ -18,10 +18,9 @@ from onernn import Ragged
 from onernn.ir.errors import MissingDependencyError, ModelFormatError, UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
 from onernn.verification import references, verifying
-from onernn.verification.aligning import feed_for, in_one_form, outputs_for
-from onernn.verification.error_profiles import errors, profile
+from onernn.verification.comparing import feed_for, in_one_form, outputs_for
 from onernn.verification.input_generation import make_inputs
-from onernn.verification.output_axes import Axes, axes_of
+from onernn.verification.profiles import Axes, axes_of, errors, profile
 from onernn.verification.references import Against, open_against
 from onernn.verification.tracing import trace
 from onernn.verification.verifying import verify

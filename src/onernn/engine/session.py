@@ -372,24 +372,6 @@ class Session:
         made._set_up()
         return made
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: `explained`, and inputs and outputs."""
-        from onernn.ir import html
-
-        graph = self.graph
-        face = [("input", each) for each in graph.inputs] + [("output", o) for o in graph.outputs]
-        layers = (
-            (each.node, each.cell, each.direction, each.dtype, each.kernel, each.why)
-            for each in self.explained
-        )
-        head = ("recurrent node", "cell", "direction", "dtype", "kernel", "why")
-        return html.block(
-            f"Session of {graph.name}",
-            html.table(("", "value"), face),
-            html.table(head, layers),
-            *map(html.paragraph, graph.notes),
-        )
-
     def explain(self) -> str:
         """One line per recurrent node: cell, direction, dtype, kernel, why no faster one; then the
         rule of ``backend="auto"``; then what runs the graph, known after the first run; notes."""

@@ -441,21 +441,16 @@ class Graph(Immutable):
         return all(self.types[name].lod == () for name in names if name)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: inputs, outputs, and the operators with what they make."""
+        """A table for notebooks: inputs, operators with the types that they make, and outputs."""
         from onernn.ir import html
 
-        face = [("input", each) for each in self.inputs] + [("output", o) for o in self.outputs]
-        nodes = (
-            (node.op, native_types(node.origin), ", ".join(filter(None, node.outputs)),
-             "; ".join(str(self.types[name]) for name in node.outputs if name))
-            for node in self.nodes
-        )  # fmt: skip
-        return html.block(
-            self.name,
-            html.table(("", "value"), face),
-            html.table(("operator", "from", "makes", "type"), nodes),
-            *map(html.paragraph, self.notes),
-        )
+        rows = [("input", "", value.name, str(self.types[value.name])) for value in self.inputs]
+        for node in self.nodes:
+            made = [name for name in node.outputs if name]
+            types = "; ".join(str(self.types[name]) for name in made)
+            rows.append((node.op, native_types(node.origin), ", ".join(made), types))
+        rows += [("output", "", value.name, "") for value in self.outputs]
+        return html.table(self.name, ("operator", "from", "makes", "type"), rows)
 
     def producer(self, name: str) -> Node | None:
         """The node that makes a value; None for inputs, constants and ""."""

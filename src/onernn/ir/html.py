@@ -1,4 +1,4 @@
-"""What objects show of themselves in notebooks: tables, in which a model's names are only text."""
+"""What a graph shows of itself in notebooks: one table, in which a model's names are only text."""
 
 from __future__ import annotations
 
@@ -12,26 +12,22 @@ MOST = 60
 """Rows of a table: a notebook keeps what it showed."""
 
 
-def text(found: object) -> str:
-    """As HTML, whatever stands in it: no markup, nothing that turns the text around."""
-    return escape(printable(found))
+def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The rows below their title and head; the first `MOST` of them, and how many more there are.
 
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """The rows under their head; the first `MOST` of them, and how many more there are."""
-    listed = iter(rows)
-    lines = [f"<tr>{''.join(f'<th>{text(each)}</th>' for each in head)}</tr>"]
-    for row in islice(listed, MOST):
-        lines.append(f"<tr>{''.join(f'<td>{text(each)}</td>' for each in row)}</tr>")
-    if more := sum(1 for _ in listed):
+    Texts have no markup, and no characters that turn the text around.
+    """
+    every = list(rows)
+    lines = [_row("th", head), *(_row("td", row) for row in islice(every, MOST))]
+    if (more := len(every) - MOST) > 0:
         lines.append(f'<tr><td colspan="{len(head)}">and {more} more</td></tr>')
     inside = "\n".join(lines)
-    return f"<table>\n{inside}\n</table>\n"
+    return f"<table>\n<caption>{_text(title)}</caption>\n{inside}\n</table>\n"
 
 
-def block(title: object, *parts: str) -> str:
-    return f"<div><strong>{text(title)}</strong>\n{''.join(parts)}</div>"
+def _row(kind: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{kind}>{_text(each)}</{kind}>' for each in cells)}</tr>"
 
 
-def paragraph(found: object) -> str:
-    return f"<p>{text(found)}</p>\n"
+def _text(found: str) -> str:
+    return escape(printable(found))

@@ -166,7 +166,7 @@ def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
 def _parsed(column: Any, bad: dict[int, str], scalar: bool, depth: int) -> pa.Array:
     """One array of numbers, or of lists of them; text, as CSV has it, is read.
 
-    ``depth``: the lists that a column without values has, whose type nobody knows.
+    ``depth``: the lists that a column without values has, whose type is not known.
     """
     import pyarrow as pa
 

@@ -36,9 +36,9 @@ FORMATS = {
     "npz": (".npz",),
 }
 _BLOCK = 2**25
-"""Bytes of CSV whose rows tell the types of columns; no row may be longer."""
+"""Bytes of CSV whose rows give the types of columns; no row may be longer."""
 _SAMPLE = 1000
-"""Rows of JSON that tell the columns and their types."""
+"""Rows of JSON that give the columns and their types."""
 _CHUNK = 1024  # rows
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.files import replacing_all
 from onernn.ir.graph import Graph
-from onernn.scoring.corpus import file_system
 
 MANIFEST = "_scoring.jsonl"
 _MOST_WINDOWS = 10**6
@@ -44,30 +43,29 @@ def file_names(window: int) -> tuple[str, str]:
 
 
 class Folder:
-    """Files of windows in a folder of this machine or an object store.
+    """The files of windows in a folder on this machine.
 
-    The manifest is lines of JSON: how the folder is scored, one line for each window that is
-    whole, and in the end how many windows there are. Readers of data sets pass over names with
-    ``_`` in front. ``parts``: the windows whose files are as the manifest says; ``windows``: how
-    many there are, once that is known; ``repaired``: what was missing or changed.
+    The manifest is lines of JSON: how the folder is scored, one line for each complete window, and
+    at the end the number of windows. Readers of data sets skip names that begin with ``_``.
+    ``parts``: the windows whose files are as the manifest says; ``windows``: how many there are,
+    once that is known; ``repaired``: what was missing or changed.
     """
 
     def __init__(self, where: str) -> None:
-        import pyarrow.fs as pafs
-
-        system, root = file_system(where)
-        self.local = Path(root) if isinstance(system, pafs.LocalFileSystem) else None
-        self.name = where if self.local is None else root
-        self._files = pafs.SubTreeFileSystem(root, system)
+        if "://" in where:
+            raise UnsupportedError(
+                f"{where}: the output is a folder on this machine; for object stores use"
+                " RayScorer, spark_scorer or beam_model_handler, whose engines write there"
+            )
+        self.path = Path(os.path.abspath(where))
         self.parts: dict[int, Part] = {}
         self.windows: int | None = None
         self.repaired: list[str] = []
-        self._written = 0
 
     @property
-    def scratch(self) -> Path | None:
-        """Where files of this run alone may lie."""
-        return self.local and self.local / ".scratch"
+    def scratch(self) -> Path:
+        """Where temporary files of this run lie."""
+        return self.path / ".scratch"
 
     @contextmanager
     def held(self, asked: Mapping[str, Any], threads: int = 1) -> Iterator[None]:
@@ -78,52 +76,48 @@ class Folder:
         something else. Nothing is changed then.
         """
         with ExitStack() as stack:
-            if self.local is not None:
-                self.local.mkdir(parents=True, exist_ok=True)
-                handle = os.open(self.local, os.O_RDONLY | os.O_DIRECTORY)
-                stack.callback(os.close, handle)
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise UnsupportedError(f"{self.name}: another scoring runs into it") from None
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, handle)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UnsupportedError(f"{self.path}: another scoring runs into it") from None
             self._asked = json.loads(json.dumps(asked))
             lines = self._read_manifest()
             self._clean()
             self._check(lines, threads)
             self._write_manifest()
             stack.callback(self._clean)
-            if self.scratch:
-                self.scratch.mkdir(exist_ok=True)
+            self.scratch.mkdir(exist_ok=True)
             yield
 
     def _clean(self) -> None:
-        """Removes what was not finished."""
-        if self.local is not None and self.scratch is not None:
-            for left in (*self.local.rglob(".onernn-*.part"), *self.scratch.glob("*")):
-                left.unlink(missing_ok=True)
-            if self.scratch.exists():
-                self.scratch.rmdir()
+        """Removes unfinished files."""
+        for left in (*self.path.rglob(".onernn-*.part"), *self.scratch.glob("*")):
+            left.unlink(missing_ok=True)
+        if self.scratch.exists():
+            self.scratch.rmdir()
 
     def _entries(self) -> dict[str, bool]:
-        """The names in the folder, and whether each is a file."""
-        import pyarrow.fs as pafs
-
-        every = pafs.FileSelector("", recursive=True, allow_not_found=True)
-        return {info.path: info.is_file for info in self._files.get_file_info(every)}
+        """The names in the folder in order, and whether each is a file or a link to one."""
+        every = ((p, p.is_symlink() or p.is_file()) for p in sorted(self.path.rglob("*")))
+        names = ((str(path.relative_to(self.path)), is_file) for path, is_file in every)
+        return {name: is_file for name, is_file in names if name[0] != "."}
 
     def _read_manifest(self) -> list[dict[str, Any]]:
-        """The lines that follow the first one, without those that are damaged."""
-        names = sorted(name for name in self._entries() if name[0] != ".")
+        """The lines behind the first one, without those that are damaged."""
+        names = self._entries()
         if MANIFEST not in names:
-            if names:
+            for name in names:
                 raise UnsupportedError(
-                    f"{self.name} holds {names[0]!r} and no {MANIFEST}; take a new folder"
+                    f"{self.path} holds {name!r} and no {MANIFEST}; take a new folder"
                 )
             return []
-        head, *lines = map(_content, self._content(MANIFEST).split(b"\n"))
+        head, *lines = map(_content, (self.path / MANIFEST).read_bytes().split(b"\n"))
         if not head:
             raise UnsupportedError(
-                f"{self.name}: {MANIFEST} is damaged, so the model and the corpus of its files"
+                f"{self.path}: {MANIFEST} is damaged, so the model and the corpus of its files"
                 " are not known; put the manifest back, or take a new folder"
             )
         known = [line for line in lines if line.keys() in ({"window", "sha256"}, {"windows"})]
@@ -131,38 +125,32 @@ class Folder:
             if head.get(key) != self._asked.get(key):
                 was, now = (_short(each.get(key)) for each in (head, self._asked))
                 raise UnsupportedError(
-                    f"{self.name}: this folder was begun with {key} {was}, now it is {now}; go on"
+                    f"{self.path}: this folder was begun with {key} {was}, now it is {now}; go on"
                     " as it was begun, or take another folder"
                 )
         return known
 
     def _check(self, lines: list[dict[str, Any]], threads: int) -> None:
-        """Finds the windows that are whole."""
-        known: dict[int, Any] = {}
-        for line in lines:
-            if "windows" in line:
-                self.windows = line["windows"]
-            else:
-                known[line["window"]] = line["sha256"]
+        """Finds the windows whose files are complete."""
+        known = {line["window"]: line["sha256"] for line in lines if "window" in line}
+        self.windows = next((line["windows"] for line in lines if "windows" in line), None)
         self._refuse_strangers()
         with ThreadPoolExecutor(threads) as pool:
-            for part in pool.map(
-                self._whole, *zip(*sorted(known.items()), strict=True) or ((), ())
-            ):
+            for part in pool.map(lambda item: self._part(*item), sorted(known.items())):
                 if isinstance(part, str):
                     self.repaired.append(part)
                 else:
                     self.parts[part.window] = part
         for window in {*range(self.windows or 0)} - known.keys():
-            self.repaired.append(f"{self.name}/{file_names(window)[0]}: no line in {MANIFEST}")
+            self.repaired.append(f"{self.path}/{file_names(window)[0]}: no line in {MANIFEST}")
         used = {file_names(part.window)[1] for part in self.parts.values() if part.rejected}
         for name in self._entries().keys() - used:
             if match := _REJECTS.fullmatch(name):
-                self._files.delete_file(name)
+                (self.path / name).unlink()
                 if int(match[1]) in self.parts:
-                    self.repaired.append(f"{self.name}/{name}: removed, no row of it is rejected")
+                    self.repaired.append(f"{self.path}/{name}: removed, no row of it is rejected")
 
-    def _whole(self, window: int, hashes: Sequence[str | None]) -> Part | str:
+    def _part(self, window: int, hashes: Sequence[str | None]) -> Part | str:
         """The window, or why it is to be scored again."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -170,42 +158,33 @@ class Folder:
         contents = []
         for name, digest in zip(file_names(window), hashes, strict=True):
             try:
-                contents.append(b"" if digest is None else self._content(name))
+                contents.append(b"" if digest is None else (self.path / name).read_bytes())
             except OSError:
-                return f"{self.name}/{name}: there is no file that can be read"
+                return f"{self.path}/{name}: there is no file that can be read"
             if digest is not None and sha256(contents[-1]).hexdigest() != digest:
-                return f"{self.name}/{name}: its bytes are not those that were written"
+                return f"{self.path}/{name}: its bytes are not those that were written"
         rows = pq.read_metadata(pa.BufferReader(contents[0])).num_rows
         return Part(window, rows, contents[1].count(b"\n"), hashes)
 
     def _refuse_strangers(self) -> None:
         """Raises where readers of the rows would read a file that is no part."""
-        for name, is_file in sorted(self._entries().items()):
+        for name, is_file in self._entries().items():
             match = _PART.fullmatch(name) or _REJECTS.fullmatch(name)
             known = match and is_file and (self.windows is None or int(match[1]) < self.windows)
-            if not known and name[0] not in "_." and (name != "rejected" or is_file):
+            if not known and name[0] != "_" and (name != "rejected" or is_file):
                 raise UnsupportedError(
-                    f"{self.name} holds {name!r}, which is no part of this scoring and would be"
+                    f"{self.path} holds {name!r}, which is no part of this scoring and would be"
                     " read with its rows; move it away, and start the same again"
                 )
 
-    def _content(self, name: str) -> bytes:
-        with self._files.open_input_stream(name) as stream:
-            content: bytes = stream.read()
-            return content
-
     def _write(self, contents: Mapping[str, bytes]) -> None:
-        """Files with all their bytes, or none. Raises `OSError` naming the file."""
-        if self.local is None:  # object stores show a file when it is whole
-            for name, content in contents.items():
-                with self._files.open_output_stream(name) as stream:
-                    stream.write(content)
-            return
-        for path in (self.local / name for name in contents):
+        """Writes all files with all their bytes, or none. Raises `OSError` naming the file."""
+        paths = [self.path / name for name in contents]
+        for path in paths:
             path.parent.mkdir(exist_ok=True)
             if path.is_symlink():
                 path.unlink()
-        with replacing_all(self.local / name for name in contents) as streams:
+        with replacing_all(paths) as streams:
             for into, content in zip(streams, contents.values(), strict=True):
                 into.write(content)
 
@@ -217,15 +196,12 @@ class Folder:
         return [sha256(each).hexdigest() if each else None for each in (rows, rejected)]
 
     def add(self, part: Part) -> None:
-        """A window that was written: from now on it is not scored again."""
+        """Records a window that was written: from now on it is not scored again."""
         self.parts[part.window] = part
-        if self.local is not None:
-            with open(self.local / MANIFEST, "ab") as stream:
-                stream.write(_line(part))
-                stream.flush()
-                os.fsync(stream.fileno())
-        elif len(self.parts) * 63 >= self._written * 64:  # nothing is appended in object stores
-            self._write_manifest()
+        with open(self.path / MANIFEST, "ab") as stream:
+            stream.write(_line(part))
+            stream.flush()
+            os.fsync(stream.fileno())
 
     def finish(self) -> None:
         """Raises `UnsupportedError` where there are more files than windows."""
@@ -239,7 +215,6 @@ class Folder:
         if self.windows is not None and len(self.parts) == self.windows:
             lines.append(json.dumps({"windows": self.windows}).encode() + b"\n")
         self._write({MANIFEST: b"".join(lines)})
-        self._written = len(self.parts)
 
 
 def _line(part: Part) -> bytes:

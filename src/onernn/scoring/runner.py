@@ -12,8 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Queue
@@ -80,7 +79,6 @@ def score(
     corpus: str | Path,
     output: str | Path,
     *,
-    engine: str = "local",
     inputs: Mapping[str, str] | None = None,
     outputs: Mapping[str, str] | None = None,
     keep: Collection[str] | None = None,
@@ -96,10 +94,9 @@ def score(
     """The rows of a corpus with a model's outputs, as Parquet files in a folder.
 
     ``corpus``: a file, folder, glob or URI of Parquet, Arrow, ORC, JSON lines, CSV or recordings.
-    ``output``: a folder or URI. ``engine``: "local", or "ray" for the cluster at ``RAY_ADDRESS`` or
-    on this machine, which gets model and rows from here. ``keep``: the columns that the output has
-    besides the model's, by default all. ``window``: rows of a file. ``workers``: processes, by
-    default one a core. What `Scorer` takes is as there, and ``options`` are those of `Session`.
+    ``output``: a folder on this machine. ``keep``: the columns that the output has besides the
+    model's, by default all. ``window``: rows of a file. ``workers``: processes, by default one a
+    core. What `Scorer` takes is as there, and ``options`` are those of `Session`.
 
     Called again with the same arguments it goes on: windows that are missing, or whose files are
     not those that were written, are scored, and files have the same bytes whoever was killed when,
@@ -112,8 +109,6 @@ def score(
     require("pyarrow", "score")
     if window < 1 or words < 1 or (workers is not None and workers < 1):
         raise UnsupportedError("window, words, workers: expected 1 or more")
-    if engine not in ("local", "ray"):
-        raise UnsupportedError(f"engine {engine!r}: expected local or ray")
     started = time.monotonic()
     model = graph_of(model)
     how = {"inputs": inputs, "outputs": outputs, "words": words, "batch_axis": batch_axis}
@@ -124,26 +119,19 @@ def score(
     source = Corpus(os.fspath(corpus), taken, keep, format)
     scorer.check_columns(source.columns)
     folder = Folder(os.fspath(output))
-    if folder.local and any(Path(p).is_relative_to(folder.local) for p in source.files.paths):
-        raise UnsupportedError(f"{folder.name}: the corpus lies in the folder of the output")
+    if any(Path(p).is_relative_to(folder.path) for p in source.files.paths):
+        raise UnsupportedError(f"{folder.path}: the corpus lies in the folder of the output")
     dropped = () if keep is None else tuple({*taken} - {*keep})
     count, done = workers or len(os.sched_getaffinity(0)), 0
     asked["corpus"] = source.files.fingerprint
-    with folder.held(asked, count), _told_to_make_room(folder.name):
+    with folder.held(asked, count), _advice_to_make_room(folder.path):
         before = len(folder.parts)
         rows = sum(part.rows for part in folder.parts.values())
         rejected = sum(part.rejected for part in folder.parts.values())
         if before != folder.windows:
-            with ExitStack() as stack:
-                ask: Ask
-                if engine == "ray":
-                    ask, cpus = _on_ray(scorer, dropped)
-                    count = workers or cpus
-                else:
-                    lent = stack.enter_context(shared(scorer, folder.scratch))
-                    ask = stack.enter_context(local_workers(lent, dropped))
-                results = run(source.windows(window, {*folder.parts}), ask, folder, count)
-                for part, steps, share in results:
+            with shared(scorer, folder.scratch) as lent, local_workers(lent, dropped) as ask:
+                windows = source.windows(window, {*folder.parts})
+                for part, steps, share in run(windows, ask, folder, count):
                     folder.add(part)
                     rows, rejected, done = rows + part.rows, rejected + part.rejected, done + steps
                     progress(Progress(rows, done, rejected, share, time.monotonic() - started))
@@ -153,14 +141,14 @@ def score(
 
 
 @contextmanager
-def _told_to_make_room(folder: str) -> Iterator[None]:
+def _advice_to_make_room(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
         advice = f"{error.strerror}; make room, and start the same again: it goes on"
-        raise OSError(error.errno, advice, error.filename or folder) from None
+        raise OSError(error.errno, advice, error.filename or str(folder)) from None
 
 
 def run(
@@ -315,36 +303,3 @@ def work(handle: int) -> None:
             connection.send(score_window(scorer, dropped, window))
         except Exception as error:
             connection.send(error)
-
-
-def _on_ray(scorer: Scorer, dropped: tuple[str, ...]) -> tuple[Ask, int]:
-    """Tasks of Ray, which it starts again where a node is lost; and how many run at once."""
-    ray: Any = require("ray", "ray")
-    if not ray.is_initialized():
-        try:
-            ray.init("auto", log_to_driver=False)
-        except ConnectionError:  # no cluster is here: this machine becomes one
-            ray.init("local", log_to_driver=False)
-    task, reference = ray.remote(max_retries=_MOST_DEATHS)(_ray_task), ray.put(scorer)
-
-    def ask(window: Window) -> Done:
-        try:
-            made: Done = ray.get(task.remote([reference], dropped, window))
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause from None
-        return made
-
-    return ask, int(ray.cluster_resources().get("CPU", 1))
-
-
-def _ray_task(references: list[Any], dropped: tuple[str, ...], window: Window) -> Done:
-    return score_window(_fetched(references[0]), dropped, window)
-
-
-@lru_cache(1)
-def _fetched(reference: Any) -> Scorer:
-    """The model, once for each process: its plans are made at its first run."""
-    import ray
-
-    found: Scorer = ray.get(reference)
-    return found

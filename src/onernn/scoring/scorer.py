@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 WORDS = 20_000
 """Words of a batch: enough for the kernels, and its values stay small."""
 REJECTED = "rejected"
-"""The column in which engines tell why a row was rejected."""
+"""The column in which engines say why a row was rejected."""
 
 
 class Scored(NamedTuple):
     """The rows that were given, in their order, with outputs; and those that could not be scored.
 
-    Rejected rows have nulls for outputs; ``rejected`` tells their ``row`` and the ``reason``.
+    Rejected rows have nulls for outputs; ``rejected`` has their ``row`` and the ``reason``.
     ``words``: how many there were, the measure of work.
     """
 
@@ -208,10 +208,10 @@ class Scorer:
     def _check_independence(
         self, columns: Mapping[str, Column], rows: Int64, outputs: list[Batch]
     ) -> None:
-        """Runs some rows alone: another axis than the batch's would give them other values."""
+        """Runs some rows by themselves: on another axis than the batch's they have other values."""
         for at in {0, len(rows) // 2, len(rows) - 1}:
-            alone = self._outputs_of(columns, rows[at : at + 1])
-            for result, one, all_of in zip(self._results, alone, outputs, strict=True):
+            single = self._outputs_of(columns, rows[at : at + 1])
+            for result, one, all_of in zip(self._results, single, outputs, strict=True):
                 if _differ(_row(one, 0), _row(all_of, at)):
                     raise UnsupportedError(
                         f"output {result.name!r}: a row alone has other values than in a batch;"
@@ -293,7 +293,7 @@ def _known(given: Mapping[str, T], names: Collection[str], what: str) -> dict[st
 
 
 def _fixed_rows(inputs: Sequence[Value], axes: Mapping[str, int]) -> int | None:
-    """How many rows each batch has, where the model tells; raises where an input has no rows."""
+    """How many rows each batch has, if the model declares it; raises if an input has no rows."""
     found: set[int] = set()
     for value in inputs:
         if value.lod_depth or value.shape is None:

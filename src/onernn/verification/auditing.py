@@ -14,9 +14,8 @@ from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import Graph, called
 from onernn.ir.ragged import Batch
 from onernn.ir.records import dataclass
-from onernn.verification.comparing import TOLERANCES, OutputComparison, compare
+from onernn.verification.comparing import TOLERANCES, OutputComparison, compare, json_text
 from onernn.verification.input_generation import make_inputs
-from onernn.verification.json_text import json_text
 from onernn.verification.recording import INPUTS, opened, read_inputs
 from onernn.verification.tracing import trace
 
@@ -26,7 +25,7 @@ class Finding:
     """A fault and where it is. ``outputs``: those with the fault beside those without it.
 
     ``counts``: whether a run on one of the framework's paths gives other numbers, or fails. A cost,
-    an exporter's fault, and one that this batch does not bring out are told, and do not count.
+    an exporter's fault, and one that this batch does not bring out are listed, and do not count.
     """
 
     fault: str
@@ -67,20 +66,10 @@ class AuditReport:
 
     def to_json(self) -> str:
         """``{"status", "outputs", "framework", "batch", "findings", "paths", "cause": null}``."""
-        findings = [
-            {
-                "fault": each.fault,
-                "effect": each.effect,
-                "paths": list(each.paths),
-                "operator": each.operator,
-                "value": each.value,
-                "counts": each.counts,
-                "max_abs": each.max_abs,
-                "outputs": [output.as_json() for output in each.outputs],
-                "text": each.text,
-            }
-            for each in self.findings
-        ]
+        findings = []
+        for each in self.findings:
+            outputs = [output.as_json() for output in each.outputs]
+            findings.append({**vars(each), "max_abs": each.max_abs, "outputs": outputs})
         return json_text(
             {
                 "status": "pass" if self.passed else "fail",
@@ -109,10 +98,10 @@ def audit(
 
     ``model``: its file, as for `load`, or what `load` gave, whose file is read again. ``data``: a
     recording, of which the inputs are used; ragged inputs with an empty sentence are made where
-    there is none. Each fault is repeated on the reference, alone, then all of a path together.
+    there is none. Each fault is repeated on the reference, by itself, then all of a path together.
 
     Raises `ModelFormatError` for a file that is no model and for a recording that does not fit,
-    `UnsupportedError` for operators nobody can run, and where no inputs can be made.
+    `UnsupportedError` for operators that cannot run, and where no inputs can be made.
     """
     path = model.name if isinstance(model, Graph) else model
     run = AuditRun(find_faults(path, params), data)

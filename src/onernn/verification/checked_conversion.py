@@ -1,23 +1,29 @@
-"""Other frameworks' files from a model, and whether these give the recorded outputs."""
+"""Other frameworks' files from a model, checked against a recording; models of one frame as models
+of sequences.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from onernn.adapters.converting import write_model, writer_for
 from onernn.adapters.loading import load
-from onernn.engine.session import checked_feed
+from onernn.engine.session import Session, checked_feed, checked_given
+from onernn.fuse_passes import over_time as forms
 from onernn.ir.arrays import Array
-from onernn.ir.errors import MissingDependencyError
-from onernn.ir.graph import Graph, graph_of
+from onernn.ir.errors import MissingDependencyError, OnernnError, UnsupportedError
+from onernn.ir.graph import Graph, Value, graph_of
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
-from onernn.verification.frameworks import run_framework
+from onernn.verification.input_generation import make_inputs
 from onernn.verification.recording import opened, read_inputs, read_outputs
+from onernn.verification.references import run_framework
 from onernn.verification.verifying import Report, verify
 
 _TOLERANCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
@@ -39,8 +45,8 @@ def convert(
     ``model``: as `onernn.load` gives it, or its path. ``.pdmodel``: Paddle's program, its
     parameters beside it. ``.onnx``: a ragged input NAME becomes NAME, padded (batch, time, ...),
     and NAME_lengths (batch,) int32; ragged outputs come padded, zeros behind the sentences.
-    ``check``: a recording; the report tells whether what was written gives the recorded outputs,
-    a ``.pdmodel`` run by ours, an ``.onnx`` by plain ONNX Runtime. Further options:
+    ``check``: a recording; the report says whether the file gives the recorded outputs, a
+    ``.pdmodel`` in onernn, an ``.onnx`` by plain ONNX Runtime. Further options:
     `adapters.converting.write_model`.
 
     ONNX Runtime runs in a process of its own. Raises `UnsupportedError` naming what the target
@@ -59,7 +65,7 @@ def convert(
         write_model(model, path, inputs=inputs, **options)
         return verify(load(path), arrays, atol=atol, rtol=rtol, diagnose=False, backend="reference")
     expected = read_outputs(arrays, model.outputs, where)
-    if not runtime.version:  # told before anything is written
+    if not runtime.version:  # refuse before anything is written
         raise MissingDependencyError(
             f"a check needs {runtime.name!r}; run: pip install 'onernn[{runtime.extra}]'"
         )
@@ -89,3 +95,100 @@ def _compared(name: str, given: Array, reference: Batch, tolerance: Tolerance) -
     if not np.array_equal(words.to_padded(time=given.shape[1]), given, equal_nan=True):
         return OutputComparison.incomparable(name, "not zero behind the sequences")
     return compare(name, reference.with_data(words.data), reference, tolerance)
+
+
+# --- models of one frame as models of sequences, proved equal before anybody uses them
+
+
+_FRAMES = 7
+_NOTHING: Mapping[str, Array] = MappingProxyType({})
+
+
+def over_time(
+    model: Graph | str | Path,
+    states: Mapping[str, str],
+    *,
+    given: Mapping[str, Array] = _NOTHING,
+    inputs: Mapping[str, Value] = MappingProxyType({}),
+) -> Graph:
+    """A model of one frame, over sequences: its inputs and outputs get an axis T in front.
+
+    ``states``: the output that is the state of the next frame, by the input that takes it; they
+    stay as they are, before the first frame and behind the last one. ``given``: arrays for inputs
+    that the model shall no longer have, such as a sample rate. ``inputs``: what the model leaves
+    open of others.
+
+    Both forms run on made inputs, all frames at once, frame by frame, and in two parts. Raises
+    `UnsupportedError` where they differ, or naming the operator that stands in the way.
+    """
+    graph = graph_of(model)
+    step = forms.bound(graph, checked_given(graph, given), inputs)
+    whole = _sized(forms.over_time(step, states), None)
+    frames = _frames(step)
+    step = _sized(step, None)
+    start = {name: frames[0][name] for name in states}
+    once, walked = Session(whole), Session(step)
+    for part in (_FRAMES, 1):
+        state = dict(start)
+        found, expected = [], []
+        for at in range(0, _FRAMES, part):
+            few = [{**each, **state} for each in frames[at : at + part]]
+            found.append(once.run(_stacked(whole, few, states)))
+            for each in few:
+                made = walked.run({**each, **state})
+                state = {name: made[after] for name, after in states.items()}
+                expected.append(made)
+        _check(whole, states, found, expected)
+    return whole
+
+
+def _frames(step: Graph) -> list[dict[str, Batch]]:
+    """Two of each size that is open; where the model does not run on these, sizes that fit."""
+    try:
+        sized = _sized(step, 2)
+        return [make_inputs(sized, empty=False, seed=at) for at in range(_FRAMES)]
+    except OnernnError:
+        sized = _sized(step, None)
+        return [make_inputs(sized, empty=False, seed=at) for at in range(_FRAMES)]
+
+
+def _sized(model: Graph, size: int | None) -> Graph:
+    """The model with this size in the place of every one that is open or has a name."""
+
+    def shape(value: Value) -> tuple[int | None, ...] | None:
+        return value.shape and tuple(s if isinstance(s, int) else size for s in value.shape)
+
+    return replace(model, inputs=tuple(replace(v, shape=shape(v)) for v in model.inputs))
+
+
+def _stacked(
+    whole: Graph, frames: list[dict[str, Batch]], states: Mapping[str, str]
+) -> dict[str, Batch]:
+    first = frames[0]
+    framed = {v.name for v in whole.inputs if data_of(first[v.name]).ndim and v.name not in states}
+    return {
+        name: np.stack([data_of(each[name]) for each in frames]) if name in framed else value
+        for name, value in first.items()
+    }
+
+
+def _check(
+    whole: Graph,
+    states: Mapping[str, str],
+    found: list[dict[str, Batch]],
+    expected: list[dict[str, Batch]],
+) -> None:
+    for value in whole.outputs:
+        name = value.name
+        if name in states.values():
+            got, want = data_of(found[-1][name]), data_of(expected[-1][name])
+        else:
+            got = np.concatenate([data_of(each[name]) for each in found])
+            want = np.stack([data_of(each[name]) for each in expected])
+        dtype = "f32" if want.dtype.kind == "f" else "exact"
+        verdict = compare(name, got, want, tolerance_of(dtype, None, None, want))
+        if not verdict.passed:
+            raise UnsupportedError(
+                f"{whole.name} over time: output {name!r} is {verdict.max_abs:.3g} from that of"
+                f" frame after frame {verdict.reason}; nothing is written"
+            )

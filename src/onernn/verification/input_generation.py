@@ -1,4 +1,4 @@
-"""Inputs that tell faults apart, for a model of which nobody recorded any.
+"""Inputs on which faults differ, for a model without a recording.
 
 Sentences of length 0, 1 and long ones in no order, numbers behind their ends, initial states that
 are not zero, and words loud enough to drive gates into both ends.
@@ -22,7 +22,7 @@ from onernn.ir.ragged import Batch, Ragged
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ops import OPERATORS
-from onernn.verification.aligning import feed_for, paired_inputs
+from onernn.verification.comparing import feed_for, paired_inputs
 
 TIME, BATCH = 14, 5
 _LOUD = 6.0
@@ -41,7 +41,7 @@ class _Role:
     """What an input is to the model: words, ids below a bound, lengths, a state, a divisor, other;
     or a choice, a number that is compared with the bound.
 
-    ``shape``: all of it that the layers tell, T and N as letters.
+    ``shape``: all of it that the layers fix, T and N as letters.
     """
 
     kind: str
@@ -54,9 +54,9 @@ def make_inputs(
 ) -> dict[str, Batch]:
     """Inputs on which the model runs, and all ``others`` that run here take in their own names.
 
-    ``empty``: with a sentence of length zero, if they take one. What any of them tells of an input
-    holds for all. Sizes that none declares are found by trying. Raises `UnsupportedError` where
-    none fit, with the first attempt's reason and what to give instead.
+    ``empty``: with a sentence of length zero, if they take one. What any of them declares of an
+    input holds for all. Sizes that none declares are found by trying. Raises `UnsupportedError`
+    where none fit, with the first attempt's reason and what to give instead.
     """
     graphs = [model, *others]
     fused = [fuse(each).model for each in graphs]
@@ -136,7 +136,7 @@ def _padded(inputs: tuple[Value, ...], twins: list[dict[str, Value]]) -> dict[st
 
 
 def _role(graphs: list[Graph], twins: list[dict[str, Value]], value: Value) -> _Role:
-    """By the first operator that tells something, behind those that only move values."""
+    """By the first operator that has one, behind those that only move values."""
     known = zip(graphs, twins, strict=True)
     names = [(graph, pairs[value.name].name) for graph, pairs in known if value.name in pairs]
     found = next(filter(None, (_role_in(*each) for each in names)), None)
@@ -150,7 +150,7 @@ def _role_in(graph: Graph, value: str) -> _Role | None:
     while wanted:
         name = wanted.pop(0)
         for node in graph.users(name):
-            role = _told(graph, node, name)
+            role = _role_at(graph, node, name)
             if role is not None:
                 return role
             if _keeps_role(node, name):
@@ -172,7 +172,7 @@ def _keeps_role(node: Node, name: str) -> bool:
     return name == node.inputs[0]
 
 
-def _told(graph: Graph, node: Node, name: str) -> _Role | None:
+def _role_at(graph: Graph, node: Node, name: str) -> _Role | None:
     slot = node.inputs.index(name)
     if node.op == "Rnn":
         rnn = Recurrent.of(node)
@@ -225,8 +225,8 @@ def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, i
     """What an input's shape may be, in letters and numbers; adds T and N that it declares."""
     guess = role.shape
     if value.lod_depth:
-        told = value.shape[1:] if value.shape else (guess or ())[2:]
-        return [("W", *(size if isinstance(size, int) else 1 for size in told))]
+        sizes = value.shape[1:] if value.shape else (guess or ())[2:]
+        return [("W", *(size if isinstance(size, int) else 1 for size in sizes))]
     if guess is not None and "T" in guess and role.kind != "images":
         guess = (*order, *guess[2:])
     if value.shape is None:

@@ -30,11 +30,10 @@ from onernn.ir.ragged import Ragged
 from onernn.ir.spec import Cell, Direction
 from onernn.reorders.layers import PivotLayer
 from onernn.reorders.layouts import framework
-from onernn.verification import cases
-from onernn.verification.cases import LENGTHS, SIZES, STATES, Case, combinations
-from onernn.verification.suite import Conformance
+from onernn.verification import suite
+from onernn.verification.suite import LENGTHS, SIZES, STATES, Case, Conformance, combinations
 
-CELLS = tuple(cell for cell in cases.CELLS if not re.search("projection|cell_clip|augru", cell))
+CELLS = tuple(cell for cell in suite.CELLS if not re.search("projection|cell_clip|augru", cell))
 """What nodes of ONNX can say: no projection, no clip of the cell state, no attention."""
 DIRECTIONS: tuple[Direction, ...] = ("left2right", "right2left", "bidirectional_concat")
 _ONNX = {"left2right": "forward", "right2left": "reverse", "bidirectional_concat": "bidirectional"}
@@ -181,7 +180,7 @@ def node_cases(
 
 
 def write_node_cases(folder: str | Path, cases: Iterable[Any] | None = None) -> int:
-    """Writes cases, all by default, as onnx.backend.test keeps them, and tells how many."""
+    """Writes cases, all by default, as onnx.backend.test keeps them, and returns their number."""
     onnx = require("onnx", "onnx")
     chosen = list(node_cases() if cases is None else cases)
     for case in chosen:

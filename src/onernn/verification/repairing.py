@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
 
 from onernn.adapters.converting import write_model, writer_for
 from onernn.adapters.loading import load
 from onernn.fuse_passes import fuse
+from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.graph import Graph
+from onernn.ir.graph import Graph, Node
 from onernn.ir.ragged import Batch
 from onernn.ir.records import dataclass
+from onernn.ir.rnn import Recurrent
 from onernn.verification.diagnosis.cause import repaired
 from onernn.verification.diagnosis.model_diff import shuffled
-from onernn.verification.graph_differences import differences
 from onernn.verification.input_generation import make_inputs
-from onernn.verification.layer_names import expanded
 from onernn.verification.recording import keyed_inputs
 from onernn.verification.references import Against
+from onernn.verification.tracing import expanded
 from onernn.verification.verifying import Progress, Report, either, verify
 
 SEEDS = (101, 102, 103)
@@ -63,7 +68,7 @@ def repair(
     Raises `UnsupportedError` for what the file cannot say, and what `verify` raises.
     """
     path = Path(path)
-    writer_for(path)  # told before all else
+    writer_for(path)  # refuse before all else
     evidence = report.evidence
     assert evidence is not None  # of a Report that `verify` made
     if not report.causes:
@@ -106,3 +111,77 @@ def _fresh(
             yield make_inputs(*either(model, against), empty=not against.kind, seed=seed)
         except UnsupportedError:
             yield shuffled(given, seed, lengths=False)
+
+
+# --- what was changed in a graph, in lines for a reader
+
+
+def differences(before: Graph, after: Graph) -> Iterator[str]:
+    """A line for each node that came or went, and for each part of one that changed.
+
+    Nodes are the same where their first outputs are.
+    """
+    old, new = ({node.outputs[0]: node for node in each.nodes} for each in (before, after))
+    for value in after.inputs:
+        if value.name not in {each.name for each in before.inputs}:
+            yield f"+ input {value}"
+    for name in [*old, *(name for name in new if name not in old)]:
+        one, other = old.get(name), new.get(name)
+        if one is None or other is None:
+            node = one or other
+            assert node is not None
+            yield f"{'-' if other is None else '+'} {node.label}: {_written(node)}"
+            continue
+        for line in _changes(before, after, one, other):
+            yield f"~ {one.label}: {line}"
+
+
+def _written(node: Node) -> str:
+    return f"{', '.join(filter(None, node.outputs))} = {node.op}({', '.join(node.inputs)})"
+
+
+def _changes(before: Graph, after: Graph, one: Node, other: Node) -> Iterator[str]:
+    if one.op != other.op:
+        yield f"{_written(one)} -> {_written(other)}"
+        return
+    old, new = _content(before, one), _content(after, other)
+    for name in [*old, *(name for name in new if name not in old)]:
+        mine, theirs = old.get(name), new.get(name)
+        if isinstance(mine, np.ndarray) and isinstance(theirs, np.ndarray):
+            yield from _of_arrays(name, mine, theirs)
+        elif mine is not theirs and mine != theirs:
+            yield f"{name}: {_short(mine)} -> {_short(theirs)}"
+
+
+def _content(graph: Graph, node: Node) -> dict[str, Any]:
+    """What a node reads and is, by name: constants and weights as arrays."""
+    content = {
+        f"input {at}": graph.constants.get(name, name) for at, name in enumerate(node.inputs)
+    }
+    if node.op != "Rnn":
+        return content | dict(node.attributes)
+    rnn = Recurrent.of(node)
+    content |= {each.name: getattr(rnn.spec, each.name) for each in fields(rnn.spec)}
+    for at, layer in enumerate(rnn.layers):
+        place = f"layer {at + 1}, " if len(rnn.layers) > 1 else ""
+        content |= {f"{place}weights {name!r}": each for name, each in layer.arrays.items()}
+    return content
+
+
+def _of_arrays(name: str, one: Array, other: Array) -> Iterator[str]:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        yield f"{name}: {one.dtype} {one.shape} -> {other.dtype} {other.shape}"
+    elif not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
+        apart = one != other
+        most = ""
+        if one.dtype.kind == "f":
+            far = np.abs(other.astype(np.float64) - one.astype(np.float64))[apart]
+            most = f", by {far.max():.3g} at most"
+        yield f"{name} {one.shape}: {np.count_nonzero(apart)} of {one.size} numbers{most}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape}"
+    text = f"{value:.6g}" if isinstance(value, float) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

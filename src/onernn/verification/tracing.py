@@ -1,21 +1,30 @@
-"""Runs of a graph that keep every value, and runs again of what a change reaches."""
+"""Runs of graphs that keep every value, layer by layer, and runs again of what a change reaches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from onernn.backend import open_backend
 from onernn.backend.stack import Stack
 from onernn.engine.session import Session
+from onernn.fuse_passes import fuse
+from onernn.fuse_passes.expand_layers import ExpandLayers, part_name
+from onernn.fuse_passes.normal_forms import NORMAL_FORMS, constants_last
+from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError
-from onernn.ir.graph import Graph, Node, Value
-from onernn.ir.ragged import Batch, Ragged
-from onernn.ir.rnn import Recurrent
+from onernn.ir.graph import Graph, Node, Value, layer_operators
+from onernn.ir.ragged import Batch, Ragged, data_of
+from onernn.ir.records import dataclass
+from onernn.ir.rnn import Recurrent, parts
 from onernn.ir.spec import RnnSpec
+from onernn.verification.comparing import OutputComparison, Tolerance, compare, in_one_form
 
 Values = Mapping[str, Any]
 _Packed = dict[tuple[int, RnnSpec], Stack | None]
@@ -128,3 +137,202 @@ def fast_backend() -> str:
 def depth_of(value: Any) -> int:
     """Of its LoD; 0 for arrays."""
     return len(value.outer) + 1 if isinstance(value, Ragged) else 0
+
+
+# --- graphs in which some nodes are others
+
+
+def with_nodes(
+    graph: Graph, new: Mapping[str, Sequence[Node]], constants: Mapping[str, Array] | None = None
+) -> Graph:
+    """The graph with others in the place of the nodes whose first outputs these are."""
+    nodes = [each for node in graph.nodes for each in new.get(node.outputs[0], [node])]
+    return replace(graph, nodes=tuple(nodes), constants={**graph.constants, **(constants or {})})
+
+
+def recurrent_layers(graph: Graph, names: Container[str] | None = None) -> dict[str, Recurrent]:
+    """The recurrent layers by their y: all, or those of these names."""
+    found = (Recurrent.of(node) for node in graph.nodes if node.op == "Rnn")
+    return {rnn.y: rnn for rnn in found if names is None or rnn.y in names}
+
+
+def with_layers(graph: Graph, change: Callable[[Recurrent], Recurrent | None]) -> Graph | None:
+    """The graph with each recurrent layer changed; None where ``change`` gives None for all."""
+    new = {}
+    for name, rnn in recurrent_layers(graph).items():
+        changed = change(rnn)
+        if changed is not None:
+            new[name] = [changed.node()]
+    return with_nodes(graph, new) if new else None
+
+
+# --- which layer and direction of which recurrent node something is, in words
+
+
+@dataclass(frozen=True)
+class LayerName:
+    """Which layer and direction of which recurrent node something is, as a reader counts them.
+
+    ``own``: the one operator of the file that is this layer, where each layer is one.
+    """
+
+    node: str
+    layer: int
+    direction: str
+    layers: int = 1
+    own: str = ""
+
+    def __str__(self) -> str:
+        return f"{self._place}, {self.direction}"
+
+    @property
+    def _place(self) -> str:
+        layer = f", layer {self.layer + 1} of {self.layers}" if self.layers > 1 else ""
+        return (self.own or self.node) + layer
+
+
+def in_words(parts: Iterable[LayerName]) -> str:
+    """Several parts in few words: directions of one layer together."""
+    sides: dict[str, list[str]] = {}
+    for part in parts:
+        sides.setdefault(part._place, []).append(part.direction)
+    both = {place: "both directions" if len(s) == 2 else s[0] for place, s in sides.items()}
+    return " and ".join(f"{place}, {side}" for place, side in both.items())
+
+
+def expanded(graph: Graph) -> tuple[Graph, dict[str, LayerName]]:
+    """A graph in which every Rnn is one layer in one direction; and what part each is, by its y.
+
+    What exporters write in several ways has one form.
+    """
+    found: dict[str, LayerName] = {}
+    for node in graph.nodes:
+        if node.op == "Rnn":
+            rnn = Recurrent.of(node)
+            own = [replace(node, origin=(op,)).native for op in layer_operators(node.origin)]
+            for part in parts(rnn.spec):
+                side = "backward" if part.backwards else "forward"
+                name = part_name(rnn, part)
+                single = own[part.layer] if 1 < len(own) == rnn.spec.layers else ""
+                found[name] = LayerName(node.native, part.layer, side, rnn.spec.layers, single)
+    return constants_last(fuse(graph, (ExpandLayers(), *NORMAL_FORMS)).model), found
+
+
+# --- two models node by node: where the first difference appears
+
+
+_MOST = 3000
+"""Longer lists of nodes are not matched: it takes their product."""
+
+
+@dataclass(frozen=True)
+class NodeComparison:
+    """A pair of matched nodes: what they are called in both models, and how they compare."""
+
+    op: str
+    native: str
+    value: str
+    reference: str
+    part: LayerName | None
+    comparison: OutputComparison
+
+    def __str__(self) -> str:
+        return str(self.part) if self.part else self.native
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A graph taken apart, what each of its Rnn nodes is, and all values of a run."""
+
+    graph: Graph
+    parts: dict[str, LayerName]
+    values: Values
+
+
+def traced(model: Graph, feed: Mapping[str, Batch], backend: str = "reference") -> Traced:
+    """A model fused, taken apart and run."""
+    graph, parts = expanded(fuse(model).model)
+    return Traced(graph, parts, trace(graph, feed, backend))
+
+
+def layers(model: Traced, reference: Traced, tolerance: Tolerance) -> tuple[NodeComparison, ...]:
+    """All matched nodes in the model's order, compared; ones whose operators are alike.
+
+    Recurrent nodes are matched with each other in order where there are equally many; the rest
+    by the longest runs of equal operators between them.
+    """
+    return tuple(
+        _compared(model, reference, one, other, tolerance)
+        for one, other in matched(model, reference)
+        if one.op == "Rnn" or "@" not in one.outputs[0]  # not what expanding added
+    )
+
+
+def matched(model: Traced, reference: Traced) -> list[tuple[Node, Node]]:
+    """Nodes of both graphs that do the same, in order."""
+    sides = [[n for n in t.graph.nodes if n.outputs[0] in t.values] for t in (model, reference)]
+    rnns = [[n for n in nodes if n.op == "Rnn"] for nodes in sides]
+    if len(rnns[0]) == len(rnns[1]) and all(
+        _kind(a) == _kind(b) for a, b in zip(*rnns, strict=True)
+    ):
+        pairs: list[tuple[Node, Node]] = []
+        pieces = [list(_between(nodes)) for nodes in sides]
+        for k, (mine, theirs) in enumerate(zip(*pieces, strict=True)):
+            pairs += _runs(mine, theirs)
+            if k < len(rnns[0]):
+                pairs.append((rnns[0][k], rnns[1][k]))
+        return pairs
+    return _runs(*sides)
+
+
+def _kind(node: Node) -> tuple[Any, ...]:
+    spec = node.attributes["spec"]
+    family = "gru" if spec.cell.is_gru else spec.cell.name
+    return (family, spec.hidden_size, spec.recurrent_size)
+
+
+def _between(nodes: list[Node]) -> Iterator[list[Node]]:
+    """What stands before, between and behind the recurrent nodes."""
+    piece: list[Node] = []
+    for node in nodes:
+        if node.op == "Rnn":
+            yield piece
+            piece = []
+        else:
+            piece.append(node)
+    yield piece
+
+
+def _runs(mine: list[Node], theirs: list[Node]) -> list[tuple[Node, Node]]:
+    if len(mine) > _MOST or len(theirs) > _MOST:
+        return []
+    blocks = SequenceMatcher(
+        None, [n.op for n in mine], [n.op for n in theirs], autojunk=False
+    ).get_matching_blocks()
+    return [(mine[b.a + k], theirs[b.b + k]) for b in blocks for k in range(b.size)]
+
+
+def _compared(
+    model: Traced, reference: Traced, mine: Node, theirs: Node, tolerance: Tolerance
+) -> NodeComparison:
+    name, other = mine.outputs[0], theirs.outputs[0]
+    verdict: OutputComparison | None = None
+    for own, their in zip(mine.outputs, theirs.outputs, strict=False):
+        if own not in model.values or their not in reference.values:
+            continue
+        one, two = in_one_form(model.values[own], reference.values[their])
+        if isinstance(one, Ragged) and isinstance(two, Ragged) and one.lod != two.lod:
+            pass  # compared as it is
+        elif data_of(one).shape != data_of(two).shape and data_of(one).size == data_of(two).size:
+            two = np.reshape(data_of(two), data_of(one).shape) if _flat(one, two) else two
+        each = compare(own, one, two, tolerance)
+        if verdict is None or (verdict.passed and not each.passed):
+            verdict = each
+    assert verdict is not None  # every matched node has a first value
+    return NodeComparison(mine.op, mine.native, name, other, model.parts.get(name), verdict)
+
+
+def _flat(one: Any, two: Any) -> bool:
+    """Whether shapes differ in axes of size 1 only."""
+    sizes = [[s for s in data_of(v).shape if s != 1] for v in (one, two)]
+    return sizes[0] == sizes[1] and not isinstance(two, Ragged)

@@ -10,23 +10,37 @@ from typing import Any
 import numpy as np
 
 from onernn.engine.session import Session
-from onernn.ir import html
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError, UnsupportedError, guarded, told
 from onernn.ir.graph import Graph, graph_of
-from onernn.ir.ragged import Batch, data_of
+from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import cached_property, dataclass
-from onernn.verification.aligning import LENGTHS, feed_for, in_one_form, outputs_for
-from onernn.verification.comparing import OutputComparison, Tolerance, compare_all, tolerance_of
+from onernn.ir.rnn import Recurrent
+from onernn.verification.comparing import (
+    LENGTHS,
+    OutputComparison,
+    Tolerance,
+    compare_all,
+    differences,
+    feed_for,
+    in_one_form,
+    json_text,
+    outputs_for,
+    tolerance_of,
+)
 from onernn.verification.diagnosis.cause import Cause
-from onernn.verification.error_profiles import Errors, Profile, errors, profile
 from onernn.verification.input_generation import make_inputs
-from onernn.verification.json_text import json_text
-from onernn.verification.layerwise import NodeComparison, Traced, layers, traced
-from onernn.verification.output_axes import axes_of
+from onernn.verification.profiles import Errors, Profile, axes_of, errors, profile
 from onernn.verification.recording import opened, read_given, read_inputs, read_outputs
 from onernn.verification.references import Against, Reference, live_against, open_against
-from onernn.verification.rounding import rounding
+from onernn.verification.tracing import (
+    NodeComparison,
+    Traced,
+    fast_backend,
+    layers,
+    traced,
+    with_layers,
+)
 
 SECONDS = 14.0
 """How long to look for causes: a verdict with all else takes less than 20."""
@@ -38,8 +52,7 @@ class Evidence:
     """What a verdict rests on: both models, all inputs and outputs, and the tolerances.
 
     ``given``: the batches that both sides' inputs were made of; ``names``: the reference's outputs
-    by the model's names. ``runs``: of both models, with all values; they are made when somebody
-    asks for them.
+    by the model's names.
     """
 
     model: Graph
@@ -50,21 +63,16 @@ class Evidence:
     expected: Mapping[str, Batch]
     tolerances: Mapping[str, Tolerance]
     names: Mapping[str, str]
-    runs: tuple[Traced, Traced | None] | None = None
 
     @cached_property
-    def _traced(self) -> tuple[Traced, Traced | None]:
-        return self.runs or (traced(self.model, self.inputs), self.reference.traced())
-
-    @property
     def mine(self) -> Traced:
         """All values of the model's run, on the reference backend."""
-        return self._traced[0]
+        return traced(self.model, self.inputs)
 
-    @property
+    @cached_property
     def theirs(self) -> Traced | None:
         """All values of the reference's run, where it is a model."""
-        return self._traced[1]
+        return self.reference.traced()
 
     def feeds(self, given: Mapping[str, Batch]) -> tuple[dict[str, Batch], dict[str, Batch]]:
         """What both models take of other batches."""
@@ -144,25 +152,6 @@ class Report:
     def first(self) -> NodeComparison | None:
         """The first node that departs from the reference's."""
         return next((each for each in self.layers if not each.comparison.passed), None)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the verdict on each output, the cause, the first node apart."""
-        rows = (
-            (each.name, "pass" if each.passed else "FAIL", f"{each.max_abs:.3g}",
-             f"{each.max_rel:.3g}", each.reason)
-            for each in self.outputs
-        )  # fmt: skip
-        said = list(self.notes)
-        if not self.passed:
-            found = self.cause
-            cause = found and f"{found.text} [{found.id}]"
-            none = self.stopped or "none of the known faults explains it"
-            said.insert(0, f"cause: {cause or none}")
-            if self.first is not None:
-                said.insert(1, f"first node apart: {self.first}")
-        head = ("output", "verdict", "max abs", "max rel", "reason")
-        title = "equal" if self.passed else "not equal"
-        return html.block(title, html.table(head, rows), *map(html.paragraph, said))
 
     def cause_json(self) -> dict[str, str] | None:
         """``{"id", "text", "evidence"}``: the first cause's id, the texts of all, and "proved"
@@ -279,7 +268,7 @@ def verify(
         )
         if report.passed:
             return report
-        from onernn.verification.diagnosis.explaining import explained  # an equal pair needs none
+        from onernn.verification.diagnosis.search import explained  # an equal pair needs none
 
         return explained(report, seconds if diagnose else 0.0, progress)
 
@@ -314,11 +303,11 @@ def _reference(
                 raise
             error = failed  # frameworks may have no sentences of length zero
             continue
-        told = "inputs were made: no data was given"
-        told += "" if error is None else f", none of length zero: {error}"
+        note = "inputs were made: no data was given"
+        note += "" if error is None else f", none of length zero: {error}"
         single = [f"{k!r} is {v}" for k, v in given.items() if np.ndim(data_of(v)) == 0]
-        told += "".join(f"; {each}" for each in single)  # a branch may depend on it
-        return inputs, given, reference, [told, *notes]
+        note += "".join(f"; {each}" for each in single)  # a branch may depend on it
+        return inputs, given, reference, [note, *notes]
     raise AssertionError("the loop returns or raises")
 
 
@@ -327,12 +316,12 @@ def either(model: Graph, against: Against) -> tuple[Graph, Graph]:
     deep they are.
     """
 
-    def tells(graph: Graph) -> tuple[int, int]:
+    def known(graph: Graph) -> tuple[int, int]:
         names = [v.name for v in graph.inputs if not v.name.endswith(LENGTHS)]
         return len(names), max((v.lod_depth for v in graph.inputs), default=0)
 
     other = against.graph
-    return (model, other) if tells(model) > tells(other) or not against.is_read else (other, model)
+    return (model, other) if known(model) > known(other) or not against.is_read else (other, model)
 
 
 def _both(
@@ -343,3 +332,74 @@ def _both(
     mine, more = feed_for(model.inputs, given, "the model")
     reference = against.run(theirs, progress)
     return mine, dict(given), reference, [*notes, *more]
+
+
+# --- what rounding errors make of a model's outputs: the reason for a wider tolerance
+
+
+_DRAWS = 3
+_MULTIPLE = 8
+"""Two right implementations round at some steps each, a draw rounds once: a small multiple."""
+_MOST = 1e-3
+"""Of the largest value: a chaotic model is not excused, its outputs cannot be compared."""
+
+
+def rounding(
+    model: Graph,
+    inputs: Mapping[str, Batch],
+    expected: Mapping[str, Batch],
+    asked: Mapping[str, Tolerance],
+) -> dict[str, Tolerance]:
+    """For each output its tolerance asked for, widened by what moves it when all numbers round.
+
+    All floats of inputs and weights are moved by one unit in the last place of float32, up or
+    down at random; a small multiple of the largest change is allowed, at most a thousandth of the
+    output's largest value.
+    """
+    out = dict(asked)
+    rng = np.random.default_rng(0)
+    try:
+        still = _run(model, inputs)
+        for _ in range(_DRAWS):
+            moved = {name: _moved(value, rng) for name, value in inputs.items()}
+            other = _run(_moved_graph(model, rng), moved)
+            for name, want in expected.items():
+                out[name] = _wider(out[name], still[name], other[name], want)
+    except OnernnError:
+        return dict(asked)
+    return out
+
+
+def _run(model: Graph, inputs: Mapping[str, Batch]) -> dict[str, Batch]:
+    return Session(model, backend=fast_backend(), threads=1).run(inputs)
+
+
+def _wider(found: Tolerance, one: Batch, other: Batch, want: Batch) -> Tolerance:
+    a, b = data_of(one), data_of(other)
+    reference = data_of(in_one_form(one, want)[1])
+    if a.dtype.kind != "f" or a.shape != b.shape or not reference.size:
+        return found
+    apart = differences(a, b)
+    largest = np.abs(reference[np.isfinite(reference)]).max(initial=0)
+    allowed = _MULTIPLE * float(apart[np.isfinite(apart)].max(initial=0))
+    return replace(found, atol=max(found.atol, min(allowed, _MOST * float(largest))))
+
+
+def _moved(value: Any, rng: np.random.Generator) -> Any:
+    """Floats one unit in the last place up or down; everything else as it is."""
+    if isinstance(value, Ragged):
+        return value.with_data(_moved(value.data, rng))
+    array: Array = np.asarray(value)
+    if array.dtype.kind != "f":
+        return value
+    eps = np.finfo(np.float32).eps
+    return (array * (1 + eps * rng.choice([-1.0, 1.0], array.shape))).astype(array.dtype)
+
+
+def _moved_graph(model: Graph, rng: np.random.Generator) -> Graph:
+    def moved(rnn: Recurrent) -> Recurrent:
+        layers = [each.mapped(lambda array: _moved(array, rng)) for each in rnn.layers]
+        return replace(rnn, weights=layers)
+
+    constants = {name: _moved(array, rng) for name, array in model.constants.items()}
+    return replace(with_layers(model, moved) or model, constants=constants)

@@ -16,8 +16,8 @@ import onernn
 from onernn import ModelFormatError, Ragged, Session, UnsupportedError
 from onernn.adapters.converting import write_model
 from onernn.adapters.onnx.write import save
-from onernn.verification.frameworks import run_framework
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
+from onernn.verification.references import run_framework
 
 DATA = Path(__file__).parents[2] / "data"
 RECORDED = sorted(path.parent for path in DATA.glob("paddle/*/model.pdmodel"))

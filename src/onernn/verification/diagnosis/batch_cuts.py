@@ -1,6 +1,6 @@
 """A batch cut to few of its sentences: a search runs on them, the rest may prove what it finds.
 
-No file tells which axis counts sentences. Axes are tried: they are the right ones where the model
+No file says which axis counts sequences. Axes are tried: they are the right ones where the model
 gives, on some of the sentences, those rows of what it gives on all of them.
 """
 
@@ -16,14 +16,13 @@ from onernn.ir.errors import OnernnError
 from onernn.ir.graph import Graph
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass
-from onernn.verification.aligning import in_one_form
-from onernn.verification.comparing import Tolerance, compare, differences
+from onernn.verification.comparing import Tolerance, compare, differences, in_one_form
 from onernn.verification.tracing import Values, fast_backend, trace
 
 _FEW = 3
 """Sentences that a search runs on, at most."""
 _LONG = 3
-"""Steps of a sentence that tells faults of the recurrence apart."""
+"""Steps of a sequence on which faults of the recurrence differ."""
 _COMBINATIONS = 24
 _SAME = Tolerance(1e-5, 1e-4)
 """The same rows in a batch of another size: sums are rounded in another order."""
@@ -35,7 +34,7 @@ class Cut:
 
     ``given``: inputs; ``values``: the model's, in a run on them; ``expected``: what it should give.
     ``tolerances``: absolute, as on the whole batch. ``proves``: whether sentences that were left
-    out are wrong, too, and long enough to tell.
+    out are wrong, too, and long enough.
     """
 
     given: Mapping[str, Batch]
@@ -113,7 +112,7 @@ def cut_batch(
 
 
 def _some(lengths: Int64, wrong: Int64) -> Int64:
-    """Some of the wrong sentences, but for one; short ones that are long enough to tell first."""
+    """Some of the wrong sentences, but for one; short ones that are long enough first."""
     long = [n for n in wrong if lengths[n] >= _LONG] or list(wrong)
     ordered = sorted(long, key=lambda n: (lengths[n], n))
     most = min(_FEW, max(1, (len(ordered) + 1) // 2 if len(ordered) > 2 else 1))
@@ -123,7 +122,7 @@ def _some(lengths: Int64, wrong: Int64) -> Int64:
 def _possible(given: Mapping[str, Batch], read: Container[str]) -> Iterator[_Axes]:
     """Axes that may count sentences: as many places in each input that has such an axis.
 
-    Of what nobody reads no run tells the axis: there has to be one at most.
+    Of an input that is not read no run shows the axis: it may have one at most.
     """
     batches = [batch for batch in given.values() if isinstance(batch, Ragged)]
     ragged = {len(batch) for batch in batches}
@@ -146,7 +145,7 @@ def _possible(given: Mapping[str, Batch], read: Container[str]) -> Iterator[_Axe
 
 
 def _lengths(given: Mapping[str, Batch], count: int) -> Int64:
-    """Of the sentences; all alike where no input tells."""
+    """Of the sentences; all alike where no input has them."""
     for batch in given.values():
         if isinstance(batch, Ragged):
             return batch.lengths

@@ -13,7 +13,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.records import dataclass
-from onernn.verification.layer_names import expanded
+from onernn.verification.tracing import expanded
 
 ADVICE = {
     "gates_swapped": "Compare the order of the gates in both files with the frameworks'"
@@ -130,7 +130,7 @@ def in_order(
             else:
                 later.append(node)
         if len(later) == len(waiting):
-            ordered += later  # Graph tells what is missing
+            ordered += later  # Graph names what is missing
             break
         waiting = later
     return replace(graph, nodes=tuple(ordered), inputs=values, constants=constants).pruned()

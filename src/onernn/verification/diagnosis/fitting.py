@@ -1,7 +1,7 @@
-"""Biases that a file does not tell apart, found from the outputs by least squares.
+"""Biases that a file does not separate, found from the outputs by least squares.
 
-A layer that resets after the product keeps two biases of the candidate; who permuted gates,
-merged biases or left one out has mixed rows that no rearrangement separates again. The outputs do,
+A layer that resets after the product keeps two biases of the candidate; permuted gates,
+merged biases or a missing one mix rows that no rearrangement separates again. The outputs do,
 where there are many more of them than biases.
 """
 
@@ -20,13 +20,18 @@ from onernn.ir.errors import OnernnError
 from onernn.ir.graph import Graph, Node
 from onernn.ir.ragged import Batch, data_of
 from onernn.ir.rnn import Recurrent
-from onernn.verification.aligning import in_one_form
-from onernn.verification.diagnosis.faults import bias_of, in_layer, merged, permutations, resets
+from onernn.verification.comparing import in_one_form
+from onernn.verification.diagnosis.faults import (
+    Relation,
+    bias_between,
+    bias_of,
+    in_layer,
+    merged,
+    permutations,
+    resets,
+)
 from onernn.verification.diagnosis.graph_faults import with_fault
-from onernn.verification.diagnosis.relations import Relation, bias_between
-from onernn.verification.graph_changes import recurrent_layers, with_layers, with_nodes
-from onernn.verification.layerwise import Traced
-from onernn.verification.tracing import rerun
+from onernn.verification.tracing import Traced, recurrent_layers, rerun, with_layers, with_nodes
 
 Structure = Literal["", "reset_placement", "gates_swapped"]
 _MOST = 200

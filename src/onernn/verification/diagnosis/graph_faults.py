@@ -22,9 +22,14 @@ from onernn.ir.weights import RnnWeights
 from onernn.ops.activations import NAMES
 from onernn.verification.diagnosis.cause import in_order
 from onernn.verification.diagnosis.faults import LayerFault, scaled
-from onernn.verification.graph_changes import recurrent_layers, with_layers, with_nodes
-from onernn.verification.layer_names import LayerName
-from onernn.verification.tracing import Values, completed
+from onernn.verification.tracing import (
+    LayerName,
+    Values,
+    completed,
+    recurrent_layers,
+    with_layers,
+    with_nodes,
+)
 
 Layers = Mapping[str, Recurrent]
 """By their y, each of one layer and direction."""
@@ -129,7 +134,7 @@ def _dropped_states() -> Iterator[GraphFault]:
 
 
 def _given_states(site: Site) -> Iterator[GraphFault]:
-    """Inputs as the initial states of layers that lack them; first those that nobody reads."""
+    """Inputs as the initial states of layers that lack them; first those that no node reads."""
     bare = _bare(site)
     if not bare:
         return
@@ -154,7 +159,7 @@ def _bare(site: Site) -> list[Recurrent]:
 
 
 def _begun(site: Site, names: tuple[str, ...], only_cell: bool, lengths: str) -> Graph | None:
-    """Layers that begin with these inputs: (L*D, N, O) of all layers, or of these alone.
+    """Layers that begin with these inputs: (L*D, N, O) of all layers, or of these only.
 
     ``lengths``: of sentences; those of length zero begin with zeros.
     """
@@ -440,8 +445,8 @@ def _masked(site: Site, name: str, zeros: bool, only_backward: bool) -> Graph | 
 
 
 def _ends(site: Site) -> Iterator[tuple[str, str]]:
-    """What may tell where dense sentences end, by name: lengths that were given or are computed,
-    and words that are 0 behind them, which somebody may have masked.
+    """Where dense sequences may end, by the name of a value: lengths, given or computed, and words
+    that are 0 behind them, which may have been masked.
     """
     dense = (x for x in map(site.input, site.layers.values()) if isinstance(x, np.ndarray))
     batches = {x.shape[1] for x in dense if x.ndim == 3}
@@ -457,7 +462,7 @@ def _ends(site: Site) -> Iterator[tuple[str, str]]:
 
 
 def _lengths_at(site: Site, name: str) -> Int64:
-    """The lengths that one of `_ends` tells."""
+    """The lengths that one of `_ends` has."""
     if name in (given := _lengths(site.given)):
         return given[name]
     value = np.asarray(site.values[name])

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from onernn.ir.arrays import Array
-from onernn.ir.graph import Graph, Node, native_types
+from onernn.ir.errors import OnernnError
+from onernn.ir.graph import Graph, Node, Value, native_types
+from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.weights import RnnWeights
 from onernn.ops import OPERATORS
+from onernn.verification.tracing import Values, depth_of, trace
 
 _MOST = 10**6
 """Pairs of operators that are compared one by one; of longer lists only those that are equal."""
 
 _FEW = 8
-"""Of so many pairs that have nothing in common each is taken back alone."""
+"""Of so many pairs that have nothing in common each is taken back by itself."""
 
 _LAYER = 10
 """Recurrent layers are matched before what stands between them."""
@@ -38,7 +42,7 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """The nodes that stand for one operator of the file, in order; a node alone where none tells.
+    """The nodes of one operator of the file, in order; a single node where none is known.
 
     ``inner``: for every node's input the place of what makes it among the nodes, as (node,
     output); None for those that come from elsewhere, which are the ``slots``.
@@ -303,12 +307,12 @@ def _in_place(
 ) -> None:
     """Adds elementwise ones that read the same and make a value of as many channels."""
     taken = set(pairs.values())
-    alone = [b for b in range(len(theirs)) if b not in taken and _elementwise(theirs[b])]
+    single = [b for b in range(len(theirs)) if b not in taken and _elementwise(theirs[b])]
     for a, one in enumerate(mine):
         if a in pairs or not _elementwise(one):
             continue
         reads = [values.get(name, name) for name in _read(one)]
-        for b in alone:
+        for b in single:
             alike = _sizes(one, shapes[0]) == _sizes(theirs[b], shapes[1])
             alike = alike and reads == _read(theirs[b]) and not _apart(one, theirs[b], same)
             if b not in taken and reads and alike:
@@ -319,8 +323,8 @@ def _in_place(
 
 def _apart(one: Operator, other: Operator, same: Mapping[str, str]) -> bool:
     """Whether either makes a value that is the same as one that the other does not make."""
-    told = [(m, t) for m, t in same.items() if m in one.makes or t in other.makes]
-    return any(m not in one.makes or t not in other.makes for m, t in told)
+    known = [(m, t) for m, t in same.items() if m in one.makes or t in other.makes]
+    return any(m not in one.makes or t not in other.makes for m, t in known)
 
 
 def _elementwise(operator: Operator) -> bool:
@@ -348,7 +352,7 @@ def _score(one: Operator, other: Operator, values: Mapping[str, str]) -> float:
 
 
 def _sizes(operator: Operator, shapes: Shapes) -> tuple[int, ...]:
-    """The channels of what it makes first, all axes of views; () for layers, whose kind tells."""
+    """The channels of what it makes first, all axes of views; () for layers: see `kind`."""
     if operator.rnns:
         return ()
     shape = shapes.get(next(iter(operator.makes), ""), ())
@@ -387,3 +391,89 @@ def _values(
         found |= {name: name for name in shared}
         found |= dict(zip(*left, strict=False))
     return found
+
+
+# --- values that no matched operators make, and that are the same numbers in both models
+
+
+_APART = 1e-5
+"""Of the largest number: what the order of sums makes of values that are the same."""
+
+
+def equal_values(
+    pairs: Mapping[str, str], graph: Graph, other: Graph, theirs: Values
+) -> dict[str, str]:
+    """The pairs of values, and what is computed otherwise but comes to the same.
+
+    Exporters write one function in several ways. What the model makes of values that have a pair
+    is computed of the reference's, so that faults before it do not matter. ``theirs``: the values
+    of the reference's run.
+    """
+    taken = set(pairs.values())
+    recomputed = _recomputed(pairs, graph, theirs)
+    forms = {_form(value) for value in recomputed.values()}
+    there: dict[Any, list[str]] = {}
+    for name in (name for node in other.nodes for name in node.outputs if name in theirs):
+        if (form := _form(theirs[name])) in forms and _tells(theirs[name]):
+            there.setdefault(form, []).append(name)
+    found: dict[str, str] = {}
+    for name, value in recomputed.items():
+        same = [each for each in there.get(_form(value), []) if _close(value, theirs[each])]
+        free = [each for each in same if each not in taken]
+        maker = graph.producer(name)
+        if not free and maker is not None and moves(maker.op):  # one state may be cut out twice
+            free = same
+        if free:
+            found[name] = free[0]
+            taken.add(free[0])
+    return {**pairs, **found}
+
+
+def moves(op: str) -> bool:
+    """Whether an operator only cuts numbers out, or moves them."""
+    known = OPERATORS.get(op)
+    return known is not None and known.kind in ("view", "moves")
+
+
+def _recomputed(pairs: Mapping[str, str], graph: Graph, theirs: Values) -> dict[str, Any]:
+    """The model's values without a counterpart, of the reference's values before them."""
+    known = {mine: theirs[their] for mine, their in pairs.items() if their in theirs}
+    made: dict[str, Any] = {}
+    for node in graph.nodes:
+        there = all(name in known or name in graph.constants for name in filter(None, node.inputs))
+        if there and not known.keys() >= set(filter(None, node.outputs)):
+            results = _run(graph, node, known)
+            made |= {name: v for name, v in results.items() if name not in known and _tells(v)}
+            known = {**results, **known}
+    return made
+
+
+def _run(graph: Graph, node: Node, known: Values) -> dict[str, Any]:
+    """What one node makes; nothing where it cannot run on such values."""
+    feed = {name: known[name] for name in node.inputs if name in known}
+    inputs = tuple(Value(name, lod_depth=depth_of(value)) for name, value in feed.items())
+    outputs = tuple(Value(name) for name in node.outputs if name)
+    part = replace(graph, inputs=inputs, outputs=outputs, nodes=(node,)).pruned()
+    try:
+        with np.errstate(all="ignore"):
+            values = trace(part, feed)
+    except OnernnError:
+        return {}
+    return {value.name: values[value.name] for value in outputs}
+
+
+def _tells(value: Any) -> bool:
+    """Whether two values of the same numbers are the same value: not counts, zeros, or masks."""
+    array = data_of(value) if isinstance(value, Ragged | np.ndarray) else None
+    return array is not None and array.dtype.kind == "f" and len(np.unique(array)) > 2
+
+
+def _form(value: Any) -> Any:
+    lod = tuple(value.lod) if isinstance(value, Ragged) else ()
+    return data_of(value).shape, str(data_of(value).dtype), repr(lod)
+
+
+def _close(one: Any, two: Any) -> bool:
+    one, two = data_of(one), data_of(two)
+    largest = np.abs(two).max(initial=0)
+    return bool(np.allclose(one, two, rtol=0, atol=_APART * largest, equal_nan=True))

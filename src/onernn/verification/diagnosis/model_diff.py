@@ -1,4 +1,4 @@
-"""The causes that reading two models tells: their differences, fewest that explain the outputs."""
+"""Causes read from two models: the fewest of their differences that explain the outputs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from onernn.ir.errors import OnernnError
 from onernn.ir.graph import Graph
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass
-from onernn.verification.aligning import paired_inputs
+from onernn.verification.comparing import paired_inputs
 from onernn.verification.diagnosis.cause import Cause, Edit, edited
-from onernn.verification.diagnosis.difference_names import Named, Names
 from onernn.verification.diagnosis.differences import (
     Difference,
+    Named,
+    Names,
     Trial,
     differences_in,
     patched,
     smallest,
 )
-from onernn.verification.diagnosis.equal_values import equal_values
-from onernn.verification.diagnosis.matching import Matching, match, operators
-from onernn.verification.layer_names import LayerName, in_words
-from onernn.verification.tracing import Values, fast_backend, trace
+from onernn.verification.diagnosis.matching import Matching, equal_values, match, operators
+from onernn.verification.tracing import LayerName, Values, fast_backend, in_words, trace
 from onernn.verification.verifying import Evidence
 
 _BATCHES = 3
@@ -61,7 +60,7 @@ def read_causes(found: Evidence, ends: float) -> tuple[Cause, ...]:
 
 
 def _unmatched(causes: Sequence[Cause]) -> int:
-    """How much is told of operators that one file has not: it may have others that do the same."""
+    """How many causes are operators that one file lacks: it may have others that do the same."""
     weights = {"operator_changed": 2, "operator_missing": 1, "operator_added": 1}
     return sum(weights.get(each.id, 0) for each in causes)
 
@@ -111,7 +110,7 @@ class _Reading:
         for seed in range(1, _BATCHES + 1):
             kept = smallest(groups, lambda chosen: self._passes(chosen, batches), ends)
             needed = [each for group in kept for each in group]
-            if time.monotonic() > ends:  # nobody knows whether all of them are needed
+            if time.monotonic() > ends:  # not known whether all of them are needed
                 break
             fresh = _fresh(self.found, self.graph, seed)
             if fresh is None:
@@ -138,9 +137,9 @@ class _Reading:
         """Whether there are recurrent layers without a counterpart, though both have as many."""
         paired = {id(op) for pair in self.matching.pairs for op in pair}
         every = (*self.matching.mine, *self.matching.theirs)
-        alone = any(op.rnns and id(op) not in paired for op in every)
+        single = any(op.rnns and id(op) not in paired for op in every)
         theirs = self.found.theirs
-        return alone and theirs is not None and len(self.found.mine.parts) == len(theirs.parts)
+        return single and theirs is not None and len(self.found.mine.parts) == len(theirs.parts)
 
     def _groups(self, every: Sequence[Difference]) -> list[list[Difference]]:
         """Differences that are one fault together; the first ones are tried to be left out first.

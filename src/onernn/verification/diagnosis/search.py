@@ -6,20 +6,26 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from onernn.adapters.common.fault import Fault
 from onernn.fuse_passes import fuse
-from onernn.ir.errors import OnernnError
-from onernn.ir.graph import Graph, Value
+from onernn.ir.errors import OnernnError, guarded
+from onernn.ir.graph import Graph
 from onernn.ir.ragged import Batch, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell
-from onernn.verification.aligning import in_one_form
-from onernn.verification.comparing import Tolerance, all_pass, differences, largest_difference
+from onernn.verification.comparing import (
+    Tolerance,
+    all_pass,
+    differences,
+    in_one_form,
+    largest_difference,
+)
+from onernn.verification.diagnosis.batch_cuts import cut_batch
 from onernn.verification.diagnosis.cause import Cause, Edit
 from onernn.verification.diagnosis.faults import clip_fault, layer_faults, rare_faults
 from onernn.verification.diagnosis.fitting import Structure, fitted, fitted_outputs
@@ -32,10 +38,18 @@ from onernn.verification.diagnosis.graph_faults import (
     operator_faults,
     unfused_faults,
 )
-from onernn.verification.graph_changes import recurrent_layers
-from onernn.verification.layer_names import expanded, in_words
-from onernn.verification.layerwise import Traced
-from onernn.verification.tracing import Values, fast_backend, rerun, trace
+from onernn.verification.diagnosis.model_diff import read_causes, tested
+from onernn.verification.tracing import (
+    Traced,
+    Values,
+    expanded,
+    fast_backend,
+    in_words,
+    recurrent_layers,
+    rerun,
+    trace,
+)
+from onernn.verification.verifying import Evidence, Report
 
 _BETTER = 10
 """An explanation makes the difference that many times smaller, and small enough to pass."""
@@ -50,14 +64,11 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """A model that may be at fault: its trace, what it gives, and what it should give.
+    """A model that is at fault: its trace, what it gives, and what it should give.
 
     ``whole``: before fusion; ``feed``: its own inputs; ``given``: all inputs there are, also those
-    nobody takes; ``prefix``: how a cause found here begins; ``is_model``: whether it is what is
-    verified, not the reference. ``first``: the y of the first layer that departs, "" where that is
-    not known; ``local``: what this layer should make, by name. ``few``: the same on few of the
-    sentences; ``proves``: what is found there holds on the rest of them, too, where it explains all
-    outputs.
+    that it does not take. ``few``: the same on few of the sequences; ``proves``: what is found
+    there holds on the rest of them, too, where it explains all outputs.
     """
 
     whole: Graph
@@ -66,10 +77,6 @@ class Side:
     given: Mapping[str, Batch]
     expected: Mapping[str, Batch]
     tolerances: Mapping[str, Tolerance]
-    prefix: str
-    is_model: bool = True
-    first: str = ""
-    local: Mapping[str, Any] = field(default_factory=dict)
     few: Side | None = None
     proves: bool = False
 
@@ -101,29 +108,21 @@ class Candidate(NamedTuple):
         return changed
 
 
-def candidates(
-    side: Side, refined: bool, *, rare: bool = False, only: set[tuple[str, str]] | None = None
-) -> Iterator[Candidate]:
-    """Each fault in each group of layers; ``only`` some, and there with the first layer apart.
+def candidates(side: Side, refined: bool, *, rare: bool = False) -> Iterator[Candidate]:
+    """Each fault in each group of layers, the frequent ones first in every group.
 
-    The frequent ones first, in every group. Without ``refined`` of all layers together, and then
-    those of other operators. ``rare``: those that hardly anybody makes instead.
+    Without ``refined`` of all layers together, and then those of other operators. ``rare``: the
+    least frequent ones instead.
     """
-    groups = [
-        _of_group(side, group, rare, only)
-        for group in groups_of(side, refined)
-        if only is None or side.first in group
-    ]
+    groups = [_of_group(side, group, rare) for group in groups_of(side, refined)]
     for turn in itertools.zip_longest(*groups):
         yield from filter(None, turn)
-    if not refined and only is None and not rare:
+    if not refined and not rare:
         for where, fault in operator_faults(side.traced.graph):
             yield Candidate((), (wrapped := in_graph(fault)), (wrapped,), where)
 
 
-def _of_group(
-    side: Side, group: tuple[str, ...], rare: bool, only: set[tuple[str, str]] | None
-) -> Iterator[Candidate]:
+def _of_group(side: Side, group: tuple[str, ...], rare: bool) -> Iterator[Candidate]:
     site = side.site(group)
     faults = [] if rare else list(graph_faults(site))
     around = len(faults)
@@ -134,23 +133,7 @@ def _of_group(
     for fault in faults:
         ways.setdefault((fault.id, fault.text), []).append(fault)
     for at, fault in enumerate(faults):
-        key = fault.id, fault.text
-        if only is None or key in only:
-            yield Candidate(group, fault, ways[key], numbers=at >= around)
-
-
-def alone(side: Side) -> Side:
-    """The first layer apart, as if it were all of the model."""
-    outputs = tuple(Value(name) for name in side.local)
-    parts = {side.first: side.traced.parts[side.first]}
-    graph = replace(side.traced.graph, outputs=outputs)
-    loosest = max(side.tolerances.values(), key=lambda each: each.atol)
-    return replace(
-        side,
-        traced=replace(side.traced, graph=graph, parts=parts),
-        expected=side.local,
-        tolerances=dict.fromkeys(side.local, loosest),
-    )
+        yield Candidate(group, fault, ways[fault.id, fault.text], numbers=at >= around)
 
 
 def where(side: Side, group: tuple[str, ...], before: Graph, after: Graph) -> str:
@@ -174,8 +157,6 @@ def groups_of(side: Side, refined: bool) -> Iterator[tuple[str, ...]]:
         return
     seen = {frozenset(names)}
     groups: list[tuple[str, ...]] = []
-    if side.first in found.parts:
-        groups.append((side.first,))
     keys: tuple[Callable[[Any], Any], ...] = (
         lambda p: (p.node, p.layer),
         lambda p: p.direction,
@@ -218,57 +199,48 @@ class _Step(NamedTuple):
 
 
 def find_causes(
-    sides: Sequence[Side], ends: float, seconds: float, progress: Progress = lambda *_: None
+    side: Side, ends: float, seconds: float, progress: Progress = lambda *_: None
 ) -> Search:
     """The faults that explain why a model's outputs are not the expected ones: one, or two.
 
-    They are looked for on few sentences, where a side has them, and then tried on all. Where the
-    first layer that departs is known, faults of that layer come first. ``ends``: the moment, by
-    `time.monotonic`, after which nothing further is tried; ``seconds``: what to call that.
+    They are looked for on few sequences, where the side has them, and then tried on all. ``ends``:
+    the moment, by `time.monotonic`, after which nothing further is tried; ``seconds``: what to
+    call that.
     """
-    searches = [_Searching(side, ends, progress) for side in sides]
-    for stage in _stages(searches):
+    search = _Searching(side, ends, progress)
+    for stage in _stages(search):
         for causes in stage:
             if causes:
                 return Search(causes)
             if time.monotonic() > ends:
-                return Search((), _stopped(searches, seconds))
+                return Search((), _stopped(search, seconds))
     return Search()
 
 
-def _stages(searches: Sequence[_Searching]) -> Iterator[Iterator[Causes]]:
-    """What explains the first layer apart; then simple faults, refined ones, pairs, and the rest.
-
-    Simple: of all layers alike. Refined: of some of them.
-    """
-    pairs = [each.pairs() for each in searches]
-    yield from (each.local() for each in searches if each.side.local)
+def _stages(search: _Searching) -> Iterator[Iterator[Causes]]:
+    """Simple faults of all layers alike, refined ones of some of them, pairs, and the rest."""
+    pairs = search.pairs()
     for refined in (False, True):
-        yield from (each.single(candidates(each.few, refined)) for each in searches)
-    for each in searches:
-        yield each.sources()
-        yield each.clips()
-    yield from (each.outputs() for each in searches[:1])
+        yield search.single(candidates(search.few, refined))
+    yield search.sources()
+    yield search.clips()
+    yield search.outputs()
     hidden: tuple[Structure, ...] = ("", "reset_placement")
-    yield from (searches[0].biases(r, each) for r in (False, True) for each in hidden)
-    yield from (itertools.islice(each, _NEAREST) for each in pairs)
+    yield from (search.biases(refined, each) for refined in (False, True) for each in hidden)
+    yield itertools.islice(pairs, _NEAREST)
     for refined in (False, True):
-        yield from (each.single(candidates(each.few, refined, rare=True)) for each in searches)
-        yield searches[0].biases(refined, "gates_swapped")
-    yield from pairs
+        yield search.single(candidates(search.few, refined, rare=True))
+        yield search.biases(refined, "gates_swapped")
+    yield pairs
 
 
-def _stopped(searches: Sequence[_Searching], seconds: float) -> str:
+def _stopped(search: _Searching, seconds: float) -> str:
     """How a search ended: after how many of the candidates, and of the pairs of them."""
-    ways = list(itertools.product((False, True), repeat=2))
-    every = [
-        sum(1 for refined, rare in ways for _ in candidates(each.few, refined, rare=rare))
-        for each in searches
-    ]
-    tried, paired = (sum(getattr(each, n) for each in searches) for n in ("tried", "paired"))
-    text = f"{min(tried, sum(every))} of {sum(every)} candidates tried"
-    if paired:
-        text += f", and {paired} of {sum(n * (n - 1) // 2 for n in every)} pairs of them"
+    ways = itertools.product((False, True), repeat=2)
+    every = sum(1 for way, rare in ways for _ in candidates(search.few, way, rare=rare))
+    text = f"{min(search.tried, every)} of {every} candidates tried"
+    if search.paired:
+        text += f", and {search.paired} of {every * (every - 1) // 2} pairs of them"
     return f"search stopped after {seconds:g} s; {text}; --seconds"
 
 
@@ -284,20 +256,8 @@ class _Searching:
         self._apart: dict[tuple[float, float], Candidate] = {}
         self._still = _distance(self.few, self.few.traced.values)
 
-    def local(self) -> Iterator[Causes]:
-        """The faults that explain the first layer apart, in that layer and in others with it."""
-        small = alone(self.few)
-        likely = set[tuple[str, str]]()
-        for each in candidates(small, False):
-            made = each.made(small, small.traced.graph)
-            if made and _explains(small, made):
-                likely.add((each.fault.id, each.fault.text))
-            yield ()
-        for refined in (False, True):
-            yield from self.single(candidates(self.few, refined, only=likely))
-
     def single(self, every: Iterable[Candidate]) -> Iterator[Causes]:
-        """Each candidate alone; how near it comes is kept."""
+        """Each candidate by itself; how near it comes is kept."""
         for each in every:
             yield self._tried((each,))
 
@@ -325,7 +285,7 @@ class _Searching:
                     yield self._tried((Candidate(group, fault, (fault,), numbers=True),))
 
     def biases(self, refined: bool, structure: Structure) -> Iterator[Causes]:
-        """Biases of layers that the outputs tell: of few sentences, or of all."""
+        """Biases of layers that follow from the outputs: of few sentences, or of all."""
         for group, at in itertools.product(groups_of(self.few, refined), self._batches()):
             yield ()
             for layers, fault in fitted(at.traced, group, at.expected, self.ends, structure):
@@ -336,7 +296,7 @@ class _Searching:
                 yield self._confirmed([(step,)], at is self.few) if _explains(at, made) else ()
 
     def outputs(self) -> Iterator[Causes]:
-        """Biases of products that the outputs tell."""
+        """Biases of products that follow from the outputs."""
         for at in self._batches():
             yield ()
             for place, fault in fitted_outputs(at.traced, at.expected, self.ends):
@@ -349,7 +309,7 @@ class _Searching:
         return dict.fromkeys((self.few, self.side))
 
     def pairs(self) -> Iterator[Causes]:
-        """Two faults, those first of which each alone comes near to what is expected."""
+        """Two faults, those first of which each by itself comes near to what is expected."""
         near = self._nearest()
         waiting = [(_order(at, at + 1), at, at + 1) for at in range(len(near) - 1)]
         while waiting:
@@ -397,7 +357,7 @@ class _Searching:
                 before = largest_difference(side.traced.values, side.expected)
                 after = largest_difference(outputs, side.expected)
                 sure = proves and side.proves
-                found = (_cause(side, step, sure) for step in steps)
+                found = (_cause(step, sure) for step in steps)
                 return tuple(replace(each, before=before, after=after) for each in found)
         return ()
 
@@ -443,18 +403,18 @@ def _chains(side: Side, chosen: Sequence[Candidate], graph: Graph) -> Iterator[t
                 yield (step, *rest)
 
 
-def _cause(side: Side, step: _Step, proved: bool) -> Cause:
+def _cause(step: _Step, proved: bool) -> Cause:
     """``proved``: on sentences of a batch, so that edits that hold a batch's numbers are none."""
     edit = Edit.between(step.before, step.after)
     bound = proved and edit.constants and not step.whole and not step.operator
-    prefix = "" if step.stated else f"{side.prefix} "
+    prefix = "" if step.stated else "matches when "
     return Cause(
         step.fault.id,
         f"{prefix}{step.fault.text} in {step.where}",
         step.where,
-        edit.old[0] if edit.old and side.is_model else "",
+        edit.old[0] if edit.old else "",
         "proved" if proved else "candidate",
-        (edit,) if side.is_model and not bound else (),
+        () if bound else (edit,),
         "read" if step.whole else "taken apart",
     )
 
@@ -494,3 +454,65 @@ def _distance(side: Side, outputs: Values) -> tuple[float, float]:
         logarithm += float(np.log1p(apart).mean())
         square += float(np.square(apart).mean())
     return logarithm, square
+
+
+# --- why a model's outputs are not the reference's: the causes that a report gives
+
+
+def explained(report: Report, seconds: float, progress: Progress) -> Report:
+    """A failed report with the causes, as far as ``seconds`` allow, and what stopped the search."""
+    evidence = report.evidence
+    assert evidence is not None  # of a Report that `verify` made
+    progress("tracing the model", 0, 1)
+    try:
+        side = _side(evidence)
+        same = all_pass(side.traced.values, side.expected, side.tolerances)
+    except OnernnError as error:  # a verdict stands without its explanation
+        return replace(report, notes=(*report.notes, f"not explained: {error}"))
+    if not seconds:
+        return report
+    if same:
+        note = "the NumPy reference gives what is expected: the fault is in the kernel that ran"
+        return replace(report, notes=(*report.notes, note))
+    try:
+        with guarded(lambda: "the search for a cause"):
+            progress("comparing both models", 0, 1)
+            ends = time.monotonic() + seconds
+            if causes := read_causes(evidence, ends):
+                late = time.monotonic() > ends and any(c.evidence == "candidate" for c in causes)
+                few = f"after {seconds:g} s: fewer of these may be the causes; --seconds"
+                return replace(report, causes=causes, stopped=late * f"search stopped {few}")
+            found = find_causes(_with_few(side), ends, seconds, progress)
+            causes = tuple(tested(evidence, cause) for cause in found.causes)
+            return replace(report, causes=causes, stopped=found.stopped)
+    except OnernnError as error:
+        return replace(report, stopped=f"not explained: {error}")
+
+
+def _side(evidence: Evidence) -> Side:
+    given = {**evidence.given, **evidence.reference.feed, **evidence.inputs}
+    return Side(
+        evidence.model,
+        evidence.mine,
+        evidence.inputs,
+        given,
+        evidence.expected,
+        evidence.tolerances,
+    )
+
+
+def _with_few(side: Side) -> Side:
+    """The side, with what it is on few sequences where the batch can be cut."""
+    graph, values = side.traced.graph, side.traced.values
+    cut = cut_batch(graph, side.given, values, side.expected, side.tolerances)
+    if cut is None:
+        return side
+    few = replace(
+        side,
+        traced=replace(side.traced, values=cut.values),
+        feed={name: cut.given[name] for name in side.feed},
+        given=cut.given,
+        expected=cut.expected,
+        tolerances=cut.tolerances,
+    )
+    return replace(side, few=few, proves=cut.proves)

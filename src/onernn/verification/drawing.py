@@ -1,12 +1,16 @@
-"""Graphs as SVG, drawn here: a report shows them where no Graphviz is installed."""
+"""Graphs as SVG, drawn without Graphviz, and the HTML pages that show them."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from html import escape as escaped
+from importlib import resources
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from onernn.adapters.common.adapter import require
 from onernn.ir.errors import printable
 from onernn.ir.graph import UNSUPPORTED, Graph, Node, Value, native_types
 
@@ -41,16 +45,16 @@ def picture(
     *,
     fused: Mapping[str, str],
     apart: Collection[str] = (),
-    told: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    notes: Mapping[str, Sequence[str]] = MappingProxyType({}),
     most: int = _MOST,
 ) -> str:
     """An SVG of the graph from top to bottom: operators are boxes, inputs and outputs ovals.
 
     ``fused``: colours of the nodes that make these values; ``apart``: values whose makers get a
-    red border; ``told``: lines about the makers of values, the first of which stands below the
-    box. Every box tells more on hovering. Constants are left out, and nodes above ``most``.
+    red border; ``notes``: lines about the makers of values, the first of which stands below the
+    box. Hovering over a box shows all of them. Constants are left out, and nodes above ``most``.
     """
-    boxes = _boxes(graph, fused, apart, told, most)
+    boxes = _boxes(graph, fused, apart, notes, most)
     ranks = _ranks(boxes)
     rows = _ordered(boxes, ranks)
     widest = max(map(len, rows), default=1)
@@ -93,7 +97,7 @@ def _boxes(
     graph: Graph,
     fused: Mapping[str, str],
     apart: Collection[str],
-    told: Mapping[str, Sequence[str]],
+    notes: Mapping[str, Sequence[str]],
     most: int,
 ) -> list[_Box]:
     nodes = list(graph.nodes)
@@ -106,7 +110,7 @@ def _boxes(
         makers.update((name, f"n{k}") for name in node.outputs if name)
     read = {name for node in nodes for name in node.inputs} | {v.name for v in graph.outputs}
     boxes = [
-        _oval(makers[v.name], v, _shape(v.shape), below="".join(told.get(v.name, ())[:1]))
+        _oval(makers[v.name], v, _shape(v.shape), below="".join(notes.get(v.name, ())[:1]))
         for v in graph.inputs
         if v.name in read
     ]
@@ -114,7 +118,7 @@ def _boxes(
         inputs = tuple(dict.fromkeys(makers[name] for name in node.inputs if name in makers))
         fill = fused.get(node.outputs[0], _FILLS.get(node.op, "#f8fafc"))
         border = _GREY if set(apart).isdisjoint(node.outputs) else _RED
-        more = told.get(node.outputs[0], ())
+        more = notes.get(node.outputs[0], ())
         title = "\n".join((_title(node), *more))
         below = "".join(more[:1])
         boxes.append(_Box(f"n{k}", _label(node), inputs, fill, border, False, title, below))
@@ -223,3 +227,37 @@ def _drawn(box: _Box, x: float, y: float) -> str:
         f' height="{_HIGH}" rx="{round_:g}" fill="{box.fill}" stroke="{box.border}"'
         f' stroke-width="{thick}"/>{texts}</g>'
     )
+
+
+# --- pages
+
+
+def filled(name: str, content: Mapping[str, Any]) -> str:
+    """The page that a template makes; all texts are escaped, but SVGs that it calls safe."""
+    jinja2 = require("jinja2", "report")
+    templates = resources.files("onernn.verification").joinpath("templates")
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda each: templates.joinpath(each).read_text("utf-8")),
+        autoescape=True,
+        finalize=_shown,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "digest": _digest}
+    return environment.get_template(name).render(**content)
+
+
+def _shown(value: Any) -> Any:
+    """A text as the page shows it, before it is escaped; SVGs were escaped when drawn."""
+    return printable(value, "\n") if type(value) is str else value
+
+
+def number(value: float) -> str:
+    """Three digits; a dash for what is no number."""
+    return "–" if value != value else "0" if value == 0 else f"{value:.3g}"
+
+
+def _digest(script: str) -> str:
+    """What a page's policy calls its script."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

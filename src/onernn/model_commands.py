@@ -1,0 +1,322 @@
+"""Commands from a model to a model or a page: convert, inspect, quantize, repair."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Annotated, Any
+
+import typer
+
+from onernn.adapters.converting import write_model, writer_for
+from onernn.adapters.loading import load, plugin_for
+from onernn.adapters.registry import RUNTIMES, WRITERS
+from onernn.commands import (
+    Atol,
+    Backend,
+    Dtype,
+    Json,
+    Model,
+    Opset,
+    Params,
+    Rtol,
+    Semantics,
+    Threads,
+    numbers,
+    pairs,
+)
+from onernn.engine.chunks import exposed
+from onernn.ir.errors import UnsupportedError
+from onernn.showing import (
+    complain,
+    progress,
+    section,
+    show_inspection,
+    show_json,
+    show_report,
+    stdout,
+)
+from onernn.verification.checked_conversion import convert, over_time
+from onernn.verification.inspecting import inspect_model, write_graph_page
+from onernn.verification.references import open_against
+from onernn.verification.repairing import Repair, repair
+from onernn.verification.verifying import SECONDS, Report, verify
+
+
+def convert_command(
+    model: Model,
+    out: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUT",
+            help=f"The file to write; its suffix sets the format: {', '.join(WRITERS)}.",
+        ),
+    ],
+    check: Annotated[
+        Path | None, typer.Option(help="A recording that the written file must reproduce.")
+    ] = None,
+    opset: Opset = WRITERS[".onnx"].options["opset"],
+    output_dtype: Annotated[
+        str,
+        typer.Option(help="The dtype in which weights are stored: float32, float16 or bfloat16."),
+    ] = "float32",
+    names: Annotated[
+        list[str] | None, typer.Option(help="OLD=NEW: rename an input or output; repeatable.")
+    ] = None,
+    allow_functions: Annotated[
+        bool,
+        typer.Option("--allow-functions", help="Write operators that ONNX lacks as functions."),
+    ] = False,
+    place: Annotated[
+        str,
+        typer.Option(help="Where a .pdmodel runs: cpu, or onednn (use_mkldnn on fused layers)."),
+    ] = "cpu",
+    fused: Annotated[
+        bool | None,
+        typer.Option(help="In a .pdmodel, write recurrent layers as fusion_gru and fusion_lstm."),
+    ] = None,
+    states: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--over-time",
+            help="STATE=NEXT, an input and an output: turn a model of one frame into a model of"
+            " sequences; every other input and output becomes (T, ...); repeatable.",
+        ),
+    ] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --over-time: NAME=NUMBER, the value of an input without axes; repeatable."
+        ),
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", help="With --over-time, a type that the model lacks: 'x=float32(N, 576)'."
+        ),
+    ] = None,
+    expose_states: Annotated[
+        bool,
+        typer.Option(
+            "--expose-states",
+            help="Let a model of sequences take any number of steps at a time: its states become"
+            " inputs and outputs, zeros before the first step.",
+        ),
+    ] = False,
+    json: Json = False,
+    atol: Atol = None,
+    rtol: Rtol = None,
+    params: Params = None,
+    semantics: Semantics = "documented",
+) -> None:
+    """Writes MODEL as another framework's file. Exit 1: --check finds other outputs."""
+    graph = load(model, params, semantics)
+    if states:
+        from onernn.engine.emit.pipeline import read_declared  # with all of emit
+
+        graph = over_time(
+            graph,
+            pairs("--over-time", "STATE=NEXT", states),
+            given=numbers(graph, pairs("--given", "NAME=NUMBER", given)),
+            inputs=read_declared(inputs or []),
+        )
+    elif given or inputs:
+        raise UnsupportedError("--given and --input belong to --over-time")
+    if expose_states:
+        made = exposed(graph)
+        graph = made.graph
+        for note in made.notes:
+            complain(note)
+    with progress() as tell:
+        report = convert(
+            graph,
+            out,
+            check=check,
+            atol=atol,
+            rtol=rtol,
+            names=pairs("--names", "OLD=NEW", names),
+            output_dtype=output_dtype,
+            opset=opset,
+            allow_functions=allow_functions,
+            place=place,
+            fused=fused,
+            progress=tell,
+            note=complain,
+        )
+    report = Report((), "") if report is None else report
+    show_report(report, json)
+    raise typer.Exit(0 if report.passed else 1)
+
+
+# --- the command that shows what a model is, and what becomes of it
+
+
+def inspect_command(
+    model: Model,
+    html: Annotated[
+        Path | None, typer.Option(help="The page to write: the graph before and after fusion.")
+    ] = None,
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Open this page, or a temporary one, in the browser.")
+    ] = False,
+    json: Json = False,
+    dtype: Dtype = "f32",
+    threads: Threads = None,
+    backend: Backend = "auto",
+    params: Params = None,
+    semantics: Semantics = "documented",
+) -> None:
+    """Shows MODEL before and after fusion, and why layers did not fuse."""
+    graph = load(model, params, semantics)
+    found = inspect_model(graph, dtype=dtype, threads=threads, backend=backend)
+    if open_page and html is None:
+        html = Path(mkdtemp(prefix="onernn-")) / "graph.html"
+    drawn = [] if html is None else [str(html)]
+    if html is not None:
+        write_graph_page(found, html)
+    if json:
+        show_json("pass", **found.as_json(), drawn=drawn)
+    else:
+        show_inspection(stdout(), found, plugin_for(graph) if found.unsupported else "")
+        section(stdout(), "drawn", drawn)
+    if open_page and html is not None:
+        webbrowser.open(html.resolve().as_uri())
+
+
+# --- the command that quantizes recurrent layers
+
+
+def quantize_command(
+    model: Model,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The .onnx to write.")],
+    data: Annotated[
+        list[Path],
+        typer.Option(help="An .npz to calibrate with, with in__NAME and lod__NAME; repeatable."),
+    ],
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="'labels 0.1%', 'max_abs 0.02' or 'rmse 0.001'; without it all layers are u8."
+        ),
+    ] = None,
+    held_out: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="An .npz to measure the error with; else every other of --data; repeatable."
+        ),
+    ] = None,
+    labels_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="An output whose labels count; by default integers, or scores; repeatable.",
+        ),
+    ] = None,
+    json: Json = False,
+    opset: Opset = WRITERS[".onnx"].options["opset"],
+    allow_functions: Annotated[
+        bool,
+        typer.Option("--allow-functions", help="Write operators that ONNX lacks as functions."),
+    ] = False,
+    threads: Threads = 1,
+    backend: Backend = "auto",
+    params: Params = None,
+    semantics: Semantics = "documented",
+) -> None:
+    """Writes MODEL with layers in u8, bf16 or f32, within a budget."""
+    from onernn.verification.quantizing import quantize  # no other command's
+
+    writer_for(out)
+    graph = load(model, params, semantics)
+    with progress() as tell:
+        found = quantize(
+            graph,
+            data,
+            budget=budget,
+            held_out=held_out or None,
+            labels_of=labels_of or (),
+            backend=backend,
+            threads=threads,
+            progress=tell,
+        )
+        options: dict[str, Any] = {"opset": opset, "allow_functions": allow_functions}
+        write_model(found.model, out, inputs=found.example, note=complain, **options)
+    for note in found.notes:
+        complain(note)
+    if json:
+        print(found.to_json())
+        return
+    section(stdout(), "layers", found.of_layers())
+    section(stdout(), "whole model", found.of_model())
+
+
+# --- the command that removes the faults that `verify` proved
+
+
+def repair_command(
+    model: Model,
+    against: Annotated[
+        str,
+        typer.Option(help=f"A correct model, or FRAMEWORK:PATH of one: {', '.join(RUNTIMES)}."),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help=f"The file to write; its suffix sets the format: {', '.join(WRITERS)}.",
+        ),
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A recording to take inputs from; without it, inputs are made."),
+    ] = None,
+    json: Json = False,
+    atol: Atol = None,
+    rtol: Rtol = None,
+    params: Params = None,
+    against_params: Annotated[
+        str | None, typer.Option(help="The parameters of --against, if they are in another folder.")
+    ] = None,
+    semantics: Semantics = "documented",
+    seconds: Annotated[
+        float, typer.Option(min=0, help="Seconds to search for the causes of a difference.")
+    ] = SECONDS,
+) -> None:
+    """Writes MODEL without its proved faults and shows the diff.
+
+    The new file is verified on fresh inputs before it gets its name. Exit 1, and no file: a
+    cause is only a candidate, or no cause is known.
+    """
+    graph = load(model, params, semantics)
+    reference = open_against(against, against_params, semantics)
+    with progress() as tell:
+        found = verify(
+            graph, data, against=reference, atol=atol, rtol=rtol, seconds=seconds, progress=tell
+        )
+        done = Repair(refused="nothing to repair: the outputs agree")
+        if not found.passed:
+            done = repair(
+                found, output, reference, progress=tell, note=complain, atol=atol, rtol=rtol
+            )
+    causes = [each.as_json() for each in found.causes]
+    if json:
+        outputs = [each.as_json() for each in (done.after or found).outputs]
+        show_json(
+            "pass" if done or found.passed else "fail",
+            outputs=outputs,
+            cause=found.cause_json(),
+            causes=causes,
+            changes=list(done.changes),
+            written=str(output) if done else None,
+            refused=done.refused,
+        )
+    else:
+        section(stdout(), "causes", [f"{each.text} [{each.id}]" for each in found.causes])
+        section(stdout(), "diff", done.changes)
+        if done:
+            section(stdout(), "written", [f"{output}, which agrees with {against} on fresh inputs"])
+    if not done:
+        complain(done.refused)
+    raise typer.Exit(0 if done or found.passed else 1)

@@ -1,0 +1,309 @@
+"""Where the errors of an output lie: by step, sequence length and direction of recurrent layers.
+
+The axes are found by marking one step: a NaN put into what a recurrent layer gives at one step of
+one sequence comes out where that step went, through transposes, reshapes and dense layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from onernn.ir.arrays import Array, Int64
+from onernn.ir.graph import Graph, Node
+from onernn.ir.ragged import Batch, Ragged, data_of
+from onernn.ir.records import dataclass
+from onernn.ir.rnn import Recurrent
+from onernn.ops.elementwise import FLOATING
+from onernn.verification.comparing import differences
+from onernn.verification.tracing import Values, recurrent_layers, run_nodes
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Axes of an output, None where it has none.
+
+    ``time``: None where a value reads several steps, or a final state. ``direction``: the one whose
+    halves are the directions of a bidirectional layer, counted from the last, which is -1.
+    ``state``: it holds final states. ``lengths``: of sequences, None where all are equally long.
+    """
+
+    time: int | None
+    batch: int | None
+    direction: int | None
+    state: bool
+    lengths: Int64 | None
+
+
+def axes_of(graph: Graph, values: Values) -> dict[str, Axes]:
+    """Of each output of a traced graph that the last recurrent layer before it explains.
+
+    Outputs that every step reaches (decoded) are left out.
+    """
+    found: dict[str, Axes] = {}
+    for rnn in reversed(recurrent_layers(graph).values()):
+        for name in filter(None, (rnn.y, *rnn.finals)):
+            if any(output.name not in found for output in graph.outputs):
+                for output, axes in _probed(graph, rnn, name, values).items():
+                    found.setdefault(output, axes)
+    return found
+
+
+def _probed(graph: Graph, rnn: Recurrent, name: str, values: Values) -> dict[str, Axes]:
+    """The axes of the outputs that one value of a layer reaches: its y, or a final state."""
+    made, x, state = values[name], values.get(rnn.x), name != rnn.y
+    lengths = x.lengths if isinstance(x, Ragged) else None
+    data = data_of(made)
+    if isinstance(made, Ragged):
+        n = int(np.argmax(made.lengths)) if len(made) else 0
+        t = int(made.lengths[n]) - 1 if len(made) else -1
+        if t == n and t > 0:
+            t -= 1
+        place: tuple[Any, ...] = (int(made.offsets[n]) + t,)
+        size_t, size_n = int(made.lengths.max(initial=0)), len(made)
+    elif not state:
+        size_t, size_n = data.shape[:2]
+        t, n = size_t - 1, 0 if size_t > 1 else size_n - 1
+        place = (t, n)
+    else:
+        size_t, size_n = 0, data.shape[2]
+        t, n = -1, size_n - 1
+        place = (slice(None), slice(None), n)
+    if t < 0 and not state or data.size == 0:
+        return {}
+    one, every = np.zeros(data.shape, bool), np.ones(data.shape, bool)
+    one[(*place, ...)] = True
+    marks = {k: mark for k, mark in marked(graph, values, {name: one}).items() if mark.any()}
+    paired = rnn.y.endswith((".forward", ".backward"))  # see ExpandLayers
+    halves = marked(graph, values, {name: every}) if paired else {}
+    out: dict[str, Axes] = {}
+    for output, mark in marks.items():
+        sides = _sides(halves[output]) if output in halves else None
+        value = values[output]
+        if isinstance(value, Ragged):
+            out[output] = Axes(None, 0, sides, False, value.lengths)
+            continue
+        axes: dict[str, int] = {}
+        for what, index, size in (("time", t, size_t), ("batch", n, size_n)):
+            for axis in range(mark.ndim):
+                fits = size and mark.shape[axis] >= size and axis not in axes.values()
+                if fits and np.flatnonzero(_hit(mark, axis)).tolist() == [index]:
+                    axes[what] = axis
+                    break
+        if not state and not axes:
+            continue  # something that mixes them all
+        out[output] = Axes(axes.get("time"), axes.get("batch"), sides, state, lengths)
+    return out
+
+
+def _hit(mark: Array, axis: int) -> Array:
+    """For each place along an axis: whether anything there is marked."""
+    return np.asarray(np.moveaxis(mark, axis, 0).reshape(mark.shape[axis], -1).any(axis=1))
+
+
+def marked(graph: Graph, values: Values, places: Mapping[str, Array]) -> dict[str, Array]:
+    """For each output: which of its numbers become NaN where values of these names are NaN.
+
+    ``places``: by the name of a value where it is NaN. Operators that decide by NaN let it through;
+    outputs that stay integers all the same, or become another shape, are left out. Raises what a
+    run raises.
+    """
+    changed, constants = dict(values), dict(graph.constants)
+    for name, where in places.items():
+        value, data = values[name], data_of(values[name])
+        data = np.where(where, np.nan, data).astype(data.dtype)
+        changed[name] = value.with_data(data) if isinstance(value, Ragged) else data
+    reached, behind = set(places), []
+    for node in graph.nodes:
+        if not reached.isdisjoint(node.inputs) and reached.isdisjoint(node.outputs):
+            behind.append(_floating(node, constants))
+            reached.update(filter(None, node.outputs))
+    with np.errstate(all="ignore"):
+        outputs = run_nodes(replace(graph, constants=constants), behind, changed)
+    marks = {}
+    for name, value in outputs.items():
+        was, now = data_of(values[name]), data_of(value)
+        if name in reached and now.dtype.kind == "f" and now.shape == was.shape:
+            marks[name] = np.isnan(now) & ~np.isnan(was)
+    return marks
+
+
+def _floating(node: Node, constants: dict[str, Array]) -> Node:
+    op, inputs = FLOATING.get(node.op), node.inputs
+    if op is None:
+        return node
+    if op not in ("ReduceMax", "ReduceMin"):
+        return Node(op, inputs, node.outputs)
+    axes = f"{node.outputs[0]}/axes"
+    constants[axes] = np.array([node.at.axis])
+    return Node(op, (inputs[0], axes), node.outputs, {"keepdims": node.at.keepdims})
+
+
+def _sides(mark: Array) -> int | None:
+    """The axis of which exactly one half is marked."""
+    for axis in range(mark.ndim):
+        size = mark.shape[axis]
+        if size % 2 == 0 and size:
+            first, second = np.split(_hit(mark, axis), 2)
+            if first.all() != second.all() and first.any() != second.any():
+                return axis - mark.ndim
+    return None
+
+
+# --- how far two outputs are apart, in numbers, and where a recurrent layer's errors lie
+
+
+_SMALL = 1e-3
+"""Elements below this part of the largest have no meaningful relative error of their own."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of one output: |a - b|, |a - b| / |b| of the elements that are not small, and the cosine.
+
+    ``max_rel`` is max|a - b| / max|b|, as in the verdict. NaN where nothing can be said: no
+    elements, or none that is finite in both.
+    """
+
+    max_abs: float = math.nan
+    mean_abs: float = math.nan
+    median_abs: float = math.nan
+    p99_abs: float = math.nan
+    max_rel: float = math.nan
+    mean_rel: float = math.nan
+    median_rel: float = math.nan
+    p99_rel: float = math.nan
+    cosine: float = math.nan
+
+
+def errors(actual: Array, reference: Array) -> Errors:
+    """The numbers for two arrays of equal shape; elements that are not finite are left out."""
+    if actual.shape != reference.shape or actual.size == 0:
+        return Errors()
+    one, other = (np.asarray(a, np.float64).reshape(-1) for a in (actual, reference))
+    kept = np.isfinite(one) & np.isfinite(other)
+    one, other = one[kept], other[kept]
+    if not kept.any():
+        return Errors()
+    apart, size = np.abs(one - other), np.abs(other)
+    largest = float(size.max())
+    sizeable = size > _SMALL * largest
+    relative = apart[sizeable] / size[sizeable] if sizeable.any() else np.array([math.nan])
+    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
+    worst = float(apart.max())
+    return Errors(
+        worst,
+        float(apart.mean()),
+        float(np.median(apart)),
+        float(np.percentile(apart, 99)),
+        worst / largest if largest else (math.inf if worst else 0.0),
+        float(relative.mean()),
+        float(np.median(relative)),
+        float(np.percentile(relative, 99)),
+        float(one @ other) / norms if norms else (math.nan if worst else 1.0),
+    )
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the errors of one output lie: (what, max|a - b|, mean|a - b|) rows of each kind.
+
+    ``steps``: by position within the sentence; ``lengths``: by sentence length; ``directions``:
+    the halves of a bidirectional layer; ``ends``: inside and beyond the sentences. Kinds that an
+    output does not have are empty. ``state``: a final state, with one row a sentence length.
+    """
+
+    name: str
+    state: bool
+    steps: tuple[tuple[str, float, float], ...] = ()
+    lengths: tuple[tuple[str, float, float], ...] = ()
+    directions: tuple[tuple[str, float, float], ...] = ()
+    ends: tuple[tuple[str, float, float], ...] = ()
+
+    def as_json(self) -> dict[str, object]:
+        """Rows as {"at", "max_abs", "mean_abs"}."""
+        keys = ("at", "max_abs", "mean_abs")
+        kinds = {k: getattr(self, k) for k in ("steps", "lengths", "directions", "ends")}
+        rows = {kind: [dict(zip(keys, row, strict=True)) for row in kinds[kind]] for kind in kinds}
+        return {"name": self.name, "state": self.state, **rows}
+
+
+def profile(name: str, actual: Batch, reference: Batch, axes: Axes | None) -> Profile | None:
+    """The errors of one output by what recurrent layers go wrong in; None where nothing is known.
+
+    ``axes``: where time, batch and direction stand in it, as `output_axes.axes_of` finds them.
+    """
+    lengths = axes.lengths if axes else None
+    if isinstance(reference, Ragged):
+        lengths = reference.lengths
+        time, batch = np.arange(len(reference.data)), lengths  # by word, not by axis
+        if not isinstance(actual, Ragged) or actual.data.shape != reference.data.shape:
+            return None
+        apart = differences(actual.data, reference.data)
+        sentence = np.repeat(np.arange(len(lengths)), lengths)
+        step = time - np.repeat(reference.offsets[:-1], lengths)
+        words = apart.reshape(len(apart), -1)
+        return Profile(
+            name,
+            False,
+            _rows(words, step),
+            _rows(words, batch[sentence]),
+            _halves(apart, axes),
+        )
+    actual, reference = np.asarray(actual), np.asarray(reference)
+    mixed = axes is None or (axes.time is None and not axes.state)
+    if axes is None or mixed or actual.shape != reference.shape:
+        return None
+    apart = differences(actual, reference)
+    if axes.batch is None or lengths is None or len(lengths) != apart.shape[axes.batch]:
+        lengths = None
+    if axes.time is None:
+        by_sentence = () if lengths is None else _along(apart, axes.batch, lengths)
+        return Profile(name, axes.state, (), by_sentence, _halves(apart, axes))
+    steps = np.arange(apart.shape[axes.time])
+    by_step = _along(apart, axes.time, steps)
+    if lengths is None:
+        return Profile(name, axes.state, by_step, (), _halves(apart, axes))
+    assert axes.batch is not None
+    grid = np.moveaxis(apart, (axes.batch, axes.time), (0, 1))
+    cells = grid.reshape(*grid.shape[:2], -1)
+    inside = steps < lengths[:, None]
+    at = np.broadcast_to(steps, inside.shape)
+    return Profile(
+        name,
+        axes.state,
+        _rows(cells[inside], at[inside]),
+        _rows(cells[inside], np.broadcast_to(lengths[:, None], inside.shape)[inside]),
+        _halves(apart, axes),
+        tuple(
+            (where, *_worst(cells[chosen]))
+            for where, chosen in (("inside", inside), ("beyond the end", ~inside))
+            if chosen.any()
+        ),
+    )
+
+
+def _worst(values: Array) -> tuple[float, float]:
+    return (float(values.max()), float(values.mean())) if values.size else (0.0, 0.0)
+
+
+def _rows(words: Array, key: Int64) -> tuple[tuple[str, float, float], ...]:
+    """A row for each key of the words (W, ...)."""
+    return tuple((str(each), *_worst(words[key == each])) for each in np.unique(key))
+
+
+def _along(apart: Array, axis: int | None, key: Int64) -> tuple[tuple[str, float, float], ...]:
+    return () if axis is None else _rows(np.moveaxis(apart, axis, 0), key)
+
+
+def _halves(apart: Array, axes: Axes | None) -> tuple[tuple[str, float, float], ...]:
+    """Both directions, in a bidirectional layer's output."""
+    side = axes.direction if axes else None
+    if side is None or -side > apart.ndim or apart.shape[side] % 2:
+        return ()
+    forward, backward = np.split(apart, 2, side)
+    return (("forward", *_worst(forward)), ("backward", *_worst(backward)))

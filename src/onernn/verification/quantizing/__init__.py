@@ -1,1 +1,0 @@
-"""Models in bytes: scales from calibration batches, precisions from a budget. See `quantize`."""

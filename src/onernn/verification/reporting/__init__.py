@@ -1,1 +1,0 @@
-"""The page that shows a comparison: verdict, plots, pictures of the graph."""
