@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
@@ -118,7 +119,47 @@ Slot = str | int
 """An input or output of a native operator: by its name, or by its position."""
 
 
-class NativeOperator:
+class Tape(ABC):
+    """Writes nodes of ONNX's operators one after the other; a subclass names them."""
+
+    @abstractmethod
+    def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
+        """Adds a node of one output, and gives its name."""
+
+    @abstractmethod
+    def ints(self, *values: int | None) -> str:
+        """A constant list of int64: axes or a shape."""
+
+    def sizes_of(self, value: str) -> str:
+        """The shape of a value as a list of int64."""
+        return self.emit("Shape", value)
+
+    def size(self, value: str, axis: int) -> str:
+        """The size of an axis as a list of one."""
+        return self.emit("Gather", self.sizes_of(value), self.ints(axis), axis=0)
+
+    def reshaped(self, value: str, *sizes: int | None) -> str:
+        return self.emit("Reshape", value, self.ints(*sizes))
+
+    def squeezed(self, value: str, *axes: int) -> str:
+        return self.emit("Squeeze", value, self.ints(*axes))
+
+    def unsqueezed(self, value: str, *axes: int) -> str:
+        return self.emit("Unsqueeze", value, self.ints(*axes))
+
+    def transposed(self, value: str, *perm: int) -> str:
+        return self.emit("Transpose", value, perm=perm)
+
+    def joined(self, *lists: str) -> str:
+        """One list, such as a shape, from several; rows behind one another."""
+        return self.emit("Concat", *lists, axis=0)
+
+    def sliced(self, value: str, *cuts: Sequence[int]) -> str:
+        """From starts to ends of axes, by steps."""
+        return self.emit("Slice", value, *(self.ints(*each) for each in cuts))
+
+
+class NativeOperator(Tape):
     """A framework's operator as a rule reads it, with the graph that it is lowered into.
 
     What a rule does not read is an error. ``inputs`` and ``outputs`` map slots to variable names;
@@ -246,7 +287,6 @@ class NativeOperator:
         return self.builder.constant(array, f"{self.label}/{label}" if label else self.label)
 
     def ints(self, *values: int | None) -> str:
-        """A constant list of int64: axes or a shape."""
         return self.constant(np.asarray(values, np.int64), "ints")
 
     def scalar(self, value: float, like: str | DType) -> str:
@@ -273,13 +313,6 @@ class NativeOperator:
         if value in self.builder.constants:
             return self.ints(*self.builder.constants[value].shape)
         return self.emit("Shape", value)
-
-    def transposed(self, value: str, *perm: int) -> str:
-        return self.emit("Transpose", value, perm=perm)
-
-    def sliced(self, value: str, *cuts: Sequence[int]) -> str:
-        """From starts to ends of axes, by steps."""
-        return self.emit("Slice", value, *(self.ints(*each) for each in cuts))
 
 
 def _one(slot: Slot, names: list[str]) -> str:

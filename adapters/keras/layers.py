@@ -159,7 +159,7 @@ def _global_pool(op: KerasLayer) -> Made:
     tensor, kept = op.tensor, int(op.flag("keepdims"))
     over = op.ints(*range(2, axes + 2) if first else range(1, axes + 1))
     if op.at.type == "GlobalAveragePooling1D" and tensor.mask:
-        column = op.emit("Unsqueeze", tensor.mask, op.ints(1 if first else 2))
+        column = op.unsqueezed(tensor.mask, 1 if first else 2)
         x = op.emit("Where", column, op.floats, op.scalar(0, op.floats))
         total = op.emit("ReduceSum", x, over, keepdims=kept)
         count = op.emit("ReduceSum", op.emit("CastLike", column, x), over, keepdims=kept)
@@ -375,8 +375,8 @@ class Masked:
             tables[mask] = _table(op, mask)
         self._table: _Table = tables[mask]
         if not words:
-            rows = op.emit("Reshape", x, op.ints(-1, width))
-            chosen = op.emit("Reshape", mask, op.ints(-1))
+            rows = op.reshaped(x, -1, width)
+            chosen = op.reshaped(mask, -1)
             words = op.emit("Compress", rows, chosen, axis=0)
             words = op.emit("SequenceReset", words, self._table.offsets)
         self.given = words
@@ -387,12 +387,12 @@ class Masked:
         data = op.emit("SequenceData", y)
         width = op.shape_of(data)[-1]
         begin = op.constant(np.zeros((1, width or 1), op.compute), "zeros")
-        rows = op.emit("Concat", begin, data, axis=0)
-        starts = op.emit("Unsqueeze", table.starts, op.ints(1))
+        rows = op.joined(begin, data)
+        starts = op.unsqueezed(table.starts, 1)
         if backwards:  # the first word at or behind a step, as long as there is one
             before = op.emit("Sub", table.far, table.some)
             place = op.emit("Add", op.emit("Add", starts, before), op.ints(1))
-            left = op.emit("Sub", op.emit("Unsqueeze", table.counts, op.ints(1)), before)
+            left = op.emit("Sub", op.unsqueezed(table.counts, 1), before)
             reached = op.emit("Greater", left, op.ints(0))
         else:
             place = op.emit("Add", starts, table.far)
@@ -416,7 +416,7 @@ class Masked:
             kept = op.emit("Greater", table.counts, op.ints(0))
         else:
             return h
-        return op.emit("Where", op.emit("Unsqueeze", kept, op.ints(1)), h, op.scalar(0, h))
+        return op.emit("Where", op.unsqueezed(kept, 1), h, op.scalar(0, h))
 
 
 def _table(op: KerasLayer, mask: str) -> _Table:
@@ -429,7 +429,7 @@ def _table(op: KerasLayer, mask: str) -> _Table:
         op.emit("CumSum", some, op.ints(1)),
         counts,
         op.emit("Sub", ends, counts),
-        op.emit("Concat", op.ints(0), ends, axis=0),
+        op.joined(op.ints(0), ends),
     )
 
 
@@ -554,12 +554,12 @@ def _through(op: KerasLayer, layer: _Layer, steps: Steps, states: Sequence[str])
     y, finals, left = steps.given, list[str](), list(states)
     for spec, weights in layer.cells:
         count = len(spec.cell.states)
-        begin = [op.emit("Unsqueeze", left.pop(0), op.ints(0, 1)) for _ in range(count) if left]
+        begin = [op.unsqueezed(left.pop(0), 0, 1) for _ in range(count) if left]
         y, *ends = op.emit_many(
             "Rnn", 1 + count, y, *begin, spec=replace(spec, direction=side), weights=weights[0]
         )
         last = len(finals)
-        finals += [op.emit("Squeeze", end, op.ints(0, 1)) for end in ends]
+        finals += [op.squeezed(end, 0, 1) for end in ends]
     return _Made(y, finals[last], tuple(finals))
 
 
@@ -714,9 +714,7 @@ def _paired(
     mades = []
     for side in range(2):
         at = op.constant(np.array(side), "side")
-        own = tuple(
-            op.emit("Squeeze", op.emit("Gather", end, at, axis=1), op.ints(0)) for end in ends
-        )
+        own = tuple(op.squeezed(op.emit("Gather", end, at, axis=1), 0) for end in ends)
         mades.append(_Made(y, own[0], own))
     return mades
 

@@ -186,7 +186,7 @@ def _masking(op: KerasLayer) -> Tensor:
     differs = op.emit("Not", op.emit("Equal", x, op.scalar(op.number("mask_value", 0.0), x)))
     some = op.emit("ReduceMax", op.emit("Cast", differs, to="int32"), op.ints(-1), keepdims=0)
     mask = op.emit("Cast", some, to="bool")
-    column = op.emit("Unsqueeze", mask, op.ints(-1))
+    column = op.unsqueezed(mask, -1)
     return Tensor(op.emit("Where", column, x, op.scalar(0, x)), mask)
 
 
@@ -239,7 +239,7 @@ def _flatten(op: KerasLayer) -> str:
     x = op.x
     if op.attribute("data_format", "channels_last") == "channels_first" and op.rank_of(x) > 2:
         x = channels_last(op, x)
-    return op.emit("Reshape", x, op.ints(0, -1))
+    return op.reshaped(x, 0, -1)
 
 
 @rule("Reshape")
@@ -247,7 +247,7 @@ def _reshape(op: KerasLayer) -> str:
     target: Any = op.attribute("target_shape", [])
     if not all(type(size) is int and (size > 0 or size == -1) for size in target):
         raise UnsupportedError(f"attribute target_shape={target!r}")
-    return op.emit("Reshape", op.x, op.ints(0, *target))
+    return op.reshaped(op.x, 0, *target)
 
 
 @rule("Permute")
@@ -262,7 +262,7 @@ def _permute(op: KerasLayer) -> str:
 def _repeat(op: KerasLayer) -> str:
     if op.rank_of(op.x) != 2:
         raise UnsupportedError(f"expected (N, C), got {op.rank_of(op.x)} axes")
-    return op.emit("Tile", op.emit("Unsqueeze", op.x, op.ints(1)), op.ints(1, op.integer("n"), 1))
+    return op.emit("Tile", op.unsqueezed(op.x, 1), op.ints(1, op.integer("n"), 1))
 
 
 @rule("TimeDistributed")
@@ -286,14 +286,14 @@ def _time_distributed(op: KerasLayer) -> Made:
 
     if layer.kind in ("Dense", "Activation", "Dropout"):  # they see the last axis alone
         return Tensor(applied(tensor.value), tensor.mask)
-    y = applied(op.emit("Reshape", tensor.value, op.ints(-1, *_known(inner))))
+    y = applied(op.reshaped(tensor.value, -1, *_known(inner)))
     behind = _known(op.shape_of(y)[1:])
     if time is not None:
         shape = op.ints(-1, time, *behind)
     else:
         whole = op.emit("Shape", tensor.value)
         cut = (op.ints(0), op.ints(2), op.ints(0), op.ints(1))
-        shape = op.emit("Concat", op.emit("Slice", whole, *cut), op.ints(*behind), axis=0)
+        shape = op.joined(op.emit("Slice", whole, *cut), op.ints(*behind))
     return Tensor(op.emit("Reshape", y, shape), tensor.mask)
 
 
@@ -321,7 +321,7 @@ def _operands(op: KerasLayer) -> list[Tensor]:
         raise UnsupportedError("called with tensors of several types")
     ranks = [op.rank_of(each.value) for each in found]
     return [
-        each._replace(value=op.emit("Unsqueeze", each.value, op.ints(*range(1, 1 + missing))))
+        each._replace(value=op.unsqueezed(each.value, *range(1, 1 + missing)))
         if (missing := max(ranks) - rank)
         else each
         for each, rank in zip(found, ranks, strict=True)
@@ -386,7 +386,7 @@ def _dot(op: KerasLayer) -> str:
     left[axes[0]] = right[axes[1]] = "z"
     out = [each for each in (*left, *right[1:]) if each != "z"]
     y = op.emit("Einsum", a, b, equation=f"{''.join(left)},{''.join(right)}->{''.join(out)}")
-    return y if len(out) > 1 else op.emit("Unsqueeze", y, op.ints(1))
+    return y if len(out) > 1 else op.unsqueezed(y, 1)
 
 
 def _unit(op: KerasLayer, x: str, axis: int) -> str:
@@ -418,12 +418,12 @@ def _attention(op: KerasLayer) -> Made:
         (scale,) = op.weights("scale")
         scores = op.emit("Mul", scores, op.constant(scale, "scale"))
     if value.mask:
-        kept = op.emit("Unsqueeze", value.mask, op.ints(1))
+        kept = op.unsqueezed(value.mask, 1)
         hidden = op.emit("Sub", scores, op.scalar(1e9, scores))
         scores = op.emit("Where", kept, scores, hidden)
     y = op.emit("MatMul", op.emit("Softmax", scores, axis=-1), value.value)
     if query.mask:
-        y = op.emit("Where", op.emit("Unsqueeze", query.mask, op.ints(2)), y, op.scalar(0, y))
+        y = op.emit("Where", op.unsqueezed(query.mask, 2), y, op.scalar(0, y))
     return Tensor(y, query.mask)
 
 
@@ -493,14 +493,14 @@ def _any(op: KerasLayer) -> Tensor:
 
 
 def _expand_dims(op: KerasLayer) -> Tensor:
-    return Tensor(op.emit("Unsqueeze", op.x, op.ints(*(_axes(op) or [0]))))
+    return Tensor(op.unsqueezed(op.x, *(_axes(op) or [0])))
 
 
 def _squeeze(op: KerasLayer) -> Tensor:
     axes = _axes(op)
     if axes is None:
         raise UnsupportedError("attribute axis is missing")
-    return Tensor(op.emit("Squeeze", op.x, op.ints(*axes)))
+    return Tensor(op.squeezed(op.x, *axes))
 
 
 def _concatenated(op: KerasLayer) -> Tensor:

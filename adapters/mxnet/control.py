@@ -259,4 +259,4 @@ def _filled(op: MxnetOperator, value: str, rows: int) -> str:
     more = op.emit("Sub", op.ints(rows), op.part(sizes, FIRST, 1))
     shape = op.joined(more, op.part(sizes, 1, LAST))
     zeros = op.emit("ConstantOfShape", shape, value=np.zeros(1, op.dtype_of(value)))
-    return op.emit("Concat", value, zeros, axis=0)
+    return op.joined(value, zeros)

@@ -42,16 +42,12 @@ def _transposed(op: MxnetOperator, weight: str) -> str:
     name = f"{weight}/Transpose"
     if name in op.builder.constants:
         return name
-    return op.emit("Transpose", weight, perm=(1, 0))
-
-
-def _size(op: MxnetOperator, table: str, axis: int) -> str:
-    return op.emit("Gather", op.sizes_of(table), op.ints(axis), axis=0)
+    return op.transposed(weight, 1, 0)
 
 
 def _clipped_index(op: MxnetOperator, at: str, table: str, axis: int) -> str:
     """Indices, those outside moved to the ends, as MXNet's CPU kernels do."""
-    last = op.emit("Sub", _size(op, table, axis), op.ints(1))
+    last = op.emit("Sub", op.size(table, axis), op.ints(1))
     first = op.ints(0)
     return op.emit("Min", op.emit("Max", at, first), last)
 
@@ -73,7 +69,7 @@ def _take(op: MxnetOperator, table: str, at: str) -> str:
     if mode == "clip":
         at = _clipped_index(op, at, table, axis)
     elif mode == "wrap":
-        at = op.emit("Mod", at, _size(op, table, axis))
+        at = op.emit("Mod", at, op.size(table, axis))
     else:
         raise UnsupportedError(f"attribute mode={mode!r}")
     return op.emit("Gather", table, at, axis=axis)
@@ -99,7 +95,7 @@ def _pick(op: MxnetOperator, x: str, index: str) -> str:
     out = op.emit("GatherElements", x, _clipped_index(op, at, x, axis), axis=axis)
     if op.flag("keepdims"):
         return out
-    return op.listed(op.emit("Squeeze", out, op.ints(axis)), axis)
+    return op.listed(op.squeezed(out, axis), axis)
 
 
 @rule("Dropout", "data", inferred="first")
@@ -200,7 +196,7 @@ def _softmax_output(op: MxnetOperator, x: str) -> str:
         four = op.emit("Equal", op.sizes_of(sizes), op.ints(4))
         ends = [op.emit("Gather", s, op.ints(-1), axis=0) for s in (sizes, op.sizes_of(flat))]
         width = op.emit("Where", four, *ends)
-        flat = op.emit("Reshape", flat, op.emit("Concat", op.ints(-1), width, axis=0))
+        flat = op.emit("Reshape", flat, op.joined(op.ints(-1), width))
     return op.emit("Reshape", op.emit("Softmax", flat, axis=-1), sizes)
 
 
@@ -228,7 +224,7 @@ def _reduction(op: MxnetOperator, x: str) -> str:
             return x
     if axes is None or not (axes or op.numpy):
         out = op.emit(kind, x, keepdims=int(keep))
-        return out if keep or op.numpy else op.emit("Reshape", out, op.ints(1))
+        return out if keep or op.numpy else op.reshaped(out, 1)
     if not axes:
         return x
     out = op.emit(kind, x, op.ints(*axes), keepdims=int(keep))
@@ -274,7 +270,7 @@ rule("_npi_matmul", "a b")(lambda op, one, other: op.emit("MatMul", one, other))
 @rule("_contrib_div_sqrt_dim", "data")
 def _div_sqrt_dim(op: MxnetOperator, x: str) -> str:
     op.check_floats(x)
-    size = _size(op, x, -1)
+    size = op.size(x, -1)
     return op.emit("Div", x, op.emit("Sqrt", op.cast(size, op.dtype_of(x))))
 
 
@@ -573,7 +569,7 @@ def _sequence_last(op: MxnetOperator, x: str) -> str:
         last = op.constant(np.array(-1), "last")
         return op.emit("Gather", x, last, axis=axis)
     batch_major = x if axis else op.swapped(x, 0, 1)
-    at = op.emit("Unsqueeze", op.emit("Sub", lengths, op.ints(1)), op.ints(-1))
+    at = op.unsqueezed(op.emit("Sub", lengths, op.ints(1)), -1)
     return op.emit("GatherND", batch_major, at, batch_dims=1, non_negative=True)
 
 

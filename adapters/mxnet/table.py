@@ -256,10 +256,6 @@ class MxnetOperator(NativeOperator):
         """The value with all axes but the first as one."""
         return value if self.rank(value) == 2 else self.emit("Flatten", value, axis=1)
 
-    def joined(self, *lists: str) -> str:
-        """One list, such as a shape, from several."""
-        return self.emit("Concat", *lists, axis=0)
-
     def part(self, value: str, first: int, end: int, axis: int = 0) -> str:
         """A part of a list, such as a shape, or of a value along an axis."""
         return self.emit("Slice", value, *map(self.ints, (first, end, axis)))
@@ -279,7 +275,7 @@ class MxnetOperator(NativeOperator):
         if rank or some_left or self.numpy:
             return value
         if rank == 0:
-            return self.emit("Reshape", value, self.ints(1))
+            return self.reshaped(value, 1)
         sizes = self.sizes_of(value)
         skipped = self.emit("Min", self.sizes_of(sizes), self.ints(1))  # 0 for a scalar
         whole = self.joined(self.ints(1), sizes)
@@ -294,7 +290,7 @@ class MxnetOperator(NativeOperator):
             if not (-rank <= one < rank and -rank <= other < rank):
                 raise UnsupportedError(f"axes {one} and {other} of a value of {rank} axes")
             perm[one], perm[other] = perm[other], perm[one]
-            return self.emit("Transpose", value, perm=tuple(perm))
+            return self.transposed(value, *perm)
         equation = swap_equation(one, other)
         return self.emit("Einsum", value, equation=equation)
 

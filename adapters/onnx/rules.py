@@ -195,9 +195,9 @@ def split_to_sequence(op: OnnxOperator) -> Results:
         raise UnsupportedError(f"attribute axis={axis} of a value whose axes nobody tells")
     axis %= rank
     if axis:
-        x = op.emit("Transpose", x, perm=(axis, *(k for k in range(rank) if k != axis)))
+        x = op.transposed(x, axis, *(k for k in range(rank) if k != axis))
     if op.attribute("keepdims", 1):
-        x = op.emit("Unsqueeze", x, op.ints(axis + 1))
+        x = op.unsqueezed(x, axis + 1)
     op.builder.stacked.add(op.made(0))
     return x
 
@@ -231,7 +231,7 @@ def concat_from_sequence(op: OnnxOperator) -> Results:
     sizes = op.emit("Shape", value)
     front = op.emit("Slice", sizes, op.ints(1), op.ints(1 + axis))
     back = op.emit("Slice", sizes, op.ints(2 + axis), op.ints(_FAR))
-    shape = op.emit("Concat", front, op.ints(-1), back, axis=0)
+    shape = op.joined(front, op.ints(-1), back)
     return op.emit("Reshape", _at_axis(op, value, axis), shape)
 
 
@@ -474,11 +474,11 @@ class _Layouts:
         return self.op.emit("Cast", value, to="float32") if self.half else value
 
     def _time_major(self, value: str) -> str:
-        return self.op.emit("Transpose", value, perm=(1, 0, 2)) if self.batch_major else value
+        return self.op.transposed(value, 1, 0, 2) if self.batch_major else value
 
     def _state(self, value: str) -> str:
         """(D, N, O), or (N, D, O) where batch_major -> ldnc (1, D, N, O)."""
-        return self.op.emit("Unsqueeze", self._time_major(value), self.op.ints(0))
+        return self.op.unsqueezed(self._time_major(value), 0)
 
     def __call__(
         self,
@@ -507,9 +507,9 @@ class _Layouts:
         )
 
     def _final(self, state: str, given: bool) -> str:
-        op, state = self.op, self.op.emit("Squeeze", state, self.op.ints(0))
+        op, state = self.op, self.op.squeezed(state, 0)
         if self.lengths and given:  # a sentence of length zero ends with zeros all the same
-            some = op.emit("Unsqueeze", op.emit("Cast", self.lengths, to="bool"), op.ints(1))
+            some = op.unsqueezed(op.emit("Cast", self.lengths, to="bool"), 1)
             state = op.emit("Where", some, state, op.emit("CastLike", op.ints(0), self.padded))
         return self._narrow(self._time_major(state))
 
@@ -521,9 +521,9 @@ class _Layouts:
         elif batch_major:
             y = self._time_major(y)
         if self.directions == 1:
-            return self._narrow(op.emit("Unsqueeze", y, op.ints(2 if batch_major else 1)))
-        y = op.emit("Reshape", y, op.ints(0, 0, self.directions, -1))
-        return self._narrow(y if batch_major else op.emit("Transpose", y, perm=(0, 2, 1, 3)))
+            return self._narrow(op.unsqueezed(y, 2 if batch_major else 1))
+        y = op.reshaped(y, 0, 0, self.directions, -1)
+        return self._narrow(y if batch_major else op.transposed(y, 0, 2, 1, 3))
 
     def _narrow(self, value: str) -> str:
         return self.op.emit("Cast", value, to="float16") if self.half else value

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from onernn.adapters.common.lowering import Names
+from onernn.adapters.common.lowering import Names, Tape
 from onernn.adapters.onnx.read import BFLOAT16, MESSAGES, NUMBERS, reads
 from onernn.adapters.onnx.rules import became_inputs
 from onernn.ir.arrays import Array
@@ -25,7 +25,7 @@ _ATTRIBUTE_TYPES = {"f": 1, "i": 2, "s": 3, "t": 4, "g": 5, "floats": 6, "ints":
 _SHARED = 64  # elements of a constant that is looked up before it is written again
 
 
-class ProtoGraph:
+class ProtoGraph(Tape):
     """A graph, or the body of an operator or a function; each name is made once.
 
     A graph ``around`` it lends what is made there, and its names are not made again.
@@ -54,7 +54,7 @@ class ProtoGraph:
             self.proto.initializer.append(tensor(array, self._constants[key]))
         return self._constants[key]
 
-    def ints(self, *values: int) -> str:
+    def ints(self, *values: int | None) -> str:
         return self.constant(values, "int64")
 
     def add(
@@ -71,6 +71,9 @@ class ProtoGraph:
         out = self.fresh(op.lower())
         self.add(op, *inputs, outputs=(out,), **attributes)
         return out
+
+    def cast(self, value: str, dtype: str) -> str:
+        return self.emit("Cast", value, to=number_of(dtype))
 
     def faces(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         """The inputs and outputs of a body, whose types come from outside."""
@@ -202,25 +205,20 @@ class PaddedGraph(ProtoGraph):
     def swapped(self, tensor: str, rank: int) -> str:
         """With batch and time, or time and batch, exchanged; what was exchanged is taken back."""
         if tensor not in self._swapped:
-            out = self.emit("Transpose", tensor, perm=(1, 0, *range(2, rank)))
+            out = self.transposed(tensor, 1, 0, *range(2, rank))
             self._swapped |= {tensor: out, out: tensor}
         return self._swapped[tensor]
 
-    def size(self, tensor: str, axis: int) -> str:
-        """One size of a tensor, (1,) int64."""
-        shape = self.emit("Shape", tensor)
-        return self.emit("Gather", shape, self.ints(axis), axis=0)
-
     def steps(self, time: str) -> str:
         """0, 1, ... T-1 as (T,) int64, from T (1,)."""
-        scalar = self.emit("Squeeze", time, self.ints(0))
+        scalar = self.squeezed(time, 0)
         zero, one = (self.constant(k, "int64") for k in (0, 1))
         return self.emit("Range", zero, scalar, one)
 
     def mask(self, lengths: str, time: str) -> str:
         """(N, T) bool: true inside the sentences."""
-        columns = self.emit("Unsqueeze", lengths, self.ints(1))
-        wide = self.emit("Cast", columns, to=7)
+        columns = self.unsqueezed(lengths, 1)
+        wide = self.cast(columns, "int64")
         return self.emit("Less", self.steps(time), wide)
 
     def mask_of(self, value: OnnxValue) -> str:
@@ -234,24 +232,24 @@ class PaddedGraph(ProtoGraph):
         """The padded tensor with a number behind each sentence."""
         mask = self.mask_of(value)
         if value.padded_rank > 2:
-            mask = self.emit("Unsqueeze", mask, self.ints(*range(2, value.padded_rank)))
+            mask = self.unsqueezed(mask, *range(2, value.padded_rank))
         rest = self.constant(number, value.dtype)
         return self.emit("Where", mask, value.data, rest)
 
     def words(self, value: OnnxValue) -> str:
         """The words of a ragged value (W, ...), sentence by sentence."""
-        flat = self.emit("Reshape", self.mask_of(value), self.ints(-1))
+        flat = self.reshaped(self.mask_of(value), -1)
         sizes = self.emit("Shape", value.data)
         inner = self.emit("Slice", sizes, self.ints(2), self.ints(2**31))
-        shape = self.emit("Concat", self.ints(-1), inner, axis=0)
+        shape = self.joined(self.ints(-1), inner)
         rows = self.emit("Reshape", value.data, shape)
         return self.emit("Compress", rows, flat, axis=0)
 
     def from_words(self, words: str, lengths: str, time: str, dtype: str, rank: int) -> OnnxValue:
         """Words (W, ...) under lengths (N,), padded to T (1,)."""
-        wide = self.emit("Cast", lengths, to=7)
+        wide = self.cast(lengths, "int64")
         starts = self.emit("CumSum", wide, self.constant(0, "int64"), exclusive=1)
-        columns = self.emit("Unsqueeze", starts, self.ints(1))
+        columns = self.unsqueezed(starts, 1)
         at = self.emit("Add", columns, self.steps(time))
         last = self.emit("Sub", self.size(words, 0), self.ints(1))
         return OnnxValue(
@@ -264,12 +262,12 @@ class PaddedGraph(ProtoGraph):
         more = self.emit("Sub", time, self.size(cut, 1))
         before = self.ints(*[0] * value.padded_rank, 0)
         after = [self.ints(*[0] * (value.padded_rank - 2))] if value.padded_rank > 2 else []
-        pads = self.emit("Concat", before, more, *after, axis=0)
+        pads = self.joined(before, more, *after)
         return OnnxValue(self.emit("Pad", cut, pads), value.dtype, value.rank, value.lengths)
 
     def longest(self, lengths: str) -> str:
         """The longest sentence's length, (1,) int64."""
-        return self.emit("Cast", self.emit("ReduceMax", lengths, keepdims=1), to=7)
+        return self.cast(self.emit("ReduceMax", lengths, keepdims=1), "int64")
 
 
 # What the rules that write an ONNX model share: values, constants, names, the opset.
@@ -434,7 +432,7 @@ def _cast(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
     if inputs[0] is not like:
         raise UnsupportedError("what is cast is not ragged")
     dtype = w.types[node.outputs[0]].dtype or ""
-    w.give(node, w.emit("Cast", like.data, to=number_of(dtype)), like.lengths)
+    w.give(node, w.cast(like.data, dtype), like.lengths)
 
 
 def _axis(axis: int, rank: int) -> int:
@@ -514,7 +512,7 @@ def _reshape(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> Non
     first, *sizes = w.array(node.inputs[1], "shape").tolist()
     if first not in (0, -1) or node.at.allowzero or not w.types[node.outputs[0]].depth:
         raise UnsupportedError(f"shape {(first, *sizes)} may split or join the words of a LoD")
-    w.give(node, w.emit("Reshape", like.data, w.ints(0, 0, *sizes)), like.lengths)
+    w.give(node, w.reshaped(like.data, 0, 0, *sizes), like.lengths)
 
 
 @RULES("MatMul")
@@ -532,7 +530,7 @@ def _gemm(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
         raise UnsupportedError("only words times a matrix")
     factor = dense(inputs[1], "the right factor")
     if node.at.transB:
-        factor = w.emit("Transpose", factor, perm=(1, 0))
+        factor = w.transposed(factor, 1, 0)
     out = w.emit("MatMul", like.data, factor)
     added = inputs[2] if len(inputs) > 2 else None
     terms = [(out, node.at.alpha)]

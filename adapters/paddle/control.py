@@ -60,7 +60,7 @@ def _read(op: PaddleOperator) -> Results:
     array = _array(op)
     if value := array.element(_index(op)):
         return op.emit("Identity", value)
-    at = op.emit("Reshape", op.value("I"), op.ints())
+    at = op.reshaped(op.value("I"))
     return op.emit("Gather", op.builder.stack(array), at, axis=0, non_negative=True)
 
 
@@ -89,7 +89,7 @@ def _length(op: PaddleOperator) -> Results:
     before = found - builder.turn if found is not None and builder.turn is not None else None
     if before is None or before.number is None:
         raise UnsupportedError("nobody knows how many elements it has")
-    turn = op.emit("Reshape", TURN, op.ints(1))
+    turn = op.reshaped(TURN, 1)
     return op.emit("Add", turn, op.ints(before.number))
 
 
@@ -105,7 +105,7 @@ def _all(op: PaddleOperator) -> Results:
     if not 0 <= axis < rank - (not new):
         raise UnsupportedError(f"attribute axis={axis}: elements of {rank - 1} axes")
     perm = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
-    out = op.emit("Transpose", value, perm=perm) if axis else value
+    out = op.transposed(value, *perm) if axis else value
     if new:
         if axis == 0:
             op.builder.stacked[op.outputs["Out"][0]] = array
@@ -114,7 +114,7 @@ def _all(op: PaddleOperator) -> Results:
     count = op.emit("Shape", value, start=0, end=1)
     each = op.emit("Shape", value, start=axis + 1, end=axis + 2)
     index = op.emit("Cast", op.emit("Expand", each, count), to="int32")
-    joined = op.emit("Reshape", out, op.emit("Concat", *sizes, axis=0))
+    joined = op.emit("Reshape", out, op.joined(*sizes))
     return {"Out": joined, "OutIndex": index}
 
 

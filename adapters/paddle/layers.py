@@ -213,7 +213,7 @@ def _over_words(
     states = [op.optional(slot) for slot in slots]
     if "" in states and any(states):
         raise UnsupportedError(f"inputs {' and '.join(slots)} go together")
-    states = [state and op.emit("Unsqueeze", op.dense(state), op.ints(0, 1)) for state in states]
+    states = [state and op.unsqueezed(op.dense(state), 0, 1) for state in states]
     attributes = {"spec": spec, "weights": weights, "precision": precision}
     return op.builder.emit_many("Rnn", (x, *states), count, attributes)
 
@@ -295,9 +295,9 @@ def _gru_unit(op: PaddleOperator) -> Results:
     weights = RnnWeights(None, paddle.weight_h(flat, layout), summed_bias(layout, bias))
     op.value("HiddenPrev")
     x = op.emit("GateLayout", op.dense(op.value("Input")), layout=layout)
-    x = op.emit("Unsqueeze", x, op.ints(0))
+    x = op.unsqueezed(x, 0)
     (y,) = _over_words(op, x, spec, weights, 1, "HiddenPrev")
-    return {"Hidden": op.emit("Squeeze", y, op.ints(0))}
+    return {"Hidden": op.squeezed(y, 0)}
 
 
 @rule("lstm")
@@ -323,7 +323,7 @@ def _fusion_lstm(op: PaddleOperator) -> Results:
 @rule("fused_embedding_fc_lstm")
 def _fused_embedding_fc_lstm(op: PaddleOperator) -> Results:
     """Rows of a table that is projected and has the gates' bias added: Bias is for peepholes."""
-    ids = op.emit("Squeeze", op.ragged("Ids"), op.ints(-1))
+    ids = op.squeezed(op.ragged("Ids"), -1)
     gates = op.builder.constant(paddle.LSTM(op.array("Embeddings")), "Embeddings/gates")
     rows = op.emit("Gather", gates, ids, axis=0, non_negative=True)
     weight_h, bias = op.array("WeightH"), op.array("Bias").copy()
@@ -460,7 +460,7 @@ def _biased(op: PaddleOperator, out: str, axes: int) -> str:
     bias = op.optional("Bias")
     if not bias:
         return out
-    return op.emit("Add", out, op.emit("Reshape", bias, op.ints(1, -1, *[1] * axes)))
+    return op.emit("Add", out, op.reshaped(bias, 1, -1, *[1] * axes))
 
 
 @rule("conv2d", "depthwise_conv2d", "conv3d")
@@ -563,9 +563,9 @@ def _prelu(op: PaddleOperator) -> Results:
     slope = op.value("Alpha")
     if mode == "channel":
         behind = 0 if layout in _LAST else rank - 2
-        slope = op.emit("Reshape", slope, op.ints(-1, *[1] * behind))
+        slope = op.reshaped(slope, -1, *[1] * behind)
     elif mode == "all":
-        slope = op.emit("Reshape", slope, op.ints(1))
+        slope = op.reshaped(slope, 1)
     else:
         raise UnsupportedError(f"attribute mode={mode!r}: expected all or channel")
     return op.emit("PRelu", op.value("X"), slope)
@@ -630,7 +630,7 @@ def _interpolated(op: PaddleOperator) -> Results:
         return _back(op, op.emit("Resize", x, "", by, **attributes), last)
     if min(sizes) < 1:
         raise UnsupportedError(f"attributes out_h, out_w: {sizes}")
-    shape = op.emit("Concat", op.emit("Shape", x, start=0, end=2), op.ints(*sizes), axis=0)
+    shape = op.joined(op.emit("Shape", x, start=0, end=2), op.ints(*sizes))
     return _back(op, op.emit("Resize", x, "", "", shape, **attributes), last)
 
 

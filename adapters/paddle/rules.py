@@ -67,7 +67,7 @@ def _reduction(row: Row, op: PaddleOperator) -> Results:
         x = op.emit("Cast", x, to="int64")
     out = op.emit(row.op, x, op.ints(*axes), keepdims=int(keep))
     if not keep and len(axes) == rank and op.gives_one():
-        out = op.emit("Reshape", out, op.ints(1))
+        out = op.reshaped(out, 1)
     return {row.output: out}
 
 
@@ -108,7 +108,7 @@ def _project(op: PaddleOperator, slot: str, columns: int, weight: str) -> str:
         raise UnsupportedError(f"{columns} leading columns of an input of {len(sizes)} axes")
     if len(sizes) > columns + 1:
         rows = op.builder.constants[weight].shape[0] if weight in op.builder.constants else -1
-        x = op.emit("Reshape", x, op.ints(*([0] * columns + [rows])))
+        x = op.reshaped(x, *([0] * columns + [rows]))
     return op.emit("MatMul", x, weight)
 
 
@@ -126,7 +126,7 @@ def _mul(op: PaddleOperator) -> Results:
         y = op.builder.constant(matrix, f"{y}/matrix")
     out = _project(op, "X", columns, y)
     if len(sizes) - split > 1:
-        out = op.emit("Reshape", out, op.ints(*([0] * columns + list(op.array("Y").shape[split:]))))
+        out = op.reshaped(out, *([0] * columns + list(op.array("Y").shape[split:])))
     return out
 
 
@@ -170,7 +170,7 @@ def _matmul(op: PaddleOperator) -> Results:
         value = op.dense(op.value(slot))
         if op.attribute(flag, False) and len(sizes := op.shape(slot)) > 1:
             perm = [*range(len(sizes) - 2), len(sizes) - 1, len(sizes) - 2]
-            value = op.emit("Transpose", value, perm=perm)
+            value = op.transposed(value, *perm)
         factors.append(value)
     out = op.emit("MatMul", *factors)
     if op.version < 3_000_000 or not op.is_ragged(x):
@@ -311,7 +311,7 @@ def _cumsum(op: PaddleOperator) -> Results:
         raise UnsupportedError("attribute flatten: Paddle keeps a LoD that does not fit")
     x = op.dense(value)
     if flat:
-        x, axis = op.emit("Reshape", x, op.ints(-1)), 0
+        x, axis = op.reshaped(x, -1), 0
     at = op.builder.constant(np.int64(axis), "axis")
     return op.under(op.emit("CumSum", x, at, reverse=int(op.attribute("reverse", False))), value)
 
@@ -325,7 +325,7 @@ def _arg_max(op: PaddleOperator) -> Results:
     keep, flat = op.attribute("keepdims", False), op.attribute("flatten", False)
     out = extreme_index(op, x, "ArgMax", None if flat else axis, keep)
     if keep and flat:
-        out = op.emit("Reshape", out, op.ints(*([1] * len(op.shape("X")))))
+        out = op.reshaped(out, *([1] * len(op.shape("X"))))
     return op.emit("Cast", out, to=dtypes[dtype]) if dtypes[dtype] != "int64" else out
 
 
@@ -349,7 +349,7 @@ def _layer_norm(op: PaddleOperator) -> Results:
     numbers = [op.optional(slot) for slot in ("Scale", "Bias")]
     if not 0 < axis < len(shape) or None in sizes:
         raise UnsupportedError(f"attribute begin_norm_axis={axis} of an input {shape}")
-    parts = [part and op.emit("Reshape", op.dense(part), op.ints(*sizes)) for part in numbers]
+    parts = [part and op.reshaped(op.dense(part), *sizes) for part in numbers]
     if not parts[0]:
         parts[0] = op.builder.constant(np.ones(sizes, op.dtype("X")), "ones")
     attributes = {"axis": axis, "epsilon": op.attribute("epsilon", 1e-5)}
@@ -416,7 +416,7 @@ def _fill_like(op: PaddleOperator) -> Results:
         raise UnsupportedError(f"attribute output_dim_idx={target} of shape {shape}")
     size = op.emit("Shape", like, start=source, end=source + 1)
     parts = [op.ints(*shape[:target]), size, op.ints(*shape[target + 1 :])]
-    whole = op.emit("Concat", *parts, axis=0)
+    whole = op.joined(*parts)
     return op.emit("ConstantOfShape", whole, value=value.reshape(1))
 
 
@@ -487,8 +487,8 @@ def _tile(op: PaddleOperator) -> Results:
         raise UnsupportedError("nobody knows how many axes are repeated")
     more = shape[0] - rank
     if more < 0:
-        repeats = op.emit("Concat", op.ints(*([1] * -more)), repeats, axis=0)
-    x = op.emit("Unsqueeze", x, op.ints(*range(more))) if more > 0 else x
+        repeats = op.joined(op.ints(*([1] * -more)), repeats)
+    x = op.unsqueezed(x, *range(more)) if more > 0 else x
     if op.is_ragged(x):
         raise UnsupportedError("input X carries a LoD, which Paddle keeps though it does not fit")
     return op.emit("Tile", x, repeats)
@@ -508,12 +508,12 @@ def _sequence_mask(op: PaddleOperator) -> Results:
     most, given = op.attribute("maxlen", -1), op.optional("MaxLenTensor")
     axes = op.ints(*range(len(op.shape("X"))))
     if given:
-        end = op.emit("Reshape", op.dense(given), op.ints())
+        end = op.reshaped(op.dense(given))
     elif most >= 0:
         end = op.builder.constant(np.int64(most), "most")
     else:
         end = op.emit("ReduceMax", lengths, axes, keepdims=0)
     first, step = (op.builder.constant(np.int64(number), "steps") for number in (0, 1))
     steps = op.emit("Range", first, op.emit("Cast", end, to="int64"), step)
-    longer = op.emit("Unsqueeze", op.emit("Cast", lengths, to="int64"), op.ints(-1))
+    longer = op.unsqueezed(op.emit("Cast", lengths, to="int64"), -1)
     return {"Y": op.emit("Cast", op.emit("Less", steps, longer), to=dtype)}

@@ -33,7 +33,7 @@ def _reshape(op: PaddleOperator) -> Results:
         rows = _known([sizes[at] if size == 0 else size for at, size in enumerate(shape)][1:])
         if None not in (words, rows) and words != rows:  # Paddle keeps a LoD that does not fit
             raise UnsupportedError(f"attribute shape={shape} splits or joins the words of a LoD")
-    return op.emit("Reshape", x, op.ints(*shape))
+    return op.reshaped(x, *shape)
 
 
 def _known(sizes: Sequence[int | None]) -> int | None:
@@ -44,7 +44,7 @@ def _known(sizes: Sequence[int | None]) -> int | None:
 @rule("transpose2")
 def _transpose(op: PaddleOperator) -> Results:
     op.only("data_format", "AnyLayout")
-    return op.emit("Transpose", op.dense(op.value("X")), perm=op.attribute("axis", ()))
+    return op.transposed(op.dense(op.value("X")), *op.attribute("axis", ()))
 
 
 @rule("squeeze2")
@@ -57,7 +57,7 @@ def _squeeze(op: PaddleOperator) -> Results:
     gone = sorted(axis for axis in chosen if sizes[axis] in (1, None))
     if 0 in gone and op.is_ragged(x):
         raise UnsupportedError(f"attribute axes={axes}: the words of a LoD cannot be squeezed")
-    return op.emit("Squeeze", x, op.ints(*gone)) if gone else op.emit("Identity", x)
+    return op.squeezed(x, *gone) if gone else op.emit("Identity", x)
 
 
 @rule("flatten_contiguous_range")
@@ -67,7 +67,7 @@ def _flatten(op: PaddleOperator) -> Results:
     start, stop = (op.attribute(name, 1) % len(sizes) for name in ("start_axis", "stop_axis"))
     if (op.is_ragged(x) and not start) or start > stop or None in sizes[stop + 1 :]:
         raise UnsupportedError(f"axes {start} to {stop} of {sizes} as one")
-    return op.emit("Reshape", x, op.ints(*[0] * start, -1, *sizes[stop + 1 :]))
+    return op.reshaped(x, *[0] * start, -1, *sizes[stop + 1 :])
 
 
 @rule("unsqueeze2")
@@ -81,7 +81,7 @@ def _unsqueeze(op: PaddleOperator) -> Results:
         placed.insert(place, True)
     new = [at for at, added in enumerate(placed) if added]
     # A new first axis has no LoD. Paddle keeps that of a batch of one word, whose first size stays.
-    return op.emit("Unsqueeze", x, op.ints(*new)) if new else op.emit("Identity", x)
+    return op.unsqueezed(x, *new) if new else op.emit("Identity", x)
 
 
 @rule("concat")
@@ -136,7 +136,7 @@ def _shape(op: PaddleOperator) -> Results:
 def _lookup_table(op: PaddleOperator) -> Results:
     ids, table = op.value("Ids"), op.value("W")
     if op.at.type == "lookup_table":  # ids (..., 1); v2 takes them without the last axis
-        ids = op.emit("Squeeze", ids, op.ints(-1))
+        ids = op.squeezed(ids, -1)
     padding = op.attribute("padding_idx", -1)
     if padding != -1:
         rows = op.array("W").copy()
@@ -165,7 +165,7 @@ def _gather(op: PaddleOperator) -> Results:
     axis %= len(op.shape("X"))
     _check_lod_fits(op, x, f"{axis=}", rows_change=axis == 0)
     if len(op.shape("Index")) > 1:
-        at = op.emit("Reshape", at, op.ints(-1))
+        at = op.reshaped(at, -1)
     return op.under(op.emit("Gather", op.dense(x), at, axis=axis, non_negative=True), x)
 
 
@@ -189,11 +189,11 @@ def _slice(op: PaddleOperator) -> Results:
     if len(axes) == 1:
         out = _element(op, x, axes[0], begin, end)
     if not out or not gone:
-        out = op.emit("Unsqueeze", out, op.ints(*axes)) if out else ""
+        out = op.unsqueezed(out, *axes) if out else ""
         out = out or op.emit("Slice", x, begin, end, op.ints(*axes))
-        out = op.emit("Squeeze", out, op.ints(*gone)) if gone else out
+        out = op.squeezed(out, *gone) if gone else out
     if gone and op.gives_one() and len(gone) == len(op.shape("Input")):
-        return op.emit("Reshape", out, op.ints(1))
+        return op.reshaped(out, 1)
     return out
 
 
@@ -215,7 +215,7 @@ def _element(op: PaddleOperator, x: str, axis: int, begin: str, end: str) -> str
     (place,), (after,) = known.value, behind.value
     if after - place != Size.of(1) or place != place.most():
         return ""
-    at = op.emit("Squeeze", begin, op.ints(0))
+    at = op.squeezed(begin, 0)
     if x in builder.indices:
         return op.emit("Cast", at, to=str(op.dtype("Input")))
     if turned := builder.turned(x, axis, len(op.shape("Input"))):
@@ -319,7 +319,7 @@ def _over(op: PaddleOperator, kind: str, x: str, axes: list[int], keep: bool) ->
     """The reduction; before 2.5 Paddle gave (1,) where all axes go."""
     out = op.emit(kind, x, op.ints(*axes), keepdims=int(keep))
     every = not keep and len(axes) == len(op.shape("X"))
-    return op.emit("Reshape", out, op.ints(1)) if every and op.gives_one() else out
+    return op.reshaped(out, 1) if every and op.gives_one() else out
 
 
 @rule("logsumexp", "frobenius_norm")
@@ -352,7 +352,7 @@ def _p_norm(op: PaddleOperator) -> Results:
 @rule("size")
 def _count(op: PaddleOperator) -> Results:
     out = op.emit("Size", op.dense(op.value("Input")))
-    return op.emit("Reshape", out, op.ints(1)) if op.gives_one() else out
+    return op.reshaped(out, 1) if op.gives_one() else out
 
 
 @rule("arg_min")
@@ -406,7 +406,7 @@ def _take_along(op: PaddleOperator) -> Results:
 
 @rule("where_index")
 def _nonzero(op: PaddleOperator) -> Results:
-    return op.emit("Transpose", op.emit("NonZero", _input(op, "Condition")), perm=[1, 0])
+    return op.transposed(op.emit("NonZero", _input(op, "Condition")), 1, 0)
 
 
 @rule("masked_select")
@@ -415,7 +415,7 @@ def _masked_select(op: PaddleOperator) -> Results:
     x, mask = _input(op), _input(op, "Mask")
     if len(op.shape("X")) != len(op.shape("Mask")):
         raise UnsupportedError("input Mask: of another rank than X")
-    places = op.emit("Transpose", op.emit("NonZero", mask), perm=[1, 0])
+    places = op.transposed(op.emit("NonZero", mask), 1, 0)
     return {"Y": op.emit("GatherND", x, places)}
 
 
@@ -430,7 +430,7 @@ def _one_hot(op: PaddleOperator) -> Results:
         rows = op.builder.constant(np.eye(depth, dtype=dtype), "rows")
         return op.emit("Gather", rows, at, axis=0, non_negative=True)
     places = op.builder.constant(np.arange(depth, dtype=op.dtype("X")), "places")
-    same = op.emit("Equal", op.emit("Unsqueeze", at, op.ints(-1)), places)
+    same = op.emit("Equal", op.unsqueezed(at, -1), places)
     return op.emit("Cast", same, to=dtype)
 
 
@@ -441,7 +441,7 @@ def _roll(op: PaddleOperator) -> Results:
     x, sizes = _input(op), op.shape("X")
     shifts, axes = op.attribute("shifts", ()), op.attribute("axis", ())
     flat = not axes
-    out = op.emit("Reshape", x, op.ints(-1)) if flat else x
+    out = op.reshaped(x, -1) if flat else x
     sizes = (None if None in sizes else math.prod(size or 0 for size in sizes),) if flat else sizes
     for shift, axis in zip(shifts, axes or (0,), strict=True):
         size = sizes[axis]
@@ -552,6 +552,6 @@ def _crf_decoding(op: PaddleOperator) -> Results:
         raise UnsupportedError("input Length: padded emissions are not supported")
     path = op.emit("CrfDecode", op.ragged("Emission"), op.value("Transition"))
     if label := op.optional("Label"):  # then the output tells where the path agrees with it
-        agreed = op.emit("Equal", path, op.emit("Reshape", op.dense(label), op.ints(-1, 1)))
+        agreed = op.emit("Equal", path, op.reshaped(op.dense(label), -1, 1))
         path = op.emit("Cast", agreed, to="int64")
     return {"ViterbiPath": path}

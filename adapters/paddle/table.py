@@ -570,11 +570,11 @@ class PaddleOperator(NativeOperator):
         parts = [self.dense(value) for value in self.values(tensors)]
         whole = self.optional(tensor)
         if parts:
-            parts = [self.emit("Reshape", part, self.ints(1)) for part in parts]
-            whole = self.emit("Concat", *parts, axis=0)
+            parts = [self.reshaped(part, 1) for part in parts]
+            whole = self.joined(*parts)
         elif not whole:
             return self.ints(*found)
-        flat = self.emit("Reshape", self.dense(whole), self.ints(-1))
+        flat = self.reshaped(self.dense(whole), -1)
         return self.emit("Cast", flat, to="int64")
 
 

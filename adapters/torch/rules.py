@@ -341,7 +341,7 @@ def _linear(op: TorchOperator) -> str:
     op.builder.tie(op.builder.free_in(x, op.rank_of(x) - 1), WEIGHTS)
     if op.rank_of(x) == 2:
         return op.emit("Gemm", x, weight, *([bias] if bias else []), transB=1)
-    out = op.emit("MatMul", x, op.emit("Transpose", weight, perm=(1, 0)))
+    out = op.emit("MatMul", x, op.transposed(weight, 1, 0))
     return op.emit("Add", out, bias) if bias else out
 
 
@@ -601,7 +601,7 @@ def _attention(op: TorchOperator) -> str:
         scale = width**-0.5
     perm = [*range(op.rank_of(k))]
     perm[-1], perm[-2] = perm[-2], perm[-1]
-    scores = op.emit("MatMul", q, op.emit("Transpose", k, perm=tuple(perm)))
+    scores = op.emit("MatMul", q, op.transposed(k, *perm))
     scores = op.emit("Mul", scores, op.scalar(scale, op.made()))
     if mask := op.optional("attn_mask"):
         if op.dtype_of(mask).kind == "b":
@@ -623,9 +623,9 @@ def _layer(op: TorchOperator) -> Results:
     layer = _stack(op)
     x, first = op.value("input"), op.attribute("batch_first", False)
     _check_inference(op)
-    x = op.emit("Transpose", x, perm=(1, 0, 2)) if first else x
+    x = op.transposed(x, 1, 0, 2) if first else x
     y, *finals = _run(op, layer, x, op.variables("hx"))
-    return op.emit("Transpose", y, perm=(1, 0, 2)) if first else y, *finals
+    return op.transposed(y, 1, 0, 2) if first else y, *finals
 
 
 @rule("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell")
@@ -638,9 +638,9 @@ def _cell(op: TorchOperator) -> Results:
     }
     relu = {"nonlinearity": "relu"} if "relu" in op.at.type else {}
     layer = torch.read(state, **relu)
-    x = op.emit("Unsqueeze", op.value("input"), op.ints(0))
+    x = op.unsqueezed(op.value("input"), 0)
     _, *finals = _run(op, layer, x, op.variables("hx"))
-    return tuple(op.emit("Squeeze", final, op.ints(0)) for final in finals)
+    return tuple(op.squeezed(final, 0) for final in finals)
 
 
 def _stack(op: TorchOperator) -> PivotLayer:

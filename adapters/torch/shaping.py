@@ -161,7 +161,7 @@ def _shape_list(op: TorchOperator, x: str, sizes: Sequence[_Told]) -> str:
             parts.append(op.size(x, each.axis))
         else:
             parts.append(op.as_list(each) if isinstance(each, Open) else _product(op, each))
-    return op.emit("Concat", *parts, axis=0) if len(parts) > 1 else parts[0]
+    return op.joined(*parts) if len(parts) > 1 else parts[0]
 
 
 def _product(op: TorchOperator, size: Size) -> str:
@@ -179,11 +179,11 @@ def _flatten(op: TorchOperator) -> str:
     x = op.value()
     first, last = op.axis(x, "start_dim", 0), op.axis(x, "end_dim", -1)
     if op.rank_of(x) == 0:
-        return op.emit("Reshape", x, op.ints(1))
+        return op.reshaped(x, 1)
     sizes = op.sizes_of(x)
     parts = [op.emit("Slice", sizes, op.ints(0), op.ints(first), op.ints(0)), op.ints(-1)]
     parts.append(op.emit("Slice", sizes, op.ints(last + 1), op.ints(2**31), op.ints(0)))
-    return op.emit("Reshape", x, op.emit("Concat", *parts, axis=0))
+    return op.emit("Reshape", x, op.joined(*parts))
 
 
 @rule("unflatten.int")
@@ -193,13 +193,13 @@ def _unflatten(op: TorchOperator) -> str:
     kept = list(op.shape(x))
     parts = range(axis), range(axis + 1, len(kept))
     before, behind = ([op.size(x, at) for at in part] for part in parts)
-    return op.emit("Reshape", x, op.emit("Concat", *before, op.ints(*sizes), *behind, axis=0))
+    return op.emit("Reshape", x, op.joined(*before, op.ints(*sizes), *behind))
 
 
 @rule("unsqueeze")
 def _unsqueeze(op: TorchOperator) -> str:
     x, axis = op.value(), op.attribute("dim", 0)
-    return op.emit("Unsqueeze", x, op.ints(axis + op.rank_of(x) + 1 if axis < 0 else axis))
+    return op.unsqueezed(x, axis + op.rank_of(x) + 1 if axis < 0 else axis)
 
 
 @rule("squeeze squeeze.dim squeeze.dims")
@@ -213,7 +213,7 @@ def _squeeze(op: TorchOperator) -> str:
             raise UnsupportedError(f"nobody tells whether axis {axis} has the size 1")
         if op.builder.exported(sizes[axis]) == 1:
             gone.append(axis)
-    return op.emit("Squeeze", x, op.ints(*gone)) if gone else x
+    return op.squeezed(x, *gone) if gone else x
 
 
 @rule("expand expand_copy")
@@ -251,16 +251,16 @@ def _transpose(op: TorchOperator) -> str:
     x = op.value()
     perm = [*range(op.rank_of(x))]
     if op.at.type in ("t", "numpy_T"):
-        return op.emit("Transpose", x, perm=tuple(reversed(perm)))
+        return op.transposed(x, *reversed(perm))
     one, other = (op.axis(x, name) for name in ("dim0", "dim1"))
     perm[one], perm[other] = perm[other], perm[one]
-    return op.emit("Transpose", x, perm=tuple(perm))
+    return op.transposed(x, *perm)
 
 
 @rule("permute")
 def _permute(op: TorchOperator) -> str:
     x = op.value()
-    return op.emit("Transpose", x, perm=tuple(op.axes(x, "dims")))
+    return op.transposed(x, *op.axes(x, "dims"))
 
 
 @rule("movedim.int")
@@ -269,7 +269,7 @@ def _movedim(op: TorchOperator) -> str:
     source, place = op.axis(x, "source"), op.axis(x, "destination")
     perm = [at for at in range(op.rank_of(x)) if at != source]
     perm.insert(place, source)
-    return op.emit("Transpose", x, perm=tuple(perm))
+    return op.transposed(x, *perm)
 
 
 # The rules that take parts of tensors, put tensors together, and make new ones.
@@ -323,7 +323,7 @@ def _select(op: TorchOperator) -> str:
     place = _place(op, x, axis, "index", 0)
     if isinstance(place, int):
         return op.emit("Gather", x, op.constant(np.int64(place)), axis=axis)
-    return op.emit("Squeeze", op.emit("Gather", x, op.as_list(place), axis=axis), op.ints(axis))
+    return op.squeezed(op.emit("Gather", x, op.as_list(place), axis=axis), axis)
 
 
 @rule("split.Tensor split_with_sizes chunk unbind.int unsafe_chunk tensor_split.sections")
@@ -376,7 +376,7 @@ def _repeat(op: TorchOperator) -> str:
     op.builder.tie_numbers([each for each in times if isinstance(each, int)], op.why)
     more = len(times) - op.rank_of(x)
     if more > 0:
-        x = op.emit("Unsqueeze", x, op.ints(*range(more)))
+        x = op.unsqueezed(x, *range(more))
     return op.emit("Tile", x, op.listed([*[1] * -more, *times]))
 
 
@@ -417,7 +417,7 @@ def _index(op: TorchOperator) -> str:
     sizes = {str(op.shape(each)[0]) for each in given.values()}
     if len(sizes) > 1:
         raise UnsupportedError("lists of places of several lengths")
-    column = [op.emit("Unsqueeze", each, op.ints(1)) for each in given.values()]
+    column = [op.unsqueezed(each, 1) for each in given.values()]
     return op.emit("GatherND", x, op.emit("Concat", *column, axis=1))
 
 

@@ -232,22 +232,18 @@ class TorchOperator(NativeOperator):
             raise UnsupportedError(f"{meta.dtype} numbers are not supported")
         return np.dtype(meta.dtype)
 
-    def size(self, value: str, axis: int) -> str:
-        """The size of an axis as a list of one."""
-        return self.emit("Gather", self.sizes_of(value), self.ints(axis), axis=0)
-
     def listed(self, sizes: Sequence[int | Open]) -> str:
         """A list of numbers of which some are values of the graph."""
         whole = [each for each in sizes if isinstance(each, int)]
         if len(whole) == len(sizes):
             return self.ints(*whole)
         parts = [self.ints(each) if isinstance(each, int) else self.as_list(each) for each in sizes]
-        return self.emit("Concat", *parts, axis=0)
+        return self.joined(*parts)
 
     def as_list(self, number: Open) -> str:
         """A number that a run tells, a scalar, as a list of one."""
         self.builder.tie_numbers(self.builder.computed.get(number.name, ()), self.why)
-        return self.emit("Reshape", self.builder.value(number.name), self.ints(1))
+        return self.reshaped(self.builder.value(number.name), 1)
 
     def operand(self, slot: str, dtype: npt.DTypeLike, plain: Sequence[float] = ()) -> str:
         """A tensor, or a number as one, in a dtype; ``plain`` as `number` takes it."""
