@@ -86,14 +86,15 @@ DType = np.dtype[Any]
 R = TypeVar("R")
 
 
-def registering(rules: dict[str, R], names: Iterable[str]) -> Callable[[R], R]:
-    """A decorator that enters a rule under these names."""
+class Rules(dict[str, R]):
+    """Rules by the names of operators; called with names, it is a decorator that enters one."""
 
-    def register(rule: R) -> R:
-        rules.update(dict.fromkeys(names, rule))
-        return rule
+    def __call__(self, names: str) -> Callable[[R], R]:
+        def enter(rule: R) -> R:
+            self.update(dict.fromkeys(names.split(), rule))
+            return rule
 
-    return register
+        return enter
 
 
 class Names(dict[str, int]):

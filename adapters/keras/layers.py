@@ -87,7 +87,7 @@ def _bias(op: KerasLayer, y: str, bias: list[Array], first: bool) -> str:
     return rules.apply(op, y, op.attribute("activation", None))
 
 
-@rule("Conv1D", "Conv2D", "Conv3D")
+@rule("Conv1D Conv2D Conv3D")
 def _conv(op: KerasLayer) -> str:
     axes, first = _axes(op), _is_first(op)
     windows, groups = _windows(op, axes, "kernel_size"), op.integer("groups", 1)
@@ -103,7 +103,7 @@ def _conv(op: KerasLayer) -> str:
     return _bias(op, y, [], first)
 
 
-@rule("DepthwiseConv1D", "DepthwiseConv2D")
+@rule("DepthwiseConv1D DepthwiseConv2D")
 def _depthwise(op: KerasLayer) -> str:
     axes, first = _axes(op), _is_first(op)
     windows = _windows(op, axes, "kernel_size")
@@ -121,7 +121,7 @@ def _over_each(op: KerasLayer, x: str, kernel: Array, axes: int, windows: dict[s
     return op.emit("Conv", x, weights, group=kernel.shape[axes], **windows)
 
 
-@rule("SeparableConv1D", "SeparableConv2D")
+@rule("SeparableConv1D SeparableConv2D")
 def _separable(op: KerasLayer) -> str:
     axes, first = _axes(op), _is_first(op)
     windows = _windows(op, axes, "kernel_size")
@@ -139,7 +139,7 @@ def _separable(op: KerasLayer) -> str:
     return _bias(op, windowed(op, op.floats, not first, both), bias, first)
 
 
-@rule(*(f"{kind}Pooling{axes}D" for kind in ("Max", "Average") for axes in (1, 2, 3)))
+@rule("MaxPooling1D MaxPooling2D MaxPooling3D AveragePooling1D AveragePooling2D AveragePooling3D")
 def _pool(op: KerasLayer) -> str:
     axes, first = _axes(op), _is_first(op)
     kernel = op.integers("pool_size", axes, 2)
@@ -153,7 +153,10 @@ def _pool(op: KerasLayer) -> str:
     return windowed(op, op.floats, not first, pool)
 
 
-@rule(*(f"Global{kind}Pooling{axes}D" for kind in ("Max", "Average") for axes in (1, 2, 3)))
+@rule(
+    "GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D"
+    " GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D"
+)
 def _global_pool(op: KerasLayer) -> Made:
     axes, first = _axes(op), _is_first(op)
     tensor, kept = op.tensor, int(op.flag("keepdims"))
@@ -168,7 +171,7 @@ def _global_pool(op: KerasLayer) -> Made:
     return op.emit(name, op.floats, over, keepdims=kept)
 
 
-@rule("UpSampling1D", "UpSampling2D", "UpSampling3D")
+@rule("UpSampling1D UpSampling2D UpSampling3D")
 def _upsampling(op: KerasLayer) -> str:
     axes, first = _axes(op), _is_first(op)
     op.only("interpolation", "nearest")
@@ -183,13 +186,13 @@ def _upsampling(op: KerasLayer) -> str:
     )
 
 
-@rule("ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D")
+@rule("ZeroPadding1D ZeroPadding2D ZeroPadding3D")
 def _zero_padding(op: KerasLayer) -> str:
     begin, end = _around(op, "padding")
     return op.emit("Pad", op.x, op.ints(*begin, *end))
 
 
-@rule("Cropping1D", "Cropping2D", "Cropping3D")
+@rule("Cropping1D Cropping2D Cropping3D")
 def _cropping(op: KerasLayer) -> str:
     begin, end = _around(op, "cropping")
     ends = [-cut if cut else 2**62 for cut in end]
@@ -420,7 +423,7 @@ class Masked:
 
 
 def _table(op: KerasLayer, mask: str) -> _Table:
-    some = op.emit("Cast", mask, to="int64")
+    some = op.cast(mask, "int64")
     counts = op.emit("ReduceSum", some, op.ints(1), keepdims=0)
     ends = op.emit("CumSum", counts, op.ints(0))
     return _Table(
@@ -620,7 +623,7 @@ def _last(op: KerasLayer, layer: _Layer, steps: Steps, made: _Made, given: bool)
     return steps.last(made.last, layer.backwards, zeros=layer.zeros, given=given)
 
 
-@rule("SimpleRNN", "LSTM", "GRU", "RNN")
+@rule("SimpleRNN LSTM GRU RNN")
 def _recurrent(op: KerasLayer) -> list[Tensor]:
     layer = _layer(op)
     tensor, states = _called(op, [layer])

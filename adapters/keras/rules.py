@@ -97,15 +97,8 @@ _ACTIVATIONS: dict[str, Callable[[KerasLayer, str], str]] = {
 
 
 @rule(
-    "Dropout",
-    "SpatialDropout1D",
-    "SpatialDropout2D",
-    "SpatialDropout3D",
-    "GaussianDropout",
-    "GaussianNoise",
-    "AlphaDropout",
-    "ActivityRegularization",
-    "Identity",
+    "Dropout SpatialDropout1D SpatialDropout2D SpatialDropout3D"
+    " GaussianDropout GaussianNoise AlphaDropout ActivityRegularization Identity",
     masks=True,
 )
 def _nothing(op: KerasLayer) -> str:
@@ -184,8 +177,8 @@ def _masking(op: KerasLayer) -> Tensor:
     """Steps that are nothing but ``mask_value`` become zeros, and are masked."""
     x = op.x
     differs = op.emit("Not", op.emit("Equal", x, op.scalar(op.number("mask_value", 0.0), x)))
-    some = op.emit("ReduceMax", op.emit("Cast", differs, to="int32"), op.ints(-1), keepdims=0)
-    mask = op.emit("Cast", some, to="bool")
+    some = op.emit("ReduceMax", op.cast(differs, "int32"), op.ints(-1), keepdims=0)
+    mask = op.cast(some, "bool")
     column = op.unsqueezed(mask, -1)
     return Tensor(op.emit("Where", column, x, op.scalar(0, x)), mask)
 
@@ -196,7 +189,7 @@ def _embedding(op: KerasLayer) -> Tensor:
     op.attribute("sparse", False)
     ids = op.x
     if op.dtype_of(ids) not in ("int32", "int64"):
-        ids = op.emit("Cast", ids, to="int32")
+        ids = op.cast(ids, "int32")
     (table,) = op.weights("embeddings")
     y = op.emit("Gather", op.constant(table, "embeddings"), ids, axis=0, non_negative=1)
     if not op.flag("mask_zero"):
@@ -342,7 +335,7 @@ def _mask(op: KerasLayer, given: Sequence[Tensor]) -> str:
     return reduce(lambda a, b: a if a == b else op.emit(name, a, b), masks)
 
 
-@rule("Add", "Subtract", "Multiply", "Maximum", "Minimum")
+@rule("Add Subtract Multiply Maximum Minimum")
 def _arithmetic(op: KerasLayer) -> Tensor:
     return _joined(op, lambda a, b: op.emit(ARITHMETIC[op.at.type], a, b))
 
@@ -487,9 +480,9 @@ def _axes(op: KerasLayer) -> list[int] | None:
 def _any(op: KerasLayer) -> Tensor:
     axes = _axes(op)
     over = op.ints(*(range(op.rank_of(op.x)) if axes is None else axes))
-    numbers = op.emit("Cast", op.emit("Cast", op.x, to="bool"), to="int32")
+    numbers = op.cast(op.cast(op.x, "bool"), "int32")
     top = op.emit("ReduceMax", numbers, over, keepdims=int(op.flag("keepdims")))
-    return Tensor(op.emit("Cast", top, to="bool"))
+    return Tensor(op.cast(top, "bool"))
 
 
 def _expand_dims(op: KerasLayer) -> Tensor:

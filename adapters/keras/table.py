@@ -13,6 +13,7 @@ from onernn.adapters.common.lowering import (
     NativeOperator,
     Output,
     Results,
+    Rules,
     lower_steps,
 )
 from onernn.adapters.keras.read import (
@@ -214,7 +215,7 @@ def _compute_dtype(told: Any) -> str:
 
 
 Rule = Callable[[KerasLayer], Made]
-RULES: dict[str, Rule] = {}
+RULES = Rules[Rule]()
 """By the name of the class."""
 OPERATIONS: dict[str, Rule] = {}
 """By the name of the class, of functions that Keras 3 lists among layers."""
@@ -222,17 +223,11 @@ PASSING: set[str] = set()
 """Those that hand on the mask of their first input; the others end it."""
 
 
-def rule(*kinds: str, masks: bool = False) -> Callable[[Rule], Rule]:
+def rule(kinds: str, masks: bool = False) -> Callable[[Rule], Rule]:
     """Enters a rule; ``masks``: the layer hands on the mask of its first input."""
-
-    def enter(function: Rule) -> Rule:
-        for kind in kinds:
-            RULES[kind] = function
-            if masks:
-                PASSING.add(kind)
-        return function
-
-    return enter
+    if masks:
+        PASSING.update(kinds.split())
+    return RULES(kinds)
 
 
 _DEEPEST = 32  # models inside models

@@ -558,7 +558,7 @@ def _sequence_mask(op: MxnetOperator, x: str) -> str:
     whole = op.emit("ConstantOfShape", op.sizes_of(x), value=ones)
     inside = op.emit("SequenceUnpad", whole, lengths, time_major=not axis)
     inside = op.emit("SequencePad", inside, x, time_major=not axis)
-    kept = op.emit("Cast", inside, to="bool")
+    kept = op.cast(inside, "bool")
     return op.emit("Where", kept, masked, op.scalar(value, x))
 
 

@@ -104,7 +104,7 @@ def _cast(op: MxnetOperator, x: str) -> str:
     dtype = op.dtype("dtype")
     if op.name == "amp_cast" and op.dtype_of(x).kind != "f":
         return x
-    return op.emit("Cast", x, to=dtype.name)
+    return op.cast(x, dtype)
 
 
 @rule("where _npi_where", "condition x y", inferred="all")

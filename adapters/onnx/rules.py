@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.lowering import Results, registering
+from onernn.adapters.common.lowering import Results, Rules
 from onernn.adapters.onnx.read import BFLOAT16, Operator, Subgraph, Variable, dtype_of
 from onernn.adapters.onnx.table import OnnxOperator
 from onernn.ir.arrays import Array
@@ -66,7 +66,7 @@ def _to_float(
     op: OnnxOperator, factors: tuple[str, ...], scales: tuple[str, str], bias: int
 ) -> Results:
     """The product in steps of both scales, and what input ``bias`` adds, if it is there."""
-    whole = op.emit("Cast", op.emit("MatMulInteger", *factors), to="float32")
+    whole = op.cast(op.emit("MatMulInteger", *factors), "float32")
     y = op.emit("Mul", whole, op.emit("Mul", *scales))
     return op.emit("Add", y, op.value(bias)) if op.optional(bias) else y
 
@@ -208,7 +208,7 @@ def sequence_at(op: OnnxOperator) -> Results:
 
 def sequence_length(op: OnnxOperator) -> Results:
     shape = op.emit("Shape", _sequence(op))
-    return op.emit("Gather", shape, op.builder.constant(np.array(0), "SequenceLength/axis"), axis=0)
+    return op.emit("Gather", shape, op.constant(np.array(0), "axis"), axis=0)
 
 
 def _sequence(op: OnnxOperator) -> str:
@@ -471,7 +471,7 @@ class _Layouts:
             self.x = self._time_major(self.padded)
 
     def _wide(self, value: str) -> str:
-        return self.op.emit("Cast", value, to="float32") if self.half else value
+        return self.op.cast(value, "float32") if self.half else value
 
     def _time_major(self, value: str) -> str:
         return self.op.transposed(value, 1, 0, 2) if self.batch_major else value
@@ -509,7 +509,7 @@ class _Layouts:
     def _final(self, state: str, given: bool) -> str:
         op, state = self.op, self.op.squeezed(state, 0)
         if self.lengths and given:  # a sentence of length zero ends with zeros all the same
-            some = op.unsqueezed(op.emit("Cast", self.lengths, to="bool"), 1)
+            some = op.unsqueezed(op.cast(self.lengths, "bool"), 1)
             state = op.emit("Where", some, state, op.emit("CastLike", op.ints(0), self.padded))
         return self._narrow(self._time_major(state))
 
@@ -526,7 +526,7 @@ class _Layouts:
         return self._narrow(y if batch_major else op.transposed(y, 0, 2, 1, 3))
 
     def _narrow(self, value: str) -> str:
-        return self.op.emit("Cast", value, to="float16") if self.half else value
+        return self.op.cast(value, "float16") if self.half else value
 
 
 # The table: ONNX's operators -> canonical ones, which are ONNX's newest.
@@ -536,19 +536,21 @@ class _Layouts:
 _WHOLE = 2**31 - 1  # where a Slice ends that goes to the end
 
 Rule = Callable[[OnnxOperator], Results]
-RULES: dict[str, Rule] = {
-    "RNN": rnn,
-    "GRU": gru,
-    "LSTM": lstm,
-    "If": conditional,
-    "Loop": loop,
-    "Scan": scan,
-    "SequenceEmpty": sequence_empty,
-    "SplitToSequence": split_to_sequence,
-    "SequenceAt": sequence_at,
-    "SequenceLength": sequence_length,
-    "ConcatFromSequence": concat_from_sequence,
-}
+rule = RULES = Rules[Rule](
+    {
+        "RNN": rnn,
+        "GRU": gru,
+        "LSTM": lstm,
+        "If": conditional,
+        "Loop": loop,
+        "Scan": scan,
+        "SequenceEmpty": sequence_empty,
+        "SplitToSequence": split_to_sequence,
+        "SequenceAt": sequence_at,
+        "SequenceLength": sequence_length,
+        "ConcatFromSequence": concat_from_sequence,
+    }
+)
 MICROSOFT = "com.microsoft"
 _MICROSOFT: dict[str, Rule] = {
     "DynamicQuantizeLSTM": quantized_lstm,
@@ -556,10 +558,6 @@ _MICROSOFT: dict[str, Rule] = {
     "MatMulIntegerToFloat": matmul_to_float,
 }
 """Operators of ONNX Runtime's own domain."""
-
-
-def rule(*types: str) -> Callable[[Rule], Rule]:
-    return registering(RULES, types)
 
 
 def rule_for(domain: str, op_type: str) -> Rule:
@@ -634,7 +632,7 @@ def _constant_input(op: OnnxOperator, name: str, at: int, x: str) -> str:
     if found is None and not OPERATORS[op.at.type].slot(at).optional:
         raise UnsupportedError(f"attribute {name} is missing")
     if found is not None and name in ("min", "max", "value"):
-        wide = op.builder.constant(np.asarray(found, np.float64), f"{op.at.type}/number")
+        wide = op.constant(np.asarray(found, np.float64), "number")
         return op.emit("CastLike", wide, x)
     return "" if found is None else op.ints(*np.atleast_1d(found))
 
@@ -673,7 +671,7 @@ def _scatter(op: OnnxOperator) -> Results:
     return op.emit("ScatterElements", *values, axis=op.attribute("axis", 0))
 
 
-@rule("Softmax", "LogSoftmax")
+@rule("Softmax LogSoftmax")
 def _softmax(op: OnnxOperator) -> Results:
     if op.opset >= 13:
         return _plain(op)
@@ -716,7 +714,7 @@ def _quantize(op: OnnxOperator) -> Results:
     shape = op.builder.type_of(scale).counts
     if None in shape:
         raise UnsupportedError("attribute output_dtype, and nobody tells the shape of the scale")
-    zero = op.builder.constant(np.zeros(shape, dtype_of(number)), "QuantizeLinear/zero")
+    zero = op.constant(np.zeros(shape, dtype_of(number)), "zero")
     axis = op.attribute("axis", 1)
     op.only("block_size", 0)
     op.only("precision", 0)
@@ -766,7 +764,7 @@ def _dft(op: OnnxOperator) -> Results:
     return op.emit("DFT", x, length, axis, **_attributes(op, OPERATORS["DFT"]))
 
 
-@rule("Resize", "Upsample")
+@rule("Resize Upsample")
 def _resize(op: OnnxOperator) -> Results:
     """Constant scales become an attribute of our own: types follow from it."""
     record = OPERATORS["Resize"]
@@ -779,7 +777,7 @@ def _resize(op: OnnxOperator) -> Results:
         x, roi, sizes = op.value(), "", ""
         given = {"mode": op.attribute("mode", "nearest"), **_OLD_RESIZE}
         told = op.attribute("scales", None) if op.opset < 9 else None
-        scales = op.value(1) if told is None else op.builder.constant(np.float32(told), "scales")
+        scales = op.value(1) if told is None else op.constant(np.float32(told), "scales")
     array = op.builder.constants.get(scales)
     if array is not None:
         scales = ""

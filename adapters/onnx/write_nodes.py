@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from onernn.adapters.common.lowering import Rules
 from onernn.adapters.onnx import write_layers, writer
 from onernn.adapters.onnx.rules import became_inputs
 from onernn.adapters.onnx.writer import (
@@ -13,7 +15,6 @@ from onernn.adapters.onnx.writer import (
     Inputs,
     OnnxValue,
     ProtoGraph,
-    Rules,
     dense,
     ragged,
     value_info,
@@ -71,7 +72,7 @@ def loop_of_scan(w: GraphWriter, node: Node, inputs: Inputs) -> tuple[Node, Inpu
 
 # Operators of our own domain in ONNX: gates, offsets, tag sequences.
 
-RULES = Rules()
+RULES = Rules[Callable[..., None]]()
 
 
 @RULES("GateLayout")
@@ -344,7 +345,7 @@ def _fill(w: GraphWriter, node: Node, inputs: Inputs) -> None:
 # The node of ONNX that each node of a graph becomes.
 
 RULES.update(Rnn=write_layers.rnn, CrfDecode=crf_decode)
-DENSE = Rules()
+DENSE = Rules[Callable[..., None]]()
 """What is not copied where no input is ragged."""
 
 
@@ -403,7 +404,7 @@ def _cast_like(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     w.give(node, w.cast(dense(inputs[0], "its input"), dtype))
 
 
-@DENSE("QuantizeLinear", "DequantizeLinear")
+@DENSE("QuantizeLinear DequantizeLinear")
 def _quantized(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     dtypes = {w.types[name].dtype for name in (*node.inputs, *node.outputs) if name}
     if w.opset < 21 and dtypes & {"uint16", "int16"}:
@@ -422,7 +423,7 @@ _REDUCTIONS = {"none": 11, "add": 16, "mul": 16, "max": 18, "min": 18}
 """Since which opset elements that are put to a place meet what is there."""
 
 
-@DENSE("ScatterElements", "ScatterND")
+@DENSE("ScatterElements ScatterND")
 def _scatter(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     how = node.at.reduction
     if w.opset < _REDUCTIONS[how]:

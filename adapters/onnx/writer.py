@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.lowering import Names, Tape
+from onernn.adapters.common.lowering import Names, Rules, Tape
 from onernn.adapters.onnx.read import BFLOAT16, MESSAGES, NUMBERS, reads
 from onernn.adapters.onnx.rules import became_inputs
 from onernn.ir.arrays import Array
@@ -273,7 +273,6 @@ class PaddedGraph(ProtoGraph):
 # What the rules that write an ONNX model share: values, constants, names, the opset.
 
 Inputs = list[OnnxValue | None]
-Function = TypeVar("Function", bound=Callable[..., None])
 
 _SINCE = {
     "AveragePool": {"dilations": 19},
@@ -373,17 +372,6 @@ class GraphWriter(PaddedGraph):
             self.give(node, out, lengths, at)
 
 
-class Rules(dict[str, Callable[..., None]]):
-    """Functions that write operators, by name; as a decorator it takes one up."""
-
-    def __call__(self, *ops: str) -> Callable[[Function], Function]:
-        def register(function: Function) -> Function:
-            self.update(dict.fromkeys(ops, function))
-            return function
-
-        return register
-
-
 def dense(value: OnnxValue | None, role: str) -> str:
     """The tensor of a value that must not be ragged."""
     if value is None or value.lengths:
@@ -400,7 +388,7 @@ def ragged(value: OnnxValue | None, role: str) -> OnnxValue:
 
 # Row-wise operators over padded batches: the words' axis became two, batch and time.
 
-RULES = Rules()
+RULES = Rules[Callable[..., None]]()
 """What takes the first ragged input as a further argument."""
 
 
@@ -427,7 +415,7 @@ def _elementwise(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) ->
     w.copy(node, tensors, like.lengths, **w.attributes(node))
 
 
-@RULES("Cast", "CastLike")
+@RULES("Cast CastLike")
 def _cast(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
     if inputs[0] is not like:
         raise UnsupportedError("what is cast is not ragged")
@@ -567,7 +555,7 @@ def _gather_elements(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue
     w.copy(node, [data, at], like.lengths, axis=axis)
 
 
-@RULES("QuantizeLinear", "DequantizeLinear")
+@RULES("QuantizeLinear DequantizeLinear")
 def _quantized(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
     if inputs[0] is not like:
         raise UnsupportedError("a scale or zero point is ragged")

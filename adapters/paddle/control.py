@@ -50,7 +50,7 @@ def _create(op: PaddleOperator) -> Results:
 def _write(op: PaddleOperator) -> Results:
     (variable,) = op.outputs["Out"]
     array = op.builder.array_of(variable)
-    op.builder.arrays[variable] = array.written(_index(op), op.dense(op.value("X")))
+    op.builder.arrays[variable] = array.written(_index(op), op.plain("X"))
     return {"Out": ""}
 
 
@@ -73,7 +73,7 @@ def _slice_element(op: PaddleOperator) -> Results:
         at = None if array.length is None else array.length + place[0]
     if len(place) == 1 and (value := array.element(at)):
         return op.emit("Identity", value)
-    at_value = op.builder.constant(np.int64(place[0]), "place")
+    at_value = op.constant(np.int64(place[0]), "place")
     return op.emit("Gather", op.builder.stack(array), at_value, axis=0)
 
 
@@ -113,7 +113,7 @@ def _all(op: PaddleOperator) -> Results:
     sizes = [op.ints(*([0] * axis + [-1])), op.emit("Shape", out, start=axis + 2)]
     count = op.emit("Shape", value, start=0, end=1)
     each = op.emit("Shape", value, start=axis + 1, end=axis + 2)
-    index = op.emit("Cast", op.emit("Expand", each, count), to="int32")
+    index = op.cast(op.emit("Expand", each, count), "int32")
     joined = op.emit("Reshape", out, op.joined(*sizes))
     return {"Out": joined, "OutIndex": index}
 

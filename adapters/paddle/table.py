@@ -16,8 +16,8 @@ from onernn.adapters.common.lowering import (
     NativeOperator,
     Output,
     Results,
+    Rules,
     lower_steps,
-    registering,
 )
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.read import Block, Operator, Variable
@@ -519,6 +519,9 @@ class PaddleOperator(NativeOperator):
             raise UnsupportedError(f"input {slot}: nobody knows the rank of {variable!r}")
         return inferred.counts
 
+    def rank(self, slot: str) -> int:
+        return len(self.shape(slot))
+
     def dtype(self, slot: str) -> np.dtype[Any]:
         variable = self.variable(slot)
         declared = self._variables.get(variable)
@@ -549,6 +552,10 @@ class PaddleOperator(NativeOperator):
     def dense(self, value: str) -> str:
         """The value without its LoD, for operators of Paddle that do not hand it on."""
         return self.emit("SequenceData", value) if self.is_ragged(value) else value
+
+    def plain(self, slot: str) -> str:
+        """The value in a required input slot, without its LoD."""
+        return self.dense(self.value(slot))
 
     def under(self, out: str, like: str) -> str:
         """The value with the LoD of another one that has as many rows, if that has one."""
@@ -582,12 +589,7 @@ class PaddleOperator(NativeOperator):
 
 Rule = Callable[[PaddleOperator], Results]
 """Gives the value of the output Out, its values where it is a list, or those of slots by name."""
-RULES: dict[str, Rule] = {}
-
-
-def rule(*types: str) -> Callable[[Rule], Rule]:
-    """Registers a function that lowers operators of these types."""
-    return registering(RULES, types)
+rule = RULES = Rules[Rule]()
 
 
 # A program's operators as steps of lowering, in block 0 and in inner ones.

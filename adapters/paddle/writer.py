@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onernn.adapters.common.lowering import registering
+from onernn.adapters.common.lowering import Rules
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.lower import RULES as READING
 from onernn.adapters.paddle.messages import DTYPES
@@ -436,12 +436,7 @@ Written = str | Sequence[str]
 """What a rule returns: the variable of the output, or those of all, "" where absent."""
 Rule = Callable[[Writing, Node, list[str]], Written]
 """A node and the variables of its inputs, "" where absent."""
-RULES: dict[str, Rule] = {}
-
-
-def rule(*ops: str) -> Callable[[Rule], Rule]:
-    """Registers a function that writes nodes of these operators."""
-    return registering(RULES, ops)
+rule = RULES = Rules[Rule]()
 
 
 def only(node: Node, *known: str) -> None:

@@ -14,7 +14,7 @@ from onernn.adapters.common.lowering import (
     GraphBuilder,
     NativeOperator,
     Results,
-    registering,
+    Rules,
 )
 from onernn.adapters.torch.read import Meta, Node, Open, Ref, Unread
 from onernn.ir.errors import UnsupportedError
@@ -265,9 +265,5 @@ def _are_tensors(value: Any) -> bool:
 
 
 Rule = Callable[[TorchOperator], Results]
-RULES: dict[str, Rule] = {}
+rule = RULES = Rules[Rule]()
 """By the names of aten's operators, "add.Tensor", and by whole names of others."""
-
-
-def rule(names: str) -> Callable[[Rule], Rule]:
-    return registering(RULES, names.split())
