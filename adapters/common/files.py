@@ -22,6 +22,12 @@ from onernn.ir.errors import BudgetError, ModelFormatError
 from onernn.ir.guard import guarded
 from onernn.ir.records import dataclass
 
+
+def pairs(text: str) -> dict[str, str]:
+    """A table of names from words "name=other"."""
+    return dict(pair.split("=") for pair in text.split())
+
+
 # What every reader of a model's files runs under: a budget of memory, and errors of ours.
 
 

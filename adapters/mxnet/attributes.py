@@ -79,10 +79,8 @@ def declared_shape(text: str, *, np_shape: bool) -> tuple[int | None, ...] | Non
     return tuple(None if size in (unknown, -1) else size for size in found)
 
 
-DTYPES = {
-    **{0: "float32", 1: "float64", 2: "float16", 3: "uint8", 4: "int32", 5: "int8", 6: "int64"},
-    **{7: "bool", 12: "bfloat16"},
-}
+DTYPES = dict(enumerate("float32 float64 float16 uint8 int32 int8 int64 bool".split()))
+DTYPES[12] = "bfloat16"
 
 
 def declared_dtype(text: str) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from onernn.adapters.common.files import pairs
 from onernn.adapters.common.lowering import (
     GraphBuilder,
     LoweringStep,
@@ -27,9 +28,8 @@ from onernn.ir.records import dataclass
 
 # Other names of the same operators, as MXNet 1.9.1 registers them.
 
-ALIASES = dict(
-    pair.split("=")
-    for pair in """
+ALIASES = pairs(
+    """
     Softmax=SoftmaxOutput concat=Concat split=SliceChannel swapaxes=SwapAxis reshape=Reshape
     flatten=Flatten broadcast_axes=broadcast_axis flip=reverse cast=Cast identity=_copy
     ElementWiseSum=add_n stop_gradient=BlockGrad sum_axis=sum max_axis=max min_axis=min
@@ -52,7 +52,7 @@ ALIASES = dict(
     _npx_layer_norm=LayerNorm _npx_leaky_relu=LeakyReLU _npx_log_softmax=log_softmax
     _npx_one_hot=one_hot _npx_pick=pick _npx_reshape_like=reshape_like _npx_rnn=RNN
     _npx_sequence_mask=SequenceMask _npx_slice=slice _npx_softmax=softmax
-    """.split()
+    """
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.common.lowering import Names, Rules, Tape
-from onernn.adapters.onnx.read import BFLOAT16, MESSAGES, NUMBERS, reads
+from onernn.adapters.onnx.read import ATTRIBUTE_FIELDS, BFLOAT16, MESSAGES, NUMBERS, reads
 from onernn.adapters.onnx.rules import became_inputs
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
@@ -20,7 +20,7 @@ from onernn.ops import OPERATORS
 
 # ONNX graphs under construction: nodes, constants and names, without the onnx package.
 
-_ATTRIBUTE_TYPES = {"f": 1, "i": 2, "s": 3, "t": 4, "g": 5, "floats": 6, "ints": 7, "strings": 8}
+_ATTRIBUTE_TYPES = {field: number for number, field in ATTRIBUTE_FIELDS.items()}
 
 _SHARED = 64  # elements of a constant that is looked up before it is written again
 

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 
 from onernn.adapters.common.adapter import require
+from onernn.adapters.common.files import pairs
 from onernn.adapters.paddle.custom_operators import (
     FEW,
     NAME,
@@ -31,11 +32,12 @@ from onernn.ir.ragged import Ragged, data_of
 
 # The memory of Paddle's tensors as arrays, without a copy: Paddle's own way makes one.
 
-_OLD_NAMES = {
-    **{"BOOL": "bool", "UINT8": "uint8", "INT8": "int8", "INT16": "int16", "INT32": "int32"},
-    **{"INT64": "int64", "FP16": "float16", "FP32": "float32", "FP64": "float64"},
-    **{"BF16": "bfloat16", "COMPLEX64": "complex64", "COMPLEX128": "complex128"},
-}
+_OLD_NAMES = pairs(
+    """
+    BOOL=bool UINT8=uint8 INT8=int8 INT16=int16 INT32=int32 INT64=int64 FP16=float16 FP32=float32
+    FP64=float64 BF16=bfloat16 COMPLEX64=complex64 COMPLEX128=complex128
+    """
+)
 
 
 def view(tensor: Any, name: str) -> Array:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.files import ByteStream
+from onernn.adapters.common.files import ByteStream, pairs
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.operators import OPERATORS, Meaning
 from onernn.ir.arrays import Array
@@ -249,12 +249,12 @@ def _scalar(desc: Any) -> bool | int | float | complex:
 
 VERSIONS = range(1, 5)
 """Of the format; 3.3.1 writes 4. Between them no operator of the table changed its meaning."""
-_DTYPES = {
-    **{"t_bool": "bool", "t_ui8": "uint8", "t_i8": "int8", "t_i16": "int16", "t_i32": "int32"},
-    **{"t_i64": "int64", "t_f16": "float16", "t_bf16": "bfloat16", "t_f32": "float32"},
-    **{"t_f64": "float64"},
-}
-_CODES = {name: code for code, name in messages.DTYPES.items()}
+_DTYPES = pairs(
+    """
+    t_bool=bool t_ui8=uint8 t_i8=int8 t_i16=int16 t_i32=int32 t_i64=int64 t_f16=float16
+    t_bf16=bfloat16 t_f32=float32 t_f64=float64
+    """
+)
 _INERT = ("struct_name", "place", "op_role", "op_dist_attr", "stop_gradient", "persistable")
 _NUMBERS = {"NAN": math.nan, "INF": math.inf, "-INF": -math.inf}
 _MOST = 2**16  # elements of a constant that is made while reading
@@ -472,7 +472,7 @@ class _Reader:
     def _constant(self, made: list[str], attributes: Mapping[str, Any]) -> bool:
         value, dtype = attributes["value"], str(attributes["dtype"])
         sizes = attributes.get("shape", (len(value),) if isinstance(value, tuple) else ())
-        if dtype not in _CODES or dtype == "bfloat16" or math.prod(sizes) > _MOST:
+        if dtype not in messages.CODES or dtype == "bfloat16" or math.prod(sizes) > _MOST:
             return False
         if any(size < 0 for size in sizes):
             raise ValueError(f"a constant of shape {sizes}")
@@ -504,7 +504,7 @@ class _Reader:
                 slots[tensor or f"{attribute[1:]} of run time"] = tuple(names)
         for name, value in attributes.items():
             if name in meaning.coded:
-                given[meaning.coded[name]] = _CODES.get(str(value), -1)
+                given[meaning.coded[name]] = messages.CODES.get(str(value), -1)
             elif name not in meaning.dropped:
                 given[meaning.renamed.get(name, name)] = value
         made = {
@@ -521,7 +521,7 @@ class _Reader:
         found = self.variables[name]
         self.variables[narrow] = Variable(narrow, found.kind, "int32", found.shape, 0, False)
         self._add(last.type, last.inputs, {"Out": (narrow,)}, last.attributes)
-        codes = {"in_dtype": _CODES["int32"], "out_dtype": _CODES["int64"]}
+        codes = {"in_dtype": messages.CODES["int32"], "out_dtype": messages.CODES["int64"]}
         self._add("cast", {"X": (narrow,)}, {"Out": (name,)}, codes)
 
     def _unknown(

@@ -16,6 +16,7 @@ from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 
+from onernn.adapters.common.files import pairs
 from onernn.ir.arrays import Array, widened
 from onernn.ir.budget import FileBudget, loading
 from onernn.ir.errors import ModelFormatError, OnernnError, UnsupportedError
@@ -33,18 +34,13 @@ DTYPES = {
 }
 """torch.NAME, and how its numbers lie in a file; bfloat16 becomes float32 of the same values."""
 
-STORAGES = {
-    "ByteStorage": "uint8",
-    "CharStorage": "int8",
-    "ShortStorage": "int16",
-    "IntStorage": "int32",
-    "LongStorage": "int64",
-    "HalfStorage": "float16",
-    "FloatStorage": "float32",
-    "DoubleStorage": "float64",
-    "BFloat16Storage": "bfloat16",
-    "BoolStorage": "bool",
-}
+STORAGES = pairs(
+    """
+    ByteStorage=uint8 CharStorage=int8 ShortStorage=int16 IntStorage=int32 LongStorage=int64
+    HalfStorage=float16 FloatStorage=float32 DoubleStorage=float64 BFloat16Storage=bfloat16
+    BoolStorage=bool
+    """
+)
 """The classes of storages that pickles name."""
 
 SCALAR_TYPES = {
@@ -53,11 +49,12 @@ SCALAR_TYPES = {
 }
 """The numbers of an exported program: ScalarType of torch/_export/serde/schema.py."""
 
-SAFETENSORS = {
-    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"},
-    **{"I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "U16": "uint16"},
-    **{"U32": "uint32", "U64": "uint64", "BOOL": "bool"},
-}
+SAFETENSORS = pairs(
+    """
+    F64=float64 F32=float32 F16=float16 BF16=bfloat16 I64=int64 I32=int32 I16=int16 I8=int8 U8=uint8
+    U16=uint16 U32=uint32 U64=uint64 BOOL=bool
+    """
+)
 
 
 # Pickles of PyTorch's tensors, read without pickle: nothing that stands in them is run.
