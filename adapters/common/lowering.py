@@ -398,6 +398,16 @@ class GraphBuilder:
         self._names.setdefault(value.name, 0)
         self._types[value.name] = value.type
 
+    def enter(self, name: str, known: Type) -> None:
+        """An input of a body, of which the graph around it knows this."""
+        self.input(Value(name, known.dtype, None if known.shape is None else known.counts))
+        self.declare(name, known)
+
+    def output(self, value: str) -> Value:
+        """A value with what is known of it."""
+        known = self.type_of(value)
+        return Value(value, known.dtype, None if known.shape is None else known.counts)
+
     def constant(self, array: npt.ArrayLike, name: str) -> str:
         """A constant value; the name is made unique."""
         chosen = self.fresh(name)
@@ -516,6 +526,14 @@ class GraphBuilder:
             tuple(self.notes),
         )
         return whole.pruned()
+
+    def body(self, outputs: Sequence[Value], where: str) -> Graph:
+        """As `graph`, inside of an operator: one that cannot run refuses the operator."""
+        body = self.graph(outputs)
+        for node in body.nodes:
+            if node.op == UNSUPPORTED:
+                raise UnsupportedError(f"{where} {node.label}: {node.attributes['reason']}")
+        return body
 
 
 class Output(NamedTuple):

@@ -285,14 +285,13 @@ class Lowering:
     def output(self, value: str, name: str) -> Value:
         """An output of the graph under a name of its own."""
         builder = self.builder
-        known = builder.type_of(value)
         taken = value in self._given or any(each.name == value for each in builder.inputs)
         if value != name or taken:
             chosen = builder.fresh(name)
             builder.give(f"output {chosen}", builder.emit("Identity", (value,)), chosen)
             value = builder.value(f"output {chosen}")
         self._given.add(value)
-        return Value(value, known.dtype, None if known.shape is None else tuple(known.counts))
+        return builder.output(value)
 
     def run(self, net: Network, given: Sequence[Tensor], prefix: str, depth: int) -> list[Tensor]:
         """What a network makes of these inputs; ``prefix`` begins the names of its values."""

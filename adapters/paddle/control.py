@@ -18,7 +18,7 @@ from onernn.adapters.paddle.table import (
     rule,
 )
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.graph import UNSUPPORTED, Graph, Value
+from onernn.ir.graph import Graph
 from onernn.ir.records import dataclass
 from onernn.ir.sizes import Size
 from onernn.ir.types import Type
@@ -189,15 +189,7 @@ def _graph(builder: PaddleBuilder, values: Sequence[str]) -> Graph:
     assert builder.outer is not None
     builder.outer.notes.update(builder.notes)
     ends = [builder.emit("Identity", (value,)) for value in values]
-    made = []
-    for name in ends:
-        known = builder.type_of(name)
-        made.append(Value(name, known.dtype, None if known.shape is None else known.counts))
-    graph = builder.graph(made)
-    for node in graph.nodes:
-        if node.op == UNSUPPORTED:
-            raise UnsupportedError(f"its block: {node.label}: {node.attributes['reason']}")
-    return graph
+    return builder.body([*map(builder.output, ends)], "its block:")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.read import Block, Operator, Variable
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.graph import UNSUPPORTED, Value
+from onernn.ir.graph import UNSUPPORTED
 from onernn.ir.records import dataclass
 from onernn.ir.sizes import Size
 from onernn.ir.types import Type
@@ -382,9 +382,7 @@ class PaddleBuilder(GraphBuilder):
         """An input of a block."""
         if known.lod != ():
             raise UnsupportedError(f"{name!r}: a LoD inside of a loop or a branch")
-        shape = None if known.shape is None else known.counts
-        self.input(Value(name, known.dtype, shape))
-        self.declare(name, known)
+        super().enter(name, known)
 
     def counts_up(self, value: str) -> bool:
         """Whether element i of a value is the number i."""
