@@ -120,16 +120,24 @@ Slot = str | int
 """An input or output of a native operator: by its name, or by its position."""
 
 
+Operand = str | Sequence[int | None]
+"""What a node reads: a value, or a list of integers, which becomes a constant of int64."""
+
+
 class Tape(ABC):
     """Writes nodes of ONNX's operators one after the other; a subclass names them."""
 
     @abstractmethod
-    def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
+    def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
         """Adds a node of one output, and gives its name."""
 
     @abstractmethod
     def ints(self, *values: int | None) -> str:
         """A constant list of int64: axes or a shape."""
+
+    def named(self, operands: Iterable[Operand]) -> list[str]:
+        """Values, and constants for lists of integers."""
+        return [each if isinstance(each, str) else self.ints(*each) for each in operands]
 
     def sizes_of(self, value: str) -> str:
         """The shape of a value as a list of int64."""
@@ -137,27 +145,27 @@ class Tape(ABC):
 
     def size(self, value: str, axis: int) -> str:
         """The size of an axis as a list of one."""
-        return self.emit("Gather", self.sizes_of(value), self.ints(axis), axis=0)
+        return self.emit("Gather", self.sizes_of(value), [axis], axis=0)
 
     def reshaped(self, value: str, *sizes: int | None) -> str:
-        return self.emit("Reshape", value, self.ints(*sizes))
+        return self.emit("Reshape", value, sizes)
 
     def squeezed(self, value: str, *axes: int) -> str:
-        return self.emit("Squeeze", value, self.ints(*axes))
+        return self.emit("Squeeze", value, axes)
 
     def unsqueezed(self, value: str, *axes: int) -> str:
-        return self.emit("Unsqueeze", value, self.ints(*axes))
+        return self.emit("Unsqueeze", value, axes)
 
     def transposed(self, value: str, *perm: int) -> str:
         return self.emit("Transpose", value, perm=perm)
 
-    def joined(self, *lists: str) -> str:
+    def joined(self, *lists: Operand) -> str:
         """One list, such as a shape, from several; rows behind one another."""
         return self.emit("Concat", *lists, axis=0)
 
     def sliced(self, value: str, *cuts: Sequence[int]) -> str:
         """From starts to ends of axes, by steps."""
-        return self.emit("Slice", value, *(self.ints(*each) for each in cuts))
+        return self.emit("Slice", value, *cuts)
 
 
 class NativeOperator(Tape):
@@ -278,11 +286,13 @@ class NativeOperator(Tape):
 
     # What it becomes.
 
-    def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
-        return self.builder.emit(op, inputs, attributes)
+    def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
+        return self.builder.emit(op, self.named(inputs), attributes)
 
-    def emit_many(self, op: str, count: int, *inputs: str, **attributes: Any) -> tuple[str, ...]:
-        return self.builder.emit_many(op, inputs, count, attributes)
+    def emit_many(
+        self, op: str, count: int, *inputs: Operand, **attributes: Any
+    ) -> tuple[str, ...]:
+        return self.builder.emit_many(op, self.named(inputs), count, attributes)
 
     def constant(self, array: npt.ArrayLike, label: str = "constant") -> str:
         return self.builder.constant(array, f"{self.label}/{label}" if label else self.label)

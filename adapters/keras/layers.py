@@ -160,7 +160,7 @@ def _pool(op: KerasLayer) -> str:
 def _global_pool(op: KerasLayer) -> Made:
     axes, first = _axes(op), _is_first(op)
     tensor, kept = op.tensor, int(op.flag("keepdims"))
-    over = op.ints(*range(2, axes + 2) if first else range(1, axes + 1))
+    over = range(2, axes + 2) if first else range(1, axes + 1)
     if op.at.type == "GlobalAveragePooling1D" and tensor.mask:
         column = op.unsqueezed(tensor.mask, 1 if first else 2)
         x = op.emit("Where", column, op.floats, op.scalar(0, op.floats))
@@ -189,14 +189,14 @@ def _upsampling(op: KerasLayer) -> str:
 @rule("ZeroPadding1D ZeroPadding2D ZeroPadding3D")
 def _zero_padding(op: KerasLayer) -> str:
     begin, end = _around(op, "padding")
-    return op.emit("Pad", op.x, op.ints(*begin, *end))
+    return op.emit("Pad", op.x, [*begin, *end])
 
 
 @rule("Cropping1D Cropping2D Cropping3D")
 def _cropping(op: KerasLayer) -> str:
     begin, end = _around(op, "cropping")
     ends = [-cut if cut else 2**62 for cut in end]
-    return op.emit("Slice", op.x, op.ints(*begin), op.ints(*ends), op.ints(*range(len(begin))))
+    return op.emit("Slice", op.x, begin, ends, [*range(len(begin))])
 
 
 def _around(op: KerasLayer, name: str) -> tuple[list[int], list[int]]:
@@ -284,7 +284,7 @@ def _rms(op: KerasLayer) -> str:
     if axes != [op.rank_of(x) - 1]:
         raise UnsupportedError(f"attribute axis={axes}: only the last one")
     (scale,) = op.weights("scale")
-    mean = op.emit("ReduceMean", op.emit("Mul", x, x), op.ints(-1), keepdims=1)
+    mean = op.emit("ReduceMean", op.emit("Mul", x, x), [-1], keepdims=1)
     root = op.emit("Sqrt", op.emit("Add", mean, op.scalar(op.number("epsilon", 1e-6), x)))
     return op.emit("Mul", op.emit("Div", x, root), op.constant(scale, "scale"))
 
@@ -394,13 +394,13 @@ class Masked:
         starts = op.unsqueezed(table.starts, 1)
         if backwards:  # the first word at or behind a step, as long as there is one
             before = op.emit("Sub", table.far, table.some)
-            place = op.emit("Add", op.emit("Add", starts, before), op.ints(1))
+            place = op.emit("Add", op.emit("Add", starts, before), [1])
             left = op.emit("Sub", op.unsqueezed(table.counts, 1), before)
-            reached = op.emit("Greater", left, op.ints(0))
+            reached = op.emit("Greater", left, [0])
         else:
             place = op.emit("Add", starts, table.far)
-            reached = op.emit("Greater", table.far, op.ints(0))
-        at = op.emit("Where", table.flags if zeros else reached, place, op.ints(0))
+            reached = op.emit("Greater", table.far, [0])
+        at = op.emit("Where", table.flags if zeros else reached, place, [0])
         return op.emit("Gather", rows, at, axis=0)
 
     def reversed(self, y: str) -> str:
@@ -416,7 +416,7 @@ class Masked:
             end = op.constant(np.array(0 if backwards else -1), "end")
             kept = op.emit("Gather", table.flags, end, axis=1)
         elif given:
-            kept = op.emit("Greater", table.counts, op.ints(0))
+            kept = op.emit("Greater", table.counts, [0])
         else:
             return h
         return op.emit("Where", op.unsqueezed(kept, 1), h, op.scalar(0, h))
@@ -424,21 +424,21 @@ class Masked:
 
 def _table(op: KerasLayer, mask: str) -> _Table:
     some = op.cast(mask, "int64")
-    counts = op.emit("ReduceSum", some, op.ints(1), keepdims=0)
-    ends = op.emit("CumSum", counts, op.ints(0))
+    counts = op.emit("ReduceSum", some, [1], keepdims=0)
+    ends = op.emit("CumSum", counts, [0])
     return _Table(
         mask,
         some,
-        op.emit("CumSum", some, op.ints(1)),
+        op.emit("CumSum", some, [1]),
         counts,
         op.emit("Sub", ends, counts),
-        op.joined(op.ints(0), ends),
+        op.joined([0], ends),
     )
 
 
 def turned(op: KerasLayer, value: str, axis: int) -> str:
     """An axis from its end."""
-    return op.emit("Slice", value, *(op.ints(number) for number in (-1, _END, axis, -1)))
+    return op.sliced(value, [-1], [_END], [axis], [-1])
 
 
 # The rules of SimpleRNN, LSTM, GRU, RNN of their cells, and Bidirectional.

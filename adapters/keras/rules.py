@@ -177,7 +177,7 @@ def _masking(op: KerasLayer) -> Tensor:
     """Steps that are nothing but ``mask_value`` become zeros, and are masked."""
     x = op.x
     differs = op.emit("Not", op.emit("Equal", x, op.scalar(op.number("mask_value", 0.0), x)))
-    some = op.emit("ReduceMax", op.cast(differs, "int32"), op.ints(-1), keepdims=0)
+    some = op.emit("ReduceMax", op.cast(differs, "int32"), [-1], keepdims=0)
     mask = op.cast(some, "bool")
     column = op.unsqueezed(mask, -1)
     return Tensor(op.emit("Where", column, x, op.scalar(0, x)), mask)
@@ -255,7 +255,7 @@ def _permute(op: KerasLayer) -> str:
 def _repeat(op: KerasLayer) -> str:
     if op.rank_of(op.x) != 2:
         raise UnsupportedError(f"expected (N, C), got {op.rank_of(op.x)} axes")
-    return op.emit("Tile", op.unsqueezed(op.x, 1), op.ints(1, op.integer("n"), 1))
+    return op.emit("Tile", op.unsqueezed(op.x, 1), [1, op.integer("n"), 1])
 
 
 @rule("TimeDistributed")
@@ -285,8 +285,7 @@ def _time_distributed(op: KerasLayer) -> Made:
         shape = op.ints(-1, time, *behind)
     else:
         whole = op.emit("Shape", tensor.value)
-        cut = (op.ints(0), op.ints(2), op.ints(0), op.ints(1))
-        shape = op.joined(op.emit("Slice", whole, *cut), op.ints(*behind))
+        shape = op.joined(op.sliced(whole, [0], [2], [0], [1]), behind)
     return Tensor(op.emit("Reshape", y, shape), tensor.mask)
 
 
@@ -384,7 +383,7 @@ def _dot(op: KerasLayer) -> str:
 
 def _unit(op: KerasLayer, x: str, axis: int) -> str:
     """x by its length along an axis, of at least 1e-6."""
-    total = op.emit("ReduceSumSquare", x, op.ints(axis), keepdims=1)
+    total = op.emit("ReduceSumSquare", x, [axis], keepdims=1)
     least = op.scalar(1e-12, x)
     return op.emit("Div", x, op.emit("Sqrt", op.emit("Max", total, least)))
 
@@ -479,7 +478,7 @@ def _axes(op: KerasLayer) -> list[int] | None:
 
 def _any(op: KerasLayer) -> Tensor:
     axes = _axes(op)
-    over = op.ints(*(range(op.rank_of(op.x)) if axes is None else axes))
+    over = range(op.rank_of(op.x)) if axes is None else axes
     numbers = op.cast(op.cast(op.x, "bool"), "int32")
     top = op.emit("ReduceMax", numbers, over, keepdims=int(op.flag("keepdims")))
     return Tensor(op.cast(top, "bool"))

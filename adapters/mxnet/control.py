@@ -252,7 +252,7 @@ def _decided(op: MxnetOperator, into: GraphBuilder, graph: Graph, values: Sequen
 def _filled(op: MxnetOperator, value: str, rows: int) -> str:
     """A value with zeros behind its rows."""
     sizes = op.sizes_of(value)
-    more = op.emit("Sub", op.ints(rows), op.part(sizes, FIRST, 1))
+    more = op.emit("Sub", [rows], op.part(sizes, FIRST, 1))
     shape = op.joined(more, op.part(sizes, 1, LAST))
     zeros = op.emit("ConstantOfShape", shape, value=np.zeros(1, op.dtype_of(value)))
     return op.joined(value, zeros)

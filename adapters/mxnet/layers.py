@@ -47,9 +47,8 @@ def _transposed(op: MxnetOperator, weight: str) -> str:
 
 def _clipped_index(op: MxnetOperator, at: str, table: str, axis: int) -> str:
     """Indices, those outside moved to the ends, as MXNet's CPU kernels do."""
-    last = op.emit("Sub", op.size(table, axis), op.ints(1))
-    first = op.ints(0)
-    return op.emit("Min", op.emit("Max", at, first), last)
+    last = op.emit("Sub", op.size(table, axis), [1])
+    return op.emit("Min", op.emit("Max", at, [0]), last)
 
 
 @rule("Embedding", "data weight")
@@ -81,8 +80,8 @@ def _one_hot(op: MxnetOperator, at: str) -> str:
     at, dtype, depth = op.cast(at, np.int64), op.dtype("dtype"), op.integer("depth")
     values = np.array([op.number("off_value", 0.0), op.number("on_value", 1.0)], dtype)
     made = op.constant(values, "values")
-    at = op.emit("Where", op.emit("Less", at, op.ints(0)), op.ints(depth), at)
-    return op.emit("OneHot", at, op.ints(depth), made, axis=-1)
+    at = op.emit("Where", op.emit("Less", at, [0]), [depth], at)
+    return op.emit("OneHot", at, [depth], made, axis=-1)
 
 
 @rule("pick", "data index")
@@ -155,7 +154,7 @@ def _l2_normalization(op: MxnetOperator, x: str) -> str:
     why = f"attribute mode={mode!r}"
     if mode == "spatial" or mode == "instance" and op.known_rank(x, why) != 2:
         raise UnsupportedError(why)
-    square = op.emit("ReduceSumSquare", x, op.ints(1), keepdims=1)
+    square = op.emit("ReduceSumSquare", x, [1], keepdims=1)
     return op.emit("Div", x, op.emit("Sqrt", op.emit("Add", square, op.scalar(epsilon, x))))
 
 
@@ -193,10 +192,10 @@ def _softmax_output(op: MxnetOperator, x: str) -> str:
             return op.emit("Softmax", x, axis=-1)
     flat, sizes = op.emit("Flatten", x, axis=1), op.sizes_of(x)
     if rank is None and dtype != np.float64 and op.context.semantics != "documented":
-        four = op.emit("Equal", op.sizes_of(sizes), op.ints(4))
-        ends = [op.emit("Gather", s, op.ints(-1), axis=0) for s in (sizes, op.sizes_of(flat))]
+        four = op.emit("Equal", op.sizes_of(sizes), [4])
+        ends = [op.emit("Gather", s, [-1], axis=0) for s in (sizes, op.sizes_of(flat))]
         width = op.emit("Where", four, *ends)
-        flat = op.emit("Reshape", flat, op.joined(op.ints(-1), width))
+        flat = op.emit("Reshape", flat, op.joined([-1], width))
     return op.emit("Reshape", op.emit("Softmax", flat, axis=-1), sizes)
 
 
@@ -227,7 +226,7 @@ def _reduction(op: MxnetOperator, x: str) -> str:
         return out if keep or op.numpy else op.reshaped(out, 1)
     if not axes:
         return x
-    out = op.emit(kind, x, op.ints(*axes), keepdims=int(keep))
+    out = op.emit(kind, x, axes, keepdims=int(keep))
     return out if keep else op.listed(out, *axes)
 
 
@@ -389,7 +388,7 @@ def _pad(op: MxnetOperator, x: str) -> str:
     if mode not in ("constant", "edge", "reflect") or len(widths) % 2:
         raise UnsupportedError(f"attributes mode={mode!r}, pad_width={widths}")
     value = op.scalar(op.number("constant_value", 0.0), x)
-    return op.emit("Pad", x, op.ints(*widths[::2], *widths[1::2]), value, mode=mode)
+    return op.emit("Pad", x, [*widths[::2], *widths[1::2]], value, mode=mode)
 
 
 @rule("Pooling", "data")
@@ -569,7 +568,7 @@ def _sequence_last(op: MxnetOperator, x: str) -> str:
         last = op.constant(np.array(-1), "last")
         return op.emit("Gather", x, last, axis=axis)
     batch_major = x if axis else op.swapped(x, 0, 1)
-    at = op.unsqueezed(op.emit("Sub", lengths, op.ints(1)), -1)
+    at = op.unsqueezed(op.emit("Sub", lengths, [1]), -1)
     return op.emit("GatherND", batch_major, at, batch_dims=1, non_negative=True)
 
 

@@ -336,7 +336,7 @@ def reshaped(op: MxnetOperator, x: str, target: tuple[int, ...], *, reverse: boo
 
 
 def _size(op: MxnetOperator, whole: str, at: int, reverse: bool) -> str:
-    return op.emit("Gather", whole, op.ints(-1 - at if reverse else at), axis=0)
+    return op.emit("Gather", whole, [-1 - at if reverse else at], axis=0)
 
 
 def _split(op: MxnetOperator, size: str, codes: list[int], reverse: bool) -> list[str]:
@@ -463,8 +463,8 @@ def _slice_axis(op: MxnetOperator, x: str) -> str:
 def _slice_like(op: MxnetOperator, x: str, like: str) -> str:
     whole = op.sizes_of(like)
     axes = op.sizes("axes") or range(op.known_rank(x, "attribute axes=()"))
-    ends = op.emit("Gather", whole, op.ints(*axes), axis=0)
-    return op.emit("Slice", x, op.ints(*[0] * len(axes)), ends, op.ints(*axes))
+    ends = op.emit("Gather", whole, axes, axis=0)
+    return op.emit("Slice", x, [0] * len(axes), ends, axes)
 
 
 @rule("reverse _npi_flip", "data")
@@ -480,7 +480,7 @@ def _broadcast_to(op: MxnetOperator, x: str) -> str:
     if math.prod([abs(size) or 1 for size in shape]) > _MOST:
         raise UnsupportedError(f"attribute shape={shape}: too large")
     kept = -2 if op.numpy else 0  # the size of the input
-    return op.emit("Expand", x, op.ints(*(1 if size == kept else size for size in shape)))
+    return op.emit("Expand", x, [*(1 if size == kept else size for size in shape)])
 
 
 @rule("broadcast_axis", "data")
@@ -529,7 +529,7 @@ def _tile(op: MxnetOperator, x: str) -> str:
     times = op.sizes("reps")
     if op.known_rank(x, "attribute reps") != len(times):
         raise UnsupportedError(f"attribute reps={times}: another number of axes than the input")
-    return op.emit("Tile", x, op.ints(*times))
+    return op.emit("Tile", x, times)
 
 
 @rule("repeat", "data")
@@ -543,5 +543,5 @@ def _repeat(op: MxnetOperator, x: str) -> str:
     whole = op.sizes_of(x)
     before, after = op.part(whole, 0, axis + 1), op.part(whole, axis + 1, LAST)
     wide = op.unsqueezed(x, axis + 1)
-    wide = op.emit("Expand", wide, op.joined(before, op.ints(times), after))
-    return op.emit("Reshape", wide, op.joined(op.part(whole, 0, axis), op.ints(-1), after))
+    wide = op.emit("Expand", wide, op.joined(before, [times], after))
+    return op.emit("Reshape", wide, op.joined(op.part(whole, 0, axis), [-1], after))

@@ -263,7 +263,7 @@ class MxnetOperator(NativeOperator):
     def resized(self, whole: str, axis: int, size: int) -> str:
         """A shape with another size at an axis."""
         before, after = self.part(whole, 0, axis), self.part(whole, axis + 1 or LAST, LAST)
-        return self.joined(before, self.ints(size), after)
+        return self.joined(before, [size], after)
 
     def listed(self, value: str, *gone: int) -> str:
         """The value; a list of one number where it would be a scalar, which only NumPy mode knows.
@@ -277,9 +277,9 @@ class MxnetOperator(NativeOperator):
         if rank == 0:
             return self.reshaped(value, 1)
         sizes = self.sizes_of(value)
-        skipped = self.emit("Min", self.sizes_of(sizes), self.ints(1))  # 0 for a scalar
-        whole = self.joined(self.ints(1), sizes)
-        kept = self.emit("Slice", whole, skipped, self.ints(LAST), self.ints(0))
+        skipped = self.emit("Min", self.sizes_of(sizes), [1])  # 0 for a scalar
+        whole = self.joined([1], sizes)
+        kept = self.emit("Slice", whole, skipped, [LAST], [0])
         return self.emit("Reshape", value, kept)
 
     def swapped(self, value: str, one: int, other: int) -> str:

@@ -229,9 +229,9 @@ def concat_from_sequence(op: OnnxOperator) -> Results:
         return _at_axis(op, value, axis if axis >= 0 else axis + (rank or 0))
     axis = axis if axis >= 0 else axis + (rank or 1) - 1
     sizes = op.emit("Shape", value)
-    front = op.emit("Slice", sizes, op.ints(1), op.ints(1 + axis))
-    back = op.emit("Slice", sizes, op.ints(2 + axis), op.ints(_FAR))
-    shape = op.joined(front, op.ints(-1), back)
+    front = op.emit("Slice", sizes, [1], [1 + axis])
+    back = op.emit("Slice", sizes, [2 + axis], [_FAR])
+    shape = op.joined(front, [-1], back)
     return op.emit("Reshape", _at_axis(op, value, axis), shape)
 
 
@@ -510,7 +510,7 @@ class _Layouts:
         op, state = self.op, self.op.squeezed(state, 0)
         if self.lengths and given:  # a sentence of length zero ends with zeros all the same
             some = op.unsqueezed(op.cast(self.lengths, "bool"), 1)
-            state = op.emit("Where", some, state, op.emit("CastLike", op.ints(0), self.padded))
+            state = op.emit("Where", some, state, op.emit("CastLike", [0], self.padded))
         return self._narrow(self._time_major(state))
 
     def _output(self, y: str) -> str:
@@ -760,7 +760,7 @@ def _dft(op: OnnxOperator) -> Results:
     """The axis is an attribute before opset 20."""
     if op.opset >= 20:
         return _plain(op)
-    x, length, axis = op.value(), op.optional(1), op.ints(op.attribute("axis", 1))
+    x, length, axis = op.value(), op.optional(1), [op.attribute("axis", 1)]
     return op.emit("DFT", x, length, axis, **_attributes(op, OPERATORS["DFT"]))
 
 

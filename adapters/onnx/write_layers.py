@@ -93,7 +93,7 @@ def scan_layer(
 
 
 def _zeros(w: PaddedGraph, x: str, width: int, dtype: np.dtype[Any]) -> str:
-    shape = w.joined(w.size(x, 1), w.ints(width))
+    shape = w.joined(w.size(x, 1), [width])
     return w.emit("Expand", w.constant(0, str(dtype)), shape)
 
 

@@ -83,10 +83,10 @@ def _gate_layout(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     if x is None or x.padded_rank < 2:
         raise UnsupportedError("expected columns")
     sizes = w.emit("Shape", x.data)
-    blocks = w.emit("Slice", sizes, w.ints(0), w.ints(-1))
+    blocks = w.emit("Slice", sizes, [0], [-1])
     gates = len(layout.permutation)
-    apart = w.joined(blocks, w.ints(gates, -1))
-    out = w.emit("Gather", w.emit("Reshape", x.data, apart), w.ints(*layout.permutation), axis=-2)
+    apart = w.joined(blocks, [gates, -1])
+    out = w.emit("Gather", w.emit("Reshape", x.data, apart), layout.permutation, axis=-2)
     if min(layout.signs) < 0:
         signs = np.array(layout.signs, x.dtype)[:, None]
         out = w.emit("Mul", out, w.constant(signs))
@@ -120,8 +120,8 @@ def _sequence_reset(w: GraphWriter, node: Node, inputs: Inputs) -> None:
         raise UnsupportedError("its input is missing")
     words = w.words(x) if x.lengths else x.data
     wide = w.cast(dense(offsets, "offsets"), "int64")
-    ends = w.emit("Slice", wide, w.ints(1), w.ints(2**31))
-    starts = w.emit("Slice", wide, w.ints(0), w.ints(-1))
+    ends = w.emit("Slice", wide, [1], [2**31])
+    starts = w.emit("Slice", wide, [0], [-1])
     lengths = w.cast(w.emit("Sub", ends, starts), "int32")
     time = w.longest(lengths)
     out = w.from_words(words, lengths, time, x.dtype, x.rank)
@@ -215,7 +215,7 @@ def _later(w: GraphWriter, emission: OnnxValue) -> str:
     """(T, N, 1) bool: inside the sentences, but for the first step, before which there is none."""
     inside = w.transposed(w.mask_of(emission), 1, 0)
     steps = w.steps(w.size(emission.data, 1))
-    second = w.emit("Greater", w.unsqueezed(steps, 1), w.ints(0))
+    second = w.emit("Greater", w.unsqueezed(steps, 1), [0])
     return w.unsqueezed(w.emit("And", inside, second), 2)
 
 
@@ -249,8 +249,8 @@ def _pooled(w: GraphWriter, x: OnnxValue, kind: str) -> str:
     if kind in ("first", "last"):
         if kind == "first":
             return w.emit("Gather", x.data, w.constant(0, "int64"), axis=1)
-        last = w.emit("Sub", w.cast(x.lengths, "int64"), w.ints(1))
-        place = w.unsqueezed(w.emit("Max", last, w.ints(0)), 1)
+        last = w.emit("Sub", w.cast(x.lengths, "int64"), [1])
+        place = w.unsqueezed(w.emit("Max", last, [0]), 1)
         return w.emit("GatherND", x.data, place, batch_dims=1)
     total = w.reduce("ReduceSum", w.filled(x), (1,), keepdims=0)
     if kind == "sum":
@@ -278,11 +278,11 @@ def _context(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     x, length, start = _sentences(inputs), node.attributes["length"], node.attributes["start"]
     before, after = max(0, -start), max(0, start + length - 1)
     time = w.size(x.data, 1)
-    wide = w.emit("Pad", w.filled(x), w.ints(0, before, 0, 0, after, 0))
+    wide = w.emit("Pad", w.filled(x), [0, before, 0, 0, after, 0])
     parts = []
     for k in range(before + start, before + start + length):
-        end = w.emit("Add", time, w.ints(k))
-        parts.append(w.emit("Slice", wide, w.ints(k), end, w.ints(1)))
+        end = w.emit("Add", time, [k])
+        parts.append(w.emit("Slice", wide, [k], end, [1]))
     w.give(node, w.emit("Concat", *parts, axis=2), x.lengths)
 
 
@@ -294,8 +294,8 @@ def _expand(w: GraphWriter, node: Node, inputs: Inputs) -> None:
         raise UnsupportedError("upper LoD levels are not written")
     rank = inputs[0].rank if inputs[0] else 0
     sizes = w.emit("Shape", x)
-    inner = w.emit("Slice", sizes, w.ints(1), w.ints(2**31))
-    outer = w.emit("Slice", w.emit("Shape", like.data), w.ints(0), w.ints(2))
+    inner = w.emit("Slice", sizes, [1], [2**31])
+    outer = w.emit("Slice", w.emit("Shape", like.data), [0], [2])
     shape = w.joined(outer, inner)
     wide = w.emit("Expand", w.unsqueezed(x, 1), shape)
     w.give(node, w.words(OnnxValue(wide, like.dtype, rank, like.lengths)))
@@ -318,7 +318,7 @@ def _concat(w: GraphWriter, node: Node, inputs: Inputs) -> None:
         beyond = w.cast(w.emit("GreaterOrEqual", steps, ends), "int64")
         unused = w.emit("Sub", w.size(each.data, 1), wide)
         at = w.emit("Add", at, w.emit("Mul", beyond, unused))
-    last = w.emit("Sub", w.size(whole, 1), w.ints(1))
+    last = w.emit("Sub", w.size(whole, 1), [1])
     places = w.unsqueezed(w.emit("Min", at, last), 2)
     w.give(node, w.emit("GatherND", whole, places, batch_dims=1), lengths)
 

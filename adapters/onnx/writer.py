@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.lowering import Names, Rules, Tape
+from onernn.adapters.common.lowering import Names, Operand, Rules, Tape
 from onernn.adapters.onnx.read import ATTRIBUTE_FIELDS, BFLOAT16, MESSAGES, NUMBERS, reads
 from onernn.adapters.onnx.rules import became_inputs
 from onernn.ir.arrays import Array
@@ -66,10 +66,10 @@ class ProtoGraph(Tape):
         for name, value in attributes.items():
             node.attribute.append(_attribute(name, value))
 
-    def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
+    def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
         """A node of one output; its name."""
-        out = self.fresh(op.lower())
-        self.add(op, *inputs, outputs=(out,), **attributes)
+        named, out = self.named(inputs), self.fresh(op.lower())
+        self.add(op, *named, outputs=(out,), **attributes)
         return out
 
     def cast(self, value: str, dtype: str) -> str:
@@ -240,8 +240,8 @@ class PaddedGraph(ProtoGraph):
         """The words of a ragged value (W, ...), sentence by sentence."""
         flat = self.reshaped(self.mask_of(value), -1)
         sizes = self.emit("Shape", value.data)
-        inner = self.emit("Slice", sizes, self.ints(2), self.ints(2**31))
-        shape = self.joined(self.ints(-1), inner)
+        inner = self.emit("Slice", sizes, [2], [2**31])
+        shape = self.joined([-1], inner)
         rows = self.emit("Reshape", value.data, shape)
         return self.emit("Compress", rows, flat, axis=0)
 
@@ -251,18 +251,17 @@ class PaddedGraph(ProtoGraph):
         starts = self.emit("CumSum", wide, self.constant(0, "int64"), exclusive=1)
         columns = self.unsqueezed(starts, 1)
         at = self.emit("Add", columns, self.steps(time))
-        last = self.emit("Sub", self.size(words, 0), self.ints(1))
+        last = self.emit("Sub", self.size(words, 0), [1])
         return OnnxValue(
             self.emit("Gather", words, self.emit("Min", at, last)), dtype, rank, lengths
         )
 
     def with_time(self, value: OnnxValue, time: str) -> OnnxValue:
         """The same value padded to T (1,), which is as long as the longest sentence at least."""
-        cut = self.emit("Slice", value.data, self.ints(0), time, self.ints(1))
+        cut = self.emit("Slice", value.data, [0], time, [1])
         more = self.emit("Sub", time, self.size(cut, 1))
-        before = self.ints(*[0] * value.padded_rank, 0)
-        after = [self.ints(*[0] * (value.padded_rank - 2))] if value.padded_rank > 2 else []
-        pads = self.joined(before, more, *after)
+        after = [[0] * (value.padded_rank - 2)] if value.padded_rank > 2 else []
+        pads = self.joined([0] * (value.padded_rank + 1), more, *after)
         return OnnxValue(self.emit("Pad", cut, pads), value.dtype, value.rank, value.lengths)
 
     def longest(self, lengths: str) -> str:
@@ -338,7 +337,7 @@ class GraphWriter(PaddedGraph):
     def reduce(self, op: str, x: str, axes: Sequence[int], *, keepdims: int) -> str:
         """A Reduce operator over axes, which are an attribute before opset 18 for most."""
         if self.opset >= became_inputs(op)[0]:
-            return self.emit(op, x, self.ints(*axes), keepdims=keepdims)
+            return self.emit(op, x, axes, keepdims=keepdims)
         return self.emit(op, x, axes=tuple(axes), keepdims=keepdims)
 
     def attributes(self, node: Node) -> dict[str, Any]:
@@ -490,8 +489,7 @@ def _moved(axis: int, at: int) -> int:
 def _flatten(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
     if node.at.axis != 1:
         raise UnsupportedError("only words are flattened, each into a row")
-    shape = w.ints(0, 0, -1)
-    w.give(node, w.emit("Reshape", like.data, shape), like.lengths)
+    w.give(node, w.reshaped(like.data, 0, 0, -1), like.lengths)
 
 
 @RULES("Reshape")

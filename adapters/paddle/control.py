@@ -90,7 +90,7 @@ def _length(op: PaddleOperator) -> Results:
     if before is None or before.number is None:
         raise UnsupportedError("nobody knows how many elements it has")
     turn = op.reshaped(TURN, 1)
-    return op.emit("Add", turn, op.ints(before.number))
+    return op.emit("Add", turn, [before.number])
 
 
 @rule("tensor_array_to_tensor")
@@ -110,11 +110,11 @@ def _all(op: PaddleOperator) -> Results:
         if axis == 0:
             op.builder.stacked[op.outputs["Out"][0]] = array
         return {"Out": op.emit("Identity", out)}
-    sizes = [op.ints(*([0] * axis + [-1])), op.emit("Shape", out, start=axis + 2)]
+    sizes = op.joined([0] * axis + [-1], op.emit("Shape", out, start=axis + 2))
     count = op.emit("Shape", value, start=0, end=1)
     each = op.emit("Shape", value, start=axis + 1, end=axis + 2)
     index = op.cast(op.emit("Expand", each, count), "int32")
-    joined = op.emit("Reshape", out, op.joined(*sizes))
+    joined = op.emit("Reshape", out, sizes)
     return {"Out": joined, "OutIndex": index}
 
 

@@ -591,8 +591,7 @@ def _pad(op: PaddleOperator) -> Results:
     if 0 in axes and op.is_ragged(x) and any(pads[:2]):
         raise UnsupportedError("attribute paddings: the words of a LoD")
     filled = op.scalar(value, op.dtype("X"))
-    around = op.ints(*pads[::2], *pads[1::2])
-    return op.emit("Pad", op.dense(x), around, filled, op.ints(*axes), mode=_MODES[mode])
+    return op.emit("Pad", op.dense(x), [*pads[::2], *pads[1::2]], filled, axes, mode=_MODES[mode])
 
 
 @rule(
@@ -623,7 +622,7 @@ def _interpolated(op: PaddleOperator) -> Results:
         return _back(op, op.emit("Resize", x, "", by, **attributes), last)
     if min(sizes) < 1:
         raise UnsupportedError(f"attributes out_h, out_w: {sizes}")
-    shape = op.joined(op.emit("Shape", x, start=0, end=2), op.ints(*sizes))
+    shape = op.joined(op.emit("Shape", x, start=0, end=2), sizes)
     return _back(op, op.emit("Resize", x, "", "", shape, **attributes), last)
 
 
@@ -633,7 +632,6 @@ def _unstack(op: PaddleOperator) -> Results:
     axis, rank = op.attribute("axis", 0), op.rank("X")
     op.attribute("num", 0)
     slot = "Y" if op.at.type == "unstack" else "Out"
-    names, at = op.outputs.get(slot, ()), op.ints(axis % rank)
-    parts = op.emit_many("Split", len(names), op.plain("X"), axis=axis)
-    made = [op.emit("Squeeze", part, at) for part in parts]
+    parts = op.emit_many("Split", len(op.outputs.get(slot, ())), op.plain("X"), axis=axis)
+    made = [op.squeezed(part, axis % rank) for part in parts]
     return {slot if not k else f"{slot}.{k}": part for k, part in enumerate(made)}

@@ -45,11 +45,11 @@ def _binary(row: Row, op: PaddleOperator) -> dict[str, str]:
     if missing < 0 or axis < -1:
         raise UnsupportedError(f"attribute axis={axis} for inputs of {rank} and {inner} axes")
     if missing:  # the shorter one stands before axes of the longer one
-        behind = op.ints(*range(min(rank, inner), min(rank, inner) + missing))
+        behind = range(min(rank, inner), min(rank, inner) + missing)
         if inner < rank:
-            y = op.emit("Unsqueeze", y, behind)
+            y = op.unsqueezed(y, *behind)
         else:
-            x = op.emit("Unsqueeze", x, behind)
+            x = op.unsqueezed(x, *behind)
     return {row.output: op.emit(row.op, x, y, **attributes)}
 
 
@@ -65,7 +65,7 @@ def _reduction(row: Row, op: PaddleOperator) -> Results:
         x = op.cast(x, op.chosen_dtype("out_dtype", -1))
     elif row.type == "reduce_sum" and op.dtype("X") in (np.int32, np.bool_):
         x = op.cast(x, "int64")
-    out = op.emit(row.op, x, op.ints(*axes), keepdims=int(keep))
+    out = op.emit(row.op, x, axes, keepdims=int(keep))
     if not keep and len(axes) == rank and op.gives_one():
         out = op.reshaped(out, 1)
     return {row.output: out}
@@ -409,8 +409,7 @@ def _fill_like(op: PaddleOperator) -> Results:
     if not 0 <= target < len(shape) or source < 0:
         raise UnsupportedError(f"attribute output_dim_idx={target} of shape {shape}")
     size = op.emit("Shape", like, start=source, end=source + 1)
-    parts = [op.ints(*shape[:target]), size, op.ints(*shape[target + 1 :])]
-    whole = op.joined(*parts)
+    whole = op.joined(shape[:target], size, shape[target + 1 :])
     return op.emit("ConstantOfShape", whole, value=value.reshape(1))
 
 
@@ -456,8 +455,7 @@ def _expand(op: PaddleOperator) -> Results:
         sizes = op.builder.constants[shape]
         shape = op.ints(*np.where(sizes == -1, 1, sizes))
     else:
-        minus, one = op.ints(-1), op.ints(1)
-        shape = op.emit("Where", op.emit("Equal", shape, minus), one, shape)
+        shape = op.emit("Where", op.emit("Equal", shape, [-1]), [1], shape)
     return op.emit("Expand", op.plain("X"), shape)
 
 
@@ -465,8 +463,7 @@ def _expand(op: PaddleOperator) -> Results:
 def _expand_as(op: PaddleOperator) -> Results:
     x, like = op.plain("X"), op.optional("Y")
     sizes = op.attribute("target_shape", ())  # what Y has, where it is known
-    shape = op.emit("Shape", op.dense(like)) if like else op.ints(*sizes)
-    return op.emit("Expand", x, shape)
+    return op.emit("Expand", x, op.emit("Shape", op.dense(like)) if like else sizes)
 
 
 @rule("tile")
@@ -479,7 +476,7 @@ def _tile(op: PaddleOperator) -> Results:
         raise UnsupportedError("nobody knows how many axes are repeated")
     more = shape[0] - rank
     if more < 0:
-        repeats = op.joined(op.ints(*([1] * -more)), repeats)
+        repeats = op.joined([1] * -more, repeats)
     x = op.unsqueezed(x, *range(more)) if more > 0 else x
     if op.is_ragged(x):
         raise UnsupportedError("input X carries a LoD, which Paddle keeps though it does not fit")
@@ -498,13 +495,12 @@ def _sequence_mask(op: PaddleOperator) -> Results:
     """Whether a step comes before the end of its sequence; as many steps as the longest has."""
     lengths, dtype = op.plain("X"), op.chosen_dtype("out_dtype", 3)
     most, given = op.attribute("maxlen", -1), op.optional("MaxLenTensor")
-    axes = op.ints(*range(op.rank("X")))
     if given:
         end = op.reshaped(op.dense(given))
     elif most >= 0:
         end = op.constant(np.int64(most), "most")
     else:
-        end = op.emit("ReduceMax", lengths, axes, keepdims=0)
+        end = op.emit("ReduceMax", lengths, range(op.rank("X")), keepdims=0)
     first, step = (op.constant(np.int64(number), "steps") for number in (0, 1))
     steps = op.emit("Range", first, op.cast(end, "int64"), step)
     longer = op.unsqueezed(op.cast(lengths, "int64"), -1)

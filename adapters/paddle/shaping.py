@@ -123,7 +123,7 @@ def _split(op: PaddleOperator) -> Results:
         sections[sections.index(-1)] = shape[axis] - sum(sections) - 1
     if (len(sections) or parts) != count:
         raise UnsupportedError(f"{len(sections) or parts} parts into {count} outputs")
-    inputs = (op.dense(x) if axis == 0 else x, *([op.ints(*sections)] if sections else []))
+    inputs = (op.dense(x) if axis == 0 else x, *([sections] if sections else []))
     return op.emit_many("Split", count, *inputs, axis=axis)
 
 
@@ -190,7 +190,7 @@ def _slice(op: PaddleOperator) -> Results:
         out = _element(op, x, axes[0], begin, end)
     if not out or not gone:
         out = op.unsqueezed(out, *axes) if out else ""
-        out = out or op.emit("Slice", x, begin, end, op.ints(*axes))
+        out = out or op.emit("Slice", x, begin, end, axes)
         out = op.squeezed(out, *gone) if gone else out
     if gone and op.gives_one() and len(gone) == op.rank("Input"):
         return op.reshaped(out, 1)
@@ -313,7 +313,7 @@ def _is_finite(op: PaddleOperator) -> Results:
 
 def _over(op: PaddleOperator, kind: str, x: str, axes: list[int], keep: bool) -> str:
     """The reduction; before 2.5 Paddle gave (1,) where all axes go."""
-    out = op.emit(kind, x, op.ints(*axes), keepdims=int(keep))
+    out = op.emit(kind, x, axes, keepdims=int(keep))
     every = not keep and len(axes) == op.rank("X")
     return op.reshaped(out, 1) if every and op.gives_one() else out
 
@@ -444,12 +444,12 @@ def _roll(op: PaddleOperator) -> Results:
         if size is None:  # a run tells how often it goes round
             place = axis % len(sizes)
             counted = op.emit("Shape", out, start=place, end=place + 1)
-            round_ = op.emit("Mod", op.ints(-shift), op.emit("Max", counted, op.ints(1)))
+            round_ = op.emit("Mod", [-shift], op.emit("Max", counted, [1]))
             cut = op.emit("Sub", round_, counted)
         else:
             cut = op.ints(-shift % max(size, 1) - size)
-        last = op.emit("Slice", out, cut, op.ints(2**31 - 1), op.ints(axis))
-        first = op.emit("Slice", out, op.ints(0), cut, op.ints(axis))
+        last = op.emit("Slice", out, cut, [2**31 - 1], [axis])
+        first = op.emit("Slice", out, [0], cut, [axis])
         out = op.emit("Concat", last, first, axis=axis)
     return op.emit("Reshape", out, op.emit("Shape", x)) if flat else op.emit("Identity", out)
 
@@ -539,7 +539,7 @@ def _lod_reset(op: PaddleOperator) -> Results:
         raise UnsupportedError("input Y carries no LoD, and no offsets as numbers")
     if not like and not target:
         raise UnsupportedError("neither input Y nor attribute target_lod")
-    return op.emit("SequenceReset", x, like or op.ints(*target))
+    return op.emit("SequenceReset", x, like or target)
 
 
 @rule("crf_decoding")

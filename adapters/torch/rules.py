@@ -500,7 +500,7 @@ def _reduction(kind: str, op: TorchOperator) -> str:
     axes = op.axes(x)
     if not axes:
         return x
-    return op.emit(kind, x, op.ints(*axes), keepdims=int(op.attribute("keepdim", False)))
+    return op.emit(kind, x, axes, keepdims=int(op.attribute("keepdim", False)))
 
 
 rule("sum sum.dim_IntList")(partial(_reduction, "ReduceSum"))
@@ -525,9 +525,7 @@ def _weight_norm(op: TorchOperator) -> str:
     """``v * g / |v|``, the norm over all axes but one, or with -1 over all."""
     v, g, axis = op.value("v"), op.value("g"), op.attribute("dim", 0)
     others = [at for at in range(op.rank_of(v)) if at != axis]
-    return op.emit(
-        "Mul", v, op.emit("Div", g, op.emit("ReduceL2", v, op.ints(*others), keepdims=1))
-    )
+    return op.emit("Mul", v, op.emit("Div", g, op.emit("ReduceL2", v, others, keepdims=1)))
 
 
 @rule("max.dim min.dim")
@@ -536,7 +534,7 @@ def _extreme(op: TorchOperator) -> tuple[str, str]:
     x, kind = op.value(), op.at.type[:3].capitalize()
     axis, keep = op.axis(x), int(op.attribute("keepdim", False))
     return (
-        op.emit(f"Reduce{kind}", x, op.ints(axis), keepdims=keep),
+        op.emit(f"Reduce{kind}", x, [axis], keepdims=keep),
         op.emit(f"Arg{kind}", x, axis=axis, keepdims=keep),
     )
 
@@ -558,12 +556,10 @@ def _variance(op: TorchOperator) -> str:
     correction = op.attribute("correction", 1)
     if not op.attribute("unbiased", True):
         correction = 0
-    mean = op.emit("ReduceMean", x, op.ints(*axes), keepdims=1)
+    mean = op.emit("ReduceMean", x, axes, keepdims=1)
     apart = op.emit("Sub", x, mean)
-    total = op.emit("ReduceSum", op.emit("Mul", apart, apart), op.ints(*axes), keepdims=keep)
-    count = op.emit(
-        "ReduceProd", op.emit("Gather", op.sizes_of(x), op.ints(*axes), axis=0), keepdims=0
-    )
+    total = op.emit("ReduceSum", op.emit("Mul", apart, apart), axes, keepdims=keep)
+    count = op.emit("ReduceProd", op.emit("Gather", op.sizes_of(x), axes, axis=0), keepdims=0)
     count = op.emit("Sub", op.cast(count, op.made()), op.scalar(correction, op.made()))
     out = op.emit("Div", total, count)
     return op.emit("Sqrt", out) if op.at.type.startswith("std") else out
@@ -583,7 +579,7 @@ def _topk(op: TorchOperator) -> tuple[str, ...]:
     (k,) = [op.number("k")]
     largest = int(op.attribute("largest", True))
     axis = op.axis(x, default=-1)
-    return op.emit_many("TopK", 2, x, op.ints(k), axis=axis, largest=largest)
+    return op.emit_many("TopK", 2, x, [k], axis=axis, largest=largest)
 
 
 @rule("scaled_dot_product_attention")

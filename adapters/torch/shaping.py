@@ -181,9 +181,9 @@ def _flatten(op: TorchOperator) -> str:
     if op.rank_of(x) == 0:
         return op.reshaped(x, 1)
     sizes = op.sizes_of(x)
-    parts = [op.emit("Slice", sizes, op.ints(0), op.ints(first), op.ints(0)), op.ints(-1)]
-    parts.append(op.emit("Slice", sizes, op.ints(last + 1), op.ints(2**31), op.ints(0)))
-    return op.emit("Reshape", x, op.joined(*parts))
+    before = op.sliced(sizes, [0], [first], [0])
+    behind = op.sliced(sizes, [last + 1], [2**31], [0])
+    return op.emit("Reshape", x, op.joined(before, [-1], behind))
 
 
 @rule("unflatten.int")
@@ -193,7 +193,7 @@ def _unflatten(op: TorchOperator) -> str:
     kept = list(op.shape(x))
     parts = range(axis), range(axis + 1, len(kept))
     before, behind = ([op.size(x, at) for at in part] for part in parts)
-    return op.emit("Reshape", x, op.joined(*before, op.ints(*sizes), *behind))
+    return op.emit("Reshape", x, op.joined(*before, sizes, *behind))
 
 
 @rule("unsqueeze")
@@ -303,7 +303,7 @@ def _slice(op: TorchOperator) -> str:
     ends = [_place(op, x, axis, "start", 0), _place(op, x, axis, "end", LAST)]
     if ends == [0, _END] and step == 1:
         return x
-    return op.emit("Slice", x, *(op.listed([each]) for each in ends), op.ints(axis), op.ints(step))
+    return op.emit("Slice", x, *(op.listed([each]) for each in ends), [axis], [step])
 
 
 @rule("narrow")
@@ -313,7 +313,7 @@ def _narrow(op: TorchOperator) -> str:
     start, length = (_place(op, x, axis, name, 0) for name in ("start", "length"))
     first = op.listed([start])
     end = op.emit("Add", first, op.listed([length]))
-    return op.emit("Slice", x, first, end, op.ints(axis))
+    return op.emit("Slice", x, first, end, [axis])
 
 
 @rule("select.int select_copy.int")
@@ -344,7 +344,7 @@ def _split(op: TorchOperator) -> tuple[str, ...]:
         if not isinstance(size, int):
             raise UnsupportedError(f"the size of part {len(sizes)} is open")
         sizes.append(size)
-    return op.emit_many("Split", count, x, op.ints(*sizes), axis=axis)
+    return op.emit_many("Split", count, x, sizes, axis=axis)
 
 
 @rule("cat concat concatenate")
@@ -366,8 +366,8 @@ def _stack(op: TorchOperator) -> str:
 def _flip(op: TorchOperator) -> str:
     x = op.value()
     axes = op.axes(x, "dims")
-    ends = [[-1] * len(axes), [-_END] * len(axes), axes, [-1] * len(axes)]
-    return op.emit("Slice", x, *(op.ints(*each) for each in ends))
+    behind = [-1] * len(axes)
+    return op.sliced(x, behind, [-_END] * len(axes), axes, behind)
 
 
 @rule("repeat tile")
@@ -427,7 +427,7 @@ def _one_hot(op: TorchOperator) -> str:
     if depth < 1:
         raise UnsupportedError("num_classes that the largest index tells")
     values = op.constant(np.array([0, 1], op.made()), "values")
-    return op.emit("OneHot", op.value(), op.ints(depth), values, axis=-1)
+    return op.emit("OneHot", op.value(), [depth], values, axis=-1)
 
 
 def _filled(number: float | None, op: TorchOperator) -> str:
@@ -508,5 +508,5 @@ def _pad(op: TorchOperator) -> str:
         if op.builder.free_in(x, rank - 1 - at):
             op.builder.tie_numbers([n for n in pairs[at] if abs(n) > 1], op.why)
     pairs = [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
-    ends = op.ints(*(a for a, _ in pairs), *(b for _, b in pairs))
+    ends = [*(a for a, _ in pairs), *(b for _, b in pairs)]
     return op.emit("Pad", x, ends, *value, mode=_PADS[mode])
