@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -256,6 +256,14 @@ class NativeOperator(Tape):
         found = self.attribute(name, value)
         if found != value:
             raise UnsupportedError(f"attribute {name}={found!r}: only {value!r} is supported")
+
+    def one_of(self, name: str, default: Any, known: Collection[Any]) -> Any:
+        """An attribute's value. Raises `UnsupportedError` for all but those that are known."""
+        found = self.attribute(name, default)
+        if found not in known:
+            listed = ", ".join(map(str, known))
+            raise UnsupportedError(f"attribute {name}={found!r}: expected one of {listed}")
+        return found
 
     def flag(self, name: str, default: bool = False) -> bool:
         return bool(self.attribute(name, default))

@@ -38,10 +38,8 @@ def _axes(op: KerasLayer) -> int:
 
 def _is_first(op: KerasLayer) -> bool:
     """Whether the channels stand before the other axes."""
-    found = op.attribute("data_format", "channels_last")
-    if found not in ("channels_last", "channels_first"):
-        raise UnsupportedError(f"attribute data_format={found!r}")
-    return found == "channels_first"
+    formats = ("channels_last", "channels_first")
+    return bool(op.one_of("data_format", formats[0], formats) == "channels_first")
 
 
 def _pads(op: KerasLayer, kernel: Sequence[int], dilations: Sequence[int]) -> dict[str, Any]:

@@ -283,9 +283,8 @@ _LAYOUTS = ("None", "NCW", "NCHW", "NCDHW")
 def _windows(op: MxnetOperator, x: str) -> dict[str, Any]:
     """ONNX's attributes of the windows; numbers that are missing are one, pads zero."""
     op.ignore("workspace", "cudnn_tune", "cudnn_off")
-    layout, kernel = op.text("layout", "None"), op.sizes("kernel")
-    if layout not in _LAYOUTS:
-        raise UnsupportedError(f"attribute layout={layout!r}: only {', '.join(_LAYOUTS[1:])}")
+    op.one_of("layout", "None", _LAYOUTS)
+    kernel = op.sizes("kernel")
     if not 1 <= len(kernel) <= 3:
         raise UnsupportedError(f"attribute kernel={kernel}: expected one to three sizes")
     if op.rank(x) is None:
@@ -394,11 +393,10 @@ def _pad(op: MxnetOperator, x: str) -> str:
 @rule("Pooling", "data")
 def _pooling(op: MxnetOperator, x: str) -> str:
     """The largest or the mean of what a window sees; a mean counts the pads, but not beyond."""
-    kind, convention = op.text("pool_type", "max"), op.text("pooling_convention", "valid")
+    kind = op.one_of("pool_type", "max", ("max", "avg"))
+    convention = op.text("pooling_convention", "valid")
     op.ignore("p_value")
     counts = op.text("count_include_pad", "None") != "False"
-    if kind not in ("max", "avg"):
-        raise UnsupportedError(f"attribute pool_type={kind!r}: only max and avg")
     if op.flag("global_pool"):
         op.ignore("kernel", "stride", "pad", "layout", "cudnn_off")
         return pooled_whole(op, x, kind)

@@ -72,9 +72,7 @@ def _clip(op: MxnetOperator, x: str) -> str:
 
 @rule("Activation", "data", inferred="all")
 def _activation(op: MxnetOperator, x: str) -> str:
-    kind = op.text("act_type", "")
-    if kind not in ("relu", "sigmoid", "tanh", "softrelu", "softsign"):
-        raise UnsupportedError(f"attribute act_type={kind!r}")
+    kind = op.one_of("act_type", "", ("relu", "sigmoid", "tanh", "softrelu", "softsign"))
     return op.emit("Softplus" if kind == "softrelu" else kind.capitalize(), x)
 
 

@@ -294,7 +294,7 @@ def rnn(op: OnnxOperator) -> Results:
 
 
 def gru(op: OnnxOperator) -> Results:
-    cell = (Cell.GRU, Cell.LBR_GRU)[_one_of(op, "linear_before_reset", 0, (0, 1))]
+    cell = (Cell.GRU, Cell.LBR_GRU)[op.one_of("linear_before_reset", 0, (0, 1))]
     return _lower(op, ("sigmoid", "tanh"), lambda _: cell)
 
 
@@ -319,10 +319,10 @@ def _lower(
     default: tuple[str, ...],
     cell_of: Callable[[tuple[Activation, ...]], Cell],
 ) -> Results:
-    direction = _DIRECTIONS[_one_of(op, "direction", "forward", _DIRECTIONS)]
-    batch_major = bool(_one_of(op, "layout", 0, (0, 1)))
+    direction = _DIRECTIONS[op.one_of("direction", "forward", _DIRECTIONS)]
+    batch_major = bool(op.one_of("layout", 0, (0, 1)))
     is_lstm = op.at.type == "LSTM"
-    forgets = is_lstm and bool(_one_of(op, "input_forget", 0, (0, 1)))
+    forgets = is_lstm and bool(op.one_of("input_forget", 0, (0, 1)))
     arrays, half = _arrays(op, 2 if direction == "bidirectional_concat" else 1, is_lstm)
     functions = _activations(op, default, len(arrays.w))
     cell = cell_of(functions[0])
@@ -358,13 +358,6 @@ def _lower(
             for pair, axis in zip(zip(*sides, strict=True), (-1, 1, 1), strict=False)
         )
     return run.outputs(y, final)
-
-
-def _one_of(op: OnnxOperator, name: str, default: Any, known: Any) -> Any:
-    found = op.attribute(name, default)
-    if found not in known:
-        raise UnsupportedError(f"attribute {name}={found!r}: expected one of {list(known)}")
-    return found
 
 
 def _clip(op: OnnxOperator) -> float | None:

@@ -183,11 +183,9 @@ def _functions(
 ) -> tuple[Activation, ...]:
     """What attributes with these names and defaults choose among the functions Paddle has."""
     keys = {name: key for key, name in known.items()}
-    found = {name: op.attribute(name, keys[default]) for name, default in named.items()}
-    for name, key in found.items():
-        if key not in known:
-            raise UnsupportedError(f"attribute {name}={key!r}: expected one of {[*known]}")
-    return tuple(Activation(known[key]) for key in found.values())
+    return tuple(
+        Activation(known[op.one_of(name, keys[default], known)]) for name, default in named.items()
+    )
 
 
 def _direction(op: PaddleOperator) -> Direction:
@@ -371,9 +369,7 @@ def _attention_lstm(op: PaddleOperator) -> Results:
 @rule("rnn")
 def _rnn(op: PaddleOperator) -> Results:
     """Time-major; what stands behind a sentence's length does not run, and gives zeros."""
-    mode, layers = op.attribute("mode", "RNN_TANH"), op.attribute("num_layers", 1)
-    if mode not in paddle.RNN_CELLS:
-        raise UnsupportedError(f"attribute mode={mode!r}: expected one of {[*paddle.RNN_CELLS]}")
+    mode, layers = op.one_of("mode", "RNN_TANH", paddle.RNN_CELLS), op.attribute("num_layers", 1)
     both = op.attribute("is_bidirec", False)
     if op.attribute("dropout_prob", 0.0):
         op.note_dropout()
@@ -491,9 +487,7 @@ def _pool(op: PaddleOperator) -> Results:
     rank = op.rank("X")
     (x, last), axes = _image(op, "X"), rank - 2
     op.absent("KernelSize of run time")
-    kind = "max" if "index" in op.at.type else op.attribute("pooling_type", "max")
-    if kind not in ("max", "avg"):
-        raise UnsupportedError(f"attribute pooling_type={kind!r}: expected max or avg")
+    kind = "max" if "index" in op.at.type else op.one_of("pooling_type", "max", ("max", "avg"))
     kernel, ceil = tuple(op.attribute("ksize", ())), op.attribute("ceil_mode", False)
     strides, pads = op.attribute("strides", (1,) * axes), _pads(op, axes)
     exclusive = op.attribute("exclusive", True)
@@ -602,12 +596,11 @@ def _interpolated(op: PaddleOperator) -> Results:
     rank = op.rank("X")
     x, last = _image(op, "X", "data_layout")
     op.absent("OutSize", "SizeTensor", "Scale")
-    method, corners = op.attribute("interp_method", "bilinear"), op.attribute("align_corners", True)
+    method = op.one_of("interp_method", "bilinear", ("nearest", "bilinear", "linear"))
+    corners = op.attribute("align_corners", True)
     mode, scale = op.attribute("align_mode", 1), op.attribute("scale", ())
     scale = tuple(scale) if isinstance(scale, tuple | list) else (scale,) if scale else ()
     sizes = [op.attribute(name, -1) for name in ("out_d", "out_h", "out_w")][-(rank - 2) :]
-    if method not in ("nearest", "bilinear", "linear"):
-        raise UnsupportedError(f"attribute interp_method={method!r}: nearest or linear")
     if method == "nearest":
         if corners:
             raise UnsupportedError("attribute align_corners of nearest elements")

@@ -156,9 +156,7 @@ def _fc(op: PaddleOperator) -> Results:
     if op.optional("Bias"):
         flat = op.constant(op.array("Bias").reshape(-1), "Bias")
         out = op.emit("Add", out, flat)
-    activation = op.attribute("activation_type", "")
-    if activation not in _ACTIVATIONS:
-        raise UnsupportedError(f"attribute activation_type={activation!r}")
+    activation = op.one_of("activation_type", "", _ACTIVATIONS)
     return op.emit(_ACTIVATIONS[activation], out) if activation else out
 
 
@@ -314,9 +312,7 @@ def _cumsum(op: PaddleOperator) -> Results:
 @rule("arg_max")
 def _arg_max(op: PaddleOperator) -> Results:
     dtypes = {-1: "int64", 2: "int32", 3: "int64"}
-    x, axis, dtype = op.plain("X"), op.attribute("axis", -1), op.attribute("dtype", -1)
-    if dtype not in dtypes:
-        raise UnsupportedError(f"attribute dtype={dtype}")
+    x, axis, dtype = op.plain("X"), op.attribute("axis", -1), op.one_of("dtype", -1, dtypes)
     keep, flat = op.attribute("keepdims", False), op.attribute("flatten", False)
     out = extreme_index(op, x, "ArgMax", None if flat else axis, keep)
     if keep and flat:

@@ -335,10 +335,8 @@ _NORMS = {1.0: "ReduceL1", 2.0: "ReduceL2", math.inf: "ReduceMax", -math.inf: "R
 @rule("p_norm")
 def _p_norm(op: PaddleOperator) -> Results:
     """Epsilon is of the gradient alone."""
-    order, axis = op.attribute("porder", 2.0), op.attribute("axis", -1)
+    order, axis = op.one_of("porder", 2.0, _NORMS), op.attribute("axis", -1)
     op.attribute("epsilon", 1e-12)
-    if order not in _NORMS:
-        raise UnsupportedError(f"attribute porder={order}: only 1, 2 and infinity are computed")
     x, keep = _input(op), op.attribute("keepdim", False)
     x = op.emit("Abs", x) if math.isinf(order) else x
     axes = list(range(op.rank("X"))) if op.attribute("asvector", False) else [axis]
@@ -464,9 +462,7 @@ POOLS = ("AVERAGE", "SUM", "SQRT", "LAST", "FIRST", "MAX")
 @rule("sequence_pool")
 def _pool(op: PaddleOperator) -> Results:
     """One row a sentence: the levels above stay."""
-    x, kind = op.ragged("X"), op.attribute("pooltype", "AVERAGE")
-    if kind not in POOLS:
-        raise UnsupportedError(f"attribute pooltype={kind!r}: expected one of {POOLS}")
+    x, kind = op.ragged("X"), op.one_of("pooltype", "AVERAGE", POOLS)
     attributes = {"kind": kind.lower(), "empty": op.attribute("pad_value", 0.0)}
     return op.emit("SequencePool", x, **attributes)
 

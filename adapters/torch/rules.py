@@ -514,10 +514,7 @@ rule("logsumexp")(partial(_reduction, "ReduceLogSumExp"))
 @rule("linalg_vector_norm norm.ScalarOpt_dim")
 def _norm(op: TorchOperator) -> str:
     name = "ord" if op.given("ord") else "p"
-    power = op.attribute(name, 2.0)
-    if power not in (1, 2):
-        raise UnsupportedError(f"argument {name}={power}: only 1 and 2")
-    return _reduction(f"ReduceL{int(power)}", op)
+    return _reduction(f"ReduceL{int(op.one_of(name, 2.0, (1, 2)))}", op)
 
 
 @rule("_weight_norm")

@@ -499,9 +499,7 @@ _PADS = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "cir
 def _pad(op: TorchOperator) -> str:
     """Pairs of what is added before and behind each axis, from the last one."""
     x, widths = op.value(), op.integers("pad")
-    mode = op.attribute("mode", "constant")
-    if mode not in _PADS:
-        raise UnsupportedError(f"attribute mode={mode!r}: expected one of {', '.join(_PADS)}")
+    mode = op.one_of("mode", "constant", _PADS)
     value = [op.scalar(op.number("value", 0.0), op.made())] if mode == "constant" else []
     rank, pairs = op.rank_of(x), list(zip(widths[::2], widths[1::2], strict=True))
     for at in range(len(pairs)):
