@@ -1,4 +1,4 @@
-"""Attributes of MXNet's operators, which are strings in the file (dmlc's parameter parsers)."""
+"""MXNet's texts: the ending of its files, and operators' attributes (dmlc's parameter parsers)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 
 from onernn.ir.errors import UnsupportedError
+
+SYMBOL_ENDING = "-symbol.json"
 
 INERT = frozenset(
     """

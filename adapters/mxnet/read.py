@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.adapters.common.files import ByteStream
-from onernn.adapters.mxnet import SYMBOL_ENDING
+from onernn.adapters.mxnet.attributes import SYMBOL_ENDING
 from onernn.ir.arrays import Array, widened
 from onernn.ir.budget import FileBudget, loading
 from onernn.ir.errors import ModelFormatError, OnernnError
