@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.common.bodies import FORMULAS, channels_last
+from onernn.adapters.common.files import pairs
 from onernn.adapters.keras.read import inner_layer
 from onernn.adapters.keras.table import OPERATIONS, PASSING, KerasLayer, Made, Tensor, rule
 from onernn.ir.errors import UnsupportedError
@@ -300,10 +301,9 @@ def _known(sizes: Sequence[int | None]) -> list[int]:
 #
 # Formulas: documentation of keras.layers of these names.
 
-ARITHMETIC = {
-    **{"Add": "Add", "Subtract": "Sub", "Multiply": "Mul", "Divide": "Div", "TrueDivide": "Div"},
-    **{"Maximum": "Max", "Minimum": "Min"},
-}
+ARITHMETIC = pairs(
+    "Add=Add Subtract=Sub Multiply=Mul Divide=Div TrueDivide=Div Maximum=Max Minimum=Min"
+)
 
 
 def _operands(op: KerasLayer) -> list[Tensor]:
@@ -423,20 +423,18 @@ def _attention(op: KerasLayer) -> Made:
 #
 # They hand on no mask. Formulas: documentation of keras.ops.
 
-_COMPARED = {
-    **{"Equal": "Equal", "Less": "Less", "LessEqual": "LessOrEqual", "Greater": "Greater"},
-    **{"GreaterEqual": "GreaterOrEqual", "LogicalOr": "Or", "LogicalAnd": "And"},
-}
-_FUNCTIONS = {
-    **{
-        "Relu": "relu",
-        "Sigmoid": "sigmoid",
-        "Tanh": "tanh",
-        "Silu": "silu",
-        "Softplus": "softplus",
-    },
-    **{"Softsign": "softsign", "Selu": "selu", "HardSigmoid": "hard_sigmoid", "Exp": "exponential"},
-}
+_COMPARED = pairs(
+    """
+    Equal=Equal Less=Less LessEqual=LessOrEqual Greater=Greater GreaterEqual=GreaterOrEqual
+    LogicalOr=Or LogicalAnd=And
+    """
+)
+_FUNCTIONS = pairs(
+    """
+    Relu=relu Sigmoid=sigmoid Tanh=tanh Silu=silu Softplus=softplus Softsign=softsign Selu=selu
+    HardSigmoid=hard_sigmoid Exp=exponential
+    """
+)
 
 
 def _two_operands(op: KerasLayer) -> tuple[str, str]:

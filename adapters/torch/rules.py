@@ -14,6 +14,7 @@ from onernn.adapters.common.bodies import (
     pooled_whole,
     recurrent_stack,
 )
+from onernn.adapters.common.files import pairs
 from onernn.adapters.common.lowering import Results
 from onernn.adapters.torch.read import Open
 from onernn.adapters.torch.table import WEIGHTS, DType, TorchOperator, rule
@@ -142,7 +143,7 @@ def _glu(op: TorchOperator) -> str:
     return op.emit("Mul", one, op.emit("Sigmoid", other))
 
 
-_TWO = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Pow": "pow"}
+_TWO = pairs("Add=add Sub=sub Mul=mul Div=div Pow=pow")
 
 
 def _two(kind: str, op: TorchOperator) -> str:
@@ -199,13 +200,7 @@ def _lerp(op: TorchOperator) -> str:
     return op.emit("Add", start, op.emit("Mul", weight, op.emit("Sub", end, start)))
 
 
-_COMPARISONS = {
-    "eq": "Equal",
-    "gt": "Greater",
-    "ge": "GreaterOrEqual",
-    "lt": "Less",
-    "le": "LessOrEqual",
-}
+_COMPARISONS = pairs("eq=Equal gt=Greater ge=GreaterOrEqual lt=Less le=LessOrEqual")
 
 
 def _comparison(kind: str, op: TorchOperator) -> str:
@@ -250,7 +245,7 @@ def _logic(kind: str, op: TorchOperator) -> str:
     return op.emit(kind, *(op.cast(x, bool) for x in pair))
 
 
-for name, kind in {"and": "And", "or": "Or", "xor": "Xor"}.items():
+for name, kind in pairs("and=And or=Or xor=Xor").items():
     rule(f"logical_{name} bitwise_{name}.Tensor __{name}__.Tensor")(partial(_logic, kind))
 
 
@@ -315,16 +310,10 @@ def _of_sizes(kind: str, op: TorchOperator) -> str:
     return op.emit(kind, *pair)
 
 
-for name, kind in {
-    "_operator.add": "Add",
-    "_operator.sub": "Sub",
-    "_operator.mul": "Mul",
-    "_operator.floordiv": "Div",
-    "_operator.mod": "Mod",
-    "torch.sym_max": "Max",
-    "torch.sym_min": "Min",
-}.items():
-    rule(name)(partial(_of_sizes, kind))
+for name, kind in pairs("add=Add sub=Sub mul=Mul floordiv=Div mod=Mod").items():
+    rule(f"_operator.{name}")(partial(_of_sizes, kind))
+rule("torch.sym_max")(partial(_of_sizes, "Max"))
+rule("torch.sym_min")(partial(_of_sizes, "Min"))
 
 
 # The rules of layers: products, convolutions, norms, softmax; reductions too.
