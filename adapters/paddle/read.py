@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,11 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.files import ByteStream, pairs
+from onernn.adapters.common.files import ByteStream, file_bytes, pairs, parsed_json
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.operators import OPERATORS, Meaning
 from onernn.ir.arrays import Array
-from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, UnsupportedError, did_you_mean
 from onernn.ir.files import inside, only_file
 from onernn.ir.node import NativeOp
@@ -266,10 +264,8 @@ def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
 
     Raises `ModelFormatError` for what is no PIR program, `UnsupportedError` for a newer version.
     """
-    loading().parses_json(data)
+    whole = parsed_json(data, file, "not a PIR program")
     try:
-        whole = json.loads(data)
-        json.dumps(whole, ensure_ascii=False).encode()  # "\\ud800" is JSON, but no text
         base = whole["base_code"]
         if base["magic"] != "pir":
             raise KeyError("magic")
@@ -645,11 +641,7 @@ def _model(path: Path) -> Path:
 
 
 def _bytes(file: Path) -> bytes:
-    try:
-        loading().reads(os.stat(file))
-        data = file.read_bytes()
-    except OSError as error:
-        raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
+    data = file_bytes(file)
     if not data:
         raise ModelFormatError("the file is empty, expected a Paddle program", file)
     return data
