@@ -327,7 +327,7 @@ def _linear(op: TorchOperator) -> str:
     x, weight, bias = op.value("input"), op.value("weight"), op.optional("bias")
     if op.rank_of(weight) != 2:
         raise UnsupportedError(f"a weight of {op.rank_of(weight)} axes")
-    op.builder.tie(op.builder.free_in(x, op.rank_of(x) - 1), WEIGHTS)
+    op.tie(x, op.rank_of(x) - 1, WEIGHTS)
     if op.rank_of(x) == 2:
         return op.emit("Gemm", x, weight, *([bias] if bias else []), transB=1)
     out = op.emit("MatMul", x, op.transposed(weight, 1, 0))
@@ -372,7 +372,7 @@ def _softmax(op: TorchOperator) -> str:
 def _layer_norm(op: TorchOperator) -> str:
     x, count = op.value("input"), len(op.attribute("normalized_shape", []))
     for axis in range(op.rank_of(x) - count, op.rank_of(x)):
-        op.builder.tie(op.builder.free_in(x, axis), WEIGHTS)
+        op.tie(x, axis, WEIGHTS)
     op.ignore("cudnn_enable")
     weight, bias = op.optional("weight"), op.optional("bias")
     if not weight:
@@ -396,7 +396,7 @@ def _batch_norm(op: TorchOperator) -> str:
         op.optional(slot) or op.constant(np.full(size, number, op.dtype_of(x)), slot)
         for slot, number in (("weight", 1), ("bias", 0))
     )
-    op.builder.tie(op.builder.free_in(x, 1), WEIGHTS)
+    op.tie(x, 1, WEIGHTS)
     epsilon = float(op.attribute("eps", 1e-5))
     return op.emit("BatchNormalization", x, weight, bias, mean, variance, epsilon=epsilon)
 
@@ -431,7 +431,7 @@ def _convolution(op: TorchOperator) -> str:
     }
     if op.rank_of(x) != axes + 2:
         raise UnsupportedError("an input without batch")
-    op.builder.tie(op.builder.free_in(x, 1), WEIGHTS)
+    op.tie(x, 1, WEIGHTS)
     padding = op.attribute("padding", None)
     if isinstance(padding, str):
         given["pads"] = _named_padding(op, weight, padding, given["dilations"])
@@ -655,7 +655,7 @@ def _run(op: TorchOperator, layer: PivotLayer, x: str, states: list[str]) -> tup
     """y (T, N, D*R) and the last states (L*D, N, R or O)."""
     spec = layer.spec
     dtype = layer.weights[0].iter.dtype
-    op.builder.tie(op.builder.free_in(x, op.rank_of(x) - 1), WEIGHTS)
+    op.tie(x, op.rank_of(x) - 1, WEIGHTS)
     if op.dtype_of(x) != dtype:
         raise UnsupportedError(f"its weights are {dtype}, its input is {op.dtype_of(x)}")
     if len(states) not in (0, len(spec.cell.states)):
@@ -667,8 +667,8 @@ def _run(op: TorchOperator, layer: PivotLayer, x: str, states: list[str]) -> tup
             given.append("")  # of any batch, whatever size the program gives them
         else:
             state = op.read(value)
-            op.builder.tie(op.builder.free_in(state, op.rank_of(state) - 1), WEIGHTS)
+            op.tie(state, op.rank_of(state) - 1, WEIGHTS)
             if op.rank_of(state) == 3:
-                op.builder.tie(op.builder.free_in(state, 0), WEIGHTS)
+                op.tie(state, 0, WEIGHTS)
             given.append(state)
     return recurrent_stack(op, x, given, spec, layer.weights)

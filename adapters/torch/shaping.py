@@ -189,7 +189,7 @@ def _flatten(op: TorchOperator) -> str:
 @rule("unflatten.int")
 def _unflatten(op: TorchOperator) -> str:
     x, axis, sizes = op.value(), op.axis(op.value()), op.integers("sizes")
-    op.builder.tie(op.builder.free_in(x, axis), op.why)
+    op.tie(x, axis)
     kept = list(op.shape(x))
     parts = range(axis), range(axis + 1, len(kept))
     before, behind = ([op.size(x, at) for at in part] for part in parts)
@@ -208,7 +208,7 @@ def _squeeze(op: TorchOperator) -> str:
     x, sizes = op.value(), op.shape(op.value())
     gone = []
     for axis in op.axes(x):
-        op.builder.tie(op.builder.free_in(x, axis), op.why)
+        op.tie(x, axis)
         if op.builder.exported(sizes[axis]) is None:
             raise UnsupportedError(f"nobody tells whether axis {axis} has the size 1")
         if op.builder.exported(sizes[axis]) == 1:
@@ -331,7 +331,7 @@ def _split(op: TorchOperator) -> tuple[str, ...]:
     """Parts of the sizes that the program tells of its outputs."""
     x = op.value()
     axis = op.axis(x, default=0)
-    op.builder.tie(op.builder.free_in(x, axis), op.why)
+    op.tie(x, axis)
     op.ignore("split_size", "split_sizes", "chunks", "sections")
     count = len(op.node.outputs)
     if op.at.type.startswith("unbind"):

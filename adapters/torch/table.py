@@ -170,6 +170,10 @@ class TorchOperator(NativeOperator):
         name = next(filter(None, self.node.outputs), "")
         return f"{name!r} ({self.at.type}) may hold that number"
 
+    def tie(self, value: str, axis: int, why: str = "") -> None:
+        """Ties the free sizes that the size of an axis is made of."""
+        self.builder.tie(self.builder.free_in(value, axis), why or self.why)
+
     def number(self, name: str, default: float | None = None, plain: Sequence[float] = ()) -> Any:
         """A number in arithmetic, which may have come from a size, but for ``plain`` ones."""
         found = self.attribute(name, default)
