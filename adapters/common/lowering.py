@@ -120,8 +120,8 @@ Slot = str | int
 """An input or output of a native operator: by its name, or by its position."""
 
 
-Operand = str | Sequence[int | None]
-"""What a node reads: a value, or a list of integers, which becomes a constant of int64."""
+Operand = str | int | Sequence[int | None]
+"""What a node reads: a value; an integer or a list of them becomes a constant of int64."""
 
 
 class Tape(ABC):
@@ -132,12 +132,19 @@ class Tape(ABC):
         """Adds a node of one output, and gives its name."""
 
     @abstractmethod
+    def constant(self, array: Any) -> str:
+        """A constant value."""
+
+    @abstractmethod
     def ints(self, *values: int | None) -> str:
         """A constant list of int64: axes or a shape."""
 
     def named(self, operands: Iterable[Operand]) -> list[str]:
-        """Values, and constants for lists of integers."""
-        return [each if isinstance(each, str) else self.ints(*each) for each in operands]
+        """Values, and constants for integers and lists of them."""
+        return [each if isinstance(each, str) else self._number(each) for each in operands]
+
+    def _number(self, given: int | Sequence[int | None]) -> str:
+        return self.constant(np.int64(given)) if isinstance(given, int) else self.ints(*given)
 
     def sizes_of(self, value: str) -> str:
         """The shape of a value as a list of int64."""

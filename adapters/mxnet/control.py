@@ -85,7 +85,7 @@ def _while_loop(op: MxnetOperator, *given: str) -> tuple[str, ...]:
     outs = op.emit_many(
         "Loop",
         count,
-        op.constant(np.int64(most), "turns"),
+        most,
         first,
         *(value for _, value in (*carried, *_taken(builder, (*others, *missing)))),
         body=graph,

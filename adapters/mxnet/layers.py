@@ -563,8 +563,7 @@ def _sequence_mask(op: MxnetOperator, x: str) -> str:
 def _sequence_last(op: MxnetOperator, x: str) -> str:
     axis, lengths = _sequence(op)
     if not lengths:
-        last = op.constant(np.array(-1), "last")
-        return op.emit("Gather", x, last, axis=axis)
+        return op.emit("Gather", x, -1, axis=axis)
     batch_major = x if axis else op.swapped(x, 0, 1)
     at = op.unsqueezed(op.emit("Sub", lengths, [1]), -1)
     return op.emit("GatherND", batch_major, at, batch_dims=1, non_negative=True)

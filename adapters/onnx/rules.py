@@ -208,7 +208,7 @@ def sequence_at(op: OnnxOperator) -> Results:
 
 def sequence_length(op: OnnxOperator) -> Results:
     shape = op.emit("Shape", _sequence(op))
-    return op.emit("Gather", shape, op.constant(np.array(0), "axis"), axis=0)
+    return op.emit("Gather", shape, 0, axis=0)
 
 
 def _sequence(op: OnnxOperator) -> str:

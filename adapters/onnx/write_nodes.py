@@ -60,8 +60,7 @@ def loop_of_scan(w: GraphWriter, node: Node, inputs: Inputs) -> tuple[Node, Inpu
         body.constants,
     )
     sizes = w.emit("Shape", dense(inputs[states], "what it goes through"))
-    axis = w.constant(at["input_axes"][0], "int64")
-    turns = OnnxValue(w.emit("Gather", sizes, axis, axis=0), "int64", 0)
+    turns = OnnxValue(w.emit("Gather", sizes, int(at["input_axes"][0]), axis=0), "int64", 0)
     given = ("turns", "", *node.inputs)
     return Node("Loop", given, node.outputs, {"body": loop, "carried": states}, node.origin), [
         turns,
@@ -177,7 +176,7 @@ def crf_decode(w: GraphWriter, node: Node, inputs: Inputs) -> None:
         raise UnsupportedError(f"expected a transition (K+2, K), got {transition.shape}")
     start, stop, between = transition[0], transition[1], transition[2:]
     scores = w.transposed(emission.data, 1, 0, 2)
-    first = w.emit("Gather", scores, w.constant(0, "int64"), axis=0)
+    first = w.emit("Gather", scores, 0, axis=0)
     begin = w.emit("Add", first, w.constant(start))
     running = _later(w, emission)
     body = ProtoGraph(around=w)
@@ -248,7 +247,7 @@ def _pooled(w: GraphWriter, x: OnnxValue, kind: str) -> str:
         return w.reduce("ReduceMax", w.filled(x, least), (1,), keepdims=0)
     if kind in ("first", "last"):
         if kind == "first":
-            return w.emit("Gather", x.data, w.constant(0, "int64"), axis=1)
+            return w.emit("Gather", x.data, 0, axis=1)
         last = w.emit("Sub", w.cast(x.lengths, "int64"), [1])
         place = w.unsqueezed(w.emit("Max", last, [0]), 1)
         return w.emit("GatherND", x.data, place, batch_dims=1)

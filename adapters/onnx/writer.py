@@ -41,9 +41,9 @@ class ProtoGraph(Tape):
         """The hint as a name, or one made from it that nothing bears yet."""
         return self._names.fresh(hint)
 
-    def constant(self, value: Any, dtype: str | None = None, name: str = "") -> str:
+    def constant(self, array: Any, dtype: str | None = None, name: str = "") -> str:
         """A constant; small ones of equal numbers are one, unless they have a name."""
-        array = np.asarray(value, dtype)
+        array = np.asarray(array, dtype)
         if name or array.size > _SHARED:
             chosen = self.fresh(name or "constant")
             self.proto.initializer.append(tensor(array, chosen))
@@ -212,8 +212,7 @@ class PaddedGraph(ProtoGraph):
     def steps(self, time: str) -> str:
         """0, 1, ... T-1 as (T,) int64, from T (1,)."""
         scalar = self.squeezed(time, 0)
-        zero, one = (self.constant(k, "int64") for k in (0, 1))
-        return self.emit("Range", zero, scalar, one)
+        return self.emit("Range", 0, scalar, 1)
 
     def mask(self, lengths: str, time: str) -> str:
         """(N, T) bool: true inside the sentences."""
@@ -248,7 +247,7 @@ class PaddedGraph(ProtoGraph):
     def from_words(self, words: str, lengths: str, time: str, dtype: str, rank: int) -> OnnxValue:
         """Words (W, ...) under lengths (N,), padded to T (1,)."""
         wide = self.cast(lengths, "int64")
-        starts = self.emit("CumSum", wide, self.constant(0, "int64"), exclusive=1)
+        starts = self.emit("CumSum", wide, 0, exclusive=1)
         columns = self.unsqueezed(starts, 1)
         at = self.emit("Add", columns, self.steps(time))
         last = self.emit("Sub", self.size(words, 0), [1])

@@ -73,8 +73,7 @@ def _slice_element(op: PaddleOperator) -> Results:
         at = None if array.length is None else array.length + place[0]
     if len(place) == 1 and (value := array.element(at)):
         return op.emit("Identity", value)
-    at_value = op.constant(np.int64(place[0]), "place")
-    return op.emit("Gather", op.builder.stack(array), at_value, axis=0)
+    return op.emit("Gather", op.builder.stack(array), place[0], axis=0)
 
 
 @rule("lod_array_length")

@@ -305,8 +305,7 @@ def _cumsum(op: PaddleOperator) -> Results:
     x = op.dense(value)
     if flat:
         x, axis = op.reshaped(x, -1), 0
-    at = op.constant(np.int64(axis), "axis")
-    return op.under(op.emit("CumSum", x, at, reverse=int(op.attribute("reverse", False))), value)
+    return op.under(op.emit("CumSum", x, axis, reverse=int(op.attribute("reverse", False))), value)
 
 
 @rule("arg_max")
@@ -482,8 +481,7 @@ def _tile(op: PaddleOperator) -> Results:
 @rule("tril_triu")
 def _tril_triu(op: PaddleOperator) -> Results:
     upper, diagonal = not op.attribute("lower", True), op.attribute("diagonal", 0)
-    k = op.constant(np.int64(diagonal), "diagonal")
-    return op.emit("Trilu", op.plain("X"), k, upper=int(upper))
+    return op.emit("Trilu", op.plain("X"), diagonal, upper=int(upper))
 
 
 @rule("sequence_mask")
@@ -497,7 +495,6 @@ def _sequence_mask(op: PaddleOperator) -> Results:
         end = op.constant(np.int64(most), "most")
     else:
         end = op.emit("ReduceMax", lengths, range(op.rank("X")), keepdims=0)
-    first, step = (op.constant(np.int64(number), "steps") for number in (0, 1))
-    steps = op.emit("Range", first, op.cast(end, "int64"), step)
+    steps = op.emit("Range", 0, op.cast(end, "int64"), 1)
     longer = op.unsqueezed(op.cast(lengths, "int64"), -1)
     return {"Y": op.cast(op.emit("Less", steps, longer), dtype)}

@@ -285,7 +285,7 @@ def _same(op: TorchOperator) -> str:
 @rule("sym_size.int")
 def _sym_size(op: TorchOperator) -> str:
     x = op.value()
-    return op.emit("Gather", op.sizes_of(x), op.constant(np.int64(op.axis(x)), "axis"), axis=0)
+    return op.emit("Gather", op.sizes_of(x), op.axis(x), axis=0)
 
 
 @rule("sym_numel")
@@ -555,7 +555,7 @@ def _variance(op: TorchOperator) -> str:
 def _cumsum(op: TorchOperator) -> str:
     op.ignore("dtype")
     x = op.cast(op.value(), op.made())
-    return op.emit("CumSum", x, op.constant(np.int64(op.axis(x)), "axis"))
+    return op.emit("CumSum", x, op.axis(x))
 
 
 @rule("topk")

@@ -322,7 +322,7 @@ def _select(op: TorchOperator) -> str:
     axis = op.axis(x)
     place = _place(op, x, axis, "index", 0)
     if isinstance(place, int):
-        return op.emit("Gather", x, op.constant(np.int64(place)), axis=axis)
+        return op.emit("Gather", x, place, axis=axis)
     return op.squeezed(op.emit("Gather", x, op.as_list(place), axis=axis), axis)
 
 
@@ -335,8 +335,7 @@ def _split(op: TorchOperator) -> tuple[str, ...]:
     op.ignore("split_size", "split_sizes", "chunks", "sections")
     count = len(op.node.outputs)
     if op.at.type.startswith("unbind"):
-        places = [op.constant(np.int64(at)) for at in range(count)]
-        return tuple(op.emit("Gather", x, at, axis=axis) for at in places)
+        return tuple(op.emit("Gather", x, at, axis=axis) for at in range(count))
     sizes: list[int] = []
     for name in op.node.outputs:
         meta = op.builder.metas.get(name)
@@ -488,7 +487,7 @@ def _arange(op: TorchOperator) -> str:
 
 @rule("tril triu")
 def _triangle(op: TorchOperator) -> str:
-    k = op.constant(np.int64(op.attribute("diagonal", 0)))
+    k: int = op.attribute("diagonal", 0)
     return op.emit("Trilu", op.value(), k, upper=int(op.at.type == "triu"))
 
 

@@ -258,7 +258,7 @@ REFUSED = {
     "attribute stride=(2,) for a kernel of (2, 2)": [
         X, ("Pooling", "n", {"kernel": "(2, 2)", "stride": "(2,)"}, ["x"])
     ],
-    "attribute pool_type='sum': only max and avg": [
+    "attribute pool_type='sum': expected one of max, avg": [
         X, ("Pooling", "n", {"kernel": "(2,)", "pool_type": "sum"}, ["x"])
     ],
     "attribute pool_type='lp'": [
