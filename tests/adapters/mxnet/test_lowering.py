@@ -247,7 +247,7 @@ REFUSED = {
         X, ("_zeros", "z", {"shape": "(0, 4)"}, []), ("Concat", "n", {"dim": "1"}, ["x", "z"])
     ],
     "attribute shape=(100000, 100000)": [("_zeros", "n", {"shape": "(100000, 100000)"}, [])],
-    "attribute layout='NHWC': only NCW, NCHW, NCDHW": [
+    "attribute layout='NHWC': expected one of None, NCW, NCHW, NCDHW": [
         X, W, ("Convolution", "n", {"kernel": "(3, 3)", "layout": "NHWC"}, ["x", "w"])
     ],
     "input weight (3, 4): expected 3 on axis 0 and (2,) behind": [
