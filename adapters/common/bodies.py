@@ -40,7 +40,7 @@ def recurrent_stack(
     """
     widths = (spec.recurrent_size, spec.hidden_size)
     begin = [
-        state and op.emit("Reshape", state, op.ints(spec.layers, spec.directions, -1, width))
+        state and op.reshaped(state, spec.layers, spec.directions, -1, width)
         for state, width in zip(states, widths, strict=False)
     ]
     words = op.emit("SequenceUnpad", x, lengths, time_major=True) if lengths else x
@@ -50,10 +50,7 @@ def recurrent_stack(
     if lengths:
         y = op.emit("SequencePad", y, x, time_major=True)
     rows = spec.layers * spec.directions
-    return y, *(
-        op.emit("Reshape", end, op.ints(rows, -1, width))
-        for end, width in zip(ends, widths, strict=False)
-    )
+    return y, *(op.reshaped(end, rows, -1, width) for end, width in zip(ends, widths, strict=False))
 
 
 def channels_first(op: NativeOperator, x: str) -> str:
@@ -104,7 +101,7 @@ def extreme_index(
 ) -> str:
     """Where the first largest ("ArgMax") or smallest ("ArgMin") stands; among all without axis."""
     if axis is None:
-        return op.emit(kind, op.emit("Reshape", x, op.ints(-1)), axis=0, keepdims=0)
+        return op.emit(kind, op.reshaped(x, -1), axis=0, keepdims=0)
     return op.emit(kind, x, axis=axis, keepdims=int(keepdims))
 
 

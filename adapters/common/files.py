@@ -20,6 +20,12 @@ from onernn.ir.budget import FileBudget, budget_of_load, loading, return_freed_m
 from onernn.ir.errors import BudgetError, ModelFormatError, guarded
 from onernn.ir.records import cached_property, dataclass
 
+
+def pairs(text: str) -> dict[str, str]:
+    """A table of names from words "name=other"."""
+    return dict(pair.split("=") for pair in text.split())
+
+
 # What every reader of a model's files runs under: a budget of memory, and errors of ours.
 
 
@@ -34,6 +40,48 @@ def reading(path: StrPath) -> Iterator[None]:
         raise BudgetError(f"{path}: {error}") from error
     except OSError as error:
         raise ModelFormatError(f"cannot be read: {error.strerror or error}", path) from error
+
+
+@contextmanager
+def opened(file: StrPath) -> Iterator[tuple[BufferedReader, FileBudget]]:
+    """A file's bytes, and the budget of the load, which counts the file."""
+    try:
+        with Path(file).open("rb") as raw:
+            budget = loading()
+            budget.reads(os.fstat(raw.fileno()))
+            yield raw, budget
+    except OSError as error:
+        raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
+
+
+def file_bytes(file: StrPath) -> bytes:
+    with opened(file) as (raw, _):
+        return raw.read()
+
+
+def parsed_json(data: bytes | str, file: StrPath, what: str) -> Any:
+    """A text in JSON. Raises `ModelFormatError` with the place for what is none."""
+    import json  # slow, and most formats are others
+
+    data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    loading().parses_json(data)
+    offset = None
+    try:
+        text = data.decode()
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()  # "\\ud800" is JSON, but no text
+        return found
+    except json.JSONDecodeError as error:
+        reason, offset = f"no JSON: {error.msg}", len(text[: error.pos].encode())
+    except UnicodeDecodeError as error:
+        reason, offset = "no UTF-8 text", error.start
+    except UnicodeEncodeError:
+        reason = "half a character in a name"
+    except RecursionError:
+        reason = "JSON nested too deep"
+    except ValueError as error:  # numbers of thousands of digits
+        reason = f"no JSON: {error}"
+    raise ModelFormatError(f"{what}: {reason}", file, offset)
 
 
 # A binary file of arrays, read front to back: a hostile length is found out before it costs.
@@ -52,13 +100,8 @@ class ByteStream:
     @classmethod
     @contextmanager
     def opened(cls, file: str | Path) -> Iterator[Self]:
-        try:
-            with Path(file).open("rb") as raw:
-                found, budget = os.fstat(raw.fileno()), loading()
-                budget.reads(found)
-                yield cls(raw, file, found.st_size, budget)
-        except OSError as error:
-            raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
+        with opened(file) as (raw, budget):
+            yield cls(raw, file, os.fstat(raw.fileno()).st_size, budget)
 
     @property
     def left(self) -> int:

@@ -45,6 +45,16 @@ class LiveOptions:
         return engine.prepare(spec, weights, dtype=self.dtype, strict=strict)
 
 
+def original(kind: Any) -> Any:
+    """The class that a layer had before it became `derived`."""
+    return kind.__mro__[1] if "onernn_options" in vars(kind) else kind
+
+
+def derived(kind: Any, options: LiveOptions, **methods: Any) -> type:
+    """A class like a framework's, of the same name, of which these methods are ours."""
+    return type(kind.__name__, (kind,), {**methods, "onernn_options": options})
+
+
 def joined_states(state: Array) -> Array:
     """A state (L, D, N, O) as frameworks have it: (L*D, N, O)."""
     return state.reshape(state.shape[0] * state.shape[1], *state.shape[2:])

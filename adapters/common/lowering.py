@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -84,14 +85,15 @@ DType = np.dtype[Any]
 R = TypeVar("R")
 
 
-def registering(rules: dict[str, R], names: Iterable[str]) -> Callable[[R], R]:
-    """A decorator that enters a rule under these names."""
+class Rules(dict[str, R]):
+    """Rules by the names of operators; called with names, it is a decorator that enters one."""
 
-    def register(rule: R) -> R:
-        rules.update(dict.fromkeys(names, rule))
-        return rule
+    def __call__(self, names: str) -> Callable[[R], R]:
+        def enter(rule: R) -> R:
+            self.update(dict.fromkeys(names.split(), rule))
+            return rule
 
-    return register
+        return enter
 
 
 class Names(dict[str, int]):
@@ -117,7 +119,62 @@ Slot = str | int
 """An input or output of a native operator: by its name, or by its position."""
 
 
-class NativeOperator:
+Operand = str | int | Sequence[int | None]
+"""What a node reads: a value; an integer or a list of them becomes a constant of int64."""
+
+
+class Tape(ABC):
+    """Writes nodes of ONNX's operators one after the other; a subclass names them."""
+
+    @abstractmethod
+    def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
+        """Adds a node of one output, and gives its name."""
+
+    @abstractmethod
+    def constant(self, array: Any) -> str:
+        """A constant value."""
+
+    @abstractmethod
+    def ints(self, *values: int | None) -> str:
+        """A constant list of int64: axes or a shape."""
+
+    def named(self, operands: Iterable[Operand]) -> list[str]:
+        """Values, and constants for integers and lists of them."""
+        return [each if isinstance(each, str) else self._number(each) for each in operands]
+
+    def _number(self, given: int | Sequence[int | None]) -> str:
+        return self.constant(np.int64(given)) if isinstance(given, int) else self.ints(*given)
+
+    def sizes_of(self, value: str) -> str:
+        """The shape of a value as a list of int64."""
+        return self.emit("Shape", value)
+
+    def size(self, value: str, axis: int) -> str:
+        """The size of an axis as a list of one."""
+        return self.emit("Gather", self.sizes_of(value), [axis], axis=0)
+
+    def reshaped(self, value: str, *sizes: int | None) -> str:
+        return self.emit("Reshape", value, sizes)
+
+    def squeezed(self, value: str, *axes: int) -> str:
+        return self.emit("Squeeze", value, axes)
+
+    def unsqueezed(self, value: str, *axes: int) -> str:
+        return self.emit("Unsqueeze", value, axes)
+
+    def transposed(self, value: str, *perm: int) -> str:
+        return self.emit("Transpose", value, perm=perm)
+
+    def joined(self, *lists: Operand) -> str:
+        """One list, such as a shape, from several; rows behind one another."""
+        return self.emit("Concat", *lists, axis=0)
+
+    def sliced(self, value: str, *cuts: Sequence[int]) -> str:
+        """From starts to ends of axes, by steps."""
+        return self.emit("Slice", value, *cuts)
+
+
+class NativeOperator(Tape):
     """A framework's operator as a rule reads it, with the graph that it is lowered into.
 
     What a rule does not read is an error. ``inputs`` and ``outputs`` map slots to variable names;
@@ -206,6 +263,14 @@ class NativeOperator:
         if found != value:
             raise UnsupportedError(f"attribute {name}={found!r}: only {value!r} is supported")
 
+    def one_of(self, name: str, default: Any, known: Collection[Any]) -> Any:
+        """An attribute's value. Raises `UnsupportedError` for all but those that are known."""
+        found = self.attribute(name, default)
+        if found not in known:
+            listed = ", ".join(map(str, known))
+            raise UnsupportedError(f"attribute {name}={found!r}: expected one of {listed}")
+        return found
+
     def flag(self, name: str, default: bool = False) -> bool:
         return bool(self.attribute(name, default))
 
@@ -235,17 +300,18 @@ class NativeOperator:
 
     # What it becomes.
 
-    def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
-        return self.builder.emit(op, inputs, attributes)
+    def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
+        return self.builder.emit(op, self.named(inputs), attributes)
 
-    def emit_many(self, op: str, count: int, *inputs: str, **attributes: Any) -> tuple[str, ...]:
-        return self.builder.emit_many(op, inputs, count, attributes)
+    def emit_many(
+        self, op: str, count: int, *inputs: Operand, **attributes: Any
+    ) -> tuple[str, ...]:
+        return self.builder.emit_many(op, self.named(inputs), count, attributes)
 
     def constant(self, array: npt.ArrayLike, label: str = "constant") -> str:
         return self.builder.constant(array, f"{self.label}/{label}" if label else self.label)
 
     def ints(self, *values: int | None) -> str:
-        """A constant list of int64: axes or a shape."""
         return self.constant(np.asarray(values, np.int64), "ints")
 
     def scalar(self, value: float, like: str | DType) -> str:
@@ -272,13 +338,6 @@ class NativeOperator:
         if value in self.builder.constants:
             return self.ints(*self.builder.constants[value].shape)
         return self.emit("Shape", value)
-
-    def transposed(self, value: str, *perm: int) -> str:
-        return self.emit("Transpose", value, perm=perm)
-
-    def sliced(self, value: str, *cuts: Sequence[int]) -> str:
-        """From starts to ends of axes, by steps."""
-        return self.emit("Slice", value, *(self.ints(*each) for each in cuts))
 
 
 def _one(slot: Slot, names: list[str]) -> str:
@@ -362,6 +421,16 @@ class GraphBuilder:
         self.inputs.append(value)
         self._names.setdefault(value.name, 0)
         self._types[value.name] = value.type
+
+    def enter(self, name: str, known: Type) -> None:
+        """An input of a body, of which the graph around it knows this."""
+        self.input(Value(name, known.dtype, None if known.shape is None else known.counts))
+        self.declare(name, known)
+
+    def output(self, value: str) -> Value:
+        """A value with what is known of it."""
+        known = self.type_of(value)
+        return Value(value, known.dtype, None if known.shape is None else known.counts)
 
     def constant(self, array: npt.ArrayLike, name: str) -> str:
         """A constant value; the name is made unique."""
@@ -481,6 +550,14 @@ class GraphBuilder:
             tuple(self.notes),
         )
         return whole.pruned()
+
+    def body(self, outputs: Sequence[Value], where: str) -> Graph:
+        """As `graph`, inside of an operator: one that cannot run refuses the operator."""
+        body = self.graph(outputs)
+        for node in body.nodes:
+            if node.op == UNSUPPORTED:
+                raise UnsupportedError(f"{where} {node.label}: {node.attributes['reason']}")
+        return body
 
 
 class Output(NamedTuple):

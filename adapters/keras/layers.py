@@ -38,10 +38,8 @@ def _axes(op: KerasLayer) -> int:
 
 def _is_first(op: KerasLayer) -> bool:
     """Whether the channels stand before the other axes."""
-    found = op.attribute("data_format", "channels_last")
-    if found not in ("channels_last", "channels_first"):
-        raise UnsupportedError(f"attribute data_format={found!r}")
-    return found == "channels_first"
+    formats = ("channels_last", "channels_first")
+    return bool(op.one_of("data_format", formats[0], formats) == "channels_first")
 
 
 def _pads(op: KerasLayer, kernel: Sequence[int], dilations: Sequence[int]) -> dict[str, Any]:
@@ -87,7 +85,7 @@ def _bias(op: KerasLayer, y: str, bias: list[Array], first: bool) -> str:
     return rules.apply(op, y, op.attribute("activation", None))
 
 
-@rule("Conv1D", "Conv2D", "Conv3D")
+@rule("Conv1D Conv2D Conv3D")
 def _conv(op: KerasLayer) -> str:
     axes, first = _axes(op), _is_first(op)
     windows, groups = _windows(op, axes, "kernel_size"), op.integer("groups", 1)
@@ -103,7 +101,7 @@ def _conv(op: KerasLayer) -> str:
     return _bias(op, y, [], first)
 
 
-@rule("DepthwiseConv1D", "DepthwiseConv2D")
+@rule("DepthwiseConv1D DepthwiseConv2D")
 def _depthwise(op: KerasLayer) -> str:
     axes, first = _axes(op), _is_first(op)
     windows = _windows(op, axes, "kernel_size")
@@ -121,7 +119,7 @@ def _over_each(op: KerasLayer, x: str, kernel: Array, axes: int, windows: dict[s
     return op.emit("Conv", x, weights, group=kernel.shape[axes], **windows)
 
 
-@rule("SeparableConv1D", "SeparableConv2D")
+@rule("SeparableConv1D SeparableConv2D")
 def _separable(op: KerasLayer) -> str:
     axes, first = _axes(op), _is_first(op)
     windows = _windows(op, axes, "kernel_size")
@@ -139,7 +137,7 @@ def _separable(op: KerasLayer) -> str:
     return _bias(op, windowed(op, op.floats, not first, both), bias, first)
 
 
-@rule(*(f"{kind}Pooling{axes}D" for kind in ("Max", "Average") for axes in (1, 2, 3)))
+@rule("MaxPooling1D MaxPooling2D MaxPooling3D AveragePooling1D AveragePooling2D AveragePooling3D")
 def _pool(op: KerasLayer) -> str:
     axes, first = _axes(op), _is_first(op)
     kernel = op.integers("pool_size", axes, 2)
@@ -153,13 +151,16 @@ def _pool(op: KerasLayer) -> str:
     return windowed(op, op.floats, not first, pool)
 
 
-@rule(*(f"Global{kind}Pooling{axes}D" for kind in ("Max", "Average") for axes in (1, 2, 3)))
+@rule(
+    "GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D"
+    " GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D"
+)
 def _global_pool(op: KerasLayer) -> Made:
     axes, first = _axes(op), _is_first(op)
     tensor, kept = op.tensor, int(op.flag("keepdims"))
-    over = op.ints(*range(2, axes + 2) if first else range(1, axes + 1))
+    over = range(2, axes + 2) if first else range(1, axes + 1)
     if op.at.type == "GlobalAveragePooling1D" and tensor.mask:
-        column = op.emit("Unsqueeze", tensor.mask, op.ints(1 if first else 2))
+        column = op.unsqueezed(tensor.mask, 1 if first else 2)
         x = op.emit("Where", column, op.floats, op.scalar(0, op.floats))
         total = op.emit("ReduceSum", x, over, keepdims=kept)
         count = op.emit("ReduceSum", op.emit("CastLike", column, x), over, keepdims=kept)
@@ -168,7 +169,7 @@ def _global_pool(op: KerasLayer) -> Made:
     return op.emit(name, op.floats, over, keepdims=kept)
 
 
-@rule("UpSampling1D", "UpSampling2D", "UpSampling3D")
+@rule("UpSampling1D UpSampling2D UpSampling3D")
 def _upsampling(op: KerasLayer) -> str:
     axes, first = _axes(op), _is_first(op)
     op.only("interpolation", "nearest")
@@ -183,17 +184,17 @@ def _upsampling(op: KerasLayer) -> str:
     )
 
 
-@rule("ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D")
+@rule("ZeroPadding1D ZeroPadding2D ZeroPadding3D")
 def _zero_padding(op: KerasLayer) -> str:
     begin, end = _around(op, "padding")
-    return op.emit("Pad", op.x, op.ints(*begin, *end))
+    return op.emit("Pad", op.x, [*begin, *end])
 
 
-@rule("Cropping1D", "Cropping2D", "Cropping3D")
+@rule("Cropping1D Cropping2D Cropping3D")
 def _cropping(op: KerasLayer) -> str:
     begin, end = _around(op, "cropping")
     ends = [-cut if cut else 2**62 for cut in end]
-    return op.emit("Slice", op.x, op.ints(*begin), op.ints(*ends), op.ints(*range(len(begin))))
+    return op.emit("Slice", op.x, begin, ends, [*range(len(begin))])
 
 
 def _around(op: KerasLayer, name: str) -> tuple[list[int], list[int]]:
@@ -281,7 +282,7 @@ def _rms(op: KerasLayer) -> str:
     if axes != [op.rank_of(x) - 1]:
         raise UnsupportedError(f"attribute axis={axes}: only the last one")
     (scale,) = op.weights("scale")
-    mean = op.emit("ReduceMean", op.emit("Mul", x, x), op.ints(-1), keepdims=1)
+    mean = op.emit("ReduceMean", op.emit("Mul", x, x), [-1], keepdims=1)
     root = op.emit("Sqrt", op.emit("Add", mean, op.scalar(op.number("epsilon", 1e-6), x)))
     return op.emit("Mul", op.emit("Div", x, root), op.constant(scale, "scale"))
 
@@ -375,8 +376,8 @@ class Masked:
             tables[mask] = _table(op, mask)
         self._table: _Table = tables[mask]
         if not words:
-            rows = op.emit("Reshape", x, op.ints(-1, width))
-            chosen = op.emit("Reshape", mask, op.ints(-1))
+            rows = op.reshaped(x, -1, width)
+            chosen = op.reshaped(mask, -1)
             words = op.emit("Compress", rows, chosen, axis=0)
             words = op.emit("SequenceReset", words, self._table.offsets)
         self.given = words
@@ -387,17 +388,17 @@ class Masked:
         data = op.emit("SequenceData", y)
         width = op.shape_of(data)[-1]
         begin = op.constant(np.zeros((1, width or 1), op.compute), "zeros")
-        rows = op.emit("Concat", begin, data, axis=0)
-        starts = op.emit("Unsqueeze", table.starts, op.ints(1))
+        rows = op.joined(begin, data)
+        starts = op.unsqueezed(table.starts, 1)
         if backwards:  # the first word at or behind a step, as long as there is one
             before = op.emit("Sub", table.far, table.some)
-            place = op.emit("Add", op.emit("Add", starts, before), op.ints(1))
-            left = op.emit("Sub", op.emit("Unsqueeze", table.counts, op.ints(1)), before)
-            reached = op.emit("Greater", left, op.ints(0))
+            place = op.emit("Add", op.emit("Add", starts, before), [1])
+            left = op.emit("Sub", op.unsqueezed(table.counts, 1), before)
+            reached = op.emit("Greater", left, [0])
         else:
             place = op.emit("Add", starts, table.far)
-            reached = op.emit("Greater", table.far, op.ints(0))
-        at = op.emit("Where", table.flags if zeros else reached, place, op.ints(0))
+            reached = op.emit("Greater", table.far, [0])
+        at = op.emit("Where", table.flags if zeros else reached, place, [0])
         return op.emit("Gather", rows, at, axis=0)
 
     def reversed(self, y: str) -> str:
@@ -413,29 +414,29 @@ class Masked:
             end = op.constant(np.array(0 if backwards else -1), "end")
             kept = op.emit("Gather", table.flags, end, axis=1)
         elif given:
-            kept = op.emit("Greater", table.counts, op.ints(0))
+            kept = op.emit("Greater", table.counts, [0])
         else:
             return h
-        return op.emit("Where", op.emit("Unsqueeze", kept, op.ints(1)), h, op.scalar(0, h))
+        return op.emit("Where", op.unsqueezed(kept, 1), h, op.scalar(0, h))
 
 
 def _table(op: KerasLayer, mask: str) -> _Table:
-    some = op.emit("Cast", mask, to="int64")
-    counts = op.emit("ReduceSum", some, op.ints(1), keepdims=0)
-    ends = op.emit("CumSum", counts, op.ints(0))
+    some = op.cast(mask, "int64")
+    counts = op.emit("ReduceSum", some, [1], keepdims=0)
+    ends = op.emit("CumSum", counts, [0])
     return _Table(
         mask,
         some,
-        op.emit("CumSum", some, op.ints(1)),
+        op.emit("CumSum", some, [1]),
         counts,
         op.emit("Sub", ends, counts),
-        op.emit("Concat", op.ints(0), ends, axis=0),
+        op.joined([0], ends),
     )
 
 
 def turned(op: KerasLayer, value: str, axis: int) -> str:
     """An axis from its end."""
-    return op.emit("Slice", value, *(op.ints(number) for number in (-1, _END, axis, -1)))
+    return op.sliced(value, [-1], [_END], [axis], [-1])
 
 
 # The rules of SimpleRNN, LSTM, GRU, RNN of their cells, and Bidirectional.
@@ -554,12 +555,12 @@ def _through(op: KerasLayer, layer: _Layer, steps: Steps, states: Sequence[str])
     y, finals, left = steps.given, list[str](), list(states)
     for spec, weights in layer.cells:
         count = len(spec.cell.states)
-        begin = [op.emit("Unsqueeze", left.pop(0), op.ints(0, 1)) for _ in range(count) if left]
+        begin = [op.unsqueezed(left.pop(0), 0, 1) for _ in range(count) if left]
         y, *ends = op.emit_many(
             "Rnn", 1 + count, y, *begin, spec=replace(spec, direction=side), weights=weights[0]
         )
         last = len(finals)
-        finals += [op.emit("Squeeze", end, op.ints(0, 1)) for end in ends]
+        finals += [op.squeezed(end, 0, 1) for end in ends]
     return _Made(y, finals[last], tuple(finals))
 
 
@@ -620,7 +621,7 @@ def _last(op: KerasLayer, layer: _Layer, steps: Steps, made: _Made, given: bool)
     return steps.last(made.last, layer.backwards, zeros=layer.zeros, given=given)
 
 
-@rule("SimpleRNN", "LSTM", "GRU", "RNN")
+@rule("SimpleRNN LSTM GRU RNN")
 def _recurrent(op: KerasLayer) -> list[Tensor]:
     layer = _layer(op)
     tensor, states = _called(op, [layer])
@@ -714,9 +715,7 @@ def _paired(
     mades = []
     for side in range(2):
         at = op.constant(np.array(side), "side")
-        own = tuple(
-            op.emit("Squeeze", op.emit("Gather", end, at, axis=1), op.ints(0)) for end in ends
-        )
+        own = tuple(op.squeezed(op.emit("Gather", end, at, axis=1), 0) for end in ends)
         mades.append(_Made(y, own[0], own))
     return mades
 

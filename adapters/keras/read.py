@@ -22,6 +22,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from onernn.adapters.common.adapter import require
+from onernn.adapters.common.files import parsed_json
 from onernn.ir.arrays import Array
 from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
@@ -574,16 +575,19 @@ def read_model(path: str | Path) -> Model:
     return _legacy(file)
 
 
+_NONE = "not a Keras model"
+
+
 def _archive(file: Path) -> Model:
     try:
         with zipfile.ZipFile(file) as archive:
-            said = _json(_member(archive, "metadata.json"), file)
-            config = _json(_member(archive, "config.json"), file)
+            said = parsed_json(_member(archive, "metadata.json"), file, _NONE)
+            config = parsed_json(_member(archive, "config.json"), file, _NONE)
             weights = _member(archive, "model.weights.h5")
     except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise ModelFormatError(f"not a Keras model: {str(error)[:200]}", file) from error
+        raise ModelFormatError(f"{_NONE}: {str(error)[:200]}", file) from error
     except (EOFError, zlib.error) as error:
-        raise ModelFormatError("not a Keras model: the archive is damaged", file) from error
+        raise ModelFormatError(f"{_NONE}: the archive is damaged", file) from error
     with tempfile.NamedTemporaryFile(suffix=".h5") as stream:
         stream.write(weights)
         stream.flush()
@@ -603,17 +607,6 @@ def _member(archive: zipfile.ZipFile, name: str) -> bytes:
         return stream.read(member.file_size)
 
 
-def _json(data: bytes | str, file: Path) -> Any:
-    data = data.encode() if isinstance(data, str) else data
-    loading().parses_json(data)
-    try:
-        whole = json.loads(data)
-        json.dumps(whole, ensure_ascii=False).encode()  # "\\ud800" is JSON, but no text
-    except (ValueError, RecursionError) as error:
-        raise ModelFormatError(f"not a Keras model: {str(error)[:200]}", file) from error
-    return whole
-
-
 def _legacy(file: Path) -> Model:
     held = read(file, file)
     told = held.texts.get("@model_config")
@@ -629,7 +622,7 @@ def _legacy(file: Path) -> Model:
         paths = held.listed(root, "weight_names")
         lists[name] = Flat([(path, _named(held, f"{root}/{path}", file)) for path in paths])
     version = "".join(held.texts.get("@keras_version", ()))
-    return _model(file, _json(told[0], file), version, Lists(lists))
+    return _model(file, parsed_json(told[0], file, _NONE), version, Lists(lists))
 
 
 def _named(held: Held, path: str, file: Path) -> Array:

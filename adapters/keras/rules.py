@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.common.bodies import FORMULAS, channels_last
+from onernn.adapters.common.files import pairs
 from onernn.adapters.keras.read import inner_layer
 from onernn.adapters.keras.table import OPERATIONS, PASSING, KerasLayer, Made, Tensor, rule
 from onernn.ir.errors import UnsupportedError
@@ -97,15 +98,8 @@ _ACTIVATIONS: dict[str, Callable[[KerasLayer, str], str]] = {
 
 
 @rule(
-    "Dropout",
-    "SpatialDropout1D",
-    "SpatialDropout2D",
-    "SpatialDropout3D",
-    "GaussianDropout",
-    "GaussianNoise",
-    "AlphaDropout",
-    "ActivityRegularization",
-    "Identity",
+    "Dropout SpatialDropout1D SpatialDropout2D SpatialDropout3D"
+    " GaussianDropout GaussianNoise AlphaDropout ActivityRegularization Identity",
     masks=True,
 )
 def _nothing(op: KerasLayer) -> str:
@@ -184,9 +178,9 @@ def _masking(op: KerasLayer) -> Tensor:
     """Steps that are nothing but ``mask_value`` become zeros, and are masked."""
     x = op.x
     differs = op.emit("Not", op.emit("Equal", x, op.scalar(op.number("mask_value", 0.0), x)))
-    some = op.emit("ReduceMax", op.emit("Cast", differs, to="int32"), op.ints(-1), keepdims=0)
-    mask = op.emit("Cast", some, to="bool")
-    column = op.emit("Unsqueeze", mask, op.ints(-1))
+    some = op.emit("ReduceMax", op.cast(differs, "int32"), [-1], keepdims=0)
+    mask = op.cast(some, "bool")
+    column = op.unsqueezed(mask, -1)
     return Tensor(op.emit("Where", column, x, op.scalar(0, x)), mask)
 
 
@@ -196,7 +190,7 @@ def _embedding(op: KerasLayer) -> Tensor:
     op.attribute("sparse", False)
     ids = op.x
     if op.dtype_of(ids) not in ("int32", "int64"):
-        ids = op.emit("Cast", ids, to="int32")
+        ids = op.cast(ids, "int32")
     (table,) = op.weights("embeddings")
     y = op.emit("Gather", op.constant(table, "embeddings"), ids, axis=0, non_negative=1)
     if not op.flag("mask_zero"):
@@ -239,7 +233,7 @@ def _flatten(op: KerasLayer) -> str:
     x = op.x
     if op.attribute("data_format", "channels_last") == "channels_first" and op.rank_of(x) > 2:
         x = channels_last(op, x)
-    return op.emit("Reshape", x, op.ints(0, -1))
+    return op.reshaped(x, 0, -1)
 
 
 @rule("Reshape")
@@ -247,7 +241,7 @@ def _reshape(op: KerasLayer) -> str:
     target: Any = op.attribute("target_shape", [])
     if not all(type(size) is int and (size > 0 or size == -1) for size in target):
         raise UnsupportedError(f"attribute target_shape={target!r}")
-    return op.emit("Reshape", op.x, op.ints(0, *target))
+    return op.reshaped(op.x, 0, *target)
 
 
 @rule("Permute")
@@ -262,7 +256,7 @@ def _permute(op: KerasLayer) -> str:
 def _repeat(op: KerasLayer) -> str:
     if op.rank_of(op.x) != 2:
         raise UnsupportedError(f"expected (N, C), got {op.rank_of(op.x)} axes")
-    return op.emit("Tile", op.emit("Unsqueeze", op.x, op.ints(1)), op.ints(1, op.integer("n"), 1))
+    return op.emit("Tile", op.unsqueezed(op.x, 1), [1, op.integer("n"), 1])
 
 
 @rule("TimeDistributed")
@@ -286,14 +280,13 @@ def _time_distributed(op: KerasLayer) -> Made:
 
     if layer.kind in ("Dense", "Activation", "Dropout"):  # they see the last axis alone
         return Tensor(applied(tensor.value), tensor.mask)
-    y = applied(op.emit("Reshape", tensor.value, op.ints(-1, *_known(inner))))
+    y = applied(op.reshaped(tensor.value, -1, *_known(inner)))
     behind = _known(op.shape_of(y)[1:])
     if time is not None:
         shape = op.ints(-1, time, *behind)
     else:
         whole = op.emit("Shape", tensor.value)
-        cut = (op.ints(0), op.ints(2), op.ints(0), op.ints(1))
-        shape = op.emit("Concat", op.emit("Slice", whole, *cut), op.ints(*behind), axis=0)
+        shape = op.joined(op.sliced(whole, [0], [2], [0], [1]), behind)
     return Tensor(op.emit("Reshape", y, shape), tensor.mask)
 
 
@@ -308,10 +301,9 @@ def _known(sizes: Sequence[int | None]) -> list[int]:
 #
 # Formulas: documentation of keras.layers of these names.
 
-ARITHMETIC = {
-    **{"Add": "Add", "Subtract": "Sub", "Multiply": "Mul", "Divide": "Div", "TrueDivide": "Div"},
-    **{"Maximum": "Max", "Minimum": "Min"},
-}
+ARITHMETIC = pairs(
+    "Add=Add Subtract=Sub Multiply=Mul Divide=Div TrueDivide=Div Maximum=Max Minimum=Min"
+)
 
 
 def _operands(op: KerasLayer) -> list[Tensor]:
@@ -321,7 +313,7 @@ def _operands(op: KerasLayer) -> list[Tensor]:
         raise UnsupportedError("called with tensors of several types")
     ranks = [op.rank_of(each.value) for each in found]
     return [
-        each._replace(value=op.emit("Unsqueeze", each.value, op.ints(*range(1, 1 + missing))))
+        each._replace(value=op.unsqueezed(each.value, *range(1, 1 + missing)))
         if (missing := max(ranks) - rank)
         else each
         for each, rank in zip(found, ranks, strict=True)
@@ -342,7 +334,7 @@ def _mask(op: KerasLayer, given: Sequence[Tensor]) -> str:
     return reduce(lambda a, b: a if a == b else op.emit(name, a, b), masks)
 
 
-@rule("Add", "Subtract", "Multiply", "Maximum", "Minimum")
+@rule("Add Subtract Multiply Maximum Minimum")
 def _arithmetic(op: KerasLayer) -> Tensor:
     return _joined(op, lambda a, b: op.emit(ARITHMETIC[op.at.type], a, b))
 
@@ -386,12 +378,12 @@ def _dot(op: KerasLayer) -> str:
     left[axes[0]] = right[axes[1]] = "z"
     out = [each for each in (*left, *right[1:]) if each != "z"]
     y = op.emit("Einsum", a, b, equation=f"{''.join(left)},{''.join(right)}->{''.join(out)}")
-    return y if len(out) > 1 else op.emit("Unsqueeze", y, op.ints(1))
+    return y if len(out) > 1 else op.unsqueezed(y, 1)
 
 
 def _unit(op: KerasLayer, x: str, axis: int) -> str:
     """x by its length along an axis, of at least 1e-6."""
-    total = op.emit("ReduceSumSquare", x, op.ints(axis), keepdims=1)
+    total = op.emit("ReduceSumSquare", x, [axis], keepdims=1)
     least = op.scalar(1e-12, x)
     return op.emit("Div", x, op.emit("Sqrt", op.emit("Max", total, least)))
 
@@ -418,12 +410,12 @@ def _attention(op: KerasLayer) -> Made:
         (scale,) = op.weights("scale")
         scores = op.emit("Mul", scores, op.constant(scale, "scale"))
     if value.mask:
-        kept = op.emit("Unsqueeze", value.mask, op.ints(1))
+        kept = op.unsqueezed(value.mask, 1)
         hidden = op.emit("Sub", scores, op.scalar(1e9, scores))
         scores = op.emit("Where", kept, scores, hidden)
     y = op.emit("MatMul", op.emit("Softmax", scores, axis=-1), value.value)
     if query.mask:
-        y = op.emit("Where", op.emit("Unsqueeze", query.mask, op.ints(2)), y, op.scalar(0, y))
+        y = op.emit("Where", op.unsqueezed(query.mask, 2), y, op.scalar(0, y))
     return Tensor(y, query.mask)
 
 
@@ -431,20 +423,18 @@ def _attention(op: KerasLayer) -> Made:
 #
 # They hand on no mask. Formulas: documentation of keras.ops.
 
-_COMPARED = {
-    **{"Equal": "Equal", "Less": "Less", "LessEqual": "LessOrEqual", "Greater": "Greater"},
-    **{"GreaterEqual": "GreaterOrEqual", "LogicalOr": "Or", "LogicalAnd": "And"},
-}
-_FUNCTIONS = {
-    **{
-        "Relu": "relu",
-        "Sigmoid": "sigmoid",
-        "Tanh": "tanh",
-        "Silu": "silu",
-        "Softplus": "softplus",
-    },
-    **{"Softsign": "softsign", "Selu": "selu", "HardSigmoid": "hard_sigmoid", "Exp": "exponential"},
-}
+_COMPARED = pairs(
+    """
+    Equal=Equal Less=Less LessEqual=LessOrEqual Greater=Greater GreaterEqual=GreaterOrEqual
+    LogicalOr=Or LogicalAnd=And
+    """
+)
+_FUNCTIONS = pairs(
+    """
+    Relu=relu Sigmoid=sigmoid Tanh=tanh Silu=silu Softplus=softplus Softsign=softsign Selu=selu
+    HardSigmoid=hard_sigmoid Exp=exponential
+    """
+)
 
 
 def _two_operands(op: KerasLayer) -> tuple[str, str]:
@@ -486,21 +476,21 @@ def _axes(op: KerasLayer) -> list[int] | None:
 
 def _any(op: KerasLayer) -> Tensor:
     axes = _axes(op)
-    over = op.ints(*(range(op.rank_of(op.x)) if axes is None else axes))
-    numbers = op.emit("Cast", op.emit("Cast", op.x, to="bool"), to="int32")
+    over = range(op.rank_of(op.x)) if axes is None else axes
+    numbers = op.cast(op.cast(op.x, "bool"), "int32")
     top = op.emit("ReduceMax", numbers, over, keepdims=int(op.flag("keepdims")))
-    return Tensor(op.emit("Cast", top, to="bool"))
+    return Tensor(op.cast(top, "bool"))
 
 
 def _expand_dims(op: KerasLayer) -> Tensor:
-    return Tensor(op.emit("Unsqueeze", op.x, op.ints(*(_axes(op) or [0]))))
+    return Tensor(op.unsqueezed(op.x, *(_axes(op) or [0])))
 
 
 def _squeeze(op: KerasLayer) -> Tensor:
     axes = _axes(op)
     if axes is None:
         raise UnsupportedError("attribute axis is missing")
-    return Tensor(op.emit("Squeeze", op.x, op.ints(*axes)))
+    return Tensor(op.squeezed(op.x, *axes))
 
 
 def _concatenated(op: KerasLayer) -> Tensor:

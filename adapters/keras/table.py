@@ -13,6 +13,7 @@ from onernn.adapters.common.lowering import (
     NativeOperator,
     Output,
     Results,
+    Rules,
     lower_steps,
 )
 from onernn.adapters.keras.read import (
@@ -214,7 +215,7 @@ def _compute_dtype(told: Any) -> str:
 
 
 Rule = Callable[[KerasLayer], Made]
-RULES: dict[str, Rule] = {}
+RULES = Rules[Rule]()
 """By the name of the class."""
 OPERATIONS: dict[str, Rule] = {}
 """By the name of the class, of functions that Keras 3 lists among layers."""
@@ -222,17 +223,11 @@ PASSING: set[str] = set()
 """Those that hand on the mask of their first input; the others end it."""
 
 
-def rule(*kinds: str, masks: bool = False) -> Callable[[Rule], Rule]:
+def rule(kinds: str, masks: bool = False) -> Callable[[Rule], Rule]:
     """Enters a rule; ``masks``: the layer hands on the mask of its first input."""
-
-    def enter(function: Rule) -> Rule:
-        for kind in kinds:
-            RULES[kind] = function
-            if masks:
-                PASSING.add(kind)
-        return function
-
-    return enter
+    if masks:
+        PASSING.update(kinds.split())
+    return RULES(kinds)
 
 
 _DEEPEST = 32  # models inside models
@@ -290,14 +285,13 @@ class Lowering:
     def output(self, value: str, name: str) -> Value:
         """An output of the graph under a name of its own."""
         builder = self.builder
-        known = builder.type_of(value)
         taken = value in self._given or any(each.name == value for each in builder.inputs)
         if value != name or taken:
             chosen = builder.fresh(name)
             builder.give(f"output {chosen}", builder.emit("Identity", (value,)), chosen)
             value = builder.value(f"output {chosen}")
         self._given.add(value)
-        return Value(value, known.dtype, None if known.shape is None else tuple(known.counts))
+        return builder.output(value)
 
     def run(self, net: Network, given: Sequence[Tensor], prefix: str, depth: int) -> list[Tensor]:
         """What a network makes of these inputs; ``prefix`` begins the names of its values."""

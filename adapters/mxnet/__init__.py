@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath
+from onernn.adapters.mxnet.attributes import SYMBOL_ENDING
 
 if TYPE_CHECKING:
     from onernn.adapters.common.fault import FaultyModel
     from onernn.ir.graph import Graph
     from onernn.ir.ragged import Batch
-
-
-SYMBOL_ENDING = "-symbol.json"
 
 
 def __getattr__(name: str) -> Any:

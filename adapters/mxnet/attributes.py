@@ -1,4 +1,4 @@
-"""Attributes of MXNet's operators, which are strings in the file (dmlc's parameter parsers)."""
+"""MXNet's texts: the ending of its files, and operators' attributes (dmlc's parameter parsers)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 
 from onernn.ir.errors import UnsupportedError
+
+SYMBOL_ENDING = "-symbol.json"
 
 INERT = frozenset(
     """
@@ -79,10 +81,8 @@ def declared_shape(text: str, *, np_shape: bool) -> tuple[int | None, ...] | Non
     return tuple(None if size in (unknown, -1) else size for size in found)
 
 
-DTYPES = {
-    **{0: "float32", 1: "float64", 2: "float16", 3: "uint8", 4: "int32", 5: "int8", 6: "int64"},
-    **{7: "bool", 12: "bfloat16"},
-}
+DTYPES = dict(enumerate("float32 float64 float16 uint8 int32 int8 int64 bool".split()))
+DTYPES[12] = "bfloat16"
 
 
 def declared_dtype(text: str) -> str | None:

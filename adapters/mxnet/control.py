@@ -11,7 +11,7 @@ from onernn.adapters.common.lowering import GraphBuilder
 from onernn.adapters.mxnet.read import VARIABLE, Symbol
 from onernn.adapters.mxnet.table import FIRST, LAST, MxnetOperator, lower_nodes, rule
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.graph import UNSUPPORTED, Graph, Value
+from onernn.ir.graph import Graph, Value
 from onernn.ir.types import Type, dense
 
 Pairs = Sequence[tuple[str, str]]
@@ -85,7 +85,7 @@ def _while_loop(op: MxnetOperator, *given: str) -> tuple[str, ...]:
     outs = op.emit_many(
         "Loop",
         count,
-        op.constant(np.int64(most), "turns"),
+        most,
         first,
         *(value for _, value in (*carried, *_taken(builder, (*others, *missing)))),
         body=graph,
@@ -208,7 +208,7 @@ def _give(op: MxnetOperator, builder: GraphBuilder, name: str, value: str) -> No
 
 
 def _declare(builder: GraphBuilder, name: str, known: Type) -> None:
-    builder.input(Value(name, known.dtype))
+    builder.input(Value(name, known.dtype))  # what a loop carries may grow from a size of 1
     builder.declare(name, known)
 
 
@@ -218,11 +218,7 @@ def _taken(builder: GraphBuilder, pairs: Pairs) -> list[tuple[str, str]]:
 
 
 def _finished(builder: GraphBuilder, outputs: Iterable[str]) -> Graph:
-    graph = builder.graph([Value(value) for value in outputs])
-    for node in graph.nodes:
-        if node.op == UNSUPPORTED:
-            raise UnsupportedError(f"in its subgraph, {node.label}: {node.attributes['reason']}")
-    return graph
+    return builder.body([*map(Value, outputs)], "in its subgraph,")
 
 
 def _asked(
@@ -256,7 +252,7 @@ def _decided(op: MxnetOperator, into: GraphBuilder, graph: Graph, values: Sequen
 def _filled(op: MxnetOperator, value: str, rows: int) -> str:
     """A value with zeros behind its rows."""
     sizes = op.sizes_of(value)
-    more = op.emit("Sub", op.ints(rows), op.part(sizes, FIRST, 1))
+    more = op.emit("Sub", [rows], op.part(sizes, FIRST, 1))
     shape = op.joined(more, op.part(sizes, 1, LAST))
     zeros = op.emit("ConstantOfShape", shape, value=np.zeros(1, op.dtype_of(value)))
-    return op.emit("Concat", value, zeros, axis=0)
+    return op.joined(value, zeros)

@@ -42,18 +42,13 @@ def _transposed(op: MxnetOperator, weight: str) -> str:
     name = f"{weight}/Transpose"
     if name in op.builder.constants:
         return name
-    return op.emit("Transpose", weight, perm=(1, 0))
-
-
-def _size(op: MxnetOperator, table: str, axis: int) -> str:
-    return op.emit("Gather", op.sizes_of(table), op.ints(axis), axis=0)
+    return op.transposed(weight, 1, 0)
 
 
 def _clipped_index(op: MxnetOperator, at: str, table: str, axis: int) -> str:
     """Indices, those outside moved to the ends, as MXNet's CPU kernels do."""
-    last = op.emit("Sub", _size(op, table, axis), op.ints(1))
-    first = op.ints(0)
-    return op.emit("Min", op.emit("Max", at, first), last)
+    last = op.emit("Sub", op.size(table, axis), [1])
+    return op.emit("Min", op.emit("Max", at, [0]), last)
 
 
 @rule("Embedding", "data weight")
@@ -73,7 +68,7 @@ def _take(op: MxnetOperator, table: str, at: str) -> str:
     if mode == "clip":
         at = _clipped_index(op, at, table, axis)
     elif mode == "wrap":
-        at = op.emit("Mod", at, _size(op, table, axis))
+        at = op.emit("Mod", at, op.size(table, axis))
     else:
         raise UnsupportedError(f"attribute mode={mode!r}")
     return op.emit("Gather", table, at, axis=axis)
@@ -85,8 +80,8 @@ def _one_hot(op: MxnetOperator, at: str) -> str:
     at, dtype, depth = op.cast(at, np.int64), op.dtype("dtype"), op.integer("depth")
     values = np.array([op.number("off_value", 0.0), op.number("on_value", 1.0)], dtype)
     made = op.constant(values, "values")
-    at = op.emit("Where", op.emit("Less", at, op.ints(0)), op.ints(depth), at)
-    return op.emit("OneHot", at, op.ints(depth), made, axis=-1)
+    at = op.emit("Where", op.emit("Less", at, [0]), [depth], at)
+    return op.emit("OneHot", at, [depth], made, axis=-1)
 
 
 @rule("pick", "data index")
@@ -99,7 +94,7 @@ def _pick(op: MxnetOperator, x: str, index: str) -> str:
     out = op.emit("GatherElements", x, _clipped_index(op, at, x, axis), axis=axis)
     if op.flag("keepdims"):
         return out
-    return op.listed(op.emit("Squeeze", out, op.ints(axis)), axis)
+    return op.listed(op.squeezed(out, axis), axis)
 
 
 @rule("Dropout", "data", inferred="first")
@@ -159,7 +154,7 @@ def _l2_normalization(op: MxnetOperator, x: str) -> str:
     why = f"attribute mode={mode!r}"
     if mode == "spatial" or mode == "instance" and op.known_rank(x, why) != 2:
         raise UnsupportedError(why)
-    square = op.emit("ReduceSumSquare", x, op.ints(1), keepdims=1)
+    square = op.emit("ReduceSumSquare", x, [1], keepdims=1)
     return op.emit("Div", x, op.emit("Sqrt", op.emit("Add", square, op.scalar(epsilon, x))))
 
 
@@ -197,10 +192,10 @@ def _softmax_output(op: MxnetOperator, x: str) -> str:
             return op.emit("Softmax", x, axis=-1)
     flat, sizes = op.emit("Flatten", x, axis=1), op.sizes_of(x)
     if rank is None and dtype != np.float64 and op.context.semantics != "documented":
-        four = op.emit("Equal", op.sizes_of(sizes), op.ints(4))
-        ends = [op.emit("Gather", s, op.ints(-1), axis=0) for s in (sizes, op.sizes_of(flat))]
+        four = op.emit("Equal", op.sizes_of(sizes), [4])
+        ends = [op.emit("Gather", s, [-1], axis=0) for s in (sizes, op.sizes_of(flat))]
         width = op.emit("Where", four, *ends)
-        flat = op.emit("Reshape", flat, op.emit("Concat", op.ints(-1), width, axis=0))
+        flat = op.emit("Reshape", flat, op.joined([-1], width))
     return op.emit("Reshape", op.emit("Softmax", flat, axis=-1), sizes)
 
 
@@ -228,10 +223,10 @@ def _reduction(op: MxnetOperator, x: str) -> str:
             return x
     if axes is None or not (axes or op.numpy):
         out = op.emit(kind, x, keepdims=int(keep))
-        return out if keep or op.numpy else op.emit("Reshape", out, op.ints(1))
+        return out if keep or op.numpy else op.reshaped(out, 1)
     if not axes:
         return x
-    out = op.emit(kind, x, op.ints(*axes), keepdims=int(keep))
+    out = op.emit(kind, x, axes, keepdims=int(keep))
     return out if keep else op.listed(out, *axes)
 
 
@@ -274,7 +269,7 @@ rule("_npi_matmul", "a b")(lambda op, one, other: op.emit("MatMul", one, other))
 @rule("_contrib_div_sqrt_dim", "data")
 def _div_sqrt_dim(op: MxnetOperator, x: str) -> str:
     op.check_floats(x)
-    size = _size(op, x, -1)
+    size = op.size(x, -1)
     return op.emit("Div", x, op.emit("Sqrt", op.cast(size, op.dtype_of(x))))
 
 
@@ -288,9 +283,8 @@ _LAYOUTS = ("None", "NCW", "NCHW", "NCDHW")
 def _windows(op: MxnetOperator, x: str) -> dict[str, Any]:
     """ONNX's attributes of the windows; numbers that are missing are one, pads zero."""
     op.ignore("workspace", "cudnn_tune", "cudnn_off")
-    layout, kernel = op.text("layout", "None"), op.sizes("kernel")
-    if layout not in _LAYOUTS:
-        raise UnsupportedError(f"attribute layout={layout!r}: only {', '.join(_LAYOUTS[1:])}")
+    op.one_of("layout", "None", _LAYOUTS)
+    kernel = op.sizes("kernel")
     if not 1 <= len(kernel) <= 3:
         raise UnsupportedError(f"attribute kernel={kernel}: expected one to three sizes")
     if op.rank(x) is None:
@@ -393,17 +387,16 @@ def _pad(op: MxnetOperator, x: str) -> str:
     if mode not in ("constant", "edge", "reflect") or len(widths) % 2:
         raise UnsupportedError(f"attributes mode={mode!r}, pad_width={widths}")
     value = op.scalar(op.number("constant_value", 0.0), x)
-    return op.emit("Pad", x, op.ints(*widths[::2], *widths[1::2]), value, mode=mode)
+    return op.emit("Pad", x, [*widths[::2], *widths[1::2]], value, mode=mode)
 
 
 @rule("Pooling", "data")
 def _pooling(op: MxnetOperator, x: str) -> str:
     """The largest or the mean of what a window sees; a mean counts the pads, but not beyond."""
-    kind, convention = op.text("pool_type", "max"), op.text("pooling_convention", "valid")
+    kind = op.one_of("pool_type", "max", ("max", "avg"))
+    convention = op.text("pooling_convention", "valid")
     op.ignore("p_value")
     counts = op.text("count_include_pad", "None") != "False"
-    if kind not in ("max", "avg"):
-        raise UnsupportedError(f"attribute pool_type={kind!r}: only max and avg")
     if op.flag("global_pool"):
         op.ignore("kernel", "stride", "pad", "layout", "cudnn_off")
         return pooled_whole(op, x, kind)
@@ -562,7 +555,7 @@ def _sequence_mask(op: MxnetOperator, x: str) -> str:
     whole = op.emit("ConstantOfShape", op.sizes_of(x), value=ones)
     inside = op.emit("SequenceUnpad", whole, lengths, time_major=not axis)
     inside = op.emit("SequencePad", inside, x, time_major=not axis)
-    kept = op.emit("Cast", inside, to="bool")
+    kept = op.cast(inside, "bool")
     return op.emit("Where", kept, masked, op.scalar(value, x))
 
 
@@ -570,10 +563,9 @@ def _sequence_mask(op: MxnetOperator, x: str) -> str:
 def _sequence_last(op: MxnetOperator, x: str) -> str:
     axis, lengths = _sequence(op)
     if not lengths:
-        last = op.constant(np.array(-1), "last")
-        return op.emit("Gather", x, last, axis=axis)
+        return op.emit("Gather", x, -1, axis=axis)
     batch_major = x if axis else op.swapped(x, 0, 1)
-    at = op.emit("Unsqueeze", op.emit("Sub", lengths, op.ints(1)), op.ints(-1))
+    at = op.unsqueezed(op.emit("Sub", lengths, [1]), -1)
     return op.emit("GatherND", batch_major, at, batch_dims=1, non_negative=True)
 
 

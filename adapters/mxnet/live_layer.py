@@ -66,6 +66,9 @@ def unfolded(
 FLOATS = ("float16", "float32", "float64")
 """What arrays of a layer may be; float16 is computed in float32."""
 
+_OWN_TYPES = ("sequence_length", "seed")
+"""Arguments that are of another type than the data."""
+
 LINEAR = "linear_"
 """What attributes of a FullyConnected begin with that is part of an RNN operator."""
 
@@ -106,7 +109,37 @@ class Recorded(NamedTuple):
     mask: Array | None = None
 
 
-class LiveRnn:
+class LiveOperator:
+    """What MXNet asks of each operator: the order of its arrays, and their types."""
+
+    arguments: list[str]
+    outputs: list[str]
+
+    def named(self, arrays: Sequence[Array]) -> dict[str, Array]:
+        """The arrays by `arguments`; raises errors for those that are not of the data's dtype."""
+        named = dict(zip(self.arguments, arrays, strict=True))
+        for name, array in named.items():
+            if name in _OWN_TYPES:
+                continue
+            if array.dtype.name not in FLOATS:
+                raise UnsupportedError(f"{name}: {array.dtype}, only {', '.join(FLOATS)} are run")
+            if array.dtype != arrays[0].dtype:
+                raise ShapeError(f"{name}: expected {arrays[0].dtype} as data, got {array.dtype}")
+        return named
+
+    def types(self, given: Sequence[type | None]) -> tuple[list[type], list[type]]:
+        """Of the arguments and the outputs: those of the data; lengths and seed have their own."""
+        known = next((each for each in given if each is not None), np.float32)
+        types: list[type] = [known] * len(given)
+        for at, (name, own) in enumerate(zip(self.arguments, given, strict=True)):
+            if name == "seed":
+                types[at] = np.float32
+            elif name in _OWN_TYPES and own is not None:
+                types[at] = own
+        return types, [known] * len(self.outputs)
+
+
+class LiveRnn(LiveOperator):
     """One RNN operator, its attributes strings as in a symbol.
 
     Weights are packed once, and again when the parameters' numbers have changed: they are
@@ -143,25 +176,13 @@ class LiveRnn:
         self.only_ours = bool(
             self.masks or self.dropout or self.stack.projection or (clips and documented)
         )
+        lengths, seed = ["sequence_length"] * self.takes_lengths, ["seed"] * bool(self.dropout)
+        self.arguments = ["data", "parameters", *self.state_names, *lengths, *self.linear, *seed]
         self._layers = Repacked(self._new_layers)
-
-    @property
-    def arguments(self) -> list[str]:
-        """The slots of the operator, in its order."""
-        lengths = ["sequence_length"] if self.takes_lengths else []
-        seed = ["seed"] if self.dropout else []
-        return ["data", "parameters", *self.state_names, *lengths, *self.linear, *seed]
 
     def bound(self, arrays: Sequence[Array]) -> Arguments:
         """The arrays of `arguments`, in that order; all but the lengths of one float dtype."""
-        for name, array in zip(self.arguments, arrays, strict=True):
-            if name in ("sequence_length", "seed"):
-                continue
-            if array.dtype.name not in FLOATS:
-                raise UnsupportedError(f"{name}: {array.dtype}, only {', '.join(FLOATS)} are run")
-            if array.dtype != arrays[0].dtype:
-                raise ShapeError(f"{name}: expected {arrays[0].dtype} as data, got {array.dtype}")
-        named = dict(zip(self.arguments, arrays, strict=True))
+        named = self.named(arrays)
         states = tuple(named[name] for name in self.state_names)
         projection = tuple(named[name] for name in self.linear)
         more = named.get("sequence_length"), named.get("seed")
@@ -182,17 +203,6 @@ class LiveRnn:
         y = [t, n, self.stack.recurrent * self.stack.directions]
         outputs = [y, *states][: len(self.outputs)]
         return [list(shapes[name]) for name in self.arguments], outputs
-
-    def types(self, given: Sequence[type | None]) -> tuple[list[type], list[type]]:
-        """Of the arguments and the outputs: those of the data; lengths and seed have their own."""
-        known = next((each for each in given if each is not None), np.float32)
-        types: list[type] = [known] * len(given)
-        for at, (name, own) in enumerate(zip(self.arguments, given, strict=True)):
-            if name == "seed":
-                types[at] = np.float32
-            elif name == "sequence_length" and own is not None:
-                types[at] = own
-        return types, [known] * len(self.outputs)
 
     def layer(self, parameters: Array) -> Stack:
         """The layer of these parameters, a vector; the same one while the numbers stay."""
@@ -267,7 +277,6 @@ class LiveRnn:
             dx = grads.x if mask is None else _scaled(grads.x, mask)
             layers[:0] = grads.layers
             begins.insert(0, grads.state)
-        whole = dx.to_padded(time=len(dy), time_major=True) if isinstance(dx, Ragged) else dx
         spec = self.stack.spec(recorded[0].layer.spec.input_size)
         named, projection = mxnet.gradients_back(spec, layers), list[Array]()
         if given.linear:
@@ -275,7 +284,7 @@ class LiveRnn:
             named, projection = unfolded(named, arrays[0], arrays[1:], self.stack)
         states = [np.concatenate(each) for each in zip(*begins, strict=True)]
         flat = mxnet.join(named, self.stack)
-        found = [whole, flat, *map(mxnet.state_back, states), *projection]
+        found = [_padded(given, dx), flat, *map(mxnet.state_back, states), *projection]
         found = [array.astype(given.data.dtype, copy=False) for array in found]
         if given.lengths is not None:
             found.insert(2 + len(states), np.zeros_like(given.lengths))
@@ -304,14 +313,18 @@ class LiveRnn:
     def _results(
         self, given: Arguments, y: Ragged | Array, states: Sequence[Array]
     ) -> tuple[Array, ...]:
-        whole = y.to_padded(time=len(given.data), time_major=True) if isinstance(y, Ragged) else y
-        results = (whole, *map(mxnet.state_back, states))
+        results = (_padded(given, y), *map(mxnet.state_back, states))
         return tuple(array.astype(given.data.dtype, copy=False) for array in results)
 
 
 def _entropy(seed: Array | None) -> list[int]:
     """What seeds a generator: the bits of two numbers of MXNet's own generator."""
     return [] if seed is None else np.asarray(seed, np.float32).view(np.uint32).tolist()
+
+
+def _padded(given: Arguments, y: Ragged | Array) -> Array:
+    """y in the axes of the data, zeros behind the lengths."""
+    return y.to_padded(time=len(given.data), time_major=True) if isinstance(y, Ragged) else y
 
 
 def _scaled(y: Ragged | Array, mask: Array) -> Any:
@@ -447,7 +460,7 @@ class Formula:
         return found
 
 
-class LiveCells:
+class LiveCells(LiveOperator):
     """One unrolled cell or loop over a cell; see `LiveRnn`, which has the same interface."""
 
     def __init__(self, attributes: Mapping[str, str], options: Options) -> None:
@@ -472,18 +485,9 @@ class LiveCells:
         y = [time, batch] if formula.y_axis == 0 else [batch, time]
         return [*shapes, *states], [[*y, formula.widths[0]], *states]
 
-    def types(self, given: Sequence[type | None]) -> tuple[list[type], list[type]]:
-        known = next((each for each in given if each is not None), np.float32)
-        return [known] * len(given), [known] * len(self.outputs)
-
     def bound(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """The arrays of `arguments`, in that order, all of one float dtype."""
-        for name, array in zip(self.arguments, arrays, strict=True):
-            if array.dtype.name not in FLOATS:
-                raise UnsupportedError(f"{name}: {array.dtype}, only {', '.join(FLOATS)} are run")
-            if array.dtype != arrays[0].dtype:
-                raise ShapeError(f"{name}: expected {arrays[0].dtype} as data, got {array.dtype}")
-        return arrays
+        return [*self.named(arrays).values()]
 
     def _new_layer(self, _: tuple[()], arrays: Sequence[Array]) -> Stack:
         spec, weights = self._formula.pack([computed(array) for array in arrays])

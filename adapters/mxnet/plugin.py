@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
+from onernn.adapters.common.live import derived, original
 from onernn.adapters.mxnet.custom_operator import (
     Slower,
     custom_attributes,
@@ -210,9 +211,9 @@ def _optimized_block(block: Any, options: Options) -> Any:
         left = [r for each in graphs for r in explain_symbol(each, **vars(options)).refusals]
         _check_slower(left, type(block).__name__)
     for each in layers:
-        each.__class__ = _ours(_theirs(type(each)), options)
+        each.__class__ = _ours(original(type(each)), options)
     for each in traced:
-        each.__class__ = _traced(_theirs(type(each)), options)
+        each.__class__ = _traced(original(type(each)), options)
         if not each._active:
             _log.info("%s: its cells are left to MXNet until hybridize() is called", each.name)
     for each, symbol in zip(imported, symbols, strict=True):
@@ -232,11 +233,6 @@ def _holds_cells(block: Any) -> bool:
     return bool(cells) and isinstance(block, mx.gluon.HybridBlock)
 
 
-def _theirs(kind: type) -> type:
-    """The class that a layer had before it became ours."""
-    return kind.__mro__[1] if getattr(kind, "onernn_options", None) else kind
-
-
 @cache
 def _ours(kind: Any, options: Options) -> type:
     """A recurrent layer of gluon whose operator is ours; parameters, states and layouts stay."""
@@ -245,9 +241,7 @@ def _ours(kind: Any, options: Options) -> type:
         functions = _Replaced(F, self, options) if plugins_enabled() else F
         return kind._forward_kernel(self, functions, *arguments, **parameters)
 
-    return type(
-        kind.__name__, (kind,), {"_forward_kernel": forward_kernel, "onernn_options": options}
-    )
+    return derived(kind, options, _forward_kernel=forward_kernel)
 
 
 @cache
@@ -263,7 +257,7 @@ def _traced(kind: Any, options: Options) -> type:
             self._cached_graph = inputs, optimized_symbol(symbol, known, options)
         return self._cached_graph
 
-    return type(kind.__name__, (kind,), {"_get_graph": get_graph, "onernn_options": options})
+    return derived(kind, options, _get_graph=get_graph)
 
 
 class _Replaced:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -16,10 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.files import ByteStream
-from onernn.adapters.mxnet import SYMBOL_ENDING
+from onernn.adapters.common.files import ByteStream, file_bytes, parsed_json
+from onernn.adapters.mxnet import attributes as parse
+from onernn.adapters.mxnet.attributes import SYMBOL_ENDING
 from onernn.ir.arrays import Array, widened
-from onernn.ir.budget import FileBudget, loading
+from onernn.ir.budget import FileBudget
 from onernn.ir.errors import ModelFormatError, OnernnError
 from onernn.ir.files import inside, only_file, read_member
 from onernn.ir.ragged import Ragged
@@ -129,37 +129,16 @@ def _symbol(path: Path) -> Path:
 
 def read_symbol(file: str | Path) -> Symbol:
     """The symbol in a file. Raises `ModelFormatError` with the place for one that is none."""
-    budget = loading()
-    try:
-        budget.reads(os.stat(file))
-        data = Path(file).read_bytes()
-    except OSError as error:
-        raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
-    budget.parses_json(data)
-    return parse_symbol(data, file)
+    return parse_symbol(file_bytes(file), file)
 
 
 def parse_symbol(data: bytes | str, file: str | Path = "") -> Symbol:
     """The symbol in a JSON text; ``file`` is what errors call it."""
-    offset = None
+    what = "not an MXNet symbol"
     try:
-        text = data if isinstance(data, str) else data.decode("utf-8")
-        found = json.loads(text)
-        json.dumps(found, ensure_ascii=False).encode()  # "\\ud800" is JSON, but no text
-        return _graph(found, "the symbol", 0)
-    except json.JSONDecodeError as error:
-        reason, offset = f"no JSON: {error.msg}", len(text[: error.pos].encode())
-    except UnicodeDecodeError as error:
-        reason, offset = "no UTF-8 text", error.start
-    except UnicodeEncodeError:
-        reason = "half a character in a name"
-    except RecursionError:
-        reason = "JSON nested too deep"
-    except ValueError as error:  # numbers of thousands of digits
-        reason = f"no JSON: {error}"
+        return _graph(parsed_json(data, file, what), "the symbol", 0)
     except _Malformed as error:
-        reason = str(error)
-    raise ModelFormatError(f"not an MXNet symbol: {reason}", file, offset)
+        raise ModelFormatError(f"{what}: {error}", file) from error
 
 
 class _Malformed(Exception):
@@ -240,10 +219,7 @@ V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 DENSE, ROW_SPARSE, CSR = 0, 1, 2
 _AUXILIARIES = {DENSE: (), ROW_SPARSE: ("indices",), CSR: ("indptr", "indices")}
 BFLOAT16 = 12
-DTYPES = {
-    **{0: "float32", 1: "float64", 2: "float16", 3: "uint8", 4: "int32", 5: "int8", 6: "int64"},
-    **{7: "bool", 8: "int16", 9: "uint16", 10: "uint32", 11: "uint64", BFLOAT16: "bfloat16"},
-}
+DTYPES = {**parse.DTYPES, 8: "int16", 9: "uint16", 10: "uint32", 11: "uint64"}
 # Bounds that keep a hostile length from costing time or memory before it is found out.
 _MOST_AXES = 32
 _MOST_NAME = 4096

@@ -72,9 +72,7 @@ def _clip(op: MxnetOperator, x: str) -> str:
 
 @rule("Activation", "data", inferred="all")
 def _activation(op: MxnetOperator, x: str) -> str:
-    kind = op.text("act_type", "")
-    if kind not in ("relu", "sigmoid", "tanh", "softrelu", "softsign"):
-        raise UnsupportedError(f"attribute act_type={kind!r}")
+    kind = op.one_of("act_type", "", ("relu", "sigmoid", "tanh", "softrelu", "softsign"))
     return op.emit("Softplus" if kind == "softrelu" else kind.capitalize(), x)
 
 
@@ -104,7 +102,7 @@ def _cast(op: MxnetOperator, x: str) -> str:
     dtype = op.dtype("dtype")
     if op.name == "amp_cast" and op.dtype_of(x).kind != "f":
         return x
-    return op.emit("Cast", x, to=dtype.name)
+    return op.cast(x, dtype)
 
 
 @rule("where _npi_where", "condition x y", inferred="all")
@@ -116,7 +114,7 @@ def _where(op: MxnetOperator, condition: str, x: str, y: str) -> str:
         axes = [op.sizes_of(each) for each in (op.sizes_of(x), sizes)]
         ones = np.ones(1, np.int64)
         more = op.emit("ConstantOfShape", op.emit("Sub", *axes), value=ones)
-        condition = op.emit("Reshape", condition, op.emit("Concat", sizes, more, axis=0))
+        condition = op.emit("Reshape", condition, op.joined(sizes, more))
     return op.emit("Where", condition, x, y)
 
 
@@ -310,7 +308,7 @@ def reshaped(op: MxnetOperator, x: str, target: tuple[int, ...], *, reverse: boo
     -3 joins two, -4 splits one into the two that follow. ``reverse`` reads from the right.
     """
     if not reverse and min(target, default=0) >= -1:
-        return op.emit("Reshape", x, op.ints(*target))
+        return op.reshaped(x, *target)
     if reverse and -2 in target:
         raise UnsupportedError(f"attribute shape={target} with reverse")
     whole = op.sizes_of(x)
@@ -336,7 +334,7 @@ def reshaped(op: MxnetOperator, x: str, target: tuple[int, ...], *, reverse: boo
 
 
 def _size(op: MxnetOperator, whole: str, at: int, reverse: bool) -> str:
-    return op.emit("Gather", whole, op.ints(-1 - at if reverse else at), axis=0)
+    return op.emit("Gather", whole, [-1 - at if reverse else at], axis=0)
 
 
 def _split(op: MxnetOperator, size: str, codes: list[int], reverse: bool) -> list[str]:
@@ -367,7 +365,7 @@ def _expand_dims(op: MxnetOperator, x: str) -> str:
     axis = op.integer("axis")
     if op.is_inferred(x) and axis != -1:
         raise UnsupportedError(f"attribute axis={axis} of a value whose size is inferred")
-    return op.emit("Unsqueeze", x, op.ints(axis))
+    return op.unsqueezed(x, axis)
 
 
 @rule("squeeze _np_squeeze", "data")
@@ -375,7 +373,7 @@ def _squeeze(op: MxnetOperator, x: str) -> str:
     axes = op.optional_sizes("axis")
     if axes is None:
         return op.listed(op.emit("Squeeze", x))
-    return op.listed(op.emit("Squeeze", x, op.ints(*axes)), *axes)
+    return op.listed(op.squeezed(x, *axes), *axes)
 
 
 @rule("SwapAxis", "data")
@@ -388,7 +386,7 @@ def _transpose(op: MxnetOperator, x: str) -> str:
     axes = op.optional_sizes("axes")
     if not axes:
         return op.emit("Transpose", x)
-    return op.emit("Transpose", x, perm=tuple(axis % len(axes) for axis in axes))
+    return op.transposed(x, *(axis % len(axes) for axis in axes))
 
 
 @rule("Concat _npi_concatenate", "*data")
@@ -436,7 +434,7 @@ def _pieces(
         parts = tuple(op.part(x, a, b, axis) for a, b in zip(starts, ends, strict=True))
     else:
         parts = op.emit_many("Split", count, x, axis=axis)
-    return tuple(op.emit("Squeeze", part, op.ints(axis)) for part in parts) if squeezed else parts
+    return tuple(op.squeezed(part, axis) for part in parts) if squeezed else parts
 
 
 @rule("slice", "data")
@@ -463,8 +461,8 @@ def _slice_axis(op: MxnetOperator, x: str) -> str:
 def _slice_like(op: MxnetOperator, x: str, like: str) -> str:
     whole = op.sizes_of(like)
     axes = op.sizes("axes") or range(op.known_rank(x, "attribute axes=()"))
-    ends = op.emit("Gather", whole, op.ints(*axes), axis=0)
-    return op.emit("Slice", x, op.ints(*[0] * len(axes)), ends, op.ints(*axes))
+    ends = op.emit("Gather", whole, axes, axis=0)
+    return op.emit("Slice", x, [0] * len(axes), ends, axes)
 
 
 @rule("reverse _npi_flip", "data")
@@ -480,7 +478,7 @@ def _broadcast_to(op: MxnetOperator, x: str) -> str:
     if math.prod([abs(size) or 1 for size in shape]) > _MOST:
         raise UnsupportedError(f"attribute shape={shape}: too large")
     kept = -2 if op.numpy else 0  # the size of the input
-    return op.emit("Expand", x, op.ints(*(1 if size == kept else size for size in shape)))
+    return op.emit("Expand", x, [*(1 if size == kept else size for size in shape)])
 
 
 @rule("broadcast_axis", "data")
@@ -529,7 +527,7 @@ def _tile(op: MxnetOperator, x: str) -> str:
     times = op.sizes("reps")
     if op.known_rank(x, "attribute reps") != len(times):
         raise UnsupportedError(f"attribute reps={times}: another number of axes than the input")
-    return op.emit("Tile", x, op.ints(*times))
+    return op.emit("Tile", x, times)
 
 
 @rule("repeat", "data")
@@ -537,11 +535,11 @@ def _repeat(op: MxnetOperator, x: str) -> str:
     """Each element several times: a new axis of size one, enlarged, and joined with the old one."""
     times, axis = op.integer("repeats"), op.optional_integer("axis")
     if axis is None:
-        x, axis = op.emit("Reshape", x, op.ints(-1)), 0
+        x, axis = op.reshaped(x, -1), 0
     if axis < 0 or times < 0:
         raise UnsupportedError(f"attributes repeats={times}, axis={axis}")
     whole = op.sizes_of(x)
     before, after = op.part(whole, 0, axis + 1), op.part(whole, axis + 1, LAST)
-    wide = op.emit("Unsqueeze", x, op.ints(axis + 1))
-    wide = op.emit("Expand", wide, op.joined(before, op.ints(times), after))
-    return op.emit("Reshape", wide, op.joined(op.part(whole, 0, axis), op.ints(-1), after))
+    wide = op.unsqueezed(x, axis + 1)
+    wide = op.emit("Expand", wide, op.joined(before, [times], after))
+    return op.emit("Reshape", wide, op.joined(op.part(whole, 0, axis), [-1], after))

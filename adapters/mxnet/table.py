@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from onernn.adapters.common.files import pairs
 from onernn.adapters.common.lowering import (
     GraphBuilder,
     LoweringStep,
@@ -27,9 +28,8 @@ from onernn.ir.records import dataclass
 
 # Other names of the same operators, as MXNet 1.9.1 registers them.
 
-ALIASES = dict(
-    pair.split("=")
-    for pair in """
+ALIASES = pairs(
+    """
     Softmax=SoftmaxOutput concat=Concat split=SliceChannel swapaxes=SwapAxis reshape=Reshape
     flatten=Flatten broadcast_axes=broadcast_axis flip=reverse cast=Cast identity=_copy
     ElementWiseSum=add_n stop_gradient=BlockGrad sum_axis=sum max_axis=max min_axis=min
@@ -52,7 +52,7 @@ ALIASES = dict(
     _npx_layer_norm=LayerNorm _npx_leaky_relu=LeakyReLU _npx_log_softmax=log_softmax
     _npx_one_hot=one_hot _npx_pick=pick _npx_reshape_like=reshape_like _npx_rnn=RNN
     _npx_sequence_mask=SequenceMask _npx_slice=slice _npx_softmax=softmax
-    """.split()
+    """
 )
 
 
@@ -256,10 +256,6 @@ class MxnetOperator(NativeOperator):
         """The value with all axes but the first as one."""
         return value if self.rank(value) == 2 else self.emit("Flatten", value, axis=1)
 
-    def joined(self, *lists: str) -> str:
-        """One list, such as a shape, from several."""
-        return self.emit("Concat", *lists, axis=0)
-
     def part(self, value: str, first: int, end: int, axis: int = 0) -> str:
         """A part of a list, such as a shape, or of a value along an axis."""
         return self.emit("Slice", value, *map(self.ints, (first, end, axis)))
@@ -267,7 +263,7 @@ class MxnetOperator(NativeOperator):
     def resized(self, whole: str, axis: int, size: int) -> str:
         """A shape with another size at an axis."""
         before, after = self.part(whole, 0, axis), self.part(whole, axis + 1 or LAST, LAST)
-        return self.joined(before, self.ints(size), after)
+        return self.joined(before, [size], after)
 
     def listed(self, value: str, *gone: int) -> str:
         """The value; a list of one number where it would be a scalar, which only NumPy mode knows.
@@ -279,11 +275,11 @@ class MxnetOperator(NativeOperator):
         if rank or some_left or self.numpy:
             return value
         if rank == 0:
-            return self.emit("Reshape", value, self.ints(1))
+            return self.reshaped(value, 1)
         sizes = self.sizes_of(value)
-        skipped = self.emit("Min", self.sizes_of(sizes), self.ints(1))  # 0 for a scalar
-        whole = self.joined(self.ints(1), sizes)
-        kept = self.emit("Slice", whole, skipped, self.ints(LAST), self.ints(0))
+        skipped = self.emit("Min", self.sizes_of(sizes), [1])  # 0 for a scalar
+        whole = self.joined([1], sizes)
+        kept = self.emit("Slice", whole, skipped, [LAST], [0])
         return self.emit("Reshape", value, kept)
 
     def swapped(self, value: str, one: int, other: int) -> str:
@@ -294,7 +290,7 @@ class MxnetOperator(NativeOperator):
             if not (-rank <= one < rank and -rank <= other < rank):
                 raise UnsupportedError(f"axes {one} and {other} of a value of {rank} axes")
             perm[one], perm[other] = perm[other], perm[one]
-            return self.emit("Transpose", value, perm=tuple(perm))
+            return self.transposed(value, *perm)
         equation = swap_equation(one, other)
         return self.emit("Einsum", value, equation=equation)
 

@@ -23,7 +23,7 @@ from onernn.adapters.onnx.rules import rule_for
 from onernn.adapters.onnx.table import OnnxBuilder, OnnxOperator, Scope, ToldPrecisions
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ModelFormatError, UnsupportedError
-from onernn.ir.graph import UNSUPPORTED, Graph, NativeOp, Value
+from onernn.ir.graph import Graph, NativeOp, Value
 
 _MOST_CALLS = 10**4  # of functions; each of ten may call ten others
 _DEEPEST = 32  # calls inside calls
@@ -186,16 +186,11 @@ class _Lowering:
             if value in outer.builder.constants:
                 builder.constant(outer.builder.constants[value], name)
             else:
-                known = outer.builder.type_of(value)
-                shape = None if known.shape is None else known.counts
-                builder.input(Value(name, known.dtype, shape))
+                builder.enter(name, outer.builder.type_of(value))
                 taken.append(value)
         self.run(scope, graph, arguments, opset)
-        body = builder.graph([_output(builder, variable) for variable in graph.outputs])
-        for node in body.nodes:
-            if node.op == UNSUPPORTED:
-                raise UnsupportedError(f"its body: {node.label}: {node.attributes['reason']}")
-        return body, taken
+        outputs = [_output(builder, variable) for variable in graph.outputs]
+        return builder.body(outputs, "its body:"), taken
 
 
 def _resolved(value: Any, arguments: Mapping[str, Any]) -> Any:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.files import Schema
+from onernn.adapters.common.files import Schema, opened
 from onernn.ir.arrays import Array, widened
-from onernn.ir.budget import FileBudget, loading
+from onernn.ir.budget import FileBudget
 from onernn.ir.errors import ModelFormatError, UnsupportedError
 from onernn.ir.files import inside
 from onernn.ir.graph import NativeOp
@@ -363,12 +363,8 @@ def read_model(path: str | Path) -> Model:
     file = Path(path)
     if not os.path.isfile(file):
         raise ModelFormatError("no such file", file)
-    budget = loading()
-    try:
-        budget.reads(os.stat(file))
-        return parse_model(file.read_bytes(), file, budget)
-    except OSError as error:
-        raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
+    with opened(file) as (raw, budget):
+        return parse_model(raw.read(), file, budget)
 
 
 def parse_model(data: bytes, file: Path, budget: FileBudget | None = None) -> Model:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.lowering import Results, registering
+from onernn.adapters.common.lowering import Results, Rules
 from onernn.adapters.onnx.read import BFLOAT16, Operator, Subgraph, Variable, dtype_of
 from onernn.adapters.onnx.table import OnnxOperator
 from onernn.ir.arrays import Array
@@ -65,7 +65,7 @@ def _to_float(
     op: OnnxOperator, factors: tuple[str, ...], scales: tuple[str, str], bias: int
 ) -> Results:
     """The product in steps of both scales, and what input ``bias`` adds, if it is there."""
-    whole = op.emit("Cast", op.emit("MatMulInteger", *factors), to="float32")
+    whole = op.cast(op.emit("MatMulInteger", *factors), "float32")
     y = op.emit("Mul", whole, op.emit("Mul", *scales))
     return op.emit("Add", y, op.value(bias)) if op.optional(bias) else y
 
@@ -194,9 +194,9 @@ def split_to_sequence(op: OnnxOperator) -> Results:
         raise UnsupportedError(f"attribute axis={axis} of a value whose axes nobody tells")
     axis %= rank
     if axis:
-        x = op.emit("Transpose", x, perm=(axis, *(k for k in range(rank) if k != axis)))
+        x = op.transposed(x, axis, *(k for k in range(rank) if k != axis))
     if op.attribute("keepdims", 1):
-        x = op.emit("Unsqueeze", x, op.ints(axis + 1))
+        x = op.unsqueezed(x, axis + 1)
     op.builder.stacked.add(op.made(0))
     return x
 
@@ -207,7 +207,7 @@ def sequence_at(op: OnnxOperator) -> Results:
 
 def sequence_length(op: OnnxOperator) -> Results:
     shape = op.emit("Shape", _sequence(op))
-    return op.emit("Gather", shape, op.builder.constant(np.array(0), "SequenceLength/axis"), axis=0)
+    return op.emit("Gather", shape, 0, axis=0)
 
 
 def _sequence(op: OnnxOperator) -> str:
@@ -228,9 +228,9 @@ def concat_from_sequence(op: OnnxOperator) -> Results:
         return _at_axis(op, value, axis if axis >= 0 else axis + (rank or 0))
     axis = axis if axis >= 0 else axis + (rank or 1) - 1
     sizes = op.emit("Shape", value)
-    front = op.emit("Slice", sizes, op.ints(1), op.ints(1 + axis))
-    back = op.emit("Slice", sizes, op.ints(2 + axis), op.ints(_FAR))
-    shape = op.emit("Concat", front, op.ints(-1), back, axis=0)
+    front = op.emit("Slice", sizes, [1], [1 + axis])
+    back = op.emit("Slice", sizes, [2 + axis], [_FAR])
+    shape = op.joined(front, [-1], back)
     return op.emit("Reshape", _at_axis(op, value, axis), shape)
 
 
@@ -293,7 +293,7 @@ def rnn(op: OnnxOperator) -> Results:
 
 
 def gru(op: OnnxOperator) -> Results:
-    cell = (Cell.GRU, Cell.LBR_GRU)[_one_of(op, "linear_before_reset", 0, (0, 1))]
+    cell = (Cell.GRU, Cell.LBR_GRU)[op.one_of("linear_before_reset", 0, (0, 1))]
     return _lower(op, ("sigmoid", "tanh"), lambda _: cell)
 
 
@@ -318,10 +318,10 @@ def _lower(
     default: tuple[str, ...],
     cell_of: Callable[[tuple[Activation, ...]], Cell],
 ) -> Results:
-    direction = _DIRECTIONS[_one_of(op, "direction", "forward", _DIRECTIONS)]
-    batch_major = bool(_one_of(op, "layout", 0, (0, 1)))
+    direction = _DIRECTIONS[op.one_of("direction", "forward", _DIRECTIONS)]
+    batch_major = bool(op.one_of("layout", 0, (0, 1)))
     is_lstm = op.at.type == "LSTM"
-    forgets = is_lstm and bool(_one_of(op, "input_forget", 0, (0, 1)))
+    forgets = is_lstm and bool(op.one_of("input_forget", 0, (0, 1)))
     arrays, half = _arrays(op, 2 if direction == "bidirectional_concat" else 1, is_lstm)
     functions = _activations(op, default, len(arrays.w))
     cell = cell_of(functions[0])
@@ -357,13 +357,6 @@ def _lower(
             for pair, axis in zip(zip(*sides, strict=True), (-1, 1, 1), strict=False)
         )
     return run.outputs(y, final)
-
-
-def _one_of(op: OnnxOperator, name: str, default: Any, known: Any) -> Any:
-    found = op.attribute(name, default)
-    if found not in known:
-        raise UnsupportedError(f"attribute {name}={found!r}: expected one of {list(known)}")
-    return found
 
 
 def _clip(op: OnnxOperator) -> float | None:
@@ -470,14 +463,14 @@ class _Layouts:
             self.x = self._time_major(self.padded)
 
     def _wide(self, value: str) -> str:
-        return self.op.emit("Cast", value, to="float32") if self.half else value
+        return self.op.cast(value, "float32") if self.half else value
 
     def _time_major(self, value: str) -> str:
-        return self.op.emit("Transpose", value, perm=(1, 0, 2)) if self.batch_major else value
+        return self.op.transposed(value, 1, 0, 2) if self.batch_major else value
 
     def _state(self, value: str) -> str:
         """(D, N, O), or (N, D, O) where batch_major -> ldnc (1, D, N, O)."""
-        return self.op.emit("Unsqueeze", self._time_major(value), self.op.ints(0))
+        return self.op.unsqueezed(self._time_major(value), 0)
 
     def __call__(
         self,
@@ -506,10 +499,10 @@ class _Layouts:
         )
 
     def _final(self, state: str, given: bool) -> str:
-        op, state = self.op, self.op.emit("Squeeze", state, self.op.ints(0))
+        op, state = self.op, self.op.squeezed(state, 0)
         if self.lengths and given:  # a sentence of length zero ends with zeros all the same
-            some = op.emit("Unsqueeze", op.emit("Cast", self.lengths, to="bool"), op.ints(1))
-            state = op.emit("Where", some, state, op.emit("CastLike", op.ints(0), self.padded))
+            some = op.unsqueezed(op.cast(self.lengths, "bool"), 1)
+            state = op.emit("Where", some, state, op.emit("CastLike", [0], self.padded))
         return self._narrow(self._time_major(state))
 
     def _output(self, y: str) -> str:
@@ -520,12 +513,12 @@ class _Layouts:
         elif batch_major:
             y = self._time_major(y)
         if self.directions == 1:
-            return self._narrow(op.emit("Unsqueeze", y, op.ints(2 if batch_major else 1)))
-        y = op.emit("Reshape", y, op.ints(0, 0, self.directions, -1))
-        return self._narrow(y if batch_major else op.emit("Transpose", y, perm=(0, 2, 1, 3)))
+            return self._narrow(op.unsqueezed(y, 2 if batch_major else 1))
+        y = op.reshaped(y, 0, 0, self.directions, -1)
+        return self._narrow(y if batch_major else op.transposed(y, 0, 2, 1, 3))
 
     def _narrow(self, value: str) -> str:
-        return self.op.emit("Cast", value, to="float16") if self.half else value
+        return self.op.cast(value, "float16") if self.half else value
 
 
 # The table: ONNX's operators -> canonical ones, which are ONNX's newest.
@@ -535,19 +528,21 @@ class _Layouts:
 _WHOLE = 2**31 - 1  # where a Slice ends that goes to the end
 
 Rule = Callable[[OnnxOperator], Results]
-RULES: dict[str, Rule] = {
-    "RNN": rnn,
-    "GRU": gru,
-    "LSTM": lstm,
-    "If": conditional,
-    "Loop": loop,
-    "Scan": scan,
-    "SequenceEmpty": sequence_empty,
-    "SplitToSequence": split_to_sequence,
-    "SequenceAt": sequence_at,
-    "SequenceLength": sequence_length,
-    "ConcatFromSequence": concat_from_sequence,
-}
+rule = RULES = Rules[Rule](
+    {
+        "RNN": rnn,
+        "GRU": gru,
+        "LSTM": lstm,
+        "If": conditional,
+        "Loop": loop,
+        "Scan": scan,
+        "SequenceEmpty": sequence_empty,
+        "SplitToSequence": split_to_sequence,
+        "SequenceAt": sequence_at,
+        "SequenceLength": sequence_length,
+        "ConcatFromSequence": concat_from_sequence,
+    }
+)
 MICROSOFT = "com.microsoft"
 _MICROSOFT: dict[str, Rule] = {
     "DynamicQuantizeLSTM": quantized_lstm,
@@ -555,10 +550,6 @@ _MICROSOFT: dict[str, Rule] = {
     "MatMulIntegerToFloat": matmul_to_float,
 }
 """Operators of ONNX Runtime's own domain."""
-
-
-def rule(*types: str) -> Callable[[Rule], Rule]:
-    return registering(RULES, types)
 
 
 def rule_for(domain: str, op_type: str) -> Rule:
@@ -633,7 +624,7 @@ def _constant_input(op: OnnxOperator, name: str, at: int, x: str) -> str:
     if found is None and not OPERATORS[op.at.type].slot(at).optional:
         raise UnsupportedError(f"attribute {name} is missing")
     if found is not None and name in ("min", "max", "value"):
-        wide = op.builder.constant(np.asarray(found, np.float64), f"{op.at.type}/number")
+        wide = op.constant(np.asarray(found, np.float64), "number")
         return op.emit("CastLike", wide, x)
     return "" if found is None else op.ints(*np.atleast_1d(found))
 
@@ -672,7 +663,7 @@ def _scatter(op: OnnxOperator) -> Results:
     return op.emit("ScatterElements", *values, axis=op.attribute("axis", 0))
 
 
-@rule("Softmax", "LogSoftmax")
+@rule("Softmax LogSoftmax")
 def _softmax(op: OnnxOperator) -> Results:
     if op.opset >= 13:
         return _plain(op)
@@ -715,7 +706,7 @@ def _quantize(op: OnnxOperator) -> Results:
     shape = op.builder.type_of(scale).counts
     if None in shape:
         raise UnsupportedError("attribute output_dtype, and nobody tells the shape of the scale")
-    zero = op.builder.constant(np.zeros(shape, dtype_of(number)), "QuantizeLinear/zero")
+    zero = op.constant(np.zeros(shape, dtype_of(number)), "zero")
     axis = op.attribute("axis", 1)
     op.only("block_size", 0)
     op.only("precision", 0)
@@ -761,11 +752,11 @@ def _dft(op: OnnxOperator) -> Results:
     """The axis is an attribute before opset 20."""
     if op.opset >= 20:
         return _plain(op)
-    x, length, axis = op.value(), op.optional(1), op.ints(op.attribute("axis", 1))
+    x, length, axis = op.value(), op.optional(1), [op.attribute("axis", 1)]
     return op.emit("DFT", x, length, axis, **_attributes(op, OPERATORS["DFT"]))
 
 
-@rule("Resize", "Upsample")
+@rule("Resize Upsample")
 def _resize(op: OnnxOperator) -> Results:
     """Constant scales become an attribute of our own: types follow from it."""
     record = OPERATORS["Resize"]
@@ -778,7 +769,7 @@ def _resize(op: OnnxOperator) -> Results:
         x, roi, sizes = op.value(), "", ""
         given = {"mode": op.attribute("mode", "nearest"), **_OLD_RESIZE}
         told = op.attribute("scales", None) if op.opset < 9 else None
-        scales = op.value(1) if told is None else op.builder.constant(np.float32(told), "scales")
+        scales = op.value(1) if told is None else op.constant(np.float32(told), "scales")
     array = op.builder.constants.get(scales)
     if array is not None:
         scales = ""

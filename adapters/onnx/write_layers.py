@@ -58,7 +58,7 @@ def scan_layer(
     running = ""
     if layer.lengths:
         mask = w.mask(layer.lengths, w.size(layer.x, 0))
-        running = w.emit("Unsqueeze", w.emit("Transpose", mask, perm=(1, 0)), w.ints(2))
+        running = w.unsqueezed(w.transposed(mask, 1, 0), 2)
     x, dtype = layer.x, weights.iter.dtype
     if weights.layer is not None:
         matrix = weights.layer.reshape(weights.layer.shape[2], -1)
@@ -67,7 +67,7 @@ def scan_layer(
         x = w.emit("Add", x, w.constant(weights.bias[0, 0, : spec.gates].reshape(-1)))
     widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
     begin = [
-        w.emit("Squeeze", given, w.ints(0)) if given else _zeros(w, layer.x, widths[name], dtype)
+        w.squeezed(given, 0) if given else _zeros(w, layer.x, widths[name], dtype)
         for name, given in zip(spec.cell.states, layer.states, strict=True)
     ]
     scanned = [tensor for tensor in (x, running, layer.attention) if tensor]
@@ -86,12 +86,12 @@ def scan_layer(
         scan_input_directions=(backwards,) * len(scanned),
         scan_output_directions=(backwards,) * len(collected),
     )
-    states = tuple(w.emit("Unsqueeze", state, w.ints(0)) for state in ends)
+    states = tuple(w.unsqueezed(state, 0) for state in ends)
     return LayerOutputs(collected[0], states, collected[1] if cells else "")
 
 
 def _zeros(w: PaddedGraph, x: str, width: int, dtype: np.dtype[Any]) -> str:
-    shape = w.emit("Concat", w.size(x, 1), w.ints(width), axis=0)
+    shape = w.joined(w.size(x, 1), [width])
     return w.emit("Expand", w.constant(0, str(dtype)), shape)
 
 
@@ -259,7 +259,7 @@ def rounded_matrix(
     scales = onnx.matrix_back(steps, cell).reshape(-1)
     flat = w.constant(data.reshape(D * rows, inputs), name=f"{name}/bytes")
     floats = w.emit("DequantizeLinear", flat, w.constant(scales, name=f"{name}/scale"), axis=0)
-    return w.emit("Reshape", floats, w.ints(D, rows, inputs))
+    return w.reshaped(floats, D, rows, inputs)
 
 
 # Recurrent layers as RNN, GRU and LSTM of ONNX.
@@ -291,9 +291,7 @@ def rnn(w: GraphWriter, node: Node, _: Inputs) -> None:
     rnn = Recurrent.of(node)
     spec, (weights,) = rnn.spec, rnn.layers
     x, lengths = w.value(rnn.x).data, w.value(rnn.x).lengths
-    states = tuple(
-        s and w.emit("Squeeze", dense(w.value(s), "a state"), w.ints(0)) for s in rnn.states
-    )
+    states = tuple(s and w.squeezed(dense(w.value(s), "a state"), 0) for s in rnn.states)
     attention = rnn.attention and w.value(rnn.attention).data
     if lengths:
         x = w.swapped(x, 3)
@@ -318,7 +316,7 @@ def rnn(w: GraphWriter, node: Node, _: Inputs) -> None:
     finals = zip(rnn.finals, _kept(w, written.states, layer), strict=True)
     for at, (name, state) in enumerate(finals, 1):
         if name in w.wanted:
-            w.give(node, w.emit("Unsqueeze", state, w.ints(0)), at=at)
+            w.give(node, w.unsqueezed(state, 0), at=at)
 
 
 def _function(
@@ -350,7 +348,7 @@ def _kept(w: GraphWriter, states: tuple[str, ...], layer: LayerInputs) -> tuple[
     """A sentence without words keeps its initial state; ONNX gives zeros."""
     if not layer.lengths:
         return states
-    some = w.emit("Unsqueeze", w.emit("Cast", layer.lengths, to=9), w.ints(1))
+    some = w.unsqueezed(w.cast(layer.lengths, "bool"), 1)
     return tuple(
         w.emit("Where", some, state, given) if given else state
         for state, given in zip(states, layer.states, strict=True)
@@ -392,9 +390,9 @@ def _standard(
     if spec.direction == "bidirectional_sum":
         y = w.reduce("ReduceSum", y, (1,), keepdims=0)
     elif d == 1:
-        y = w.emit("Squeeze", y, w.ints(1))
+        y = w.squeezed(y, 1)
     else:
-        y = w.emit("Reshape", w.emit("Transpose", y, perm=(0, 2, 1, 3)), w.ints(0, 0, -1))
+        y = w.reshaped(w.transposed(y, 0, 2, 1, 3), 0, 0, -1)
     return LayerOutputs(y, tuple(final))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from onernn.adapters.common.lowering import Rules
 from onernn.adapters.onnx import write_layers, writer
 from onernn.adapters.onnx.rules import became_inputs
 from onernn.adapters.onnx.writer import (
@@ -13,9 +15,7 @@ from onernn.adapters.onnx.writer import (
     Inputs,
     OnnxValue,
     ProtoGraph,
-    Rules,
     dense,
-    number_of,
     ragged,
     value_info,
 )
@@ -60,8 +60,7 @@ def loop_of_scan(w: GraphWriter, node: Node, inputs: Inputs) -> tuple[Node, Inpu
         body.constants,
     )
     sizes = w.emit("Shape", dense(inputs[states], "what it goes through"))
-    axis = w.constant(at["input_axes"][0], "int64")
-    turns = OnnxValue(w.emit("Gather", sizes, axis, axis=0), "int64", 0)
+    turns = OnnxValue(w.emit("Gather", sizes, int(at["input_axes"][0]), axis=0), "int64", 0)
     given = ("turns", "", *node.inputs)
     return Node("Loop", given, node.outputs, {"body": loop, "carried": states}, node.origin), [
         turns,
@@ -72,7 +71,7 @@ def loop_of_scan(w: GraphWriter, node: Node, inputs: Inputs) -> tuple[Node, Inpu
 
 # Operators of our own domain in ONNX: gates, offsets, tag sequences.
 
-RULES = Rules()
+RULES = Rules[Callable[..., None]]()
 
 
 @RULES("GateLayout")
@@ -83,10 +82,10 @@ def _gate_layout(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     if x is None or x.padded_rank < 2:
         raise UnsupportedError("expected columns")
     sizes = w.emit("Shape", x.data)
-    blocks = w.emit("Slice", sizes, w.ints(0), w.ints(-1))
+    blocks = w.emit("Slice", sizes, [0], [-1])
     gates = len(layout.permutation)
-    apart = w.emit("Concat", blocks, w.ints(gates, -1), axis=0)
-    out = w.emit("Gather", w.emit("Reshape", x.data, apart), w.ints(*layout.permutation), axis=-2)
+    apart = w.joined(blocks, [gates, -1])
+    out = w.emit("Gather", w.emit("Reshape", x.data, apart), layout.permutation, axis=-2)
     if min(layout.signs) < 0:
         signs = np.array(layout.signs, x.dtype)[:, None]
         out = w.emit("Mul", out, w.constant(signs))
@@ -119,10 +118,10 @@ def _sequence_reset(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     if x is None:
         raise UnsupportedError("its input is missing")
     words = w.words(x) if x.lengths else x.data
-    wide = w.emit("Cast", dense(offsets, "offsets"), to=7)
-    ends = w.emit("Slice", wide, w.ints(1), w.ints(2**31))
-    starts = w.emit("Slice", wide, w.ints(0), w.ints(-1))
-    lengths = w.emit("Cast", w.emit("Sub", ends, starts), to=6)
+    wide = w.cast(dense(offsets, "offsets"), "int64")
+    ends = w.emit("Slice", wide, [1], [2**31])
+    starts = w.emit("Slice", wide, [0], [-1])
+    lengths = w.cast(w.emit("Sub", ends, starts), "int32")
     time = w.longest(lengths)
     out = w.from_words(words, lengths, time, x.dtype, x.rank)
     w.give(node, out.data, out.lengths)
@@ -131,11 +130,11 @@ def _sequence_reset(w: GraphWriter, node: Node, inputs: Inputs) -> None:
 @RULES("SequenceAppend")
 def _sequence_append(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     parts = [ragged(each, "what is appended") for each in inputs]
-    times = w.emit("Concat", *(w.size(each.data, 1) for each in parts), axis=0)
+    times = w.joined(*(w.size(each.data, 1) for each in parts))
     time = w.reduce("ReduceMax", times, (0,), keepdims=1)
     padded = [w.with_time(each, time).data for each in parts]
-    lengths = w.emit("Concat", *(each.lengths for each in parts), axis=0)
-    w.give(node, w.emit("Concat", *padded, axis=0), lengths)
+    lengths = w.joined(*(each.lengths for each in parts))
+    w.give(node, w.joined(*padded), lengths)
 
 
 @RULES("SequenceUnpad")
@@ -143,7 +142,7 @@ def _sequence_unpad(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     x, lengths = dense(inputs[0], "what is padded"), dense(inputs[1], "lengths")
     if node.at.time_major and inputs[0] is not None:
         x = w.swapped(x, inputs[0].rank)
-    flat = w.emit("Reshape", w.emit("Cast", lengths, to=6), w.ints(-1))
+    flat = w.reshaped(w.cast(lengths, "int32"), -1)
     w.give(node, x, flat)
 
 
@@ -176,16 +175,16 @@ def crf_decode(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     if emission.rank != 2 or transition.shape != (tags + 2, tags) or not tags:
         raise UnsupportedError(f"expected a transition (K+2, K), got {transition.shape}")
     start, stop, between = transition[0], transition[1], transition[2:]
-    scores = w.emit("Transpose", emission.data, perm=(1, 0, 2))
-    first = w.emit("Gather", scores, w.constant(0, "int64"), axis=0)
+    scores = w.transposed(emission.data, 1, 0, 2)
+    first = w.emit("Gather", scores, 0, axis=0)
     begin = w.emit("Add", first, w.constant(start))
     running = _later(w, emission)
     body = ProtoGraph(around=w)
     best, here, on = (body.fresh(name) for name in ("best", "here", "on"))
-    reach = body.emit("Add", body.emit("Unsqueeze", best, body.ints(2)), body.constant(between))
+    reach = body.emit("Add", body.unsqueezed(best, 2), body.constant(between))
     came = body.emit("ArgMax", reach, axis=1, keepdims=0)
-    reached = body.emit("Unsqueeze", came, body.ints(1))
-    picked = body.emit("Squeeze", body.emit("GatherElements", reach, reached, axis=1), body.ints(1))
+    reached = body.unsqueezed(came, 1)
+    picked = body.squeezed(body.emit("GatherElements", reach, reached, axis=1), 1)
     better = body.emit("Where", on, body.emit("Add", picked, here), best)
     pointer = body.emit("Where", on, came, body.constant(np.arange(tags)[None]))
     body.faces((best, here, on), (better, pointer))
@@ -208,15 +207,15 @@ def crf_decode(w: GraphWriter, node: Node, inputs: Inputs) -> None:
         scan_input_directions=(1,),
         scan_output_directions=(1,),
     )
-    w.give(node, w.emit("Transpose", path, perm=(1, 0, 2)), emission.lengths)
+    w.give(node, w.transposed(path, 1, 0, 2), emission.lengths)
 
 
 def _later(w: GraphWriter, emission: OnnxValue) -> str:
     """(T, N, 1) bool: inside the sentences, but for the first step, before which there is none."""
-    inside = w.emit("Transpose", w.mask_of(emission), perm=(1, 0))
+    inside = w.transposed(w.mask_of(emission), 1, 0)
     steps = w.steps(w.size(emission.data, 1))
-    second = w.emit("Greater", w.emit("Unsqueeze", steps, w.ints(1)), w.ints(0))
-    return w.emit("Unsqueeze", w.emit("And", inside, second), w.ints(2))
+    second = w.emit("Greater", w.unsqueezed(steps, 1), [0])
+    return w.unsqueezed(w.emit("And", inside, second), 2)
 
 
 # Operators over whole sentences in ONNX: pooled, reversed, repeated, joined, padded.
@@ -232,13 +231,13 @@ def _pool(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     if w.types[node.outputs[0]].depth:
         raise UnsupportedError("rows under upper LoD levels are not written")
     out = _pooled(w, x, kind)
-    some = _column(w, w.emit("Cast", x.lengths, to=9), x)
+    some = _column(w, w.cast(x.lengths, "bool"), x)
     w.give(node, w.emit("Where", some, out, w.constant(node.attributes["empty"], x.dtype)))
 
 
 def _column(w: GraphWriter, numbers: str, x: OnnxValue) -> str:
     """(N,) as (N, 1, ...), to stand beside one row a sentence."""
-    return w.emit("Unsqueeze", numbers, w.ints(*range(1, x.rank))) if x.rank > 1 else numbers
+    return w.unsqueezed(numbers, *range(1, x.rank)) if x.rank > 1 else numbers
 
 
 def _pooled(w: GraphWriter, x: OnnxValue, kind: str) -> str:
@@ -248,14 +247,14 @@ def _pooled(w: GraphWriter, x: OnnxValue, kind: str) -> str:
         return w.reduce("ReduceMax", w.filled(x, least), (1,), keepdims=0)
     if kind in ("first", "last"):
         if kind == "first":
-            return w.emit("Gather", x.data, w.constant(0, "int64"), axis=1)
-        last = w.emit("Sub", w.emit("Cast", x.lengths, to=7), w.ints(1))
-        place = w.emit("Unsqueeze", w.emit("Max", last, w.ints(0)), w.ints(1))
+            return w.emit("Gather", x.data, 0, axis=1)
+        last = w.emit("Sub", w.cast(x.lengths, "int64"), [1])
+        place = w.unsqueezed(w.emit("Max", last, [0]), 1)
         return w.emit("GatherND", x.data, place, batch_dims=1)
     total = w.reduce("ReduceSum", w.filled(x), (1,), keepdims=0)
     if kind == "sum":
         return total
-    count = _column(w, w.emit("Cast", x.lengths, to=number_of(x.dtype)), x)
+    count = _column(w, w.cast(x.lengths, x.dtype), x)
     return w.emit("Div", total, w.emit("Sqrt", count) if kind == "sqrt" else count)
 
 
@@ -268,7 +267,7 @@ def _softmax(w: GraphWriter, node: Node, inputs: Inputs) -> None:
 @RULES("SequenceReverse")
 def _reverse(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     x = _sentences(inputs)
-    lengths = w.emit("Cast", x.lengths, to=7)
+    lengths = w.cast(x.lengths, "int64")
     out = w.emit("ReverseSequence", x.data, lengths, batch_axis=0, time_axis=1)
     w.give(node, out, x.lengths)
 
@@ -278,11 +277,11 @@ def _context(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     x, length, start = _sentences(inputs), node.attributes["length"], node.attributes["start"]
     before, after = max(0, -start), max(0, start + length - 1)
     time = w.size(x.data, 1)
-    wide = w.emit("Pad", w.filled(x), w.ints(0, before, 0, 0, after, 0))
+    wide = w.emit("Pad", w.filled(x), [0, before, 0, 0, after, 0])
     parts = []
     for k in range(before + start, before + start + length):
-        end = w.emit("Add", time, w.ints(k))
-        parts.append(w.emit("Slice", wide, w.ints(k), end, w.ints(1)))
+        end = w.emit("Add", time, [k])
+        parts.append(w.emit("Slice", wide, [k], end, [1]))
     w.give(node, w.emit("Concat", *parts, axis=2), x.lengths)
 
 
@@ -294,10 +293,10 @@ def _expand(w: GraphWriter, node: Node, inputs: Inputs) -> None:
         raise UnsupportedError("upper LoD levels are not written")
     rank = inputs[0].rank if inputs[0] else 0
     sizes = w.emit("Shape", x)
-    inner = w.emit("Slice", sizes, w.ints(1), w.ints(2**31))
-    outer = w.emit("Slice", w.emit("Shape", like.data), w.ints(0), w.ints(2))
-    shape = w.emit("Concat", outer, inner, axis=0)
-    wide = w.emit("Expand", w.emit("Unsqueeze", x, w.ints(1)), shape)
+    inner = w.emit("Slice", sizes, [1], [2**31])
+    outer = w.emit("Slice", w.emit("Shape", like.data), [0], [2])
+    shape = w.joined(outer, inner)
+    wide = w.emit("Expand", w.unsqueezed(x, 1), shape)
     w.give(node, w.words(OnnxValue(wide, like.dtype, rank, like.lengths)))
 
 
@@ -310,22 +309,22 @@ def _concat(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     for each in parts[1:]:
         lengths = w.emit("Add", lengths, each.lengths)
     time = w.longest(lengths)
-    steps = w.emit("Unsqueeze", w.steps(time), w.ints(0))
+    steps = w.unsqueezed(w.steps(time), 0)
     at, ends = steps, ""
     for each in parts:
-        wide = w.emit("Unsqueeze", w.emit("Cast", each.lengths, to=7), w.ints(1))
+        wide = w.unsqueezed(w.cast(each.lengths, "int64"), 1)
         ends = w.emit("Add", ends, wide) if ends else wide
-        beyond = w.emit("Cast", w.emit("GreaterOrEqual", steps, ends), to=7)
+        beyond = w.cast(w.emit("GreaterOrEqual", steps, ends), "int64")
         unused = w.emit("Sub", w.size(each.data, 1), wide)
         at = w.emit("Add", at, w.emit("Mul", beyond, unused))
-    last = w.emit("Sub", w.size(whole, 1), w.ints(1))
-    places = w.emit("Unsqueeze", w.emit("Min", at, last), w.ints(2))
+    last = w.emit("Sub", w.size(whole, 1), [1])
+    places = w.unsqueezed(w.emit("Min", at, last), 2)
     w.give(node, w.emit("GatherND", whole, places, batch_dims=1), lengths)
 
 
 @RULES("SequenceLengths")
 def _lengths(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    w.give(node, w.emit("Cast", _sentences(inputs).lengths, to=7))
+    w.give(node, w.cast(_sentences(inputs).lengths, "int64"))
 
 
 @RULES("SequenceFill")
@@ -336,16 +335,16 @@ def _fill(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     padded = w.with_time(x, time)
     mask = w.mask_of(padded)
     if x.rank > 1:
-        mask = w.emit("Unsqueeze", mask, w.ints(*range(2, x.padded_rank)))
+        mask = w.unsqueezed(mask, *range(2, x.padded_rank))
     if inputs[1] is not None and inputs[1].rank >= x.rank:
-        value = w.emit("Reshape", value, w.ints(1))
+        value = w.reshaped(value, 1)
     w.give(node, w.emit("Where", mask, padded.data, value))
 
 
 # The node of ONNX that each node of a graph becomes.
 
 RULES.update(Rnn=write_layers.rnn, CrfDecode=crf_decode)
-DENSE = Rules()
+DENSE = Rules[Callable[..., None]]()
 """What is not copied where no input is ragged."""
 
 
@@ -401,10 +400,10 @@ def _cast_like(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     dtype = w.types[node.outputs[0]].dtype
     if not dtype:
         return _copy(w, node, inputs)
-    w.give(node, w.emit("Cast", dense(inputs[0], "its input"), to=number_of(dtype)))
+    w.give(node, w.cast(dense(inputs[0], "its input"), dtype))
 
 
-@DENSE("QuantizeLinear", "DequantizeLinear")
+@DENSE("QuantizeLinear DequantizeLinear")
 def _quantized(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     dtypes = {w.types[name].dtype for name in (*node.inputs, *node.outputs) if name}
     if w.opset < 21 and dtypes & {"uint16", "int16"}:
@@ -423,7 +422,7 @@ _REDUCTIONS = {"none": 11, "add": 16, "mul": 16, "max": 18, "min": 18}
 """Since which opset elements that are put to a place meet what is there."""
 
 
-@DENSE("ScatterElements", "ScatterND")
+@DENSE("ScatterElements ScatterND")
 def _scatter(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     how = node.at.reduction
     if w.opset < _REDUCTIONS[how]:

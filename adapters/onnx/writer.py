@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.lowering import Names
-from onernn.adapters.onnx.read import BFLOAT16, MESSAGES, NUMBERS, reads
+from onernn.adapters.common.lowering import Names, Operand, Rules, Tape
+from onernn.adapters.onnx.read import ATTRIBUTE_FIELDS, BFLOAT16, MESSAGES, NUMBERS, reads
 from onernn.adapters.onnx.rules import became_inputs
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
@@ -20,12 +20,12 @@ from onernn.ops import OPERATORS
 
 # ONNX graphs under construction: nodes, constants and names, without the onnx package.
 
-_ATTRIBUTE_TYPES = {"f": 1, "i": 2, "s": 3, "t": 4, "g": 5, "floats": 6, "ints": 7, "strings": 8}
+_ATTRIBUTE_TYPES = {field: number for number, field in ATTRIBUTE_FIELDS.items()}
 
 _SHARED = 64  # elements of a constant that is looked up before it is written again
 
 
-class ProtoGraph:
+class ProtoGraph(Tape):
     """A graph, or the body of an operator or a function; each name is made once.
 
     A graph ``around`` it lends what is made there, and its names are not made again.
@@ -41,9 +41,9 @@ class ProtoGraph:
         """The hint as a name, or one made from it that nothing bears yet."""
         return self._names.fresh(hint)
 
-    def constant(self, value: Any, dtype: str | None = None, name: str = "") -> str:
+    def constant(self, array: Any, dtype: str | None = None, name: str = "") -> str:
         """A constant; small ones of equal numbers are one, unless they have a name."""
-        array = np.asarray(value, dtype)
+        array = np.asarray(array, dtype)
         if name or array.size > _SHARED:
             chosen = self.fresh(name or "constant")
             self.proto.initializer.append(tensor(array, chosen))
@@ -54,7 +54,7 @@ class ProtoGraph:
             self.proto.initializer.append(tensor(array, self._constants[key]))
         return self._constants[key]
 
-    def ints(self, *values: int) -> str:
+    def ints(self, *values: int | None) -> str:
         return self.constant(values, "int64")
 
     def add(
@@ -66,11 +66,14 @@ class ProtoGraph:
         for name, value in attributes.items():
             node.attribute.append(_attribute(name, value))
 
-    def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
+    def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
         """A node of one output; its name."""
-        out = self.fresh(op.lower())
-        self.add(op, *inputs, outputs=(out,), **attributes)
+        named, out = self.named(inputs), self.fresh(op.lower())
+        self.add(op, *named, outputs=(out,), **attributes)
         return out
+
+    def cast(self, value: str, dtype: str) -> str:
+        return self.emit("Cast", value, to=number_of(dtype))
 
     def faces(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         """The inputs and outputs of a body, whose types come from outside."""
@@ -202,25 +205,19 @@ class PaddedGraph(ProtoGraph):
     def swapped(self, tensor: str, rank: int) -> str:
         """With batch and time, or time and batch, exchanged; what was exchanged is taken back."""
         if tensor not in self._swapped:
-            out = self.emit("Transpose", tensor, perm=(1, 0, *range(2, rank)))
+            out = self.transposed(tensor, 1, 0, *range(2, rank))
             self._swapped |= {tensor: out, out: tensor}
         return self._swapped[tensor]
 
-    def size(self, tensor: str, axis: int) -> str:
-        """One size of a tensor, (1,) int64."""
-        shape = self.emit("Shape", tensor)
-        return self.emit("Gather", shape, self.ints(axis), axis=0)
-
     def steps(self, time: str) -> str:
         """0, 1, ... T-1 as (T,) int64, from T (1,)."""
-        scalar = self.emit("Squeeze", time, self.ints(0))
-        zero, one = (self.constant(k, "int64") for k in (0, 1))
-        return self.emit("Range", zero, scalar, one)
+        scalar = self.squeezed(time, 0)
+        return self.emit("Range", 0, scalar, 1)
 
     def mask(self, lengths: str, time: str) -> str:
         """(N, T) bool: true inside the sentences."""
-        columns = self.emit("Unsqueeze", lengths, self.ints(1))
-        wide = self.emit("Cast", columns, to=7)
+        columns = self.unsqueezed(lengths, 1)
+        wide = self.cast(columns, "int64")
         return self.emit("Less", self.steps(time), wide)
 
     def mask_of(self, value: OnnxValue) -> str:
@@ -234,48 +231,46 @@ class PaddedGraph(ProtoGraph):
         """The padded tensor with a number behind each sentence."""
         mask = self.mask_of(value)
         if value.padded_rank > 2:
-            mask = self.emit("Unsqueeze", mask, self.ints(*range(2, value.padded_rank)))
+            mask = self.unsqueezed(mask, *range(2, value.padded_rank))
         rest = self.constant(number, value.dtype)
         return self.emit("Where", mask, value.data, rest)
 
     def words(self, value: OnnxValue) -> str:
         """The words of a ragged value (W, ...), sentence by sentence."""
-        flat = self.emit("Reshape", self.mask_of(value), self.ints(-1))
+        flat = self.reshaped(self.mask_of(value), -1)
         sizes = self.emit("Shape", value.data)
-        inner = self.emit("Slice", sizes, self.ints(2), self.ints(2**31))
-        shape = self.emit("Concat", self.ints(-1), inner, axis=0)
+        inner = self.emit("Slice", sizes, [2], [2**31])
+        shape = self.joined([-1], inner)
         rows = self.emit("Reshape", value.data, shape)
         return self.emit("Compress", rows, flat, axis=0)
 
     def from_words(self, words: str, lengths: str, time: str, dtype: str, rank: int) -> OnnxValue:
         """Words (W, ...) under lengths (N,), padded to T (1,)."""
-        wide = self.emit("Cast", lengths, to=7)
-        starts = self.emit("CumSum", wide, self.constant(0, "int64"), exclusive=1)
-        columns = self.emit("Unsqueeze", starts, self.ints(1))
+        wide = self.cast(lengths, "int64")
+        starts = self.emit("CumSum", wide, 0, exclusive=1)
+        columns = self.unsqueezed(starts, 1)
         at = self.emit("Add", columns, self.steps(time))
-        last = self.emit("Sub", self.size(words, 0), self.ints(1))
+        last = self.emit("Sub", self.size(words, 0), [1])
         return OnnxValue(
             self.emit("Gather", words, self.emit("Min", at, last)), dtype, rank, lengths
         )
 
     def with_time(self, value: OnnxValue, time: str) -> OnnxValue:
         """The same value padded to T (1,), which is as long as the longest sentence at least."""
-        cut = self.emit("Slice", value.data, self.ints(0), time, self.ints(1))
+        cut = self.emit("Slice", value.data, [0], time, [1])
         more = self.emit("Sub", time, self.size(cut, 1))
-        before = self.ints(*[0] * value.padded_rank, 0)
-        after = [self.ints(*[0] * (value.padded_rank - 2))] if value.padded_rank > 2 else []
-        pads = self.emit("Concat", before, more, *after, axis=0)
+        after = [[0] * (value.padded_rank - 2)] if value.padded_rank > 2 else []
+        pads = self.joined([0] * (value.padded_rank + 1), more, *after)
         return OnnxValue(self.emit("Pad", cut, pads), value.dtype, value.rank, value.lengths)
 
     def longest(self, lengths: str) -> str:
         """The longest sentence's length, (1,) int64."""
-        return self.emit("Cast", self.emit("ReduceMax", lengths, keepdims=1), to=7)
+        return self.cast(self.emit("ReduceMax", lengths, keepdims=1), "int64")
 
 
 # What the rules that write an ONNX model share: values, constants, names, the opset.
 
 Inputs = list[OnnxValue | None]
-Function = TypeVar("Function", bound=Callable[..., None])
 
 _SINCE = {
     "AveragePool": {"dilations": 19},
@@ -341,7 +336,7 @@ class GraphWriter(PaddedGraph):
     def reduce(self, op: str, x: str, axes: Sequence[int], *, keepdims: int) -> str:
         """A Reduce operator over axes, which are an attribute before opset 18 for most."""
         if self.opset >= became_inputs(op)[0]:
-            return self.emit(op, x, self.ints(*axes), keepdims=keepdims)
+            return self.emit(op, x, axes, keepdims=keepdims)
         return self.emit(op, x, axes=tuple(axes), keepdims=keepdims)
 
     def attributes(self, node: Node) -> dict[str, Any]:
@@ -375,17 +370,6 @@ class GraphWriter(PaddedGraph):
             self.give(node, out, lengths, at)
 
 
-class Rules(dict[str, Callable[..., None]]):
-    """Functions that write operators, by name; as a decorator it takes one up."""
-
-    def __call__(self, *ops: str) -> Callable[[Function], Function]:
-        def register(function: Function) -> Function:
-            self.update(dict.fromkeys(ops, function))
-            return function
-
-        return register
-
-
 def dense(value: OnnxValue | None, role: str) -> str:
     """The tensor of a value that must not be ragged."""
     if value is None or value.lengths:
@@ -402,7 +386,7 @@ def ragged(value: OnnxValue | None, role: str) -> OnnxValue:
 
 # Row-wise operators over padded batches: the words' axis became two, batch and time.
 
-RULES = Rules()
+RULES = Rules[Callable[..., None]]()
 """What takes the first ragged input as a further argument."""
 
 
@@ -429,12 +413,12 @@ def _elementwise(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) ->
     w.copy(node, tensors, like.lengths, **w.attributes(node))
 
 
-@RULES("Cast", "CastLike")
+@RULES("Cast CastLike")
 def _cast(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
     if inputs[0] is not like:
         raise UnsupportedError("what is cast is not ragged")
     dtype = w.types[node.outputs[0]].dtype or ""
-    w.give(node, w.emit("Cast", like.data, to=number_of(dtype)), like.lengths)
+    w.give(node, w.cast(like.data, dtype), like.lengths)
 
 
 def _axis(axis: int, rank: int) -> int:
@@ -504,8 +488,7 @@ def _moved(axis: int, at: int) -> int:
 def _flatten(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
     if node.at.axis != 1:
         raise UnsupportedError("only words are flattened, each into a row")
-    shape = w.ints(0, 0, -1)
-    w.give(node, w.emit("Reshape", like.data, shape), like.lengths)
+    w.give(node, w.reshaped(like.data, 0, 0, -1), like.lengths)
 
 
 @RULES("Reshape")
@@ -514,7 +497,7 @@ def _reshape(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> Non
     first, *sizes = w.array(node.inputs[1], "shape").tolist()
     if first not in (0, -1) or node.at.allowzero or not w.types[node.outputs[0]].depth:
         raise UnsupportedError(f"shape {(first, *sizes)} may split or join the words of a LoD")
-    w.give(node, w.emit("Reshape", like.data, w.ints(0, 0, *sizes)), like.lengths)
+    w.give(node, w.reshaped(like.data, 0, 0, *sizes), like.lengths)
 
 
 @RULES("MatMul")
@@ -532,7 +515,7 @@ def _gemm(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
         raise UnsupportedError("only words times a matrix")
     factor = dense(inputs[1], "the right factor")
     if node.at.transB:
-        factor = w.emit("Transpose", factor, perm=(1, 0))
+        factor = w.transposed(factor, 1, 0)
     out = w.emit("MatMul", like.data, factor)
     added = inputs[2] if len(inputs) > 2 else None
     terms = [(out, node.at.alpha)]
@@ -569,7 +552,7 @@ def _gather_elements(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue
     w.copy(node, [data, at], like.lengths, axis=axis)
 
 
-@RULES("QuantizeLinear", "DequantizeLinear")
+@RULES("QuantizeLinear DequantizeLinear")
 def _quantized(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
     if inputs[0] is not like:
         raise UnsupportedError("a scale or zero point is ragged")

@@ -18,7 +18,7 @@ from onernn.adapters.paddle.table import (
     rule,
 )
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.graph import UNSUPPORTED, Graph, Value
+from onernn.ir.graph import Graph
 from onernn.ir.records import dataclass
 from onernn.ir.types import Size, Type
 from onernn.ops.control import joined_types
@@ -49,7 +49,7 @@ def _create(op: PaddleOperator) -> Results:
 def _write(op: PaddleOperator) -> Results:
     (variable,) = op.outputs["Out"]
     array = op.builder.array_of(variable)
-    op.builder.arrays[variable] = array.written(_index(op), op.dense(op.value("X")))
+    op.builder.arrays[variable] = array.written(_index(op), op.plain("X"))
     return {"Out": ""}
 
 
@@ -59,7 +59,7 @@ def _read(op: PaddleOperator) -> Results:
     array = _array(op)
     if value := array.element(_index(op)):
         return op.emit("Identity", value)
-    at = op.emit("Reshape", op.value("I"), op.ints())
+    at = op.reshaped(op.value("I"))
     return op.emit("Gather", op.builder.stack(array), at, axis=0, non_negative=True)
 
 
@@ -72,8 +72,7 @@ def _slice_element(op: PaddleOperator) -> Results:
         at = None if array.length is None else array.length + place[0]
     if len(place) == 1 and (value := array.element(at)):
         return op.emit("Identity", value)
-    at_value = op.builder.constant(np.int64(place[0]), "place")
-    return op.emit("Gather", op.builder.stack(array), at_value, axis=0)
+    return op.emit("Gather", op.builder.stack(array), place[0], axis=0)
 
 
 @rule("lod_array_length")
@@ -88,8 +87,8 @@ def _length(op: PaddleOperator) -> Results:
     before = found - builder.turn if found is not None and builder.turn is not None else None
     if before is None or before.number is None:
         raise UnsupportedError("nobody knows how many elements it has")
-    turn = op.emit("Reshape", TURN, op.ints(1))
-    return op.emit("Add", turn, op.ints(before.number))
+    turn = op.reshaped(TURN, 1)
+    return op.emit("Add", turn, [before.number])
 
 
 @rule("tensor_array_to_tensor")
@@ -104,16 +103,16 @@ def _all(op: PaddleOperator) -> Results:
     if not 0 <= axis < rank - (not new):
         raise UnsupportedError(f"attribute axis={axis}: elements of {rank - 1} axes")
     perm = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
-    out = op.emit("Transpose", value, perm=perm) if axis else value
+    out = op.transposed(value, *perm) if axis else value
     if new:
         if axis == 0:
             op.builder.stacked[op.outputs["Out"][0]] = array
         return {"Out": op.emit("Identity", out)}
-    sizes = [op.ints(*([0] * axis + [-1])), op.emit("Shape", out, start=axis + 2)]
+    sizes = op.joined([0] * axis + [-1], op.emit("Shape", out, start=axis + 2))
     count = op.emit("Shape", value, start=0, end=1)
     each = op.emit("Shape", value, start=axis + 1, end=axis + 2)
-    index = op.emit("Cast", op.emit("Expand", each, count), to="int32")
-    joined = op.emit("Reshape", out, op.emit("Concat", *sizes, axis=0))
+    index = op.cast(op.emit("Expand", each, count), "int32")
+    joined = op.emit("Reshape", out, sizes)
     return {"Out": joined, "OutIndex": index}
 
 
@@ -188,15 +187,7 @@ def _graph(builder: PaddleBuilder, values: Sequence[str]) -> Graph:
     assert builder.outer is not None
     builder.outer.notes.update(builder.notes)
     ends = [builder.emit("Identity", (value,)) for value in values]
-    made = []
-    for name in ends:
-        known = builder.type_of(name)
-        made.append(Value(name, known.dtype, None if known.shape is None else known.counts))
-    graph = builder.graph(made)
-    for node in graph.nodes:
-        if node.op == UNSUPPORTED:
-            raise UnsupportedError(f"its block: {node.label}: {node.attributes['reason']}")
-    return graph
+    return builder.body([*map(builder.output, ends)], "its block:")
 
 
 @dataclass(frozen=True)

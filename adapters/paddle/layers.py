@@ -31,7 +31,7 @@ from onernn.reorders.gates import GateLayout, input_layer, summed_bias
 
 
 def _number(op: PaddleOperator, value: float, dtype: str = "float32") -> str:
-    return op.builder.constant(np.asarray(value, dtype), f"{op.at.type}/{dtype}")
+    return op.constant(np.asarray(value, dtype), dtype)
 
 
 def _scale(op: PaddleOperator, scale: str, shift: str) -> Scale:
@@ -54,7 +54,7 @@ def _rounded(op: PaddleOperator, x: str, scale: Scale, dtype: str) -> str:
 
 def _floats(op: PaddleOperator, q: str, scale: Scale) -> str:
     """(q - shift) times the float32 next to 1 / factor."""
-    whole = op.emit("Sub", op.emit("Cast", q, to="float32"), _number(op, scale.shift))
+    whole = op.emit("Sub", op.cast(q, "float32"), _number(op, scale.shift))
     return op.emit("Mul", whole, _number(op, float(np.float32(1) / np.float32(scale.factor))))
 
 
@@ -101,7 +101,7 @@ def _requantize(op: PaddleOperator) -> Results:
     op.narrow("Output")
     dtype = "int8" if signed and not new.shift else "uint8"
     to = Scale(ratio, float(np.rint(shift)))
-    return {"Output": _rounded(op, op.emit("Cast", q, to="float32"), to, dtype)}
+    return {"Output": _rounded(op, op.cast(q, "float32"), to, dtype)}
 
 
 class LayerNumbers(NamedTuple):
@@ -182,11 +182,9 @@ def _functions(
 ) -> tuple[Activation, ...]:
     """What attributes with these names and defaults choose among the functions Paddle has."""
     keys = {name: key for key, name in known.items()}
-    found = {name: op.attribute(name, keys[default]) for name, default in named.items()}
-    for name, key in found.items():
-        if key not in known:
-            raise UnsupportedError(f"attribute {name}={key!r}: expected one of {[*known]}")
-    return tuple(Activation(known[key]) for key in found.values())
+    return tuple(
+        Activation(known[op.one_of(name, keys[default], known)]) for name, default in named.items()
+    )
 
 
 def _direction(op: PaddleOperator) -> Direction:
@@ -212,9 +210,8 @@ def _over_words(
     states = [op.optional(slot) for slot in slots]
     if "" in states and any(states):
         raise UnsupportedError(f"inputs {' and '.join(slots)} go together")
-    states = [state and op.emit("Unsqueeze", op.dense(state), op.ints(0, 1)) for state in states]
-    attributes = {"spec": spec, "weights": weights, "precision": precision}
-    return op.builder.emit_many("Rnn", (x, *states), count, attributes)
+    states = [state and op.unsqueezed(op.dense(state), 0, 1) for state in states]
+    return op.emit_many("Rnn", count, x, *states, spec=spec, weights=weights, precision=precision)
 
 
 def _gru_cell(
@@ -293,10 +290,10 @@ def _gru_unit(op: PaddleOperator) -> Results:
     spec, layout = _gru_cell(op, flat, _UNIT_FUNCTIONS)
     weights = RnnWeights(None, paddle.weight_h(flat, layout), summed_bias(layout, bias))
     op.value("HiddenPrev")
-    x = op.emit("GateLayout", op.dense(op.value("Input")), layout=layout)
-    x = op.emit("Unsqueeze", x, op.ints(0))
+    x = op.emit("GateLayout", op.plain("Input"), layout=layout)
+    x = op.unsqueezed(x, 0)
     (y,) = _over_words(op, x, spec, weights, 1, "HiddenPrev")
-    return {"Hidden": op.emit("Squeeze", y, op.ints(0))}
+    return {"Hidden": op.squeezed(y, 0)}
 
 
 @rule("lstm")
@@ -322,8 +319,8 @@ def _fusion_lstm(op: PaddleOperator) -> Results:
 @rule("fused_embedding_fc_lstm")
 def _fused_embedding_fc_lstm(op: PaddleOperator) -> Results:
     """Rows of a table that is projected and has the gates' bias added: Bias is for peepholes."""
-    ids = op.emit("Squeeze", op.ragged("Ids"), op.ints(-1))
-    gates = op.builder.constant(paddle.LSTM(op.array("Embeddings")), "Embeddings/gates")
+    ids = op.squeezed(op.ragged("Ids"), -1)
+    gates = op.constant(paddle.LSTM(op.array("Embeddings")), "gates")
     rows = op.emit("Gather", gates, ids, axis=0, non_negative=True)
     weight_h, bias = op.array("WeightH"), op.array("Bias").copy()
     bias[..., : weight_h.shape[1]] = 0
@@ -371,9 +368,7 @@ def _attention_lstm(op: PaddleOperator) -> Results:
 @rule("rnn")
 def _rnn(op: PaddleOperator) -> Results:
     """Time-major; what stands behind a sentence's length does not run, and gives zeros."""
-    mode, layers = op.attribute("mode", "RNN_TANH"), op.attribute("num_layers", 1)
-    if mode not in paddle.RNN_CELLS:
-        raise UnsupportedError(f"attribute mode={mode!r}: expected one of {[*paddle.RNN_CELLS]}")
+    mode, layers = op.one_of("mode", "RNN_TANH", paddle.RNN_CELLS), op.attribute("num_layers", 1)
     both = op.attribute("is_bidirec", False)
     if op.attribute("dropout_prob", 0.0):
         op.note_dropout()
@@ -392,7 +387,7 @@ def _rnn(op: PaddleOperator) -> Results:
     )
     layers_of(spec, stack)
 
-    x, states = op.dense(op.value("Input")), op.values("PreState")
+    x, states = op.plain("Input"), op.values("PreState")
     if len(states) != len(spec.cell.states):
         raise UnsupportedError(f"input PreState: {len(states)} states for {spec.cell.name}")
     y, *finals = recurrent_stack(op, x, states, spec, stack, op.optional("SequenceLength"))
@@ -459,21 +454,21 @@ def _biased(op: PaddleOperator, out: str, axes: int) -> str:
     bias = op.optional("Bias")
     if not bias:
         return out
-    return op.emit("Add", out, op.emit("Reshape", bias, op.ints(1, -1, *[1] * axes)))
+    return op.emit("Add", out, op.reshaped(bias, 1, -1, *[1] * axes))
 
 
-@rule("conv2d", "depthwise_conv2d", "conv3d")
+@rule("conv2d depthwise_conv2d conv3d")
 def _convolution(op: PaddleOperator) -> Results:
-    rank = len(op.shape("Input"))
+    rank = op.rank("Input")
     (x, last), attributes = _image(op, "Input"), _attributes(op, rank - 2)
     out = _biased(op, op.emit("Conv", x, op.value("Filter"), **attributes), rank - 2)
     return {"Output": _back(op, out, last)}
 
 
-@rule("conv2d_transpose", "depthwise_conv2d_transpose")
+@rule("conv2d_transpose depthwise_conv2d_transpose")
 def _convolution_back(op: PaddleOperator) -> Results:
     """A given ``output_size`` is one that a larger ``output_padding`` would give."""
-    rank = len(op.shape("Input"))
+    rank = op.rank("Input")
     (x, last), attributes = _image(op, "Input"), _attributes(op, rank - 2)
     if op.attribute("output_size", ()) or op.optional("OutputSize"):
         raise UnsupportedError("attribute output_size: give output_padding instead")
@@ -485,15 +480,13 @@ def _convolution_back(op: PaddleOperator) -> Results:
     return {"Output": _back(op, _biased(op, out, rank - 2), last)}
 
 
-@rule("pool2d", "pool3d", "max_pool2d_with_index")
+@rule("pool2d pool3d max_pool2d_with_index")
 def _pool(op: PaddleOperator) -> Results:
     """``exclusive``: a mean counts no pads. Else it counts the whole window everywhere."""
-    rank = len(op.shape("X"))
+    rank = op.rank("X")
     (x, last), axes = _image(op, "X"), rank - 2
     op.absent("KernelSize of run time")
-    kind = "max" if "index" in op.at.type else op.attribute("pooling_type", "max")
-    if kind not in ("max", "avg"):
-        raise UnsupportedError(f"attribute pooling_type={kind!r}: expected max or avg")
+    kind = "max" if "index" in op.at.type else op.one_of("pooling_type", "max", ("max", "avg"))
     kernel, ceil = tuple(op.attribute("ksize", ())), op.attribute("ceil_mode", False)
     strides, pads = op.attribute("strides", (1,) * axes), _pads(op, axes)
     exclusive = op.attribute("exclusive", True)
@@ -533,16 +526,14 @@ def _affine(op: PaddleOperator, slots: Sequence[str], like: str) -> list[str]:
         if not value and channels is None:
             raise UnsupportedError(f"input {slot} is missing, and nobody knows how many channels")
         filled = np.full(channels or 0, number, op.dtype(like))
-        made.append(value or op.builder.constant(filled, slot.lower()))
+        made.append(value or op.constant(filled, slot.lower()))
     return made
 
 
 @rule("instance_norm")
 def _instance_norm(op: PaddleOperator) -> Results:
     epsilon, affine = op.attribute("epsilon", 1e-5), _affine(op, ("Scale", "Bias"), "X")
-    return {
-        "Y": op.emit("InstanceNormalization", op.dense(op.value("X")), *affine, epsilon=epsilon)
-    }
+    return {"Y": op.emit("InstanceNormalization", op.plain("X"), *affine, epsilon=epsilon)}
 
 
 @rule("group_norm")
@@ -551,20 +542,20 @@ def _group_norm(op: PaddleOperator) -> Results:
     if layout in _LAST:
         raise UnsupportedError(f"attribute data_layout={layout!r}: give (N, C, ...)")
     epsilon, affine = op.attribute("epsilon", 1e-5), _affine(op, ("Scale", "Bias"), "X")
-    x = op.dense(op.value("X"))
+    x = op.plain("X")
     return {"Y": op.emit("GroupNormalization", x, *affine, num_groups=groups, epsilon=epsilon)}
 
 
 @rule("prelu")
 def _prelu(op: PaddleOperator) -> Results:
     mode, layout = op.attribute("mode", "all"), op.attribute("data_format", "NCHW")
-    rank = len(op.shape("X"))
+    rank = op.rank("X")
     slope = op.value("Alpha")
     if mode == "channel":
         behind = 0 if layout in _LAST else rank - 2
-        slope = op.emit("Reshape", slope, op.ints(-1, *[1] * behind))
+        slope = op.reshaped(slope, -1, *[1] * behind)
     elif mode == "all":
-        slope = op.emit("Reshape", slope, op.ints(1))
+        slope = op.reshaped(slope, 1)
     else:
         raise UnsupportedError(f"attribute mode={mode!r}: expected all or channel")
     return op.emit("PRelu", op.value("X"), slope)
@@ -573,12 +564,12 @@ def _prelu(op: PaddleOperator) -> Results:
 _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
-@rule("pad", "pad2d", "pad3d")
+@rule("pad pad2d pad3d")
 def _pad(op: PaddleOperator) -> Results:
     """``pad3d`` and ``pad2d`` tell the last axis first, ``pad`` all axes in order."""
     if op.variables("Paddings of run time") or op.variables("Paddings"):
         raise UnsupportedError("input Paddings: computed at run time")
-    rank, pads, x = len(op.shape("X")), list(op.attribute("paddings", (0,))), op.value("X")
+    rank, pads, x = op.rank("X"), list(op.attribute("paddings", (0,))), op.value("X")
     mode, value = "constant", op.attribute("pad_value", 0.0) if op.at.type != "pad3d" else 0.0
     first = 0
     if op.at.type != "pad":
@@ -592,29 +583,23 @@ def _pad(op: PaddleOperator) -> Results:
         raise UnsupportedError(f"attributes mode={mode!r}, paddings={pads} of {rank} axes")
     if 0 in axes and op.is_ragged(x) and any(pads[:2]):
         raise UnsupportedError("attribute paddings: the words of a LoD")
-    filled = op.builder.constant(np.asarray(value, op.dtype("X")), "filled")
-    around = op.ints(*pads[::2], *pads[1::2])
-    return op.emit("Pad", op.dense(x), around, filled, op.ints(*axes), mode=_MODES[mode])
+    filled = op.scalar(value, op.dtype("X"))
+    return op.emit("Pad", op.dense(x), [*pads[::2], *pads[1::2]], filled, axes, mode=_MODES[mode])
 
 
 @rule(
-    "nearest_interp_v2",
-    "bilinear_interp_v2",
-    "linear_interp_v2",
-    "nearest_interp",
-    "bilinear_interp",
+    "nearest_interp_v2 bilinear_interp_v2 linear_interp_v2 nearest_interp bilinear_interp",
 )
 def _interpolated(op: PaddleOperator) -> Results:
     """Nearest rounds down, as Paddle's kernel does; ``align_mode`` 1 counts from the corner."""
-    rank = len(op.shape("X"))
+    rank = op.rank("X")
     x, last = _image(op, "X", "data_layout")
     op.absent("OutSize", "SizeTensor", "Scale")
-    method, corners = op.attribute("interp_method", "bilinear"), op.attribute("align_corners", True)
+    method = op.one_of("interp_method", "bilinear", ("nearest", "bilinear", "linear"))
+    corners = op.attribute("align_corners", True)
     mode, scale = op.attribute("align_mode", 1), op.attribute("scale", ())
     scale = tuple(scale) if isinstance(scale, tuple | list) else (scale,) if scale else ()
     sizes = [op.attribute(name, -1) for name in ("out_d", "out_h", "out_w")][-(rank - 2) :]
-    if method not in ("nearest", "bilinear", "linear"):
-        raise UnsupportedError(f"attribute interp_method={method!r}: nearest or linear")
     if method == "nearest":
         if corners:
             raise UnsupportedError("attribute align_corners of nearest elements")
@@ -625,21 +610,20 @@ def _interpolated(op: PaddleOperator) -> Results:
     attributes["mode"] = "nearest" if method == "nearest" else "linear"
     if scale:
         scale = scale * (rank - 2) if len(scale) == 1 else scale
-        by = op.builder.constant(np.array([1, 1, *scale], np.float32), "scales")
+        by = op.constant(np.array([1, 1, *scale], np.float32), "scales")
         return _back(op, op.emit("Resize", x, "", by, **attributes), last)
     if min(sizes) < 1:
         raise UnsupportedError(f"attributes out_h, out_w: {sizes}")
-    shape = op.emit("Concat", op.emit("Shape", x, start=0, end=2), op.ints(*sizes), axis=0)
+    shape = op.joined(op.emit("Shape", x, start=0, end=2), sizes)
     return _back(op, op.emit("Resize", x, "", "", shape, **attributes), last)
 
 
-@rule("unstack", "unbind")
+@rule("unstack unbind")
 def _unstack(op: PaddleOperator) -> Results:
     """Each part along an axis, without that axis."""
-    axis, rank = op.attribute("axis", 0), len(op.shape("X"))
+    axis, rank = op.attribute("axis", 0), op.rank("X")
     op.attribute("num", 0)
     slot = "Y" if op.at.type == "unstack" else "Out"
-    names, at = op.outputs.get(slot, ()), op.ints(axis % rank)
-    parts = op.builder.emit_many("Split", (op.dense(op.value("X")),), len(names), {"axis": axis})
-    made = [op.emit("Squeeze", part, at) for part in parts]
+    parts = op.emit_many("Split", len(op.outputs.get(slot, ())), op.plain("X"), axis=axis)
+    made = [op.squeezed(part, axis % rank) for part in parts]
     return {slot if not k else f"{slot}.{k}": part for k, part in enumerate(made)}

@@ -13,6 +13,8 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 
 from onernn.adapters.common.adapter import require
+from onernn.adapters.common.files import pairs
+from onernn.adapters.common.live import derived, original
 from onernn.adapters.paddle.custom_operators import (
     FEW,
     NAME,
@@ -31,11 +33,12 @@ from onernn.ir.ragged import Ragged, data_of
 
 # The memory of Paddle's tensors as arrays, without a copy: Paddle's own way makes one.
 
-_OLD_NAMES = {
-    **{"BOOL": "bool", "UINT8": "uint8", "INT8": "int8", "INT16": "int16", "INT32": "int32"},
-    **{"INT64": "int64", "FP16": "float16", "FP32": "float32", "FP64": "float64"},
-    **{"BF16": "bfloat16", "COMPLEX64": "complex64", "COMPLEX128": "complex128"},
-}
+_OLD_NAMES = pairs(
+    """
+    BOOL=bool UINT8=uint8 INT8=int8 INT16=int16 INT32=int32 INT64=int64 FP16=float16 FP32=float32
+    FP64=float64 BF16=bfloat16 COMPLEX64=complex64 COMPLEX128=complex128
+    """
+)
 
 
 def view(tensor: Any, name: str) -> Array:
@@ -378,8 +381,7 @@ def ours_of_cells(kind: Any, chosen: Options) -> type:
     ) -> Any:
         return run(self, inputs, initial_states, sequence_length, kwargs)
 
-    own = {"forward": forward, "onernn_options": chosen}
-    return type(kind.__name__, (kind,), own)
+    return derived(kind, chosen, forward=forward)
 
 
 def _run(layer: Any, inputs: Any, initial: Any, chosen: Options) -> tuple[Any, Any] | None:
@@ -453,7 +455,7 @@ def optimized_layer(target: Any, chosen: Options) -> Any:
             _log.warning("%s: stays with Paddle: %s", each.full_name(), reasons[id(each)])
         else:
             make = _ours if isinstance(each, rnn.RNNBase) else ours_of_cells
-            each.__class__ = make(_theirs(type(each)), chosen)
+            each.__class__ = make(original(type(each)), chosen)
             forget(each)
     return target
 
@@ -461,7 +463,7 @@ def optimized_layer(target: Any, chosen: Options) -> Any:
 def _obstacle(layer: Any) -> str:
     """Why a layer cannot be ours, "" where it can."""
     if not hasattr(layer, "could_use_cudnn"):
-        return cells_obstacle(layer, _theirs(type(layer)))
+        return cells_obstacle(layer, original(type(layer)))
     if getattr(layer, "proj_size", 0):
         return "a projection (proj_size), which Paddle composes of small operators"
     if not layer.could_use_cudnn:
@@ -496,11 +498,6 @@ def _is_left(paddle: Any, layer: Any, inputs: Any) -> bool:
     return not _is_short(layer) and is_faster_in_paddle(shape, layer.hidden_size, not records)
 
 
-def _theirs(kind: type) -> type:
-    """The class that a layer had before it became ours."""
-    return kind.__mro__[1] if "onernn_options" in vars(kind) else kind
-
-
 @cache
 def _ours(kind: Any, chosen: Options) -> type:
     """A recurrent layer whose kernel is ours; parameters, arguments and results stay."""
@@ -529,5 +526,4 @@ def _ours(kind: Any, chosen: Options) -> type:
         out, states = found
         return out, states if len(states) > 1 else states[0]
 
-    own = {"_cudnn_impl": untraced(kernel), "onernn_options": chosen}
-    return type(kind.__name__, (kind,), own)
+    return derived(kind, chosen, _cudnn_impl=untraced(kernel))

@@ -46,19 +46,20 @@ Tuple:         repeated int32 element_type = 1
 """
 
 # AttrType -> the field of OpAttr that holds the value.
-ATTRIBUTE_FIELDS = (
-    *("i", "f", "s", "ints", "floats", "strings", "b", "bools", "block_idx", "l"),
-    *("blocks_idx", "longs", "float64s", "var_name", "vars_name", "float64", "scalar", "scalars"),
-)
+ATTRIBUTE_FIELDS = """
+    i f s ints floats strings b bools block_idx l blocks_idx longs float64s var_name vars_name
+    float64 scalar scalars
+""".split()
 SCALAR_FIELDS = {1: "b", 2: "i", 3: "r", 4: "c"}
 
 # VarType.Type: kinds of variables ...
 LOD_TENSOR, FEED, FETCH, ARRAY, READER, RAW = 7, 9, 10, 13, 15, 17
 # ... and of elements. NumPy has no bfloat16: a parameter of that type is read as float32.
 DTYPES = {
-    **{0: "bool", 1: "int16", 2: "int32", 3: "int64", 4: "float16", 5: "float32", 6: "float64"},
-    **{20: "uint8", 21: "int8", 22: "bfloat16", 23: "complex64", 24: "complex128"},
+    **dict(enumerate("bool int16 int32 int64 float16 float32 float64".split())),
+    **dict(enumerate("uint8 int8 bfloat16 complex64 complex128".split(), 20)),
 }
+CODES = {name: code for code, name in DTYPES.items()}
 
 _MESSAGES = Schema("Paddle", SCHEMA)
 message, parse = _MESSAGES.message, _MESSAGES.parse

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,11 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.files import ByteStream
+from onernn.adapters.common.files import ByteStream, file_bytes, pairs, parsed_json
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.operators import OPERATORS, Meaning
 from onernn.ir.arrays import Array
-from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, UnsupportedError, did_you_mean
 from onernn.ir.files import inside, only_file
 from onernn.ir.graph import NativeOp
@@ -249,12 +247,12 @@ def _scalar(desc: Any) -> bool | int | float | complex:
 
 VERSIONS = range(1, 5)
 """Of the format; 3.3.1 writes 4. Between them no operator of the table changed its meaning."""
-_DTYPES = {
-    **{"t_bool": "bool", "t_ui8": "uint8", "t_i8": "int8", "t_i16": "int16", "t_i32": "int32"},
-    **{"t_i64": "int64", "t_f16": "float16", "t_bf16": "bfloat16", "t_f32": "float32"},
-    **{"t_f64": "float64"},
-}
-_CODES = {name: code for code, name in messages.DTYPES.items()}
+_DTYPES = pairs(
+    """
+    t_bool=bool t_ui8=uint8 t_i8=int8 t_i16=int16 t_i32=int32 t_i64=int64 t_f16=float16
+    t_bf16=bfloat16 t_f32=float32 t_f64=float64
+    """
+)
 _INERT = ("struct_name", "place", "op_role", "op_dist_attr", "stop_gradient", "persistable")
 _NUMBERS = {"NAN": math.nan, "INF": math.inf, "-INF": -math.inf}
 _MOST = 2**16  # elements of a constant that is made while reading
@@ -266,10 +264,8 @@ def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
 
     Raises `ModelFormatError` for what is no PIR program, `UnsupportedError` for a newer version.
     """
-    loading().parses_json(data)
+    whole = parsed_json(data, file, "not a PIR program")
     try:
-        whole = json.loads(data)
-        json.dumps(whole, ensure_ascii=False).encode()  # "\\ud800" is JSON, but no text
         base = whole["base_code"]
         if base["magic"] != "pir":
             raise KeyError("magic")
@@ -472,7 +468,7 @@ class _Reader:
     def _constant(self, made: list[str], attributes: Mapping[str, Any]) -> bool:
         value, dtype = attributes["value"], str(attributes["dtype"])
         sizes = attributes.get("shape", (len(value),) if isinstance(value, tuple) else ())
-        if dtype not in _CODES or dtype == "bfloat16" or math.prod(sizes) > _MOST:
+        if dtype not in messages.CODES or dtype == "bfloat16" or math.prod(sizes) > _MOST:
             return False
         if any(size < 0 for size in sizes):
             raise ValueError(f"a constant of shape {sizes}")
@@ -504,7 +500,7 @@ class _Reader:
                 slots[tensor or f"{attribute[1:]} of run time"] = tuple(names)
         for name, value in attributes.items():
             if name in meaning.coded:
-                given[meaning.coded[name]] = _CODES.get(str(value), -1)
+                given[meaning.coded[name]] = messages.CODES.get(str(value), -1)
             elif name not in meaning.dropped:
                 given[meaning.renamed.get(name, name)] = value
         made = {
@@ -521,7 +517,7 @@ class _Reader:
         found = self.variables[name]
         self.variables[narrow] = Variable(narrow, found.kind, "int32", found.shape, 0, False)
         self._add(last.type, last.inputs, {"Out": (narrow,)}, last.attributes)
-        codes = {"in_dtype": _CODES["int32"], "out_dtype": _CODES["int64"]}
+        codes = {"in_dtype": messages.CODES["int32"], "out_dtype": messages.CODES["int64"]}
         self._add("cast", {"X": (narrow,)}, {"Out": (name,)}, codes)
 
     def _unknown(
@@ -645,11 +641,7 @@ def _model(path: Path) -> Path:
 
 
 def _bytes(file: Path) -> bytes:
-    try:
-        loading().reads(os.stat(file))
-        data = file.read_bytes()
-    except OSError as error:
-        raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
+    data = file_bytes(file)
     if not data:
         raise ModelFormatError("the file is empty, expected a Paddle program", file)
     return data

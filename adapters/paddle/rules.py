@@ -28,7 +28,7 @@ def _unary(row: Row, op: PaddleOperator) -> Results:
     attributes = _attributes(row, op)
     x = x if row.keeps_lod else op.dense(x)
     mixed = canonical.mixed(canonical.at(attributes, 1), 0) or ()
-    if op.is_ragged(x) and any(axis in (0, -len(op.shape("X"))) for axis in mixed):
+    if op.is_ragged(x) and any(axis in (0, -op.rank("X")) for axis in mixed):
         return {row.output: op.under(op.emit(row.op, op.dense(x), **attributes), x)}
     return {row.output: op.emit(row.op, x, **attributes)}
 
@@ -37,37 +37,37 @@ def _binary(row: Row, op: PaddleOperator) -> dict[str, str]:
     """The LoD of X is handed on. ``axis`` is where the axes of Y begin among those of X."""
     op.attribute("force_cpu", False)
     attributes = _attributes(row, op)
-    x, y, axis = op.value("X"), op.dense(op.value("Y")), op.attribute("axis", -1)
-    rank, inner = len(op.shape("X")), len(op.shape("Y"))
+    x, y, axis = op.value("X"), op.plain("Y"), op.attribute("axis", -1)
+    rank, inner = op.rank("X"), op.rank("Y")
     if rank < inner and op.is_ragged(x):
         raise UnsupportedError(f"input Y has {inner} axes, more than the ragged X with {rank}")
     missing = 0 if axis == -1 else max(rank, inner) - axis - min(rank, inner)
     if missing < 0 or axis < -1:
         raise UnsupportedError(f"attribute axis={axis} for inputs of {rank} and {inner} axes")
     if missing:  # the shorter one stands before axes of the longer one
-        behind = op.ints(*range(min(rank, inner), min(rank, inner) + missing))
+        behind = range(min(rank, inner), min(rank, inner) + missing)
         if inner < rank:
-            y = op.emit("Unsqueeze", y, behind)
+            y = op.unsqueezed(y, *behind)
         else:
-            x = op.emit("Unsqueeze", x, behind)
+            x = op.unsqueezed(x, *behind)
     return {row.output: op.emit(row.op, x, y, **attributes)}
 
 
 def _reduction(row: Row, op: PaddleOperator) -> Results:
     op.attribute("in_dtype", -1)
-    rank, keep = len(op.shape("X")), op.attribute("keep_dim", False)
+    rank, keep = op.rank("X"), op.attribute("keep_dim", False)
     axes = op.attribute("dim", (0,))
     axes = [axis % max(rank, 1) for axis in ([axes] if isinstance(axes, int) else axes)]
     if op.attribute("reduce_all", False) or not axes or row.type == "mean":
         axes = list(range(rank))
-    x = op.dense(op.value("X"))
+    x = op.plain("X")
     if op.attribute("out_dtype", -1) >= 0:
-        x = op.emit("Cast", x, to=op.chosen_dtype("out_dtype", -1))
+        x = op.cast(x, op.chosen_dtype("out_dtype", -1))
     elif row.type == "reduce_sum" and op.dtype("X") in (np.int32, np.bool_):
-        x = op.emit("Cast", x, to="int64")
-    out = op.emit(row.op, x, op.ints(*axes), keepdims=int(keep))
+        x = op.cast(x, "int64")
+    out = op.emit(row.op, x, axes, keepdims=int(keep))
     if not keep and len(axes) == rank and op.gives_one():
-        out = op.emit("Reshape", out, op.ints(1))
+        out = op.reshaped(out, 1)
     return {row.output: out}
 
 
@@ -108,7 +108,7 @@ def _project(op: PaddleOperator, slot: str, columns: int, weight: str) -> str:
         raise UnsupportedError(f"{columns} leading columns of an input of {len(sizes)} axes")
     if len(sizes) > columns + 1:
         rows = op.builder.constants[weight].shape[0] if weight in op.builder.constants else -1
-        x = op.emit("Reshape", x, op.ints(*([0] * columns + [rows])))
+        x = op.reshaped(x, *([0] * columns + [rows]))
     return op.emit("MatMul", x, weight)
 
 
@@ -123,10 +123,10 @@ def _mul(op: PaddleOperator) -> Results:
         raise UnsupportedError(f"attribute y_num_col_dims={split}: Y has {len(sizes)} axes")
     if len(sizes) > 2:
         matrix = op.array("Y").reshape(math.prod(op.array("Y").shape[:split]), -1)
-        y = op.builder.constant(matrix, f"{y}/matrix")
+        y = op.constant(matrix, "matrix")
     out = _project(op, "X", columns, y)
     if len(sizes) - split > 1:
-        out = op.emit("Reshape", out, op.ints(*([0] * columns + list(op.array("Y").shape[split:]))))
+        out = op.reshaped(out, *([0] * columns + list(op.array("Y").shape[split:])))
     return out
 
 
@@ -153,29 +153,27 @@ def _fc(op: PaddleOperator) -> Results:
     for name, neutral in _FUSED.items():
         op.only(name, neutral)
     out = _project(op, "Input", op.attribute("in_num_col_dims", 1), op.value("W"))
-    if bias := op.optional("Bias"):
-        flat = op.builder.constant(op.builder.array(bias, "Bias").reshape(-1), f"{bias}/flat")
+    if op.optional("Bias"):
+        flat = op.constant(op.array("Bias").reshape(-1), "Bias")
         out = op.emit("Add", out, flat)
-    activation = op.attribute("activation_type", "")
-    if activation not in _ACTIVATIONS:
-        raise UnsupportedError(f"attribute activation_type={activation!r}")
+    activation = op.one_of("activation_type", "", _ACTIVATIONS)
     return op.emit(_ACTIVATIONS[activation], out) if activation else out
 
 
 @rule("matmul_v2")
 def _matmul(op: PaddleOperator) -> Results:
     """Paddle 2 drops the LoD of X; 3 hands it on, whatever becomes of its rows."""
-    x, rank, factors = op.value("X"), len(op.shape("X")), []
+    x, rank, factors = op.value("X"), op.rank("X"), []
     for slot, flag in (("X", "trans_x"), ("Y", "trans_y")):
-        value = op.dense(op.value(slot))
+        value = op.plain(slot)
         if op.attribute(flag, False) and len(sizes := op.shape(slot)) > 1:
             perm = [*range(len(sizes) - 2), len(sizes) - 1, len(sizes) - 2]
-            value = op.emit("Transpose", value, perm=perm)
+            value = op.transposed(value, *perm)
         factors.append(value)
     out = op.emit("MatMul", *factors)
     if op.version < 3_000_000 or not op.is_ragged(x):
         return out
-    if rank < 2 or len(op.shape("Y")) > rank or rank == 2 and op.attribute("trans_x", False):
+    if rank < 2 or op.rank("Y") > rank or rank == 2 and op.attribute("trans_x", False):
         raise UnsupportedError("input X: Paddle 3 keeps a LoD that does not fit")
     return op.under(out, x)
 
@@ -183,10 +181,7 @@ def _matmul(op: PaddleOperator) -> Results:
 def _affine(op: PaddleOperator, x: str, kind: str, number: float, neutral: float) -> str:
     if number == neutral:
         return x
-    dtype = op.dtype("X")
-    if dtype.kind != "f" and number != int(number):
-        raise UnsupportedError(f"{kind} {number} of {dtype} numbers")
-    return op.emit(kind, x, op.builder.constant(np.asarray(number, dtype), f"{x}/{kind}"))
+    return op.emit(kind, x, op.scalar(number, op.dtype("X")))
 
 
 @rule("scale")
@@ -222,7 +217,7 @@ def _rsqrt(op: PaddleOperator) -> Results:
     return FORMULAS["rsqrt"](op, op.value("X"))
 
 
-@rule("swish", "silu")
+@rule("swish silu")
 def _swish(op: PaddleOperator) -> Results:
     op.only("beta", 1.0)
     return FORMULAS["silu"](op, op.value("X"))
@@ -237,7 +232,7 @@ def _softplus(op: PaddleOperator) -> Results:
     return op.emit("Softplus", op.value("X"))
 
 
-@rule("clip", "relu6", "brelu")
+@rule("clip relu6 brelu")
 def _clip(op: PaddleOperator) -> Results:
     if op.optional("Min") or op.optional("Max"):
         raise UnsupportedError("bounds that are computed at run time")
@@ -247,7 +242,7 @@ def _clip(op: PaddleOperator) -> Results:
         low, high = op.attribute("t_min", 0.0), op.attribute("t_max", 24.0)
     else:
         low, high = op.attribute("min", 0.0), op.attribute("max", 0.0)
-    bounds = [op.builder.constant(np.asarray(v, op.dtype("X")), "bound") for v in (low, high)]
+    bounds = [op.constant(np.asarray(v, op.dtype("X")), "bound") for v in (low, high)]
     return op.emit("Clip", op.value("X"), *bounds)
 
 
@@ -266,7 +261,7 @@ def _where(op: PaddleOperator) -> Results:
 
 @rule("masked_fill")
 def _masked_fill(op: PaddleOperator) -> Results:
-    x, mask, value = (op.dense(op.value(slot)) for slot in ("X", "Mask", "Value"))
+    x, mask, value = (op.plain(slot) for slot in ("X", "Mask", "Value"))
     return op.emit("Where", mask, op.emit("CastLike", value, x), x)
 
 
@@ -276,7 +271,7 @@ def _pow(op: PaddleOperator) -> Results:
     factor, dtype = op.attribute("factor", 1.0), op.dtype("X")
     if dtype.kind != "f":
         raise UnsupportedError(f"{dtype} numbers")
-    return op.emit("Pow", op.value("X"), op.builder.constant(np.asarray(factor, dtype), "factor"))
+    return op.emit("Pow", op.value("X"), op.scalar(factor, dtype))
 
 
 @rule("round")
@@ -288,10 +283,8 @@ def _round(op: PaddleOperator) -> Results:
         return op.emit("Round", x)
     size = op.emit("Abs", x)
     whole = op.emit("Floor", size)
-    half = op.builder.constant(np.asarray(0.5, dtype), "half")
-    up = op.emit(
-        "Cast", op.emit("GreaterOrEqual", op.emit("Sub", size, whole), half), to=str(dtype)
-    )
+    half = op.scalar(0.5, dtype)
+    up = op.cast(op.emit("GreaterOrEqual", op.emit("Sub", size, whole), half), dtype)
     return op.emit("Mul", op.emit("Sign", x), op.emit("Add", whole, up))
 
 
@@ -311,34 +304,31 @@ def _cumsum(op: PaddleOperator) -> Results:
         raise UnsupportedError("attribute flatten: Paddle keeps a LoD that does not fit")
     x = op.dense(value)
     if flat:
-        x, axis = op.emit("Reshape", x, op.ints(-1)), 0
-    at = op.builder.constant(np.int64(axis), "axis")
-    return op.under(op.emit("CumSum", x, at, reverse=int(op.attribute("reverse", False))), value)
+        x, axis = op.reshaped(x, -1), 0
+    return op.under(op.emit("CumSum", x, axis, reverse=int(op.attribute("reverse", False))), value)
 
 
 @rule("arg_max")
 def _arg_max(op: PaddleOperator) -> Results:
     dtypes = {-1: "int64", 2: "int32", 3: "int64"}
-    x, axis, dtype = op.dense(op.value("X")), op.attribute("axis", -1), op.attribute("dtype", -1)
-    if dtype not in dtypes:
-        raise UnsupportedError(f"attribute dtype={dtype}")
+    x, axis, dtype = op.plain("X"), op.attribute("axis", -1), op.one_of("dtype", -1, dtypes)
     keep, flat = op.attribute("keepdims", False), op.attribute("flatten", False)
     out = extreme_index(op, x, "ArgMax", None if flat else axis, keep)
     if keep and flat:
-        out = op.emit("Reshape", out, op.ints(*([1] * len(op.shape("X")))))
-    return op.emit("Cast", out, to=dtypes[dtype]) if dtypes[dtype] != "int64" else out
+        out = op.reshaped(out, *([1] * op.rank("X")))
+    return op.cast(out, dtypes[dtype])
 
 
-@rule("top_k", "top_k_v2")
+@rule("top_k top_k_v2")
 def _top_k(op: PaddleOperator) -> Results:
-    x, rank = op.value("X"), len(op.shape("X"))
+    x, rank = op.value("X"), op.rank("X")
     axis = op.attribute("axis", -1) if op.at.type == "top_k_v2" else -1
     x = op.dense(x) if axis in (0, -rank) else x
     k, number = op.optional("K"), op.attribute("k", 1)
     op.attribute("sorted", True)  # sorted is what any order may be
-    count = op.emit("Cast", k, to="int64") if k else op.ints(number)
+    count = op.cast(k, "int64") if k else op.ints(number)
     attributes = {"axis": axis, "largest": int(op.attribute("largest", True))}
-    values, at = op.builder.emit_many("TopK", (x, count), 2, attributes)
+    values, at = op.emit_many("TopK", 2, x, count, **attributes)
     return {"Out": values, "Indices": at}
 
 
@@ -349,12 +339,11 @@ def _layer_norm(op: PaddleOperator) -> Results:
     numbers = [op.optional(slot) for slot in ("Scale", "Bias")]
     if not 0 < axis < len(shape) or None in sizes:
         raise UnsupportedError(f"attribute begin_norm_axis={axis} of an input {shape}")
-    parts = [part and op.emit("Reshape", op.dense(part), op.ints(*sizes)) for part in numbers]
+    parts = [part and op.reshaped(op.dense(part), *sizes) for part in numbers]
     if not parts[0]:
-        parts[0] = op.builder.constant(np.ones(sizes, op.dtype("X")), "ones")
+        parts[0] = op.constant(np.ones(sizes, op.dtype("X")), "ones")
     attributes = {"axis": axis, "epsilon": op.attribute("epsilon", 1e-5)}
-    inputs = (x, *filter(None, parts))
-    return {"Y": op.builder.emit_many("LayerNormalization", inputs, 3, attributes)[0]}
+    return {"Y": op.emit_many("LayerNormalization", 3, x, *filter(None, parts), **attributes)[0]}
 
 
 @rule("batch_norm")
@@ -366,7 +355,7 @@ def _batch_norm(op: PaddleOperator) -> Results:
     if not fixed or op.attribute("trainable_statistics", False):
         raise UnsupportedError("saved in training mode: it normalizes by the statistics of a batch")
     op.only("fuse_with_relu", False)
-    rank, layout = len(op.shape("X")), op.attribute("data_layout", "NCHW")
+    rank, layout = op.rank("X"), op.attribute("data_layout", "NCHW")
     if rank > 2 and layout not in ("NCHW", "AnyLayout"):
         raise UnsupportedError(f"attribute data_layout={layout!r} of {rank} axes")
     numbers = [op.value(slot) for slot in ("Scale", "Bias", "Mean", "Variance")]
@@ -401,7 +390,7 @@ def _fill_constant(op: PaddleOperator) -> Results:
     shape = op.integers("shape", "ShapeTensor", "ShapeTensorList")
     sizes = op.builder.constants.get(shape)
     if sizes is not None and min(sizes, default=0) >= 0 and math.prod(sizes.tolist()) <= _MOST:
-        return op.builder.constant(np.full(sizes, value), "filled")
+        return op.constant(np.full(sizes, value), "filled")
     return op.emit("ConstantOfShape", shape, value=value.reshape(1))
 
 
@@ -415,8 +404,7 @@ def _fill_like(op: PaddleOperator) -> Results:
     if not 0 <= target < len(shape) or source < 0:
         raise UnsupportedError(f"attribute output_dim_idx={target} of shape {shape}")
     size = op.emit("Shape", like, start=source, end=source + 1)
-    parts = [op.ints(*shape[:target]), size, op.ints(*shape[target + 1 :])]
-    whole = op.emit("Concat", *parts, axis=0)
+    whole = op.joined(shape[:target], size, shape[target + 1 :])
     return op.emit("ConstantOfShape", whole, value=value.reshape(1))
 
 
@@ -437,23 +425,21 @@ def _assign_value(op: PaddleOperator) -> Results:
     dtype, shape = op.chosen_dtype("dtype", 5), op.attribute("shape", ())
     if len(given) > 1 or math.prod(shape) != len(given[0] if given else ()):
         raise UnsupportedError(f"attribute shape={shape}: its values are others")
-    return op.builder.constant(
-        np.asarray(given[0] if given else ()).astype(dtype).reshape(shape), "v"
-    )
+    return op.constant(np.asarray(given[0] if given else (), dtype).reshape(shape), "values")
 
 
 @rule("range")
 def _range(op: PaddleOperator) -> Results:
     """Start, End and Step have the shape () or (1,)."""
     scalar = op.ints()
-    slots = (op.dense(op.value(slot)) for slot in ("Start", "End", "Step"))
+    slots = (op.plain(slot) for slot in ("Start", "End", "Step"))
     return op.emit("Range", *(op.emit("Reshape", value, scalar) for value in slots))
 
 
 @rule("increment")
 def _increment(op: PaddleOperator) -> Results:
-    x, dtype, step = op.dense(op.value("X")), op.dtype("X"), op.attribute("step", 1.0)
-    return op.emit("Add", x, op.builder.constant(np.asarray(step).astype(dtype), "step"))
+    x, dtype, step = op.plain("X"), op.dtype("X"), op.attribute("step", 1.0)
+    return op.emit("Add", x, op.constant(np.asarray(step).astype(dtype), "step"))
 
 
 @rule("expand_v2")
@@ -464,31 +450,29 @@ def _expand(op: PaddleOperator) -> Results:
         sizes = op.builder.constants[shape]
         shape = op.ints(*np.where(sizes == -1, 1, sizes))
     else:
-        minus, one = op.ints(-1), op.ints(1)
-        shape = op.emit("Where", op.emit("Equal", shape, minus), one, shape)
-    return op.emit("Expand", op.dense(op.value("X")), shape)
+        shape = op.emit("Where", op.emit("Equal", shape, [-1]), [1], shape)
+    return op.emit("Expand", op.plain("X"), shape)
 
 
 @rule("expand_as_v2")
 def _expand_as(op: PaddleOperator) -> Results:
-    x, like = op.dense(op.value("X")), op.optional("Y")
+    x, like = op.plain("X"), op.optional("Y")
     sizes = op.attribute("target_shape", ())  # what Y has, where it is known
-    shape = op.emit("Shape", op.dense(like)) if like else op.ints(*sizes)
-    return op.emit("Expand", x, shape)
+    return op.emit("Expand", x, op.emit("Shape", op.dense(like)) if like else sizes)
 
 
 @rule("tile")
 def _tile(op: PaddleOperator) -> Results:
     """Fewer repeats, or fewer axes, than the other: ones stand before them."""
-    x, rank = op.value("X"), len(op.shape("X"))
+    x, rank = op.value("X"), op.rank("X")
     repeats = op.integers("repeat_times", "RepeatTimes", "repeat_times_tensor")
     shape = op.builder.type_of(repeats).counts
     if len(shape) != 1 or shape[0] is None:
         raise UnsupportedError("nobody knows how many axes are repeated")
     more = shape[0] - rank
     if more < 0:
-        repeats = op.emit("Concat", op.ints(*([1] * -more)), repeats, axis=0)
-    x = op.emit("Unsqueeze", x, op.ints(*range(more))) if more > 0 else x
+        repeats = op.joined([1] * -more, repeats)
+    x = op.unsqueezed(x, *range(more)) if more > 0 else x
     if op.is_ragged(x):
         raise UnsupportedError("input X carries a LoD, which Paddle keeps though it does not fit")
     return op.emit("Tile", x, repeats)
@@ -497,23 +481,20 @@ def _tile(op: PaddleOperator) -> Results:
 @rule("tril_triu")
 def _tril_triu(op: PaddleOperator) -> Results:
     upper, diagonal = not op.attribute("lower", True), op.attribute("diagonal", 0)
-    k = op.builder.constant(np.int64(diagonal), "diagonal")
-    return op.emit("Trilu", op.dense(op.value("X")), k, upper=int(upper))
+    return op.emit("Trilu", op.plain("X"), diagonal, upper=int(upper))
 
 
 @rule("sequence_mask")
 def _sequence_mask(op: PaddleOperator) -> Results:
     """Whether a step comes before the end of its sequence; as many steps as the longest has."""
-    lengths, dtype = op.dense(op.value("X")), op.chosen_dtype("out_dtype", 3)
+    lengths, dtype = op.plain("X"), op.chosen_dtype("out_dtype", 3)
     most, given = op.attribute("maxlen", -1), op.optional("MaxLenTensor")
-    axes = op.ints(*range(len(op.shape("X"))))
     if given:
-        end = op.emit("Reshape", op.dense(given), op.ints())
+        end = op.reshaped(op.dense(given))
     elif most >= 0:
-        end = op.builder.constant(np.int64(most), "most")
+        end = op.constant(np.int64(most), "most")
     else:
-        end = op.emit("ReduceMax", lengths, axes, keepdims=0)
-    first, step = (op.builder.constant(np.int64(number), "steps") for number in (0, 1))
-    steps = op.emit("Range", first, op.emit("Cast", end, to="int64"), step)
-    longer = op.emit("Unsqueeze", op.emit("Cast", lengths, to="int64"), op.ints(-1))
-    return {"Y": op.emit("Cast", op.emit("Less", steps, longer), to=dtype)}
+        end = op.emit("ReduceMax", lengths, range(op.rank("X")), keepdims=0)
+    steps = op.emit("Range", 0, op.cast(end, "int64"), 1)
+    longer = op.unsqueezed(op.cast(lengths, "int64"), -1)
+    return {"Y": op.cast(op.emit("Less", steps, longer), dtype)}

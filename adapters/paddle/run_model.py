@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from onernn.adapters.common.adapter import require
+from onernn.adapters.paddle.live_layer import tensor_of
 from onernn.adapters.paddle.read import find
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.ragged import Batch, Ragged
@@ -23,8 +24,6 @@ def run_model(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
     os.environ["FLAGS_enable_pir_api"] = "1" if files.model.suffix == ".json" else "0"
     paddle = require("paddle", "paddle")
     paddle.enable_static()
-    core = paddle.base.core
-    kind = getattr(core, "LoDTensor", None) or core.DenseTensor
     if files.params.is_dir():
         where, named = files.model.parent, {"model_filename": files.model.name}
         if files.params != where:
@@ -37,15 +36,7 @@ def run_model(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
     executor = paddle.static.Executor(paddle.CPUPlace())
     with paddle.static.scope_guard(paddle.static.Scope()):
         program, names, fetches = paddle.static.load_inference_model(str(where), executor, **named)
-        tensors = {}
-        for name in names:
-            value = feed[name]
-            made = kind()
-            data = value.data if isinstance(value, Ragged) else value
-            made.set(np.ascontiguousarray(data), paddle.CPUPlace())
-            if isinstance(value, Ragged):
-                made.set_lod(value.lod)
-            tensors[name] = made
+        tensors = {name: tensor_of(feed[name]) for name in names}
         results = executor.run(program, feed=tensors, fetch_list=fetches, return_numpy=False)
     return [
         Ragged.from_lod(np.array(each), each.lod()) if each.lod() else np.array(each)

@@ -33,7 +33,7 @@ def _reshape(op: PaddleOperator) -> Results:
         rows = _known([sizes[at] if size == 0 else size for at, size in enumerate(shape)][1:])
         if None not in (words, rows) and words != rows:  # Paddle keeps a LoD that does not fit
             raise UnsupportedError(f"attribute shape={shape} splits or joins the words of a LoD")
-    return op.emit("Reshape", x, op.ints(*shape))
+    return op.reshaped(x, *shape)
 
 
 def _known(sizes: Sequence[int | None]) -> int | None:
@@ -44,7 +44,7 @@ def _known(sizes: Sequence[int | None]) -> int | None:
 @rule("transpose2")
 def _transpose(op: PaddleOperator) -> Results:
     op.only("data_format", "AnyLayout")
-    return op.emit("Transpose", op.dense(op.value("X")), perm=op.attribute("axis", ()))
+    return op.transposed(op.plain("X"), *op.attribute("axis", ()))
 
 
 @rule("squeeze2")
@@ -57,7 +57,7 @@ def _squeeze(op: PaddleOperator) -> Results:
     gone = sorted(axis for axis in chosen if sizes[axis] in (1, None))
     if 0 in gone and op.is_ragged(x):
         raise UnsupportedError(f"attribute axes={axes}: the words of a LoD cannot be squeezed")
-    return op.emit("Squeeze", x, op.ints(*gone)) if gone else op.emit("Identity", x)
+    return op.squeezed(x, *gone) if gone else op.emit("Identity", x)
 
 
 @rule("flatten_contiguous_range")
@@ -67,13 +67,13 @@ def _flatten(op: PaddleOperator) -> Results:
     start, stop = (op.attribute(name, 1) % len(sizes) for name in ("start_axis", "stop_axis"))
     if (op.is_ragged(x) and not start) or start > stop or None in sizes[stop + 1 :]:
         raise UnsupportedError(f"axes {start} to {stop} of {sizes} as one")
-    return op.emit("Reshape", x, op.ints(*[0] * start, -1, *sizes[stop + 1 :]))
+    return op.reshaped(x, *[0] * start, -1, *sizes[stop + 1 :])
 
 
 @rule("unsqueeze2")
 def _unsqueeze(op: PaddleOperator) -> Results:
     """One axis after the other: each counts those that were put in before it."""
-    x, placed = op.value("X"), [False] * len(op.shape("X"))
+    x, placed = op.value("X"), [False] * op.rank("X")
     for axis in op.attribute("axes", ()):
         place = axis if axis >= 0 else axis + len(placed) + 1
         if not 0 <= place <= len(placed):
@@ -81,13 +81,13 @@ def _unsqueeze(op: PaddleOperator) -> Results:
         placed.insert(place, True)
     new = [at for at, added in enumerate(placed) if added]
     # A new first axis has no LoD. Paddle keeps that of a batch of one word, whose first size stays.
-    return op.emit("Unsqueeze", x, op.ints(*new)) if new else op.emit("Identity", x)
+    return op.unsqueezed(x, *new) if new else op.emit("Identity", x)
 
 
 @rule("concat")
 def _concat(op: PaddleOperator) -> Results:
     values, axis = op.values("X"), op.attribute("axis", 0)
-    axis += len(op.shape("X")) if axis < 0 else 0
+    axis += op.rank("X") if axis < 0 else 0
     levels = {op.depth(value) for value in values}
     if not op.is_ragged(values[0]):
         values = [op.dense(value) for value in values]
@@ -100,7 +100,7 @@ def _concat(op: PaddleOperator) -> Results:
 
 @rule("stack")
 def _stack(op: PaddleOperator) -> Results:
-    axis, rank = op.attribute("axis", 0), len(op.shape("X"))
+    axis, rank = op.attribute("axis", 0), op.rank("X")
     first, *others = op.values("X")
     # Under a new first axis Paddle keeps a LoD that does not fit.
     first = op.dense(first) if axis in (0, -rank - 1) else first
@@ -123,20 +123,20 @@ def _split(op: PaddleOperator) -> Results:
         sections[sections.index(-1)] = shape[axis] - sum(sections) - 1
     if (len(sections) or parts) != count:
         raise UnsupportedError(f"{len(sections) or parts} parts into {count} outputs")
-    inputs = (op.dense(x) if axis == 0 else x, *([op.ints(*sections)] if sections else []))
-    return op.builder.emit_many("Split", inputs, count, {"axis": axis})
+    inputs = (op.dense(x) if axis == 0 else x, *([sections] if sections else []))
+    return op.emit_many("Split", count, *inputs, axis=axis)
 
 
 @rule("shape")
 def _shape(op: PaddleOperator) -> Results:
-    return op.emit("Cast", op.emit("Shape", op.value("Input")), to="int32")
+    return op.cast(op.emit("Shape", op.value("Input")), "int32")
 
 
-@rule("lookup_table", "lookup_table_v2")
+@rule("lookup_table lookup_table_v2")
 def _lookup_table(op: PaddleOperator) -> Results:
     ids, table = op.value("Ids"), op.value("W")
     if op.at.type == "lookup_table":  # ids (..., 1); v2 takes them without the last axis
-        ids = op.emit("Squeeze", ids, op.ints(-1))
+        ids = op.squeezed(ids, -1)
     padding = op.attribute("padding_idx", -1)
     if padding != -1:
         rows = op.array("W").copy()
@@ -147,7 +147,7 @@ def _lookup_table(op: PaddleOperator) -> Results:
                 f"attribute padding_idx={padding}: the table has {len(rows)} rows"
             )
         rows[padding] = 0
-        table = op.builder.constant(rows, f"{table}/padded")
+        table = op.constant(rows, "padded")
     return op.emit("Gather", table, ids, axis=0, non_negative=True)
 
 
@@ -160,12 +160,12 @@ def _check_lod_fits(op: PaddleOperator, x: str, axes: object, *, rows_change: bo
 def _gather(op: PaddleOperator) -> Results:
     """Indices (K,) or (K, 1) count from zero."""
     op.absent("Axis")
-    x, at, axis = op.value("X"), op.dense(op.value("Index")), op.attribute("axis", 0)
+    x, at, axis = op.value("X"), op.plain("Index"), op.attribute("axis", 0)
     op.attribute("overwrite", True)  # of the gradient
-    axis %= len(op.shape("X"))
+    axis %= op.rank("X")
     _check_lod_fits(op, x, f"{axis=}", rows_change=axis == 0)
-    if len(op.shape("Index")) > 1:
-        at = op.emit("Reshape", at, op.ints(-1))
+    if op.rank("Index") > 1:
+        at = op.reshaped(at, -1)
     return op.under(op.emit("Gather", op.dense(x), at, axis=axis, non_negative=True), x)
 
 
@@ -189,11 +189,11 @@ def _slice(op: PaddleOperator) -> Results:
     if len(axes) == 1:
         out = _element(op, x, axes[0], begin, end)
     if not out or not gone:
-        out = op.emit("Unsqueeze", out, op.ints(*axes)) if out else ""
-        out = out or op.emit("Slice", x, begin, end, op.ints(*axes))
-        out = op.emit("Squeeze", out, op.ints(*gone)) if gone else out
-    if gone and op.gives_one() and len(gone) == len(op.shape("Input")):
-        return op.emit("Reshape", out, op.ints(1))
+        out = op.unsqueezed(out, *axes) if out else ""
+        out = out or op.emit("Slice", x, begin, end, axes)
+        out = op.squeezed(out, *gone) if gone else out
+    if gone and op.gives_one() and len(gone) == op.rank("Input"):
+        return op.reshaped(out, 1)
     return out
 
 
@@ -215,10 +215,10 @@ def _element(op: PaddleOperator, x: str, axis: int, begin: str, end: str) -> str
     (place,), (after,) = known.value, behind.value
     if after - place != Size.of(1) or place != place.most():
         return ""
-    at = op.emit("Squeeze", begin, op.ints(0))
+    at = op.squeezed(begin, 0)
     if x in builder.indices:
-        return op.emit("Cast", at, to=str(op.dtype("Input")))
-    if turned := builder.turned(x, axis, len(op.shape("Input"))):
+        return op.cast(at, op.dtype("Input"))
+    if turned := builder.turned(x, axis, op.rank("Input")):
         x, axis = turned, 0
     return op.emit("Gather", x, at, axis=axis, non_negative=True)
 
@@ -250,11 +250,7 @@ def _input(op: PaddleOperator, slot: str = "X") -> str:
     return value
 
 
-def _number(op: PaddleOperator, value: float, slot: str = "X") -> str:
-    return op.builder.constant(np.asarray(value, op.dtype(slot)), "number")
-
-
-@rule("elementwise_floordiv", "elementwise_mod")
+@rule("elementwise_floordiv elementwise_mod")
 def _divide(op: PaddleOperator) -> Results:
     """The quotient towards minus infinity, and what it leaves: it has the sign of the divisor."""
     op.only("axis", -1)
@@ -262,7 +258,7 @@ def _divide(op: PaddleOperator) -> Results:
     if dtype.kind == "f":
         if op.at.type == "elementwise_floordiv":
             return op.emit("Floor", op.emit("Div", x, y))
-        rest, zero = op.emit("Mod", x, y, fmod=1), _number(op, 0)
+        rest, zero = op.emit("Mod", x, y, fmod=1), op.scalar(0, dtype)
         apart = op.emit("Xor", op.emit("Less", rest, zero), op.emit("Less", y, zero))
         wrong = op.emit("And", apart, op.emit("Not", op.emit("Equal", rest, zero)))
         return op.emit("Where", wrong, op.emit("Add", rest, y), rest)
@@ -274,7 +270,7 @@ def _divide(op: PaddleOperator) -> Results:
     return op.emit("Div", op.emit("Sub", x, op.emit("Mod", x, y)), y)
 
 
-@rule("bmm", "mv")
+@rule("bmm mv")
 def _product(op: PaddleOperator) -> Results:
     return op.emit("MatMul", _input(op), _input(op, "Vec" if op.at.type == "mv" else "Y"))
 
@@ -287,10 +283,10 @@ def _einsum(op: PaddleOperator) -> Results:
     return {"Out": op.emit("Einsum", *values, equation=op.attribute("equation", ""))}
 
 
-@rule("log2", "log10")
+@rule("log2 log10")
 def _log(op: PaddleOperator) -> Results:
     base = {"log2": 2, "log10": 10}[op.at.type]
-    return op.emit("Mul", op.emit("Log", _input(op)), _number(op, 1 / math.log(base)))
+    return op.emit("Mul", op.emit("Log", _input(op)), op.scalar(1 / math.log(base), op.dtype("X")))
 
 
 @rule("mish")
@@ -307,29 +303,29 @@ def _log_sigmoid(op: PaddleOperator) -> Results:
     return FORMULAS["log_sigmoid"](op, _input(op))
 
 
-@rule("isfinite_v2", "isinf_v2")
+@rule("isfinite_v2 isinf_v2")
 def _is_finite(op: PaddleOperator) -> Results:
     if op.dtype("X").kind != "f":
         raise UnsupportedError(f"{op.dtype('X')} numbers")
     kind = {"isfinite_v2": "Less", "isinf_v2": "Equal"}[op.at.type]
-    return op.emit(kind, op.emit("Abs", _input(op)), _number(op, math.inf))
+    return op.emit(kind, op.emit("Abs", _input(op)), op.scalar(math.inf, op.dtype("X")))
 
 
 def _over(op: PaddleOperator, kind: str, x: str, axes: list[int], keep: bool) -> str:
     """The reduction; before 2.5 Paddle gave (1,) where all axes go."""
-    out = op.emit(kind, x, op.ints(*axes), keepdims=int(keep))
-    every = not keep and len(axes) == len(op.shape("X"))
-    return op.emit("Reshape", out, op.ints(1)) if every and op.gives_one() else out
+    out = op.emit(kind, x, axes, keepdims=int(keep))
+    every = not keep and len(axes) == op.rank("X")
+    return op.reshaped(out, 1) if every and op.gives_one() else out
 
 
-@rule("logsumexp", "frobenius_norm")
+@rule("logsumexp frobenius_norm")
 def _reduce(op: PaddleOperator) -> Results:
     log = op.at.type == "logsumexp"
     names = ("axis", "keepdim") if log else ("dim", "keep_dim")
     axes, keep = op.attribute(names[0], (0,)), op.attribute(names[1], False)
     op.attribute("in_dtype", -1), op.attribute("out_dtype", -1)
     if op.attribute("reduce_all", False) or not axes:
-        axes = range(len(op.shape("X")))
+        axes = range(op.rank("X"))
     return _over(op, "ReduceLogSumExp" if log else "ReduceL2", _input(op), list(axes), keep)
 
 
@@ -339,20 +335,18 @@ _NORMS = {1.0: "ReduceL1", 2.0: "ReduceL2", math.inf: "ReduceMax", -math.inf: "R
 @rule("p_norm")
 def _p_norm(op: PaddleOperator) -> Results:
     """Epsilon is of the gradient alone."""
-    order, axis = op.attribute("porder", 2.0), op.attribute("axis", -1)
+    order, axis = op.one_of("porder", 2.0, _NORMS), op.attribute("axis", -1)
     op.attribute("epsilon", 1e-12)
-    if order not in _NORMS:
-        raise UnsupportedError(f"attribute porder={order}: only 1, 2 and infinity are computed")
     x, keep = _input(op), op.attribute("keepdim", False)
     x = op.emit("Abs", x) if math.isinf(order) else x
-    axes = list(range(len(op.shape("X")))) if op.attribute("asvector", False) else [axis]
+    axes = list(range(op.rank("X"))) if op.attribute("asvector", False) else [axis]
     return _over(op, _NORMS[order], x, axes, keep)
 
 
 @rule("size")
 def _count(op: PaddleOperator) -> Results:
-    out = op.emit("Size", op.dense(op.value("Input")))
-    return op.emit("Reshape", out, op.ints(1)) if op.gives_one() else out
+    out = op.emit("Size", op.plain("Input"))
+    return op.reshaped(out, 1) if op.gives_one() else out
 
 
 @rule("arg_min")
@@ -362,16 +356,16 @@ def _arg_min(op: PaddleOperator) -> Results:
     if dtype not in (-1, 2, 3) or flat and keep:
         raise UnsupportedError(f"attributes dtype={dtype}, flatten={flat}, keepdims={keep}")
     out = extreme_index(op, x, "ArgMin", None if flat else axis, keep)
-    return op.emit("Cast", out, to="int32") if dtype == 2 else out
+    return op.cast(out, "int32" if dtype == 2 else "int64")
 
 
 @rule("argsort")
 def _argsort(op: PaddleOperator) -> Results:
-    x, axis = _input(op), op.attribute("axis", -1) % max(len(op.shape("X")), 1)
+    x, axis = _input(op), op.attribute("axis", -1) % max(op.rank("X"), 1)
     op.attribute("stable", False)  # without it Paddle gives equal ones in any order
     count = op.emit("Shape", x, start=axis, end=axis + 1)
     attributes = {"axis": axis, "largest": int(op.attribute("descending", False))}
-    values, at = op.builder.emit_many("TopK", (x, count), 2, attributes)
+    values, at = op.emit_many("TopK", 2, x, count, **attributes)
     return {"Out": values, "Indices": at}
 
 
@@ -390,7 +384,7 @@ def _index_select(op: PaddleOperator) -> Results:
 
 @rule("gather_nd")
 def _gather_nd(op: PaddleOperator) -> Results:
-    return _picked(op, "GatherND", _input(op), op.emit("Cast", _input(op, "Index"), to="int64"))
+    return _picked(op, "GatherND", _input(op), op.cast(_input(op, "Index"), "int64"))
 
 
 @rule("index_sample")
@@ -406,16 +400,16 @@ def _take_along(op: PaddleOperator) -> Results:
 
 @rule("where_index")
 def _nonzero(op: PaddleOperator) -> Results:
-    return op.emit("Transpose", op.emit("NonZero", _input(op, "Condition")), perm=[1, 0])
+    return op.transposed(op.emit("NonZero", _input(op, "Condition")), 1, 0)
 
 
 @rule("masked_select")
 def _masked_select(op: PaddleOperator) -> Results:
     """Those of X where the mask, of the same shape, says so."""
     x, mask = _input(op), _input(op, "Mask")
-    if len(op.shape("X")) != len(op.shape("Mask")):
+    if op.rank("X") != op.rank("Mask"):
         raise UnsupportedError("input Mask: of another rank than X")
-    places = op.emit("Transpose", op.emit("NonZero", mask), perm=[1, 0])
+    places = op.transposed(op.emit("NonZero", mask), 1, 0)
     return {"Y": op.emit("GatherND", x, places)}
 
 
@@ -427,11 +421,11 @@ def _one_hot(op: PaddleOperator) -> Results:
     if depth < 1:
         raise UnsupportedError(f"attribute depth={depth}")
     if not op.attribute("allow_out_of_range", False):
-        rows = op.builder.constant(np.eye(depth, dtype=dtype), "rows")
+        rows = op.constant(np.eye(depth, dtype=dtype), "rows")
         return op.emit("Gather", rows, at, axis=0, non_negative=True)
-    places = op.builder.constant(np.arange(depth, dtype=op.dtype("X")), "places")
-    same = op.emit("Equal", op.emit("Unsqueeze", at, op.ints(-1)), places)
-    return op.emit("Cast", same, to=dtype)
+    places = op.constant(np.arange(depth, dtype=op.dtype("X")), "places")
+    same = op.emit("Equal", op.unsqueezed(at, -1), places)
+    return op.cast(same, dtype)
 
 
 @rule("roll")
@@ -441,19 +435,19 @@ def _roll(op: PaddleOperator) -> Results:
     x, sizes = _input(op), op.shape("X")
     shifts, axes = op.attribute("shifts", ()), op.attribute("axis", ())
     flat = not axes
-    out = op.emit("Reshape", x, op.ints(-1)) if flat else x
+    out = op.reshaped(x, -1) if flat else x
     sizes = (None if None in sizes else math.prod(size or 0 for size in sizes),) if flat else sizes
     for shift, axis in zip(shifts, axes or (0,), strict=True):
         size = sizes[axis]
         if size is None:  # a run tells how often it goes round
             place = axis % len(sizes)
             counted = op.emit("Shape", out, start=place, end=place + 1)
-            round_ = op.emit("Mod", op.ints(-shift), op.emit("Max", counted, op.ints(1)))
+            round_ = op.emit("Mod", [-shift], op.emit("Max", counted, [1]))
             cut = op.emit("Sub", round_, counted)
         else:
             cut = op.ints(-shift % max(size, 1) - size)
-        last = op.emit("Slice", out, cut, op.ints(2**31 - 1), op.ints(axis))
-        first = op.emit("Slice", out, op.ints(0), cut, op.ints(axis))
+        last = op.emit("Slice", out, cut, [2**31 - 1], [axis])
+        first = op.emit("Slice", out, [0], cut, [axis])
         out = op.emit("Concat", last, first, axis=axis)
     return op.emit("Reshape", out, op.emit("Shape", x)) if flat else op.emit("Identity", out)
 
@@ -468,9 +462,7 @@ POOLS = ("AVERAGE", "SUM", "SQRT", "LAST", "FIRST", "MAX")
 @rule("sequence_pool")
 def _pool(op: PaddleOperator) -> Results:
     """One row a sentence: the levels above stay."""
-    x, kind = op.ragged("X"), op.attribute("pooltype", "AVERAGE")
-    if kind not in POOLS:
-        raise UnsupportedError(f"attribute pooltype={kind!r}: expected one of {POOLS}")
+    x, kind = op.ragged("X"), op.one_of("pooltype", "AVERAGE", POOLS)
     attributes = {"kind": kind.lower(), "empty": op.attribute("pad_value", 0.0)}
     return op.emit("SequencePool", x, **attributes)
 
@@ -529,8 +521,8 @@ def _pad(op: PaddleOperator) -> Results:
 
 @rule("sequence_unpad")
 def _unpad(op: PaddleOperator) -> Results:
-    lengths = op.dense(op.value("Length"))
-    return op.emit("SequenceUnpad", op.dense(op.value("X")), lengths)
+    lengths = op.plain("Length")
+    return op.emit("SequenceUnpad", op.plain("X"), lengths)
 
 
 @rule("lod_reset")
@@ -543,7 +535,7 @@ def _lod_reset(op: PaddleOperator) -> Results:
         raise UnsupportedError("input Y carries no LoD, and no offsets as numbers")
     if not like and not target:
         raise UnsupportedError("neither input Y nor attribute target_lod")
-    return op.emit("SequenceReset", x, like or op.ints(*target))
+    return op.emit("SequenceReset", x, like or target)
 
 
 @rule("crf_decoding")
@@ -552,6 +544,6 @@ def _crf_decoding(op: PaddleOperator) -> Results:
         raise UnsupportedError("input Length: padded emissions are not supported")
     path = op.emit("CrfDecode", op.ragged("Emission"), op.value("Transition"))
     if label := op.optional("Label"):  # then the output tells where the path agrees with it
-        agreed = op.emit("Equal", path, op.emit("Reshape", op.dense(label), op.ints(-1, 1)))
-        path = op.emit("Cast", agreed, to="int64")
+        agreed = op.emit("Equal", path, op.reshaped(op.dense(label), -1, 1))
+        path = op.cast(agreed, "int64")
     return {"ViterbiPath": path}

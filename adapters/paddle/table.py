@@ -16,14 +16,14 @@ from onernn.adapters.common.lowering import (
     NativeOperator,
     Output,
     Results,
+    Rules,
     lower_steps,
-    registering,
 )
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.read import Block, Operator, Variable
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.graph import UNSUPPORTED, Value
+from onernn.ir.graph import UNSUPPORTED
 from onernn.ir.records import dataclass
 from onernn.ir.types import Size, Type
 
@@ -381,9 +381,7 @@ class PaddleBuilder(GraphBuilder):
         """An input of a block."""
         if known.lod != ():
             raise UnsupportedError(f"{name!r}: a LoD inside of a loop or a branch")
-        shape = None if known.shape is None else known.counts
-        self.input(Value(name, known.dtype, shape))
-        self.declare(name, known)
+        super().enter(name, known)
 
     def counts_up(self, value: str) -> bool:
         """Whether element i of a value is the number i."""
@@ -518,6 +516,9 @@ class PaddleOperator(NativeOperator):
             raise UnsupportedError(f"input {slot}: nobody knows the rank of {variable!r}")
         return inferred.counts
 
+    def rank(self, slot: str) -> int:
+        return len(self.shape(slot))
+
     def dtype(self, slot: str) -> np.dtype[Any]:
         variable = self.variable(slot)
         declared = self._variables.get(variable)
@@ -549,6 +550,10 @@ class PaddleOperator(NativeOperator):
         """The value without its LoD, for operators of Paddle that do not hand it on."""
         return self.emit("SequenceData", value) if self.is_ragged(value) else value
 
+    def plain(self, slot: str) -> str:
+        """The value in a required input slot, without its LoD."""
+        return self.dense(self.value(slot))
+
     def under(self, out: str, like: str) -> str:
         """The value with the LoD of another one that has as many rows, if that has one."""
         return self.emit("SequenceLike", out, like) if self.is_ragged(like) else out
@@ -569,11 +574,11 @@ class PaddleOperator(NativeOperator):
         parts = [self.dense(value) for value in self.values(tensors)]
         whole = self.optional(tensor)
         if parts:
-            parts = [self.emit("Reshape", part, self.ints(1)) for part in parts]
-            whole = self.emit("Concat", *parts, axis=0)
+            parts = [self.reshaped(part, 1) for part in parts]
+            whole = self.joined(*parts)
         elif not whole:
             return self.ints(*found)
-        flat = self.emit("Reshape", self.dense(whole), self.ints(-1))
+        flat = self.reshaped(self.dense(whole), -1)
         return self.emit("Cast", flat, to="int64")
 
 
@@ -581,12 +586,7 @@ class PaddleOperator(NativeOperator):
 
 Rule = Callable[[PaddleOperator], Results]
 """Gives the value of the output Out, its values where it is a list, or those of slots by name."""
-RULES: dict[str, Rule] = {}
-
-
-def rule(*types: str) -> Callable[[Rule], Rule]:
-    """Registers a function that lowers operators of these types."""
-    return registering(RULES, types)
+rule = RULES = Rules[Rule]()
 
 
 # A program's operators as steps of lowering, in block 0 and in inner ones.

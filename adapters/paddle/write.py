@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 from onernn.adapters.common.writing import Progress, check_again, declared, write_nodes
 from onernn.adapters.paddle import write_layers, write_rules
 from onernn.adapters.paddle.lower import load_paddle
-from onernn.adapters.paddle.writer import CODES, RULES, ProgramWriter, Writing, save
+from onernn.adapters.paddle.messages import CODES
+from onernn.adapters.paddle.writer import RULES, ProgramWriter, Writing, save
 from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
 

@@ -147,7 +147,7 @@ def _gemm(w: Writing, node: Node, inputs: list[str]) -> Written:
 _OF_TRUTHS = {"ReduceMax": "reduce_any", "ReduceMin": "reduce_all"}
 
 
-@rule("ReduceSum", "ReduceMean", "ReduceProd", "ReduceMax", "ReduceMin")
+@rule("ReduceSum ReduceMean ReduceProd ReduceMax ReduceMin")
 def _reduce(w: Writing, node: Node, inputs: list[str]) -> Written:
     """Paddle sums int32 as int64."""
     only(node, "keepdims", "noop_with_empty_axes")
@@ -343,7 +343,7 @@ def _einsum(w: Writing, node: Node, inputs: list[str]) -> Written:
     return w.transpose(inputs[0], [source.index(letter) for letter in target])
 
 
-@rule("Squeeze", "Unsqueeze")
+@rule("Squeeze Unsqueeze")
 def _squeeze(w: Writing, node: Node, inputs: list[str]) -> Written:
     only(node)
     whole = max(w.rank_of(node), w.rank(inputs[0]))

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onernn.adapters.common.lowering import registering
+from onernn.adapters.common.lowering import Rules
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.lower import RULES as READING
-from onernn.adapters.paddle.messages import DTYPES
+from onernn.adapters.paddle.messages import CODES
 from onernn.adapters.paddle.read import Operator
 from onernn.adapters.paddle.table import PaddleBuilder, PaddleOperator, listed
 from onernn.ir.arrays import Array
@@ -31,7 +31,6 @@ from onernn.ir.types import UNKNOWN, Type, type_of
 
 VERSION = 2006002
 """Of the format: that of Paddle 2.6.2, which 3.x reads, too."""
-_CODES = {name: code for code, name in messages.DTYPES.items()}
 _MOST_DIMS = 2**31 - 1  # attributes are int32
 
 Slots = dict[str, list[str]]
@@ -69,7 +68,7 @@ class ProgramWriter:
 
     def parameter(self, array: Array, stem: str) -> str:
         name = self.fresh(stem)
-        if array.dtype.name not in _CODES:
+        if array.dtype.name not in CODES:
             raise UnsupportedError(f"{name!r}: Paddle has no {array.dtype} parameters")
         self.parameters[name] = np.ascontiguousarray(array).reshape(array.shape)
         self.variables[name] = type_of(array)
@@ -132,7 +131,7 @@ class ProgramWriter:
         saved.type.type = messages.LOD_TENSOR
         held = saved.type.lod_tensor
         held.lod_level = found.depth
-        held.tensor.data_type = _CODES[found.dtype or ""]
+        held.tensor.data_type = CODES[found.dtype or ""]
         held.tensor.dims.extend(-1 if size is None else size for size in found.counts)
 
 
@@ -146,7 +145,7 @@ def save(program: ProgramWriter, path: Path) -> None:
 
 def _tensor(array: Array) -> bytes:
     """What `tensors.read_tensors` reads: no LoD, then the description, then the numbers."""
-    desc = messages.message("TensorDesc")(data_type=_CODES[array.dtype.name])
+    desc = messages.message("TensorDesc")(data_type=CODES[array.dtype.name])
     desc.dims.extend(array.shape)
     described = desc.SerializeToString()
     head = struct.pack("<IQIi", 0, 0, 0, len(described)) + described
@@ -181,7 +180,6 @@ def _write_operation(block: Any, operation: Operation) -> None:
 
 # What the rules that write a Paddle program share: values, constants, who carries a LoD.
 
-CODES = {name: code for code, name in DTYPES.items()}
 ALL = 2**31 - 1
 """The end of an axis, as a Slice says it."""
 
@@ -436,12 +434,7 @@ Written = str | Sequence[str]
 """What a rule returns: the variable of the output, or those of all, "" where absent."""
 Rule = Callable[[Writing, Node, list[str]], Written]
 """A node and the variables of its inputs, "" where absent."""
-RULES: dict[str, Rule] = {}
-
-
-def rule(*ops: str) -> Callable[[Rule], Rule]:
-    """Registers a function that writes nodes of these operators."""
-    return registering(RULES, ops)
+rule = RULES = Rules[Rule]()
 
 
 def only(node: Node, *known: str) -> None:

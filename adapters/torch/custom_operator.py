@@ -15,7 +15,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.weak import WeakIdKeyDictionary
 
-from onernn.adapters.torch.live_layer import CELLS, Batch, Call, LiveLayer, batch_of
+from onernn.adapters.torch.live_layer import CELLS, Batch, Call, LiveLayer, batch_of, by_layers
 from onernn.ir.spec import RnnSpec
 
 _LIVE: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -37,22 +37,27 @@ def forget_compiled(weight: torch.Tensor | None) -> None:
         _LIVE.pop(weight, None)
 
 
-def spec_of_kind(kind: str, x: torch.Tensor, hh: torch.Tensor, layers: int, parts: int) -> RnnSpec:
-    """The layer of a ``kind``: PyTorch's mode, and a colon where a projection follows."""
-    return _spec(kind, int(x.shape[-1]), int(hh.shape[0]), int(hh.shape[1]), layers, parts)
-
-
 @cache
-def _spec(kind: str, inputs: int, rows: int, width: int, layers: int, parts: int) -> RnnSpec:
-    mode, projected, _ = kind.partition(":")
+def _spec(layer: str, inputs: int, rows: int, width: int) -> RnnSpec:
+    """Of the text of `run_traced`, for so many input channels and a recurrent matrix."""
+    mode, layers, parts, _, *projected = layer.split()
     return RnnSpec(
         CELLS[mode],
         inputs,
         rows // len(CELLS[mode].gates),
-        layers=layers,
-        direction="bidirectional_concat" if parts == 2 * layers else "left2right",
+        layers=int(layers),
+        direction="bidirectional_concat" if parts != layers else "left2right",
         projection_size=width if projected else None,
     )
+
+
+def _spec_of(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> RnnSpec:
+    return _spec(layer, int(x.shape[-1]), *map(int, weights[1].shape))
+
+
+def _live(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> LiveLayer:
+    names = [f"weight {k}" for k in range(len(weights))]
+    return LiveLayer(_spec_of(layer, x, weights), names, layer.split()[3])
 
 
 def _batch(x: torch.Tensor, sizes: torch.Tensor | None, batch_first: bool) -> Batch:
@@ -79,25 +84,21 @@ def recurrent(
     batch_sizes: torch.Tensor | None,
     states: Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
-    kind: str,
-    layers: int,
-    parts: int,
+    layer: str,
     batch_first: bool,
-    dtype: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """y, h_n and c_n of a stack without gradients."""
-    live, spec = _LIVE.get(weights[0]), spec_of_kind(kind, x, weights[1], layers, parts)
-    if live is None or (live.spec, live.dtype) != (spec, dtype):
-        live = LiveLayer(spec, [f"weight {k}" for k in range(len(weights))], dtype)
-        _LIVE[weights[0]] = live
+    live, made = _LIVE.get(weights[0]), _live(layer, x, weights)
+    if live is None or (live.spec, live.dtype) != (made.spec, made.dtype):
+        _LIVE[weights[0]] = live = made
     batch = _batch(x, batch_sizes, batch_first)
-    y, ends = live.run(dtype, weights, batch, [state.contiguous() for state in states])
+    y, ends = live.run(live.dtype, weights, batch, [state.contiguous() for state in states])
     return (y, *ends) if len(ends) > 1 else (y, *ends, x.new_empty(0))
 
 
 @recurrent.register_fake
-def _(x, batch_sizes, states, weights, kind, layers, parts, batch_first, dtype):  # type: ignore[no-untyped-def]
-    spec = spec_of_kind(kind, x, weights[1], layers, parts)
+def _(x, batch_sizes, states, weights, layer, batch_first):  # type: ignore[no-untyped-def]
+    spec = _spec_of(layer, x, weights)
     return tuple(map(x.new_empty, _shapes(x, batch_sizes, states, spec, batch_first)))
 
 
@@ -107,13 +108,10 @@ def recurrent_recorded(
     batch_sizes: torch.Tensor | None,
     states: Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
-    kind: str,
-    layers: int,
-    parts: int,
-    dtype: str,
+    layer: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """y, h_n, c_n, and a token for `recurrent_backward`; time comes first."""
-    call, tensors = _call(x, batch_sizes, states, weights, kind, layers, parts, dtype)
+    call, tensors = _call(x, batch_sizes, states, weights, layer)
     y, *ends = call.forward(tensors)
     token = np.zeros(1, np.int64).view(_Token)
     token.call = call
@@ -127,21 +125,18 @@ def _call(
     batch_sizes: torch.Tensor | None,
     states: Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
-    kind: str,
-    layers: int,
-    parts: int,
-    dtype: str,
+    layer: str,
 ) -> tuple[Call, list[torch.Tensor]]:
-    spec = spec_of_kind(kind, x, weights[1], layers, parts)
-    live = LiveLayer(spec, [f"weight {k}" for k in range(len(weights))], dtype)
+    live = _live(layer, x, weights)
     live.check(weights)
     batch = _batch(x, batch_sizes, batch_first=False)
-    return Call(live, spec, batch, len(states), dtype), [batch.x, *states, *weights]
+    call = Call(live, live.spec, batch, len(states), live.dtype)
+    return call, [batch.x, *states, *weights]
 
 
 @recurrent_recorded.register_fake
-def _(x, batch_sizes, states, weights, kind, layers, parts, dtype):  # type: ignore[no-untyped-def]
-    spec = spec_of_kind(kind, x, weights[1], layers, parts)
+def _(x, batch_sizes, states, weights, layer):  # type: ignore[no-untyped-def]
+    spec = _spec_of(layer, x, weights)
     found = map(x.new_empty, _shapes(x, batch_sizes, states, spec, False))
     return (*found, x.new_empty(1, dtype=torch.int64))
 
@@ -154,27 +149,24 @@ def recurrent_backward(
     batch_sizes: torch.Tensor | None,
     states: Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
-    kind: str,
-    layers: int,
-    parts: int,
-    dtype: str,
+    layer: str,
 ) -> list[torch.Tensor]:
     """Gradients by x, the states and the weights. Without its token the run forward is repeated."""
     found = _TOKENS.get(token.data_ptr())
     if found is None:
-        call, tensors = _call(x, batch_sizes, states, weights, kind, layers, parts, dtype)
+        call, tensors = _call(x, batch_sizes, states, weights, layer)
         return call.backward(tensors, grads)
     batch = _batch(x, batch_sizes, batch_first=False)
     return found.call.backward([batch.x, *states, *weights], grads)
 
 
 @recurrent_backward.register_fake
-def _(token, grads, x, batch_sizes, states, weights, kind, layers, parts, dtype):  # type: ignore[no-untyped-def]
+def _(token, grads, x, batch_sizes, states, weights, layer):  # type: ignore[no-untyped-def]
     return [each.new_empty(each.shape) for each in (x, *states, *weights)]
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    x, sizes, states, weights, *ctx.rest = inputs
+    x, sizes, states, weights, ctx.layer = inputs
     ctx.states, ctx.sizes = len(states), sizes
     ctx.save_for_backward(output[3], x, *states, *weights)
 
@@ -182,13 +174,12 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
 def _backward(ctx: Any, dy: Any, dh: Any, dc: Any, _: Any) -> Any:
     token, x, *others = ctx.saved_tensors
     states, weights = others[: ctx.states], others[ctx.states :]
-    grads = [dy, dh, dc] if ctx.rest[0].startswith("LSTM") else [dy, dh]
+    grads = [dy, dh, dc] if ctx.layer.startswith("LSTM") else [dy, dh]
     found = torch.ops.onernn.recurrent_backward(
-        token, grads, x, ctx.sizes, states, weights, *ctx.rest
+        token, grads, x, ctx.sizes, states, weights, ctx.layer
     )
-    dx, dothers = found[0], found[1:]
-    nothing = [None] * len(ctx.rest)
-    return dx, None, dothers[: ctx.states], dothers[ctx.states :], *nothing
+    dx, *dothers = found
+    return dx, None, dothers[: ctx.states], dothers[ctx.states :], None
 
 
 recurrent_recorded.register_autograd(_backward, setup_context=_keep)
@@ -220,36 +211,24 @@ def run_traced(module: Any, input: Any, hx: Any) -> Any:
         if not states:  # they tell how many sequences there are
             count = int(sizes[0]) if order is None else order.shape[0]
             states = [x.new_zeros(parts, count, width) for width in widths[: 1 + lstm]]
-    kind = module.mode + (":" if module.proj_size else "")
-    dtype = module.onernn_dtype
     drawn = module.dropout if module.training and module.num_layers > 1 else 0.0
     records = torch.is_grad_enabled() and any(
         [each.requires_grad for each in (x, *states, *weights)]
     )
+    layers = 1 if drawn else module.num_layers
+    layer = f"{module.mode} {layers} {D * layers} {module.onernn_dtype}"
+    layer += " projected" * bool(module.proj_size)
+    operators = torch.ops.onernn
     if not (drawn or records):
-        y, h, c = torch.ops.onernn.recurrent(
-            x, sizes, states, weights, kind, module.num_layers, parts, batch_first, dtype
-        )
-        ends = [h, c] if lstm else [h]
+        y, *ends = operators.recurrent(x, sizes, states, weights, layer, batch_first)
+        ends = ends[: 1 + lstm]
     else:
-        y, kept = x.transpose(0, 1) if batch_first else x, []
-        pieces = module.num_layers if drawn else 1
-        each, every = parts // pieces, len(weights) // pieces
-        for k in range(pieces):
-            y, *last = torch.ops.onernn.recurrent_recorded(
-                y,
-                sizes,
-                [state[k * each : (k + 1) * each] for state in states],
-                weights[k * every : (k + 1) * every],
-                kind,
-                module.num_layers // pieces,
-                each,
-                dtype,
-            )
-            kept.append(last[: 2 if lstm else 1])
-            if k + 1 < pieces:
-                y = torch.dropout(y, drawn, True)
-        ends = [torch.cat(of) if drawn else of[0] for of in zip(*kept, strict=True)]
+
+        def run(_: int, y: Any, begins: Any, own: Any) -> Any:
+            return operators.recurrent_recorded(y, sizes, begins, own, layer)[: 2 + lstm]
+
+        y = x.transpose(0, 1) if batch_first else x
+        y, ends = by_layers(module.num_layers, drawn, y, states, weights, run)
         y = y.transpose(0, 1) if batch_first else y
     if single:
         y, ends = y.squeeze(1), [end.squeeze(1) for end in ends]

@@ -489,21 +489,38 @@ def run_recorded(
     spec, is_batch_first = live.spec, batch.layout == "ntc"
     if is_batch_first:
         batch = batch._replace(x=batch.x.transpose(0, 1), layout="tnc")
-    y, ends = batch.x, []
-    # Dropout is PyTorch's own, drawn between calls of single layers.
-    pieces = spec.layers if dropout else 1
-    parts, every = spec.directions * spec.layers // pieces, len(weights) // pieces
-    for k in range(pieces):
+
+    def run(k: int, y: Any, begins: Any, own: Any) -> Any:
         one = spec.one_layer(spec.reads(k), spec.direction) if dropout else spec
-        begins = [state[k * parts : (k + 1) * parts] for state in states]
-        own = weights[k * every : (k + 1) * every]
         call = Call(live, one, batch._replace(x=y.detach()), len(states), dtype)
-        y, *last = _Recorded.apply(call, y, *begins, *own)
+        return _Recorded.apply(call, y, *begins, *own)
+
+    y, ends = by_layers(spec.layers, dropout, batch.x, states, weights, run)
+    return (y.transpose(0, 1) if is_batch_first else y), ends
+
+
+def by_layers(
+    layers: int,
+    dropout: float,
+    y: Any,
+    states: Sequence[Any],
+    weights: Sequence[Any],
+    run: Callable[[int, Any, Any, Any], Any],
+) -> tuple[Any, list[Any]]:
+    """y and the final states of a stack, run whole; layer by layer where dropout is between them.
+
+    Dropout is PyTorch's own. ``run(k, y, states, weights)`` gives what layer k or the stack does.
+    """
+    pieces, ends = layers if dropout else 1, []
+    every = len(weights) // pieces
+    for k in range(pieces):
+        parts = [len(state) // pieces for state in states]
+        begins = [s[k * n : (k + 1) * n] for s, n in zip(states, parts, strict=True)]
+        y, *last = run(k, y, begins, weights[k * every : (k + 1) * every])
         ends.append(last)
         if k + 1 < pieces:
             y = torch.dropout(y, dropout, True)
-    whole = [torch.cat(each) if dropout else each[0] for each in zip(*ends, strict=True)]
-    return (y.transpose(0, 1) if is_batch_first else y), whole
+    return y, [torch.cat(each) if dropout else each[0] for each in zip(*ends, strict=True)]
 
 
 class Call:

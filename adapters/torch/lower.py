@@ -236,6 +236,4 @@ def _output(builder: TorchBuilder, program: Program, at: int) -> Value | None:
         value = builder.emit("Identity", (value,))
         builder.give(f"{given.name}#{at}", value, f"output_{at}")
         value = builder.value(f"{given.name}#{at}")
-    known = builder.type_of(value)
-    shape = None if known.shape is None else known.counts
-    return Value(value, known.dtype, shape)
+    return builder.output(value)

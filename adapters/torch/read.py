@@ -9,11 +9,11 @@ Fields: torch/_export/serde/schema.py of PyTorch 2.13; a .pt2 has had three layo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from onernn.adapters.common.files import opened, parsed_json
 from onernn.adapters.torch.weight_files import (
     DTYPES,
     SCALAR_TYPES,
@@ -22,10 +22,8 @@ from onernn.adapters.torch.weight_files import (
     Storage,
     Tensor,
     nested_arrays,
-    parsed_json,
 )
 from onernn.ir.arrays import Array
-from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, UnsupportedError
 from onernn.ir.records import dataclass
 
@@ -102,12 +100,8 @@ def read_program(path: str | Path) -> Program:
     """
     file = Path(path)
     try:
-        with file.open("rb") as raw:
-            loading().reads(os.fstat(raw.fileno()))
-            with Archive.opened(file, raw) as archive:
-                return _program(archive, file)
-    except OSError as error:
-        raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
+        with opened(file) as (raw, _), Archive.opened(file, raw) as archive:
+            return _program(archive, file)
     except _Malformed as error:
         raise ModelFormatError(f"not an exported program: {error}", file) from error
 

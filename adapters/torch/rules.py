@@ -14,6 +14,7 @@ from onernn.adapters.common.bodies import (
     pooled_whole,
     recurrent_stack,
 )
+from onernn.adapters.common.files import pairs
 from onernn.adapters.common.lowering import Results
 from onernn.adapters.torch.read import Open
 from onernn.adapters.torch.table import WEIGHTS, DType, TorchOperator, rule
@@ -142,7 +143,7 @@ def _glu(op: TorchOperator) -> str:
     return op.emit("Mul", one, op.emit("Sigmoid", other))
 
 
-_TWO = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Pow": "pow"}
+_TWO = pairs("Add=add Sub=sub Mul=mul Div=div Pow=pow")
 
 
 def _two(kind: str, op: TorchOperator) -> str:
@@ -199,13 +200,7 @@ def _lerp(op: TorchOperator) -> str:
     return op.emit("Add", start, op.emit("Mul", weight, op.emit("Sub", end, start)))
 
 
-_COMPARISONS = {
-    "eq": "Equal",
-    "gt": "Greater",
-    "ge": "GreaterOrEqual",
-    "lt": "Less",
-    "le": "LessOrEqual",
-}
+_COMPARISONS = pairs("eq=Equal gt=Greater ge=GreaterOrEqual lt=Less le=LessOrEqual")
 
 
 def _comparison(kind: str, op: TorchOperator) -> str:
@@ -250,7 +245,7 @@ def _logic(kind: str, op: TorchOperator) -> str:
     return op.emit(kind, *(op.cast(x, bool) for x in pair))
 
 
-for name, kind in {"and": "And", "or": "Or", "xor": "Xor"}.items():
+for name, kind in pairs("and=And or=Or xor=Xor").items():
     rule(f"logical_{name} bitwise_{name}.Tensor __{name}__.Tensor")(partial(_logic, kind))
 
 
@@ -290,7 +285,7 @@ def _same(op: TorchOperator) -> str:
 @rule("sym_size.int")
 def _sym_size(op: TorchOperator) -> str:
     x = op.value()
-    return op.emit("Gather", op.sizes_of(x), op.constant(np.int64(op.axis(x)), "axis"), axis=0)
+    return op.emit("Gather", op.sizes_of(x), op.axis(x), axis=0)
 
 
 @rule("sym_numel")
@@ -315,16 +310,10 @@ def _of_sizes(kind: str, op: TorchOperator) -> str:
     return op.emit(kind, *pair)
 
 
-for name, kind in {
-    "_operator.add": "Add",
-    "_operator.sub": "Sub",
-    "_operator.mul": "Mul",
-    "_operator.floordiv": "Div",
-    "_operator.mod": "Mod",
-    "torch.sym_max": "Max",
-    "torch.sym_min": "Min",
-}.items():
-    rule(name)(partial(_of_sizes, kind))
+for name, kind in pairs("add=Add sub=Sub mul=Mul floordiv=Div mod=Mod").items():
+    rule(f"_operator.{name}")(partial(_of_sizes, kind))
+rule("torch.sym_max")(partial(_of_sizes, "Max"))
+rule("torch.sym_min")(partial(_of_sizes, "Min"))
 
 
 # The rules of layers: products, convolutions, norms, softmax; reductions too.
@@ -338,10 +327,10 @@ def _linear(op: TorchOperator) -> str:
     x, weight, bias = op.value("input"), op.value("weight"), op.optional("bias")
     if op.rank_of(weight) != 2:
         raise UnsupportedError(f"a weight of {op.rank_of(weight)} axes")
-    op.builder.tie(op.builder.free_in(x, op.rank_of(x) - 1), WEIGHTS)
+    op.tie(x, op.rank_of(x) - 1, WEIGHTS)
     if op.rank_of(x) == 2:
         return op.emit("Gemm", x, weight, *([bias] if bias else []), transB=1)
-    out = op.emit("MatMul", x, op.emit("Transpose", weight, perm=(1, 0)))
+    out = op.emit("MatMul", x, op.transposed(weight, 1, 0))
     return op.emit("Add", out, bias) if bias else out
 
 
@@ -383,7 +372,7 @@ def _softmax(op: TorchOperator) -> str:
 def _layer_norm(op: TorchOperator) -> str:
     x, count = op.value("input"), len(op.attribute("normalized_shape", []))
     for axis in range(op.rank_of(x) - count, op.rank_of(x)):
-        op.builder.tie(op.builder.free_in(x, axis), WEIGHTS)
+        op.tie(x, axis, WEIGHTS)
     op.ignore("cudnn_enable")
     weight, bias = op.optional("weight"), op.optional("bias")
     if not weight:
@@ -407,7 +396,7 @@ def _batch_norm(op: TorchOperator) -> str:
         op.optional(slot) or op.constant(np.full(size, number, op.dtype_of(x)), slot)
         for slot, number in (("weight", 1), ("bias", 0))
     )
-    op.builder.tie(op.builder.free_in(x, 1), WEIGHTS)
+    op.tie(x, 1, WEIGHTS)
     epsilon = float(op.attribute("eps", 1e-5))
     return op.emit("BatchNormalization", x, weight, bias, mean, variance, epsilon=epsilon)
 
@@ -442,7 +431,7 @@ def _convolution(op: TorchOperator) -> str:
     }
     if op.rank_of(x) != axes + 2:
         raise UnsupportedError("an input without batch")
-    op.builder.tie(op.builder.free_in(x, 1), WEIGHTS)
+    op.tie(x, 1, WEIGHTS)
     padding = op.attribute("padding", None)
     if isinstance(padding, str):
         given["pads"] = _named_padding(op, weight, padding, given["dilations"])
@@ -500,7 +489,7 @@ def _reduction(kind: str, op: TorchOperator) -> str:
     axes = op.axes(x)
     if not axes:
         return x
-    return op.emit(kind, x, op.ints(*axes), keepdims=int(op.attribute("keepdim", False)))
+    return op.emit(kind, x, axes, keepdims=int(op.attribute("keepdim", False)))
 
 
 rule("sum sum.dim_IntList")(partial(_reduction, "ReduceSum"))
@@ -514,10 +503,7 @@ rule("logsumexp")(partial(_reduction, "ReduceLogSumExp"))
 @rule("linalg_vector_norm norm.ScalarOpt_dim")
 def _norm(op: TorchOperator) -> str:
     name = "ord" if op.given("ord") else "p"
-    power = op.attribute(name, 2.0)
-    if power not in (1, 2):
-        raise UnsupportedError(f"argument {name}={power}: only 1 and 2")
-    return _reduction(f"ReduceL{int(power)}", op)
+    return _reduction(f"ReduceL{int(op.one_of(name, 2.0, (1, 2)))}", op)
 
 
 @rule("_weight_norm")
@@ -525,9 +511,7 @@ def _weight_norm(op: TorchOperator) -> str:
     """``v * g / |v|``, the norm over all axes but one, or with -1 over all."""
     v, g, axis = op.value("v"), op.value("g"), op.attribute("dim", 0)
     others = [at for at in range(op.rank_of(v)) if at != axis]
-    return op.emit(
-        "Mul", v, op.emit("Div", g, op.emit("ReduceL2", v, op.ints(*others), keepdims=1))
-    )
+    return op.emit("Mul", v, op.emit("Div", g, op.emit("ReduceL2", v, others, keepdims=1)))
 
 
 @rule("max.dim min.dim")
@@ -536,7 +520,7 @@ def _extreme(op: TorchOperator) -> tuple[str, str]:
     x, kind = op.value(), op.at.type[:3].capitalize()
     axis, keep = op.axis(x), int(op.attribute("keepdim", False))
     return (
-        op.emit(f"Reduce{kind}", x, op.ints(axis), keepdims=keep),
+        op.emit(f"Reduce{kind}", x, [axis], keepdims=keep),
         op.emit(f"Arg{kind}", x, axis=axis, keepdims=keep),
     )
 
@@ -558,12 +542,10 @@ def _variance(op: TorchOperator) -> str:
     correction = op.attribute("correction", 1)
     if not op.attribute("unbiased", True):
         correction = 0
-    mean = op.emit("ReduceMean", x, op.ints(*axes), keepdims=1)
+    mean = op.emit("ReduceMean", x, axes, keepdims=1)
     apart = op.emit("Sub", x, mean)
-    total = op.emit("ReduceSum", op.emit("Mul", apart, apart), op.ints(*axes), keepdims=keep)
-    count = op.emit(
-        "ReduceProd", op.emit("Gather", op.sizes_of(x), op.ints(*axes), axis=0), keepdims=0
-    )
+    total = op.emit("ReduceSum", op.emit("Mul", apart, apart), axes, keepdims=keep)
+    count = op.emit("ReduceProd", op.emit("Gather", op.sizes_of(x), axes, axis=0), keepdims=0)
     count = op.emit("Sub", op.cast(count, op.made()), op.scalar(correction, op.made()))
     out = op.emit("Div", total, count)
     return op.emit("Sqrt", out) if op.at.type.startswith("std") else out
@@ -573,7 +555,7 @@ def _variance(op: TorchOperator) -> str:
 def _cumsum(op: TorchOperator) -> str:
     op.ignore("dtype")
     x = op.cast(op.value(), op.made())
-    return op.emit("CumSum", x, op.constant(np.int64(op.axis(x)), "axis"))
+    return op.emit("CumSum", x, op.axis(x))
 
 
 @rule("topk")
@@ -583,7 +565,7 @@ def _topk(op: TorchOperator) -> tuple[str, ...]:
     (k,) = [op.number("k")]
     largest = int(op.attribute("largest", True))
     axis = op.axis(x, default=-1)
-    return op.emit_many("TopK", 2, x, op.ints(k), axis=axis, largest=largest)
+    return op.emit_many("TopK", 2, x, [k], axis=axis, largest=largest)
 
 
 @rule("scaled_dot_product_attention")
@@ -601,7 +583,7 @@ def _attention(op: TorchOperator) -> str:
         scale = width**-0.5
     perm = [*range(op.rank_of(k))]
     perm[-1], perm[-2] = perm[-2], perm[-1]
-    scores = op.emit("MatMul", q, op.emit("Transpose", k, perm=tuple(perm)))
+    scores = op.emit("MatMul", q, op.transposed(k, *perm))
     scores = op.emit("Mul", scores, op.scalar(scale, op.made()))
     if mask := op.optional("attn_mask"):
         if op.dtype_of(mask).kind == "b":
@@ -623,9 +605,9 @@ def _layer(op: TorchOperator) -> Results:
     layer = _stack(op)
     x, first = op.value("input"), op.attribute("batch_first", False)
     _check_inference(op)
-    x = op.emit("Transpose", x, perm=(1, 0, 2)) if first else x
+    x = op.transposed(x, 1, 0, 2) if first else x
     y, *finals = _run(op, layer, x, op.variables("hx"))
-    return op.emit("Transpose", y, perm=(1, 0, 2)) if first else y, *finals
+    return op.transposed(y, 1, 0, 2) if first else y, *finals
 
 
 @rule("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell")
@@ -638,9 +620,9 @@ def _cell(op: TorchOperator) -> Results:
     }
     relu = {"nonlinearity": "relu"} if "relu" in op.at.type else {}
     layer = torch.read(state, **relu)
-    x = op.emit("Unsqueeze", op.value("input"), op.ints(0))
+    x = op.unsqueezed(op.value("input"), 0)
     _, *finals = _run(op, layer, x, op.variables("hx"))
-    return tuple(op.emit("Squeeze", final, op.ints(0)) for final in finals)
+    return tuple(op.squeezed(final, 0) for final in finals)
 
 
 def _stack(op: TorchOperator) -> PivotLayer:
@@ -673,7 +655,7 @@ def _run(op: TorchOperator, layer: PivotLayer, x: str, states: list[str]) -> tup
     """y (T, N, D*R) and the last states (L*D, N, R or O)."""
     spec = layer.spec
     dtype = layer.weights[0].iter.dtype
-    op.builder.tie(op.builder.free_in(x, op.rank_of(x) - 1), WEIGHTS)
+    op.tie(x, op.rank_of(x) - 1, WEIGHTS)
     if op.dtype_of(x) != dtype:
         raise UnsupportedError(f"its weights are {dtype}, its input is {op.dtype_of(x)}")
     if len(states) not in (0, len(spec.cell.states)):
@@ -685,8 +667,8 @@ def _run(op: TorchOperator, layer: PivotLayer, x: str, states: list[str]) -> tup
             given.append("")  # of any batch, whatever size the program gives them
         else:
             state = op.read(value)
-            op.builder.tie(op.builder.free_in(state, op.rank_of(state) - 1), WEIGHTS)
+            op.tie(state, op.rank_of(state) - 1, WEIGHTS)
             if op.rank_of(state) == 3:
-                op.builder.tie(op.builder.free_in(state, 0), WEIGHTS)
+                op.tie(state, 0, WEIGHTS)
             given.append(state)
     return recurrent_stack(op, x, given, spec, layer.weights)

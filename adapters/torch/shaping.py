@@ -161,7 +161,7 @@ def _shape_list(op: TorchOperator, x: str, sizes: Sequence[_Told]) -> str:
             parts.append(op.size(x, each.axis))
         else:
             parts.append(op.as_list(each) if isinstance(each, Open) else _product(op, each))
-    return op.emit("Concat", *parts, axis=0) if len(parts) > 1 else parts[0]
+    return op.joined(*parts) if len(parts) > 1 else parts[0]
 
 
 def _product(op: TorchOperator, size: Size) -> str:
@@ -179,27 +179,27 @@ def _flatten(op: TorchOperator) -> str:
     x = op.value()
     first, last = op.axis(x, "start_dim", 0), op.axis(x, "end_dim", -1)
     if op.rank_of(x) == 0:
-        return op.emit("Reshape", x, op.ints(1))
+        return op.reshaped(x, 1)
     sizes = op.sizes_of(x)
-    parts = [op.emit("Slice", sizes, op.ints(0), op.ints(first), op.ints(0)), op.ints(-1)]
-    parts.append(op.emit("Slice", sizes, op.ints(last + 1), op.ints(2**31), op.ints(0)))
-    return op.emit("Reshape", x, op.emit("Concat", *parts, axis=0))
+    before = op.sliced(sizes, [0], [first], [0])
+    behind = op.sliced(sizes, [last + 1], [2**31], [0])
+    return op.emit("Reshape", x, op.joined(before, [-1], behind))
 
 
 @rule("unflatten.int")
 def _unflatten(op: TorchOperator) -> str:
     x, axis, sizes = op.value(), op.axis(op.value()), op.integers("sizes")
-    op.builder.tie(op.builder.free_in(x, axis), op.why)
+    op.tie(x, axis)
     kept = list(op.shape(x))
     parts = range(axis), range(axis + 1, len(kept))
     before, behind = ([op.size(x, at) for at in part] for part in parts)
-    return op.emit("Reshape", x, op.emit("Concat", *before, op.ints(*sizes), *behind, axis=0))
+    return op.emit("Reshape", x, op.joined(*before, sizes, *behind))
 
 
 @rule("unsqueeze")
 def _unsqueeze(op: TorchOperator) -> str:
     x, axis = op.value(), op.attribute("dim", 0)
-    return op.emit("Unsqueeze", x, op.ints(axis + op.rank_of(x) + 1 if axis < 0 else axis))
+    return op.unsqueezed(x, axis + op.rank_of(x) + 1 if axis < 0 else axis)
 
 
 @rule("squeeze squeeze.dim squeeze.dims")
@@ -208,12 +208,12 @@ def _squeeze(op: TorchOperator) -> str:
     x, sizes = op.value(), op.shape(op.value())
     gone = []
     for axis in op.axes(x):
-        op.builder.tie(op.builder.free_in(x, axis), op.why)
+        op.tie(x, axis)
         if op.builder.exported(sizes[axis]) is None:
             raise UnsupportedError(f"nobody tells whether axis {axis} has the size 1")
         if op.builder.exported(sizes[axis]) == 1:
             gone.append(axis)
-    return op.emit("Squeeze", x, op.ints(*gone)) if gone else x
+    return op.squeezed(x, *gone) if gone else x
 
 
 @rule("expand expand_copy")
@@ -251,16 +251,16 @@ def _transpose(op: TorchOperator) -> str:
     x = op.value()
     perm = [*range(op.rank_of(x))]
     if op.at.type in ("t", "numpy_T"):
-        return op.emit("Transpose", x, perm=tuple(reversed(perm)))
+        return op.transposed(x, *reversed(perm))
     one, other = (op.axis(x, name) for name in ("dim0", "dim1"))
     perm[one], perm[other] = perm[other], perm[one]
-    return op.emit("Transpose", x, perm=tuple(perm))
+    return op.transposed(x, *perm)
 
 
 @rule("permute")
 def _permute(op: TorchOperator) -> str:
     x = op.value()
-    return op.emit("Transpose", x, perm=tuple(op.axes(x, "dims")))
+    return op.transposed(x, *op.axes(x, "dims"))
 
 
 @rule("movedim.int")
@@ -269,7 +269,7 @@ def _movedim(op: TorchOperator) -> str:
     source, place = op.axis(x, "source"), op.axis(x, "destination")
     perm = [at for at in range(op.rank_of(x)) if at != source]
     perm.insert(place, source)
-    return op.emit("Transpose", x, perm=tuple(perm))
+    return op.transposed(x, *perm)
 
 
 # The rules that take parts of tensors, put tensors together, and make new ones.
@@ -303,7 +303,7 @@ def _slice(op: TorchOperator) -> str:
     ends = [_place(op, x, axis, "start", 0), _place(op, x, axis, "end", LAST)]
     if ends == [0, _END] and step == 1:
         return x
-    return op.emit("Slice", x, *(op.listed([each]) for each in ends), op.ints(axis), op.ints(step))
+    return op.emit("Slice", x, *(op.listed([each]) for each in ends), [axis], [step])
 
 
 @rule("narrow")
@@ -313,7 +313,7 @@ def _narrow(op: TorchOperator) -> str:
     start, length = (_place(op, x, axis, name, 0) for name in ("start", "length"))
     first = op.listed([start])
     end = op.emit("Add", first, op.listed([length]))
-    return op.emit("Slice", x, first, end, op.ints(axis))
+    return op.emit("Slice", x, first, end, [axis])
 
 
 @rule("select.int select_copy.int")
@@ -322,8 +322,8 @@ def _select(op: TorchOperator) -> str:
     axis = op.axis(x)
     place = _place(op, x, axis, "index", 0)
     if isinstance(place, int):
-        return op.emit("Gather", x, op.constant(np.int64(place)), axis=axis)
-    return op.emit("Squeeze", op.emit("Gather", x, op.as_list(place), axis=axis), op.ints(axis))
+        return op.emit("Gather", x, place, axis=axis)
+    return op.squeezed(op.emit("Gather", x, op.as_list(place), axis=axis), axis)
 
 
 @rule("split.Tensor split_with_sizes chunk unbind.int unsafe_chunk tensor_split.sections")
@@ -331,12 +331,11 @@ def _split(op: TorchOperator) -> tuple[str, ...]:
     """Parts of the sizes that the program tells of its outputs."""
     x = op.value()
     axis = op.axis(x, default=0)
-    op.builder.tie(op.builder.free_in(x, axis), op.why)
+    op.tie(x, axis)
     op.ignore("split_size", "split_sizes", "chunks", "sections")
     count = len(op.node.outputs)
     if op.at.type.startswith("unbind"):
-        places = [op.constant(np.int64(at)) for at in range(count)]
-        return tuple(op.emit("Gather", x, at, axis=axis) for at in places)
+        return tuple(op.emit("Gather", x, at, axis=axis) for at in range(count))
     sizes: list[int] = []
     for name in op.node.outputs:
         meta = op.builder.metas.get(name)
@@ -344,7 +343,7 @@ def _split(op: TorchOperator) -> tuple[str, ...]:
         if not isinstance(size, int):
             raise UnsupportedError(f"the size of part {len(sizes)} is open")
         sizes.append(size)
-    return op.emit_many("Split", count, x, op.ints(*sizes), axis=axis)
+    return op.emit_many("Split", count, x, sizes, axis=axis)
 
 
 @rule("cat concat concatenate")
@@ -366,8 +365,8 @@ def _stack(op: TorchOperator) -> str:
 def _flip(op: TorchOperator) -> str:
     x = op.value()
     axes = op.axes(x, "dims")
-    ends = [[-1] * len(axes), [-_END] * len(axes), axes, [-1] * len(axes)]
-    return op.emit("Slice", x, *(op.ints(*each) for each in ends))
+    behind = [-1] * len(axes)
+    return op.sliced(x, behind, [-_END] * len(axes), axes, behind)
 
 
 @rule("repeat tile")
@@ -376,7 +375,7 @@ def _repeat(op: TorchOperator) -> str:
     op.builder.tie_numbers([each for each in times if isinstance(each, int)], op.why)
     more = len(times) - op.rank_of(x)
     if more > 0:
-        x = op.emit("Unsqueeze", x, op.ints(*range(more)))
+        x = op.unsqueezed(x, *range(more))
     return op.emit("Tile", x, op.listed([*[1] * -more, *times]))
 
 
@@ -417,7 +416,7 @@ def _index(op: TorchOperator) -> str:
     sizes = {str(op.shape(each)[0]) for each in given.values()}
     if len(sizes) > 1:
         raise UnsupportedError("lists of places of several lengths")
-    column = [op.emit("Unsqueeze", each, op.ints(1)) for each in given.values()]
+    column = [op.unsqueezed(each, 1) for each in given.values()]
     return op.emit("GatherND", x, op.emit("Concat", *column, axis=1))
 
 
@@ -427,7 +426,7 @@ def _one_hot(op: TorchOperator) -> str:
     if depth < 1:
         raise UnsupportedError("num_classes that the largest index tells")
     values = op.constant(np.array([0, 1], op.made()), "values")
-    return op.emit("OneHot", op.value(), op.ints(depth), values, axis=-1)
+    return op.emit("OneHot", op.value(), [depth], values, axis=-1)
 
 
 def _filled(number: float | None, op: TorchOperator) -> str:
@@ -488,7 +487,7 @@ def _arange(op: TorchOperator) -> str:
 
 @rule("tril triu")
 def _triangle(op: TorchOperator) -> str:
-    k = op.constant(np.int64(op.attribute("diagonal", 0)))
+    k: int = op.attribute("diagonal", 0)
     return op.emit("Trilu", op.value(), k, upper=int(op.at.type == "triu"))
 
 
@@ -499,14 +498,12 @@ _PADS = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "cir
 def _pad(op: TorchOperator) -> str:
     """Pairs of what is added before and behind each axis, from the last one."""
     x, widths = op.value(), op.integers("pad")
-    mode = op.attribute("mode", "constant")
-    if mode not in _PADS:
-        raise UnsupportedError(f"attribute mode={mode!r}: expected one of {', '.join(_PADS)}")
+    mode = op.one_of("mode", "constant", _PADS)
     value = [op.scalar(op.number("value", 0.0), op.made())] if mode == "constant" else []
     rank, pairs = op.rank_of(x), list(zip(widths[::2], widths[1::2], strict=True))
     for at in range(len(pairs)):
         if op.builder.free_in(x, rank - 1 - at):
             op.builder.tie_numbers([n for n in pairs[at] if abs(n) > 1], op.why)
     pairs = [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
-    ends = op.ints(*(a for a, _ in pairs), *(b for _, b in pairs))
+    ends = [*(a for a, _ in pairs), *(b for _, b in pairs)]
     return op.emit("Pad", x, ends, *value, mode=_PADS[mode])

@@ -14,7 +14,7 @@ from onernn.adapters.common.lowering import (
     GraphBuilder,
     NativeOperator,
     Results,
-    registering,
+    Rules,
 )
 from onernn.adapters.torch.read import Meta, Node, Open, Ref, Unread
 from onernn.ir.errors import UnsupportedError
@@ -170,6 +170,10 @@ class TorchOperator(NativeOperator):
         name = next(filter(None, self.node.outputs), "")
         return f"{name!r} ({self.at.type}) may hold that number"
 
+    def tie(self, value: str, axis: int, why: str = "") -> None:
+        """Ties the free sizes that the size of an axis is made of."""
+        self.builder.tie(self.builder.free_in(value, axis), why or self.why)
+
     def number(self, name: str, default: float | None = None, plain: Sequence[float] = ()) -> Any:
         """A number in arithmetic, which may have come from a size, but for ``plain`` ones."""
         found = self.attribute(name, default)
@@ -232,22 +236,18 @@ class TorchOperator(NativeOperator):
             raise UnsupportedError(f"{meta.dtype} numbers are not supported")
         return np.dtype(meta.dtype)
 
-    def size(self, value: str, axis: int) -> str:
-        """The size of an axis as a list of one."""
-        return self.emit("Gather", self.sizes_of(value), self.ints(axis), axis=0)
-
     def listed(self, sizes: Sequence[int | Open]) -> str:
         """A list of numbers of which some are values of the graph."""
         whole = [each for each in sizes if isinstance(each, int)]
         if len(whole) == len(sizes):
             return self.ints(*whole)
         parts = [self.ints(each) if isinstance(each, int) else self.as_list(each) for each in sizes]
-        return self.emit("Concat", *parts, axis=0)
+        return self.joined(*parts)
 
     def as_list(self, number: Open) -> str:
         """A number that a run tells, a scalar, as a list of one."""
         self.builder.tie_numbers(self.builder.computed.get(number.name, ()), self.why)
-        return self.emit("Reshape", self.builder.value(number.name), self.ints(1))
+        return self.reshaped(self.builder.value(number.name), 1)
 
     def operand(self, slot: str, dtype: npt.DTypeLike, plain: Sequence[float] = ()) -> str:
         """A tensor, or a number as one, in a dtype; ``plain`` as `number` takes it."""
@@ -269,9 +269,5 @@ def _are_tensors(value: Any) -> bool:
 
 
 Rule = Callable[[TorchOperator], Results]
-RULES: dict[str, Rule] = {}
+rule = RULES = Rules[Rule]()
 """By the names of aten's operators, "add.Tensor", and by whole names of others."""
-
-
-def rule(names: str) -> Callable[[Rule], Rule]:
-    return registering(RULES, names.split())

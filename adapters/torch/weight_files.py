@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
 import math
-import os
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +14,7 @@ from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 
+from onernn.adapters.common.files import opened, pairs, parsed_json
 from onernn.ir.arrays import Array, widened
 from onernn.ir.budget import FileBudget, loading
 from onernn.ir.errors import ModelFormatError, OnernnError, UnsupportedError
@@ -33,18 +32,13 @@ DTYPES = {
 }
 """torch.NAME, and how its numbers lie in a file; bfloat16 becomes float32 of the same values."""
 
-STORAGES = {
-    "ByteStorage": "uint8",
-    "CharStorage": "int8",
-    "ShortStorage": "int16",
-    "IntStorage": "int32",
-    "LongStorage": "int64",
-    "HalfStorage": "float16",
-    "FloatStorage": "float32",
-    "DoubleStorage": "float64",
-    "BFloat16Storage": "bfloat16",
-    "BoolStorage": "bool",
-}
+STORAGES = pairs(
+    """
+    ByteStorage=uint8 CharStorage=int8 ShortStorage=int16 IntStorage=int32 LongStorage=int64
+    HalfStorage=float16 FloatStorage=float32 DoubleStorage=float64 BFloat16Storage=bfloat16
+    BoolStorage=bool
+    """
+)
 """The classes of storages that pickles name."""
 
 SCALAR_TYPES = {
@@ -53,11 +47,12 @@ SCALAR_TYPES = {
 }
 """The numbers of an exported program: ScalarType of torch/_export/serde/schema.py."""
 
-SAFETENSORS = {
-    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"},
-    **{"I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "U16": "uint16"},
-    **{"U32": "uint32", "U64": "uint64", "BOOL": "bool"},
-}
+SAFETENSORS = pairs(
+    """
+    F64=float64 F32=float32 F16=float16 BF16=bfloat16 I64=int64 I32=int32 I16=int16 I8=int8 U8=uint8
+    U16=uint16 U32=uint32 U64=uint64 BOOL=bool
+    """
+)
 
 
 # Pickles of PyTorch's tensors, read without pickle: nothing that stands in them is run.
@@ -526,17 +521,13 @@ def read_arrays(path: str | Path) -> dict[str, Array]:
     none, `UnsupportedError` for a pickle that names more than tensors and containers.
     """
     file = Path(path)
-    try:
-        with file.open("rb") as raw:
-            loading().reads(os.fstat(raw.fileno()))
-            head = raw.read(len(_OLD))
-            raw.seek(0)
-            if head.startswith(ZIP):
-                with Archive.opened(file, raw) as archive:
-                    return saved_arrays(archive)
-            data = raw.read()
-    except OSError as error:
-        raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
+    with opened(file) as (raw, _):
+        head = raw.read(len(_OLD))
+        raw.seek(0)
+        if head.startswith(ZIP):
+            with Archive.opened(file, raw) as archive:
+                return saved_arrays(archive)
+        data = raw.read()
     if head == _OLD:
         return _old(data, file)
     if file.suffix == ".safetensors":
@@ -678,21 +669,6 @@ def _dict(found: Any, what: str, file: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ModelFormatError(f"{what}: expected an object", file)
     return found
-
-
-def parsed_json(data: bytes, file: str | Path, what: str) -> Any:
-    """A text in JSON. Raises `ModelFormatError` for what is none."""
-    loading().parses_json(data)
-    try:
-        found = json.loads(data)
-        json.dumps(found, ensure_ascii=False).encode()  # "\\ud800" is JSON, but no text
-    except RecursionError:
-        reason = "nested too deep"
-    except ValueError as error:
-        reason = str(error)
-    else:
-        return found
-    raise ModelFormatError(f"{what}: no JSON: {reason}", file)
 
 
 def nested_arrays(data: bytes, file: str, what: str) -> dict[str, Array]:

@@ -212,3 +212,19 @@ def test_nothing_is_known_of_what_nobody_has_made() -> None:
     assert made.type_of("later").shape is None
     made.refuse("later", "no rule")
     assert made.type_of("later").shape is None
+
+
+def test_a_list_of_integers_among_a_nodes_inputs_is_a_constant_of_int64() -> None:
+    made = builder()
+    op = NativeOperator(made, NativeOp(0, "toy"), {}, {}, {})
+    node = made.maker(op.emit("ReduceSum", "x", [1], keepdims=0))
+    assert node is not None
+    axes = made.constants[node.inputs[1]]
+    assert axes.dtype == np.int64 and axes.tolist() == [1]
+
+
+def test_an_attribute_of_known_values_is_refused_with_them() -> None:
+    op = NativeOperator(builder(), NativeOp(0, "toy"), {}, {}, {"mode": "wrap"})
+    assert op.one_of("mode", "edge", ("edge", "wrap")) == "wrap"
+    with pytest.raises(UnsupportedError, match="mode='wrap': expected one of edge, reflect"):
+        op.one_of("mode", "edge", ("edge", "reflect"))

@@ -6,102 +6,77 @@ Those of `Config` itself, in `config.py`, are honoured.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from onernn.adapters.paddle.inference import tensors
 from onernn.ir.errors import UnsupportedError
 
-_PASSES = "how Paddle rewrites its graph"
-_MEMORY = "how Paddle manages memory"
-_LOG = "what Paddle logs"
 
-NO_EFFECT = {
-    "delete_pass": _PASSES,
-    "disable_gpu": "there is no GPU here",
-    "disable_mkldnn_fc_passes": _PASSES,
-    "disable_onnxruntime": "which engine Paddle asks",
-    "enable_memory_optim": _MEMORY,
-    "enable_new_executor": "how Paddle walks its graph",
-    "enable_onnxruntime": "which engine Paddle asks",
-    "enable_ort_optimization": "which engine Paddle asks",
-    "enable_profile": _LOG,
-    "exp_disable_mixed_precision_ops": "mixed precision is on GPUs",
-    "exp_disable_tensorrt_ops": "there is no TensorRT here",
-    "exp_enable_mixed_precision_ops": "mixed precision is on GPUs",
-    "set_mkldnn_cache_capacity": _MEMORY,
-    "set_mkldnn_op": _PASSES,
-    "set_optim_cache_dir": "where Paddle keeps rewritten graphs",
-    "switch_ir_debug": _LOG,
-    "switch_use_feed_fetch_ops": "Paddle 2.6 passes over it, too",
-}
+def _by_name(reasons: Mapping[str, str]) -> dict[str, str]:
+    return {name: why for why, names in reasons.items() for name in names.split()}
+
+
+NO_EFFECT = _by_name(
+    {
+        "how Paddle rewrites its graph": "delete_pass disable_mkldnn_fc_passes set_mkldnn_op",
+        "there is no GPU here": "disable_gpu",
+        "which engine Paddle asks": """
+            disable_onnxruntime enable_onnxruntime enable_ort_optimization
+        """,
+        "how Paddle manages memory": "enable_memory_optim set_mkldnn_cache_capacity",
+        "how Paddle walks its graph": "enable_new_executor",
+        "what Paddle logs": "enable_profile switch_ir_debug",
+        "mixed precision is on GPUs": """
+            exp_disable_mixed_precision_ops exp_enable_mixed_precision_ops
+        """,
+        "there is no TensorRT here": "exp_disable_tensorrt_ops",
+        "where Paddle keeps rewritten graphs": "set_optim_cache_dir",
+        "Paddle 2.6 passes over it, too": "switch_use_feed_fetch_ops",
+    }
+)
 """Accepted: what they change does not change a result on a CPU."""
 
-_GPU, _XPU, _LITE = "GPUs", "XPUs", "Paddle Lite"
-_IPU, _TENSORRT, _INT8 = "IPUs", "TensorRT", "int8 (u8: onernn.Session(model, dtype='u8'))"
-_SHAPES = "files of shapes for TensorRT"
-
-NOT_HERE = {
-    "collect_shape_range_info": _SHAPES,
-    "dist_config": "models over several machines",
-    "enable_custom_device": "custom devices",
-    "enable_dlnne": "DLNNE",
-    "enable_ipu": _IPU,
-    "enable_lite_engine": _LITE,
-    "enable_low_precision_io": _GPU,
-    "enable_mkldnn_int8": _INT8,
-    "enable_opencl": _LITE,
-    "enable_quantizer": _INT8,
-    "enable_save_optim_model": "Paddle's rewritten graphs (onernn.convert writes models)",
-    "enable_tensorrt_dla": _TENSORRT,
-    "enable_tensorrt_engine": _TENSORRT,
-    "enable_tensorrt_explicit_quantization": _TENSORRT,
-    "enable_tensorrt_inspector": _TENSORRT,
-    "enable_tensorrt_memory_optim": _TENSORRT,
-    "enable_tensorrt_varseqlen": _TENSORRT,
-    "enable_tuned_tensorrt_dynamic_shape": _TENSORRT,
-    "enable_use_gpu": _GPU,
-    "enable_xpu": _XPU,
-    "exp_enable_use_cutlass": _GPU,
-    "load_ipu_config": _IPU,
-    "mark_trt_engine_outputs": _TENSORRT,
-    "nnadapter": _LITE,
-    "pass_builder": "Paddle's passes (`onernn inspect` shows those of this library)",
-    "quantizer_config": _INT8,
-    "set_dist_config": "models over several machines",
-    "set_ipu_config": _IPU,
-    "set_ipu_custom_info": _IPU,
-    "set_tensorrt_optimization_level": _TENSORRT,
-    "set_trt_dynamic_shape_info": _TENSORRT,
-    "set_xpu_config": _XPU,
-    "set_xpu_device_id": _XPU,
-    "to_native_config": "the native engine",
-    "xpu_config": _XPU,
-}
+NOT_HERE = _by_name(
+    {
+        "files of shapes for TensorRT": "collect_shape_range_info",
+        "models over several machines": "dist_config set_dist_config",
+        "custom devices": "enable_custom_device",
+        "DLNNE": "enable_dlnne",
+        "IPUs": "enable_ipu load_ipu_config set_ipu_config set_ipu_custom_info",
+        "Paddle Lite": "enable_lite_engine enable_opencl nnadapter",
+        "GPUs": "enable_low_precision_io enable_use_gpu exp_enable_use_cutlass",
+        "int8 (u8: onernn.Session(model, dtype='u8'))": """
+            enable_mkldnn_int8 enable_quantizer quantizer_config
+        """,
+        "Paddle's rewritten graphs (onernn.convert writes models)": "enable_save_optim_model",
+        "TensorRT": """
+            enable_tensorrt_dla enable_tensorrt_engine enable_tensorrt_explicit_quantization
+            enable_tensorrt_inspector enable_tensorrt_memory_optim enable_tensorrt_varseqlen
+            enable_tuned_tensorrt_dynamic_shape mark_trt_engine_outputs
+            set_tensorrt_optimization_level set_trt_dynamic_shape_info
+        """,
+        "XPUs": "enable_xpu set_xpu_config set_xpu_device_id xpu_config",
+        "Paddle's passes (`onernn inspect` shows those of this library)": "pass_builder",
+        "the native engine": "to_native_config",
+    }
+)
 """Refused when they are called: they ask for what is not here."""
 
+_OFF = """
+    lite_engine_enabled mkldnn_int8_enabled onnxruntime_enabled shape_range_info_collected
+    tensorrt_dla_enabled tensorrt_dynamic_shape_enabled tensorrt_engine_enabled
+    tensorrt_explicit_quantization_enabled tensorrt_inspector_enabled tensorrt_varseqlen_enabled
+    trt_allow_build_at_runtime tuned_tensorrt_dynamic_shape use_feed_fetch_ops_enabled use_gpu
+    use_opencl use_xpu
+"""
 ANSWERS: dict[str, Any] = {
+    **dict.fromkeys(_OFF.split(), False),
     "fraction_of_gpu_memory_for_pool": 0.0,
     "gpu_device_id": 0,
-    "lite_engine_enabled": False,
     "memory_pool_init_size_mb": 100,
-    "mkldnn_int8_enabled": False,
-    "onnxruntime_enabled": False,
-    "shape_range_info_collected": False,
     "shape_range_info_path": "",
-    "tensorrt_dla_enabled": False,
-    "tensorrt_dynamic_shape_enabled": False,
-    "tensorrt_engine_enabled": False,
-    "tensorrt_explicit_quantization_enabled": False,
-    "tensorrt_inspector_enabled": False,
     "tensorrt_optimization_level": 3,
-    "tensorrt_varseqlen_enabled": False,
-    "trt_allow_build_at_runtime": False,
-    "tuned_tensorrt_dynamic_shape": False,
-    "use_feed_fetch_ops_enabled": False,
-    "use_gpu": False,
-    "use_opencl": False,
-    "use_xpu": False,
     "xpu_device_id": 0,
 }
 """Questions with one answer here, that of Paddle 2.6.2 before anybody changed an option."""
@@ -267,38 +242,24 @@ def _path(given: str) -> str:
     return os.fspath(given)
 
 
-def _accepted(name: str, why: str) -> Callable[..., None]:
-    def option(self: AnalysisConfig, *_: Any, **__: Any) -> None:
-        pass
-
-    option.__doc__ = f"Accepted, without effect: {why}."
-    return _named(option, name)
-
-
-def _refused(name: str, what: str) -> Callable[..., None]:
-    def option(self: AnalysisConfig, *_: Any, **__: Any) -> None:
-        raise UnsupportedError(
-            f"Config.{name}: onernn runs on CPUs, without {what}; here are enable_mkldnn,"
-            " enable_mkldnn_bfloat16 and set_cpu_math_library_num_threads"
-        )
-
-    option.__doc__ = f"Raises `UnsupportedError`: there are no {what} here."
-    return _named(option, name)
-
-
-def _answered(name: str, answer: Any) -> Callable[..., Any]:
-    def option(self: AnalysisConfig) -> Any:
+def _option(name: str, text: str, answer: Any = None, refused: bool = False) -> Callable[..., Any]:
+    def option(self: AnalysisConfig, *_: Any, **__: Any) -> Any:
+        if refused:
+            raise UnsupportedError(text)
         return answer
 
-    option.__doc__ = f"Always {answer!r}."
-    return _named(option, name)
-
-
-def _named(option: Callable[..., Any], name: str) -> Callable[..., Any]:
     option.__name__, option.__qualname__ = name, f"AnalysisConfig.{name}"
+    option.__doc__ = f"Raises `UnsupportedError`: {text}." if refused else text
     return option
 
 
-for _make, _table in ((_accepted, NO_EFFECT), (_refused, NOT_HERE), (_answered, ANSWERS)):
-    for _name, _value in _table.items():
-        setattr(AnalysisConfig, _name, _make(_name, _value))
+for _name, _why in NO_EFFECT.items():
+    setattr(AnalysisConfig, _name, _option(_name, f"Accepted, without effect: {_why}."))
+for _name, _answer in ANSWERS.items():
+    setattr(AnalysisConfig, _name, _option(_name, f"Always {_answer!r}.", _answer))
+for _name, _what in NOT_HERE.items():
+    _text = (
+        f"Config.{_name}: onernn runs on CPUs, without {_what}; here are enable_mkldnn,"
+        " enable_mkldnn_bfloat16 and set_cpu_math_library_num_threads"
+    )
+    setattr(AnalysisConfig, _name, _option(_name, _text, refused=True))

@@ -65,44 +65,40 @@ def _nothing() -> None:
     pass
 
 
+def _of(module: ModuleType, names: str) -> dict[str, Any]:
+    return {name: getattr(module, name) for name in names.split()}
+
+
+_PLACES = _of(predictors, "CPUPlace CUDAPlace")
 _CORE = {
+    **_PLACES,
+    **_of(
+        predictors,
+        """
+        AnalysisPredictor PaddleInferPredictor PredictorPool Scope create_paddle_predictor
+        create_predictor
+        """,
+    ),
+    **_of(tensors, "LoDTensor PaddleBuf PaddleDType PaddleInferTensor PaddlePlace PaddleTensor"),
     "AnalysisConfig": AnalysisConfig,
-    "AnalysisPredictor": predictors.AnalysisPredictor,
-    "CPUPlace": predictors.CPUPlace,
-    "CUDAPlace": predictors.CUDAPlace,
-    "LoDTensor": tensors.LoDTensor,
-    "PaddleBuf": tensors.PaddleBuf,
-    "PaddleDType": tensors.PaddleDType,
-    "PaddleInferPredictor": predictors.PaddleInferPredictor,
-    "PaddleInferTensor": tensors.PaddleInferTensor,
-    "PaddlePlace": tensors.PaddlePlace,
-    "PaddleTensor": tensors.PaddleTensor,
-    "PredictorPool": predictors.PredictorPool,
-    "Scope": predictors.Scope,
     "Tensor": tensors.LoDTensor,
     "ZeroCopyTensor": tensors.PaddleInferTensor,
-    "create_paddle_predictor": predictors.create_paddle_predictor,
-    "create_predictor": predictors.create_predictor,
     "get_cuda_device_count": lambda: 0,
     "get_version": get_version,
     "is_compiled_with_cuda": _no,
     "is_compiled_with_rocm": _no,
 }
 _SHARED = {
-    "CPUPlace": predictors.CPUPlace,
-    "CUDAPlace": predictors.CUDAPlace,
-    "Executor": predictors.Executor,
-    "LoDTensor": tensors.LoDTensor,
-    "create_lod_tensor": tensors.create_lod_tensor,
+    **_PLACES,
+    **_of(predictors, "Executor global_scope scope_guard"),
+    **_of(tensors, "LoDTensor create_lod_tensor"),
     "default_startup_program": predictors.LoadedProgram,
-    "global_scope": predictors.global_scope,
-    "scope_guard": predictors.scope_guard,
 }
 _DEVICE = {
+    **dict.fromkeys(
+        ("is_compiled_with_cuda", "is_compiled_with_rocm", "is_compiled_with_xpu"), _no
+    ),
     "get_device": _get_device,
-    "is_compiled_with_cuda": _no,
-    "is_compiled_with_rocm": _no,
-    "is_compiled_with_xpu": _no,
     "set_device": _set_device,
 }
 _FLUID = {
@@ -115,13 +111,10 @@ _FLUID = {
 SERVED: dict[str, dict[str, Any]] = {
     "paddle": {
         **_DEVICE,
-        "CPUPlace": predictors.CPUPlace,
-        "CUDAPlace": predictors.CUDAPlace,
+        **_PLACES,
         "Tensor": tensors.EagerTensor,
         "__version__": PADDLE_VERSION,
-        "disable_signal_handler": _nothing,
-        "disable_static": _nothing,
-        "enable_static": _nothing,
+        **dict.fromkeys(("disable_signal_handler", "disable_static", "enable_static"), _nothing),
         "no_grad": nullcontext,
         "onernn": f"onernn {version('onernn')} in place of Paddle",
         "to_tensor": tensors.EagerTensor,

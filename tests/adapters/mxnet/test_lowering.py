@@ -247,7 +247,7 @@ REFUSED = {
         X, ("_zeros", "z", {"shape": "(0, 4)"}, []), ("Concat", "n", {"dim": "1"}, ["x", "z"])
     ],
     "attribute shape=(100000, 100000)": [("_zeros", "n", {"shape": "(100000, 100000)"}, [])],
-    "attribute layout='NHWC': only NCW, NCHW, NCDHW": [
+    "attribute layout='NHWC': expected one of None, NCW, NCHW, NCDHW": [
         X, W, ("Convolution", "n", {"kernel": "(3, 3)", "layout": "NHWC"}, ["x", "w"])
     ],
     "input weight (3, 4): expected 3 on axis 0 and (2,) behind": [
@@ -258,7 +258,7 @@ REFUSED = {
     "attribute stride=(2,) for a kernel of (2, 2)": [
         X, ("Pooling", "n", {"kernel": "(2, 2)", "stride": "(2,)"}, ["x"])
     ],
-    "attribute pool_type='sum': only max and avg": [
+    "attribute pool_type='sum': expected one of max, avg": [
         X, ("Pooling", "n", {"kernel": "(2,)", "pool_type": "sum"}, ["x"])
     ],
     "attribute pool_type='lp'": [

@@ -49,7 +49,7 @@ REFUSED = {
     "nothing but pads": ({"paddings": (2, 2), "ceil_mode": True}, "nothing but pads"),
     "algorithm": ({"padding_algorithm": "MOST"}, "padding_algorithm='MOST'"),
     "pads": ({"paddings": (1, 1, 1)}, "paddings="),
-    "kind": ({"pooling_type": "min"}, "expected max or avg"),
+    "kind": ({"pooling_type": "min"}, "expected one of max, avg"),
     "unknown": ({"novel": 1}, "not understood: attribute novel"),
 }
 

@@ -122,7 +122,7 @@ def parsed(program: Any) -> Program:
             b'{"base_code": {"magic": "pir", "version": 4}, "program": {"regions": []}}',
             "ValueError",
         ),
-        (b"[" * 100_000, "RecursionError"),
+        (b"[" * 100_000, "nested too deep"),
         (b"9" * 10_000, "not a PIR program"),
     ],
 )
