@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from support.graphs import new_node
 from support.layers import random_weights
 from support.onnx_models import check, model, read
 
@@ -19,7 +19,7 @@ SIZES = [(2, 3), (3, 4), (7, 5)]  # of time and batch; none of them is one of th
 
 def graph_of(chain: list[tuple[str, Any]], spec: RnnSpec) -> Graph:
     """A layer and views behind it: (op, what it is given)."""
-    nodes = [Node("Rnn", ("x",), ("v0",), {"spec": spec, "weights": random_weights(spec, 0)})]
+    nodes = [new_node("Rnn", "x", "v0", spec=spec, weights=random_weights(spec, 0))]
     constants = {}
     for at, (op, given) in enumerate(chain):
         inputs, attributes = [f"v{at}"], {}
@@ -135,15 +135,17 @@ def stack(second: str = "n", **more: Any) -> Any:
     shapes = {"W0": (2, 9, 4), "R0": (2, 9, 3), "W1": (2, 9, 6), "R1": (2, 9, 3)}
     constants = {k: rng.uniform(-0.5, 0.5, s).astype(np.float32) for k, s in shapes.items()}
     constants["flat"] = np.array([0, 0, -1])
-    gru = {"hidden_size": 3, "direction": "bidirectional", "linear_before_reset": 1, **more}
-    nodes = [
-        helper.make_node("GRU", ["x", "W0", "R0", "", "n"], ["Y0"], **gru),
-        helper.make_node("Transpose", ["Y0"], ["T0"], perm=[0, 2, 1, 3]),
-        helper.make_node("Reshape", ["T0", "flat"], ["X1"]),
-        helper.make_node("GRU", ["X1", "W1", "R1", "", second], ["Y1"], **gru),
-        helper.make_node("Transpose", ["Y1"], ["T1"], perm=[0, 2, 1, 3]),
-        helper.make_node("Reshape", ["T1", "flat"], ["y"]),
-    ]
+    told = {"hidden_size": 3, "linear_before_reset": 1, **more}
+    numbers = ", ".join(f"{name} = {value}" for name, value in told.items())
+    gru = f'GRU <direction = "bidirectional", {numbers}>'
+    nodes = f"""
+        Y0 = {gru} (x, W0, R0, , n)
+        T0 = Transpose <perm = [0, 2, 1, 3]> (Y0)
+        X1 = Reshape (T0, flat)
+        Y1 = {gru} (X1, W1, R1, , {second})
+        T1 = Transpose <perm = [0, 2, 1, 3]> (Y1)
+        y = Reshape (T1, flat)
+        """
     x = rng.uniform(-1, 1, (6, 4, 4)).astype(np.float32)
     feed = {"x": x, "n": np.array([6, 1, 0, 3], np.int32)}
     if second != "n":

@@ -11,11 +11,10 @@ import pytest
 from support.mxnet_files import write_params, write_symbol
 from support.oracle import run_oracle
 
-from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError, load
+from onernn import Graph, Session, UnsupportedError, load
 from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.read import Declared, match, parse_symbol
 from onernn.adapters.mxnet.table import swap_equation
-from onernn.backend import open_backend
 from onernn.ir.errors import ModelFormatError
 from onernn.ir.graph import UNSUPPORTED
 from onernn.reorders import mxnet
@@ -122,27 +121,6 @@ def test_the_cell_state_is_clipped_as_documented_and_only_there() -> None:
     assert any("the cell state is not clipped, as in MXNet" in note for note in as_run.notes)
 
 
-@pytest.mark.parametrize("stops", [True, False])
-def test_a_nan_in_a_clipped_state_is_stopped_where_the_flag_says_so(stops: bool) -> None:
-    spec = RnnSpec(Cell.LSTM, C, H, cell_clip=(-0.5, 0.5), cell_clip_nan=stops)
-    _, (_, (weights,)) = rnn_graph("documented")
-    layer = open_backend("reference").prepare(spec, weights.part(0, 0))
-    x = np.ones((1, 1, C), np.float32)
-    c = np.full((1, 1, 1, H), np.nan, np.float32)
-    _, (h, after) = layer.run(x, (np.zeros_like(c), c))
-    assert (after == -0.5).all() == stops and np.isnan(after).all() != stops
-    assert np.isnan(h).all() != stops
-
-
-def test_a_range_of_one_end_is_refused_and_nan_alone_is_ignored() -> None:
-    graph, _ = rnn_graph("documented", lstm_state_clip_min="-1.0")
-    assert "lstm_state_clip_min and lstm_state_clip_max go together" in reasons(graph)
-    graph, _ = rnn_graph("documented", lstm_state_clip_min="2", lstm_state_clip_max="1")
-    assert "lstm_state_clip_min=2 is above" in reasons(graph)
-    graph, _ = rnn_graph("documented", lstm_state_clip_nan="True")
-    assert graph.notes == () and reasons(graph) == ""
-
-
 def saved(folder: Path, *nodes: Any, params: dict[str, np.ndarray], **attrs: Any) -> Path:
     write_symbol(symbol(*nodes, **attrs), folder / "m-symbol.json")
     write_params({f"arg:{name}": array for name, array in params.items()}, folder / "m-0000.params")
@@ -194,12 +172,6 @@ def test_a_softmax_over_several_axes_has_two_meanings(
         np.testing.assert_allclose(got, want, rtol=1e-6)
         noted = takes_last and len(shape) > 2 if known else op == "SoftmaxActivation"
         assert bool(graph.notes) == noted
-
-
-def test_dropout_is_named_in_explain() -> None:
-    graph, _ = rnn_graph("documented", p="0.5")
-    text = Session(graph, backend="reference").explain()
-    assert "note: net (RNN): dropout p=0.5 between layers has no effect in inference" in text
 
 
 def reasons(graph: Graph) -> str:

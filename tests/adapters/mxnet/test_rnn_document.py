@@ -329,6 +329,10 @@ def reasons(**attributes: Any) -> str:
         ({"mode": "lstm", "projection_size": -1}, "projection_size=-1"),
         ({"mode": "lstm", "lstm_state_clip_min": -1}, "lstm_state_clip_max go together"),
         ({"mode": "lstm", "lstm_state_clip_max": 1}, "lstm_state_clip_max go together"),
+        (
+            {"mode": "lstm", "lstm_state_clip_min": 2, "lstm_state_clip_max": 1},
+            "lstm_state_clip_min=2 is above",
+        ),
         ({"cell": "peephole"}, "attribute cell"),
     ],
     ids=str,

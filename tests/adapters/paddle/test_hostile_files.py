@@ -220,24 +220,3 @@ def test_any_bytes_in_the_headers_give_a_program_or_an_error(
     folder: Path, changes: list[tuple[int, int]]
 ) -> None:
     attempt(folder, params=flipped(PARAMS, changes))
-
-
-@given(bytes_at(st.integers(0, len(MODEL) - 1)))
-def test_any_bytes_in_the_program_give_a_program_or_an_error(
-    folder: Path, changes: list[tuple[int, int]]
-) -> None:
-    attempt(folder, model=flipped(MODEL, changes))
-
-
-@given(st.integers(0, len(MODEL)), st.integers(0, 60), st.binary(max_size=60))
-def test_any_bytes_put_into_the_program_give_a_program_or_an_error(
-    folder: Path, at: int, removed: int, added: bytes
-) -> None:
-    attempt(folder, model=MODEL[:at] + added + MODEL[at + removed :])
-
-
-@given(st.binary(max_size=200), st.binary(max_size=200))
-def test_any_bytes_at_all_give_a_program_or_an_error(
-    folder: Path, model: bytes, params: bytes
-) -> None:
-    attempt(folder, model, params)
