@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.emitting import CHECKED, STRICT, compiler
+from support.compiling import CHECKED, STRICT, check_syntax, compile_program, compiler
 
 from onernn.kernels import included
 
@@ -29,12 +29,8 @@ TARGETS = {
 
 
 def run(test: str, namespace: str, flags: tuple[str, ...], folder: Path) -> None:
-    command = [compiler(), *STRICT, *flags, "-pthread", "-I", str(KERNELS)]
     program = folder / test
-    built = subprocess.run(
-        [*command, str(HERE / f"{test}.cpp"), "-o", str(program)], capture_output=True, text=True
-    )
-    assert built.returncode == 0, built.stderr[:4000]
+    compile_program(HERE / f"{test}.cpp", program, flags, HERE, KERNELS)
     done = subprocess.run([str(program), namespace], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr[:4000]
     assert "\nok  " in f"\n{done.stdout}", "no test ran"
@@ -74,10 +70,8 @@ def test_each_header_compiles_alone_and_says_what_stands_there(header: str, tmp_
     guard = f"ONERNN_{file.stem.upper()}_HPP"
     assert text.startswith("// ") and f"#ifndef {guard}\n#define {guard}\n" in text
     assert max(map(len, text.splitlines())) <= 100
-    (tmp_path / "one.cpp").write_text(f'#include "{file}"\n#include "{file}"\n')
-    command = [compiler(), *STRICT, "-fsyntax-only", str(tmp_path / "one.cpp")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[:2000]
+    (tmp_path / "one.cpp").write_text(f'#include "{header}"\n#include "{header}"\n')
+    check_syntax(tmp_path / "one.cpp", (), tmp_path, KERNELS)
 
 
 def test_objects_of_two_instruction_sets_share_no_kernel(tmp_path: Path) -> None:
