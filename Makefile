@@ -120,7 +120,7 @@ fuzz-emitted: .venv/.ready
 	ONERNN_EMITTED_GRAPHS=$(GRAPHS) $(BIN)/pytest -s tests/emit/test_emitted_graphs.py
 
 # Scorings and their workers killed at KILLS random moments each, and gone on with: the same bytes.
-# make test kills two.
+# make test kills one.
 KILLS ?= 20
 .PHONY: score-faults
 score-faults: .venv/.ready
