@@ -92,7 +92,7 @@ GRAPHS ?= 2000
 .PHONY: fuzz-graphs
 fuzz-graphs: .venv/.ready
 	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/fuse_passes/test_random_graphs.py \
-	  tests/engine/test_plans.py
+	  tests/fuse_passes/test_rnn_views.py tests/engine/test_plans.py
 
 # What takes hours.
 .PHONY: nightly
