@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +12,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from support.mxnet_files import symbol, var
 from support.onnx_models import info, model, ours, parsed_nodes, read, theirs
 from support.paddle_programs import op as paddle_op
 
 from onernn import Ragged, Session
 from onernn.adapters.mxnet.lower import lower as lower_symbol
-from onernn.adapters.mxnet.read import parse_symbol
 from onernn.adapters.onnx.lower import lower as lower_onnx
 from onernn.adapters.onnx.read import parse_model
 from onernn.adapters.paddle.lower import lower as lower_program
@@ -250,36 +249,22 @@ def test_parameters_of_mxnet_may_be_cut_and_joined() -> None:
     x, h = rng.normal(size=(4, 2, 3)).astype(F32), np.zeros((1, 2, 2), F32)
     rnn = {"mode": "rnn_tanh", "state_size": "2", "num_layers": "1"}
 
-    def run(stored: Constants, nodes: list[dict[str, Any]]) -> np.ndarray:
-        text = json.dumps(
-            {
-                "nodes": nodes,
-                "heads": [[len(nodes) - 1, 0, 0]],
-                "attrs": {"mxnet_version": ["int", 10901]},
-            }
-        )
-        session = Session(lower_symbol(parse_symbol(text), stored), backend="reference")
-        return next(iter(session.run({"data": x, "state": h}).values()))  # type: ignore[return-value]
+    def run(stored: Constants, *nodes: Any) -> Any:
+        graph = lower_symbol(symbol(var("data"), var("state"), *nodes), stored)
+        return next(iter(Session(graph, backend="reference").run({"data": x, "state": h}).values()))
 
-    def entry(kind: str, name: str, inputs: list[int], **attributes: str) -> dict[str, Any]:
-        return {
-            "op": kind,
-            "name": name,
-            "attrs": attributes,
-            "inputs": [[k, 0, 0] for k in inputs],
-        }
+    def net(parameters: str) -> Any:
+        return "RNN", "net", rnn, ["data", parameters, "state"]
 
-    data, state = entry("null", "data", []), entry("null", "state", [])
-    plain = [data, state, entry("null", "w", []), entry("RNN", "net", [0, 2, 1], **rnn)]
+    want = run({"w": flat}, var("w"), net("w"))
     joined = [
-        *(data, state, entry("null", "end", []), entry("null", "begin", [])),
-        entry("Concat", "w", [3, 2], dim="0", num_args="2"),
-        entry("negative", "n", [4]),
-        entry("negative", "nn", [5]),
-        entry("RNN", "net", [0, 6, 1], **rnn),
+        *map(var, ("end", "begin")),
+        ("Concat", "w", {"dim": "0", "num_args": "2"}, ["begin", "end"]),
+        ("negative", "n", {}, ["w"]),
+        ("negative", "nn", {}, ["n"]),
+        net("nn"),
     ]
-    want = run({"w": flat}, plain)
-    np.testing.assert_array_equal(run({"begin": cut[0], "end": cut[1]}, joined), want)
+    np.testing.assert_array_equal(run({"begin": cut[0], "end": cut[1]}, *joined), want)
 
 
 def test_large_weights_do_not_stay_beside_what_is_made_of_them() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.mxnet_files import write_params, write_symbol
+from support.mxnet_files import symbol, var, write_params, write_symbol
 from support.oracle import run_oracle
 
 from onernn import Graph, Session, UnsupportedError, load
@@ -20,23 +20,6 @@ from onernn.ir.graph import UNSUPPORTED
 from onernn.reorders import mxnet
 
 T, N, C, H = 5, 3, 4, 2
-
-
-def symbol(*nodes: tuple[str, str, dict[str, str], list[Any]], **attrs: Any) -> Any:
-    """Nodes (op, name, attributes, inputs by name or (name, output)); heads: the last one."""
-    names = [name for _, name, _, _ in nodes]
-    listed = []
-    for op, name, attributes, inputs in nodes:
-        pairs = [given if isinstance(given, tuple) else (given, 0) for given in inputs]
-        entries = [[names.index(source), output, 0] for source, output in pairs]
-        listed.append({"op": op, "name": name, "attrs": attributes, "inputs": entries})
-    heads = attrs.pop("heads", [[len(nodes) - 1, 0, 0]])
-    versions = {"mxnet_version": ["int", 10901], **attrs}
-    return parse_symbol(json.dumps({"nodes": listed, "heads": heads, "attrs": versions}))
-
-
-def var(name: str, **attributes: str) -> tuple[str, str, dict[str, str], list[Any]]:
-    return "null", name, attributes, []
 
 
 def rnn_graph(semantics: str, *, mode: str = "lstm", **attributes: str) -> tuple[Graph, Any]:
@@ -555,16 +538,8 @@ def test_gluon_blocks_that_run_in_another_order_than_they_were_made_are_refused(
 def test_float16_parameters_are_widened_and_that_is_noted(tmp_path: Path) -> None:
     half = np.array([[0.1, 0.2, 0.3, 0.4]] * 3, np.float16)
     write_params({"arg:w": half}, tmp_path / "m-0000.params")
-    node = {
-        "op": "FullyConnected",
-        "name": "n",
-        "attrs": {"num_hidden": "3", "no_bias": "True"},
-        "inputs": [[0, 0, 0], [1, 0, 0]],
-    }
-    nodes = [{"op": "null", "name": name, "inputs": []} for name in ("x", "w")]
-    (tmp_path / "m-symbol.json").write_text(
-        json.dumps({"nodes": [*nodes, node], "heads": [[2, 0, 0]]})
-    )
+    node = "FullyConnected", "n", {"num_hidden": "3", "no_bias": "True"}, ["x", "w"]
+    write_symbol(symbol(X, W, node), tmp_path / "m-symbol.json")
     graph = load(tmp_path)
     assert graph.notes == ("float16 parameters are computed in float32",)
     (out,) = Session(graph, backend="reference").run({"x": np.ones((1, 4), np.float32)}).values()
