@@ -92,7 +92,7 @@ GRAPHS ?= 2000
 .PHONY: fuzz-graphs
 fuzz-graphs: .venv/.ready
 	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest -n auto tests/fuse_passes/test_random_graphs.py \
-	  tests/engine/test_plans.py
+	  tests/fuse_passes/test_rnn_views.py tests/engine/test_plans.py
 
 # What takes hours.
 .PHONY: nightly
@@ -120,7 +120,7 @@ fuzz-emitted: .venv/.ready
 	ONERNN_EMITTED_GRAPHS=$(GRAPHS) $(BIN)/pytest -s tests/emit/test_emitted_graphs.py
 
 # Scorings and their workers killed at KILLS random moments each, and gone on with: the same bytes.
-# make test kills two.
+# make test kills one.
 KILLS ?= 20
 .PHONY: score-faults
 score-faults: .venv/.ready

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +12,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from support.onnx_models import info, model, ours, read, theirs
+from support.mxnet_files import symbol, var
+from support.onnx_models import info, model, ours, parsed_nodes, read, theirs
 from support.paddle_programs import op as paddle_op
 
 from onernn import Ragged, Session
 from onernn.adapters.mxnet.lower import lower as lower_symbol
-from onernn.adapters.mxnet.read import parse_symbol
 from onernn.adapters.onnx.lower import lower as lower_onnx
 from onernn.adapters.onnx.read import parse_model
 from onernn.adapters.paddle.lower import lower as lower_program
@@ -119,14 +118,9 @@ def test_weights_inside_a_body_load(tmp_path: Path) -> None:
     w, r = (rng.normal(size=(1, 12, n)).astype(F32) for n in (3, 4))
     (outside, stored), (inside, more) = halves("W", w), scaled("R", r)
     gru = node("GRU", ["X", "W", "R"], "inner", hidden_size=4)
-    zero = node("Sub", ["other", "other"], "nothing")
     then = helper.make_graph([*inside, gru], "then", [], [info("inner")])
-    other = helper.make_graph(
-        [node("GRU", ["X", "W", "R0"], "other", hidden_size=4), zero],
-        "other",
-        [],
-        [info("nothing")],
-    )
+    nodes = parsed_nodes("other = GRU <hidden_size = 4> (X, W, R0) nothing = Sub (other, other)")
+    other = helper.make_graph(nodes, "other", [], [info("nothing")])
     branch = helper.make_node("If", ["yes"], ["Y"], then_branch=then, else_branch=other)
     x = {"X": rng.normal(size=(3, 2, 3)).astype(F32), "yes": np.array(True)}
     made = model([*outside, branch], x, ["Y"], constants={**stored, **more})
@@ -144,11 +138,7 @@ def test_round_trips_through_narrow_numbers_are_exact(narrow: int) -> None:
         between = np.nextafter(every, F32(np.inf)) + (np.roll(every, 1) - every) / 2
         values = np.concatenate([every, between, -between])
         want = values.astype(kind).astype(F32)
-    nodes = [
-        node("Cast", ["c"], "n", to=narrow),
-        node("Cast", ["n"], "w", to=TensorProto.FLOAT),
-        node("Where", ["yes", "w", "w"], "Y"),
-    ]
+    nodes = f"n = Cast <to = {narrow}> (c) w = Cast <to = 1> (n) Y = Where (yes, w, w)"
     yes = {"yes": np.array(True)}
     made = model(nodes, yes, ["Y"], constants={"c": values})
     assert [each.op for each in read(made).nodes] == ["Where"]
@@ -158,27 +148,27 @@ def test_round_trips_through_narrow_numbers_are_exact(narrow: int) -> None:
 
 def test_arithmetic_stays_in_the_graph() -> None:
     """The first step of an unrolled cell is one of zeros, and has to look like the others."""
-    made = model([node("Add", ["a", "b"], "Y")], {}, ["Y"], constants={"a": F32(1), "b": F32(2)})
+    made = model("Y = Add (a, b)", {}, ["Y"], constants={"a": F32(1), "b": F32(2)})
     assert [each.op for each in read(made).nodes] == ["Add"]
     assert ours(made, {}) == [3]
 
 
 @pytest.mark.parametrize(
-    "nodes",
+    "text",
     [
-        [node("Expand", ["one", "many"], "Y")],
-        [node("Tile", ["ones", "many"], "t"), node("Tile", ["t", "many"], "Y")],
-        [node("ConstantOfShape", ["many"], "Y")],
-        [node("Gather", ["ones", "places"], "Y")],
-        [node("Concat", [f"c{k}"] * 2, f"c{k + 1}", axis=0) for k in range(34)]
-        + [node("Identity", ["c34"], "Y")],
-        [node("Transpose", ["ones"], "c0")]
-        + [node("Expand", [f"c{k}", "two"], f"c{k + 1}") for k in range(30)]
-        + [node("Identity", ["c30"], "Y")],
+        "Y = Expand (one, many)",
+        "t = Tile (ones, many) Y = Tile (t, many)",
+        "Y = ConstantOfShape (many)",
+        "Y = Gather (ones, places)",
+        " ".join(f"c{k + 1} = Concat <axis = 0> (c{k}, c{k})" for k in range(34))
+        + " Y = Identity (c34)",
+        "c0 = Transpose (ones) "
+        + " ".join(f"c{k + 1} = Expand (c{k}, two)" for k in range(30))
+        + " Y = Identity (c30)",
     ],
     ids=["expand", "tile", "fill", "gather", "concat", "expand-chain"],
 )
-def test_nothing_grows_beyond_a_bound(nodes: Nodes) -> None:
+def test_nothing_grows_beyond_a_bound(text: str) -> None:
     constants = {
         "one": np.ones((1, 1), F32),
         "ones": np.ones((8, 8), F32),
@@ -187,6 +177,7 @@ def test_nothing_grows_beyond_a_bound(nodes: Nodes) -> None:
         "two": np.array([2] * 3),
         "places": np.zeros((2**12, 2**4), np.int64),
     }
+    nodes = parsed_nodes(text)
     used = {name for each in nodes for name in each.input}
     made = {name for each in nodes for name in each.output}
     kept = {k: v for k, v in constants.items() if k in used - made}
@@ -258,36 +249,22 @@ def test_parameters_of_mxnet_may_be_cut_and_joined() -> None:
     x, h = rng.normal(size=(4, 2, 3)).astype(F32), np.zeros((1, 2, 2), F32)
     rnn = {"mode": "rnn_tanh", "state_size": "2", "num_layers": "1"}
 
-    def run(stored: Constants, nodes: list[dict[str, Any]]) -> np.ndarray:
-        text = json.dumps(
-            {
-                "nodes": nodes,
-                "heads": [[len(nodes) - 1, 0, 0]],
-                "attrs": {"mxnet_version": ["int", 10901]},
-            }
-        )
-        session = Session(lower_symbol(parse_symbol(text), stored), backend="reference")
-        return next(iter(session.run({"data": x, "state": h}).values()))  # type: ignore[return-value]
+    def run(stored: Constants, *nodes: Any) -> Any:
+        graph = lower_symbol(symbol(var("data"), var("state"), *nodes), stored)
+        return next(iter(Session(graph, backend="reference").run({"data": x, "state": h}).values()))
 
-    def entry(kind: str, name: str, inputs: list[int], **attributes: str) -> dict[str, Any]:
-        return {
-            "op": kind,
-            "name": name,
-            "attrs": attributes,
-            "inputs": [[k, 0, 0] for k in inputs],
-        }
+    def net(parameters: str) -> Any:
+        return "RNN", "net", rnn, ["data", parameters, "state"]
 
-    data, state = entry("null", "data", []), entry("null", "state", [])
-    plain = [data, state, entry("null", "w", []), entry("RNN", "net", [0, 2, 1], **rnn)]
+    want = run({"w": flat}, var("w"), net("w"))
     joined = [
-        *(data, state, entry("null", "end", []), entry("null", "begin", [])),
-        entry("Concat", "w", [3, 2], dim="0", num_args="2"),
-        entry("negative", "n", [4]),
-        entry("negative", "nn", [5]),
-        entry("RNN", "net", [0, 6, 1], **rnn),
+        *map(var, ("end", "begin")),
+        ("Concat", "w", {"dim": "0", "num_args": "2"}, ["begin", "end"]),
+        ("negative", "n", {}, ["w"]),
+        ("negative", "nn", {}, ["n"]),
+        net("nn"),
     ]
-    want = run({"w": flat}, plain)
-    np.testing.assert_array_equal(run({"begin": cut[0], "end": cut[1]}, joined), want)
+    np.testing.assert_array_equal(run({"begin": cut[0], "end": cut[1]}, *joined), want)
 
 
 def test_large_weights_do_not_stay_beside_what_is_made_of_them() -> None:
@@ -305,17 +282,16 @@ def test_large_weights_do_not_stay_beside_what_is_made_of_them() -> None:
 def test_a_large_constant_stays_as_long_as_anybody_reads_it() -> None:
     """Under two names, by an operator, by an output, and in a body."""
     big = np.arange(2**19, dtype=np.int32).reshape(2**9, 2**10)
-    inner = helper.make_graph([node("Add", ["t", "x"], "sum")], "then", [], [info("sum")])
-    same = helper.make_graph([node("Identity", ["i"], "same")], "other", [], [info("same")])
-    nodes = [
-        node("Transpose", ["c"], "t"),
-        node("Dropout", ["t"], "d"),
-        node("Identity", ["d"], "i"),
-        node("Reshape", ["t", "s"], "r"),
-        helper.make_node("If", ["yes"], ["b"], then_branch=inner, else_branch=same),
-        node("Sub", ["i", "x"], "e"),
-        node("Neg", ["d"], "n"),
-    ]
+    nodes = """
+        t = Transpose (c)
+        d = Dropout (t)
+        i = Identity (d)
+        r = Reshape (t, s)
+        b = If (yes) <then_branch = then () => (float[] sum) { sum = Add (t, x) },
+            else_branch = other () => (float[] same) { same = Identity (i) }>
+        e = Sub (i, x)
+        n = Neg (d)
+        """
     feed = {"x": np.ones((1, 1), np.float32), "yes": np.array(True)}
     constants = {"c": big.astype(np.float32), "s": np.array([-1])}
     made = model(nodes, feed, [*"rbent"], constants=constants)

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 from support.mxnet_files import write_params
+from support.onnx_models import parsed
 
 from onernn import BudgetError, ModelFormatError, OnernnError, UnsupportedError, load
 from onernn.verification.recording import read_arrays, write_outputs
@@ -26,12 +27,10 @@ MB = 10**6
 
 def onnx_gru(hidden: int) -> onnx.ModelProto:
     shape = (1, 3 * hidden, hidden)
-    weights = [numpy_helper.from_array(np.zeros(shape, np.float32), name) for name in "WR"]
-    node = helper.make_node("GRU", ["x", "W", "R"], ["y"], hidden_size=hidden)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", "N", hidden])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([node], "g", [x], [y], weights)
-    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    return parsed(
+        f"(float[T, N, {hidden}] x) => (y) {{ y = GRU <hidden_size = {hidden}> (x, W, R) }}",
+        {name: np.zeros(shape, np.float32) for name in "WR"},
+    )
 
 
 def inline(folder: Path, hidden: int) -> Path:

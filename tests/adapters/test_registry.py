@@ -8,14 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 
 from onernn import Graph, UnsupportedError
 from onernn.adapters.converting import write_model
 from onernn.adapters.registry import ADAPTERS, RUNTIMES, WRITERS, adapter_of
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Value
 
 FACE = (Value("x", "float32", (2, 3)), Value("y", "float32", (2, 3)))
-MODEL = Graph("model", FACE[:1], FACE[1:], (Node("Tanh", ("x",), ("y",)),), {})
+MODEL = Graph("model", FACE[:1], FACE[1:], (new_node("Tanh", "x", "y"),), {})
 
 
 @pytest.mark.parametrize(
@@ -92,3 +93,16 @@ def test_the_records_cost_no_import_of_what_they_name(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    "code, heavy",
+    [
+        ("import onernn.adapters.mxnet as adapter; adapter.optimize", "mxnet"),
+        ("import onernn.adapters.paddle as adapter; adapter.optimize", "paddle"),
+        ("import onernn.adapters.paddle.read", "google.protobuf"),
+    ],
+)
+def test_importing_an_adapter_imports_nothing_heavy(code: str, heavy: str) -> None:
+    probe = f"import sys; {code}; sys.exit({heavy!r} in sys.modules)"
+    subprocess.run([sys.executable, "-c", probe], check=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from support.graphs import new_node
 from support.layers import random_weights
 from typer.testing import CliRunner
 
@@ -14,7 +15,7 @@ import onernn
 from onernn import UnsupportedError
 from onernn.adapters.stacks import read_stacks, without_states
 from onernn.cli import app
-from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.graph import Graph, Value
 from onernn.ir.spec import Cell, RnnSpec
 
 DATA = Path(__file__).parents[1] / "data"
@@ -36,8 +37,8 @@ def test_layers_with_states_of_their_own_are_one_stack(name: str) -> None:
 
 def test_a_layer_of_which_only_the_last_state_is_read_is_kept() -> None:
     spec = RnnSpec(Cell.LBR_GRU, 3, 2)
-    rnn = Node("Rnn", ("x",), ("", "h"), {"spec": spec, "weights": random_weights(spec, 0)})
-    last = Node("Relu", ("h",), ("out",))
+    rnn = new_node("Rnn", "x", " h", spec=spec, weights=random_weights(spec, 0))
+    last = new_node("Relu", "h", "out")
     face = Value("x", "float32", (None, None, 3)), Value("out", "float32")
     model = without_states(Graph("g", face[:1], face[1:], (rnn, last), {}))
     assert [node.op for node in onernn.fuse(model).model.nodes] == ["Rnn", "Relu"]

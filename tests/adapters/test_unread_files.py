@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 from support.onnx_models import model, theirs
 
 import onernn
@@ -26,11 +25,7 @@ def half_known(tmp_path: Path) -> Path:
     """Relu and GRU in front of an operator that ONNX Runtime knows and ours does not."""
     rng = np.random.default_rng(0)
     weights = {k: rng.normal(size=(1, 12, n)).astype(np.float32) for k, n in (("W", 3), ("R", 4))}
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("GRU", ["r", "W", "R"], ["h"], hidden_size=4),
-        helper.make_node("Hardmax", ["h"], ["y"]),
-    ]
+    nodes = "r = Relu (x) h = GRU <hidden_size = 4> (r, W, R) y = Hardmax (h)"
     onnx.save(model(nodes, {"x": X}, ["y"], constants=weights), tmp_path / "half.onnx")
     return tmp_path / "half.onnx"
 

@@ -5,7 +5,6 @@ The kernels themselves are tested in tests/kernels.
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from support.checking import assert_close
-from support.emitting import CHECKED, build, compiler
+from support.compiling import CHECKED, compile_program
+from support.emitting import build
+from support.graphs import new_node
 from support.layers import random_ragged, random_state, random_weights
 
 from onernn import Activation, Cell, Graph, Ragged, RnnSpec, RnnWeights
@@ -148,7 +149,7 @@ def test_pairs_of_bf16_are_multiplied_exactly_and_rounded_to_nearest(tmp_path: P
         "product",
         (Value("x", "float32", (None, 301)),),
         (Value("y"),),
-        (Node("MatMul", ("x", "matrix"), ("y",)),),
+        (new_node("MatMul", "x matrix", "y"),),
         {"matrix": matrix},
     )
     flags = (*CHECKED, "-march=skylake-avx512", "-mavx512bf16")
@@ -218,7 +219,6 @@ def test_two_threads_give_what_one_gives_and_race_nowhere(tmp_path: Path) -> Non
     (tmp_path / "all.cpp").write_text(
         source.replace("model(weights, sizes)", "model(weights, sizes, 2)")
     )
-    command = [compiler(), "-std=c++17", *flags, "all.cpp", "-o", "all", "-pthread"]
     assert "sizes, 2)" in (tmp_path / "all.cpp").read_text()
-    subprocess.run(command, cwd=tmp_path, check=True)
+    compile_program(tmp_path / "all.cpp", tmp_path / "all", flags, tmp_path)
     check(emitted, spec, weights, "float")

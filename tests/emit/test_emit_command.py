@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.emitting import STRICT, compiler
+from support.compiling import compile_program
+from support.graphs import new_node
 
 from onernn import Graph, UnsupportedError, load
 from onernn.engine.emit import write_cpp
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Value
 
 
 def emit(*arguments: str | Path, status: int = 0) -> str:
@@ -41,9 +42,7 @@ def test_the_example_compiles_without_a_warning_and_runs(
     assert {"onernn/gru.hpp", "onernn/products.hpp"} <= kernels
     assert {"onernn/lstm.hpp", "onernn/rnn.hpp"}.isdisjoint(kernels)  # nobody needs them
     assert names - kernels == {"segmenter.hpp", "main.cpp", "CMakeLists.txt", *weights}
-    command = [compiler(), *STRICT, "-O2", "main.cpp", "-o", "main", "-pthread"]
-    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
+    compile_program(tmp_path / "main.cpp", tmp_path / "main", ("-O2",), tmp_path)
     ran = subprocess.run(["./main"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert re.search(r"scale_1_tmp_0\[0\] = [0-3]\n", ran.stdout)
     if weights:
@@ -88,7 +87,7 @@ def texts(folder: Path) -> dict[str, bytes]:
 
 def small() -> Graph:
     value = Value("x", "float32", (4, 3))
-    nodes = (Node("MatMul", ("x", "w"), ("y",)),)
+    nodes = (new_node("MatMul", "x w", "y"),)
     return Graph("m.onnx", (value,), (Value("y"),), nodes, {"w": np.eye(3, dtype=np.float32)})
 
 

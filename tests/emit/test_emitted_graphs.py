@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.compiling import CHECKED
 from support.emitting import Emitted, compile_all, generated
 from support.fusing import departure
 from support.random_models import Trial, random_trial
@@ -24,10 +25,9 @@ from onernn import OnernnError, Ragged, Session
 from onernn.engine.emit.pipeline import told
 from onernn.ir.ragged import data_of
 
-QUICK = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 GRAPHS = int(os.environ.get("ONERNN_EMITTED_GRAPHS", "40"))
 IN_ONE_PROGRAM = 20
-FLAGS = [QUICK, ("-O1",), QUICK, ("-O1", "-march=native")]
+FLAGS = [CHECKED, ("-O1",), CHECKED, ("-O1", "-march=native")]
 """Of programs in turn."""
 EPS = float(np.finfo(np.float32).eps)
 

@@ -14,17 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 from support.checking import assert_close
-from support.emitting import Emitted, build
+from support.emitting import Emitted, assert_computes, build
 from support.moving_graphs import COLUMNS, moving_graph
 from support.onnx_models import read
-from support.onnx_rnn import Case, random_case, run_oracle
+from support.onnx_rnn import Case, array_of, ort_case, random_case, run_oracle
 
 from onernn import Graph, Ragged, Session, UnsupportedError, load
 from onernn.engine.emit.pipeline import read_declared
-from onernn.ir.ragged import data_of
 
 MODELS = int(os.environ.get("ONERNN_EMIT_MODELS", "20"))
-QUICK = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 STATUSES = ["ok", "no_weights", "bad_sizes", "bad_index", "bad_lengths"]
@@ -34,39 +32,21 @@ def by_reference(model: Graph, feed: dict[str, Any]) -> dict[str, Any]:
     return Session(model, backend="reference").run(feed)
 
 
-def check(
-    emitted: Emitted,
-    feed: dict[str, Any],
-    want: dict[str, Any],
-    mode: str = "infer",
-    atol: float = 1e-6,
-) -> None:
-    """Floats under the default tolerance, integers exactly."""
-    status, got = emitted.run(feed, want, mode)
-    assert status == 0, (emitted.name, status, got)
-    for name, expected in want.items():
-        flat = data_of(expected).reshape(-1)
-        if flat.dtype.kind == "f":
-            assert_close(got[name], flat, atol=atol)
-        else:
-            assert got[name].tolist() == flat.tolist()
-
-
 def test_random_models_are_right_and_so_is_their_second_call(tmp_path: Path) -> None:
     cases = {f"random{seed}": random_case(seed) for seed in range(MODELS)}
-    emitted = build({name: read(case.model()) for name, case in cases.items()}, tmp_path, QUICK)
+    emitted = build({name: read(case.model()) for name, case in cases.items()}, tmp_path)
     for name, case in cases.items():
         want = {key: array for key, array in run_oracle(case).items() if key in case.outputs}
-        check(emitted[name], case.feed(), want, atol=1e-6 + 8 * sensitivity(case, want))
+        assert_computes(emitted[name], case.feed(), want, atol=1e-6 + 8 * sensitivity(case, want))
 
 
 def test_values_inside_of_others_are_where_copies_would_be(tmp_path: Path) -> None:
     models = {f"moves{seed}": moving_graph(seed, python=False) for seed in range(2 * MODELS)}
-    emitted = build(models, tmp_path, QUICK)
+    emitted = build(models, tmp_path)
     for name, model in models.items():
         for T in (3, 1, 8):
             x = np.random.default_rng(T).normal(size=(T, COLUMNS)).astype(np.float32)
-            check(emitted[name], {"x": x}, by_reference(model, {"x": x}))
+            assert_computes(emitted[name], {"x": x}, by_reference(model, {"x": x}))
 
 
 def sensitivity(case: Case, want: dict[str, np.ndarray]) -> float:
@@ -84,18 +64,6 @@ def cases_of_onnx_runtime(peer_suites: Path) -> dict[str, dict[str, Any]]:
     return {f"ort{at}": case for at, case in enumerate(cases) if at % every == 0}
 
 
-def ort_case(found: dict[str, Any]) -> Case:
-    attributes = dict(found["attributes"])
-    if "clip" in attributes:
-        attributes["clip"] = float(attributes["clip"])
-    arrays = {t["name"]: array_of(t) for t in found["inputs"] if t}
-    return Case(found["op"], attributes, arrays, [t["name"] for t in found["outputs"] if t])
-
-
-def array_of(tensor: dict[str, Any]) -> np.ndarray:
-    return np.array(tensor["data"], tensor["dtype"]).reshape(tensor["dims"])
-
-
 def test_cases_of_onnx_runtime_are_right_or_end_with_a_status(
     peer_suites: Path, tmp_path: Path
 ) -> None:
@@ -104,10 +72,10 @@ def test_cases_of_onnx_runtime_are_right_or_end_with_a_status(
     models = {name: read(ort_case(case).model()) for name, case in valid.items()}
     for begin in range(0, len(models), 45):
         names = list(models)[begin : begin + 45]
-        emitted = build({name: models[name] for name in names}, tmp_path / str(begin), QUICK)
+        emitted = build({name: models[name] for name in names}, tmp_path / str(begin))
         for name in names:
             feed = ort_case(valid[name]).feed()
-            check(emitted[name], feed, by_reference(models[name], feed))
+            assert_computes(emitted[name], feed, by_reference(models[name], feed))
             status, got = emitted[name].run(feed, by_reference(models[name], feed))
             for tensor in filter(None, valid[name]["outputs"]):
                 theirs = 2e-5 + valid[name]["ort_1_31_max_abs_err"]  # printed with six digits
@@ -121,8 +89,8 @@ def test_lengths_that_onnx_runtime_refuses_are_refused_or_a_status(
     cases = json.loads((peer_suites / "ort_rnn_cases.json").read_text())["cases"]
     one, other = (ort_case(case) for case in cases if case["expect_failure"])
     with pytest.raises(UnsupportedError, match="sizes 1 and 2 should be one"):
-        build({"one": read(one.model())}, tmp_path, QUICK)
-    emitted = build({"other": read(other.model())}, tmp_path, QUICK)["other"]
+        build({"one": read(one.model())}, tmp_path)
+    emitted = build({"other": read(other.model())}, tmp_path)["other"]
     like = {v.name: np.zeros(18) for v in emitted.program.graph.outputs}
     assert emitted.run(other.feed(), like)[0] == 80 + STATUSES.index("bad_lengths")
 
@@ -134,7 +102,7 @@ def test_models_of_sofie_are_right_as_their_authors_saved_them(
     files = sorted({f for c in cases.values() for f in (c["model"], c["original"]) if f})
     files = files if MODELS >= 100 else files[::6]
     models = {Path(f).stem.lower(): load(peer_suites / "sofie" / f) for f in files}
-    emitted = build(models, tmp_path, QUICK)
+    emitted = build(models, tmp_path)
     ran = 0
     for case in cases.values():
         x = np.array(case["X"], np.float32).reshape(case["X_shape"])
@@ -142,7 +110,7 @@ def test_models_of_sofie_are_right_as_their_authors_saved_them(
             model = models[Path(file).stem.lower()]
             feed = {model.inputs[0].name: x}
             want = by_reference(model, feed)
-            check(emitted[Path(file).stem.lower()], feed, want)
+            assert_computes(emitted[Path(file).stem.lower()], feed, want)
             status, got = emitted[Path(file).stem.lower()].run(feed, want)
             for name, numbers in case["reference"].items():
                 own = list(got.values())[case["outputs"].index(name)]
@@ -160,9 +128,7 @@ def examples(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     }
     declared = {"segmenter": None, "words": read_declared(["data0=int32(T, N)"])}
     return {
-        name: build({name: model}, tmp_path_factory.mktemp(name), QUICK, declared=declared[name])[
-            name
-        ]
+        name: build({name: model}, tmp_path_factory.mktemp(name), declared=declared[name])[name]
         for name, model in models.items()
     }
 
@@ -171,9 +137,9 @@ def test_the_segmenter_tags_as_the_reference_does(examples: dict[str, Emitted]) 
     emitted = examples["segmenter"]
     letters = np.random.default_rng(0).integers(0, 26, 40)
     feed = {"letters": Ragged(letters, np.array([0, 5, 5, 17, 18, 40]))}
-    check(emitted, feed, by_reference(emitted.program.graph, feed))
+    assert_computes(emitted, feed, by_reference(emitted.program.graph, feed))
     empty = {"letters": Ragged(letters[:0], np.array([0, 0]))}
-    check(emitted, empty, by_reference(emitted.program.graph, empty))
+    assert_computes(emitted, empty, by_reference(emitted.program.graph, empty))
 
 
 def test_the_language_model_goes_word_by_word_as_over_the_whole_text(
@@ -186,8 +152,8 @@ def test_the_language_model_goes_word_by_word_as_over_the_whole_text(
         "data2": rng.uniform(-1, 1, (2, 3, 128)).astype(np.float32),
     }
     want = by_reference(load(repo / "examples" / "mxnet_language_model"), feed)
-    check(emitted, feed, want)
-    check(emitted, feed, want, "step")  # twice in one object, with a reset between
+    assert_computes(emitted, feed, want)
+    assert_computes(emitted, feed, want, "step")  # twice in one object, with a reset between
 
 
 def test_what_a_call_cannot_do_is_a_status(examples: dict[str, Emitted]) -> None:

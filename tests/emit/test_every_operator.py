@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.emitting import build
+from support.graphs import new_node
 from support.layers import random_weights
 from support.operator_cases import (
     FEED,
@@ -31,15 +32,14 @@ from onernn.ir.graph import Node, Value
 from onernn.ir.operator import OPERATORS
 from onernn.ir.ragged import data_of
 
-QUICK = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-BODY = Graph("body", (Value("v"),), (Value("w"),), (Node("Neg", ("v",), ("w",)),), {})
+BODY = Graph("body", (Value("v"),), (Value("w"),), (new_node("Neg", "v", "w"),), {})
 TURN = (Value("turn", "int64", ()), Value("going", "bool", ()))
 LOOP = {"body": replace(BODY, inputs=(*TURN, *BODY.inputs), outputs=(*TURN[1:], *BODY.outputs))}
 LOOP["carried"] = 0
 SCAN = {"body": BODY, "states": 0, "scanned": 1}
 SCAN |= {f"{side}_{what}": (0,) for side in ("input", "output") for what in ("axes", "directions")}
 OF_TWO_RANKS = {
-    "then_branch": replace(BODY, nodes=(Node("Flatten", ("v",), ("w",)),)),
+    "then_branch": replace(BODY, nodes=(new_node("Flatten", "v", "w"),)),
     "else_branch": BODY,
     "then_taken": 1,
 }
@@ -82,8 +82,8 @@ def test_what_is_refused_has_a_reason(
 
 def test_what_reads_a_refused_value_is_not_named(tmp_path: Path) -> None:
     nodes = [
-        Node("SequenceExpand", ("r", "r"), ("more",)),
-        Node("SequencePool", ("more",), ("y",), {"kind": "sum"}),
+        new_node("SequenceExpand", "r r", "more"),
+        new_node("SequencePool", "more", "y", kind="sum"),
     ]
     with pytest.raises(UnsupportedError, match="node 'more'") as error:
         write_cpp(model(nodes, ["y"]), tmp_path)
@@ -102,7 +102,7 @@ def test_every_operator_gives_what_a_run_of_the_graph_gives(tmp_path: Path) -> N
     nodes, names = cases()
     graph = model(nodes, names)
     want = Session(graph, backend="reference", passes=()).run(FEED)
-    emitted = build({"every": graph}, tmp_path, QUICK)["every"]
+    emitted = build({"every": graph}, tmp_path)["every"]
     status, got = emitted.run(FEED, want)
     assert status == 0, got
     ops = {name: node.op for node in nodes for name in node.outputs}
@@ -113,13 +113,13 @@ def test_every_operator_gives_what_a_run_of_the_graph_gives(tmp_path: Path) -> N
 def test_every_operator_of_halves_gives_what_a_run_of_the_graph_gives(tmp_path: Path) -> None:
     graph, feed = in_halves()
     want = Session(graph, backend="reference", passes=()).run(feed)
-    status, got = build({"halves": graph}, tmp_path, QUICK)["halves"].run(feed, want)
+    status, got = build({"halves": graph}, tmp_path)["halves"].run(feed, want)
     assert status == 0, got
     ops = {name: node.op for node in graph.nodes for name in node.outputs}
     assert not [(n, ops[n]) for n in want if half_apart(got[n], data_of(want[n]).reshape(-1))]
 
 
-RNN = Node("Rnn", ("p",), ("y",), {"spec": SPEC, "weights": random_weights(SPEC, 0)})
+RNN = new_node("Rnn", "p", "y", spec=SPEC, weights=random_weights(SPEC, 0))
 
 
 TIMED = {
@@ -147,7 +147,7 @@ def test_operators_that_go_word_by_word_give_what_they_give_of_all_words(tmp_pat
     # The driver puts pieces side by side: what has words has them on its first axis here.
     first = [name for name in want if np.shape(want[name])[:1] == (T,)]
     flowing = {"flows": model([RNN, *flows], first, TIMED)}
-    emitted = build(flowing, tmp_path, QUICK, declared=TIMED)["flows"]
+    emitted = build(flowing, tmp_path, declared=TIMED)["flows"]
     assert len(first) > 60 and "Status step(" in (tmp_path / "flows.hpp").read_text()
     status, got = emitted.run(FEED, {name: want[name] for name in first}, "step")
     assert status == 0, got
@@ -168,7 +168,7 @@ def test_layers_that_have_all_their_words_in_each_step_start_anew(tmp_path: Path
     rng = np.random.default_rng(0)
     fixed, words = (rng.normal(size=s).astype(np.float32) for s in ((3, 2, WIDTH), (5, WIDTH)))
     feed = {"p": FEED["p"], "fixed": fixed, "ragged": Ragged(words, [0, 2, 5])}
-    emitted = build({"words": graph}, tmp_path, QUICK)["words"]
+    emitted = build({"words": graph}, tmp_path)["words"]
     want = Session(replace(graph, inputs=tuple(map(untold, inputs))), backend="reference").run(feed)
     for mode in ("infer", "step"):
         status, got = emitted.run(feed, want, mode)
@@ -180,11 +180,9 @@ def test_layers_that_have_all_their_words_in_each_step_start_anew(tmp_path: Path
 def test_a_state_behind_all_words_is_read_by_no_word(op: str) -> None:
     """It may be an output, and others may be made of it."""
     rnn = {"spec": SPEC, "weights": random_weights(SPEC, 0)}
-    first = Node("Rnn", ("p",), ("y", "h"), rnn)
-    reader = (
-        Node("Rnn", ("p", "h"), ("z",), rnn) if op == "Rnn" else Node("Add", ("y", "h0"), ("z",))
-    )
-    nodes = [first, Node("Squeeze", ("h", "front"), ("h0",)), reader]
+    first = new_node("Rnn", "p", "y h", **rnn)
+    reader = new_node("Rnn", "p h", "z", **rnn) if op == "Rnn" else new_node("Add", "y h0", "z")
+    nodes = [first, new_node("Squeeze", "h front", "h0"), reader]
     constants = {"front": np.array([0, 1])}
     for used, reason in (
         (nodes, f"{reader.label} reads a state behind all words"),

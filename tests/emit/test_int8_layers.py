@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.emitting import build
+from support.graphs import new_node
 from support.layers import random_ragged, random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError
@@ -39,7 +40,7 @@ def calibrated(spec: RnnSpec, seed: int = 0) -> LayerPrecision:
 def graph_of(spec: RnnSpec, precision: LayerPrecision = OWN) -> Graph:
     at = {"spec": spec, "weights": random_weights(spec, 0), "precision": precision}
     x = Value("x", "float32", (None, spec.input_size), 1)
-    return Graph("model", (x,), (Value("y"),), (Node("Rnn", ("x",), ("y",), at),), {})
+    return Graph("model", (x,), (Value("y"),), (new_node("Rnn", "x", "y", **at),), {})
 
 
 def mixed() -> Graph:

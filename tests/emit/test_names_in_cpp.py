@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.emitting import STRICT, compiler
+from support.compiling import check_syntax
 
 from onernn import Cell, Graph, RnnSpec, RnnWeights, UnsupportedError
 from onernn.engine.emit.pipeline import read_declared, write_cpp
@@ -204,9 +203,7 @@ def test_hostile_names_give_the_tokens_of_tame_ones_and_code_that_compiles(
             assert difference(tame[file], made[file]) == "", (file, chosen)
             assert re.fullmatch(r"[ -~\n]*", made[file]), file
         assert made["CMakeLists.txt"].splitlines()[1:] == tame["CMakeLists.txt"].splitlines()[1:]
-        command = [compiler(), *STRICT, "-fsyntax-only", "-std=gnu++17", "main.cpp"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, (chosen, done.stderr[:3000])
+        check_syntax(folder / "main.cpp", ("-std=gnu++17",), folder)
 
 
 def test_no_word_of_a_template_is_taken_for_a_value(tmp_path: Path) -> None:
@@ -265,9 +262,7 @@ def test_headers_of_windows_may_come_first(tmp_path: Path) -> None:
     (tmp_path / "all.cpp").write_text(
         f'{includes}\n#define min(a, b) +\n#define max(a, b) +\n#include "m.hpp"\n'
     )
-    command = [compiler(), *STRICT, "-mavx512bf16", "-mavx512f", "-fsyntax-only", "all.cpp"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:3000]
+    check_syntax(tmp_path / "all.cpp", ("-mavx512bf16", "-mavx512f"), tmp_path)
 
 
 def test_a_refusal_of_a_step_names_a_node_without_leaving_its_comment(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.counting import calls_of
+from support.graphs import new_node
 
 from onernn import Graph, UnsupportedError
 from onernn.engine.emit import write_cpp
@@ -159,10 +160,10 @@ def _doubled(count: int) -> Graph:
 def _turning() -> Graph:
     """A loop over constants that ends in years."""
     values = [Value("turn", "int64", ()), Value("on", "bool", ()), Value("v")]
-    inside = [Node("Identity", ("on",), ("still",)), Node("Neg", ("v",), ("w",))]
+    inside = [new_node("Identity", "on", "still"), new_node("Neg", "v", "w")]
     body = Graph("b", tuple(values), (Value("still"), Value("w")), tuple(inside), {})
-    nodes = [Node("Loop", ("years", "", "row"), ("v",), {"body": body, "carried": 1})]
-    nodes.append(Node("Add", ("x", "v"), ("y",)))
+    nodes = [new_node("Loop", "years  row", "v", body=body, carried=1)]
+    nodes.append(new_node("Add", "x v", "y"))
     return _graph(nodes, [Value("x", "float32", (2,))], "y")
 
 
@@ -179,7 +180,7 @@ def test_sizes_that_grow_a_little_are_generated(made: Graph, tmp_path: Path) -> 
 
 def test_a_size_that_an_export_fixed_is_said_by_its_name(tmp_path: Path) -> None:
     """Exporters write the T of their example into a Reshape although the input leaves it open."""
-    nodes = (Node("Reshape", ("x", "s"), ("flat",)), Node("Tanh", ("flat",), ("y",)))
+    nodes = (new_node("Reshape", "x s", "flat"), new_node("Tanh", "flat", "y"))
     x = Value("x", "float32", (None, None, 5))
     graph = Graph("g", (x,), (Value("y"),), nodes, {"s": np.array([7, -1, 5])})
     with pytest.raises(UnsupportedError, match="--static x_0=") as error:

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from support.branching import GRAPHS, branch, chosen, feeds, graph, layer
 from support.checking import assert_close
+from support.graphs import new_node
 from support.sharing import check_shared
 
 from onernn import Session
 from onernn.engine.plan import Plan
 from onernn.ir.errors import BudgetError
-from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.graph import Graph, Value
 
 pytestmark = pytest.mark.usefixtures("built")
 
@@ -38,8 +39,8 @@ def test_a_plan_takes_the_branch_that_the_walk_takes(name: str, passes: Any) -> 
 
 def refusing(op: str, **attributes: Any) -> Any:
     """A graph whose other branch has no steps."""
-    odd = branch(Node(op, ("a",), ("y",), attributes))
-    return graph(chosen("c", branch(Node("Neg", ("a",), ("y",))), odd, "x|x", "y"))
+    odd = branch(new_node(op, "a", "y", **attributes))
+    return graph(chosen("c", branch(new_node("Neg", "a", "y")), odd, "x|x", "y"))
 
 
 def test_a_branch_without_steps_is_walked() -> None:
@@ -52,8 +53,8 @@ def test_a_branch_without_steps_is_walked() -> None:
 
 def test_what_a_branch_needs_of_sizes_is_not_asked_of_others() -> None:
     """One branch only fits where T is 4."""
-    fixed = branch(Node("Add", ("a", "k"), ("y",)), k=np.ones((4, 2, 3), np.float32))
-    other = branch(Node("Neg", ("a",), ("y",)))
+    fixed = branch(new_node("Add", "a k", "y"), k=np.ones((4, 2, 3), np.float32))
+    other = branch(new_node("Neg", "a", "y"))
     session = Session(graph(chosen("c", fixed, other, "x|x", "y")), backend="kernels", passes=())
     rng = np.random.default_rng(0)
     for time, condition in ((4, True), (4, False), (5, False), (1, False), (1, True)):
@@ -69,9 +70,9 @@ def test_what_a_branch_needs_of_sizes_is_not_asked_of_others() -> None:
 
 
 def test_branches_of_several_ranks_run_in_python() -> None:
-    flat = branch(Node("Flatten", ("a",), ("y",)))
-    node = chosen("c", flat, branch(Node("Neg", ("a",), ("y",))), "n|n", "y")
-    nodes = (Node("Exp", ("x",), ("n",)), node, Node("Abs", ("n",), ("z",)))
+    flat = branch(new_node("Flatten", "a", "y"))
+    node = chosen("c", flat, branch(new_node("Neg", "a", "y")), "n|n", "y")
+    nodes = (new_node("Exp", "x", "n"), node, new_node("Abs", "n", "z"))
     session = Session(graph(*nodes, gives="y z"), backend="kernels", passes=())
     for feed in feeds():
         want, got = session._walked(feed, None), session.run(feed)
@@ -85,20 +86,20 @@ def test_sizes_of_a_call_decide_branches_that_are_open() -> None:
     """One word, or several: of two axes, or of three, and a layer for each. Weights are
     packed once."""
     one = branch(
-        Node("Squeeze", ("a", "k"), ("s",)),
+        new_node("Squeeze", "a k", "s"),
         layer(0, "a", "t"),
-        Node("Add", ("t", "s"), ("y",)),
+        new_node("Add", "t s", "y"),
         k=[0],
     )
-    more = branch(layer(1, "a", "t"), Node("ReduceSum", ("t", "k"), ("y",), {"keepdims": 0}), k=[0])
-    last = branch(Node("Tanh", ("a",), ("y",)))
+    more = branch(layer(1, "a", "t"), new_node("ReduceSum", "t k", "y", keepdims=0), k=[0])
+    last = branch(new_node("Tanh", "a", "y"))
     nodes = (
-        Node("Shape", ("x",), ("shape",)),
-        Node("Gather", ("shape", "first"), ("t",)),
-        Node("Equal", ("t", "single"), ("is_one",)),
-        chosen("is_one", one, branch(Node("Neg", ("a",), ("y",))), "x|x", "z"),
+        new_node("Shape", "x", "shape"),
+        new_node("Gather", "shape first", "t"),
+        new_node("Equal", "t single", "is_one"),
+        chosen("is_one", one, branch(new_node("Neg", "a", "y")), "x|x", "z"),
         chosen("is_one", branch(gives="a"), more, "z|z", "m"),
-        chosen("c", last, branch(Node("Neg", ("a",), ("y",))), "m|m", "y"),
+        chosen("c", last, branch(new_node("Neg", "a", "y")), "m|m", "y"),
     )
     session = Session(graph(*nodes, first=0, single=1), backend="kernels")
     for feed in [*feeds(), *feeds()]:
@@ -118,16 +119,16 @@ def test_sizes_of_a_call_decide_branches_that_are_open() -> None:
 def test_sizes_of_a_call_make_a_plan_where_none_holds_for_all() -> None:
     """Two windows, whose lengths an open plan tells apart, decide the branch by their sum's."""
     nodes = (
-        Node("Slice", ("x", "first", "last", "axis"), ("a",)),
-        Node("Neg", ("x",), ("n",)),
-        Node("Slice", ("n", "second", "last", "axis"), ("b",)),
-        Node("Add", ("a", "b"), ("s",)),
-        Node("Shape", ("s",), ("shape",)),
-        Node("Gather", ("shape", "axis"), ("t",)),
-        Node("Equal", ("t", "single"), ("is_one",)),
+        new_node("Slice", "x first last axis", "a"),
+        new_node("Neg", "x", "n"),
+        new_node("Slice", "n second last axis", "b"),
+        new_node("Add", "a b", "s"),
+        new_node("Shape", "s", "shape"),
+        new_node("Gather", "shape axis", "t"),
+        new_node("Equal", "t single", "is_one"),
         chosen(
             "is_one",
-            branch(Node("Squeeze", ("a", "k"), ("y",)), k=[0]),
+            branch(new_node("Squeeze", "a k", "y"), k=[0]),
             branch(gives="a"),
             "s|s",
             "y",
@@ -146,11 +147,11 @@ def test_sizes_of_a_call_make_a_plan_where_none_holds_for_all() -> None:
 def test_a_reshape_between_inputs_is_planned_for_the_sizes_of_the_call() -> None:
     """That T is the same in both, only a call tells."""
     nodes = (
-        Node("Shape", ("z",), ("shape",)),
-        Node("Slice", ("shape", "first", "last"), ("t",)),
-        Node("Concat", ("t", "rest"), ("wanted",), {"axis": 0}),
-        Node("Reshape", ("x", "wanted"), ("r",)),
-        Node("Add", ("r", "z"), ("y",)),
+        new_node("Shape", "z", "shape"),
+        new_node("Slice", "shape first last", "t"),
+        new_node("Concat", "t rest", "wanted", axis=0),
+        new_node("Reshape", "x wanted", "r"),
+        new_node("Add", "r z", "y"),
     )
     more = {"first": np.array([0]), "last": np.array([1]), "rest": np.array([-1])}
     inputs = (Value("x", "float32", (None, 2, 3)), Value("z", "float32", (None, 6)))
@@ -165,10 +166,10 @@ def test_a_reshape_between_inputs_is_planned_for_the_sizes_of_the_call() -> None
 
 def test_a_branch_that_python_runs_steps_of_takes_part() -> None:
     """The library has no formula for these halves of whole numbers."""
-    inner = [Node("Cast", ("a",), ("i",), {"to": "int32"}), Node("Mod", ("i", "k"), ("m",))]
-    inner.append(Node("Cast", ("m",), ("y",), {"to": "float32"}))
+    inner = [new_node("Cast", "a", "i", to="int32"), new_node("Mod", "i k", "m")]
+    inner.append(new_node("Cast", "m", "y", to="float32"))
     odd = branch(*inner, k=np.int32(-1))
-    both = graph(chosen("c", odd, branch(Node("Neg", ("a",), ("y",))), "x|x", "y"))
+    both = graph(chosen("c", odd, branch(new_node("Neg", "a", "y")), "x|x", "y"))
     session = Session(both, backend="kernels", passes=())
     for feed in feeds():
         np.testing.assert_array_equal(session.run(feed)["y"], session._walked(feed, None)["y"])
@@ -176,10 +177,8 @@ def test_a_branch_that_python_runs_steps_of_takes_part() -> None:
 
 def test_both_branches_count_as_memory() -> None:
     """The arena has room for either, and no more than for the larger one."""
-    large = branch(
-        Node("Tile", ("a", "k"), ("b",)), Node("ReduceSum", ("b",), ("y",)), k=[1000, 1, 1]
-    )
-    other = branch(Node("ReduceSum", ("a",), ("y",)))
+    large = branch(new_node("Tile", "a k", "b"), new_node("ReduceSum", "b", "y"), k=[1000, 1, 1])
+    other = branch(new_node("ReduceSum", "a", "y"))
     made = graph(chosen("c", large, other, "x|x", "y"))
     feed = {"x": np.ones((50, 2, 3), np.float32), "c": np.array(True), "d": np.array([True])}
     tight = Session(made, backend="kernels", passes=(), max_bytes=10**5)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 
 from onernn import BudgetError, Graph, Ragged, Session, UnsupportedError, load
 from onernn.ir.graph import Node, Value
@@ -113,8 +114,8 @@ def test_doubling_34_times_is_refused_early() -> None:
 
 def test_a_view_of_one_number_is_counted_where_it_grows() -> None:
     """Expand gives a view without memory of its own; what copies it would not."""
-    shape = Node("ConstantOfShape", ("n",), ("s",), {"value": ints(10**4)})
-    nodes = [shape, Node("Expand", ("x", "s"), ("w",)), Node("Neg", ("w",), ("y",))]
+    shape = new_node("ConstantOfShape", "n", "s", value=ints(10**4))
+    nodes = [shape, new_node("Expand", "x s", "w"), new_node("Neg", "w", "y")]
     refused(nodes, {"x": np.ones(1, np.float32), "n": ints(2)})
 
 
@@ -127,22 +128,22 @@ def loop(body: list[Node], outputs: str, collected: int = 0, **constants: np.nda
 
 
 def test_a_loop_that_doubles_is_refused() -> None:
-    body = [Node("Concat", ("x", "x"), ("z",), {"axis": 0}), Node("Identity", ("go",), ("on",))]
+    body = [new_node("Concat", "x x", "z", axis=0), new_node("Identity", "go", "on")]
     said = refused(loop(body, "on z"), {"n": np.int64(100), "i": np.ones(1, np.float32)})
     assert "node 'y' (Loop)" in said
 
 
 @pytest.mark.parametrize("size, most", [(1, 10**5), (10**4, MOST)])
 def test_a_loop_that_collects_is_refused(size: int, most: int) -> None:
-    body = [Node("Neg", ("x",), ("z",)), Node("Identity", ("go",), ("on",))]
+    body = [new_node("Neg", "x", "z"), new_node("Identity", "go", "on")]
     feed = {"n": np.int64(10**6), "i": np.ones(size, np.float32)}
     refused(loop(body, "on z z", 1), feed, most=most)
 
 
 def test_a_loop_that_collects_parts_of_large_values_keeps_the_parts_only() -> None:
     """A view of one number would keep its whole array alive, turn by turn."""
-    cut = Node("Slice", ("w", "zero", "one"), ("part",))
-    body = [Node("Neg", ("x",), ("w",)), cut, Node("Identity", ("go",), ("on",))]
+    cut = new_node("Slice", "w zero one", "part")
+    body = [new_node("Neg", "x", "w"), cut, new_node("Identity", "go", "on")]
     (node,) = loop(body, "on x part", 1, zero=ints(0), one=ints(1))
     feed = {"n": np.int64(100), "i": np.ones(10**6, np.float32)}
     session = Session(model_of([node], feed, "c0"), backend="reference", max_bytes=2 * MOST)
@@ -153,7 +154,7 @@ def test_a_loop_that_collects_parts_of_large_values_keeps_the_parts_only() -> No
 
 def test_what_a_turn_leaves_behind_is_free_again() -> None:
     """A thousand turns make a hundred times the budget, and hold a hundredth of it."""
-    body = [Node("Neg", ("x",), ("z",)), Node("Identity", ("go",), ("on",))]
+    body = [new_node("Neg", "x", "z"), new_node("Identity", "go", "on")]
     feed = {"n": np.int64(1000), "i": np.ones(10**6 // 4, np.float32)}
     session = Session(model_of(loop(body, "on z"), feed, "y"), backend="reference", max_bytes=MOST)
     np.testing.assert_array_equal(session.run(feed)["y"], feed["i"])
@@ -161,20 +162,20 @@ def test_what_a_turn_leaves_behind_is_free_again() -> None:
 
 def test_a_scan_that_collects_is_refused() -> None:
     faces = (Value("state"), Value("e"))
-    add = Node("Add", ("state", "e"), ("z",))
+    add = new_node("Add", "state e", "z")
     inside = Graph("body", faces, (Value("z"), Value("z")), (add,), {})
     sides = {"input_axes": (0,), "input_directions": (0,)}
     sides |= {"output_axes": (0,), "output_directions": (0,)}
     attributes = {"body": inside, "states": 1, "scanned": 1, **sides}
     feed = {"s": np.ones(10**5, np.float32), "x": LONG}
-    refused([Node("Scan", ("s", "x"), ("y", "all"), attributes)], feed)
+    refused([new_node("Scan", "s x", "y all", **attributes)], feed)
 
 
 def test_branches_ask_too() -> None:
     shape = ints(10**9)
-    big = Graph("b", (), (Value("z"),), (Node("ConstantOfShape", ("n",), ("z",)),), {"n": shape})
+    big = Graph("b", (), (Value("z"),), (new_node("ConstantOfShape", "n", "z"),), {"n": shape})
     branches = {"then_branch": big, "else_branch": big, "then_taken": 0}
-    refused([Node("If", ("c",), ("y",), branches)], {"c": np.array(True)})
+    refused([new_node("If", "c", "y", **branches)], {"c": np.array(True)})
 
 
 def test_views_of_large_values_take_nothing() -> None:
@@ -188,7 +189,7 @@ def test_views_of_large_values_take_nothing() -> None:
 
 
 def test_runs_after_a_refused_one_have_the_whole_budget() -> None:
-    nodes = [Node("Tile", ("x", "n"), ("y",))]
+    nodes = [new_node("Tile", "x n", "y")]
     feed = {"x": LONG, "n": ints(200)}
     session = Session(model_of(nodes, feed, "y"), backend="reference", max_bytes=MOST)
     for _ in range(3):

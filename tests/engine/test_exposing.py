@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from support.graphs import new_node
 from support.layers import random_weights
 from typer.testing import CliRunner
 
@@ -52,7 +53,7 @@ def model(nodes: list[Node], output: str = "y", **constants: Any) -> Graph:
     return graph.pruned()
 
 
-TO_ROWS = Node("Transpose", ("x",), ("rows",), {"perm": (1, 2, 0)})  # (T, N, C) -> (N, C, T)
+TO_ROWS = new_node("Transpose", "x", "rows", perm=(1, 2, 0))  # (T, N, C) -> (N, C, T)
 
 
 def from_rows(name: str, out: str) -> Node:
@@ -70,17 +71,17 @@ def in_chunks(graph: Graph, x: np.ndarray) -> np.ndarray:
 
 
 LAYERS = model(
-    [Node("MatMul", ("x", "w"), ("p",)), rnn("p", ["a"], layers=2), rnn("a", ["y"], width=H)]
+    [new_node("MatMul", "x w", "p"), rnn("p", ["a"], layers=2), rnn("a", ["y"], width=H)]
 )
-GRU = model([rnn("x", ["a", "h"], cell=Cell.LBR_GRU), Node("Softmax", ("a",), ("y",))])
+GRU = model([rnn("x", ["a", "h"], cell=Cell.LBR_GRU), new_node("Softmax", "a", "y")])
 CAUSAL = model(
     [
         TO_ROWS,
         conv("rows", "one", (2, 0)),
-        Node("Relu", ("one",), ("r",)),
-        Node("Pad", ("r", "front"), ("padded",)),
+        new_node("Relu", "one", "r"),
+        new_node("Pad", "r front", "padded"),
         conv("padded", "two_", (0, 0), dilation=2),
-        Node("Add", ("two_", "rows"), ("sum",)),
+        new_node("Add", "two_ rows", "sum"),
         from_rows("sum", "p"),
         rnn("p", ["y"]),
     ]
@@ -89,7 +90,7 @@ CHOMPED = model(
     [
         TO_ROWS,
         conv("rows", "long", (2, 2)),
-        Node("Slice", ("long", "none", "two", "channel"), ("c",)),
+        new_node("Slice", "long none two channel", "c"),
         from_rows("c", "p"),
         rnn("p", ["y"]),
     ]
@@ -116,29 +117,29 @@ def test_chunks_give_what_the_whole_gives(graph: Graph, late: int) -> None:
         (
             [
                 rnn("x", ["a"]),
-                Node("ReduceMean", ("a", "time"), ("m",)),
-                Node("Sub", ("a", "m"), ("y",)),
+                new_node("ReduceMean", "a time", "m"),
+                new_node("Sub", "a m", "y"),
             ],
             "needs other steps than those so far",
         ),
         (
-            [rnn("x", ["a"]), Node("CumSum", ("a", "zero"), ("y",))],
+            [rnn("x", ["a"]), new_node("CumSum", "a zero", "y")],
             "needs other steps than those so far",
         ),
         (
             [
-                Node("ReduceSum", ("x", "time"), ("s",), {"keepdims": 0}),
-                Node("MatMul", ("s", "wide"), ("i",)),
-                Node("Unsqueeze", ("i", "both"), ("h0",)),
+                new_node("ReduceSum", "x time", "s", keepdims=0),
+                new_node("MatMul", "s wide", "i"),
+                new_node("Unsqueeze", "i both", "h0"),
                 rnn("x", ["y"], "h0", cell=Cell.GRU),
             ],
             "its initial state 'h0' is computed",
         ),
         (
-            [TO_ROWS, Node("Softmax", ("rows",), ("q",)), from_rows("q", "p"), rnn("p", ["y"])],
+            [TO_ROWS, new_node("Softmax", "rows", "q"), from_rows("q", "p"), rnn("p", ["y"])],
             "Softmax",
         ),
-        ([Node("Relu", ("x",), ("y",))], "no layer goes along an open number of steps"),
+        ([new_node("Relu", "x", "y")], "no layer goes along an open number of steps"),
     ],
 )
 def test_what_needs_other_steps_is_refused_by_name(nodes: list[Node], told: str) -> None:
@@ -195,7 +196,7 @@ FAR = {
     "zero": np.array(0),
     "scale": np.float32(1e-3),
 }
-STEPS = Node("Shape", ("x",), ("steps",), {"start": 0, "end": 1})
+STEPS = new_node("Shape", "x", "steps", start=0, end=1)
 
 
 @pytest.mark.parametrize(
@@ -204,52 +205,52 @@ STEPS = Node("Shape", ("x",), ("steps",), {"start": 0, "end": 1})
         (
             [
                 STEPS,
-                Node("Greater", ("steps", "thousand"), ("long",)),
-                Node("Where", ("long", "x", "doubled"), ("p",)),
+                new_node("Greater", "steps thousand", "long"),
+                new_node("Where", "long x doubled", "p"),
             ],
             r"'long' \(Greater\): it computes with the number of steps",
         ),
         (
             [
                 STEPS,
-                Node("Min", ("steps", "thousand"), ("most",)),
-                Node("Slice", ("x", "none", "most", "time"), ("p",)),
+                new_node("Min", "steps thousand", "most"),
+                new_node("Slice", "x none most time", "p"),
             ],
             r"'p' \(Slice\): it makes steps that are no input's",
         ),
         (
             [
                 STEPS,
-                Node("Div", ("steps", "thousand"), ("thousands",)),
-                Node("Cast", ("thousands",), ("f",), {"to": "float32"}),
-                Node("Add", ("x", "f"), ("p",)),
+                new_node("Div", "steps thousand", "thousands"),
+                new_node("Cast", "thousands", "f", to="float32"),
+                new_node("Add", "x f", "p"),
             ],
             r"'thousands' \(Div\): it (divides|computes with) the number of steps",
         ),
         (
             [
                 STEPS,
-                Node("Squeeze", ("steps",), ("count",)),
-                Node("Range", ("zero", "count", "step"), ("places",)),
-                Node("Less", ("places", "limit"), ("near",)),
-                Node("Unsqueeze", ("near", "behind"), ("mask",)),
-                Node("Where", ("mask", "x", "doubled"), ("p",)),
+                new_node("Squeeze", "steps", "count"),
+                new_node("Range", "zero count step", "places"),
+                new_node("Less", "places limit", "near"),
+                new_node("Unsqueeze", "near behind", "mask"),
+                new_node("Where", "mask x doubled", "p"),
             ],
             r"'places' \(Range\): it computes with the number of steps",
         ),
         (
-            [Node("Slice", ("x", "none", "thousand", "time"), ("p",))],
+            [new_node("Slice", "x none thousand time", "p")],
             r"'p' \(Slice\): it makes steps that are no input's",
         ),
         (
-            [rnn("x", ["a"]), Node("Slice", ("a", "minus_thousand", "far", "time"), ("y",))],
+            [rnn("x", ["a"]), new_node("Slice", "a minus_thousand far time", "y")],
             r"'y' \(Slice\): it takes steps \[-1000:",
         ),
         (
             [
-                Node("CumSum", ("x", "zero"), ("sums",)),
-                Node("Greater", ("sums", "limit_f"), ("long",)),
-                Node("Where", ("long", "x", "doubled"), ("p",)),
+                new_node("CumSum", "x zero", "sums"),
+                new_node("Greater", "sums limit_f", "long"),
+                new_node("Where", "long x doubled", "p"),
             ],
             r"'sums' \(CumSum\): it needs other steps",
         ),
@@ -258,7 +259,7 @@ STEPS = Node("Shape", ("x",), ("steps",), {"start": 0, "end": 1})
 def test_what_no_chunk_of_the_proof_shows_is_refused(nodes: list[Node], told: str) -> None:
     """A threshold of 1,000 steps, which chunks of a few do not reach."""
     more = {**FAR, "two_f": np.float32(2), "limit_f": np.float32(1e6), "behind": np.array([1, 2])}
-    nodes = [Node("Mul", ("x", "two_f"), ("doubled",)), *nodes]
+    nodes = [new_node("Mul", "x two_f", "doubled"), *nodes]
     nodes += [rnn("p", ["y"])] if nodes[-1].outputs == ("p",) else []
     with pytest.raises(UnsupportedError, match=told):
         exposed(model(nodes, **more))
@@ -266,16 +267,16 @@ def test_what_no_chunk_of_the_proof_shows_is_refused(nodes: list[Node], told: st
 
 def test_sizes_made_of_the_number_of_steps_are_none_of_its_uses() -> None:
     nodes = [
-        Node("Shape", ("x",), ("shape",)),
+        new_node("Shape", "x", "shape"),
         *(
             Node("Gather", ("shape", at), (name,))
             for at, name in zip(("at0", "at1", "at2"), "tnc", strict=True)
         ),
-        Node("Mul", ("t", "n"), ("rows",)),
-        Node("Concat", ("rows", "c"), ("flat_shape",), {"axis": 0}),
-        Node("Reshape", ("x", "flat_shape"), ("flat",)),
-        Node("MatMul", ("flat", "w"), ("q",)),
-        Node("Reshape", ("q", "shape"), ("p",)),
+        new_node("Mul", "t n", "rows"),
+        new_node("Concat", "rows c", "flat_shape", axis=0),
+        new_node("Reshape", "x flat_shape", "flat"),
+        new_node("MatMul", "flat w", "q"),
+        new_node("Reshape", "q shape", "p"),
         rnn("p", ["y"]),
     ]
     places = {f"at{at}": np.array([at]) for at in range(3)}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.fusing import departure
+from support.graphs import new_node
 from support.random_models import random_trial
 
 from onernn import Graph, OnernnError, Ragged, Session, ShapeError
@@ -74,8 +75,8 @@ def test_every_half_as_another_type(to: str) -> None:
 
 
 def test_halves_in_a_row_of_operators_are_rounded_behind_each() -> None:
-    nodes = [Node("Mul", ("x", "x"), ("v0",)), Node("Sub", ("v0", "x"), ("v1",))]
-    nodes += [Node("Mul", ("v1", "three"), ("v2",)), Node("Add", ("v2", "v0"), ("y",))]
+    nodes = [new_node("Mul", "x x", "v0"), new_node("Sub", "v0 x", "v1")]
+    nodes += [new_node("Mul", "v1 three", "v2"), new_node("Add", "v2 v0", "y")]
     inputs, constants = (Value("x", "float16", (None,)),), {"three": np.float16(3.1)[None]}
     graph = Graph("row", inputs, (Value("y"),), tuple(nodes), constants)
     session, feed = Session(graph, backend="kernels"), {"x": HALVES}
@@ -207,7 +208,7 @@ def test_what_python_gives_back_is_no_memory_of_the_run() -> None:
     """A branch that gives what it was given: the result stays when other runs follow."""
     inner = Graph("then", (Value("t"),), (Value("t"),), (), {})
     branches = {"then_branch": inner, "else_branch": inner, "then_taken": 1}
-    nodes = (Node("Neg", ("x",), ("n",)), Node("If", ("going", "n", "n"), ("y",), branches))
+    nodes = (new_node("Neg", "x", "n"), new_node("If", "going n n", "y", **branches))
     inputs = (Value("x", "float32", (None,)), Value("going", "bool", ()))
     graph = Graph("if", inputs, (Value("y"),), nodes, {})
     session = Session(graph, backend="kernels", passes=())
@@ -221,7 +222,7 @@ def test_what_python_gives_back_is_no_memory_of_the_run() -> None:
 def test_tags_of_scores_that_are_no_numbers() -> None:
     rng = np.random.default_rng(1)
     inputs = (Value("x", "float32", (None, 5), 1),)
-    node = Node("CrfDecode", ("x", "t"), ("y",))
+    node = new_node("CrfDecode", "x t", "y")
     constants = {"t": rng.normal(size=(7, 5)).astype(F32)}
     graph = Graph("tags", inputs, (Value("y"),), (node,), constants)
     session = Session(graph, backend="kernels")
@@ -237,9 +238,9 @@ def test_tags_of_scores_that_are_no_numbers() -> None:
 def test_a_number_that_a_run_tells_is_not_what_others_expect() -> None:
     """As many as are not zero, times a matrix of 27 rows: only 27 of them fit."""
     nodes = (
-        Node("NonZero", ("x",), ("n",)),
-        Node("Cast", ("n",), ("f",), {"to": "float32"}),
-        Node("MatMul", ("f", "w"), ("y",)),
+        new_node("NonZero", "x", "n"),
+        new_node("Cast", "n", "f", to="float32"),
+        new_node("MatMul", "f w", "y"),
     )
     inputs = (Value("x", "float32", (None, None)),)
     constants = {"w": np.ones((27, 3), F32)}
@@ -253,7 +254,7 @@ def test_a_number_that_a_run_tells_is_not_what_others_expect() -> None:
 
 
 def test_numbers_that_a_run_tells_bound_each_other() -> None:
-    nodes = [Node("NonZero", ("x",), ("n0",))]
+    nodes = [new_node("NonZero", "x", "n0")]
     nodes += [Node("NonZero", (f"n{at}",), (f"n{at + 1}",)) for at in range(4)]
     inputs, outputs = (Value("x", "float32", (None, None)),), (Value("n2"), Value("n4"))
     session = Session(Graph("chain", inputs, outputs, tuple(nodes), {}), backend="kernels")
@@ -264,7 +265,7 @@ def test_numbers_that_a_run_tells_bound_each_other() -> None:
 
 
 def test_one_session_takes_arrays_of_all_kinds() -> None:
-    nodes = (Node("Add", ("x", "z"), ("s",)), Node("Tanh", ("s",), ("y",)))
+    nodes = (new_node("Add", "x z", "s"), new_node("Tanh", "s", "y"))
     inputs = (Value("x", "float32", (None, None)), Value("z", "float32", (None, None)))
     session = Session(Graph("two", inputs, (Value("y"),), nodes, {}), backend="kernels")
     x = np.linspace(-1, 1, 24, dtype=F32).reshape(4, 6)
@@ -285,7 +286,7 @@ def test_one_session_takes_arrays_of_all_kinds() -> None:
 
 def test_no_bound_of_memory_is_too_large() -> None:
     graph = Graph(
-        "one", (Value("x", "float32", (None,)),), (Value("y"),), (Node("Neg", ("x",), ("y",)),), {}
+        "one", (Value("x", "float32", (None,)),), (Value("y"),), (new_node("Neg", "x", "y"),), {}
     )
     session = Session(graph, backend="kernels", max_bytes=10**30)
     np.testing.assert_array_equal(session.run({"x": np.ones(3, F32)})["y"], -np.ones(3, F32))

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from support.branching import branch
 from support.checking import assert_close
+from support.graphs import new_node
 from support.looping import EARLY, GRAPHS, ROW, TURN, feeds, graph, loop, scan
 from support.sharing import check_shared
 
 from onernn import Session
 from onernn.engine.plan import Plan
 from onernn.ir.errors import BudgetError
-from onernn.ir.graph import Node
 
 pytestmark = pytest.mark.usefixtures("built")
 
@@ -43,13 +43,11 @@ def test_a_plan_runs_the_turns_that_the_walk_runs(name: str, passes: Any) -> Non
 
 
 def test_values_whose_sizes_grow_stay_in_python() -> None:
-    body = branch(
-        Node("Concat", ("s", "e"), ("t",), {"axis": 0}), takes=TURN + "s e", gives="going t"
-    )
+    body = branch(new_node("Concat", "s e", "t", axis=0), takes=TURN + "s e", gives="going t")
     nodes = (
-        Node("Neg", ("row",), ("r",)),
+        new_node("Neg", "row", "r"),
         loop(body, "n - r row", "y"),
-        Node("Abs", ("y",), ("z",)),
+        new_node("Abs", "y", "z"),
     )
     session = Session(graph(*nodes, gives="z", row=ROW), backend="kernels", passes=())
     for feed in feeds()[:8]:
@@ -58,14 +56,14 @@ def test_values_whose_sizes_grow_stay_in_python() -> None:
 
 
 def test_what_is_gathered_in_turns_that_nobody_bounds_stays_in_python() -> None:
-    nodes = (Node("Neg", ("row",), ("r",)), loop(EARLY, "n c r k limit", "last ys olds"))
+    nodes = (new_node("Neg", "row", "r"), loop(EARLY, "n c r k limit", "last ys olds"))
     made = graph(*nodes, gives="r last ys olds", row=ROW, k=np.abs(ROW))
     session = Session(made, backend="kernels", passes=())
     for feed in feeds():
         agrees(session, feed)
 
 
-ENDLESS = branch(Node("Add", ("s", "e"), ("t",)), takes=TURN + "s e", gives="going t")
+ENDLESS = branch(new_node("Add", "s e", "t"), takes=TURN + "s e", gives="going t")
 
 
 def test_loops_have_a_budget_of_operators() -> None:
@@ -99,7 +97,7 @@ def test_a_loop_is_interrupted() -> None:
 
 
 def test_what_is_gathered_is_memory() -> None:
-    body = branch(Node("Identity", ("s",), ("t",)), takes=TURN + "s", gives="going t t")
+    body = branch(new_node("Identity", "s", "t"), takes=TURN + "s", gives="going t t")
     made = graph(loop(body, "most - row", "y ys"), gives="ys", row=ROW, most=np.int64(10**6))
     session = Session(made, backend="kernels", passes=(), max_bytes=10**7)
     with pytest.raises(BudgetError):
@@ -111,7 +109,7 @@ def test_two_threads_share_a_session() -> None:
 
 
 def test_scans_of_values_that_are_not_as_long() -> None:
-    body = branch(Node("Add", ("e", "f"), ("y",)), takes="e f", gives="y")
+    body = branch(new_node("Add", "e f", "y"), takes="e f", gives="y")
     both = {"scanned": 2, "input_axes": (0, 0), "input_directions": (0, 0)}
-    nodes = (Node("Neg", ("x",), ("m",)), scan(body, "x m", "y", states=0, **both))
+    nodes = (new_node("Neg", "x", "m"), scan(body, "x m", "y", states=0, **both))
     agrees(Session(graph(*nodes, gives="y"), backend="kernels", passes=()), feeds()[0])

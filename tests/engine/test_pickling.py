@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 from support.layers import attention_for, random_ragged, random_weights
 from support.processes import large, run_of, run_shared
 from support.random_models import random_trial
@@ -26,7 +27,7 @@ from onernn.engine.sharing import SharedFileError
 from onernn.fuse_passes import PASSES
 from onernn.ir import errors
 from onernn.ir.arrays import sealed
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Value
 from onernn.ir.ragged import data_of
 
 PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)
@@ -92,7 +93,7 @@ def test_what_nobody_may_change_stays_so(protocol: int) -> None:
 def test_numbers_travel_as_buffers_once_and_are_not_copied_on_arrival() -> None:
     table = sealed(np.zeros((1000, 100), np.float32))
     both = {"a": table, "b": table}
-    nodes = (Node("Add", ("a", "b"), ("c",)),)
+    nodes = (new_node("Add", "a b", "c"),)
     graph = Graph("twice", (), (Value("c"),), nodes, both)
     stream, buffers = out_of_band(graph)
     assert len(stream) < 2000 and [buffer.raw().nbytes for buffer in buffers] == [table.nbytes]

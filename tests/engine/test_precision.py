@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 from support.layers import random_ragged, random_weights, words
 
 from onernn import Cell, Graph, RnnSpec, Session, ShapeError, UnsupportedError, fuse
@@ -138,7 +139,7 @@ def test_directions_are_paired_of_equal_precisions_only() -> None:
         Node("Rnn", ("x",), (y,), {"spec": spec, "weights": random_weights(spec, 0)})
         for y, spec in zip("ab", sides, strict=True)
     ]
-    nodes.append(Node("Concat", ("a", "b"), ("y",), {"axis": -1}))
+    nodes.append(new_node("Concat", "a b", "y", axis=-1))
     inputs = (Value("x", "float32", (None, 8), 1),)
     model = Graph("g", inputs, (Value("y"),), tuple(nodes), {})
     (pair,) = fuse(with_precision(model, {"a": u8(1), "b": u8(2, 1)})).model.nodes
@@ -167,8 +168,8 @@ def test_what_changes_the_input_leaves_a_layer_with_a_precision_alone() -> None:
     (rnn,) = model.nodes
     table = np.zeros((5, 600), np.float32)
     before = {
-        "MatMul": (Node("MatMul", ("w", "m"), ("x",)), np.zeros((2, 8), np.float32)),
-        "Gather": (Node("Gather", ("m", "w"), ("x",), {"axis": 0}), table),
+        "MatMul": (new_node("MatMul", "w m", "x"), np.zeros((2, 8), np.float32)),
+        "Gather": (new_node("Gather", "m w", "x", axis=0), table),
     }
     for node, constant in before.values():
         wide = constant.shape[1]

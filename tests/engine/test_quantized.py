@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 
 from onernn import Graph, Session, ShapeError
 from onernn.ir.graph import Node, Value
@@ -57,7 +58,7 @@ def test_convolutions_of_bytes_are_exact(channels: int) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(250, 256, (2, channels, 9, 8), np.uint8)
     w = rng.integers(-128, -120, (4, channels, 3, 3), np.int8)
-    node = Node("ConvInteger", ("x", "w", "zero"), ("y",), {"pads": (1, 1, 1, 1)})
+    node = new_node("ConvInteger", "x w zero", "y", pads=(1, 1, 1, 1))
     feed = {"x": x, "zero": np.array(3, np.uint8)}
     got = session_of(node, feed, {"w": w}).run(feed)["y"]
     wide = np.pad(x.astype(np.int64) - 3, ((0, 0), (0, 0), (1, 1), (1, 1)))
@@ -97,7 +98,7 @@ def test_large_convolutions_stay_exact_on_any_backend() -> None:
     rng = np.random.default_rng(1)
     x = rng.integers(0, 256, (1, 64, 28, 28), np.uint8)
     w = rng.integers(-16, 16, (64, 64, 3, 3)).astype(np.int8)
-    node = Node("ConvInteger", ("x", "w"), ("y",), {"pads": (1, 1, 1, 1)})
+    node = new_node("ConvInteger", "x w", "y", pads=(1, 1, 1, 1))
     graph = Graph("m", (Value("x", "uint8", x.shape),), (Value("y"),), (node,), {"w": w})
     padded = np.pad(x.astype(np.int64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     seen = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
@@ -111,11 +112,11 @@ def test_large_convolutions_stay_exact_on_any_backend() -> None:
 def test_what_no_byte_stands_for_is_refused(bad: float, at: int) -> None:
     x = np.linspace(-1, 1, 41, dtype=np.float32)
     x[at] = bad
-    session = session_of(Node("DynamicQuantizeLinear", ("x",), ("q", "s", "z")), {"x": x}, {})
+    session = session_of(new_node("DynamicQuantizeLinear", "x", "q s z"), {"x": x}, {})
     with pytest.raises(ShapeError, match="NaN or infinity"):
         session.run({"x": x})
     scale = {"scale": np.array(0.1, np.float32)}
-    session = session_of(Node("QuantizeLinear", ("x", "scale"), ("q",)), {"x": x}, scale)
+    session = session_of(new_node("QuantizeLinear", "x scale", "q"), {"x": x}, scale)
     if np.isinf(bad):
         assert session.run({"x": x})["q"][at] == (255 if bad > 0 else 0)
     else:
@@ -127,10 +128,10 @@ def test_what_no_byte_stands_for_is_refused(bad: float, at: int) -> None:
 def test_scales_that_are_none_are_refused(scale: float) -> None:
     feed = {"x": np.ones(5, np.float32), "scale": np.array(scale, np.float32)}
     with pytest.raises(ShapeError, match="expected finite floats other than 0"):
-        session_of(Node("QuantizeLinear", ("x", "scale"), ("q",)), feed, {}).run(feed)
+        session_of(new_node("QuantizeLinear", "x scale", "q"), feed, {}).run(feed)
     feed["x"] = np.ones(5, np.uint8)
     with pytest.raises(ShapeError, match="expected finite floats other than 0"):
-        session_of(Node("DequantizeLinear", ("x", "scale"), ("y",)), feed, {}).run(feed)
+        session_of(new_node("DequantizeLinear", "x scale", "y"), feed, {}).run(feed)
 
 
 @pytest.mark.parametrize("index", [-5, 4, 2**40])
@@ -138,7 +139,7 @@ def test_scales_that_are_none_are_refused(scale: float) -> None:
 def test_places_that_are_none_are_refused(op: str, index: int) -> None:
     feed = {"x": np.ones(4, np.float32), "at": np.array([0]), "new": np.zeros(1, np.float32)}
     feed["at"] = feed["at"].reshape(1, 1) if op == "ScatterND" else feed["at"]
-    session = session_of(Node(op, ("x", "at", "new"), ("y",)), feed, {})
+    session = session_of(new_node(op, "x at new", "y"), feed, {})
     assert session.run(feed)["y"].tolist() == [0, 1, 1, 1]
     with pytest.raises(ShapeError, match=f"index {index} is outside"):
         session.run({**feed, "at": np.full_like(feed["at"], index)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.graphs import ADD, MATMUL, constants, graph, projected_gru
+from support.graphs import ADD, MATMUL, constants, graph, new_node, projected_gru
 
 from onernn import Graph, Ragged, Session, ShapeError, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Node, Value
@@ -54,7 +54,7 @@ def test_inputs_are_not_changed_and_results_do_not_alias_them(session: Session) 
 
 def test_wider_numbers_are_narrowed_and_integers_must_fit() -> None:
     value = Value("x", "int32", (None,))
-    model = Graph("m", (value,), (Value("y"),), (Node("Identity", ("x",), ("y",)),), {})
+    model = Graph("m", (value,), (Value("y"),), (new_node("Identity", "x", "y"),), {})
     run = Session(model, backend="reference").run
     assert run({"x": np.array([5, 7])})["y"].dtype == np.int32
     with pytest.raises(ShapeError, match="which int32 cannot hold"):

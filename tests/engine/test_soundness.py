@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.fusing import departure
+from support.graphs import new_node
 from support.looping import GRAPHS, feeds
 from support.taggers import sentences, tagger
 
@@ -28,10 +29,10 @@ FAR = 2**40
 def unpadded(*joined: str) -> Graph:
     """Words that are padded, and unpadded to as many: a Concat asks for that."""
     nodes = (
-        Node("SequencePad", ("x",), ("padded",), {"time_major": 0}),
-        Node("Relu", ("padded",), ("relu",)),
-        Node("SequenceLengths", ("x",), ("lengths",)),
-        Node("SequenceUnpad", ("relu", "lengths"), ("words",)),
+        new_node("SequencePad", "x", "padded", time_major=0),
+        new_node("Relu", "padded", "relu"),
+        new_node("SequenceLengths", "x", "lengths"),
+        new_node("SequenceUnpad", "relu lengths", "words"),
         Node("Concat", joined, ("y",), {"axis": 1}),
     )
     given = Value("x", "float32", (None, 4), 1)
@@ -41,11 +42,11 @@ def unpadded(*joined: str) -> Graph:
 def found() -> Graph:
     """A size that only the call finds, read by what follows."""
     nodes = (
-        Node("SequencePad", ("x",), ("padded",), {"time_major": 0}),
-        Node("SequenceLengths", ("x",), ("lengths",)),
-        Node("SequenceUnpad", ("padded", "lengths"), ("words",)),
-        Node("Tanh", ("words",), ("tanh",)),
-        Node("SequencePool", ("tanh",), ("y",), {"kind": "sum"}),
+        new_node("SequencePad", "x", "padded", time_major=0),
+        new_node("SequenceLengths", "x", "lengths"),
+        new_node("SequenceUnpad", "padded lengths", "words"),
+        new_node("Tanh", "words", "tanh"),
+        new_node("SequencePool", "tanh", "y", kind="sum"),
     )
     given = Value("x", "float32", (None, 4), 1)
     return Graph("found", (given,), (Value("y"),), nodes, {})

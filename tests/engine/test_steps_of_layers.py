@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 from support.layers import random_weights
 from support.looping import GRAPHS, feeds
 
@@ -18,24 +19,25 @@ pytestmark = pytest.mark.usefixtures("built")
 RNG = np.random.default_rng(0)
 BACKENDS = ("reference", "kernels")
 SPEC = RnnSpec(Cell.LSTM, 3, 2, direction="bidirectional_concat")
-RNN = Node("Rnn", ("x",), ("y",), {"spec": SPEC, "weights": random_weights(SPEC, 0)})
+RNN = new_node("Rnn", "x", "y", spec=SPEC, weights=random_weights(SPEC, 0))
 BYTES = {
     "w": RNG.integers(-9, 9, (2, 3, 8)).astype(np.int8),
     "r": RNG.integers(-9, 9, (2, 2, 8)).astype(np.int8),
     "one": np.ones(2, np.float32),
     "zero": np.zeros(2, np.int8),
 }
-QUANTIZED = Node(
+QUANTIZED = new_node(
     "DynamicQuantizeLSTM",
-    ("x", "w", "r", "", "", "", "", "", "one", "zero", "one", "zero"),
-    ("y",),
-    {"direction": "bidirectional", "hidden_size": 2},
+    "x w r      one zero one zero",
+    "y",
+    direction="bidirectional",
+    hidden_size=2,
 )
 
 
 def stretched(layer: Node, steps: int) -> Graph:
     """A file of some bytes, whose layer runs over so many steps, and an input of one."""
-    stretch = Node("Expand", ("one_step", "shape"), ("x",))
+    stretch = new_node("Expand", "one_step shape", "x")
     constants = {"shape": np.array([steps, 1, 3]), **BYTES}
     constants = {n: a for n, a in constants.items() if n in (*stretch.inputs, *layer.inputs)}
     given = Value("one_step", "float32", (1, 1, 3))

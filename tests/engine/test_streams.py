@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 from support.interpreters import resident
 from support.layers import random_weights
 
 from onernn import BudgetError, Cell, Graph, RnnSpec, Session, ShapeError, UnsupportedError
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Value
 from onernn.ir.rnn import with_precision
 from onernn.ir.weights import UNIT, LayerPrecision, PartScales, Scale
 
@@ -41,12 +42,12 @@ def step_model(words: int = 0) -> Graph:
     }
     x = Value("x", "int64", (1,)) if words else Value("x", "float32", (1, WIDTH))
     nodes = [
-        Node("Gather", ("table", "x"), ("row",)) if words else Node("Identity", ("x",), ("row",)),
-        Node("Unsqueeze", ("row", "first"), ("steps",)),
-        Node("Rnn", ("steps", "h", "c"), ("ys", "hN", "cN"), at),
-        Node("Squeeze", ("ys", "first"), ("out",)),
-        Node("MatMul", ("out", "w"), ("scores",)),
-        Node("Softmax", ("scores",), ("y",)),
+        new_node("Gather", "table x", "row") if words else new_node("Identity", "x", "row"),
+        new_node("Unsqueeze", "row first", "steps"),
+        new_node("Rnn", "steps h c", "ys hN cN", **at),
+        new_node("Squeeze", "ys first", "out"),
+        new_node("MatMul", "out w", "scores"),
+        new_node("Softmax", "scores", "y"),
     ]
     constants["first"] = np.array([0])
     states = tuple(Value(name, "float32", (1, 1, 1, H)) for name in "hc")
@@ -309,7 +310,7 @@ def test_an_interrupted_tick_loses_no_frame_and_runs_none_twice() -> None:
 
 def summing(x: tuple[int | None, int], state: tuple[int | None, int]) -> Graph:
     inputs = (Value("x", "float32", x), Value("s", "float32", state))
-    nodes = (Node("Add", ("x", "s"), ("sN",)), Node("Relu", ("sN",), ("y",)))
+    nodes = (new_node("Add", "x s", "sN"), new_node("Relu", "sN", "y"))
     return Graph("sum", inputs, (Value("y"), Value("sN")), nodes, {})
 
 
@@ -330,8 +331,8 @@ def test_a_state_of_fewer_rows_or_another_dtype_is_no_next_state() -> None:
     narrow = replace(
         step,
         nodes=(
-            Node("ReduceSum", ("s", "axes"), ("t",)),
-            Node("Add", ("x", "t"), ("sN",)),
+            new_node("ReduceSum", "s axes", "t"),
+            new_node("Add", "x t", "sN"),
             step.nodes[1],
         ),
         constants={"axes": np.array([0])},
@@ -341,8 +342,8 @@ def test_a_state_of_fewer_rows_or_another_dtype_is_no_next_state() -> None:
         step,
         inputs=(step.inputs[0], Value("s", "int64", (1, 3))),
         nodes=(
-            Node("CastLike", ("s", "x"), ("t",)),
-            Node("Add", ("x", "t"), ("sN",)),
+            new_node("CastLike", "s x", "t"),
+            new_node("Add", "x t", "sN"),
             step.nodes[1],
         ),
     )

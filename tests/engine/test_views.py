@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 from support.moving_graphs import COLUMNS, moving_graph
 
 from onernn import Graph, Session
@@ -51,21 +52,21 @@ def copies(nodes: tuple[Node, ...], outputs: tuple[str, ...]) -> int:
 
 
 def test_parts_of_the_first_axis_are_not_copied() -> None:
-    split = Node("Split", ("t", "two"), ("a", "b"), {"axis": 0})
-    square = Node("Transpose", ("x",), ("t",), {"perm": [1, 0]})
-    ends = Node("Neg", ("a",), ("y",)), Node("Abs", ("b",), ("z",))
+    split = new_node("Split", "t two", "a b", axis=0)
+    square = new_node("Transpose", "x", "t", perm=[1, 0])
+    ends = new_node("Neg", "a", "y"), new_node("Abs", "b", "z")
     assert copies((square, split, *ends), ("y", "z")) == 1  # the transpose
     assert copies((square, split, *ends), ("y", "z", "b")) == 2  # callers get their own
 
 
 def test_what_is_joined_is_written_in_place() -> None:
-    made = Node("CumSum", ("x", "first"), ("a",)), Node("CumSum", ("x", "second"), ("b",))
-    both = Node("Concat", ("a", "b"), ("y",), {"axis": 0})
+    made = new_node("CumSum", "x first", "a"), new_node("CumSum", "x second", "b")
+    both = new_node("Concat", "a b", "y", axis=0)
     assert copies((*made, both), ("y",)) == 0
     assert copies((*made, both), ("y", "a")) == 1
-    twice = Node("Concat", ("a", "b", "a"), ("y",), {"axis": 0})
+    twice = new_node("Concat", "a b a", "y", axis=0)
     assert copies((*made, twice), ("y",)) == 1
-    beside = Node("Concat", ("a", "b"), ("y",), {"axis": 1})
+    beside = new_node("Concat", "a b", "y", axis=1)
     assert copies((*made, beside), ("y",)) == 2
-    again = Node("Concat", ("b", "a"), ("z",), {"axis": 0})
+    again = new_node("Concat", "b a", "z", axis=0)
     assert copies((*made, both, again), ("y", "z")) == 2

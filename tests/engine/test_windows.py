@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 
 from onernn import Graph, Session, ShapeError
 from onernn.engine.plan import Plan
@@ -88,7 +89,7 @@ def test_random_windows(op: str, open_sizes: bool) -> None:
 
 def test_a_window_larger_than_its_axis_is_refused_by_the_walk_for_that_size_alone() -> None:
     w = np.ones((2, 3, 4), np.float32)
-    node = Node("Conv", ("x", "w"), ("y",), {"strides": (2,)})
+    node = new_node("Conv", "x w", "y", strides=(2,))
     value = Value("x", "float32", (None, 3, None))
     session = Session(Graph("one", (value,), (Value("y"),), (node,), {"w": w}), backend="kernels")
     for size in (9, 3, 4, 1, 5):

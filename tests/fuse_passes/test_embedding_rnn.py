@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 from support.layers import random_weights
 
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, fuse
@@ -26,7 +27,7 @@ def model(
     arrays = np.random.default_rng(0).uniform(-1, 1, (WORDS, WIDTH)).astype(np.float32)
     arrays[3] = 0  # padding: its word is a row of zeros
     nodes = (
-        Node("Tanh", ("table",), ("computed",)),
+        new_node("Tanh", "table", "computed"),
         Node("Gather", (table, "ids"), ("e",), {"axis": 0}, (NativeOp(0, "lookup_table"),)),
         Node(
             "Rnn",

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.fusing import fuse_and_check
-from support.graphs import ADD, HIDDEN, INPUT, MATMUL, constants, graph, projected_gru
+from support.graphs import ADD, HIDDEN, INPUT, MATMUL, constants, graph, new_node, projected_gru
 
 from onernn import fuse
-from onernn.ir.graph import Node
 
 STATE = {"state": "h0"}
 
@@ -36,15 +35,15 @@ def test_a_projection_becomes_input_weights(linear, made, direction, more) -> No
 
 def test_a_gemm_with_transposed_weight_is_folded() -> None:
     arrays = constants()
-    gemm = Node("Gemm", ("x", "wt", "b"), ("xwb",), {"transB": 1})
+    gemm = new_node("Gemm", "x wt b", "xwb", transB=1)
     built = graph([gemm, *projected_gru("y", "xwb")], ["y"], wt=arrays["w"].T, b=arrays["b"])
     assert len(fuse_and_check(built).applied) == 1
 
 
 def test_two_rnns_that_share_a_bias_and_a_weight_are_both_folded_on_copies() -> None:
     second = [
-        Node("MatMul", ("x", "w"), ("xw2",)),
-        Node("Add", ("xw2", "b"), ("xwb2",)),
+        new_node("MatMul", "x w", "xw2"),
+        new_node("Add", "xw2 b", "xwb2"),
         *projected_gru("z", "xwb2", seed=5),
     ]
     built = graph([MATMUL, ADD, *projected_gru("y", "xwb"), *second], ["y", "z"], **constants())
@@ -59,23 +58,23 @@ REFUSED = {
     "'xw' has another user": ([MATMUL, ADD, *projected_gru("y", "xwb")], ["y", "xw"]),
     "weight 'w2' is computed at run time": (
         [
-            Node("Tanh", ("w",), ("w2",)),
-            Node("MatMul", ("x", "w2"), ("xw",)),
+            new_node("Tanh", "w", "w2"),
+            new_node("MatMul", "x w2", "xw"),
             *projected_gru("y", "xw"),
         ],
         ["y"],
     ),
     "the projection's bias is computed at run time": (
-        [MATMUL, Node("Tanh", ("b",), ("b2",)), Node("Add", ("xw", "b2"), ("xwb",)),
+        [MATMUL, new_node("Tanh", "b", "b2"), new_node("Add", "xw b2", "xwb"),
          *projected_gru("y", "xwb")],
         ["y"],
     ),
     "the input is not a linear projection": (
-        [MATMUL, Node("Relu", ("xw",), ("xwr",)), *projected_gru("y", "xwr")],
+        [MATMUL, new_node("Relu", "xw", "xwr"), *projected_gru("y", "xwr")],
         ["y"],
     ),
     "a Gemm with alpha or beta is not folded": (
-        [Node("Gemm", ("x", "w", "b"), ("xw",), {"alpha": 2.0}), *projected_gru("y", "xw")],
+        [new_node("Gemm", "x w b", "xw", alpha=2.0), *projected_gru("y", "xw")],
         ["y"],
     ),
 }  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 from support.random_models import random_trial
 
 from onernn import Graph, Session, UnsupportedError
@@ -162,7 +163,7 @@ def test_each_rule_moves_its_axes() -> None:
 def test_rows_look_up_in_one_table_along_any_axis() -> None:
     table = np.arange(24, dtype=np.float32).reshape(2, 4, 3)
     for axis in range(-3, 3):
-        node = Node("Gather", ("table", "at"), ("y",), {"axis": axis})
+        node = new_node("Gather", "table at", "y", axis=axis)
         at = Value("at", "int64", (2,))
         graph = Graph("g", (at,), (Value("y"),), (node,), {"table": table})
         feeds = [{"at": ints(0, 1)}, {"at": ints(1, 1)}]
@@ -174,10 +175,10 @@ def test_rows_look_up_in_one_table_along_any_axis() -> None:
 def test_sizes_of_a_row_do_not_count_the_rows(start: int, end: int | None) -> None:
     ends = {} if end is None else {"end": end}
     nodes = (
-        Node("Shape", ("x",), ("sizes",), {"start": start, **ends}),
-        Node("CastLike", ("sizes", "x"), ("floats",)),
-        Node("ReduceSum", ("floats",), ("sum",), {"keepdims": 0}),
-        Node("Add", ("x", "sum"), ("y",)),
+        new_node("Shape", "x", "sizes", start=start, **ends),
+        new_node("CastLike", "sizes x", "floats"),
+        new_node("ReduceSum", "floats", "sum", keepdims=0),
+        new_node("Add", "x sum", "y"),
     )
     graph = Graph("g", (Value("x", "float32", (2, 5, 4)),), (Value("y"),), nodes, {})
     assert departure(graph, [{"x": np.full((2, 5, 4), at, np.float32)} for at in range(ROWS)]) == 0
@@ -185,7 +186,7 @@ def test_sizes_of_a_row_do_not_count_the_rows(start: int, end: int | None) -> No
 
 def test_padding_by_a_value_of_the_row_and_reducing_no_axes_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="differ from row to row"):
-        pads = Node("Pad", ("x", "pads", "value"), ("y",))
+        pads = new_node("Pad", "x pads value", "y")
         values = (Value("x", "float32", (3,)), Value("value", "float32", ()))
         mapped(Graph("g", values, (Value("y"),), (pads,), {"pads": ints(1, 0)}))
     with pytest.raises(UnsupportedError, match="without axes"):
@@ -193,7 +194,7 @@ def test_padding_by_a_value_of_the_row_and_reducing_no_axes_are_refused() -> Non
 
 
 def test_what_no_rule_maps_is_refused_by_name() -> None:
-    node = Node("NonZero", ("x",), ("y",))
+    node = new_node("NonZero", "x", "y")
     graph = Graph("g", (Value("x", "float32", (3,)),), (Value("y"),), (node,), {})
     with pytest.raises(UnsupportedError, match="NonZero is not computed for many rows"):
         mapped(graph)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from support.onnx_models import parsed
 
 import onernn
 from onernn.fuse_passes import fuse
@@ -51,22 +50,11 @@ def model(path: Path, steps: Steps, axis: int = -1) -> str:
     arrays = {"scale": rng.normal(1, 0.3, C), "shift": rng.normal(0, 0.3, C)}
     arrays |= {"eps": np.float64(1e-3), "one": np.float64(1), "two": np.float64(2)}
     arrays |= {"three": np.float64(3), "W": rng.normal(size=(OUT, C)), "b": rng.normal(size=OUT)}
-    kept = [numpy_helper.from_array(np.asarray(a, np.float32), k) for k, a in arrays.items()]
-    kept += [numpy_helper.from_array(np.array([-1, C]), "flat")]
-    kept += [numpy_helper.from_array(np.array([3, -1, OUT]), "again")]
-    nodes = []
-    for op, inputs, output in steps:
-        more: dict[str, Any] = {"axes": [axis]} if op == "ReduceMean" else {}
-        more |= {"transB": 1} if op == "Gemm" else {}
-        nodes.append(helper.make_node(op, inputs.split(), [output], **more))
-    values = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("x", [3, "N", C]), ("y", None))
-    ]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:], kept)
-    onnx.save(
-        helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path
-    )
+    kept = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+    kept |= {"flat": np.array([-1, C]), "again": np.array([3, -1, OUT])}
+    told = {"ReduceMean": f"<axes = [{axis}]>", "Gemm": "<transB = 1>"}
+    nodes = (f"{out} = {op} {told.get(op, '')} ({', '.join(i.split())})" for op, i, out in steps)
+    onnx.save(parsed(f"(float[3, N, {C}] x) => (float[] y) {{ {' '.join(nodes)} }}", kept), path)
     return str(path)
 
 

@@ -1,4 +1,4 @@
-"""Random graphs compute the same fused as unfused, on every backend, and are fused only once.
+"""Random graphs compute the same walked, planned and fused, on every backend, and are fused once.
 
 ONERNN_RANDOM_GRAPHS tells how many; 2000 take two minutes.
 """
@@ -13,7 +13,7 @@ import pytest
 from support.fusing import departure, departures, fused_once
 from support.random_models import random_trial
 
-from onernn import Ragged
+from onernn import OnernnError, Ragged, Session
 from onernn.fuse_passes import PASSES
 
 GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "200"))
@@ -32,10 +32,25 @@ def test_random_graphs_compute_the_same_fused_on_the_reference_and_on_onednn() -
 
 
 @pytest.mark.usefixtures("built")
-def test_random_graphs_compute_the_same_fused_on_kernels() -> None:
+def test_random_graphs_compute_the_same_walked_planned_and_fused_on_kernels() -> None:
+    planned = 0
     for seed in range(GRAPHS):
         trial = random_trial(seed)
-        assert not departures(trial.graph, trial.feeds, "kernels", "f32"), seed
+        plain, fused = (Session(trial.graph, backend="kernels", passes=p) for p in ((), None))
+        for feed in trial.feeds:
+            try:
+                want = plain._walked(feed, None)
+            except OnernnError as error:
+                for session in (plain, fused):
+                    with pytest.raises(type(error)):
+                        session.run(feed)
+                continue
+            for got in (plain.run(feed), fused._walked(feed, None), fused.run(feed)):
+                assert list(got) == list(want)
+                for name in want:
+                    assert not departure(got[name], want[name], 1e-5), (seed, name)
+        planned += any(plan is not None for plan in fused._plans.values())
+    assert planned > 0.75 * GRAPHS
 
 
 def test_what_departs_is_noticed() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 from support.layers import random_weights
 
 from onernn import Cell, Graph, OnernnError, RnnSpec, Session, fuse
@@ -26,10 +27,10 @@ def loop(*nodes: Node, carried: str = "s", turns: str = "n", **shapes: Any) -> G
     outputs = tuple(map(Value, ("going", "s_out", "y")))
     body = Graph("turn", tuple(inside), outputs, (*reads, *nodes), ONE).pruned()
     around = [
-        Node("Shape", ("x",), ("sizes",)),
-        Node("Gather", ("sizes", "zero"), ("n",)),
-        Node("Sub", ("n", "one"), ("fewer",)),
-        Node("Expand", ("start", "row"), ("s",)),
+        new_node("Shape", "x", "sizes"),
+        new_node("Gather", "sizes zero", "n"),
+        new_node("Sub", "n one", "fewer"),
+        new_node("Expand", "start row", "s"),
         Node("Loop", (turns, "", "s", "x", "m", "n"), ("end", "ys"), {"body": body, "carried": 1}),
     ]
     constants = {**ONE, "start": np.float32(0.5), "row": np.array([2, 3])}
@@ -50,7 +51,7 @@ def kinds(graph: Graph, *feeds: dict[str, np.ndarray]) -> set[str]:
     return {node.op for node in result.model.nodes}
 
 
-SUMS = [Node("Add", ("e", "s_in"), ("s_out",)), Node("Neg", ("s_out",), ("y",))]
+SUMS = [new_node("Add", "e s_in", "s_out"), new_node("Neg", "s_out", "y")]
 
 
 def test_a_loop_over_all_steps_is_a_scan() -> None:
@@ -63,14 +64,14 @@ def test_a_loop_over_some_steps_is_none(turns: str) -> None:
 
 
 def test_a_step_that_is_collected_as_it_is_stays_so() -> None:
-    nodes = [Node("Add", ("e", "s_in"), ("s_out",)), Node("Identity", ("e",), ("y",))]
+    nodes = [new_node("Add", "e s_in", "s_out"), new_node("Identity", "e", "y")]
     assert "Scan" in kinds(loop(*nodes), {"x": X, "m": X})
 
 
 def two(declared: int | None) -> Graph:
     """A mask beside the words: there are as many turns as words."""
-    both = [Node("Mul", ("e", "f"), ("ef",)), Node("Add", ("ef", "s_in"), ("s_out",))]
-    graph = loop(*both, Node("Neg", ("s_out",), ("y",)), m=(declared, 2, 3))
+    both = [new_node("Mul", "e f", "ef"), new_node("Add", "ef s_in", "s_out")]
+    graph = loop(*both, new_node("Neg", "s_out", "y"), m=(declared, 2, 3))
     five = Value("x", "float32", (5, 2, 3))
     return Graph("g", (five, graph.inputs[1]), graph.outputs, graph.nodes, graph.constants)
 
@@ -93,10 +94,10 @@ def test_a_turn_that_is_read_otherwise_stays_one(name: str) -> None:
     """Its number is part of the sum, or x as a whole is: a scan may take that."""
     nodes = [
         Node("Cast", (name,), ("number",), {"to": "float32"}),
-        Node("ReduceSum", ("number",), ("all",), {"keepdims": 0}),
-        Node("Mul", ("e", "all"), ("ea",)),
-        Node("Add", ("ea", "s_in"), ("s_out",)),
-        Node("Neg", ("s_out",), ("y",)),
+        new_node("ReduceSum", "number", "all", keepdims=0),
+        new_node("Mul", "e all", "ea"),
+        new_node("Add", "ea s_in", "s_out"),
+        new_node("Neg", "s_out", "y"),
     ]
     op = {"turn": "Loop", "x_in": "Scan"}[name]
     assert op in kinds(loop(*nodes), {"x": X, "m": X})
@@ -107,11 +108,11 @@ def test_one_step_of_a_layer_has_no_direction(direction: str) -> None:
     spec = RnnSpec(Cell.RNN_TANH, 3, 3, direction=direction)
     axes = {"a0": np.array([0]), "a01": np.array([0, 1])}
     nodes = [
-        Node("Unsqueeze", ("e", "first"), ("e1",)),
-        Node("Reshape", ("s_in", "four"), ("s1",)),
-        Node("Rnn", ("e1", "s1"), ("y1", "h1"), {"spec": spec, "weights": random_weights(spec, 1)}),
-        Node("Squeeze", ("h1", "a01"), ("s_out",)),
-        Node("Squeeze", ("y1", "a0"), ("y",)),
+        new_node("Unsqueeze", "e first", "e1"),
+        new_node("Reshape", "s_in four", "s1"),
+        new_node("Rnn", "e1 s1", "y1 h1", spec=spec, weights=random_weights(spec, 1)),
+        new_node("Squeeze", "h1 a01", "s_out"),
+        new_node("Squeeze", "y1 a0", "y"),
     ]
     ONE.update(axes, four=np.array([1, 1, -1, 3]))
     graph = loop(*nodes)

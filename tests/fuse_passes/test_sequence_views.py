@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.fusing import fuse_and_check
-from support.graphs import ADD, MATMUL, constants, graph, projected_gru
+from support.graphs import ADD, MATMUL, constants, graph, new_node, projected_gru
 
 from onernn.ir.graph import Node
 
@@ -12,8 +12,8 @@ def dropped(*middle: Node, made: str) -> list[Node]:
     return [*middle, Node("SequenceLike", (made, "x"), ("back",))]
 
 
-DROP = Node("SequenceData", ("x",), ("dense",))
-DENSE_MATMUL = Node("MatMul", ("dense", "w"), ("xw",))
+DROP = new_node("SequenceData", "x", "dense")
+DENSE_MATMUL = new_node("MatMul", "dense w", "xw")
 
 
 def test_an_rnn_behind_a_view_is_fused_with_its_projection() -> None:
@@ -35,7 +35,7 @@ def test_a_value_seen_elsewhere_without_offsets_is_refused() -> None:
 
 
 def test_an_operator_that_mixes_rows_is_refused() -> None:
-    mixed = Node("Softmax", ("dense",), ("soft",), {"axis": 0})
+    mixed = new_node("Softmax", "dense", "soft", axis=0)
     result = fuse_and_check(graph(dropped(DROP, mixed, made="soft"), ["back"], **constants()))
     assert "is not row-wise" in result.refusals[0].reason
 
@@ -43,8 +43,8 @@ def test_an_operator_that_mixes_rows_is_refused() -> None:
 def test_words_of_another_value_are_refused() -> None:
     nodes = [
         MATMUL,
-        Node("Tanh", ("x",), ("other",)),
-        Node("SequenceLike", ("xw", "other"), ("back",)),
+        new_node("Tanh", "x", "other"),
+        new_node("SequenceLike", "xw other", "back"),
     ]
     result = fuse_and_check(graph(nodes, ["back"], **constants()))
     assert result.applied == () and "does not come from" in result.refusals[0].reason

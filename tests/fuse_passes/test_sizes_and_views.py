@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 from support.layers import random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
@@ -13,7 +14,7 @@ from onernn.ir.graph import Node, Value
 
 X = np.random.default_rng(0).normal(size=(4, 3, 6)).astype(np.float32)
 SPEC = RnnSpec(Cell.LSTM, 6, 5)
-RNN = Node("Rnn", ("x",), ("y", "h", "c"), {"spec": SPEC, "weights": random_weights(SPEC, 0)})
+RNN = new_node("Rnn", "x", "y h c", spec=SPEC, weights=random_weights(SPEC, 0))
 
 
 def graph_of(nodes: list[Node], outputs: str, constants: dict[str, Any], shape: tuple) -> Graph:
@@ -33,10 +34,10 @@ def check(graph: Graph, **feed: np.ndarray) -> set[str]:
 
 
 CUT = [
-    Node("Shape", ("x",), ("shape",)),
-    Node("Gather", ("shape", "last"), ("width",)),
-    Node("Div", ("width", "two"), ("half",)),
-    Node("Slice", ("x", "zero", "half", "last"), ("y",)),
+    new_node("Shape", "x", "shape"),
+    new_node("Gather", "shape last", "width"),
+    new_node("Div", "width two", "half"),
+    new_node("Slice", "x zero half last", "y"),
 ]
 NUMBERS = {"last": [2], "two": [2], "zero": [0]}
 
@@ -56,27 +57,27 @@ def test_an_output_stays_what_a_node_makes() -> None:
 
 @pytest.mark.parametrize("value", ["y", "h"])
 def test_a_layer_is_not_run_for_its_sizes(value: str) -> None:
-    nodes = [RNN, Node("Squeeze", (value, "axes"), ("flat",)), Node("Shape", ("flat",), ("s",))]
+    nodes = [RNN, Node("Squeeze", (value, "axes"), ("flat",)), new_node("Shape", "flat", "s")]
     axes = {"y": [0], "h": [0, 1]}[value]
     graph = graph_of(nodes, "s", {"axes": axes}, (1, None, 6))
     assert "Rnn" not in check(graph, x=X[:1])
 
 
 def test_a_layer_whose_part_is_measured_stays() -> None:
-    nodes = [RNN, Node("Shape", ("y",), ("s",), {"start": 1})]
+    nodes = [RNN, new_node("Shape", "y", "s", start=1)]
     assert "Rnn" in check(graph_of(nodes, "s", {}, (None, None, 6)))
 
 
 def scan(step: list[Node], result: str, axis: int = 0) -> Graph:
     """A scan over an LSTM of one step, which collects ``result``."""
-    layer = Node("Rnn", ("x1", "h1", "c1"), ("y", "h2", "c2"), RNN.attributes)
+    layer = new_node("Rnn", "x1 h1 c1", "y h2 c2", **RNN.attributes)
     nodes = [
-        Node("Unsqueeze", ("x_t", "first"), ("x1",)),
-        Node("Unsqueeze", ("h", "both"), ("h1",)),
-        Node("Unsqueeze", ("c", "both"), ("c1",)),
+        new_node("Unsqueeze", "x_t first", "x1"),
+        new_node("Unsqueeze", "h both", "h1"),
+        new_node("Unsqueeze", "c both", "c1"),
         layer,
-        Node("Squeeze", ("h2", "both"), ("h_new",)),
-        Node("Squeeze", ("c2", "both"), ("c_new",)),
+        new_node("Squeeze", "h2 both", "h_new"),
+        new_node("Squeeze", "c2 both", "c_new"),
         *step,
     ]
     faces = [Value(k, "float32", (None, w)) for k, w in (("h", 5), ("c", 5), ("x_t", 6))]
@@ -85,7 +86,7 @@ def scan(step: list[Node], result: str, axis: int = 0) -> Graph:
     body = Graph("body", tuple(faces), tuple(outputs), tuple(nodes), constants)
     ways = ("input_axes", "input_directions", "output_axes", "output_directions")
     attributes = {"body": body, "states": 2, "scanned": 1, **dict.fromkeys(ways, (0,))}
-    node = Node("Scan", ("begin", "begin", "x"), ("h_end", "c_end", "all"), attributes)
+    node = new_node("Scan", "begin begin x", "h_end c_end all", **attributes)
     begin = np.random.default_rng(1).normal(size=(3, 5)).astype(np.float32)
     return graph_of([node], "h_end c_end all", {"begin": begin}, (None, 3, 6))
 
@@ -100,7 +101,7 @@ def test_a_scan_may_collect_h_or_c_with_an_axis_more(state: str, axis: int | Non
 
 
 def test_what_is_computed_of_a_state_is_collected_by_a_scan() -> None:
-    assert "Scan" in check(scan([Node("Neg", ("c_new",), ("neg",))], "neg"))
+    assert "Scan" in check(scan([new_node("Neg", "c_new", "neg")], "neg"))
 
 
 @pytest.mark.parametrize("way", ["n + z * (h - n)", "h + z * (n - h)"])
@@ -114,19 +115,19 @@ def test_a_gru_between_two_values_is_one(way: str) -> None:
     end, (one, other) = ("n", ("h", "n")) if way[0] == "n" else ("h", ("n", "h"))
     sizes = {"sizes": np.array([5, 5, 5])}
     nodes = [
-        Node("Gemm", ("x_t", "w", "b"), ("xw",)),
-        Node("MatMul", ("h", "u"), ("hu",)),
-        Node("Split", ("xw", "sizes"), ("xr", "xz", "xn"), {"axis": 1}),
-        Node("Split", ("hu", "sizes"), ("hr", "hz", "hn"), {"axis": 1}),
-        Node("Add", ("xr", "hr"), ("ar",)),
-        Node("Sigmoid", ("ar",), ("r",)),
-        Node("Add", ("xz", "hz"), ("az",)),
-        Node("Sigmoid", ("az",), ("z",)),
-        Node("Mul", ("r", "hn"), ("rh",)),
-        Node("Add", ("xn", "rh"), ("an",)),
-        Node("Tanh", ("an",), ("n",)),
+        new_node("Gemm", "x_t w b", "xw"),
+        new_node("MatMul", "h u", "hu"),
+        new_node("Split", "xw sizes", "xr xz xn", axis=1),
+        new_node("Split", "hu sizes", "hr hz hn", axis=1),
+        new_node("Add", "xr hr", "ar"),
+        new_node("Sigmoid", "ar", "r"),
+        new_node("Add", "xz hz", "az"),
+        new_node("Sigmoid", "az", "z"),
+        new_node("Mul", "r hn", "rh"),
+        new_node("Add", "xn rh", "an"),
+        new_node("Tanh", "an", "n"),
         Node("Sub", (one, other), ("apart",)),
-        Node("Mul", ("z", "apart"), ("moved",)),
+        new_node("Mul", "z apart", "moved"),
         Node("Add", (end, "moved"), ("new",)),
     ]
     faces = (Value("h", "float32", (None, 5)), Value("x_t", "float32", (None, 6)))
@@ -135,7 +136,7 @@ def test_a_gru_between_two_values_is_one(way: str) -> None:
     body = Graph("body", faces, outputs, tuple(nodes), constants)
     ways = ("input_axes", "input_directions", "output_axes", "output_directions")
     attributes = {"body": body, "states": 1, "scanned": 1, **dict.fromkeys(ways, (0,))}
-    node = Node("Scan", ("begin", "x"), ("end", "all"), attributes)
+    node = new_node("Scan", "begin x", "end all", **attributes)
     begin = rng.normal(size=(3, 5)).astype(np.float32)
     graph = graph_of([node], "end all", {"begin": begin}, (None, 3, 6))
     kinds = check(graph)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.cells import BATCH, HIDDEN, INPUT, Unrolled
+from support.graphs import new_node
 
 from onernn import Cell, FuseResult, Graph, Session, fuse
 from onernn.ir.graph import Node, Value
@@ -263,7 +264,7 @@ def test_weights_that_are_computed_are_no_cell() -> None:
     u.weight("raw", 3 * HIDDEN, INPUT)
     u.constants["gru_x_w"] = u.constants["raw"]
     outputs, _ = chain(u, CELLS["gru"][0], ("h0",), u.x)
-    computed = Node("Relu", ("raw",), ("relu_w",))
+    computed = new_node("Relu", "raw", "relu_w")
     nodes = [
         replace(node, inputs=tuple("relu_w" if i == "gru_x_w" else i for i in node.inputs))
         for node in u.nodes

@@ -10,13 +10,14 @@ import os
 from pathlib import Path
 
 import pytest
+from support.graphs import new_node
 
 from fuzz import targets
 from fuzz.mutate import damaged
 from onernn import Graph, ModelFormatError, OnernnError, convert
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Value
 
-RELU = Node("Relu", ("x",), ("y",))
+RELU = new_node("Relu", "x", "y")
 FILES = int(os.environ.get("ONERNN_DAMAGED", 12))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.graphs import new_node
 
 from onernn.ir.errors import ModelFormatError
 from onernn.ir.graph import Graph, NativeOp, Node, Value
@@ -85,15 +86,15 @@ def test_the_error_tells_file_and_native_operator() -> None:
 @pytest.mark.parametrize(
     ("node", "problem"),
     [
-        (Node("TopK", ("x",), ("a",)), "expected 2 to 2 inputs, got 1"),
-        (Node("Tanh", ("x", "x"), ("a",)), "expected 1 to 1 inputs, got 2"),
-        (Node("Tanh", ("",), ("a",)), "input x is missing"),
-        (Node("Concat", ("x", ""), ("a",), {"axis": 0}), "input rest is missing"),
-        (Node("Tanh", ("x",), ("a", "b")), "expected 1 to 1 outputs, got 2"),
-        (Node("Tanh", ("x",), ("a",), {"odd": 1}), "unknown attribute odd"),
-        (Node("Concat", ("x", "x"), ("a",)), "attribute axis is missing"),
-        (Node("Transpose", ("x",), ("a",), {"perm": ({}, {})}), r"attribute perm=.*like \(0,\)"),
-        (Node("Transpose", ("x",), ("a",), {"perm": "ab"}), "attribute perm='ab'.*like 0"),
+        (new_node("TopK", "x", "a"), "expected 2 to 2 inputs, got 1"),
+        (new_node("Tanh", "x x", "a"), "expected 1 to 1 inputs, got 2"),
+        (new_node("Tanh", "", "a"), "input x is missing"),
+        (new_node("Concat", "x ", "a", axis=0), "input rest is missing"),
+        (new_node("Tanh", "x", "a b"), "expected 1 to 1 outputs, got 2"),
+        (new_node("Tanh", "x", "a", odd=1), "unknown attribute odd"),
+        (new_node("Concat", "x x", "a"), "attribute axis is missing"),
+        (new_node("Transpose", "x", "a", perm=({}, {})), r"attribute perm=.*like \(0,\)"),
+        (new_node("Transpose", "x", "a", perm="ab"), "attribute perm='ab'.*like 0"),
     ],
     ids=lambda found: found if isinstance(found, str) else "",
 )
@@ -244,7 +245,7 @@ def test_nothing_in_a_graph_can_be_changed(
 def test_what_was_given_may_change_afterwards() -> None:
     attributes, weight = {"alpha": 1}, np.ones(2)
     constants = {"w": weight}
-    node = Node("Op", ("x", "w"), ("y",), attributes)
+    node = new_node("Op", "x w", "y", **attributes)
     found = graph([node], "y", constants=constants)
     attributes["alpha"] = 2
     constants["other"] = weight
@@ -276,6 +277,6 @@ def test_a_value_prints_sizes_and_depth() -> None:
 
 
 def test_what_an_unknown_operator_gives_is_of_unknown_type() -> None:
-    unknown = Node("Unsupported", ("x",), ("y",), {"reason": "not known"})
+    unknown = new_node("Unsupported", "x", "y", reason="not known")
     built = Graph("g", (Value("x", "float32", (2,)),), (Value("y"),), (unknown,), {})
     assert built.types["y"] == UNKNOWN and built.types["x"].dtype == "float32"

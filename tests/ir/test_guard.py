@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 
 from onernn import Graph, OnernnError, Session, UnforeseenError, fuse
 from onernn.cli import main
@@ -13,7 +14,7 @@ from onernn.engine.kernels import KERNELS
 from onernn.ir.errors import guarded, naming
 from onernn.ir.graph import Node, Value
 
-NODE = Node("Relu", ("x",), ("y",))
+NODE = new_node("Relu", "x", "y")
 MODEL = Graph("model.onnx", (Value("x"),), (Value("y"),), (NODE,), {})
 KINDS = [
     AttributeError,

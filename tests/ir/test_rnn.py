@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 
 from onernn import Cell, RnnSpec, RnnWeights
 from onernn.ir.graph import NativeOp, Node
@@ -55,7 +56,7 @@ def test_states_are_put_in_by_the_order_of_the_cell() -> None:
 
 def test_another_operator_is_no_recurrent_layer() -> None:
     with pytest.raises(ValueError, match="expected an Rnn"):
-        Recurrent.of(Node("Add", ("a", "b"), ("c",)))
+        Recurrent.of(new_node("Add", "a b", "c"))
 
 
 @pytest.mark.parametrize(

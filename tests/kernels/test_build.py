@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.emitting import compiler
+from support.compiling import compiler
 
 from onernn.backend.compiled import library
 from onernn.kernels import build

@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
+from support.graphs import new_node
 
 from onernn import Ragged, ShapeError
 from onernn.engine.kernels import KERNELS
@@ -384,7 +385,7 @@ def test_kernels_compute_what_onnx_runtime_does(op: str, arrays: list, attribute
 def test_casts_are_named_by_numpy(array: np.ndarray, dtype: str) -> None:
     number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     (want,) = expected("Cast", [array], {"to": number}, 1)
-    got = KERNELS["Cast"](Node("Cast", ("x",), ("y",), {"to": dtype}), array)
+    got = KERNELS["Cast"](new_node("Cast", "x", "y", to=dtype), array)
     assert got.dtype == want.dtype
     np.testing.assert_array_equal(got, want)
 
@@ -407,6 +408,10 @@ def run(op: str, *values: Any, outputs: int = 1, **attributes: Any) -> Any:
     "op, more, attributes",
     [
         ("Softmax", [], {}),
+        ("Add", [RAGGED], {}),
+        ("Relu", [], {}),
+        ("Identity", [], {}),
+        ("Concat", [RAGGED], {"axis": 1}),
         ("ReduceSum", [ints(-1)], {}),
         ("TopK", [ints(2)], {}),
         ("Dropout", [], {}),
@@ -421,7 +426,8 @@ def run(op: str, *values: Any, outputs: int = 1, **attributes: Any) -> Any:
 def test_what_runs_along_the_channels_keeps_the_offsets(op, more, attributes) -> None:
     outputs = 2 if op in ("Split", "TopK") else 1
     got = run(op, RAGGED, *more, outputs=outputs, **attributes)
-    plain = run(op, MATRIX, *more, outputs=outputs, **attributes)
+    arrays = (MATRIX if each is RAGGED else each for each in more)
+    plain = run(op, MATRIX, *arrays, outputs=outputs, **attributes)
     both = zip(*(v if isinstance(v, tuple) else (v,) for v in (got, plain)), strict=True)
     for mine, array in both:
         assert mine.lod == RAGGED.lod

@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from onnx.backend.test.case.node import collect_testcases
+from onnx import helper
+from support.graphs import new_node
+from support.onnx_models import parsed, read
 
-from onernn import Graph, OnernnError, Ragged, Session, ShapeError, convert
-from onernn.adapters.onnx import backend
-from onernn.adapters.onnx.lower import lower
-from onernn.adapters.onnx.read import parse_model
+from onernn import Graph, Ragged, Session, ShapeError, convert
 from onernn.engine.kernels import KERNELS
 from onernn.ir.graph import Node, Value
 
@@ -26,39 +23,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 X = np.array([[0.3, -2, 7], [1, 2, 3]], np.float32)
 BYTES = np.arange(6, dtype=np.uint8).reshape(2, 3)
 ONE = np.float32(1)
-
-NARROW = "float8|float4|u?int4|u?int2 numbers are not supported"
-REFUSED = {
-    "e4m3fn|e5m2|float4|int4|int2": NARROW,
-    "blocked": "attribute block_size=2: only 0 is supported",
-}
-"""Cases of onnx that are refused, and why: numbers that NumPy has not, and blocks."""
-
-
-def test_every_case_of_onnx_is_right_or_refused_by_name() -> None:
-    """Their newest opset adds types to the two linear operators: they are read as of opset 25."""
-    named = "quantizelinear dequantizelinear dynamicquantizelinear matmulinteger convinteger"
-    named += " scatter_ scatternd top_k nonzero gathernd gather_elements"
-    begins = tuple(f"test_{name}" for name in named.split())
-    right, refused = set(), set()
-    for case in collect_testcases(None):
-        if not case.name.startswith(begins):
-            continue
-        for domain in case.model.opset_import:
-            domain.version = min(domain.version, 25)
-        kind = next((k for k in REFUSED if any(part in case.name for part in k.split("|"))), "")
-        for inputs, outputs in case.data_sets or ():
-            if kind:
-                with pytest.raises(OnernnError, match=REFUSED[kind]):
-                    backend.prepare(case.model).run(inputs)
-                refused.add(case.name)
-                continue
-            got = backend.prepare(case.model).run(inputs)
-            for mine, theirs in zip(got, map(np.asarray, outputs), strict=True):
-                assert mine.dtype == theirs.dtype
-                np.testing.assert_allclose(mine, theirs, rtol=1e-6, err_msg=case.name)
-            right.add(case.name)
-    assert len(right) >= 45 and len(refused) >= 19, (len(right), len(refused))
 
 
 def run(op: str, *values: Any, **attributes: Any) -> Any:
@@ -136,8 +100,8 @@ def test_words_of_sentences_are_quantized_alike_and_never_together(tmp_path: Pat
         "zero": np.full(4, 3, np.int8),
     }
     nodes = (
-        Node("QuantizeLinear", ("x", "scale", "zero"), ("q",)),
-        Node("DequantizeLinear", ("q", "scale", "zero"), ("y",), {"axis": -1}),
+        new_node("QuantizeLinear", "x scale zero", "q"),
+        new_node("DequantizeLinear", "q scale zero", "y", axis=-1),
     )
     face = [Value(name, "float32", (None, 4), 1) for name in "xy"]
     graph = Graph("m", (face[0],), (face[1],), nodes, constants)
@@ -155,15 +119,7 @@ def test_words_of_sentences_are_quantized_alike_and_never_together(tmp_path: Pat
         run("DynamicQuantizeLinear", words)
 
 
-def contrib_model(op: str, constants: dict[str, np.ndarray], inputs: list[str]) -> onnx.ModelProto:
-    node = helper.make_node(op, inputs, ["y"], domain="com.microsoft")
-    kinds = {"a": TensorProto.FLOAT if op.startswith("Dyn") else TensorProto.UINT8}
-    faces = [helper.make_tensor_value_info(n, k, [None, 40]) for n, k in kinds.items()]
-    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    initial = [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()]
-    graph = helper.make_graph([node], "g", faces, [out], initial)
-    domains = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=domains, ir_version=8)
+OWN = [helper.make_opsetid("com.microsoft", 1)]
 
 
 @pytest.mark.parametrize("columns", [(), (7,)], ids=["one scale", "a scale each"])
@@ -185,9 +141,11 @@ def test_products_of_onnx_runtimes_own_are_as_there(columns: tuple[int, ...], mo
     }
     for op, inputs in mine.items():
         given = {k: v for k, v in constants.items() if k in inputs}
-        model = contrib_model(op, given, inputs)
+        kind = "float" if op.startswith("Dyn") else "uint8"
+        text = f"({kind}[?, 40] a) => (y) {{ y = com.microsoft.{op} ({', '.join(inputs)}) }}"
+        model = parsed(text, {k: np.asarray(v) for k, v in given.items()}, opsets=OWN)
         a: np.ndarray = rng.normal(size=(3, 40)).astype(np.float32)
         a = a if op.startswith("Dyn") else rng.integers(0, 256, (3, 40), np.uint8)
-        graph = lower(parse_model(model.SerializeToString(), Path("m.onnx")))
+        graph = read(model)
         (want,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"a": a})
         np.testing.assert_allclose(Session(graph).run({"a": a})["y"], want, rtol=2e-6, atol=2e-6)

@@ -9,11 +9,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from support.onnx_models import parsed, read
 
 from onernn import BudgetError, Session, ShapeError, UnsupportedError, convert, load
-from onernn.adapters.onnx.lower import lower
-from onernn.adapters.onnx.read import parse_model
 
 WIDTH, UNITS = 5, 6
 NAMES = ("Y", "Y_h", "Y_c")
@@ -36,29 +35,23 @@ def weights(count: int = 1, dtype: Any = np.int8, zero: int = 0, channels: bool 
 def model_of(constants: dict, takes: tuple[str, ...] = (), **attributes: Any) -> onnx.ModelProto:
     """``takes``: what comes as an input beside x."""
     order = "x w r b lengths h c p w_scale w_zero r_scale r_zero".split()
-    known = {"x", *constants, *takes}
-    node = helper.make_node(
-        "DynamicQuantizeLSTM",
-        [name if name in known else "" for name in order],
-        NAMES,
-        domain="com.microsoft",
-        **{"hidden_size": UNITS, **attributes},
+    known, count = {"x", *constants, *takes}, len(constants["w"])
+    kinds = {"lengths": "int32[N]", **dict.fromkeys("hc", f"float[{count}, N, {UNITS}]")}
+    faces = ", ".join([f"float[T, N, {WIDTH}] x", *(f"{kinds[name]} {name}" for name in takes)])
+    read = ", ".join(name if name in known else "" for name in order)
+    made = ", ".join(NAMES)
+    model = parsed(
+        f"({faces}) => ({made}) {{ {made} = com.microsoft.DynamicQuantizeLSTM ({read}) }}",
+        constants,
+        opsets=[helper.make_opsetid("com.microsoft", 1)],
     )
-    count = len(constants["w"])
-    shapes: dict[str, Any] = {"lengths": ["N"], "h": [count, "N", UNITS], "c": [count, "N", UNITS]}
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", "N", WIDTH])]
-    for name in takes:
-        kind = TensorProto.INT32 if name == "lengths" else TensorProto.FLOAT
-        inputs.append(helper.make_tensor_value_info(name, kind, shapes[name]))
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in NAMES]
-    initial = [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    graph = helper.make_graph([node], "g", inputs, outputs, initial)
-    domains = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=domains, ir_version=8)
+    for name, value in {"hidden_size": UNITS, **attributes}.items():
+        model.graph.node[0].attribute.append(helper.make_attribute(name, value))
+    return model
 
 
 def ours(model: onnx.ModelProto, **options: Any) -> Session:
-    return Session(lower(parse_model(model.SerializeToString(), Path("m.onnx"))), **options)
+    return Session(read(model), **options)
 
 
 def theirs(model: onnx.ModelProto, threads: int = 1) -> onnxruntime.InferenceSession:
@@ -151,7 +144,7 @@ def test_nan_stays_in_its_sentence() -> None:
 def test_it_is_written_and_read_again(tmp_path: Path) -> None:
     constants, attributes = CASES["peepholes"]
     model = model_of(constants, ("lengths",), **attributes, clip=0.4)
-    graph = lower(parse_model(model.SerializeToString(), Path("m.onnx")))
+    graph = read(model)
     convert(graph, tmp_path / "again.onnx")
     feed = {"x": sentences([7])[:7], "lengths": np.array([7], np.int32)}
     again = theirs(onnx.load(tmp_path / "again.onnx")).run(None, feed)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 from support.operator_cases import FEED, WALKED, cases, model
 from support.random_models import random_trial
 from support.typing import Bindings, check_types
@@ -108,13 +109,13 @@ IDS = {"ids": np.array([[0, 1], [1, 0], [0, 0]])}
 @pytest.mark.parametrize(
     ("node", "constants", "expected"),
     [
-        (Node("Gather", ("x", "ids"), ("y",)), IDS, dense("float32", (3, 2, 4))),
-        (Node("Unsqueeze", ("x", "axis"), ("y",)), {"axis": np.array([0])}, "dense"),
-        (Node("Unsqueeze", ("x", "axis"), ("y",)), {"axis": np.array([1])}, "ragged"),
-        (Node("Squeeze", ("x", "axis"), ("y",)), {"axis": np.array([-2])}, "dense"),
-        (Node("SequencePool", ("x",), ("y",), {"kind": "sum"}), {}, "dense"),
-        (Node("Transpose", ("x",), ("y",), {"perm": [1, 0]}), {}, "unknown"),
-        (Node("Softmax", ("x",), ("y",), {"axis": 0}), {}, "unknown"),
+        (new_node("Gather", "x ids", "y"), IDS, dense("float32", (3, 2, 4))),
+        (new_node("Unsqueeze", "x axis", "y"), {"axis": np.array([0])}, "dense"),
+        (new_node("Unsqueeze", "x axis", "y"), {"axis": np.array([1])}, "ragged"),
+        (new_node("Squeeze", "x axis", "y"), {"axis": np.array([-2])}, "dense"),
+        (new_node("SequencePool", "x", "y", kind="sum"), {}, "dense"),
+        (new_node("Transpose", "x", "y", perm=[1, 0]), {}, "unknown"),
+        (new_node("Softmax", "x", "y", axis=0), {}, "unknown"),
     ],
     ids=lambda found: found.op if isinstance(found, Node) else "",
 )
@@ -133,13 +134,13 @@ def test_raggedness_follows_the_axis_of_the_words(
 def test_shapes_are_followed_through_integers() -> None:
     """x (A, B, 6) reshaped by its own shape, [Shape(x)[0] * Shape(x)[1], 6], is (A*B, 6)."""
     nodes = (
-        Node("Shape", ("x",), ("shape",)),
-        Node("Gather", ("shape", "first"), ("rows",)),
-        Node("Gather", ("shape", "second"), ("columns",)),
-        Node("Mul", ("rows", "columns"), ("product",)),
-        Node("Concat", ("product", "six"), ("target",), {"axis": 0}),
-        Node("Reshape", ("x", "target"), ("flat",)),
-        Node("Reshape", ("flat", "back"), ("y",)),
+        new_node("Shape", "x", "shape"),
+        new_node("Gather", "shape first", "rows"),
+        new_node("Gather", "shape second", "columns"),
+        new_node("Mul", "rows columns", "product"),
+        new_node("Concat", "product six", "target", axis=0),
+        new_node("Reshape", "x target", "flat"),
+        new_node("Reshape", "flat back", "y"),
     )
     constants = {
         "first": np.array([0]),
@@ -157,5 +158,5 @@ def test_shapes_are_followed_through_integers() -> None:
 
 def test_a_size_with_a_name_may_be_one_and_stretch() -> None:
     inputs = (Value("a", "float32", (None, 4)), Value("b", "float32", (None, 1)))
-    graph = Graph("g", inputs, (Value("y"),), (Node("Add", ("a", "b"), ("y",)),), {})
+    graph = Graph("g", inputs, (Value("y"),), (new_node("Add", "a b", "y"),), {})
     assert graph.types["y"].shape == (None, Size.of(4))

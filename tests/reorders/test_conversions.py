@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.graphs import new_node
 from support.layers import random_weights
 from support.oracle import run_oracle
 
 import onernn
 from onernn import Activation, Cell, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.adapters.weight_conversion import read_layer
-from onernn.ir.graph import Node
 from onernn.reorders.layers import PivotLayer
 from onernn.reorders.layouts import FRAMEWORKS, table
 
@@ -175,7 +175,7 @@ def test_an_input_that_is_projected_already_has_no_input_weights_to_write() -> N
 def test_layers_come_as_specs_nodes_and_arrays() -> None:
     layer = one(Cell.LSTM)
     want = onernn.convert_weights(layer, "torch")
-    node = Node("Rnn", ("x",), ("y",), {"spec": layer.spec, "weights": layer.weights[0]})
+    node = new_node("Rnn", "x", "y", spec=layer.spec, weights=layer.weights[0])
     for form in ((layer.spec, layer.weights), (layer.spec, layer.weights[0]), node):
         got = onernn.convert_weights(form, "torch")
         assert set(got) == set(want)

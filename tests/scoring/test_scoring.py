@@ -26,7 +26,7 @@ from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.scoring.runner import score
 from onernn.scoring.scorer import Scorer
 
-KILLS = int(os.environ.get("ONERNN_SCORE_KILLS", "2"))
+KILLS = int(os.environ.get("ONERNN_SCORE_KILLS", "1"))
 """Of workers, and as many of the whole scoring; make score-faults takes more."""
 ATTEMPTS = 20
 """To disturb a scoring: on a busy machine one may have ended before it is."""

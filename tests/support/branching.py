@@ -8,6 +8,7 @@ import numpy as np
 
 from onernn import Cell, Graph, RnnSpec
 from onernn.ir.graph import Node, Value
+from support.graphs import new_node
 from support.layers import random_weights
 
 SPEC = RnnSpec(Cell.GRU, 3, 3)
@@ -41,11 +42,11 @@ def graph(*nodes: Node, gives: str = "y", **constants: Any) -> Graph:
 
 
 ONE = np.float32([[1, 2, 3], [4, 5, 6]])
-DOUBLE = branch(Node("Add", ("a", "a"), ("y",)))
+DOUBLE = branch(new_node("Add", "a a", "y"))
 
 GRAPHS: dict[str, Graph] = {
     "layers": graph(
-        Node("Neg", ("x",), ("n",)),
+        new_node("Neg", "x", "n"),
         chosen(
             "c",
             branch(layer(0, "a", "s", "h"), layer(1, "s", "y"), gives="y h"),
@@ -53,7 +54,7 @@ GRAPHS: dict[str, Graph] = {
                 chosen(
                     "d",
                     branch(layer(2, "a", "y", "h"), gives="y h"),
-                    branch(Node("Tanh", ("a",), ("t",)), layer(3, "t", "y", "h"), gives="y h"),
+                    branch(new_node("Tanh", "a", "t"), layer(3, "t", "y", "h"), gives="y h"),
                     "a|a",
                     "y h",
                 ),
@@ -63,34 +64,32 @@ GRAPHS: dict[str, Graph] = {
             "n|x d",
             "y h",
         ),
-        Node("Sub", ("y", "n"), ("z",)),
+        new_node("Sub", "y n", "z"),
         gives="z y h",
     ),
     "handed on": graph(  # a value of outside, twice, a constant, and an output of the graph
-        Node("Exp", ("x",), ("e",)),
+        new_node("Exp", "x", "e"),
         chosen(
             "c",
             branch(takes="a b", gives="a a k b", k=ONE),
-            branch(
-                Node("Neg", ("a",), ("n",)), Node("Abs", ("n",), ("m",)), gives="n m k n", k=-ONE
-            ),
+            branch(new_node("Neg", "a", "n"), new_node("Abs", "n", "m"), gives="n m k n", k=-ONE),
             "e x|x",
             "p q r s",
         ),
-        Node("Add", ("p", "r"), ("t",)),
+        new_node("Add", "p r", "t"),
         gives="t e p q s",
     ),
     "other sizes": graph(  # T or T + 1 rows, of which a product is made afterwards
         chosen(
             "c",
-            branch(Node("Concat", ("a", "k"), ("y",), {"axis": 0}), k=ONE[None]),
-            branch(Node("Neg", ("a",), ("y",))),
+            branch(new_node("Concat", "a k", "y", axis=0), k=ONE[None]),
+            branch(new_node("Neg", "a", "y")),
             "x|x",
             "y",
         ),
-        Node("MatMul", ("y", "w"), ("z",)),
-        Node("Shape", ("y",), ("s",)),
-        Node("ReduceSum", ("z",), ("sum",), {"keepdims": 0}),
+        new_node("MatMul", "y w", "z"),
+        new_node("Shape", "y", "s"),
+        new_node("ReduceSum", "z", "sum", keepdims=0),
         gives="z s y sum",
         w=np.float32([[1, 2], [3, 4], [5, 6]]),
     ),
@@ -100,44 +99,44 @@ GRAPHS: dict[str, Graph] = {
             branch(
                 chosen(
                     "d",
-                    branch(Node("Concat", ("a", "a"), ("y",), {"axis": 0})),
+                    branch(new_node("Concat", "a a", "y", axis=0)),
                     branch(takes="a", gives="a"),
                     "a|a",
                     "y",
                 ),
-                Node("Tanh", ("y",), ("z",)),
+                new_node("Tanh", "y", "z"),
                 takes="a d",
                 gives="z",
             ),
-            branch(Node("Slice", ("a", "k", "l", "z"), ("y",)), k=[0], l=[0], z=[0]),
+            branch(new_node("Slice", "a k l z", "y"), k=[0], l=[0], z=[0]),
             "x d|x",
             "y",
         ),
-        Node("Neg", ("y",), ("z",)),
+        new_node("Neg", "y", "z"),
         gives="z y",
     ),
     "in place": graph(  # what one branch would write is read in the other one, and behind them
-        Node("Exp", ("x",), ("e",)),
-        Node("Sin", ("x",), ("f",)),
+        new_node("Exp", "x", "e"),
+        new_node("Sin", "x", "f"),
         chosen(
             "c",
             branch(
-                Node("Neg", ("b",), ("n",)),
-                Node("Concat", ("a", "n"), ("y",), {"axis": 2}),
+                new_node("Neg", "b", "n"),
+                new_node("Concat", "a n", "y", axis=2),
                 takes="a b",
             ),
             branch(
-                Node("Cos", ("b",), ("n",)),
-                Node("Concat", ("n", "b"), ("m",), {"axis": 2}),
-                Node("Mul", ("a", "b"), ("p",)),
-                Node("Concat", ("p", "p"), ("q",), {"axis": 2}),
-                Node("Sub", ("m", "q"), ("y",)),
+                new_node("Cos", "b", "n"),
+                new_node("Concat", "n b", "m", axis=2),
+                new_node("Mul", "a b", "p"),
+                new_node("Concat", "p p", "q", axis=2),
+                new_node("Sub", "m q", "y"),
                 takes="a b",
             ),
             "e f|e f",
             "y",
         ),
-        Node("Add", ("e", "f"), ("g",)),
+        new_node("Add", "e f", "g"),
         gives="y g",
     ),
     "same twice": graph(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from onernn import Graph, Ragged
 from onernn.engine.emit.generating import found_sizes, generate, limits, made_levels
@@ -21,9 +18,8 @@ from onernn.engine.program import CTYPES, Program
 from onernn.ir.graph import Value
 from onernn.ir.ragged import data_of
 from onernn.ir.types import Size
-
-STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Werror")
-CHECKED = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+from support.checking import assert_close
+from support.compiling import CHECKED, compile_program
 
 DRIVER = """
 #include <cstdio>
@@ -54,14 +50,6 @@ std::vector<T> garbage(std::size_t count) {
   return all;
 }
 """
-
-
-def compiler() -> str:
-    """The system's C++ compiler; the test is skipped where there is none."""
-    found = shutil.which(os.environ.get("CXX", "g++"))
-    if found is None:
-        pytest.skip("no C++ compiler (g++, or CXX)")
-    return found
 
 
 @dataclass
@@ -181,6 +169,24 @@ class Emitted:
         return self.folder / f"{self.name}.{name}.bin"
 
 
+def assert_computes(
+    made: Emitted,
+    feed: Mapping[str, Any],
+    want: Mapping[str, Any],
+    mode: str = "infer",
+    atol: float = 1e-6,
+) -> None:
+    """Floats under the default tolerance, integers exactly."""
+    status, got = made.run(feed, want, mode)
+    assert status == 0, (made.name, status, got)
+    for name, expected in want.items():
+        flat = data_of(expected).reshape(-1)
+        if flat.dtype.kind == "f":
+            assert_close(got[name], flat, atol=atol)
+        else:
+            assert got[name].tolist() == flat.tolist(), name
+
+
 def generated(
     name: str,
     model: Graph,
@@ -225,9 +231,7 @@ def compile_all(models: Iterable[Emitted], folder: Path, flags: tuple[str, ...] 
         + "\n  return 91;\n}\n"
     )
     (folder / "all.cpp").write_text("\n".join(sources))
-    command = [compiler(), *STRICT, *flags, "all.cpp", "-o", "all", "-pthread"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:4000]
+    compile_program(folder / "all.cpp", folder / "all", flags, folder)
 
 
 def _driver(model: Emitted) -> str:

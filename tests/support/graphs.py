@@ -16,6 +16,11 @@ PLAIN = GateLayout((0, 1, 2), (1, 1, 1))
 TURNED = GateLayout((2, 0, 1), (-1, 1, 1))
 
 
+def new_node(op: str, inputs: str, outputs: str, /, **attributes: Any) -> Node:
+    """Values by their names, in words; two spaces leave one out."""
+    return Node(op, tuple(inputs.split(" ")), tuple(outputs.split(" ")), attributes)
+
+
 def projected_gru(
     name: str,
     projection: str,

@@ -9,6 +9,7 @@ import numpy as np
 from onernn import Cell, Graph, RnnSpec
 from onernn.ir.graph import Node, Value
 from support.branching import branch, chosen
+from support.graphs import new_node
 from support.layers import random_weights
 
 F32, ROW = np.float32, np.float32([[1, -2, 3], [0.5, 1, 2]])
@@ -43,15 +44,13 @@ def graph(*nodes: Node, gives: str, **constants: Any) -> Graph:
 
 
 SPEC = RnnSpec(Cell.GRU, 3, 3)
-CELL = Node("Rnn", ("a", "h"), ("y", "h1"), {"spec": SPEC, "weights": random_weights(SPEC, 0)})
-SUM = branch(
-    Node("Add", ("s", "e"), ("t",)), Node("Tanh", ("t",), ("y",)), takes="s e", gives="t y"
-)
+CELL = new_node("Rnn", "a h", "y h1", spec=SPEC, weights=random_weights(SPEC, 0))
+SUM = branch(new_node("Add", "s e", "t"), new_node("Tanh", "t", "y"), takes="s e", gives="t y")
 EARLY = branch(  # goes on while the largest sum is below a limit
-    Node("Add", ("s", "k"), ("t",)),
-    Node("ReduceMax", ("t",), ("m",), {"keepdims": 0}),
-    Node("Less", ("m", "l"), ("more",)),
-    Node("Neg", ("t",), ("y",)),
+    new_node("Add", "s k", "t"),
+    new_node("ReduceMax", "t", "m", keepdims=0),
+    new_node("Less", "m l", "more"),
+    new_node("Neg", "t", "y"),
     takes=TURN + "s k l",
     gives="more t y s",
 )
@@ -59,7 +58,7 @@ GRAPHS: dict[str, Graph] = {
     "sums": graph(scan(SUM, "row x", "last ys"), gives="last ys", row=ROW),
     "backwards": graph(
         scan(SUM, "row x", "last ys", input_directions=(1,), output_axes=(1,)),
-        Node("Neg", ("ys",), ("zs",)),
+        new_node("Neg", "ys", "zs"),
         gives="zs last",
         row=ROW,
     ),
@@ -69,7 +68,7 @@ GRAPHS: dict[str, Graph] = {
         row=ROW,
     ),
     "along other axes": graph(
-        Node("Transpose", ("x",), ("xt",), {"perm": (1, 2, 0)}),
+        new_node("Transpose", "x", "xt", perm=(1, 2, 0)),
         scan(SUM, "row xt", "last ys", input_axes=(-1,)),
         gives="last ys",
         row=ROW,
@@ -77,9 +76,9 @@ GRAPHS: dict[str, Graph] = {
     "states change places": graph(
         scan(
             branch(
-                Node("Add", ("a", "b"), ("s",)),
-                Node("Mul", ("s", "e"), ("y",)),
-                Node("Identity", ("a",), ("old",)),
+                new_node("Add", "a b", "s"),
+                new_node("Mul", "s e", "y"),
+                new_node("Identity", "a", "old"),
                 takes="a b d e",
                 gives="b s a y old d",
             ),
@@ -87,33 +86,33 @@ GRAPHS: dict[str, Graph] = {
             "p q r y a0 d0",
             states=3,
         ),
-        Node("Add", ("row2", "p"), ("z",)),
+        new_node("Add", "row2 p", "z"),
         gives="p q r y a0 d0 z",
         row=ROW,
         row2=ROW + 1,
         x0=ROW * 0.5,
     ),
     "what it begins with is read again": graph(
-        Node("Exp", ("limit",), ("e",)),
-        Node("Mul", ("row", "e"), ("begin",)),
+        new_node("Exp", "limit", "e"),
+        new_node("Mul", "row e", "begin"),
         scan(
             branch(
-                Node("Mul", ("s", "e"), ("t",)),
-                Node("Sub", ("t", "b"), ("u",)),
+                new_node("Mul", "s e", "t"),
+                new_node("Sub", "t b", "u"),
                 takes="s e b",
                 gives="u t",
             ),
             "begin x begin",
             "last ys",
         ),
-        Node("Add", ("begin", "last"), ("z",)),
+        new_node("Add", "begin last", "z"),
         gives="z ys begin",
         row=ROW,
     ),
     "early end": graph(
         loop(EARLY, "twelve c row k limit", "last ys olds"),
-        Node("MatMul", ("ys", "w"), ("zs",)),
-        Node("Shape", ("olds",), ("count",)),
+        new_node("MatMul", "ys w", "zs"),
+        new_node("Shape", "olds", "count"),
         gives="last zs count olds",
         row=ROW,
         twelve=np.int64(12),
@@ -122,7 +121,7 @@ GRAPHS: dict[str, Graph] = {
     ),
     "nothing gathered": graph(
         loop(
-            branch(Node("Add", ("s", "e"), ("t",)), takes=TURN + "s e", gives="going t"),
+            branch(new_node("Add", "s e", "t"), takes=TURN + "s e", gives="going t"),
             "n - row k",
             "last",
         ),
@@ -131,15 +130,15 @@ GRAPHS: dict[str, Graph] = {
         k=ROW,
     ),
     "reads by its turn": graph(
-        Node("Shape", ("x",), ("shape",)),
-        Node("Gather", ("shape", "zero"), ("t",)),
+        new_node("Shape", "x", "shape"),
+        new_node("Gather", "shape zero", "t"),
         loop(
             branch(
-                Node("Gather", ("x", "turn"), ("e",)),
-                Node("Gather", ("e", "one"), ("f",)),
-                Node("Cast", ("turn",), ("number",), {"to": "float32"}),
-                Node("Mul", ("f", "number"), ("g",)),
-                Node("Add", ("s", "g"), ("y",)),
+                new_node("Gather", "x turn", "e"),
+                new_node("Gather", "e one", "f"),
+                new_node("Cast", "turn", "number", to="float32"),
+                new_node("Mul", "f number", "g"),
+                new_node("Add", "s g", "y"),
                 takes=TURN + "s x one",
                 gives="going y f turn",
             ),
@@ -152,13 +151,13 @@ GRAPHS: dict[str, Graph] = {
         one=np.int64(1),
     ),
     "a layer in it": graph(
-        Node("Unsqueeze", ("row", "front"), ("h0",)),
-        Node("Unsqueeze", ("h0", "front"), ("h00",)),
+        new_node("Unsqueeze", "row front", "h0"),
+        new_node("Unsqueeze", "h0 front", "h00"),
         scan(
             branch(
-                Node("Unsqueeze", ("e", "f"), ("a",)),
+                new_node("Unsqueeze", "e f", "a"),
                 CELL,
-                Node("Squeeze", ("y", "f"), ("z",)),
+                new_node("Squeeze", "y f", "z"),
                 takes="h e",
                 gives="h1 z",
                 f=[0],
@@ -175,15 +174,15 @@ GRAPHS: dict[str, Graph] = {
             branch(
                 loop(
                     branch(
-                        Node("Mul", ("t", "half"), ("u",)),
-                        Node("Add", ("u", "e"), ("v",)),
+                        new_node("Mul", "t half", "u"),
+                        new_node("Add", "u e", "v"),
                         takes=TURN + "t e half",
                         gives="going v u",
                     ),
                     "three - s e half",
                     "t us",
                 ),
-                Node("ReduceSum", ("us", "f"), ("sum",), {"keepdims": 0}),
+                new_node("ReduceSum", "us f", "sum", keepdims=0),
                 takes="s e three half",
                 gives="t sum",
                 f=[0],
@@ -199,11 +198,11 @@ GRAPHS: dict[str, Graph] = {
     "branches in loops": graph(
         scan(
             branch(
-                Node("ReduceMax", ("e",), ("m",), {"keepdims": 0}),
-                Node("Less", ("m", "l"), ("low",)),
+                new_node("ReduceMax", "e", "m", keepdims=0),
+                new_node("Less", "m l", "low"),
                 chosen(
                     "low",
-                    branch(Node("Add", ("a", "b"), ("y",)), takes="a b"),
+                    branch(new_node("Add", "a b", "y"), takes="a b"),
                     branch(takes="b", gives="b"),
                     "s e|s",
                     "t",
@@ -226,27 +225,27 @@ GRAPHS: dict[str, Graph] = {
                 gives="last ys",
                 k=ROW,
             ),
-            branch(Node("Neg", ("b",), ("n",)), takes="b", gives="k n", k=ROW),
+            branch(new_node("Neg", "b", "n"), takes="b", gives="k n", k=ROW),
             "x|x",
             "y ys",
         ),
         gives="y ys",
     ),
     "sizes found in turns": graph(
-        Node("Relu", ("x",), ("r",)),
+        new_node("Relu", "x", "r"),
         scan(
             branch(
-                Node("NonZero", ("e",), ("where",)),
-                Node("Cast", ("where",), ("w",), {"to": "float32"}),
-                Node("ReduceSum", ("w",), ("sum",), {"keepdims": 0}),
-                Node("Add", ("s", "sum"), ("t",)),
+                new_node("NonZero", "e", "where"),
+                new_node("Cast", "where", "w", to="float32"),
+                new_node("ReduceSum", "w", "sum", keepdims=0),
+                new_node("Add", "s sum", "t"),
                 takes="s e",
                 gives="t sum",
             ),
             "zero r",
             "last sums",
         ),
-        Node("NonZero", ("x",), ("all",)),
+        new_node("NonZero", "x", "all"),
         gives="last sums all",
         zero=F32(0),
     ),

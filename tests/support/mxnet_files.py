@@ -20,6 +20,7 @@ from onernn.adapters.mxnet.read import (
     VARIABLE,
     Symbol,
     SymbolNode,
+    parse_symbol,
 )
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
@@ -28,6 +29,23 @@ from onernn.ir.files import replacing
 _CODES = {np.dtype(dtype): code for code, dtype in DTYPES.items() if code != BFLOAT16}
 _ONE_LINE = 10  # numbers that dmlc's writer puts into one line
 _CPU = struct.pack("<ii", 1, 0)
+
+
+def symbol(*nodes: tuple[str, str, dict[str, str], list[Any]], **attrs: Any) -> Any:
+    """Nodes (op, name, attributes, inputs by name or (name, output)); heads: the last one."""
+    names = [name for _, name, _, _ in nodes]
+    listed = []
+    for op, name, attributes, inputs in nodes:
+        pairs = [given if isinstance(given, tuple) else (given, 0) for given in inputs]
+        entries = [[names.index(source), output, 0] for source, output in pairs]
+        listed.append({"op": op, "name": name, "attrs": attributes, "inputs": entries})
+    heads = attrs.pop("heads", [[len(nodes) - 1, 0, 0]])
+    versions = {"mxnet_version": ["int", 10901], **attrs}
+    return parse_symbol(json.dumps({"nodes": listed, "heads": heads, "attrs": versions}))
+
+
+def var(name: str, **attributes: str) -> tuple[str, str, dict[str, str], list[Any]]:
+    return "null", name, attributes, []
 
 
 def write_symbol(symbol: Symbol, file: str | Path) -> None:

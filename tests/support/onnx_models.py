@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 
 from onernn import Graph, Session
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import parse_model
+from support.checking import assert_close
 
 
 def info(name: str, array: np.ndarray | None = None) -> onnx.ValueInfoProto:
@@ -23,8 +25,13 @@ def info(name: str, array: np.ndarray | None = None) -> onnx.ValueInfoProto:
     )
 
 
+def parsed_nodes(text: str) -> list[onnx.NodeProto]:
+    """Nodes as ONNX writes them: ``y = Gemm <transB = 1> (x, W) z = Relu (y)``."""
+    return list(parser.parse_graph(f"g () => () {{ {text} }}").node)
+
+
 def model(
-    nodes: list[Any],
+    nodes: list[Any] | str,
     inputs: dict[str, np.ndarray],
     outputs: list[str],
     opset: int = 17,
@@ -32,7 +39,7 @@ def model(
     **more: Any,
 ) -> onnx.ModelProto:
     graph = helper.make_graph(
-        nodes,
+        parsed_nodes(nodes) if isinstance(nodes, str) else nodes,
         "g",
         [info(n, a) for n, a in inputs.items()],
         [info(n) for n in outputs],
@@ -40,6 +47,28 @@ def model(
     )
     version = [helper.make_opsetid("", opset), *more.pop("opsets", [])]
     return helper.make_model(graph, ir_version=8, opset_imports=version, **more)
+
+
+def parsed(
+    text: str, constants: Mapping[str, np.ndarray] | None = None, opset: int = 17, **more: Any
+) -> onnx.ModelProto:
+    """A model in ONNX's own words: ``(float[T, N] x) => (y) { y = Relu(x) }``."""
+    graph = parser.parse_graph(f"g {text}")
+    graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in (constants or {}).items())
+    version = [helper.make_opsetid("", opset), *more.pop("opsets", [])]
+    return helper.make_model(graph, ir_version=8, opset_imports=version, **more)
+
+
+def quiet() -> onnxruntime.SessionOptions:
+    """One thread, no warnings."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    return options
+
+
+def session_of(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """ONNX Runtime's own."""
+    return onnxruntime.InferenceSession(proto.SerializeToString(), quiet())
 
 
 def read(proto: onnx.ModelProto) -> Graph:
@@ -51,9 +80,14 @@ def ours(proto: onnx.ModelProto, inputs: dict[str, np.ndarray], **session: Any) 
 
 
 def theirs(proto: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(proto.SerializeToString(), options).run(None, inputs)
+    return session_of(proto).run(None, inputs)
+
+
+def assert_equal(got: Iterable[Any], want: Iterable[Any]) -> None:
+    """All outputs of two runs, under the default tolerance."""
+    for mine, theirs in zip(got, want, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert_close(mine, theirs)
 
 
 def check(proto: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> None:

@@ -75,6 +75,20 @@ class Case:
         return {n: a for n, a in self.arrays.items() if n not in WEIGHTS}
 
 
+def array_of(tensor: dict[str, Any]) -> np.ndarray:
+    """Of ONNX Runtime's cases, as they are recorded in JSON."""
+    return np.array(tensor["data"], tensor["dtype"]).reshape(tensor["dims"])
+
+
+def ort_case(found: dict[str, Any]) -> Case:
+    attributes = dict(found["attributes"])
+    if "clip" in attributes:
+        attributes["clip"] = float(attributes["clip"])  # 9999 is one, too
+    arrays = {tensor["name"]: array_of(tensor) for tensor in found["inputs"] if tensor}
+    wanted = [tensor["name"] for tensor in found["outputs"] if tensor]
+    return Case(found["op"], attributes, arrays, wanted)
+
+
 def random_case(seed: int) -> Case:
     rng = np.random.default_rng(seed)
 

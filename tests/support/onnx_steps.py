@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
 
 from onernn import fuse
 from support.onnx_models import read
@@ -21,29 +18,25 @@ WEIGHTS = {
 }
 
 
-def value(name: str, dtype: int = TensorProto.FLOAT, shape: Any = None) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, dtype, shape)
-
-
-def gru_step(x: str, h: str, out: str) -> list[onnx.NodeProto]:
+def gru_step(h: str, out: str) -> str:
     """A GRU cell without biases, as an exporter writes one that it finds inside a loop."""
-    return [
-        helper.make_node("MatMul", [x, "W"], ["xw"]),
-        helper.make_node("MatMul", [h, "U"], ["hu"]),
-        helper.make_node("Split", ["xw"], ["xz", "xr", "xn"], axis=1),
-        helper.make_node("Split", ["hu"], ["hz", "hr", "hn"], axis=1),
-        helper.make_node("Add", ["xz", "hz"], ["az"]),
-        helper.make_node("Sigmoid", ["az"], ["z"]),
-        helper.make_node("Add", ["xr", "hr"], ["ar"]),
-        helper.make_node("Sigmoid", ["ar"], ["r"]),
-        helper.make_node("Mul", ["r", "hn"], ["rhn"]),
-        helper.make_node("Add", ["xn", "rhn"], ["an"]),
-        helper.make_node("Tanh", ["an"], ["n"]),
-        helper.make_node("Sub", ["one", "z"], ["rest"]),
-        helper.make_node("Mul", ["rest", "n"], ["new"]),
-        helper.make_node("Mul", ["z", h], ["kept"]),
-        helper.make_node("Add", ["new", "kept"], [out]),
-    ]
+    return f"""
+        xw = MatMul (x, W)
+        hu = MatMul ({h}, U)
+        xz, xr, xn = Split <axis = 1> (xw)
+        hz, hr, hn = Split <axis = 1> (hu)
+        az = Add (xz, hz)
+        z = Sigmoid (az)
+        ar = Add (xr, hr)
+        r = Sigmoid (ar)
+        rhn = Mul (r, hn)
+        an = Add (xn, rhn)
+        n = Tanh (an)
+        rest = Sub (one, z)
+        new = Mul (rest, n)
+        kept = Mul (z, {h})
+        {out} = Add (new, kept)
+        """
 
 
 def kinds(proto: onnx.ModelProto) -> set[str]:

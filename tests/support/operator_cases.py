@@ -12,6 +12,7 @@ from onernn import Cell, Graph, Ragged, RnnSpec
 from onernn.ir.graph import Node, Value
 from onernn.ir.ragged import data_of
 from onernn.reorders.gates import GateLayout
+from support.graphs import new_node
 from support.layers import random_weights
 
 RNG = np.random.default_rng(0)
@@ -320,29 +321,29 @@ def cases() -> tuple[list[Node], list[str]]:
         names += made
     # What only a call counts is no output: it is brought to a size that is known.
     nodes += [
-        Node("Compress", ("p", "choice"), ("chosen",), {"axis": 2}),
-        Node("ReduceSum", ("chosen", "axis2"), ("few",)),
-        Node("Compress", ("p", "choice"), ("flat",)),
-        Node("ReduceSum", ("flat", "axis0"), ("few_flat",)),
-        Node("NonZero", ("i",), ("places",)),
-        Node("ReduceSum", ("places", "axis1"), ("where",)),
-        Node("ReduceMax", ("places", "axis1"), ("last",)),
+        new_node("Compress", "p choice", "chosen", axis=2),
+        new_node("ReduceSum", "chosen axis2", "few"),
+        new_node("Compress", "p choice", "flat"),
+        new_node("ReduceSum", "flat axis0", "few_flat"),
+        new_node("NonZero", "i", "places"),
+        new_node("ReduceSum", "places axis1", "where"),
+        new_node("ReduceMax", "places axis1", "last"),
     ]
     unpadded = next(node for node in nodes if node.op == "SequenceUnpad")
     names.remove(unpadded.outputs[0])
     nodes += [
         Node("SequencePool", unpadded.outputs, ("ends",), {"kind": "last"}),
-        Node("SequencePool", ("d",), ("groups",), {"kind": "average"}),
-        Node("SequencePool", ("groups",), ("group_ends",), {"kind": "last"}),
-        Node("SequenceReverse", ("groups",), ("groups_reversed",)),
-        Node("Shape", ("x",), ("sizes",)),
-        Node("Size", ("x",), ("size",)),
-        Node("ConstantOfShape", ("sizes",), ("zeros",)),
-        Node("Gather", ("sizes", "zero"), ("time",)),
-        Node("Range", ("zero", "time", "one"), ("steps",)),
-        Node("Slice", ("tags", "axis1", "three", "axis1"), ("fewer_tags",)),
-        Node("ReduceSum", ("tags", "axis1"), ("scores",)),
-        Node("SequenceSoftmax", ("scores",), ("attention",)),
+        new_node("SequencePool", "d", "groups", kind="average"),
+        new_node("SequencePool", "groups", "group_ends", kind="last"),
+        new_node("SequenceReverse", "groups", "groups_reversed"),
+        new_node("Shape", "x", "sizes"),
+        new_node("Size", "x", "size"),
+        new_node("ConstantOfShape", "sizes", "zeros"),
+        new_node("Gather", "sizes zero", "time"),
+        new_node("Range", "zero time one", "steps"),
+        new_node("Slice", "tags axis1 three axis1", "fewer_tags"),
+        new_node("ReduceSum", "tags axis1", "scores"),
+        new_node("SequenceSoftmax", "scores", "attention"),
     ]
     return nodes, [
         *names,

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 import onernn
 from onernn import Cell, Graph, RnnSpec, Session
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Value
 from onernn.scoring import Scorer
 from onernn.scoring.scorer import with_reasons
+from support.graphs import new_node
 from support.layers import random_weights
 
 
@@ -21,8 +22,8 @@ def large() -> Graph:
     spec = RnnSpec(Cell.LSTM, 512, 512, layers=3)
     rng = np.random.default_rng(0)
     nodes = (
-        Node("Gather", ("table", "words"), ("x",)),
-        Node("Rnn", ("x",), ("y",), {"spec": spec, "weights": random_weights(spec, 0)}),
+        new_node("Gather", "table words", "x"),
+        new_node("Rnn", "x", "y", spec=spec, weights=random_weights(spec, 0)),
     )
     table = rng.normal(size=(12_000, 512)).astype(np.float32)
     words = Value("words", "int64", (None,), 1)

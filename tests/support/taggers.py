@@ -6,6 +6,7 @@ import numpy as np
 
 from onernn import Graph, Ragged
 from onernn.ir.graph import Node, Value
+from support.graphs import new_node
 from support.layers import random_weights
 from support.operator_cases import SPEC
 
@@ -24,19 +25,19 @@ def tagger(*, in_python: bool = False) -> Graph:
         "crf": rng.normal(size=(7, 5)).astype(np.float32),
     }
     rnn = {"spec": SPEC, "weights": random_weights(SPEC, 0)}
-    product: tuple[Node, ...] = (Node("Gemm", ("y", "w", "b"), ("scores",)),)
+    product: tuple[Node, ...] = (new_node("Gemm", "y w b", "scores"),)
     if in_python:
         product = (
-            Node("Gemm", ("y", "w", "b"), ("product",)),
-            Node("SequenceData", ("product",), ("plain",)),
-            Node("Einsum", ("plain", "mix"), ("mixed",), {"equation": "ai,ib"}),
-            Node("SequenceLike", ("mixed", "y"), ("scores",)),
+            new_node("Gemm", "y w b", "product"),
+            new_node("SequenceData", "product", "plain"),
+            new_node("Einsum", "plain mix", "mixed", equation="ai,ib"),
+            new_node("SequenceLike", "mixed y", "scores"),
         )
     nodes = (
-        Node("Gather", ("table", "words"), ("x",)),
-        Node("Rnn", ("x",), ("y",), rnn),
+        new_node("Gather", "table words", "x"),
+        new_node("Rnn", "x", "y", **rnn),
         *product,
-        Node("CrfDecode", ("scores", "crf"), ("tags",)),
+        new_node("CrfDecode", "scores crf", "tags"),
     )
     words = Value("words", "int64", (None,), 1)
     return Graph("tagger", (words,), (Value("tags"), Value("scores")), nodes, constants)
@@ -46,12 +47,12 @@ def padder() -> Graph:
     """Sentences padded to the longest one: words first for a layer, and with a number behind."""
     rnn = {"spec": SPEC, "weights": random_weights(SPEC, 0)}
     nodes = (
-        Node("SequencePad", ("x",), ("padded",), {"time_major": 1}),
-        Node("Rnn", ("padded",), ("y",), rnn),
-        Node("Neg", ("x",), ("negative",)),
-        Node("SequenceFill", ("negative", "low"), ("filled",)),
-        Node("Softmax", ("filled",), ("softmax",), {"axis": 1}),
-        Node("Shape", ("softmax",), ("shape",)),
+        new_node("SequencePad", "x", "padded", time_major=1),
+        new_node("Rnn", "padded", "y", **rnn),
+        new_node("Neg", "x", "negative"),
+        new_node("SequenceFill", "negative low", "filled"),
+        new_node("Softmax", "filled", "softmax", axis=1),
+        new_node("Shape", "softmax", "shape"),
     )
     x = Value("x", "float32", (None, SPEC.input_size), 1)
     outputs = tuple(map(Value, ("padded", "y", "softmax", "shape")))
@@ -67,12 +68,12 @@ def unpadded(rng: np.random.Generator, count: int) -> dict[str, Ragged]:
 def documents() -> Graph:
     """Two LoD levels: sentences of words, documents of sentences."""
     nodes = (
-        Node("Rnn", ("x",), ("y",), {"spec": SPEC, "weights": random_weights(SPEC, 0)}),
-        Node("SequenceAppend", ("y", "y"), ("twice",)),
-        Node("SequencePool", ("twice",), ("sentences",), {"kind": "last"}),
-        Node("SequenceReverse", ("sentences",), ("turned",)),
-        Node("SequencePool", ("turned",), ("documents",), {"kind": "sum"}),
-        Node("SequenceExpand", ("documents", "twice"), ("each",), {"level": 0}),
+        new_node("Rnn", "x", "y", spec=SPEC, weights=random_weights(SPEC, 0)),
+        new_node("SequenceAppend", "y y", "twice"),
+        new_node("SequencePool", "twice", "sentences", kind="last"),
+        new_node("SequenceReverse", "sentences", "turned"),
+        new_node("SequencePool", "turned", "documents", kind="sum"),
+        new_node("SequenceExpand", "documents twice", "each", level=0),
     )
     inputs = (Value("x", "float32", (None, SPEC.input_size), 2),)
     outputs = tuple(map(Value, ("y", "twice", "turned", "documents", "each")))

@@ -8,36 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.mxnet_files import write_params, write_symbol
+from support.mxnet_files import symbol, var, write_params, write_symbol
 from support.oracle import run_oracle
 
-from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError, load
+from onernn import Graph, Session, UnsupportedError, load
 from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.read import Declared, match, parse_symbol
 from onernn.adapters.mxnet.table import swap_equation
-from onernn.backend import open_backend
 from onernn.ir.errors import ModelFormatError
 from onernn.ir.graph import UNSUPPORTED
 from onernn.reorders import mxnet
 
 T, N, C, H = 5, 3, 4, 2
-
-
-def symbol(*nodes: tuple[str, str, dict[str, str], list[Any]], **attrs: Any) -> Any:
-    """Nodes (op, name, attributes, inputs by name or (name, output)); heads: the last one."""
-    names = [name for _, name, _, _ in nodes]
-    listed = []
-    for op, name, attributes, inputs in nodes:
-        pairs = [given if isinstance(given, tuple) else (given, 0) for given in inputs]
-        entries = [[names.index(source), output, 0] for source, output in pairs]
-        listed.append({"op": op, "name": name, "attrs": attributes, "inputs": entries})
-    heads = attrs.pop("heads", [[len(nodes) - 1, 0, 0]])
-    versions = {"mxnet_version": ["int", 10901], **attrs}
-    return parse_symbol(json.dumps({"nodes": listed, "heads": heads, "attrs": versions}))
-
-
-def var(name: str, **attributes: str) -> tuple[str, str, dict[str, str], list[Any]]:
-    return "null", name, attributes, []
 
 
 def rnn_graph(semantics: str, *, mode: str = "lstm", **attributes: str) -> tuple[Graph, Any]:
@@ -122,27 +104,6 @@ def test_the_cell_state_is_clipped_as_documented_and_only_there() -> None:
     assert any("the cell state is not clipped, as in MXNet" in note for note in as_run.notes)
 
 
-@pytest.mark.parametrize("stops", [True, False])
-def test_a_nan_in_a_clipped_state_is_stopped_where_the_flag_says_so(stops: bool) -> None:
-    spec = RnnSpec(Cell.LSTM, C, H, cell_clip=(-0.5, 0.5), cell_clip_nan=stops)
-    _, (_, (weights,)) = rnn_graph("documented")
-    layer = open_backend("reference").prepare(spec, weights.part(0, 0))
-    x = np.ones((1, 1, C), np.float32)
-    c = np.full((1, 1, 1, H), np.nan, np.float32)
-    _, (h, after) = layer.run(x, (np.zeros_like(c), c))
-    assert (after == -0.5).all() == stops and np.isnan(after).all() != stops
-    assert np.isnan(h).all() != stops
-
-
-def test_a_range_of_one_end_is_refused_and_nan_alone_is_ignored() -> None:
-    graph, _ = rnn_graph("documented", lstm_state_clip_min="-1.0")
-    assert "lstm_state_clip_min and lstm_state_clip_max go together" in reasons(graph)
-    graph, _ = rnn_graph("documented", lstm_state_clip_min="2", lstm_state_clip_max="1")
-    assert "lstm_state_clip_min=2 is above" in reasons(graph)
-    graph, _ = rnn_graph("documented", lstm_state_clip_nan="True")
-    assert graph.notes == () and reasons(graph) == ""
-
-
 def saved(folder: Path, *nodes: Any, params: dict[str, np.ndarray], **attrs: Any) -> Path:
     write_symbol(symbol(*nodes, **attrs), folder / "m-symbol.json")
     write_params({f"arg:{name}": array for name, array in params.items()}, folder / "m-0000.params")
@@ -194,12 +155,6 @@ def test_a_softmax_over_several_axes_has_two_meanings(
         np.testing.assert_allclose(got, want, rtol=1e-6)
         noted = takes_last and len(shape) > 2 if known else op == "SoftmaxActivation"
         assert bool(graph.notes) == noted
-
-
-def test_dropout_is_named_in_explain() -> None:
-    graph, _ = rnn_graph("documented", p="0.5")
-    text = Session(graph, backend="reference").explain()
-    assert "note: net (RNN): dropout p=0.5 between layers has no effect in inference" in text
 
 
 def reasons(graph: Graph) -> str:
@@ -583,16 +538,8 @@ def test_gluon_blocks_that_run_in_another_order_than_they_were_made_are_refused(
 def test_float16_parameters_are_widened_and_that_is_noted(tmp_path: Path) -> None:
     half = np.array([[0.1, 0.2, 0.3, 0.4]] * 3, np.float16)
     write_params({"arg:w": half}, tmp_path / "m-0000.params")
-    node = {
-        "op": "FullyConnected",
-        "name": "n",
-        "attrs": {"num_hidden": "3", "no_bias": "True"},
-        "inputs": [[0, 0, 0], [1, 0, 0]],
-    }
-    nodes = [{"op": "null", "name": name, "inputs": []} for name in ("x", "w")]
-    (tmp_path / "m-symbol.json").write_text(
-        json.dumps({"nodes": [*nodes, node], "heads": [[2, 0, 0]]})
-    )
+    node = "FullyConnected", "n", {"num_hidden": "3", "no_bias": "True"}, ["x", "w"]
+    write_symbol(symbol(X, W, node), tmp_path / "m-symbol.json")
     graph = load(tmp_path)
     assert graph.notes == ("float16 parameters are computed in float32",)
     (out,) = Session(graph, backend="reference").run({"x": np.ones((1, 4), np.float32)}).values()

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.mxnet_files import symbol_text, write_params, write_symbol
 
 from onernn import ModelFormatError, UnsupportedError, load
@@ -116,22 +114,6 @@ def test_a_symbol_cut_anywhere_is_refused(data: Path) -> None:
     for end in range(0, len(whole), 7):
         with pytest.raises(ModelFormatError):
             parse_symbol(whole[:end])
-
-
-@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(32, 126)), min_size=1, max_size=4))
-def test_changed_characters_give_a_model_or_an_error(
-    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]]
-) -> None:
-    here = Path(__file__).parents[2] / "data" / "mxnet" / "gluon_foreach"
-    whole = bytearray((here / "model-symbol.json").read_bytes())
-    for at, byte in changes:
-        whole[at % len(whole)] = byte
-    folder = tmp_path_factory.mktemp("changed")
-    (folder / "m-symbol.json").write_bytes(whole)
-    try:
-        load(folder / "m-symbol.json", params=here / "model-0000.params")
-    except (ModelFormatError, UnsupportedError):
-        return
 
 
 def files(folder: Path, *names: str) -> None:

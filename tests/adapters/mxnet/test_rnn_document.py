@@ -6,18 +6,17 @@ does, in float64, a matrix a gate. It knows nothing of the package.
 
 from __future__ import annotations
 
-import json
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from support.mxnet_files import symbol, var
 
 from onernn import Graph, Session, ShapeError, UnsupportedError
 from onernn.adapters.mxnet import rnn_param_size
 from onernn.adapters.mxnet.live_layer import LiveRnn, Options
 from onernn.adapters.mxnet.lower import lower
-from onernn.adapters.mxnet.read import parse_symbol
 from onernn.ir.graph import UNSUPPORTED
 
 T, N, C, H = 5, 3, 4, 2
@@ -112,13 +111,10 @@ def graph_of(mode: str, flat: np.ndarray, **attributes: Any) -> Graph:
         names = [*names, "sequence_length"]
     plain = {"mode": mode, "state_size": H, "num_layers": 2, "bidirectional": True}
     told = {k: str(v) for k, v in (plain | attributes).items() if v != ""}
-    nodes: list[dict[str, Any]] = [{"op": "null", "name": name, "inputs": []} for name in names]
-    entries = [[k, 0, 0] for k in range(len(names))]
-    nodes.append({"op": "RNN", "name": "net", "attrs": told, "inputs": entries})
     count = (3 if mode == "lstm" else 2) if attributes.get("state_outputs") else 1
     heads = [[len(names), k, 0] for k in range(count)]
-    text = json.dumps({"nodes": nodes, "heads": heads, "attrs": {"mxnet_version": ["int", 10901]}})
-    return lower(parse_symbol(text), {"parameters": flat}, "documented", "m")
+    built = symbol(*map(var, names), ("RNN", "net", told, names), heads=heads)
+    return lower(built, {"parameters": flat}, "documented", "m")
 
 
 def arrays(mode: str, *, layers: int = 2, sides: int = 2, p: int | None = None) -> tuple[Any, Any]:
@@ -329,6 +325,10 @@ def reasons(**attributes: Any) -> str:
         ({"mode": "lstm", "projection_size": -1}, "projection_size=-1"),
         ({"mode": "lstm", "lstm_state_clip_min": -1}, "lstm_state_clip_max go together"),
         ({"mode": "lstm", "lstm_state_clip_max": 1}, "lstm_state_clip_max go together"),
+        (
+            {"mode": "lstm", "lstm_state_clip_min": 2, "lstm_state_clip_max": 1},
+            "lstm_state_clip_min=2 is above",
+        ),
         ({"cell": "peephole"}, "attribute cell"),
     ],
     ids=str,

@@ -7,24 +7,27 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from support.onnx_models import check, model, ours, read, theirs
-from support.onnx_steps import WEIGHTS, X, gru_step, kinds, value
+from onnx import helper, numpy_helper, parser
+from support.onnx_models import check, ours, parsed, read, theirs
+from support.onnx_steps import WEIGHTS, X, gru_step, kinds
 
 from onernn import BudgetError, Session, UnsupportedError
 
 
 def scan(**attributes: Any) -> onnx.ModelProto:
-    body = helper.make_graph(
-        [*gru_step("x", "h", "after"), helper.make_node("Identity", ["after"], ["y"])],
-        "step",
-        [value("h"), value("x")],
-        [value("after"), value("y")],
+    proto = parsed(
+        f"""(float[6, 3, 4] X) => (last, Y) {{
+        last, Y = Scan <num_scan_inputs = 1, body = step (float[] h, float[] x)
+            => (float[] after, float[] y) {{
+            {gru_step("h", "after")}
+            y = Identity (after)
+        }}> (h0, X)
+        }}""",
+        WEIGHTS,
     )
-    node = helper.make_node(
-        "Scan", ["h0", "X"], ["last", "Y"], body=body, num_scan_inputs=1, **attributes
-    )
-    return model([node], {"X": X}, ["last", "Y"], constants=WEIGHTS)
+    for name, value in attributes.items():
+        proto.graph.node[0].attribute.append(helper.make_attribute(name, value))
+    return proto
 
 
 @pytest.mark.parametrize(
@@ -60,20 +63,18 @@ def test_a_scan_along_another_axis_goes_through_that() -> None:
 
 def loop(condition: str = "going", most: str = "turns") -> onnx.ModelProto:
     """Takes step t of X in turn t, as PyTorch's scripted loops do."""
-    body = helper.make_graph(
-        [
-            helper.make_node("Gather", ["X", "t"], ["x"], axis=0),
-            *gru_step("x", "h", "after"),
-            helper.make_node("Identity", ["after"], ["y"]),
-            helper.make_node("Less", ["t", "end"], ["again"]),
-        ],
-        "turn",
-        [value("t", TensorProto.INT64, []), value("go", TensorProto.BOOL, []), value("h")],
-        [value("again", TensorProto.BOOL, []), value("after"), value("y", shape=[3, 3])],
+    return parsed(
+        f"""(float[6, 3, 4] X, int64 turns, bool going, int64 end) => (last, Y) {{
+        last, Y = Loop ({most}, {condition}, h0) <body = turn (int64 t, bool go, float[] h)
+            => (bool again, float[] after, float[3, 3] y) {{
+            x = Gather <axis = 0> (X, t)
+            {gru_step("h", "after")}
+            y = Identity (after)
+            again = Less (t, end)
+        }}>
+        }}""",
+        WEIGHTS,
     )
-    node = helper.make_node("Loop", [most, condition, "h0"], ["last", "Y"], body=body)
-    inputs = {"X": X, "turns": np.array(6), "going": np.array(True), "end": np.array(9)}
-    return model([node], inputs, ["last", "Y"], constants=WEIGHTS)
 
 
 @pytest.mark.parametrize(
@@ -93,15 +94,13 @@ def test_a_cell_inside_a_loop_runs_as_in_onnx_runtime(turns, going, end, conditi
 
 
 def test_a_loop_that_never_ends_is_ended() -> None:
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["again"])],
-        "turn",
-        [value("t", TensorProto.INT64, []), value("go", TensorProto.BOOL, [])],
-        [value("again", TensorProto.BOOL, [])],
+    proto = parsed(
+        """(bool going) => (seen) {
+        seen = Loop ( , going) <body = turn (int64 t, bool go) => (bool again, int64 t) {
+            again = Identity (go)
+        }>
+        }"""
     )
-    body.output.append(value("t", TensorProto.INT64, []))
-    node = helper.make_node("Loop", ["", "going"], ["seen"], body=body)
-    proto = model([node], {"going": np.array(True)}, ["seen"])
     with pytest.raises(
         BudgetError, match=r"more than 50 operators; Session\(max_steps=...\), --max-steps,"
     ):
@@ -111,27 +110,16 @@ def test_a_loop_that_never_ends_is_ended() -> None:
 @pytest.mark.parametrize("deep", [1, 3])
 def test_loops_in_loops_end_with_the_budget(deep: int) -> None:
     """Each of 10,000 turns; three of them in each other would take days."""
-    most = numpy_helper.from_array(np.array(10_000), "most")
-    feed = {"x": np.zeros((), np.float32)}
-    inner = [helper.make_node("Neg", ["c0"], ["out0"])]
-    for level in range(deep):
-        body = helper.make_graph(
-            [helper.make_node("Identity", [f"go{level}"], [f"again{level}"]), *inner],
-            "turn",
-            [
-                value(f"t{level}", TensorProto.INT64, []),
-                value(f"go{level}", TensorProto.BOOL, []),
-                value(f"c{level}", TensorProto.FLOAT, []),
-            ],
-            [
-                value(f"again{level}", TensorProto.BOOL, []),
-                value(f"out{level}", TensorProto.FLOAT, []),
-            ],
-        )
-        names = ["most", "", f"c{level + 1}" if level + 1 < deep else "x"]
-        inner = [helper.make_node("Loop", names, [f"out{level + 1}"], body=body)]
-    proto = model(inner, feed, [f"out{deep}"])
-    proto.graph.initializer.append(most)
+    inner = "out0 = Neg (c0)"
+    for k in range(deep):
+        begin = f"c{k + 1}" if k + 1 < deep else "x"
+        inner = f"""out{k + 1} = Loop (most, , {begin}) <body = turn
+            (int64 t{k}, bool go{k}, float c{k}) => (bool again{k}, float out{k}) {{
+            again{k} = Identity (go{k})
+            {inner}
+            }}>"""
+    most, feed = {"most": np.array(10_000)}, {"x": np.zeros((), np.float32)}
+    proto = parsed(f"(float x) => (out{deep}) {{ {inner} }}", most)
     if deep == 1:
         assert ours(proto, feed) == [0]
         return
@@ -139,68 +127,57 @@ def test_loops_in_loops_end_with_the_budget(deep: int) -> None:
         ours(proto, feed, max_steps=20_000)
 
 
-@pytest.mark.parametrize("positive", [True, False])
-def test_a_branch_takes_what_is_outside(positive: bool) -> None:
-    def branch(op: str, other: str) -> onnx.GraphProto:
-        return helper.make_graph([helper.make_node(op, ["X", other], ["y"])], op, [], [value("y")])
-
-    node = helper.make_node(
-        "If", ["c"], ["y"], then_branch=branch("Add", "X"), else_branch=branch("Sub", "one")
-    )
-    feed = {"X": X, "c": np.array(positive)}
-    check(model([node], feed, ["y"], constants=WEIGHTS), feed)
+def fork(then: str, other: str, result: str = "y") -> str:
+    """An If on c, whose branches make ``result``."""
+    return f"""{result} = If (c) <then_branch = then () => (float[] {result}) {{ {then} }},
+        else_branch = other () => (float[] {result}) {{ {other} }}>"""
 
 
-def test_a_branch_may_be_a_constant_or_hold_a_branch() -> None:
-    inner = helper.make_graph([helper.make_node("Neg", ["X"], ["y"])], "n", [], [value("y")])
-    whole = helper.make_graph([helper.make_node("Abs", ["X"], ["y"])], "a", [], [value("y")])
-    nested = helper.make_graph(
-        [helper.make_node("If", ["d"], ["y2"], then_branch=inner, else_branch=whole)],
-        "outer",
-        [],
-        [value("y2")],
-    )
-    fixed = helper.make_graph([], "fixed", [], [value("k")], [numpy_helper.from_array(X, "k")])
-    node = helper.make_node("If", ["c"], ["y"], then_branch=nested, else_branch=fixed)
+FORKING = "(float[6, 3, 4] X, bool c, bool d) => (%s) { %s }"
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_branch_takes_what_is_outside_or_holds_a_branch(taken: bool) -> None:
+    nested = fork("w = Neg (X)", "w = Abs (X)", "w").replace("If (c)", "If (d)")
+    inner = f"{nested} y = Identity (w)"
+    for d in (True, False):
+        feed = {"X": X, "c": np.array(taken), "d": np.array(d)}
+        for then in ("y = Add (X, X)", inner):
+            check(parsed(FORKING % ("y", fork(then, "y = Sub (X, one)")), WEIGHTS), feed)
+
+
+def test_a_branch_may_be_a_constant() -> None:
+    proto = parsed(FORKING % ("y", fork("y = Neg (X)", "y = Abs (X)")))
+    fixed = proto.graph.node[0].attribute[1].g
+    del fixed.node[:]
+    fixed.initializer.append(numpy_helper.from_array(X + 1, "y"))
     for c in (True, False):
-        for d in (True, False):
-            feed = {"X": X, "c": np.array(c), "d": np.array(d)}
-            check(model([node], feed, ["y"]), feed)
+        check(proto, {"X": X, "c": np.array(c), "d": np.array(True)})
 
 
 def test_a_body_with_an_unknown_operator_is_refused_with_the_reason() -> None:
-    broken = helper.make_graph([helper.make_node("Det", ["X"], ["y"])], "b", [], [value("y")])
-    node = helper.make_node("If", ["c"], ["y"], then_branch=broken, else_branch=broken)
-    proto = model([node], {"X": X, "c": np.array(True)}, ["y"])
     with pytest.raises(UnsupportedError, match="its body: .*Det.*not known"):
-        Session(read(proto))
+        Session(read(parsed(FORKING % ("y", fork("y = Det (X)", "y = Det (X)")))))
 
 
 def lstm_branches() -> onnx.ModelProto:
     """An LSTM in either branch, the same numbers in other orders; the states are the branch's."""
-    rng = np.random.default_rng(4)
-
-    def branch(name: str) -> onnx.GraphProto:
-        w, r = (rng.uniform(-0.5, 0.5, (1, 12, k)).astype(np.float32) for k in (4, 3))
-        nodes = [
-            helper.make_node("LSTM", ["X", f"w{name}", f"r{name}"], [f"Y{name}", f"h{name}"],
-                             hidden_size=3, name=name, direction=name),
-            helper.make_node("Squeeze", [f"Y{name}", f"one{name}"], [f"y{name}"]),
-        ]  # fmt: skip
-        arrays = {f"w{name}": w, f"r{name}": r, f"one{name}": np.array([1])}
-        constants = [numpy_helper.from_array(a, n) for n, a in arrays.items()]
-        outputs = [value(f"y{name}"), value(f"h{name}")]
-        return helper.make_graph(nodes, name, [], outputs, constants)
-
-    node = helper.make_node(
-        "If", ["c"], ["y", "h"], then_branch=branch("forward"), else_branch=branch("reverse")
-    )
-    return model([node], {"X": X, "c": np.array(True)}, ["y", "h"])
+    rng, constants, branches = np.random.default_rng(4), {"axis": np.array([1])}, []
+    for name in ("forward", "reverse"):
+        for kind, width in (("w", 4), ("r", 3)):
+            made = rng.uniform(-0.5, 0.5, (1, 12, width)).astype(np.float32)
+            constants[f"{kind}_{name}"] = made
+        branches.append(f"""() => (float[] y_{name}, float[] h_{name}) {{
+            Y, h_{name} = LSTM <hidden_size = 3, direction = "{name}"> (X, w_{name}, r_{name})
+            y_{name} = Squeeze (Y, axis)
+            }}""")
+    text = f"y, h = If (c) <then_branch = then {branches[0]}, else_branch = other {branches[1]}>"
+    return parsed(FORKING % ("y, h", text), constants)
 
 
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_recurrent_operator_inside_a_branch_runs_as_in_onnx_runtime(taken: bool) -> None:
-    check(lstm_branches(), {"X": X, "c": np.array(taken)})
+    check(lstm_branches(), {"X": X, "c": np.array(taken), "d": np.array(True)})
 
 
 def test_layers_inside_branches_are_told_too() -> None:
@@ -214,79 +191,62 @@ def test_layers_inside_branches_are_told_too() -> None:
 def test_a_recurrent_operator_inside_a_loop_packs_its_weights_once() -> None:
     """A layer over all of X in each turn, which no pass can move out of the loop."""
     weights = np.random.default_rng(1).uniform(-0.5, 0.5, (1, 4, 8)).astype(np.float32)
-    nodes = [
-        helper.make_node("RNN", ["x_in", "w", "r"], ["Y", "h"], hidden_size=4),
-        helper.make_node("Squeeze", ["Y", "one"], ["x"]),
-        helper.make_node("Identity", ["go"], ["again"]),
-    ]
-    body = helper.make_graph(
-        nodes,
-        "turn",
-        [value("t", TensorProto.INT64, []), value("go", TensorProto.BOOL, []), value("x_in")],
-        [value("again", TensorProto.BOOL, []), value("x"), value("h")],
-    )
-    node = helper.make_node("Loop", ["turns", "", "X"], ["last", "H"], body=body)
     constants = {"w": weights[:, :, :4].copy(), "r": weights[:, :, 4:].copy()}
     constants |= {"one": np.array([1]), "turns": np.array(3)}
-    proto = model([node], {"X": X}, ["last", "H"], constants=constants)
+    proto = parsed(
+        """(float[6, 3, 4] X) => (last, H) {
+        last, H = Loop (turns, , X) <body = turn (int64 t, bool go, float[] x_in)
+            => (bool again, float[] x, float[] h) {
+            Y, h = RNN <hidden_size = 4> (x_in, w, r)
+            x = Squeeze (Y, one)
+            again = Identity (go)
+        }>
+        }""",
+        constants,
+    )
     check(proto, {"X": X})
     assert len(Session(read(proto)).explained) == 1
 
 
-def function(name: str, nodes: list, inputs: list, outputs: list, attributes: list) -> Any:
-    version = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
-    return helper.make_function("own", name, inputs, outputs, nodes, version, attributes)
+OWN = [helper.make_opsetid("own", 1)]
+SLOPE = "Slope <alpha> (a) => (b) { b = LeakyRelu <alpha: float = @alpha> (a) }"
 
 
-def leaky(reference: str) -> onnx.NodeProto:
-    node = helper.make_node("LeakyRelu", ["a"], ["b"])
-    node.attribute.add(name="alpha", ref_attr_name=reference, type=onnx.AttributeProto.FLOAT)
-    return node
-
-
-def with_functions(nodes: list, functions: list) -> onnx.ModelProto:
-    opsets = [helper.make_opsetid("own", 1)]
-    return model(nodes, {"X": X}, ["y", "z"], opsets=opsets, functions=functions)
+def with_functions(text: str, *functions: str) -> onnx.ModelProto:
+    """X, and c, to y and z; ``functions``: as ONNX writes them."""
+    opsets = '<domain: "own", opset_import: ["" : 17, "own" : 1]>'
+    made = [parser.parse_function(f"{opsets} {each}") for each in functions]
+    head = "(float[6, 3, 4] X, bool c) => (y, z)"
+    return parsed(f"{head} {{ {text} }}", opsets=OWN, functions=made)
 
 
 def test_functions_of_the_model_are_what_their_bodies_compute() -> None:
-    slope = function("Slope", [leaky("alpha")], ["a"], ["b"], ["alpha"])
-    call = helper.make_node("Slope", ["in"], ["mid"], domain="own", alpha=0.5)
-    twice = [call, helper.make_node("Add", ["mid", "in"], ["out"])]
-    outer = function("Outer", twice, ["in"], ["out"], [])
-    nodes = [
-        helper.make_node("Outer", ["X"], ["y"], domain="own"),
-        helper.make_node("Slope", ["y"], ["z"], domain="own", alpha=0.25),
-    ]
-    check(with_functions(nodes, [slope, outer]), {"X": X})
+    outer = "Outer (in) => (out) { mid = own.Slope <alpha = 0.5> (in) out = Add (mid, in) }"
+    text = "y = own.Outer (X) z = own.Slope <alpha = 0.25> (y)"
+    check(with_functions(text, SLOPE, outer), {"X": X, "c": np.array(True)})
+
+
+def refused(reason: str, text: str, *functions: str) -> None:
+    with pytest.raises(UnsupportedError, match=reason):
+        Session(read(with_functions(text, *functions)))
 
 
 def test_functions_that_call_each_other_without_an_end_are_refused() -> None:
-    call = helper.make_node("Ring", ["a"], ["b"], domain="own")
-    ring = function("Ring", [call], ["a"], ["b"], [])
-    nodes = [helper.make_node("Ring", ["X"], [name], domain="own") for name in ("y", "z")]
-    with pytest.raises(UnsupportedError, match="too deep or too often"):
-        Session(read(with_functions(nodes, [ring])))
+    ring = "Ring (a) => (b) { b = own.Ring (a) }"
+    refused("too deep or too often", "y = own.Ring (X) z = own.Ring (X)", ring)
 
 
 def test_functions_that_multiply_are_refused_before_they_fill_the_memory() -> None:
-    functions = [function("F0", [helper.make_node("Neg", ["a"], ["b"])], ["a"], ["b"], [])]
+    functions, parts = ["F0 (a) => (b) { b = Neg (a) }"], [f"t{k}" for k in range(9)]
     for level in range(1, 12):
-        calls = [
-            helper.make_node(f"F{level - 1}", ["a"], [f"t{k}"], domain="own") for k in range(9)
-        ]
-        calls.append(helper.make_node("Sum", [f"t{k}" for k in range(9)], ["b"]))
-        functions.append(function(f"F{level}", calls, ["a"], ["b"], []))
-    nodes = [helper.make_node("F11", ["X"], [name], domain="own") for name in ("y", "z")]
-    with pytest.raises(UnsupportedError, match="too deep or too often"):
-        Session(read(with_functions(nodes, functions)))
+        calls = " ".join(f"{part} = own.F{level - 1} (a)" for part in parts)
+        functions.append(f"F{level} (a) => (b) {{ {calls} b = Sum ({', '.join(parts)}) }}")
+    refused("too deep or too often", "y = own.F11 (X) z = own.F11 (X)", *functions)
 
 
 def test_an_attribute_that_a_function_does_not_know_is_refused() -> None:
-    slope = function("Slope", [leaky("alpha")], ["a"], ["b"], ["alpha"])
-    nodes = [helper.make_node("Slope", ["X"], [n], domain="own", beta=1.0) for n in ("y", "z")]
-    with pytest.raises(UnsupportedError, match=r"not understood: attributes \['beta'\]"):
-        Session(read(with_functions(nodes, [slope])))
+    text = "y = own.Slope <beta = 1.0> (X) z = own.Slope <beta = 1.0> (X)"
+    refused(r"not understood: attributes \['beta'\]", text, SLOPE)
 
 
 def test_what_onnx_runtime_computes_is_no_constant_of_this_file() -> None:
@@ -296,12 +256,10 @@ def test_what_onnx_runtime_computes_is_no_constant_of_this_file() -> None:
 
 
 def test_attributes_of_a_call_reach_bodies_inside_the_function() -> None:
-    branch = helper.make_graph([leaky("alpha")], "b", [], [value("b")])
-    fork = helper.make_node("If", ["c"], ["out"], then_branch=branch, else_branch=branch)
-    slope = function("Slope", [fork], ["a", "c"], ["out"], ["alpha"])
-    call = helper.make_node("Slope", ["X", "c"], ["y"], domain="own", alpha=0.5)
-    feed = {"X": X, "c": np.array(True)}
-    opsets = [helper.make_opsetid("own", 1)]
-    proto = model([call], feed, ["y"], opsets=opsets, functions=[slope])
-    (got,) = ours(proto, feed)
+    inner = "() => (float[] b) { b = LeakyRelu <alpha: float = @alpha> (a) }"
+    slope = f"""Slope <alpha> (a, c) => (out) {{
+        out = If (c) <then_branch = then {inner}, else_branch = other {inner}>
+        }}"""
+    proto = with_functions("y = own.Slope <alpha = 0.5> (X, c) z = Neg (y)", slope)
+    got, _ = ours(proto, {"X": X, "c": np.array(True)})
     np.testing.assert_array_equal(got, np.where(X < 0, np.float32(0.5) * X, X))

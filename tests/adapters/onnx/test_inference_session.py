@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
+from support.onnx_models import parsed
 
 from onernn import UnsupportedError, plugins_disabled
 from onernn.adapters.onnx import InferenceSession
@@ -28,27 +29,15 @@ def model() -> onnx.ModelProto:
     """A table, an LSTM with lengths and a product whose matrix callers may override."""
     rng = np.random.default_rng(0)
     shapes = {"table": (2000, 6), "W": (2, 32, 6), "R": (2, 32, 8), "B": (2, 64), "M": (8, 3)}
-    constants = [
-        numpy_helper.from_array(rng.uniform(-0.5, 0.5, shape).astype("f4"), name)
-        for name, shape in shapes.items()
-    ]
-    nodes = [
-        helper.make_node("Gather", ["table", "ids"], ["x"]),
-        helper.make_node(
-            "LSTM", ["x", "W", "R", "B", "n"], ["y", "h"],
-            hidden_size=8, direction="bidirectional", name="encoder",
-        ),
-        helper.make_node("MatMul", ["h", "M"], ["scores"]),
-    ]  # fmt: skip
-    value = helper.make_tensor_value_info
-    inputs = [
-        value("ids", TensorProto.INT64, ["T", "N"]),
-        value("n", TensorProto.INT32, ["N"]),
-        value("M", TensorProto.FLOAT, [8, 3]),
-    ]
-    outputs = [value("scores", TensorProto.FLOAT, [2, "N", 3]), value("y", TensorProto.FLOAT, None)]
-    graph = helper.make_graph(nodes, "tagger", inputs, outputs, constants, "the graph")
-    made = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    made = parsed(
+        """(int64[T, N] ids, int32[N] n, float[8, 3] M) => (float[2, N, 3] scores, float[] y) {
+        x = Gather (table, ids)
+        [encoder] y, h = LSTM <hidden_size = 8, direction = "bidirectional"> (x, W, R, B, n)
+        scores = MatMul (h, M)
+        }""",
+        {name: rng.uniform(-0.5, 0.5, shape).astype("f4") for name, shape in shapes.items()},
+    )
+    made.graph.name, made.graph.doc_string = "tagger", "the graph"
     made.doc_string, made.producer_name = "the model", "by hand"
     helper.set_model_props(made, {"labels": "a,b"})
     return made
@@ -271,19 +260,11 @@ def test_an_initializer_that_options_bring_for_another_model_changes_nothing(fil
 def test_a_state_of_zeros_that_options_replace_is_used() -> None:
     """Zeros in a size that is computed are left out of our layers."""
     shapes = {"W": (1, 12, 3), "R": (1, 12, 4)}
-    nodes = [
-        helper.make_node("Expand", ["zero", "size"], ["h0"]),
-        helper.make_node("GRU", ["x", "W", "R", "", "", "h0"], ["y"], hidden_size=4),
-    ]
     rng = np.random.default_rng(0)
     constants = {name: rng.uniform(-0.5, 0.5, shape).astype("f4") for name, shape in shapes.items()}
     constants |= {"zero": np.zeros((1, 1, 1), "f4"), "size": np.array([1, 2, 4])}
-    graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", 2, 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )  # fmt: skip
-    made = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    text = "h0 = Expand (zero, size) y = GRU <hidden_size = 4> (x, W, R, , , h0)"
+    made = parsed(f"(float[T, 2, 3] x) => (y) {{ {text} }}", constants)
     options = quiet(graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
     value = onnxruntime.OrtValue.ortvalue_from_numpy(np.full((1, 1, 1), 0.5, "f4"))
     options.add_initializer("zero", value)
@@ -294,15 +275,11 @@ def test_an_initializer_of_a_body_that_options_bring_is_used() -> None:
     inner = model()
     inner.graph.node.add().CopyFrom(helper.make_node("Identity", ["scores"], ["chosen"]))
     inner.graph.output[0].name = "chosen"
-    free = {value.name: value for value in inner.graph.input}
     del inner.graph.input[:], inner.graph.output[1:]
-    condition = helper.make_tensor_value_info("yes", TensorProto.BOOL, [])
-    node = helper.make_node("If", ["yes"], ["z"], then_branch=inner.graph, else_branch=inner.graph)
-    graph = helper.make_graph(
-        [node], "outer", [condition, free["ids"], free["n"]],
-        [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)],
-    )  # fmt: skip
-    made = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    made = parsed("(bool yes, int64[T, N] ids, int32[N] n) => (z) { z = If (yes) }")
+    made.graph.node[0].attribute.extend(
+        helper.make_attribute(f"{name}_branch", inner.graph) for name in ("then", "else")
+    )
     source, options = made.SerializeToString(), quiet()
     value = onnxruntime.OrtValue.ortvalue_from_numpy(OTHER["R"])
     options.add_initializer("R", value)

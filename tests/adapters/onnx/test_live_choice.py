@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from support.onnx_models import parsed
 
 from onernn.adapters.onnx import optimize
 
@@ -14,22 +14,15 @@ pytestmark = pytest.mark.usefixtures("built")
 GATES = {"GRU": 3, "LSTM": 4}
 
 
-def layer(
-    op: str, sizes: tuple[int | None, ...], lengths: bool = False, dtype: str = "f4", **more: int
-) -> onnx.ModelProto:
-    """A layer over (T, N, 5) of these sizes."""
+def layer(op: str, sizes: tuple[int | None, ...], before: str = "", h: str = "") -> onnx.ModelProto:
+    """A layer over (T, N, 5) of these sizes, behind other nodes that may make its state ``h``."""
+    rng = np.random.default_rng(0)
     shapes = {"W": (1, 3 * GATES[op], 5), "R": (1, 3 * GATES[op], 3)}
-    node = helper.make_node(
-        op, ["x", "W", "R", *(["", "n"] if lengths else [])], ["y"], hidden_size=3, **more
-    )
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    inputs = [helper.make_tensor_value_info("x", kind, [*sizes, 5])]
-    if lengths:
-        inputs.append(helper.make_tensor_value_info("n", TensorProto.INT32, [sizes[1]]))
-    constants = [numpy_helper.from_array(np.zeros(s, dtype), n) for n, s in shapes.items()]
-    outputs = [helper.make_tensor_value_info("y", kind, None)]
-    graph = helper.make_graph([node], "g", inputs, outputs, constants)
-    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    constants = {n: rng.uniform(-0.5, 0.5, shape).astype("f4") for n, shape in shapes.items()}
+    constants |= {"at": np.array([1]), "first": np.array([1]), "last": np.array([3])}
+    named = ", ".join("?" if size is None else str(size) for size in sizes)
+    node = f"y = {op} <hidden_size = 3> (x, W, R{h})"
+    return parsed(f"(float[{named}, 5] x) => (y) {{ {before} {node} }}", constants)
 
 
 @pytest.mark.parametrize("threads", [None, 1, 2, 3, 16])
@@ -44,31 +37,18 @@ def test_every_layer_is_replaced_on_any_number_of_threads(
 
 def exported(value: float, expanded: bool) -> onnx.ModelProto:
     """An initial state of one number in a size that is computed, as PyTorch exports it."""
-    model = layer("GRU", (None, None))
-    of_one = numpy_helper.from_array(np.array([value], "f4"))
-    ints = {"at": [1], "first": [1], "last": [3]}
-    nodes = [
-        helper.make_node("Shape", ["x"], ["sizes"]),
-        helper.make_node("Gather", ["sizes", "at"], ["count"]),
-        helper.make_node("Concat", ["first", "count", "last"], ["shape"], axis=0),
-        helper.make_node("Constant", [], ["one"], value=of_one)
-        if expanded
-        else helper.make_node("ConstantOfShape", ["shape"], ["wide"], value=of_one),
-        *([helper.make_node("Expand", ["one", "shape"], ["wide"])] if expanded else []),
-        helper.make_node("Identity", ["wide"], ["h"]),
-        *model.graph.node,
-    ]
-    nodes[-1].input.extend(["", "", "h"])
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    model.graph.initializer.extend(
-        numpy_helper.from_array(np.array(a), name) for name, a in ints.items()
-    )
-    for each in model.graph.initializer[:2]:
-        shape = tuple(each.dims)
-        made = np.random.default_rng(0).uniform(-0.5, 0.5, shape).astype("f4")
-        each.CopyFrom(numpy_helper.from_array(made, each.name))
-    return model
+    number = f"<value = float[1] {{{value}}}>"
+    state = f"wide = ConstantOfShape {number} (shape)"
+    if expanded:
+        state = f"one = Constant {number} () wide = Expand (one, shape)"
+    before = f"""
+        sizes = Shape (x)
+        count = Gather (sizes, at)
+        shape = Concat <axis = 0> (first, count, last)
+        {state}
+        h = Identity (wide)
+        """
+    return layer("GRU", (None, None), before, ", , , h")
 
 
 @pytest.mark.parametrize("expanded", [False, True], ids=["ConstantOfShape", "Expand"])

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
-from support.onnx_models import model
+from onnx import helper
+from support.onnx_models import assert_equal, info, parsed, session_of
 
 from onernn import LibraryError, UnsupportedError
 from onernn.adapters.onnx import optimize, plugin
@@ -37,42 +37,22 @@ FEED = {"ids": RNG.integers(0, 20, (7, 3)), "n": np.array([7, 0, 3], np.int32)}
 
 def tagger(free: Any = (), ir_version: int = 8) -> onnx.ModelProto:
     """Two layers, a weight that is turned, a view of constant sizes; ``free``: what may change."""
-    node = helper.make_node
-    nodes = [
-        node("Gather", ["table", "ids"], ["words"]),
-        node("Transpose", ["Rt"], ["R"], perm=[2, 1, 0]),
-        node("LSTM", ["words", "W", "R", "", "n", "h0"], ["Y", "h"], hidden_size=4,
-             direction="bidirectional", name="first"),
-        node("Transpose", ["Y"], ["T"], perm=[0, 2, 1, 3]),
-        node("Reshape", ["T", "flat"], ["X1"]),
-        node("GRU", ["X1", "W1", "R1", "", "n1"], ["Y1"], hidden_size=3, name="second"),
-        node("MatMul", ["Y1", "M"], ["scores"]),
-    ]  # fmt: skip
-    built = model(nodes, FEED, ["scores", "h", "M", "n"], constants=CONSTANTS)
-    built.ir_version = ir_version
-    built.graph.input.extend(
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(CONSTANTS[name].dtype), CONSTANTS[name].shape
-        )
-        for name in free
+    built = parsed(
+        """(int64[7, 3] ids, int32[3] n) => (scores, h, float[] M, int32[3] n) {
+        words = Gather (table, ids)
+        R = Transpose <perm = [2, 1, 0]> (Rt)
+        [first] Y, h = LSTM <hidden_size = 4, direction = "bidirectional">
+            (words, W, R, , n, h0)
+        T = Transpose <perm = [0, 2, 1, 3]> (Y)
+        X1 = Reshape (T, flat)
+        [second] Y1 = GRU <hidden_size = 3> (X1, W1, R1, , n1)
+        scores = MatMul (Y1, M)
+        }""",
+        CONSTANTS,
     )
-    kinds = {"n": TensorProto.INT32}
-    for each in built.graph.output:
-        kind = kinds.get(each.name, TensorProto.FLOAT)
-        each.CopyFrom(helper.make_tensor_value_info(each.name, kind, None))
+    built.ir_version = ir_version
+    built.graph.input.extend(info(name, CONSTANTS[name]) for name in free)
     return built
-
-
-def plain(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(proto.SerializeToString(), options)
-
-
-def assert_equal(got: list[Any], want: list[Any]) -> None:
-    for mine, theirs in zip(got, want, strict=True):
-        assert mine.shape == theirs.shape and mine.dtype == theirs.dtype
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
 
 
 PARAMETERS = ("W", "Rt", "W1", "R1")
@@ -87,7 +67,7 @@ def sessions(request: Any, built: Any) -> tuple[Any, Any]:
     assert len(ours.replaced) == (2 if request.param == OTHER else 0)
     for refusal in ours.refusals:
         assert "is an input, too: callers may give other numbers" in refusal.reason
-    return ours, plain(made)
+    return ours, session_of(made)
 
 
 def test_initializers_that_are_inputs_may_be_overridden(sessions: Any) -> None:
@@ -105,16 +85,16 @@ def test_initializers_that_are_inputs_may_be_overridden(sessions: Any) -> None:
 
 def test_other_sizes_reach_the_layers() -> None:
     """The type of what a layer reads must not follow from sizes that may be overridden."""
-    nodes = [
-        helper.make_node("Reshape", ["x", "sizes"], ["X"]),
-        helper.make_node("GRU", ["X", "W", "R"], ["y"], hidden_size=3),
-    ]
     weights = {"W": CONSTANTS["W1"][:, :, :4].copy(), "R": CONSTANTS["R1"]}
     x, sizes = np.linspace(-1, 1, 24, dtype="f4"), np.array([2, 3, 4])
-    built = model(nodes, {"x": x}, ["y"], constants={"sizes": sizes, **weights})
-    built.graph.input.append(helper.make_tensor_value_info("sizes", TensorProto.INT64, [3]))
-    built.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
-    ours, theirs = optimize(built, backend="kernels"), plain(built)
+    built = parsed(
+        """(float[24] x, int64[3] sizes) => (y) {
+        X = Reshape (x, sizes)
+        y = GRU <hidden_size = 3> (X, W, R)
+        }""",
+        {"sizes": sizes, **weights},
+    )
+    ours, theirs = optimize(built, backend="kernels"), session_of(built)
     assert ours.replaced
     for feed in ({"x": x}, {"x": x, "sizes": np.array([6, 1, 4])}):
         assert_equal(ours.run(None, feed), theirs.run(None, feed))
@@ -139,7 +119,7 @@ CALLS: dict[str, tuple[dict[str, np.ndarray], str]] = {
 @pytest.mark.parametrize("call", CALLS)
 def test_calls_that_do_not_fit_are_refused_with_the_node_and_the_reason(call: str) -> None:
     built = loose()
-    ours, theirs = optimize(built, backend="kernels"), plain(built)
+    ours, theirs = optimize(built, backend="kernels"), session_of(built)
     assert ours.replaced
     other, told = CALLS[call]
     feed = {**FEED, "table": CONSTANTS["table"], "h0": CONSTANTS["h0"], **other}
@@ -159,28 +139,17 @@ def bare(kind: str, directions: int, layout: int, given: set[str]) -> onnx.Model
     """A layer from 3 channels to 4 units of which the sizes of a batch are not known."""
     rng, rows = np.random.default_rng(7), GATES[kind] * 4
     shapes = {"W": (directions, rows, 3), "R": (directions, rows, 4), "B": (directions, 2 * rows)}
-    constants = [
-        helper.make_tensor(name, TensorProto.FLOAT, shape, rng.uniform(-0.5, 0.5, shape).ravel())
-        for name, shape in shapes.items()
-    ]
-    names = ["x", "W", "R", "B", *("n h c".split()[: 2 + (kind == "LSTM")])]
-    outputs = ["Y", "Y_h", "Y_c"][: 2 + (kind == "LSTM")]
-    node = helper.make_node(
-        kind, [name if name in given | {"x", *shapes} else "" for name in names], outputs,
-        hidden_size=4, direction="bidirectional" if directions == 2 else "forward",
-        **({"layout": 1} if layout else {}),
-    )  # fmt: skip
-    kinds = {name: TensorProto.INT32 if name == "n" else TensorProto.FLOAT for name in names}
-    inputs = [
-        helper.make_tensor_value_info(name, kinds[name], ["N"] if name == "n" else [None] * 3)
-        for name in names
-        if name in given | {"x"}
-    ]
-    graph = helper.make_graph(
-        [node], "g", inputs, [helper.make_empty_tensor_value_info(name) for name in outputs],
-        constants,
-    )  # fmt: skip
-    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    count = 2 + (kind == "LSTM")
+    kinds = {"n": "int32[N] n", "h": "float[?, ?, ?] h", "c": "float[?, ?, ?] c"}
+    inputs = ", ".join(["float[?, ?, ?] x", *(kinds[k] for k in kinds if k in given)])
+    read = ", ".join(["x, W, R, B", *(k if k in given else "" for k in [*kinds][:count])])
+    made = ", ".join(["Y", "Y_h", "Y_c"][:count])
+    told = f'hidden_size = 4, direction = "{"bidirectional" if directions == 2 else "forward"}"'
+    told += ", layout = 1" if layout else ""
+    return parsed(
+        f"({inputs}) => ({made}) {{ {made} = {kind} <{told}> ({read}) }}",
+        {name: rng.uniform(-0.5, 0.5, shape).astype("f4") for name, shape in shapes.items()},
+    )
 
 
 @pytest.mark.parametrize("layout", [0, 1])
@@ -215,31 +184,19 @@ def test_no_steps_and_no_sequences_give_what_the_recurrence_defines(
 
 def loose() -> onnx.ModelProto:
     """The first layer, of inputs without sizes."""
-    nodes = [
-        helper.make_node("Gather", ["table", "ids"], ["words"]),
-        helper.make_node("LSTM", ["words", "W", "R", "", "n", "h0"], ["Y", "h"], hidden_size=4,
-                         direction="bidirectional", name="first"),
-    ]  # fmt: skip
-    kinds = {"table": 1, "ids": 7, "n": 6, "h0": 1, "Y": 1, "h": 1}
-    ranks = {"table": 2, "ids": 2, "n": 1, "h0": 3}
-    values = {
-        name: helper.make_tensor_value_info(name, kind, [None] * ranks.get(name, 0) or None)
-        for name, kind in kinds.items()
-    }
-    weights = {"W": CONSTANTS["W"], "R": np.ascontiguousarray(CONSTANTS["Rt"].transpose(2, 1, 0))}
-    graph = helper.make_graph(
-        nodes,
-        "loose",
-        [values[name] for name in ("table", "ids", "n", "h0")],
-        [values[name] for name in ("Y", "h")],
-        [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()],
+    return parsed(
+        """(float[?, ?] table, int64[?, ?] ids, int32[?] n, float[?, ?, ?] h0) => (Y, h) {
+        words = Gather (table, ids)
+        [first] Y, h = LSTM <hidden_size = 4, direction = "bidirectional">
+            (words, W, R, , n, h0)
+        }""",
+        {"W": CONSTANTS["W"], "R": np.ascontiguousarray(CONSTANTS["Rt"].transpose(2, 1, 0))},
     )
-    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
 
 def test_initializers_of_old_files_are_constants_though_they_are_inputs() -> None:
     built = tagger(CONSTANTS, ir_version=3)
-    ours, theirs = optimize(built, backend="kernels"), plain(built)
+    ours, theirs = optimize(built, backend="kernels"), session_of(built)
     assert len(ours.replaced) == 2
     assert [v.name for v in ours.get_inputs()] == [v.name for v in theirs.get_inputs()]
     assert not ours.get_overridable_initializers() and not theirs.get_overridable_initializers()
@@ -252,7 +209,7 @@ def test_initializers_of_old_files_are_constants_though_they_are_inputs() -> Non
 def test_the_options_of_a_run_reach_onnx_runtime() -> None:
     options = onnxruntime.RunOptions()
     options.terminate = True
-    for session in (optimize(tagger(), backend="kernels"), plain(tagger())):
+    for session in (optimize(tagger(), backend="kernels"), session_of(tagger())):
         with pytest.raises(Exception, match="terminate flag"):
             session.run(None, FEED, options)
 
@@ -291,7 +248,7 @@ def test_both_sides_run_on_as_many_threads() -> None:
         optimize(tagger(), threads=0)
     session = optimize(tagger(), threads=2, backend="kernels")
     assert session.get_session_options().intra_op_num_threads == 2
-    assert_equal(session.run(None, FEED), plain(tagger()).run(None, FEED))
+    assert_equal(session.run(None, FEED), session_of(tagger()).run(None, FEED))
 
 
 def test_options_serve_several_sessions() -> None:

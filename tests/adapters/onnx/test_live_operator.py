@@ -12,8 +12,8 @@ import onnx
 import onnxruntime
 import pytest
 from cffi import FFI
-from onnx import TensorProto, helper, numpy_helper
 from support.interpreters import printed, resident
+from support.onnx_models import parsed
 
 from onernn.adapters.onnx import optimize
 from onernn.backend.compiled.library import load_kernels
@@ -26,15 +26,10 @@ def layer(hidden: int = HIDDEN, seed: int = 0) -> onnx.ModelProto:
     """One GRU over (T, N, 8)."""
     rng = np.random.default_rng(seed)
     shapes = {"W": (1, 3 * hidden, 8), "R": (1, 3 * hidden, hidden)}
-    constants = [
-        numpy_helper.from_array(rng.uniform(-0.1, 0.1, shape).astype("f4"), name)
-        for name, shape in shapes.items()
-    ]
-    node = helper.make_node("GRU", ["x", "W", "R"], ["y"], hidden_size=hidden, name="layer")
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None, 8])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([node], "g", [x], [y], constants)
-    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    return parsed(
+        f"(float[?, ?, 8] x) => (y) {{ [layer] y = GRU <hidden_size = {hidden}> (x, W, R) }}",
+        {name: rng.uniform(-0.1, 0.1, shape).astype("f4") for name, shape in shapes.items()},
+    )
 
 
 def made(model: onnx.ModelProto, **options: Any) -> onnxruntime.InferenceSession:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx.backend.test.case.node import collect_testcases
 from support.checking import assert_close
 from support.machine import SATURATES
-from support.onnx_rnn import Case
+from support.onnx_models import quiet
+from support.onnx_rnn import array_of, ort_case
 
 from onernn.adapters.onnx import optimize
 
@@ -26,26 +26,15 @@ pytestmark = [
 DATA = Path(__file__).parents[2] / "data" / "onnx"
 
 
-def replaced(model: Any) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 4, 1
-    return optimize(model, backend="kernels", session_options=options)
-
-
-def array_of(tensor: dict[str, Any]) -> np.ndarray:
-    return np.array(tensor["data"], tensor["dtype"]).reshape(tensor["dims"])
+def replaced(model: Any) -> Any:
+    return optimize(model, backend="kernels", session_options=quiet())
 
 
 def test_the_cases_of_onnx_runtime_are_right_or_refused_as_there(peer_suites: Path) -> None:
     cases = json.loads((peer_suites / "ort_rnn_cases.json").read_text())["cases"]
     right = refused = 0
     for found in cases:
-        attributes = dict(found["attributes"])
-        if "clip" in attributes:
-            attributes["clip"] = float(attributes["clip"])
-        arrays = {tensor["name"]: array_of(tensor) for tensor in found["inputs"] if tensor}
-        wanted = [tensor["name"] for tensor in found["outputs"] if tensor]
-        case = Case(found["op"], attributes, arrays, wanted)
+        case = ort_case(found)
         session = replaced(case.model())
         if not session.replaced:  # its directions have functions of their own, or clip=0
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import compose, helper
+from onnx import compose
 from support.onnx_models import check, info, model, read
 
 from onernn import ModelFormatError
@@ -21,11 +21,10 @@ def parts() -> tuple[onnx.ModelProto, onnx.ModelProto]:
         "w": RNG.uniform(-1, 1, (1, 20, 4)).astype(np.float32),
         "r": RNG.uniform(-1, 1, (1, 20, 5)).astype(np.float32),
     }
-    node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=5)
-    lstm = model([node], {"x": X}, ["y"], constants=weights)
+    lstm = model("y = LSTM <hidden_size = 5> (x, w, r)", {"x": X}, ["y"], constants=weights)
     lstm.graph.output[0].CopyFrom(info("y", Y))
     kernel = {"k": RNG.uniform(-1, 1, (5, 3)).astype(np.float32)}
-    dense = model([helper.make_node("MatMul", ["a", "k"], ["b"])], {"a": Y}, ["b"], 17, kernel)
+    dense = model("b = MatMul (a, k)", {"a": Y}, ["b"], 17, kernel)
     dense.graph.output[0].CopyFrom(info("b", Y[..., :3]))
     return lstm, dense
 

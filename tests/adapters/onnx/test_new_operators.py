@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from support.graphs import new_node
 from support.layers import random_ragged
 from support.onnx_written import assert_same, run, written
 
@@ -17,7 +18,7 @@ from onernn import Graph, Session, UnsupportedError
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import parse_model
 from onernn.engine.kernels import KERNELS
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Value
 from onernn.ir.operator import OPERATORS, along_axis, op
 from onernn.ops.rules import same
 
@@ -66,7 +67,7 @@ def test_it_is_read(op: str, attributes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("op", ["Tan", "Hardmax"])
 def test_it_is_written_and_runs_in_onnx_runtime(op: str, ragged: bool) -> None:
     x = Value("x", "float32", (None, 4), int(ragged))
-    built = Graph("new", (x,), (Value("y"),), (Node(op, ("x",), ("y",)),), {})
+    built = Graph("new", (x,), (Value("y"),), (new_node(op, "x", "y"),), {})
     feed = {"x": X if ragged else X.data}
     assert op in [each.op_type for each in written(built).graph.node]
     got = run(written(built), feed)["y"]

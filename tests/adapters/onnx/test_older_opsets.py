@@ -47,9 +47,8 @@ def test_older_forms_mean_what_they_meant(
 
 
 def test_an_older_fourier_transform_has_its_axis_as_an_attribute() -> None:
-    for attributes in ({}, {"axis": 1}, {"onesided": 1}):
-        node = helper.make_node("DFT", ["x"], ["y"], **attributes)
-        proto = model([node], {"x": WAVES}, ["y"], 17)
+    for attributes in ("", "<axis = 1>", "<onesided = 1>"):
+        proto = model(f"y = DFT {attributes} (x)", {"x": WAVES}, ["y"], 17)
         (want,), (got,) = (
             theirs(proto, {"x": WAVES}),
             Session(read(proto)).run({"x": WAVES}).values(),
@@ -59,13 +58,12 @@ def test_an_older_fourier_transform_has_its_axis_as_an_attribute() -> None:
 
 def test_what_an_older_form_does_not_tell_is_refused() -> None:
     scales = {"scales": np.array([1, 1, 0.3, 1], np.float32)}
-    node = helper.make_node("Resize", ["x", "scales"], ["y"])
     with pytest.raises(UnsupportedError, match="before opset 11 nobody says"):
-        Session(read(model([node], {"x": X}, ["y"], 10, scales)))
+        Session(read(model("y = Resize (x, scales)", {"x": X}, ["y"], 10, scales)))
     three = {"s": np.ones(3, np.float32)}
-    node = helper.make_node("GroupNormalization", ["x", "s", "s"], ["y"], num_groups=3)
+    node = "y = GroupNormalization <num_groups = 3> (x, s, s)"
     with pytest.raises(UnsupportedError, match="before opset 21"):
-        Session(read(model([node], {"x": X}, ["y"], 18, three)))
+        Session(read(model(node, {"x": X}, ["y"], 18, three)))
 
 
 @pytest.mark.parametrize(

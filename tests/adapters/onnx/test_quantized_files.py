@@ -17,15 +17,17 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 from support.checking import assert_close, sentences_of
+from support.graphs import new_node
 from support.layers import random_weights
+from support.onnx_models import parsed
 from support.oracle import run_oracle
 
 from onernn import Cell, Graph, ModelFormatError, RnnSpec, Session, UnsupportedError, convert, load
 from onernn.adapters.onnx.table import KEY
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Value
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.rnn import Recurrent
 from onernn.ir.weights import OWN, LayerPrecision, PartScales, Scale
@@ -55,7 +57,7 @@ def graph_of(spec: RnnSpec, precision: LayerPrecision = OWN, *, ragged: bool = F
     at = {"spec": spec, "weights": random_weights(spec, 0), "precision": precision}
     axes = (None, spec.input_size) if ragged else (None, None, spec.input_size)
     x = Value("x", "float32", axes, int(ragged))
-    return Graph("model", (x,), (Value("y"),), (Node("Rnn", ("x",), ("y",), at),), {})
+    return Graph("model", (x,), (Value("y"),), (new_node("Rnn", "x", "y", **at),), {})
 
 
 def needs_kernels() -> None:
@@ -307,19 +309,12 @@ def quantized_by_onnxruntime(
     arrays = {
         k: rng.uniform(-0.5, 0.5, s).astype("f4") for k, s in (shapes | {"p": (20, 5)}).items()
     }
-    x, h, y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in {"x": ["T", 4, 12], "h": [1, 4, 20], "y": ["T", 1, 4, 5]}.items()
-    )
-    nodes = [
-        helper.make_node(op, ["x", "W", "R", "B", "", "h"], ["ys"], name="layer", hidden_size=20),
-        helper.make_node("MatMul", ["ys", "p"], ["y"]),
-    ]
-    given = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
-    made = helper.make_model(
-        helper.make_graph(nodes, "m", [x, h], [y], given),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
+    made = parsed(
+        f"""(float[T, 4, 12] x, float[1, 4, 20] h) => (float[T, 1, 4, 5] y) {{
+        [layer] ys = {op} <hidden_size = 20> (x, W, R, B, , h)
+        y = MatMul (ys, p)
+        }}""",
+        arrays,
     )
     onnx.save(made, folder / "plain.onnx")
     reader = SimpleNamespace(get_next=iter([*map(fed, range(4)), None]).__next__)

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
-from support.onnx_models import model, read, theirs
+from support.graphs import new_node
+from support.onnx_models import parsed, read, theirs
 
 import onernn
 from onernn import Graph, UnsupportedError
@@ -20,8 +20,7 @@ from onernn.adapters.paddle.writer import RULES
 from onernn.ir.graph import Node, Value
 from onernn.ir.types import Type, dense
 
-HIDDEN, FLOAT = 4, TensorProto.FLOAT
-node, info = helper.make_node, helper.make_tensor_value_info
+HIDDEN = 4
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (5, 2, 3)).astype("f4")
 CONSTANTS = {
@@ -43,61 +42,51 @@ def collecting(how: str, *, fed: bool, inner: bool) -> tuple[onnx.ModelProto, di
 
     ``fed``: what it begins with is an input, of open sizes; ``inner``: it stands in a branch.
     """
-    nodes = [
-        node("Gather", ["x", "turn"], ["xt"], axis=0),
-        *(node("Unsqueeze", [name, "axis"], [f"{name}1"]) for name in ("xt", "h", "c")),
-        node("LSTM", ["xt1", "W", "R", "", "", "h1", "c1"], ["", "h2", "c2"], hidden_size=HIDDEN),
-        *(node("Squeeze", [f"{name}2", "axis"], [f"{name}_"]) for name in ("h", "c")),
-        node("Identity", ["going"], ["going_"]),
-    ]
-    all_in = info("all", FLOAT, None)
-    all_out = info("all_", FLOAT, None)
-    if how == "sequence":
-        nodes.append(node("SequenceInsert", ["all", "h_"], ["all_"]))
-        all_in, all_out = (
-            helper.make_tensor_sequence_value_info(name, FLOAT, None) for name in ("all", "all_")
-        )
-    elif how == "steps":
-        nodes.append(node("Unsqueeze", ["h_", "axis"], ["h3"]))
-        nodes.append(node("Concat", ["all", "h3"], ["all_"], axis=0))
-    else:
-        nodes.append(node("Concat", ["all", "h_"], ["all_"], axis=1 if how == "columns" else 0))
-    states = [info(name, FLOAT, None) for name in ("h", "c")]
-    given = [info("turn", TensorProto.INT64, []), info("going", TensorProto.BOOL, [])]
-    made = [info("going_", TensorProto.BOOL, []), *(info(f"{n}_", FLOAT, None) for n in "hc")]
-    body = helper.make_graph(nodes, "body", [*given, *states, all_in], [*made, all_out])
+    join = {
+        "sequence": "all_ = SequenceInsert (all, h_)",
+        "steps": "h3 = Unsqueeze (h_, axis) all_ = Concat <axis = 0> (all, h3)",
+        "rows": "all_ = Concat <axis = 0> (all, h_)",
+        "columns": "all_ = Concat <axis = 1> (all, h_)",
+    }[how]
+    sequence, rank = how == "sequence", 3 if how in ("steps", "sequence") else 2
+    kind, sizes = "seq(float[])" if sequence else "float[]", ", ".join("?" * rank)
+    loop = f"""
+        {"all0 = SequenceEmpty <dtype = 1> ()" if sequence else ""}
+        sizes = Shape (x)
+        T = Gather <axis = 0> (sizes, first)
+        hn, cn, {"parts" if sequence else "y"} = Loop (T, on, h0, c0, all0) <body = body
+            (int64 turn, bool going, float[] h, float[] c, {kind} all)
+            => (bool going_, float[] h_, float[] c_, {kind} all_) {{
+            xt = Gather <axis = 0> (x, turn)
+            xt1 = Unsqueeze (xt, axis)
+            h1 = Unsqueeze (h, axis)
+            c1 = Unsqueeze (c, axis)
+            Y, h2, c2 = LSTM <hidden_size = {HIDDEN}> (xt1, W, R, , , h1, c1)
+            h_ = Squeeze (h2, axis)
+            c_ = Squeeze (c2, axis)
+            going_ = Identity (going)
+            {join}
+        }}>
+        {"y = ConcatFromSequence <axis = 0, new_axis = 1> (parts)" if sequence else ""}
+        """
     feed: dict[str, Any] = {"x": X, **dict.fromkeys(("h0", "c0"), np.zeros((2, HIDDEN), "f4"))}
-    constants = dict(CONSTANTS)
-    outer = [node("Shape", ["x"], ["sizes"]), node("Gather", ["sizes", "first"], ["T"], axis=0)]
-    if how == "sequence":
-        outer.append(node("SequenceEmpty", [], ["all0"], dtype=FLOAT))
-    elif fed:
+    constants = {**CONSTANTS, "x0": np.ones((1,) * rank, "f4")}
+    if fed:
         feed["all0"] = np.ones((3, 2, HIDDEN) if how == "steps" else EMPTY[how].shape, "f4")
-    else:
+    elif not sequence:
         constants["all0"] = EMPTY[how]
-    outer.append(node("Loop", ["T", "on", "h0", "c0", "all0"], ["hn", "cn", "y"], body=body))
-    rank = 3 if how in ("steps", "sequence") else 2
-    if how == "sequence":
-        outer[-1].output[2] = "parts"
-        outer.append(node("ConcatFromSequence", ["parts"], ["y"], axis=0, new_axis=1))
-    results = {"y": info("y", FLOAT, [None] * rank), "hn": info("hn", FLOAT, [None, None])}
+    results = f"float[{sizes}] y, float[?, ?] hn"
     if inner:
-        branch = helper.make_graph(outer, "branch", [], list(results.values()))
-        other = [node("Neg", ["x0"], ["y_"]), node("Neg", ["h0"], ["hn_"])]
-        shapes = [info("y_", FLOAT, [None] * rank), info("hn_", FLOAT, [None, None])]
-        constants["x0"] = np.ones((1,) * rank, "f4")
-        outer = [
-            node(
-                "If", ["on"], ["y", "hn"], then_branch=branch,
-                else_branch=helper.make_graph(other, "other", [], shapes),
-            )
-        ]  # fmt: skip
-    built = model(outer, feed, list(results), constants=constants)
+        other = results.replace(" y,", " y_,").replace(" hn", " hn_")
+        loop = f"""y, hn = If (on) <then_branch = branch () => ({results}) {{ {loop} }},
+            else_branch = other () => ({other}) {{ y_ = Neg (x0) hn_ = Neg (h0) }}>"""
+    given = ", ".join(
+        f"float[{', '.join(map(str, array.shape))}] {name}" for name, array in feed.items()
+    )
+    built = parsed(f"({given}) => ({results}) {{ {loop} }}", constants)
     for value in built.graph.input:
         if value.name in ("all0", "x"):
             value.type.tensor_type.shape.dim[0].dim_param = f"{value.name}_rows"
-    for value in built.graph.output:
-        value.CopyFrom(results[value.name])
     return built, feed
 
 
@@ -127,7 +116,7 @@ def graph(*nodes: Node, **constants: Any) -> Graph:
     return Graph("test", inputs, (Value("y"),), nodes, arrays)
 
 
-MIXED = graph(Node("Where", ("c", "x", "x"), ("y",)), c=np.arange(4))
+MIXED = graph(new_node("Where", "c x x", "y"), c=np.arange(4))
 """NumPy takes integers for truth values, ONNX does not."""
 
 
@@ -145,7 +134,7 @@ def test_without_the_onnx_package_ours_checks_alone_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    relu = graph(Node("Relu", ("x",), ("y",)))
+    relu = graph(new_node("Relu", "x", "y"))
     onernn.convert(relu, tmp_path / "m.onnx", note=told.append)
     assert not told
     with monkeypatch.context() as patched:
@@ -164,7 +153,7 @@ def test_ours_finds_wrong_types_shapes_and_operators_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    turned = graph(Node("Transpose", ("x",), ("y",), {"perm": (1, 0)}))
+    turned = graph(new_node("Transpose", "x", "y", perm=(1, 0)))
     written = to_onnx(turned)
 
     def check(want: Type) -> None:
@@ -184,7 +173,7 @@ def test_a_paddle_program_that_ours_finds_wrong_is_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a rule writes: here, another shape."""
-    relu = graph(Node("Relu", ("x",), ("y",)))
+    relu = graph(new_node("Relu", "x", "y"))
     onernn.convert(relu, tmp_path / "m.pdmodel")
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
     assert {each.suffix for each in before} == {".pdmodel", ".pdiparams"}

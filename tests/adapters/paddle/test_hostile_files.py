@@ -83,7 +83,7 @@ def test_the_bounds_hold_for_the_unharmed_recording_and_can_fail(
 
 
 def test_parameters_cut_at_any_byte_are_refused_with_the_offset(folder: Path) -> None:
-    cuts = {*range(0, len(PARAMS), 211), *range(30), *HEADERS, len(PARAMS) - 1}
+    cuts = {*range(0, len(PARAMS), 997), *range(30), *HEADERS, len(PARAMS) - 1}
     for cut in sorted(cuts):
         offset = refused(folder, PARAMS[:cut], "are left").offset
         assert offset is not None and offset <= cut
@@ -91,7 +91,7 @@ def test_parameters_cut_at_any_byte_are_refused_with_the_offset(folder: Path) ->
 
 def test_a_program_cut_at_any_byte_is_refused_or_a_shorter_program(folder: Path) -> None:
     # The block fills the first 3456 bytes; versions follow, which a program can do without.
-    for cut in range(0, len(MODEL), 7):
+    for cut in range(0, len(MODEL), 19):
         outcome = attempt(folder, model=MODEL[:cut])
         assert isinstance(outcome, ModelFormatError) or cut >= 3456, cut
 
@@ -220,24 +220,3 @@ def test_any_bytes_in_the_headers_give_a_program_or_an_error(
     folder: Path, changes: list[tuple[int, int]]
 ) -> None:
     attempt(folder, params=flipped(PARAMS, changes))
-
-
-@given(bytes_at(st.integers(0, len(MODEL) - 1)))
-def test_any_bytes_in_the_program_give_a_program_or_an_error(
-    folder: Path, changes: list[tuple[int, int]]
-) -> None:
-    attempt(folder, model=flipped(MODEL, changes))
-
-
-@given(st.integers(0, len(MODEL)), st.integers(0, 60), st.binary(max_size=60))
-def test_any_bytes_put_into_the_program_give_a_program_or_an_error(
-    folder: Path, at: int, removed: int, added: bytes
-) -> None:
-    attempt(folder, model=MODEL[:at] + added + MODEL[at + removed :])
-
-
-@given(st.binary(max_size=200), st.binary(max_size=200))
-def test_any_bytes_at_all_give_a_program_or_an_error(
-    folder: Path, model: bytes, params: bytes
-) -> None:
-    attempt(folder, model, params)

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 from support.paddle_writing import OPERATORS as WRITTEN
 
 from onernn import Graph
 from onernn.adapters.paddle.lower import load_paddle
 from onernn.adapters.paddle.operators import REDUCTIONS, ROWS, Row
 from onernn.adapters.paddle.write import write_paddle
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Value
 from onernn.ir.operator import OPERATORS
 
 OUT_OF_PADDLE_3 = {"SequenceReverse"}
@@ -51,7 +52,7 @@ def test_what_a_row_writes_is_read_as_the_same(row: Row, given: bool, tmp_path: 
     record, dtype = OPERATORS[row.op], "bool" if row.op == "Not" else "float32"
     attributes = {k: another(v) for k, v in record.attributes.items()} if given else {}
     inputs = (Value("x", dtype, (None, 4), int(record.slots[0].ragged)),)
-    node = Node(row.op, ("x",), ("y",), attributes)
+    node = new_node(row.op, "x", "y", **attributes)
     write_paddle(Graph("model", inputs, (Value("y"),), (node,), {}), tmp_path / "m.pdmodel")
     found = load_paddle(tmp_path / "m.pdmodel").nodes
     if row.op in OUT_OF_PADDLE_3:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.backends import BACKENDS
 
@@ -77,19 +76,6 @@ def test_every_layer_runs_on_onednn(name: str, data: Path) -> None:
     assert all("oneDNN" in each.kernel for each in session.explained), session.explain()
     cells = any("the cell of every word on NumPy" in each.why for each in session.explained)
     assert cells == (CELLS[name] == {Cell.LSTM} and name not in ("lstm_pair", "rnn_lstm"))
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_recording_that_differs_is_not_met(name: str, data: Path) -> None:
-    folder = data / "paddle" / name
-    arrays, model = read_arrays(folder / "io.npz"), load(folder)
-    for key in [key for key in arrays if key.startswith("out__")]:
-        other = arrays[key].copy()
-        first = (0,) * other.ndim
-        other[first] += 1 if other.dtype.kind == "i" else np.float32(1e-3) * np.abs(other).max()
-        wrong = {**arrays, key: other}
-        report = verify(model, wrong, diagnose=False, backend="reference")
-        assert not report.passed, key
 
 
 def test_cells_of_every_word_are_computed_only_where_somebody_looks(data: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.checking import assert_close
+from support.graphs import new_node
 from support.oracle import run_oracle
 from support.paddle_writing import LAYERS, OPERATORS, RECORDED, Case, layer, of_nodes, one, words
 
@@ -20,7 +21,7 @@ from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError, fuse
 from onernn.adapters.paddle.messages import message
 from onernn.adapters.paddle.read import read_program
 from onernn.adapters.paddle.write import write_paddle
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Value
 from onernn.ir.ragged import data_of
 from onernn.ir.weights import layers_of
 from onernn.verification.comparing import TOLERANCES, compare
@@ -281,7 +282,7 @@ def test_parameters_stand_in_the_order_of_their_names(tmp_path: Path) -> None:
 
 def test_a_model_without_parameters_and_outputs_of_every_kind(tmp_path: Path) -> None:
     """A value under two names, an input that is an output, a constant that is one."""
-    nodes = [Node("SequenceData", ("d",), ("a",)), Node("SequenceData", ("d",), ("b",))]
+    nodes = [new_node("SequenceData", "d", "a"), new_node("SequenceData", "d", "b")]
     graph, feeds = of_nodes(nodes, {"d": np.ones((2, 3), np.float32)}, "a", "b", "d")
     model = check((graph, feeds), tmp_path)
     assert len(read_program(tmp_path / "m.pdmodel").parameters) == 1
@@ -291,8 +292,8 @@ def test_a_model_without_parameters_and_outputs_of_every_kind(tmp_path: Path) ->
 
 def test_names_that_the_writer_makes_do_not_meet_those_of_the_model(tmp_path: Path) -> None:
     nodes = [
-        Node("Tanh", ("split.out",), ("scale.out",)),
-        Node("MatMul", ("scale.out", "assign.out"), ("mul.out",)),
+        new_node("Tanh", "split.out", "scale.out"),
+        new_node("MatMul", "scale.out assign.out", "mul.out"),
     ]
     feeds = {"split.out": words(4)}
     weight = {"assign.out": np.ones((4, 2), np.float32)}
