@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import onernn
-from onernn.verification.drawing import fused_values, picture
+from onernn.verification.inspecting import fused_values, picture
 
 DOCS = Path(__file__).resolve().parent
 MODEL = DOCS.parent / "tests" / "data" / "paddle" / "bigru_concat"

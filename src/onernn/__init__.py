@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from onernn.adapters.weight_conversion import convert_weights
     from onernn.engine.sharing import Shared, shared
     from onernn.verification.auditing import AuditReport, audit
-    from onernn.verification.checked_conversion import convert, over_time
+    from onernn.verification.conversion import convert, over_time
     from onernn.verification.quantizing import quantize
     from onernn.verification.verifying import Report, verify
 
@@ -39,9 +39,9 @@ _WHEN_ASKED_FOR = {
     "Report": "onernn.verification.verifying",
     "Shared": "onernn.engine.sharing",
     "audit": "onernn.verification.auditing",
-    "convert": "onernn.verification.checked_conversion",
+    "convert": "onernn.verification.conversion",
     "convert_weights": "onernn.adapters.weight_conversion",
-    "over_time": "onernn.verification.checked_conversion",
+    "over_time": "onernn.verification.conversion",
     "quantize": "onernn.verification.quantizing",
     "shared": "onernn.engine.sharing",
     "verify": "onernn.verification.verifying",

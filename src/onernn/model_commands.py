@@ -37,10 +37,9 @@ from onernn.showing import (
     show_report,
     stdout,
 )
-from onernn.verification.checked_conversion import convert, over_time
+from onernn.verification.conversion import Repair, convert, over_time, repair
 from onernn.verification.inspecting import inspect_model, write_graph_page
 from onernn.verification.references import open_against
-from onernn.verification.repairing import Repair, repair
 from onernn.verification.verifying import SECONDS, Report, verify
 
 

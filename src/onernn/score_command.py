@@ -21,6 +21,7 @@ from onernn.commands import (
     Params,
     Quiet,
     Semantics,
+    pairs,
 )
 from onernn.ir.budget import STEPS
 from onernn.ir.errors import UnsupportedError
@@ -91,8 +92,8 @@ def score(
             load(model, params, semantics),
             corpus,
             output,
-            inputs=_pairs("--input", input),
-            outputs=_pairs("--output", output_column) if output_column else None,
+            inputs=pairs("--input", "NAME=COLUMN", input),
+            outputs=pairs("--output", "NAME=COLUMN", output_column) or None,
             keep=keep,
             format=format,
             words=words,
@@ -126,19 +127,12 @@ def score(
             stdout().print(f"rows rejected: {found.rejected:,}, see {output}/rejected")
 
 
-def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
-    """NAME=VALUE; no framework has names of values with =, but columns may."""
-    pairs = [each.partition("=") for each in given or ()]
-    if wrong := [name for name, equals, value in pairs if not (name and equals and value)]:
-        raise UnsupportedError(f"{option}: expected NAME=COLUMN, got {wrong[0]!r}")
-    return {name: value for name, _, value in pairs}
-
-
 def _axes(given: list[str] | None) -> int | dict[str, int]:
     try:
         if given and len(given) == 1 and "=" not in given[0]:
             return int(given[0])
-        return {name: int(axis) for name, axis in _pairs("--batch-axis", given).items()}
+        named = pairs("--batch-axis", "NAME=AXIS", given)
+        return {name: int(axis) for name, axis in named.items()}
     except ValueError as error:
         raise UnsupportedError(f"--batch-axis: {error}") from error
 

@@ -333,6 +333,10 @@ def test_folders_that_hold_something_else_are_left_alone(model: Path, tmp_path: 
     with pytest.raises(UnsupportedError, match="holds 'mine' and no _scoring.jsonl"):
         score(model, tmp_path / "x.parquet", tmp_path / "out")
     assert os.listdir(tmp_path / "out") == ["mine"]
+    with pytest.raises(
+        UnsupportedError, match="s3://b/out: the output is a folder on this machine"
+    ):
+        score(model, tmp_path / "x.parquet", "s3://b/out")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "npz", "empty"])

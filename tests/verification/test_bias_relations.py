@@ -82,7 +82,7 @@ def test_of_a_gru_of_two_biases_it_is_said_what_fits_and_what_does_not() -> None
     (cause,) = _against_the_file(*files).causes
     assert cause.id == "bias_merged"
     assert cause.text.startswith(
-        "leaves out the candidate's input bias and has other biases of gates u (update) and"
+        "matches when, in the reference, the candidate's input bias is left out and the biases of"
     )
 
 

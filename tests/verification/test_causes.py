@@ -290,4 +290,4 @@ def test_a_model_is_at_fault_in_what_it_has_and_the_reference_in_what_the_model_
     sound, wrong = candidate_bias_outside_the_reset_product()
     report = against_the_sound_file(wrong, sound)  # the model is sound here
     assert report.cause is not None and report.cause.id == "bias_merged"
-    assert report.cause.text.startswith("has a bias of the candidate inside the reset gate's")
+    assert report.cause.text.startswith("matches when both biases of the candidate are")

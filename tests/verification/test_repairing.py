@@ -13,8 +13,8 @@ from support import planted
 from support.planted import model, read, reordered, tagger
 
 from onernn.ir.graph import Graph, Node, Value
+from onernn.verification.conversion import differences, repair
 from onernn.verification.references import Against
-from onernn.verification.repairing import differences, repair
 from onernn.verification.verifying import Report, verify
 
 Pair = tuple[bytes, bytes]

@@ -17,7 +17,7 @@ from support.planted import model, read, reordered, tagger
 import onernn
 from onernn.ir.errors import MissingDependencyError
 from onernn.ir.graph import Graph, Node, Value
-from onernn.verification.drawing import COLOURS, fused_values, number, picture
+from onernn.verification.inspecting import COLOURS, fused_values, number, picture
 from onernn.verification.references import Against
 from onernn.verification.report import check_report, render, write_report
 from onernn.verification.verifying import Report, verify

@@ -1,21 +1,277 @@
-"""A model before and after fusion, and what runs it: `onernn inspect` and its page."""
+"""A model before and after fusion, and what runs it, in lines and as a page; graphs as SVG."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from html import escape as escaped
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from onernn.adapters.common.adapter import require
 from onernn.adapters.registry import pass_name
 from onernn.engine.session import Explained, Session, unsupported
 from onernn.fuse_passes import FuseResult, fuse, passes_for
-from onernn.ir.errors import LibraryError, Refusal
+from onernn.ir.errors import LibraryError, Refusal, printable
 from onernn.ir.files import replacing
-from onernn.ir.graph import Graph, Value, native_types
+from onernn.ir.graph import UNSUPPORTED, Graph, Node, Value, native_types
 from onernn.ir.records import dataclass
 from onernn.ir.types import Type
-from onernn.verification.drawing import filled, fused_values, picture
+
+_WIDE, _HIGH, _ACROSS, _DOWN = 168, 50, 20, 30
+_MOST = 120
+"""Nodes of a picture; a longer graph is shown from its first recurrent node's surroundings."""
+COLOURS = ("#cfe3f7", "#fbe3c0", "#d5efd3", "#e6d9f2", "#f7d7e6", "#d3eeee")
+
+_GREY, _RED = "#64748b", "#b91c1c"
+_FILLS = {"Rnn": "#e2e8f0", UNSUPPORTED: "#fee2e2"}
+
+
+class _Box(NamedTuple):
+    key: str
+    lines: tuple[str, ...]
+    inputs: tuple[str, ...]  # keys
+    fill: str
+    border: str
+    oval: bool
+    title: str
+    below: str = ""
+
+
+def escape(text: str) -> str:
+    """A name in an SVG: no markup, and nothing that XML forbids or that turns the text around."""
+    return escaped(printable(text, "\n"))
+
+
+def picture(
+    graph: Graph,
+    label: str,
+    *,
+    fused: Mapping[str, str],
+    apart: Collection[str] = (),
+    notes: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    most: int = _MOST,
+) -> str:
+    """An SVG of the graph from top to bottom: operators are boxes, inputs and outputs ovals.
+
+    ``fused``: colours of the nodes that make these values; ``apart``: values whose makers get a
+    red border; ``notes``: lines about the makers of values, the first of which stands below the
+    box. Hovering over a box shows all of them. Constants are left out, and nodes above ``most``.
+    """
+    boxes = _boxes(graph, fused, apart, notes, most)
+    ranks = _ranks(boxes)
+    rows = _ordered(boxes, ranks)
+    widest = max(map(len, rows), default=1)
+    width = widest * (_WIDE + _ACROSS) + _ACROSS
+    height = len(rows) * (_HIGH + _DOWN) + _DOWN
+    at = {}
+    for depth, row in enumerate(rows):
+        left = (width - len(row) * (_WIDE + _ACROSS) + _ACROSS) / 2
+        for place, box in enumerate(row):
+            at[box.key] = (left + place * (_WIDE + _ACROSS), _DOWN + depth * (_HIGH + _DOWN))
+    lines = [
+        f'<svg class="graph" xmlns="http://www.w3.org/2000/svg" role="img"'
+        f' aria-label="{escape(label)}" viewBox="0 0 {width} {height}"'
+        f' width="{width}" height="{height}">'
+    ]
+    for box in boxes:
+        lines += [_edge(at[key], at[box.key]) for key in box.inputs if key in at]
+    lines += [_drawn(box, *at[box.key]) for box in boxes]
+    return "\n".join([*lines, "</svg>"])
+
+
+def fused_values(before: Graph, after: Graph) -> tuple[dict[str, str], dict[str, str]]:
+    """Colours in both graphs: each recurrent node that fusion made, and what went into it."""
+    kept, left = (set(map(id, graph.nodes)) for graph in (before, after))
+    old: dict[str, str] = {}
+    new: dict[str, str] = {}
+    for node in after.nodes:
+        if id(node) in kept or node.op != "Rnn":
+            continue
+        colour = COLOURS[len(new) % len(COLOURS)]
+        new[node.outputs[0]] = colour
+        for each in before.nodes:
+            gone = id(each) not in left
+            if gone and each.origin and set(each.origin) <= set(node.origin):
+                old.setdefault(each.outputs[0], colour)
+    return old, new
+
+
+def _boxes(
+    graph: Graph,
+    fused: Mapping[str, str],
+    apart: Collection[str],
+    notes: Mapping[str, Sequence[str]],
+    most: int,
+) -> list[_Box]:
+    nodes = list(graph.nodes)
+    if len(nodes) > most:
+        first = next((k for k, n in enumerate(nodes) if n.op == "Rnn"), 0)
+        start = max(0, min(first - most // 3, len(nodes) - most))
+        nodes = nodes[start : start + most]
+    makers = {value.name: f"in:{value.name}" for value in graph.inputs}
+    for k, node in enumerate(nodes):
+        makers.update((name, f"n{k}") for name in node.outputs if name)
+    read = {name for node in nodes for name in node.inputs} | {v.name for v in graph.outputs}
+    boxes = [
+        _oval(makers[v.name], v, _shape(v.shape), below="".join(notes.get(v.name, ())[:1]))
+        for v in graph.inputs
+        if v.name in read
+    ]
+    for k, node in enumerate(nodes):
+        inputs = tuple(dict.fromkeys(makers[name] for name in node.inputs if name in makers))
+        fill = fused.get(node.outputs[0], _FILLS.get(node.op, "#f8fafc"))
+        border = _GREY if set(apart).isdisjoint(node.outputs) else _RED
+        more = notes.get(node.outputs[0], ())
+        title = "\n".join((_title(node), *more))
+        below = "".join(more[:1])
+        boxes.append(_Box(f"n{k}", _label(node), inputs, fill, border, False, title, below))
+    return boxes + [
+        _oval(f"out:{value.name}", value, inputs=(makers[value.name],))
+        for value in graph.outputs
+        if value.name in makers
+    ]
+
+
+def _oval(
+    key: str, value: Value, shape: str = "", inputs: tuple[str, ...] = (), below: str = ""
+) -> _Box:
+    return _Box(key, _cut(value.name, shape), inputs, "#fff", _GREY, True, str(value), below)
+
+
+def _shape(shape: tuple[int | None, ...] | None) -> str:
+    return "" if shape is None else f"({', '.join('?' if s is None else str(s) for s in shape)})"
+
+
+def _label(node: Node) -> tuple[str, ...]:
+    spec = node.attributes.get("spec")
+    if spec is None:
+        native = native_types(node.origin)
+        return _cut(node.op, native if native.lower() != node.op.lower() else "")
+    way = spec.direction.replace("bidirectional_", "both, ").replace("left2right", "forward")
+    layers = f", {spec.layers} layers" if spec.layers > 1 else ""
+    return _cut(
+        f"Rnn: {spec.cell.name}{layers}",
+        f"{way.replace('right2left', 'backward')}, {spec.input_size} → {spec.hidden_size}",
+    )
+
+
+def _title(node: Node) -> str:
+    lines = [f"{node.op} makes {', '.join(filter(None, node.outputs))}"]
+    if node.origin:
+        lines.append(f"from {node.native}")
+    if reason := node.attributes.get("reason"):
+        lines.append(str(reason))
+    return "\n".join(lines)
+
+
+def _cut(*lines: str) -> tuple[str, ...]:
+    return tuple(line if len(line) <= 24 else f"{line[:11]}…{line[-12:]}" for line in lines if line)
+
+
+def _ranks(boxes: list[_Box]) -> dict[str, int]:
+    """Rows: below all that a box reads, and then as far down as its readers let it."""
+    ranks: dict[str, int] = {}
+    readers: dict[str, list[str]] = {}
+    for box in boxes:  # they come in an order in which they can run
+        ranks[box.key] = 1 + max((ranks[key] for key in box.inputs if key in ranks), default=-1)
+        for key in box.inputs:
+            readers.setdefault(key, []).append(box.key)
+    for box in reversed(boxes):
+        if box.key in readers:
+            ranks[box.key] = min(ranks[key] for key in readers[box.key]) - 1
+    return ranks
+
+
+def _ordered(boxes: list[_Box], ranks: Mapping[str, int]) -> list[list[_Box]]:
+    """Rows; within each by the middle of what a box reads."""
+    rows: list[list[_Box]] = [[] for _ in range(max(ranks.values(), default=0) + 1)]
+    for box in boxes:
+        rows[ranks[box.key]].append(box)
+    place: dict[str, float] = {}
+    for row in rows:
+
+        def middle(box: _Box) -> float:
+            known = [place[key] for key in box.inputs if key in place]
+            return sum(known) / len(known) if known else 0.0
+
+        row.sort(key=middle)
+        for k, box in enumerate(row):
+            place[box.key] = k - len(row) / 2
+    return [row for row in rows if row]
+
+
+def _edge(start: tuple[float, float], end: tuple[float, float]) -> str:
+    x, y, u, v = start[0] + _WIDE / 2, start[1] + _HIGH, end[0] + _WIDE / 2, end[1]
+    bend = _DOWN / 2 + (v - y) / 8
+    return (
+        f'<path d="M{x:g} {y:g} C{x:g} {y + bend:g} {u:g} {v - bend:g} {u:g} {v:g}"'
+        ' fill="none" stroke="#94a3b8" stroke-width="1.5"/>'
+    )
+
+
+def _drawn(box: _Box, x: float, y: float) -> str:
+    round_ = _HIGH / 2 if box.oval else 6
+    thick = 3 if box.border == _RED else 1
+    middle = y + _HIGH / 2 + 4 - 8 * (len(box.lines) - 1)
+    texts = "".join(
+        f'<text x="{x + _WIDE / 2:g}" y="{middle + 16 * k:g}" text-anchor="middle"'
+        f' font-size="{12 if k == 0 else 10.5}" fill="{"#0f172a" if k == 0 else "#475569"}">'
+        f"{escape(line)}</text>"
+        for k, line in enumerate(box.lines)
+    )
+    if box.below:
+        (below,) = _cut(box.below)
+        texts += (
+            f'<text x="{x + _WIDE / 2 + 6:g}" y="{y + _HIGH + 12:g}" font-size="9.5"'
+            f' fill="#475569">{escape(below)}</text>'
+        )
+    return (
+        f'<g><title>{escape(box.title)}</title><rect x="{x:g}" y="{y:g}" width="{_WIDE}"'
+        f' height="{_HIGH}" rx="{round_:g}" fill="{box.fill}" stroke="{box.border}"'
+        f' stroke-width="{thick}"/>{texts}</g>'
+    )
+
+
+# --- pages
+
+
+def filled(name: str, content: Mapping[str, Any]) -> str:
+    """The page that a template makes; all texts are escaped, but SVGs that it calls safe."""
+    jinja2 = require("jinja2", "report")
+    templates = resources.files("onernn.verification").joinpath("templates")
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda each: templates.joinpath(each).read_text("utf-8")),
+        autoescape=True,
+        finalize=_shown,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "digest": _digest}
+    return environment.get_template(name).render(**content)
+
+
+def _shown(value: Any) -> Any:
+    """A text as the page shows it, before it is escaped; SVGs were escaped when drawn."""
+    return printable(value, "\n") if type(value) is str else value
+
+
+def number(value: float) -> str:
+    """Three digits; a dash for what is no number."""
+    return "–" if value != value else "0" if value == 0 else f"{value:.3g}"
+
+
+def _digest(script: str) -> str:
+    """What a page's policy calls its script."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+# --- a model before and after fusion, and what runs it: `onernn inspect` and its page
 
 
 @dataclass(frozen=True)
@@ -95,7 +351,7 @@ def _described(value: Value) -> dict[str, Any]:
 # --- a model's graph before and after fusion as one HTML file, which a browser can zoom
 
 
-_MOST = 4000
+_MOST_ON_PAGE = 4000
 """Nodes of a picture: browsers move so many at once."""
 
 
@@ -125,13 +381,13 @@ def _content(found: Inspection) -> dict[str, Any]:
             fused=colours,
             apart=refused,
             notes=notes,
-            most=_MOST,
+            most=_MOST_ON_PAGE,
         )
     return {
         "found": found,
         "pictures": pictures,
         "nodes": {"before": len(before.nodes), "after": len(after.nodes)},
-        "most": _MOST,
+        "most": _MOST_ON_PAGE,
         "coloured": bool(new),
     }
 

@@ -20,7 +20,7 @@ from onernn.ir.files import replacing
 from onernn.ir.graph import native_types
 from onernn.ir.ragged import Batch, Ragged
 from onernn.verification.diagnosis.cause import Cause
-from onernn.verification.drawing import filled, fused_values, picture
+from onernn.verification.inspecting import filled, fused_values, picture
 from onernn.verification.profiles import Profile
 from onernn.verification.verifying import Evidence, Report
 

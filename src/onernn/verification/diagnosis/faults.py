@@ -351,27 +351,35 @@ def clip_fault(name: str, bound: float | tuple[float, float] | None) -> LayerFau
 # --- biases
 
 
-def _biases(spec: RnnSpec) -> Iterator[LayerFault]:
-    def fault(id: str, text: str, function: Callable[[Array], Array]) -> LayerFault:
-        return in_arrays(Fault(id, text, lambda part: function(part[2])), ("bias",), text)
+_TWICE = ((0.5, "halved: it is added twice"), (2, "doubled"))
 
-    halved, doubled = "halved: it is added twice", "doubled"
-    for by, how in ((0.5, halved), (2, doubled)):
-        yield fault("bias_doubled", f"its bias is {how}", partial(scaled, rows=slice(None), by=by))
+
+def bias_faults(two: bool) -> Iterator[PartFault]:
+    """Biases that are added twice; where the candidate has ``two``, also one of them."""
+
+    def fault(id: str, text: str, change: Callable[[Array], Array]) -> PartFault:
+        return Fault(id, text, lambda part: change(part[2]) if part[1] == "bias" else None)
+
+    for by, how in _TWICE:
+        change = partial(scaled, rows=slice(None), by=by)
+        yield fault("bias_doubled", f"its bias is {how}", change)
+    if two:
+        text = "both biases of the candidate are merged into one outside the reset gate's product"
+        yield fault("bias_merged", text, merged)
+        for row, name in ((3, "recurrent"), (2, "input")):
+            text = f"the candidate's {name} bias is"
+            yield fault("bias_merged", f"{text} left out", partial(scaled, rows=row, by=0))
+            for by, how in _TWICE:
+                yield fault("bias_doubled", f"{text} {how}", partial(scaled, rows=row, by=by))
+
+
+def _biases(spec: RnnSpec) -> Iterator[LayerFault]:
+    for fault in bias_faults(spec.cell.linear_before_reset):
+        yield in_arrays(fault, ("bias",), fault.text)
     if spec.cell is Cell.LSTM:
         for by, how in ((1, "larger"), (-1, "smaller")):
             text = f"the bias of gate f (forget) is {how} by 1"
             yield Fault("bias_shifted", text, partial(_shifted, by=by))
-    if not spec.cell.linear_before_reset:
-        return
-    text = "both biases of the candidate are merged into one outside the reset gate's product"
-    yield fault("bias_merged", text, merged)
-    for row, name in ((3, "recurrent"), (2, "input")):
-        text = f"the candidate's {name} bias is left out"
-        yield fault("bias_merged", text, partial(scaled, rows=row, by=0))
-        for by, how in ((0.5, halved), (2, doubled)):
-            text = f"the candidate's {name} bias is {how}"
-            yield fault("bias_doubled", text, partial(scaled, rows=row, by=by))
 
 
 def _shifted(layer: Layer, by: float) -> Layer:
@@ -441,7 +449,7 @@ _EVEN = 0.01
 _ROUNDED = 2.0**-7
 """Of the largest number: what two narrow ones may be wrong by in their sum."""
 
-_OTHERS = " and has other biases of gates u (update) and r (reset)"
+_OTHERS = " and the biases of gates u (update) and r (reset) are others"
 """Of which a file keeps the sum of two, so that nothing shows which of them changed."""
 
 
@@ -657,36 +665,21 @@ def bias_between(spec: RnnSpec, one: Array, other: Array) -> Iterator[Relation]:
     """How the biases of one layer and direction differ from the reference's; nothing if not."""
     if alike(one, other):
         return
-    if spec.cell.linear_before_reset:
-        if alike(merged(other), one):
-            yield Relation(
-                "bias_merged",
-                "has both biases of the candidate merged into one outside the reset gate's product",
-            )
-            return
-        if alike(merged(one), other):
-            text = "has a bias of the candidate inside the reset gate's product, the reference has"
-            yield Relation("bias_merged", f"{text} both outside")
-            return
-        sides = {2: "input", 3: "recurrent"}
-        for row, side in sides.items():
-            now, then = one[..., row, :], other[..., row, :]
-            if not alike(one[..., 5 - row, :], other[..., 5 - row, :]) or alike(now, then):
+    two = spec.cell.linear_before_reset and one.shape[-2] == spec.cell.bias_rows
+    for fault in bias_faults(two):
+        for mine, theirs, where in ((one, other, " "), (other, one, ", in the reference, ")):
+            made = fault.apply((spec, "bias", mine))
+            if alike(made, mine):
                 continue
-            others = "" if alike(one[..., :2, :], other[..., :2, :]) else _OTHERS
-            if not now.any():
-                yield Relation("bias_merged", f"leaves out the candidate's {side} bias{others}")
-                return
-            if (factor := _factor(now, then)) in (2.0, 0.5):
-                how = "twice" if factor == 2 else "half of"
-                yield Relation("bias_doubled", f"has {how} the candidate's {side} bias{others}")
+            first = 2 * ("candidate" in fault.text)  # gates before it may have others
+            if alike(made[..., first:, :], theirs[..., first:, :]):
+                others = "" if alike(one[..., :first, :], other[..., :first, :]) else _OTHERS
+                yield Relation(fault.id, f"matches when{where}{fault.text}{others}")
                 return
     gates, said, apart = _by_gate(spec, one, other)
     called = f"biases of {gates}" if gates else "biases"
     if "zero" in said:
         yield Relation("bias_zeroed", f"has {called} that {said}")
-    elif said.startswith(("are 2 times", "are 0.5 times")) and not gates:
-        yield Relation("bias_doubled", f"has {called} that {said}")
     elif "larger" in said or "smaller" in said:
         yield Relation("bias_shifted", f"has {called} that {said}")
     elif gates or "times" in said:
