@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath
-from onernn.adapters.mxnet.attributes import SYMBOL_ENDING
 
 if TYPE_CHECKING:
     from onernn.adapters.common.fault import FaultyModel
@@ -59,6 +58,8 @@ def rnn_param_size(
 
 def _reads(path: StrPath) -> bool:
     """Whether a path is MXNet's: a symbol's file, a folder with one, or the prefix of its name."""
+    from onernn.adapters.mxnet.attributes import SYMBOL_ENDING
+
     path = Path(path)
     if os.path.isdir(path):
         return any(path.glob(f"*{SYMBOL_ENDING}"))
