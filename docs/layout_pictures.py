@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 import onernn
-from onernn.ir.ragged import Packing
 from onernn.ir.spec import Cell
 from onernn.reorders.layouts import FRAMEWORKS
+from onernn.reorders.lod import Packing
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
 

@@ -20,10 +20,11 @@ from onernn.backend.compiled.backend import KernelsBackend
 from onernn.backend.stack import Trainer
 from onernn.ir.arrays import Array, Int64, frozen, sealed
 from onernn.ir.errors import LibraryError, UnsupportedError
-from onernn.ir.ragged import Packing, Ragged, data_of
+from onernn.ir.ragged import Ragged, data_of, offsets_of
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
 from onernn.reorders.layers import gate_layout
+from onernn.reorders.lod import Packing
 from onernn.reorders.torch import GATES
 
 # A batch as PyTorch has it, and where the kernels find it: nothing is copied.
@@ -444,7 +445,7 @@ def packing_of(batch: Batch) -> Packing:
     assert batch.begin is not None
     sizes = np.diff(batch.begin)
     lengths = np.searchsorted(-sizes, -np.arange(batch.sequences), side="left")
-    return Ragged.from_lengths(np.empty((batch.begin[-1], 0)), lengths).packing
+    return Packing.of(offsets_of(lengths))
 
 
 # Calls whose gradients PyTorch's autograd wants, forward and backward on ours.

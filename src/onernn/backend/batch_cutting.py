@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from onernn.ir.arrays import Array
-from onernn.ir.ragged import Packing, Ragged
+from onernn.ir.ragged import Ragged
+from onernn.reorders.lod import Packing
 
 LONGEST = 8
 """Most steps of one segment: lengths are powers of two up to it, which bounds the shapes."""
@@ -35,8 +36,9 @@ def shares(x: Ragged | Array, count: int) -> list[Share]:
     Words of a dense batch (T, N, I) are counted row by row, as they lie in memory.
     """
     if isinstance(x, Ragged):
-        few = len(x.packing.last) < LEAST_SHARE * count
-        parts = (x.packing,) if few or count == 1 else x.packing.parts(count)
+        packing = Packing.of(x.offsets)
+        few = len(packing.last) < LEAST_SHARE * count
+        parts = (packing,) if few or count == 1 else packing.parts(count)
         return [Share(part.rows, part.order, part) for part in parts]
     time, batch = x.shape[:2]
     if count == 1 or batch < LEAST_SHARE * count:

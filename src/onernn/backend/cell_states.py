@@ -11,10 +11,11 @@ import numpy as np
 from onernn.backend.run_arguments import State, checked_state
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.ragged import Packing, Ragged, data_of
+from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
 from onernn.ops.activations import function
+from onernn.reorders.lod import Packing
 
 
 def check_cells(spec: RnnSpec) -> None:
@@ -37,7 +38,9 @@ def cell_sequence(
     Formula: RNN developer guide of oneDNN, LSTM with peephole.
     """
     words, hidden = data_of(x), data_of(y)
-    packing = x.packing if isinstance(x, Ragged) else Packing.rectangle(*words.shape[:2])
+    packing = (
+        Packing.of(x.offsets) if isinstance(x, Ragged) else Packing.rectangle(*words.shape[:2])
+    )
     h, c = (
         each[0, 0, packing.order]
         for each in checked_state(spec, state, len(packing.order), weights.iter.dtype)

@@ -9,7 +9,8 @@ import numpy as np
 
 from onernn.backend.run_arguments import State
 from onernn.ir.arrays import Array
-from onernn.ir.ragged import Packing, Ragged
+from onernn.ir.ragged import Ragged
+from onernn.reorders.lod import Packing
 
 
 class PackedBatch(NamedTuple):

@@ -21,10 +21,11 @@ from onernn.backend.kernels import DirectionKernel, PackedBatch, PackedGradient
 from onernn.backend.run_arguments import State
 from onernn.backend.worker_threads import run_all
 from onernn.ir.arrays import Array, sealed
-from onernn.ir.ragged import Packing, Ragged, data_of
+from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.rnn import parts
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights
+from onernn.reorders.lod import Packing
 
 _T = TypeVar("_T")
 

@@ -21,10 +21,10 @@ from onernn.backend.stack import Stack, Trainer
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.limits import Limits, why_not
-from onernn.ir.ragged import Packing
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import RnnWeights, Weights, layers_of
 from onernn.ops.activations import function
+from onernn.reorders.lod import Packing
 
 _Arrays = dict[str, Array]
 

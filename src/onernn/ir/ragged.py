@@ -1,16 +1,14 @@
-"""Variable-length batches, and the sorted packed layout that runs them without padding."""
+"""Variable-length batches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from onernn.ir.arrays import Array, Int64, frozen
-from onernn.ir.cached import cached_property
 from onernn.ir.errors import ShapeError
 from onernn.ir.records import dataclass
 
@@ -79,7 +77,7 @@ class Ragged:
     @classmethod
     def from_lengths(cls, data: Array, lengths: npt.ArrayLike) -> Ragged:
         """From the words of all sentences (W, ...) and the length of each (N,)."""
-        return cls(data, _offsets(_checked_lengths(lengths, None)))
+        return cls(data, offsets_of(_checked_lengths(lengths, None)))
 
     @classmethod
     def from_list(cls, sentences: Sequence[Array]) -> Ragged:
@@ -92,7 +90,7 @@ class Ragged:
                 raise ShapeError(
                     f"sequence {n}: expected (T, {str(arrays[0].shape[1:])[1:]}, got {array.shape}"
                 )
-        return cls(np.concatenate(arrays), _offsets(np.array([len(a) for a in arrays])))
+        return cls(np.concatenate(arrays), offsets_of(np.array([len(a) for a in arrays])))
 
     @classmethod
     def from_mask(cls, padded: Array, mask: npt.ArrayLike) -> Ragged:
@@ -104,7 +102,7 @@ class Ragged:
         if (edges > 2).any():
             n = int(np.flatnonzero(edges > 2)[0])
             raise ShapeError(f"mask: sequence {n} has holes, expected one run of ones")
-        return cls(padded[kept], _offsets(kept.sum(1)))
+        return cls(padded[kept], offsets_of(kept.sum(1)))
 
     @classmethod
     def from_padded(
@@ -122,7 +120,7 @@ class Ragged:
         batch_major = np.swapaxes(padded, 0, 1) if time_major else padded
         n, t = batch_major.shape[:2]
         counts = _checked_lengths(lengths, n, t)
-        return cls(batch_major[_valid(counts, t, side)], _offsets(counts))
+        return cls(batch_major[_valid(counts, t, side)], offsets_of(counts))
 
     @property
     def lod(self) -> list[list[int]]:
@@ -166,16 +164,12 @@ class Ragged:
         out[_valid(self.lengths, t, side)] = self.data
         return np.ascontiguousarray(np.swapaxes(out, 0, 1)) if time_major else out
 
-    @property
-    def packing(self) -> Packing:
-        """The index of the sorted packed layout; kept for the batch shapes seen last."""
-        return _packing(self.offsets.tobytes())
-
     def __repr__(self) -> str:
         return f"Ragged({self.data.dtype} {self.data.shape}, {len(self)} sequences)"
 
 
-def _offsets(lengths: Int64) -> Int64:
+def offsets_of(lengths: Int64) -> Int64:
+    """Where sequences of these lengths begin, and where the last one ends."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
@@ -200,105 +194,6 @@ def _valid(lengths: Int64, time: int, side: Side) -> npt.NDArray[np.bool_]:
         raise ValueError(f"side: expected 'right' or 'left', got {side!r}")
     from_start = np.arange(time) < lengths[:, None]
     return from_start if side == "right" else from_start[:, ::-1]
-
-
-@dataclass(frozen=True, eq=False)
-class Packing:
-    """Where each word stands in the sorted packed layout: no padding, time-major.
-
-    Sentences are sorted by length, longest first (``order``, (N,)); then come all first words,
-    all second words, ... At step t the first ``batch_sizes[t]`` sentences are still running, so
-    that steps of equal batch size are a dense (T, N, C) tensor.
-    """
-
-    lengths: Int64  # (N,), sorted
-    order: Int64  # (N,)
-    batch_sizes: Int64  # (T,)
-    rows: Int64  # (W,), the word at each packed row
-
-    @classmethod
-    def of(cls, offsets: Int64) -> Packing:
-        lengths = np.diff(offsets)
-        order = np.argsort(-lengths, kind="stable")
-        return cls._sorted(order, lengths[order], offsets[order])
-
-    @classmethod
-    def _sorted(cls, order: Int64, lengths: Int64, starts: Int64) -> Packing:
-        steps = np.arange(lengths[0] if len(lengths) else 0)
-        batch_sizes = np.searchsorted(-lengths, -steps, side="left")
-        time = np.repeat(steps, batch_sizes)
-        sentence = np.arange(len(time)) - np.repeat(_offsets(batch_sizes)[:-1], batch_sizes)
-        return cls(*map(frozen, (lengths, order, batch_sizes, starts[sentence] + time)))
-
-    def parts(self, count: int) -> tuple[Packing, ...]:
-        """The batch dealt out sentence by sentence into batches of nearly equal work.
-
-        ``rows`` and ``order`` of each still speak of the whole batch.
-        """
-        if count not in self._parts:
-            starts = np.zeros_like(self.order)
-            starts[: len(self.last)] = self.rows[: len(self.last)]
-            self._parts[count] = tuple(
-                self._sorted(self.order[p::count], self.lengths[p::count], starts[p::count])
-                for p in range(count)
-            )
-        return self._parts[count]
-
-    @cached_property
-    def _parts(self) -> dict[int, tuple[Packing, ...]]:
-        return {}
-
-    @classmethod
-    def rectangle(cls, time: int, batch: int) -> Packing:
-        """For N sentences of T words each: packed rows are those of (T, N, ...)."""
-        return _packing((np.arange(batch + 1, dtype=np.int64) * time).tobytes())
-
-    @cached_property
-    def step_offsets(self) -> Int64:
-        """(T+1,): the packed row at which each step starts."""
-        return frozen(_offsets(self.batch_sizes))
-
-    @cached_property
-    def words(self) -> Int64:
-        """(W,): the packed row of each word, the inverse of ``rows``."""
-        return frozen(_inverse(self.rows))
-
-    @cached_property
-    def unsort(self) -> Int64:
-        """(N,): where each of the caller's sentences went, the inverse of ``order``."""
-        return frozen(_inverse(self.order))
-
-    @cached_property
-    def flip(self) -> Int64:
-        """(W,): each packed row's counterpart when every sentence is read backwards."""
-        time = np.repeat(np.arange(len(self.batch_sizes)), self.batch_sizes)
-        sentence = np.arange(len(time)) - self.step_offsets[time]
-        return frozen(self.step_offsets[self.lengths[sentence] - 1 - time] + sentence)
-
-    @cached_property
-    def last(self) -> Int64:
-        """The packed row of the last word of each sorted sentence that has one."""
-        running = self.lengths[self.lengths > 0]
-        return frozen(self.step_offsets[running - 1] + np.arange(len(running)))
-
-    def pack(self, words: Array) -> Array:
-        """(W, ...) in the caller's order -> sorted packed."""
-        return np.take(words, self.rows, axis=0)
-
-    def unpack(self, packed: Array) -> Array:
-        """Sorted packed (W, ...) -> the caller's order."""
-        return np.take(packed, self.words, axis=0)
-
-
-def _inverse(permutation: Int64) -> Int64:
-    out = np.empty_like(permutation)
-    out[permutation] = np.arange(len(permutation))
-    return out
-
-
-@lru_cache(maxsize=64)
-def _packing(offsets: bytes) -> Packing:
-    return Packing.of(np.frombuffer(offsets, np.int64))
 
 
 Batch = Ragged | Array

@@ -13,7 +13,7 @@ from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import ShapeError
 from onernn.ir.inference import Context
 from onernn.ir.operator import op
-from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.ragged import Ragged, data_of, offsets_of
 from onernn.ir.sizes import Size
 from onernn.ir.types import Type, sequences_of, words_of
 from onernn.ops.growth import (
@@ -144,10 +144,6 @@ def sequence_lengths(x: Ragged) -> Array:
     return x.lengths
 
 
-def _offsets(lengths: Int64) -> Int64:
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-
-
 def _reduced(x: Ragged, by: np.ufunc) -> Array:
     """One row for each sequence that has words, in order."""
     starts = x.offsets[:-1][x.lengths > 0]
@@ -251,7 +247,7 @@ def sequence_expand(x: Any, like: Ragged, *, level: int = -1) -> Ragged | Array:
         return np.repeat(x, times, axis=0)
     chosen = np.repeat(np.arange(count), times)
     lengths = x.lengths[chosen]
-    offsets = _offsets(lengths)
+    offsets = offsets_of(lengths)
     rows = np.arange(offsets[-1]) + np.repeat(x.offsets[chosen] - offsets[:-1], lengths)
     return Ragged(x.data[rows], offsets)
 
@@ -270,7 +266,7 @@ def sequence_concat(first: Ragged, *rest: Ragged) -> Ragged:
         raise ShapeError(f"batches of {sorted(counts)} sequences")
     lengths = np.stack([part.lengths for part in parts])
     # Where each word goes: the start of its sequence, then the words of the inputs before.
-    starts = _offsets(lengths.sum(0))[:-1] + np.cumsum(lengths, 0) - lengths
+    starts = offsets_of(lengths.sum(0))[:-1] + np.cumsum(lengths, 0) - lengths
     words = np.concatenate([part.data for part in parts])
     out = np.empty_like(words)
     at = [
@@ -278,7 +274,7 @@ def sequence_concat(first: Ragged, *rest: Ragged) -> Ragged:
         for start, part in zip(starts, parts, strict=True)
     ]
     out[np.concatenate(at)] = words
-    return Ragged(out, _offsets(lengths.sum(0)))
+    return Ragged(out, offsets_of(lengths.sum(0)))
 
 
 def _tags(_: Context, emission: Type, transition: Type) -> Type:
@@ -293,7 +289,7 @@ def crf_decode(emission: Ragged, transition: Array) -> Ragged:
     Rows of transition: score of starting with a tag, of ending with it, then from tag i to tag j.
     Ties go to the lower tag. Formula: documentation of Paddle's operator ``crf_decoding``.
     """
-    scores, packing = emission.data, emission.packing
+    scores = emission.data
     tags = scores.shape[-1]
     if scores.ndim != 2 or transition.shape != (tags + 2, tags):
         raise ShapeError(
@@ -302,21 +298,18 @@ def crf_decode(emission: Ragged, transition: Array) -> Ragged:
         )
     start, stop, between = transition[0], transition[1], transition[2:]
     into = between.T.copy()
-    steps = [
-        slice(row, row + running)
-        for row, running in zip(packing.step_offsets, packing.batch_sizes, strict=False)
-    ]
-    best = packing.pack(scores)  # of all paths to each word's each tag, from step to step
-    best[: len(packing.last)] += start
+    order = np.argsort(-emission.lengths, kind="stable")  # the longest sequence first
+    starts, lengths = emission.offsets[order], emission.lengths[order]
+    steps = [starts[lengths > step] + step for step in range(lengths.max(initial=0))]
+    best = scores.copy()  # of all paths to each word's each tag, from step to step
+    best[starts[lengths > 0]] += start
     for before, here in pairwise(steps):
-        going_on = best[before][: here.stop - here.start]
-        best[here] += (going_on.T[:, :, None] + between[:, None]).max(0)
+        best[here] += (best[before[: len(here)]].T[:, :, None] + between[:, None]).max(0)
     path = np.empty(len(best), np.int64)
-    tag = (best[packing.last] + stop).argmax(1)
+    tag = (best[(starts + lengths - 1)[lengths > 0]] + stop).argmax(1)
     for before, here in [*pairwise(steps)][::-1]:
-        running = here.stop - here.start
-        path[here] = tag[:running]
+        path[here] = going_on = tag[: len(here)].copy()
         # Where the best path came from is computed again, for one tag of the K there are.
-        tag[:running] = (best[before][:running] + into[path[here]]).argmax(1)
-    path[: len(tag)] = tag
-    return emission.with_data(packing.unpack(path)[:, None])
+        tag[: len(here)] = (best[before[: len(here)]] + into[going_on]).argmax(1)
+    path[starts[lengths > 0]] = tag
+    return emission.with_data(path[:, None])

@@ -19,9 +19,9 @@ from onernn.backend.stack import Trainer
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.limits import why_not
-from onernn.ir.ragged import Packing
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
+from onernn.reorders.lod import Packing
 
 TRAINED_IN = ("f32", "bf16")
 """What matrices are rounded to before they are multiplied; all else is float32."""

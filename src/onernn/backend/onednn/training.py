@@ -37,9 +37,9 @@ from onernn.backend.reference import reference_trainer
 from onernn.backend.stack import Trainer
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.ragged import Packing
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights
+from onernn.reorders.lod import Packing
 
 CAPACITY = 512
 """Most pairs of primitives, forward and backward, that a process keeps; about 0.3 MB each."""
