@@ -10,9 +10,8 @@ from onernn.adapters.common.adapter import Writer
 from onernn.adapters.common.writing import Progress
 from onernn.adapters.registry import WRITERS
 from onernn.fuse_passes import fuse
-from onernn.ir.errors import UnsupportedError, did_you_mean
+from onernn.ir.errors import UnsupportedError, did_you_mean, guarded
 from onernn.ir.graph import Graph
-from onernn.ir.guard import guarded
 from onernn.ir.ragged import Batch
 
 

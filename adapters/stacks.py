@@ -17,8 +17,7 @@ from onernn.adapters.registry import ADAPTERS
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes.bodies import bodies
 from onernn.ir.errors import UnsupportedError, did_you_mean
-from onernn.ir.graph import Graph, Node, Value
-from onernn.ir.node import is_named_here, layer_operators
+from onernn.ir.graph import Graph, Node, Value, is_named_here, layer_operators
 from onernn.ir.operator import OPERATORS
 from onernn.ir.rnn import Recurrent
 from onernn.reorders.layers import PivotLayer

@@ -10,9 +10,8 @@ import numpy as np
 from onernn.fuse_passes.rewriting import concatenated, exchanged, fresh, made_of
 from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
-from onernn.ir.precision import OWN, joined
 from onernn.ir.rnn import Recurrent
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import OWN, RnnWeights, joined
 
 
 class Pair(NamedTuple):

@@ -14,9 +14,8 @@ from onernn.fuse_passes.pipeline import fuse
 from onernn.fuse_passes.rewriting import fresh
 from onernn.fuse_passes.step_buffers import Buffer, buffer_of, windows
 from onernn.ir.arrays import Array
-from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
+from onernn.ir.errors import MISFITS, OnernnError, Refusal, UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
-from onernn.ir.guard import MISFITS
 from onernn.ir.operator import OPERATORS
 from onernn.ir.rnn import Recurrent
 

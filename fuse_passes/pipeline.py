@@ -28,9 +28,8 @@ from onernn.fuse_passes.stack_layers import StackLayers
 from onernn.fuse_passes.taken_branches import TakeBranches
 from onernn.fuse_passes.taken_constants import TakeConstants
 from onernn.fuse_passes.unrolled_cells import FuseUnrolledCells
-from onernn.ir.errors import Refusal
+from onernn.ir.errors import Refusal, guarded
 from onernn.ir.graph import Graph, NativeOp, Node, graph_of
-from onernn.ir.guard import guarded
 from onernn.ir.records import dataclass
 
 

@@ -12,7 +12,7 @@ from onernn.fuse_passes.views import Axis, Factor, is_view, moved, views_behind
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
-from onernn.ir.sizes import Size
+from onernn.ir.types import Size
 
 
 @dataclass(frozen=True, eq=False)

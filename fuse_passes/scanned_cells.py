@@ -22,8 +22,8 @@ from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, NativeOp, Node
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
-from onernn.ir.sizes import Size
 from onernn.ir.spec import Direction, RnnSpec
+from onernn.ir.types import Size
 from onernn.ir.weights import RnnWeights
 from onernn.reorders.gates import GateLayout
 

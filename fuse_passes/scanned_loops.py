@@ -16,8 +16,7 @@ from onernn.fuse_passes.stacked_steps import Stacker
 from onernn.fuse_passes.views import is_view
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.records import dataclass
-from onernn.ir.sizes import Size
-from onernn.ir.types import Type
+from onernn.ir.types import Size, Type
 
 _TURN = Size.of("this turn")
 _ENDLESS = 2**31 - 1  # turns; exporters write it where nobody counts

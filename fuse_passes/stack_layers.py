@@ -8,8 +8,8 @@ from typing import NamedTuple
 from onernn.fuse_passes.rewriting import concatenated
 from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
-from onernn.ir.precision import OWN, joined
 from onernn.ir.rnn import Recurrent
+from onernn.ir.weights import OWN, joined
 
 
 class Consecutive(NamedTuple):

@@ -8,9 +8,8 @@ import numpy as np
 
 from onernn.fuse_passes.mapping import Mapper
 from onernn.ir.arrays import Array
-from onernn.ir.errors import OnernnError
+from onernn.ir.errors import MISFITS, OnernnError
 from onernn.ir.graph import Graph, Node
-from onernn.ir.guard import MISFITS
 from onernn.ir.operator import OPERATORS
 from onernn.ir.records import dataclass
 

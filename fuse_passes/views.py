@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from onernn.ir.graph import Graph, Node
-from onernn.ir.inference import infer
+from onernn.ir.graph import Graph, Node, infer
 from onernn.ir.operator import OPERATORS
-from onernn.ir.sizes import Shape, Size, volume
-from onernn.ir.types import dense
+from onernn.ir.types import Shape, Size, dense, volume
 
 _LONGEST = 8  # views in a row
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
-from onernn.ir.limits import Limits, why_not
 from onernn.ir.records import dataclass
+from onernn.ir.rnn import Limits, why_not
 from onernn.ir.spec import Activation, Cell, Direction, RnnSpec
 from onernn.ir.weights import RnnWeights, layers_of
 from onernn.reorders.gates import GateLayout

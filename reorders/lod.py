@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from onernn.ir.arrays import Array, Int64, frozen
-from onernn.ir.cached import cached_property
 from onernn.ir.ragged import Ragged, Side, offsets_of
-from onernn.ir.records import dataclass
+from onernn.ir.records import cached_property, dataclass
 
 Lod = Sequence[npt.ArrayLike]
 

@@ -17,10 +17,8 @@ import numpy as np
 from onernn.adapters.common.adapter import StrPath
 from onernn.ir.arrays import Array, widened
 from onernn.ir.budget import FileBudget, budget_of_load, loading, return_freed_memory
-from onernn.ir.cached import cached_property
-from onernn.ir.errors import BudgetError, ModelFormatError
-from onernn.ir.guard import guarded
-from onernn.ir.records import dataclass
+from onernn.ir.errors import BudgetError, ModelFormatError, guarded
+from onernn.ir.records import cached_property, dataclass
 
 # What every reader of a model's files runs under: a budget of memory, and errors of ours.
 

@@ -14,8 +14,7 @@ from onernn.engine.kernels import KERNELS
 from onernn.ir.arrays import Array
 from onernn.ir.budget import budget_of_run
 from onernn.ir.errors import BudgetError, OnernnError, UnsupportedError
-from onernn.ir.graph import UNSUPPORTED, Graph, NativeOp, Node, Value
-from onernn.ir.inference import Inference
+from onernn.ir.graph import UNSUPPORTED, Graph, Inference, NativeOp, Node, Value
 from onernn.ir.operator import is_like
 from onernn.ir.records import dataclass
 from onernn.ir.types import Type, type_of

@@ -25,7 +25,7 @@ from onernn.adapters.common.adapter import require
 from onernn.ir.arrays import Array
 from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
-from onernn.ir.npz import most_unpacked, read_member
+from onernn.ir.files import most_unpacked, read_member
 from onernn.ir.records import dataclass
 
 # The weights of layers, as the two kinds of files order them.

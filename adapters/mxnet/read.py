@@ -21,8 +21,7 @@ from onernn.adapters.mxnet import SYMBOL_ENDING
 from onernn.ir.arrays import Array, widened
 from onernn.ir.budget import FileBudget, loading
 from onernn.ir.errors import ModelFormatError, OnernnError
-from onernn.ir.files import inside, only_file
-from onernn.ir.npz import read_member
+from onernn.ir.files import inside, only_file, read_member
 from onernn.ir.ragged import Ragged
 from onernn.ir.records import dataclass
 from onernn.reorders import mxnet

@@ -15,8 +15,7 @@ from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault, Va
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import Model, Operator, Subgraph, read_model
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.graph import UNSUPPORTED, Graph, NativeOp
-from onernn.ir.node import Node
+from onernn.ir.graph import UNSUPPORTED, Graph, NativeOp, Node
 
 PATHS = {"file": "the file as it says, whoever runs it", "onnxruntime": "ONNX Runtime on a CPU"}
 

@@ -16,7 +16,7 @@ from onernn.ir.arrays import Array, widened
 from onernn.ir.budget import FileBudget, loading
 from onernn.ir.errors import ModelFormatError, UnsupportedError
 from onernn.ir.files import inside
-from onernn.ir.node import NativeOp
+from onernn.ir.graph import NativeOp
 from onernn.ir.records import dataclass
 
 # ONNX's model as protobuf messages.

@@ -16,9 +16,8 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph
 from onernn.ir.operator import REQUIRED
-from onernn.ir.precision import OWN, LayerPrecision
 from onernn.ir.spec import Activation, Cell, Direction, RnnSpec
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import OWN, LayerPrecision, RnnWeights
 from onernn.ops import OPERATORS
 from onernn.ops import Operator as CanonicalOperator
 from onernn.ops.activations import DEFAULTS, completed

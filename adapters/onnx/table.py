@@ -15,9 +15,8 @@ from onernn.adapters.onnx.read import Model, Operator, Subgraph, Unread
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
 from onernn.ir.graph import Graph
-from onernn.ir.precision import OWN, LayerPrecision, PartScales, Scale
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import OWN, LayerPrecision, PartScales, RnnWeights, Scale
 
 # Precisions of layers in an ``.onnx`` file: what its graph has no place for, in `metadata_props`.
 #

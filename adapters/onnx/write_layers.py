@@ -12,11 +12,9 @@ from onernn.adapters.onnx.writer import GraphWriter, Inputs, PaddedGraph, ProtoG
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Node
-from onernn.ir.limits import Limits, why_not
-from onernn.ir.precision import LayerPrecision, own_factors
-from onernn.ir.rnn import Recurrent
+from onernn.ir.rnn import Limits, Recurrent, why_not
 from onernn.ir.spec import Activation, Cell, RnnSpec
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import LayerPrecision, RnnWeights, own_factors
 from onernn.ops.activations import NAMES, completed
 from onernn.reorders import onnx
 

@@ -13,9 +13,9 @@ from onernn.adapters.onnx.rules import became_inputs
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node
-from onernn.ir.precision import LayerPrecision
 from onernn.ir.records import dataclass
 from onernn.ir.types import Type
+from onernn.ir.weights import LayerPrecision
 from onernn.ops import OPERATORS
 
 # ONNX graphs under construction: nodes, constants and names, without the onnx package.

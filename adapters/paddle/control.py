@@ -20,8 +20,7 @@ from onernn.adapters.paddle.table import (
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph, Value
 from onernn.ir.records import dataclass
-from onernn.ir.sizes import Size
-from onernn.ir.types import Type
+from onernn.ir.types import Size, Type
 from onernn.ops.control import joined_types
 
 # The rules of Paddle's operators on arrays of tensors.

@@ -19,9 +19,8 @@ from onernn.adapters.common.lowering import Results
 from onernn.adapters.paddle.table import PaddleOperator, listed, rule
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.precision import OWN, LayerPrecision, PartScales, Scale
 from onernn.ir.spec import Activation, Cell, Direction, RnnSpec
-from onernn.ir.weights import RnnWeights, layers_of
+from onernn.ir.weights import OWN, LayerPrecision, PartScales, RnnWeights, Scale, layers_of
 from onernn.reorders import paddle
 from onernn.reorders.gates import GateLayout, input_layer, summed_bias
 

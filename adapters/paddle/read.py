@@ -20,7 +20,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, UnsupportedError, did_you_mean
 from onernn.ir.files import inside, only_file
-from onernn.ir.node import NativeOp
+from onernn.ir.graph import NativeOp
 from onernn.ir.records import dataclass
 
 # A Paddle program as values: what its files hold, whatever their format is.

@@ -11,7 +11,7 @@ from onernn.adapters.common.bodies import FORMULAS, extreme_index, stacked
 from onernn.adapters.common.lowering import Results
 from onernn.adapters.paddle.table import PaddleOperator, rule
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.sizes import Size
+from onernn.ir.types import Size
 
 # The rules of Paddle's operators that shape, join, part and choose.
 #

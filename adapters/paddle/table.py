@@ -25,8 +25,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Value
 from onernn.ir.records import dataclass
-from onernn.ir.sizes import Size
-from onernn.ir.types import Type
+from onernn.ir.types import Size, Type
 
 # What a program's blocks read and write, found before any of them is lowered.
 

@@ -12,8 +12,7 @@ from onernn.adapters.paddle.writer import Padded, Writing, Written, only, ragged
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.graph import Node
-from onernn.ir.limits import Limits, why_not
-from onernn.ir.rnn import Part, Recurrent, parts
+from onernn.ir.rnn import Limits, Part, Recurrent, parts, why_not
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
 from onernn.reorders import paddle

@@ -16,7 +16,7 @@ from onernn.adapters.torch.read import Open
 from onernn.adapters.torch.table import LAST, TorchOperator, rule
 from onernn.ir.budget import loading
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.sizes import Factor, Size
+from onernn.ir.types import Factor, Size
 
 # The rules of views: the sizes that a program writes as numbers are told from what they were.
 #

@@ -19,7 +19,7 @@ from onernn.adapters.common.lowering import (
 from onernn.adapters.torch.read import Meta, Node, Open, Ref, Unread
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import NativeOp
-from onernn.ir.sizes import Factor, Size
+from onernn.ir.types import Factor, Size
 
 # The graph under construction, and which sizes of an export are free.
 #

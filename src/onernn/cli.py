@@ -23,8 +23,7 @@ from onernn.engine.session import Session
 from onernn.inspecting import inspect_command
 from onernn.ir.arrays import Array
 from onernn.ir.budget import STEPS
-from onernn.ir.errors import OnernnError
-from onernn.ir.guard import unforeseen
+from onernn.ir.errors import OnernnError, unforeseen
 from onernn.options import (
     Atol,
     Backend,

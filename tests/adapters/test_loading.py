@@ -243,7 +243,7 @@ def npy(shape: tuple[int, ...], count: int) -> bytes:
 def test_npz_bombs_are_refused_and_what_nobody_asks_for_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onernn.ir.npz.LOADING", 20 * MB)
+    monkeypatch.setattr("onernn.ir.files.LOADING", 20 * MB)
     file = tmp_path / "io.npz"
     bomb = npy((6 * MB,), 6 * MB)
     file.write_bytes(npz(in__x=npy((2,), 2), bomb=bomb))
@@ -261,7 +261,7 @@ def test_npz_bombs_are_refused_and_what_nobody_asks_for_is_not_read(
 def test_members_that_share_their_bytes_count_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onernn.ir.npz.LOADING", MB)
+    monkeypatch.setattr("onernn.ir.files.LOADING", MB)
     members = {f"in__{k}": npy((200_000,), 200_000) for k in range(99)}
     file = tmp_path / "io.npz"
     file.write_bytes(npz(**members))

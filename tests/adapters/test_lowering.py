@@ -19,7 +19,7 @@ from onernn.adapters.common.lowering import (
 )
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph, NativeOp, Value
-from onernn.ir.sizes import Size
+from onernn.ir.types import Size
 
 Rule = Callable[[NativeOperator], Results]
 

@@ -14,7 +14,7 @@ from support.oracle import run_oracle
 
 from onernn import Cell, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.backend import open_backend
-from onernn.ir.precision import PartScales, Scale
+from onernn.ir.weights import PartScales, Scale
 
 BACKENDS = ["onednn", "kernels"]
 STRICT = [pytest.param("onednn", marks=needs_vnni), "kernels"]

@@ -26,8 +26,8 @@ from support.layers import (
 from onernn import Activation, Cell, Ragged, RnnSpec, RnnWeights, Session, UnsupportedError
 from onernn.backend import open_backend, reference_stack
 from onernn.ir.graph import Graph, Value
-from onernn.ir.precision import LayerPrecision
 from onernn.ir.rnn import Recurrent, with_precision
+from onernn.ir.weights import LayerPrecision
 
 CODES = "int8-weights"
 DTYPES = ("int8-dynamic", CODES)

@@ -19,7 +19,7 @@ from support.oracle import run_oracle
 
 from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.backend import open_backend
-from onernn.ir.precision import PartScales, Scale
+from onernn.ir.weights import PartScales, Scale
 
 pytestmark = pytest.mark.usefixtures("built")
 

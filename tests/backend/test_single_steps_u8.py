@@ -17,7 +17,7 @@ from onernn import Cell, RnnSpec, RnnWeights, UnsupportedError
 from onernn.backend import open_backend
 from onernn.backend.onednn.data_types import narrowed, widened
 from onernn.backend.onednn.library import load_library
-from onernn.ir.precision import Scale
+from onernn.ir.weights import Scale
 
 U8 = [Cell.LSTM, Cell.GRU]
 

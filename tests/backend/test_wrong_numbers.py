@@ -27,7 +27,7 @@ from onernn.backend import open_backend
 from onernn.backend.onednn import primitives, training
 from onernn.backend.onednn.library import load_library
 from onernn.backend.onednn.precision import PRECISIONS
-from onernn.ir.precision import UNIT
+from onernn.ir.weights import UNIT
 
 TOLERANCE = {"f32": 1e-5, "bf16": 2e-2, "u8": 2e-2}  # of outputs in [-1, 1]
 TIME, BATCH, INPUT, HIDDEN = 5, 4, 32, 64

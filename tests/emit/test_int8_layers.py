@@ -12,8 +12,8 @@ from support.layers import random_ragged, random_weights
 from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError
 from onernn.engine.emit import write_cpp
 from onernn.ir.graph import Node, Value
-from onernn.ir.precision import OWN, LayerPrecision, PartScales, Scale
 from onernn.ir.ragged import data_of
+from onernn.ir.weights import OWN, LayerPrecision, PartScales, Scale
 
 FLAGS = ("-O0", "-march=native", "-ffp-contract=off")
 BOTH = RnnSpec(Cell.GRU, 12, 20, layers=2, direction="bidirectional_concat")

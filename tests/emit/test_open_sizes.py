@@ -16,7 +16,7 @@ from support.counting import calls_of
 from onernn import Graph, UnsupportedError
 from onernn.engine.emit import write_cpp
 from onernn.ir.graph import Node, Value
-from onernn.ir.sizes import Size
+from onernn.ir.types import Size
 
 NUMBERS = {"T": 7, "N": 3, "W": 11}
 SIZES = st.recursive(

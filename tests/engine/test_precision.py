@@ -17,8 +17,8 @@ from onernn.backend import open_backend
 from onernn.fuse_passes import passes_for
 from onernn.fuse_passes.expand_layers import ExpandLayers
 from onernn.ir.graph import Node, Value
-from onernn.ir.precision import OWN, LayerPrecision, PartScales, Scale
 from onernn.ir.rnn import Recurrent, with_precision
+from onernn.ir.weights import OWN, LayerPrecision, PartScales, Scale
 
 pytestmark = pytest.mark.usefixtures("built")
 

@@ -16,7 +16,7 @@ from onernn.engine import plan as plans
 from onernn.engine.encoded import Encoded
 from onernn.engine.encoding import CALL, JUMP, LAYER, NEST, VIEW
 from onernn.ir.graph import Node, Value
-from onernn.ir.sizes import Size
+from onernn.ir.types import Size
 
 pytestmark = pytest.mark.usefixtures("built")
 

@@ -21,8 +21,8 @@ from support.layers import random_weights
 
 from onernn import BudgetError, Cell, Graph, RnnSpec, Session, ShapeError, UnsupportedError
 from onernn.ir.graph import Node, Value
-from onernn.ir.precision import UNIT, LayerPrecision, PartScales, Scale
 from onernn.ir.rnn import with_precision
+from onernn.ir.weights import UNIT, LayerPrecision, PartScales, Scale
 
 SECONDS = float(os.environ.get("ONERNN_STREAM_SECONDS", "2"))
 WIDTH, H, WORDS = 6, 8, 11

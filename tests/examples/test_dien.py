@@ -14,7 +14,7 @@ from support.emitting import build
 
 from onernn import Cell, Session, fuse, load, verify
 from onernn.engine.emit.writing import told
-from onernn.ir.node import Node
+from onernn.ir.graph import Node
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 
 FRAMEWORKS = {"paddle": "replace", "mxnet": "replace", "onnx": "keep"}

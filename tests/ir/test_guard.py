@@ -10,8 +10,8 @@ import pytest
 from onernn import Graph, OnernnError, Session, UnforeseenError, fuse
 from onernn.cli import main
 from onernn.engine.kernels import KERNELS
+from onernn.ir.errors import guarded, naming
 from onernn.ir.graph import Node, Value
-from onernn.ir.guard import guarded, naming
 
 NODE = Node("Relu", ("x",), ("y",))
 MODEL = Graph("model.onnx", (Value("x"),), (Value("y"),), (NODE,), {})

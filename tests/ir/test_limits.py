@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onernn import Cell, RnnSpec, RnnWeights
-from onernn.ir.limits import Limits, why_not
+from onernn.ir.rnn import Limits, why_not
 
 PLAIN = Limits(
     who="the box",

@@ -17,8 +17,7 @@ from support.typing import Bindings, check_types
 from onernn import Ragged, fuse, load
 from onernn.engine.session import checked_feed
 from onernn.ir.graph import Graph, Node, Value
-from onernn.ir.sizes import Size
-from onernn.ir.types import UNKNOWN, Type, dense
+from onernn.ir.types import UNKNOWN, Size, Type, dense
 from onernn.verification.recording import read_arrays, read_inputs
 
 DATA = Path(__file__).parents[1] / "data"

@@ -92,7 +92,7 @@ MUTANTS = [
     ),
     Mutant(
         "u8 without its shift",
-        "src/onernn/ir/precision.py",
+        "src/onernn/ir/weights.py",
         "UNIT: Final = Scale(127.0, 128.0)",
         "UNIT: Final = Scale(127.0, 0.0)",
         ("wrong_numbers", "negative_states"),

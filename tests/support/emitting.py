@@ -20,7 +20,7 @@ from onernn.engine.inferring import sizes_of
 from onernn.engine.program import CTYPES, Program
 from onernn.ir.graph import Value
 from onernn.ir.ragged import data_of
-from onernn.ir.sizes import Size
+from onernn.ir.types import Size
 
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Werror")
 CHECKED = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")

@@ -29,7 +29,7 @@ from onernn.backend.onednn.precision import PRECISIONS, Precision
 from onernn.backend.onednn.primitives import Shape, descriptors, plain_weights
 from onernn.backend.onednn.quantization import set_scales
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.precision import Scale
+from onernn.ir.weights import Scale
 
 S8 = Precision("s8", "s8", "f32", "f32", "f32")
 S8_SCALE = Scale(127.0, 0.0)

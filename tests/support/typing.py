@@ -10,8 +10,7 @@ import numpy as np
 from onernn import Graph, Ragged, Session
 from onernn.ir.graph import Node
 from onernn.ir.ragged import data_of
-from onernn.ir.sizes import Size
-from onernn.ir.types import Type
+from onernn.ir.types import Size, Type
 
 
 class Bindings:

@@ -20,8 +20,8 @@ import onernn
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
 from onernn.cli import main
 from onernn.ir.graph import Node, Value
-from onernn.ir.precision import UNIT, Scale
 from onernn.ir.rnn import Recurrent, with_precision
+from onernn.ir.weights import UNIT, Scale
 from onernn.verification.quantizing.observing import Histogram, scale_of, scale_over
 from onernn.verification.quantizing.quantize import Budget, Quantized
 from onernn.verification.reporting.quantization import floor_of, write_page

@@ -21,7 +21,7 @@ from onernn.adapters.paddle.faults.wrong_kernels import (
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Operator, Program
 from onernn.ir.arrays import Array
-from onernn.ir.node import called
+from onernn.ir.graph import called
 
 PATHS = {
     "plain": "Executor, or switch_ir_optim(False) and disable_mkldnn()",

@@ -20,7 +20,7 @@ from onernn.backend.layer_walk import LayerWalk
 from onernn.backend.stack import Stack, Trainer
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
-from onernn.ir.limits import Limits, why_not
+from onernn.ir.rnn import Limits, why_not
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import RnnWeights, Weights, layers_of
 from onernn.ops.activations import function

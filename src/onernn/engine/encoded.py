@@ -15,7 +15,7 @@ from onernn.ir.budget import Recurrence
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Node
 from onernn.ir.records import dataclass
-from onernn.ir.sizes import Quotient, Size, volume
+from onernn.ir.types import Quotient, Size, volume
 
 
 class EncodedLayer(NamedTuple):

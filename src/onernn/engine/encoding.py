@@ -31,7 +31,7 @@ from onernn.engine.steps import (
 )
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Node
-from onernn.ir.sizes import Size
+from onernn.ir.types import Size
 from onernn.ops.elementwise import BETWEEN_HALVES, TRUE_OR_FALSE
 
 _MOST_OPERANDS = 24

@@ -19,12 +19,9 @@ from onernn.engine.viewing import view
 from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
 from onernn.ir.budget import LOADING, budget_of_run
-from onernn.ir.errors import OnernnError, Refusal, ShapeError, UnsupportedError
-from onernn.ir.graph import Graph, Node
-from onernn.ir.guard import MISFITS
-from onernn.ir.inference import Context, Sizes
-from onernn.ir.sizes import Size
-from onernn.ir.types import Type, counts_of
+from onernn.ir.errors import MISFITS, OnernnError, Refusal, ShapeError, UnsupportedError
+from onernn.ir.graph import Context, Graph, Node, Sizes
+from onernn.ir.types import Size, Type, counts_of
 from onernn.ops import OPERATORS
 
 _MOST_PASSES = 300_000

@@ -7,7 +7,7 @@ from typing import Any
 
 from onernn.engine.program import Program
 from onernn.engine.steps import At, Call, Nest, Step, WrittenNode
-from onernn.ir.sizes import Size
+from onernn.ir.types import Size
 from onernn.ops.elementwise import Expression, put
 
 _MOST_OPERANDS = 20

@@ -17,8 +17,7 @@ from onernn.engine.recurrent import run_prepared
 from onernn.ir.arrays import Array
 from onernn.ir.budget import bytes_of, running
 from onernn.ir.errors import ShapeError
-from onernn.ir.graph import Graph, Node
-from onernn.ir.inference import Context, Sizes
+from onernn.ir.graph import Context, Graph, Node, Sizes
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import type_of
 from onernn.ops import OPERATORS

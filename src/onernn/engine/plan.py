@@ -26,11 +26,10 @@ from onernn.engine.rooms import Room, Rooms
 from onernn.engine.steps import Sentences
 from onernn.ir.arrays import Array
 from onernn.ir.budget import running
-from onernn.ir.errors import LibraryError, ShapeError, UnsupportedError
+from onernn.ir.errors import LibraryError, ShapeError, UnsupportedError, naming
 from onernn.ir.graph import Graph, Node, Value
-from onernn.ir.guard import naming
 from onernn.ir.ragged import Ragged, data_of
-from onernn.ir.sizes import Size
+from onernn.ir.types import Size
 
 Feed = Mapping[str, Ragged | Array]
 Around = Callable[[Feed], AbstractContextManager[Any]]

@@ -12,8 +12,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
-from onernn.ir.sizes import Shape, Size, volume
-from onernn.ir.types import Type
+from onernn.ir.types import Shape, Size, Type, volume
 
 CTYPES = {
     "float32": "float",

@@ -15,11 +15,10 @@ from onernn.backend.cell_states import cell_sequence
 from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
 from onernn.ir.budget import Recurrence, running
-from onernn.ir.cached import cached_property
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Graph, Node
 from onernn.ir.ragged import Ragged
-from onernn.ir.records import dataclass
+from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ir.weights import RnnWeights
 from onernn.ops import quantized

@@ -21,9 +21,16 @@ from onernn.fuse_passes import Pass, fuse, passes_for
 from onernn.fuse_passes.over_time import bound
 from onernn.ir.arrays import Array
 from onernn.ir.budget import STEPS, budget_of_run, return_freed_memory, usable_memory
-from onernn.ir.errors import OnernnError, Refusal, ShapeError, UnsupportedError, did_you_mean
+from onernn.ir.errors import (
+    MISFITS,
+    OnernnError,
+    Refusal,
+    ShapeError,
+    UnsupportedError,
+    did_you_mean,
+    naming,
+)
 from onernn.ir.graph import UNSUPPORTED, Graph, Node, Value, graph_of
-from onernn.ir.guard import MISFITS, naming
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from onernn.fuse_passes.bodies import bodies
 from onernn.ir.graph import Graph, Node
 from onernn.ir.operator import OPERATORS
-from onernn.ir.sizes import Size
+from onernn.ir.types import Size
 
 _FAR = 2**31 - 1  # a slice up to here has no end
 

@@ -11,8 +11,8 @@ import numpy as np
 from onernn.ir.arrays import Array
 from onernn.ir.graph import Node
 from onernn.ir.records import dataclass
-from onernn.ir.sizes import Size
 from onernn.ir.spec import RnnSpec
+from onernn.ir.types import Size
 from onernn.ir.weights import RnnWeights
 from onernn.ops.elementwise import Expression
 

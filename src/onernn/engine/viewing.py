@@ -5,7 +5,7 @@ from __future__ import annotations
 from onernn.engine.operators.elementwise import COPY
 from onernn.engine.program import Program
 from onernn.engine.steps import Call, Nest, Step, WrittenNode
-from onernn.ir.sizes import Size, volume
+from onernn.ir.types import Size, volume
 
 _BEGIN = Size(())
 

@@ -1,21 +1,367 @@
-"""The one form that every framework's model is lowered to."""
+"""The one form that every framework's model is lowered to: values, nodes, graphs, types."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from os import PathLike
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
 
 from onernn.ir.arrays import Array, frozen
-from onernn.ir.cached import cached_property
-from onernn.ir.errors import ModelFormatError, UnsupportedError, printable
-from onernn.ir.inference import infer
-from onernn.ir.node import UNSUPPORTED, NativeOp, Node, Value, native_types
-from onernn.ir.pickling import Immutable
-from onernn.ir.records import dataclass
-from onernn.ir.types import Type, constant_type
+from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError, printable
+from onernn.ir.operator import OPERATORS, Operator, mixes_nothing
+from onernn.ir.records import Immutable, cached_property, dataclass
+from onernn.ir.types import UNKNOWN, Size, Type, constant_type, dense, lod_names, valued, words_of
+
+UNSUPPORTED = "Unsupported"
+"""The op of a node that was read but cannot be lowered; its attribute ``reason`` says why."""
+
+
+class NativeOp(NamedTuple):
+    """One operator of the framework's own graph: its position there, and its type.
+
+    ``name``: its own, by which viewers of the file, such as Netron, find it, "" where it has none.
+    ``value``: the main one that it makes, by which those without a name are found, as Paddle's.
+    """
+
+    position: int
+    type: str
+    name: str = ""
+    value: str = ""
+
+
+_RECURRENT = ("rnn", "lstm", "gru")
+_NAMED = 3
+
+
+def layer_operators(origin: Iterable[NativeOp]) -> tuple[NativeOp, ...]:
+    """Those that are recurrent layers by their types, all where none is; each once."""
+    every = tuple(dict.fromkeys(origin))
+    found = (op for op in every if any(kind in op.type.lower() for kind in _RECURRENT))
+    return tuple(found) or every
+
+
+def native_names(origin: Iterable[NativeOp]) -> str:
+    """Their names, as ``'/r/LSTM'``, of many the first ones; "" where one has none."""
+    names = [*dict.fromkeys(op.name for op in origin)]
+    more = ["..."] if len(names) > _NAMED else []
+    return "" if "" in names else ", ".join([*map(repr, names[:_NAMED]), *more])
+
+
+def native_types(origin: Iterable[NativeOp]) -> str:
+    """The types of native operators, each once: unrolled cells stand for hundreds."""
+    return "+".join(dict.fromkeys(op.type for op in origin))
+
+
+def called(origin: tuple[NativeOp, ...]) -> str:
+    """Some operators as a reader finds them: "LSTM '/r/LSTM'", "gru that makes 'y'", or "file"."""
+    types, value = native_types(origin), origin[-1].value
+    if names := native_names(origin):
+        return printable(f"{types} {names}")
+    return printable(f"{types} that makes {value!r}" if value else types)
+
+
+def is_named_here(value: str) -> bool:
+    """Whether a value is named after an operator of ours, "x/Rnn#2": its file has no such one."""
+    _, slash, last = value.rpartition("/")
+    return bool(slash) and last.partition("#")[0] in OPERATORS
+
+
+@dataclass(frozen=True)
+class Value:
+    """A graph's input or output: dtype by NumPy's name, sizes (None: dynamic), LoD depth.
+
+    ``ranges``: by axis, the least and the most that a dynamic size may be, where a model tells.
+    """
+
+    name: str
+    dtype: str | None = None
+    shape: tuple[int | None, ...] | None = None
+    lod_depth: int = 0
+    ranges: Mapping[int, tuple[int, float]] = field(default_factory=dict, hash=False)
+
+    @property
+    def type(self) -> Type:
+        """Sizes that are left open are named after the value and the axis."""
+        shape: list[Any] | None = None
+        lod = lod_names(self.name, self.lod_depth)
+        if self.shape is not None:
+            shape = [f"{self.name}.{at}" if s is None else s for at, s in enumerate(self.shape)]
+            if lod:
+                shape[:1] = [words_of(lod)]
+        return replace(dense(self.dtype, shape), lod=lod)
+
+    def __str__(self) -> str:
+        shape = ("...",) if self.shape is None else self.shape
+        sizes = ["?" if size is None else str(size) for size in shape]
+        ragged = f", LoD depth {self.lod_depth}" if self.lod_depth else ""
+        return f"{printable(self.name)}: {self.dtype or 'any'}({', '.join(sizes)}){ragged}"
+
+
+@dataclass(frozen=True, eq=False)
+class Node(Immutable):
+    """One operator: an ONNX operator by name and meaning, or one of our own few.
+
+    Absent optional inputs and outputs are "". ``origin``: the native operators it stands for.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    origin: tuple[NativeOp, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
+
+    @property
+    def label(self) -> str:
+        """How messages call it: by the name of what it stands for in the file, or by its value."""
+        shown = layer_operators(self.origin)
+        if names := native_names(shown):
+            return printable(f"node {names} ({native_types(shown)})")
+        value = next(filter(None, self.outputs), "")
+        if is_named_here(value) and shown and shown[-1].value:
+            value = shown[-1].value
+        return printable(f"node {value!r} ({native_types(self.origin) or self.op})")
+
+    @property
+    def native(self) -> str:
+        """What it stands for in the file: "LSTM '/r/LSTM'", or "gru that makes 'y'"."""
+        shown = layer_operators(self.origin)
+        if not shown:
+            return self.label
+        return called(shown)
+
+    @cached_property
+    def at(self) -> SimpleNamespace:
+        """The attributes, with the operator's defaults where they are absent."""
+        operator = OPERATORS.get(self.op)
+        if operator is None:  # one that is not supported: its attributes are all there is
+            return SimpleNamespace(**self.attributes)
+        return operator.at(self.attributes, len(self.outputs))
+
+    @cached_property
+    def problem(self) -> str:
+        """What is wrong with the number of inputs and outputs, or the attributes; "" if nothing."""
+        operator = OPERATORS.get(self.op)
+        return operator.problem(self.inputs, self.outputs, self.attributes) if operator else ""
+
+    @property
+    def typed(self) -> tuple[Any, Any, Any, bool]:
+        """The inputs' types that were met last, what followed for the outputs, and equal sizes.
+
+        Also, whether sizes or offsets of the outputs are named after the node.
+        """
+        return self.__dict__.get("_typed", (None, (), (), False))
+
+    def remember_types(self, *known: Any) -> None:
+        self.__dict__["_typed"] = known
+
+    def renamed(self, names: Mapping[str, str]) -> Node:
+        """With other names of values; what is known of the node and of their types stays."""
+        if names.keys().isdisjoint((*self.inputs, *self.outputs)):
+            return self
+        inputs, outputs = (
+            tuple(names.get(value, value) for value in values)
+            for values in (self.inputs, self.outputs)
+        )
+        out = replace(self, inputs=inputs, outputs=outputs)
+        for known in {"at", "problem"} & self.__dict__.keys():
+            out.__dict__[known] = self.__dict__[known]
+        if outputs == self.outputs or not self.typed[-1]:
+            out.remember_types(*self.typed)
+        return out
+
+    def input(self, position: int) -> str:
+        """The name of an input, "" where it is absent."""
+        return self.inputs[position] if position < len(self.inputs) else ""
+
+
+# The types of a graph's values, from the operators' own rules.
+
+
+FAILURES = (OnernnError, ValueError, IndexError, TypeError, KeyError, OverflowError)
+"""What a rule, or a formula on sizes, raises where a run would fail: nothing is known then."""
+
+
+class Sizes:
+    """Which names of sizes mean the same: rules fill it where two sizes must be equal."""
+
+    def __init__(self) -> None:
+        self._bound: dict[str, Size] = {}
+
+    def same(self, *sizes: Size | None) -> Size | None:
+        """The one size that all are, a number where one of them is; None where none is known."""
+        known = [self.settled(size) for size in sizes if size is not None]
+        if not known:
+            return None
+        chosen = min(known, key=lambda size: (size.number is None, size.name is None))
+        for size in known:
+            if size != chosen and size.name and size.name not in chosen.names:
+                self._bound[size.name] = chosen
+        return chosen
+
+    def settled(self, size: Size) -> Size:
+        while self._bound and not size.names.isdisjoint(self._bound):
+            size = size.put(self._bound)
+        return size
+
+    def settle(self, found: Type) -> Type:
+        """The type with every size as it is known now."""
+        if not self._bound or found.shape is None:
+            return found
+        shape = tuple(None if size is None else self.settled(size) for size in found.shape)
+        value = found.value
+        if value is not None:
+            value = self.settled(value) if isinstance(value, Size) else (*map(self.settled, value),)
+        if shape == found.shape and value == found.value:
+            return found
+        return replace(found, shape=shape, value=value)
+
+
+class Context:
+    """What a type rule knows beside its inputs' types.
+
+    ``at``: the node's attributes with their defaults. ``same(a, b)`` says that two sizes are equal
+    and gives the one, or raises `ShapeError`; ``fresh(label)`` is a size that only a run tells,
+    named after the node.
+    """
+
+    def __init__(self, node: Node, sizes: Sizes) -> None:
+        self.at: SimpleNamespace = node.at
+        self.said: list[tuple[Size | None, ...]] = []
+        self.named = False  # whether anything is named after the node
+        self._sizes, self._name = sizes, next(filter(None, node.outputs), "")
+
+    def same(self, *sizes: Size | None) -> Size | None:
+        self.said.append(sizes)
+        found = self._sizes.same(*sizes)
+        numbers = {self._sizes.settled(size).number for size in sizes if size is not None} - {None}
+        if len(numbers) > 1:
+            raise ShapeError(f"expected equal sizes, got {sorted(filter(None, numbers))}")
+        return found
+
+    def fresh(self, label: str) -> Size:
+        self.named = True
+        return Size.of(f"{self._name}.{label}")
+
+    def lod(self, label: str = "lod0") -> str:
+        """The name of LoD offsets that this node makes."""
+        self.named = True
+        return f"{self._name}.{label}"
+
+
+class Inference:
+    """The types of values, found node after node. ``known``: those that no node makes."""
+
+    def __init__(self, known: Mapping[str, Type] = MappingProxyType({})) -> None:
+        self._sizes, self._found = Sizes(), dict(known)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def __getitem__(self, name: str) -> Type:
+        return self._sizes.settle(self._found[name])
+
+    def __setitem__(self, name: str, known: Type) -> None:
+        self._found[name] = known
+
+    def add(self, node: Node) -> None:
+        """Finds the types of a node's outputs; those of its inputs are there."""
+        inputs = tuple(self[name] if name else None for name in node.inputs)
+        before, outputs, said, _ = node.typed
+        if before == inputs:  # graphs made one from another share most nodes
+            for equal in said:
+                self._sizes.same(*equal)
+        else:
+            context = Context(node, self._sizes)
+            outputs = _outputs(node, inputs, context)
+            node.remember_types(inputs, outputs, tuple(context.said), context.named)
+        self._found.update(zip(node.outputs, outputs, strict=True))
+
+    def rename(self, name: str, new: str) -> None:
+        self._found[new] = self._found.pop(name)
+
+    def types(self) -> dict[str, Type]:
+        return {name: self._sizes.settle(found) for name, found in self._found.items() if name}
+
+
+def infer(nodes: Iterable[Node], known: Mapping[str, Type]) -> dict[str, Type]:
+    """The type of every value, ``known`` and made; what a rule cannot tell is unknown."""
+    inference = Inference(known)
+    for node in nodes:
+        inference.add(node)
+    return inference.types()
+
+
+def _outputs(node: Node, inputs: tuple[Type | None, ...], context: Context) -> tuple[Type, ...]:
+    """The types of a node's outputs."""
+    unknown = (UNKNOWN,) * len(node.outputs)
+    operator = OPERATORS.get(node.op)
+    if operator is None or node.problem:
+        return unknown
+    try:
+        made = operator.type(context, *inputs)
+        outputs = tuple(made) if isinstance(made, tuple) else (made,)
+        if not operator.offsets:
+            outputs = _under_words(operator, node, inputs, outputs)
+    except FAILURES:
+        return unknown
+    try:
+        outputs = _numbers(operator, node, inputs, outputs[0]) or outputs
+    except FAILURES:
+        pass  # the shape is known all the same
+    return (*outputs, *unknown)[: len(node.outputs)]
+
+
+def _under_words(
+    operator: Operator, node: Node, inputs: tuple[Type | None, ...], outputs: tuple[Type, ...]
+) -> tuple[Type, ...]:
+    """The outputs with the LoD of the first ragged input, as `Operator.run` gives it."""
+    given = [each for each in inputs if each is not None]
+    like = next((each for each in given if each.lod != ()), None)
+    if like is None or operator.dropped is True:
+        return tuple(Type(each.dtype, each.shape, (), each.value) for each in outputs)
+    rank = given[0].rank
+    keeps = operator.mixed is mixes_nothing and operator.dropped is False
+    if like.lod is None or rank is None:
+        return tuple(replace(each, lod=like.lod if keeps else None) for each in outputs)
+    rest = [each and each.numbers for each in inputs[1:]]
+    if any(
+        operator.slot(place).tells and given is not None and numbers is None
+        for place, (given, numbers) in enumerate(zip(inputs[1:], rest, strict=True), 1)
+    ):
+        return tuple(UNKNOWN for _ in outputs)
+    axes = operator.mixed(node.at, rank, *rest)
+    dropped = operator.drops(node.at, rank, *rest)
+    if axes is None or any(axis in (0, -rank) for axis in axes):
+        return tuple(UNKNOWN for _ in outputs)
+    if dropped:
+        return tuple(replace(each, lod=()) for each in outputs)
+    words = like.shape[0] if like.shape else None
+    return tuple(
+        replace(each, lod=like.lod, shape=each.shape and (words, *each.shape[1:]), value=None)
+        for each in outputs
+    )
+
+
+def _numbers(
+    operator: Operator, node: Node, inputs: tuple[Type | None, ...], out: Type
+) -> tuple[Type, ...] | None:
+    """Integers and truths that are computed from known ones, sizes with names among them.
+
+    Smaller integers wrap around.
+    """
+    if not operator.sized or out.dtype not in ("int32", "int64", "bool"):
+        return None
+    if not inputs or any(each is not None and each.value is None for each in inputs):
+        return None
+    made = operator.compute(node.at, *(e if e is None else e.sizes for e in inputs))  # type: ignore[misc]
+    parts = made if isinstance(made, tuple) else (made,)
+    return tuple(valued(out.dtype, part) for part in parts)
+
 
 __all__ = [
     "UNSUPPORTED",

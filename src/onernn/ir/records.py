@@ -1,8 +1,4 @@
-"""Dataclasses that are made fast: a class costs one compilation, in Python before 3.13 six.
-
-With six, a hundred classes took a fifth of the time until a model's first result. From Python 3.13
-on they are those of dataclasses.
-"""
+"""Records: dataclasses that are made fast, computed once, and pickled as their fields."""
 
 from __future__ import annotations
 
@@ -11,9 +7,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self
 
-__all__ = ["dataclass"]
+import numpy as np
+
+from onernn.ir.arrays import sealed
+
+__all__ = ["Immutable", "cached_property", "dataclass"]
 
 if TYPE_CHECKING or sys.version_info >= (3, 13):
     from dataclasses import dataclass
@@ -82,3 +83,62 @@ def _repr(self: Any) -> str:
 
 def _refuse(self: Any, name: str, *_: Any) -> None:
     raise FrozenInstanceError(f"cannot change field {name!r}")
+
+
+# Properties that are computed once.
+
+
+if TYPE_CHECKING:
+    from functools import cached_property
+else:
+
+    class cached_property:  # noqa: N801 - its name elsewhere
+        """That of functools, without a lock, as from Python 3.12 on.
+
+        The lock of 3.11 is one for all objects: where another thread holds it at a fork, the child
+        waits for it forever. Two threads at once may compute the same value twice.
+        """
+
+        def __init__(self, compute):
+            self._compute, self.__doc__ = compute, compute.__doc__
+
+        def __set_name__(self, owner, name):
+            self._name = name
+
+        def __get__(self, instance, owner=None):
+            if instance is None:
+                return self
+            return instance.__dict__.setdefault(self._name, self._compute(instance))
+
+
+# Records that travel between processes: only their fields, read-only again on arrival.
+
+
+class Immutable:
+    """A frozen record whose arrays and mappings nobody changes.
+
+    A pickle holds its fields, not what was derived from them. From protocol 5 on arrays are
+    out-of-band buffers, and stay in these: nothing is copied on arrival, nor checked again. An
+    array that several records share stays one. A copy, also a deep one, is the record itself.
+    """
+
+    def __getstate__(self) -> dict[str, Any]:
+        named = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {n: dict(v) if isinstance(v, MappingProxyType) else v for n, v in named.items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({name: _read_only(value) for name, value in state.items()})
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+def _read_only(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return sealed(np.asarray(value))  # a subclass may be one that is mapped from a file
+    if type(value) is dict:
+        return MappingProxyType({name: _read_only(each) for name, each in value.items()})
+    return value

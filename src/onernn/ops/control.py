@@ -12,15 +12,11 @@ from typing import Any
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
-from onernn.ir.graph import Graph
-from onernn.ir.inference import Context
-from onernn.ir.node import Node
+from onernn.ir.graph import Context, Graph, Node
 from onernn.ir.operator import op
-from onernn.ir.precision import OWN
-from onernn.ir.sizes import Size
 from onernn.ir.spec import RnnSpec
-from onernn.ir.types import UNKNOWN, Type, dense, sequences_of
-from onernn.ir.weights import RnnWeights
+from onernn.ir.types import UNKNOWN, Size, Type, dense, sequences_of
+from onernn.ir.weights import OWN, RnnWeights
 from onernn.ops.growth import no_new_bytes, rnn_bytes
 
 _TURNS = 4  # rounds in which the types of carried values settle; then they are unknown

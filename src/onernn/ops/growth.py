@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from onernn.ir.budget import bytes_of
-from onernn.ir.inference import FAILURES, Context, Sizes
-from onernn.ir.node import Node
+from onernn.ir.graph import FAILURES, Context, Node, Sizes
 from onernn.ir.operator import OPERATORS
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import type_of

@@ -9,12 +9,10 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
-from onernn.ir.inference import Context
-from onernn.ir.node import Node
+from onernn.ir.graph import Context, Node
 from onernn.ir.operator import along_axis, op
 from onernn.ir.ragged import Ragged, data_of
-from onernn.ir.sizes import Size
-from onernn.ir.types import Type
+from onernn.ir.types import Size, Type
 from onernn.ops.growth import results, wide
 from onernn.ops.rules import at_axis, integers, same, with_size
 

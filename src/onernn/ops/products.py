@@ -6,10 +6,9 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
-from onernn.ir.inference import Context
+from onernn.ir.graph import Context
 from onernn.ir.operator import op
-from onernn.ir.sizes import Size
-from onernn.ir.types import Type
+from onernn.ir.types import Size, Type
 from onernn.ops.rules import Sizes, broadcast, common
 
 

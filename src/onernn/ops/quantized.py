@@ -12,12 +12,10 @@ import numpy as np
 from onernn.ir.arrays import Array
 from onernn.ir.budget import Recurrence, bytes_of, running
 from onernn.ir.errors import ShapeError
-from onernn.ir.inference import Context
-from onernn.ir.node import Node
+from onernn.ir.graph import Context, Node
 from onernn.ir.operator import OPERATORS, REQUIRED, op
-from onernn.ir.sizes import Size
 from onernn.ir.spec import Activation
-from onernn.ir.types import Type, dense
+from onernn.ir.types import Size, Type, dense
 from onernn.ops.activations import function
 from onernn.ops.growth import results, wide
 from onernn.ops.products import product_shape

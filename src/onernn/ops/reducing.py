@@ -13,7 +13,7 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
-from onernn.ir.inference import Context
+from onernn.ir.graph import Context
 from onernn.ir.operator import Axes, along_axis, op
 from onernn.ir.types import Type
 from onernn.ops.growth import wide

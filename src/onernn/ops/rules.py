@@ -14,10 +14,9 @@ from operator import mul
 import numpy as np
 
 from onernn.ir.errors import ShapeError
-from onernn.ir.inference import Context
+from onernn.ir.graph import Context
 from onernn.ir.operator import TypeRule
-from onernn.ir.sizes import Size
-from onernn.ir.types import Type
+from onernn.ir.types import Size, Type
 
 Sizes = tuple[Size | None, ...]
 ONE = Size.of(1)

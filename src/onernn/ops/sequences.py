@@ -11,11 +11,10 @@ import numpy as np
 
 from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import ShapeError
-from onernn.ir.inference import Context
+from onernn.ir.graph import Context
 from onernn.ir.operator import op
 from onernn.ir.ragged import Ragged, data_of, offsets_of
-from onernn.ir.sizes import Size
-from onernn.ir.types import Type, sequences_of, words_of
+from onernn.ir.types import Size, Type, sequences_of, words_of
 from onernn.ops.growth import (
     crf_decode_bytes,
     joined,

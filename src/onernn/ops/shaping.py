@@ -13,11 +13,9 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
-from onernn.ir.inference import Context
-from onernn.ir.node import Node
+from onernn.ir.graph import Context, Node
 from onernn.ir.operator import Axes, along_axis, op
-from onernn.ir.sizes import Size
-from onernn.ir.types import Type, valued
+from onernn.ir.types import Size, Type, valued
 from onernn.ops.growth import no_new_bytes, results
 from onernn.ops.rules import (
     ONE,

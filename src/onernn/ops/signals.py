@@ -15,13 +15,11 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
-from onernn.ir.inference import Context
-from onernn.ir.node import Node
+from onernn.ir.graph import Context, Node
 from onernn.ir.operator import Axes, op
 from onernn.ir.ragged import data_of
 from onernn.ir.records import dataclass
-from onernn.ir.sizes import Size
-from onernn.ir.types import Type
+from onernn.ir.types import Size, Type
 from onernn.ops.rules import ONE, Sizes, at_axis, with_size
 
 _F32 = np.float32

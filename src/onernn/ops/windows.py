@@ -16,13 +16,11 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
-from onernn.ir.inference import Context
-from onernn.ir.node import Node
+from onernn.ir.graph import Context, Node
 from onernn.ir.operator import REQUIRED, op
 from onernn.ir.ragged import data_of
 from onernn.ir.records import dataclass
-from onernn.ir.sizes import Size
-from onernn.ir.types import Type, dense
+from onernn.ir.types import Size, Type, dense
 from onernn.ops.reducing import lowest
 from onernn.ops.rules import ONE, common
 

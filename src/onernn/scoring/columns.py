@@ -15,8 +15,7 @@ from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import BudgetError, ShapeError, UnsupportedError
 from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import Batch, Ragged, data_of
-from onernn.ir.sizes import Size
-from onernn.ir.types import counts_of
+from onernn.ir.types import Size, counts_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,8 +11,7 @@ from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault
 from onernn.adapters.loading import find_faults
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
-from onernn.ir.graph import Graph
-from onernn.ir.node import called
+from onernn.ir.graph import Graph, called
 from onernn.ir.ragged import Batch
 from onernn.ir.records import dataclass
 from onernn.verification.comparing import TOLERANCES, OutputComparison, compare

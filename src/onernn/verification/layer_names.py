@@ -8,8 +8,7 @@ from dataclasses import replace
 from onernn.fuse_passes.expand_layers import ExpandLayers, part_name
 from onernn.fuse_passes.normal_forms import NORMAL_FORMS, constants_last
 from onernn.fuse_passes.pipeline import fuse
-from onernn.ir.graph import Graph
-from onernn.ir.node import layer_operators
+from onernn.ir.graph import Graph, layer_operators
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent, parts
 

@@ -19,9 +19,8 @@ import numpy as np
 from onernn.ir.arrays import Array
 from onernn.ir.budget import Budget, usable_memory
 from onernn.ir.errors import BudgetError, ModelFormatError, UnsupportedError, did_you_mean
-from onernn.ir.files import replacing
+from onernn.ir.files import most_unpacked, read_member, replacing
 from onernn.ir.graph import Value
-from onernn.ir.npz import most_unpacked, read_member
 from onernn.ir.ragged import Batch, Ragged
 
 INPUTS, OUTPUTS = ("in__", "lod__"), ("out__", "outlod__")

@@ -12,12 +12,10 @@ import numpy as np
 from onernn.engine.session import Session
 from onernn.ir import html
 from onernn.ir.arrays import Array
-from onernn.ir.cached import cached_property
-from onernn.ir.errors import OnernnError, UnsupportedError, told
+from onernn.ir.errors import OnernnError, UnsupportedError, guarded, told
 from onernn.ir.graph import Graph, graph_of
-from onernn.ir.guard import guarded
 from onernn.ir.ragged import Batch, data_of
-from onernn.ir.records import dataclass
+from onernn.ir.records import cached_property, dataclass
 from onernn.verification.aligning import LENGTHS, feed_for, in_one_form, outputs_for
 from onernn.verification.comparing import OutputComparison, Tolerance, compare_all, tolerance_of
 from onernn.verification.diagnosis.cause import Cause

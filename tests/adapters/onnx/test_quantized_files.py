@@ -26,9 +26,9 @@ from support.oracle import run_oracle
 from onernn import Cell, Graph, ModelFormatError, RnnSpec, Session, UnsupportedError, convert, load
 from onernn.adapters.onnx.table import KEY
 from onernn.ir.graph import Node, Value
-from onernn.ir.precision import OWN, LayerPrecision, PartScales, Scale
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.rnn import Recurrent
+from onernn.ir.weights import OWN, LayerPrecision, PartScales, Scale
 
 pytestmark = pytest.mark.usefixtures("built")
 

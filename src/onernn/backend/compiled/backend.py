@@ -13,9 +13,8 @@ from onernn.backend.compiled.stack import CompiledStack, names_of
 from onernn.backend.onednn.precision import DTYPES, U8Options, unknown
 from onernn.backend.stack import Stack, Trainer, picklable
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.precision import UNIT, PartScales
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import Layers, Weights, layers_of
+from onernn.ir.weights import UNIT, Layers, PartScales, Weights, layers_of
 
 
 class KernelsBackend:

@@ -7,9 +7,8 @@ from contextlib import ExitStack
 from onernn.backend.compiled.library import Kernels
 from onernn.backend.compiled.stack import check, names_of, packed
 from onernn.backend.onednn.precision import U8Options
-from onernn.ir.precision import UNIT
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import Weights, layers_of
+from onernn.ir.weights import UNIT, Weights, layers_of
 
 DOMAIN = "onernn"
 """Of the operators of the library; onernn.h tells what they take and give."""

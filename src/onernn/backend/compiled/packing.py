@@ -10,10 +10,9 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.precision import NO_SCALES, UNIT, PartScales, Scale, own_factors
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, RnnSpec
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import NO_SCALES, UNIT, PartScales, RnnWeights, Scale, own_factors
 from onernn.ops.activations import completed
 
 STORED = {"f32": "float", "f16": "Half", "bf16": "BrainPair"}

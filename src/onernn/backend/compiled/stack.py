@@ -26,10 +26,9 @@ from onernn.backend.onednn.precision import U8Options
 from onernn.backend.run_arguments import State
 from onernn.ir.arrays import Array, sealed
 from onernn.ir.errors import LibraryError, UnsupportedError
-from onernn.ir.precision import NO_SCALES
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.spec import Activation, RnnSpec
-from onernn.ir.weights import Layers
+from onernn.ir.weights import NO_SCALES, Layers
 from onernn.ops.activations import completed
 
 

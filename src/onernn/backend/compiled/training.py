@@ -18,7 +18,7 @@ from onernn.backend.reference import TRAINED
 from onernn.backend.stack import Trainer
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.limits import why_not
+from onernn.ir.rnn import why_not
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
 from onernn.reorders.lod import Packing

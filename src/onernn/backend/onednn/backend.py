@@ -25,10 +25,9 @@ from onernn.backend.onednn.training import onednn_trainer
 from onernn.backend.reference import reference_instead, reference_stack
 from onernn.backend.stack import Stack, picklable
 from onernn.ir.errors import LibraryError, UnsupportedError
-from onernn.ir.limits import why_not
-from onernn.ir.precision import PartScales
+from onernn.ir.rnn import why_not
 from onernn.ir.spec import Cell, RnnSpec
-from onernn.ir.weights import Layers, RnnWeights, Weights, layers_of
+from onernn.ir.weights import Layers, PartScales, RnnWeights, Weights, layers_of
 
 
 def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> str:

@@ -18,7 +18,7 @@ from onernn.backend.onednn.memory import (
     reorder_primitive,
 )
 from onernn.ir.arrays import Array
-from onernn.ir.precision import UNIT, Scale
+from onernn.ir.weights import UNIT, Scale
 
 _STORED = {
     "f32": np.float32,

@@ -19,9 +19,8 @@ from onernn.backend.onednn.scaled_primitives import (
 )
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.precision import Scale
 from onernn.ir.spec import Cell, RnnSpec
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import RnnWeights, Scale
 
 
 class OneDnnKernel(DirectionKernel):

@@ -19,9 +19,8 @@ from onernn.backend.isa import VARIABLE as MAX_ISA
 from onernn.backend.onednn._bindings import ffi
 from onernn.backend.onednn.finding import ADVICE, ISA_VARIABLES, find
 from onernn.backend.onednn.soname import ElfLibrary, cached_copy, memory_copy, read_elf
-from onernn.ir.cached import cached_property
 from onernn.ir.errors import LibraryError
-from onernn.ir.records import dataclass
+from onernn.ir.records import cached_property, dataclass
 
 _NAMES = ("libdnnl.", "libdnnl-", "libonednn", "libmkldnn")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onernn.backend.onednn.precision import GUIDE
-from onernn.ir.limits import Limits
+from onernn.ir.rnn import Limits
 from onernn.ir.spec import Cell
 
 CREATORS = {

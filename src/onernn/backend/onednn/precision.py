@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from onernn.ir.errors import ShapeError, UnsupportedError, did_you_mean
-from onernn.ir.precision import NO_SCALES, UNIT, LayerPrecision, PartScales, Scale
 from onernn.ir.spec import Cell, RnnSpec
+from onernn.ir.weights import NO_SCALES, UNIT, LayerPrecision, PartScales, Scale
 
 
 class Row(NamedTuple):

@@ -18,9 +18,8 @@ from onernn.backend.onednn.memory import Memory, bind, new_stream
 from onernn.backend.onednn.precision import Precision
 from onernn.backend.onednn.primitives import WEIGHTS, PrimitiveCache, Shape
 from onernn.ir.arrays import Array
-from onernn.ir.precision import NO_SCALES, PartScales, Scale
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import NO_SCALES, PartScales, RnnWeights, Scale
 
 
 class Bound(NamedTuple):

@@ -19,9 +19,8 @@ from onernn.backend.onednn.quantization import set_scales
 from onernn.backend.onednn.wrong_kernels import OWN_LAYOUTS, reason
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.precision import NO_SCALES, PartScales, Scale
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import NO_SCALES, PartScales, RnnWeights, Scale
 
 PACKED_BYTES = 64 << 20
 """Most that a direction keeps of narrow weights packed more than once.

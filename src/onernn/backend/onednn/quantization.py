@@ -8,8 +8,7 @@ import numpy as np
 
 from onernn.backend.onednn.library import Library
 from onernn.ir.arrays import Array
-from onernn.ir.precision import NO_SCALES, PartScales, Scale
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import NO_SCALES, PartScales, RnnWeights, Scale
 
 _PER_GATE_AND_OUTPUT = (1 << 3) | (1 << 4)  # axes g and o of ldigo
 _PER_OUTPUT = 1 << 3  # axis o of ldio

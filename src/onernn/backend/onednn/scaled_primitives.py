@@ -12,9 +12,8 @@ from onernn.backend.creation_lock import CREATION
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.precision import Precision, U8Options
 from onernn.backend.onednn.primitive_direction import PrimitiveDirection
-from onernn.ir.precision import UNIT, Scale
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import UNIT, RnnWeights, Scale
 
 MOST = 2.0**15
 """The largest magnitude that inputs may have."""

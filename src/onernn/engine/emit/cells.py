@@ -5,10 +5,9 @@ from __future__ import annotations
 from onernn.backend.compiled.packing import BYTES, WIDE, CellMatrices, kernel_of
 from onernn.engine.emit.rendering import number
 from onernn.engine.emit.storing import Store
-from onernn.ir.precision import PartScales
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Activation, RnnSpec
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import PartScales, RnnWeights
 from onernn.ops.activations import completed
 
 FUNCTIONS = ("gate", "candidate", "output")

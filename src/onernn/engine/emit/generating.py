@@ -23,7 +23,7 @@ from onernn.engine.program import Program, sizes_in
 from onernn.engine.steps import Behind, Call, Layer, Mark, Sentences, Step, WrittenNode, finds, kept
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import Value
-from onernn.ir.sizes import Size, listed, volume
+from onernn.ir.types import Size, listed, volume
 from onernn.kernels import header_of, included, text_of
 
 _MEANINGS = {

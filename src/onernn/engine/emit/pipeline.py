@@ -25,7 +25,7 @@ from onernn.engine.steps import Call, Layer, Packed, Step
 from onernn.fuse_passes import PASSES, fuse
 from onernn.ir.errors import OnernnError, Refusal, ShapeError, UnsupportedError, did_you_mean
 from onernn.ir.graph import Graph, Value, graph_of
-from onernn.ir.precision import NO_SCALES
+from onernn.ir.weights import NO_SCALES
 
 LAYERS = {**STORED, "int8": BYTES}
 """How matrices of layers are stored, in C++, by ``--weights``."""

@@ -11,7 +11,7 @@ from onernn.engine.program import Program
 from onernn.engine.steps import Layer, WrittenNode
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.records import dataclass
-from onernn.ir.sizes import Size, listed
+from onernn.ir.types import Size, listed
 
 
 @dataclass

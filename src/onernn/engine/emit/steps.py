@@ -9,7 +9,7 @@ from onernn.engine.emit.rendering import number
 from onernn.engine.emit.storing import Store
 from onernn.engine.program import CTYPES
 from onernn.engine.steps import Access, At, Call, Found, Nest, Packed, Team
-from onernn.ir.sizes import Size
+from onernn.ir.types import Size
 
 INDICES = "ijklmnpq"
 _INFIX = {"plus": "{} + {}", "minus": "{} - {}", "times": "{} * {}", "negative": "-{}"}

@@ -20,8 +20,7 @@ from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
-from onernn.ir.sizes import Size, volume
-from onernn.ir.types import dense
+from onernn.ir.types import Size, dense, volume
 from onernn.ops.rules import at_axis
 from onernn.ops.windows import windows_of
 

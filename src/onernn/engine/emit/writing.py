@@ -15,10 +15,9 @@ from onernn.engine.emit.storing import HEADER, MAGIC, Store
 from onernn.engine.naming import namespace
 from onernn.engine.program import CTYPES, Program
 from onernn.ir.arrays import Array
-from onernn.ir.errors import ShapeError, UnsupportedError
+from onernn.ir.errors import ShapeError, UnsupportedError, guarded
 from onernn.ir.files import replacing_all
 from onernn.ir.graph import Graph, Value
-from onernn.ir.guard import guarded
 from onernn.ir.ragged import Ragged, data_of
 
 _MARK = "Written by onernn emit. SHA-256 of the lines below, which shows whether they were edited: "

@@ -8,7 +8,7 @@ from onernn.engine.operators.elementwise import each_element, filled, nest, stri
 from onernn.engine.operators.operator_code import OperatorCode, rule
 from onernn.engine.steps import Access, Call, Found, Mark, Nest, Step
 from onernn.ir.graph import UNSUPPORTED
-from onernn.ir.sizes import Size, volume
+from onernn.ir.types import Size, volume
 
 _ENDLESS = 2**63 - 1
 UNBOUNDED = 2**40

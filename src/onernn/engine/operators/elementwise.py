@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from onernn.engine.operators.operator_code import OperatorCode, rule
 from onernn.engine.steps import Access, Call, Nest
-from onernn.ir.sizes import Shape, Size, volume
+from onernn.ir.types import Shape, Size, volume
 from onernn.ops import OPERATORS
 from onernn.ops.elementwise import FORMULAS, Expression, functions_of, put
 from onernn.ops.rules import ONE

@@ -10,7 +10,7 @@ from onernn.engine.program import CTYPES, Program
 from onernn.engine.steps import Layer, Run, Sentences, State
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.rnn import Recurrent, parts
-from onernn.ir.sizes import Size
+from onernn.ir.types import Size
 
 
 def batch_of(program: Program, x: str) -> tuple[Size, Size | None, Size, Sentences | None]:

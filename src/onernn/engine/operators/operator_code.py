@@ -8,10 +8,8 @@ from typing import Any, NoReturn
 from onernn.engine.program import Program, UnknownError
 from onernn.engine.steps import Call, Sentences, Step, WrittenNode, kept
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.graph import Node
-from onernn.ir.inference import Context, Sizes
-from onernn.ir.sizes import Shape, Size
-from onernn.ir.types import Type, counts_of, dense, words_of
+from onernn.ir.graph import Context, Node, Sizes
+from onernn.ir.types import Shape, Size, Type, counts_of, dense, words_of
 from onernn.ops import OPERATORS
 from onernn.ops.rules import at_axis
 

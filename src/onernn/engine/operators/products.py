@@ -20,7 +20,7 @@ from onernn.engine.operators.elementwise import (
 from onernn.engine.operators.operator_code import OperatorCode, rule
 from onernn.engine.steps import Access, Call, Nest, Packed, Step, Team
 from onernn.ir.arrays import Array
-from onernn.ir.sizes import Shape, Size, volume
+from onernn.ir.types import Shape, Size, volume
 from onernn.ops.elementwise import again, put
 from onernn.ops.quantized import Quantized, quantized
 from onernn.ops.rules import ONE

@@ -8,7 +8,7 @@ from onernn.engine.operators.elementwise import each_element, whole
 from onernn.engine.operators.operator_code import OperatorCode, rule
 from onernn.engine.operators.shaping import at_least
 from onernn.engine.steps import Access, Call, Nest, moved
-from onernn.ir.sizes import Size, volume
+from onernn.ir.types import Size, volume
 from onernn.ops.rules import ONE, at_axis
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from onernn.engine.operators.operator_code import OperatorCode, rule
 from onernn.engine.steps import Call, Found, Sentences, moved
-from onernn.ir.sizes import Shape, Size, volume
+from onernn.ir.types import Shape, Size, volume
 from onernn.ops.rules import ONE
 
 POOLED = ("first", "last", "max", "sum", "average", "sqrt")

@@ -19,7 +19,7 @@ from onernn.engine.operators.elementwise import (
 from onernn.engine.operators.operator_code import OperatorCode, rule
 from onernn.engine.program import UnknownError
 from onernn.engine.steps import Access, Call, Found, Nest, Step, moved
-from onernn.ir.sizes import Shape, Size, shape_of, volume
+from onernn.ir.types import Shape, Size, shape_of, volume
 from onernn.ops.rules import ONE, at_axis
 from onernn.ops.shaping import cut
 

@@ -12,7 +12,7 @@ from onernn.engine.operators.products import dense
 from onernn.engine.operators.shaping import at_least
 from onernn.engine.steps import Call, Packed, Step, Team
 from onernn.ir.arrays import Array
-from onernn.ir.sizes import Shape, Size, listed, volume
+from onernn.ir.types import Shape, Size, listed, volume
 from onernn.ops.rules import ONE
 from onernn.ops.windows import Window, reached_along, windows_of
 

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from onernn.fuse_passes.views import is_view
-from onernn.ir.cached import cached_property
 from onernn.ir.graph import Node
-from onernn.ir.records import dataclass
+from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
 from onernn.ops import OPERATORS
 from onernn.verification.diagnosis.differences import Difference

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from onernn.ir.errors import OnernnError
-from onernn.ir.guard import guarded
+from onernn.ir.errors import OnernnError, guarded
 from onernn.ir.rnn import Recurrent
 from onernn.verification.aligning import feed_for
 from onernn.verification.comparing import all_pass

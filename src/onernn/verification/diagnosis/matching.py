@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.ir.arrays import Array
-from onernn.ir.cached import cached_property
 from onernn.ir.graph import Graph, Node, native_types
-from onernn.ir.records import dataclass
+from onernn.ir.records import cached_property, dataclass
 from onernn.ir.weights import RnnWeights
 from onernn.ops import OPERATORS
 

@@ -15,10 +15,10 @@ from onernn.fuse_passes.stack_layers import StackLayers
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.graph import Graph, Node
-from onernn.ir.precision import UNIT, PartScales, Scale
 from onernn.ir.ragged import Batch, data_of
 from onernn.ir.rnn import Part, Recurrent, parts, with_precision
 from onernn.ir.spec import Cell
+from onernn.ir.weights import UNIT, PartScales, Scale
 
 _SMALLEST, _LARGEST = 2.0**-10, 65504.0
 """Between these magnitudes a range lies where float16 has eleven bits of every number."""

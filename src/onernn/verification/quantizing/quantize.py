@@ -15,10 +15,10 @@ from onernn.engine.session import Session, checked_feed
 from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, UnsupportedError
 from onernn.ir.graph import Graph, graph_of
-from onernn.ir.precision import LayerPrecision, PartScales
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent, with_precision
+from onernn.ir.weights import LayerPrecision, PartScales
 from onernn.verification.comparing import differences
 from onernn.verification.json_text import json_text
 from onernn.verification.quantizing.labels import Labels, Outputs

@@ -13,7 +13,7 @@ import numpy as np
 from onernn.adapters.common.adapter import require
 from onernn.ir.errors import printable
 from onernn.ir.files import replacing
-from onernn.ir.precision import Scale
+from onernn.ir.weights import Scale
 from onernn.verification.quantizing.observing import Histogram
 from onernn.verification.quantizing.quantize import Quantized, QuantizedLayer
 from onernn.verification.reporting.plots import Plot, inline
