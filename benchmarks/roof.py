@@ -13,12 +13,12 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.tasks import GATES, Task
-from onernn.backend.onednn.creation import new_attributes
 from onernn.backend.onednn.library import load_library
 from onernn.backend.onednn.memory import (
     Descriptor,
     Memory,
     bind,
+    new_attributes,
     new_descriptor,
     new_primitive,
     new_stream,

@@ -19,8 +19,8 @@ from onernn.adapters.common.adapter import require
 from onernn.adapters.common.lowering import FOLDED
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import parse_model
+from onernn.backend.compiled.backend import DOMAIN, OperatorLayers
 from onernn.backend.compiled.library import load_kernels
-from onernn.backend.compiled.operator_layers import DOMAIN, OperatorLayers
 from onernn.backend.onednn.precision import DTYPES, unknown
 from onernn.fuse_passes.views import is_view
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError

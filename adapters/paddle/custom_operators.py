@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from onernn.adapters.common.adapter import require
 from onernn.adapters.paddle.partition import Options
-from onernn.backend.cache import keep, memory_file
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.packing import STORED
+from onernn.backend.onednn.library import keep, memory_file
 from onernn.ir.errors import LibraryError, Refusal, UnsupportedError
 from onernn.kernels import build
 from onernn.reorders.paddle import RNN_CELLS

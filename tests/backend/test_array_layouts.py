@@ -8,7 +8,7 @@ from support.layers import random_ragged, random_state, random_weights, words
 
 from onernn import Cell, RnnSpec, RnnWeights, ShapeError
 from onernn.backend import open_backend
-from onernn.backend.onednn.primitive_direction import Bound, Workspace
+from onernn.backend.onednn.kernels import Bound, Workspace
 
 both = pytest.mark.parametrize("backend", ["onednn", "reference"])
 LSTM = RnnSpec(Cell.LSTM, 3, 4, layers=2, direction="bidirectional_concat")

@@ -17,7 +17,7 @@ from support.layers import attention_for, random_ragged, random_state, random_we
 from onernn import Activation, Cell, LibraryError, RnnSpec, Session, UnsupportedError
 from onernn.backend import auto, open_backend
 from onernn.backend.compiled.library import load_kernels
-from onernn.backend.onednn.finding import WISHES
+from onernn.backend.process import WISHES
 
 pytestmark = [
     pytest.mark.usefixtures("built"),
@@ -27,7 +27,7 @@ SPEC = RnnSpec(Cell.LSTM, 6, 16, direction="bidirectional_concat", layers=2)
 WEIGHTS = random_weights(SPEC, 0)
 
 HIDDEN = {
-    "oneDNN": "from onernn.backend.onednn import finding; finding.DISTRIBUTION = 'none'",
+    "oneDNN": "from onernn.backend.onednn import library; library.DISTRIBUTION = 'none'",
     "kernels": "import pathlib; from onernn.kernels import build; build.BUILT = pathlib.Path('/')",
 }
 RUN = """

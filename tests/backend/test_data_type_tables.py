@@ -16,10 +16,10 @@ from support.layers import random_weights
 from onernn import Cell, RnnSpec, UnsupportedError
 from onernn.backend import open_backend
 from onernn.backend.onednn.backend import refusal
-from onernn.backend.onednn.data_types import narrowed, widened
+from onernn.backend.onednn.kernels import Shape, descriptors, plain_weights
 from onernn.backend.onednn.library import load_library
+from onernn.backend.onednn.memory import narrowed, widened
 from onernn.backend.onednn.precision import GUIDE, OURS, PRECISIONS, SPECIFICATION, Row
-from onernn.backend.onednn.primitives import Shape, descriptors, plain_weights
 from onernn.backend.onednn.training import TRAINED
 from onernn.ir.weights import layers_of
 

@@ -14,8 +14,8 @@ from textwrap import dedent
 
 import pytest
 
-from onernn.backend.isa import ONEDNN, VARIABLE
-from onernn.backend.onednn import finding, library
+from onernn.backend.onednn import library
+from onernn.backend.process import DNNL_LIBRARY, MAX_ISA, ONEDNN, WISHES
 from onernn.ir.errors import LibraryError
 
 MAPPED = "mapped = {w for w in open('/proc/self/maps').read().split() if 'libdnn' in w}\n"
@@ -29,7 +29,7 @@ REPORT = (
 def run(code: str, **environment: object) -> str:
     """What a new interpreter prints; it must end well."""
     given = {name: str(value) for name, value in environment.items()}
-    kept = {k: v for k, v in os.environ.items() if k not in (*finding.WISHES, VARIABLE)}
+    kept = {k: v for k, v in os.environ.items() if k not in (*WISHES, MAX_ISA)}
     done = subprocess.run(
         [sys.executable, "-c", "import onernn\n" + LOAD + dedent(code)],
         env=kept | given,
@@ -243,26 +243,26 @@ def test_after_a_fork_several_threads_are_refused_where_they_would_hang(warm: Pa
 def test_the_library_found_is_the_one_that_importlib_finds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv(finding.VARIABLE, raising=False)
-    files = metadata.files(finding.DISTRIBUTION) or ()
+    monkeypatch.delenv(DNNL_LIBRARY, raising=False)
+    files = metadata.files(library.DISTRIBUTION) or ()
     (installed,) = (str(each.locate()) for each in files if each.name == "libdnnl.so.3")
-    assert finding.find() == Path(installed).resolve()
+    assert library.find() == Path(installed).resolve()
     # One that stands before it, but whose files are gone, is passed over.
     broken = tmp_path / "onednn_cpu_gomp-2023.2.0.dist-info"
     broken.mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    assert finding.find() == Path(installed).resolve()
+    assert library.find() == Path(installed).resolve()
     (broken / "RECORD").write_text("libdnnl.so.3,,\n")
     (tmp_path / "libdnnl.so.3").touch()
-    assert finding.find() == (tmp_path / "libdnnl.so.3").resolve()
+    assert library.find() == (tmp_path / "libdnnl.so.3").resolve()
 
 
 def test_a_missing_library_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(finding.VARIABLE, raising=False)
-    monkeypatch.setattr(finding, "DISTRIBUTION", "none-such")
+    monkeypatch.delenv(DNNL_LIBRARY, raising=False)
+    monkeypatch.setattr(library, "DISTRIBUTION", "none-such")
     with pytest.raises(LibraryError) as caught:
-        finding.find()
-    for advice in ("Linux x86-64 only", finding.VARIABLE, "backend='reference'", "pip install"):
+        library.find()
+    for advice in ("Linux x86-64 only", DNNL_LIBRARY, "backend='reference'", "pip install"):
         assert advice in str(caught.value)
 
 

@@ -16,10 +16,10 @@ from support.layers import random_state, random_weights
 
 from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.backend import TapeError, open_backend
-from onernn.backend.onednn import primitives
+from onernn.backend.onednn import kernels
+from onernn.backend.onednn.kernels import PrimitiveCache, Shape
 from onernn.backend.onednn.library import load_library
 from onernn.backend.onednn.precision import PRECISIONS
-from onernn.backend.onednn.primitives import PrimitiveCache, Shape
 from onernn.ir.weights import layers_of
 
 BACKENDS = ["reference", "onednn", "kernels", "auto"]
@@ -354,7 +354,7 @@ def test_a_primitive_chooses_the_layout_of_its_weights_and_gets_them_in_it() -> 
 
 def test_each_weight_has_its_plain_layout() -> None:
     expected = ["ldigo", "ldigo", "ldgo", "ldgo", "ldio"]
-    assert list(primitives.WEIGHTS.values()) == expected
+    assert list(kernels.WEIGHTS.values()) == expected
 
 
 @pytest.mark.parametrize("dtype", ["f16", "u8"])

@@ -15,8 +15,8 @@ from support.oracle import run_oracle
 
 from onernn import Cell, RnnSpec, RnnWeights, UnsupportedError
 from onernn.backend import open_backend
-from onernn.backend.onednn.data_types import narrowed, widened
 from onernn.backend.onednn.library import load_library
+from onernn.backend.onednn.memory import narrowed, widened
 from onernn.ir.weights import Scale
 
 U8 = [Cell.LSTM, Cell.GRU]

@@ -21,8 +21,8 @@ from support.layers import CELLS, attention_for, random_ragged, random_state, ra
 
 from onernn import Cell, Ragged, RnnSpec
 from onernn.backend import open_backend
-from onernn.backend.onednn import primitives
-from onernn.backend.onednn.primitive_direction import Workspace
+from onernn.backend.onednn import kernels
+from onernn.backend.onednn.kernels import Workspace
 from onernn.ir.errors import ShapeError
 from onernn.ir.spec import Direction
 
@@ -137,7 +137,7 @@ class TestCaches:
         self, dtype: str, budget: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Kernels of LBR cells ask for another layout for nearly every T and N."""
-        monkeypatch.setattr(primitives, "PACKED_BYTES", budget)
+        monkeypatch.setattr(kernels, "PACKED_BYTES", budget)
         spec = RnnSpec(Cell.LBR_GRU, 96, 200)
         weights = random_weights(spec, 0)
         layer = open_backend("onednn", threads=1).prepare(spec, weights, dtype=dtype)

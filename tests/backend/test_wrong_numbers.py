@@ -24,7 +24,7 @@ from support.raw import S8, S8_SCALE, raw_augru_gradient, run_raw
 
 from onernn import Cell, RnnSpec, UnsupportedError
 from onernn.backend import open_backend
-from onernn.backend.onednn import primitives, training
+from onernn.backend.onednn import kernels, training
 from onernn.backend.onednn.library import load_library
 from onernn.backend.onednn.precision import PRECISIONS
 from onernn.ir.weights import UNIT
@@ -180,7 +180,7 @@ def test_attention_reaches_every_sentence(
         check(sentences)
     if (cell, dtype, hidden) != (Cell.AUGRU, "bf16", 16):
         return
-    monkeypatch.setattr(primitives, "OWN_LAYOUTS", ())
+    monkeypatch.setattr(kernels, "OWN_LAYOUTS", ())
     try:
         check(16)
     except AssertionError:

@@ -21,21 +21,21 @@ REFERENCE = ("layers", "dense_batches_are_right and reference")
 MUTANTS = [
     Mutant(
         "gates in reverse order",
-        "src/onernn/backend/onednn/primitives.py",
+        "src/onernn/backend/onednn/kernels.py",
         "arrays = (layer, weights.iter, bias,",
         "arrays = (layer[..., ::-1, :].copy(), weights.iter, bias,",
         DENSE,
     ),
     Mutant(
         "no bias",
-        "src/onernn/backend/onednn/primitives.py",
+        "src/onernn/backend/onednn/kernels.py",
         "    if bias is None:  # oneDNN asks for one",
         "    if True:",
         DENSE,
     ),
     Mutant(
         "the state forgotten between segments",
-        "src/onernn/backend/onednn/primitive_direction.py",
+        "src/onernn/backend/onednn/kernels.py",
         "            side = 1 - side\n",
         "            side = 0\n",
         RAGGED,
@@ -78,14 +78,14 @@ MUTANTS = [
     ),
     Mutant(
         "a state that is written while it is read",
-        "src/onernn/backend/onednn/primitive_direction.py",
+        "src/onernn/backend/onednn/kernels.py",
         'for s in initial] for _ in "01"\n            ]\n',
         "for s in initial]\n            ] * 2\n",
         ("wrong_numbers", "overwritten"),
     ),
     Mutant(
         "the layout of a projection that is misread",
-        "src/onernn/backend/onednn/primitives.py",
+        "src/onernn/backend/onednn/kernels.py",
         "plain = plain or bool(reason(",
         "plain = plain or False and bool(reason(",
         ("wrong_numbers", "projection"),
@@ -99,7 +99,7 @@ MUTANTS = [
     ),
     Mutant(
         "the library's own scratchpad",
-        "src/onernn/backend/onednn/primitives.py",
+        "src/onernn/backend/onednn/kernels.py",
         "self.attributes = new_attributes(library, own_scratchpad=True)",
         "self.attributes = new_attributes(library, own_scratchpad=False)",
         ("wrong_numbers", "another_thread"),
@@ -120,7 +120,7 @@ MUTANTS = [
     ),
     Mutant(
         "sentences that end early get a state of another piece",
-        "src/onernn/backend/onednn/primitive_direction.py",
+        "src/onernn/backend/onednn/kernels.py",
         "else in_odd_pieces(packing)\n",
         "else np.bool_(side)\n",
         RAGGED,
@@ -148,7 +148,7 @@ MUTANTS = [
     ),
     Mutant(
         "attention under other offsets",
-        "src/onernn/backend/run_arguments.py",
+        "src/onernn/backend/arguments.py",
         "            if not np.array_equal(attention.offsets, x.offsets):\n",
         "            if False:\n",
         ("bad_input", "must_be_like_x"),
@@ -169,28 +169,28 @@ MUTANTS = [
     ),
     Mutant(
         "conversions made for other numbers of threads",
-        "src/onernn/backend/onednn/data_types.py",
+        "src/onernn/backend/onednn/memory.py",
         "threads = 0, library.current_threads",
         "threads = 0, 1",
         ("threads_and_memory", "runs_on_in_a_child and bf16"),
     ),
     Mutant(
         "weights packed for every shape",
-        "src/onernn/backend/onednn/primitives.py",
+        "src/onernn/backend/onednn/kernels.py",
         "            return not missing or",
         "            return True or",
         ("threads_and_memory", "budget"),
     ),
     Mutant(
         "a cache without bounds",
-        "src/onernn/backend/onednn/primitives.py",
+        "src/onernn/backend/onednn/kernels.py",
         "if len(self._made) > self.library.cache_capacity:",
         "if False:",
         ("threads_and_memory", "made_again"),
     ),
     Mutant(
         "time and batch changed over",
-        "src/onernn/backend/run_arguments.py",
+        "src/onernn/backend/arguments.py",
         'return dense if layout == "tnc" else dense.swapaxes(0, 1)',
         "return dense",
         ("array_layouts", "ntc_is_tnc"),
@@ -200,7 +200,7 @@ PLAIN = 6
 
 
 def test_the_copy_is_what_runs_and_passes(checkout: Checkout) -> None:
-    code = "import onernn.backend.run_arguments as found; print(found.__file__)"
+    code = "import onernn.backend.arguments as found; print(found.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": str(checkout.folder / "src")},

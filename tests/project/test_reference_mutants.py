@@ -287,7 +287,7 @@ MUTANTS = [
     ),
     Mutant(
         "oneDNN: order of gates",
-        "src/onernn/backend/onednn/primitives.py",
+        "src/onernn/backend/onednn/kernels.py",
         "arrays = (layer, weights.iter, bias,",
         "arrays = (layer[..., ::-1, :].copy(), weights.iter, bias,",
         (GUIDE, f"{LSTM} and onednn"),
@@ -315,7 +315,7 @@ MUTANTS = [
     ),
     Mutant(
         "oneDNN: no bias",
-        "src/onernn/backend/onednn/primitives.py",
+        "src/onernn/backend/onednn/kernels.py",
         "    if bias is None:  # oneDNN asks for one",
         "    if True:",
         (GUIDE, "test_the_equations_of_the_vanilla_rnn and onednn"),
@@ -329,7 +329,7 @@ MUTANTS = [
     ),
     Mutant(
         "oneDNN: ntc taken for tnc",
-        "src/onernn/backend/run_arguments.py",
+        "src/onernn/backend/arguments.py",
         'return dense if layout == "tnc" else dense.swapaxes(0, 1)',
         "return dense",
         ("array_layouts", "test_ntc_is_tnc_with_the_first_axes_exchanged"),

@@ -7,27 +7,25 @@ from collections.abc import Callable
 import numpy as np
 
 from onernn import RnnSpec, RnnWeights
-from onernn.backend.onednn.creation import (
-    _ELTWISE,
-    argument,
-    argument_order,
-    create,
-    new_attributes,
-)
-from onernn.backend.onednn.data_types import narrowed, stored, widened
+from onernn.backend.onednn.kernels import Shape, descriptors, plain_weights, set_scales
 from onernn.backend.onednn.library import load_library
-from onernn.backend.onednn.limits import CREATORS
 from onernn.backend.onednn.memory import (
+    _ELTWISE,
     Descriptor,
     Memory,
+    argument,
+    argument_order,
     bind,
+    create,
+    narrowed,
+    new_attributes,
     new_primitive,
     new_stream,
     reordered,
+    stored,
+    widened,
 )
-from onernn.backend.onednn.precision import PRECISIONS, Precision
-from onernn.backend.onednn.primitives import Shape, descriptors, plain_weights
-from onernn.backend.onednn.quantization import set_scales
+from onernn.backend.onednn.precision import CREATORS, PRECISIONS, Precision
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.weights import Scale
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from onernn import Cell
-from onernn.backend.onednn.creation import _ELTWISE, argument_order
 from onernn.backend.onednn.library import load_library
-from onernn.backend.onednn.limits import CREATORS
-from onernn.backend.onednn.memory import Descriptor
+from onernn.backend.onednn.memory import _ELTWISE, Descriptor, argument_order
+from onernn.backend.onednn.precision import CREATORS
 
 TAGS = {
     "src_layer": "tnc",

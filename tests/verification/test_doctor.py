@@ -18,9 +18,9 @@ import pytest
 from onernn import LibraryError, UnsupportedError
 from onernn.backend import open_backend
 from onernn.backend.compiled.library import load_kernels
-from onernn.backend.onednn import primitives, training
-from onernn.backend.onednn.finding import VARIABLE
+from onernn.backend.onednn import kernels, training
 from onernn.backend.onednn.library import load_library
+from onernn.backend.process import DNNL_LIBRARY
 from onernn.kernels import build
 from onernn.verification import support_table
 from onernn.verification.cases import DIRECTIONS, KINDS, ODD, sample_layer
@@ -196,7 +196,7 @@ def test_attention_lost_between_blocks_of_a_batch_is_seen(
 ) -> None:
     combination = Combination("AUGRU", direction, "bf16", "inference")
     assert examined(open_backend("onednn", threads=1), combination).verdict != WRONG
-    monkeypatch.setattr(primitives, "OWN_LAYOUTS", ())  # the routing removed
+    monkeypatch.setattr(kernels, "OWN_LAYOUTS", ())  # the routing removed
     finding = examined(open_backend("onednn", threads=1), combination)
     if "brgemm" not in finding.kernel:
         pytest.skip(f"{finding.kernel} is right by itself")
@@ -270,7 +270,7 @@ class TestCommand:
         assert json.loads(run(code, "doctor", "--json", ONERNN_MAX_ISA=cap).stdout)["kernels"]
 
     def test_kernels_are_examined_without_onednn(self, built: Path) -> None:
-        missing = {VARIABLE: "/nowhere.so"}
+        missing = {DNNL_LIBRARY: "/nowhere.so"}
         done = run(f"{COMMAND}cli.main()", "doctor", "--json", "--backend", "kernels", **missing)
         report = json.loads(done.stdout)
         assert done.returncode == 0 and report["version"] == "missing"
@@ -279,7 +279,7 @@ class TestCommand:
         assert len(ran) > len(report["findings"]) / 2
 
     def test_without_the_library_it_exits_with_2(self) -> None:
-        done = run(f"{COMMAND}cli.main()", "doctor", "--json", **{VARIABLE: "/nowhere.so"})
+        done = run(f"{COMMAND}cli.main()", "doctor", "--json", **{DNNL_LIBRARY: "/nowhere.so"})
         assert done.returncode == 2 and "no such file" in done.stderr
         assert json.loads(done.stdout)["status"] == "error"
 

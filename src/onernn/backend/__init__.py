@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onernn.backend.gradients import Gradients, Tape, TapeError
-from onernn.backend.protocol import Backend
-from onernn.backend.run_arguments import Layout, State
-from onernn.backend.stack import Stack, picklable
+from onernn.backend.arguments import Gradients, Layout, State, Tape, TapeError
+from onernn.backend.stack import Backend, Stack, picklable
 from onernn.ir.errors import UnsupportedError, did_you_mean
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights, Weights

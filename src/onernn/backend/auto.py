@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from onernn.backend.compiled.backend import KernelsBackend
 from onernn.backend.compiled.library import Kernels
-from onernn.backend.creation_lock import CREATION
-from onernn.backend.isa import wished_isa
-from onernn.backend.onednn.finding import WISHES
 from onernn.backend.onednn.precision import KERNELS_ONLY, is_onednns
+from onernn.backend.process import CREATION, WISHES, wished_isa
 from onernn.backend.stack import Stack, picklable
 from onernn.ir.errors import LibraryError, UnsupportedError
 from onernn.ir.spec import RnnSpec

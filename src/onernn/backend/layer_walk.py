@@ -7,25 +7,176 @@ a thread for each of these beats OpenMP's barriers in every step (design/0013).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from typing import Any, TypeVar
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from onernn.backend.batch_cutting import LARGE, Share, shares
-from onernn.backend.buffers import BUFFERS, Buffers, borrowed
-from onernn.backend.creation_lock import CREATION
-from onernn.backend.kernels import DirectionKernel, PackedBatch, PackedGradient
-from onernn.backend.run_arguments import State
-from onernn.backend.worker_threads import run_all
+from onernn.backend.arguments import State
+from onernn.backend.process import BUFFERS, CREATION, Buffers, borrowed, run_all
 from onernn.ir.arrays import Array, sealed
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.rnn import parts
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights
 from onernn.reorders.lod import Packing
+
+LONGEST = 8
+"""Most steps of one segment: lengths are powers of two up to it, which bounds the shapes."""
+
+
+LARGE = 512
+"""Use OpenMP inside kernels from this H on: each core keeps its part of the weights in cache."""
+
+LEAST_SHARE = 8
+"""Fewest sentences of a share: with fewer, products cost as much for half of them."""
+
+
+class Share(NamedTuple):
+    """Some of a batch's sentences: where their words and they stand, and their packing."""
+
+    rows: Array | slice
+    sentences: Array | slice
+    packing: Packing
+
+
+def shares(x: Ragged | Array, count: int) -> list[Share]:
+    """The batch, dealt out sentence by sentence to ``count`` threads; whole where it is small.
+
+    Words of a dense batch (T, N, I) are counted row by row, as they lie in memory.
+    """
+    if isinstance(x, Ragged):
+        packing = Packing.of(x.offsets)
+        few = len(packing.last) < LEAST_SHARE * count
+        parts = (packing,) if few or count == 1 else packing.parts(count)
+        return [Share(part.rows, part.order, part) for part in parts]
+    time, batch = x.shape[:2]
+    if count == 1 or batch < LEAST_SHARE * count:
+        return [Share(slice(None), slice(None), Packing.rectangle(time, batch))]
+    steps = np.arange(time)[:, None] * batch
+    dealt = [np.arange(first, batch, count) for first in range(count)]
+    return [
+        Share((steps + some).reshape(-1), some, Packing.rectangle(time, len(some)))
+        for some in dealt
+    ]
+
+
+class Segment(NamedTuple):
+    """``time`` steps of the first ``batch`` sentences: packed rows row ... row + time * batch."""
+
+    row: int
+    time: int
+    batch: int
+
+
+def segments(packing: Packing) -> tuple[Segment, ...]:
+    """The pieces of a packed batch in the order of time; a rectangle stays in one piece."""
+    return _segments(packing.batch_sizes.tobytes())
+
+
+@lru_cache(maxsize=64)
+def _segments(batch_sizes: bytes) -> tuple[Segment, ...]:
+    sizes = np.frombuffer(batch_sizes, np.int64)
+    starts = np.flatnonzero(np.diff(sizes, prepend=-1))
+    lengths = np.diff(starts, append=len(sizes))
+    if len(starts) == 1:
+        return (Segment(0, len(sizes), int(sizes[0])),)
+    pieces, row = [], 0
+    for batch, left in zip(sizes[starts].tolist(), lengths.tolist(), strict=True):
+        while left:
+            time = min(LONGEST, 1 << (left.bit_length() - 1))
+            pieces.append(Segment(row, time, batch))
+            row += time * batch
+            left -= time
+    return tuple(pieces)
+
+
+def in_odd_pieces(packing: Packing) -> Array:
+    """(n, 1), whether an odd number of pieces holds each sorted sentence that has words."""
+    return _in_odd_pieces(packing.batch_sizes.tobytes())
+
+
+@lru_cache(maxsize=64)
+def _in_odd_pieces(batch_sizes: bytes) -> Array:
+    batches = np.array([piece.batch for piece in _segments(batch_sizes)], np.int64)
+    running = np.arange(batches.max(initial=0))
+    return np.searchsorted(-batches, -running)[:, None] % 2 == 1
+
+
+def single_steps(pieces: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    """The same pieces step by step: one step has no direction."""
+    return tuple(
+        Segment(row + t * batch, 1, batch) for row, time, batch in pieces for t in range(time)
+    )
+
+
+# What a backend implements: a kernel for one layer in one direction, or for a whole stack.
+
+
+class PackedBatch(NamedTuple):
+    """What a kernel runs: words sorted and packed (`Packing`), states in the order of sentences."""
+
+    words: Array
+    """(W, I), as `DirectionKernel.converted` gives them, or as the layer below wrote them."""
+    y: Array
+    """(W, O), to be filled; rows of any stride."""
+    packing: Packing
+    begin: Sequence[Array]
+    """The initial states (N, O)."""
+    attention: Array | None = None
+    """(W, 1) for AUGRU cells."""
+
+
+class PackedGradient(NamedTuple):
+    """What a kernel runs backward: a batch's tape, and gradients by what it gave."""
+
+    kept: Any
+    packing: Packing
+    dy: Array
+    dend: Sequence[Array]
+    weights: Mapping[str, Array]
+    """Those by the weights are added to these: by the names of `RnnWeights`, without L and D."""
+
+
+class DirectionKernel:
+    """One layer in one direction, ready for any batch; shared between threads.
+
+    A backend overrides `run`, and what differs for its numbers.
+    """
+
+    name: str
+    """What runs, for `Stack.kernel`."""
+    dtype: np.dtype[Any]
+    """Of what `run` writes."""
+    exact_below: float | None = None
+    """Numbers that are not below it, NaN among them, come out wrong; None: all are right."""
+
+    def run(self, batch: PackedBatch) -> tuple[Sequence[Array], Any]:
+        """The final states, of at least the sentences that have words; and what `backward` reads.
+
+        None where the kernel does not train. One that does may keep words and y: nobody writes
+        into these later.
+        """
+        raise NotImplementedError
+
+    def backward(self, batch: PackedGradient) -> tuple[Array, Sequence[Array], Array | None]:
+        """Gradients (dx, dbegin, dattention)."""
+        raise NotImplementedError
+
+    def converted(self, words: Array) -> Array:
+        """Words as `run` reads them, in any order: converted while they are few bytes."""
+        return words
+
+    def widened(self, y: Array) -> Array:
+        """What `run` wrote, or a sum of that, in the numbers of the caller."""
+        return y
+
+    def cache_info(self) -> tuple[int, int]:
+        """Primitives found, and made."""
+        return 0, 0
+
 
 _T = TypeVar("_T")
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import wraps
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from onernn.backend.creation_lock import CREATION
-from onernn.backend.gradients import (
+from onernn.backend.arguments import (
     Gradients,
+    Layout,
+    State,
     Tape,
     TapeError,
     WeightGradients,
     check_sums,
     checked_gradient,
+    checked_input,
+    checked_state,
+    laid_out,
 )
-from onernn.backend.kernels import StackKernel
-from onernn.backend.run_arguments import Layout, State, checked_input, checked_state, laid_out
+from onernn.backend.process import CREATION
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.ragged import Ragged, data_of
@@ -29,9 +32,41 @@ from onernn.ir.weights import RnnWeights, Weights, layers_of
 
 if TYPE_CHECKING:
     from onernn.backend.layer_walk import LayerWalk
-    from onernn.backend.protocol import Backend
+
+
+class Backend(Protocol):
+    """Makes layers ready to run."""
+
+    def prepare(
+        self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
+    ) -> Stack:
+        """A layer from its weights: one `RnnWeights`, or a list of one-layer ones.
+
+        What the backend cannot run goes to the NumPy reference, which the layer's ``why`` tells;
+        ``strict`` raises `UnsupportedError` instead. Raises `ShapeError` for weights that do not
+        fit the spec.
+        """
+
 
 _FLOAT32 = np.dtype(np.float32)
+
+
+class StackKernel(Protocol):
+    """All layers and directions of a stack, for arguments that are checked."""
+
+    def takes(self, x: Ragged | Array, initial: State) -> bool:
+        """Whether these numbers come out right."""
+
+    def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
+        """The result for a dense batch that needs no more checks; None: it has to be checked."""
+
+    def run(
+        self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
+    ) -> tuple[Array, State]:
+        """(y (W, D*O) or (T, N, D*O), final states) for ragged or dense (T, N, I) x, like x."""
+
+    def cache_info(self) -> dict[str, int]:
+        """Primitives found and made so far."""
 
 
 @dataclass(frozen=True, eq=False)

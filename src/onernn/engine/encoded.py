@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.backend.compiled.stack import CompiledStack
+from onernn.backend.compiled.backend import CompiledStack
 from onernn.engine.program import Program
 from onernn.engine.steps import kept
 from onernn.ir.arrays import Array

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from onernn.backend import Stack
-from onernn.backend.cell_states import cell_sequence
 from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
 from onernn.ir.budget import Recurrence, running
@@ -56,6 +55,8 @@ class PreparedNode:
         y, final = self.layer.run(x, state, attention)
         if self.cells_from is None:
             return (y, *final)
+        from onernn.backend.reference import cell_sequence  # kernels give it themselves
+
         return (y, *final, cell_sequence(self.layer.spec, self.cells_from, x, y, state))
 
     def _state(self, x: Any, h: Any, c: Any) -> tuple[Array, ...]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onernn.backend import Stack, open_backend
-from onernn.backend.cell_states import check_cells
 from onernn.engine.kernels import KERNELS
 from onernn.engine.program import UnknownError
 from onernn.engine.recurrent import PreparedNode, prepared, share_of
@@ -33,7 +32,7 @@ from onernn.ir.errors import (
 from onernn.ir.graph import UNSUPPORTED, Graph, Node, Value, graph_of
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
-from onernn.ir.rnn import Recurrent
+from onernn.ir.rnn import Recurrent, check_cells
 
 if TYPE_CHECKING:
     from onernn.backend.compiled.library import Kernels

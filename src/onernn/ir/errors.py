@@ -125,7 +125,6 @@ class UnforeseenError(OnernnError):
 #
 # With ONERNN_RAISE in the environment, as in our own tests, they come out as they are.
 
-
 MISFITS = (ValueError, IndexError, TypeError, ArithmeticError)
 """What NumPy raises for arrays and numbers that do not fit each other."""
 

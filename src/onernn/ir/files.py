@@ -140,7 +140,6 @@ class _NewFile:
 
 # Arrays of an ``.npz``: a size is believed only where the bytes for it are there.
 
-
 _MOST_PACKED = 100
 """Bytes that a packed one may become, beyond what is always allowed; numbers give 1 to 20."""
 _PIECE = 2**20

@@ -181,7 +181,6 @@ class Node(Immutable):
 
 # The types of a graph's values, from the operators' own rules.
 
-
 FAILURES = (OnernnError, ValueError, IndexError, TypeError, KeyError, OverflowError)
 """What a rule, or a formula on sizes, raises where a run would fail: nothing is known then."""
 

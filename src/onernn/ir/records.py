@@ -87,7 +87,6 @@ def _refuse(self: Any, name: str, *_: Any) -> None:
 
 # Properties that are computed once.
 
-
 if TYPE_CHECKING:
     from functools import cached_property
 else:

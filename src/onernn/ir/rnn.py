@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, get_args
 
+from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, NativeOp, Node
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, Direction, RnnSpec
@@ -136,7 +137,6 @@ def parts(spec: RnnSpec) -> tuple[Part, ...]:
 
 # Which recurrent layers a backend can run, or a framework's operators can say.
 
-
 CELL_NAMES = {
     Cell.RNN_TANH: "plain RNN with tanh",
     Cell.RNN_RELU: "plain RNN with relu",
@@ -226,3 +226,14 @@ def _other_functions(spec: RnnSpec, limits: Limits) -> str:
         if not limits.parameters and each != (each.name, None, None):
             return f"function {each}, only with those without parameters"
     return ""
+
+
+def check_cells(spec: RnnSpec) -> None:
+    """Nothing, or `UnsupportedError` where nobody gives the cell state of every word."""
+    plain = spec.projection_size is None and not spec.input_forget
+    clipped = spec.gate_clip is not None or spec.cell_clip is not None
+    if spec.cell is not Cell.LSTM or spec.layers * spec.directions > 1 or clipped or not plain:
+        raise UnsupportedError(
+            "cells of every word: given for one LSTM layer in one direction only, without"
+            f" projection and clips, not for {spec}"
+        )

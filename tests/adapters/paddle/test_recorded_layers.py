@@ -106,7 +106,7 @@ def test_cells_of_every_word_are_computed_only_where_somebody_looks(data: Path) 
 
 def test_cells_of_a_stack_are_refused(data: Path) -> None:
     from onernn import RnnSpec
-    from onernn.backend.cell_states import check_cells
+    from onernn.ir.rnn import check_cells
 
     check_cells(RnnSpec(Cell.LSTM, 4, 3, peephole=True, direction="right2left"))
     for more in (

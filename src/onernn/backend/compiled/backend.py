@@ -1,20 +1,323 @@
-"""Layers and stacks on the kernels of this package."""
+"""Layers and stacks on the kernels of this package: one call of C for all layers and directions."""
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from contextlib import ExitStack
+from functools import lru_cache, partial
+from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.backend.compiled.library import load_kernels
-from onernn.backend.compiled.stack import CompiledStack, names_of
+from onernn.backend.arguments import State
+from onernn.backend.compiled.library import Kernels, load_kernels
+from onernn.backend.compiled.packing import (
+    BYTES,
+    CODES,
+    STORED,
+    CellMatrices,
+    Numbers,
+    check_bytes,
+    kernel_of,
+)
 from onernn.backend.onednn.precision import DTYPES, U8Options, unknown
+from onernn.backend.process import ALIGNMENT, aligned
 from onernn.backend.stack import Stack, Trainer, picklable
-from onernn.ir.errors import UnsupportedError
-from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import UNIT, Layers, PartScales, Weights, layers_of
+from onernn.ir.arrays import Array, sealed
+from onernn.ir.errors import LibraryError, UnsupportedError
+from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.spec import Activation, RnnSpec
+from onernn.ir.weights import NO_SCALES, UNIT, Layers, PartScales, Weights, layers_of
+from onernn.ops.activations import completed
+
+
+class CompiledStack:
+    """A `StackKernel` of kernels; safe to share between threads.
+
+    Each thread that runs it has a stack of C of its own, with memory and a second thread; all of
+    them read the same weights. ``holds_finite``: infinity becomes NaN in it, as in bytes, so that
+    who finds NaN in the last states h has to look whether that is refused.
+    """
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        spec: RnnSpec,
+        layers: Layers,
+        dtype: str,
+        threads: int,
+        options: U8Options | None = None,
+    ) -> None:
+        self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
+        self._spec, self._threads, self._process = spec, threads, os.getpid()
+        self._real, self._dtype = layers[0].iter.dtype, dtype
+        self.holds_finite = options is not None or dtype == CODES
+        self._told, self._parts, self._numbers = packed(kernels, spec, layers, dtype, options)
+        self._idle: deque[tuple[Any, Any, Any]] = deque()
+        # Properties of a spec are computed anew each time, which a short step would notice.
+        self._channels, self._tnc = spec.output_size, self._lib.ONERNN_TNC
+        names = ("lod", "tnc", "ntc", "packed")
+        self.layouts = {name: getattr(self._lib, f"ONERNN_{name.upper()}") for name in names}
+        self._parts_of_state = (spec.layers, spec.directions)
+        self._widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
+        self._is_simple = not spec.cell.has_attention
+        self._idle.append(self._new())  # what cannot be made is told now
+
+    def takes(self, x: Ragged | Array, initial: State) -> bool:
+        """See `StackKernel.takes`: all numbers come out right."""
+        return True
+
+    def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
+        """See `StackKernel.run_again`: what lies as C reads it is checked here."""
+        if not (self._is_simple and self._reads(x, 3) and x.shape[2] == self._spec.input_size):
+            return None
+        T, N, _ = x.shape
+        if state is not None:
+            if type(state) is not tuple or len(state) != len(self._widths):
+                return None
+            for array, width in zip(state, self._widths, strict=True):
+                if not self._reads(array, 4) or array.shape != (*self._parts_of_state, N, width):
+                    return None
+        return self._call(self._tnc, (T, N), None, x, None, state)
+
+    def run(
+        self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
+    ) -> tuple[Array, State]:
+        """See `StackKernel.run`."""
+        words, scale = data_of(x), None if attention is None else data_of(attention)
+        initial = tuple(map(_laid, initial))
+        if isinstance(x, Ragged):
+            layout, extent, offsets = self._lib.ONERNN_LOD, (0, len(x)), x.offsets
+        else:
+            layout, extent, offsets = self._lib.ONERNN_TNC, words.shape[:2], None
+            turned = words.swapaxes(0, 1)
+            if turned.flags.c_contiguous and not words.flags.c_contiguous:
+                layout, words = self._lib.ONERNN_NTC, turned
+                scale = None if scale is None else scale.swapaxes(0, 1)
+        words, scale = _laid(words), None if scale is None else _laid(scale)
+        y, final = self._call(layout, extent, offsets, words, scale, initial)
+        return (y.swapaxes(0, 1) if layout == self._lib.ONERNN_NTC else y), final
+
+    def _reads(self, array: Any, axes: int) -> bool:
+        """Whether C reads the array where it stands."""
+        return (
+            type(array) is np.ndarray
+            and array.dtype == self._real
+            and array.ndim == axes
+            and array.flags.c_contiguous
+            and array.flags.aligned
+        )
+
+    def _call(
+        self,
+        layout: int,
+        extent: tuple[int, int],
+        offsets: Array | None,
+        x: Array,
+        attention: Array | None,
+        initial: State | None,
+    ) -> tuple[Array, State]:
+        """y like x, and the final states; ``extent``: steps and sentences."""
+        y = np.empty((*x.shape[:-1], self._channels), self._real)
+        states = (*self._parts_of_state, extent[1])
+        final = tuple([np.empty((*states, width), self._real) for width in self._widths])
+        at = self._ffi.from_buffer
+        begins = () if initial is None else tuple(map(at, initial))
+        scale = self._ffi.NULL if attention is None else at(attention)
+        rows = self._ffi.NULL if offsets is None else at("int64_t[]", offsets)
+        self.run_at(layout, extent, rows, at(x), at(y), begins, tuple(map(at, final)), scale)
+        if self.holds_finite and np.isnan(final[0]).any():
+            self._refuse_infinity({"x": x, "state h": None if initial is None else initial[0]})
+        return y, final
+
+    def run_at(
+        self,
+        layout: int,
+        extent: tuple[int, int],
+        offsets: Any,
+        x: Any,
+        y: Any,
+        state: Sequence[Any],
+        final: Sequence[Any],
+        attention: Any = None,
+    ) -> None:
+        """Runs a batch of steps and sentences between pointers of C; nothing of it is checked.
+
+        ``state``: empty for zeros. Bytes do not tell of infinity here.
+        """
+        if self._threads > 1 and os.getpid() != self._process:
+            raise LibraryError(
+                "this layer was made before this process was forked, and its second thread did not"
+                " survive that; use threads=1, prepare the layer after the fork, or start the"
+                " process with 'spawn'"
+            )
+        try:
+            idle = self._idle.pop()
+        except IndexError:
+            idle = self._new()
+        handle, batch, arrays = idle
+        null = self._ffi.NULL
+        batch.layout, (batch.steps, batch.sequences), batch.offsets = layout, extent, offsets
+        arrays.x, arrays.y, arrays.attention = x, y, attention or null
+        arrays.h_n, arrays.h = final[0], state[0] if state else null
+        if len(final) > 1:
+            arrays.c_n, arrays.c = final[1], state[1] if state else null
+        status = self._lib.onernn_stack_run(handle, batch, arrays)
+        self._idle.append(idle)
+        if status:
+            check(self._lib, status, f"a batch of {extent} steps and sentences")
+
+    def at(self, address: int, to: str = "void *") -> Any:
+        """A pointer of C."""
+        return self._ffi.cast(to, address)
+
+    def _refuse_infinity(self, given: dict[str, Array | None]) -> None:
+        """Bytes cannot hold it and give NaN; from NaN in x that is right."""
+        for name, array in given.items():
+            if array is not None and np.isinf(array).any():
+                raise UnsupportedError(f"{name}: {self._dtype} holds finite numbers, got inf")
+
+    def handle(self) -> Any:
+        """A stack of C, for one thread at a time; good as long as this object is there."""
+        return self._new()[0]
+
+    def _new(self) -> tuple[Any, Any, Any]:
+        """A stack for one thread at a time, and what its runs are described in."""
+        ffi = self._ffi
+        made = ffi.new("onernn_stack **")
+        numbers = ffi.from_buffer(self._numbers)
+        status = self._lib.onernn_stack_new(self._told, self._parts, numbers, self._threads, made)
+        check(self._lib, status, "a layer")
+        handle = self._kernels.own(made[0], self._lib.onernn_stack_free)
+        return handle, ffi.new("onernn_batch *"), ffi.new("onernn_arrays *")
+
+    def cache_info(self) -> dict[str, int]:
+        """See `StackKernel.cache_info`: it has no primitives."""
+        return {"hits": 0, "misses": 0}
+
+
+class Packed(NamedTuple):
+    """What makes a stack of C: its `onernn_spec`, its `onernn_part`s, and the numbers."""
+
+    told: Any
+    parts: Any
+    numbers: Array
+
+
+def packed(
+    kernels: Kernels,
+    spec: RnnSpec,
+    layers: Layers,
+    dtype: str,
+    options: U8Options | None = None,
+) -> Packed:
+    """A layer as the library reads it; ``options``: of u8, and of int8-dynamic.
+
+    Raises `UnsupportedError`.
+    """
+    real = layers[0].iter.dtype
+    if options or dtype == CODES:
+        check_bytes(spec, real, dtype)
+    if options and options.fixed and options.fixed.shift % 1:
+        raise UnsupportedError("kernels run u8 with a whole number as data_shift")
+    key = kernels.sources, dtype, options and options.packs
+    if key not in layers.packed:
+        layers.packed[key] = _packed(spec, layers, dtype, options)
+    places, memory = layers.packed[key]
+    if memory.ctypes.data % ALIGNMENT:  # it came in a pickle
+        memory = aligned(len(memory))
+        memory[:] = layers.packed[key][1]
+        layers.packed[key] = places, sealed(memory)
+    stored = "w8" if dtype == CODES else "s8" if options else dtype
+    told = described(kernels, spec, "f64" if real == np.float64 else stored)
+    made = kernels.ffi.new("onernn_part[]", places)
+    for at, part in enumerate(made):
+        scales = options.part(at, spec.directions) if options else NO_SCALES
+        of_x, of_h = scales.data, scales.state
+        part.x_step, part.x_shift = (1 / of_x.factor, int(of_x.shift)) if of_x else (0, 0)
+        part.h_step, part.h_shift = (1 / of_h.factor, int(of_h.shift)) if of_h else (0, 0)
+    return Packed(told, made, memory)
+
+
+def _packed(
+    spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None
+) -> tuple[list[dict[str, int]], Array]:
+    """Where each part's arrays begin, and the numbers."""
+    if options:
+        numbers = Numbers(BYTES, options.per_channel)
+    else:
+        numbers = Numbers(dtype if dtype == CODES else STORED[dtype])
+    places = list[dict[str, int]]()
+    for weights in layers:
+        for direction in range(spec.directions):
+            matrices = CellMatrices.of(spec.cell, weights.part(0, direction))
+            scales = options.part(len(places), spec.directions) if options else NO_SCALES
+            part = matrices.pack(numbers, scales)
+            places.append({name: -1 if at is None else at for name, at in part.items()})
+    memory = aligned(numbers.size)
+    numbers.write(memory)
+    return places, sealed(memory)
+
+
+def names_of(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[str, str]:
+    """What is told of a layer with such weights: its dtype, and its kernel."""
+    if real == np.float64:
+        return "f64", f"kernels {kernels.isa}"
+    widens = dtype == "bf16" and kernels.isa != "avx512_bf16"
+    return dtype, f"kernels {kernels.isa}{', matrices widened to f32' * widens}"
+
+
+@lru_cache(256)  # for layers that are made anew with every step of training
+def described(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
+    """The spec as onernn.h has it; C only reads it."""
+    lib = kernels.lib
+    low, high = spec.cell_clip or (-inf, inf)
+
+    def function(activation: Activation) -> dict[str, Any]:
+        name, alpha, beta = completed(activation)
+        kind = getattr(lib, f"ONERNN_{name.upper()}")
+        return {"kind": kind, "alpha": alpha or 0, "beta": beta or 0}
+
+    functions = ("gate", "candidate", "output")
+    told = {
+        "cell": getattr(lib, f"ONERNN_{kernel_of(spec.cell).upper()}"),
+        "stored": getattr(lib, f"ONERNN_{stored.upper()}"),
+        "layers": spec.layers,
+        "directions": spec.directions,
+        "backwards": spec.direction == "right2left",
+        "added": spec.direction == "bidirectional_sum",
+        "joined": spec.stacking == "framework",
+        "inputs": spec.input_size,
+        "units": spec.hidden_size,
+        "width": spec.recurrent_size,
+        **dict(zip(functions, map(function, spec.functions), strict=False)),
+        "gate_clip": inf if spec.gate_clip is None else spec.gate_clip,
+        "cell_low": low,
+        "cell_high": high,
+        "cell_nan_is_low": spec.cell_clip_nan,
+        "attention": spec.cell.has_attention,
+        "replaces": spec.update == "replace",
+        "peephole": spec.peephole,
+        "input_forget": spec.input_forget,
+        "projection": spec.projection_size is not None,
+    }
+    return kernels.ffi.new("onernn_spec *", told)
+
+
+def check(lib: Any, status: int, of: str) -> None:
+    """Raises `LibraryError` where a call of the library did not succeed."""
+    if status == lib.ONERNN_NO_MEMORY:
+        raise LibraryError(f"kernels: the system has no memory, or no thread, for {of}")
+    if status:
+        raise LibraryError(f"kernels: status {status} of {of}")
+
+
+def _laid(array: Array) -> Array:
+    """As C reads it."""
+    return np.require(array, requirements=("C", "A"))
 
 
 class KernelsBackend:
@@ -98,3 +401,43 @@ class KernelsBackend:
         from onernn.backend.compiled.training import kernels_trainer  # most models only run
 
         return kernels_trainer(self.kernels, spec, layers, dtype, self.threads)
+
+
+# Layers inside ONNX Runtime: the kernels' library is one of custom operators, too.
+
+DOMAIN = "onernn"
+"""Of the operators of the library; onernn.h tells what they take and give."""
+
+
+class OperatorLayers:
+    """Layers by their numbers, which nodes tell. Sessions that found them keep them."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._open = ExitStack()
+
+    def close(self) -> None:
+        """No session finds any of them from now on."""
+        self._open.close()
+
+    def add(
+        self, spec: RnnSpec, weights: Weights, *, dtype: str, batch_major: bool
+    ) -> tuple[int, str]:
+        """The number of a layer, and a line about it.
+
+        Raises `UnsupportedError` for what the kernels do not run.
+        """
+        kernels, layers = self._kernels, layers_of(spec, weights)
+        options = None
+        if dtype in ("u8", "int8-dynamic"):
+            options = U8Options(None, UNIT.shift, True)
+        told, parts, numbers = packed(kernels, spec, layers, dtype, options)
+        made = kernels.ffi.new("int64_t *")
+        status = kernels.lib.onernn_ort_layer_new(
+            told, parts, kernels.ffi.from_buffer(numbers), len(numbers), batch_major, made
+        )
+        check(kernels.lib, status, "a layer")
+        number = int(made[0])
+        self._open.callback(kernels.lib.onernn_ort_layer_free, number)
+        stored, kernel = names_of(kernels, dtype, layers[0].iter.dtype)
+        return number, f"{spec.cell.name} {spec.direction}, {stored}, {kernel}"

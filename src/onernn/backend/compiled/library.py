@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from onernn.backend.compiled import _bindings
-from onernn.backend.creation_lock import CREATION
-from onernn.backend.isa import wished_isa
+from onernn.backend.process import CREATION, wished_isa
 from onernn.ir.errors import LibraryError
 from onernn.ir.records import dataclass
 from onernn.kernels import build

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.backend.buffers import Buffers
+from onernn.backend.compiled.backend import check, described
 from onernn.backend.compiled.library import Kernels
-from onernn.backend.compiled.stack import check, described
-from onernn.backend.kernels import DirectionKernel, PackedBatch, PackedGradient
-from onernn.backend.layer_walk import LayerWalk
+from onernn.backend.layer_walk import DirectionKernel, LayerWalk, PackedBatch, PackedGradient
+from onernn.backend.process import Buffers
 from onernn.backend.reference import TRAINED
 from onernn.backend.stack import Trainer
 from onernn.ir.arrays import Array

@@ -9,19 +9,20 @@ from functools import partial
 from typing import Any
 
 from onernn.backend.layer_walk import LayerWalk
-from onernn.backend.onednn.finding import VARIABLE
 from onernn.backend.onednn.kernels import new_kernel
 from onernn.backend.onednn.library import Library, load_library
-from onernn.backend.onednn.limits import FLOAT, U8
 from onernn.backend.onednn.precision import (
+    FLOAT,
     KERNELS_ONLY,
     OURS,
     PRECISIONS,
+    U8,
     U8Options,
     has_one_scale,
     unknown,
 )
 from onernn.backend.onednn.training import onednn_trainer
+from onernn.backend.process import DNNL_LIBRARY
 from onernn.backend.reference import reference_instead, reference_stack
 from onernn.backend.stack import Stack, picklable
 from onernn.ir.errors import LibraryError, UnsupportedError
@@ -36,7 +37,7 @@ def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype
     if not row.is_in(library.version):
         return (
             f"{dtype} needs libdnnl {row.since} or newer, this is {library.version};"
-            f" set {VARIABLE} to one"
+            f" set {DNNL_LIBRARY} to one"
         )
     if dtype != "u8":
         return why_not(spec, layers, FLOAT)

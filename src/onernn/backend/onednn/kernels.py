@@ -1,26 +1,516 @@
-"""oneDNN's kernels of a layer and direction: what runs a batch, and in which numbers."""
+"""Inference on oneDNN's RNN primitives: one layer in one direction, in floats or in u8."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.backend.kernels import DirectionKernel, PackedBatch
-from onernn.backend.layer_walk import magnitude
-from onernn.backend.onednn.data_types import LARGEST, narrowed, stored, widened
-from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.precision import PRECISIONS, Precision, U8Options
-from onernn.backend.onednn.primitive_direction import PrimitiveDirection
-from onernn.backend.onednn.scaled_primitives import (
-    BOUND,
-    MOST,
-    ScaledPrimitives,
+from onernn.backend.layer_walk import (
+    DirectionKernel,
+    PackedBatch,
+    in_odd_pieces,
+    magnitude,
+    segments,
+    single_steps,
 )
+from onernn.backend.onednn.library import Library
+from onernn.backend.onednn.memory import (
+    LARGEST,
+    Descriptor,
+    Memory,
+    Primitive,
+    argument,
+    bind,
+    create,
+    narrowed,
+    new_attributes,
+    new_stream,
+    reordered,
+    stored,
+    widened,
+)
+from onernn.backend.onednn.precision import OWN_LAYOUTS, PRECISIONS, Precision, U8Options, reason
+from onernn.backend.process import CREATION, aligned, borrowed
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import Cell, RnnSpec
-from onernn.ir.weights import RnnWeights, Scale
+from onernn.ir.weights import NO_SCALES, UNIT, PartScales, RnnWeights, Scale
+
+_PER_GATE_AND_OUTPUT = (1 << 3) | (1 << 4)  # axes g and o of ldigo
+_PER_OUTPUT = 1 << 3  # axis o of ldio
+
+
+def set_scales(
+    library: Library,
+    attributes: Any,
+    weights: RnnWeights,
+    scale: Scale,
+    per_channel: bool,
+    columns: PartScales = NO_SCALES,
+) -> None:
+    """Puts the scales of data, weights and projection into a primitive's attributes.
+
+    Weights layer and iter share one scale an output channel of each gate (or one in all): their
+    products are summed as integers. ``columns``: in the place of 127 / the largest weight.
+    """
+    lib, ffi = library.lib, library.ffi
+    status = lib.dnnl_primitive_attr_set_rnn_data_qparams(attributes, *scale)
+    library.check(status, "data scale")
+    both = [a for a in (weights.layer, weights.iter) if a is not None]
+    largest = np.max([_largest(a, (0, 1, 2), per_channel) for a in both], axis=0)
+    values = _factors(largest) if columns.layer is None else columns.layer.reshape(-1)
+    mask = _PER_GATE_AND_OUTPUT if values.size > 1 else 0
+    status = lib.dnnl_primitive_attr_set_rnn_weights_qparams(
+        attributes, values.size, mask, ffi.cast("float *", values.ctypes.data)
+    )
+    library.check(status, "weights scale")
+    if weights.projection is not None:
+        values = _factors(_largest(weights.projection, (0, 1, 2), per_channel))
+        values = values if columns.projection is None else columns.projection
+        status = lib.dnnl_primitive_attr_set_rnn_weights_projection_qparams(
+            attributes,
+            values.size,
+            _PER_OUTPUT if values.size > 1 else 0,
+            ffi.cast("float *", values.ctypes.data),
+        )
+        library.check(status, "projection scale")
+
+
+def _largest(array: Array, axes: tuple[int, ...], per_channel: bool) -> Array:
+    found = np.abs(array).max(axis=axes if per_channel else None)
+    return np.asarray(found).reshape(-1)
+
+
+def _factors(largest: Array) -> Array:
+    """127 / largest, 1 for channels of zeros."""
+    return np.where(largest > 0, 127 / np.where(largest > 0, largest, 1), 1).astype(np.float32)
+
+
+# The inference primitives of one layer and direction, and the weights packed for them.
+
+PACKED_BYTES = 64 << 20
+"""Most that a direction keeps of narrow weights packed more than once.
+
+Kernels of float32 are as fast over plain ones, of which one copy stays in the cache (measured: 3.2,
+ragged 512->512 GRUs 36.2 ms plain, 37.6 over 12 packs of 6 MB).
+"""
+
+
+class Shape(NamedTuple):
+    """What a primitive is made for: T, N, and the strides of T and N in x and in y, in elements."""
+
+    time: int
+    batch: int
+    x_strides: tuple[int, int]
+    y_strides: tuple[int, int]
+
+    @classmethod
+    def packed(cls, time: int, batch: int, x: int, y: int) -> Shape:
+        """For packed rows that are x and y elements apart."""
+        return cls(time, batch, (batch * x, x), (batch * y, y))
+
+
+WEIGHTS = {
+    "weights_layer": "ldigo",
+    "weights_iter": "ldigo",
+    "bias": "ldgo",
+    "weights_peephole": "ldgo",
+    "weights_projection": "ldio",
+}
+"""Weight arguments and their canonical layouts, in the order of `RnnWeights`."""
+
+
+class PrimitiveCache:
+    """The primitives of one layer and direction: made once a shape, weights packed once a layout.
+
+    Bounded, and safe to use from several threads; everything under one thread count.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        spec: RnnSpec,
+        weights: RnnWeights,
+        precision: Precision,
+        *,
+        scale: Scale | None = None,
+        per_channel: bool = True,
+        columns: PartScales = NO_SCALES,
+    ) -> None:
+        self.library, self.spec, self.precision = library, spec, precision
+        self.plain = plain_weights(library, spec, weights, precision)
+        self.attributes = new_attributes(library, own_scratchpad=True)
+        reordering = new_attributes(library, own_scratchpad=False)
+        for attributes in (self.attributes, reordering):
+            if scale is not None:
+                set_scales(library, attributes, weights, scale, per_channel, columns)
+        self.hits = self.misses = 0
+        self._packed = PackedWeights(self.plain, reordering)
+        self._made: OrderedDict[Shape, Primitive] = OrderedDict()
+
+    def get(self, shape: Shape) -> Primitive:
+        """The primitive for a shape. Raises `UnsupportedError` where the library has none."""
+        with CREATION:
+            found = self._made.get(shape)
+            if found is not None:
+                self.hits += 1
+                self._made.move_to_end(shape)
+                return found
+            self.misses += 1
+            found = self._create(shape)
+            budget = 0 if self.precision.weights == "f32" else PACKED_BYTES
+            if not self._packed.affords(found.layouts, budget):
+                with suppress(UnsupportedError):  # u8 has packed layouts only, and one of them
+                    found = self._create(shape, plain=True)
+            self._made[shape] = found
+            if len(self._made) > self.library.cache_capacity:
+                self._made.popitem(last=False)
+            return found
+
+    def _create(self, shape: Shape, *, plain: bool = False) -> Primitive:
+        plain = plain or bool(reason(OWN_LAYOUTS, self.spec, self.precision.weights))
+        wanted = descriptors(
+            self.library, self.spec, self.plain, self.precision, shape, plain_layouts=plain
+        )
+        return create(self.library, self.spec, "forward_inference", wanted, self.attributes)
+
+    def weights(self, name: str, layout: Descriptor) -> Memory:
+        """A weight in the layout that a primitive asks for."""
+        return self._packed.get(name, layout)
+
+
+class PackedWeights:
+    """Weights in every layout that was asked for; packed once, then shared between threads."""
+
+    def __init__(self, plain: Mapping[str, Memory], attributes: Any = None) -> None:
+        self._plain, self._attributes = plain, attributes
+        self._packed: dict[str, list[Memory]] = {name: [] for name in plain}
+
+    def get(self, name: str, layout: Descriptor) -> Memory:
+        """A weight in a layout; ``attributes`` hold the scales of narrower types."""
+        with CREATION:
+            for memory in self._packed[name]:
+                if memory.descriptor == layout:
+                    return memory
+            plain = self._plain[name]
+            same = plain.descriptor == layout
+            memory = plain if same else reordered(plain, layout, self._attributes)
+            self._packed[name].append(memory)
+            return memory
+
+    def affords(self, layouts: Mapping[str, Descriptor], budget: int) -> bool:
+        """Whether these layouts are there, are the first, or leave so many bytes unexceeded.
+
+        The gemm-based kernels of LBR cells, above all, pack anew for every T and N (measured:
+        3.2), which would take the memory of hundreds of layers.
+        """
+        with CREATION:
+            missing = [
+                layouts[name].nbytes
+                for name, packed in self._packed.items()
+                if packed and not any(memory.descriptor == layouts[name] for memory in packed)
+            ]
+            more = (m.descriptor.nbytes for packed in self._packed.values() for m in packed[1:])
+            return not missing or sum(missing) + sum(more) <= budget
+
+
+def descriptors(
+    library: Library,
+    spec: RnnSpec,
+    plain: Mapping[str, Memory],
+    precision: Precision,
+    shape: Shape,
+    *,
+    plain_layouts: bool = False,
+) -> dict[str, Descriptor]:
+    """The forward arguments' descriptors: data strided, states plain, weights as they like it.
+
+    ``plain_layouts``: weights in their canonical layouts instead.
+    """
+    time, batch = shape.time, shape.batch
+    widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
+
+    def strided(channels: int, dtype: str, strides: tuple[int, int]) -> Descriptor:
+        return Descriptor.strided(library, (time, batch, channels), dtype, (*strides, 1))
+
+    out = {
+        "src_layer": strided(spec.input_size, precision.data, shape.x_strides),
+        "dst_layer": strided(spec.recurrent_size, precision.out, shape.y_strides),
+    }
+    for state in spec.cell.states:
+        name, dtype = ("iter", precision.data) if state == "h" else ("iter_c", precision.cell)
+        for side in ("src", "dst"):
+            dims = (1, 1, batch, widths[state])
+            out[f"{side}_{name}"] = Descriptor.tagged(library, dims, dtype, "ldnc")
+    if spec.cell.has_attention:
+        out["augru_attention"] = strided(1, precision.data, (batch, 1))
+    # Plain layouts would select a slow kernel: "any" lets the primitive choose.
+    for name, memory in plain.items():
+        layout = WEIGHTS[name] if plain_layouts else "any"
+        if name in ("bias", "weights_peephole"):
+            out[name] = memory.descriptor
+        else:
+            out[name] = Descriptor.tagged(
+                library, memory.descriptor.dims, precision.weights, layout
+            )
+    return out
+
+
+def plain_weights(
+    library: Library, spec: RnnSpec, weights: RnnWeights, precision: Precision
+) -> dict[str, Memory]:
+    """The weights in their canonical layouts, as float32, and the bias in its own type."""
+    layer, bias = weights.layer, weights.bias
+    if layer is None:  # the input is projected already: times one, exactly
+        eye = np.eye(spec.input_size, dtype=np.float32)
+        layer = eye.reshape(1, 1, spec.input_size, spec.gates, spec.hidden_size)
+    if bias is None:  # oneDNN asks for one
+        bias = np.zeros((1, 1, spec.cell.bias_rows, spec.hidden_size), np.float32)
+    arrays: tuple[Array | None, ...]
+    arrays = (layer, weights.iter, bias, weights.peephole, weights.projection)
+    out: dict[str, Memory] = {}
+    for (name, tag), array in zip(WEIGHTS.items(), arrays, strict=True):
+        if array is None:
+            continue
+        dtype = precision.bias if name == "bias" else "f32"
+        layout = Descriptor.tagged(library, array.shape, dtype, tag)
+        out[name] = Memory(layout, narrowed(library, array, dtype))
+    return out
+
+
+# One layer in one direction, running sorted packed batches piece by piece.
+
+
+class Bound(NamedTuple):
+    """A primitive with memories and the argument array of one execution at a time."""
+
+    primitive: Primitive
+    memories: Mapping[str, Memory]
+    moving: tuple[Any, ...]  # handles whose addresses every execution sets
+    arguments: Any
+
+
+class Workspace:
+    """What one execution at a time needs: a stream, a scratchpad, states, bound arguments."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.stream = new_stream(library)
+        self.scratchpad = aligned(0)
+        self.bound: dict[tuple[int, ...], Bound] = {}
+        self.states: list[list[Array]] = [[], []]
+        self.hits = 0
+
+    def reserve(self, primitive: Primitive) -> None:
+        """Makes the scratchpad large enough; whatever is bound to a smaller one is forgotten."""
+        needed = primitive.layouts["scratchpad"].nbytes
+        if needed > len(self.scratchpad):
+            self.scratchpad = aligned(needed)
+            self.bound.clear()
+
+    def sides(self, initial: Sequence[Array]) -> list[list[Array]]:
+        """Two buffers (N, O) for each state, as oneDNN may not write what it reads; both filled."""
+        batch = len(initial[0])
+        if not self.states[0] or len(self.states[0][0]) < batch:
+            self.states = [
+                [aligned(s.nbytes).view(s.dtype).reshape(s.shape) for s in initial] for _ in "01"
+            ]
+            self.bound.clear()
+        sides = [[buffer[:batch] for buffer in side] for side in self.states]
+        for side in sides:
+            for buffer, s in zip(side, initial, strict=True):
+                buffer[...] = s
+        return sides
+
+    def bind(self, primitive: Primitive, fixed: Mapping[str, Memory], moving: list[str]) -> Bound:
+        """Arguments over ``fixed`` memories, and over nothing yet for those that move."""
+        memories = {
+            name: fixed[name] if name in fixed else Memory(layout)
+            for name, layout in primitive.layouts.items()
+        }
+        numbered = {argument(self.library, name): memory for name, memory in memories.items()}
+        handles = tuple(memories[name].handle for name in moving)
+        return Bound(primitive, memories, handles, bind(self.library, numbered))
+
+    def execute(self, bound: Bound, addresses: list[int]) -> None:
+        """Runs a primitive with its moving arguments at ``addresses``."""
+        lib, cast = self.library.lib, self.library.ffi.cast
+        for handle, where in zip(bound.moving, addresses, strict=True):
+            lib.dnnl_memory_set_data_handle(handle, cast("void *", where))
+        status = lib.dnnl_primitive_execute(
+            bound.primitive.handle, self.stream, len(bound.memories), bound.arguments
+        )
+        if status:
+            self.library.check(status, "execution of an RNN primitive")
+
+
+class PrimitiveDirection:
+    """Ready to run; shared between threads, each with a workspace of its own."""
+
+    def __init__(
+        self,
+        library: Library,
+        spec: RnnSpec,
+        weights: RnnWeights,
+        precision: Precision,
+        scale: Scale | None = None,
+        per_channel: bool = True,
+        columns: PartScales = NO_SCALES,
+    ) -> None:
+        self._library, self._backwards = library, spec.direction == "right2left"
+        # oneDNN's AUGRU cells run left to right only; one step at a time they run either way.
+        self._stepwise = self._backwards and spec.cell.has_attention
+        if self._stepwise:
+            spec = replace(spec, direction="left2right")
+        self.primitives = PrimitiveCache(
+            library,
+            spec,
+            weights,
+            precision,
+            scale=scale,
+            per_channel=per_channel,
+            columns=columns,
+        )
+        self._idle: deque[Workspace] = deque()
+        suffixes = ["" if state == "h" else "_c" for state in spec.cell.states]
+        self._states = [[f"{end}_iter{s}" for s in suffixes] for end in ("src", "dst")]
+        self._moving = ["src_layer", "dst_layer"] + ["augru_attention"] * spec.cell.has_attention
+        probe = self.primitives.get(Shape.packed(1, 1, spec.input_size, spec.recurrent_size))
+        self.kernel = probe.kernel
+
+    def run(self, batch: PackedBatch) -> list[Array]:
+        """The final states (n, O) of the sentences that have words.
+
+        All in the data types of the precision.
+        """
+        x, y, packing, initial, attention = batch
+        with borrowed(self._idle, lambda: Workspace(self._library)) as workspace:
+            pieces = segments(packing)
+            if self._stepwise:
+                pieces = single_steps(pieces)
+            order = pieces[::-1] if self._backwards else pieces
+            sides = workspace.sides(initial)
+            x_row, y_row = x.strides[0], y.strides[0]
+            x_at, y_at = x.ctypes.data, y.ctypes.data
+            a_at, a_row = 0, 0
+            if attention is not None:
+                a_at, a_row = attention.ctypes.data, attention.itemsize
+            strides = (x_row // x.itemsize, y_row // y.itemsize)
+            side = 0  # the one that is read
+            for row, time, count in order:
+                known = (side, time, count, *strides)
+                bound = workspace.bound.get(known)
+                if bound is None:
+                    bound = self._bind(workspace, known)
+                else:
+                    workspace.hits += 1
+                addresses = [x_at + row * x_row, y_at + row * y_row]
+                if attention is not None:
+                    addresses.append(a_at + row * a_row)
+                workspace.execute(bound, addresses)
+                side = 1 - side
+            # Each state stays where its sentence's last piece wrote it. Backwards all end with the
+            # last one, and those that begin later find their initial states on either side.
+            odd = np.bool_(side) if self._backwards else in_odd_pieces(packing)
+            running = len(packing.last)
+            return [np.where(odd, b[:running], a[:running]) for a, b in zip(*sides, strict=True)]
+
+    def _bind(self, workspace: Workspace, known: tuple[int, int, int, int, int]) -> Bound:
+        side, *shape = known
+        primitive = self.primitives.get(Shape.packed(*shape))
+        fixed = {
+            name: self.primitives.weights(name, layout)
+            for name, layout in primitive.layouts.items()
+            if name in WEIGHTS
+        }
+        for names, buffers in zip(self._states, workspace.states[:: 1 - 2 * side], strict=True):
+            for name, buffer in zip(names, buffers, strict=True):
+                fixed[name] = Memory(primitive.layouts[name], buffer)
+        workspace.reserve(primitive)
+        fixed["scratchpad"] = Memory(primitive.layouts["scratchpad"], workspace.scratchpad)
+        if len(workspace.bound) >= self._library.cache_capacity:
+            workspace.bound.clear()
+        bound = workspace.bind(primitive, fixed, self._moving)
+        workspace.bound[known] = bound
+        return bound
+
+    def cache_info(self) -> tuple[int, int]:
+        """Primitives found, and made; what runs at this moment is not counted yet."""
+        bound = sum(workspace.hits for workspace in self._idle.copy())
+        return self.primitives.hits + bound, self.primitives.misses
+
+
+# u8 primitives of a layer and direction: one for each scale of its states and its inputs.
+
+MOST = 2.0**15
+"""The largest magnitude that inputs may have."""
+
+BOUND = 1.0
+"""Of the states of a layer without projection: |o * tanh(c)| <= 1."""
+
+
+class ScaledPrimitives:
+    """Primitives for states up to each of ``bounds``, and for inputs over each power of two."""
+
+    def __init__(
+        self,
+        library: Library,
+        spec: RnnSpec,
+        weights: RnnWeights,
+        precision: Precision,
+        options: U8Options,
+    ) -> None:
+        self._library, self._spec, self._weights = library, spec, weights
+        self._precision, self._options = precision, options
+        self.bounds = [BOUND]
+        if weights.projection is not None:
+            worst = float(np.abs(weights.projection).sum(axis=2).max())
+            while self.bounds[-1] < worst:
+                self.bounds.append(2 * self.bounds[-1])
+        self._made: dict[tuple[float, int], PrimitiveDirection] = {}
+
+    def scale(self, bound: float) -> Scale:
+        """Of states up to this bound."""
+        return self._options.fixed or Scale(UNIT.factor / bound, UNIT.shift)
+
+    def exponent(self, largest: float, bound: float) -> int:
+        """By which power of two inputs up to ``largest`` are scaled to fit under the bound."""
+        over = largest / bound
+        return math.ceil(math.log2(over)) if over > 1 and not self._options.fixed else 0
+
+    def direction(self, bound: float, exponent: int) -> PrimitiveDirection:
+        """For states up to a bound and inputs over ``2**exponent``."""
+        if (bound, exponent) not in self._made:
+            with CREATION:
+                if (bound, exponent) not in self._made:
+                    self._made[bound, exponent] = self._new_direction(bound, exponent)
+        return self._made[bound, exponent]
+
+    def _new_direction(self, bound: float, exponent: int) -> PrimitiveDirection:
+        weights = self._weights
+        if exponent and weights.layer is not None:
+            weights = replace(weights, layer=weights.layer * np.float32(2.0**exponent))
+        scale, per_channel = self.scale(bound), self._options.per_channel
+        (columns,) = self._options.scales
+        return PrimitiveDirection(
+            self._library, self._spec, weights, self._precision, scale, per_channel, columns
+        )
+
+    def cache_info(self) -> tuple[int, int]:
+        """Primitives found, and made."""
+        return summed(made.cache_info() for made in self._made.values())
+
+
+def summed(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Of (found, made) each."""
+    hits, misses = zip((0, 0), *counts, strict=True)
+    return sum(hits), sum(misses)
 
 
 class OneDnnKernel(DirectionKernel):
@@ -71,7 +561,7 @@ class FloatKernel(OneDnnKernel):
         return self._direction.cache_info()
 
 
-def _largest(name: str, array: Array, most: float) -> float:
+def _checked_magnitude(name: str, array: Array, most: float) -> float:
     found = magnitude(array)
     if not found <= most:
         raise UnsupportedError(f"{name}: u8 holds values in [-{most:g}, {most:g}], got {found}")
@@ -102,8 +592,8 @@ class U8Kernel(OneDnnKernel):
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], None]:
         """See `DirectionKernel.run`."""
         scaled, (words, y, packing, (h, *c), _) = self._scaled, batch
-        largest_h = _largest("state h", h, scaled.bounds[-1])
-        largest_x = _largest("x", words, MOST)
+        largest_h = _checked_magnitude("state h", h, scaled.bounds[-1])
+        largest_x = _checked_magnitude("x", words, MOST)
         for bound in scaled.bounds:
             if largest_h > bound:
                 continue

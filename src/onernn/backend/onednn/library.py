@@ -7,20 +7,189 @@ heap is corrupted. A private SONAME and RTLD_LOCAL | RTLD_DEEPBIND keep them apa
 
 from __future__ import annotations
 
+import mmap
 import os
+import platform
+import struct
+import sys
 import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onernn.backend.creation_lock import CREATION
-from onernn.backend.isa import ONEDNN, wished_isa
-from onernn.backend.isa import VARIABLE as MAX_ISA
 from onernn.backend.onednn._bindings import ffi
-from onernn.backend.onednn.finding import ADVICE, ISA_VARIABLES, find
-from onernn.backend.onednn.soname import ElfLibrary, cached_copy, memory_copy, read_elf
+from onernn.backend.process import (
+    CREATION,
+    DNNL_LIBRARY,
+    MAX_ISA,
+    ONEDNN,
+    ONEDNN_MAX_ISA,
+    wished_isa,
+)
 from onernn.ir.errors import LibraryError
+from onernn.ir.files import replacing
 from onernn.ir.records import cached_property, dataclass
+from onernn.kernels.build import cache_folder
+
+
+def keep(target: Path, content: Iterable[bytes]) -> None:
+    """Writes a file for this user alone, whole or not at all. Raises `OSError`."""
+    if target.exists() and not target.is_file():
+        raise OSError(f"{target} is no file")
+    with replacing(target) as stream:
+        os.fchmod(stream.fileno(), 0o600)
+        stream.writelines(content)
+
+
+def memory_file(name: str, content: Iterable[bytes]) -> Path:
+    """A file in memory, for folders that are read-only, full or mounted noexec.
+
+    It stays open for good: the loader knows a library by its path, and the next file to get this
+    number would be taken for this one. Raises `OSError`.
+    """
+    handle = os.memfd_create(name)
+    with open(handle, "wb", closefd=False) as file:
+        file.writelines(content)
+    return Path(f"/proc/self/fd/{handle}")
+
+
+# Where libdnnl is, told without loading it.
+
+DISTRIBUTION = "onednn-cpu-gomp"
+ADVICE = f"set {DNNL_LIBRARY} to a libdnnl.so of oneDNN 3.2 or newer, or use backend='reference'"
+
+
+def find() -> Path:
+    """Where the library is; `LibraryError` as `load_library` where none is."""
+    override = os.environ.get(DNNL_LIBRARY)
+    if override:
+        path = Path(override).absolute()
+        if not path.is_file():
+            raise LibraryError(f"{DNNL_LIBRARY}={override}: no such file")
+        return path
+    for path in _installed():
+        if path.name == "libdnnl.so.3" and path.is_file():
+            return path.resolve()
+    raise LibraryError(
+        f"libdnnl not found: the distribution {DISTRIBUTION}, which exists for Linux x86-64 only"
+        f" (this is {platform.system()} {platform.machine()}), is not installed or incomplete;"
+        f" run: pip install {DISTRIBUTION}==2023.2.0; or {ADVICE}"
+    )
+
+
+def _installed() -> Iterator[Path]:
+    """The distribution's files, as pip recorded them.
+
+    `importlib.metadata` reads the same, but importing it takes longer than loading a small model.
+    """
+    start = f"{DISTRIBUTION.replace('-', '_')}-"
+    for folder in filter(os.path.isdir, sys.path):
+        for name in os.listdir(folder):
+            if name.startswith(start) and name.endswith(".dist-info"):
+                record = Path(folder, name, "RECORD")
+                lines = record.read_text(errors="replace").splitlines() if record.is_file() else []
+                yield from (Path(folder, line.partition(",")[0]) for line in lines)
+
+
+# Shared libraries under a private SONAME: what an ELF file says of itself, and renamed copies.
+
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class ElfLibrary:
+    """A shared library: the offset of the byte to rename, and what it finds through $ORIGIN."""
+
+    path: Path
+    edit: int | None
+    neighbours: tuple[Path, ...]
+
+    def renamed(self) -> Iterator[bytes]:
+        """The file in chunks, with libdnnl.so.3 calling itself libdnnP.so.3: one byte differs."""
+        start, edit = 0, -1 if self.edit is None else self.edit
+        with open(self.path, "rb", buffering=0) as file:
+            while chunk := file.read(_CHUNK):
+                if 0 <= (at := edit - start) < len(chunk):
+                    chunk = chunk[:at] + b"P" + chunk[at + 1 :]
+                start += len(chunk)
+                yield chunk
+
+
+def read_elf(path: Path) -> ElfLibrary:
+    """How ``path`` can be loaded; `LibraryError` if it is no whole 64-bit ELF library."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _parse(path, data)
+    except OSError as error:
+        raise LibraryError(f"{path}: {error.strerror}") from None
+    except (struct.error, ValueError, KeyError, OverflowError):  # mmap of nothing: ValueError
+        raise LibraryError(f"{path}: not a 64-bit ELF library, or a truncated one") from None
+
+
+def _parse(path: Path, data: mmap.mmap) -> ElfLibrary:
+    if data[:6] != b"\x7fELF\x02\x01":  # 64 bit, little endian
+        raise ValueError
+    (table,) = struct.unpack_from("<Q", data, 32)
+    entry, count = struct.unpack_from("<HH", data, 54)
+    segments = [struct.unpack_from("<I4xQQ8xQ", data, table + i * entry) for i in range(count)]
+    loads = [(at, address, size) for kind, at, address, size in segments if kind == _PT_LOAD]
+    if any(at + size > len(data) for at, _, size in loads):
+        raise ValueError  # the loader would map it, and the process die of SIGBUS later
+    (dynamic,) = (data[at : at + size] for kind, at, _, size in segments if kind == _PT_DYNAMIC)
+    entries: dict[int, list[int]] = {}
+    for tag, value in struct.iter_unpack("<qQ", dynamic):
+        entries.setdefault(tag, []).append(value)
+    (base,) = entries[_DT_STRTAB]
+    (strings,) = (at + base - address for at, address, size in loads if 0 <= base - address < size)
+
+    def texts(tag: int) -> list[str]:
+        starts = [strings + value for value in entries.get(tag, ())]
+        return [data[start : data.find(b"\0", start)].decode() for start in starts]
+
+    folders = [
+        folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", str(path.parent))
+        for paths in texts(_DT_RPATH) + texts(_DT_RUNPATH)
+        for folder in paths.split(":")
+        if "ORIGIN" in folder
+    ]
+    beside = [Path(folder, name) for folder in folders for name in texts(_DT_NEEDED)]
+    edit = None  # a library without a SONAME clashes with nobody
+    for name in texts(_DT_SONAME):
+        edit = strings + entries[_DT_SONAME][0] + len(name.partition(".")[0].encode()) - 1
+    return ElfLibrary(path, edit, tuple(p for p in beside if p.exists()))
+
+
+def cached_copy(elf: ElfLibrary) -> Path:
+    """A private copy in the user's cache directory, made now or equal to the original.
+
+    The whole copy is compared with the original at every load, which costs 10 ms for 54 MB (SHA-256
+    of the copy alone: 35 ms) and trusts nothing: no name, date, size or hash kept elsewhere. So the
+    name only has to differ for different builds: the first megabyte holds all symbols' addresses.
+    """
+    import hashlib  # loads OpenSSL, which nothing else of a run needs
+
+    name = hashlib.sha256(next(elf.renamed())).hexdigest()[:16]
+    target = cache_folder() / f"libdnnP-{name}.so"
+    if not _is_copy(target, elf):
+        keep(target, elf.renamed())
+    return target
+
+
+def _is_copy(target: Path, elf: ElfLibrary) -> bool:
+    if not target.is_file():
+        return False
+    with open(target, "rb", buffering=0) as file:
+        same = all(file.read(len(chunk)) == chunk for chunk in elf.renamed())
+        return same and not file.read(1)
+
+
+def memory_copy(elf: ElfLibrary) -> Path:
+    """A private copy in memory."""
+    return memory_file("libdnnP", elf.renamed())
+
 
 _NAMES = ("libdnnl.", "libdnnl-", "libonednn", "libmkldnn")
 
@@ -158,7 +327,7 @@ def _load(path: Path) -> Library:
     threads = lib.omp_get_max_threads() if openmp else 0
     library = Library(ffi, lib, path, mapped, version, threads, None)
     wish = wished_isa()
-    if wish in ONEDNN and not any(map(os.environ.get, ISA_VARIABLES)):
+    if wish in ONEDNN and not any(map(os.environ.get, ONEDNN_MAX_ISA)):
         cap = getattr(lib, f"dnnl_cpu_isa_{ONEDNN[wish]}")
         library.check(lib.dnnl_set_max_cpu_isa(cap), f"{path}: {MAX_ISA}={wish}")
     engine = ffi.new("dnnl_engine_t *")
@@ -169,7 +338,7 @@ def _load(path: Path) -> Library:
 def _check_wished_isa(lib: Any, path: Path, version: str) -> None:
     """`LibraryError` for an unknown instruction set: oneDNN would take the best one instead."""
     known = [n.removeprefix("dnnl_cpu_isa_") for n in dir(lib) if n.startswith("dnnl_cpu_isa_")]
-    for variable in ISA_VARIABLES:
+    for variable in ONEDNN_MAX_ISA:
         wish = os.environ.get(variable, "").lower()
         if wish in ("", "all", *known) or f"cpu_isa_{wish}\0".encode() in path.read_bytes():
             continue  # newer libraries know more names

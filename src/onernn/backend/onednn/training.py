@@ -14,25 +14,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.backend.batch_cutting import Segment, segments
-from onernn.backend.buffers import ALIGNMENT, aligned, borrowed
-from onernn.backend.kernels import PackedBatch, PackedGradient
-from onernn.backend.layer_walk import LayerWalk
-from onernn.backend.onednn.creation import Primitive, create, new_attributes
-from onernn.backend.onednn.data_types import narrowed, widened
-from onernn.backend.onednn.kernels import OneDnnKernel
-from onernn.backend.onednn.library import Library
-from onernn.backend.onednn.memory import Descriptor, Memory
-from onernn.backend.onednn.precision import GUIDE, OURS, PRECISIONS
-from onernn.backend.onednn.primitive_direction import Bound, Workspace
-from onernn.backend.onednn.primitives import (
+from onernn.backend.layer_walk import LayerWalk, PackedBatch, PackedGradient, Segment, segments
+from onernn.backend.onednn.kernels import (
     WEIGHTS,
+    Bound,
+    OneDnnKernel,
     PackedWeights,
     Shape,
+    Workspace,
     descriptors,
     plain_weights,
 )
-from onernn.backend.onednn.wrong_kernels import GRADIENTS, reason
+from onernn.backend.onednn.library import Library
+from onernn.backend.onednn.memory import (
+    Descriptor,
+    Memory,
+    Primitive,
+    create,
+    narrowed,
+    new_attributes,
+    widened,
+)
+from onernn.backend.onednn.precision import GRADIENTS, GUIDE, OURS, PRECISIONS, reason
+from onernn.backend.process import ALIGNMENT, aligned, borrowed
 from onernn.backend.reference import reference_trainer
 from onernn.backend.stack import Trainer
 from onernn.ir.arrays import Array

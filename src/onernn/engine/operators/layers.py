@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from onernn.backend.cell_states import check_cells
 from onernn.engine.operators.operator_code import OperatorCode, rule
 from onernn.engine.program import CTYPES, Program
 from onernn.engine.steps import Layer, Run, Sentences, State
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.rnn import Recurrent, parts
+from onernn.ir.rnn import Recurrent, check_cells, parts
 from onernn.ir.types import Size
 
 

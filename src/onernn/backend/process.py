@@ -1,0 +1,173 @@
+"""What all layers of a process share: a lock, worker threads, memory, the environment's wishes."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from onernn.ir.arrays import Array
+from onernn.ir.errors import LibraryError
+from onernn.kernels.build import isas
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+
+CREATION = RLock()
+"""Held while anything is made that threads share afterwards: primitives, weights, layers.
+
+A fork waits for it. Else a child could inherit the lock held by a thread that the child does not
+have, or libdnnl's own, which is held while a primitive is made (measured: 3 children of 10 hang).
+"""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=CREATION.acquire, after_in_parent=CREATION.release, after_in_child=CREATION.release
+    )
+
+
+# What the environment wishes.
+
+MAX_ISA = "ONERNN_MAX_ISA"
+"""The best instruction set that kernels, and oneDNN's primitives, may use."""
+DNNL_LIBRARY = "ONERNN_DNNL_LIBRARY"
+ONEDNN_MAX_ISA = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+WISHES = (DNNL_LIBRARY, *ONEDNN_MAX_ISA)
+"""Variables of the environment about oneDNN that are followed, or refused by name."""
+ONEDNN = {
+    "v2": "sse41",
+    "avx2": "avx2",
+    "avx512": "avx512_core",
+    "avx512_vnni": "avx512_core_vnni",
+    "avx512_bf16": "avx512_core_bf16",
+}
+"""What oneDNN calls them; where ONEDNN_MAX_CPU_ISA is set it asks that instead."""
+
+
+def wished_isa() -> str | None:
+    """The cap that the environment sets; `LibraryError` for a name that nobody knows."""
+    wish = os.environ.get(MAX_ISA, "").lower()
+    if wish in ("", *isas()):
+        return wish or None
+    raise LibraryError(
+        f"{MAX_ISA}={os.environ[MAX_ISA]}: no instruction set of this machine's libraries;"
+        f" unset it, or take one of {', '.join(isas())}"
+    )
+
+
+# Worker threads for executions that need no barrier between them.
+
+_T = TypeVar("_T")
+_lock = Lock()
+_pool: ThreadPoolExecutor | None = None
+
+
+def run_all(tasks: Sequence[Callable[[], _T]]) -> list[_T]:
+    """The results of tasks that run side by side, the first in this thread.
+
+    An error of any reaches the caller. Tasks may call `run_all` only with a single task: a worker
+    that waited for workers could wait for itself. cffi releases the GIL while kernels run.
+    """
+    first, *others = tasks
+    if not others:
+        return [first()]
+    from concurrent.futures import wait
+
+    started = []
+    ends: list[Callable[[], _T]] = []
+    for task in others:
+        try:
+            started.append(_workers().submit(task))
+            ends.append(started[-1].result)
+        except RuntimeError:  # Python is ending and starts no threads; MXNet's engine still runs
+            ends.append(task)
+    try:
+        result = first()
+    finally:
+        wait(started)
+    return [result, *(end() for end in ends)]
+
+
+def _workers() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor  # 4 ms: most processes need no workers
+
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="onernn")
+        return _pool
+
+
+def _after_fork() -> None:
+    """The workers did not survive: the child starts its own."""
+    global _lock, _pool
+    _lock, _pool = Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+# Memory that executions use again: aligned bytes, and objects that one thread has at a time.
+
+ALIGNMENT = 64  # a cache line, and the widest vector
+
+
+def aligned(nbytes: int) -> Array:
+    """Uninitialised bytes that start on a cache line."""
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes]
+
+
+LARGEST_KEPT = 1 << 24
+"""Bytes of the largest array that is used again: larger ones hold much, and get huge pages."""
+
+
+class Buffers:
+    """Arrays of one execution at a time, used again by the next one.
+
+    The allocator returns some MB to the system at the end of a call, and asks for them again, page
+    by page, in the next: 2 of 10 ms for 1028 words and 256 units.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, Array] = {}
+
+    def array(self, name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
+        """Uninitialised; it overwrites what this name was before."""
+        nbytes = shape[0] * shape[1] * dtype.itemsize
+        if nbytes > LARGEST_KEPT:
+            return np.empty(shape, dtype)
+        held = self._held.get(name)
+        if held is None or len(held) < nbytes:
+            held = self._held[name] = aligned(nbytes)
+        return held[:nbytes].view(dtype).reshape(shape)
+
+    def gathered(self, name: str, words: Array, rows: Array) -> Array:
+        """``words[rows]``, each of them (W, C); the rows are in range."""
+        out = self.array(name, (len(rows), words.shape[1]), words.dtype)
+        return np.take(words, rows, axis=0, out=out, mode="clip")
+
+
+BUFFERS: deque[Buffers] = deque(maxlen=8)
+"""Buffers that nobody has now, for any layer: those used last are still in the cache."""
+
+
+@contextmanager
+def borrowed(idle: deque[_T], make: Callable[[], _T]) -> Iterator[_T]:
+    """One that nobody else has, or a new one; it waits for the next one afterwards."""
+    try:
+        one = idle.pop()
+    except IndexError:
+        one = make()
+    try:
+        yield one
+    finally:
+        idle.append(one)
