@@ -365,7 +365,7 @@ def emit(
 
     The files are a header, its kernels and weights, and an example.
     """
-    from onernn.engine.emit.writing import (  # no other command's
+    from onernn.engine.emit.pipeline import (  # no other command's
         read_declared,
         read_static,
         write_cpp,

@@ -9,7 +9,7 @@ import typer
 
 from onernn.adapters.loading import load
 from onernn.adapters.registry import WRITERS
-from onernn.engine.exposing import exposed
+from onernn.engine.chunks import exposed
 from onernn.ir.errors import UnsupportedError
 from onernn.options import Atol, Json, Model, Opset, Params, Rtol, Semantics, numbers, pairs
 from onernn.showing import complain, progress, show_report
@@ -87,7 +87,7 @@ def convert_command(
     """Writes MODEL as another framework's file. Exit 1: --check finds other outputs."""
     graph = load(model, params, semantics)
     if states:
-        from onernn.engine.emit.writing import read_declared  # with all of emit
+        from onernn.engine.emit.pipeline import read_declared  # with all of emit
 
         graph = over_time(
             graph,

@@ -21,7 +21,7 @@ from support.fusing import departure
 from support.random_models import Trial, random_trial
 
 from onernn import OnernnError, Ragged, Session
-from onernn.engine.emit.writing import told
+from onernn.engine.emit.pipeline import told
 from onernn.ir.ragged import data_of
 
 QUICK = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")

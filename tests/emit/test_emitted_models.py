@@ -20,7 +20,7 @@ from support.onnx_models import read
 from support.onnx_rnn import Case, random_case, run_oracle
 
 from onernn import Graph, Ragged, Session, UnsupportedError, load
-from onernn.engine.emit.writing import read_declared
+from onernn.engine.emit.pipeline import read_declared
 from onernn.ir.ragged import data_of
 
 MODELS = int(os.environ.get("ONERNN_EMIT_MODELS", "20"))

@@ -16,8 +16,8 @@ from support.onnx_models import model, read, theirs
 
 from onernn import Cell, Graph, RnnSpec, Session, ShapeError, UnsupportedError
 from onernn.engine.emit import write_cpp
-from onernn.engine.emit.writing import read_declared, read_static
-from onernn.engine.naming import namespace
+from onernn.engine.emit.pipeline import read_declared, read_static
+from onernn.engine.program import namespace
 from onernn.ir.graph import Node, Value
 
 QUICK = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")

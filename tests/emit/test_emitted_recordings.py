@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from onernn import Graph, Session, UnsupportedError, load
 from onernn.cli import app
 from onernn.engine.emit import write_cpp
-from onernn.engine.emit.writing import told
+from onernn.engine.emit.pipeline import told
 from onernn.ir.ragged import data_of
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 

@@ -14,8 +14,8 @@ import pytest
 from support.emitting import STRICT, compiler
 
 from onernn import Cell, Graph, RnnSpec, RnnWeights, UnsupportedError
-from onernn.engine.emit.writing import read_declared, write_cpp
-from onernn.engine.naming import identifier, namespace
+from onernn.engine.emit.pipeline import read_declared, write_cpp
+from onernn.engine.program import identifier, namespace
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Node, Value
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import onernn
 from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError
 from onernn.cli import app
-from onernn.engine.exposing import exposed
+from onernn.engine.chunks import exposed
 from onernn.ir.graph import Node, Value
 
 WIDTH, H, T = 4, 5, 17

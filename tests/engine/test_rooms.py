@@ -11,7 +11,7 @@ from support.interpreters import printed
 from support.taggers import sentences, tagger
 
 from onernn import Session
-from onernn.engine import rooms
+from onernn.engine import plan as plans
 from onernn.engine.plan import Plan
 
 pytestmark = pytest.mark.usefixtures("built")
@@ -20,7 +20,7 @@ START = """
     import gc, signal, sys, time
     import numpy as np
     from onernn import LibraryError, Session
-    from onernn.engine.rooms import Room
+    from onernn.engine.plan import Room
     from support.interpreters import ends_of_children, resident
     from support.taggers import sentences, tagger
 
@@ -128,7 +128,7 @@ def test_the_memory_of_one_huge_batch_is_given_back() -> None:
     assert huge > 50 and after < huge / 4
 
 
-def rooms_of(session: Session) -> list[rooms.Room]:
+def rooms_of(session: Session) -> list[plans.Room]:
     (plan,) = session._plans.values()
     assert isinstance(plan, Plan)
     return list(plan._rooms._idle)
@@ -156,7 +156,7 @@ def test_rooms_that_only_a_burst_of_threads_needed_are_given_back() -> None:
         thread.join()
     plan._run = call
     assert len(rooms_of(session)) == 6
-    for _ in range(2 * rooms._PATIENCE):
+    for _ in range(2 * plans._PATIENCE):
         session.run(feed)
     assert len(rooms_of(session)) == 1
 
@@ -166,6 +166,6 @@ def test_a_room_that_is_needed_again_and_again_stays() -> None:
     large, small = sentences(rng, 50), sentences(rng, 2)
     session.run(large)
     (room,) = rooms_of(session)
-    for turn in range(3 * rooms._PATIENCE):
+    for turn in range(3 * plans._PATIENCE):
         session.run(large if turn % 900 == 0 else small)
     assert rooms_of(session) == [room]

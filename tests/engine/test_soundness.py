@@ -13,8 +13,7 @@ from support.taggers import sentences, tagger
 
 from onernn import BudgetError, Graph, LibraryError, Ragged, Session
 from onernn.engine import plan as plans
-from onernn.engine.encoded import Encoded
-from onernn.engine.encoding import CALL, JUMP, LAYER, NEST, VIEW
+from onernn.engine.encoding import CALL, JUMP, LAYER, NEST, VIEW, Encoded
 from onernn.ir.graph import Node, Value
 from onernn.ir.types import Size
 

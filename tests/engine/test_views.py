@@ -9,7 +9,7 @@ import pytest
 from support.moving_graphs import COLUMNS, moving_graph
 
 from onernn import Graph, Session
-from onernn.engine.steps import Nest
+from onernn.engine.program import Nest
 from onernn.ir.graph import Node, Value
 
 pytestmark = pytest.mark.usefixtures("built")

@@ -13,7 +13,7 @@ import pytest
 from support.emitting import build
 
 from onernn import Cell, Session, fuse, load, verify
-from onernn.engine.emit.writing import told
+from onernn.engine.emit.pipeline import told
 from onernn.ir.graph import Node
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 

@@ -22,7 +22,7 @@ from fuzz import mutations
 from onernn import OnernnError, Session, convert, fuse, load, verify
 from onernn.adapters.registry import ADAPTERS
 from onernn.adapters.torch.weight_files import read_layers
-from onernn.engine.emit.writing import write_cpp
+from onernn.engine.emit.pipeline import write_cpp
 from onernn.verification.recording import read_arrays, read_inputs
 
 os.environ["ONERNN_RAISE"] = "1"  # what a guard would hide is what is looked for

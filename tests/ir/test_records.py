@@ -138,7 +138,7 @@ def test_every_room_makes_its_dataclasses_so() -> None:
         "    return known(cls, **options)\n"
         "dataclasses.dataclass = watched\n"
         "import onernn, onernn.verification.verifying, onernn.engine.plan\n"
-        "import onernn.engine.emit.writing\n"
+        "import onernn.engine.emit.pipeline\n"
         "import onernn.adapters.onnx.lower, onernn.adapters.paddle.lower, onernn.backend.auto\n"
         "import onernn.adapters.mxnet.lower\n"
         "print(len(made) > 60, [name for name, o in made if o.get('init') is not False])"

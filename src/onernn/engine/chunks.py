@@ -1,20 +1,103 @@
-"""A model in chunks, and the proof that it is the whole one."""
+"""A model of sequences becomes one of chunks: its states are inputs and outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import field, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from onernn.engine.session import Session
+from onernn.fuse_passes import fuse
+from onernn.fuse_passes.bodies import bodies
+from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.operator import OPERATORS
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
+from onernn.ir.rnn import Recurrent
+from onernn.ir.types import Size, Type
+
+_FAR = 2**31 - 1  # a slice up to here has no end
+
+
+def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
+    """The nodes that compute with the number of steps, whose name is ``time``, and why.
+
+    Sums and products of it that tell a shape do not count: chunks of several sizes show these.
+    """
+    counts = set[str]()
+    for node in graph.nodes:
+        read = [at for at, name in enumerate(node.inputs) if name in counts]
+        made = [graph.types[name].value for name in node.outputs if name]
+        if node.op in ("Shape", "Size") or read:
+            known = all(value is not None for value in made)
+            if known and any(_plain(size, time) is None for value in made for size in _all(value)):
+                yield node, "it divides the number of steps"
+            elif known:
+                if any(_plain(size, time) for value in made for size in _all(value)):
+                    counts.update(filter(None, node.outputs))
+            elif node.op in ("Shape", "Size") or not all(_tells_shape(node, at) for at in read):
+                yield node, "it computes with the number of steps"
+        within = [each for body in bodies(node).values() for each in _nodes(body)]
+        if any(each.op in ("Shape", "Size") or each.op == "Slice" for each in within):
+            if any(goes_along(graph, name, time) for name in node.inputs if name):
+                yield node, "what is inside may compute with the number of steps"
+        if node.op == "CumSum" and goes_along(graph, node.inputs[0], time):
+            yield node, "it needs other steps than those so far: it may count them"
+
+
+def _tells_shape(node: Node, at: int) -> bool:
+    """Whether an input only says how large a result is, or which part of another."""
+    operator = OPERATORS.get(node.op)
+    if operator is None or operator.most is None:
+        return False
+    return node.op == "ConstantOfShape" or (at > 0 and operator.kind in ("view", "moves"))
+
+
+def _all(value: Size | tuple[Size, ...] | None) -> tuple[Size, ...]:
+    return (value,) if isinstance(value, Size) else value or ()
+
+
+def _plain(size: Size, time: str) -> bool | None:
+    """Whether the number of steps is in it; None where it is in a quotient."""
+    if any(time in each.whole.names for each in size.quotients):
+        return None
+    return time in size.names
+
+
+def goes_along(graph: Graph, name: str, time: str) -> bool:
+    """Whether a value has the steps on an axis."""
+    return any(size and time in size.names for size in graph.types[name].shape or ())
+
+
+def _nodes(body: Graph) -> Iterator[Node]:
+    for node in body.nodes:
+        yield node
+        for inner in bodies(node).values():
+            yield from _nodes(inner)
+
+
+def far_steps(graph: Graph, node: Node, time: str) -> str:
+    """Why a slice counts steps; "" where it takes all, but the first or the last one perhaps."""
+    starts, ends, axes = (
+        graph.types[name].value if name else None for name in (*node.inputs, "")[1:4]
+    )
+    shape = graph.types[node.inputs[0]].shape or ()
+    bounds = list(zip(_all(starts), _all(ends), strict=False))
+    along = [size.number for size in _all(axes)] if axes is not None else [*range(len(bounds))]
+    for axis, pair in zip(along, bounds, strict=False):
+        size = shape[axis] if axis is not None and axis < len(shape) else None
+        if size is None or time not in size.names:
+            continue
+        if any(each.number is not None and 1 < abs(each.number) < _FAR for each in pair):
+            return f"it takes steps [{pair[0]}:{pair[1]}]"
+    return ""
+
 
 _CUTS = (0, 1, 4, 6, 11)  # behind the first chunk: of 1, 3, 2 and 5 steps
 _OPEN = 2  # for the proof: every other size that is not declared
@@ -151,3 +234,287 @@ def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
     apart = np.abs(joined.astype(float) - wanted).max(initial=0)
     bound = _CLOSE[1] + _CLOSE[0] * np.abs(wanted).max(initial=0)
     return ("" if apart <= bound else f"{apart:.3g} apart"), late
+
+
+# A model of sequences becomes one of chunks: its states are inputs and outputs.
+
+
+def exposed(model: Graph) -> Exposed:
+    """The model of any number of steps at a time, which goes on where the chunk before ended.
+
+    Layers get their states as inputs and outputs. A convolution along time gets the last steps of
+    its input as a state; what it looks ahead becomes a delay. The first state is for a batch of as
+    many sequences as the model declares, 1 where that is open.
+
+    The model runs on chunks of 1, 3, 2 and 5 steps, and has to give what all steps at once give.
+    Raises `UnsupportedError` naming the first operator that does not.
+    """
+    graph = fuse(model).model
+    time = _time(graph)
+    maker = _Maker(graph, time)
+    for node in graph.nodes:
+        maker.add(node)
+    for node, why in counting(graph, time):
+        raise maker.refused(node, why)
+    if not maker.states:
+        raise refused(graph, "its states are inputs already, or it has none", "model")
+    made = replace(
+        graph,
+        inputs=(*map(_open, graph.inputs), *(Value(n, a.dtype.name, s) for n, a, s in maker.given)),
+        outputs=(*map(_open, graph.outputs), *(Value(n) for n in maker.states.values())),
+        nodes=tuple(maker.nodes),
+        constants={**graph.constants, **maker.constants},
+    )
+    axes = {
+        name: found[0]
+        for name in (v.name for v in (*graph.inputs, *graph.outputs))
+        if len(found := _along(graph.types[name], time)) == 1
+    }
+    first = {name: array for name, array, _ in maker.given}
+    return proved(graph, Exposed(made, maker.states, first, axes, {}, maker.least))
+
+
+def _open(value: Value) -> Value:
+    """The value of any size where a size has a name."""
+    shape = value.shape and tuple(s if isinstance(s, int) else None for s in value.shape)
+    return replace(value, shape=shape)
+
+
+def _time(graph: Graph) -> str:
+    """The name of the number of steps: what the first layer goes along, as an input does."""
+    for node in graph.nodes:
+        if node.op != "Rnn":
+            continue
+        found = graph.types[node.inputs[0]]
+        if found.lod != ():
+            raise refused(graph, "its sequences are ragged, or may be", node.label)
+        if found.shape and found.shape[0] is not None and found.shape[0].names:
+            (name, *others) = sorted(found.shape[0].names)
+            if others:
+                continue
+            if not any(_along(value.type, name) for value in graph.inputs):
+                made = {
+                    o for n in graph.nodes for o in n.outputs if o and goes_along(graph, o, name)
+                }
+                maker = next(n for n in graph.nodes if not made.isdisjoint(n.outputs))
+                raise refused(graph, "it makes steps that are no input's", maker.label)
+            return name
+    raise refused(graph, "no layer goes along an open number of steps", "model")
+
+
+def _along(found: Type, time: str) -> list[int]:
+    return [at for at, size in enumerate(found.shape or ()) if size and time in size.names]
+
+
+@dataclass
+class _Maker:
+    """``given``: name, first array and declared shape of each state. ``short``: by value, how many
+    steps at its end the whole model makes of padding behind the last step."""
+
+    graph: Graph
+    time: str
+    nodes: list[Node] = field(default_factory=list)
+    constants: dict[str, Array] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    given: list[tuple[str, Array, tuple[int | None, ...]]] = field(default_factory=list)
+    short: dict[str, int] = field(default_factory=dict)
+    least: int = 1
+
+    def add(self, node: Node) -> None:
+        short = {self.short[name] for name in node.inputs if name in self.short}
+        if node.op == "Slice" and short:
+            self._cut(node)
+        elif node.op == "Slice" and (why := far_steps(self.graph, node, self.time)):
+            raise self.refused(node, why)
+        elif not self._held(node):
+            self.nodes.append(node)
+        if short:
+            for name in filter(None, node.outputs):
+                self.short[name] = self.short.get(name, 0) + max(short)
+
+    def _held(self, node: Node) -> bool:
+        """Adds the node with states, if it holds any."""
+        if node.op == "Rnn":
+            return self._layer(node)
+        if node.op == "Conv":
+            return self._convolution(node)
+        return node.op == "Pad" and self._pad(node)
+
+    def refused(self, node: Node, why: str) -> UnsupportedError:
+        return refused(self.graph, why, node.label)
+
+    def state(self, stem: str, first: Array, shape: tuple[int | None, ...]) -> tuple[str, str]:
+        """A new input and output."""
+        count = sum(name.rstrip("0123456789") == stem for name in self.states)
+        before = fresh(self.graph, f"{stem}{count}")
+        after = fresh(self.graph, f"{before}N")
+        self.states[before] = after
+        self.given.append((before, first, shape))
+        return before, after
+
+    def emit(self, op: str, inputs: tuple[str, ...], stem: str, **attributes: Any) -> str:
+        name = fresh(self.graph, f"{stem}/chunk{len(self.nodes)}")
+        self.nodes.append(Node(op, inputs, (name,), attributes))
+        return name
+
+    def ints(self, number: int) -> str:
+        name = fresh(self.graph, f"chunk/{number}")
+        self.constants[name] = np.array([number], np.int64)
+        return name
+
+    def _layer(self, node: Node) -> bool:
+        rnn = Recurrent.of(node)
+        found = self.graph.types[rnn.x]
+        if 0 not in _along(found, self.time):
+            return False
+        if rnn.spec.direction != "left2right":
+            raise self.refused(node, "it reads from the last step to the first")
+        shape = found.shape or ()
+        if shape[1] is None or self.time in shape[1].names:
+            raise self.refused(node, "nobody knows its batch, or it depends on the steps")
+        batch, dtype = shape[1].number, found.dtype or "float32"
+        widths = (rnn.spec.recurrent_size, rnn.spec.hidden_size)
+        before, after, copies = [], [], []
+        for at, (name, width) in enumerate(zip(rnn.states, widths, strict=False)):
+            sizes = (rnn.spec.layers, 1, batch or 1, width)
+            if self._is_given(name):
+                before.append(name)
+                after.append(rnn.finals[at])
+                continue
+            if name and not self._is_zero(name):
+                raise self.refused(node, f"its initial state {name!r} is computed")
+            given, made = self.state("hc"[at], np.zeros(sizes, dtype), (*sizes[:2], batch, width))
+            before.append(given)
+            after.append(rnn.finals[at] or made)
+            if rnn.finals[at]:
+                copies.append(Node("Identity", (rnn.finals[at],), (made,)))
+        self.nodes += [rnn.with_states(tuple(before), tuple(after)).node(), *copies]
+        return True
+
+    def _is_given(self, name: str) -> bool:
+        """Whether an initial state is an input, moved: then the caller hands it on already."""
+        while (maker := self.graph.producer(name)) is not None and _moves(maker):
+            name = maker.inputs[0]
+        return any(value.name == name for value in self.graph.inputs)
+
+    def _is_zero(self, name: str) -> bool:
+        """Whether a value is zero, whatever its size."""
+        waiting, seen = [name], set[str]()
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            maker = self.graph.producer(name)
+            if maker is None:
+                if name not in self.graph.constants or np.any(self.graph.constants[name]):
+                    return False
+            elif maker.op == "ConstantOfShape":
+                if np.any(maker.at.value):
+                    return False
+            elif maker.op == "Concat":
+                waiting += maker.inputs
+            elif _moves(maker):
+                waiting.append(maker.inputs[0])
+            else:
+                return False
+        return True
+
+    def _convolution(self, node: Node) -> bool:
+        x, weights = node.inputs[:2]
+        axes = _along(self.graph.types[x], self.time)
+        kernel = self.graph.types[weights].counts[2:]
+        if len(axes) != 1 or axes[0] < 2 or None in kernel:
+            return False  # frames are its batch; or the proof tells
+        at, place, rank = node.at, axes[0] - 2, len(kernel)
+        strides = at.strides or (1,) * rank
+        if strides[place] != 1 or at.auto_pad not in ("NOTSET", "VALID"):
+            raise self.refused(node, "it strides along time, or pads by itself")
+        pads = list(at.pads or (0,) * 2 * rank)
+        reach = ((kernel[place] or 1) - 1) * (at.dilations or (1,) * rank)[place]
+        left, right = pads[place], pads[place + rank]
+        if left > reach:
+            raise self.refused(node, "it pads more steps than it looks back")
+        pads[place] = pads[place + rank] = 0
+        joined = self._behind(node, x, axes[0], left, reach) if reach else x
+        attributes = {**node.attributes, "pads": tuple(pads), "auto_pad": "NOTSET"}
+        self.nodes.append(
+            Node("Conv", (joined, *node.inputs[1:]), node.outputs, attributes, node.origin)
+        )
+        self.least += reach - left
+        if right:
+            self.short[node.outputs[0]] = right
+        return True
+
+    def _behind(self, node: Node, x: str, axis: int, zeros: int, kept: int) -> str:
+        """A value behind the last ``kept`` steps of the chunks before; at first, behind zeros."""
+        found = self.graph.types[x]
+        if found.shape is None or found.dtype is None:
+            raise self.refused(node, f"nobody knows the sizes of {x!r}")
+        sizes = [1 if count is None else count for count in found.counts]
+        sizes[axis] = zeros
+        shape = [count for count in found.counts]
+        shape[axis] = zeros if zeros == kept else None
+        before, after = self.state("steps", np.zeros(sizes, found.dtype), tuple(shape))
+        joined = self.emit("Concat", (before, x), x, axis=axis)
+        ends = (self.ints(-kept) if kept else self.ints(2**62), self.ints(2**62), self.ints(axis))
+        self.nodes.append(Node("Slice", (joined, *ends), (after,)))
+        return joined
+
+    def _pad(self, node: Node) -> bool:
+        x, pads, value, axes = (*node.inputs, "", "")[:4]
+        along = _along(self.graph.types[x], self.time)
+        numbers = self.graph.types[pads].numbers
+        rank = self.graph.types[x].rank
+        if not along or numbers is None or rank is None or axes or node.at.mode != "constant":
+            return False
+        (axis,) = along
+        left, right = int(numbers[axis]), int(numbers[axis + rank])
+        if not left and not right:
+            return False
+        if min(numbers) < 0 or np.any(self.graph.constants.get(value, 0 if not value else 1)):
+            raise self.refused(node, "it pads time by something else than zeros")
+        rest = np.array(numbers)
+        rest[[axis, axis + rank]] = 0
+        joined = self._behind(node, x, axis, left, 0) if left else x
+        name = fresh(self.graph, f"{node.outputs[0]}/pads")
+        self.constants[name] = rest
+        more = (value,) if value else ()
+        self.nodes.append(
+            Node("Pad", (joined, name, *more), node.outputs, node.attributes, node.origin)
+        )
+        if right:
+            self.short[node.outputs[0]] = right
+        return True
+
+    def _cut(self, node: Node) -> None:
+        """A slice that drops steps which padding behind the last one made."""
+        x = node.inputs[0]
+        found = [self.graph.types[name].numbers for name in node.inputs[1:]]
+        rank = self.graph.types[x].rank or 0
+        axes = _along(self.graph.types[x], self.time)
+        if any(each is None for each in found) or len(axes) != 1 or len(found) < 2:
+            raise self.refused(node, "which steps it takes is not known")
+        starts, ends, told, steps = (*found, None, None)[:4]
+        assert starts is not None and ends is not None
+        sliced = [int(a) % rank for a in (told if told is not None else range(len(starts)))]
+        if axes[0] not in sliced:
+            self.nodes.append(node)
+            return
+        place = sliced.index(axes[0])
+        end, one = int(ends[place]), steps is None or int(steps[place]) == 1
+        if int(starts[place]) or not one or not 0 < -end <= self.short.get(x, 0):
+            raise self.refused(node, "it takes some steps of all")
+        self.short[node.outputs[0]] = end  # the shortage of its input is added
+        if len(sliced) == 1:
+            self.nodes.append(Node("Identity", (x,), node.outputs, {}, node.origin))
+            return
+        raise self.refused(node, "it cuts other axes together with time")
+
+
+def _moves(node: Node) -> bool:
+    """Whether a node gives elements of its first input, and nothing else."""
+    operator = OPERATORS.get(node.op)
+    if operator is None or node.op == "Pad" or operator.most is None:
+        return False
+    return operator.kind in ("view", "moves")

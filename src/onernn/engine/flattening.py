@@ -1,10 +1,4 @@
-"""Graphs inside of nodes as part of the graph around them, between marks that steps jump over.
-
-``If(c, x)`` becomes ``Then(c)``, the operators of one branch, ``Else(c, what it gives)``, those of
-the other one, and ``EndIf``, whose outputs are the node's. A Loop or Scan becomes ``Repeat``, which
-gives the number of the turn and the states, the operators of its body, and ``Again``, whose outputs
-are the node's.
-"""
+"""Graphs as plans take them: bodies opened, halves in float32, convolutions of bytes in floats."""
 
 from __future__ import annotations
 
@@ -13,10 +7,15 @@ from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
+from onernn.ir.types import Type
+from onernn.ops import OPERATORS
+from onernn.ops.rules import ONE
 
 Part = tuple[str, str]
 """A node's first output, and which of its graphs."""
@@ -201,3 +200,105 @@ def refusing(whole: Graph, flat: Flat, part: Part, reason: str) -> Flat:
     if graph == "body" or refused.keys() >= {(key, "then"), (key, "else")}:
         return flattened(whole, {**flat.left, key: reason}, flat.refused)
     return flattened(whole, flat.left, refused)
+
+
+# Operators on float16 compute in float32, and round their results: as `Operator.run` does it.
+
+_MOVE = ("view", "moves", "sizes", "control", "layer")
+
+
+def widened(graph: Graph) -> Graph:
+    """The graph with casts around operators that compute; those that move numbers stay."""
+    types = graph.types
+    if all(found.dtype != "float16" for found in types.values()):
+        return graph
+    taken, nodes = set(types), list[Node]()
+
+    def new(name: str) -> str:
+        name = f"{name}.float32"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return name
+
+    for node in graph.nodes:
+        if not _computes(node, types):
+            nodes.append(node)
+            continue
+        halves = [name for name in node.inputs if name and types[name].dtype == "float16"]
+        wide = {name: new(name) for name in dict.fromkeys(halves)}
+        made = {name: new(name) for name in node.outputs if name and types[name].dtype == "float16"}
+        nodes += [Node("Cast", (name,), (to,), {"to": "float32"}) for name, to in wide.items()]
+        inputs = tuple(wide.get(name, name) for name in node.inputs)
+        outputs = tuple(made.get(name, name) for name in node.outputs)
+        nodes.append(replace(node, inputs=inputs, outputs=outputs))
+        nodes += [Node("Cast", (name,), (to,), {"to": "float16"}) for to, name in made.items()]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _computes(node: Node, types: Mapping[str, Type]) -> bool:
+    """Whether a node makes new numbers of halves and of no wider ones."""
+    record = OPERATORS.get(node.op)
+    if record is None or record.kind in _MOVE or node.op in ("Cast", "CastLike"):
+        return False
+    dtypes = {types[name].dtype or "" for name in node.inputs if name}
+    return {dtype for dtype in dtypes if dtype[:5] in ("", "float")} == {"float16"}
+
+
+# Convolutions of bytes as those of floats: exact, as floats hold sums of so few whole numbers.
+#
+# Such a sum is the same in any order. Without the zero points a number of x is at most 255.
+
+_EXACT = 2**24
+"""Up to here float32 holds every whole number, float64 up to its square and more."""
+
+
+def in_floats(graph: Graph) -> Graph:
+    """The graph with convolutions of bytes by constant weights as convolutions of floats."""
+    if not any(node.op == "ConvInteger" for node in graph.nodes):
+        return graph
+    nodes, constants, taken = list[Node](), dict(graph.constants), set(graph.types)
+
+    def new(name: str) -> str:
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return name
+
+    for node in graph.nodes:
+        weights = None if node.op != "ConvInteger" else _weights(graph, node)
+        if weights is None:
+            nodes.append(node)
+            continue
+        dtype, name = weights.dtype.name, node.outputs[0]
+        x, w, y = (new(f"{name}.{part}") for part in ("x", "w", "y"))
+        constants[w] = weights
+        nodes.append(Node("Cast", node.inputs[:1], (x,), {"to": dtype}))
+        if node.input(2):
+            zero, whole = new(f"{name}.zero"), new(f"{name}.whole")
+            nodes.append(Node("Cast", (node.inputs[2],), (zero,), {"to": dtype}))
+            nodes.append(Node("Sub", (x, zero), (whole,)))
+            x = whole
+        nodes.append(Node("Conv", (x, w), (y,), node.attributes, node.origin))
+        nodes.append(Node("Cast", (y,), node.outputs, {"to": "int32"}, node.origin))
+    return replace(graph, nodes=tuple(nodes), constants=constants)
+
+
+def _weights(graph: Graph, node: Node) -> Array | None:
+    """Constant weights without their zero points; None where the walk has to look at them."""
+    x, w = graph.types[node.inputs[0]], graph.constants.get(node.inputs[1])
+    zero = graph.constants.get(node.input(3))
+    if w is None or x.dtype not in ("uint8", "int8") or w.dtype not in (np.uint8, np.int8):
+        return None
+    if node.input(2):
+        known = graph.types[node.inputs[2]]
+        if known.dtype != x.dtype or known.shape not in ((), (ONE,)):
+            return None
+    if node.input(3) and (zero is None or zero.dtype != w.dtype):
+        return None
+    shift = np.zeros(1, np.int16) if zero is None else zero.astype(np.int16).reshape(-1)
+    if shift.size not in (1, len(w)):
+        return None
+    whole = w.astype(np.int16) - shift.reshape(-1, *[1] * (w.ndim - 1))
+    most = 255 * np.abs(whole.astype(np.int64)).reshape(len(w), -1).sum(axis=1).max(initial=0)
+    return whole.astype(np.float32 if most < _EXACT else np.float64)

@@ -7,15 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from onernn.engine.flattening import Flat, flattened, refusing, smaller
-from onernn.engine.halves import widened
-from onernn.engine.integers import in_floats
-from onernn.engine.joining import join
+from onernn.engine.flattening import Flat, flattened, in_floats, refusing, smaller, widened
+from onernn.engine.joining import join, view
 from onernn.engine.kernels import KERNELS
 from onernn.engine.operators import rule_of, written
-from onernn.engine.operators.layers import batch_of
+from onernn.engine.operators.sequences import batch_of
 from onernn.engine.program import Program, UnknownError
-from onernn.engine.viewing import view
 from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
 from onernn.ir.budget import LOADING, budget_of_run

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onernn.backend import Stack, open_backend
-from onernn.engine.kernels import KERNELS
+from onernn.engine.kernels import KERNELS, PreparedNode, prepared, share_of
 from onernn.engine.program import UnknownError
-from onernn.engine.recurrent import PreparedNode, prepared, share_of
 from onernn.fuse_passes import Pass, fuse, passes_for
 from onernn.fuse_passes.over_time import bound
 from onernn.ir.arrays import Array

@@ -7,7 +7,7 @@ from threading import Lock
 
 import numpy as np
 
-from onernn.engine.exposing import exposed
+from onernn.engine.chunks import exposed
 from onernn.engine.session import Session, checked_feed
 from onernn.fuse_passes.mapping import Mapper
 from onernn.fuse_passes.over_time import check_states

@@ -1,7 +1,6 @@
 """Standalone C++17 from any graph: in one call, or in the five steps that it takes."""
 
 from onernn.engine.emit.generating import generate
-from onernn.engine.emit.pipeline import infer_shapes, infer_types, initialize, parse
-from onernn.engine.emit.writing import write_cpp
+from onernn.engine.emit.pipeline import infer_shapes, infer_types, initialize, parse, write_cpp
 
 __all__ = ["generate", "infer_shapes", "infer_types", "initialize", "parse", "write_cpp"]

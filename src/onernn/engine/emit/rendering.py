@@ -1,13 +1,63 @@
-"""The templates, and what they are rendered with."""
+"""C++ text: templates, cells, steps, and the weights file beside them."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import string
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+
+from onernn.backend.compiled.packing import BYTES, WIDE, CellMatrices, Numbers, kernel_of
+from onernn.engine.program import CTYPES, Access, At, Call, Found, Nest, Packed, Team
+from onernn.ir.records import dataclass
+from onernn.ir.spec import Activation, RnnSpec
+from onernn.ir.types import Size
+from onernn.ir.weights import PartScales, RnnWeights
+from onernn.ops.activations import completed
+
+HEADER = 64
+MAGIC = b"onernn01"
+
+
+@dataclass
+class Store(Numbers):
+    """The arrays of a file, behind its header."""
+
+    size: int = HEADER
+    places: dict[Any, Any] = field(default_factory=dict)
+    """C++ of what steps have packed, by them."""
+    packed_for: object = None
+    """The program whose arrays these are."""
+    layers: str = ""
+    """How matrices of recurrent layers are stored, in C++; "": as all others."""
+
+    @contextmanager
+    def storing(self, stored: str) -> Iterator[None]:
+        """Matrices that are added meanwhile are stored so."""
+        before, self.stored = self.stored, stored
+        try:
+            yield
+        finally:
+            self.stored = before
+
+    def whole(self) -> bytes:
+        """The file: magic, fingerprint of what follows the first 64 bytes, arrays."""
+        data = np.zeros(self.size, np.uint8)
+        self.write(data)
+        body = data[HEADER:].tobytes()
+        return MAGIC + self.fingerprint(body) + bytes(HEADER - 16) + body
+
+    @staticmethod
+    def fingerprint(body: bytes) -> bytes:
+        """8 bytes that tell one file from another."""
+        return hashlib.sha256(body).digest()[:8]
+
 
 _UNSEEN = re.compile(r"[^ -~]|\\")
 _BESIDE = re.compile(r"\*(?=/)|\?(?=\?)")
@@ -73,3 +123,131 @@ def words() -> frozenset[str]:
 def rendered(template: str, **context: Any) -> str:
     """A template's text; what it asks for and nobody gives is an error."""
     return str(_environment().get_template(template).render(**context))
+
+
+# A recurrent cell as generated code sees it: what templates ask for, and its packed numbers.
+
+FUNCTIONS = ("gate", "candidate", "output")
+"""Names in C++'s Traits of what a cell's activations are, in their order."""
+
+
+@dataclass(frozen=True)
+class CellCode:
+    """One layer that runs from left to right, without its numbers. ``real``, ``stored``: C++ types.
+
+    Layers that agree in all of this share the code.
+    """
+
+    spec: RnnSpec
+    has_input: bool
+    real: str
+    stored: str
+
+    @property
+    def kernel(self) -> str:
+        """The header that the cell stands in."""
+        return kernel_of(self.spec.cell)
+
+    @property
+    def functions(self) -> dict[str, Activation]:
+        """By their names in C++'s Traits."""
+        return dict(zip(FUNCTIONS, map(completed, self.spec.functions), strict=False))
+
+    @property
+    def title(self) -> str:
+        """What a reader of the code is told."""
+        spec = self.spec
+        parts = [f"{spec.cell.name}, {spec.input_size} -> {spec.recurrent_size} channels"]
+        parts += [f"{spec.hidden_size} units"] if spec.projection_size else []
+        parts += ["peepholes"] * spec.peephole + ["projected input"] * (not self.has_input)
+        parts += [f"gates within {spec.gate_clip:g}"] if spec.gate_clip is not None else []
+        parts += ["forget gate 1 - i"] * spec.input_forget
+        named = ", ".join(map(str, self.functions.values()))
+        return f"{', '.join(parts)}; {named}."
+
+    def pack(self, weights: RnnWeights, store: Store, scales: PartScales) -> tuple[str, ...]:
+        """C++ expressions of the fields of CellWeights; their numbers go into the weights file.
+
+        ``weights``: of one layer and direction; ``scales``: of its bytes.
+        """
+        with store.storing(self.stored):
+            places = CellMatrices.of(self.spec.cell, weights).pack(store, scales)
+        kinds = {name: self.real if name in WIDE else self.stored for name in places}
+        matrices = (
+            "nullptr" if place is None else f"weights_.at<{kinds[name]}>({place})"
+            for name, place in places.items()
+        )
+        rows = (
+            f"{{{number(1 / scale.factor)}, {int(scale.shift)}}}" if scale else "{}"
+            for scale in (scales.data, scales.state)
+        )
+        return (*matrices, *(rows if self.stored == BYTES else ()))
+
+
+# Steps of a plan as C++ text; loops and layers are templates.
+
+INDICES = "ijklmnpq"
+_INFIX = {"plus": "{} + {}", "minus": "{} - {}", "times": "{} * {}", "negative": "-{}"}
+
+Place = Callable[[str], str]
+
+
+def call(step: Call, place: Place, store: Store) -> str:
+    """A call of a kernel, as an expression."""
+
+    def text(argument: Any) -> str:
+        match argument:
+            case At(name):
+                return place(name) if name else "nullptr"
+            case Packed():
+                stored, at = store.places[argument]
+                return f"weights_.at<{stored}>({at})"
+            case Found(size):
+                return str(size)
+            case Team():
+                return "team_"
+            case Size():
+                return f"std::int64_t({argument})"
+            case tuple():
+                sizes = ", ".join(map(str, argument))
+                return f"onernn::Dims{{{len(argument)}, {{{sizes}}}}}"
+        return number(argument, "double")
+
+    constants = ", ".join(each for each in step.types if each.isdigit())
+    arguments = ", ".join(map(text, step.arguments))
+    return f"onernn::{step.function}{f'<{constants}>' if constants else ''}({arguments})"
+
+
+def element(access: Access, place: Place) -> str:
+    """One number of a value, inside of loops."""
+    terms = [] if access.start.number == 0 else [str(access.start)]
+    for index, stride in zip(INDICES, access.strides, strict=False):
+        if stride.number == 1:
+            terms.append(index)
+        elif stride.number != 0:
+            terms.append(f"{index} * {stride.factor}")
+    return f"{place(access.name)}[{' + '.join(terms) or '0'}]"
+
+
+def formula(step: Nest, place: Place, real: str, to: str) -> str:
+    """What one number of the result is. ``real``, ``to``: C++ types of what is read and made."""
+    reads = [element(access, place) for access in step.reads]
+    real = "float" if real == CTYPES["float16"] else real  # numbers of halves are widened first
+    return _formula(step.expression, reads, real, to)
+
+
+def _formula(expression: Any, reads: Sequence[str], real: str, to: str) -> str:
+    if isinstance(expression, int):
+        return reads[expression]
+    if isinstance(expression, float):
+        return number(expression, real)
+    function, *arguments = expression
+    texts = [_formula(each, reads, real, to) for each in arguments]
+    if function == "same":
+        return texts[0]
+    if function in _INFIX:
+        nested = [
+            f"({t})" if isinstance(e, tuple) else t for e, t in zip(arguments, texts, strict=True)
+        ]
+        return _INFIX[function].format(*nested)
+    return f"onernn::{function}{f'<{to}>' if function == 'cast' else ''}({', '.join(texts)})"

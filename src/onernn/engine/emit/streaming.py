@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from onernn.engine.operators.operator_code import OperatorCode
-from onernn.engine.program import Program
-from onernn.engine.steps import Behind, Layer, kept
+from onernn.engine.program import Behind, Layer, Program, kept
 from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node

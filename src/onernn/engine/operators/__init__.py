@@ -1,30 +1,11 @@
 """The operators that plans have: the rule for each."""
 
-from onernn.engine.operators import (
-    control,
-    layers,
-    products,
-    reducing,
-    sequences,
-    shaping,
-    windows,
-)
+from onernn.engine.operators import control, products, sequences, shaping
 from onernn.engine.operators.elementwise import elementwise
 from onernn.engine.operators.operator_code import RULES, Rule, written
 from onernn.ops import OPERATORS
 
-__all__ = [
-    "RULES",
-    "control",
-    "products",
-    "layers",
-    "reducing",
-    "rule_of",
-    "sequences",
-    "shaping",
-    "windows",
-    "written",
-]
+__all__ = ["RULES", "control", "products", "rule_of", "sequences", "shaping", "written"]
 
 
 def rule_of(op: str) -> Rule:

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from onernn.engine.operators.elementwise import each_element, filled, nest, strides_of, whole
 from onernn.engine.operators.operator_code import OperatorCode, rule
-from onernn.engine.steps import Access, Call, Found, Mark, Nest, Step
+from onernn.engine.program import Access, Call, Found, Mark, Nest, Step
 from onernn.ir.graph import UNSUPPORTED
 from onernn.ir.types import Size, volume
 

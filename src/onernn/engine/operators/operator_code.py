@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from onernn.engine.program import Program, UnknownError
-from onernn.engine.steps import Call, Sentences, Step, WrittenNode, kept
+from onernn.engine.program import Call, Program, Sentences, Step, UnknownError, WrittenNode, kept
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Context, Node, Sizes
 from onernn.ir.types import Shape, Size, Type, counts_of, dense, words_of
@@ -198,3 +197,15 @@ def _mixed(op: OperatorCode) -> list[Size]:
     axes = OPERATORS[op.node.op].mixed(op.at, len(shapes[0]), *rest)
     axes = range(len(shapes[0])) if axes is None else axes
     return [s[axis] for axis in axes for s in shapes if -len(s) <= axis < len(s)]
+
+
+def is_natural(size: Size) -> bool:
+    """Whether it is at least 0 for all that its names may be."""
+    return all(by > 0 for _, by in size.terms)
+
+
+def at_least(op: OperatorCode, *sizes: Size) -> list[Call]:
+    """Checks in each call that sizes are not negative; refuses those that are in any case."""
+    if any((size.number or 0) < 0 for size in sizes):
+        op.refuse(f"sizes {', '.join(map(str, sizes))}: at least 0")
+    return [Call("natural", size, checks=True) for size in sizes if not is_natural(size)]

@@ -16,9 +16,8 @@ from onernn.engine.operators.elementwise import (
     strides_of,
     whole,
 )
-from onernn.engine.operators.operator_code import OperatorCode, rule
-from onernn.engine.program import UnknownError
-from onernn.engine.steps import Access, Call, Found, Nest, Step, moved
+from onernn.engine.operators.operator_code import OperatorCode, at_least, is_natural, rule
+from onernn.engine.program import Access, Call, Found, Nest, Step, UnknownError, moved
 from onernn.ir.types import Shape, Size, shape_of, volume
 from onernn.ops.rules import ONE, at_axis
 from onernn.ops.shaping import cut
@@ -80,18 +79,6 @@ def slices(op: OperatorCode) -> list[Step]:
         begin = begin + first * strides[axis]
         strides[axis] = strides[axis] * step
     return [*checks, each_element(op, [Access(op.read(0), tuple(strides), begin)], COPY)]
-
-
-def _is_natural(size: Size) -> bool:
-    """Whether it is at least 0 for all that its names may be."""
-    return all(by > 0 for _, by in size.terms)
-
-
-def at_least(op: OperatorCode, *sizes: Size) -> list[Call]:
-    """Checks in each call that sizes are not negative; refuses those that are in any case."""
-    if any((size.number or 0) < 0 for size in sizes):
-        op.refuse(f"sizes {', '.join(map(str, sizes))}: at least 0")
-    return [Call("natural", size, checks=True) for size in sizes if not _is_natural(size)]
 
 
 @rule("Split")
@@ -166,7 +153,7 @@ def counted(op: OperatorCode) -> Call:
     """From one size to another; between numbers it is a constant."""
     op.of("int")
     start, limit, step = (Size.of(op.numbers(at, "limits")[0]) for at in range(3))  # type: ignore[index]
-    if step != ONE or not _is_natural(limit - start):
+    if step != ONE or not is_natural(limit - start):
         op.refuse(f"from {start} to {limit} by {step}: say --static")
     count = op.same(op.made(0), limit - start)
     op.mixes = [count]
