@@ -12,6 +12,7 @@ import numpy as np
 from onernn.engine.session import Session
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes.bodies import bodies
+from onernn.fuse_passes.over_time import check_states
 from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
@@ -105,20 +106,37 @@ _CLOSE = 1e-5, 1e-6  # of f32: relative to the largest number, and absolute
 
 
 @dataclass(frozen=True, eq=False)
-class Exposed:
-    """``states``: the output that is the next state, by the input that takes it. ``first``: what an
-    input takes before the first chunk. ``time``: the axis along which each other input is cut, and
-    along which each output is put together. ``delay``: how many steps at the end each output tells
-    only when as many further steps have come, and never for the last ones. ``least``: the fewest
-    steps of the first chunk.
+class Stateful:
+    """A model that goes on where the call before ended, as `Streams` and chunked files run it.
+
+    ``states``: the output that is the next state, by the input that takes it. ``first``: what an
+    input takes before the first call, zeros where nothing is given. ``growing``: states whose sizes
+    may change from call to call.
+
+    Of models of sequences, as `exposed` gives them: ``time``, the axis along which each other input
+    is cut into chunks, and along which each output is put together. ``delay``: how many steps at
+    the end each output tells only when as many further steps have come, and never for the last
+    ones. ``least``: the fewest steps of the first chunk.
     """
 
     graph: Graph
     states: Mapping[str, str]
     first: Mapping[str, Array]
-    time: Mapping[str, int]
-    delay: Mapping[str, int]
-    least: int
+    growing: frozenset[str] = frozenset()
+    time: Mapping[str, int] = field(default_factory=dict)
+    delay: Mapping[str, int] = field(default_factory=dict)
+    least: int = 1
+
+    @classmethod
+    def named(cls, graph: Graph, states: Mapping[str, str]) -> Stateful:
+        """The model of one frame whose states a caller names.
+
+        Raises `UnsupportedError` for a name that is no input or output.
+        """
+        check_states(graph, states)
+        shapes = {value.name: value.shape or () for value in graph.inputs}
+        open_sizes = {name: sum(size is None for size in shapes[name]) for name in states}
+        return cls(graph, states, {}, frozenset(n for n, count in open_sizes.items() if count > 1))
 
     @property
     def notes(self) -> list[str]:
@@ -137,7 +155,7 @@ def refused(graph: Graph, why: str, where: str) -> UnsupportedError:
     return UnsupportedError(f"{graph.name} in chunks:", (Refusal(why, where),))
 
 
-def proved(graph: Graph, made: Exposed) -> Exposed:
+def proved(graph: Graph, made: Stateful) -> Stateful:
     """With what each output is delayed by; raises where chunks do not give what the whole gives."""
     rng = np.random.default_rng(0)
     cuts = [0, *(made.least + cut for cut in _CUTS)]
@@ -201,7 +219,7 @@ def _random(value: Value, axis: int | None, steps: int, rng: np.random.Generator
     return rng.integers(0, 2, sizes).astype(value.dtype)
 
 
-def _wide(graph: Graph, made: Exposed, feed: Mapping[str, Array]) -> dict[str, Array]:
+def _wide(graph: Graph, made: Stateful, feed: Mapping[str, Array]) -> dict[str, Array]:
     """The first states, of as many sequences as the proof has."""
     sizes = {value.name: value.shape for value in made.graph.inputs}
     return {
@@ -239,7 +257,7 @@ def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
 # A model of sequences becomes one of chunks: its states are inputs and outputs.
 
 
-def exposed(model: Graph) -> Exposed:
+def exposed(model: Graph) -> Stateful:
     """The model of any number of steps at a time, which goes on where the chunk before ended.
 
     Layers get their states as inputs and outputs. A convolution along time gets the last steps of
@@ -271,7 +289,10 @@ def exposed(model: Graph) -> Exposed:
         if len(found := _along(graph.types[name], time)) == 1
     }
     first = {name: array for name, array, _ in maker.given}
-    return proved(graph, Exposed(made, maker.states, first, axes, {}, maker.least))
+    growing = frozenset(name for name, _, shape in maker.given if shape.count(None) > 1)
+    layers = {name for node in maker.nodes if node.op == "Rnn" for name in node.inputs}
+    growing |= {name for name, _, shape in maker.given if name not in layers and None in shape}
+    return proved(graph, Stateful(made, maker.states, first, growing, axes, {}, maker.least))
 
 
 def _open(value: Value) -> Value:

@@ -323,7 +323,8 @@ class Session:
 
         Raises `UnsupportedError` naming an operator that cannot go on, or that mixes streams.
         """
-        from onernn.engine.streams import Streams  # it knows sessions
+        from onernn.engine.chunks import Stateful, exposed
+        from onernn.engine.streams import Streams  # both know sessions
 
         if capacity < 1 or queue < 1:
             raise UnsupportedError(f"capacity {capacity}, queue {queue}: expected 1 or more")
@@ -331,7 +332,9 @@ class Session:
         if given or inputs:
             alike = checked_given(self.graph, given or {})
             session = self.with_graph(bound(self.graph, alike, inputs or {}))
-        return Streams.of(session, capacity, states, first or {}, queue)
+        graph = session.graph
+        model = exposed(graph) if states is None else Stateful.named(graph, states)
+        return Streams(session, model, capacity, first or {}, queue=queue)
 
     def with_graph(self, graph: Graph, *, rows_apart: bool = False) -> Session:
         """A session of this one's options that runs another graph; they share packed weights.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from threading import Lock
 
 import numpy as np
 
-from onernn.engine.chunks import exposed
+from onernn.engine.chunks import Stateful
 from onernn.engine.session import Session, checked_feed
 from onernn.fuse_passes.mapping import Mapper
-from onernn.fuse_passes.over_time import check_states
 from onernn.ir.arrays import Array
 from onernn.ir.errors import BudgetError, OnernnError, Refusal, ShapeError, UnsupportedError
 from onernn.ir.graph import Graph
@@ -25,31 +24,31 @@ class Streams:
     """Streams of one model; `Session.streams` makes them. Safe to share between threads.
 
     A stream's states are one row of an array for all streams. A result is that of the stream alone:
-    operators work row by row. ``moving``: states whose sizes may change from frame to frame.
+    operators work row by row. ``first``: states before the first frame, in place of the model's.
     """
 
     def __init__(
         self,
         session: Session,
+        model: Stateful,
         capacity: int,
-        states: Mapping[str, str],
         first: Mapping[str, Array],
         *,
         queue: int,
-        moving: Collection[str] = (),
     ) -> None:
-        graph = session.graph
+        graph, states = model.graph, model.states
         self._inputs = tuple(value for value in graph.inputs if value.name not in states)
         self._capacity, self._most = capacity, queue
         self._next = dict(states)
         if unknown := sorted(first.keys() - states.keys()):
             raise ShapeError(f"first: {unknown[0]!r} is no state; there are {', '.join(states)}")
-        self._first = {name: _initial(graph, name, first) for name in states}
+        given = {**model.first, **first}
+        self._first = {name: _initial(graph, name, given) for name in states}
         try:
             self._states = {
                 name: np.zeros((capacity, *array.shape), array.dtype)
                 for name, array in self._first.items()
-                if name not in moving and not _grows(graph, name)
+                if name not in model.growing
             }
         except (MemoryError, ValueError):
             raise BudgetError(f"no memory for the states of {capacity} streams") from None
@@ -60,31 +59,6 @@ class Streams:
         self._made: _Made | None = None
         self._new, self._free = iter(range(capacity)), list[int]()
         self._lock = Lock()
-
-    @classmethod
-    def of(
-        cls,
-        session: Session,
-        capacity: int,
-        states: Mapping[str, str] | None,
-        first: Mapping[str, Array],
-        queue: int,
-    ) -> Streams:
-        """See `Session.streams`."""
-        if states is not None:
-            check_states(session.graph, states)
-            return cls(session, capacity, states, first, queue=queue)
-        made = exposed(session.graph)
-        layers = {n for node in made.graph.nodes if node.op == "Rnn" for n in node.inputs}
-        shapes = {value.name: value.shape or () for value in made.graph.inputs}
-        return cls(
-            session.with_graph(made.graph),
-            capacity,
-            made.states,
-            {**made.first, **first},
-            queue=queue,
-            moving=[n for n in made.states if n not in layers and None in shapes[n]],
-        )
 
     def __len__(self) -> int:
         """How many are open."""
@@ -266,12 +240,6 @@ def _rounded(count: int) -> int:
     """A batch of a few sizes, eight for each power of two: oneDNN keeps primitives of each."""
     unit = 1 << max(0, count.bit_length() - 4)
     return -(-count // unit) * unit
-
-
-def _grows(graph: Graph, name: str) -> bool:
-    """Whether a state may be of another size behind a frame: beyond its batch."""
-    shape = next(value.shape for value in graph.inputs if value.name == name)
-    return sum(size is None for size in shape or ()) > 1
 
 
 def _initial(graph: Graph, name: str, first: Mapping[str, Array]) -> Array:
