@@ -374,8 +374,12 @@ class Session:
         lines = list(map(str, self.explained)) or ["no recurrent nodes"]
         if self._layers and (rule := getattr(self._engine, "rule", "")):
             lines.append(f"backend auto: {rule}")
-        plans = [plan.told if plan else "node by node in Python" for plan in self._plans.values()]
-        plans += [f"for inputs of sizes that it had: {plan.told}" for plan in self._sized.values()]
+        plans = [
+            plan.description if plan else "node by node in Python" for plan in self._plans.values()
+        ]
+        plans += [
+            f"for inputs of sizes that it had: {plan.description}" for plan in self._sized.values()
+        ]
         lines += [f"graph: {each}" for each in dict.fromkeys(plans)]
         return "\n".join([*lines, *(f"note: {note}" for note in self.graph.notes)])
 
