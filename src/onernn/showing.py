@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from onernn.ir.errors import OnernnError, printable, told
+from onernn.ir.errors import OnernnError, message_of, printable
 from onernn.verification import doctor
 from onernn.verification.auditing import AuditReport
 from onernn.verification.comparing import json_text
@@ -43,7 +43,7 @@ class _Plain(Console):
 
 def complain(what: object) -> None:
     """A message on stderr. Only our own errors have further lines: what they list."""
-    text = told(what) if isinstance(what, Exception) else what
+    text = message_of(what) if isinstance(what, Exception) else what
     text = printable(text, keep="\n" if isinstance(what, OnernnError) else "")
     print(f"onernn: {text}", file=sys.stderr)
 

@@ -13,7 +13,7 @@ import pytest
 from support.emitting import build
 
 from onernn import Cell, Session, fuse, load, verify
-from onernn.engine.emit.pipeline import told
+from onernn.engine.emit.pipeline import resolved_inputs
 from onernn.ir.graph import Node
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 
@@ -80,7 +80,7 @@ def test_emitted_code_answers_the_same(folder: Path, tmp_path: Path) -> None:
         model = load(model_in(folder, name))
         arrays = read_arrays(folder / name / "heldout.npz")
         feed = read_inputs(arrays, model.inputs)
-        inputs = told(model.inputs, feed, sizes_open=False)
+        inputs = resolved_inputs(model.inputs, feed, sizes_open=False)
         made = tuple(inputs.get(value.name, value) for value in model.inputs)
         models[name] = replace(model, inputs=made)
         feeds[name] = feed, read_outputs(arrays, model.outputs)

@@ -162,5 +162,5 @@ def _cpu_has_amx() -> bool:
 
 def _usable_threads() -> int:
     """How many OpenMP would take."""
-    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(told) if told.isdecimal() and int(told) else len(os.sched_getaffinity(0))
+    wish = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(wish) if wish.isdecimal() and int(wish) else len(os.sched_getaffinity(0))

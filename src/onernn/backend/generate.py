@@ -28,8 +28,8 @@ def source(folder: str) -> str:
     with tempfile.TemporaryDirectory() as made:
         target = Path(made, "_bindings.py")
         builder.emit_python_code(str(target))
-        told = f"CHECKSUM = {zlib.crc32(header)}  # of the header\n"
-        return "# mypy: ignore-errors\n" + target.read_text() + told
+        checksum = f"CHECKSUM = {zlib.crc32(header)}  # of the header\n"
+        return "# mypy: ignore-errors\n" + target.read_text() + checksum
 
 
 if __name__ == "__main__":

@@ -142,13 +142,13 @@ class Stateful:
     def notes(self) -> list[str]:
         """What a caller of the chunks has to know."""
         handed = ", ".join(f"{after} into {name}" for name, after in self.states.items())
-        told = [f"zeros first, then each call hands on {handed}"]
+        notes = [f"zeros first, then each call hands on {handed}"]
         for name, late in self.delay.items():
             if late:
-                told.append(
+                notes.append(
                     f"{name} is {late} steps late; the first call takes {self.least} or more"
                 )
-        return told
+        return notes
 
 
 def refused(graph: Graph, why: str, where: str) -> UnsupportedError:
@@ -210,7 +210,7 @@ def _noting(found: dict[str, Any]) -> Any:
 
 def _random(value: Value, axis: int | None, steps: int, rng: np.random.Generator) -> Array:
     if value.shape is None or value.dtype is None:
-        raise UnsupportedError(f"input {value}: its type and shape are not told")
+        raise UnsupportedError(f"input {value}: its type and shape are not known")
     sizes = [size if isinstance(size, int) else _OPEN for size in value.shape]
     if axis is not None:
         sizes[axis] = steps
@@ -516,9 +516,9 @@ class _Maker:
         axes = _along(self.graph.types[x], self.time)
         if any(each is None for each in found) or len(axes) != 1 or len(found) < 2:
             raise self.refused(node, "which steps it takes is not known")
-        starts, ends, told, steps = (*found, None, None)[:4]
+        starts, ends, axes_in, steps = (*found, None, None)[:4]
         assert starts is not None and ends is not None
-        sliced = [int(a) % rank for a in (told if told is not None else range(len(starts)))]
+        sliced = [int(a) % rank for a in (axes_in if axes_in is not None else range(len(starts)))]
         if axes[0] not in sliced:
             self.nodes.append(node)
             return

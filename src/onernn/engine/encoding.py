@@ -19,12 +19,12 @@ from onernn.engine.program import (
     Access,
     At,
     Call,
-    Found,
     Layer,
     Mark,
     Nest,
     Packed,
     Program,
+    RuntimeSize,
     Step,
     Team,
     WrittenNode,
@@ -204,7 +204,7 @@ class NotEncoded(Exception):
 def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNode]) -> Encoded:
     """The plan of a program.
 
-    Raises `UnsupportedError` where sizes or offsets could not be told to the steps that follow.
+    Raises `UnsupportedError` where sizes or offsets could not be known to the steps that follow.
     """
     dims = [size for value in program.graph.inputs for size in program.dims(value.name)]
     open_sizes = sizes_of(program)
@@ -220,7 +220,7 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
     for name in made.inputs:
         made.place(name)
     known, unknown = _known(made), set(program.inner)
-    _tell(made, kernels, known, unknown)
+    _write_sizes(made, kernels, known, unknown)
     for node in program.graph.nodes:
         if all(program.is_known(name) for name in node.outputs if name):
             continue
@@ -235,7 +235,7 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
             _note_layer(made, layers, code)
             if found := finds(code.codes):
                 unknown -= found
-                _tell(made, kernels, known, unknown)
+                _write_sizes(made, kernels, known, unknown)
         except NotEncoded:
             if code and (code.mark or finds(code.codes) or _makes_offsets(made, node)):
                 raise UnsupportedError(f"{node.label}: only Python runs what tells sizes") from None
@@ -328,21 +328,21 @@ def _known(made: Encoded) -> dict[str, frozenset[str]]:
     program = made.program
     names = [name for node in program.graph.nodes for name in node.inputs if name]
     names += [value.name for value in program.graph.outputs]
-    told = {}
+    known = {}
     for name in dict.fromkeys(map(made.root, names)):
         if name in program.graph.constants:
             made.constant(program.graph.constants[name], name)
         elif name in program.types and program.is_known(name):
-            told[name] = frozenset[str]().union(*(size.names for size in sizes_in(program, name)))
-    return told
+            known[name] = frozenset[str]().union(*(size.names for size in sizes_in(program, name)))
+    return known
 
 
-def _tell(
-    made: Encoded, kernels: Kernels, told: dict[str, frozenset[str]], unknown: set[str]
+def _write_sizes(
+    made: Encoded, kernels: Kernels, known: dict[str, frozenset[str]], unknown: set[str]
 ) -> None:
     """Steps that write the integers whose sizes are found."""
-    for name in [name for name, names in told.items() if names.isdisjoint(unknown)]:
-        del told[name]
+    for name in [name for name, names in known.items() if names.isdisjoint(unknown)]:
+        del known[name]
         dtype = made.program.dtype(name)
         tell = Call("tell", name, list(sizes_in(made.program, name)), types=[dtype])
         try:
@@ -376,9 +376,9 @@ def _call(made: Encoded, kernels: Kernels, step: Call) -> list[int]:
         raise NotEncoded(name)
     letters, words, expected = "", [], ffi.string(takes[0]).decode()
     for argument, wanted in zip(step.arguments, expected, strict=False):
-        letter, *told = _argument(made, argument, wanted)
+        letter, *known = _argument(made, argument, wanted)
         letters += letter
-        words += told
+        words += known
     if letters != expected or len(step.arguments) > len(expected):
         raise AssertionError(f"{name} takes {expected}, not {letters}")
     return [int(ffi.cast("intptr_t", function)), "f" in letters, *words]
@@ -396,7 +396,7 @@ def _argument(made: Encoded, argument: Any, wanted: str) -> tuple[Any, ...]:
             return "w" if writes else "r", *places
         case Packed(numbers):
             return "r", made.constant(numbers), made.size(numbers.size)
-        case Found(size):
+        case RuntimeSize(size):
             return "f", made.size(size)
         case Team():
             return ("t",)
@@ -428,12 +428,12 @@ def _nest(made: Encoded, kernels: Kernels, step: Nest) -> list[int]:
     formulas: list[list[Any]] = []
     known = 1 + len(step.reads)
 
-    def told(expression: Any) -> tuple[str, Any]:
+    def operand_of(expression: Any) -> tuple[str, Any]:
         """(dtype, operand) of an expression: a number, ("number", n) or ("made", n)."""
         if isinstance(expression, int):
             return dtypes[expression], 1 + expression
         function, *arguments = expression
-        inner = [None if isinstance(one, float) else told(one) for one in arguments]
+        inner = [None if isinstance(one, float) else operand_of(one) for one in arguments]
         real = next(one[0] for one in reversed(inner) if one is not None)
         types = [one[0] for one in inner if one is not None]
         if any(dtype != real for dtype in types[function == "chosen" :]):
@@ -456,7 +456,7 @@ def _nest(made: Encoded, kernels: Kernels, step: Nest) -> list[int]:
 
     if isinstance(step.expression, int):
         raise NotEncoded("a plain copy")
-    if told(step.expression)[0] != program.dtype(step.out.name):
+    if operand_of(step.expression)[0] != program.dtype(step.out.name):
         raise NotEncoded("a result of another type")
     if known + len(numbers) + len(formulas) > _MOST_OPERANDS:
         raise NotEncoded("too many operands")

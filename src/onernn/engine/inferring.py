@@ -120,8 +120,10 @@ def name_inputs(program: Program) -> None:
     """Names for the sizes of inputs that tell none."""
     for value in program.graph.inputs:
         ident, found = program.ident(value.name), value.type
-        for at, (size, told) in enumerate(zip(found.shape or (), value.shape or (), strict=True)):
-            program.rename(size, f"{ident}_{at}" if told is None else told)
+        for at, (size, declared) in enumerate(
+            zip(found.shape or (), value.shape or (), strict=True)
+        ):
+            program.rename(size, f"{ident}_{at}" if declared is None else declared)
         for level, size in enumerate(reversed(counts_of(found)), 1):
             program.rename(size, f"{ident}_sentences" + f"_{level}" * (level > 1))
 

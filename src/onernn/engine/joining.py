@@ -117,15 +117,15 @@ def view(program: Program) -> None:
     writes there. Callers get arrays of their own.
     """
     views = {name: at for each in program.codes for name, at in each.views.items()}
-    told = set()
+    wanted = set()
     for name in (value.name for value in program.graph.outputs):
-        while name not in told:
-            told.add(name)
+        while name not in wanted:
+            wanted.add(name)
             name = views[name][0] if name in views else name
     for each in program.codes:
         if all(map(_only_moves, each.codes)):
             for copy in _copies(each):
-                if copy.makes not in told and _is_whole(program, copy):
+                if copy.makes not in wanted and _is_whole(program, copy):
                     read = copy.reads[0]
                     each.views[copy.makes] = views[copy.makes] = read.name, read.start
                     each.codes.remove(copy)
@@ -137,7 +137,7 @@ def view(program: Program) -> None:
                 part, _ = views[part]
             if (
                 made.get(part) == region
-                and part not in told
+                and part not in wanted
                 and part not in views
                 and program.inner.keys().isdisjoint(copy.out.start.names)
             ):

@@ -242,10 +242,10 @@ def _nothing(node: Node, *values: Any) -> list[Array]:
     given = [None if value is None else type_of(value) for value in values]
     found = OPERATORS[node.op].type(Context(node, Sizes()), *given)
     first = node.at.carried if node.op == "Loop" else node.at.states
-    told = node.at.body.outputs[first + (node.op == "Loop") :]
-    axes = (0,) * len(told) if node.op == "Loop" else node.at.output_axes
+    gathered_outputs = node.at.body.outputs[first + (node.op == "Loop") :]
+    axes = (0,) * len(gathered_outputs) if node.op == "Loop" else node.at.output_axes
     out = []
-    for value, each, axis in zip(told, found[first:], axes, strict=True):
+    for value, each, axis in zip(gathered_outputs, found[first:], axes, strict=True):
         sizes = list(each.counts)
         if not sizes and value.shape is not None:
             sizes = [*value.shape, 0]

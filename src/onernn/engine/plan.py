@@ -20,7 +20,7 @@ from onernn.backend.compiled.library import Kernels
 from onernn.engine.encoding import CALL, LAYER, NEST, Encoded, encode
 from onernn.engine.inferring import infer
 from onernn.engine.kernels import KERNELS, PreparedNode, prepared
-from onernn.engine.program import Program, Sentences, UnknownError
+from onernn.engine.program import LodLevel, Program, UnknownError
 from onernn.ir.arrays import Array
 from onernn.ir.budget import running
 from onernn.ir.errors import LibraryError, ShapeError, UnsupportedError, naming
@@ -29,14 +29,14 @@ from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Size
 
 _PATIENCE = 1000
-"""Calls of a plan: a room that was too large for all of them is given back."""
+"""Calls of a plan: a workspace that was too large for all of them is given back."""
 
 
-class Room:
+class Workspace:
     """Memory for runs of a plan by one thread at a time, bound to the last sizes.
 
     It has grown to what the largest inputs take. ``is_full``: those of now are at least a quarter
-    of these; ``was_needed``: so were those of a call since `Rooms` has looked.
+    of these; ``was_needed``: so were those of a call since `Workspaces` has looked.
     """
 
     def __init__(self, kernels: Kernels, encoded: Encoded, plan: Any, threads: int) -> None:
@@ -49,7 +49,7 @@ class Room:
         self.handle = kernels.own(made[0], lib.onernn_room_free)
         self.sizes = lib.onernn_room_sizes(self.handle)
         self.places = lib.onernn_room_places(self.handle)
-        self.told = ffi.new("int64_t[]", max(len(encoded.dims), 1))
+        self.dims = ffi.new("int64_t[]", max(len(encoded.dims), 1))
         self.step = ffi.new("int32_t[2]")
         self.costs = ffi.new("int32_t[]", max(len(encoded.steps), 1))
         self.bound: list[int] | None = None
@@ -63,42 +63,42 @@ class Room:
         self.is_full = 4 * taken >= self.largest
 
 
-class Rooms:
-    """The rooms of a plan that no thread uses now; safe to share between threads.
+class Workspaces:
+    """The workspaces of a plan that no thread uses now; safe to share between threads.
 
     There are as many as threads have run the plan at the same time. A thread takes the one that was
-    put back last, so that rooms which nobody needs stay where they are.
+    put back last, so that workspaces which nobody needs stay where they are.
     """
 
-    def __init__(self, new: Callable[[], Room]) -> None:
+    def __init__(self, new: Callable[[], Workspace]) -> None:
         self._new, self._calls = new, 0
         self._idle = deque([new()])  # what cannot be made is told now
 
-    def take(self) -> Room:
+    def take(self) -> Workspace:
         try:
             return self._idle.pop()
         except IndexError:
             return self._new()
 
-    def put_back(self, room: Room) -> None:
+    def put_back(self, workspace: Workspace) -> None:
         """After a call, however that ended."""
-        if room.is_full:
-            room.was_needed = True
-        self._idle.append(room)
+        if workspace.is_full:
+            workspace.was_needed = True
+        self._idle.append(workspace)
         self._calls += 1
         if self._calls % _PATIENCE == 0:
             self._drop()
 
     def _drop(self) -> None:
-        """Drops the rooms that were too large for all calls since the last time, or not used."""
+        """Drops those that were too large for all calls since the last time, or not used."""
         for _ in range(len(self._idle)):
             try:
-                room = self._idle.popleft()
+                workspace = self._idle.popleft()
             except IndexError:
                 return  # other threads have taken them
-            if room.was_needed:
-                room.was_needed = False
-                self._idle.append(room)
+            if workspace.was_needed:
+                workspace.was_needed = False
+                self._idle.append(workspace)
 
 
 Feed = Mapping[str, Ragged | Array]
@@ -116,7 +116,7 @@ class _Shape:
         program = made.program
         self.place, self.dtype = made.places[made.owner(name)], np.dtype(program.dtype(name))
         self.sizes = [made.size(size) for size in program.shape(name)]
-        self.levels: list[tuple[Sentences, int, int]] = []
+        self.levels: list[tuple[LodLevel, int, int]] = []
         with suppress(UnknownError):  # Python makes the value, and has its offsets
             self.levels = [
                 (level, made.places.get(level.offsets, -1), made.size(level.count))
@@ -204,7 +204,7 @@ class Plan:
             raise LibraryError("kernels: the system has no memory for a plan")
         self._plan = kernels.own(plan[0], lib.onernn_plan_free)
         self._constants = program.graph.constants
-        self._rooms = Rooms(partial(Room, kernels, made, self._plan, threads))
+        self._workspaces = Workspaces(partial(Workspace, kernels, made, self._plan, threads))
         self._process = os.getpid()
         self.outside = tuple(made.outside.values())
         bodies = (v for node in self.outside for v in node.attributes.values())
@@ -225,8 +225,8 @@ class Plan:
             return
 
     @property
-    def told(self) -> str:
-        """What a user is told of it."""
+    def description(self) -> str:
+        """What runs where, for `Session.explain`."""
         nodes = ", ".join(node.label for node in self.outside)
         return "one call of the library" + f"; in Python: {nodes}" * bool(nodes)
 
@@ -250,45 +250,48 @@ class Plan:
         """
         if self._threads > 1 and os.getpid() != self._process:
             return None  # the second thread did not survive the fork
-        room = self._rooms.take()
+        workspace = self._workspaces.take()
         try:
-            return self._run(room, given, most, most_steps, around)
+            return self._run(workspace, given, most, most_steps, around)
         finally:
-            self._rooms.put_back(room)
+            self._workspaces.put_back(workspace)
 
     def _run(
-        self, room: Room, given: Given, most: int, most_steps: int, around: Around
+        self, workspace: Workspace, given: Given, most: int, most_steps: int, around: Around
     ) -> dict[str, Ragged | Array] | None:
         feed, dims, pointers = given
-        if dims != room.bound:
+        if dims != workspace.bound:
             taken = sum(len(at) for _, at in pointers)
-            room.note(taken)
-            if not self._bind(room, dims, min(most, _MOST)):
+            workspace.note(taken)
+            if not self._bind(workspace, dims, min(most, _MOST)):
                 return None
-            self._choose(room, most_steps + taken * self._share)
-            room.bound = dims
-        places, address = room.places, self._address
+            self._choose(workspace, most_steps + taken * self._share)
+            workspace.bound = dims
+        places, address = workspace.places, self._address
         keep: dict[Any, Any] = {}
         for place, at in pointers:
             places[place] = at
         made: dict[str, Ragged | Array] = {}
-        for (root, place, dtype), shape in zip(self._direct, room.shapes, strict=True):
+        for (root, place, dtype), shape in zip(self._direct, workspace.shapes, strict=True):
             made[root] = array = np.empty(shape, dtype)
             places[place] = keep[place] = address(array)
         values: dict[str, Any] = {}
-        if room.stopped or self._encoded.loops:
+        if workspace.stopped or self._encoded.loops:
             with around(feed), prepared(self._layers):
-                done = self._steps(room, feed, values, keep)
+                done = self._steps(workspace, feed, values, keep)
         else:
-            room.step[0] = -1
-            status = self._kernels.lib.onernn_room_run(room.handle, room.costs, room.step)
-            done = not status or self._refused(status, room.step[0])
+            workspace.step[0] = -1
+            status = self._kernels.lib.onernn_room_run(
+                workspace.handle, workspace.costs, workspace.step
+            )
+            done = not status or self._refused(status, workspace.step[0])
         if not done:
             return None
         if self._plain:
             return made
         return {
-            name: self._output(room, name, root, feed, values, made) for name, root in self._outputs
+            name: self._output(workspace, name, root, feed, values, made)
+            for name, root in self._outputs
         }
 
     def given(self, feed: Feed) -> Given | None:
@@ -320,61 +323,68 @@ class Plan:
                 dims.append(int(np.diff(levels[-1]).max(initial=0)))
         return Given(feed, dims, places)
 
-    def _bind(self, room: Room, dims: list[int], most: int) -> bool:
+    def _bind(self, workspace: Workspace, dims: list[int], most: int) -> bool:
         """Places all values for these inputs' sizes."""
-        room.bound = None
-        told = room.told
-        told[0 : len(dims)] = dims
-        if self._kernels.lib.onernn_room_bind(room.handle, told, most):
+        workspace.bound = None
+        given = workspace.dims
+        given[0 : len(dims)] = dims
+        if self._kernels.lib.onernn_room_bind(workspace.handle, given, most):
             return False
-        sizes = room.sizes
+        sizes = workspace.sizes
         if any(sizes[at] < 0 for at in self._axes):
             return False  # two of them may make memory that is not
-        room.shapes = [
+        workspace.shapes = [
             sizes[self._most[root]] if root in self._most else self._types[root].of(sizes)
             for root, *_ in self._direct
         ]
         return True
 
-    def _steps(self, room: Room, feed: Feed, values: dict[str, Any], keep: dict[Any, Any]) -> bool:
+    def _steps(
+        self, workspace: Workspace, feed: Feed, values: dict[str, Any], keep: dict[Any, Any]
+    ) -> bool:
         """Runs all steps, those at which the library stops in Python."""
-        step, count, budget = room.step, len(self._encoded.steps), running()
+        step, count, budget = workspace.step, len(self._encoded.steps), running()
         step[0] = -1
         while True:
             step[1] = _AT_ONCE
-            if status := self._kernels.lib.onernn_room_run(room.handle, room.costs, step):
+            if status := self._kernels.lib.onernn_room_run(workspace.handle, workspace.costs, step):
                 return self._refused(status, step[0])
             budget.turn(_AT_ONCE - step[1])
             if step[0] == count:
                 return True
-            if room.costs[step[0]] < 0:
-                if not self._outside(room, step[0], feed, values, keep):
+            if workspace.costs[step[0]] < 0:
+                if not self._outside(workspace, step[0], feed, values, keep):
                     return False
                 step[0] += 1
 
-    def _choose(self, room: Room, most_steps: int) -> None:
+    def _choose(self, workspace: Workspace, most_steps: int) -> None:
         """Which steps Python runs, for these sizes, and what the others cost.
 
         Costs need not be counted where all layers, each of which runs once, are within the budget.
         """
-        sizes, costs = room.sizes, dict[int, int]()
+        sizes, costs = workspace.sizes, dict[int, int]()
         for at, each in self._encoded.layers.items():
             costs[at] = each.recurrence.cost(sizes[each.steps], sizes[each.words])
         counts = bool(self._encoded.loops) or sum(costs.values()) > most_steps
         for at in self._encoded.outside:
-            room.costs[at] = -1
+            workspace.costs[at] = -1
         for at, cost in costs.items():
-            room.costs[at] = cost if counts and cost <= _AT_ONCE else -counts
-        room.stopped = any(room.costs)
+            workspace.costs[at] = cost if counts and cost <= _AT_ONCE else -counts
+        workspace.stopped = any(workspace.costs)
 
     def _outside(
-        self, room: Room, at: int, feed: Feed, values: dict[str, Any], keep: dict[Any, Any]
+        self,
+        workspace: Workspace,
+        at: int,
+        feed: Feed,
+        values: dict[str, Any],
+        keep: dict[Any, Any],
     ) -> bool:
         """Runs a node in Python. False where it gives what the plan did not expect."""
         layer = self._encoded.layers.get(at)
         node = layer.node if layer else self._encoded.outside[at]
         arguments = [
-            self._value(room, name, feed, values) if name else None for name in node.inputs
+            self._value(workspace, name, feed, values) if name else None for name in node.inputs
         ]
         with naming(node, self._encoded.program.graph.name):
             found = KERNELS[node.op](node, *arguments)
@@ -387,11 +397,11 @@ class Plan:
             if shape is None:
                 continue
             array = np.ascontiguousarray(data_of(value))
-            if array.dtype != shape.dtype or array.shape != shape.of(room.sizes):
+            if array.dtype != shape.dtype or array.shape != shape.of(workspace.sizes):
                 return False
             copies = bool(layer) or self._encoded.root(name) != name
             keep[shape.place] = pointer = self._kernels.ffi.from_buffer(array)
-            of = room.handle, shape.place, pointer, array.nbytes, copies
+            of = workspace.handle, shape.place, pointer, array.nbytes, copies
             if self._kernels.lib.onernn_room_put(*of):
                 return self._refused(self._kernels.lib.ONERNN_UNSOUND, at)
         return True
@@ -407,7 +417,7 @@ class Plan:
             )
         return False
 
-    def _value(self, room: Room, name: str, feed: Feed, values: Mapping[str, Any]) -> Any:
+    def _value(self, workspace: Workspace, name: str, feed: Feed, values: Mapping[str, Any]) -> Any:
         """A value as Python has it."""
         for known in (values, feed, self._constants):
             if name in known:
@@ -415,14 +425,19 @@ class Plan:
         shape = self._types.get(name)
         if shape is None:
             raise ShapeError(f"nobody follows the shape of {name!r}")
-        ffi, sizes = self._kernels.ffi, shape.of(room.sizes)
+        ffi, sizes = self._kernels.ffi, shape.of(workspace.sizes)
         count = int(np.prod(sizes, dtype=object))
-        bytes_of = ffi.buffer(room.places[shape.place], count * shape.dtype.itemsize)
+        bytes_of = ffi.buffer(workspace.places[shape.place], count * shape.dtype.itemsize)
         array = np.frombuffer(bytes_of, shape.dtype).reshape(sizes)
-        return self._framed(room, shape, array, feed, values)
+        return self._framed(workspace, shape, array, feed, values)
 
     def _framed(
-        self, room: Room, shape: _Shape, array: Array, feed: Feed, values: Mapping[str, Any]
+        self,
+        workspace: Workspace,
+        shape: _Shape,
+        array: Array,
+        feed: Feed,
+        values: Mapping[str, Any],
     ) -> Ragged | Array:
         """The array, under its offsets if it has any."""
         levels = []
@@ -431,13 +446,15 @@ class Plan:
             if isinstance(owner, Ragged):
                 levels.append((*owner.outer, owner.offsets)[level.level])
             else:
-                words = self._kernels.ffi.buffer(room.places[place], 8 * (room.sizes[count] + 1))
+                words = self._kernels.ffi.buffer(
+                    workspace.places[place], 8 * (workspace.sizes[count] + 1)
+                )
                 levels.append(np.frombuffer(words, np.int64).copy())
         return Ragged.from_lod(array, levels) if levels else array
 
     def _output(
         self,
-        room: Room,
+        workspace: Workspace,
         name: str,
         root: str,
         feed: Feed,
@@ -446,15 +463,15 @@ class Plan:
     ) -> Ragged | Array:
         array: Any = made.pop(root, None)
         if array is None:
-            given = self._value(room, name, feed, values)
+            given = self._value(workspace, name, feed, values)
             if name in values:
                 return given
             return given.with_data(given.data.copy()) if isinstance(given, Ragged) else given.copy()
         shape = self._types[name]
-        sizes = shape.of(room.sizes)
+        sizes = shape.of(workspace.sizes)
         if array.shape != sizes:
             array = array.reshape(-1)[: int(np.prod(sizes))].reshape(sizes)
-        return self._framed(room, shape, array, feed, values)
+        return self._framed(workspace, shape, array, feed, values)
 
 
 def _doubtful(program: Program) -> dict[Size, None]:

@@ -95,7 +95,7 @@ def kept(name: str, what: str) -> str:
 
 
 @dataclass(frozen=True)
-class Sentences:
+class LodLevel:
     """A LoD level of ragged values: how many sentences and words, and whose offsets these are.
 
     ``words`` of an upper level are the sentences of the next one. ``level``: counted from the
@@ -130,7 +130,7 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class Found:
+class RuntimeSize:
     """A size that the call tells."""
 
     size: Size
@@ -145,13 +145,13 @@ def moved(dtype: str) -> str:
     return f"u{np.dtype(dtype).itemsize}"
 
 
-Argument = At | Packed | Found | Team | Size | tuple[Size, ...] | float
+Argument = At | Packed | RuntimeSize | Team | Size | tuple[Size, ...] | float
 
 
 class Call:
     """A call of a function of `kernels/steps`: pointers to values, sizes, numbers.
 
-    A string names a value, `Sentences` stand for their offsets, integers and truths are sizes,
+    A string names a value, `LodLevel` stand for their offsets, integers and truths are sizes,
     lists are sizes of axes. The first argument is the value that the call makes. ``types`` tell the
     function's instance for those who do not compile: dtypes, or u1, u4, u8 for elements that are
     only moved. ``checks``: it looks at indices or lengths, and may refuse them.
@@ -173,7 +173,7 @@ class Call:
 def _argument(given: Any) -> Argument:
     if isinstance(given, str):
         return At(given)
-    if isinstance(given, Sentences):
+    if isinstance(given, LodLevel):
         return At(given.offsets)
     if isinstance(given, int):
         return Size.of(given)
@@ -269,7 +269,7 @@ class Layer:
     words: Size
     time: Size | None
     count: Size
-    lod: Sentences | None
+    lod: LodLevel | None
     real: str
     cells: str
     makes = None
@@ -291,7 +291,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Behind:
+class DelayLine:
     """The words before, in generated code that goes word by word: what is ``held`` goes over the
     first ``width`` numbers of each row of ``out``, and those from ``begin`` on are held.
 
@@ -307,13 +307,13 @@ class Behind:
     makes = None
 
 
-Step = Call | Nest | Layer | Mark | Behind
+Step = Call | Nest | Layer | Mark | DelayLine
 
 
 def finds(steps: Iterable[Step]) -> set[str]:
     """The names of sizes that steps find."""
     calls = [step for step in steps if isinstance(step, Call)]
-    found = [one.size for call in calls for one in call.arguments if isinstance(one, Found)]
+    found = [one.size for call in calls for one in call.arguments if isinstance(one, RuntimeSize)]
     return {name for size in found for name in size.names}
 
 
@@ -372,7 +372,7 @@ class Program:
     graph: Graph
     types: Mapping[str, Type] = field(default_factory=dict)
     codes: list[WrittenNode] = field(default_factory=list)
-    lods: dict[str, Sentences] = field(default_factory=dict)
+    lods: dict[str, LodLevel] = field(default_factory=dict)
     inner: dict[str, Size] = field(default_factory=dict)
     longest: dict[str, Size] = field(default_factory=dict)
     memory: dict[str, Type] = field(default_factory=dict)
@@ -475,15 +475,15 @@ class Program:
             raise UnknownError(name)
         return tuple(found)
 
-    def add_levels(self, name: str, sizes: Sequence[Size]) -> tuple[Sentences, ...]:
+    def add_levels(self, name: str, sizes: Sequence[Size]) -> tuple[LodLevel, ...]:
         """The LoD that begins with a value; ``sizes``: sentences of each level, then words."""
         lod = self.types[name].lod or ()
         for at, level in enumerate(lod):
             count, words = map(self.size, sizes[at : at + 2])
-            self.lods[level] = Sentences(name, count, words, at - len(lod))
+            self.lods[level] = LodLevel(name, count, words, at - len(lod))
         return self.levels(name)
 
-    def levels(self, name: str) -> tuple[Sentences, ...]:
+    def levels(self, name: str) -> tuple[LodLevel, ...]:
         """The LoD of a value from the outermost level, () where it is dense.
 
         Raises `UnknownError`.
@@ -493,7 +493,7 @@ class Program:
             raise UnknownError(name)
         return tuple(self.lods[level] for level in lod)
 
-    def sentences(self, name: str) -> Sentences | None:
+    def sentences(self, name: str) -> LodLevel | None:
         """The level of a value's words, None where it is dense. Raises `UnknownError`."""
         levels = self.levels(name)
         return levels[-1] if levels else None
@@ -539,7 +539,7 @@ class Program:
         longest = [self.size(self.longest[name])] if name in self.longest else []
         return [*self.shape(name), *counts, *longest]
 
-    def longest_of(self, level: Sentences) -> Size:
+    def longest_of(self, level: LodLevel) -> Size:
         """The words of the longest sentence, which calls tell of inputs.
 
         Raises `UnsupportedError` for others.

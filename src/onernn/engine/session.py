@@ -378,9 +378,11 @@ class Session:
         lines = list(map(str, self.explained)) or ["no recurrent nodes"]
         if self._layers and (rule := getattr(self._engine, "rule", "")):
             lines.append(f"backend auto: {rule}")
-        plans = [plan.told if plan else "node by node in Python" for plan in self._plans.values()]
-        sized = [plan.told for plan in self._sized.values() if plan]
-        plans += [f"for inputs of sizes that it had: {told}" for told in sized]
+        plans = [
+            plan.description if plan else "node by node in Python" for plan in self._plans.values()
+        ]
+        sized = [plan.description for plan in self._sized.values() if plan]
+        plans += [f"for inputs of sizes that it had: {each}" for each in sized]
         lines += [f"graph: {each}" for each in dict.fromkeys(plans)]
         return "\n".join([*lines, *(f"note: {note}" for note in self.graph.notes)])
 

@@ -186,8 +186,8 @@ class Streams:
                 return
             states, results = {}, [error]
         else:
-            told = [name for name in made if name not in self._next.values()]
-            results = [{name: made[name][at].copy() for name in told} for at in range(count)]
+            shown = [name for name in made if name not in self._next.values()]
+            results = [{name: made[name][at].copy() for name in shown} for at in range(count)]
         self._made = _Made(
             {n: (streams, array[:count]) for n, array in states.items() if n in self._states},
             {

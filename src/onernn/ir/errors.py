@@ -23,7 +23,7 @@ def printable(text: object, keep: str = "") -> str:
     )
 
 
-def told(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """What an error says: the system's words behind the file, without the number they bear."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
@@ -135,12 +135,12 @@ def unforeseen(error: Exception, where: object) -> UnforeseenError:
         raise error
     match error:
         case MemoryError():
-            told = "it needs more memory than there is"
+            reason = "it needs more memory than there is"
         case RecursionError():
-            told = "it is nested too deep"
+            reason = "it is nested too deep"
         case _:
-            told = f"{type(error).__name__}: {error}; nobody foresaw it, please report it"
-    return UnforeseenError(f"{where}: {told}")
+            reason = f"{type(error).__name__}: {error}; nobody foresaw it, please report it"
+    return UnforeseenError(f"{where}: {reason}")
 
 
 @contextmanager

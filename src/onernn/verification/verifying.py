@@ -11,7 +11,7 @@ import numpy as np
 
 from onernn.engine.session import Session
 from onernn.ir.arrays import Array
-from onernn.ir.errors import OnernnError, UnsupportedError, guarded, told
+from onernn.ir.errors import OnernnError, UnsupportedError, guarded, message_of
 from onernn.ir.graph import Graph, graph_of
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import cached_property, dataclass
@@ -194,7 +194,7 @@ class Report:
 
 def error_json(error: Exception) -> str:
     """What ``--json`` prints where nothing could be compared."""
-    cause = {"id": type(error).__name__, "text": told(error)}
+    cause = {"id": type(error).__name__, "text": message_of(error)}
     return json_text({"status": "error", "outputs": [], "cause": cause})
 
 

@@ -55,7 +55,7 @@ class CompiledStack:
         self._spec, self._threads, self._process = spec, threads, os.getpid()
         self._real, self._dtype = layers[0].iter.dtype, dtype
         self.holds_finite = options is not None or dtype == CODES
-        self._told, self._parts, self._numbers = packed(kernels, spec, layers, dtype, options)
+        self._c_spec, self._parts, self._numbers = packed(kernels, spec, layers, dtype, options)
         self._idle: deque[tuple[Any, Any, Any]] = deque()
         # Properties of a spec are computed anew each time, which a short step would notice.
         self._channels, self._tnc = spec.output_size, self._lib.ONERNN_TNC
@@ -64,7 +64,7 @@ class CompiledStack:
         self._parts_of_state = (spec.layers, spec.directions)
         self._widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
         self._is_simple = not spec.cell.has_attention
-        self._idle.append(self._new())  # what cannot be made is told now
+        self._idle.append(self._new())  # what cannot be made is known now
 
     def takes(self, x: Ragged | Array, initial: State) -> bool:
         """See `StackKernel.takes`: all numbers come out right."""
@@ -189,7 +189,7 @@ class CompiledStack:
         ffi = self._ffi
         made = ffi.new("onernn_stack **")
         numbers = ffi.from_buffer(self._numbers)
-        status = self._lib.onernn_stack_new(self._told, self._parts, numbers, self._threads, made)
+        status = self._lib.onernn_stack_new(self._c_spec, self._parts, numbers, self._threads, made)
         check(self._lib, status, "a layer")
         handle = self._kernels.own(made[0], self._lib.onernn_stack_free)
         return handle, ffi.new("onernn_batch *"), ffi.new("onernn_arrays *")
@@ -202,7 +202,7 @@ class CompiledStack:
 class Packed(NamedTuple):
     """What makes a stack of C: its `onernn_spec`, its `onernn_part`s, and the numbers."""
 
-    told: Any
+    spec: Any
     parts: Any
     numbers: Array
 
@@ -232,14 +232,14 @@ def packed(
         memory[:] = layers.packed[key][1]
         layers.packed[key] = places, sealed(memory)
     stored = "w8" if dtype == CODES else "s8" if options else dtype
-    told = described(kernels, spec, "f64" if real == np.float64 else stored)
+    c_spec = describe(kernels, spec, "f64" if real == np.float64 else stored)
     made = kernels.ffi.new("onernn_part[]", places)
     for at, part in enumerate(made):
         scales = options.part(at, spec.directions) if options else NO_SCALES
         of_x, of_h = scales.data, scales.state
         part.x_step, part.x_shift = (1 / of_x.factor, int(of_x.shift)) if of_x else (0, 0)
         part.h_step, part.h_shift = (1 / of_h.factor, int(of_h.shift)) if of_h else (0, 0)
-    return Packed(told, made, memory)
+    return Packed(c_spec, made, memory)
 
 
 def _packed(
@@ -262,8 +262,8 @@ def _packed(
     return places, sealed(memory)
 
 
-def names_of(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[str, str]:
-    """What is told of a layer with such weights: its dtype, and its kernel."""
+def describe_layer(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[str, str]:
+    """What describes a layer with such weights: its dtype, and its kernel."""
     if real == np.float64:
         return "f64", f"kernels {kernels.isa}"
     widens = dtype == "bf16" and kernels.isa != "avx512_bf16"
@@ -271,7 +271,7 @@ def names_of(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[str, st
 
 
 @lru_cache(256)  # for layers that are made anew with every step of training
-def described(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
+def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
     """The spec as onernn.h has it; C only reads it."""
     lib = kernels.lib
     low, high = spec.cell_clip or (-inf, inf)
@@ -282,7 +282,7 @@ def described(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
         return {"kind": kind, "alpha": alpha or 0, "beta": beta or 0}
 
     functions = ("gate", "candidate", "output")
-    told = {
+    fields = {
         "cell": getattr(lib, f"ONERNN_{kernel_of(spec.cell).upper()}"),
         "stored": getattr(lib, f"ONERNN_{stored.upper()}"),
         "layers": spec.layers,
@@ -304,7 +304,7 @@ def described(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
         "input_forget": spec.input_forget,
         "projection": spec.projection_size is not None,
     }
-    return kernels.ffi.new("onernn_spec *", told)
+    return kernels.ffi.new("onernn_spec *", fields)
 
 
 def check(lib: Any, status: int, of: str) -> None:
@@ -374,7 +374,7 @@ class KernelsBackend:
     def stack(self, spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None) -> Stack:
         """The layer on the kernels. Raises `UnsupportedError` for what they do not run."""
         kernel = CompiledStack(self.kernels, spec, layers, dtype, self.threads, options)
-        stored, name = names_of(self.kernels, dtype, layers[0].iter.dtype)
+        stored, name = describe_layer(self.kernels, dtype, layers[0].iter.dtype)
         return Stack(
             spec,
             stored,
@@ -431,13 +431,13 @@ class OperatorLayers:
         options = None
         if dtype in ("u8", "int8-dynamic"):
             options = U8Options(None, UNIT.shift, True)
-        told, parts, numbers = packed(kernels, spec, layers, dtype, options)
+        c_spec, parts, numbers = packed(kernels, spec, layers, dtype, options)
         made = kernels.ffi.new("int64_t *")
         status = kernels.lib.onernn_ort_layer_new(
-            told, parts, kernels.ffi.from_buffer(numbers), len(numbers), batch_major, made
+            c_spec, parts, kernels.ffi.from_buffer(numbers), len(numbers), batch_major, made
         )
         check(kernels.lib, status, "a layer")
         number = int(made[0])
         self._open.callback(kernels.lib.onernn_ort_layer_free, number)
-        stored, kernel = names_of(kernels, dtype, layers[0].iter.dtype)
+        stored, kernel = describe_layer(kernels, dtype, layers[0].iter.dtype)
         return number, f"{spec.cell.name} {spec.direction}, {stored}, {kernel}"

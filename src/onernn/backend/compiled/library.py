@@ -30,7 +30,7 @@ class Kernels:
 
     ``isa`` is what it is compiled for, ``cpu`` the best that this machine runs. They differ where
     ONERNN_MAX_ISA asks for it, or where the package was not built for a better one, ``missing``.
-    ``compiler`` made it from ``sources``, which are told by a key.
+    ``compiler`` made it from ``sources``, which are known by a key.
     """
 
     ffi: Any
@@ -98,17 +98,17 @@ def _open(isa: str, folder: Path, key: str | None) -> Kernels:
     path = build.library_of(isa, folder)
     try:
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-            told = build.built_from(content)  # of a mapping: the loader maps the same pages
+            built = build.built_from(content)  # of a mapping: the loader maps the same pages
     except ValueError:  # an empty file
-        told = None
+        built = None
     except FileNotFoundError:
         why = "no compiler was there when it was built" if not folder.is_dir() else f"no {path}"
         raise LibraryError(f"this installation has no kernels: {why}; {how_to_get()}") from None
     except OSError as error:
         raise LibraryError(f"{path}: {error.strerror}; {how_to_get()}") from None
-    if told is None:
+    if built is None:
         raise LibraryError(f"{path}: damaged, or no library of onernn's kernels; {how_to_get()}")
-    if key not in (None, told[0]):
+    if key not in (None, built[0]):
         raise LibraryError(f"{path}: built from other sources than these; {how_to_get()}")
     try:
         # NODELETE: the interpreter's exit would unmap it under its waiting threads.
@@ -118,7 +118,7 @@ def _open(isa: str, folder: Path, key: str | None) -> Kernels:
         raise LibraryError(f"{path}: cannot be loaded: {error}; {how_to_get()}") from None
     if not of_this_package or ffi.string(lib.onernn_isa()).decode() != isa:
         raise LibraryError(f"{path}: of another version of onernn; {how_to_get()}")
-    return Kernels(ffi, lib, isa, isa, path, *told)
+    return Kernels(ffi, lib, isa, isa, path, *built)
 
 
 def how_to_get(isa: str | None = None) -> str:
@@ -131,9 +131,9 @@ def how_to_get(isa: str | None = None) -> str:
 
     source = "onernn"
     with suppress(metadata.PackageNotFoundError, ValueError, KeyError):
-        told = metadata.distribution("onernn").read_text("direct_url.json")
+        built = metadata.distribution("onernn").read_text("direct_url.json")
         # Not from an index: from a folder, a file or a repository.
-        source = json.loads(told or "")["url"]
+        source = json.loads(built or "")["url"]
     return (
         "for a wheel with kernels run, where a C++17 compiler is unless an index has such a wheel:"
         f" {names}pip install --no-cache-dir --force-reinstall --no-deps {source}"

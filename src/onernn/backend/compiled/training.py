@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.backend.compiled.backend import check, described
+from onernn.backend.compiled.backend import check, describe
 from onernn.backend.compiled.library import Kernels
 from onernn.backend.layer_walk import DirectionKernel, LayerWalk, PackedBatch, PackedGradient
 from onernn.backend.process import Buffers
@@ -67,8 +67,8 @@ class TrainingDirection(DirectionKernel):
         arrays = [getattr(weights, name) for name in _WEIGHTS]
         given = [None if a is None else np.ascontiguousarray(a, np.float32) for a in arrays]
         made = self._ffi.new("onernn_training **")
-        told = described(kernels, spec, dtype)
-        status = self._lib.onernn_training_new(told, self._struct(given), made)
+        c_spec = describe(kernels, spec, dtype)
+        status = self._lib.onernn_training_new(c_spec, self._struct(given), made)
         check(self._lib, status, "a layer")
         self._training = self._ffi.gc(made[0], self._lib.onernn_training_free)
 

@@ -296,7 +296,7 @@ class Bound(NamedTuple):
     arguments: Any
 
 
-class Workspace:
+class ExecutionBuffers:
     """What one execution at a time needs: a stream, a scratchpad, states, bound arguments."""
 
     def __init__(self, library: Library) -> None:
@@ -377,7 +377,7 @@ class PrimitiveDirection:
             per_channel=per_channel,
             columns=columns,
         )
-        self._idle: deque[Workspace] = deque()
+        self._idle: deque[ExecutionBuffers] = deque()
         suffixes = ["" if state == "h" else "_c" for state in spec.cell.states]
         self._states = [[f"{end}_iter{s}" for s in suffixes] for end in ("src", "dst")]
         self._moving = ["src_layer", "dst_layer"] + ["augru_attention"] * spec.cell.has_attention
@@ -390,7 +390,7 @@ class PrimitiveDirection:
         All in the data types of the precision.
         """
         x, y, packing, initial, attention = batch
-        with borrowed(self._idle, lambda: Workspace(self._library)) as workspace:
+        with borrowed(self._idle, lambda: ExecutionBuffers(self._library)) as workspace:
             pieces = segments(packing)
             if self._stepwise:
                 pieces = single_steps(pieces)
@@ -421,7 +421,7 @@ class PrimitiveDirection:
             running = len(packing.last)
             return [np.where(odd, b[:running], a[:running]) for a, b in zip(*sides, strict=True)]
 
-    def _bind(self, workspace: Workspace, known: tuple[int, int, int, int, int]) -> Bound:
+    def _bind(self, workspace: ExecutionBuffers, known: tuple[int, int, int, int, int]) -> Bound:
         side, *shape = known
         primitive = self.primitives.get(Shape.packed(*shape))
         fixed = {

@@ -276,23 +276,23 @@ class U8Options:
     ) -> U8Options | None:
         """What a backend is given; int8-dynamic: no scales; None of another ``dtype``.
 
-        Raises `UnsupportedError` for what belongs to u8, `ValueError` where one thing is told
+        Raises `UnsupportedError` for what belongs to u8, `ValueError` where one thing is given
         twice, and `ShapeError` for scales that are not as many as the layer has gates and channels.
         """
-        told = {"weights_scales": weights_scales, "projection_scales": projection_scales}
+        of_weights = {"weights_scales": weights_scales, "projection_scales": projection_scales}
         if dtype != "u8":
             given = {"scales": bool(scales)}
-            given |= {name: each is not None for name, each in told.items()}
+            given |= {name: each is not None for name, each in of_weights.items()}
             if dtype in KERNELS_ONLY:  # they say themselves what is scaled how
                 given |= {"data_scale": data_scale is not None, "per_channel": not per_channel}
             for name, is_given in given.items():
                 if is_given:
                     raise UnsupportedError(f"{name}: belongs to dtype='u8', not to {dtype!r}")
             return cls(None, UNIT.shift, True) if dtype == "int8-dynamic" else None
-        for name, each in told.items():
+        for name, each in of_weights.items():
             if not per_channel and np.size(each) > 1:
                 raise ValueError(f"{name}: expected one number beside per_channel=False")
-        for name, each in ({"data_scale": data_scale} | told).items():
+        for name, each in ({"data_scale": data_scale} | of_weights).items():
             if scales and each is not None:
                 raise ValueError(f"{name}: the scales of each layer and direction are given, too")
         LayerPrecision("u8", tuple(scales)).check(spec)

@@ -18,10 +18,10 @@ from onernn.backend.layer_walk import LayerWalk, PackedBatch, PackedGradient, Se
 from onernn.backend.onednn.kernels import (
     WEIGHTS,
     Bound,
+    ExecutionBuffers,
     OneDnnKernel,
     PackedWeights,
     Shape,
-    Workspace,
     descriptors,
     plain_weights,
 )
@@ -112,7 +112,7 @@ class _Kernel:
 
     def execute(self, addresses: Mapping[str, int]) -> None:
         with (
-            borrowed(_IDLE, lambda: Workspace(self._library)) as workspace,
+            borrowed(_IDLE, lambda: ExecutionBuffers(self._library)) as workspace,
             borrowed(
                 self._idle, lambda: workspace.bind(self._primitive, {}, self._moving)
             ) as bound,
@@ -122,7 +122,7 @@ class _Kernel:
             workspace.execute(bound, [moved[name] for name in self._moving])
 
 
-_IDLE: deque[Workspace] = deque(maxlen=8)
+_IDLE: deque[ExecutionBuffers] = deque(maxlen=8)
 """Streams and scratchpads; they outlive layers, which change with every step of training."""
 
 

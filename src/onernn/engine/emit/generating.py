@@ -16,12 +16,12 @@ from onernn.engine.emit.rendering import INDICES, CellCode, Store, call, element
 from onernn.engine.emit.streaming import goes_on
 from onernn.engine.inferring import sizes_of
 from onernn.engine.program import (
-    Behind,
     Call,
+    DelayLine,
     Layer,
+    LodLevel,
     Mark,
     Program,
-    Sentences,
     Step,
     WrittenNode,
     finds,
@@ -251,7 +251,7 @@ def limits(program: Program) -> list[Size]:
     return [size for size in dict.fromkeys(sizes) if size.names.isdisjoint(program.inner)]
 
 
-def made_levels(program: Program) -> list[Sentences]:
+def made_levels(program: Program) -> list[LodLevel]:
     """The levels of outputs that are none of the inputs'."""
     given = {value.name for value in program.graph.inputs}
     levels = (level for each in program.graph.outputs for level in program.levels(each.name))
@@ -330,7 +330,7 @@ class _Header:
         ]
         inputs = [part for value in program.graph.inputs for part in self._input(value)]
         outputs = [self._output(value) for value in program.graph.outputs]
-        told = list(self._told())
+        found_by_call = list(self._found_by_call())
         checked = [part["offsets_of"] for part in inputs if part["offsets_of"]]
         self.kernels |= {"sequences"} if checked else set()
         open_sizes = [name for name in sizes_of(program) if name not in program.static]
@@ -346,8 +346,8 @@ class _Header:
             "limits": limits(program),
             "static": list(program.static.items()),
             "inputs": inputs,
-            "outputs": [*outputs, *told],
-            "told": told,
+            "outputs": [*outputs, *found_by_call],
+            "found_by_call": found_by_call,
             "inner": list(program.inner),
             "missing": list(self._missing()),
             "steps": steps,
@@ -389,7 +389,7 @@ class _Header:
         array = {"ident": program.ident(value.name), "ctype": program.ctype(value.name)}
         return {**array, "comment": comment, "count": most}
 
-    def _told(self) -> Iterator[dict[str, Any]]:
+    def _found_by_call(self) -> Iterator[dict[str, Any]]:
         """What only a call finds out of outputs: where sentences begin, and sizes."""
         program = self.program
         for level in made_levels(program):
@@ -418,7 +418,7 @@ class _Header:
         steps = [step for each in program.codes for step in each.codes]
         layers = (step for step in steps if isinstance(step, Layer) and goes_on(program, step))
         held = [state.held for layer in layers for state in layer.states]
-        held += [step.held for step in steps if isinstance(step, Behind)]
+        held += [step.held for step in steps if isinstance(step, DelayLine)]
         names = {f"{program.ident(name)}_memory" for name in held}
         for member in self.found.members:
             if member.ident in names:
@@ -470,9 +470,9 @@ class _Header:
             return rendered("step_call.jinja", call=text, checks=step.checks)
         if isinstance(step, Mark):
             return rendered("step_mark.jinja", mark=step, place=place)
-        if isinstance(step, Behind):
+        if isinstance(step, DelayLine):
             of = {"ctype": self.program.ctype(step.out), "out": place(step.out)}
-            return rendered("step_behind.jinja", step=step, held=place(step.held), **of)
+            return rendered("step_delay_line.jinja", step=step, held=place(step.held), **of)
         ctype, step = self.program.ctype, step.merged
         real, to = ctype(step.reads[-1].name), ctype(step.out.name)
         return rendered(

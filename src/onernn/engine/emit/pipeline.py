@@ -248,7 +248,9 @@ def _understood(
     """
     best: Program | None = None
     for sizes_open in (True, False) if like else (True,):
-        program = parse(model, {**told(model.inputs, like, sizes_open=sizes_open), **declared})
+        program = parse(
+            model, {**resolved_inputs(model.inputs, like, sizes_open=sizes_open), **declared}
+        )
         try:
             infer_shapes(program, static)
         except UnsupportedError:
@@ -263,7 +265,7 @@ def _understood(
     return best
 
 
-def told(
+def resolved_inputs(
     inputs: Iterable[Value], like: Mapping[str, Ragged | Array], *, sizes_open: bool
 ) -> dict[str, Value]:
     """Inputs with the types and shapes that the model leaves to batches."""

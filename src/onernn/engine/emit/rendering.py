@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from onernn.backend.compiled.packing import BYTES, WIDE, CellMatrices, Numbers, kernel_of
-from onernn.engine.program import CTYPES, Access, At, Call, Found, Nest, Packed, Team
+from onernn.engine.program import CTYPES, Access, At, Call, Nest, Packed, RuntimeSize, Team
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Activation, RnnSpec
 from onernn.ir.types import Size
@@ -202,7 +202,7 @@ def call(step: Call, place: Place, store: Store) -> str:
             case Packed():
                 stored, at = store.places[argument]
                 return f"weights_.at<{stored}>({at})"
-            case Found(size):
+            case RuntimeSize(size):
                 return str(size)
             case Team():
                 return "team_"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from onernn.engine.operators.operator_code import OperatorCode
-from onernn.engine.program import Behind, Layer, Program, kept
+from onernn.engine.program import DelayLine, Layer, Program, kept
 from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node
@@ -34,8 +34,8 @@ def pads_apart(graph: Graph) -> Graph:
         pads = _looks_back(graph, node) if node.op == "Conv" else None
         if pads is not None:
             padded = fresh(graph, f"{node.outputs[0]}/padded")
-            constants[told := f"{padded}/pads"] = np.array([0, 0, *pads[0], 0, 0, *pads[1]])
-            nodes.append(Node("Pad", (node.inputs[0], told), (padded,), {}, node.origin))
+            constants[pads_name := f"{padded}/pads"] = np.array([0, 0, *pads[0], 0, 0, *pads[1]])
+            nodes.append(Node("Pad", (node.inputs[0], pads_name), (padded,), {}, node.origin))
             attributes = {**node.attributes, "pads": (0,) * 2 * len(pads[0])}
             node = replace(node, inputs=(padded, *node.inputs[1:]), attributes=attributes)
         nodes.append(node)
@@ -63,7 +63,7 @@ def prepare_step(program: Program) -> str:
     except UnsupportedError as error:
         return str(error)
     if not reason:
-        for each in steps.behind:
+        for each in steps.delays:
             codes = next(c for c in program.codes if each.out in c.node.outputs)
             codes.codes.append(each)
             shape = (each.rows, each.width)
@@ -75,7 +75,7 @@ def prepare_step(program: Program) -> str:
 class _Steps:
     program: Program
     spans: dict[str, _Span] = field(default_factory=dict)
-    behind: list[Behind] = field(default_factory=list)
+    delays: list[DelayLine] = field(default_factory=list)
 
     def why_not(self) -> str:
         program = self.program
@@ -114,7 +114,7 @@ class _Steps:
         for value in program.graph.outputs:
             if self.spans.get(value.name):
                 return f"{value.name!r} has more words than there are"
-        if not layers and not self.behind:
+        if not layers and not self.delays:
             return "the model has no recurrent layer, and looks at no step before"
         return ""
 
@@ -171,7 +171,7 @@ class _Steps:
         name, shape = op.out()
         inner = volume(shape[axis + 1 :])
         sizes = inner * shape[axis], inner * before, inner * now
-        self.behind.append(Behind(name, kept(name, "held"), volume(shape[:axis]), *sizes))
+        self.delays.append(DelayLine(name, kept(name, "held"), volume(shape[:axis]), *sizes))
 
 
 def _padded(op: OperatorCode, axis: int) -> _Span | None:

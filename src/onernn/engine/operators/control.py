@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from onernn.engine.operators.elementwise import each_element, filled, nest, strides_of, whole
 from onernn.engine.operators.operator_code import OperatorCode, rule
-from onernn.engine.program import Access, Call, Found, Mark, Nest, Step
+from onernn.engine.program import Access, Call, Mark, Nest, RuntimeSize, Step
 from onernn.ir.graph import UNSUPPORTED
 from onernn.ir.types import Size, volume
 
@@ -65,7 +65,7 @@ def end_if(op: OperatorCode) -> list[Step]:
                     op.same(size, one)
                     continue
                 size = op.finds(size, f"size{at}_{axis}", one.most() + other.most())
-                found.append(Call("choose", Found(size), condition, one, other))
+                found.append(Call("choose", RuntimeSize(size), condition, one, other))
     return [*copies, Mark("end"), *found]
 
 
@@ -80,13 +80,13 @@ def repeat(op: OperatorCode) -> list[Step]:
         size = op.shape(at)[axis]
         limit = op.same(limit, size) if at > 2 + count else size
     if node.input(0):
-        told = program.graph.constants.get(node.input(0), program.numbers(node.input(0)))
-        if told is None:
+        most_turns = program.graph.constants.get(node.input(0), program.numbers(node.input(0)))
+        if most_turns is None:
             op.of("int64")
             op.same(volume(op.shape()), 1)
             most = op.read(0)
         else:
-            limit = program.size(told.reshape(-1)[0])
+            limit = program.size(most_turns.reshape(-1)[0])
     bound = limit.most()
     if any(by >= UNBOUNDED for _, by in bound.terms):
         bound = Size.of(UNBOUNDED)
@@ -101,7 +101,7 @@ def repeat(op: OperatorCode) -> list[Step]:
     op.reads.append(going)
     has = op.keep("has_turn", "bool", ())
     asked = Call("has_turn", has, going, most, number, limit)
-    start = Call("tell_size", Found(number), Size(()))
+    start = Call("tell_size", RuntimeSize(number), Size(()))
     return [*begin, *first, start, Mark("while"), asked, Mark("leave", has)]
 
 
@@ -133,7 +133,7 @@ def again(op: OperatorCode) -> list[Step]:
         if bound.number == UNBOUNDED:
             op.refuse("nobody bounds how many turns there are")
         turns = op.finds(op.size(node.outputs[count], 0), "turns", bound)
-        ends = [Call("tell_size", Found(turns), turn)]
+        ends = [Call("tell_size", RuntimeSize(turns), turn)]
     inside = list(program.inner)[list(program.inner).index(turn.name or "") :]
     for at, (axis, back) in enumerate(zip(op.at.axes, op.at.backwards, strict=True)):
         name, out = 3 + 2 * count + at, node.outputs[count + at]
@@ -161,7 +161,7 @@ def again(op: OperatorCode) -> list[Step]:
         op.of("bool", at=2)
         op.same(volume(op.shape(2)), 1)
         handed.append(_copied(op, 2, node.inputs[1]))
-    steps += [*kept, *handed, Call("tell_size", Found(turn), turn + 1)]
+    steps += [*kept, *handed, Call("tell_size", RuntimeSize(turn), turn + 1)]
     steps.append(Mark("again", operators=op.at.operators))
     return [*steps, *ends]
 

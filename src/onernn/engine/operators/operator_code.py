@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from onernn.engine.program import Call, Program, Sentences, Step, UnknownError, WrittenNode, kept
+from onernn.engine.program import Call, LodLevel, Program, Step, UnknownError, WrittenNode, kept
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Context, Node, Sizes
 from onernn.ir.types import Shape, Size, Type, counts_of, dense, words_of
@@ -85,7 +85,7 @@ class OperatorCode:
         """Attribute axis, counted from the front."""
         return at_axis(self.at.axis, rank)
 
-    def sentences(self, at: int = 0) -> Sentences:
+    def sentences(self, at: int = 0) -> LodLevel:
         """The offsets of an input, which has to be ragged."""
         found = self.program.sentences(self.node.inputs[at])
         return found or self.refuse(f"{self.node.inputs[at]!r} carries no offsets")
@@ -135,7 +135,7 @@ class OperatorCode:
 
     def makes_sentences(
         self, *counts: Size, words: Size | None = None, most: Size | None = None
-    ) -> tuple[Sentences, ...]:
+    ) -> tuple[LodLevel, ...]:
         """LoD levels of its own for the first output; without ``words`` only a call tells these."""
         out, program = self.node.outputs[0], self.program
         lod = program.type(out).lod or self.refuse("offsets that nobody follows")

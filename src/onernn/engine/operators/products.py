@@ -558,9 +558,9 @@ def conv_transpose(op: OperatorCode) -> list[Step]:
     op.mixes = x[1:]
     flat = 2 - len(windows)
     windows = [Window(1, 1, 1, 0, 0)] * flat + windows
-    told = [getattr(w, key) for key in ("size", "stride", "dilation") for w in windows]
+    extents = [getattr(w, key) for key in ("size", "stride", "dilation") for w in windows]
     planes = ([shape[1], *[ONE] * flat, *shape[2:]] for shape in (x, y))
-    given = op.read(0), op.read(1), op.read(2), x[0], *planes, [*told, *[0] * flat, *before]
+    given = op.read(0), op.read(1), op.read(2), x[0], *planes, [*extents, *[0] * flat, *before]
     checks = at_least(op, *(size - 1 for size in y[2:]))
     return [*checks, op.call("convolve_back", *given, op.at.group, types=[op.dtype()])]
 

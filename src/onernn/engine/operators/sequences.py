@@ -6,14 +6,24 @@ from collections.abc import Iterable
 from typing import Any
 
 from onernn.engine.operators.operator_code import OperatorCode, rule
-from onernn.engine.program import CTYPES, Call, Found, Layer, Program, Run, Sentences, State, moved
+from onernn.engine.program import (
+    CTYPES,
+    Call,
+    Layer,
+    LodLevel,
+    Program,
+    Run,
+    RuntimeSize,
+    State,
+    moved,
+)
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.rnn import Recurrent, check_cells, parts
 from onernn.ir.types import Shape, Size, volume
 from onernn.ops.rules import ONE
 
 
-def batch_of(program: Program, x: str) -> tuple[Size, Size | None, Size, Sentences | None]:
+def batch_of(program: Program, x: str) -> tuple[Size, Size | None, Size, LodLevel | None]:
     """(words, time or None where ragged, sentences, their offsets) of a layer's input."""
     lod, shape = program.sentences(x), program.shape(x)
     if len(shape) != (2 if lod else 3):
@@ -168,7 +178,7 @@ def unpad(op: OperatorCode) -> Call:
     op.same(volume(op.shape(1)), count)
     (made,) = op.makes_sentences(count, most=time * count)
     given, types = (op.read(0), op.read(1), made), [moved(op.dtype()), op.dtype(1)]
-    return op.call("unpad", *given, Found(made.words), *layout, types=types, checks=True)
+    return op.call("unpad", *given, RuntimeSize(made.words), *layout, types=types, checks=True)
 
 
 def _layout(op: OperatorCode, shape: Shape) -> tuple[Any, ...]:
@@ -242,7 +252,7 @@ def context_window(op: OperatorCode) -> Call:
     return op.call("context", *_words(op), _inner(op), *how, types=[moved(op.dtype())])
 
 
-def _words(op: OperatorCode) -> tuple[str, Sentences, Size]:
+def _words(op: OperatorCode) -> tuple[str, LodLevel, Size]:
     """The first input, its offsets, and how many sentences these are of."""
     lod = op.sentences()
     return op.read(0), lod, lod.count

@@ -17,7 +17,7 @@ from onernn.engine.operators.elementwise import (
     whole,
 )
 from onernn.engine.operators.operator_code import OperatorCode, at_least, is_natural, rule
-from onernn.engine.program import Access, Call, Found, Nest, Step, UnknownError, moved
+from onernn.engine.program import Access, Call, Nest, RuntimeSize, Step, UnknownError, moved
 from onernn.ir.types import Shape, Size, shape_of, volume
 from onernn.ops.rules import ONE, at_axis
 from onernn.ops.shaping import cut
@@ -323,7 +323,7 @@ def compress(op: OperatorCode) -> Call:
     given = (volume(given),) if axis is None else given
     axis = at_axis(axis or 0, len(given))
     op.mixes = [given[axis]]
-    chosen = Found(op.finds(op.made(axis), "chosen", given[axis]))
+    chosen = RuntimeSize(op.finds(op.made(axis), "chosen", given[axis]))
     sizes = volume(op.shape(1)), chosen, given[axis], *_around(given, axis)
     types = [moved(op.dtype())]
     return op.call("compress", op.read(0), op.read(1), *sizes, types=types, checks=True)
@@ -332,6 +332,6 @@ def compress(op: OperatorCode) -> Call:
 @rule("NonZero")
 def non_zero(op: OperatorCode) -> Call:
     op.mixes = given = op.shape()
-    chosen = Found(op.finds(op.made(1), "chosen", volume(given)))
+    chosen = RuntimeSize(op.finds(op.made(1), "chosen", volume(given)))
     sizes = chosen, list(given), list(strides_of(given)), volume(given)
     return op.call("non_zero", op.read(0), *sizes, types=[op.dtype()])

@@ -20,7 +20,7 @@ START = """
     import gc, signal, sys, time
     import numpy as np
     from onernn import LibraryError, Session
-    from onernn.engine.plan import Room
+    from onernn.engine.plan import Workspace
     from support.interpreters import ends_of_children, resident
     from support.taggers import sentences, tagger
 
@@ -83,7 +83,8 @@ INTERRUPTED = """
         apart += wrong(session.run(short), want[1]) + wrong(session.run(long), want[0])
         interrupted == 30 and print(-resident())
     gc.collect()
-    print(resident(), len(apart), interrupted, sum(type(each) is Room for each in gc.get_objects()))
+    spaces = sum(type(each) is Workspace for each in gc.get_objects())
+    print(resident(), len(apart), interrupted, spaces)
 """
 
 
@@ -128,16 +129,16 @@ def test_the_memory_of_one_huge_batch_is_given_back() -> None:
     assert huge > 50 and after < huge / 4
 
 
-def rooms_of(session: Session) -> list[plans.Room]:
+def workspaces_of(session: Session) -> list[plans.Workspace]:
     (plan,) = session._plans.values()
     assert isinstance(plan, Plan)
-    return list(plan._rooms._idle)
+    return list(plan._workspaces._idle)
 
 
 def test_rooms_that_only_a_burst_of_threads_needed_are_given_back() -> None:
     session, feed = Session(tagger(), backend="kernels"), sentences(np.random.default_rng(0), 50)
     session.run(feed)
-    (first,) = rooms_of(session)
+    (first,) = workspaces_of(session)
     together = threading.Barrier(6)
 
     def enter(call: Any) -> Any:
@@ -155,17 +156,17 @@ def test_rooms_that_only_a_burst_of_threads_needed_are_given_back() -> None:
     for thread in burst:
         thread.join()
     plan._run = call
-    assert len(rooms_of(session)) == 6
+    assert len(workspaces_of(session)) == 6
     for _ in range(2 * plans._PATIENCE):
         session.run(feed)
-    assert len(rooms_of(session)) == 1
+    assert len(workspaces_of(session)) == 1
 
 
 def test_a_room_that_is_needed_again_and_again_stays() -> None:
     session, rng = Session(tagger(), backend="kernels"), np.random.default_rng(0)
     large, small = sentences(rng, 50), sentences(rng, 2)
     session.run(large)
-    (room,) = rooms_of(session)
+    (room,) = workspaces_of(session)
     for turn in range(3 * plans._PATIENCE):
         session.run(large if turn % 900 == 0 else small)
-    assert rooms_of(session) == [room]
+    assert workspaces_of(session) == [room]
