@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import webbrowser
 from pathlib import Path
 from tempfile import mkdtemp
@@ -40,6 +42,7 @@ from onernn.showing import (
 from onernn.verification.conversion import Repair, convert, over_time, repair
 from onernn.verification.inspecting import inspect_model, write_graph_page
 from onernn.verification.references import open_against
+from onernn.verification.report import check_report
 from onernn.verification.verifying import SECONDS, Report, verify
 
 
@@ -212,6 +215,7 @@ def quantize_command(
             help="An output whose labels count; by default integers, or scores; repeatable.",
         ),
     ] = None,
+    report: Annotated[Path | None, typer.Option(help="An HTML file to write.")] = None,
     json: Json = False,
     opset: Opset = WRITERS[".onnx"].options["opset"],
     allow_functions: Annotated[
@@ -227,6 +231,8 @@ def quantize_command(
     from onernn.verification.quantizing import quantize  # no other command's
 
     writer_for(out)
+    if report is not None:
+        check_report(report)
     graph = load(model, params, semantics)
     with progress() as tell:
         found = quantize(
@@ -241,6 +247,11 @@ def quantize_command(
         )
         options: dict[str, Any] = {"opset": opset, "allow_functions": allow_functions}
         write_model(found.model, out, inputs=found.example, note=complain, **options)
+        if report is not None:
+            from onernn.verification.quantization_page import write_page
+
+            tell("writing the report", 0, 0)
+            write_page(found, report, shlex.join(["onernn", *sys.argv[1:]]))
     for note in found.notes:
         complain(note)
     if json:

@@ -70,6 +70,9 @@ def score(
             help="AXIS or NAME=AXIS: the axis of rows in dense inputs and outputs; repeatable."
         ),
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="local, or ray: the cluster at RAY_ADDRESS or on this machine.")
+    ] = "local",
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad row.")] = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -92,6 +95,7 @@ def score(
             load(model, params, semantics),
             corpus,
             output,
+            engine=engine,
             inputs=pairs("--input", "NAME=COLUMN", input),
             outputs=pairs("--output", "NAME=COLUMN", output_column) or None,
             keep=keep,

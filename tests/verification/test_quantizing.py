@@ -20,6 +20,7 @@ from onernn.cli import main
 from onernn.ir.graph import Node, Value
 from onernn.ir.rnn import Recurrent, with_precision
 from onernn.ir.weights import UNIT, Scale
+from onernn.verification.quantization_page import floor_of, write_page
 from onernn.verification.quantizing import Budget, Histogram, Quantized, scale_of, scale_over
 
 pytestmark = pytest.mark.usefixtures("built")
@@ -328,6 +329,24 @@ def test_a_model_that_stays_in_float32_is_said_to_be_unchanged_with_the_reason(
     assert json.loads(found.to_json())["cause"] == {"id": "nothing_narrowed", "text": found.reason}
 
 
+def test_zero_errors_are_drawn_below_the_budget() -> None:
+    for errors, limit in (([0.0, 0.5], 0.001), ([0.0], 0.1), ([0.0, 1e-5], 0.1)):
+        assert 0 < floor_of(errors, limit) < min([limit, *(each for each in errors if each)])
+
+
+def test_the_page_tells_layers_and_ranges_and_escapes_names(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    hostile = "<script>alert(1)</script>"
+    node, other = two().nodes
+    nodes = (replace(node, outputs=(hostile,)), replace(other, inputs=(hostile,)))
+    found = onernn.quantize(replace(two(), nodes=nodes), batches(), budget="max_abs 1")
+    write_page(found, tmp_path / "page.html", "onernn quantize ...")
+    page = (tmp_path / "page.html").read_text()
+    assert "<script" not in page and "&lt;script" in page
+    assert page.count("<svg") == 1 + 2 and "held by bytes" in page
+    assert "http://www.w3.org" in page and not re.search(r'(src|href)="(?!data:|#)', page)
+
+
 def saved(path: Path, feed: dict[str, Ragged]) -> Path:
     arrays = {f"in__{name}": value.data for name, value in feed.items()}
     np.savez(path, **arrays, **{f"lod__{name}": value.offsets for name, value in feed.items()})
@@ -382,6 +401,7 @@ def command(
             "labels of 'o': expected one",
         ),
         ("m o.onnx --data io.npz --labels-of o", "belongs to a budget of labels"),
+        ("m o.onnx --data io.npz --report none/page.html", "no such folder"),
         ("m o.txt --data io.npz", "cannot write .txt"),
         ("m o.pdmodel --data io.npz", "cannot say that this layer computes in u8"),
     ],
@@ -394,13 +414,15 @@ def test_the_command_refuses_and_writes_nothing(
     assert {each.name for each in tmp_path.iterdir()} == {"m", "io.npz"}
 
 
-def test_the_command_writes_a_file_that_runs_in_bytes(
+def test_the_command_writes_a_file_that_runs_in_bytes_and_a_page(
     command: Callable[[str], tuple[int, str]], tmp_path: Path
 ) -> None:
-    code, said = command("m o.onnx --data io.npz --budget 'rmse 1'")
+    pytest.importorskip("matplotlib")
+    code, said = command("m o.onnx --data io.npz --budget 'rmse 1' --report page.html")
     assert code == 0, said
     (layer,) = Session(tmp_path / "o.onnx").explained
     assert layer.dtype == "u8"
+    assert "onernn quantize m o.onnx" in (tmp_path / "page.html").read_text()
 
 
 def test_rows_of_very_different_sizes_keep_a_step_each() -> None:

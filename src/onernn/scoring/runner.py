@@ -12,7 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Queue
@@ -79,6 +80,7 @@ def score(
     corpus: str | Path,
     output: str | Path,
     *,
+    engine: str = "local",
     inputs: Mapping[str, str] | None = None,
     outputs: Mapping[str, str] | None = None,
     keep: Collection[str] | None = None,
@@ -94,9 +96,11 @@ def score(
     """The rows of a corpus with a model's outputs, as Parquet files in a folder.
 
     ``corpus``: a file, folder, glob or URI of Parquet, Arrow, ORC, JSON lines, CSV or recordings.
-    ``output``: a folder on this machine. ``keep``: the columns that the output has besides the
-    model's, by default all. ``window``: rows of a file. ``workers``: processes, by default one a
-    core. What `Scorer` takes is as there, and ``options`` are those of `Session`.
+    ``output``: a folder on this machine. ``engine``: "local", or "ray" for the cluster at
+    ``RAY_ADDRESS`` or on this machine, which gets model and rows from here. ``keep``: the columns
+    that the output has besides the model's, by default all. ``window``: rows of a file.
+    ``workers``: processes, by default one a core. What `Scorer` takes is as there, and ``options``
+    are those of `Session`.
 
     Called again with the same arguments it goes on: windows that are missing, or whose files are
     not those that were written, are scored, and files have the same bytes whoever was killed when,
@@ -109,6 +113,8 @@ def score(
     require("pyarrow", "score")
     if window < 1 or words < 1 or (workers is not None and workers < 1):
         raise UnsupportedError("window, words, workers: expected 1 or more")
+    if engine not in ("local", "ray"):
+        raise UnsupportedError(f"engine {engine!r}: expected local or ray")
     started = time.monotonic()
     model = graph_of(model)
     how = {"inputs": inputs, "outputs": outputs, "words": words, "batch_axis": batch_axis}
@@ -129,7 +135,13 @@ def score(
         rows = sum(part.rows for part in folder.parts.values())
         rejected = sum(part.rejected for part in folder.parts.values())
         if before != folder.windows:
-            with shared(scorer, folder.scratch) as lent, local_workers(lent, dropped) as ask:
+            with ExitStack() as stack:
+                if engine == "ray":
+                    ask, cores = _ray_tasks(scorer, dropped)
+                    count = workers or cores
+                else:
+                    lent = stack.enter_context(shared(scorer, folder.scratch))
+                    ask = stack.enter_context(local_workers(lent, dropped))
                 windows = source.windows(window, {*folder.parts})
                 for part, steps, share in run(windows, ask, folder, count):
                     folder.add(part)
@@ -303,3 +315,36 @@ def work(handle: int) -> None:
             connection.send(score_window(scorer, dropped, window))
         except Exception as error:
             connection.send(error)
+
+
+def _ray_tasks(scorer: Scorer, dropped: tuple[str, ...]) -> tuple[Ask, int]:
+    """Tasks of Ray, which it starts again where a node is lost; and the cluster's cores."""
+    ray: Any = require("ray", "ray")
+    if not ray.is_initialized():
+        try:
+            ray.init("auto", log_to_driver=False)
+        except ConnectionError:  # no cluster is here: this machine becomes one
+            ray.init("local", log_to_driver=False)
+    task, reference = ray.remote(max_retries=_MOST_DEATHS)(_ray_task), ray.put(scorer)
+
+    def ask(window: Window) -> Done:
+        try:
+            done: Done = ray.get(task.remote([reference], dropped, window))
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        return done
+
+    return ask, int(ray.cluster_resources().get("CPU", 1))
+
+
+def _ray_task(references: list[Any], dropped: tuple[str, ...], window: Window) -> Done:
+    return score_window(_fetch(references[0]), dropped, window)
+
+
+@lru_cache(1)
+def _fetch(reference: Any) -> Scorer:
+    """The model, once for each process: its plans are made at its first run."""
+    import ray
+
+    scorer: Scorer = ray.get(reference)
+    return scorer

@@ -326,6 +326,12 @@ class Histogram:
         order = there[np.argsort(values[there], kind="stable")]
         return values[order].astype(np.float64), self.counts[order]
 
+    def outside(self, scale: Scale) -> float:
+        """The share of numbers that saturate in bytes of a scale."""
+        values, counts = self.sorted()
+        q = np.rint(values * scale.factor) + scale.shift
+        return float(counts[(q < 0) | (q > 255)].sum() / max(counts.sum(), 1))
+
 
 def scale_of(seen: Histogram) -> Scale | None:
     """The scale of bytes with the least mean square error; None where only zeros were.
@@ -481,14 +487,15 @@ class QuantizedLayer:
     """``dtype``: "u8", "u8 rows", "bf16" or "f32", see `quantize`. ``alone``: the model's error
     where only this layer computes in a dtype, by that dtype.
 
-    ``scales``: in u8, of each layer and direction of the node; None where each row has a step of
-    its own.
+    ``parts``: what each layer and direction of the node read and gave; ``scales``: of each in u8,
+    None where each row has a step of its own.
     """
 
     name: str
     cell: str
     dtype: str
     alone: Mapping[str, float]
+    parts: Sequence[PartSeen]
     scales: Sequence[PartScales]
 
 
@@ -661,6 +668,7 @@ def quantize(
                 _cell(rnn),
                 chosen[rnn.y],
                 {each: search.alone(rnn.y, each) for each in _LEVELS[:-1]},
+                seen[rnn.y],
                 scales[rnn.y],
             )
             for rnn in nodes

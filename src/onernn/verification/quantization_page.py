@@ -1,0 +1,145 @@
+"""What `quantize` found, as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onernn.adapters.common.adapter import require
+from onernn.ir.errors import printable
+from onernn.ir.files import replacing
+from onernn.ir.weights import Scale
+from onernn.verification.inspecting import filled
+from onernn.verification.quantizing import Histogram, Quantized, QuantizedLayer
+from onernn.verification.report import Plot, check_report, inline, versions
+
+_COLOURS = {"f32": "#5b6876", "bf16": "#1d4ed8", "u8": "#b91c1c"}
+
+
+def write_page(found: Quantized, path: str | Path, command: str = "") -> None:
+    """Writes the page. ``command``: what reproduces it, as typed.
+
+    Raises `MissingDependencyError` without jinja2 and matplotlib, `OSError` where it cannot write.
+    """
+    check_report(path)
+    page = filled("quantized.html.jinja", _content(found, command))
+    with replacing(path) as stream:
+        stream.write(page.encode())
+
+
+def _content(found: Quantized, command: str) -> dict[str, Any]:
+    return {
+        "found": found,
+        "command": command,
+        "model": found.model.name,
+        "shown": found.budget.shown,
+        "whole": [
+            *((f"all {dtype}", trial) for dtype, trial in found.plain.items()),
+            ("taken", found.trials[-1]),
+        ],
+        "curve": _curve(found),
+        "ranges": [row for each in found.layers for row in _ranges(each)],
+        "histograms": list(_histograms(found)),
+        "versions": list(versions()),
+    }
+
+
+def _ranges(layer: QuantizedLayer) -> Iterator[dict[str, Any]]:
+    """A row for what each layer and direction reads, and for its states."""
+    for part, scales in zip(layer.parts, layer.scales, strict=True):
+        for kind, seen, scale in (("x", part.x, scales.data), ("h", part.h, scales.state)):
+            yield {
+                "part": part.name,
+                "kind": kind,
+                "seen": seen.ends,
+                "held": None if scale is None else held(scale),
+                "outside": 0.0 if scale is None else seen.outside(scale),
+            }
+
+
+def held(scale: Scale) -> tuple[float, float]:
+    """The least and the largest number that bytes of a scale hold."""
+    return -scale.shift / scale.factor, (255 - scale.shift) / scale.factor
+
+
+def _figure(name: str, label: str, draw: Any) -> Plot:
+    require("matplotlib", "report")
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure  # no window, no global state
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": printable(name)}):
+        figure = Figure(figsize=(4.2, 2.9), layout="constrained")
+        axes = figure.add_subplot()
+        draw(axes)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    return Plot(label, inline(text.getvalue()))
+
+
+def _curve(found: Quantized) -> Plot:
+    """Every choice that was measured: how fast, and how far from f32."""
+    base = found.plain["f32"].seconds
+    rows = [(base / max(t.seconds, 1e-9), t.bound) for t in found.trials if np.isfinite(t.bound)]
+    speed, error = (np.array(each) for each in zip(*rows, strict=True))
+    limit = found.budget.limit
+    floor = floor_of(error.tolist(), limit)
+
+    def draw(axes: Any) -> None:
+        axes.scatter(speed, np.maximum(error, floor), s=18, color="#94a3b8", label="measured")
+        for dtype, trial in found.plain.items():
+            at = base / max(trial.seconds, 1e-9), max(trial.bound, floor)
+            axes.scatter(*at, s=36, color=_COLOURS[dtype], label=f"all {dtype}")
+        axes.scatter(
+            speed[-1],
+            max(error[-1], floor),
+            s=90,
+            facecolors="none",
+            edgecolors="#15803d",
+            linewidths=2,
+            label="taken",
+        )
+        if 0 < limit < np.inf:
+            axes.axhline(limit, color="#15803d", linewidth=1.2, label="budget")
+        axes.set(yscale="log", xlabel="times the speed of f32", ylabel=_limited(found))
+        if error.min(initial=1) < floor:  # a logarithm has no zero: below all else
+            axes.axhline(floor, color="#94a3b8", linewidth=0.6, linestyle=":")
+            axes.annotate("0", (0, floor), xycoords=("axes fraction", "data"), fontsize=7)
+        axes.legend(fontsize=7, frameon=False, ncols=2)
+
+    label = f"{len(rows)} choices of dtypes: {_limited(found)} against speed"
+    return _figure("curve", label, draw)
+
+
+def floor_of(errors: Sequence[float], limit: float) -> float:
+    """Where zeros stand on a logarithmic axis: below every other error, and below the budget."""
+    return min((each for each in (*errors, limit) if 0 < each < np.inf), default=1e-6) / 3
+
+
+def _limited(found: Quantized) -> str:
+    """What the budget limits."""
+    return "labels, 95 % bound" if found.budget.name == "labels" else found.budget.name
+
+
+def _histograms(found: Quantized) -> Iterator[Plot]:
+    """Of what each layer and direction reads, with the range of its bytes."""
+    for layer in found.layers:
+        for part, scales in zip(layer.parts, layer.scales, strict=True):
+            if scales.data is not None:
+                draw = partial(_counts, part.name, part.x, scales.data)
+                yield _figure(part.name, f"what {part.name} reads", draw)
+
+
+def _counts(name: str, seen: Histogram, scale: Scale, axes: Any) -> None:
+    values, counts = seen.sorted()
+    axes.hist(values, bins=80, weights=counts, color="#94a3b8")
+    for end in held(scale):
+        axes.axvline(end, color="#b91c1c", linewidth=1.2)
+    axes.set(yscale="log", xlabel="number", ylabel="how often")
+    axes.set_title(printable(name), fontsize=10, loc="left")
