@@ -92,8 +92,8 @@ MUTANTS = [
     Mutant(
         "MXNet: layers and directions of a state changed over",
         "adapters/common/bodies.py",
-        "op.ints(spec.layers, spec.directions, -1, width)",
-        "op.ints(spec.directions, spec.layers, -1, width)",
+        "op.reshaped(state, spec.layers, spec.directions, -1, width)",
+        "op.reshaped(state, spec.directions, spec.layers, -1, width)",
         EQUATIONS[MXNET],
     ),
     Mutant(
@@ -183,8 +183,8 @@ MUTANTS = [
     Mutant(
         "SOFIE: axes of Y of both directions",
         _ONNX,
-        'op.emit("Transpose", y, perm=(0, 2, 1, 3))',
-        'op.emit("Transpose", y, perm=(2, 0, 1, 3))',
+        "op.transposed(y, 0, 2, 1, 3)",
+        "op.transposed(y, 2, 0, 1, 3)",
         (SOFIE, "test_shapes_are_those_of_both_layouts"),
     ),
     Mutant(
@@ -204,7 +204,7 @@ MUTANTS = [
     Mutant(
         "SOFIE: flags other than 0 and 1",
         _ONNX,
-        '_one_of(op, "input_forget", 0, (0, 1))',
+        'op.one_of("input_forget", 0, (0, 1))',
         'op.attribute("input_forget", 0)',
         (SOFIE, "test_flags_are_zero_or_one"),
     ),
@@ -267,8 +267,8 @@ MUTANTS = [
     Mutant(
         "Paddle: an initial state dropped",
         _PADDLE,
-        'op.builder.emit_many("Rnn", (x, *states), count',
-        'op.builder.emit_many("Rnn", (x,), count',
+        'op.emit_many("Rnn", count, x, *states',
+        'op.emit_many("Rnn", count, x',
         EQUATIONS[PADDLE],
     ),
     Mutant(
