@@ -278,7 +278,7 @@ def test_attributes_that_no_operator_has_are_refused(
 @pytest.mark.parametrize("value", [2, -1])
 @pytest.mark.parametrize("op, name", [("LSTM", "input_forget"), ("GRU", "linear_before_reset")])
 def test_flags_are_zero_or_one(op: str, name: str, value: int) -> None:
-    assert f"{name}={value}: expected one of [0, 1]" in refusal(case_of(op, **{name: value}))
+    assert f"{name}={value}: expected one of 0, 1" in refusal(case_of(op, **{name: value}))
 
 
 @pytest.mark.parametrize("op", OPS)

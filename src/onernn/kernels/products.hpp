@@ -455,8 +455,9 @@ T scalar_product(const T* x, const T* y, std::int64_t count) {
   return total;
 }
 
-/// out (rows, columns), of 16 or more: alpha times x (rows, inner) times y (inner, columns). The last
-/// columns may be computed twice, to the same bits.
+/// out (rows, columns), of 16 columns or more: alpha times x (rows, inner) times y (inner,
+/// columns).
+/// The last columns may be computed twice, to the same bits.
 template <class T>
 void product_of_rows(T* out, const T* x, const T* y, std::int64_t rows, std::int64_t inner,
                      std::int64_t columns, double alpha) {

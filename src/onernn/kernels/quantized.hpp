@@ -249,8 +249,8 @@ inline void dense_bytes(std::int32_t* y, const T* x, Optional<const T> zero, std
                    });
 }
 
-/// y (M, places) = what windows see in (rows, `columns`, C) bytes, whose zero point is `zero`, times
-/// weights in panels of G * 16 channels, whose rows are (taps, C).
+/// y (M, places) = what windows see in (rows, `columns`, C) bytes, whose zero point is `zero`,
+/// times weights in panels of G * 16 channels, whose rows are (taps, C).
 template <int G, class Team>
 void convolve_seen(std::int32_t* y, const std::uint8_t* seen, std::int64_t columns, std::int64_t C,
                    std::int64_t M, int zero, const std::int8_t* panels,
@@ -288,9 +288,9 @@ void convolve_seen(std::int32_t* y, const std::uint8_t* seen, std::int64_t colum
   });
 }
 
-/// y (N, M, ...) = what windows over x (N, C, ...) see times the weights of `groups`, each in panels
-/// as above. What stands around x counts as its zero point. `seen`: memory for a group's channels
-/// with what windows see around them.
+/// y (N, M, ...) = what windows over x (N, C, ...) see times the weights of `groups`, each in
+/// panels as above. What stands around x counts as its zero point. `seen`: memory for a group's
+/// channels with what windows see around them.
 template <int G, class T, class Team>
 void convolve_bytes(std::int32_t* y, const T* x, Optional<const T> zero, const std::int8_t* panels,
                     Optional<const std::int32_t> zeros, std::uint8_t* seen, std::int64_t N,
