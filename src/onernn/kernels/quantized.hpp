@@ -311,8 +311,7 @@ void convolve_bytes(std::int32_t* y, const T* x, Optional<const T> zero, const s
     std::fill_n(seen, rows * columns * C, static_cast<std::uint8_t>(around));
     for (std::int64_t r = high.begin; r < high.end; ++r)
       for (std::int64_t c = 0; c < C; ++c) {
-        const T* const from =
-            x + c * w.seen() + (r - w.row.before) * w.column.in - w.column.before;
+        const T* const from = x + c * w.seen() + (r - w.row.before) * w.column.in - w.column.before;
         std::uint8_t* const to = seen + r * columns * C + c;
         for (std::int64_t j = wide.begin; j < wide.end; ++j)
           to[j * C] = static_cast<std::uint8_t>(from[j] + kShift);

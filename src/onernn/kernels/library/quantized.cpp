@@ -9,7 +9,7 @@ namespace onernn {
 inline namespace ONERNN_ISA {
 
 namespace {
-#define BESIDE(count, type, name)                                              \
+#define BESIDE(count, type, name)                                            \
   function<&dense_bytes<count, type, Team>>("dense_bytes:" name "," #count), \
       function<&convolve_bytes<count, type, Team>>("convolve_bytes:" name "," #count)
 #define OF_BYTES(type, name)                                                                    \
