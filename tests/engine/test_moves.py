@@ -66,6 +66,25 @@ def test_slices_with_steps(size: int) -> None:
         np.testing.assert_array_equal(got, x[::-step])
 
 
+def test_a_whole_axis_has_its_size_whatever_that_is() -> None:
+    """Places of a window, of which a call may have none: their number is a quotient."""
+    whole = {"first": np.array([0]), "last": np.array([FAR]), "axis": np.array([2])}
+    nodes = (
+        Node("MaxPool", ("x",), ("p",), {"kernel_shape": (3,), "strides": (2,)}),
+        Node("Slice", ("p", *whole), ("a",)),
+        Node("Neg", ("p",), ("n",)),
+        Node("Slice", ("n", *whole), ("b",)),
+        Node("Add", ("a", "b"), ("y",)),
+    )
+    graph = Graph("m", (Value("x", "float32", (1, 2, None)),), (Value("y"),), nodes, whole)
+    session = Session(graph, backend="kernels", passes=())
+    for size in (3, 9, 10):
+        y = session.run({"x": numbered((1, 2, size), np.float32)})["y"]
+        np.testing.assert_array_equal(y, np.zeros((1, 2, (size - 1) // 2)))
+    (plan,) = session._plans.values()
+    assert plan is not None and not plan.outside and not session._sized
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_parts_of_every_axis_joined(dtype: Any) -> None:
     for axis, sizes in itertools.product(range(3), [(1, 1), (4, 0, 19), (2,)]):

@@ -337,7 +337,8 @@ def cut(
         return (size - 1, (size - step - 1).floor_div(-step)) if whole else None
     start = size + start if first is not None and first < 0 else start
     end = size if last == FAR else size + end if last is not None and last < 0 else end
-    if not holds(start, end - start, size - end):
+    whole = start == Size.of(0) and end == size  # which no axis has less than 0 of
+    if not whole and not holds(start, end - start, size - end):
         return None
     return start, (end - start + (step - 1)).floor_div(step)
 
