@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +55,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_as_paddle_itself(file: str, case: str, cache: Path) -> None:
     if case == "mixed_precision" and "avx512" not in Path("/proc/cpuinfo").read_text():
         pytest.skip("Paddle's own products in bf16 need AVX-512")
-    done = run(cache, str(HERE / file), case)
+    for _ in range(4):
+        done = run(cache, str(HERE / file), case)
+        # Paddle's profiler dies now and then while it gathers its threads' events.
+        if case != "single_steps" or done.returncode != -signal.SIGSEGV:
+            break
     assert done.returncode == 0 and done.stdout.endswith("whole\n"), done.stderr[-3000:]
 
 
