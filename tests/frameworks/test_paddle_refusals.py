@@ -66,7 +66,7 @@ REFUSED: dict[str, tuple[Batch, Build, str]] = {
     "scale of integers by a fraction": (
         np.arange(5),
         lambda g, x: g.op("scale", {"X": x}, gives="int64", scale=2.5),
-        r"Mul 2\.5 of int64 numbers",
+        r"the number 2\.5 for int64 values",
     ),
     "fc padding_weights": (
         ragged(4),
