@@ -28,7 +28,7 @@ LENGTHS = [4, 6, 1, 3]
 pytestmark = pytest.mark.usefixtures("dynamic_mode")
 
 ROUTE = {"backend": "kernels"}
-NO_U8 = "not in u8|no u8|u8 needs AVX-512 VNNI"
+NO_U8 = "not in u8|oneDNN has no u8 GRU|u8 needs AVX-512 VNNI"
 
 
 @pytest.fixture(autouse=True, params=["kernels", "onednn"], ids=["operator", "python"])

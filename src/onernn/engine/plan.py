@@ -21,6 +21,7 @@ from onernn.engine.encoding import CALL, LAYER, NEST, Encoded, encode
 from onernn.engine.inferring import infer
 from onernn.engine.kernels import KERNELS, PreparedNode, prepared
 from onernn.engine.program import LodLevel, Program, UnknownError
+from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
 from onernn.ir.budget import running
 from onernn.ir.errors import LibraryError, ShapeError, UnsupportedError, naming
@@ -207,11 +208,10 @@ class Plan:
         self._workspaces = Workspaces(partial(Workspace, kernels, made, self._plan, threads))
         self._process = os.getpid()
         self.outside = tuple(made.outside.values())
-        bodies = (v for node in self.outside for v in node.attributes.values())
         self.is_partial = (
             bool(program.refused)
             or not program.undetermined.isdisjoint(self.outside)
-            or any(isinstance(v, Graph) for v in bodies)
+            or any(map(bodies, self.outside))
         )
 
     def _known(self, name: str) -> None:

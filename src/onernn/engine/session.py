@@ -16,6 +16,7 @@ from onernn.backend import Stack, open_backend
 from onernn.engine.kernels import KERNELS, PreparedNode, prepared, share_of
 from onernn.engine.program import UnknownError
 from onernn.fuse_passes import Pass, fuse, passes_for
+from onernn.fuse_passes.bodies import bodies
 from onernn.fuse_passes.over_time import bound
 from onernn.ir.arrays import Array
 from onernn.ir.budget import STEPS, budget_of_run, return_freed_memory, usable_memory
@@ -130,9 +131,7 @@ class Session:
         self._plans: dict[tuple[Any, ...], Plan | None] = {}
         self._sized: dict[tuple[Any, ...], Plan | None] = {}
         self._last: tuple[Plan | None, list[int] | None] = None, None  # of any sizes, or of these
-        self._has_bodies = any(
-            isinstance(v, Graph) for n in self.graph.nodes for v in n.attributes.values()
-        )
+        self._has_bodies = any(map(bodies, self.graph.nodes))
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("graph", "_asked_bytes", "_max_steps", "_passes", "_engine", "_options", "_layers")
@@ -225,27 +224,28 @@ class Session:
             plan = self._plan(inputs)
             sized = plan is None or plan.is_partial
             plan = self._for_sizes(plan, inputs) if sized else plan
-        given = plan.given(inputs) if plan and sized else None
-        self._last = plan, given.dims if given else None
+        given = plan.given(inputs) if plan else None
+        self._last = (plan, given.dims if sized else None) if given else (None, None)
         return plan
 
     def _for_sizes(self, plan: Plan | None, inputs: Feed) -> Plan | None:
         """A plan for dense inputs of these sizes only, where ``plan``, for any sizes, leaves nodes
-        to Python: the sizes decide branches. ``plan`` where that gains nothing."""
-        dense = [value for value in self.graph.inputs if not value.lod_depth]
-        arrays = [data_of(inputs[value.name]) for value in dense]
-        key = tuple([(array.dtype, array.shape) for array in arrays])
+        to Python: the sizes decide branches. ``plan`` where that gains nothing.
+
+        ``inputs``: as `checked_feed` gives them.
+        """
+        dense = {v.name: data_of(inputs[v.name]) for v in self.graph.inputs if not v.lod_depth}
+        key = tuple([(array.dtype, array.shape) for array in dense.values()])
         if key not in self._sized:
             if self._kernels is None or not dense or len(self._sized) >= _MOST_PLANS:
                 return plan
-            given = checked_feed(self.graph.inputs, inputs)
             fixed = tuple(
-                value if value.lod_depth else replace(value, shape=data_of(given[value.name]).shape)
-                for value in self.graph.inputs
+                replace(v, shape=dense[v.name].shape) if v.name in dense else v
+                for v in self.graph.inputs
             )
             graph = fuse(replace(self.graph, inputs=fixed), self._passes).model
             layers = {**self._layers, **self._prepared(graph)}
-            self._sized[key] = self._new_plan(graph, given, layers)
+            self._sized[key] = self._new_plan(graph, inputs, layers)
         known = self._sized[key]
         return known if known and (plan is None or known.fits(plan)) else plan
 
