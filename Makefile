@@ -62,7 +62,7 @@ api: .venv/.ready
 # Every combination against the reference, as CPUs with fewer instructions run it, by oneDNN and by
 # the kernels.
 CAPS := AVX2 AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 DEFAULT
-SETS := v2 avx2 avx512 avx512_vnni avx512_bf16
+SETS := v2 avx2 avx2_vnni avx512 avx512_vnni avx512_bf16
 doctor: export ISAS = all
 doctor: .venv/.ready
 	@for cap in $(CAPS); do \

@@ -163,7 +163,8 @@ def machine() -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit.stdout.strip(),
-        "cpu": models[0] if models else platform.processor(),
+        "cpu": (models[0] if models else platform.processor())
+        + (f", seen as {os.environ['CPU_CLASS']}" if "CPU_CLASS" in os.environ else ""),
         "cores": os.cpu_count(),
         "platform": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "load before": os.getloadavg(),

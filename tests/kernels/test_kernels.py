@@ -22,6 +22,7 @@ TARGETS = {
         ("-march=x86-64-v2", "-mavx2", "-mfma", "-mno-f16c"),
         {"avx2", "fma"},
     ),
+    "avx2_vnni": (("-march=x86-64-v2", "-mavx2", "-mfma", "-mf16c", "-mavxvnni"), {"avx_vnni"}),
     "avx512": (("-march=skylake-avx512",), {"avx512f", "avx512bw", "avx512vl", "avx512dq"}),
     "avx512_vnni": (("-march=cascadelake",), {"avx512_vnni", "avx512bw", "avx512vl", "avx512dq"}),
     "avx512_bf16": (("-march=cooperlake",), {"avx512_bf16", "avx512_vnni"}),
@@ -29,6 +30,7 @@ TARGETS = {
 # What these instructions change; of all else build.py takes the objects of the set before.
 CHANGED = {
     "avx2_without_f16c": ["functions_test"],
+    "avx2_vnni": ["cells_test", "products_test"],
     "avx512_vnni": ["cells_test", "products_test"],
     "avx512_bf16": ["cells_test", "products_test", "training_test"],
 }

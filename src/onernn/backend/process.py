@@ -43,6 +43,7 @@ WISHES = (DNNL_LIBRARY, *ONEDNN_MAX_ISA)
 ONEDNN = {
     "v2": "sse41",
     "avx2": "avx2",
+    "avx2_vnni": "avx2_vnni",
     "avx512": "avx512_core",
     "avx512_vnni": "avx512_core_vnni",
     "avx512_bf16": "avx512_core_bf16",

@@ -33,6 +33,7 @@ _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 _X86 = {
     "v2": _V2,
     "avx2": _AVX2,
+    "avx2_vnni": (*_AVX2, "-mavxvnni"),
     "avx512": _AVX512,
     "avx512_vnni": (*_AVX512, "-mavx512vnni"),
     "avx512_bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
@@ -57,6 +58,7 @@ _LEVELS = {"v2": "-O1"}
 # The sources that use the instructions which a set adds. A library takes the other objects from the
 # sets before its own.
 _ADDED = {
+    "avx2_vnni": ("cells_s8", "cpu", "quantized"),
     "avx512_vnni": ("cells_s8", "cpu", "quantized"),
     "avx512_bf16": ("cells_bf16", "cpu", "training"),
 }

@@ -39,11 +39,12 @@ inline std::int64_t quads_with_digits(std::int64_t K) {
   return kDigits * (digit_quads(K) + groups);
 }
 
-#if defined(__AVX512VNNI__)
+#if defined(ONERNN_VNNI)
 
 /// The first digit is the highest one; of sixteen numbers, digit d goes to `to + d * quads`.
 inline void store_digits(QuadFactor* to, std::int64_t quads, Floats whole) {
   // The bytes of a number plus 0x808080 are its digits plus 128.
+#if defined(__AVX512VNNI__)
   const __m512i plus =
       _mm512_add_epi32(_mm512_maskz_cvtps_epi32(kEvery, whole.v), _mm512_set1_epi32(0x808080));
   __m512i left = _mm512_xor_si512(plus, _mm512_set1_epi32(0x808080));
@@ -51,13 +52,36 @@ inline void store_digits(QuadFactor* to, std::int64_t quads, Floats whole) {
     const __m128i bytes = _mm512_maskz_cvtepi32_epi8(kEvery, left);
     std::memcpy(to + d * quads, &bytes, sizeof bytes);
   }
+#else
+  const __m256i zeros = _mm256_set1_epi32(0x808080);
+  const auto digits = [=](__m256 numbers) {
+    return _mm256_xor_si256(_mm256_add_epi32(_mm256_cvtps_epi32(numbers), zeros), zeros);
+  };
+  Ints left{digits(whole.low), digits(whole.high)};
+  for (int d = kDigits - 1; d >= 0; --d) {
+    const __m128i bytes = lowest_bytes(left);
+    std::memcpy(to + d * quads, &bytes, sizeof bytes);
+    left = {_mm256_srli_epi32(left.low, 8), _mm256_srli_epi32(left.high, 8)};
+  }
+#endif
 }
 /// Codes as they are: vpdpbusd takes them without a sign, and digits with one.
-inline Ints load_codes(const ByteQuad* p, ByteQuad*) { return {_mm512_loadu_si512(p)}; }
-inline Ints times_digits(Ints codes, Ints digits, Ints sum) {
-  return multiply_add(codes, QuadColumns{digits.v}, sum);
+inline QuadColumns load_codes(const ByteQuad* p, ByteQuad*) { return load_row(p, 0); }
+#if defined(__AVX512VNNI__)
+inline Ints times_digits(QuadColumns codes, Ints digits, Ints sum) {
+  return multiply_add(Ints{codes.v}, QuadColumns{digits.v}, sum);
 }
 inline Ints start_of(std::int32_t start) { return {_mm512_set1_epi32(start)}; }
+#else
+inline Ints times_digits(const QuadColumns& codes, QuadFactors digits, Ints sum) {
+  add_products(sum.low, codes.low, digits.v);
+  add_products(sum.high, codes.high, digits.v);
+  return sum;
+}
+inline Ints start_of(std::int32_t start) {
+  return {_mm256_set1_epi32(start), _mm256_set1_epi32(start)};
+}
+#endif
 
 #else
 

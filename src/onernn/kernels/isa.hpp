@@ -14,12 +14,19 @@
 #define ONERNN_ISA avx512_vnni
 #elif defined(__AVX512F__)
 #define ONERNN_ISA avx512
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__AVXVNNI__)
+#define ONERNN_ISA avx2_vnni
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define ONERNN_ISA avx2
 #elif defined(__AVX2__) && defined(__FMA__)
 #define ONERNN_ISA avx2_without_f16c
 #else
 #define ONERNN_ISA portable
+#endif
+
+// vpdpbusd adds four products of bytes at a time.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#define ONERNN_VNNI
 #endif
 
 #if defined(__SSE4_1__)

@@ -18,11 +18,16 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-#if defined(__AVX512VNNI__)
+#if defined(ONERNN_VNNI)
 
 struct QuadFactor {
   std::uint8_t v[4];  // plus the shift of their row
 };
+inline void put_byte(QuadFactor& quad, int i, int number) {
+  quad.v[i] = static_cast<std::uint8_t>(number + 128);
+}
+
+#if defined(__AVX512VNNI__)
 struct Ints {
   __m512i v;
 };
@@ -44,9 +49,6 @@ inline Ints multiply_add(Ints factor, QuadColumns columns, Ints sum) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(factor.v), "v"(columns.v));
   return sum;
 }
-inline void put_byte(QuadFactor& quad, int i, int number) {
-  quad.v[i] = static_cast<std::uint8_t>(number + 128);
-}
 /// Sixteen whole numbers from -shift to 255 - shift.
 inline void store_quads(QuadFactor* to, Floats whole, std::int32_t shift) {
   const __m512i shifted =
@@ -54,6 +56,48 @@ inline void store_quads(QuadFactor* to, Floats whole, std::int32_t shift) {
   const __m128i bytes = _mm512_maskz_cvtepi32_epi8(kEvery, shifted);
   std::memcpy(to, &bytes, sizeof bytes);
 }
+#else  // AVX-VNNI: the same with registers of eight
+struct Ints {
+  __m256i low, high;
+};
+using QuadColumns = Ints;
+struct QuadFactors {
+  __m256i v;
+};
+
+inline QuadColumns load_row(const ByteQuad* p, int) {
+  const __m256i* quads = reinterpret_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(quads), _mm256_loadu_si256(quads + 1)};
+}
+inline Ints first_sums(const ByteQuad* start) { return load_row(start, 0); }
+inline QuadFactors broadcast(QuadFactor a) {
+  std::int32_t bits;
+  std::memcpy(&bits, &a, sizeof bits);
+  return {_mm256_set1_epi32(bits)};
+}
+/// sum += bytes without a sign times bytes with one; as text, as above.
+inline void add_products(__m256i& sum, __m256i bytes, __m256i signed_bytes) {
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(bytes), "x"(signed_bytes));
+}
+inline Ints multiply_add(QuadFactors factor, const QuadColumns& columns, Ints sum) {
+  add_products(sum.low, factor.v, columns.low);
+  add_products(sum.high, factor.v, columns.high);
+  return sum;
+}
+/// The lowest byte of each of sixteen numbers.
+inline __m128i lowest_bytes(Ints a) {
+  const __m256i byte = _mm256_set1_epi32(255);
+  const __m256i words = _mm256_permute4x64_epi64(
+      _mm256_packus_epi32(_mm256_and_si256(a.low, byte), _mm256_and_si256(a.high, byte)), 0xd8);
+  return _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+}
+inline void store_quads(QuadFactor* to, Floats whole, std::int32_t shift) {
+  const __m256i more = _mm256_set1_epi32(shift);
+  const __m128i bytes = lowest_bytes({_mm256_add_epi32(_mm256_cvtps_epi32(whole.low), more),
+                                      _mm256_add_epi32(_mm256_cvtps_epi32(whole.high), more)});
+  std::memcpy(to, &bytes, sizeof bytes);
+}
+#endif
 
 #else
 
@@ -100,10 +144,6 @@ struct QuadFactors {
   __m256i even, odd;
 };
 inline Ints first_sums(const ByteQuad*) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-inline Ints operator+(Ints a, Ints b) {
-  return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
-}
-inline Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
 /// Widened once for all rows.
 inline QuadColumns load_row(const ByteQuad* p, int) {
   const __m256i* bytes = reinterpret_cast<const __m256i*>(p);
@@ -222,6 +262,11 @@ inline void store_quads(QuadFactor* to, Floats whole, std::int32_t) {
 #if defined(__AVX512F__)
 template <>
 inline constexpr int kSums<Ints> = 24;
+#elif defined(__AVX2__) && defined(__FMA__)
+inline Ints operator+(Ints a, Ints b) {
+  return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
+}
+inline Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
 #endif
 
 template <>

@@ -28,15 +28,16 @@ ffi: Any = _bindings.ffi
 class Kernels:
     """A loaded library of kernels.
 
-    ``isa`` is what it is compiled for, ``cpu`` the best that this machine runs. They differ where
-    ONERNN_MAX_ISA asks for it, or where the package was not built for a better one, ``missing``.
+    ``isa`` is what it is compiled for, ``runs`` lists all that this machine runs, the best one
+    last. That is another one where ONERNN_MAX_ISA asks for it, or where the package was not built
+    for a better one, ``missing``.
     ``compiler`` made it from ``sources``, which are known by a key.
     """
 
     ffi: Any
     lib: Any
     isa: str
-    cpu: str
+    runs: tuple[str, ...]
     path: Path
     sources: str
     compiler: str
@@ -71,7 +72,8 @@ def kernels_here() -> str:
         found = load_kernels()
     except LibraryError as error:
         return f"none: {error}"
-    more = "" if found.isa == found.cpu else f", capped: this machine runs {found.cpu}"
+    best = found.runs[-1]
+    more = "" if found.isa == best else f", capped: this machine runs {best}"
     if found.missing:
         more = f", slower than {found.missing}, which was not built; {how_to_get(found.missing)}"
     return f"{found.isa} ({found.path}{more})"
@@ -81,13 +83,13 @@ def _load(folder: Path) -> Kernels:
     wish, known = wished_isa(), list(build.isas())
     key = build.sources_key() if build.sources() else None
     least = _open(known[0], folder, key)
-    cpu = ffi.string(least.lib.onernn_cpu()).decode()
-    if cpu not in known:
+    runs = tuple(ffi.string(least.lib.onernn_cpu()).decode().split())
+    if not runs:
         raise LibraryError(f"this CPU lacks what all kernels need, {known[0]}")
-    best = min(cpu, wish or cpu, key=known.index)
-    isa = next(i for i in known[known.index(best) :: -1] if build.library_of(i, folder).exists())
-    found = least if isa == known[0] else _open(isa, folder, key)
-    return replace(found, cpu=cpu, missing=None if isa == best else best)
+    allowed = [i for i in runs if known.index(i) <= known.index(wish or runs[-1])]
+    isa = next(i for i in allowed[::-1] if build.library_of(i, folder).exists())
+    kernels = least if isa == known[0] else _open(isa, folder, key)
+    return replace(kernels, runs=runs, missing=None if isa == allowed[-1] else allowed[-1])
 
 
 def _open(isa: str, folder: Path, key: str | None) -> Kernels:
@@ -118,7 +120,7 @@ def _open(isa: str, folder: Path, key: str | None) -> Kernels:
         raise LibraryError(f"{path}: cannot be loaded: {error}; {how_to_get()}") from None
     if not of_this_package or ffi.string(lib.onernn_isa()).decode() != isa:
         raise LibraryError(f"{path}: of another version of onernn; {how_to_get()}")
-    return Kernels(ffi, lib, isa, isa, path, *built)
+    return Kernels(ffi, lib, isa, (isa,), path, *built)
 
 
 def how_to_get(isa: str | None = None) -> str:

@@ -7,7 +7,8 @@ uint32_t onernn_abi(void);
 /* The instruction set that this library is compiled for: "v2", "avx2", ... */
 const char *onernn_isa(void);
 
-/* The best one that this CPU and operating system run; "" where not even v2. */
+/* Those that this CPU and operating system run, with spaces between them, the least demanding one
+   first: "v2 avx2 avx512"; "" where not even v2. */
 const char *onernn_cpu(void);
 
 /* What a function gives: 0 is success. */

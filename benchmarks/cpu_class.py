@@ -1,0 +1,51 @@
+"""Runs a command as on a CPU with fewer instructions: ``python -m benchmarks.cpu_class avx2 COMMAND``.
+
+CLASS is avx2, avx512 or avx512_vnni. Unlike ONERNN_MAX_ISA and ONEDNN_MAX_CPU_ISA this also caps
+peers that have no setting for it, such as ONNX Runtime. Needs Linux, a C compiler and a CPU whose
+cpuid can fault (the flag cpuid_fault in /proc/cpuinfo; Intel since 2012). Caches, clock and memory
+stay those of this CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).with_suffix(".c")
+CLASSES = ("avx2", "avx512", "avx512_vnni")
+
+
+def environment(name: str, folder: Path) -> dict[str, str]:
+    """The environment of a process that is to see the CPU class ``name``; compiles into ``folder``.
+
+    Raises `ValueError` where this machine cannot do it.
+    """
+    if name not in CLASSES:
+        raise ValueError(f"expected a class of {', '.join(CLASSES)}, got {name!r}")
+    flags = Path("/proc/cpuinfo").read_text().split() if sys.platform == "linux" else []
+    if "cpuid_fault" not in flags:
+        raise ValueError("needs Linux and a CPU with the flag cpuid_fault in /proc/cpuinfo")
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / "cpu_class.so"
+    command = [os.environ.get("CC", "cc"), "-O1", "-shared", "-fPIC", "-o", library, SOURCE]
+    try:
+        subprocess.run(command, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ValueError(f"needs a C compiler: {error}") from error
+    return {**os.environ, "CPU_CLASS": name, "LD_PRELOAD": str(library.resolve())}
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        name, *command = arguments
+        environ = environment(name, Path("out"))
+        os.execvpe(command[0], command, environ)
+    except (ValueError, IndexError, OSError) as error:
+        print(f"benchmarks.cpu_class: {error}\n\n{__doc__}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
