@@ -1,4 +1,4 @@
-"""Runs a command as on a CPU with fewer instructions: ``python -m benchmarks.cpu_class avx2 COMMAND``.
+"""Runs a command as on a lesser CPU: ``python -m benchmarks.cpu_class CLASS COMMAND``.
 
 CLASS is avx2, avx512 or avx512_vnni. Unlike ONERNN_MAX_ISA and ONEDNN_MAX_CPU_ISA this also caps
 peers that have no setting for it, such as ONNX Runtime. Needs Linux, a C compiler and a CPU whose

@@ -19,6 +19,7 @@ from onernn.adapters.paddle.partition import Options
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.packing import STORED
 from onernn.backend.onednn.library import keep, memory_file
+from onernn.backend.process import team_of
 from onernn.ir.errors import LibraryError, Refusal, UnsupportedError
 from onernn.kernels import build
 from onernn.reorders.paddle import RNN_CELLS
@@ -110,7 +111,7 @@ def arguments(
     mode, layers, two, hidden = sizes
     stored = getattr(load_kernels().lib, f"ONERNN_{chosen.dtype.upper()}")
     gates = list(RNN_CELLS[mode][1].permutation)
-    threads = min(chosen.threads or 1, 2)
+    threads = team_of(chosen.threads or 1)
     return mode, gates, layers, two, hidden, time_major, is_test, fixed, stored, threads
 
 

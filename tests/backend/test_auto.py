@@ -23,6 +23,14 @@ pytestmark = [
     pytest.mark.usefixtures("built"),
     pytest.mark.skipif("ONERNN_TEST_BACKEND" in os.environ, reason="another default backend"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _without_amx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that are about AMX set it themselves: with it, oneDNN runs bf16 and u8."""
+    monkeypatch.setattr(auto, "_cpu_has_amx", lambda: False)
+
+
 SPEC = RnnSpec(Cell.LSTM, 6, 16, direction="bidirectional_concat", layers=2)
 WEIGHTS = random_weights(SPEC, 0)
 

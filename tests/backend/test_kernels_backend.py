@@ -254,7 +254,7 @@ def test_two_python_threads_share_a_layer() -> None:
 
 
 def test_layers_come_and_go() -> None:
-    """Each has a second thread, which ends with it."""
+    """The process's team ends with the last of them."""
     code = """
 import os, numpy as np
 from onernn import Cell, RnnSpec, RnnWeights

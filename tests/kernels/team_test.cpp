@@ -1,54 +1,172 @@
-// Two threads share pieces of work: each piece is done once, and all of them before split returns.
+// Threads share pieces of work: each piece is done once, and all of them before split returns.
 #include "team.hpp"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <chrono>
+#include <set>
 #include <thread>
 
 #include "check.hpp"
+#include "library/division.hpp"
 #include "serial.hpp"
 
 using namespace onernn;
 
+constexpr std::int64_t kMuch = std::int64_t(1) << 30;  // multiplications of a piece: all take part
+
 template <class Team>
-static void check_pieces(Team& team) {
+static void check_pieces(Team& team, int most_delay = 0) {
   for (std::int64_t count : {0, 1, 2, 3, 7, 64, 4095, 4096, 5000}) {
     std::vector<int> done(static_cast<std::size_t>(count));
-    team.split(count, [&](std::int64_t begin, std::int64_t end) {
+    team.split(count, kMuch, [&](std::int64_t begin, std::int64_t end) {
+      // Some members are late, others not.
+      if (most_delay > 0 && begin % 3 == 0)
+        std::this_thread::sleep_for(std::chrono::microseconds(begin * 7 % most_delay));
       for (std::int64_t at = begin; at < end; ++at) ++done[static_cast<std::size_t>(at)];
     });
     for (int times : done) CHECK(times == 1);
   }
 }
 
-TEST(every_piece_is_done_once) {
+TEST(every_piece_is_done_once_by_any_number_of_threads) {
   Serial alone;
   check_pieces(alone);
-  Team one(1), two(2);
-  for (int again = 0; again < 20; ++again) {
-    check_pieces(one);
-    check_pieces(two);
+  for (int threads : {1, 2, 3, 4, 7, 8, 16, 64, 1000}) {
+    Team team(threads), forced(-threads);
+    for (int again = 0; again < 3; ++again) {
+      check_pieces(team);
+      check_pieces(forced);
+    }
   }
 }
 
-TEST(a_helper_that_sleeps_wakes_up) {
-  Team two(2);
+TEST(members_that_are_late_change_nothing) {
+  for (int threads : {2, 5, 16}) {
+    Team team(-threads);
+    for (int again = 0; again < 3; ++again) check_pieces(team, 300);
+  }
+}
+
+TEST(helpers_that_sleep_wake_up) {
+  Team team(4);
   for (int again = 0; again < 5; ++again) {
-    check_pieces(two);
+    check_pieces(team);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
 }
 
-TEST(a_thread_that_is_lent_helps_until_it_is_recalled) {
+TEST(helpers_take_part_where_there_is_enough_to_do_and_else_do_not) {
+  Team team(3);
+  std::mutex mutex;
+  const auto members = [&](std::int64_t each) {
+    std::set<std::thread::id> seen;
+    for (int again = 0; again < 200 && seen.size() < 3; ++again)
+      team.split(3, each, [&](std::int64_t, std::int64_t) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(each > 1 ? 2 : 0));
+        const std::lock_guard<std::mutex> lock(mutex);
+        seen.insert(std::this_thread::get_id());
+      });
+    return seen.size();
+  };
+  CHECK(members(kMuch) == 3);
+  CHECK(members(1) == 1);
+}
+
+TEST(callers_at_the_same_time_do_not_wait_for_each_other) {
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 6; ++caller)
+    callers.emplace_back([] {
+      Team team(3);
+      for (int again = 0; again < 10; ++again) {
+        const Team::Lead lead(team);  // nobody's, where another caller leads
+        Team inner(2);                // led by the same thread
+        check_pieces(team);
+        check_pieces(inner);
+      }
+    });
+  for (std::thread& each : callers) each.join();
+}
+
+TEST(threads_that_are_lent_help_until_they_are_recalled) {
   Team one(1);
-  for (int again = 0; again < 20; ++again) {
-    one.lend();
-    std::thread lent([&one] { one.help(); });
-    check_pieces(one);
-    one.recall();
-    lent.join();
-    one.help();  // returns: it came too late
-    check_pieces(one);
+  for (int helpers : {1, 3, 2}) {
+    for (int again = 0; again < 10; ++again) {
+      one.lend(helpers);
+      std::vector<std::thread> lent;
+      for (int at = 0; at < helpers + 1; ++at) lent.emplace_back([&one] { one.help(); });
+      check_pieces(one);
+      one.recall();
+      for (std::thread& each : lent) each.join();
+      one.help();  // returns: it came too late
+      check_pieces(one);
+    }
   }
 }
 
-TEST(a_team_that_never_worked_ends) { Team two(2); }
+TEST(groups_of_sequences_have_nearly_the_same_number_of_words) {
+  std::vector<std::int64_t> offsets{0};
+  std::mt19937 random(7);
+  std::lognormal_distribution<double> length(3, 0.7);
+  for (int n = 0; n < 64; ++n)
+    offsets.push_back(offsets.back() + std::max<std::int64_t>(1, std::int64_t(length(random))));
+  Batching batching(64);
+  const Batch batch = batching.lod(offsets.data(), 64);
+  Deal deal;
+  for (std::int64_t groups : {1, 2, 3, 7, 16}) {
+    deal(batch, groups);
+    std::int64_t sequences = 0, words = 0, most = 0;
+    for (std::int64_t group = 0; group < groups; ++group) {
+      const Batch part = deal.part(batch, group);
+      std::int64_t own = 0, before = 1 << 30;
+      for (std::int64_t m = 0; m < part.sequences; ++m) {
+        const std::int64_t one = part.length[part.order[m]];
+        CHECK(one <= before);  // the longest first
+        before = one;
+        own += one;
+      }
+      sequences += part.sequences;
+      words += own;
+      most = std::max(most, own);
+    }
+    CHECK(sequences == 64 && words == offsets.back());
+    CHECK(double(most) <= 1.1 * double(words) / double(groups));
+  }
+}
+
+TEST(sizes_alone_decide_how_a_layer_is_divided) {
+  const auto groups = [](std::int64_t sequences, std::int64_t units, std::int64_t members,
+                         std::int64_t directions = 1) {
+    const std::int64_t products = 8 * units * units;
+    const Work work{sequences, sequences * 20, 20, units, products, 4 * products, directions};
+    return groups_of(work, members);
+  };
+  CHECK(groups(64, 256, 1) == 0);
+  CHECK(groups(64, 64, 16) == 16);   // a small matrix, read by everybody
+  CHECK(groups(1, 1024, 16) == 0);   // nothing to deal out
+  CHECK(groups(1, 128, 2, 2) == 1);  // a direction each
+  CHECK(groups(0, 256, 4) == 0);
+  CHECK(groups(4, 2048, 4) == 0);  // a large matrix: each reads a quarter of it
+}
+
+TEST(a_team_that_never_worked_ends) { Team four(4); }
+
+#if !defined(__SANITIZE_THREAD__)  // which refuses threads in a forked child
+TEST(a_forked_child_has_threads_of_its_own) {
+  Team team(-3);
+  check_pieces(team);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);  // a child that hangs is ended
+    check_pieces(team);
+    Team another(-4);
+    check_pieces(another);
+    _exit(failures > 0);
+  }
+  int status = 1;
+  waitpid(child, &status, 0);
+  CHECK(status == 0);
+  check_pieces(team);
+}
+#endif

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from onernn.backend.compiled.backend import KernelsBackend
 from onernn.backend.compiled.library import Kernels
 from onernn.backend.onednn.precision import KERNELS_ONLY, is_onednns
-from onernn.backend.process import CREATION, WISHES, wished_isa
+from onernn.backend.process import CREATION, WISHES, usable_threads, wished_isa
 from onernn.backend.stack import Stack, picklable
 from onernn.ir.errors import LibraryError, UnsupportedError
 from onernn.ir.spec import RnnSpec
@@ -40,7 +40,7 @@ class AutoBackend:
 
     def __init__(self, threads: int | None = None, cache_capacity: int | None = None) -> None:
         self._given = threads, cache_capacity
-        self.threads = threads or _usable_threads()
+        self.threads = threads or usable_threads()
         self._backends: dict[str, OneDnnBackend | KernelsBackend] = {}
         self._missing: dict[str, str] = {}
         wished_isa()  # refuses an unknown name
@@ -63,7 +63,10 @@ class AutoBackend:
         isa = self.kernels.isa
         speed = MEASURED.get("avx512" if isa.startswith("avx512") else isa)
         words = f"they run f32 at {speed} times oneDNN's speed" if speed else "nobody measured both"
-        amx = "; oneDNN runs bf16 and u8 on AMX, nobody measured the kernels beside it"
+        amx = (
+            "; oneDNN runs bf16 and u8 on AMX, faster for dense batches of 8 and more; the kernels"
+            " run single sequences at 0.9 to 12 times its speed"
+        )
         return (
             "the kernels run every layer that they have, oneDNN and the reference run the others"
             f" (with {isa}, {words}{amx if self._has_amx() else ''})"
@@ -158,9 +161,3 @@ def _cpu_has_amx() -> bool:
     with suppress(OSError), open("/proc/cpuinfo") as lines:
         return "amx_tile" in lines.read(8192)
     return False
-
-
-def _usable_threads() -> int:
-    """How many OpenMP would take."""
-    wish = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(wish) if wish.isdecimal() and int(wish) else len(os.sched_getaffinity(0))

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,6 +50,46 @@ ONEDNN = {
     "avx512_bf16": "avx512_core_bf16",
 }
 """What oneDNN calls them; where ONEDNN_MAX_CPU_ISA is set it asks that instead."""
+
+
+MOST_THREADS = 64
+"""Of the kernels' team."""
+TEAM = "ONERNN_TEAM"
+"""So many threads take part in every product, however small: for tests of the team."""
+
+
+def usable_threads() -> int:
+    """How many threads a backend takes that was not told: OMP_NUM_THREADS, or all usable CPUs."""
+    wish = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(wish) if wish.isdecimal() and int(wish) else usable_cpus()
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may use, by its affinity and its cgroup's quota."""
+    return min(len(os.sched_getaffinity(0)), _quota(Path("/sys/fs/cgroup")))
+
+
+def _quota(folder: Path) -> int:
+    """CPUs that a cgroup may use at once, rounded up; MOST_THREADS where nothing limits them."""
+    for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
+        try:
+            quota, period = map(int, " ".join((folder / f).read_text() for f in files).split())
+        except (OSError, ValueError):  # no such cgroup, or "max"
+            continue
+        if quota > 0 and period > 0:
+            return -(-quota // period)
+    return MOST_THREADS
+
+
+def team_of(threads: int) -> int:
+    """What the kernels' library takes as threads: at most so many, and no more than there are CPUs.
+
+    Negative: exactly so many, as `TEAM` asks.
+    """
+    wish = os.environ.get(TEAM, "")
+    if wish and not (wish.isdecimal() and 1 <= int(wish) <= MOST_THREADS):
+        raise LibraryError(f"{TEAM}={wish}: expected a number from 1 to {MOST_THREADS}")
+    return -int(wish) if wish else min(threads, usable_cpus(), MOST_THREADS)
 
 
 def wished_isa() -> str | None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.backend.compiled.library import Kernels
+from onernn.backend.process import team_of
 from onernn.engine.encoding import CALL, LAYER, NEST, Encoded, encode
 from onernn.engine.inferring import infer
 from onernn.engine.kernels import KERNELS, PreparedNode, prepared
@@ -45,9 +46,9 @@ class Workspace:
         self.stacks = [stack.handle() for stack in encoded.stacks]
         self._handles = ffi.new("onernn_stack *[]", self.stacks)
         made = ffi.new("onernn_room **")
-        if lib.onernn_room_new(plan, threads, self._handles, made):
+        if lib.onernn_room_new(plan, team_of(threads), self._handles, made):
             raise LibraryError("kernels: the system has no memory, or no thread, for a plan")
-        self.handle = kernels.own(made[0], lib.onernn_room_free)
+        self.handle = ffi.gc(made[0], lib.onernn_room_free)
         self.sizes = lib.onernn_room_sizes(self.handle)
         self.places = lib.onernn_room_places(self.handle)
         self.dims = ffi.new("int64_t[]", max(len(encoded.dims), 1))
@@ -203,10 +204,9 @@ class Plan:
         plan = ffi.new("onernn_plan **")
         if lib.onernn_plan_new(ffi.new("int64_t[]", words), len(words), plan):
             raise LibraryError("kernels: the system has no memory for a plan")
-        self._plan = kernels.own(plan[0], lib.onernn_plan_free)
+        self._plan = ffi.gc(plan[0], lib.onernn_plan_free)
         self._constants = program.graph.constants
         self._workspaces = Workspaces(partial(Workspace, kernels, made, self._plan, threads))
-        self._process = os.getpid()
         self.outside = tuple(made.outside.values())
         self.is_partial = (
             bool(program.refused)
@@ -248,8 +248,6 @@ class Plan:
         It takes at most ``most`` bytes. What Python runs, and counts, runs inside of
         ``around(inputs)``: so does what may take more than ``most_steps`` operators.
         """
-        if self._threads > 1 and os.getpid() != self._process:
-            return None  # the second thread did not survive the fork
         workspace = self._workspaces.take()
         try:
             return self._run(workspace, given, most, most_steps, around)

@@ -125,7 +125,7 @@ class Session:
         self._max_bytes = usable_memory() if self._asked_bytes is None else self._asked_bytes
         self._share = share_of(self.graph, self._layers)
         self._kernels: Kernels | None = getattr(self._engine, "kernels", None)
-        self._threads = min(getattr(self._engine, "threads", 1), 2)
+        self._threads = getattr(self._engine, "threads", 1)
         self._undeclared = [v.name for v in self.graph.inputs if v.dtype is None or v.shape is None]
         self._ranged = any(value.ranges for value in self.graph.inputs)  # no plan checks them
         self._plans: dict[tuple[Any, ...], Plan | None] = {}

@@ -229,10 +229,11 @@ void convolve_many(const Group<Real>& of, const Windows& w, const Surroundings& 
         if (at < end) next(Fixed<1>(), std::false_type(), end - at);
       });
   };
-  team.split((all + kSome - 1) / kSome, [&](std::int64_t begin, std::int64_t end) {
-    for (; begin < end; ++begin)
-      for (std::int64_t p = 0; p * G * 16 < of.M; ++p) run(begin * kSome, p);
-  });
+  team.split((all + kSome - 1) / kSome, kSome * of.K * of.M,
+             [&](std::int64_t begin, std::int64_t end) {
+               for (; begin < end; ++begin)
+                 for (std::int64_t p = 0; p * G * 16 < of.M; ++p) run(begin * kSome, p);
+             });
 }
 
 /// Weights of one group after the other, (groups * M, K), as convolutions read them: for every
@@ -290,7 +291,7 @@ void convolve(Real* y, const Real* x, const Real* panels, Optional<const Real> b
     if (groups == 1) {
       run(0, team);
     } else {
-      team.split(groups, [&](std::int64_t begin, std::int64_t end) {
+      team.split(groups, w.places() * K * M, [&](std::int64_t begin, std::int64_t end) {
         Team alone(1);  // no Serial: all functions would compile once more, for it
         for (std::int64_t at = begin; at < end; ++at) run(at, alone);
       });

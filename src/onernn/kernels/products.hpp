@@ -357,49 +357,62 @@ template <int S, class Real, class Factor, class Stored, class Size>
   }
 }
 
+/// Into how many parts the rows of a product go, for two pieces or more a member of a team; a part
+/// of fewer than eight rows would read the matrix more often than it multiplies.
+constexpr std::int64_t parts_of(std::int64_t rows, std::int64_t groups, std::int64_t members) {
+  if (groups >= 2 * members || members < 2) return 1;
+  return (std::max)((std::min)(rows / 8, (2 * members + groups - 1) / groups), std::int64_t(1));
+}
+
 /// finish(row, panel, sums) with the G sums of every row and panel, which are start(row, panel, g)
 /// plus row m of `left` times the matrix. The team splits the panels, so that each thread keeps its
-/// part of the matrix in its own cache, and all rows go through a panel while it is there. `back`:
-/// from the last panel to the first one. Every second time so, a matrix that is larger than the
-/// cache is read first where it was read last. Each `finish` goes through all sums at hand before
-/// the next one begins: what a function of gates waits for is hidden by the functions of others.
+/// part of the matrix in its own cache, and all rows go through a panel while it is there; the
+/// rows, too, where there are fewer panels than that takes. `back`: from the last panel to the
+/// first one. Every second time so, a matrix that is larger than the cache is read first where it
+/// was read last. Each `finish` goes through all sums at hand before the next one begins: what a
+/// function of gates waits for is hidden by the functions of others.
 template <int G, class Real, class Factor, class Stored, class Size, class Panels, class Team,
           class Start, class... Finish>
 inline void product(const Stored* matrix, Size K, Panels panels, const Factor* const* left,
                     std::int64_t rows, Team& team, bool back, Start start, Finish... finish) {
   const int B = beside<G>(panels);
-  team.split(panels / B, [=](std::int64_t first, std::int64_t end) {
+  const std::int64_t groups = panels / B, parts = parts_of(rows, groups, team.members());
+  const std::int64_t each_part = (rows * K * B * G * 16 + parts - 1) / parts;
+  team.split(groups * parts, each_part, [=](std::int64_t begin, std::int64_t stop) {
     constexpr std::int64_t kSome = 8;
     alignas(64) Real sums[(std::max)(kRowsAtOnce, kSome) * 4 * 16];
     const std::int64_t most = rows == 1 ? kSome : 1;
-    for (std::int64_t done = 0, some; done < end - first; done += some) {
-      some = (std::min)(most, end - first - done);
-      const std::int64_t low = back ? end - done - some : first + done;
-      in_parts(rows, kRowsAtOnce, [&](std::int64_t row, std::int64_t count) {
-        const auto each = [&](const auto& use) {
-          for (std::int64_t m = 0; m < count; ++m)
-            for (std::int64_t q = 0; q < some * B; ++q)
-              use(row + m, low * B + q, sums + (m * some * B + q) * G * 16);
-        };
-        each([&](std::int64_t n, std::int64_t p, Real* own) {
-          for (int g = 0; g < G; ++g) store(own + g * 16, start(n, p, g));
-        });
-        const Tile<Real, Factor, Stored, Size> tile{sums, matrix, K,     low, some,
-                                                    left, row,    count, back};
-        if constexpr (G == 1)
-          if (B == 4) add_tile<4>(tile);
-        if constexpr (G <= 2)
-          if (B == 2) add_tile<2 * G>(tile);
-        if (B == 1) add_tile<G>(tile);
-        const auto finished = [&](const auto& one) {
-          each([&](std::int64_t n, std::int64_t p, const Real* own) {
-            Lanes<Real> gates[G];
-            for (int g = 0; g < G; ++g) gates[g] = load(own + g * 16);
-            one(n, p, gates);
-          });
-        };
-        (finished(finish), ...);
-      });
+    for (std::int64_t done = 0, some; done < stop - begin; done += some) {
+      some = parts > 1 ? 1 : (std::min)(most, stop - begin - done);
+      const std::int64_t piece = back ? stop - done - some : begin + done;
+      const std::int64_t low = piece / parts, part = piece % parts, from = rows * part / parts;
+      in_parts(rows * (part + 1) / parts - from, kRowsAtOnce,
+               [&](std::int64_t at, std::int64_t count) {
+                 const std::int64_t row = from + at;
+                 const auto each = [&](const auto& use) {
+                   for (std::int64_t m = 0; m < count; ++m)
+                     for (std::int64_t q = 0; q < some * B; ++q)
+                       use(row + m, low * B + q, sums + (m * some * B + q) * G * 16);
+                 };
+                 each([&](std::int64_t n, std::int64_t p, Real* own) {
+                   for (int g = 0; g < G; ++g) store(own + g * 16, start(n, p, g));
+                 });
+                 const Tile<Real, Factor, Stored, Size> tile{sums, matrix, K,     low, some,
+                                                             left, row,    count, back};
+                 if constexpr (G == 1)
+                   if (B == 4) add_tile<4>(tile);
+                 if constexpr (G <= 2)
+                   if (B == 2) add_tile<2 * G>(tile);
+                 if (B == 1) add_tile<G>(tile);
+                 const auto finished = [&](const auto& one) {
+                   each([&](std::int64_t n, std::int64_t p, const Real* own) {
+                     Lanes<Real> gates[G];
+                     for (int g = 0; g < G; ++g) gates[g] = load(own + g * 16);
+                     one(n, p, gates);
+                   });
+                 };
+                 (finished(finish), ...);
+               });
     }
   });
 }
@@ -409,27 +422,28 @@ inline void product(const Stored* matrix, Size K, Panels panels, const Factor* c
 template <int G, class Real, class Stored, class Team, class Use>
 inline void each_product(const Real* x, std::int64_t rows, std::int64_t K, const Stored* matrix,
                          Optional<const Real> bias, std::int64_t C, Team& team, Use use) {
-  team.split((C + G * 16 - 1) / (G * 16), [&](std::int64_t begin, std::int64_t end) {
-    Serial own;
-    for (std::int64_t p = begin; p < end; ++p) {
-      const std::int64_t columns = (std::min)(std::int64_t(G * 16), C - p * G * 16);
-      Real first[G * 16] = {};
-      if (bias) std::copy_n(bias + p * G * 16, columns, first);
-      for (std::int64_t row = 0; row < rows; row += kRowsAtOnce) {
-        const Real* left[kRowsAtOnce];
-        const std::int64_t some = (std::min)(kRowsAtOnce, rows - row);
-        for (std::int64_t m = 0; m < some; ++m) left[m] = x + (row + m) * K;
-        product<G, Real>(
-            panel_of<G>(matrix, p, K), K, Fixed<1>(), left, some, own, false,
-            [&](std::int64_t, std::int64_t, int g) { return load(first + g * 16); },
-            [&](std::int64_t m, std::int64_t, const Lanes<Real>* sums) {
-              for (int g = 0; g * 16 < columns; ++g)
-                use(row + m, (p * G + g) * 16, sums[g],
-                    (std::min)(std::int64_t(16), columns - g * 16));
-            });
-      }
-    }
-  });
+  team.split((C + G * 16 - 1) / (G * 16), rows * K * G * 16,
+             [&](std::int64_t begin, std::int64_t end) {
+               Serial own;
+               for (std::int64_t p = begin; p < end; ++p) {
+                 const std::int64_t columns = (std::min)(std::int64_t(G * 16), C - p * G * 16);
+                 Real first[G * 16] = {};
+                 if (bias) std::copy_n(bias + p * G * 16, columns, first);
+                 for (std::int64_t row = 0; row < rows; row += kRowsAtOnce) {
+                   const Real* left[kRowsAtOnce];
+                   const std::int64_t some = (std::min)(kRowsAtOnce, rows - row);
+                   for (std::int64_t m = 0; m < some; ++m) left[m] = x + (row + m) * K;
+                   product<G, Real>(
+                       panel_of<G>(matrix, p, K), K, Fixed<1>(), left, some, own, false,
+                       [&](std::int64_t, std::int64_t, int g) { return load(first + g * 16); },
+                       [&](std::int64_t m, std::int64_t, const Lanes<Real>* sums) {
+                         for (int g = 0; g * 16 < columns; ++g)
+                           use(row + m, (p * G + g) * 16, sums[g],
+                               (std::min)(std::int64_t(16), columns - g * 16));
+                       });
+                 }
+               }
+             });
 }
 
 /// y (rows, C): as above.

@@ -217,19 +217,21 @@ template <int G, class Team, class Use>
 void sums_of_bytes(const ByteRows& rows, std::int64_t count, std::int64_t K,
                    const std::int8_t* panels, std::int64_t columns,
                    Optional<const std::int32_t> zeros, Team& team, Use use) {
-  team.split((columns + G * 16 - 1) / (G * 16), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t p = begin; p < end; ++p) {
-      const ByteQuad* const panel = panel_of<G>(as_quads(panels), p, K);
-      in_blocks<Ints, kBeside<G>>(count, [&](auto block, std::int64_t row) {
-        sum_panel<block(), G>(
-            rows.get() + row, panel, quads_of(K), [=, &rows](int m, int g, Ints sums) {
-              const std::int64_t column = (p * G + g) * 16;
-              use(row + m, column,
-                  rows.unshifted(row + m, sums, panel + g * 16, zeros ? zeros + column : zeros));
-            });
-      });
-    }
-  });
+  team.split((columns + G * 16 - 1) / (G * 16), count * K * G * 4,
+             [&](std::int64_t begin, std::int64_t end) {
+               for (std::int64_t p = begin; p < end; ++p) {
+                 const ByteQuad* const panel = panel_of<G>(as_quads(panels), p, K);
+                 in_blocks<Ints, kBeside<G>>(count, [&](auto block, std::int64_t row) {
+                   sum_panel<block(), G>(rows.get() + row, panel, quads_of(K),
+                                         [=, &rows](int m, int g, Ints sums) {
+                                           const std::int64_t column = (p * G + g) * 16;
+                                           use(row + m, column,
+                                               rows.unshifted(row + m, sums, panel + g * 16,
+                                                              zeros ? zeros + column : zeros));
+                                         });
+                 });
+               }
+             });
 }
 
 /// y (rows, columns) = x (rows, K) times a matrix of bytes, in panels of G * 16 columns.
@@ -259,33 +261,34 @@ void convolve_seen(std::int32_t* y, const std::uint8_t* seen, std::int64_t colum
   const std::int64_t K = C * w.taps(), places = w.places();
   // Neighbours in a row of a window stand side by side, unless they are some elements apart.
   const std::int64_t runs = w.column.dilation == 1 ? 1 : w.column.size, run = K / w.row.size / runs;
-  team.split((places + kSome - 1) / kSome, [&](std::int64_t begin, std::int64_t end) {
-    ByteRows rows(kSome, K);
-    Memory<std::uint8_t> window(K);
-    Team alone(1);  // no Serial: all functions would compile once more, for it
-    for (; begin < end; ++begin) {
-      const std::int64_t first = begin * kSome, some = (std::min)(kSome, places - first);
-      for (std::int64_t m = 0; m < some; ++m) {
-        const std::int64_t down = (first + m) / w.column.out * w.row.stride;
-        const std::int64_t right = (first + m) % w.column.out * w.column.stride;
-        std::uint8_t* to = window.data();
-        for (std::int64_t i = 0; i < w.row.size; ++i)
-          for (std::int64_t j = 0; j < runs; ++j, to += run) {
-            const std::int64_t row = (down + i * w.row.dilation) * columns;
-            std::memcpy(to, seen + (row + right + j * w.column.dilation) * C, run);
+  team.split(
+      (places + kSome - 1) / kSome, kSome * K * M / 4, [&](std::int64_t begin, std::int64_t end) {
+        ByteRows rows(kSome, K);
+        Memory<std::uint8_t> window(K);
+        Team alone(1);  // no Serial: all functions would compile once more, for it
+        for (; begin < end; ++begin) {
+          const std::int64_t first = begin * kSome, some = (std::min)(kSome, places - first);
+          for (std::int64_t m = 0; m < some; ++m) {
+            const std::int64_t down = (first + m) / w.column.out * w.row.stride;
+            const std::int64_t right = (first + m) % w.column.out * w.column.stride;
+            std::uint8_t* to = window.data();
+            for (std::int64_t i = 0; i < w.row.size; ++i)
+              for (std::int64_t j = 0; j < runs; ++j, to += run) {
+                const std::int64_t row = (down + i * w.row.dilation) * columns;
+                std::memcpy(to, seen + (row + right + j * w.column.dilation) * C, run);
+              }
+            rows.put(m, window.data(), zero);
           }
-        rows.put(m, window.data(), zero);
-      }
-      sums_of_bytes<G>(rows, some, K, panels, M, zeros, alone,
-                       [=](std::int64_t row, std::int64_t channel, Ints sums) {
-                         std::int32_t v[16];
-                         std::memcpy(v, &sums, sizeof v);
-                         std::int32_t* const to = y + channel * places + first + row;
-                         const std::int64_t count = (std::min)(std::int64_t(16), M - channel);
-                         for (std::int64_t i = 0; i < count; ++i) to[i * places] = v[i];
-                       });
-    }
-  });
+          sums_of_bytes<G>(rows, some, K, panels, M, zeros, alone,
+                           [=](std::int64_t row, std::int64_t channel, Ints sums) {
+                             std::int32_t v[16];
+                             std::memcpy(v, &sums, sizeof v);
+                             std::int32_t* const to = y + channel * places + first + row;
+                             const std::int64_t count = (std::min)(std::int64_t(16), M - channel);
+                             for (std::int64_t i = 0; i < count; ++i) to[i * places] = v[i];
+                           });
+        }
+      });
 }
 
 /// y (N, M, ...) = what windows over x (N, C, ...) see times the weights of `groups`, each in
@@ -390,7 +393,7 @@ inline Status quantized_lstm(float* y, float* y_h, float* y_c, float* fed, const
         range.add(row, O);
         states.round(m, row, range.parameters());
       }
-      team.split(panels, [&](std::int64_t begin, std::int64_t end) {
+      team.split(panels, running * O * 16, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t k = begin; k < end; ++k) {
           // A matrix that is larger than the cache is read first where it was read last.
           const std::int64_t p = t % 2 ? begin + end - 1 - k : k;

@@ -44,9 +44,10 @@ class Recurrent {
         share_((most + kStepsAhead) * cell.share_row()),
         state_(most, cell.h_row(), cell.c_row(), cell.coded()) {}
 
+  /// A function of its own: what calls it in two places would hold all of it twice.
   template <class Team>
-  void run(const typename Cell::Weights& weights, const Batch& batch, const Words& words,
-           const States& states, Team& team) {
+  [[gnu::noinline]] void run(const typename Cell::Weights& weights, const Batch& batch,
+                             const Words& words, const States& states, Team& team) {
     begin(batch, states);
     rows_.scale(weights.of_x);
     std::int64_t running = batch.sequences, ready = 0, start = 0;

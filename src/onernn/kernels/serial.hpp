@@ -12,9 +12,11 @@ inline namespace ONERNN_ISA {
 struct Serial {
   explicit Serial(int = 1) {}
 
+  static constexpr int members() { return 1; }
+
   /// function(begin, end) over 0 to count.
   template <class Function>
-  void split(std::int64_t count, Function function) {
+  void split(std::int64_t count, std::int64_t, Function function) {
     function(std::int64_t(0), count);
   }
 };

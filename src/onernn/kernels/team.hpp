@@ -1,131 +1,335 @@
-// Who computes: this thread, and where there are two a helper, its own or somebody else's.
+// Who computes: this thread, and helpers. These are threads that the process keeps for all teams,
+// or somebody else's that are lent.
 #ifndef ONERNN_TEAM_HPP
 #define ONERNN_TEAM_HPP
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
 
 #include "isa.hpp"
 
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// This thread takes panels from the front, the helper from the back, until they meet: each keeps
-/// its part of the weights in its own cache, and a helper that the system lets wait takes nothing.
-/// Between two products the helper watches a number: waking a thread would take longer than a step.
-/// When nothing has come for a while it sleeps.
-class Team {
+/// Tells the CPU that this thread waits in a loop, and now and then the system.
+inline void wait_a_little(int turns) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+  if (turns % 256 == 0) std::this_thread::yield();
+}
+
+/// A leader and its helpers, by number; 0 is the leader. In a turn the pieces of one job are dealt
+/// out in equal runs, which depend on sizes alone: each member keeps its part of the weights in its
+/// own cache. A member whose run is done takes pieces from the ends of other runs, so nobody waits
+/// for a thread that the system lets wait, but for the piece that such a thread has begun.
+///
+/// Between two turns helpers watch a number: waking a thread would take longer than a step. One
+/// that was not needed for a while sleeps.
+class Crew {
  public:
-  explicit Team(int threads) {
-    if (threads > 1) helper_ = std::thread([this] { serve(); });
-  }
-  ~Team() {
-    if (!helper_.joinable()) return;
-    stopped_ = true;
-    wake();
-    helper_.join();
-  }
+  static constexpr std::int64_t kMost = 1 << 12;  // pieces of a turn
 
-  /// A thread of somebody else's may `help` from now on, until `recall`.
-  void lend() { lent_ = true; }
-  void recall() { lent_ = false; }
+  explicit Crew(int members) : places_(static_cast<std::size_t>(members)) {}
 
-  /// Takes panels of the thread that called `lend`, until it calls `recall`.
-  void help() {
-    helped_ = true;
-    while (lent_) {
-      for (int turns = 1; waiting() && lent_; ++turns)
-        if (turns % 1024 == 0) std::this_thread::yield();
-      take_panels();
-    }
-    helped_ = false;
-  }
-
-  /// function(begin, end) over 0 to count, in pieces; whole while nobody else is there.
-  template <class Function>
-  void split(std::int64_t count, Function function) {
-    const bool alone = !helper_.joinable() && !helped_;
-    if (alone || count < 2 || count >= kMost) return function(std::int64_t(0), count);
-    share(count, function);
-  }
-
- private:
-  /// Takes a copy: a function whose address nobody has stays in registers where there is no helper.
+  /// function(begin, end) over 0 to count by the first `members`, those of them that come. Takes a
+  /// copy: a function whose address nobody has stays in registers where nobody helps.
   template <class Function>
 #if defined(__GNUC__)
   [[gnu::noinline]]
 #endif
-  void share(std::int64_t count, Function function) {
+  void share(int members, std::int64_t count, Function function) {
     function_ = &function;
-    call_ = [](void* f, std::int64_t panel) { (*static_cast<Function*>(f))(panel, panel + 1); };
+    call_ = [](void* f, std::int64_t begin, std::int64_t end) {
+      (*static_cast<Function*>(f))(begin, end);
+    };
+    members_ = members;
     finished_ = 0;
-    ++turn_;
-    left_ = (turn_ * kMost + static_cast<std::uint64_t>(count)) * kMost;
-    if (asleep_) wake();
-    std::int64_t own = 0, panel;
-    for (; take(turn_, true, &panel); ++own) function(panel, panel + 1);
-    for (int turns = 1; finished_.load(std::memory_order_acquire) < count - own; ++turns)
-      if (turns % 1024 == 0) std::this_thread::yield();
+    const std::uint64_t turn = turn_ + 1;
+    for (int m = 0; m < members; ++m)
+      places_[m].left =
+          (turn * kMost + static_cast<std::uint64_t>(count * (m + 1) / members) % kMost) * kMost +
+          static_cast<std::uint64_t>(count * m / members);
+    turn_ = turn;
+    for (int m = 1; m < members; ++m)
+      if (places_[m].asleep) wake(m);
+    work(0, turn);
+    for (int turns = 1; finished_.load(std::memory_order_acquire) < count; ++turns)
+      wait_a_little(turns);
   }
 
-  static constexpr std::int64_t kMost = 1 << 12;  // panels: with more of them nobody helps
-  static constexpr int kPatience = 1 << 14;       // turns, some ten microseconds
+  /// Member m takes part in turns while `stays()`.
+  template <class Stays>
+  void serve(int m, Stays stays) {
+    std::uint64_t seen = turn_;
+    work(m, seen);  // it may have come late
+    for (int idle = 1; stays();) {
+      const std::uint64_t now = turn_;
+      if (now != seen) {
+        seen = now;
+        if (m < members_) {
+          work(m, now);
+          idle = 0;
+        }
+      }
+      wait_a_little(++idle);
+      if (idle > kPatience && may_sleep_) {
+        sleep(m, seen, stays);
+        idle = 0;
+      }
+    }
+  }
 
-  /// The next panel from one end, false where none of this turn is left. left_: turn, end, begin.
-  bool take(std::uint64_t turn, bool front, std::int64_t* panel) {
-    for (std::uint64_t left = left_;;) {
+  /// Helpers sleep, and `wake` them: those of a crew that lives longer than a call.
+  void let_sleep() { may_sleep_ = true; }
+  void wake(int m) {
+    Place& place = places_[m];
+    const std::lock_guard<std::mutex> lock(place.mutex);
+    place.woken.notify_one();
+  }
+
+ private:
+  static constexpr int kPatience = 1 << 10;  // turns of waiting, some ten microseconds
+
+  struct alignas(64) Place {
+    std::atomic<std::uint64_t> left{0};  // the pieces of its run that are left: turn, end, begin
+    std::atomic<bool> asleep{false};
+    std::mutex mutex;
+    std::condition_variable woken;
+  };
+
+  /// Half of what is left of a run from one end, false where nothing of this turn is.
+  static bool take(Place& place, std::uint64_t turn, bool front, std::int64_t* from,
+                   std::int64_t* to) {
+    for (std::uint64_t left = place.left;;) {
       const std::uint64_t begin = left % kMost, end = left / kMost % kMost;
       if (left / kMost / kMost != turn || begin == end) return false;
-      if (left_.compare_exchange_weak(left, front ? left + 1 : left - kMost)) {
-        *panel = static_cast<std::int64_t>(front ? begin : end - 1);
+      const std::uint64_t some = (end - begin + 1) / 2;
+      if (place.left.compare_exchange_weak(left, front ? left + some : left - some * kMost)) {
+        *from = static_cast<std::int64_t>(front ? begin : end - some);
+        *to = *from + static_cast<std::int64_t>(some);
         return true;
       }
     }
   }
 
-  bool waiting() const { return left_ % kMost == left_ / kMost % kMost && !stopped_; }
-
-  void wake() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    woken_.notify_one();
-  }
-
-  void serve() {
-    while (!stopped_) {
-      for (int turns = 1; waiting(); ++turns) {
-        if (turns % 1024 == 0) std::this_thread::yield();
-        if (turns < kPatience) continue;
-        std::unique_lock<std::mutex> lock(mutex_);
-        asleep_ = true;
-        woken_.wait(lock, [this] { return !waiting(); });
-        asleep_ = false;
-      }
-      take_panels();
-    }
-  }
-
-  /// Those of one turn, from the back.
-  void take_panels() {
-    // Read after left_ and before a panel is taken: while one is left both belong to its turn.
-    const std::uint64_t turn = left_ / kMost / kMost;
+  /// All that member m can take of a turn.
+  void work(int m, std::uint64_t turn) {
+    // Read before a piece is taken: while one of the turn is left, all of these belong to it.
+    const int members = members_;
     void* const function = function_;
     const Call call = call_;
-    for (std::int64_t panel; take(turn, false, &panel); ++finished_) call(function, panel);
+    std::int64_t done = 0, begin, end;
+    for (int k = 0; k < members; ++k) {
+      Place& place = places_[(m + k) % members];
+      for (; take(place, turn, k == 0, &begin, &end); done += end - begin)
+        call(function, begin, end);
+    }
+    if (done) finished_.fetch_add(done, std::memory_order_release);
   }
 
-  using Call = void (*)(void*, std::int64_t);
-  alignas(64) std::atomic<std::uint64_t> left_{0};
+  template <class Stays>
+  void sleep(int m, std::uint64_t seen, Stays stays) {
+    Place& place = places_[m];
+    std::unique_lock<std::mutex> lock(place.mutex);
+    place.asleep = true;
+    place.woken.wait(lock, [&] { return !stays() || (turn_ != seen && m < members_); });
+    place.asleep = false;
+  }
+
+  using Call = void (*)(void*, std::int64_t, std::int64_t);
+  alignas(64) std::atomic<std::uint64_t> turn_{0};
   std::atomic<void*> function_{nullptr};
   std::atomic<Call> call_{nullptr};
+  std::atomic<int> members_{0};
+  std::atomic<bool> may_sleep_{false};
   alignas(64) std::atomic<std::int64_t> finished_{0};
-  std::atomic<bool> asleep_{false}, stopped_{false}, lent_{false}, helped_{false};
-  std::uint64_t turn_ = 0;
-  std::mutex mutex_;
-  std::condition_variable woken_;
-  std::thread helper_;
+  std::vector<Place> places_;
+};
+
+/// The threads that a process keeps for its teams: started when one first has use for them, ended
+/// with the last team. One thread of a caller leads them at a time, others work by themselves. A
+/// forked child has none of them, and starts its own.
+class Workers {
+ public:
+  static constexpr int kMost = 64;  // members, the leader among them
+
+  ~Workers() {
+    stopped_ = true;
+    for (std::size_t at = 0; at < threads_.size(); ++at) crew_.wake(static_cast<int>(at) + 1);
+    for (std::thread& each : threads_) each.join();
+  }
+
+  /// Null where another thread leads.
+  [[gnu::noinline]] static Workers* lead(int members) {
+    Process& process = of_process();
+    Workers* const workers = process.workers;
+    if (!workers || !workers->led_.try_lock()) return nullptr;
+    try {
+      while (static_cast<int>(workers->threads_.size()) + 1 < members) workers->start();
+    } catch (...) {  // the system has no more threads: with those that there are
+    }
+    return workers;
+  }
+  void leave() { led_.unlock(); }
+  Crew& crew() { return crew_; }
+  int members() const { return static_cast<int>(threads_.size()) + 1; }
+
+  /// For each team that may use them.
+  [[gnu::noinline]] static void count_team(int more) {
+    Process& process = of_process();
+    Workers* ended = nullptr;
+    {
+      const std::lock_guard<std::mutex> lock(process.mutex);
+      if (process.teams == 0) process.workers = new Workers;
+      process.teams += more;
+      if (process.teams == 0) ended = process.workers.exchange(nullptr);
+    }
+    delete ended;
+  }
+
+ private:
+  struct Process {
+    std::mutex mutex;
+    std::atomic<Workers*> workers{nullptr};
+    int teams = 0;
+  };
+
+  Workers() { crew_.let_sleep(); }
+
+  static Process& of_process() {
+    static Process& one = *begun();
+    return one;
+  }
+  static Process* begun() {
+    static Process* const process = new Process;  // teams may outlive static objects
+#if defined(__unix__) || defined(__APPLE__)
+    pthread_atfork([] { process->mutex.lock(); }, [] { process->mutex.unlock(); },
+                   [] {
+                     // Threads of the parent are not here: theirs stay where they are.
+                     process->workers = process->teams ? new Workers : nullptr;
+                     process->mutex.unlock();
+                   });
+#endif
+    return process;
+  }
+
+  void start() {
+    const int m = members();
+    threads_.emplace_back([this, m] { crew_.serve(m, [this] { return !stopped_; }); });
+  }
+
+  Crew crew_{kMost};
+  std::mutex led_;
+  std::atomic<bool> stopped_{false};
+  std::vector<std::thread> threads_;
+};
+
+/// At most so many threads; fewer where there is little to do. Negative: exactly so many, for
+/// tests.
+class Team {
+ public:
+  explicit Team(int threads)
+      : threads_((std::min)(threads < 0 ? -threads : threads, Workers::kMost)),
+        forced_(threads < 0) {
+    if (threads_ > 1) Workers::count_team(1);
+  }
+  ~Team() {
+    if (threads_ > 1) Workers::count_team(-1);
+  }
+  Team(const Team&) = delete;
+
+  /// While it lives, this thread leads the workers for all of its teams, unless another one does.
+  class Lead {
+   public:
+    explicit Lead(Team& team, int most = Workers::kMost)
+        : own_(most > 1 && team.threads_ > 1 && !led().tried) {
+      if (own_) led() = {Workers::lead(team.threads_), true};
+    }
+    ~Lead() {
+      if (!own_) return;
+      if (led().workers) led().workers->leave();
+      led() = {};
+    }
+    Lead(const Lead&) = delete;
+
+   private:
+    const bool own_;
+  };
+
+  /// How many threads may take part now.
+  int members() const {
+    if (lent_) return (std::min)(arrived_ + 1, lent_members_);
+    if (!led().tried) return threads_;
+    return led().workers ? (std::min)(threads_, led().workers->members()) : 1;
+  }
+
+  /// Up to `helpers` threads of somebody else's may `help` from now on, until `recall`.
+  void lend(int helpers) {
+    if (helpers >= lent_members_) {
+      lent_members_ = helpers + 1;
+      lent_crew_ = std::make_unique<Crew>(lent_members_);
+    }
+    arrived_ = 0;
+    lent_ = true;
+  }
+  void recall() { lent_ = false; }
+
+  /// Takes pieces of the thread that called `lend`, until it calls `recall`.
+  void help() {
+    if (!lent_) return;
+    const int m = ++arrived_;
+    if (m < lent_members_) lent_crew_->serve(m, [this] { return lent_.load(); });
+  }
+
+  /// function(begin, end) over 0 to count, in pieces, each of so many multiplications and
+  /// additions; whole while nobody else is there or the work is not worth it.
+  template <class Function>
+  void split(std::int64_t count, std::int64_t each, Function function) {
+    const int most = worth(count, each);
+    const Lead lead(*this, most);
+    const int members = most < 2 ? 1 : (std::min)(most, this->members());
+    if (members < 2)
+      function(std::int64_t(0), count);  // once in this function, as it is inlined
+    else
+      (lent_ ? *lent_crew_ : led().workers->crew()).share(members, count, function);
+  }
+
+ private:
+  /// As many threads as have so many multiplications to do.
+  static constexpr std::int64_t kWorth = 1 << 14;
+
+  int worth(std::int64_t count, std::int64_t each) const {
+    if (count < 2 || count >= Crew::kMost || (threads_ < 2 && !lent_)) return 1;
+    return static_cast<int>(forced_ ? count : (std::min)(count, 1 + count * each / kWorth));
+  }
+
+  /// Of this thread: whom it leads, null where it tried and another one does.
+  struct Led {
+    Workers* workers = nullptr;
+    bool tried = false;
+  };
+  static Led& led() {
+    static thread_local Led one;
+    return one;
+  }
+
+  const int threads_;
+  const bool forced_;
+  std::atomic<bool> lent_{false};
+  std::atomic<int> arrived_{0};
+  int lent_members_ = 0;
+  std::unique_ptr<Crew> lent_crew_;
 };
 
 }  // namespace ONERNN_ISA

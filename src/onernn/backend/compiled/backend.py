@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ from onernn.backend.compiled.packing import (
     kernel_of,
 )
 from onernn.backend.onednn.precision import DTYPES, U8Options, unknown
-from onernn.backend.process import ALIGNMENT, aligned
+from onernn.backend.process import ALIGNMENT, MOST_THREADS, aligned, team_of
 from onernn.backend.stack import Stack, Trainer, picklable
 from onernn.ir.arrays import Array, sealed
 from onernn.ir.errors import LibraryError, UnsupportedError
@@ -37,9 +36,9 @@ from onernn.ops.activations import completed
 class CompiledStack:
     """A `StackKernel` of kernels; safe to share between threads.
 
-    Each thread that runs it has a stack of C of its own, with memory and a second thread; all of
-    them read the same weights. ``holds_finite``: infinity becomes NaN in it, as in bytes, so that
-    who finds NaN in the last states h has to look whether that is refused.
+    Each thread that runs it has a stack of C of its own, with memory; all of them read the same
+    weights, and one at a time leads the process's team. ``holds_finite``: infinity becomes NaN in
+    it, as in bytes, so whoever finds NaN in the last states h has to look whether that is refused.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class CompiledStack:
         options: U8Options | None = None,
     ) -> None:
         self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
-        self._spec, self._threads, self._process = spec, threads, os.getpid()
+        self._spec, self._team = spec, team_of(threads)
         self._real, self._dtype = layers[0].iter.dtype, dtype
         self.holds_finite = options is not None or dtype == CODES
         self._c_spec, self._parts, self._numbers = packed(kernels, spec, layers, dtype, options)
@@ -148,12 +147,6 @@ class CompiledStack:
 
         ``state``: empty for zeros. Bytes do not tell of infinity here.
         """
-        if self._threads > 1 and os.getpid() != self._process:
-            raise LibraryError(
-                "this layer was made before this process was forked, and its second thread did not"
-                " survive that; use threads=1, prepare the layer after the fork, or start the"
-                " process with 'spawn'"
-            )
         try:
             idle = self._idle.pop()
         except IndexError:
@@ -189,9 +182,9 @@ class CompiledStack:
         ffi = self._ffi
         made = ffi.new("onernn_stack **")
         numbers = ffi.from_buffer(self._numbers)
-        status = self._lib.onernn_stack_new(self._c_spec, self._parts, numbers, self._threads, made)
+        status = self._lib.onernn_stack_new(self._c_spec, self._parts, numbers, self._team, made)
         check(self._lib, status, "a layer")
-        handle = self._kernels.own(made[0], self._lib.onernn_stack_free)
+        handle = ffi.gc(made[0], self._lib.onernn_stack_free)
         return handle, ffi.new("onernn_batch *"), ffi.new("onernn_arrays *")
 
     def cache_info(self) -> dict[str, int]:
@@ -321,11 +314,11 @@ def _laid(array: Array) -> Array:
 
 
 class KernelsBackend:
-    """Prepares layers on the kernels, loaded with the first backend, for one thread or two."""
+    """Prepares layers on the kernels, which the first backend loads, for 1 to 64 threads."""
 
     def __init__(self, threads: int | None = None) -> None:
         self.kernels = load_kernels()
-        self.threads = min(threads or 1, 2)
+        self.threads = min(threads or 1, MOST_THREADS)
 
     def __reduce__(self) -> Any:
         return KernelsBackend, (self.threads,)

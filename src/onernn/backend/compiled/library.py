@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
@@ -42,16 +41,6 @@ class Kernels:
     sources: str
     compiler: str
     missing: str | None = None
-
-    def own(self, handle: Any, free: Any) -> Any:
-        """A handle that ``free`` ends, but not in a forked child: it would wait for the end of a
-        thread that it does not have."""
-        return self.ffi.gc(handle, partial(_freed, free, os.getpid()))
-
-
-def _freed(free: Any, process: int, handle: Any) -> None:
-    if os.getpid() == process:
-        free(handle)
 
 
 _kernels: Kernels | None = None

@@ -184,6 +184,7 @@ struct onernn_room {
       *step = 0;
     }
     Frame frame = this->frame();
+    const Team::Lead lead(team_);
     const bool done = run(frame, costs, step);
     if (done && *step == static_cast<std::int32_t>(plan_.steps.size()))
       for (const Given& each : plan_.outputs) {  // what a caller gets has been written, too

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "any_stack.hpp"
@@ -172,10 +173,10 @@ class State {
   bool turned_;
 };
 
-/// Bytes of weights, over all words, that are worth a second thread.
+/// Bytes of weights, over all words, that are worth another thread.
 constexpr std::int64_t kShared = 1 << 22;
 
-/// Runs a stack, and where there is enough to do lets a thread of ONNX Runtime's help.
+/// Runs a stack, and where there is enough to do lets threads of ONNX Runtime's help.
 void run_stack(const Node& node, const ort::Layer& layer, onernn_stack* stack,
                const onernn_batch& batch, const onernn_arrays& arrays) {
   struct Shared {
@@ -192,10 +193,15 @@ void run_stack(const Node& node, const ort::Layer& layer, onernn_stack* stack,
       stack->team().recall();
     }
   } shared{stack, batch, arrays};
-  if (layer.bytes * batch.steps * batch.sequences >= kShared) {
-    stack->team().lend();
+  // In double precision, as the product of sizes may be beyond 64 bits.
+  const double worth =
+      double(layer.bytes) * double(batch.steps) * double(batch.sequences) / kShared;
+  const int threads =
+      static_cast<int>((std::min)(worth + 1, double(std::thread::hardware_concurrency())));
+  if (threads > 1) {
+    stack->team().lend(threads - 1);
     const auto join = [](void* both, std::size_t) { static_cast<Shared*>(both)->join(); };
-    check(node.api.KernelContext_ParallelFor(node.context, join, 2, 0, &shared));
+    check(node.api.KernelContext_ParallelFor(node.context, join, threads, 0, &shared));
   } else {
     shared.join();
   }

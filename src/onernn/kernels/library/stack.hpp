@@ -13,6 +13,7 @@
 #include "../recurrent.hpp"
 #include "../team.hpp"
 #include "any_stack.hpp"
+#include "division.hpp"
 #include "exported.hpp"
 #include "runtime_traits.hpp"
 
@@ -63,25 +64,43 @@ class Stack final : public onernn_stack {
   }
 
   void run(const onernn_batch& given, const onernn_arrays& arrays) override {
+    const Team::Lead lead(team_);
     const Extent extent = extent_of(given);
     grow(extent);
     const Batch batch = batch_of(room_->batching, given);
     const Real *x = static_cast<const Real*>(arrays.x), *both = x;
     for (std::int32_t layer = 0, D = spec_.directions; layer < spec_.layers; ++layer) {
       const bool last = layer + 1 == spec_.layers, joins = last || spec_.joined;
+      const bool added = joins && spec_.added && D == 2;
+      const std::int64_t row = joins ? joined_width() : spec_.width;
       Real* const out = last ? static_cast<Real*>(arrays.y) : room_->between[layer % 2].data();
-      for (std::int32_t d = 0; d < D; ++d) {
+      // Some sequences in one direction.
+      const auto run_some = [&](std::int64_t d, Recurrent<Cell>& cells, const Batch& some,
+                                Team& team) {
         // Where directions do not meet, each has memory of its own.
         const std::int64_t own = d * extent.words * spec_.width;
-        const Real* read = layer == 0 || spec_.joined ? both : both + own;
-        const bool added = joins && spec_.added && d == 1;
-        const std::int64_t row = joins ? joined_width() : spec_.width;
+        const Real* const read = layer == 0 || spec_.joined ? both : both + own;
         Real* const y = !joins ? out + own : added ? out : out + d * (row - spec_.width);
-        Recurrent<Cell>& cells = layer == 0 ? room_->first : room_->upper;
-        cells.run(weights_[static_cast<std::size_t>(layer * D + d)], batch,
+        cells.run(weights_[static_cast<std::size_t>(layer * D + d)], some,
                   {read, static_cast<const Real*>(arrays.attention), y, row,
-                   D == 2 ? d == 1 : spec_.backwards != 0, added, static_cast<Real*>(arrays.cells)},
-                  states(arrays, layer * D + d, extent.sequences), team_);
+                   D == 2 ? d == 1 : spec_.backwards != 0, added && d == 1,
+                   static_cast<Real*>(arrays.cells)},
+                  states(arrays, layer * D + d, extent.sequences), team);
+      };
+      const std::int64_t beside = added ? 1 : D;
+      const std::int64_t groups = groups_of(work(batch, extent, layer, beside), team_.members());
+      for (std::int64_t d = 0; groups == 0 && d < D; ++d)
+        run_some(d, layer == 0 ? room_->first : room_->upper, batch, team_);
+      if (groups > 0) {
+        room_->deal(batch, groups);
+        shares(groups, beside, layer > 0, batch);
+        for (std::int64_t first = 0; first < D; first += beside)
+          team_.split(groups * beside, kAlways, [&](std::int64_t piece, std::int64_t end) {
+            Team alone(1);  // no Serial: all functions would compile once more, for it
+            for (; piece < end; ++piece)
+              run_some(first + piece / groups, *share(piece, layer > 0).cells,
+                       room_->deal.part(batch, piece % groups), alone);
+          });
       }
       both = out;
     }
@@ -90,6 +109,14 @@ class Stack final : public onernn_stack {
   Team& team() override { return team_; }
 
  private:
+  static constexpr std::int64_t kAlways = std::int64_t(1) << 40;  // worth any number of threads
+
+  /// What one member has to run its sequences with.
+  struct Share {
+    std::int64_t most = 0;
+    std::unique_ptr<Recurrent<Cell>> cells;
+  };
+
   /// Memory for batches of some size.
   struct Room {
     Room(const onernn_spec& spec, const onernn_spec& above, Extent most)
@@ -101,15 +128,57 @@ class Stack final : public onernn_stack {
     Batching batching;
     Recurrent<Cell> first, upper;
     Memory<Real> between[2];  // what one layer writes and the next one reads, in turn
+    Deal deal;
+    std::vector<Share> shares;  // of each piece those of the first layer, and of the upper ones
   };
 
   void grow(Extent extent) {
-    if (room_ && extent.sequences <= most_.sequences && extent.words <= most_.words) return;
+    if (!room_ || extent.sequences > most_.sequences || extent.words > most_.words) renew(extent);
+  }
+  [[gnu::noinline]] void renew(Extent extent) {
     room_.reset();  // before there is more
     most_ = {(std::max)(extent.sequences, most_.sequences), (std::max)(extent.words, most_.words)};
-    onernn_spec above = spec_;  // as the layers above the first one know it
-    above.inputs = spec_.joined ? joined_width() : spec_.width;
-    room_ = std::make_unique<Room>(spec_, above, most_);
+    room_ = std::make_unique<Room>(spec_, above(), most_);
+  }
+
+  Share& share(std::int64_t piece, bool upper) {
+    return room_->shares[static_cast<std::size_t>(2 * piece + upper)];
+  }
+  /// Makes those of a layer large enough; members allocate nothing.
+  [[gnu::noinline]] void shares(std::int64_t groups, std::int64_t beside, bool upper,
+                                const Batch& batch) {
+    const std::int64_t pieces = groups * beside;
+    if (room_->shares.size() < static_cast<std::size_t>(2 * pieces))
+      room_->shares.resize(static_cast<std::size_t>(2 * pieces));
+    for (std::int64_t piece = 0; piece < pieces; ++piece) {
+      const std::int64_t count = room_->deal.part(batch, piece % groups).sequences;
+      Share& own = share(piece, upper);
+      if (own.cells && count <= own.most) continue;
+      own.cells.reset();  // before there is more
+      own.most = count;
+      own.cells = std::make_unique<Recurrent<Cell>>(count, Cell(upper ? above() : spec_));
+    }
+  }
+
+  /// What a layer of a batch costs depends on this.
+  Work work(const Batch& batch, Extent extent, std::int32_t layer, std::int64_t beside) const {
+    const std::int64_t inputs = layer > 0 ? above().inputs : spec_.inputs;
+    const std::int64_t products = Cell::kGates * spec_.units * (inputs + spec_.width);
+    const std::int64_t longest = batch.sequences ? batch.length[batch.order[0]] : 0;
+    return {extent.sequences,
+            extent.words,
+            longest,
+            spec_.units,
+            products,
+            products * std::int64_t(sizeof(Stored)) / kRowsOf<Stored>,
+            beside};
+  }
+
+  /// As the layers above the first one know it.
+  onernn_spec above() const {
+    onernn_spec spec = spec_;
+    spec.inputs = spec_.joined ? joined_width() : spec_.width;
+    return spec;
   }
 
   /// Channels of y.
