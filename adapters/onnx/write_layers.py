@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.adapters.onnx.table import DTYPES
-from onernn.adapters.onnx.writer import GraphWriter, Inputs, PaddedGraph, ProtoGraph, dense
+from onernn.adapters.onnx.writer import GraphWriter, PaddedGraph, ProtoGraph, Written, dense
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.graph import Node
 from onernn.ir.rnn import Limits, Recurrent, why_not
 from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import LayerPrecision, RnnWeights, own_factors
@@ -286,9 +285,9 @@ def has_one_direction(rnn: Recurrent) -> bool:
     return bool(why_not(rnn.spec, rnn.layers, _LIMITS)) or has_two_inputs(rnn)
 
 
-def rnn(w: GraphWriter, node: Node, _: Inputs) -> None:
+def rnn(w: GraphWriter) -> Written:
     """One layer, one direction of those that become a Scan: `ExpandLayers` took stacks apart."""
-    rnn = Recurrent.of(node)
+    rnn = Recurrent.of(w.node)
     spec, (weights,) = rnn.spec, rnn.layers
     x, lengths = w.value(rnn.x).data, w.value(rnn.x).lengths
     states = tuple(s and w.squeezed(dense(w.value(s), "a state"), 0) for s in rnn.states)
@@ -299,8 +298,8 @@ def rnn(w: GraphWriter, node: Node, _: Inputs) -> None:
     layer = LayerInputs(x, lengths, states, attention)
     reason = why_not(spec, rnn.layers, _LIMITS)
     if rnn.precision:
-        refuse(rnn, reason or "a cell state of every word" * (rnn.cells in w.wanted))
-    if rnn.cells in w.wanted:
+        refuse(rnn, reason or "a cell state of every word" * w.graph.is_read(rnn.cells))
+    if w.graph.is_read(rnn.cells):
         written = scan_layer(w, spec, weights, layer, cells=True)
     elif not reason:
         written = _standard(w, spec, weights, layer, told(rnn.precision, weights))
@@ -310,13 +309,14 @@ def rnn(w: GraphWriter, node: Node, _: Inputs) -> None:
         raise UnsupportedError(f"{reason}; allow functions, and it becomes one")
     else:
         written = _function(w, w.functions, spec, weights, layer)
-    for at, tensor in ((0, written.y), (3, written.cells)):
-        if tensor:
-            w.give(node, w.swapped(tensor, 3) if lengths else tensor, lengths, at)
+    y, cells = (
+        w.swapped(tensor, 3) if lengths and tensor else tensor
+        for tensor in (written.y, written.cells)
+    )
     finals = zip(rnn.finals, _kept(w, written.states, layer), strict=True)
-    for at, (name, state) in enumerate(finals, 1):
-        if name in w.wanted:
-            w.give(node, w.unsqueezed(state, 0), at=at)
+    ends = [w.graph.is_read(name) and w.unsqueezed(state, 0) or "" for name, state in finals]
+    w.give(["", *ends])
+    return [y, "", "", cells], lengths
 
 
 def _function(

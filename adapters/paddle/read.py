@@ -55,12 +55,12 @@ class Operator:
 
     @property
     def native(self) -> NativeOp:
-        slots = [slot for slot in _RESULTS if self.outputs.get(slot)] or self.outputs
+        slots = [slot for slot in RESULTS if self.outputs.get(slot)] or self.outputs
         names = (name for slot in slots for name in self.outputs[slot] if name)
         return NativeOp(self.position, self.type, value=next(names, ""))
 
 
-_RESULTS = ("Out", "Hidden", "Output", "Y")
+RESULTS = ("Out", "Hidden", "Output", "Y", "ViterbiPath", "Result")
 """Slots of what an operator is there for; others are by-products."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onernn.adapters.common.bodies import FORMULAS, extreme_index, stacked
+from onernn.adapters.common.bodies import FORMULAS, stacked
 from onernn.adapters.common.lowering import Results
 from onernn.adapters.paddle.table import PaddleOperator, rule
 from onernn.ir.errors import UnsupportedError
@@ -105,7 +105,7 @@ def _stack(op: PaddleOperator) -> Results:
     # Under a new first axis Paddle keeps a LoD that does not fit.
     first = op.dense(first) if axis in (0, -rank - 1) else first
     parts = [first, *map(op.dense, others)]
-    return {"Y": stacked(op, parts, axis + rank + 1 if axis < 0 else axis)}
+    return stacked(op, parts, axis + rank + 1 if axis < 0 else axis)
 
 
 @rule("split")
@@ -280,7 +280,7 @@ def _einsum(op: PaddleOperator) -> Results:
     values = op.values("Operands")
     if any(map(op.is_ragged, values)):
         raise UnsupportedError("input Operands: a LoD")
-    return {"Out": op.emit("Einsum", *values, equation=op.attribute("equation", ""))}
+    return op.emit("Einsum", *values, equation=op.attribute("equation", ""))
 
 
 @rule("log2 log10")
@@ -349,16 +349,6 @@ def _count(op: PaddleOperator) -> Results:
     return op.reshaped(out, 1) if op.gives_one() else out
 
 
-@rule("arg_min")
-def _arg_min(op: PaddleOperator) -> Results:
-    x, axis, dtype = _input(op), op.attribute("axis", -1), op.attribute("dtype", 3)
-    keep, flat = op.attribute("keepdims", False), op.attribute("flatten", False)
-    if dtype not in (-1, 2, 3) or flat and keep:
-        raise UnsupportedError(f"attributes dtype={dtype}, flatten={flat}, keepdims={keep}")
-    out = extreme_index(op, x, "ArgMin", None if flat else axis, keep)
-    return op.cast(out, "int32" if dtype == 2 else "int64")
-
-
 @rule("argsort")
 def _argsort(op: PaddleOperator) -> Results:
     x, axis = _input(op), op.attribute("axis", -1) % max(op.rank("X"), 1)
@@ -395,7 +385,7 @@ def _index_sample(op: PaddleOperator) -> Results:
 @rule("take_along_axis")
 def _take_along(op: PaddleOperator) -> Results:
     x, at, axis = _input(op, "Input"), _input(op, "Index"), op.attribute("Axis", 0)
-    return {"Result": _picked(op, "GatherElements", x, at, axis=axis)}
+    return _picked(op, "GatherElements", x, at, axis=axis)
 
 
 @rule("where_index")
@@ -410,7 +400,7 @@ def _masked_select(op: PaddleOperator) -> Results:
     if op.rank("X") != op.rank("Mask"):
         raise UnsupportedError("input Mask: of another rank than X")
     places = op.transposed(op.emit("NonZero", mask), 1, 0)
-    return {"Y": op.emit("GatherND", x, places)}
+    return op.emit("GatherND", x, places)
 
 
 @rule("one_hot_v2")
@@ -546,4 +536,4 @@ def _crf_decoding(op: PaddleOperator) -> Results:
     if label := op.optional("Label"):  # then the output tells where the path agrees with it
         agreed = op.emit("Equal", path, op.reshaped(op.dense(label), -1, 1))
         path = op.cast(agreed, "int64")
-    return {"ViterbiPath": path}
+    return path

@@ -20,7 +20,7 @@ from onernn.adapters.common.lowering import (
     lower_steps,
 )
 from onernn.adapters.paddle import messages
-from onernn.adapters.paddle.read import Block, Operator, Variable
+from onernn.adapters.paddle.read import RESULTS, Block, Operator, Variable
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import UNSUPPORTED
@@ -464,11 +464,12 @@ class PaddleOperator(NativeOperator):
                     builder.narrow.update(*op.outputs.values())
 
     def lowered(self, rule: Callable[[Self], Results]) -> Mapping[str, str]:
-        """What a rule returns, by slot and place."""
+        """What a rule returns, by slot and place; what it gives no slot is that of the main one."""
         results = super().lowered(rule)
         if isinstance(results, Mapping):
             return results
-        return dict(listed("Out", (results,) if isinstance(results, str) else results))
+        slot = next((slot for slot in RESULTS if self.outputs.get(slot)), "Out")
+        return dict(listed(slot, (results,) if isinstance(results, str) else results))
 
     def _parameters(self, names: tuple[str, ...]) -> bool:
         return all(self.builder.value(name) in self.builder.constants for name in names)
@@ -585,7 +586,7 @@ class PaddleOperator(NativeOperator):
 # Paddle's operators by type, with the rules that lower them.
 
 Rule = Callable[[PaddleOperator], Results]
-"""Gives the value of the output Out, its values where it is a list, or those of slots by name."""
+"""Gives the value of the main output, its values where it is a list, or those of slots by name."""
 rule = RULES = Rules[Rule]()
 
 

@@ -91,10 +91,14 @@ def _write(w: Writing, node: Node) -> None:
     for name in filter(None, (*node.inputs, *node.outputs)):
         if name in w.types and w.types[name].dtype not in CODES:
             raise UnsupportedError(f"{name!r}: Paddle has no {w.types[name].dtype} numbers")
-    made = RULES[node.op](w, node, [w.value(name) if name else "" for name in node.inputs])
-    for at, variable in enumerate([made] if isinstance(made, str) else made):
+    rule = RULES[node.op]
+    if unknown := sorted(set(node.attributes) - set(rule.attributes)):
+        raise UnsupportedError(f"attributes {', '.join(unknown)} have no form in Paddle")
+    w.node, w.inputs = node, [name and w.value(name) for name in node.inputs]
+    made = rule.function(w)
+    for index, variable in enumerate([made] if isinstance(made, str) else made):
         if variable:
-            w.give(node, variable, at)
+            w.give(variable, index)
 
 
 def _fetch(w: Writing, name: str) -> None:
