@@ -173,6 +173,11 @@ class Tape(ABC):
         """From starts to ends of axes, by steps."""
         return self.emit("Slice", value, *cuts)
 
+    def flipped(self, value: str, *axes: int) -> str:
+        """Axes from their end."""
+        back = [-1] * len(axes)
+        return self.sliced(value, back, [-(2**62)] * len(axes), axes, back)
+
 
 class NativeOperator(Tape):
     """A framework's operator as a rule reads it, with the graph that it is lowered into.

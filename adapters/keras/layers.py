@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,10 +79,8 @@ def _each_channel(array: Array, axes: int) -> Array:
 
 def _bias(op: KerasLayer, y: str, bias: list[Array], first: bool) -> str:
     """The function of a convolution with its bias."""
-    for array in bias:
-        shape = (-1, *[1] * (op.rank_of(y) - 2)) if first else (-1,)
-        y = op.emit("Add", y, op.constant(array.reshape(shape), "bias"))
-    return rules.apply(op, y, op.attribute("activation", None))
+    shape = (-1, *[1] * (op.rank_of(y) - 2)) if first else (-1,)
+    return rules.finished(op, y, [array.reshape(shape) for array in bias])
 
 
 @rule("Conv1D Conv2D Conv3D")
@@ -312,30 +310,14 @@ def _group(op: KerasLayer) -> str:
 
 # The steps that a recurrent layer goes through: all of a padded batch, or those of a mask.
 
-_END = -(2**62)
 
-
-class Steps(Protocol):
-    """``given``: what the first cell takes.
+class Steps:
+    """Every step of (N, T, I). ``given``: what the first cell takes.
 
     ``all`` makes the output of every step of what an Rnn gives, in time's order; ``reversed`` from
     the end, ``finished`` as Keras has it. ``last``: the output behind the last step of a run.
     ``zeros``: masked steps give zeros, else what the step before gave.
     """
-
-    given: str
-
-    def all(self, y: str, backwards: bool, *, zeros: bool) -> str: ...
-
-    def reversed(self, y: str) -> str: ...
-
-    def finished(self, y: str) -> str: ...
-
-    def last(self, h: str, backwards: bool, *, zeros: bool, given: bool) -> str: ...
-
-
-class Padded:
-    """Every step of (N, T, I)."""
 
     def __init__(self, op: KerasLayer, x: str, time_major: bool) -> None:
         self._op, self._time_major = op, time_major
@@ -345,7 +327,7 @@ class Padded:
         return y
 
     def reversed(self, y: str) -> str:
-        return turned(self._op, y, 0)
+        return self._op.flipped(y, 0)
 
     def finished(self, y: str) -> str:
         return y if self._time_major else self._op.transposed(y, 1, 0, 2)
@@ -365,7 +347,7 @@ class _Table(NamedTuple):
     offsets: str
 
 
-class Masked:
+class Masked(Steps):
     """The steps where a mask is true, of each sequence behind one another: a ragged batch."""
 
     def __init__(self, op: KerasLayer, tensor: Tensor, width: int) -> None:
@@ -402,7 +384,7 @@ class Masked:
         return op.emit("Gather", rows, at, axis=0)
 
     def reversed(self, y: str) -> str:
-        return turned(self._op, y, 1)
+        return self._op.flipped(y, 1)
 
     def finished(self, y: str) -> str:
         return y
@@ -432,11 +414,6 @@ def _table(op: KerasLayer, mask: str) -> _Table:
         op.emit("Sub", ends, counts),
         op.joined([0], ends),
     )
-
-
-def turned(op: KerasLayer, value: str, axis: int) -> str:
-    """An axis from its end."""
-    return op.sliced(value, [-1], [_END], [axis], [-1])
 
 
 # The rules of SimpleRNN, LSTM, GRU, RNN of their cells, and Bidirectional.
@@ -569,7 +546,7 @@ def _steps(op: KerasLayer, layer: _Layer, tensor: Tensor) -> Steps:
         raise UnsupportedError(f"expected (N, T, I), got {op.rank_of(tensor.value)} axes")
     width = layer.cells[0].spec.input_size
     if not tensor.mask:
-        return Padded(op, tensor.value, layer.time_major)
+        return Steps(op, tensor.value, layer.time_major)
     if layer.unrolled and layer.zeros:
         raise UnsupportedError(
             "unroll=True and zeros where a mask is: Keras's backends give different numbers"

@@ -12,6 +12,7 @@ from onernn.adapters.common.bodies import FORMULAS, channels_last
 from onernn.adapters.common.files import pairs
 from onernn.adapters.keras.read import inner_layer
 from onernn.adapters.keras.table import OPERATIONS, PASSING, KerasLayer, Made, Tensor, rule
+from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import Activation
 from onernn.ops.activations import NAMES
@@ -67,6 +68,13 @@ def apply(op: KerasLayer, x: str, told: Any) -> str:
     if name not in _ACTIVATIONS:
         raise UnsupportedError(f"activation {name!r}: not known")
     return _ACTIVATIONS[name](op, x)
+
+
+def finished(op: KerasLayer, y: str, bias: Sequence[Array]) -> str:
+    """The layer's function of a value with its bias, if it has one."""
+    for array in bias:
+        y = op.emit("Add", y, op.constant(array, "bias"))
+    return apply(op, y, op.attribute("activation", None))
 
 
 def _clipped(op: KerasLayer, x: str, low: float, high: float) -> str:
@@ -210,10 +218,7 @@ def _dense(op: KerasLayer) -> str:
     kernel, *bias = op.weights("kernel", *["bias"] * op.flag("use_bias", True))
     if kernel.ndim != 2 or kernel.shape[1] != units:
         raise UnsupportedError(f"kernel: expected (I, {units}), got {kernel.shape}")
-    y = op.emit("MatMul", op.floats, op.constant(kernel, "kernel"))
-    for array in bias:
-        y = op.emit("Add", y, op.constant(array, "bias"))
-    return apply(op, y, op.attribute("activation", None))
+    return finished(op, op.emit("MatMul", op.floats, op.constant(kernel, "kernel")), bias)
 
 
 @rule("EinsumDense")
@@ -223,9 +228,7 @@ def _einsum(op: KerasLayer) -> str:
     kernel, *bias = op.weights("kernel", *["bias"] * bool(axes))
     equation = op.attribute("equation", "")
     y = op.emit("Einsum", op.floats, op.constant(kernel, "kernel"), equation=equation)
-    for array in bias:
-        y = op.emit("Add", y, op.constant(array, "bias"))
-    return apply(op, y, op.attribute("activation", None))
+    return finished(op, y, bias)
 
 
 @rule("Flatten")

@@ -180,7 +180,7 @@ class Meaning:
 
     ``renamed`` and ``coded`` are attributes under other names, the second ones a dtype; ``fixed``
     are those that PIR has not, ``dropped`` those that Paddle 2 has not. ``lists``: constants are
-    lists even of one number. ``widened``: the result is int64 where Paddle 2 gives int32.
+    lists even of one number.
     """
 
     type: str
@@ -191,7 +191,6 @@ class Meaning:
     fixed: Names = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     lists: bool = False
-    widened: bool = False
 
 
 def _of(type_: str, inputs: str = "X", outputs: str = "Out", **more: Any) -> Meaning:
@@ -227,7 +226,7 @@ OPERATORS: dict[str, Meaning] = {
     "full_with_tensor": _of("fill_constant", "ValueTensor ShapeTensor", coded={"dtype": "dtype"}),
     "full_int_array": _of("fill_constant", "", coded={"dtype": "dtype"}),
     "shape": _of("shape", "Input"),
-    "shape64": _of("shape", "Input", widened=True),
+    "shape64": _of("shape", "Input", fixed={"wide": True}),
     "slice": _of("slice", "Input =starts|StartsTensor =ends|EndsTensor", lists=True),
     "strided_slice": _of(
         "strided_slice",

@@ -507,18 +507,6 @@ class _Reader:
             s: tuple(names) for s, names in zip(meaning.outputs, outputs, strict=False) if names
         }
         self._add(meaning.type, slots, made, given)
-        if meaning.widened:
-            self._widened(made["Out"][0])
-
-    def _widened(self, name: str) -> None:
-        """What Paddle 2 gives as int32 is int64 here: the operator gives it under another name."""
-        last = self.operators.pop()
-        narrow = f"{name}.int32"
-        found = self.variables[name]
-        self.variables[narrow] = Variable(narrow, found.kind, "int32", found.shape, 0, False)
-        self._add(last.type, last.inputs, {"Out": (narrow,)}, last.attributes)
-        codes = {"in_dtype": messages.CODES["int32"], "out_dtype": messages.CODES["int64"]}
-        self._add("cast", {"X": (narrow,)}, {"Out": (name,)}, codes)
 
     def _unknown(
         self,

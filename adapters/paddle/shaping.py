@@ -129,7 +129,9 @@ def _split(op: PaddleOperator) -> Results:
 
 @rule("shape")
 def _shape(op: PaddleOperator) -> Results:
-    return op.cast(op.emit("Shape", op.value("Input")), "int32")
+    """Paddle 3 gives int64, too."""
+    dtype = "int64" if op.attribute("wide", False) else "int32"
+    return op.cast(op.emit("Shape", op.value("Input")), dtype)
 
 
 @rule("lookup_table lookup_table_v2")
@@ -171,10 +173,8 @@ def _gather(op: PaddleOperator) -> Results:
 
 @rule("flip")
 def _flip(op: PaddleOperator) -> Results:
-    x, axes = op.value("X"), list(op.attribute("axis", ()))
-    behind, least = [-1] * len(axes), [-(2**63)] * len(axes)
-    out = op.sliced(op.dense(x), behind, least, axes, behind)
-    return op.under(out, x)
+    x = op.value("X")
+    return op.under(op.flipped(op.dense(x), *op.attribute("axis", ())), x)
 
 
 @rule("slice")

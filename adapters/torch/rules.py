@@ -605,9 +605,7 @@ def _layer(op: TorchOperator) -> Results:
     layer = _stack(op)
     x, first = op.value("input"), op.attribute("batch_first", False)
     _check_inference(op)
-    x = op.transposed(x, 1, 0, 2) if first else x
-    y, *finals = _run(op, layer, x, op.variables("hx"))
-    return op.transposed(y, 1, 0, 2) if first else y, *finals
+    return _run(op, layer, x, op.variables("hx"), first)
 
 
 @rule("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell")
@@ -651,8 +649,10 @@ def _check_inference(op: TorchOperator) -> None:
         raise UnsupportedError("exported for training, with dropout; call model.eval() before")
 
 
-def _run(op: TorchOperator, layer: PivotLayer, x: str, states: list[str]) -> tuple[str, ...]:
-    """y (T, N, D*R) and the last states (L*D, N, R or O)."""
+def _run(
+    op: TorchOperator, layer: PivotLayer, x: str, states: list[str], batch_major: bool = False
+) -> tuple[str, ...]:
+    """y (T, N, D*R), or (N, T, D*R) where batch_major, and the last states (L*D, N, R or O)."""
     spec = layer.spec
     dtype = layer.weights[0].iter.dtype
     op.tie(x, op.rank_of(x) - 1, WEIGHTS)
@@ -670,5 +670,7 @@ def _run(op: TorchOperator, layer: PivotLayer, x: str, states: list[str]) -> tup
             op.tie(state, op.rank_of(state) - 1, WEIGHTS)
             if op.rank_of(state) == 3:
                 op.tie(state, 0, WEIGHTS)
+            else:  # of a cell
+                state = op.unsqueezed(state, 0)
             given.append(state)
-    return recurrent_stack(op, x, given, spec, layer.weights)
+    return recurrent_stack(op, x, given, spec, layer.weights, batch_major=batch_major)
