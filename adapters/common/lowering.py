@@ -248,6 +248,11 @@ class NativeOperator(Tape):
         """The numbers in a slot. Raises `UnsupportedError` where they are computed at run time."""
         return self.builder.array(self.value(slot), str(slot))
 
+    def optional_array(self, slot: Slot, role: str = "") -> Array | None:
+        """The numbers in a slot, None where it is absent."""
+        value = self.optional(slot)
+        return self.builder.array(value, role or str(slot)) if value else None
+
     # Attributes.
 
     def attribute(self, name: str, default: Any) -> Any:

@@ -456,20 +456,20 @@ def _two_operands(op: KerasLayer) -> tuple[str, str]:
     return a, b
 
 
-def _operation(op: KerasLayer) -> Tensor:
+def _operation(op: KerasLayer) -> str:
     a, b = _two_operands(op)
     name = ARITHMETIC[op.at.type]
     if name == "Div" and op.dtype_of(a).kind != "f" or op.dtype_of(a) == "bool":
         raise UnsupportedError(f"of {op.dtype_of(a)}")
-    return Tensor(op.emit(name, a, b))
+    return op.emit(name, a, b)
 
 
-def _not_equal(op: KerasLayer) -> Tensor:
-    return Tensor(op.emit("Not", op.emit("Equal", *_two_operands(op))))
+def _not_equal(op: KerasLayer) -> str:
+    return op.emit("Not", op.emit("Equal", *_two_operands(op)))
 
 
-def _compared(op: KerasLayer) -> Tensor:
-    return Tensor(op.emit(_COMPARED[op.at.type], *_two_operands(op)))
+def _compared(op: KerasLayer) -> str:
+    return op.emit(_COMPARED[op.at.type], *_two_operands(op))
 
 
 def _axes(op: KerasLayer) -> list[int] | None:
@@ -477,39 +477,39 @@ def _axes(op: KerasLayer) -> list[int] | None:
     return axis if isinstance(axis, list) or axis is None else [axis]
 
 
-def _any(op: KerasLayer) -> Tensor:
+def _any(op: KerasLayer) -> str:
     axes = _axes(op)
     over = range(op.rank_of(op.x)) if axes is None else axes
     numbers = op.cast(op.cast(op.x, "bool"), "int32")
     top = op.emit("ReduceMax", numbers, over, keepdims=int(op.flag("keepdims")))
-    return Tensor(op.cast(top, "bool"))
+    return op.cast(top, "bool")
 
 
-def _expand_dims(op: KerasLayer) -> Tensor:
-    return Tensor(op.unsqueezed(op.x, *(_axes(op) or [0])))
+def _expand_dims(op: KerasLayer) -> str:
+    return op.unsqueezed(op.x, *(_axes(op) or [0]))
 
 
-def _squeeze(op: KerasLayer) -> Tensor:
+def _squeeze(op: KerasLayer) -> str:
     axes = _axes(op)
     if axes is None:
         raise UnsupportedError("attribute axis is missing")
-    return Tensor(op.squeezed(op.x, *axes))
+    return op.squeezed(op.x, *axes)
 
 
-def _concatenated(op: KerasLayer) -> Tensor:
+def _concatenated(op: KerasLayer) -> str:
     values = [each.value for each in op.tensors]
-    return Tensor(op.emit("Concat", *values, axis=op.integer("axis", 0)))
+    return op.emit("Concat", *values, axis=op.integer("axis", 0))
 
 
-def _filled(op: KerasLayer) -> Tensor:
+def _filled(op: KerasLayer) -> str:
     """Zeros or ones, as many as a value has elements; bool where that is asked for."""
     dtype = op.config.get("dtype") or op.option("dtype") or op.dtype_of(op.x)
     fill = np.full(1, op.at.type == "OnesLike", str(dtype))
-    return Tensor(op.emit("Expand", op.constant(fill, "fill"), op.emit("Shape", op.x)))
+    return op.emit("Expand", op.constant(fill, "fill"), op.emit("Shape", op.x))
 
 
-def _function(op: KerasLayer) -> Tensor:
-    return Tensor(apply(op, op.floats, _FUNCTIONS[op.at.type]))
+def _function(op: KerasLayer) -> str:
+    return apply(op, op.floats, _FUNCTIONS[op.at.type])
 
 
 OPERATIONS.update(
@@ -518,7 +518,7 @@ OPERATIONS.update(
         **dict.fromkeys(_COMPARED, _compared),
         **dict.fromkeys(_FUNCTIONS, _function),
         "NotEqual": _not_equal,
-        "LogicalNot": lambda op: Tensor(op.emit("Not", op.x)),
+        "LogicalNot": lambda op: op.emit("Not", op.x),
         "Any": _any,
         "ExpandDims": _expand_dims,
         "Squeeze": _squeeze,

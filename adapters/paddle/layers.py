@@ -22,7 +22,7 @@ from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import Activation, Cell, Direction, RnnSpec
 from onernn.ir.weights import OWN, LayerPrecision, PartScales, RnnWeights, Scale, layers_of
 from onernn.reorders import paddle
-from onernn.reorders.gates import GateLayout, input_layer, summed_bias
+from onernn.reorders.gates import GateLayout, input_layer
 
 # Paddle's operators between floats and bytes, and the numbers in which an int8 or bf16 layer runs.
 #
@@ -229,9 +229,9 @@ def _gru_cell(
 
 @rule("gru")
 def _gru(op: PaddleOperator) -> Results:
-    flat, bias = op.array("Weight"), op.optional_array("Bias")
+    flat = op.array("Weight")
     spec, layout = _gru_cell(op, flat)
-    weights = RnnWeights(None, paddle.weight_h(flat, layout), summed_bias(layout, bias))
+    weights = paddle.gru_weights(flat, op.optional_array("Bias"), layout)
     x = op.emit("GateLayout", op.ragged("Input"), layout=layout)
     return _over_words(op, x, spec, weights, 1, "H0")[0]
 
@@ -240,11 +240,7 @@ def _gru(op: PaddleOperator) -> Results:
 def _fusion_gru(op: PaddleOperator) -> Results:
     flat, projection = op.array("WeightH"), op.array("WeightX")
     spec, layout = _gru_cell(op, flat)
-    weights = RnnWeights(
-        input_layer(projection, layout),
-        paddle.weight_h(flat, layout),
-        summed_bias(layout, op.optional_array("Bias")),
-    )
+    weights = paddle.gru_weights(flat, op.optional_array("Bias"), layout, projection)
     spec = spec.one_layer(projection.shape[0], spec.direction)
     numbers = layer_numbers(op, spec, [_scale_weights(op)])
     (y,) = _over_words(op, numbers.x, spec, weights, 1, "H0", precision=numbers.precision)
@@ -266,7 +262,7 @@ def _multi_gru(op: PaddleOperator) -> Results:
         raise UnsupportedError(f"{layers} layers in two directions of {counts} arrays")
     spec, layout = _gru_cell(op, slots["WeightH"][0])
     halves = [
-        RnnWeights(input_layer(x, layout), paddle.weight_h(h, layout), summed_bias(layout, bias))
+        paddle.gru_weights(h, bias, layout, x)
         for x, h, bias in zip(slots["WeightX"], slots["WeightH"], biases, strict=True)
     ]
     stack = [RnnWeights.joined(halves[at : at + 2], 1) for at in range(0, 2 * layers, 2)]
@@ -286,9 +282,9 @@ def _multi_gru(op: PaddleOperator) -> Results:
 @rule("gru_unit")
 def _gru_unit(op: PaddleOperator) -> Results:
     """One step of N sentences: a batch of one word each."""
-    flat, bias = op.array("Weight"), op.optional_array("Bias")
+    flat = op.array("Weight")
     spec, layout = _gru_cell(op, flat, _UNIT_FUNCTIONS)
-    weights = RnnWeights(None, paddle.weight_h(flat, layout), summed_bias(layout, bias))
+    weights = paddle.gru_weights(flat, op.optional_array("Bias"), layout)
     op.value("HiddenPrev")
     x = op.emit("GateLayout", op.plain("Input"), layout=layout)
     x = op.unsqueezed(x, 0)

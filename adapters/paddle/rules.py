@@ -65,10 +65,7 @@ def _reduction(row: Row, op: PaddleOperator) -> Results:
         x = op.cast(x, op.chosen_dtype("out_dtype", -1))
     elif row.type == "reduce_sum" and op.dtype("X") in (np.int32, np.bool_):
         x = op.cast(x, "int64")
-    out = op.emit(row.op, x, axes, keepdims=int(keep))
-    if not keep and len(axes) == rank and op.gives_one():
-        out = op.reshaped(out, 1)
-    return out
+    return op.reduced(row.op, x, axes, rank, keep)
 
 
 def _not_equal(op: PaddleOperator) -> Results:

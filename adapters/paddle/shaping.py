@@ -311,22 +311,16 @@ def _is_finite(op: PaddleOperator) -> Results:
     return op.emit(kind, op.emit("Abs", _input(op)), op.scalar(math.inf, op.dtype("X")))
 
 
-def _over(op: PaddleOperator, kind: str, x: str, axes: list[int], keep: bool) -> str:
-    """The reduction; before 2.5 Paddle gave (1,) where all axes go."""
-    out = op.emit(kind, x, axes, keepdims=int(keep))
-    every = not keep and len(axes) == op.rank("X")
-    return op.reshaped(out, 1) if every and op.gives_one() else out
-
-
 @rule("logsumexp frobenius_norm")
 def _reduce(op: PaddleOperator) -> Results:
     log = op.at.type == "logsumexp"
     names = ("axis", "keepdim") if log else ("dim", "keep_dim")
     axes, keep = op.attribute(names[0], (0,)), op.attribute(names[1], False)
     op.attribute("in_dtype", -1), op.attribute("out_dtype", -1)
+    rank, kind = op.rank("X"), "ReduceLogSumExp" if log else "ReduceL2"
     if op.attribute("reduce_all", False) or not axes:
-        axes = range(op.rank("X"))
-    return _over(op, "ReduceLogSumExp" if log else "ReduceL2", _input(op), list(axes), keep)
+        axes = range(rank)
+    return op.reduced(kind, _input(op), axes, rank, keep)
 
 
 _NORMS = {1.0: "ReduceL1", 2.0: "ReduceL2", math.inf: "ReduceMax", -math.inf: "ReduceMin"}
@@ -339,8 +333,9 @@ def _p_norm(op: PaddleOperator) -> Results:
     op.attribute("epsilon", 1e-12)
     x, keep = _input(op), op.attribute("keepdim", False)
     x = op.emit("Abs", x) if math.isinf(order) else x
-    axes = list(range(op.rank("X"))) if op.attribute("asvector", False) else [axis]
-    return _over(op, _NORMS[order], x, axes, keep)
+    rank = op.rank("X")
+    axes = range(rank) if op.attribute("asvector", False) else [axis]
+    return op.reduced(_NORMS[order], x, axes, rank, keep)
 
 
 @rule("size")

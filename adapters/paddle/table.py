@@ -497,9 +497,6 @@ class PaddleOperator(NativeOperator):
             if self.variables(slot):
                 raise UnsupportedError(f"input {slot}: computed at run time")
 
-    def optional_array(self, slot: str) -> Array | None:
-        return self.array(slot) if self.variable(slot) else None
-
     def arrays(self, slot: str) -> list[Array]:
         return [self.builder.array(value, slot) for value in self.values(slot)]
 
@@ -568,6 +565,12 @@ class PaddleOperator(NativeOperator):
         names = self.outputs.get("Out", ())
         declared = self._variables.get(names[0]) if names else None
         return declared is not None and declared.shape == (1,)
+
+    def reduced(self, kind: str, x: str, axes: Sequence[int], rank: int, keep: bool) -> str:
+        """The reduction over axes; before 2.5 Paddle gave (1,) where all axes go."""
+        out = self.emit(kind, x, axes, keepdims=int(keep))
+        every = not keep and len(axes) == rank
+        return self.reshaped(out, 1) if every and self.gives_one() else out
 
     def integers(self, attribute: str, tensor: str, tensors: str) -> str:
         """A list of int64 from a list of tensors, else from a tensor, else from an attribute."""

@@ -190,14 +190,6 @@ class TorchOperator(NativeOperator):
             raise UnsupportedError(f"argument {name}: expected sizes")
         return found
 
-    def counts(self, name: str) -> list[int]:
-        """Numbers that tell sizes, and may have come from them."""
-        found = [each for each in self.sizes(name) if isinstance(each, int)]
-        if len(found) < len(self.sizes(name)):
-            raise UnsupportedError(f"argument {name}: sizes that are open")
-        self.builder.tie_numbers(found, self.why)
-        return list(found)
-
     def integers(self, name: str, default: Sequence[int] = (), count: int = 0) -> list[int]:
         """Numbers that tell no sizes: axes, a kernel's; one stands for ``count`` of them."""
         found = self.attribute(name, list(default))
