@@ -228,6 +228,19 @@ class TorchOperator(NativeOperator):
             raise UnsupportedError(f"{meta.dtype} numbers are not supported")
         return np.dtype(meta.dtype)
 
+    def promoted(self) -> str:
+        """The input in the dtype of the result."""
+        return self.cast(self.value(), self.made())
+
+    @property
+    def epsilon(self) -> float:
+        return float(self.attribute("eps", 1e-5))
+
+    @property
+    def keeps(self) -> int:
+        """ONNX's keepdims."""
+        return int(self.attribute("keepdim", False))
+
     def listed(self, sizes: Sequence[int | Open]) -> str:
         """A list of numbers of which some are values of the graph."""
         whole = [each for each in sizes if isinstance(each, int)]
