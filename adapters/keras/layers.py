@@ -582,17 +582,6 @@ def _begin(op: KerasLayer, layer: _Layer, tensor: Tensor, path: str) -> list[str
     ]
 
 
-def _keep(op: KerasLayer, layer: _Layer, made: _Made, path: str) -> None:
-    if layer.stateful:
-        for at, end in enumerate(made.states):
-            op.lowering.keep(f"{path}/state{at}", end)
-
-
-def _last(op: KerasLayer, layer: _Layer, steps: Steps, made: _Made, given: bool) -> str:
-    """The output of the step that the layer came to last."""
-    return steps.last(made.last, layer.backwards, zeros=layer.zeros, given=given)
-
-
 @rule("SimpleRNN LSTM GRU RNN")
 def _recurrent(op: KerasLayer) -> list[Tensor]:
     return _given(op, [_layer(op)], [op.path], "concat")
@@ -632,11 +621,13 @@ def _given(
     mades = mades or [_through(op, side, steps, begin) for side, begin in runs]
     ys = []
     for (side, begin), made, path in zip(runs, mades, paths, strict=True):
-        _keep(op, side, made, path)
+        for index, end in enumerate(made.states if side.stateful else ()):
+            op.lowering.keep(f"{path}/state{index}", end)
         if side.sequences:
             ys.append(steps.all(made.y, side.backwards, zeros=side.zeros))
-        else:
-            ys.append(_last(op, side, steps, made, bool(begin)))
+        else:  # of the step that the layer came to last
+            last = steps.last(made.last, side.backwards, zeros=side.zeros, given=bool(begin))
+            ys.append(last)
     finals = [Tensor(each) for made in mades for each in made.states if first.gives_states]
     if not first.sequences:
         return [*map(Tensor, _merged(op, merge, ys)), *finals]

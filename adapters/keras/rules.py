@@ -81,10 +81,6 @@ def _clipped(op: KerasLayer, x: str, low: float, high: float) -> str:
     return op.emit("Clip", x, op.scalar(low, x), op.scalar(high, x))
 
 
-def _hard_silu(op: KerasLayer, x: str) -> str:
-    return op.emit("Mul", x, op.emit("HardSigmoid", x, alpha=1 / 6, beta=0.5))
-
-
 _ACTIVATIONS: dict[str, Callable[[KerasLayer, str], str]] = {
     "exponential": lambda op, x: op.emit("Exp", x),
     "softmax": lambda op, x: op.emit("Softmax", x, axis=-1),
@@ -94,7 +90,7 @@ _ACTIVATIONS: dict[str, Callable[[KerasLayer, str], str]] = {
     "selu": lambda op, x: op.emit("Selu", x),
     "gelu": lambda op, x: op.emit("Gelu", x),
     "celu": lambda op, x: op.emit("Celu", x),
-    "hard_silu": _hard_silu,
+    "hard_silu": lambda op, x: op.emit("Mul", x, op.emit("HardSigmoid", x, alpha=1 / 6, beta=0.5)),
     **{name: FORMULAS[name] for name in ("silu", "mish", "log_sigmoid")},
     "tanh_shrink": lambda op, x: op.emit("Sub", x, op.emit("Tanh", x)),
 }
@@ -464,14 +460,6 @@ def _operation(op: KerasLayer) -> str:
     return op.emit(name, a, b)
 
 
-def _not_equal(op: KerasLayer) -> str:
-    return op.emit("Not", op.emit("Equal", *_two_operands(op)))
-
-
-def _compared(op: KerasLayer) -> str:
-    return op.emit(_COMPARED[op.at.type], *_two_operands(op))
-
-
 def _axes(op: KerasLayer) -> list[int] | None:
     axis: Any = op.attribute("axis", None)
     return axis if isinstance(axis, list) or axis is None else [axis]
@@ -483,10 +471,6 @@ def _any(op: KerasLayer) -> str:
     numbers = op.cast(op.cast(op.x, "bool"), "int32")
     top = op.emit("ReduceMax", numbers, over, keepdims=int(op.flag("keepdims")))
     return op.cast(top, "bool")
-
-
-def _expand_dims(op: KerasLayer) -> str:
-    return op.unsqueezed(op.x, *(_axes(op) or [0]))
 
 
 def _squeeze(op: KerasLayer) -> str:
@@ -508,19 +492,15 @@ def _filled(op: KerasLayer) -> str:
     return op.emit("Expand", op.constant(fill, "fill"), op.emit("Shape", op.x))
 
 
-def _function(op: KerasLayer) -> str:
-    return apply(op, op.floats, _FUNCTIONS[op.at.type])
-
-
 OPERATIONS.update(
     {
         **dict.fromkeys(ARITHMETIC, _operation),
-        **dict.fromkeys(_COMPARED, _compared),
-        **dict.fromkeys(_FUNCTIONS, _function),
-        "NotEqual": _not_equal,
+        **dict.fromkeys(_COMPARED, lambda op: op.emit(_COMPARED[op.at.type], *_two_operands(op))),
+        **dict.fromkeys(_FUNCTIONS, lambda op: apply(op, op.floats, _FUNCTIONS[op.at.type])),
+        "NotEqual": lambda op: op.emit("Not", op.emit("Equal", *_two_operands(op))),
         "LogicalNot": lambda op: op.emit("Not", op.x),
         "Any": _any,
-        "ExpandDims": _expand_dims,
+        "ExpandDims": lambda op: op.unsqueezed(op.x, *(_axes(op) or [0])),
         "Squeeze": _squeeze,
         "Concatenate": _concatenated,
         "ZerosLike": _filled,

@@ -451,7 +451,8 @@ class PaddleOperator(NativeOperator):
         self.version, self._variables = version, variables
         for slot, names in op.inputs.items():
             dtypes = {variables[name].dtype for name in names if name in variables}
-            widened = op.type in _MOVING and self._parameters(names)
+            held = all(builder.value(name) in builder.constants for name in names)
+            widened = op.type in _MOVING and held
             if (others := dtypes - COMPUTED - {None}) and not widened:
                 raise UnsupportedError(f"input {slot}: {others.pop()} numbers are not supported")
             if builder.narrow.intersection(names):
@@ -470,9 +471,6 @@ class PaddleOperator(NativeOperator):
             return results
         slot = next((slot for slot in RESULTS if self.outputs.get(slot)), "Out")
         return dict(listed(slot, (results,) if isinstance(results, str) else results))
-
-    def _parameters(self, names: tuple[str, ...]) -> bool:
-        return all(self.builder.value(name) in self.builder.constants for name in names)
 
     def narrow(self, slot: str) -> None:
         """Tells that an output slot holds bytes that stand for floats, or bf16 numbers."""
