@@ -97,14 +97,16 @@ class Rules(dict[str, R]):
 
 
 class Names(dict[str, int]):
-    """Names that values bear, and how many were made from each."""
+    """Names that values bear, and how many were made from each; ``mark`` is before a number."""
+
+    mark = "#"
 
     def fresh(self, name: str) -> str:
         """The name, or one made from it that no value bears yet."""
         chosen = name
         while chosen in self:
             self[name] += 1
-            chosen = f"{name}#{self[name]}"
+            chosen = f"{name}{self.mark}{self[name]}"
         self[chosen] = 0
         return chosen
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.lowering import Rules
+from onernn.adapters.common.lowering import Names, Rules
 from onernn.adapters.onnx import write_layers, writer
 from onernn.adapters.onnx.rules import became_inputs
 from onernn.adapters.onnx.writer import (
@@ -38,13 +38,7 @@ def loop_of_scan(w: GraphWriter) -> None:
         )
     known = {*body.constants, *(value.name for value in body.inputs)}
     known.update(name for each in body.nodes for name in each.outputs)
-
-    def fresh(hint: str) -> str:
-        while hint in known:
-            hint += "'"
-        known.add(hint)
-        return hint
-
+    fresh = Names(dict.fromkeys(known, 0)).fresh
     turn, going = fresh("turn"), fresh("going")
     elements = [value.name for value in body.inputs[states : states + scanned]]
     sources = [fresh(name) for name in elements]

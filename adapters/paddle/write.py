@@ -15,7 +15,7 @@ from onernn.adapters.common.writing import Progress, check_again, declared, writ
 from onernn.adapters.paddle import write_layers, write_rules
 from onernn.adapters.paddle.lower import load_paddle
 from onernn.adapters.paddle.messages import CODES
-from onernn.adapters.paddle.writer import RULES, ProgramWriter, Writing, save
+from onernn.adapters.paddle.writer import RULES, ProgramWriter, VariableNames, Writing, save
 from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
 
@@ -70,7 +70,7 @@ def to_paddle(
         raise ValueError("place='onednn' belongs to fused operators, got fused=False")
     names = {value.name for value in graph.inputs} | {"feed", "fetch"}
     names.update(*(node.outputs for node in graph.nodes))
-    w = Writing(graph, ProgramWriter(names), fused, place)
+    w = Writing(graph, ProgramWriter(VariableNames(dict.fromkeys(names, 0))), fused, place)
     for value in graph.inputs:
         _feed(w, value)
     write_nodes(graph, partial(_write, w), progress)

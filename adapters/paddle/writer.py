@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from onernn.adapters.common.lowering import Names
 from onernn.adapters.common.writing import NodeWriter
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.lower import RULES as READING
@@ -46,28 +47,23 @@ class Operation:
     attributes: dict[str, Any]
 
 
+class VariableNames(Names):
+    mark = "_"
+
+
 @dataclass(eq=False)
 class ProgramWriter:
-    """Block 0. ``taken`` are names that `fresh` must not give."""
+    """Block 0, and the names of its variables."""
 
-    taken: set[str]
+    names: VariableNames
     feeds: list[str] = field(default_factory=list)
     fetches: list[str] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     variables: dict[str, Type] = field(default_factory=dict)
     parameters: dict[str, Array] = field(default_factory=dict)
 
-    def fresh(self, stem: str) -> str:
-        """The name, or one made from it that nothing bears yet."""
-        chosen, count = stem, 0
-        while chosen in self.taken:
-            count += 1
-            chosen = f"{stem}_{count}"
-        self.taken.add(chosen)
-        return chosen
-
     def parameter(self, array: Array, stem: str) -> str:
-        name = self.fresh(stem)
+        name = self.names.fresh(stem)
         if array.dtype.name not in CODES:
             raise UnsupportedError(f"{name!r}: Paddle has no {array.dtype} parameters")
         self.parameters[name] = np.ascontiguousarray(array).reshape(array.shape)
@@ -288,7 +284,7 @@ class Writing(NodeWriter):
         made: dict[str, list[str]] = {}
         for slot, count in outputs.items():
             stem = f"{type}.{slot if made else 'out'}"
-            made[slot] = [self.program.fresh(stem) for _ in range(count)]
+            made[slot] = [self.program.names.fresh(stem) for _ in range(count)]
         names = [name for found in made.values() for name in found]
         self._makers.update(dict.fromkeys(names, len(self.program.operations)))
         self._read(self.program.add(type, inputs, made, attributes))
