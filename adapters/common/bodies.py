@@ -55,10 +55,10 @@ def recurrent_stack(
         words = op.emit("SequenceUnpad", x, lengths, time_major=not batch_major)
     elif batch_major:
         words = op.transposed(x, 1, 0, 2)
-    told: dict[str, Any] = {"precision": precision} if precision else {}
+    own: dict[str, Any] = {"precision": precision} if precision else {}
     packed = weights if len(weights) > 1 else weights[0]
     count = 1 + len(spec.cell.states)
-    y, *ends = op.emit_many("Rnn", count, words, *begin, spec=spec, weights=packed, **told)
+    y, *ends = op.emit_many("Rnn", count, words, *begin, spec=spec, weights=packed, **own)
     if lengths:
         y = op.emit("SequencePad", y, x, time_major=not batch_major)
     elif batch_major:
@@ -123,5 +123,5 @@ def extreme_index(
 
 def stacked(op: NativeOperator, values: Sequence[str], axis: int) -> str:
     """Values of one shape along a new axis."""
-    at = op.ints(axis)
-    return op.emit("Concat", *(op.emit("Unsqueeze", value, at) for value in values), axis=axis)
+    place = op.ints(axis)
+    return op.emit("Concat", *(op.emit("Unsqueeze", value, place) for value in values), axis=axis)

@@ -358,6 +358,10 @@ def _one(slot: Slot, names: list[str]) -> str:
     return names[0] if names else ""
 
 
+Body = tuple[Graph, Sequence[str]]
+"""A graph inside an operator, and the values of outside that it takes behind its own inputs."""
+
+
 class GraphBuilder:
     """Collects nodes; names values after the framework's variables, each value once.
 
@@ -510,6 +514,13 @@ class GraphBuilder:
         else:
             self.nodes.append(node)
         return outs
+
+    def branches(self, condition: str, then: Body, other: Body) -> tuple[str, ...]:
+        """What the branch gives that a condition, without axes, chooses."""
+        (graph, taken), (other_graph, other_taken) = then, other
+        attributes = {"then_branch": graph, "else_branch": other_graph, "then_taken": len(taken)}
+        inputs = (condition, *taken, *other_taken)
+        return self.emit_many("If", inputs, len(graph.outputs), attributes)
 
     def give(self, variable: str, value: str, name: str = "") -> None:
         """Binds a variable to a value.

@@ -79,19 +79,10 @@ _FAR = 2**31 - 1
 
 
 def conditional(op: OnnxOperator) -> Results:
-    (then, of_then), (other, of_other) = op.body("then_branch"), op.body("else_branch")
-    if len(then.outputs) != len(op.outputs) or len(other.outputs) != len(op.outputs):
+    bodies = op.body("then_branch"), op.body("else_branch")
+    if any(len(graph.outputs) != len(op.outputs) for graph, _ in bodies):
         raise UnsupportedError(f"its branches do not give {len(op.outputs)} outputs")
-    return op.emit_many(
-        "If",
-        len(op.outputs),
-        op.value(0),
-        *of_then,
-        *of_other,
-        then_branch=then,
-        else_branch=other,
-        then_taken=len(of_then),
-    )
+    return op.builder.branches(op.value(0), *bodies)
 
 
 def loop(op: OnnxOperator) -> Results:

@@ -144,8 +144,8 @@ class _Step(ProtoGraph):
         if name == "scaledtanh":
             inner = self.emit("Tanh", self.emit("Mul", a, self.number(beta)))
             return self.emit("Mul", inner, self.number(alpha))
-        told: dict[str, Any] = dict(zip(("alpha", "beta"), numbers, strict=True))
-        return self.emit(NAMES[name], a, **{k: v for k, v in told.items() if v is not None})
+        pairs = zip(("alpha", "beta"), numbers, strict=True)
+        return self.emit(NAMES[name], a, **{k: v for k, v in pairs if v is not None})
 
     def _step(self, x: list[str], states: list[str], attention: str) -> list[str]:
         spec, h = self.spec, states[0]
@@ -214,7 +214,7 @@ def has_two_inputs(rnn: Recurrent) -> bool:
     return any(len({part.data for part in row}) > 1 for row in rows)
 
 
-def told(precision: LayerPrecision, weights: RnnWeights) -> LayerPrecision:
+def with_factors(precision: LayerPrecision, weights: RnnWeights) -> LayerPrecision:
     """The precision with the factors of all columns, those that a kernel would find among them."""
     parts = []
     for d, part in enumerate(precision.parts):
@@ -302,7 +302,7 @@ def rnn(w: GraphWriter) -> Written:
     if w.graph.is_read(rnn.cells):
         written = scan_layer(w, spec, weights, layer, cells=True)
     elif not reason:
-        written = _standard(w, spec, weights, layer, told(rnn.precision, weights))
+        written = _standard(w, spec, weights, layer, with_factors(rnn.precision, weights))
     elif not spec.cell.has_attention:
         written = scan_layer(w, spec, weights, layer)
     elif w.functions is None:
@@ -402,21 +402,21 @@ def _optional(w: GraphWriter, array: Array | None) -> str:
 
 def _attributes(spec: RnnSpec) -> dict[str, Any]:
     d = spec.directions
-    found: dict[str, Any] = {"hidden_size": spec.hidden_size}
-    found["direction"] = _DIRECTIONS.get(spec.direction, "bidirectional")
+    attributes: dict[str, Any] = {"hidden_size": spec.hidden_size}
+    attributes["direction"] = _DIRECTIONS.get(spec.direction, "bidirectional")
     if spec.cell.is_gru:
-        found["linear_before_reset"] = int(spec.cell.linear_before_reset)
+        attributes["linear_before_reset"] = int(spec.cell.linear_before_reset)
     if spec.gate_clip is not None:
-        found["clip"] = float(spec.gate_clip)
+        attributes["clip"] = float(spec.gate_clip)
     if spec.input_forget:
-        found["input_forget"] = 1
+        attributes["input_forget"] = 1
     chosen = [_named(each) for each in spec.functions] * d
-    found["activations"] = [name for name, _ in chosen]
+    attributes["activations"] = [name for name, _ in chosen]
     for k, key in enumerate(("activation_alpha", "activation_beta")):
         numbers = [values[k] for _, values in chosen if len(values) > k]
         if numbers:
-            found[key] = [float(number) for number in numbers]
-    return found
+            attributes[key] = [float(number) for number in numbers]
+    return attributes
 
 
 def _named(chosen: Activation) -> tuple[str, tuple[float, ...]]:

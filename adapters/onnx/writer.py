@@ -357,8 +357,8 @@ class GraphWriter(NodeWriter, PaddedGraph):
         """Binds the outputs of the node, where anybody named them."""
         for name, tensor in zip(self.node.outputs, tensors, strict=False):
             if name and tensor:
-                found = self.types[name]
-                self.bind(name, OnnxValue(tensor, found.dtype or "", len(found.counts), lengths))
+                known = self.types[name]
+                self.bind(name, OnnxValue(tensor, known.dtype or "", len(known.counts), lengths))
 
     def reduce(self, op: str, x: str, axes: Sequence[int], *, keepdims: int) -> str:
         """A Reduce operator over axes, which are an attribute before opset 18 for most."""
@@ -368,16 +368,16 @@ class GraphWriter(NodeWriter, PaddedGraph):
 
     def attributes(self) -> dict[str, Any]:
         """The attributes in ONNX's form. Raises `UnsupportedError` for those it has not."""
-        node, found = self.node, dict(self.node.attributes)
-        found.pop("non_negative", None)  # a check that ONNX has not
+        node, attributes = self.node, dict(self.node.attributes)
+        attributes.pop("non_negative", None)  # a check that ONNX has not
         if node.op == "Split" and not node.input(1) and self.opset >= 18:
-            found["num_outputs"] = len(node.outputs)
-        if node.op in ("Cast", "CastLike") and "to" in found:
-            found["to"] = number_of(found["to"])
+            attributes["num_outputs"] = len(node.outputs)
+        if node.op in ("Cast", "CastLike") and "to" in attributes:
+            attributes["to"] = number_of(attributes["to"])
         for name, since in _SINCE.get(node.op, {}).items():
-            if name in found and self.opset < since and found.pop(name) != 0:
+            if name in attributes and self.opset < since and attributes.pop(name) != 0:
                 raise UnsupportedError(f"attribute {name} needs opset {since}")
-        return found
+        return attributes
 
     def copy(self, tensors: Sequence[str], **attributes: Any) -> list[str]:
         """The operator as it stands, of other inputs; its outputs."""
@@ -453,13 +453,13 @@ def _along_axes(w: GraphWriter, like: OnnxValue) -> Rows:
     operator, attributes, tensors = OPERATORS[w.node.op], w.attributes(), []
     if "axis" in operator.attributes:
         attributes["axis"] = _axis(w.attrs.axis, like.rank)
-    told = next((at for at, slot in enumerate(operator.slots) if slot.tells), None)
-    axes = None if told is None else _axes(w, told, like)
-    for at, value in enumerate(w.inputs):
-        if at == told:
+    telling = next((index for index, slot in enumerate(operator.slots) if slot.tells), None)
+    axes = None if telling is None else _axes(w, telling, like)
+    for index, value in enumerate(w.inputs):
+        if index == telling:
             tensors.append(w.constant(axes))
-        elif at and not operator.slot(at).variadic:
-            tensors.append(dense(value, operator.slot(at).name) if value else "")
+        elif index and not operator.slot(index).variadic:
+            tensors.append(dense(value, operator.slot(index).name) if value else "")
         elif not value or value.rank != like.rank:
             raise UnsupportedError("expected inputs of equal rank only")
         else:
@@ -467,11 +467,11 @@ def _along_axes(w: GraphWriter, like: OnnxValue) -> Rows:
     return w.copy(tensors, **attributes)
 
 
-def _axes(w: GraphWriter, at: int, like: OnnxValue) -> Array:
+def _axes(w: GraphWriter, index: int, like: OnnxValue) -> Array:
     """Axes that come as an input, in the padded tensor."""
-    if not w.node.input(at):
+    if not w.node.input(index):
         raise UnsupportedError("without axes the words of a LoD are among them")
-    axes = w.array(at, "axes")
+    axes = w.array(index, "axes")
     rank = like.rank + (axes.size if w.node.op == "Unsqueeze" else 0)
     return np.array([_axis(int(axis), rank) for axis in axes.flat], np.int64).reshape(axes.shape)
 

@@ -418,8 +418,8 @@ def _convolution(op: TorchOperator) -> str:
     x, weight, bias = op.value("input"), op.value("weight"), op.optional("bias")
     axes = op.rank_of(weight) - 2
     given: dict[str, Any] = {
-        "strides": tuple(op.integers("stride", [1], axes)),
-        "dilations": tuple(op.integers("dilation", [1], axes)),
+        "strides": op.integers("stride", [1], axes),
+        "dilations": op.integers("dilation", [1], axes),
         "group": op.attribute("groups", 1),
     }
     if op.rank_of(x) != axes + 2:
@@ -429,7 +429,7 @@ def _convolution(op: TorchOperator) -> str:
     if isinstance(padding, str):
         given["pads"] = _named_padding(op, weight, padding, given["dilations"])
     else:
-        given["pads"] = tuple(op.integers("padding", [0], axes)) * 2
+        given["pads"] = op.integers("padding", [0], axes) * 2
     op.only("output_padding", [0] * len(op.attribute("output_padding", [])))
     if op.attribute("transposed", False):
         return op.emit("ConvTranspose", x, weight, *([bias] if bias else []), **given)
@@ -452,12 +452,12 @@ def _pool(kind: str, op: TorchOperator) -> str:
     axes = op.rank_of(x) - 2
     kernel = op.integers("kernel_size", (), axes)
     given: dict[str, Any] = {
-        "strides": tuple(op.integers("stride", (), axes) or kernel),
-        "pads": tuple(op.integers("padding", [0], axes)) * 2,
+        "strides": op.integers("stride", (), axes) or kernel,
+        "pads": op.integers("padding", [0], axes) * 2,
         "ceil_mode": int(op.attribute("ceil_mode", False)),
     }
     if kind == "max":
-        given["dilations"] = tuple(op.integers("dilation", [1], axes))
+        given["dilations"] = op.integers("dilation", [1], axes)
     elif op.attribute("divisor_override", None) is not None:
         raise UnsupportedError("argument divisor_override")
     counts = kind == "avg" and op.flag("count_include_pad", True)

@@ -190,12 +190,12 @@ class TorchOperator(NativeOperator):
             raise UnsupportedError(f"argument {name}: expected sizes")
         return found
 
-    def integers(self, name: str, default: Sequence[int] = (), count: int = 0) -> list[int]:
+    def integers(self, name: str, default: Sequence[int] = (), count: int = 0) -> tuple[int, ...]:
         """Numbers that tell no sizes: axes, a kernel's; one stands for ``count`` of them."""
         found = self.attribute(name, list(default))
         if not all(isinstance(each, int) for each in found):
             raise UnsupportedError(f"argument {name}: numbers that are open")
-        return list(found) * count if count and len(found) == 1 else list(found)
+        return tuple(found) * count if count and len(found) == 1 else tuple(found)
 
     def axis(self, value: str, name: str = "dim", default: int | None = None) -> int:
         """An axis of a value, counted from the first one."""
