@@ -47,7 +47,10 @@ def weight_h(flat: Array, layout: GateLayout) -> Array:
 def gru_weights(
     flat: Array, bias: Array | None, layout: GateLayout, projection: Array | None = None
 ) -> RnnWeights:
-    """``WeightH``, ``Bias`` and, unless the input is projected already, ``WeightX`` (I, 3*O)."""
+    """``WeightH`` (O, 3*O), ``Bias`` (1, 3*O) and ``WeightX`` (I, 3*O) -> weights of one layer.
+
+    Without ``projection`` the input is projected already.
+    """
     layer = None if projection is None else input_layer(projection, layout)
     return RnnWeights(layer, weight_h(flat, layout), summed_bias(layout, bias))
 
