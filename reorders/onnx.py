@@ -92,7 +92,10 @@ def peephole_back(ldgo: Array) -> Array:
 
 
 def weights(w: Array, r: Array, b: Array | None, p: Array | None, cell: Cell) -> RnnWeights:
-    """W (D, G*O, I), R (D, G*O, O), B (D, 2*G*O), P (D, 3*O) -> weights of one layer; see `write`."""
+    """W (D, G*O, I), R (D, G*O, O), B (D, 2*G*O) and P (D, 3*O) -> weights of one layer.
+
+    `write` is the inverse.
+    """
     return RnnWeights(
         matrix("W", w, cell),
         matrix("R", r, cell),
