@@ -74,7 +74,9 @@ def load(path: StrPath, params: StrPath | None = None, semantics: str = "documen
         raise ValueError(f"semantics: expected one of {SEMANTICS}, got {semantics!r}{hint}")
     with reading(path):
         refuse_unread(path)
-        return adapter_of(path).load(path, params, semantics)
+        adapter = adapter_of(path)
+        meaning = (semantics,) if adapter.semantics else ()
+        return adapter.load(path, *adapter.parts(params), *meaning)
 
 
 def find_faults(path: StrPath, params: StrPath | None = None) -> FaultyModel[Any]:
@@ -88,7 +90,7 @@ def find_faults(path: StrPath, params: StrPath | None = None) -> FaultyModel[Any
     if adapter.find_faults is None:
         known = " and ".join(f"{each.name}'s" for each in ADAPTERS if each.find_faults)
         raise UnsupportedError(f"{path}: only {known} faults are known, not {adapter.name}'s")
-    return adapter.find_faults(path, params)
+    return adapter.find_faults(path, *adapter.parts(params))
 
 
 def plugin_for(graph: Graph) -> str:

@@ -140,7 +140,8 @@ def _from_keras(layer: Any) -> PivotLayer:
     if layer.go_backwards:
         raise UnsupportedError("go_backwards gives its steps in the order it went")
     cells = layer.cell.cells if hasattr(layer.cell, "cells") else [layer.cell]
-    return _as_one(layer.name, [_keras_cell(cell) for cell in cells])
+    read = framework("keras").read
+    return _as_one(layer.name, [read(_keras_arrays(c), **_keras_options(c)) for c in cells])
 
 
 def _keras_kind(layer: Any) -> str:
@@ -201,10 +202,6 @@ def _as_one(name: str, stacks: list[PivotLayer]) -> PivotLayer:
 
 def _told(spec: RnnSpec) -> str:
     return f"{spec.cell.name} {spec.input_size}->{spec.hidden_size} {spec.direction}"
-
-
-def _keras_cell(cell: Any) -> PivotLayer:
-    return framework("keras").read(_keras_arrays(cell), **_keras_options(cell))
 
 
 def _keras_arrays(cell: Any) -> dict[str, Array]:

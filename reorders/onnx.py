@@ -91,6 +91,31 @@ def peephole_back(ldgo: Array) -> Array:
     return PEEPHOLES.inverse(ldgo.reshape(ldgo.shape[1], -1))
 
 
+def weights(w: Array, r: Array, b: Array | None, p: Array | None, cell: Cell) -> RnnWeights:
+    """W (D, G*O, I), R (D, G*O, O), B (D, 2*G*O) and P (D, 3*O) -> weights of one layer.
+
+    `write` is the inverse.
+    """
+    return RnnWeights(
+        matrix("W", w, cell),
+        matrix("R", r, cell),
+        None if b is None else bias(b, cell),
+        None if p is None else peephole(p),
+    )
+
+
+def coupled(weights: RnnWeights) -> RnnWeights:
+    """An LSTM's weights whose forget gate is 1 - i: under a sigmoid -i's numbers make it."""
+    turned = {}
+    for name in ("layer", "iter", "bias", "peephole"):
+        array = getattr(weights, name)
+        if array is not None:
+            array = array.copy()
+            array[..., 1, :] = -array[..., 0, :]  # sigmoid(-a) = 1 - sigmoid(a)
+            turned[name] = array
+    return replace(weights, **turned)
+
+
 def read(
     arrays: Arrays,
     *,
@@ -109,18 +134,11 @@ def read(
     gates = first.shape[1] // first.shape[2]
     cell = cell_of(gates, linear_before_reset=linear_before_reset, function=function)
     check_all_read(arrays, {f"{prefix}{name}" for prefix in prefixes for name in "WRBP"})
-    weights = []
+    parts = []
     for prefix in prefixes:
-        b, p = (arrays.get(f"{prefix}{name}") for name in "BP")
-        weights.append(
-            RnnWeights(
-                matrix("W", need(arrays, f"{prefix}W", 3), cell),
-                matrix("R", need(arrays, f"{prefix}R", 3), cell),
-                None if b is None else bias(b, cell),
-                None if p is None else peephole(p),
-            )
-        )
-    parts = [[each.part(0, d) for d in range(each.iter.shape[1])] for each in weights]
+        w, r = (need(arrays, f"{prefix}{name}", 3) for name in "WR")
+        each = weights(w, r, arrays.get(f"{prefix}B"), arrays.get(f"{prefix}P"), cell)
+        parts.append([each.part(0, d) for d in range(each.iter.shape[1])])
     return layer_of(cell, parts, direction, activations)
 
 

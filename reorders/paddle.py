@@ -44,6 +44,17 @@ def weight_h(flat: Array, layout: GateLayout) -> Array:
     return layout.split(np.concatenate(rows, axis=1))[None, None]
 
 
+def gru_weights(
+    flat: Array, bias: Array | None, layout: GateLayout, projection: Array | None = None
+) -> RnnWeights:
+    """``WeightH`` (O, 3*O), ``Bias`` (1, 3*O) and ``WeightX`` (I, 3*O) -> weights of one layer.
+
+    Without ``projection`` the input is projected already.
+    """
+    layer = None if projection is None else input_layer(projection, layout)
+    return RnnWeights(layer, weight_h(flat, layout), summed_bias(layout, bias))
+
+
 def weight_h_back(weights_iter: Array, layout: GateLayout) -> Array:
     """weights iter (1, 1, O, 3, O) -> Paddle ``WeightH`` (O, 3*O), two blocks in memory."""
     hidden = weights_iter.shape[2]

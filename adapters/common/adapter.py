@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from onernn.ir.errors import MissingDependencyError
+from onernn.ir.errors import MissingDependencyError, UnsupportedError
 from onernn.ir.records import dataclass
 
 if TYPE_CHECKING:
@@ -93,10 +93,11 @@ class Adapter:
     ``files``: which files and folders are its models, for help. ``reads(path)``: whether one is.
     ``no_models``: by suffix, what to do with its files that are none.
     ``weights``: by suffix, how the recurrent layers of files are read that hold arrays alone, by
-    the names of their modules. ``load(path, params, semantics)`` lowers it. ``semantics``: the
-    names of other meanings of its operators than the documented one. ``find_faults(path, params)``:
-    a saved model with the known faults of the framework. ``plugin(path)``: how to run that model
-    inside the framework.
+    the names of their modules. ``load(path, params, semantics)`` lowers a model. ``semantics``: the
+    names of other meanings of its operators than the documented one; without any, ``load`` is not
+    given one. ``find_faults(path, params)``: a saved model with the known faults of the framework.
+    ``no_params``: why its models have no other file with parameters; then neither is given one.
+    ``plugin(path)``: how to run that model inside the framework.
     ``pass_name(applied)``: what the framework calls a pass of ours that fired on its operators, ""
     where it has none.
     """
@@ -104,7 +105,8 @@ class Adapter:
     name: str
     files: str
     reads: Callable[[StrPath], bool]
-    load: Callable[[StrPath, StrPath | None, str], Graph]
+    load: Callable[..., Graph]
+    no_params: str = ""
     no_models: Mapping[str, str] = field(default_factory=dict)
     weights: Mapping[str, Callable[[StrPath], Mapping[str, PivotLayer]]] = field(
         default_factory=dict
@@ -112,9 +114,26 @@ class Adapter:
     semantics: tuple[str, ...] = ()
     writer: Writer | None = None
     runtime: Runtime | None = None
-    find_faults: Callable[[StrPath, StrPath | None], FaultyModel[Any]] | None = None
+    find_faults: Callable[..., FaultyModel[Any]] | None = None
     plugin: Callable[[str], Plugin] | None = None
     pass_name: Callable[[Applied], str] = lambda _: ""
+
+    def parts(self, params: StrPath | None) -> tuple[StrPath | None, ...]:
+        """What tells its functions the parameters of a model, behind its path.
+
+        Raises `UnsupportedError` for parameters of a framework that keeps none apart.
+        """
+        if not self.no_params:
+            return (params,)
+        if params is not None:
+            raise UnsupportedError(f"params: {self.no_params}")
+        return ()
+
+
+def deferred(name: str) -> Callable[..., Any]:
+    """A function of `onernn.adapters` by its name in there, imported when it is called."""
+    module, _, function = f"onernn.adapters.{name}".rpartition(".")
+    return lambda *given, **options: getattr(import_module(module), function)(*given, **options)
 
 
 # Optional packages, imported where they are needed.

@@ -11,7 +11,7 @@ from typing import Any
 from onernn.adapters.common.lowering import NativeOperator
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import OWN, LayerPrecision, RnnWeights
 
 Formula = Callable[[NativeOperator, str], str]
 
@@ -32,23 +32,39 @@ def recurrent_stack(
     spec: RnnSpec,
     weights: Sequence[RnnWeights],
     lengths: str = "",
+    batch_major: bool = False,
+    precision: LayerPrecision = OWN,
 ) -> tuple[str, ...]:
     """y (T, N, D*R), then the last states (L*D, N, R), and (L*D, N, O) of an LSTM's cells.
 
     ``states``: the first ones, of the same shapes, "" where they are zeros of any batch.
-    ``lengths``: steps behind them do not run, and give zeros.
+    ``lengths``: steps behind them do not run, and give zeros. ``batch_major``: x and y have the
+    batch before the time, (N, T, ...).
     """
     widths = (spec.recurrent_size, spec.hidden_size)
-    begin = [
-        state and op.reshaped(state, spec.layers, spec.directions, -1, width)
-        for state, width in zip(states, widths, strict=False)
-    ]
-    words = op.emit("SequenceUnpad", x, lengths, time_major=True) if lengths else x
+
+    def apart(state: str, width: int) -> str:
+        if spec.layers == 1:
+            return op.unsqueezed(state, 0)
+        return op.reshaped(state, spec.layers, spec.directions, -1, width)
+
+    pairs = zip(states, widths, strict=False)
+    begin = [state and apart(state, width) for state, width in pairs]
+    words = x
+    if lengths:
+        words = op.emit("SequenceUnpad", x, lengths, time_major=not batch_major)
+    elif batch_major:
+        words = op.transposed(x, 1, 0, 2)
+    own: dict[str, Any] = {"precision": precision} if precision else {}
     packed = weights if len(weights) > 1 else weights[0]
     count = 1 + len(spec.cell.states)
-    y, *ends = op.emit_many("Rnn", count, words, *begin, spec=spec, weights=packed)
+    y, *ends = op.emit_many("Rnn", count, words, *begin, spec=spec, weights=packed, **own)
     if lengths:
-        y = op.emit("SequencePad", y, x, time_major=True)
+        y = op.emit("SequencePad", y, x, time_major=not batch_major)
+    elif batch_major:
+        y = op.transposed(y, 1, 0, 2)
+    if spec.layers == 1:
+        return y, *(op.squeezed(end, 0) for end in ends)
     rows = spec.layers * spec.directions
     return y, *(op.reshaped(end, rows, -1, width) for end, width in zip(ends, widths, strict=False))
 
@@ -107,5 +123,5 @@ def extreme_index(
 
 def stacked(op: NativeOperator, values: Sequence[str], axis: int) -> str:
     """Values of one shape along a new axis."""
-    at = op.ints(axis)
-    return op.emit("Concat", *(op.emit("Unsqueeze", value, at) for value in values), axis=axis)
+    place = op.ints(axis)
+    return op.emit("Concat", *(op.emit("Unsqueeze", value, place) for value in values), axis=axis)

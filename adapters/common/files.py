@@ -59,6 +59,27 @@ def file_bytes(file: StrPath) -> bytes:
         return raw.read()
 
 
+class Malformed(Exception):
+    """What a file holds can be parsed, but is none of its format."""
+
+
+@contextmanager
+def described(what: str, file: StrPath) -> Iterator[None]:
+    """What is `Malformed` inside names the file and ``what`` it is not."""
+    try:
+        yield
+    except Malformed as error:
+        raise ModelFormatError(f"{what}: {error}", file) from error
+
+
+def typed(found: Any, kind: Any, what: str) -> Any:
+    """A value of a JSON text of this kind; a bool is no integer."""
+    if not isinstance(found, kind) or (isinstance(found, bool) and kind is int):
+        name = getattr(kind, "__name__", str(kind))
+        raise Malformed(f"{what}: expected {name}, got {str(found)[:40]}")
+    return found
+
+
 def parsed_json(data: bytes | str, file: StrPath, what: str) -> Any:
     """A text in JSON. Raises `ModelFormatError` with the place for what is none."""
     import json  # slow, and most formats are others
@@ -82,6 +103,21 @@ def parsed_json(data: bytes | str, file: StrPath, what: str) -> Any:
     except ValueError as error:  # numbers of thousands of digits
         reason = f"no JSON: {error}"
     raise ModelFormatError(f"{what}: {reason}", file, offset)
+
+
+# How numbers lie in files: little-endian, bfloat16 as the upper half of a float32, bools in bytes.
+
+
+def stored(dtype: str) -> np.dtype[Any]:
+    """What NumPy reads the bytes of a dtype as."""
+    return np.dtype({"bfloat16": "uint16", "bool": "uint8"}.get(dtype, dtype)).newbyteorder("<")
+
+
+def numbers_of(flat: Array, dtype: str) -> Array:
+    """The numbers that were `stored`: bfloat16 as float32 of the same values."""
+    if dtype == "bfloat16":
+        return widened(flat)
+    return flat != 0 if dtype == "bool" else flat  # a byte other than 0 and 1 would be neither
 
 
 # A binary file of arrays, read front to back: a hostile length is found out before it costs.
@@ -130,17 +166,12 @@ class ByteStream:
 
     def numbers(self, shape: tuple[int, ...], dtype: str, what: str) -> Array:
         """An aligned array of its own; bfloat16 as float32 of the same values."""
-        kind = np.dtype({"bfloat16": "uint16", "bool": "uint8"}.get(dtype, dtype)).newbyteorder("<")
-        count = math.prod(shape)
+        kind, count = stored(dtype), math.prod(shape)
         self._expect(count * kind.itemsize, what)
         self.budget.take(count * kind.itemsize, what)
         flat: Array = np.empty(count, kind)
         self._advance(self.raw.readinto(flat.data), flat.nbytes, what)
-        if dtype == "bfloat16":
-            flat = widened(flat)
-        elif dtype == "bool":  # a byte other than 0 and 1 would be a bool that is neither
-            flat = flat != 0
-        return flat.reshape(shape)
+        return numbers_of(flat, dtype).reshape(shape)
 
     def error(self, reason: str, at: int | None = None) -> ModelFormatError:
         return ModelFormatError(reason, self.file, self.at if at is None else at)

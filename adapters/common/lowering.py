@@ -97,14 +97,16 @@ class Rules(dict[str, R]):
 
 
 class Names(dict[str, int]):
-    """Names that values bear, and how many were made from each."""
+    """Names that values bear, and how many were made from each; ``mark`` is before a number."""
+
+    mark = "#"
 
     def fresh(self, name: str) -> str:
         """The name, or one made from it that no value bears yet."""
         chosen = name
         while chosen in self:
             self[name] += 1
-            chosen = f"{name}#{self[name]}"
+            chosen = f"{name}{self.mark}{self[name]}"
         self[chosen] = 0
         return chosen
 
@@ -172,6 +174,11 @@ class Tape(ABC):
     def sliced(self, value: str, *cuts: Sequence[int]) -> str:
         """From starts to ends of axes, by steps."""
         return self.emit("Slice", value, *cuts)
+
+    def flipped(self, value: str, *axes: int) -> str:
+        """Axes from their end."""
+        back = [-1] * len(axes)
+        return self.sliced(value, back, [-(2**62)] * len(axes), axes, back)
 
 
 class NativeOperator(Tape):
@@ -242,6 +249,11 @@ class NativeOperator(Tape):
     def array(self, slot: Slot) -> Array:
         """The numbers in a slot. Raises `UnsupportedError` where they are computed at run time."""
         return self.builder.array(self.value(slot), str(slot))
+
+    def optional_array(self, slot: Slot, role: str = "") -> Array | None:
+        """The numbers in a slot, None where it is absent."""
+        value = self.optional(slot)
+        return self.builder.array(value, role or str(slot)) if value else None
 
     # Attributes.
 
@@ -344,6 +356,10 @@ def _one(slot: Slot, names: list[str]) -> str:
     if len(names) > 1:
         raise UnsupportedError(f"input {slot}: expected one variable, got {len(names)}")
     return names[0] if names else ""
+
+
+Body = tuple[Graph, Sequence[str]]
+"""A graph inside an operator, and the values of outside that it takes behind its own inputs."""
 
 
 class GraphBuilder:
@@ -498,6 +514,13 @@ class GraphBuilder:
         else:
             self.nodes.append(node)
         return outs
+
+    def branches(self, condition: str, then: Body, other: Body) -> tuple[str, ...]:
+        """What the branch gives that a condition, without axes, chooses."""
+        (graph, taken), (other_graph, other_taken) = then, other
+        attributes = {"then_branch": graph, "else_branch": other_graph, "then_taken": len(taken)}
+        inputs = (condition, *taken, *other_taken)
+        return self.emit_many("If", inputs, len(graph.outputs), attributes)
 
     def give(self, variable: str, value: str, name: str = "") -> None:
         """Binds a variable to a value.

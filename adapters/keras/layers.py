@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,20 +26,15 @@ from onernn.reorders.layers import PivotLayer
 # Formulas: documentation of keras.layers of these names.
 
 
-def _axes(op: KerasLayer) -> int:
-    """Over how many axes the windows of a class go."""
+def _layout(op: KerasLayer) -> tuple[int, bool]:
+    """Over how many axes windows go, and whether the channels stand before these."""
     found = re.search(r"([123])D", op.at.type)
     assert found is not None
     axes = int(found[1])
     if op.rank_of(op.x) != axes + 2:
         raise UnsupportedError(f"expected {axes + 2} axes, got {op.rank_of(op.x)}")
-    return axes
-
-
-def _is_first(op: KerasLayer) -> bool:
-    """Whether the channels stand before the other axes."""
     formats = ("channels_last", "channels_first")
-    return bool(op.one_of("data_format", formats[0], formats) == "channels_first")
+    return axes, op.one_of("data_format", formats[0], formats) == "channels_first"
 
 
 def _pads(op: KerasLayer, kernel: Sequence[int], dilations: Sequence[int]) -> dict[str, Any]:
@@ -79,15 +74,13 @@ def _each_channel(array: Array, axes: int) -> Array:
 
 def _bias(op: KerasLayer, y: str, bias: list[Array], first: bool) -> str:
     """The function of a convolution with its bias."""
-    for array in bias:
-        shape = (-1, *[1] * (op.rank_of(y) - 2)) if first else (-1,)
-        y = op.emit("Add", y, op.constant(array.reshape(shape), "bias"))
-    return rules.apply(op, y, op.attribute("activation", None))
+    shape = (-1, *[1] * (op.rank_of(y) - 2)) if first else (-1,)
+    return rules.finished(op, y, [array.reshape(shape) for array in bias])
 
 
 @rule("Conv1D Conv2D Conv3D")
 def _conv(op: KerasLayer) -> str:
-    axes, first = _axes(op), _is_first(op)
+    axes, first = _layout(op)
     windows, groups = _windows(op, axes, "kernel_size"), op.integer("groups", 1)
     names = ("kernel", "bias")[: 1 + op.flag("use_bias", True)]
     kernel, *bias = op.weights(*names)
@@ -103,7 +96,7 @@ def _conv(op: KerasLayer) -> str:
 
 @rule("DepthwiseConv1D DepthwiseConv2D")
 def _depthwise(op: KerasLayer) -> str:
-    axes, first = _axes(op), _is_first(op)
+    axes, first = _layout(op)
     windows = _windows(op, axes, "kernel_size")
     op.only("groups", 1)
     op.ignore("depth_multiplier")
@@ -121,7 +114,7 @@ def _over_each(op: KerasLayer, x: str, kernel: Array, axes: int, windows: dict[s
 
 @rule("SeparableConv1D SeparableConv2D")
 def _separable(op: KerasLayer) -> str:
-    axes, first = _axes(op), _is_first(op)
+    axes, first = _layout(op)
     windows = _windows(op, axes, "kernel_size")
     op.only("groups", 1)
     op.ignore("depth_multiplier")
@@ -139,7 +132,7 @@ def _separable(op: KerasLayer) -> str:
 
 @rule("MaxPooling1D MaxPooling2D MaxPooling3D AveragePooling1D AveragePooling2D AveragePooling3D")
 def _pool(op: KerasLayer) -> str:
-    axes, first = _axes(op), _is_first(op)
+    axes, first = _layout(op)
     kernel = op.integers("pool_size", axes, 2)
     strides = op.integers("strides", axes, 0)
     strides = strides if any(strides) else kernel
@@ -156,7 +149,7 @@ def _pool(op: KerasLayer) -> str:
     " GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D"
 )
 def _global_pool(op: KerasLayer) -> Made:
-    axes, first = _axes(op), _is_first(op)
+    axes, first = _layout(op)
     tensor, kept = op.tensor, int(op.flag("keepdims"))
     over = range(2, axes + 2) if first else range(1, axes + 1)
     if op.at.type == "GlobalAveragePooling1D" and tensor.mask:
@@ -171,7 +164,7 @@ def _global_pool(op: KerasLayer) -> Made:
 
 @rule("UpSampling1D UpSampling2D UpSampling3D")
 def _upsampling(op: KerasLayer) -> str:
-    axes, first = _axes(op), _is_first(op)
+    axes, first = _layout(op)
     op.only("interpolation", "nearest")
     times = op.integers("size", axes, 2)
     scales = (1.0, 1.0, *times) if first else (1.0, *times, 1.0)
@@ -199,7 +192,7 @@ def _cropping(op: KerasLayer) -> str:
 
 def _around(op: KerasLayer, name: str) -> tuple[list[int], list[int]]:
     """Before and behind each axis, from ((before, behind), ...)."""
-    axes, first = _axes(op), _is_first(op)
+    axes, first = _layout(op)
     told: Any = op.attribute(name, None)
     told = 1 if told is None else told
     pairs = [told] if axes == 1 and isinstance(told, list) else told
@@ -312,30 +305,14 @@ def _group(op: KerasLayer) -> str:
 
 # The steps that a recurrent layer goes through: all of a padded batch, or those of a mask.
 
-_END = -(2**62)
 
-
-class Steps(Protocol):
-    """``given``: what the first cell takes.
+class Steps:
+    """Every step of (N, T, I). ``given``: what the first cell takes.
 
     ``all`` makes the output of every step of what an Rnn gives, in time's order; ``reversed`` from
     the end, ``finished`` as Keras has it. ``last``: the output behind the last step of a run.
     ``zeros``: masked steps give zeros, else what the step before gave.
     """
-
-    given: str
-
-    def all(self, y: str, backwards: bool, *, zeros: bool) -> str: ...
-
-    def reversed(self, y: str) -> str: ...
-
-    def finished(self, y: str) -> str: ...
-
-    def last(self, h: str, backwards: bool, *, zeros: bool, given: bool) -> str: ...
-
-
-class Padded:
-    """Every step of (N, T, I)."""
 
     def __init__(self, op: KerasLayer, x: str, time_major: bool) -> None:
         self._op, self._time_major = op, time_major
@@ -345,7 +322,7 @@ class Padded:
         return y
 
     def reversed(self, y: str) -> str:
-        return turned(self._op, y, 0)
+        return self._op.flipped(y, 0)
 
     def finished(self, y: str) -> str:
         return y if self._time_major else self._op.transposed(y, 1, 0, 2)
@@ -365,7 +342,7 @@ class _Table(NamedTuple):
     offsets: str
 
 
-class Masked:
+class Masked(Steps):
     """The steps where a mask is true, of each sequence behind one another: a ragged batch."""
 
     def __init__(self, op: KerasLayer, tensor: Tensor, width: int) -> None:
@@ -402,7 +379,7 @@ class Masked:
         return op.emit("Gather", rows, at, axis=0)
 
     def reversed(self, y: str) -> str:
-        return turned(self._op, y, 1)
+        return self._op.flipped(y, 1)
 
     def finished(self, y: str) -> str:
         return y
@@ -432,11 +409,6 @@ def _table(op: KerasLayer, mask: str) -> _Table:
         op.emit("Sub", ends, counts),
         op.joined([0], ends),
     )
-
-
-def turned(op: KerasLayer, value: str, axis: int) -> str:
-    """An axis from its end."""
-    return op.sliced(value, [-1], [_END], [axis], [-1])
 
 
 # The rules of SimpleRNN, LSTM, GRU, RNN of their cells, and Bidirectional.
@@ -569,7 +541,7 @@ def _steps(op: KerasLayer, layer: _Layer, tensor: Tensor) -> Steps:
         raise UnsupportedError(f"expected (N, T, I), got {op.rank_of(tensor.value)} axes")
     width = layer.cells[0].spec.input_size
     if not tensor.mask:
-        return Padded(op, tensor.value, layer.time_major)
+        return Steps(op, tensor.value, layer.time_major)
     if layer.unrolled and layer.zeros:
         raise UnsupportedError(
             "unroll=True and zeros where a mask is: Keras's backends give different numbers"
@@ -610,33 +582,9 @@ def _begin(op: KerasLayer, layer: _Layer, tensor: Tensor, path: str) -> list[str
     ]
 
 
-def _keep(op: KerasLayer, layer: _Layer, made: _Made, path: str) -> None:
-    if layer.stateful:
-        for at, end in enumerate(made.states):
-            op.lowering.keep(f"{path}/state{at}", end)
-
-
-def _last(op: KerasLayer, layer: _Layer, steps: Steps, made: _Made, given: bool) -> str:
-    """The output of the step that the layer came to last."""
-    return steps.last(made.last, layer.backwards, zeros=layer.zeros, given=given)
-
-
 @rule("SimpleRNN LSTM GRU RNN")
 def _recurrent(op: KerasLayer) -> list[Tensor]:
-    layer = _layer(op)
-    tensor, states = _called(op, [layer])
-    steps = _steps(op, layer, tensor)
-    states = states or _begin(op, layer, tensor, op.path)
-    made = _through(op, layer, steps, states)
-    _keep(op, layer, made, op.path)
-    if layer.sequences:
-        y = steps.all(made.y, layer.backwards, zeros=layer.zeros)
-        y = steps.finished(steps.reversed(y) if layer.backwards else y)
-        words = made.y if tensor.mask and not layer.backwards else ""
-        out = Tensor(y, tensor.mask, words)
-    else:
-        out = Tensor(_last(op, layer, steps, made, bool(states)))
-    return [out, *(Tensor(each) for each in made.states if layer.gives_states)]
+    return _given(op, [_layer(op)], [op.path], "concat")
 
 
 @rule("Bidirectional")
@@ -653,38 +601,42 @@ def _bidirectional(op: KerasLayer) -> list[Tensor]:
     second = op.inner(behind, "backward_layer").read(_layer)
     if first.backwards == second.backwards or first[2:5] != second[2:5]:
         raise UnsupportedError("its layers go the same way, or give different things")
-    tensor, states = _called(op, [first, second])
     # Keras sets it, whatever the layers say.
     sides = [side._replace(zeros=side.sequences) for side in (first, second)]
-    half = len(first.widths)
-    steps = _steps(op, sides[0], tensor)
-    _steps(op, sides[1], tensor)  # refuses what it cannot
-    paths = f"{op.path}/forward", f"{op.path}/backward"
+    return _given(op, sides, [f"{op.path}/forward", f"{op.path}/backward"], merge)
+
+
+def _given(
+    op: KerasLayer, sides: Sequence[_Layer], paths: Sequence[str], merge: Any
+) -> list[Tensor]:
+    """What a layer, or both of its directions, give; ``paths``: those of their states."""
+    tensor, states = _called(op, sides)
+    steps, *_ = [_steps(op, side, tensor) for side in sides]  # refuses what either cannot
+    first, half = sides[0], len(sides[0].widths)
     begins = [states[:half], states[half:]]
     if not states:
-        begins = [_begin(op, *each) for each in zip(sides, (tensor, tensor), paths, strict=True)]
-    mades = _paired(op, sides, steps, begins)
-    if not mades:
-        runs = zip(sides, begins, strict=True)
-        mades = [_through(op, side, steps, begin) for side, begin in runs]
+        begins = [_begin(op, side, tensor, path) for side, path in zip(sides, paths, strict=True)]
+    runs = list(zip(sides, begins, strict=False))
+    mades = _paired(op, sides, steps, begins) if len(sides) > 1 else []
+    mades = mades or [_through(op, side, steps, begin) for side, begin in runs]
     ys = []
-    for side, made, begin, path in zip(sides, mades, begins, paths, strict=True):
-        _keep(op, side, made, path)
+    for (side, begin), made, path in zip(runs, mades, paths, strict=True):
+        for index, end in enumerate(made.states if side.stateful else ()):
+            op.lowering.keep(f"{path}/state{index}", end)
         if side.sequences:
-            ys.append(steps.all(made.y, side.backwards, zeros=True))
-        else:
-            ys.append(_last(op, side, steps, made, bool(begin)))
+            ys.append(steps.all(made.y, side.backwards, zeros=side.zeros))
+        else:  # of the step that the layer came to last
+            last = steps.last(made.last, side.backwards, zeros=side.zeros, given=bool(begin))
+            ys.append(last)
     finals = [Tensor(each) for made in mades for each in made.states if first.gives_states]
-    if first.sequences:
-        # Both are in time's order; Keras turns the second one's, as that layer gave it, around.
-        ys = [steps.reversed(y) for y in ys] if first.backwards else ys
-        plain = tensor.mask and merge and not first.backwards
-        words = _merged(op, merge, [made.y for made in mades])[0] if plain else ""
-        return [
-            *(Tensor(steps.finished(y), tensor.mask, words) for y in _merged(op, merge, ys)),
-            *finals,
-        ]
-    return [*map(Tensor, _merged(op, merge, ys)), *finals]
+    if not first.sequences:
+        return [*map(Tensor, _merged(op, merge, ys)), *finals]
+    # All are in time's order; Keras turns the second one's, as that layer gave it, around.
+    ys = [steps.reversed(y) for y in ys] if first.backwards else ys
+    plain = tensor.mask and merge and not first.backwards
+    words = _merged(op, merge, [made.y for made in mades])[0] if plain else ""
+    outputs = (Tensor(steps.finished(y), tensor.mask, words) for y in _merged(op, merge, ys))
+    return [*outputs, *finals]
 
 
 def _paired(
@@ -721,9 +673,9 @@ def _paired(
 
 
 def _merged(op: KerasLayer, merge: Any, ys: Sequence[str]) -> list[str]:
+    if merge is None or len(ys) == 1:
+        return list(ys)
     match merge:
-        case None:
-            return list(ys)
         case "concat":
             return [op.emit("Concat", *ys, axis=-1)]
         case "sum":

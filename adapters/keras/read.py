@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from zipfile import ZipFile
 
 import numpy as np
@@ -36,37 +36,12 @@ from onernn.ir.records import dataclass
 # comes one after the other.
 
 
-class Reader(Protocol):
-    """Gives the arrays of one layer, each once."""
-
-    def take(self, names: Sequence[str]) -> list[Array]:
-        """The arrays of the layer's own variables, as many as there are names.
-
-        "kernel|depthwise_kernel" is one that is called so or so.
-        Raises `ShapeError` where there are others.
-        """
-
-    def inside(self, attribute: str) -> Reader:
-        """Those of a layer that the layer holds under this name."""
-
-    def finish(self) -> None:
-        """Raises `ShapeError` for arrays that nobody took."""
-
-
-class Weights(Protocol):
-    """The weights of a layer. Reading them again begins again."""
-
-    def reader(self) -> Reader: ...
-
-    def inside(self, attribute: str) -> Weights:
-        """Those of a layer that the layer holds, where it has none besides."""
-
-    def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
-        """Those of a model's layers, given the (class, name) of each, in order."""
-
-
 class Tree:
-    """A group of a ``.keras`` file, and its own reader: nothing in it is read by its order."""
+    """A group of a ``.keras`` file, and its own reader: nothing in it is read by its order.
+
+    ``reader`` begins again to give the arrays of one layer, each once. ``inside``: those of a layer
+    that the layer holds under this name.
+    """
 
     def __init__(self, arrays: Mapping[str, Array], path: str = "") -> None:
         self._arrays, self._path = arrays, path
@@ -78,11 +53,19 @@ class Tree:
         return Tree(self._arrays, self._path)
 
     def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
-        """Groups are called after classes, and numbered."""
+        """Those of a model's layers, given the (class, name) of each, in order.
+
+        Groups are called after classes, and numbered.
+        """
         groups = group_names(kind for kind, _ in named)
         return [Tree(self._arrays, f"{self._path}layers/{group}/") for group in groups]
 
     def take(self, names: Sequence[str]) -> list[Array]:
+        """The arrays of the layer's own variables, as many as there are names.
+
+        "kernel|depthwise_kernel" is one that is called so or so.
+        Raises `ShapeError` where there are others.
+        """
         own = [f"{self._path}vars/{at}" for at in range(len(names))]
         for name, path in zip(names, own, strict=True):
             if path not in self._arrays:
@@ -96,6 +79,7 @@ class Tree:
         return inner
 
     def finish(self) -> None:
+        """Raises `ShapeError` for arrays that nobody took."""
         _nothing(sorted(self._left))
 
 
@@ -123,17 +107,12 @@ class Flat:
         return [Flat(parts[name]) for name in names]
 
 
-class Lists:
+class Lists(Flat):
     """Those of the outermost model of an ``.h5`` file, by the names of its layers."""
 
     def __init__(self, lists: Mapping[str, Flat]) -> None:
+        super().__init__(())
         self._lists = lists
-
-    def reader(self) -> Cursor:
-        return Flat(()).reader()
-
-    def inside(self, attribute: str) -> Flat:
-        return Flat(())
 
     def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
         return [self._lists.get(name, Flat(())) for _, name in named]
@@ -157,25 +136,28 @@ class Cursor:
         self._at += len(names)
         return [array for _, array in found]
 
-    def inside(self, attribute: str) -> _Inner:
+    def inside(self, attribute: str) -> Cursor:
         return _Inner(self)
 
     def finish(self) -> None:
         _nothing([path for path, _ in self._flat.entries[self._at :]])
 
 
-class _Inner:
+class _Inner(Cursor):
     """A part of a list of which only the whole knows where it ends."""
 
     def __init__(self, outer: Cursor) -> None:
         self._outer = outer
-        self.take = outer.take
 
-    def inside(self, attribute: str) -> _Inner:
-        return self
+    def take(self, names: Sequence[str]) -> list[Array]:
+        return self._outer.take(names)
 
     def finish(self) -> None:
         """The outer layer will tell."""
+
+
+Weights = Tree | Flat
+Reader = Tree | Cursor
 
 
 def _nothing(left: Sequence[str]) -> None:

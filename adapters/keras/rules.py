@@ -12,6 +12,7 @@ from onernn.adapters.common.bodies import FORMULAS, channels_last
 from onernn.adapters.common.files import pairs
 from onernn.adapters.keras.read import inner_layer
 from onernn.adapters.keras.table import OPERATIONS, PASSING, KerasLayer, Made, Tensor, rule
+from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import Activation
 from onernn.ops.activations import NAMES
@@ -69,12 +70,15 @@ def apply(op: KerasLayer, x: str, told: Any) -> str:
     return _ACTIVATIONS[name](op, x)
 
 
+def finished(op: KerasLayer, y: str, bias: Sequence[Array]) -> str:
+    """The layer's function of a value with its bias, if it has one."""
+    for array in bias:
+        y = op.emit("Add", y, op.constant(array, "bias"))
+    return apply(op, y, op.attribute("activation", None))
+
+
 def _clipped(op: KerasLayer, x: str, low: float, high: float) -> str:
     return op.emit("Clip", x, op.scalar(low, x), op.scalar(high, x))
-
-
-def _hard_silu(op: KerasLayer, x: str) -> str:
-    return op.emit("Mul", x, op.emit("HardSigmoid", x, alpha=1 / 6, beta=0.5))
 
 
 _ACTIVATIONS: dict[str, Callable[[KerasLayer, str], str]] = {
@@ -86,7 +90,7 @@ _ACTIVATIONS: dict[str, Callable[[KerasLayer, str], str]] = {
     "selu": lambda op, x: op.emit("Selu", x),
     "gelu": lambda op, x: op.emit("Gelu", x),
     "celu": lambda op, x: op.emit("Celu", x),
-    "hard_silu": _hard_silu,
+    "hard_silu": lambda op, x: op.emit("Mul", x, op.emit("HardSigmoid", x, alpha=1 / 6, beta=0.5)),
     **{name: FORMULAS[name] for name in ("silu", "mish", "log_sigmoid")},
     "tanh_shrink": lambda op, x: op.emit("Sub", x, op.emit("Tanh", x)),
 }
@@ -210,10 +214,7 @@ def _dense(op: KerasLayer) -> str:
     kernel, *bias = op.weights("kernel", *["bias"] * op.flag("use_bias", True))
     if kernel.ndim != 2 or kernel.shape[1] != units:
         raise UnsupportedError(f"kernel: expected (I, {units}), got {kernel.shape}")
-    y = op.emit("MatMul", op.floats, op.constant(kernel, "kernel"))
-    for array in bias:
-        y = op.emit("Add", y, op.constant(array, "bias"))
-    return apply(op, y, op.attribute("activation", None))
+    return finished(op, op.emit("MatMul", op.floats, op.constant(kernel, "kernel")), bias)
 
 
 @rule("EinsumDense")
@@ -223,9 +224,7 @@ def _einsum(op: KerasLayer) -> str:
     kernel, *bias = op.weights("kernel", *["bias"] * bool(axes))
     equation = op.attribute("equation", "")
     y = op.emit("Einsum", op.floats, op.constant(kernel, "kernel"), equation=equation)
-    for array in bias:
-        y = op.emit("Add", y, op.constant(array, "bias"))
-    return apply(op, y, op.attribute("activation", None))
+    return finished(op, y, bias)
 
 
 @rule("Flatten")
@@ -453,20 +452,12 @@ def _two_operands(op: KerasLayer) -> tuple[str, str]:
     return a, b
 
 
-def _operation(op: KerasLayer) -> Tensor:
+def _operation(op: KerasLayer) -> str:
     a, b = _two_operands(op)
     name = ARITHMETIC[op.at.type]
     if name == "Div" and op.dtype_of(a).kind != "f" or op.dtype_of(a) == "bool":
         raise UnsupportedError(f"of {op.dtype_of(a)}")
-    return Tensor(op.emit(name, a, b))
-
-
-def _not_equal(op: KerasLayer) -> Tensor:
-    return Tensor(op.emit("Not", op.emit("Equal", *_two_operands(op))))
-
-
-def _compared(op: KerasLayer) -> Tensor:
-    return Tensor(op.emit(_COMPARED[op.at.type], *_two_operands(op)))
+    return op.emit(name, a, b)
 
 
 def _axes(op: KerasLayer) -> list[int] | None:
@@ -474,50 +465,42 @@ def _axes(op: KerasLayer) -> list[int] | None:
     return axis if isinstance(axis, list) or axis is None else [axis]
 
 
-def _any(op: KerasLayer) -> Tensor:
+def _any(op: KerasLayer) -> str:
     axes = _axes(op)
     over = range(op.rank_of(op.x)) if axes is None else axes
     numbers = op.cast(op.cast(op.x, "bool"), "int32")
     top = op.emit("ReduceMax", numbers, over, keepdims=int(op.flag("keepdims")))
-    return Tensor(op.cast(top, "bool"))
+    return op.cast(top, "bool")
 
 
-def _expand_dims(op: KerasLayer) -> Tensor:
-    return Tensor(op.unsqueezed(op.x, *(_axes(op) or [0])))
-
-
-def _squeeze(op: KerasLayer) -> Tensor:
+def _squeeze(op: KerasLayer) -> str:
     axes = _axes(op)
     if axes is None:
         raise UnsupportedError("attribute axis is missing")
-    return Tensor(op.squeezed(op.x, *axes))
+    return op.squeezed(op.x, *axes)
 
 
-def _concatenated(op: KerasLayer) -> Tensor:
+def _concatenated(op: KerasLayer) -> str:
     values = [each.value for each in op.tensors]
-    return Tensor(op.emit("Concat", *values, axis=op.integer("axis", 0)))
+    return op.emit("Concat", *values, axis=op.integer("axis", 0))
 
 
-def _filled(op: KerasLayer) -> Tensor:
+def _filled(op: KerasLayer) -> str:
     """Zeros or ones, as many as a value has elements; bool where that is asked for."""
     dtype = op.config.get("dtype") or op.option("dtype") or op.dtype_of(op.x)
     fill = np.full(1, op.at.type == "OnesLike", str(dtype))
-    return Tensor(op.emit("Expand", op.constant(fill, "fill"), op.emit("Shape", op.x)))
-
-
-def _function(op: KerasLayer) -> Tensor:
-    return Tensor(apply(op, op.floats, _FUNCTIONS[op.at.type]))
+    return op.emit("Expand", op.constant(fill, "fill"), op.emit("Shape", op.x))
 
 
 OPERATIONS.update(
     {
         **dict.fromkeys(ARITHMETIC, _operation),
-        **dict.fromkeys(_COMPARED, _compared),
-        **dict.fromkeys(_FUNCTIONS, _function),
-        "NotEqual": _not_equal,
-        "LogicalNot": lambda op: Tensor(op.emit("Not", op.x)),
+        **dict.fromkeys(_COMPARED, lambda op: op.emit(_COMPARED[op.at.type], *_two_operands(op))),
+        **dict.fromkeys(_FUNCTIONS, lambda op: apply(op, op.floats, _FUNCTIONS[op.at.type])),
+        "NotEqual": lambda op: op.emit("Not", op.emit("Equal", *_two_operands(op))),
+        "LogicalNot": lambda op: op.emit("Not", op.x),
         "Any": _any,
-        "ExpandDims": _expand_dims,
+        "ExpandDims": lambda op: op.unsqueezed(op.x, *(_axes(op) or [0])),
         "Squeeze": _squeeze,
         "Concatenate": _concatenated,
         "ZerosLike": _filled,

@@ -377,11 +377,12 @@ class Lowering:
         if layer.foreign or function is None:
             raise UnsupportedError(_unknown(layer))
         made = op.read(function)
-        if isinstance(made, str):
+        if isinstance(made, str) and layer.is_operation:
+            made = Tensor(made)
+        elif isinstance(made, str):
             first = op.tensors[0]
-            passes = layer.kind in PASSING and not layer.is_operation
-            made = first if made == first.value else Tensor(made, first.mask)
-            made = made if passes or made is first else Tensor(made.value)
+            passed = first.mask if layer.kind in PASSING else ""
+            made = first if made == first.value else Tensor(made, passed)
         return [made] if isinstance(made, Tensor) else list(made)
 
     def _model(

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath
-
-if TYPE_CHECKING:
-    from onernn.adapters.common.fault import FaultyModel
-    from onernn.ir.graph import Graph
-    from onernn.ir.ragged import Batch
+from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath, deferred
 
 
 def __getattr__(name: str) -> Any:
@@ -69,24 +63,6 @@ def _reads(path: StrPath) -> bool:
     return path.name.endswith(SYMBOL_ENDING) or os.path.isfile(f"{path}{SYMBOL_ENDING}")
 
 
-def _load(path: StrPath, params: StrPath | None, semantics: str) -> Graph:
-    from onernn.adapters.mxnet.lower import load_mxnet
-
-    return load_mxnet(path, params, semantics)
-
-
-def _run(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    from onernn.adapters.mxnet.run_model import run_model
-
-    return run_model(path, params, feed)
-
-
-def _find_faults(path: StrPath, params: StrPath | None) -> FaultyModel[Any]:
-    from onernn.adapters.mxnet.faults import find_faults
-
-    return find_faults(path, params)
-
-
 def _plugin(path: str) -> Plugin:
     from onernn.adapters.mxnet.partition import RNN
 
@@ -97,12 +73,17 @@ ADAPTER = Adapter(
     name="MXNet",
     files="an MXNet -symbol.json, its folder or the prefix of its name",
     reads=_reads,
-    load=_load,
+    load=deferred("mxnet.lower.load_mxnet"),
     no_models={
         ".params": "parameters of MXNet alone: load NAME-symbol.json, with this file as params"
     },
     semantics=("mxnet-cpu",),
-    runtime=Runtime(name="mxnet", packages=("mxnet",), extra="mxnet", run=_run),
-    find_faults=_find_faults,
+    runtime=Runtime(
+        name="mxnet",
+        packages=("mxnet",),
+        extra="mxnet",
+        run=deferred("mxnet.run_model.run_model"),
+    ),
+    find_faults=deferred("mxnet.faults.find_faults"),
     plugin=_plugin,
 )

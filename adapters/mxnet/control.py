@@ -103,18 +103,15 @@ def _cond(op: MxnetOperator, *given: str) -> tuple[str, ...]:
     condition, *branches = _subgraphs(op, 3)
     asked = _located(op, condition, "cond", given)
     choice = _decided(op, op.builder, *_asked(op, condition, asked, ()))
-    graphs, taken, count = [], [], op.integer("num_outputs")
+    bodies, count = [], op.integer("num_outputs")
     for kind, branch in zip(("then", "else"), branches, strict=True):
         pairs = _located(op, branch, kind, given)
         builder, heads = _body(op, branch, {}, pairs)
         if len(heads) != count:
             raise UnsupportedError(f"its branches do not give {count} outputs")
-        graphs.append(_finished(builder, heads))
-        taken.append([value for _, value in _taken(builder, pairs)])
-    values = (choice, *taken[0], *taken[1])
-    then, other = graphs
-    told = {"then_branch": then, "else_branch": other, "then_taken": len(taken[0])}
-    return op.emit_many("If", count, *values, **told)
+        taken = [value for _, value in _taken(builder, pairs)]
+        bodies.append((_finished(builder, heads), taken))
+    return op.builder.branches(choice, *bodies)
 
 
 def _subgraphs(op: MxnetOperator, count: int) -> tuple[Symbol, ...]:
@@ -243,8 +240,7 @@ def _decided(op: MxnetOperator, into: GraphBuilder, graph: Graph, values: Sequen
     It becomes both branches of an If, of which a pass takes one.
     """
     always = into.constant(np.True_, f"{op.node.name}/always")
-    told = {"then_branch": graph, "else_branch": graph, "then_taken": len(values)}
-    (out,) = into.emit_many("If", [always, *values, *values], 1, told)
+    (out,) = into.branches(always, (graph, values), (graph, values))
     scalar = into.constant(np.empty(0, np.int64), f"{op.node.name}/scalar")
     return into.emit("Reshape", [into.emit("Cast", [out], {"to": "bool"}), scalar])
 

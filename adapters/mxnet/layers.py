@@ -414,8 +414,6 @@ def _pooling(op: MxnetOperator, x: str) -> str:
 #
 # Formulas: documentation of MXNet 1.9.1's operators of the same names.
 
-_SHORTEST = -(2**62)
-
 
 def stack_of(node: SymbolNode) -> mxnet.Stack:
     """What an RNN operator's attributes say of its parameters. Raises `UnsupportedError`."""
@@ -575,5 +573,5 @@ def _sequence_reverse(op: MxnetOperator, x: str) -> str:
     if axis:
         raise UnsupportedError(f"attribute axis={axis}")
     if not lengths:
-        return op.sliced(x, [-1], [_SHORTEST], [0], [-1])
+        return op.flipped(x, 0)
     return op.emit("ReverseSequence", x, lengths, time_axis=0, batch_axis=1)

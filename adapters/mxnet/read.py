@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.files import ByteStream, file_bytes, parsed_json
+from onernn.adapters.common.files import (
+    ByteStream,
+    Malformed,
+    described,
+    file_bytes,
+    parsed_json,
+    typed,
+)
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.attributes import SYMBOL_ENDING
 from onernn.ir.arrays import Array, widened
@@ -135,43 +142,37 @@ def read_symbol(file: str | Path) -> Symbol:
 def parse_symbol(data: bytes | str, file: str | Path = "") -> Symbol:
     """The symbol in a JSON text; ``file`` is what errors call it."""
     what = "not an MXNet symbol"
-    try:
+    with described(what, file):
         return _graph(parsed_json(data, file, what), "the symbol", 0)
-    except _Malformed as error:
-        raise ModelFormatError(f"{what}: {error}", file) from error
-
-
-class _Malformed(Exception):
-    """JSON, but no symbol."""
 
 
 def _graph(found: Any, where: str, depth: int) -> Symbol:
     if depth > _DEEPEST:
-        raise _Malformed(f"subgraphs more than {_DEEPEST} deep")
-    whole = _typed(found, dict, where)
+        raise Malformed(f"subgraphs more than {_DEEPEST} deep")
+    whole = typed(found, dict, where)
     nodes = tuple(
         _node(each, at, f"{where}, node {at}", depth)
-        for at, each in enumerate(_typed(whole.get("nodes"), list, f"{where}: nodes"))
+        for at, each in enumerate(typed(whole.get("nodes"), list, f"{where}: nodes"))
     )
     heads = _entries(whole.get("heads"), len(nodes), f"{where}: heads")
-    row_ptr = _typed(whole.get("node_row_ptr", []), list, f"{where}: node_row_ptr")
+    row_ptr = typed(whole.get("node_row_ptr", []), list, f"{where}: node_row_ptr")
     if any(type(number) is not int for number in row_ptr):
-        raise _Malformed(f"{where}: node_row_ptr: expected integers")
-    attributes = _typed(whole.get("attrs") or {}, dict, f"{where}: attrs")
+        raise Malformed(f"{where}: node_row_ptr: expected integers")
+    attributes = typed(whole.get("attrs") or {}, dict, f"{where}: attrs")
     symbol = Symbol(nodes, heads, attributes, tuple(row_ptr))
     return symbol if symbol.version >= _AXIS_OPTIONAL or depth else _upgraded(symbol)
 
 
 def _node(found: Any, at: int, where: str, depth: int) -> SymbolNode:
-    whole = _typed(found, dict, where)
-    op, name = (_typed(whole.get(key), str, f"{where}: {key}") for key in ("op", "name"))
+    whole = typed(found, dict, where)
+    op, name = (typed(whole.get(key), str, f"{where}: {key}") for key in ("op", "name"))
     where = f"{where} ({op} {name!r})"
     attributes: dict[str, str] = {}
     # 1.0 and later write attrs; 0.11 attr; 0.8 param, and attr for what users attached.
     for key in ("param", "attr", "attrs"):
-        for attribute, value in _typed(whole.get(key) or {}, dict, f"{where}: {key}").items():
-            attributes[attribute] = _typed(value, str, f"{where}: attribute {attribute}")
-    subgraphs = _typed(whole.get("subgraphs", []), list, f"{where}: subgraphs")
+        for attribute, value in typed(whole.get(key) or {}, dict, f"{where}: {key}").items():
+            attributes[attribute] = typed(value, str, f"{where}: attribute {attribute}")
+    subgraphs = typed(whole.get("subgraphs", []), list, f"{where}: subgraphs")
     return SymbolNode(
         op,
         name,
@@ -184,20 +185,14 @@ def _node(found: Any, at: int, where: str, depth: int) -> SymbolNode:
 def _entries(found: Any, nodes: int, where: str) -> tuple[Entry, ...]:
     """References to nodes before number ``nodes``: so there is no cycle."""
     entries = []
-    for each in _typed(found, list, where):
-        numbers = _typed(each, list, where)
+    for each in typed(found, list, where):
+        numbers = typed(each, list, where)
         if not 1 <= len(numbers) <= 3 or any(type(n) is not int or n < 0 for n in numbers):
-            raise _Malformed(f"{where}: expected [node, output, version], got {each}")
+            raise Malformed(f"{where}: expected [node, output, version], got {each}")
         if numbers[0] >= nodes:
-            raise _Malformed(f"{where}: node {numbers[0]} does not stand before")
+            raise Malformed(f"{where}: node {numbers[0]} does not stand before")
         entries.append(Entry(*numbers))
     return tuple(entries)
-
-
-def _typed(found: Any, kind: type, where: str) -> Any:
-    if not isinstance(found, kind):
-        raise _Malformed(f"{where}: expected {kind.__name__}, got {str(found)[:40]}")
-    return found
 
 
 def _upgraded(symbol: Symbol) -> Symbol:

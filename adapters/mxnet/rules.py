@@ -467,9 +467,7 @@ def _slice_like(op: MxnetOperator, x: str, like: str) -> str:
 
 @rule("reverse _npi_flip", "data")
 def _reverse(op: MxnetOperator, x: str) -> str:
-    axes = op.sizes("axis")
-    n = len(axes)
-    return op.sliced(x, [-1] * n, [FIRST] * n, axes, [-1] * n)
+    return op.flipped(x, *op.sizes("axis"))
 
 
 @rule("broadcast_to _npi_broadcast_to", "data")

@@ -194,14 +194,12 @@ class MxnetOperator(NativeOperator):
         found = self.rank(value)
         if found is None:
             self.context.unranked.add(value)
+            silent = [each.name for each in self.builder.inputs if self.rank(each.name) is None]
             raise UnsupportedError(
                 f"{why}: the symbol does not tell how many axes {value!r} has; it declares no shape"
-                f" (__shape__) of {', '.join(self._undeclared())}"
+                f" (__shape__) of {', '.join(silent)}"
             )
         return found
-
-    def _undeclared(self) -> list[str]:
-        return [each.name for each in self.builder.inputs if self.rank(each.name) is None]
 
     def dtype_of(self, value: str) -> DType:
         """A value's dtype, MXNet's default where the symbol does not tell."""

@@ -14,7 +14,6 @@ from typing import Any
 from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault, Values, unchanged
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import Model, Operator, Subgraph, read_model
-from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph, NativeOp, Node
 
 PATHS = {"file": "the file as it says, whoever runs it", "onnxruntime": "ONNX Runtime on a CPU"}
@@ -29,10 +28,8 @@ _FILES = {  # by size and SHA-256
 OnnxFault = FrameworkFault[Model]
 
 
-def find_faults(path: str | Path, params: str | Path | None = None) -> FaultyModel[Model]:
+def find_faults(path: str | Path) -> FaultyModel[Model]:
     """The model in a file with its faults."""
-    if params is not None:
-        raise UnsupportedError("params: the parameters of an ONNX model are named in the model")
     model = read_model(path)
     graph = lower(model)
     runs = not any(node.op == UNSUPPORTED for node in graph.nodes)

@@ -86,8 +86,8 @@ def _completed(builder: OnnxBuilder, output: Value) -> Value:
     """An output with the dtype and shape that are known where the model declares none."""
     if output.dtype is not None and output.shape is not None:
         return output
-    known = builder.type_of(output.name)
-    shape = output.shape if known.shape is None or output.shape is not None else known.counts
+    known = builder.output(output.name)
+    shape = known.shape if output.shape is None else output.shape
     return replace(output, dtype=output.dtype or known.dtype, shape=shape)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.files import Schema, opened
-from onernn.ir.arrays import Array, widened
+from onernn.adapters.common.files import Schema, numbers_of, opened, stored
+from onernn.ir.arrays import Array
 from onernn.ir.budget import FileBudget
 from onernn.ir.errors import ModelFormatError, UnsupportedError
 from onernn.ir.files import inside
@@ -125,12 +125,12 @@ class ExternalData:
         self._arrays: dict[tuple[int, str], Array] = {}
         self._read: dict[Path, int] = {}
 
-    def array(self, what: str, entries: Any, kind: str, stored: np.dtype[Any], count: int) -> Array:
-        """The numbers of a tensor whose place the entries tell."""
-        data = self._bytes_of(what, entries, count * stored.itemsize)
+    def array(self, what: str, entries: Any, kind: str, size: int) -> Array:
+        """The numbers of a tensor of so many bytes whose place the entries tell."""
+        data = self._bytes_of(what, entries, size)
         key = (id(data), kind)  # the region stays: its address is nobody else's
         if key not in self._arrays:
-            self._arrays[key] = _from_bytes(data, kind, stored)
+            self._arrays[key] = _from_bytes(data, kind)
         return self._arrays[key]
 
     def _bytes_of(self, what: str, entries: Any, expected: int) -> Array:
@@ -199,36 +199,32 @@ def array_of(tensor: Any, what: str, external: ExternalData) -> Array:
         raise ModelFormatError(f"{what}: impossible shape {dims}", external.model)
     if tensor.HasField("segment"):
         raise UnsupportedError("a tensor in segments is not read")
-    count, stored = math.prod(dims), np.dtype("uint16" if kind == "bfloat16" else kind)
+    count, size = math.prod(dims), stored(kind).itemsize
     flat: Array | None = None
     if tensor.data_location == 1:
-        flat = external.array(what, tensor.external_data, kind, stored, count)
+        flat = external.array(what, tensor.external_data, kind, count * size)
     elif tensor.HasField("raw_data"):
         raw = tensor.raw_data  # a copy
         external.budget.take(len(raw), what)
-        if len(raw) == count * stored.itemsize:
-            flat = _from_bytes(raw, kind, stored)
+        if len(raw) == count * size:
+            flat = _from_bytes(raw, kind)
     elif (field := NUMBER_FIELDS[tensor.data_type]) in ("float_data", "double_data"):
-        flat = _floats(tensor, field, stored, what, external)
+        flat = _floats(tensor, field, kind, what, external)
     elif len(numbers := getattr(tensor, field)) == count:
         external.budget.take(8 * count, what)
-        flat = _from_numbers(numbers, kind, stored)
+        flat = _from_numbers(numbers, kind)
     if flat is None or flat.size != count:
         raise ModelFormatError(f"{what}: its data do not fill {kind} {dims}", external.model)
     flat.flags.writeable = False
     return flat.reshape(dims)
 
 
-def _from_bytes(data: bytes | Array, kind: str, stored: np.dtype[Any]) -> Array:
-    if stored.kind == "b":  # a byte other than 0 and 1 would be a bool that is neither
-        return np.frombuffer(data, np.uint8) != 0
-    flat = np.frombuffer(data, stored.newbyteorder("<")).astype(stored, copy=False)
-    return widened(flat) if kind == "bfloat16" else flat
+def _from_bytes(data: bytes | Array, kind: str) -> Array:
+    flat = np.frombuffer(data, stored(kind))
+    return numbers_of(flat.astype(flat.dtype.newbyteorder("="), copy=False), kind)
 
 
-def _floats(
-    tensor: Any, field: str, stored: np.dtype[Any], what: str, external: ExternalData
-) -> Array | None:
+def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalData) -> Array | None:
     """Packed ones are bytes already. None where these are no whole numbers."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -243,21 +239,20 @@ def _floats(
         unpacked = MESSAGES.message("UnpackedTensor").FromString(tensor.SerializeToString())
         numbers = getattr(unpacked, field)
         external.budget.take(8 * len(numbers), what)
-        return np.fromiter(numbers, stored, len(numbers))
-    return None if len(packed) % stored.itemsize else _from_bytes(packed, str(stored), stored)
+        return np.fromiter(numbers, kind, len(numbers))
+    return None if len(packed) % stored(kind).itemsize else _from_bytes(packed, kind)
 
 
-def _from_numbers(numbers: Any, kind: str, stored: np.dtype[Any]) -> Array | None:
+def _from_numbers(numbers: Any, kind: str) -> Array | None:
     """Halves come as the integers of their bits. None where a number does not fit."""
-    unsigned = stored.kind == "u" and stored.itemsize >= 4
+    unsigned = kind in ("uint32", "uint64")
     wide = np.fromiter(numbers, np.uint64 if unsigned else np.int64, len(numbers))
-    if stored.kind == "b":
+    if kind == "bool":
         return wide != 0
-    bits = np.dtype(np.uint16) if kind == "float16" else stored
-    narrow = wide.astype(bits)
+    narrow = wide.astype("uint16" if kind in ("bfloat16", "float16") else kind)
     if not np.array_equal(narrow, wide):
         return None
-    return widened(narrow) if kind == "bfloat16" else narrow.view(stored)
+    return narrow.view(kind) if kind == "float16" else numbers_of(narrow, kind)
 
 
 # ONNX's saved models, read with protobuf and NumPy: no onnx package needed.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.adapters.common.bodies import recurrent_stack
 from onernn.adapters.common.lowering import Results, Rules
 from onernn.adapters.onnx.read import BFLOAT16, Operator, Subgraph, Variable, dtype_of
 from onernn.adapters.onnx.table import OnnxOperator
@@ -17,7 +19,7 @@ from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph
 from onernn.ir.operator import REQUIRED
 from onernn.ir.spec import Activation, Cell, Direction, RnnSpec
-from onernn.ir.weights import OWN, LayerPrecision, RnnWeights
+from onernn.ir.weights import RnnWeights
 from onernn.ops import OPERATORS
 from onernn.ops import Operator as CanonicalOperator
 from onernn.ops.activations import DEFAULTS, completed
@@ -77,19 +79,10 @@ _FAR = 2**31 - 1
 
 
 def conditional(op: OnnxOperator) -> Results:
-    (then, of_then), (other, of_other) = op.body("then_branch"), op.body("else_branch")
-    if len(then.outputs) != len(op.outputs) or len(other.outputs) != len(op.outputs):
+    bodies = op.body("then_branch"), op.body("else_branch")
+    if any(len(graph.outputs) != len(op.outputs) for graph, _ in bodies):
         raise UnsupportedError(f"its branches do not give {len(op.outputs)} outputs")
-    return op.emit_many(
-        "If",
-        len(op.outputs),
-        op.value(0),
-        *of_then,
-        *of_other,
-        then_branch=then,
-        else_branch=other,
-        then_taken=len(of_then),
-    )
+    return op.builder.branches(op.value(0), *bodies)
 
 
 def loop(op: OnnxOperator) -> Results:
@@ -337,26 +330,50 @@ def _lower(
         input_forget=forgets,
     )
     _check(op, arrays, spec)
+
+    def wide(value: str) -> str:
+        return op.cast(value, "float32") if half else value
+
+    def turned(state: str) -> str:
+        """(D, N, O) from (N, D, O) where batch_major, and back."""
+        return op.transposed(state, 1, 0, 2) if batch_major else state
+
+    x, lengths, given = op.value(0), op.optional(4), [op.optional(5)]
+    given += [op.optional(6)] if is_lstm else []
+    states = [state and turned(wide(state)) for state in given]
+    stack = partial(recurrent_stack, op, lengths=lengths, batch_major=batch_major)
     if len(set(functions)) == 1:
         spec, weights = _folded(spec, arrays)
-        told = op.builder.precisions
-        x, precision = told.take(
-            op.builder, op.outputs.get(0, ("",))[0], op.value(0), spec, weights
-        )
-        run = _Layouts(op, x, batch_major, spec.directions, half)
-        y, *final = run(spec, weights, precision)
+        told, name = op.builder.precisions, op.outputs.get(0, ("",))[0]
+        x, precision = told.take(op.builder, name, x, spec, weights)
+        x = wide(x)
+        y, *ends = stack(x, states, spec, [weights], precision=precision)
     else:  # a node of ours has the same functions in both directions
-        run = _Layouts(op, op.value(0), batch_major, spec.directions, half)
         both: tuple[Direction, ...] = ("left2right", "right2left")
-        sides = []
+        x, sides = wide(x), []
         for d, (side, chosen) in enumerate(zip(both, functions, strict=True)):
             each = replace(spec, cell=cell_of(chosen), direction=side, activations=chosen)
-            sides.append(run(*_folded(each, arrays.of_direction(d)), OWN, d))
-        y, *final = (
+            own = [state and op.sliced(state, [d], [d + 1], [0]) for state in states]
+            each, weights = _folded(each, arrays.of_direction(d))
+            sides.append(stack(x, own, each, [weights]))
+        y, *ends = (
             op.emit("Concat", *pair, axis=axis)
-            for pair, axis in zip(zip(*sides, strict=True), (-1, 1, 1), strict=False)
+            for pair, axis in zip(zip(*sides, strict=True), (-1, 0, 0), strict=False)
         )
-    return run.outputs(y, final)
+    if lengths:  # a sentence of length zero ends with zeros, whatever its state was
+        some = op.unsqueezed(op.cast(lengths, "bool"), 1)
+        zero = op.emit("CastLike", [0], x)
+        ends = [
+            op.emit("Where", some, end, zero) if state else end
+            for end, state in zip(ends, given, strict=True)
+        ]
+    if spec.directions == 1:
+        y = op.unsqueezed(y, 2 if batch_major else 1)
+    else:  # (T, N, D*O) -> (T, D, N, O)
+        y = op.reshaped(y, 0, 0, spec.directions, -1)
+        y = y if batch_major else op.transposed(y, 0, 2, 1, 3)
+    results = (y, *map(turned, ends))
+    return tuple(op.cast(value, "float16") for value in results) if half else results
 
 
 def _clip(op: OnnxOperator) -> float | None:
@@ -395,6 +412,11 @@ def _check(op: OnnxOperator, arrays: _Arrays, spec: RnnSpec) -> None:
     for name, array in arrays._asdict().items():
         if array is not None and array.shape != expected[name]:
             raise ShapeError(f"{name.upper()}: expected {expected[name]}, got {array.shape}")
+    for index, (name, axes) in _AXES.items():
+        value = op.optional(index)
+        shape = op.builder.type_of(value).shape if value else None
+        if shape is not None and len(shape) != axes:
+            raise ShapeError(f"{name} {value!r}: expected {axes} axes, got {len(shape)}")
 
 
 def _activations(
@@ -419,106 +441,12 @@ def _activations(
 
 
 def _folded(spec: RnnSpec, arrays: _Arrays) -> tuple[RnnSpec, RnnWeights]:
-    """The pivot's form. Under a sigmoid f = 1 - i is a gate of its own: -i's numbers."""
-    cell = spec.cell
-    weights = RnnWeights(
-        onnx.matrix("W", arrays.w, cell),
-        onnx.matrix("R", arrays.r, cell),
-        None if arrays.b is None else onnx.bias(arrays.b, cell),
-        None if arrays.p is None else onnx.peephole(arrays.p),
-    )
-    if not spec.input_forget or spec.functions[0].name != "sigmoid":
-        return spec, weights
-    turned = {}
-    for name in ("layer", "iter", "bias", "peephole"):
-        array = getattr(weights, name)
-        if array is not None:
-            array = array.copy()
-            array[..., 1, :] = -array[..., 0, :]  # sigmoid(-a) = 1 - sigmoid(a)
-            turned[name] = array
-    return replace(spec, input_forget=False), replace(weights, **turned)
-
-
-class _Layouts:
-    """The input and states of an operator, led to the pivot's layout and back."""
-
-    def __init__(
-        self, op: OnnxOperator, x: str, batch_major: bool, directions: int, half: bool
-    ) -> None:
-        self.op, self.batch_major, self.directions, self.half = op, batch_major, directions, half
-        for at, (name, axes) in _AXES.items():
-            given = op.optional(at)
-            shape = op.builder.type_of(given).shape if given else None
-            if shape is not None and len(shape) != axes:
-                raise ShapeError(f"{name} {given!r}: expected {axes} axes, got {len(shape)}")
-        self.lengths = op.optional(4)
-        self.padded = self._wide(x)
-        states = [op.optional(5), op.optional(6) if op.at.type == "LSTM" else ""]
-        self.given = [bool(state) for state in states]
-        self.states = [self._state(self._wide(state)) if state else "" for state in states]
-        if self.lengths:
-            flag = int(not batch_major)
-            self.x = op.emit("SequenceUnpad", self.padded, self.lengths, time_major=flag)
-        else:
-            self.x = self._time_major(self.padded)
-
-    def _wide(self, value: str) -> str:
-        return self.op.cast(value, "float32") if self.half else value
-
-    def _time_major(self, value: str) -> str:
-        return self.op.transposed(value, 1, 0, 2) if self.batch_major else value
-
-    def _state(self, value: str) -> str:
-        """(D, N, O), or (N, D, O) where batch_major -> ldnc (1, D, N, O)."""
-        return self.op.unsqueezed(self._time_major(value), 0)
-
-    def __call__(
-        self,
-        spec: RnnSpec,
-        weights: RnnWeights,
-        precision: LayerPrecision,
-        direction: int | None = None,
-    ) -> Any:
-        """(y, h_n, ...) of the whole layer, or of one direction of it."""
-        op, states = self.op, self.states
-        if direction is not None:
-            at = (op.ints(direction), op.ints(direction + 1), op.ints(1))
-            states = [op.emit("Slice", s, *at) if s else "" for s in states]
-        weights.check(spec)
-        inputs = (self.x, *states[: len(spec.cell.states)])
-        told: dict[str, Any] = {"precision": precision} if precision else {}
-        count = 1 + len(spec.cell.states)
-        return op.emit_many("Rnn", count, *inputs, spec=spec, weights=weights, **told)
-
-    def outputs(self, y: str, final: list[str]) -> Results:
-        """Y, Y_h and Y_c, as far as the model wants them."""
-        states = enumerate(zip(final, self.given, strict=False), 1)
-        return (
-            self._output(y) if self.op.wants(0) else "",
-            *(self._final(*each) if self.op.wants(at) else "" for at, each in states),
-        )
-
-    def _final(self, state: str, given: bool) -> str:
-        op, state = self.op, self.op.squeezed(state, 0)
-        if self.lengths and given:  # a sentence of length zero ends with zeros all the same
-            some = op.unsqueezed(op.cast(self.lengths, "bool"), 1)
-            state = op.emit("Where", some, state, op.emit("CastLike", [0], self.padded))
-        return self._narrow(self._time_major(state))
-
-    def _output(self, y: str) -> str:
-        """y (T, N, D*O) or ragged -> Y (T, D, N, O), or (N, T, D, O) where batch_major."""
-        op, batch_major = self.op, self.batch_major
-        if self.lengths:
-            y = op.emit("SequencePad", y, self.padded, time_major=int(not batch_major))
-        elif batch_major:
-            y = self._time_major(y)
-        if self.directions == 1:
-            return self._narrow(op.unsqueezed(y, 2 if batch_major else 1))
-        y = op.reshaped(y, 0, 0, self.directions, -1)
-        return self._narrow(y if batch_major else op.transposed(y, 0, 2, 1, 3))
-
-    def _narrow(self, value: str) -> str:
-        return self.op.cast(value, "float16") if self.half else value
+    """The pivot's form. Under a sigmoid f = 1 - i is a gate of its own."""
+    weights = onnx.weights(*arrays, spec.cell)
+    if spec.input_forget and spec.functions[0].name == "sigmoid":
+        spec, weights = replace(spec, input_forget=False), onnx.coupled(weights)
+    weights.check(spec)
+    return spec, weights
 
 
 # The table: ONNX's operators -> canonical ones, which are ONNX's newest.

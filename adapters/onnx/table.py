@@ -234,11 +234,6 @@ class OnnxOperator(NativeOperator):
     def resolve(self, variable: str) -> str:
         return self.builder.value(self.scope.variable(variable))
 
-    def optional_array(self, at: int, role: str) -> Array | None:
-        """A constant input, None where it is absent."""
-        value = self.optional(at)
-        return self.builder.array(value, role) if value else None
-
     def subgraph(self, name: str) -> Subgraph:
         """The graph in an attribute."""
         found = self.attribute(name, None)

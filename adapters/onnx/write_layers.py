@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.adapters.onnx.table import DTYPES
-from onernn.adapters.onnx.writer import GraphWriter, Inputs, PaddedGraph, ProtoGraph, dense
+from onernn.adapters.onnx.writer import GraphWriter, PaddedGraph, ProtoGraph, Written, dense
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.graph import Node
 from onernn.ir.rnn import Limits, Recurrent, why_not
 from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import LayerPrecision, RnnWeights, own_factors
@@ -145,8 +144,8 @@ class _Step(ProtoGraph):
         if name == "scaledtanh":
             inner = self.emit("Tanh", self.emit("Mul", a, self.number(beta)))
             return self.emit("Mul", inner, self.number(alpha))
-        told: dict[str, Any] = dict(zip(("alpha", "beta"), numbers, strict=True))
-        return self.emit(NAMES[name], a, **{k: v for k, v in told.items() if v is not None})
+        pairs = zip(("alpha", "beta"), numbers, strict=True)
+        return self.emit(NAMES[name], a, **{k: v for k, v in pairs if v is not None})
 
     def _step(self, x: list[str], states: list[str], attention: str) -> list[str]:
         spec, h = self.spec, states[0]
@@ -215,7 +214,7 @@ def has_two_inputs(rnn: Recurrent) -> bool:
     return any(len({part.data for part in row}) > 1 for row in rows)
 
 
-def told(precision: LayerPrecision, weights: RnnWeights) -> LayerPrecision:
+def with_factors(precision: LayerPrecision, weights: RnnWeights) -> LayerPrecision:
     """The precision with the factors of all columns, those that a kernel would find among them."""
     parts = []
     for d, part in enumerate(precision.parts):
@@ -286,9 +285,9 @@ def has_one_direction(rnn: Recurrent) -> bool:
     return bool(why_not(rnn.spec, rnn.layers, _LIMITS)) or has_two_inputs(rnn)
 
 
-def rnn(w: GraphWriter, node: Node, _: Inputs) -> None:
+def rnn(w: GraphWriter) -> Written:
     """One layer, one direction of those that become a Scan: `ExpandLayers` took stacks apart."""
-    rnn = Recurrent.of(node)
+    rnn = Recurrent.of(w.node)
     spec, (weights,) = rnn.spec, rnn.layers
     x, lengths = w.value(rnn.x).data, w.value(rnn.x).lengths
     states = tuple(s and w.squeezed(dense(w.value(s), "a state"), 0) for s in rnn.states)
@@ -299,24 +298,25 @@ def rnn(w: GraphWriter, node: Node, _: Inputs) -> None:
     layer = LayerInputs(x, lengths, states, attention)
     reason = why_not(spec, rnn.layers, _LIMITS)
     if rnn.precision:
-        refuse(rnn, reason or "a cell state of every word" * (rnn.cells in w.wanted))
-    if rnn.cells in w.wanted:
+        refuse(rnn, reason or "a cell state of every word" * w.graph.is_read(rnn.cells))
+    if w.graph.is_read(rnn.cells):
         written = scan_layer(w, spec, weights, layer, cells=True)
     elif not reason:
-        written = _standard(w, spec, weights, layer, told(rnn.precision, weights))
+        written = _standard(w, spec, weights, layer, with_factors(rnn.precision, weights))
     elif not spec.cell.has_attention:
         written = scan_layer(w, spec, weights, layer)
     elif w.functions is None:
         raise UnsupportedError(f"{reason}; allow functions, and it becomes one")
     else:
         written = _function(w, w.functions, spec, weights, layer)
-    for at, tensor in ((0, written.y), (3, written.cells)):
-        if tensor:
-            w.give(node, w.swapped(tensor, 3) if lengths else tensor, lengths, at)
+    y, cells = (
+        w.swapped(tensor, 3) if lengths and tensor else tensor
+        for tensor in (written.y, written.cells)
+    )
     finals = zip(rnn.finals, _kept(w, written.states, layer), strict=True)
-    for at, (name, state) in enumerate(finals, 1):
-        if name in w.wanted:
-            w.give(node, w.unsqueezed(state, 0), at=at)
+    ends = [w.graph.is_read(name) and w.unsqueezed(state, 0) or "" for name, state in finals]
+    w.give(["", *ends])
+    return [y, "", "", cells], lengths
 
 
 def _function(
@@ -402,21 +402,21 @@ def _optional(w: GraphWriter, array: Array | None) -> str:
 
 def _attributes(spec: RnnSpec) -> dict[str, Any]:
     d = spec.directions
-    found: dict[str, Any] = {"hidden_size": spec.hidden_size}
-    found["direction"] = _DIRECTIONS.get(spec.direction, "bidirectional")
+    attributes: dict[str, Any] = {"hidden_size": spec.hidden_size}
+    attributes["direction"] = _DIRECTIONS.get(spec.direction, "bidirectional")
     if spec.cell.is_gru:
-        found["linear_before_reset"] = int(spec.cell.linear_before_reset)
+        attributes["linear_before_reset"] = int(spec.cell.linear_before_reset)
     if spec.gate_clip is not None:
-        found["clip"] = float(spec.gate_clip)
+        attributes["clip"] = float(spec.gate_clip)
     if spec.input_forget:
-        found["input_forget"] = 1
+        attributes["input_forget"] = 1
     chosen = [_named(each) for each in spec.functions] * d
-    found["activations"] = [name for name, _ in chosen]
+    attributes["activations"] = [name for name, _ in chosen]
     for k, key in enumerate(("activation_alpha", "activation_beta")):
         numbers = [values[k] for _, values in chosen if len(values) > k]
         if numbers:
-            found[key] = [float(number) for number in numbers]
-    return found
+            attributes[key] = [float(number) for number in numbers]
+    return attributes
 
 
 def _named(chosen: Activation) -> tuple[str, tuple[float, ...]]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.lowering import Rules
+from onernn.adapters.common.lowering import Names, Rules
 from onernn.adapters.onnx import write_layers, writer
 from onernn.adapters.onnx.rules import became_inputs
 from onernn.adapters.onnx.writer import (
+    ABSENT,
     GraphWriter,
-    Inputs,
     OnnxValue,
     ProtoGraph,
+    Written,
     dense,
     ragged,
     value_info,
@@ -27,9 +28,9 @@ from onernn.ops.control import types_inside
 # Scans that ONNX's cannot say as Loops.
 
 
-def loop_of_scan(w: GraphWriter, node: Node, inputs: Inputs) -> tuple[Node, Inputs]:
-    """A Loop that does what a Scan does, and its inputs: its states may change their shapes."""
-    at = node.attributes
+def loop_of_scan(w: GraphWriter) -> None:
+    """Turns from a Scan to a Loop that does what it does: its states may change their shapes."""
+    node, inputs, at = w.node, w.inputs, w.node.attributes
     states, scanned, body = at["states"], at["scanned"], at["body"]
     if any((*at["input_directions"], *at["output_axes"], *at["output_directions"])):
         raise UnsupportedError(
@@ -37,13 +38,7 @@ def loop_of_scan(w: GraphWriter, node: Node, inputs: Inputs) -> tuple[Node, Inpu
         )
     known = {*body.constants, *(value.name for value in body.inputs)}
     known.update(name for each in body.nodes for name in each.outputs)
-
-    def fresh(hint: str) -> str:
-        while hint in known:
-            hint += "'"
-        known.add(hint)
-        return hint
-
+    fresh = Names(dict.fromkeys(known, 0)).fresh
     turn, going = fresh("turn"), fresh("going")
     elements = [value.name for value in body.inputs[states : states + scanned]]
     sources = [fresh(name) for name in elements]
@@ -62,24 +57,21 @@ def loop_of_scan(w: GraphWriter, node: Node, inputs: Inputs) -> tuple[Node, Inpu
     sizes = w.emit("Shape", dense(inputs[states], "what it goes through"))
     turns = OnnxValue(w.emit("Gather", sizes, int(at["input_axes"][0]), axis=0), "int64", 0)
     given = ("turns", "", *node.inputs)
-    return Node("Loop", given, node.outputs, {"body": loop, "carried": states}, node.origin), [
-        turns,
-        None,
-        *inputs,
-    ]
+    w.node = Node("Loop", given, node.outputs, {"body": loop, "carried": states}, node.origin)
+    w.inputs = [turns, ABSENT, *inputs]
 
 
 # Operators of our own domain in ONNX: gates, offsets, tag sequences.
 
-RULES = Rules[Callable[..., None]]()
+RULES = Rules[Callable[[GraphWriter], Written]]()
 
 
 @RULES("GateLayout")
-def _gate_layout(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+def _gate_layout(w: GraphWriter) -> Written:
     """A gather of columns, and a minus where a sign turns."""
-    (x,) = inputs
-    layout = node.attributes["layout"]
-    if x is None or x.padded_rank < 2:
+    (x,) = w.inputs
+    layout = w.attrs.layout
+    if x.padded_rank < 2:
         raise UnsupportedError("expected columns")
     sizes = w.emit("Shape", x.data)
     blocks = w.emit("Slice", sizes, [0], [-1])
@@ -89,88 +81,74 @@ def _gate_layout(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     if min(layout.signs) < 0:
         signs = np.array(layout.signs, x.dtype)[:, None]
         out = w.emit("Mul", out, w.constant(signs))
-    w.give(node, w.emit("Reshape", out, sizes), x.lengths)
+    return [w.emit("Reshape", out, sizes)], x.lengths
 
 
 @RULES("SequenceData")
-def _sequence_data(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    (x,) = inputs
-    if x is not None:
-        w.give(node, w.words(x) if x.lengths else x.data)
+def _sequence_data(w: GraphWriter) -> Written:
+    return w.words(w.x)
 
 
 @RULES("SequenceLike")
-def _sequence_like(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    x, like = inputs[0], ragged(inputs[1], "what offsets are taken from")
-    if x is None:
-        raise UnsupportedError("its input is missing")
-    words = w.words(x) if x.lengths else x.data
-    if x.lengths == like.lengths:
-        return w.give(node, x.data, x.lengths)
-    time = w.size(like.data, 1)
-    out = w.from_words(words, like.lengths, time, x.dtype, x.rank)
-    w.give(node, out.data, out.lengths)
+def _sequence_like(w: GraphWriter) -> Written:
+    like = ragged(w.inputs[1], "what offsets are taken from")
+    if w.x.lengths == like.lengths:
+        return [w.x.data], like.lengths
+    return [w.from_words(w.words(w.x), like.lengths, w.size(like.data, 1))], like.lengths
 
 
 @RULES("SequenceReset")
-def _sequence_reset(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    x, offsets = inputs
-    if x is None:
-        raise UnsupportedError("its input is missing")
-    words = w.words(x) if x.lengths else x.data
-    wide = w.cast(dense(offsets, "offsets"), "int64")
+def _sequence_reset(w: GraphWriter) -> Written:
+    words = w.words(w.x)
+    wide = w.cast(dense(w.inputs[1], "offsets"), "int64")
     ends = w.emit("Slice", wide, [1], [2**31])
     starts = w.emit("Slice", wide, [0], [-1])
     lengths = w.cast(w.emit("Sub", ends, starts), "int32")
-    time = w.longest(lengths)
-    out = w.from_words(words, lengths, time, x.dtype, x.rank)
-    w.give(node, out.data, out.lengths)
+    return [w.from_words(words, lengths, w.longest(lengths))], lengths
 
 
 @RULES("SequenceAppend")
-def _sequence_append(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    parts = [ragged(each, "what is appended") for each in inputs]
+def _sequence_append(w: GraphWriter) -> Written:
+    parts = [ragged(each, "what is appended") for each in w.inputs]
     times = w.joined(*(w.size(each.data, 1) for each in parts))
     time = w.reduce("ReduceMax", times, (0,), keepdims=1)
     padded = [w.with_time(each, time).data for each in parts]
     lengths = w.joined(*(each.lengths for each in parts))
-    w.give(node, w.joined(*padded), lengths)
+    return [w.joined(*padded)], lengths
 
 
 @RULES("SequenceUnpad")
-def _sequence_unpad(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    x, lengths = dense(inputs[0], "what is padded"), dense(inputs[1], "lengths")
-    if node.at.time_major and inputs[0] is not None:
-        x = w.swapped(x, inputs[0].rank)
+def _sequence_unpad(w: GraphWriter) -> Written:
+    x, lengths = dense(w.x, "what is padded"), dense(w.inputs[1], "lengths")
+    if w.attrs.time_major:
+        x = w.swapped(x, w.x.rank)
     flat = w.reshaped(w.cast(lengths, "int32"), -1)
-    w.give(node, x, flat)
+    return [x], flat
 
 
 @RULES("SequencePad")
-def _sequence_pad(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    x, time_major = (
-        ragged(inputs[0], "what is to be padded"),
-        bool(node.at.time_major),
-    )
-    if len(inputs) > 1 and inputs[1] is not None:
-        time = w.size(inputs[1].data, 0 if time_major and not inputs[1].lengths else 1)
+def _sequence_pad(w: GraphWriter) -> Written:
+    x, time_major = ragged(w.x, "what is to be padded"), bool(w.attrs.time_major)
+    if w.node.input(1):
+        like = w.inputs[1]
+        time = w.size(like.data, 0 if time_major and not like.lengths else 1)
     else:
         time = w.longest(x.lengths)
     out = w.filled(w.with_time(x, time))
-    w.give(node, w.swapped(out, x.padded_rank) if time_major else out)
+    return w.swapped(out, x.padded_rank) if time_major else out
 
 
 # Tag decoding as Scans.
 
 
-def crf_decode(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+def crf_decode(w: GraphWriter) -> Written:
     """Viterbi decoding by two Scans: best scores forwards, tags backwards.
 
     In the first step and beyond its end a sentence keeps its best scores, and points from every
     tag to itself. Ties go to the lower tag, as ArgMax has it.
     """
-    emission = ragged(inputs[0], "the emission")
-    transition = w.array(node.inputs[1], "the transition")
+    emission = ragged(w.x, "the emission")
+    transition = w.array(1, "the transition")
     tags = transition.shape[1] if transition.ndim == 2 else 0
     if emission.rank != 2 or transition.shape != (tags + 2, tags) or not tags:
         raise UnsupportedError(f"expected a transition (K+2, K), got {transition.shape}")
@@ -207,7 +185,7 @@ def crf_decode(w: GraphWriter, node: Node, inputs: Inputs) -> None:
         scan_input_directions=(1,),
         scan_output_directions=(1,),
     )
-    w.give(node, w.transposed(path, 1, 0, 2), emission.lengths)
+    return [w.transposed(path, 1, 0, 2)], emission.lengths
 
 
 def _later(w: GraphWriter, emission: OnnxValue) -> str:
@@ -221,18 +199,14 @@ def _later(w: GraphWriter, emission: OnnxValue) -> str:
 # Operators over whole sentences in ONNX: pooled, reversed, repeated, joined, padded.
 
 
-def _sentences(inputs: Inputs) -> OnnxValue:
-    return ragged(inputs[0], "its input")
-
-
 @RULES("SequencePool")
-def _pool(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    x, kind = _sentences(inputs), node.attributes["kind"]
-    if w.types[node.outputs[0]].depth:
+def _pool(w: GraphWriter) -> Written:
+    x, kind = ragged(w.x, "its input"), w.attrs.kind
+    if w.types[w.node.outputs[0]].depth:
         raise UnsupportedError("rows under upper LoD levels are not written")
     out = _pooled(w, x, kind)
     some = _column(w, w.cast(x.lengths, "bool"), x)
-    w.give(node, w.emit("Where", some, out, w.constant(node.attributes["empty"], x.dtype)))
+    return w.emit("Where", some, out, w.constant(w.attrs.empty, x.dtype))
 
 
 def _column(w: GraphWriter, numbers: str, x: OnnxValue) -> str:
@@ -259,22 +233,22 @@ def _pooled(w: GraphWriter, x: OnnxValue, kind: str) -> str:
 
 
 @RULES("SequenceSoftmax")
-def _softmax(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    x = _sentences(inputs)
-    w.give(node, w.emit("Softmax", w.filled(x, -np.inf), axis=1), x.lengths)
+def _softmax(w: GraphWriter) -> Written:
+    x = ragged(w.x, "its input")
+    return [w.emit("Softmax", w.filled(x, -np.inf), axis=1)], x.lengths
 
 
 @RULES("SequenceReverse")
-def _reverse(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    x = _sentences(inputs)
+def _reverse(w: GraphWriter) -> Written:
+    x = ragged(w.x, "its input")
     lengths = w.cast(x.lengths, "int64")
     out = w.emit("ReverseSequence", x.data, lengths, batch_axis=0, time_axis=1)
-    w.give(node, out, x.lengths)
+    return [out], x.lengths
 
 
 @RULES("SequenceContext")
-def _context(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    x, length, start = _sentences(inputs), node.attributes["length"], node.attributes["start"]
+def _context(w: GraphWriter) -> Written:
+    x, length, start = ragged(w.x, "its input"), w.attrs.length, w.attrs.start
     before, after = max(0, -start), max(0, start + length - 1)
     time = w.size(x.data, 1)
     wide = w.emit("Pad", w.filled(x), [0, before, 0, 0, after, 0])
@@ -282,28 +256,27 @@ def _context(w: GraphWriter, node: Node, inputs: Inputs) -> None:
     for k in range(before + start, before + start + length):
         end = w.emit("Add", time, [k])
         parts.append(w.emit("Slice", wide, [k], end, [1]))
-    w.give(node, w.emit("Concat", *parts, axis=2), x.lengths)
+    return [w.emit("Concat", *parts, axis=2)], x.lengths
 
 
 @RULES("SequenceExpand")
-def _expand(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    like = ragged(inputs[1], "what is counted")
-    x, level = dense(inputs[0], "what is repeated"), node.attributes["level"]
-    if level not in (-1, w.types[node.inputs[1]].depth - 1):
+def _expand(w: GraphWriter) -> Written:
+    like = ragged(w.inputs[1], "what is counted")
+    x, level = dense(w.x, "what is repeated"), w.attrs.level
+    if level not in (-1, w.types[w.node.inputs[1]].depth - 1):
         raise UnsupportedError("upper LoD levels are not written")
-    rank = inputs[0].rank if inputs[0] else 0
     sizes = w.emit("Shape", x)
     inner = w.emit("Slice", sizes, [1], [2**31])
     outer = w.emit("Slice", w.emit("Shape", like.data), [0], [2])
     shape = w.joined(outer, inner)
     wide = w.emit("Expand", w.unsqueezed(x, 1), shape)
-    w.give(node, w.words(OnnxValue(wide, like.dtype, rank, like.lengths)))
+    return w.words(OnnxValue(wide, like.dtype, w.x.rank, like.lengths))
 
 
 @RULES("SequenceConcat")
-def _concat(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+def _concat(w: GraphWriter) -> Written:
     """Side by side in time; a place beyond the end of one goes on where the next one starts."""
-    parts = [ragged(each, "what is joined") for each in inputs]
+    parts = [ragged(each, "what is joined") for each in w.inputs]
     whole = w.emit("Concat", *(each.data for each in parts), axis=1)
     lengths = parts[0].lengths
     for each in parts[1:]:
@@ -319,103 +292,96 @@ def _concat(w: GraphWriter, node: Node, inputs: Inputs) -> None:
         at = w.emit("Add", at, w.emit("Mul", beyond, unused))
     last = w.emit("Sub", w.size(whole, 1), [1])
     places = w.unsqueezed(w.emit("Min", at, last), 2)
-    w.give(node, w.emit("GatherND", whole, places, batch_dims=1), lengths)
+    return [w.emit("GatherND", whole, places, batch_dims=1)], lengths
 
 
 @RULES("SequenceLengths")
-def _lengths(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    w.give(node, w.cast(_sentences(inputs).lengths, "int64"))
+def _lengths(w: GraphWriter) -> Written:
+    return w.cast(ragged(w.x, "its input").lengths, "int64")
 
 
 @RULES("SequenceFill")
-def _fill(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    x, value = _sentences(inputs), dense(inputs[1], "what stands behind")
-    fixed = node.at.time
+def _fill(w: GraphWriter) -> Written:
+    x, value = ragged(w.x, "its input"), dense(w.inputs[1], "what stands behind")
+    fixed = w.attrs.time
     time = w.longest(x.lengths) if fixed is None else w.ints(fixed)
-    padded = w.with_time(x, time)
-    mask = w.mask_of(padded)
-    if x.rank > 1:
-        mask = w.unsqueezed(mask, *range(2, x.padded_rank))
-    if inputs[1] is not None and inputs[1].rank >= x.rank:
+    if w.inputs[1].rank >= x.rank:
         value = w.reshaped(value, 1)
-    w.give(node, w.emit("Where", mask, padded.data, value))
+    return w.filled(w.with_time(x, time), value)
 
 
 # The node of ONNX that each node of a graph becomes.
 
 RULES.update(Rnn=write_layers.rnn, CrfDecode=crf_decode)
-DENSE = Rules[Callable[..., None]]()
+DENSE = Rules[Callable[[GraphWriter], Written]]()
 """What is not copied where no input is ragged."""
 
 
 def write_node(w: GraphWriter, node: Node) -> None:
     """Raises `UnsupportedError` for what ONNX cannot say."""
-    inputs, since = w.inputs_of(node), OPERATORS[node.op].since
+    w.begin(node)
+    made = _rule_of(w)(w)
+    w.give(*(([made], "") if isinstance(made, str) else made))
+
+
+def _rule_of(w: GraphWriter) -> Callable[[GraphWriter], Written]:
+    op, since = w.node.op, OPERATORS[w.node.op].since
     if w.opset < since:
         raise UnsupportedError(f"needs opset {since}, {w.opset} is to be written")
-    if node.op in RULES:
-        RULES[node.op](w, node, inputs)
-    elif not since:
-        raise UnsupportedError(f"ONNX has no {node.op}")
-    elif any(value and value.lengths for value in inputs):
-        writer.write_ragged(w, node, inputs)
-    elif node.op in DENSE:
-        DENSE[node.op](w, node, inputs)
-    elif w.opset < became_inputs(node.op)[0]:
-        _with_axes_as_attribute(w, node, inputs)
-    else:
-        _copy(w, node, inputs)
+    if op in RULES:
+        return RULES[op]
+    if not since:
+        raise UnsupportedError(f"ONNX has no {op}")
+    if any(value.lengths for value in w.inputs):
+        return writer.write_ragged
+    plain = _with_axes_as_attribute if w.opset < became_inputs(op)[0] else _copy
+    return DENSE.get(op, plain)
 
 
-def _copy(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+def _copy(w: GraphWriter) -> Written:
     """The operator as it stands."""
-    w.copy(node, _tensors(inputs), **w.attributes(node))
+    return w.copy(w.tensors, **w.attributes()), ""
 
 
-def _tensors(inputs: Inputs) -> list[str]:
-    return [value.data if value else "" for value in inputs]
-
-
-def _with_axes_as_attribute(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+def _with_axes_as_attribute(w: GraphWriter) -> Written:
     """A Reduce operator of opsets before 18."""
-    if node.at.noop_with_empty_axes:
+    if w.attrs.noop_with_empty_axes:
         raise UnsupportedError("noop_with_empty_axes needs opset 18")
-    more: dict[str, Any] = {"keepdims": node.at.keepdims}
-    if node.input(1) and (axes := w.array(node.inputs[1], "axes")).size:
-        more["axes"] = axes.reshape(-1).tolist()
-    w.give(node, w.emit(node.op, dense(inputs[0], "its input"), **more))
+    more: dict[str, Any] = {"keepdims": w.attrs.keepdims}
+    if axes := w.numbers(1, "axes"):
+        more["axes"] = axes
+    return w.emit(w.node.op, dense(w.x, "its input"), **more)
 
 
 @RULES("Dropout")
-def _dropout(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    if any(node.outputs[1:]):
+def _dropout(w: GraphWriter) -> Written:
+    if any(w.node.outputs[1:]):
         raise UnsupportedError("the mask of a Dropout is not written")
-    if inputs[0]:
-        w.give(node, inputs[0].data, inputs[0].lengths)
+    return [w.x.data], w.x.lengths
 
 
 @DENSE("CastLike")
-def _cast_like(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+def _cast_like(w: GraphWriter) -> Written:
     """A Cast where the dtype is known: CastLike came with opset 15."""
-    dtype = w.types[node.outputs[0]].dtype
+    dtype = w.types[w.node.outputs[0]].dtype
     if not dtype:
-        return _copy(w, node, inputs)
-    w.give(node, w.cast(dense(inputs[0], "its input"), dtype))
+        return _copy(w)
+    return w.cast(dense(w.x, "its input"), dtype)
 
 
 @DENSE("QuantizeLinear DequantizeLinear")
-def _quantized(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    dtypes = {w.types[name].dtype for name in (*node.inputs, *node.outputs) if name}
+def _quantized(w: GraphWriter) -> Written:
+    dtypes = {w.types[name].dtype for name in (*w.node.inputs, *w.node.outputs) if name}
     if w.opset < 21 and dtypes & {"uint16", "int16"}:
         raise UnsupportedError("numbers of 16 bits need opset 21")
-    _copy(w, node, inputs)
+    return _copy(w)
 
 
 @DENSE("DynamicQuantizeLSTM")
-def _quantized_lstm(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+def _quantized_lstm(w: GraphWriter) -> Written:
     """ONNX Runtime refuses clip=0."""
-    given = {key: value for key, value in node.attributes.items() if key != "clip" or value}
-    w.copy(node, _tensors(inputs), **given)
+    given = {key: value for key, value in w.node.attributes.items() if key != "clip" or value}
+    return w.copy(w.tensors, **given), ""
 
 
 _REDUCTIONS = {"none": 11, "add": 16, "mul": 16, "max": 18, "min": 18}
@@ -423,88 +389,89 @@ _REDUCTIONS = {"none": 11, "add": 16, "mul": 16, "max": 18, "min": 18}
 
 
 @DENSE("ScatterElements ScatterND")
-def _scatter(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    how = node.at.reduction
+def _scatter(w: GraphWriter) -> Written:
+    how = w.attrs.reduction
     if w.opset < _REDUCTIONS[how]:
         raise UnsupportedError(f"attribute reduction={how!r} needs opset {_REDUCTIONS[how]}")
-    given = {k: v for k, v in node.attributes.items() if (k, v) != ("reduction", "none")}
-    w.copy(node, _tensors(inputs), **given)
+    given = {k: v for k, v in w.node.attributes.items() if (k, v) != ("reduction", "none")}
+    return w.copy(w.tensors, **given), ""
 
 
 @DENSE("DFT")
-def _dft(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+def _dft(w: GraphWriter) -> Written:
     """The axis is an attribute before opset 20."""
     if w.opset >= 20:
-        return _copy(w, node, inputs)
-    axis = -2 if not node.input(2) else int(w.array(node.inputs[2], "axis").reshape(()))
-    axis %= len(w.types[node.inputs[0]].counts)  # it counts from the front there
-    w.copy(node, _tensors(inputs[:2]), axis=axis, **w.attributes(node))
+        return _copy(w)
+    axis = -2 if not w.node.input(2) else w.numbers(2, "axis")[0]
+    axis %= len(w.types[w.node.inputs[0]].counts)  # it counts from the front there
+    return w.copy(w.tensors[:2], axis=axis, **w.attributes()), ""
 
 
 @DENSE("STFT")
-def _stft(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+def _stft(w: GraphWriter) -> Written:
     """onnx's checker takes another default of ``onesided`` than ONNX has."""
-    w.copy(node, _tensors(inputs), onesided=node.at.onesided)
+    return w.copy(w.tensors, onesided=w.attrs.onesided), ""
 
 
 @DENSE("Resize")
-def _resize(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+def _resize(w: GraphWriter) -> Written:
     if w.opset < 11:
         raise UnsupportedError("needs opset 11")
-    attributes = w.attributes(node)
-    tensors = [*_tensors(inputs), "", "", ""][:4]
+    attributes = w.attributes()
+    tensors = [*w.tensors, "", "", ""][:4]
     if scales := attributes.pop("scales", None):
         tensors[2] = w.constant(np.asarray(scales, np.float32))
-    w.copy(node, tensors if tensors[3] else tensors[:3], **attributes)
+    return w.copy(tensors if tensors[3] else tensors[:3], **attributes), ""
 
 
 @DENSE("If")
-def _conditional(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    count = node.at.then_taken
-    branches = {"then_branch": inputs[1 : 1 + count], "else_branch": inputs[1 + count :]}
-    bodies = {key: _body(w, node, key, taken) for key, taken in branches.items()}
-    _give_all(w, node, inputs[:1], **bodies)
+def _conditional(w: GraphWriter) -> Written:
+    behind = 1 + w.attrs.then_taken
+    branches = {"then_branch": w.tensors[1:behind], "else_branch": w.tensors[behind:]}
+    bodies = {key: _body(w, key, taken) for key, taken in branches.items()}
+    return _nested(w, 1, **bodies)
 
 
 @DENSE("Loop")
-def _loop(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    own = 2 + node.at.carried
-    _give_all(w, node, inputs[:own], body=_body(w, node, "body", inputs[own:]))
+def _loop(w: GraphWriter) -> Written:
+    own = 2 + w.attrs.carried
+    return _nested(w, own, body=_body(w, "body", w.tensors[own:]))
 
 
 @DENSE("Scan")
-def _scan(w: GraphWriter, node: Node, inputs: Inputs) -> None:
-    if _grows(w, node):
-        return _loop(w, *loop_of_scan(w, node, inputs))
-    own = node.at.states + node.at.scanned
+def _scan(w: GraphWriter) -> Written:
+    if _grows(w):
+        loop_of_scan(w)
+        return _loop(w)
+    own = w.attrs.states + w.attrs.scanned
     kinds = ("input_axes", "input_directions", "output_axes", "output_directions")
-    axes = {f"scan_{kind}": node.attributes[kind] for kind in kinds}
-    body = _body(w, node, "body", inputs[own:])
-    _give_all(w, node, inputs[:own], num_scan_inputs=node.at.scanned, **axes, body=body)
+    axes = {f"scan_{kind}": w.node.attributes[kind] for kind in kinds}
+    body = _body(w, "body", w.tensors[own:])
+    return _nested(w, own, num_scan_inputs=w.attrs.scanned, **axes, body=body)
 
 
-def _grows(w: GraphWriter, node: Node) -> bool:
+def _grows(w: GraphWriter) -> bool:
     """Whether a state changes its shape, which ONNX's Scan forbids; unknown ones may."""
-    states = zip(node.inputs, node.outputs[: node.at.states], strict=False)
+    states = zip(w.node.inputs, w.node.outputs[: w.attrs.states], strict=False)
     types = [(w.types[one], w.types[other]) for one, other in states if other]
     return any(one.shape is None or one.shape != other.shape for one, other in types)
 
 
-def _give_all(w: GraphWriter, node: Node, inputs: Inputs, **attributes: Any) -> None:
-    outs = [w.fresh(name or "unused") for name in node.outputs]
-    w.add(node.op, *_tensors(inputs), outputs=outs, **attributes)
-    for at, out in enumerate(outs):
-        w.give(node, out, at=at)
+def _nested(w: GraphWriter, own: int, **attributes: Any) -> Written:
+    """An operator with bodies, of so many inputs of its own."""
+    outs = [w.fresh(name or "unused") for name in w.node.outputs]
+    w.add(w.node.op, *w.tensors[:own], outputs=outs, **attributes)
+    return outs, ""
 
 
-def _body(w: GraphWriter, node: Node, key: str, taken: Inputs) -> GraphWriter:
+def _body(w: GraphWriter, key: str, taken: Sequence[str]) -> GraphWriter:
     """The graph in an attribute; what it takes from outside it sees by name."""
-    body: Graph = node.attributes[key]
+    node, body = w.node, w.node.attributes[key]
     types = types_inside(node, key, [w.types.get(name) for name in node.inputs])
     inputs = [value.name for value in body.inputs]
     inner = w.writer_of(body, body.typed(dict(zip(inputs, types, strict=True))))
     own = len(inputs) - len(taken)
-    names = [inner.fresh(name) for name in inputs[:own]] + _tensors(taken)
+    names = [inner.fresh(name) for name in inputs[:own]] + [*taken]
     for value, name, known in zip(inputs, names, types, strict=True):
         inner.bind(value, OnnxValue(name, known.dtype or "", len(known.counts)))
     for each in body.nodes:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from onernn.adapters.common.lowering import Names, Operand, Rules, Tape
+from onernn.adapters.common.writing import NodeWriter
 from onernn.adapters.onnx.read import ATTRIBUTE_FIELDS, BFLOAT16, MESSAGES, NUMBERS, reads
 from onernn.adapters.onnx.rules import became_inputs
 from onernn.ir.arrays import Array
@@ -189,9 +191,16 @@ class OnnxValue:
     rank: int
     lengths: str = ""
 
+    def __bool__(self) -> bool:
+        """Whether it is there: an absent input has no tensor."""
+        return bool(self.data)
+
     @property
     def padded_rank(self) -> int:
         return self.rank + 1
+
+
+ABSENT = OnnxValue("", "", 0)
 
 
 class PaddedGraph(ProtoGraph):
@@ -227,16 +236,19 @@ class PaddedGraph(ProtoGraph):
             self._masks[key] = self.mask(value.lengths, self.size(value.data, 1))
         return self._masks[key]
 
-    def filled(self, value: OnnxValue, number: float = 0) -> str:
-        """The padded tensor with a number behind each sentence."""
+    def filled(self, value: OnnxValue, rest: float | str = 0) -> str:
+        """The padded tensor with a number, or a tensor, behind each sentence."""
         mask = self.mask_of(value)
         if value.padded_rank > 2:
             mask = self.unsqueezed(mask, *range(2, value.padded_rank))
-        rest = self.constant(number, value.dtype)
+        if not isinstance(rest, str):
+            rest = self.constant(rest, value.dtype)
         return self.emit("Where", mask, value.data, rest)
 
     def words(self, value: OnnxValue) -> str:
-        """The words of a ragged value (W, ...), sentence by sentence."""
+        """The words of a ragged value (W, ...), sentence by sentence; a dense one has them."""
+        if not value.lengths:
+            return value.data
         flat = self.reshaped(self.mask_of(value), -1)
         sizes = self.emit("Shape", value.data)
         inner = self.emit("Slice", sizes, [2], [2**31])
@@ -244,16 +256,14 @@ class PaddedGraph(ProtoGraph):
         rows = self.emit("Reshape", value.data, shape)
         return self.emit("Compress", rows, flat, axis=0)
 
-    def from_words(self, words: str, lengths: str, time: str, dtype: str, rank: int) -> OnnxValue:
+    def from_words(self, words: str, lengths: str, time: str) -> str:
         """Words (W, ...) under lengths (N,), padded to T (1,)."""
         wide = self.cast(lengths, "int64")
         starts = self.emit("CumSum", wide, 0, exclusive=1)
         columns = self.unsqueezed(starts, 1)
         at = self.emit("Add", columns, self.steps(time))
         last = self.emit("Sub", self.size(words, 0), [1])
-        return OnnxValue(
-            self.emit("Gather", words, self.emit("Min", at, last)), dtype, rank, lengths
-        )
+        return self.emit("Gather", words, self.emit("Min", at, last))
 
     def with_time(self, value: OnnxValue, time: str) -> OnnxValue:
         """The same value padded to T (1,), which is as long as the longest sentence at least."""
@@ -261,7 +271,7 @@ class PaddedGraph(ProtoGraph):
         more = self.emit("Sub", time, self.size(cut, 1))
         after = [[0] * (value.padded_rank - 2)] if value.padded_rank > 2 else []
         pads = self.joined([0] * (value.padded_rank + 1), more, *after)
-        return OnnxValue(self.emit("Pad", cut, pads), value.dtype, value.rank, value.lengths)
+        return replace(value, data=self.emit("Pad", cut, pads))
 
     def longest(self, lengths: str) -> str:
         """The longest sentence's length, (1,) int64."""
@@ -270,7 +280,11 @@ class PaddedGraph(ProtoGraph):
 
 # What the rules that write an ONNX model share: values, constants, names, the opset.
 
-Inputs = list[OnnxValue | None]
+Inputs = list[OnnxValue]
+Written = str | tuple[Sequence[str], str]
+"""What a rule returns: the tensor of the one output, or those of all, "" where absent, with the
+lengths of sentences where they are padded.
+"""
 
 _SINCE = {
     "AveragePool": {"dilations": 19},
@@ -282,13 +296,15 @@ _SINCE = {
 """The first opset of an attribute, which may be 0 before."""
 
 
-class GraphWriter(PaddedGraph):
+class GraphWriter(NodeWriter, PaddedGraph):
     """An ONNX graph under construction, and what each value of ours is called in it.
 
-    ``functions`` takes those of the model's own, None: there must be none. ``wanted``: the values
-    that anybody reads. ``domains``: those of its operators. ``precisions``: of layers, by their
-    first outputs.
+    ``functions`` takes those of the model's own, None: there must be none. ``domains``: those of
+    its operators. ``precisions``: of layers, by their first outputs. ``inputs``: of the node that
+    is written.
     """
+
+    inputs: Inputs
 
     def __init__(
         self,
@@ -300,12 +316,10 @@ class GraphWriter(PaddedGraph):
         around: GraphWriter | None = None,
     ) -> None:
         super().__init__(proto, around)
-        self.opset, self.types, self.arrays = opset, types, graph.constants
+        self.opset, self.types, self.graph = opset, types, graph
         self.functions = functions
         self.precisions: dict[str, LayerPrecision] = {} if around is None else around.precisions
         self.domains: set[str] = {""} if around is None else around.domains
-        read = {name for node in graph.nodes for name in node.inputs}
-        self.wanted = frozenset(read | {value.name for value in graph.outputs}) - {""}
         self._values: dict[str, OnnxValue] = {}
 
     def writer_of(self, body: Graph, types: Mapping[str, Type]) -> GraphWriter:
@@ -315,23 +329,36 @@ class GraphWriter(PaddedGraph):
     def value(self, name: str) -> OnnxValue:
         """A value's tensors; a constant is written with its first use."""
         if name not in self._values:
-            array = self.arrays[name]
+            array = self.graph.constants[name]
             tensor = self.constant(array, name=name)
             self._values[name] = OnnxValue(tensor, str(array.dtype), array.ndim)
         return self._values[name]
 
-    def inputs_of(self, node: Node) -> list[OnnxValue | None]:
-        return [self.value(name) if name else None for name in node.inputs]
+    @property
+    def x(self) -> OnnxValue:
+        """The first input."""
+        return self.inputs[0]
+
+    @property
+    def tensors(self) -> list[str]:
+        """Those of the inputs, "" where absent."""
+        return [value.data for value in self.inputs]
+
+    def begin(self, node: Node) -> None:
+        """Turns to a node that is to be written."""
+        self.node = node
+        self.inputs = [self.value(name) if name else ABSENT for name in node.inputs]
 
     def bind(self, name: str, value: OnnxValue) -> None:
         """Says what a value is called."""
         self._values[name] = value
 
-    def give(self, node: Node, tensor: str, lengths: str = "", at: int = 0) -> None:
-        """Binds an output of a node, where anybody named it."""
-        if at < len(node.outputs) and (name := node.outputs[at]):
-            found = self.types[name]
-            self.bind(name, OnnxValue(tensor, found.dtype or "", len(found.counts), lengths))
+    def give(self, tensors: Sequence[str], lengths: str = "") -> None:
+        """Binds the outputs of the node, where anybody named them."""
+        for name, tensor in zip(self.node.outputs, tensors, strict=False):
+            if name and tensor:
+                known = self.types[name]
+                self.bind(name, OnnxValue(tensor, known.dtype or "", len(known.counts), lengths))
 
     def reduce(self, op: str, x: str, axes: Sequence[int], *, keepdims: int) -> str:
         """A Reduce operator over axes, which are an attribute before opset 18 for most."""
@@ -339,64 +366,57 @@ class GraphWriter(PaddedGraph):
             return self.emit(op, x, axes, keepdims=keepdims)
         return self.emit(op, x, axes=tuple(axes), keepdims=keepdims)
 
-    def attributes(self, node: Node) -> dict[str, Any]:
-        """A node's attributes in ONNX's form. Raises `UnsupportedError` for those it has not."""
-        found = dict(node.attributes)
-        found.pop("non_negative", None)  # a check that ONNX has not
+    def attributes(self) -> dict[str, Any]:
+        """The attributes in ONNX's form. Raises `UnsupportedError` for those it has not."""
+        node, attributes = self.node, dict(self.node.attributes)
+        attributes.pop("non_negative", None)  # a check that ONNX has not
         if node.op == "Split" and not node.input(1) and self.opset >= 18:
-            found["num_outputs"] = len(node.outputs)
-        if node.op in ("Cast", "CastLike") and "to" in found:
-            found["to"] = number_of(found["to"])
+            attributes["num_outputs"] = len(node.outputs)
+        if node.op in ("Cast", "CastLike") and "to" in attributes:
+            attributes["to"] = number_of(attributes["to"])
         for name, since in _SINCE.get(node.op, {}).items():
-            if name in found and self.opset < since and found.pop(name) != 0:
+            if name in attributes and self.opset < since and attributes.pop(name) != 0:
                 raise UnsupportedError(f"attribute {name} needs opset {since}")
-        return found
+        return attributes
 
-    def array(self, name: str, role: str) -> Array:
-        """The array of a constant value. Raises `UnsupportedError` where it is computed."""
-        if name not in self.arrays:
-            raise UnsupportedError(f"{role} {name!r} is computed at run time")
-        return self.arrays[name]
-
-    def copy(
-        self, node: Node, tensors: Sequence[str], lengths: str = "", **attributes: Any
-    ) -> None:
-        """The operator as it stands."""
-        outs = [self.fresh(name) if name else "" for name in node.outputs]
-        domain = OPERATORS[node.op].domain
+    def copy(self, tensors: Sequence[str], **attributes: Any) -> list[str]:
+        """The operator as it stands, of other inputs; its outputs."""
+        outs = [self.fresh(name) if name else "" for name in self.node.outputs]
+        domain = OPERATORS[self.node.op].domain
         self.domains |= {domain}
-        self.add(node.op, *tensors, outputs=outs, domain=domain, **attributes)
-        for at, out in enumerate(outs):
-            self.give(node, out, lengths, at)
+        self.add(self.node.op, *tensors, outputs=outs, domain=domain, **attributes)
+        return outs
 
 
-def dense(value: OnnxValue | None, role: str) -> str:
+def dense(value: OnnxValue, role: str) -> str:
     """The tensor of a value that must not be ragged."""
-    if value is None or value.lengths:
+    if not value or value.lengths:
         raise UnsupportedError(f"{role} {'is ragged' if value else 'is missing'}")
     return value.data
 
 
-def ragged(value: OnnxValue | None, role: str) -> OnnxValue:
+def ragged(value: OnnxValue, role: str) -> OnnxValue:
     """A value that must be ragged."""
-    if value is None or not value.lengths:
+    if not value.lengths:
         raise UnsupportedError(f"{role} is not ragged")
     return value
 
 
 # Row-wise operators over padded batches: the words' axis became two, batch and time.
 
-RULES = Rules[Callable[..., None]]()
+Rows = str | list[str]
+RowRule = Callable[[GraphWriter, OnnxValue], Rows]
+RULES = Rules[RowRule]()
 """What takes the first ragged input as a further argument."""
 
 
-def _operand(w: GraphWriter, value: OnnxValue | None, name: str, like: OnnxValue) -> str:
+def _operand(w: GraphWriter, value: OnnxValue, name: str, like: OnnxValue) -> str:
     """An operand under ``like``: what is dense broadcasts over the words, or is one row a word."""
-    if value is None:
+    if not value:
         return ""
     if value.rank > like.rank or (value.lengths and value.rank != like.rank):
         raise UnsupportedError(f"{name!r} of {value.rank} axes beside words of {like.rank}")
-    one_row = name in w.arrays and w.arrays[name].shape[:1] == (1,)
+    one_row = name in w.graph.constants and w.graph.constants[name].shape[:1] == (1,)
     return value.data if value.rank < like.rank or one_row else _rows(w, value, like)
 
 
@@ -405,20 +425,20 @@ def _rows(w: GraphWriter, value: OnnxValue, like: OnnxValue) -> str:
     if value.lengths:
         return value.data
     time = w.size(like.data, 1)
-    return w.from_words(value.data, like.lengths, time, value.dtype, value.rank).data
+    return w.from_words(value.data, like.lengths, time)
 
 
-def _elementwise(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
-    tensors = [_operand(w, b, name, like) for b, name in zip(inputs, node.inputs, strict=True)]
-    w.copy(node, tensors, like.lengths, **w.attributes(node))
+def _elementwise(w: GraphWriter, like: OnnxValue) -> Rows:
+    tensors = [_operand(w, b, name, like) for b, name in zip(w.inputs, w.node.inputs, strict=True)]
+    return w.copy(tensors, **w.attributes())
 
 
 @RULES("Cast CastLike")
-def _cast(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
-    if inputs[0] is not like:
+def _cast(w: GraphWriter, like: OnnxValue) -> Rows:
+    if w.x is not like:
         raise UnsupportedError("what is cast is not ragged")
-    dtype = w.types[node.outputs[0]].dtype or ""
-    w.give(node, w.cast(like.data, dtype), like.lengths)
+    dtype = w.types[w.node.outputs[0]].dtype or ""
+    return w.cast(like.data, dtype)
 
 
 def _axis(axis: int, rank: int) -> int:
@@ -428,54 +448,43 @@ def _axis(axis: int, rank: int) -> int:
     return axis % rank + 1
 
 
-def _same_rank(inputs: Inputs, like: OnnxValue) -> list[str]:
-    if any(b is None or b.rank != like.rank or not b.lengths for b in inputs):
-        raise UnsupportedError("expected ragged inputs of equal rank only")
-    return [b.data for b in inputs if b]
-
-
-def _along_axes(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+def _along_axes(w: GraphWriter, like: OnnxValue) -> Rows:
     """An operator along axes that an attribute or an input tells: each stands one further on."""
-    operator, attributes, tensors = OPERATORS[node.op], w.attributes(node), []
+    operator, attributes, tensors = OPERATORS[w.node.op], w.attributes(), []
     if "axis" in operator.attributes:
-        attributes["axis"] = _axis(node.at.axis, like.rank)
-    told = next((at for at, slot in enumerate(operator.slots) if slot.tells), None)
-    axes = None if told is None else _axes(w, node, told, like)
-    for at, value in enumerate(inputs):
-        if at == told:
+        attributes["axis"] = _axis(w.attrs.axis, like.rank)
+    telling = next((index for index, slot in enumerate(operator.slots) if slot.tells), None)
+    axes = None if telling is None else _axes(w, telling, like)
+    for index, value in enumerate(w.inputs):
+        if index == telling:
             tensors.append(w.constant(axes))
-        elif at and not operator.slot(at).variadic:
-            tensors.append(dense(value, operator.slot(at).name) if value else "")
-        elif value is None or value.rank != like.rank:
+        elif index and not operator.slot(index).variadic:
+            tensors.append(dense(value, operator.slot(index).name) if value else "")
+        elif not value or value.rank != like.rank:
             raise UnsupportedError("expected inputs of equal rank only")
         else:
             tensors.append(_rows(w, value, like))
-    w.copy(node, tensors, like.lengths, **attributes)
+    return w.copy(tensors, **attributes)
 
 
-def _axes(w: GraphWriter, node: Node, at: int, like: OnnxValue) -> Array:
+def _axes(w: GraphWriter, index: int, like: OnnxValue) -> Array:
     """Axes that come as an input, in the padded tensor."""
-    if not node.input(at):
+    if not w.node.input(index):
         raise UnsupportedError("without axes the words of a LoD are among them")
-    axes = w.array(node.inputs[at], "axes")
-    rank = like.rank + (axes.size if node.op == "Unsqueeze" else 0)
+    axes = w.array(index, "axes")
+    rank = like.rank + (axes.size if w.node.op == "Unsqueeze" else 0)
     return np.array([_axis(int(axis), rank) for axis in axes.flat], np.int64).reshape(axes.shape)
 
 
-def _reduce(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
-    axes = _axes(w, node, 1, like).reshape(-1).tolist()
-    w.give(node, w.reduce(node.op, like.data, axes, keepdims=node.at.keepdims), like.lengths)
+def _reduce(w: GraphWriter, like: OnnxValue) -> Rows:
+    axes = _axes(w, 1, like).reshape(-1).tolist()
+    return w.reduce(w.node.op, like.data, axes, keepdims=w.attrs.keepdims)
 
 
 @RULES("Transpose")
-def _transpose(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
-    perm = node.attributes.get("perm") or range(like.rank)[::-1]
-    w.copy(
-        node,
-        [like.data],
-        like.lengths,
-        perm=(0, *(_moved(axis, at) for at, axis in enumerate(perm))),
-    )
+def _transpose(w: GraphWriter, like: OnnxValue) -> Rows:
+    perm = w.node.attributes.get("perm") or range(like.rank)[::-1]
+    return w.copy([like.data], perm=(0, *(_moved(axis, at) for at, axis in enumerate(perm))))
 
 
 def _moved(axis: int, at: int) -> int:
@@ -485,112 +494,109 @@ def _moved(axis: int, at: int) -> int:
 
 
 @RULES("Flatten")
-def _flatten(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
-    if node.at.axis != 1:
+def _flatten(w: GraphWriter, like: OnnxValue) -> Rows:
+    if w.attrs.axis != 1:
         raise UnsupportedError("only words are flattened, each into a row")
-    w.give(node, w.reshaped(like.data, 0, 0, -1), like.lengths)
+    return w.reshaped(like.data, 0, 0, -1)
 
 
 @RULES("Reshape")
-def _reshape(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+def _reshape(w: GraphWriter, like: OnnxValue) -> Rows:
     """(W, ...) -> (W, ...): sizes of 0 stay at their place, which moves by one."""
-    first, *sizes = w.array(node.inputs[1], "shape").tolist()
-    if first not in (0, -1) or node.at.allowzero or not w.types[node.outputs[0]].depth:
+    first, *sizes = w.array(1, "shape").tolist()
+    if first not in (0, -1) or w.attrs.allowzero or not w.types[w.node.outputs[0]].depth:
         raise UnsupportedError(f"shape {(first, *sizes)} may split or join the words of a LoD")
-    w.give(node, w.reshaped(like.data, 0, 0, *sizes), like.lengths)
+    return w.reshaped(like.data, 0, 0, *sizes)
 
 
 @RULES("MatMul")
-def _matmul(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
-    right = dense(inputs[1], "the right factor")
-    if inputs[0] is not like or inputs[1] is None or inputs[1].rank != 2 or like.rank < 2:
+def _matmul(w: GraphWriter, like: OnnxValue) -> Rows:
+    right = dense(w.inputs[1], "the right factor")
+    if w.x is not like or w.inputs[1].rank != 2 or like.rank < 2:
         raise UnsupportedError("only words times a matrix")
-    w.give(node, w.emit("MatMul", like.data, right), like.lengths)
+    return w.emit("MatMul", like.data, right)
 
 
 @RULES("Gemm")
-def _gemm(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+def _gemm(w: GraphWriter, like: OnnxValue) -> Rows:
     """Gemm takes matrices only: the product and the sum of it."""
-    if inputs[0] is not like or node.at.transA:
+    if w.x is not like or w.attrs.transA:
         raise UnsupportedError("only words times a matrix")
-    factor = dense(inputs[1], "the right factor")
-    if node.at.transB:
+    factor = dense(w.inputs[1], "the right factor")
+    if w.attrs.transB:
         factor = w.transposed(factor, 1, 0)
     out = w.emit("MatMul", like.data, factor)
-    added = inputs[2] if len(inputs) > 2 else None
-    terms = [(out, node.at.alpha)]
-    if added is not None:
-        terms.append((_operand(w, added, node.inputs[2], like), node.at.beta))
+    terms = [(out, w.attrs.alpha)]
+    if w.node.input(2):
+        terms.append((_operand(w, w.inputs[2], w.node.inputs[2], like), w.attrs.beta))
     scaled = [
         tensor if by == 1 else w.emit("Mul", tensor, w.constant(by, like.dtype))
         for tensor, by in terms
     ]
-    w.give(node, scaled[0] if len(scaled) == 1 else w.emit("Add", *scaled), like.lengths)
+    return scaled[0] if len(scaled) == 1 else w.emit("Add", *scaled)
 
 
 @RULES("Gather")
-def _gather(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
-    table, indices = inputs
-    axis = node.at.axis
+def _gather(w: GraphWriter, like: OnnxValue) -> Rows:
+    table, indices = w.inputs
+    axis = w.attrs.axis
     if table is like:
         at = dense(indices, "an index")
-        out = w.emit("Gather", like.data, at, axis=_axis(axis, like.rank))
-    elif axis in (0, -(table.rank if table else 0)):
-        # Behind the sentences stand zeros or what was computed from them: any row will do.
-        inside = w.filled(like)
-        out = w.emit("Gather", dense(table, "a table"), inside, axis=0)
-    else:
+        return w.emit("Gather", like.data, at, axis=_axis(axis, like.rank))
+    if axis not in (0, -table.rank):
         raise UnsupportedError("ragged indices along another axis than the rows")
-    w.give(node, out, like.lengths)
+    # Behind the sentences stand zeros or what was computed from them: any row will do.
+    return w.emit("Gather", dense(table, "a table"), w.filled(like), axis=0)
 
 
 @RULES("GatherElements")
-def _gather_elements(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
-    axis = _axis(node.at.axis, like.rank)
-    data, _ = _same_rank(inputs, like)
-    at = w.filled(inputs[1]) if inputs[1] else ""
-    w.copy(node, [data, at], like.lengths, axis=axis)
+def _gather_elements(w: GraphWriter, like: OnnxValue) -> Rows:
+    axis = _axis(w.attrs.axis, like.rank)
+    if any(each.rank != like.rank or not each.lengths for each in w.inputs):
+        raise UnsupportedError("expected ragged inputs of equal rank only")
+    return w.copy([w.x.data, w.filled(w.inputs[1])], axis=axis)
 
 
 @RULES("QuantizeLinear DequantizeLinear")
-def _quantized(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
-    if inputs[0] is not like:
+def _quantized(w: GraphWriter, like: OnnxValue) -> Rows:
+    if w.x is not like:
         raise UnsupportedError("a scale or zero point is ragged")
-    more = [dense(each, "a scale or zero point") if each else "" for each in inputs[1:]]
-    one_each = any(each and each.rank for each in inputs[1:])
-    axis = {"axis": _axis(node.at.axis, like.rank)} if one_each else {}
-    w.copy(node, [like.data, *more], like.lengths, **axis)
+    more = [dense(each, "a scale or zero point") if each else "" for each in w.inputs[1:]]
+    one_each = any(each and each.rank for each in w.inputs[1:])
+    axis = {"axis": _axis(w.attrs.axis, like.rank)} if one_each else {}
+    return w.copy([like.data, *more], **axis)
 
 
 @RULES("OneHot")
-def _one_hot(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
-    if node.at.axis not in (-1, like.rank) or inputs[0] is not like:
+def _one_hot(w: GraphWriter, like: OnnxValue) -> Rows:
+    if w.attrs.axis not in (-1, like.rank) or w.x is not like:
         raise UnsupportedError("only a last axis")
-    more = [dense(b, "depth or values") for b in inputs[1:]]
-    w.copy(node, [like.data, *more], like.lengths)
+    more = [dense(b, "depth or values") for b in w.inputs[1:]]
+    return w.copy([like.data, *more])
 
 
 @RULES("BatchNormalization")
-def _batch_normalization(w: GraphWriter, node: Node, inputs: Inputs, like: OnnxValue) -> None:
+def _batch_normalization(w: GraphWriter, like: OnnxValue) -> Rows:
     """The channels stand behind time now: scale and shift are computed here."""
     names = ("scale", "bias", "mean", "variance")
     scale, bias, mean, variance = (
-        w.array(name, role).reshape(-1, *[1] * (like.rank - 2))
-        for name, role in zip(node.inputs[1:], names, strict=True)
+        w.array(index, role).reshape(-1, *[1] * (like.rank - 2))
+        for index, role in enumerate(names, 1)
     )
-    factor = scale / np.sqrt(variance + variance.dtype.type(node.at.epsilon))
+    factor = scale / np.sqrt(variance + variance.dtype.type(w.attrs.epsilon))
     centred = w.emit("Sub", like.data, w.constant(mean))
     scaled = w.emit("Mul", centred, w.constant(factor))
-    w.give(node, w.emit("Add", scaled, w.constant(bias)), like.lengths)
+    return w.emit("Add", scaled, w.constant(bias))
 
 
-def write_ragged(w: GraphWriter, node: Node, inputs: Inputs) -> None:
+def write_ragged(w: GraphWriter) -> Written:
     """Writes an operator of which at least one input is ragged."""
-    like = next(b for b in inputs if b and b.lengths)
-    _rule_of(node.op)(w, node, inputs, like)
+    like = next(each for each in w.inputs if each.lengths)
+    made = _rule_of(w.node.op)(w, like)
+    return [made] if isinstance(made, str) else made, like.lengths
 
 
-def _rule_of(op: str) -> Callable[..., None]:
+def _rule_of(op: str) -> RowRule:
     operator = OPERATORS[op]
     if op in RULES:
         return RULES[op]

@@ -8,7 +8,7 @@ from onernn.adapters.common.adapter import require
 from onernn.ir.ragged import Batch
 
 
-def run_model(path: str, feed: Mapping[str, Batch]) -> list[Batch]:
+def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
     """The outputs, in order, computed in float32. Raises what OpenVINO raises.
 
     On CPUs with bfloat16 OpenVINO computes in that unless it is told otherwise.

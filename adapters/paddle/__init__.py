@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath, Writer
+from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath, Writer, deferred
 
 if TYPE_CHECKING:
     from onernn.adapters.common.fault import FaultyModel
-    from onernn.fuse_passes import Applied
     from onernn.ir.graph import Graph
-    from onernn.ir.ragged import Batch
 
 
 def __getattr__(name: str) -> Any:
@@ -28,23 +26,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _load(path: StrPath, params: StrPath | None, _: str) -> Graph:
-    from onernn.adapters.paddle.lower import load_paddle
-
-    return load_paddle(path, params)
-
-
 def _write(model: Graph, path: Path, *, note: Callable[[str], None], **options: Any) -> None:
     from onernn.adapters.paddle.write import write_paddle
 
     for refusal in write_paddle(model, path, **options):
         note(f"not placed on oneDNN: {refusal}")
-
-
-def _run(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    from onernn.adapters.paddle.run_model import run_model
-
-    return run_model(path, params, feed)
 
 
 def _find_faults(path: StrPath, params: StrPath | None) -> FaultyModel[Any]:
@@ -61,12 +47,6 @@ def _plugin(path: str) -> Plugin:
     return Plugin(call=call, host="Paddle", replaces=RECURRENT)
 
 
-def _pass_name(applied: Applied) -> str:
-    from onernn.adapters.paddle.operators import pass_name
-
-    return pass_name(applied)
-
-
 _SAVE_BOTH = (
     "parameters of Paddle alone; where Paddle is, save the model with them:"
     " paddle.jit.save(layer, 'model', input_spec=[...])"
@@ -76,7 +56,7 @@ ADAPTER = Adapter(
     name="Paddle",
     files="a Paddle folder, .pdmodel or __model__",
     reads=lambda path: True,
-    load=_load,
+    load=deferred("paddle.lower.load_paddle"),
     no_models={
         ".pdiparams": "parameters of Paddle alone: load NAME.pdmodel, with this file as params",
         **dict.fromkeys((".pdparams", ".pdopt"), _SAVE_BOTH),
@@ -86,9 +66,9 @@ ADAPTER = Adapter(
         name="paddle",
         packages=("paddlepaddle", "paddlepaddle-gpu"),
         extra="paddle",
-        run=_run,
+        run=deferred("paddle.run_model.run_model"),
     ),
     find_faults=_find_faults,
     plugin=_plugin,
-    pass_name=_pass_name,
+    pass_name=deferred("paddle.operators.pass_name"),
 )

@@ -146,17 +146,15 @@ def _branches(op: PaddleOperator, numbers: list[int], named: list[list[str]]) ->
             f"array {arrays[0]!r} is written in a branch; keep the lists outside"
         )
     others = [n for n in others if builder.holds(n) or n in written[0] & written[1]]
-    pairs = [
+    bodies = [
         _branch(builder, number, [*names, *others])
         for number, names in zip(numbers, named, strict=True)
     ]
-    (then, of_then), (other, of_other) = pairs
+    then, other = (graph for graph, _ in bodies)
     slots = [slot for slot in results if slot[0] != "="] if named[0] else []
     if len(then.outputs) != len(slots) + len(others) or len(then.outputs) != len(other.outputs):
         raise UnsupportedError(f"its blocks do not give {len(slots)} results")
-    attributes = {"then_branch": then, "else_branch": other, "then_taken": len(of_then)}
-    inputs = (_truth(op.builder, op.value("Cond")), *of_then, *of_other)
-    made = builder.emit_many("If", inputs, len(then.outputs), attributes)
+    made = builder.branches(_truth(builder, op.value("Cond")), *bodies)
     return dict(zip([*slots, *(f"={name}" for name in others)], made, strict=True))
 
 

@@ -22,7 +22,7 @@ from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import Activation, Cell, Direction, RnnSpec
 from onernn.ir.weights import OWN, LayerPrecision, PartScales, RnnWeights, Scale, layers_of
 from onernn.reorders import paddle
-from onernn.reorders.gates import GateLayout, input_layer, summed_bias
+from onernn.reorders.gates import GateLayout, input_layer
 
 # Paddle's operators between floats and bytes, and the numbers in which an int8 or bf16 layer runs.
 #
@@ -73,16 +73,16 @@ def _quantize(op: PaddleOperator) -> Results:
     signed = op.attribute("is_negative_input", False) and not scale.shift
     op.narrow("Output")
     if _bfloat16(op, scale):
-        return {"Output": op.emit("Cast", x, to="bfloat16")}
-    return {"Output": _rounded(op, x, scale, "int8" if signed else "uint8")}
+        return op.emit("Cast", x, to="bfloat16")
+    return _rounded(op, x, scale, "int8" if signed else "uint8")
 
 
 @rule("dequantize")
 def _dequantize(op: PaddleOperator) -> Results:
     q, scale = op.value("Input"), _scale(op, "Scale", "Shift")
     if _bfloat16(op, scale) or op.dtype("Input").kind == "f":
-        return {"Output": op.emit("Identity", q)}
-    return {"Output": _floats(op, q, scale)}
+        return op.emit("Identity", q)
+    return _floats(op, q, scale)
 
 
 @rule("requantize")
@@ -101,7 +101,7 @@ def _requantize(op: PaddleOperator) -> Results:
     op.narrow("Output")
     dtype = "int8" if signed and not new.shift else "uint8"
     to = Scale(ratio, float(np.rint(shift)))
-    return {"Output": _rounded(op, op.cast(q, "float32"), to, dtype)}
+    return _rounded(op, op.cast(q, "float32"), to, dtype)
 
 
 class LayerNumbers(NamedTuple):
@@ -229,26 +229,22 @@ def _gru_cell(
 
 @rule("gru")
 def _gru(op: PaddleOperator) -> Results:
-    flat, bias = op.array("Weight"), op.optional_array("Bias")
+    flat = op.array("Weight")
     spec, layout = _gru_cell(op, flat)
-    weights = RnnWeights(None, paddle.weight_h(flat, layout), summed_bias(layout, bias))
+    weights = paddle.gru_weights(flat, op.optional_array("Bias"), layout)
     x = op.emit("GateLayout", op.ragged("Input"), layout=layout)
-    return {"Hidden": _over_words(op, x, spec, weights, 1, "H0")[0]}
+    return _over_words(op, x, spec, weights, 1, "H0")[0]
 
 
 @rule("fusion_gru")
 def _fusion_gru(op: PaddleOperator) -> Results:
     flat, projection = op.array("WeightH"), op.array("WeightX")
     spec, layout = _gru_cell(op, flat)
-    weights = RnnWeights(
-        input_layer(projection, layout),
-        paddle.weight_h(flat, layout),
-        summed_bias(layout, op.optional_array("Bias")),
-    )
+    weights = paddle.gru_weights(flat, op.optional_array("Bias"), layout, projection)
     spec = spec.one_layer(projection.shape[0], spec.direction)
     numbers = layer_numbers(op, spec, [_scale_weights(op)])
     (y,) = _over_words(op, numbers.x, spec, weights, 1, "H0", precision=numbers.precision)
-    return {"Hidden": numbers.given(y)}
+    return numbers.given(y)
 
 
 def _scale_weights(op: PaddleOperator) -> Array:
@@ -266,7 +262,7 @@ def _multi_gru(op: PaddleOperator) -> Results:
         raise UnsupportedError(f"{layers} layers in two directions of {counts} arrays")
     spec, layout = _gru_cell(op, slots["WeightH"][0])
     halves = [
-        RnnWeights(input_layer(x, layout), paddle.weight_h(h, layout), summed_bias(layout, bias))
+        paddle.gru_weights(h, bias, layout, x)
         for x, h, bias in zip(slots["WeightX"], slots["WeightH"], biases, strict=True)
     ]
     stack = [RnnWeights.joined(halves[at : at + 2], 1) for at in range(0, 2 * layers, 2)]
@@ -280,20 +276,20 @@ def _multi_gru(op: PaddleOperator) -> Results:
     weights = stack if layers > 1 else stack[0]
     numbers = layer_numbers(op, spec, op.arrays("Scale_weights"))
     at = {"spec": spec, "weights": weights, "precision": numbers.precision}
-    return {"Hidden": numbers.given(op.emit("Rnn", numbers.x, **at))}
+    return numbers.given(op.emit("Rnn", numbers.x, **at))
 
 
 @rule("gru_unit")
 def _gru_unit(op: PaddleOperator) -> Results:
     """One step of N sentences: a batch of one word each."""
-    flat, bias = op.array("Weight"), op.optional_array("Bias")
+    flat = op.array("Weight")
     spec, layout = _gru_cell(op, flat, _UNIT_FUNCTIONS)
-    weights = RnnWeights(None, paddle.weight_h(flat, layout), summed_bias(layout, bias))
+    weights = paddle.gru_weights(flat, op.optional_array("Bias"), layout)
     op.value("HiddenPrev")
     x = op.emit("GateLayout", op.plain("Input"), layout=layout)
     x = op.unsqueezed(x, 0)
     (y,) = _over_words(op, x, spec, weights, 1, "HiddenPrev")
-    return {"Hidden": op.squeezed(y, 0)}
+    return op.squeezed(y, 0)
 
 
 @rule("lstm")
@@ -462,7 +458,7 @@ def _convolution(op: PaddleOperator) -> Results:
     rank = op.rank("Input")
     (x, last), attributes = _image(op, "Input"), _attributes(op, rank - 2)
     out = _biased(op, op.emit("Conv", x, op.value("Filter"), **attributes), rank - 2)
-    return {"Output": _back(op, out, last)}
+    return _back(op, out, last)
 
 
 @rule("conv2d_transpose depthwise_conv2d_transpose")
@@ -477,7 +473,7 @@ def _convolution_back(op: PaddleOperator) -> Results:
     more = op.attribute("output_padding", ()) or (0,) * (rank - 2)
     weight = op.value("Filter")
     out = op.emit("ConvTranspose", x, weight, output_padding=more, **attributes)
-    return {"Output": _back(op, _biased(op, out, rank - 2), last)}
+    return _back(op, _biased(op, out, rank - 2), last)
 
 
 @rule("pool2d pool3d max_pool2d_with_index")
@@ -495,14 +491,14 @@ def _pool(op: PaddleOperator) -> Results:
         whole = op.attributes.get("global_pooling", False) or kernel == (1,) * axes
         op.attribute("adaptive", False)
         if whole:
-            return {"Out": _back(op, pooled_whole(op, x, kind), last)}
+            return _back(op, pooled_whole(op, x, kind), last)
         parts = _parts(op.shape("X")[1:-1] if last else op.shape("X")[2:], kernel)
-        return {"Out": _back(op, pooled(op, x, kind, parts, strides=parts), last)}
+        return _back(op, pooled(op, x, kind, parts, strides=parts), last)
     windows = {"strides": strides, "ceil_mode": int(ceil), **pads}
     if kind == "avg" and not exclusive and (ceil or "auto_pad" in pads):
         raise UnsupportedError("attribute exclusive=False with ceil_mode or SAME pads")
     out = pooled(op, x, kind, kernel, counts_pads=not exclusive, **windows)
-    return {"Out": _back(op, out, last)}
+    return _back(op, out, last)
 
 
 def _parts(sizes: Sequence[int | None], wanted: Sequence[int]) -> tuple[int, ...]:
@@ -533,7 +529,7 @@ def _affine(op: PaddleOperator, slots: Sequence[str], like: str) -> list[str]:
 @rule("instance_norm")
 def _instance_norm(op: PaddleOperator) -> Results:
     epsilon, affine = op.attribute("epsilon", 1e-5), _affine(op, ("Scale", "Bias"), "X")
-    return {"Y": op.emit("InstanceNormalization", op.plain("X"), *affine, epsilon=epsilon)}
+    return op.emit("InstanceNormalization", op.plain("X"), *affine, epsilon=epsilon)
 
 
 @rule("group_norm")
@@ -543,7 +539,7 @@ def _group_norm(op: PaddleOperator) -> Results:
         raise UnsupportedError(f"attribute data_layout={layout!r}: give (N, C, ...)")
     epsilon, affine = op.attribute("epsilon", 1e-5), _affine(op, ("Scale", "Bias"), "X")
     x = op.plain("X")
-    return {"Y": op.emit("GroupNormalization", x, *affine, num_groups=groups, epsilon=epsilon)}
+    return op.emit("GroupNormalization", x, *affine, num_groups=groups, epsilon=epsilon)
 
 
 @rule("prelu")
@@ -625,5 +621,4 @@ def _unstack(op: PaddleOperator) -> Results:
     op.attribute("num", 0)
     slot = "Y" if op.at.type == "unstack" else "Out"
     parts = op.emit_many("Split", len(op.outputs.get(slot, ())), op.plain("X"), axis=axis)
-    made = [op.squeezed(part, axis % rank) for part in parts]
-    return {slot if not k else f"{slot}.{k}": part for k, part in enumerate(made)}
+    return tuple(op.squeezed(part, axis % rank) for part in parts)

@@ -180,7 +180,7 @@ class Meaning:
 
     ``renamed`` and ``coded`` are attributes under other names, the second ones a dtype; ``fixed``
     are those that PIR has not, ``dropped`` those that Paddle 2 has not. ``lists``: constants are
-    lists even of one number. ``widened``: the result is int64 where Paddle 2 gives int32.
+    lists even of one number.
     """
 
     type: str
@@ -191,7 +191,6 @@ class Meaning:
     fixed: Names = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     lists: bool = False
-    widened: bool = False
 
 
 def _of(type_: str, inputs: str = "X", outputs: str = "Out", **more: Any) -> Meaning:
@@ -211,10 +210,32 @@ def _of_reduction(row: Row) -> Meaning:
 _KEEPS = {"axis": "dim", "keepdim": "keep_dim"}
 _XSHAPE = "Out XShape"
 
+_SAME = {
+    **dict.fromkeys(
+        "square rsqrt silu relu6 flip log2 log10 logsigmoid logsumexp p_norm unbind".split(), "X"
+    ),
+    "scale": "X =scale|ScaleTensor",
+    "clip": "X =min|Min =max|Max",
+    "where": "Condition X Y",
+    "gather": "X Index =axis|Axis",
+    "cumsum": "X =axis|Axis",
+    "masked_fill": "X Mask Value",
+    "not_equal": "X Y",
+    "prelu": "X Alpha",
+    "bmm": "X Y",
+    "mv": "X Vec",
+    "gather_nd": "X Index",
+    "index_sample": "X Index",
+    "concat": "X =axis|AxisTensor",
+    "split": "X =sections|SectionsTensor =axis|AxisTensor",
+    "shape": "Input",
+}
+"""What both call the same, and its slots."""
+
 OPERATORS: dict[str, Meaning] = {
     **{row.pir or row.type: _of_row(row) for row in ROWS if row.pir != "-"},
     **{row.pir: _of_reduction(row) for row in REDUCTIONS if row.pir != "-"},
-    **{name: _of(name) for name in ("square", "rsqrt", "silu", "relu6", "flip")},
+    **{name: _of(name, slots) for name, slots in _SAME.items()},
     "swish": _of("swish", fixed={"beta": 1.0}),
     "embedding": _of("lookup_table_v2", "Ids W", dropped=("sparse",)),
     "matmul": _of("matmul_v2", "X Y", renamed={"transpose_x": "trans_x", "transpose_y": "trans_y"}),
@@ -222,29 +243,21 @@ OPERATORS: dict[str, Meaning] = {
     "reshape": _of("reshape2", "X =shape|Shape", _XSHAPE, lists=True),
     "squeeze": _of("squeeze2", "X =axes|AxesTensor", _XSHAPE, lists=True),
     "unsqueeze": _of("unsqueeze2", "X =axes|AxesTensor", _XSHAPE, lists=True),
-    "scale": _of("scale", "X =scale|ScaleTensor"),
     "full": _of("fill_constant", "", coded={"dtype": "dtype"}),
     "full_with_tensor": _of("fill_constant", "ValueTensor ShapeTensor", coded={"dtype": "dtype"}),
     "full_int_array": _of("fill_constant", "", coded={"dtype": "dtype"}),
-    "shape": _of("shape", "Input"),
-    "shape64": _of("shape", "Input", widened=True),
+    "shape64": _of("shape", "Input", fixed={"wide": True}),
     "slice": _of("slice", "Input =starts|StartsTensor =ends|EndsTensor", lists=True),
     "strided_slice": _of(
         "strided_slice",
         "Input =starts|StartsTensor =ends|EndsTensor =strides|StridesTensor",
         lists=True,
     ),
-    "concat": _of("concat", "X =axis|AxisTensor"),
-    "split": _of("split", "X =sections|SectionsTensor =axis|AxisTensor"),
     "split_with_num": _of("split", "X =axis|AxisTensor"),
     "stack": _of("stack", outputs="Y"),
     "cast": _of("cast", coded={"dtype": "out_dtype"}),
     "topk": _of("top_k_v2", "X =k|K", "Out Indices"),
     "argmax": _of("arg_max", "X =axis", coded={"dtype": "dtype"}),
-    "clip": _of("clip", "X =min|Min =max|Max"),
-    "where": _of("where", "Condition X Y"),
-    "gather": _of("gather", "X Index =axis|Axis"),
-    "cumsum": _of("cumsum", "X =axis|Axis"),
     "add_n": _of("sum"),
     "dropout": _of(
         "dropout",
@@ -271,8 +284,6 @@ OPERATORS: dict[str, Meaning] = {
     "tile": _of("tile", "X =repeat_times|RepeatTimes", lists=True),
     "tril": _of("tril_triu", fixed={"lower": True}),
     "triu": _of("tril_triu", fixed={"lower": False}),
-    "masked_fill": _of("masked_fill", "X Mask Value"),
-    "not_equal": _of("not_equal", "X Y"),
     "pow": _of("pow", renamed={"y": "factor"}),
     "round": _of("round", fixed={"halves_to_even": True}),
     "hardtanh": _of("brelu"),
@@ -291,7 +302,6 @@ OPERATORS: dict[str, Meaning] = {
     "group_norm": _of(
         "group_norm", "X Scale Bias", "Y Mean Variance", renamed={"data_format": "data_layout"}
     ),
-    "prelu": _of("prelu", "X Alpha"),
     "pad": _of("pad", "X =pad_value|PadValue"),
     "pad3d": _of("pad3d", "X =paddings", renamed={"pad_value": "value"}, lists=True),
     **{
@@ -303,7 +313,6 @@ OPERATORS: dict[str, Meaning] = {
         for kind in ("nearest", "bilinear", "linear")
     },
     "unstack": _of("unstack", outputs="Y"),
-    "unbind": _of("unbind"),
     "create_array": _of("create_array", "", coded={"dtype": "dtype"}),
     "array_write_": _of("write_to_array", "- X I"),
     "array_read": _of("read_from_array", "X I"),
@@ -312,11 +321,8 @@ OPERATORS: dict[str, Meaning] = {
     "array_to_tensor": _of("tensor_array_to_tensor", outputs="Out OutIndex"),
     "increment": _of("increment", renamed={"value": "step"}),
     "assign_out_": _of("assign", "X -"),
-    **{name: _of(name) for name in ("log2", "log10", "logsigmoid", "logsumexp", "p_norm")},
     "floor_divide": _of("elementwise_floordiv", "X Y"),
     "remainder": _of("elementwise_mod", "X Y"),
-    "bmm": _of("bmm", "X Y"),
-    "mv": _of("mv", "X Vec"),
     "einsum": _of("einsum", "Operands", "Out InnerCache XShape"),
     "mish": _of("mish", renamed={"lambda": "threshold"}),
     "isfinite": _of("isfinite_v2"),
@@ -326,8 +332,6 @@ OPERATORS: dict[str, Meaning] = {
     "argmin": _of("arg_min", "X =axis", coded={"dtype": "dtype"}),
     "argsort": _of("argsort", outputs="Out Indices"),
     "index_select": _of("index_select", "X Index", renamed={"axis": "dim"}),
-    "gather_nd": _of("gather_nd", "X Index"),
-    "index_sample": _of("index_sample", "X Index"),
     "take_along_axis": _of("take_along_axis", "Input Index", "Result", renamed={"axis": "Axis"}),
     "nonzero": _of("where_index", "Condition"),
     "masked_select": _of("masked_select", "X Mask", "Y"),

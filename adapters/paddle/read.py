@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.files import ByteStream, file_bytes, pairs, parsed_json
+from onernn.adapters.common.files import (
+    ByteStream,
+    Malformed,
+    described,
+    file_bytes,
+    pairs,
+    parsed_json,
+)
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.operators import OPERATORS, Meaning
 from onernn.ir.arrays import Array
@@ -55,12 +62,12 @@ class Operator:
 
     @property
     def native(self) -> NativeOp:
-        slots = [slot for slot in _RESULTS if self.outputs.get(slot)] or self.outputs
+        slots = [slot for slot in RESULTS if self.outputs.get(slot)] or self.outputs
         names = (name for slot in slots for name in self.outputs[slot] if name)
         return NativeOp(self.position, self.type, value=next(names, ""))
 
 
-_RESULTS = ("Out", "Hidden", "Output", "Y")
+RESULTS = ("Out", "Hidden", "Output", "Y", "ViterbiPath", "Result")
 """Slots of what an operator is there for; others are by-products."""
 
 
@@ -170,12 +177,10 @@ def parse_program(data: bytes, file: Path, parameters: Parameters) -> Program:
     desc = messages.parse("ProgramDesc", data, file)
     if not desc.blocks:  # any unrelated protobuf may parse, too
         raise ModelFormatError("not a Paddle program: it has no block", file)
-    try:
+    with described("not a Paddle program", file):
         # Paddle saves the variables of all blocks, each name once.
         blocks = [[_variable(each) for each in block.vars] for block in desc.blocks]
         operators = [tuple(map(_operator, range(len(b.ops)), b.ops)) for b in desc.blocks]
-    except _Malformed as error:
-        raise ModelFormatError(f"not a Paddle program: {error}", file) from error
     named = [{each.name: each for each in block} for block in blocks]
     return Program(
         file,
@@ -188,13 +193,9 @@ def parse_program(data: bytes, file: Path, parameters: Parameters) -> Program:
     )
 
 
-class _Malformed(Exception):
-    """Parses as protobuf, but cannot be a program."""
-
-
 def _text(value: str | bytes) -> str:
     if isinstance(value, bytes):  # how protobuf gives a string that is not UTF-8
-        raise _Malformed(f"the name {value!r} is not UTF-8")
+        raise Malformed(f"the name {value!r} is not UTF-8")
     return value
 
 
@@ -222,7 +223,7 @@ def _operator(position: int, desc: Any) -> Operator:
 
 def _attribute(desc: Any) -> Any:
     if not 0 <= desc.type < len(messages.ATTRIBUTE_FIELDS):
-        raise _Malformed(f"attribute {desc.name!r} has the unknown type {desc.type}")
+        raise Malformed(f"attribute {desc.name!r} has the unknown type {desc.type}")
     field = messages.ATTRIBUTE_FIELDS[desc.type]
     value = getattr(desc, field)
     if field == "scalar":
@@ -234,7 +235,7 @@ def _attribute(desc: Any) -> Any:
 
 def _scalar(desc: Any) -> bool | int | float | complex:
     if desc.type not in messages.SCALAR_FIELDS:
-        raise _Malformed(f"a scalar has the unknown type {desc.type}")
+        raise Malformed(f"a scalar has the unknown type {desc.type}")
     value = getattr(desc, messages.SCALAR_FIELDS[desc.type])
     return complex(value.r, value.i) if desc.type == 4 else value
 
@@ -507,18 +508,6 @@ class _Reader:
             s: tuple(names) for s, names in zip(meaning.outputs, outputs, strict=False) if names
         }
         self._add(meaning.type, slots, made, given)
-        if meaning.widened:
-            self._widened(made["Out"][0])
-
-    def _widened(self, name: str) -> None:
-        """What Paddle 2 gives as int32 is int64 here: the operator gives it under another name."""
-        last = self.operators.pop()
-        narrow = f"{name}.int32"
-        found = self.variables[name]
-        self.variables[narrow] = Variable(narrow, found.kind, "int32", found.shape, 0, False)
-        self._add(last.type, last.inputs, {"Out": (narrow,)}, last.attributes)
-        codes = {"in_dtype": messages.CODES["int32"], "out_dtype": messages.CODES["int64"]}
-        self._add("cast", {"X": (narrow,)}, {"Out": (name,)}, codes)
 
     def _unknown(
         self,

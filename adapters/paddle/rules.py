@@ -29,11 +29,11 @@ def _unary(row: Row, op: PaddleOperator) -> Results:
     x = x if row.keeps_lod else op.dense(x)
     mixed = canonical.mixed(canonical.at(attributes, 1), 0) or ()
     if op.is_ragged(x) and any(axis in (0, -op.rank("X")) for axis in mixed):
-        return {row.output: op.under(op.emit(row.op, op.dense(x), **attributes), x)}
-    return {row.output: op.emit(row.op, x, **attributes)}
+        return op.under(op.emit(row.op, op.dense(x), **attributes), x)
+    return op.emit(row.op, x, **attributes)
 
 
-def _binary(row: Row, op: PaddleOperator) -> dict[str, str]:
+def _binary(row: Row, op: PaddleOperator) -> str:
     """The LoD of X is handed on. ``axis`` is where the axes of Y begin among those of X."""
     op.attribute("force_cpu", False)
     attributes = _attributes(row, op)
@@ -50,7 +50,7 @@ def _binary(row: Row, op: PaddleOperator) -> dict[str, str]:
             y = op.unsqueezed(y, *behind)
         else:
             x = op.unsqueezed(x, *behind)
-    return {row.output: op.emit(row.op, x, y, **attributes)}
+    return op.emit(row.op, x, y, **attributes)
 
 
 def _reduction(row: Row, op: PaddleOperator) -> Results:
@@ -65,14 +65,11 @@ def _reduction(row: Row, op: PaddleOperator) -> Results:
         x = op.cast(x, op.chosen_dtype("out_dtype", -1))
     elif row.type == "reduce_sum" and op.dtype("X") in (np.int32, np.bool_):
         x = op.cast(x, "int64")
-    out = op.emit(row.op, x, axes, keepdims=int(keep))
-    if not keep and len(axes) == rank and op.gives_one():
-        out = op.reshaped(out, 1)
-    return {row.output: out}
+    return op.reduced(row.op, x, axes, rank, keep)
 
 
 def _not_equal(op: PaddleOperator) -> Results:
-    return op.emit("Not", _binary(Row("not_equal", "Equal"), op)["Out"])
+    return op.emit("Not", _binary(Row("not_equal", "Equal"), op))
 
 
 def _attributes(row: Row, op: PaddleOperator) -> dict[str, Any]:
@@ -308,13 +305,16 @@ def _cumsum(op: PaddleOperator) -> Results:
     return op.under(op.emit("CumSum", x, axis, reverse=int(op.attribute("reverse", False))), value)
 
 
-@rule("arg_max")
-def _arg_max(op: PaddleOperator) -> Results:
+@rule("arg_max arg_min")
+def _extreme(op: PaddleOperator) -> Results:
     dtypes = {-1: "int64", 2: "int32", 3: "int64"}
     x, axis, dtype = op.plain("X"), op.attribute("axis", -1), op.one_of("dtype", -1, dtypes)
     keep, flat = op.attribute("keepdims", False), op.attribute("flatten", False)
-    out = extreme_index(op, x, "ArgMax", None if flat else axis, keep)
+    kind = "ArgMax" if op.at.type == "arg_max" else "ArgMin"
+    out = extreme_index(op, x, kind, None if flat else axis, keep)
     if keep and flat:
+        if kind == "ArgMin":
+            raise UnsupportedError("attributes flatten=True, keepdims=True: never measured")
         out = op.reshaped(out, *([1] * op.rank("X")))
     return op.cast(out, dtypes[dtype])
 
@@ -343,7 +343,7 @@ def _layer_norm(op: PaddleOperator) -> Results:
     if not parts[0]:
         parts[0] = op.constant(np.ones(sizes, op.dtype("X")), "ones")
     attributes = {"axis": axis, "epsilon": op.attribute("epsilon", 1e-5)}
-    return {"Y": op.emit_many("LayerNormalization", 3, x, *filter(None, parts), **attributes)[0]}
+    return op.emit_many("LayerNormalization", 3, x, *filter(None, parts), **attributes)[0]
 
 
 @rule("batch_norm")
@@ -360,7 +360,7 @@ def _batch_norm(op: PaddleOperator) -> Results:
         raise UnsupportedError(f"attribute data_layout={layout!r} of {rank} axes")
     numbers = [op.value(slot) for slot in ("Scale", "Bias", "Mean", "Variance")]
     epsilon = op.attribute("epsilon", 1e-5)
-    return {"Y": op.emit("BatchNormalization", op.value("X"), *numbers, epsilon=epsilon)}
+    return op.emit("BatchNormalization", op.value("X"), *numbers, epsilon=epsilon)
 
 
 # The rules of Paddle's operators that make values of sizes and numbers, and repeat values.
@@ -497,4 +497,4 @@ def _sequence_mask(op: PaddleOperator) -> Results:
         end = op.emit("ReduceMax", lengths, range(op.rank("X")), keepdims=0)
     steps = op.emit("Range", 0, op.cast(end, "int64"), 1)
     longer = op.unsqueezed(op.cast(lengths, "int64"), -1)
-    return {"Y": op.cast(op.emit("Less", steps, longer), dtype)}
+    return op.cast(op.emit("Less", steps, longer), dtype)

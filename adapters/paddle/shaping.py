@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onernn.adapters.common.bodies import FORMULAS, extreme_index, stacked
+from onernn.adapters.common.bodies import FORMULAS, stacked
 from onernn.adapters.common.lowering import Results
 from onernn.adapters.paddle.table import PaddleOperator, rule
 from onernn.ir.errors import UnsupportedError
@@ -105,7 +105,7 @@ def _stack(op: PaddleOperator) -> Results:
     # Under a new first axis Paddle keeps a LoD that does not fit.
     first = op.dense(first) if axis in (0, -rank - 1) else first
     parts = [first, *map(op.dense, others)]
-    return {"Y": stacked(op, parts, axis + rank + 1 if axis < 0 else axis)}
+    return stacked(op, parts, axis + rank + 1 if axis < 0 else axis)
 
 
 @rule("split")
@@ -129,7 +129,9 @@ def _split(op: PaddleOperator) -> Results:
 
 @rule("shape")
 def _shape(op: PaddleOperator) -> Results:
-    return op.cast(op.emit("Shape", op.value("Input")), "int32")
+    """Paddle 3 gives int64, too."""
+    dtype = "int64" if op.attribute("wide", False) else "int32"
+    return op.cast(op.emit("Shape", op.value("Input")), dtype)
 
 
 @rule("lookup_table lookup_table_v2")
@@ -171,10 +173,8 @@ def _gather(op: PaddleOperator) -> Results:
 
 @rule("flip")
 def _flip(op: PaddleOperator) -> Results:
-    x, axes = op.value("X"), list(op.attribute("axis", ()))
-    behind, least = [-1] * len(axes), [-(2**63)] * len(axes)
-    out = op.sliced(op.dense(x), behind, least, axes, behind)
-    return op.under(out, x)
+    x = op.value("X")
+    return op.under(op.flipped(op.dense(x), *op.attribute("axis", ())), x)
 
 
 @rule("slice")
@@ -280,7 +280,7 @@ def _einsum(op: PaddleOperator) -> Results:
     values = op.values("Operands")
     if any(map(op.is_ragged, values)):
         raise UnsupportedError("input Operands: a LoD")
-    return {"Out": op.emit("Einsum", *values, equation=op.attribute("equation", ""))}
+    return op.emit("Einsum", *values, equation=op.attribute("equation", ""))
 
 
 @rule("log2 log10")
@@ -311,22 +311,16 @@ def _is_finite(op: PaddleOperator) -> Results:
     return op.emit(kind, op.emit("Abs", _input(op)), op.scalar(math.inf, op.dtype("X")))
 
 
-def _over(op: PaddleOperator, kind: str, x: str, axes: list[int], keep: bool) -> str:
-    """The reduction; before 2.5 Paddle gave (1,) where all axes go."""
-    out = op.emit(kind, x, axes, keepdims=int(keep))
-    every = not keep and len(axes) == op.rank("X")
-    return op.reshaped(out, 1) if every and op.gives_one() else out
-
-
 @rule("logsumexp frobenius_norm")
 def _reduce(op: PaddleOperator) -> Results:
     log = op.at.type == "logsumexp"
     names = ("axis", "keepdim") if log else ("dim", "keep_dim")
     axes, keep = op.attribute(names[0], (0,)), op.attribute(names[1], False)
     op.attribute("in_dtype", -1), op.attribute("out_dtype", -1)
+    rank, kind = op.rank("X"), "ReduceLogSumExp" if log else "ReduceL2"
     if op.attribute("reduce_all", False) or not axes:
-        axes = range(op.rank("X"))
-    return _over(op, "ReduceLogSumExp" if log else "ReduceL2", _input(op), list(axes), keep)
+        axes = range(rank)
+    return op.reduced(kind, _input(op), axes, rank, keep)
 
 
 _NORMS = {1.0: "ReduceL1", 2.0: "ReduceL2", math.inf: "ReduceMax", -math.inf: "ReduceMin"}
@@ -339,24 +333,15 @@ def _p_norm(op: PaddleOperator) -> Results:
     op.attribute("epsilon", 1e-12)
     x, keep = _input(op), op.attribute("keepdim", False)
     x = op.emit("Abs", x) if math.isinf(order) else x
-    axes = list(range(op.rank("X"))) if op.attribute("asvector", False) else [axis]
-    return _over(op, _NORMS[order], x, axes, keep)
+    rank = op.rank("X")
+    axes = range(rank) if op.attribute("asvector", False) else [axis]
+    return op.reduced(_NORMS[order], x, axes, rank, keep)
 
 
 @rule("size")
 def _count(op: PaddleOperator) -> Results:
     out = op.emit("Size", op.plain("Input"))
     return op.reshaped(out, 1) if op.gives_one() else out
-
-
-@rule("arg_min")
-def _arg_min(op: PaddleOperator) -> Results:
-    x, axis, dtype = _input(op), op.attribute("axis", -1), op.attribute("dtype", 3)
-    keep, flat = op.attribute("keepdims", False), op.attribute("flatten", False)
-    if dtype not in (-1, 2, 3) or flat and keep:
-        raise UnsupportedError(f"attributes dtype={dtype}, flatten={flat}, keepdims={keep}")
-    out = extreme_index(op, x, "ArgMin", None if flat else axis, keep)
-    return op.cast(out, "int32" if dtype == 2 else "int64")
 
 
 @rule("argsort")
@@ -395,7 +380,7 @@ def _index_sample(op: PaddleOperator) -> Results:
 @rule("take_along_axis")
 def _take_along(op: PaddleOperator) -> Results:
     x, at, axis = _input(op, "Input"), _input(op, "Index"), op.attribute("Axis", 0)
-    return {"Result": _picked(op, "GatherElements", x, at, axis=axis)}
+    return _picked(op, "GatherElements", x, at, axis=axis)
 
 
 @rule("where_index")
@@ -410,7 +395,7 @@ def _masked_select(op: PaddleOperator) -> Results:
     if op.rank("X") != op.rank("Mask"):
         raise UnsupportedError("input Mask: of another rank than X")
     places = op.transposed(op.emit("NonZero", mask), 1, 0)
-    return {"Y": op.emit("GatherND", x, places)}
+    return op.emit("GatherND", x, places)
 
 
 @rule("one_hot_v2")
@@ -546,4 +531,4 @@ def _crf_decoding(op: PaddleOperator) -> Results:
     if label := op.optional("Label"):  # then the output tells where the path agrees with it
         agreed = op.emit("Equal", path, op.reshaped(op.dense(label), -1, 1))
         path = op.cast(agreed, "int64")
-    return {"ViterbiPath": path}
+    return path

@@ -20,7 +20,7 @@ from onernn.adapters.common.lowering import (
     lower_steps,
 )
 from onernn.adapters.paddle import messages
-from onernn.adapters.paddle.read import Block, Operator, Variable
+from onernn.adapters.paddle.read import RESULTS, Block, Operator, Variable
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import UNSUPPORTED
@@ -451,7 +451,8 @@ class PaddleOperator(NativeOperator):
         self.version, self._variables = version, variables
         for slot, names in op.inputs.items():
             dtypes = {variables[name].dtype for name in names if name in variables}
-            widened = op.type in _MOVING and self._parameters(names)
+            held = all(builder.value(name) in builder.constants for name in names)
+            widened = op.type in _MOVING and held
             if (others := dtypes - COMPUTED - {None}) and not widened:
                 raise UnsupportedError(f"input {slot}: {others.pop()} numbers are not supported")
             if builder.narrow.intersection(names):
@@ -464,14 +465,12 @@ class PaddleOperator(NativeOperator):
                     builder.narrow.update(*op.outputs.values())
 
     def lowered(self, rule: Callable[[Self], Results]) -> Mapping[str, str]:
-        """What a rule returns, by slot and place."""
+        """What a rule returns, by slot and place; what it gives no slot is that of the main one."""
         results = super().lowered(rule)
         if isinstance(results, Mapping):
             return results
-        return dict(listed("Out", (results,) if isinstance(results, str) else results))
-
-    def _parameters(self, names: tuple[str, ...]) -> bool:
-        return all(self.builder.value(name) in self.builder.constants for name in names)
+        slot = next((slot for slot in RESULTS if self.outputs.get(slot)), "Out")
+        return dict(listed(slot, (results,) if isinstance(results, str) else results))
 
     def narrow(self, slot: str) -> None:
         """Tells that an output slot holds bytes that stand for floats, or bf16 numbers."""
@@ -495,9 +494,6 @@ class PaddleOperator(NativeOperator):
         for slot in slots:
             if self.variables(slot):
                 raise UnsupportedError(f"input {slot}: computed at run time")
-
-    def optional_array(self, slot: str) -> Array | None:
-        return self.array(slot) if self.variable(slot) else None
 
     def arrays(self, slot: str) -> list[Array]:
         return [self.builder.array(value, slot) for value in self.values(slot)]
@@ -568,6 +564,12 @@ class PaddleOperator(NativeOperator):
         declared = self._variables.get(names[0]) if names else None
         return declared is not None and declared.shape == (1,)
 
+    def reduced(self, kind: str, x: str, axes: Sequence[int], rank: int, keep: bool) -> str:
+        """The reduction over axes; before 2.5 Paddle gave (1,) where all axes go."""
+        out = self.emit(kind, x, axes, keepdims=int(keep))
+        every = not keep and len(axes) == rank
+        return self.reshaped(out, 1) if every and self.gives_one() else out
+
     def integers(self, attribute: str, tensor: str, tensors: str) -> str:
         """A list of int64 from a list of tensors, else from a tensor, else from an attribute."""
         found = self.attribute(attribute, ())
@@ -585,7 +587,7 @@ class PaddleOperator(NativeOperator):
 # Paddle's operators by type, with the rules that lower them.
 
 Rule = Callable[[PaddleOperator], Results]
-"""Gives the value of the output Out, its values where it is a list, or those of slots by name."""
+"""Gives the value of the main output, its values where it is a list, or those of slots by name."""
 rule = RULES = Rules[Rule]()
 
 

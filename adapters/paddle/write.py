@@ -15,7 +15,7 @@ from onernn.adapters.common.writing import Progress, check_again, declared, writ
 from onernn.adapters.paddle import write_layers, write_rules
 from onernn.adapters.paddle.lower import load_paddle
 from onernn.adapters.paddle.messages import CODES
-from onernn.adapters.paddle.writer import RULES, ProgramWriter, Writing, save
+from onernn.adapters.paddle.writer import RULES, ProgramWriter, VariableNames, Writing, save
 from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
 
@@ -70,7 +70,7 @@ def to_paddle(
         raise ValueError("place='onednn' belongs to fused operators, got fused=False")
     names = {value.name for value in graph.inputs} | {"feed", "fetch"}
     names.update(*(node.outputs for node in graph.nodes))
-    w = Writing(graph, ProgramWriter(names), fused, place)
+    w = Writing(graph, ProgramWriter(VariableNames(dict.fromkeys(names, 0))), fused, place)
     for value in graph.inputs:
         _feed(w, value)
     write_nodes(graph, partial(_write, w), progress)
@@ -91,10 +91,14 @@ def _write(w: Writing, node: Node) -> None:
     for name in filter(None, (*node.inputs, *node.outputs)):
         if name in w.types and w.types[name].dtype not in CODES:
             raise UnsupportedError(f"{name!r}: Paddle has no {w.types[name].dtype} numbers")
-    made = RULES[node.op](w, node, [w.value(name) if name else "" for name in node.inputs])
-    for at, variable in enumerate([made] if isinstance(made, str) else made):
+    rule = RULES[node.op]
+    if unknown := sorted(set(node.attributes) - set(rule.attributes)):
+        raise UnsupportedError(f"attributes {', '.join(unknown)} have no form in Paddle")
+    w.node, w.inputs = node, [name and w.value(name) for name in node.inputs]
+    made = rule.function(w)
+    for index, variable in enumerate([made] if isinstance(made, str) else made):
         if variable:
-            w.give(node, variable, at)
+            w.give(variable, index)
 
 
 def _fetch(w: Writing, name: str) -> None:

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from onernn.adapters.paddle.write_rules import convolution
-from onernn.adapters.paddle.writer import Padded, Writing, Written, only, ragged, rule
+from onernn.adapters.paddle.writer import Padded, Writing, Written, ragged, rule
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
-from onernn.ir.graph import Node
 from onernn.ir.rnn import Limits, Part, Recurrent, parts, why_not
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
@@ -209,125 +208,110 @@ def laid_out(w: Writing, x: str, layout: GateLayout) -> str:
     return w.concat(chosen, axis)
 
 
-@rule("GateLayout")
-def _gate_layout(w: Writing, node: Node, inputs: list[str]) -> Written:
-    only(node, "layout")
-    made = laid_out(w, inputs[0], node.at.layout)
-    return made if made != inputs[0] else w.copy(made)
+@rule("GateLayout", "layout")
+def _gate_layout(w: Writing) -> Written:
+    made = laid_out(w, w.x, w.attrs.layout)
+    return made if made != w.x else w.copy(made)
 
 
 @rule("SequenceData")
-def _sequence_data(w: Writing, node: Node, inputs: list[str]) -> Written:
-    only(node)
-    return w.dense(inputs[0])
+def _sequence_data(w: Writing) -> Written:
+    return w.dense(w.x)
 
 
 @rule("SequenceLike")
-def _sequence_like(w: Writing, node: Node, inputs: list[str]) -> Written:
-    only(node)
-    return w.under(*inputs)
+def _sequence_like(w: Writing) -> Written:
+    return w.under(*w.inputs)
 
 
 @rule("SequenceReset")
-def _sequence_reset(w: Writing, node: Node, inputs: list[str]) -> Written:
+def _sequence_reset(w: Writing) -> Written:
     """Offsets as a list, or as int32 in a value."""
-    only(node)
-    x, given = inputs
-    if node.inputs[1] not in w.graph.constants:
+    x, given = w.inputs
+    if w.node.inputs[1] not in w.graph.constants:
         return with_offsets(w, x, given)
-    found = [int(number) for number in w.graph.constants[node.inputs[1]].reshape(-1)]
+    found = [int(number) for number in w.graph.constants[w.node.inputs[1]].reshape(-1)]
     return w.emit("lod_reset", {"X": x}, target_lod=found, append=False)
 
 
 @rule("SequenceAppend")
-def _sequence_append(w: Writing, node: Node, inputs: list[str]) -> Written:
+def _sequence_append(w: Writing) -> Written:
     """Of values with LoD Paddle's concat along the words joins the LoD, too."""
-    only(node)
-    return w.concat(inputs, 0)
+    return w.concat(w.inputs, 0)
 
 
-@rule("SequencePool")
-def _pool(w: Writing, node: Node, inputs: list[str]) -> Written:
-    only(node, "kind", "empty")
-    return pooled(w, inputs[0], node.at.kind, node.at.empty)
+@rule("SequencePool", "kind empty")
+def _pool(w: Writing) -> Written:
+    return pooled(w, w.x, w.attrs.kind, w.attrs.empty)
 
 
 @rule("SequenceReverse")
-def _reverse(w: Writing, node: Node, inputs: list[str]) -> Written:
-    only(node)
-    return reversed_words(w, inputs[0])
+def _reverse(w: Writing) -> Written:
+    return reversed_words(w, w.x)
 
 
-@rule("SequenceContext")
-def _context(w: Writing, node: Node, inputs: list[str]) -> Written:
+@rule("SequenceContext", "length start")
+def _context(w: Writing) -> Written:
     """A convolution with the identity; a product behind it takes its own matrix instead."""
-    only(node, "length", "start")
-    width = w.sizes(inputs[0])[-1]
+    width = w.sizes(w.x)[-1]
     if width is None:
         raise UnsupportedError("a window of words of unknown width")
-    filter_ = np.eye(width * node.at.length, dtype=w.dtype(inputs[0]))
-    return convolution(w, node, w.constant(filter_))
+    filter_ = np.eye(width * w.attrs.length, dtype=w.dtype(w.x))
+    return convolution(w, w.node, w.constant(filter_))
 
 
-@rule("SequenceExpand")
-def _expand(w: Writing, node: Node, inputs: list[str]) -> Written:
-    only(node, "level")
-    x, like = inputs
-    if not w.of(x).depth and w.types[node.outputs[0]].depth:
+@rule("SequenceExpand", "level")
+def _expand(w: Writing) -> Written:
+    x, like = w.inputs
+    if not w.of(x).depth and w.types[w.node.outputs[0]].depth:
         raise UnsupportedError("repeated rows under a LoD")
-    return w.emit("sequence_expand", {"X": x, "Y": like}, ref_level=node.at.level)
+    return w.emit("sequence_expand", {"X": x, "Y": like}, ref_level=w.attrs.level)
 
 
 @rule("SequenceConcat")
-def _sequence_concat(w: Writing, node: Node, inputs: list[str]) -> Written:
-    only(node)
-    whole, *others = inputs
+def _sequence_concat(w: Writing) -> Written:
+    whole, *others = w.inputs
     for other in others:
         whole = joined(w, whole, other)
     return whole if others else w.copy(whole)
 
 
 @rule("SequenceLengths")
-def _lengths(w: Writing, node: Node, inputs: list[str]) -> Written:
-    only(node)
-    return padded(w, inputs[0])[1]
+def _lengths(w: Writing) -> Written:
+    return padded(w, w.x)[1]
 
 
-@rule("SequenceFill")
-def _fill(w: Writing, node: Node, inputs: list[str]) -> Written:
-    only(node, "time")
-    time = "" if node.at.time is None else number(w, node.at.time)
-    return padded(w, inputs[0], inputs[1], time)[0]
+@rule("SequenceFill", "time")
+def _fill(w: Writing) -> Written:
+    time = "" if w.attrs.time is None else number(w, w.attrs.time)
+    return padded(w, w.x, w.inputs[1], time)[0]
 
 
-@rule("SequenceUnpad")
-def _sequence_unpad(w: Writing, node: Node, inputs: list[str]) -> Written:
+@rule("SequenceUnpad", "time_major")
+def _sequence_unpad(w: Writing) -> Written:
     """What came padded is remembered so, for operators and users that want it padded."""
-    only(node, "time_major")
-    x = inputs[0]
-    lengths = w.cast(w.reshape(inputs[1], [-1]), "int64")
+    x = w.x
+    lengths = w.cast(w.reshape(w.inputs[1], [-1]), "int64")
     turned = swapped(w, x)
-    steps, rows = (x, turned) if node.at.time_major else (turned, x)
-    w.padded[node.outputs[0]] = Padded(steps, lengths, node.inputs[0])
+    steps, rows = (x, turned) if w.attrs.time_major else (turned, x)
+    w.padded[w.node.outputs[0]] = Padded(steps, lengths, w.node.inputs[0])
     return unpadded(w, rows, lengths)
 
 
-@rule("SequencePad")
-def _sequence_pad(w: Writing, node: Node, inputs: list[str]) -> Written:
-    only(node, "time_major")
-    time_major, like = bool(node.at.time_major), node.input(1)
-    known = w.padded.get(node.inputs[0])
+@rule("SequencePad", "time_major")
+def _sequence_pad(w: Writing) -> Written:
+    time_major, like = bool(w.attrs.time_major), w.node.input(1)
+    known = w.padded.get(w.node.inputs[0])
     if known is not None and like == known.like:
         return w.copy(known.data if time_major else swapped(w, known.data))
-    time = size_of(w, inputs[1], 0 if time_major else 1) if like else ""
-    made, _ = padded(w, inputs[0], time=time)
+    time = size_of(w, w.inputs[1], 0 if time_major else 1) if like else ""
+    made, _ = padded(w, w.x, time=time)
     return swapped(w, made) if time_major else made
 
 
 @rule("CrfDecode")
-def _crf_decode(w: Writing, node: Node, inputs: list[str]) -> Written:
-    only(node)
-    slots = {"Emission": ragged(w, inputs[0]), "Transition": inputs[1]}
+def _crf_decode(w: Writing) -> Written:
+    slots = {"Emission": ragged(w, w.x), "Transition": w.inputs[1]}
     return w.emit("crf_decoding", slots, out="ViterbiPath")
 
 
@@ -361,20 +345,20 @@ _SIDE = {
 }
 
 
-@rule("Rnn")
-def _recurrent(w: Writing, node: Node, inputs: list[str]) -> Written:
-    rnn = Recurrent.of(node)
+@rule("Rnn", "spec weights precision")
+def _recurrent(w: Writing) -> Written:
+    rnn = Recurrent.of(w.node)
     rnn.precision.refuse("a Paddle program")
     limits = _OVER_WORDS if rnn.spec.cell in _OVER_WORDS.cells else _OVER_STEPS
     if reason := why_not(rnn.spec, rnn.layers, limits):
         raise UnsupportedError(reason)
-    if w.of(inputs[0]).depth > 1:
+    if w.of(w.x).depth > 1:
         raise UnsupportedError("two LoD levels: Paddle's recurrent operators take one")
     states = [name and w.value(name) for name in rnn.states]
     if rnn.spec.cell in _OVER_WORDS.cells and not _came_padded(w, rnn):
-        y, finals, cells = _over_words(w, rnn, inputs[0], states)
+        y, finals, cells = _over_words(w, rnn, w.x, states)
     else:
-        y, finals = _over_steps(w, rnn, inputs[0], states)
+        y, finals = _over_steps(w, rnn, w.x, states)
         cells = ""
     return (*(y, *finals, "")[:3], cells)
 
@@ -382,7 +366,11 @@ def _recurrent(w: Writing, node: Node, inputs: list[str]) -> Written:
 def _came_padded(w: Writing, rnn: Recurrent) -> bool:
     """Whether the layer runs over padding, as the operator rnn does."""
     is_padded = rnn.x in w.padded or not w.types[rnn.x].depth
-    return is_padded and not w.wants(rnn.cells) and not why_not(rnn.spec, rnn.layers, _OVER_STEPS)
+    return (
+        is_padded
+        and not w.graph.is_read(rnn.cells)
+        and not why_not(rnn.spec, rnn.layers, _OVER_STEPS)
+    )
 
 
 # Over padding: the operator rnn.
@@ -465,7 +453,9 @@ def _finals(w: Writing, rnn: Recurrent, finals: Sequence[Sequence[str]]) -> list
     """States (L*D, N, O), or parts of them, as (L, D, N, O)."""
     shape = [rnn.spec.layers, rnn.spec.directions, -1, rnn.spec.hidden_size]
     return [
-        w.reshape(ends[0] if len(ends) == 1 else w.concat(ends, 0), shape) if w.wants(name) else ""
+        w.reshape(ends[0] if len(ends) == 1 else w.concat(ends, 0), shape)
+        if w.graph.is_read(name)
+        else ""
         for name, ends in zip(rnn.finals, finals, strict=True)
     ]
 
@@ -514,12 +504,12 @@ def _over_words(
         halves.append(hidden)
         ends = zip(rnn.finals, finals, (hidden, cells), states, strict=False)
         for name, ends_of_state, words, start in ends:
-            if w.wants(name):
+            if w.graph.is_read(name):
                 ends_of_state.append(_last(w, words, start, part.backwards))
         if len(halves) == spec.directions:
             x, halves = _together(w, spec, halves), []
     y = steps_of_words(w, x, steps) if steps else x
-    return y, _finals(w, rnn, finals), cells if w.wants(rnn.cells) else ""
+    return y, _finals(w, rnn, finals), cells if w.graph.is_read(rnn.cells) else ""
 
 
 def _together(w: Writing, spec: RnnSpec, halves: Sequence[str]) -> str:
@@ -608,7 +598,7 @@ def _placed(w: Writing, rnn: Recurrent, states: Sequence[str]) -> bool:
         reason = "Paddle's oneDNN kernel keeps the initial state of an earlier batch"
     elif rnn.spec.activations is not None:
         reason = "Paddle's oneDNN kernel knows sigmoid and tanh only"
-    elif w.wants(rnn.c_final) or w.wants(rnn.cells):
+    elif w.graph.is_read(rnn.c_final) or w.graph.is_read(rnn.cells):
         reason = "Paddle's oneDNN kernel writes no cell states"
     if reason:
         w.unplaced.append(Refusal(reason, rnn.y))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from onernn.adapters.common.lowering import Rules
+from onernn.adapters.common.lowering import Names
+from onernn.adapters.common.writing import NodeWriter
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.lower import RULES as READING
 from onernn.adapters.paddle.messages import CODES
@@ -20,7 +21,7 @@ from onernn.adapters.paddle.table import PaddleBuilder, PaddleOperator, listed
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.files import replacing_all
-from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.graph import Graph, Value
 from onernn.ir.records import dataclass
 from onernn.ir.types import UNKNOWN, Type, type_of
 
@@ -46,28 +47,23 @@ class Operation:
     attributes: dict[str, Any]
 
 
+class VariableNames(Names):
+    mark = "_"
+
+
 @dataclass(eq=False)
 class ProgramWriter:
-    """Block 0. ``taken`` are names that `fresh` must not give."""
+    """Block 0, and the names of its variables."""
 
-    taken: set[str]
+    names: VariableNames
     feeds: list[str] = field(default_factory=list)
     fetches: list[str] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     variables: dict[str, Type] = field(default_factory=dict)
     parameters: dict[str, Array] = field(default_factory=dict)
 
-    def fresh(self, stem: str) -> str:
-        """The name, or one made from it that nothing bears yet."""
-        chosen, count = stem, 0
-        while chosen in self.taken:
-            count += 1
-            chosen = f"{stem}_{count}"
-        self.taken.add(chosen)
-        return chosen
-
     def parameter(self, array: Array, stem: str) -> str:
-        name = self.fresh(stem)
+        name = self.names.fresh(stem)
         if array.dtype.name not in CODES:
             raise UnsupportedError(f"{name!r}: Paddle has no {array.dtype} parameters")
         self.parameters[name] = np.ascontiguousarray(array).reshape(array.shape)
@@ -196,8 +192,10 @@ class Padded:
 
 
 @dataclass(eq=False)
-class Writing:
-    """``fused``: recurrent layers as fusion_gru and fusion_lstm; ``place``: "cpu" or "onednn".
+class Writing(NodeWriter):
+    """``inputs``: the variables of the node that is written, "" where absent.
+
+    ``fused``: recurrent layers as fusion_gru and fusion_lstm; ``place``: "cpu" or "onednn".
 
     Each operator is lowered as soon as it is written, as a reader of the file lowers it: dtype,
     sizes and LoD of what it gives are those that its rule and the operators' types tell.
@@ -207,6 +205,7 @@ class Writing:
     program: ProgramWriter
     fused: bool
     place: str
+    inputs: list[str] = field(default_factory=list)
     padded: dict[str, Padded] = field(default_factory=dict)
     unplaced: list[Refusal] = field(default_factory=list)
     _values: dict[str, str] = field(default_factory=dict)
@@ -217,21 +216,21 @@ class Writing:
     def types(self) -> Mapping[str, Type]:
         return self.graph.types
 
-    def rank_of(self, node: Node) -> int:
-        """The number of axes of a node's first output."""
-        return len(self.types[node.outputs[0]].counts)
+    @property
+    def x(self) -> str:
+        """The first input."""
+        return self.inputs[0]
+
+    @property
+    def out_rank(self) -> int:
+        """The number of axes of the first output."""
+        return len(self.types[self.node.outputs[0]].counts)
 
     def value(self, name: str) -> str:
         """The variable that holds a value; a constant becomes a parameter with its first use."""
         if name not in self._values:
             self._values[name] = self.constant(self.graph.constants[name], name)
         return self._values[name]
-
-    def array(self, name: str, role: str) -> Array:
-        """The array of a constant value. Raises `UnsupportedError` where it is computed."""
-        if name not in self.graph.constants:
-            raise UnsupportedError(f"{role} {name!r} is computed at run time")
-        return self.graph.constants[name]
 
     def constant(self, array: npt.ArrayLike, stem: str = "constant") -> str:
         array = np.asarray(array)
@@ -261,10 +260,6 @@ class Writing:
     def bind(self, name: str, variable: str) -> None:
         self._values[name] = variable
 
-    def wants(self, name: str) -> bool:
-        """Whether anybody reads an output."""
-        return bool(name) and (bool(self.graph.users(name)) or self.graph.is_output(name))
-
     def emit(
         self,
         type: str,
@@ -289,7 +284,7 @@ class Writing:
         made: dict[str, list[str]] = {}
         for slot, count in outputs.items():
             stem = f"{type}.{slot if made else 'out'}"
-            made[slot] = [self.program.fresh(stem) for _ in range(count)]
+            made[slot] = [self.program.names.fresh(stem) for _ in range(count)]
         names = [name for found in made.values() for name in found]
         self._makers.update(dict.fromkeys(names, len(self.program.operations)))
         self._read(self.program.add(type, inputs, made, attributes))
@@ -314,14 +309,14 @@ class Writing:
                     raise UnsupportedError(f"nobody can tell what Paddle's {op.type} gives")
             self.program.variables[name] = like
 
-    def give(self, node: Node, variable: str, at: int = 0) -> None:
-        """Binds an output of a node, where anybody named it, with the LoD that it must have."""
-        name = node.outputs[at] if at < len(node.outputs) else ""
+    def give(self, variable: str, index: int = 0) -> None:
+        """Binds an output, where anybody named it, with the LoD that it must have."""
+        name = self.node.outputs[index] if index < len(self.node.outputs) else ""
         if not name:
             return
         found, held = self.types[name], self.of(variable)
         if found.depth and held.depth != found.depth:
-            variable = self.under(variable, self._like(node, found.depth))
+            variable = self.under(variable, self._like(found.depth))
         elif held.depth and not found.depth:
             variable = self.dense(variable)
         if (held.dtype, held.rank) != (found.dtype, found.rank):
@@ -415,8 +410,8 @@ class Writing:
             str_value=str(np.asarray(value)),
         )
 
-    def _like(self, node: Node, depth: int) -> str:
-        for name in node.inputs:
+    def _like(self, depth: int) -> str:
+        for name in self.node.inputs:
             if name in self._values and self.of(self._values[name]).depth == depth:
                 return self._values[name]
         raise UnsupportedError(f"no input of {depth} LoD levels to take them from")
@@ -432,15 +427,28 @@ class Writing:
 
 Written = str | Sequence[str]
 """What a rule returns: the variable of the output, or those of all, "" where absent."""
-Rule = Callable[[Writing, Node, list[str]], Written]
-"""A node and the variables of its inputs, "" where absent."""
-rule = RULES = Rules[Rule]()
 
 
-def only(node: Node, *known: str) -> None:
-    """Refuses attributes that a rule does not read."""
-    if unknown := sorted(set(node.attributes) - set(known)):
-        raise UnsupportedError(f"attributes {', '.join(unknown)} have no form in Paddle")
+class Rule(NamedTuple):
+    """How a node is written; ``attributes``: those that the function reads, others are refused."""
+
+    function: Callable[[Writing], Written]
+    attributes: Collection[str] = ()
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(
+    names: str, attributes: str = ""
+) -> Callable[[Callable[[Writing], Written]], Callable[[Writing], Written]]:
+    """Enters the function that writes these operators, and the attributes that it reads."""
+
+    def enter(function: Callable[[Writing], Written]) -> Callable[[Writing], Written]:
+        RULES.update(dict.fromkeys(names.split(), Rule(function, attributes.split())))
+        return function
+
+    return enter
 
 
 def ragged(w: Writing, variable: str, levels: int = 1) -> str:
@@ -448,8 +456,3 @@ def ragged(w: Writing, variable: str, levels: int = 1) -> str:
     if (found := w.of(variable).depth) != levels:
         raise UnsupportedError(f"a value of {found} LoD levels, Paddle's operator takes {levels}")
     return variable
-
-
-def ints(w: Writing, node: Node, at: int, role: str) -> list[int]:
-    """The numbers in a constant input."""
-    return [int(number) for number in w.array(node.input(at), role).reshape(-1)]

@@ -8,15 +8,12 @@ from pathlib import Path
 from onernn.adapters.common.fault import FaultyModel, FrameworkFault, unchanged
 from onernn.adapters.torch.lower import lower
 from onernn.adapters.torch.read import Program, read_program
-from onernn.ir.errors import UnsupportedError
 
 PATHS = {"pytorch": "what torch.export.load gives, which checks its inputs' sizes"}
 
 
-def find_faults(path: str | Path, params: str | Path | None = None) -> FaultyModel[Program]:
+def find_faults(path: str | Path) -> FaultyModel[Program]:
     """The program in a file with its faults."""
-    if params is not None:
-        raise UnsupportedError("params: the parameters of an exported program are in its file")
     program = read_program(path)
     faults = tuple(_fixed_times(program))
     return FaultyModel("PyTorch's exported programs", program, lower, PATHS, faults)

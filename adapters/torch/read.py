@@ -13,18 +13,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onernn.adapters.common.files import opened, parsed_json
+from onernn.adapters.common.files import Malformed, described, opened, parsed_json, typed
 from onernn.adapters.torch.weight_files import (
     DTYPES,
     SCALAR_TYPES,
     Archive,
-    ArchiveStorages,
     Storage,
+    Storages,
     Tensor,
     nested_arrays,
 )
 from onernn.ir.arrays import Array
-from onernn.ir.errors import ModelFormatError, UnsupportedError
+from onernn.ir.errors import UnsupportedError
 from onernn.ir.records import dataclass
 
 MAJOR = 8
@@ -99,15 +99,9 @@ def read_program(path: str | Path) -> Program:
     `UnsupportedError` for a version of the schema that is not read.
     """
     file = Path(path)
-    try:
-        with opened(file) as (raw, _), Archive.opened(file, raw) as archive:
+    with described("not an exported program", file), opened(file) as (raw, _):
+        with Archive.opened(file, raw) as archive:
             return _program(archive, file)
-    except _Malformed as error:
-        raise ModelFormatError(f"not an exported program: {error}", file) from error
-
-
-class _Malformed(Exception):
-    """JSON, but no program."""
 
 
 def _program(archive: Archive, file: Path) -> Program:
@@ -150,7 +144,7 @@ def _arrays(archive: Archive, folder: str, model: str, kind: str) -> dict[str, A
         return nested_arrays(archive.read(pickled), str(archive.file), pickled)
     if told not in archive.names:
         return {}
-    storages, arrays = ArchiveStorages(archive, folder), {}
+    storages, arrays = Storages.of(archive, folder), {}
     for name, each in _get(_json(archive, told), "config", dict).items():
         meta = each.get("tensor_meta") if isinstance(each, dict) else None
         if meta is None or _get(each, "use_pickle", bool):
@@ -162,7 +156,7 @@ def _arrays(archive: Archive, folder: str, model: str, kind: str) -> dict[str, A
         sizes, strides = (_numbers(meta, part) for part in ("sizes", "strides"))
         offset = _size(_get(meta, "storage_offset", dict, {"as_int": 0}))
         if not isinstance(offset, int) or min((offset, *strides, *sizes)) < 0:
-            raise _Malformed(f"{name}: impossible shape, strides or offset")
+            raise Malformed(f"{name}: impossible shape, strides or offset")
         tensor = Tensor(Storage(path, dtype, held), offset, sizes, strides)
         arrays[name] = storages.array(tensor, name)
     return arrays
@@ -171,7 +165,7 @@ def _arrays(archive: Archive, folder: str, model: str, kind: str) -> dict[str, A
 def _numbers(meta: Any, part: str) -> tuple[int, ...]:
     found = tuple(_size(each) for each in _get(meta, part, list))
     if not all(isinstance(size, int) for size in found):
-        raise _Malformed(f"{part} of a tensor in the file that are left open")
+        raise Malformed(f"{part} of a tensor in the file that are left open")
     return found  # type: ignore[return-value]
 
 
@@ -256,22 +250,22 @@ def _argument(found: Any) -> Any:
         case "as_tensor":
             return Ref(_get(value, "name", str))
         case "as_tensors":
-            return [Ref(_get(each, "name", str)) for each in _typed(value, list, kind)]
+            return [Ref(_get(each, "name", str)) for each in typed(value, list, kind)]
         case "as_optional_tensors" | "as_sym_ints" | "as_sym_floats" | "as_sym_bools":
-            return [_argument(each) for each in _typed(value, list, kind)]
+            return [_argument(each) for each in typed(value, list, kind)]
         case "as_optional_tensor" | "as_sym_int" | "as_sym_bool" | "as_sym_float":
             return _argument(value)
         case "as_name":
-            return Open(_typed(value, str, kind))
+            return Open(typed(value, str, kind))
         case "as_int" | "as_bool" | "as_string":
-            return _typed(value, {"i": int, "b": bool, "s": str}[kind[3]], kind)
+            return typed(value, {"i": int, "b": bool, "s": str}[kind[3]], kind)
         case "as_float":
-            return float(_typed(value, float | int | str, kind))
+            return float(typed(value, float | int | str, kind))
         case "as_ints" | "as_bools" | "as_strings" | "as_floats":
             like: Any = {"i": int, "b": bool, "s": str, "f": float | int}[kind[3]]
-            return [_typed(each, like, kind) for each in _typed(value, list, kind)]
+            return [typed(each, like, kind) for each in typed(value, list, kind)]
         case "as_scalar_type":
-            return SCALAR_TYPES.get(_typed(value, int, kind), f"ScalarType {value}")
+            return SCALAR_TYPES.get(typed(value, int, kind), f"ScalarType {value}")
         case "as_memory_format" | "as_layout" | "as_device":
             return Unread(kind[3:])
     return Unread(kind.removeprefix("as_"))
@@ -285,7 +279,7 @@ def _dtype(meta: Any) -> str:
 def _size(found: Any) -> int | str:
     kind, value = _only(found, "a size")
     if kind == "as_int":
-        return int(_typed(value, int, kind))
+        return int(typed(value, int, kind))
     return _get(value, "expr_str", str)
 
 
@@ -296,14 +290,8 @@ def _bound(found: Any, name: str) -> int | None:
 
 def _only(found: Any, what: str) -> tuple[str, Any]:
     if not isinstance(found, dict) or len(found) != 1:
-        raise _Malformed(f"{what}: expected an object of one field")
+        raise Malformed(f"{what}: expected an object of one field")
     return next(iter(found.items()))
-
-
-def _typed(found: Any, kind: Any, what: str) -> Any:
-    if not isinstance(found, kind) or (isinstance(found, bool) and kind is int):
-        raise _Malformed(f"{what}: a {type(found).__name__}")
-    return found
 
 
 _NONE: Any = object()
@@ -312,7 +300,7 @@ _NONE: Any = object()
 def _get(found: Any, name: str, kind: Any, default: Any = _NONE) -> Any:
     """A field, checked."""
     if not isinstance(found, dict):
-        raise _Malformed(f"{name}: expected in an object")
+        raise Malformed(f"{name}: expected in an object")
     if name not in found and default is not _NONE:
         return default
-    return _typed(found.get(name), kind, name)
+    return typed(found.get(name), kind, name)

@@ -35,6 +35,7 @@ _PLAIN = {
     "Ceil": "ceil",
     "Round": "round",
     "Sign": "sign sgn",
+    "Selu": "selu",
 }
 _OF_FLOATS = {  # integers become floats before
     "Sigmoid": "sigmoid",
@@ -51,15 +52,14 @@ _OF_FLOATS = {  # integers become floats before
 
 
 def _plain(kind: str, op: TorchOperator) -> str:
-    x = op.value()
-    return op.emit(kind, op.cast(x, op.made()) if kind in _OF_FLOATS else x)
+    return op.emit(kind, op.promoted() if kind in _OF_FLOATS else op.value())
 
 
 for kind, names in {**_PLAIN, **_OF_FLOATS}.items():
     rule(names)(partial(_plain, kind))
 
 
-rule("rsqrt")(lambda op: FORMULAS["rsqrt"](op, op.cast(op.value(), op.made())))
+rule("rsqrt")(lambda op: FORMULAS["rsqrt"](op, op.promoted()))
 rule("square")(lambda op: FORMULAS["square"](op, op.value()))
 rule("silu")(lambda op: FORMULAS["silu"](op, op.value()))
 
@@ -99,7 +99,7 @@ def _clamp(op: TorchOperator) -> str:
         op.scalar(op.number(name, plain=_BOUNDS), op.made()) if op.given(name) else ""
         for name in ("min", "max")
     ]
-    return op.emit("Clip", op.cast(op.value(), op.made()), *bounds)
+    return op.emit("Clip", op.promoted(), *bounds)
 
 
 @rule("leaky_relu")
@@ -112,11 +112,6 @@ def _elu(op: TorchOperator) -> str:
     op.only("scale", 1.0)
     op.only("input_scale", 1.0)
     return op.emit("Elu", op.value(), alpha=float(op.number("alpha", 1.0)))
-
-
-@rule("selu")
-def _selu(op: TorchOperator) -> str:
-    return op.emit("Selu", op.value())
 
 
 @rule("prelu _prelu_kernel")
@@ -271,7 +266,7 @@ def _to(op: TorchOperator) -> str:
     op.ignore("dtype", "copy")
     op.variables("other")
     x = op.alias()
-    return x if op.dtype_of(x) == op.made() else op.cast(op.value(), op.made())
+    return x if op.dtype_of(x) == op.made() else op.promoted()
 
 
 @rule(
@@ -336,10 +331,8 @@ def _linear(op: TorchOperator) -> str:
 
 @rule("matmul mm bmm mv dot")
 def _matmul(op: TorchOperator) -> str:
-    pair = ("self", "mat2") if op.given("mat2") else ("self", "vec")
-    pair = ("self", "other") if op.given("other") else pair
-    pair = ("self", "tensor") if op.given("tensor") else pair
-    return op.emit("MatMul", *map(op.value, pair))
+    second = next(filter(op.given, ("tensor", "other", "mat2")), "vec")
+    return op.emit("MatMul", op.value(), op.value(second))
 
 
 @rule("addmm baddbmm addmv")
@@ -363,7 +356,7 @@ def _einsum(op: TorchOperator) -> str:
 def _softmax(op: TorchOperator) -> str:
     op.ignore("dtype")
     op.only("half_to_float", False)
-    x = op.cast(op.value(), op.made())
+    x = op.promoted()
     kind = "LogSoftmax" if "log" in op.at.type else "Softmax"
     return op.emit(kind, x, axis=op.axis(x))
 
@@ -380,7 +373,7 @@ def _layer_norm(op: TorchOperator) -> str:
         if None in sizes:
             raise UnsupportedError("a norm without weights of a size that is open")
         weight = op.constant(np.ones([int(size or 0) for size in sizes], op.dtype_of(x)), "ones")
-    epsilon = float(op.attribute("eps", 1e-5))
+    epsilon = op.epsilon
     given = [weight, bias] if bias else [weight]
     return op.emit("LayerNormalization", x, *given, axis=-count, epsilon=epsilon)
 
@@ -397,7 +390,7 @@ def _batch_norm(op: TorchOperator) -> str:
         for slot, number in (("weight", 1), ("bias", 0))
     )
     op.tie(x, 1, WEIGHTS)
-    epsilon = float(op.attribute("eps", 1e-5))
+    epsilon = op.epsilon
     return op.emit("BatchNormalization", x, weight, bias, mean, variance, epsilon=epsilon)
 
 
@@ -405,7 +398,7 @@ def _batch_norm(op: TorchOperator) -> str:
 def _group_norm(op: TorchOperator) -> str:
     op.ignore("cudnn_enabled")
     x, weight, bias = op.value("input"), op.value("weight"), op.value("bias")
-    groups, epsilon = op.attribute("num_groups", 1), float(op.attribute("eps", 1e-5))
+    groups, epsilon = op.attribute("num_groups", 1), op.epsilon
     return op.emit("GroupNormalization", x, weight, bias, num_groups=groups, epsilon=epsilon)
 
 
@@ -415,7 +408,7 @@ def _instance_norm(op: TorchOperator) -> str:
     op.only("use_input_stats", True)
     if op.optional("running_mean") or op.optional("running_var"):
         raise UnsupportedError("statistics that training tracked")
-    epsilon = float(op.attribute("eps", 1e-5))
+    epsilon = op.epsilon
     values = (op.value("input"), op.value("weight"), op.value("bias"))
     return op.emit("InstanceNormalization", *values, epsilon=epsilon)
 
@@ -425,8 +418,8 @@ def _convolution(op: TorchOperator) -> str:
     x, weight, bias = op.value("input"), op.value("weight"), op.optional("bias")
     axes = op.rank_of(weight) - 2
     given: dict[str, Any] = {
-        "strides": tuple(op.integers("stride", [1], axes)),
-        "dilations": tuple(op.integers("dilation", [1], axes)),
+        "strides": op.integers("stride", [1], axes),
+        "dilations": op.integers("dilation", [1], axes),
         "group": op.attribute("groups", 1),
     }
     if op.rank_of(x) != axes + 2:
@@ -436,7 +429,7 @@ def _convolution(op: TorchOperator) -> str:
     if isinstance(padding, str):
         given["pads"] = _named_padding(op, weight, padding, given["dilations"])
     else:
-        given["pads"] = tuple(op.integers("padding", [0], axes)) * 2
+        given["pads"] = op.integers("padding", [0], axes) * 2
     op.only("output_padding", [0] * len(op.attribute("output_padding", [])))
     if op.attribute("transposed", False):
         return op.emit("ConvTranspose", x, weight, *([bias] if bias else []), **given)
@@ -459,12 +452,12 @@ def _pool(kind: str, op: TorchOperator) -> str:
     axes = op.rank_of(x) - 2
     kernel = op.integers("kernel_size", (), axes)
     given: dict[str, Any] = {
-        "strides": tuple(op.integers("stride", (), axes) or kernel),
-        "pads": tuple(op.integers("padding", [0], axes)) * 2,
+        "strides": op.integers("stride", (), axes) or kernel,
+        "pads": op.integers("padding", [0], axes) * 2,
         "ceil_mode": int(op.attribute("ceil_mode", False)),
     }
     if kind == "max":
-        given["dilations"] = tuple(op.integers("dilation", [1], axes))
+        given["dilations"] = op.integers("dilation", [1], axes)
     elif op.attribute("divisor_override", None) is not None:
         raise UnsupportedError("argument divisor_override")
     counts = kind == "avg" and op.flag("count_include_pad", True)
@@ -485,11 +478,11 @@ def _adaptive(op: TorchOperator) -> str:
 
 def _reduction(kind: str, op: TorchOperator) -> str:
     op.ignore("dtype")
-    x = op.cast(op.value(), op.made())
+    x = op.promoted()
     axes = op.axes(x)
     if not axes:
         return x
-    return op.emit(kind, x, axes, keepdims=int(op.attribute("keepdim", False)))
+    return op.emit(kind, x, axes, keepdims=op.keeps)
 
 
 rule("sum sum.dim_IntList")(partial(_reduction, "ReduceSum"))
@@ -518,7 +511,7 @@ def _weight_norm(op: TorchOperator) -> str:
 def _extreme(op: TorchOperator) -> tuple[str, str]:
     """The values, and where the first of them stands."""
     x, kind = op.value(), op.at.type[:3].capitalize()
-    axis, keep = op.axis(x), int(op.attribute("keepdim", False))
+    axis, keep = op.axis(x), op.keeps
     return (
         op.emit(f"Reduce{kind}", x, [axis], keepdims=keep),
         op.emit(f"Arg{kind}", x, axis=axis, keepdims=keep),
@@ -538,7 +531,7 @@ def _argument(op: TorchOperator) -> str:
 def _variance(op: TorchOperator) -> str:
     """Of all elements along axes, divided by one less than their number as ``correction`` tells."""
     x = op.value()
-    axes, keep = op.axes(x), int(op.attribute("keepdim", False))
+    axes, keep = op.axes(x), op.keeps
     correction = op.attribute("correction", 1)
     if not op.attribute("unbiased", True):
         correction = 0
@@ -554,7 +547,7 @@ def _variance(op: TorchOperator) -> str:
 @rule("cumsum")
 def _cumsum(op: TorchOperator) -> str:
     op.ignore("dtype")
-    x = op.cast(op.value(), op.made())
+    x = op.promoted()
     return op.emit("CumSum", x, op.axis(x))
 
 
@@ -605,9 +598,7 @@ def _layer(op: TorchOperator) -> Results:
     layer = _stack(op)
     x, first = op.value("input"), op.attribute("batch_first", False)
     _check_inference(op)
-    x = op.transposed(x, 1, 0, 2) if first else x
-    y, *finals = _run(op, layer, x, op.variables("hx"))
-    return op.transposed(y, 1, 0, 2) if first else y, *finals
+    return _run(op, layer, x, op.variables("hx"), first)
 
 
 @rule("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell")
@@ -651,8 +642,10 @@ def _check_inference(op: TorchOperator) -> None:
         raise UnsupportedError("exported for training, with dropout; call model.eval() before")
 
 
-def _run(op: TorchOperator, layer: PivotLayer, x: str, states: list[str]) -> tuple[str, ...]:
-    """y (T, N, D*R) and the last states (L*D, N, R or O)."""
+def _run(
+    op: TorchOperator, layer: PivotLayer, x: str, states: list[str], batch_major: bool = False
+) -> tuple[str, ...]:
+    """y (T, N, D*R), or (N, T, D*R) where batch_major, and the last states (L*D, N, R or O)."""
     spec = layer.spec
     dtype = layer.weights[0].iter.dtype
     op.tie(x, op.rank_of(x) - 1, WEIGHTS)
@@ -670,5 +663,7 @@ def _run(op: TorchOperator, layer: PivotLayer, x: str, states: list[str]) -> tup
             op.tie(state, op.rank_of(state) - 1, WEIGHTS)
             if op.rank_of(state) == 3:
                 op.tie(state, 0, WEIGHTS)
+            else:  # of a cell
+                state = op.unsqueezed(state, 0)
             given.append(state)
-    return recurrent_stack(op, x, given, spec, layer.weights)
+    return recurrent_stack(op, x, given, spec, layer.weights, batch_major=batch_major)

@@ -364,9 +364,7 @@ def _stack(op: TorchOperator) -> str:
 @rule("flip")
 def _flip(op: TorchOperator) -> str:
     x = op.value()
-    axes = op.axes(x, "dims")
-    behind = [-1] * len(axes)
-    return op.sliced(x, behind, [-_END] * len(axes), axes, behind)
+    return op.flipped(x, *op.axes(x, "dims"))
 
 
 @rule("repeat tile")

@@ -190,20 +190,12 @@ class TorchOperator(NativeOperator):
             raise UnsupportedError(f"argument {name}: expected sizes")
         return found
 
-    def counts(self, name: str) -> list[int]:
-        """Numbers that tell sizes, and may have come from them."""
-        found = [each for each in self.sizes(name) if isinstance(each, int)]
-        if len(found) < len(self.sizes(name)):
-            raise UnsupportedError(f"argument {name}: sizes that are open")
-        self.builder.tie_numbers(found, self.why)
-        return list(found)
-
-    def integers(self, name: str, default: Sequence[int] = (), count: int = 0) -> list[int]:
+    def integers(self, name: str, default: Sequence[int] = (), count: int = 0) -> tuple[int, ...]:
         """Numbers that tell no sizes: axes, a kernel's; one stands for ``count`` of them."""
         found = self.attribute(name, list(default))
         if not all(isinstance(each, int) for each in found):
             raise UnsupportedError(f"argument {name}: numbers that are open")
-        return list(found) * count if count and len(found) == 1 else list(found)
+        return tuple(found) * count if count and len(found) == 1 else tuple(found)
 
     def axis(self, value: str, name: str = "dim", default: int | None = None) -> int:
         """An axis of a value, counted from the first one."""
@@ -235,6 +227,19 @@ class TorchOperator(NativeOperator):
         if meta.dtype == "bfloat16" or meta.dtype.startswith("ScalarType"):
             raise UnsupportedError(f"{meta.dtype} numbers are not supported")
         return np.dtype(meta.dtype)
+
+    def promoted(self) -> str:
+        """The input in the dtype of the result."""
+        return self.cast(self.value(), self.made())
+
+    @property
+    def epsilon(self) -> float:
+        return float(self.attribute("eps", 1e-5))
+
+    @property
+    def keeps(self) -> int:
+        """ONNX's keepdims."""
+        return int(self.attribute("keepdim", False))
 
     def listed(self, sizes: Sequence[int | Open]) -> str:
         """A list of numbers of which some are values of the graph."""

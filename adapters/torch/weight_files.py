@@ -14,8 +14,8 @@ from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 
-from onernn.adapters.common.files import opened, pairs, parsed_json
-from onernn.ir.arrays import Array, widened
+from onernn.adapters.common.files import numbers_of, opened, pairs, parsed_json, stored
+from onernn.ir.arrays import Array
 from onernn.ir.budget import FileBudget, loading
 from onernn.ir.errors import ModelFormatError, OnernnError, UnsupportedError
 from onernn.reorders import torch
@@ -24,7 +24,7 @@ from onernn.reorders.layers import PivotLayer
 # What PyTorch's files call the data types of tensors, by NumPy's names.
 
 DTYPES = {
-    name: np.dtype({"bfloat16": "uint16", "bool": "uint8"}.get(name, name)).newbyteorder("<")
+    name: stored(name)
     for name in (
         *("uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
         *("float16", "float32", "float64", "bfloat16", "bool"),
@@ -427,14 +427,16 @@ class Archive:
 
 
 class Storages:
-    """Tensors from the bytes of their storages; each storage becomes an array once."""
+    """Tensors from the bytes of their storages, by key; each storage becomes an array once."""
 
-    def __init__(self, file: str | Path) -> None:
-        self.file = file
+    def __init__(self, file: str | Path, bytes_of: Callable[[str], bytes]) -> None:
+        self.file, self.bytes_of = file, bytes_of
         self._arrays: dict[tuple[str, str], Array] = {}
 
-    def bytes_of(self, key: str) -> bytes:
-        raise NotImplementedError
+    @classmethod
+    def of(cls, archive: Archive, folder: str = "data/") -> Self:
+        """Those of an archive: ``data/KEY``, or below another folder."""
+        return cls(archive.file, lambda key: archive.read(f"{folder}{key}"))
 
     def array(self, tensor: Tensor, what: str) -> Array:
         """A read-only array, a view where that is dense. bfloat16 comes as float32."""
@@ -468,37 +470,13 @@ class Storages:
             flat = np.frombuffer(data, kind, len(data) // kind.itemsize)
             if storage.dtype == "bfloat16":
                 loading().take(2 * flat.nbytes, what)
-                flat = widened(flat)
-            elif storage.dtype == "bool":  # a byte other than 0 and 1 would be neither
-                flat = flat != 0
+            flat = numbers_of(flat, storage.dtype)
             flat.flags.writeable = False
             self._arrays[key] = flat
         return self._arrays[key]
 
     def _error(self, what: str, reason: str) -> ModelFormatError:
         return ModelFormatError(f"{what}: {reason}", self.file)
-
-
-class ArchiveStorages(Storages):
-    """Those of an archive: ``data/KEY``, or below another folder."""
-
-    def __init__(self, archive: Archive, folder: str = "data/") -> None:
-        super().__init__(archive.file)
-        self._archive, self._folder = archive, folder
-
-    def bytes_of(self, key: str) -> bytes:
-        return self._archive.read(f"{self._folder}{key}")
-
-
-class HeldStorages(Storages):
-    """Those whose bytes were read already."""
-
-    def __init__(self, file: str | Path, held: Mapping[str, bytes]) -> None:
-        super().__init__(file)
-        self._held = held
-
-    def bytes_of(self, key: str) -> bytes:
-        return self._held[key]
 
 
 # What torch.save and torch.jit.save wrote, safetensors too: arrays by name.
@@ -544,7 +522,7 @@ def saved_arrays(archive: Archive) -> dict[str, Array]:
     if "data.pkl" not in archive.names:
         raise ModelFormatError("an archive without data.pkl; PyTorch writes one", archive.file)
     tree = unpickle(archive.read("data.pkl"), archive.file, "data.pkl", scripted=scripted).value
-    return _arrays(tree, ArchiveStorages(archive))
+    return _arrays(tree, Storages.of(archive))
 
 
 def _arrays(tree: Any, storages: Storages) -> dict[str, Array]:
@@ -606,7 +584,7 @@ def _old(data: bytes, file: Path) -> dict[str, Array]:
         held[key], at = data[at : at + size], at + size
     if missing := types.keys() - held.keys():
         raise ModelFormatError(f"{len(missing)} storages are missing", file, at)
-    return _arrays(tree, HeldStorages(file, held))
+    return _arrays(tree, Storages(file, held.__getitem__))
 
 
 class _Entry(NamedTuple):
@@ -657,12 +635,8 @@ def _entry(told: Any, name: str, size: int, file: Path) -> _Entry:
 def _safe_array(entry: _Entry, body: memoryview, name: str, file: Path) -> Array:
     # A copy: places in the file are aligned to nothing.
     loading().take(2 * (entry.end - entry.first), name)
-    flat: Array = np.frombuffer(bytes(body[entry.first : entry.end]), DTYPES[entry.dtype])
-    if entry.dtype == "bfloat16":
-        flat = widened(flat)
-    elif entry.dtype == "bool":
-        flat = flat != 0
-    return flat.reshape(entry.shape)
+    flat = np.frombuffer(bytes(body[entry.first : entry.end]), DTYPES[entry.dtype])
+    return numbers_of(flat, entry.dtype).reshape(entry.shape)
 
 
 def _dict(found: Any, what: str, file: Path) -> dict[str, Any]:

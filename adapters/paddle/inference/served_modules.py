@@ -40,15 +40,10 @@ def get_trt_compile_version() -> tuple[int, int, int]:
     return 0, 0, 0
 
 
-def get_trt_runtime_version() -> tuple[int, int, int]:
-    return 0, 0, 0
+get_trt_runtime_version = get_trt_compile_version
 
 
 # The modules that programs import from Paddle, and what each has here.
-
-
-def _no(*_: object) -> bool:
-    return False
 
 
 def _set_device(device: str) -> predictors.CPUPlace:
@@ -57,18 +52,11 @@ def _set_device(device: str) -> predictors.CPUPlace:
     return predictors.CPUPlace()
 
 
-def _get_device() -> str:
-    return "cpu"
-
-
-def _nothing() -> None:
-    pass
-
-
 def _of(module: ModuleType, names: str) -> dict[str, Any]:
     return {name: getattr(module, name) for name in names.split()}
 
 
+_COMPILED = dict.fromkeys(("is_compiled_with_cuda", "is_compiled_with_rocm"), lambda: False)
 _PLACES = _of(predictors, "CPUPlace CUDAPlace")
 _CORE = {
     **_PLACES,
@@ -85,8 +73,7 @@ _CORE = {
     "ZeroCopyTensor": tensors.PaddleInferTensor,
     "get_cuda_device_count": lambda: 0,
     "get_version": get_version,
-    "is_compiled_with_cuda": _no,
-    "is_compiled_with_rocm": _no,
+    **_COMPILED,
 }
 _SHARED = {
     **_PLACES,
@@ -95,17 +82,16 @@ _SHARED = {
     "default_startup_program": predictors.LoadedProgram,
 }
 _DEVICE = {
-    **dict.fromkeys(
-        ("is_compiled_with_cuda", "is_compiled_with_rocm", "is_compiled_with_xpu"), _no
-    ),
-    "get_device": _get_device,
+    **_COMPILED,
+    "is_compiled_with_xpu": lambda: False,
+    "get_device": lambda: "cpu",
     "set_device": _set_device,
 }
 _FLUID = {
     **_SHARED,
     "Scope": predictors.Scope,
     "Tensor": tensors.LoDTensor,
-    "is_compiled_with_cuda": _no,
+    "is_compiled_with_cuda": lambda: False,
 }
 
 SERVED: dict[str, dict[str, Any]] = {
@@ -114,7 +100,9 @@ SERVED: dict[str, dict[str, Any]] = {
         **_PLACES,
         "Tensor": tensors.EagerTensor,
         "__version__": PADDLE_VERSION,
-        **dict.fromkeys(("disable_signal_handler", "disable_static", "enable_static"), _nothing),
+        **dict.fromkeys(
+            ("disable_signal_handler", "disable_static", "enable_static"), lambda: None
+        ),
         "no_grad": nullcontext,
         "onernn": f"onernn {version('onernn')} in place of Paddle",
         "to_tensor": tensors.EagerTensor,

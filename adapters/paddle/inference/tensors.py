@@ -131,6 +131,16 @@ def batch_for(expected: Value, data: Array, lod: Lod) -> Batch:
     return data
 
 
+class _Held:
+    """An array, as NumPy asks for it."""
+
+    _data: Array
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        found = self._data if dtype is None else self._data.astype(dtype, copy=False)
+        return found.copy() if copy else found
+
+
 class PaddleInferTensor:
     """A handle to an input or output of a predictor; it lives as long as the predictor does."""
 
@@ -206,7 +216,7 @@ class PaddleInferTensor:
         return self._data.reshape(-1)[:count].reshape(self._shape)
 
 
-class LoDTensor:
+class LoDTensor(_Held):
     """An array and the offsets of its sentences: ``fluid.LoDTensor``."""
 
     def __init__(self) -> None:
@@ -243,10 +253,6 @@ class LoDTensor:
     def shape(self) -> list[int]:
         return list(self._data.shape)
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        found = self._data if dtype is None else self._data.astype(dtype, copy=False)
-        return found.copy() if copy else found
-
     def __str__(self) -> str:
         return f"LoDTensor({self._data.dtype} {self._data.shape}, lod={self._lod})\n{self._data}"
 
@@ -274,7 +280,7 @@ def create_lod_tensor(
     return made
 
 
-class EagerTensor:
+class EagerTensor(_Held):
     """``paddle.Tensor`` as far as `Predictor.run` takes and gives it: an array."""
 
     def __init__(self, data: npt.ArrayLike) -> None:
@@ -293,10 +299,6 @@ class EagerTensor:
 
     def tolist(self) -> Any:
         return self._data.tolist()
-
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        found = self._data if dtype is None else self._data.astype(dtype, copy=False)
-        return found.copy() if copy else found
 
     def __len__(self) -> int:
         return len(self._data)

@@ -16,7 +16,7 @@ from support.onnx_models import parsed, read, theirs
 import onernn
 from onernn import Graph, UnsupportedError
 from onernn.adapters.onnx.write import check_written, to_onnx
-from onernn.adapters.paddle.writer import RULES
+from onernn.adapters.paddle.writer import RULES, Rule
 from onernn.ir.graph import Node, Value
 from onernn.ir.types import Type, dense
 
@@ -178,10 +178,10 @@ def test_a_paddle_program_that_ours_finds_wrong_is_no_file(
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
     assert {each.suffix for each in before} == {".pdmodel", ".pdiparams"}
 
-    def wrong(w: Any, node: Node, inputs: list[str]) -> None:
-        w.give(node, w.emit("reduce_sum", {"X": inputs[0]}))
+    def wrong(w: Any) -> Any:
+        return w.emit("reduce_sum", {"X": w.x})
 
-    monkeypatch.setitem(RULES, "Relu", wrong)
+    monkeypatch.setitem(RULES, "Relu", Rule(wrong))
     with pytest.raises(UnsupportedError, match="cannot be written: node 'y'.* Paddle gives"):
         onernn.convert(relu, tmp_path / "m.pdmodel")
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
