@@ -14,6 +14,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Graph, Node
 from onernn.ir.operator import op
+from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import RnnSpec
 from onernn.ir.types import UNKNOWN, Size, Type, dense, sequences_of
 from onernn.ir.weights import OWN, RnnWeights
@@ -281,7 +282,47 @@ def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type,
     )
 
 
-@op("Rnn", kind="layer", outputs=4, type=_layer_types, growth=rnn_bytes)
+def _layer_of_rows(m: Any, node: Node) -> None:
+    """A recurrent layer: rows join its batch."""
+    rnn = Recurrent.of(node)
+    if m.graph.types[rnn.x].lod != ():
+        raise m.refused(node, "its sequences are ragged")
+
+    def within(name: str, axes: int) -> str:
+        """(F, ``axes`` others, N, ...) as (others, F * N, ...)."""
+        if not name:
+            return ""
+        all_rows = m.rows(node, name)
+        rank = m.rank(node, name) + 1
+        perm = (*range(1, 1 + axes), 0, *range(1 + axes, rank))
+        return str(m.merged(m.emit("Transpose", (all_rows,), perm=perm), axes))
+
+    states = [within(name, 2) for name in (rnn.h, rnn.c)]
+    inputs = [within(rnn.x, 1), *states, within(rnn.attention, 1)]
+    while not inputs[-1]:
+        inputs.pop()
+    outputs = tuple(m.name(name) if name else "" for name in node.outputs)
+    m.nodes.append(Node("Rnn", tuple(inputs), outputs, node.attributes, node.origin))
+    batch = m.sizes(m.rows(node, rnn.x), 2, 3)
+    for output, name in zip(outputs, node.outputs, strict=True):
+        if not name:
+            continue
+        axes = 2 if name in rnn.finals else 1
+        parts = [m.sizes(output, 0, axes), m.count, batch, m.sizes(output, axes + 1, None)]
+        apart = m.reshaped(output, parts)
+        perm = (axes, *range(axes), *range(1 + axes, 3 + axes))
+        m.nodes.append(Node("Transpose", (apart,), (name,), {"perm": perm}))
+        m.mapped.add(name)
+
+
+@op(
+    "Rnn",
+    kind="layer",
+    outputs=4,
+    type=_layer_types,
+    growth=rnn_bytes,
+    batched=_layer_of_rows,
+)
 def rnn(
     x: Any,
     h: Array | None = None,
