@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onernn.fuse_passes.bodies import sized, source_of
-from onernn.fuse_passes.rewriting import fresh
+from onernn.fuse_passes.rewriting import fresh, orders
 from onernn.fuse_passes.scanned_cells import FuseScannedCells, Scanned, attention_of
 from onernn.fuse_passes.stacked_steps import Stacker
 from onernn.fuse_passes.unrolled_cells import zero_or_state
@@ -196,15 +196,13 @@ class FuseMaskedScans:
 def _projection(graph: Graph, name: str) -> tuple[str, list[tuple[str, str]]]:
     """What x @ W, or x @ W + b, is made of, and its operators with their constants."""
     found: list[tuple[str, str]] = []
-    node = graph.producer(name)
-    if node is not None and node.op == "Add":
-        for made, bias in (node.inputs, node.inputs[::-1]):
-            if bias in graph.constants and graph.constants[bias].ndim == 1:
-                found = [("Add", bias)]
-                node = graph.producer(made)
-                break
-    weight = graph.constants.get(node.input(1)) if node is not None else None
-    if node is None or node.op != "MatMul" or weight is None or weight.ndim != 2:
+    source = name
+    for product, bias in orders(graph.producer(name, "Add")):
+        if bias in graph.constants and graph.constants[bias].ndim == 1:
+            found, source = [("Add", bias)], product
+    node = graph.producer(source, "MatMul")
+    weight = graph.constants.get(node.inputs[1]) if node else None
+    if node is None or weight is None or weight.ndim != 2:
         return name, []
     return node.inputs[0], [("MatMul", node.inputs[1]), *found]
 
@@ -218,19 +216,15 @@ def _chosen(body: Graph, name: str, mask: str) -> tuple[str, str] | None:
 
     A Where, or, as exporters write it, mask * a + (not mask) * b.
     """
-    node = body.producer(source_of(body, name))
-    if node is not None and node.op == "Where":
+    name = source_of(body, name)
+    if node := body.producer(name, "Where"):
         one, other = (source_of(body, each) for each in node.inputs[1:])
         sign = _sign(body, node.inputs[0], mask)
         return ((one, other) if sign > 0 else (other, one)) if sign else None
-    if node is None or node.op != "Add":
-        return None
+    total = body.producer(name, "Add")
     found: dict[int, str] = {}
-    for term in node.inputs:
-        product = body.producer(term)
-        if product is None or product.op != "Mul":
-            return None
-        for factor, value in (product.inputs, product.inputs[::-1]):
+    for term in total.inputs if total else ():
+        for factor, value in orders(body.producer(term, "Mul")):
             if sign := _sign(body, factor, mask):
                 found[sign] = source_of(body, value)
     return (found[1], found[-1]) if len(found) == 2 else None
@@ -240,8 +234,8 @@ def _sign(body: Graph, name: str, mask: str) -> int:
     """1 for the mask, -1 for what is true where the mask is not, 0 for others."""
     sign = 1
     while (name := source_of(body, name)) != mask:
-        node = body.producer(name)
-        if node is None or node.op not in ("Cast", "Not") and node.op != "Unsqueeze":
+        node = body.producer(name, "Cast", "Not", "Unsqueeze")
+        if node is None:
             return 0
         if node.op == "Unsqueeze" and body.types[node.outputs[0]].counts[1:] != (1,):
             return 0  # a row, and not one number a sentence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any
@@ -82,6 +82,15 @@ class Tape:
         name = self.name("ints")
         self.constants[name] = np.array(numbers, np.int64)
         return name
+
+
+def orders(node: Node | None) -> Iterator[tuple[str, str]]:
+    """The two factors or terms of a node, both ways round."""
+    if node is not None and len(node.inputs) == 2:
+        one, other = node.inputs
+        yield one, other
+        if one != other:
+            yield other, one
 
 
 def made_of(graph: Graph, names: Iterable[str], goals: Container[str]) -> bool:

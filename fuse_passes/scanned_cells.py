@@ -148,9 +148,8 @@ def _of_step(
 ) -> Scanned | str:
     count = node.attributes["states"]
     scanned = [value.name for value in body.inputs[count : count + node.attributes["scanned"]]]
-    flat, x = body.producer(reading.x), reading.x
-    if flat is not None and flat.op == "Flatten":
-        x = flat.inputs[0]
+    flat = body.producer(reading.x, "Flatten")
+    x = flat.inputs[0] if flat else reading.x
     if x not in scanned:
         return "its cell reads something else than the scanned value"
     at = scanned.index(x)
@@ -271,9 +270,9 @@ def _one_step(graph: Graph, node: Node, body: Graph) -> Scanned | str:
 
 def _unturned(body: Graph, name: str) -> Attention:
     """The attention that a layer reads, or that of which 1 - it is read."""
-    node = body.producer(name)
-    one = None if node is None else body.constants.get(node.input(0))
-    if node is None or node.op != "Sub" or one is None or one.shape or one != 1:
+    node = body.producer(name, "Sub")
+    one = body.constants.get(node.inputs[0]) if node else None
+    if node is None or one is None or one.shape or one != 1:
         return Attention(name, keeps=False)
     return Attention(node.inputs[1], keeps=True)
 

@@ -192,7 +192,7 @@ class _Loop:
 
 def _number(graph: Graph, types: Mapping[str, Type], name: str) -> Size | None:
     """What is known of one number: an integer, or one that was cast to a float."""
-    while (node := graph.producer(name)) is not None and node.op in ("Cast", "Identity"):
+    while node := graph.producer(name, "Cast", "Identity"):
         if node.op == "Cast" and node.at.to not in _WIDE:
             return None
         name = node.inputs[0]

@@ -175,12 +175,12 @@ def moving(source: int, target: int) -> str:
 
 def piece_of(graph: Graph, name: str) -> tuple[str, int, int, int] | None:
     """(value, axis, which piece, of how many) of a step that was cut from a value, squeezed."""
-    squeeze = graph.producer(name)
-    if squeeze is None or squeeze.op != "Squeeze" or not squeeze.input(1):
+    squeeze = graph.producer(name, "Squeeze")
+    if squeeze is None or not squeeze.input(1):
         return None
-    split = graph.producer(squeeze.inputs[0])
+    split = graph.producer(squeeze.inputs[0], "Split")
     axes = graph.constants.get(squeeze.inputs[1])
-    if split is None or split.op != "Split" or split.input(1) or axes is None or axes.size != 1:
+    if split is None or split.input(1) or axes is None or axes.size != 1:
         return None
     axis = split.attributes.get("axis", 0)
     if int(axes.reshape(())) != axis:

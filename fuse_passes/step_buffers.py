@@ -47,8 +47,8 @@ def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer |
     if not count:
         return None
     source, begin, kept = before, 0, dict[str, str]()
-    maker = graph.producer(before)
-    if maker is not None and maker.op == "Slice" and maker.inputs[0] in values:
+    maker = graph.producer(before, "Slice")
+    if maker and maker.inputs[0] in values:
         whole = values[maker.inputs[0]]  # without its first steps: the Concat is the next state
         if whole.ndim == rank and whole.shape[axis] == old + count:
             if np.array_equal(whole.take(range(count, old + count), axis), steps):
