@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onernn.fuse_passes.bodies import sized, source_of
-from onernn.fuse_passes.rewriting import fresh, orders
+from onernn.fuse_passes.rewriting import orders
 from onernn.fuse_passes.scanned_cells import FuseScannedCells, Scanned, attention_of
 from onernn.fuse_passes.stacked_steps import Stacker
-from onernn.fuse_passes.unrolled_cells import zero_or_state
+from onernn.fuse_passes.unrolled_cells import add_layer
 from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
-from onernn.ir.rnn import Recurrent
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,16 +144,11 @@ class FuseMaskedScans:
             x = to.emit("Slice", (x, *cuts[:2], cuts[3]))
         for op, constant in projection:
             x = to.emit(op, (x, constant))
-        if layer.layout:
-            x = to.emit("GateLayout", (x,), layout=layer.layout)
         slots = [match.slots[at] for at in layer.states]
-        given = [scan.inputs[slot] for slot in slots]
-        ends_of = ("y", "h", "c")[: 1 + len(slots)]
-        y, *finals = (fresh(graph, f"{scan.outputs[0]}/{name}") for name in ends_of)
-        rnn = Recurrent(layer.spec, layer.weights, x, y, attention=attention, origin=layer.origin)
-        initial = tuple(zero_or_state(to, graph, name) for name in given)
-        to.nodes.append(rnn.with_states(initial, tuple(finals)).node())
-        made = dict(zip(slots, finals, strict=True))
+        states = [scan.inputs[slot] for slot in slots]
+        of_layer = (layer.spec, layer.weights, x, states, layer.layout)
+        rnn = add_layer(to, *of_layer, attention=attention)
+        made = dict(zip(slots, rnn.finals, strict=True))
         nodes = [
             Node(
                 "Squeeze", (made[slot], to.constant([0, 1])), (scan.outputs[slot],), {}, rnn.origin
@@ -163,7 +157,7 @@ class FuseMaskedScans:
             if scan.outputs[slot]
         ]
         # Row n of a table is what sentence n begins with, the words come behind.
-        data = to.emit("SequenceData", (y,))
+        data = to.emit("SequenceData", (rnn.y,))
         size = to.emit("Shape", (counts,))
         if backwards:
             first = to.emit("Add", (ends, size))
