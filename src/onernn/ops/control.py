@@ -14,11 +14,12 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Graph, Node
 from onernn.ir.operator import op
+from onernn.ir.ragged import Ragged
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import RnnSpec
 from onernn.ir.types import UNKNOWN, Size, Type, dense, sequences_of
 from onernn.ir.weights import OWN, RnnWeights
-from onernn.ops.growth import no_new_bytes, rnn_bytes
+from onernn.ops.growth import elements, no_new_bytes
 
 _TURNS = 4  # rounds in which the types of carried values settle; then they are unknown
 
@@ -315,12 +316,25 @@ def _layer_of_rows(m: Any, node: Node) -> None:
         m.mapped.add(name)
 
 
+def _layer_bytes(node: Node, x: Any, *_: Any) -> int:
+    """Every word's output, its cell state where the node has it, final states; float32."""
+    spec = node.at.spec
+    words, sentences = (
+        (len(x.data), len(x))
+        if isinstance(x, Ragged)
+        else (elements(x.shape[:2]), x.shape[1] if x.ndim > 1 else 1)
+    )
+    width = spec.directions * max(spec.hidden_size, spec.recurrent_size)
+    words *= 2 if node.at.outputs > 3 else 1
+    return 4 * width * (words + 2 * spec.layers * sentences)
+
+
 @op(
     "Rnn",
     kind="layer",
     outputs=4,
     type=_layer_types,
-    growth=rnn_bytes,
+    growth=_layer_bytes,
     batched=_layer_of_rows,
 )
 def rnn(
