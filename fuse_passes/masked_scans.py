@@ -15,6 +15,7 @@ from onernn.fuse_passes.unrolled_cells import add_layer
 from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
+from onernn.ops.control import scan_attributes
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,20 +253,11 @@ def _without_mask(node: Node, body: Graph, new: list[str], slots: tuple[int, ...
     """The scan of the cell alone, which collects h."""
     count = node.attributes["states"]
     kept = [*slots, *(k for k in range(count, len(body.inputs)) if k != count + at)]
-    scanned = node.attributes["scanned"] - 1
-    ways = node.attributes["input_directions"][:scanned]
     outputs = tuple(replace(body.outputs[k], name=new[k]) for k in slots)
     inner = replace(body, outputs=outputs).pruned()
     inner = replace(inner, inputs=tuple(body.inputs[k] for k in kept))
-    attributes = {
-        "body": inner,
-        "states": len(slots),
-        "scanned": scanned,
-        "input_axes": (0,) * scanned,
-        "input_directions": ways,
-        "output_axes": (),
-        "output_directions": (),
-    }
+    scanned, way = node.attributes["scanned"] - 1, node.attributes["input_directions"][0]
+    attributes = scan_attributes(inner, len(slots), scanned, backwards=way)
     inputs = tuple(node.inputs[k] for k in kept)
     results = tuple(f"{node.outputs[0]}/unmasked{k}" for k in slots)
     return Node("Scan", inputs, results, attributes, node.origin)

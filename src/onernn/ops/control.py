@@ -244,6 +244,22 @@ def scan(
     """Runs a graph for each element of the scanned inputs."""
 
 
+def scan_attributes(
+    body: Graph, states: int, scanned: int = 1, *, backwards: int = 0
+) -> dict[str, Any]:
+    """Those of a Scan along axis 0 of all that it goes through and collects."""
+    collected = len(body.outputs) - states
+    return {
+        "body": body,
+        "states": states,
+        "scanned": scanned,
+        "input_axes": (0,) * scanned,
+        "input_directions": (backwards,) * scanned,
+        "output_axes": (0,) * collected,
+        "output_directions": (backwards,) * collected,
+    }
+
+
 def types_inside(node: Node, name: str, given: Sequence[Type | None]) -> list[Type]:
     """The types of a body's inputs, in any turn, where the node's inputs are of those ``given``."""
     if node.op == "If":
